@@ -1,0 +1,204 @@
+// Package runtime is what a node needs from whatever runs its containers.
+//
+// A Runtime knows sandboxes (what the containers of one pod share) and
+// containers (one attempt at running one container). It decides nothing: when
+// to restart, in which order, with which back-off, and what a pod's status says
+// is decided above it, in package pods. It does not read the API either: all it
+// is told arrives in the arguments.
+//
+// Implementations live in the packages below this one: process runs containers
+// as process groups of this machine.
+package runtime
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ErrNotFound is wrapped by errors about a sandbox or container that the
+// runtime does not know.
+var ErrNotFound = errors.New("not found")
+
+// ErrNotRunning is wrapped by errors about a container that exists and has no
+// live process, such as an exec into a dead container.
+var ErrNotRunning = errors.New("container is not running")
+
+// A PodID names one incarnation of a pod. A pod that was deleted and made anew
+// under the same name is another pod.
+type PodID struct {
+	types.NamespacedName
+	UID types.UID
+}
+
+// Info says what the runtime is.
+type Info struct {
+	// Name and Version make up nodeInfo.containerRuntimeVersion, NAME://VERSION.
+	Name, Version string
+}
+
+// A Sandbox is what the containers of a pod share.
+type Sandbox struct {
+	Pod PodID
+	// Hostname is what the containers see as their host name where the runtime
+	// can arrange that.
+	Hostname string
+	// LogDir is where the runtime may expect container log files to be; the
+	// caller makes it.
+	LogDir string
+	// Limits of the pod as a whole; zero fields mean none.
+	Limits Resources
+}
+
+// SandboxStatus is what the runtime made of a Sandbox.
+type SandboxStatus struct {
+	// IPs are the addresses of the pod, primary first. Empty means that the pod
+	// shares the addresses of the node.
+	IPs       []string
+	CreatedAt time.Time
+}
+
+// Resources bound a container. Zero fields mean no bound.
+type Resources struct {
+	MemoryBytes int64 // limit
+	CPUMilli    int64 // limit, thousandths of a core
+	CPUShares   int64 // weight, from the request
+	PIDs        int64
+}
+
+// A Mount makes a file or directory of the host visible in a container.
+type Mount struct {
+	HostPath      string
+	ContainerPath string // absolute
+	ReadOnly      bool
+}
+
+// A Container says how to run one attempt of one container.
+type Container struct {
+	Pod     PodID
+	Name    string
+	Attempt int    // restart count, from 0
+	Image   string // recorded; the process runtime pulls nothing
+
+	Argv       []string // command and args, resolved; never empty
+	Env        []string // KEY=VALUE, complete: nothing of the agent's is inherited
+	WorkingDir string   // empty: the runtime's choice
+	Mounts     []Mount
+	Resources  Resources
+
+	UID    *int64 // nil: the runtime's choice
+	GID    *int64
+	Groups []int64
+
+	Stdin     bool // keep standard input open for attach
+	StdinOnce bool // close it after the first attach ends
+	TTY       bool
+
+	// LogPath is the file that gets the output in CRI log format, rotated.
+	LogPath string
+	// TerminationLog is a file of the host whose content, at most 4096 bytes, is
+	// the termination message. The caller mounts it.
+	TerminationLog string
+}
+
+// State of a container.
+type State string
+
+// The states of a container.
+const (
+	Created State = "created"
+	Running State = "running"
+	Exited  State = "exited"
+)
+
+// ContainerStatus is what the runtime knows of a container. It is kept after
+// the container has ended, until Remove, and through restarts of the agent.
+type ContainerStatus struct {
+	ID        string // without the NAME:// prefix
+	Pod       PodID
+	Name      string
+	Attempt   int
+	Image     string
+	State     State
+	CreatedAt time.Time
+	StartedAt time.Time // zero until it runs
+	EndedAt   time.Time // zero until it has ended
+	ExitCode  int       // 128+n when signal n ended it
+	Signal    int       // 0 when no signal ended it
+	OOMKilled bool
+	// Reason is empty when the process ran and the exit code says it all, or a
+	// word for why it never ran, such as ContainerCannotRun or StartError.
+	Reason  string
+	Message string // for people
+	LogPath string
+}
+
+// Stdio is a command's terminal or pipes. Nil fields are absent.
+type Stdio struct {
+	In       io.Reader
+	Out, Err io.Writer
+	TTY      bool
+	Resize   <-chan Size // nil without a terminal
+}
+
+// A Size of a terminal, in characters.
+type Size struct{ Width, Height uint16 }
+
+// Usage is what a pod's container uses now.
+type Usage struct {
+	Time         time.Time
+	CPUNanos     uint64 // consumed since the container started
+	MemoryBytes  uint64
+	PIDs         uint64
+	SampledCPUNs uint64 // nanocores over the last sample, 0 when unknown
+}
+
+// A Runtime runs containers. All methods may be called at the same time, except
+// that calls which change one pod are made one after the other.
+type Runtime interface {
+	Info(ctx context.Context) (Info, error)
+	// Healthy returns nil while containers can be run.
+	Healthy(ctx context.Context) error
+
+	// EnsureSandbox makes the sandbox, or finds it: calling it again does no harm.
+	EnsureSandbox(ctx context.Context, s Sandbox) (SandboxStatus, error)
+	// RemoveSandbox forgets a sandbox whose containers have been removed. One
+	// already gone is success.
+	RemoveSandbox(ctx context.Context, id PodID) error
+	// Sandboxes lists the pods the runtime holds anything of.
+	Sandboxes(ctx context.Context) ([]PodID, error)
+
+	// Start runs c and returns its id once the process runs. When it cannot be
+	// run the error says why, and nothing of it is left.
+	Start(ctx context.Context, c Container) (id string, err error)
+	// Stop asks the container's process group to end (SIGTERM) and kills it when
+	// grace is over; grace 0 kills at once. It returns when the container has
+	// ended. One that has ended already is success.
+	Stop(ctx context.Context, id string, grace time.Duration) error
+	// Remove forgets a container that has ended. One already gone is success.
+	Remove(ctx context.Context, id string) error
+	// Containers lists all that have not been removed, also those started by an
+	// earlier process of the agent.
+	Containers(ctx context.Context) ([]ContainerStatus, error)
+	// Watch sends the pod whose containers changed state, until ctx is done. It
+	// never closes ch. It may send more often than needed, never less.
+	Watch(ctx context.Context, ch chan<- PodID) error
+
+	// Exec runs argv in the container and returns its exit code. err is non-nil
+	// only when it could not be run or was cut short.
+	Exec(ctx context.Context, id string, argv []string, s Stdio) (exit int, err error)
+	// Attach joins the streams of the running container until it ends or ctx is
+	// done.
+	Attach(ctx context.Context, id string, s Stdio) error
+	// Resize sets the size of the container's terminal.
+	Resize(ctx context.Context, id string, size Size) error
+	// DialPod connects to a TCP port that a container of the pod listens on, at
+	// its loopback address.
+	DialPod(ctx context.Context, id PodID, port uint16) (net.Conn, error)
+	// Usage of a running container.
+	Usage(ctx context.Context, id string) (Usage, error)
+}
