@@ -1,0 +1,131 @@
+// Reading and writing of PEM files, and the kubeconfig that names them.
+
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// WriteKubeconfig writes to file (mode 0600) a kubeconfig by which the holder of
+// the client certificate of that name reaches server, an https URL. Everything
+// is inside, so that the file can be copied to another machine.
+func (p *PKI) WriteKubeconfig(file, server, name string) error {
+	ca, err := os.ReadFile(p.Path(CA, false))
+	if err != nil {
+		return err
+	}
+	cert, err := os.ReadFile(p.Path(name, false))
+	if err != nil {
+		return err
+	}
+	key, err := os.ReadFile(p.Path(name, true))
+	if err != nil {
+		return err
+	}
+	const cluster = "hawser"
+	out, err := yaml.Marshal(clientcmdv1.Config{
+		APIVersion: "v1",
+		Kind:       "Config",
+		Clusters: []clientcmdv1.NamedCluster{{Name: cluster, Cluster: clientcmdv1.Cluster{
+			Server: server, CertificateAuthorityData: ca,
+		}}},
+		AuthInfos: []clientcmdv1.NamedAuthInfo{{Name: name, AuthInfo: clientcmdv1.AuthInfo{
+			ClientCertificateData: cert, ClientKeyData: key,
+		}}},
+		Contexts:       []clientcmdv1.NamedContext{{Name: cluster, Context: clientcmdv1.Context{Cluster: cluster, AuthInfo: name}}},
+		CurrentContext: cluster,
+	})
+	if err != nil {
+		return fmt.Errorf("encode kubeconfig: %w", err)
+	}
+	return writeFile(file, out, 0o600)
+}
+
+func readCert(file string) (*x509.Certificate, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(b)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, fmt.Errorf("%s holds no PEM certificate", file)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return cert, nil
+}
+
+func readKey(file string) (crypto.Signer, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(b)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no PEM key", file)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("%s holds a key that cannot sign", file)
+	}
+	return signer, nil
+}
+
+func writeKey(file string, key crypto.Signer) error {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("encode key: %w", err)
+	}
+	return writeFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
+}
+
+func encodeCerts(certs ...*x509.Certificate) []byte {
+	var b bytes.Buffer
+	for _, c := range certs {
+		b.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
+	}
+	return b.Bytes()
+}
+
+// writeFile puts data under its name in one step and makes it durable.
+func writeFile(file string, data []byte, mode os.FileMode) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+			err = fmt.Errorf("write %s: %w", file, err)
+		}
+	}()
+	if err = f.Chmod(mode); err != nil {
+		return err
+	}
+	if _, err = f.Write(data); err != nil {
+		return err
+	}
+	if err = f.Sync(); err != nil {
+		return err
+	}
+	if err = f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}

@@ -1,0 +1,181 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func config(t *testing.T) Config {
+	t.Helper()
+	return Config{Dir: filepath.Join(t.TempDir(), "pki"), Names: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}}
+}
+
+func ensure(t *testing.T, c Config) *PKI {
+	t.Helper()
+	p, err := Ensure(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestFilesAreProtected(t *testing.T) {
+	c := config(t)
+	p := ensure(t, c)
+	if err := p.WriteKubeconfig(filepath.Join(c.Dir, "admin.kubeconfig"), "https://127.0.0.1:6443", Admin); err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := os.Stat(c.Dir); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Fatalf("directory: %v %v", fi.Mode(), err)
+	}
+	entries, err := os.ReadDir(c.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 13 {
+		t.Errorf("%d files, want six pairs and a kubeconfig: %v", len(entries), entries)
+	}
+	for _, e := range entries {
+		fi, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret := !strings.HasSuffix(e.Name(), ".crt")
+		if secret && fi.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v, want 0600", e.Name(), fi.Mode())
+		}
+	}
+}
+
+func TestSecondStartChangesNothing(t *testing.T) {
+	c := config(t)
+	p := ensure(t, c)
+	for _, name := range []string{CA, APIServer, Admin} {
+		before := read(t, p.Path(name, false))
+		ensure(t, c)
+		if !bytes.Equal(before, read(t, p.Path(name, false))) {
+			t.Errorf("%s was made anew", name)
+		}
+	}
+}
+
+func TestRenewal(t *testing.T) {
+	c := config(t)
+	p := ensure(t, c)
+	ca, serving, admin := read(t, p.Path(CA, false)), read(t, p.Path(APIServer, false)), read(t, p.Path(Admin, false))
+
+	c.Names = append(c.Names, "hawser.example")
+	ensure(t, c)
+	if bytes.Equal(serving, read(t, p.Path(APIServer, false))) {
+		t.Error("a new name did not renew the serving certificate")
+	}
+	if !bytes.Equal(admin, read(t, p.Path(Admin, false))) {
+		t.Error("a new name of the server renewed the admin's certificate")
+	}
+
+	c.Now = func() time.Time { return time.Now().Add(leafLife - renewBefore + time.Hour) }
+	ensure(t, c)
+	if bytes.Equal(admin, read(t, p.Path(Admin, false))) {
+		t.Error("a certificate about to expire was kept")
+	}
+	if !bytes.Equal(ca, read(t, p.Path(CA, false))) {
+		t.Error("the authority was replaced")
+	}
+}
+
+func TestChainVerifiesAndCarriesTheAuthority(t *testing.T) {
+	c := config(t)
+	p := ensure(t, c)
+	pair, err := tls.LoadX509KeyPair(p.Path(APIServer, false), p.Path(APIServer, true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pair.Certificate) != 2 {
+		t.Fatalf("serving chain has %d certificates, want leaf and authority", len(pair.Certificate))
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(p.CACert())
+	for _, name := range []string{"localhost", "127.0.0.1"} {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
+		t.Error("the serving certificate passes as a client's")
+	}
+	if !strings.HasPrefix(p.CAPin(), "sha256:") || len(p.CAPin()) != len("sha256:")+64 {
+		t.Errorf("pin %q", p.CAPin())
+	}
+}
+
+func TestBrokenFilesAreNamed(t *testing.T) {
+	tests := map[string]struct {
+		spoil func(t *testing.T, p *PKI)
+		want  string
+	}{
+		"authority without key":       {func(t *testing.T, p *PKI) { remove(t, p.Path(CA, true)) }, "ca.key"},
+		"key without authority":       {func(t *testing.T, p *PKI) { remove(t, p.Path(CA, false)) }, "ca.crt"},
+		"authority is no certificate": {func(t *testing.T, p *PKI) { write(t, p.Path(CA, false), "nonsense") }, "ca.crt holds no PEM certificate"},
+		"key of somebody else": {func(t *testing.T, p *PKI) {
+			write(t, p.Path(CA, true), string(read(t, p.Path(Admin, true))))
+		}, "does not belong to"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := config(t)
+			tt.spoil(t, ensure(t, c))
+			_, err := Ensure(c)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestKubeconfigIsComplete(t *testing.T) {
+	c := config(t)
+	p := ensure(t, c)
+	file := filepath.Join(t.TempDir(), "admin.kubeconfig")
+	if err := p.WriteKubeconfig(file, "https://127.0.0.1:6443", Admin); err != nil {
+		t.Fatal(err)
+	}
+	rc, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rc.Host != "https://127.0.0.1:6443" || len(rc.CAData) == 0 || len(rc.CertData) == 0 || len(rc.KeyData) == 0 {
+		t.Errorf("incomplete: %v", rc)
+	}
+}
+
+func remove(t *testing.T, file string) {
+	t.Helper()
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, file, data string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
