@@ -75,6 +75,9 @@ type Mount struct {
 	HostPath      string
 	ContainerPath string // absolute
 	ReadOnly      bool
+	// Optional mounts are left out where they cannot be made; any other one that
+	// cannot be made is an error of Start.
+	Optional bool
 }
 
 // A Container says how to run one attempt of one container.
@@ -101,7 +104,8 @@ type Container struct {
 	// LogPath is the file that gets the output in CRI log format, rotated.
 	LogPath string
 	// TerminationLog is a file of the host whose content, at most 4096 bytes, is
-	// the termination message. The caller mounts it.
+	// the termination message. The caller makes it, reads it, and lists it among
+	// Mounts as an optional one.
 	TerminationLog string
 }
 
@@ -158,7 +162,9 @@ type Usage struct {
 }
 
 // A Runtime runs containers. All methods may be called at the same time, except
-// that calls which change one pod are made one after the other.
+// that calls which change one container are made one after the other, and so are
+// EnsureSandbox, Start and RemoveSandbox of one pod. So the containers of a pod
+// may be stopped all at once, also while another one is being started.
 type Runtime interface {
 	Info(ctx context.Context) (Info, error)
 	// Healthy returns nil while containers can be run.
@@ -177,7 +183,9 @@ type Runtime interface {
 	Start(ctx context.Context, c Container) (id string, err error)
 	// Stop asks the container's process group to end (SIGTERM) and kills it when
 	// grace is over; grace 0 kills at once. It returns when the container has
-	// ended. One that has ended already is success.
+	// ended. One that has ended already is success. When ctx is done first, Stop
+	// returns ctx's error and may be called again with another grace, which then
+	// counts alone.
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	// Remove forgets a container that has ended. One already gone is success.
 	Remove(ctx context.Context, id string) error
