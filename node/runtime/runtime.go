@@ -28,6 +28,21 @@ var ErrNotFound = errors.New("not found")
 // live process, such as an exec into a dead container.
 var ErrNotRunning = errors.New("container is not running")
 
+// A StartError says that a command could not be run at all, as against one that
+// ran and failed. It is in the chain of the errors of Start and Exec.
+type StartError struct {
+	// ExitCode is what a shell would make of it: 127 when there is no such
+	// command, 126 when it may not be run, 128 for all else.
+	ExitCode int
+	// Reason is a word for the container's status: StartError when the command
+	// could not be run, ContainerCannotRun when its surroundings could not be
+	// made.
+	Reason  string
+	Message string // for people, such as: exec: "foo": executable file not found in $PATH
+}
+
+func (e *StartError) Error() string { return e.Message }
+
 // A PodID names one incarnation of a pod. A pod that was deleted and made anew
 // under the same name is another pod.
 type PodID struct {
@@ -179,7 +194,8 @@ type Runtime interface {
 	Sandboxes(ctx context.Context) ([]PodID, error)
 
 	// Start runs c and returns its id once the process runs. When it cannot be
-	// run the error says why, and nothing of it is left.
+	// run the error says why, and nothing of it is left; a command that cannot be
+	// executed is a *StartError. An attempt that exists already is an error.
 	Start(ctx context.Context, c Container) (id string, err error)
 	// Stop asks the container's process group to end (SIGTERM) and kills it when
 	// grace is over; grace 0 kills at once. It returns when the container has
@@ -197,7 +213,8 @@ type Runtime interface {
 	Watch(ctx context.Context, ch chan<- PodID) error
 
 	// Exec runs argv in the container and returns its exit code. err is non-nil
-	// only when it could not be run or was cut short.
+	// only when it could not be run (a *StartError, ErrNotFound, ErrNotRunning) or
+	// was cut short: when ctx ends, or the streams break, the command is killed.
 	Exec(ctx context.Context, id string, argv []string, s Stdio) (exit int, err error)
 	// Attach joins the streams of the running container until it ends or ctx is
 	// done.

@@ -1,0 +1,80 @@
+// Package kubeletapi serves the API of a kubelet: logs, exec, attach, port
+// forwarding, statistics and the list of pods.
+//
+// The control plane is its only client. It comes through the tunnel, speaks TLS
+// to this package inside a stream of the tunnel and shows a client certificate
+// of the cluster; the node itself listens on no network port for it. Serve takes
+// whatever net.Listener the streams come from.
+//
+// It keeps no state of its own: which pods there are it asks Pods, what runs it
+// asks the runtime, and log files it reads where the runtime says they are.
+//
+// It is not a place for policy. Who may ask is one function, Config.Authorize;
+// admission and everything about users happens in the API server before.
+package kubeletapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// Pods is where the API learns what is meant to run on this node.
+type Pods interface {
+	// Pods lists the pods of the node with their current status. The caller does
+	// not change them.
+	Pods(ctx context.Context) ([]*corev1.Pod, error)
+	// Pod finds one, with its current status; an empty uid means whichever
+	// incarnation there is. Errors wrap runtime.ErrNotFound when there is none.
+	Pod(ctx context.Context, name types.NamespacedName, uid types.UID) (*corev1.Pod, error)
+}
+
+// Containers is what the API needs of a runtime; every runtime.Runtime has it.
+type Containers interface {
+	Containers(ctx context.Context) ([]runtime.ContainerStatus, error)
+	Watch(ctx context.Context, ch chan<- runtime.PodID) error
+	Exec(ctx context.Context, id string, argv []string, s runtime.Stdio) (exit int, err error)
+	Attach(ctx context.Context, id string, s runtime.Stdio) error
+	DialPod(ctx context.Context, id runtime.PodID, port uint16) (net.Conn, error)
+	Usage(ctx context.Context, id string) (runtime.Usage, error)
+}
+
+// An Authorizer says whether the holder of a verified client certificate may ask
+// for method and path, by returning nil; its error is what the client reads.
+type Authorizer func(cert *x509.Certificate, method, path string) error
+
+// Config configures a Server.
+type Config struct {
+	NodeName string     // required
+	Pods     Pods       // required
+	Runtime  Containers // required
+
+	// TLS is required. It has the serving certificate (GetCertificate, so that it
+	// may be rotated) and ClientCAs, the CA of the cluster. It is cloned; whether
+	// and how client certificates are asked for is set here, not by the caller.
+	TLS *tls.Config
+	// Authorize decides about each request; nil means ControlPlaneOnly.
+	Authorize Authorizer
+
+	// Gatherer is what /metrics shows; nil means nothing.
+	Gatherer prometheus.Gatherer
+	// DataDir is the directory whose file system /stats/summary reports as the
+	// node's and the images'; empty means /.
+	DataDir string
+	// IdleTimeout ends exec, attach and port-forward connections on which nothing
+	// moves; zero means 4 h.
+	IdleTimeout time.Duration
+	// StreamCreationTimeout is how long their streams may take to be opened; zero
+	// means 30 s.
+	StreamCreationTimeout time.Duration
+	Log                   *slog.Logger // nil means discard
+}
