@@ -1,0 +1,188 @@
+// Package events sends a node's events to the API server.
+//
+// An event is evidence, not a log: recording one never blocks and never fails,
+// repetitions are counted into one object, a source that says too much about one
+// object is limited, and when the server cannot be reached for long the newest
+// events are dropped. The counting and limiting are client-go's correlator, the
+// same that a kubelet uses, so kubectl shows what its users know.
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/tools/record/util"
+	"k8s.io/utils/clock"
+)
+
+const (
+	queueLength = 1000
+	maxTries    = 12
+	retryDelay  = 10 * time.Second
+	// maxNamePrefix leaves room for the suffix within the 253 characters of a name.
+	maxNamePrefix = 220
+)
+
+// A Sink is the part of the events API that a Recorder needs. The typed client
+// of a namespace is one.
+type Sink interface {
+	Create(ctx context.Context, e *corev1.Event, o metav1.CreateOptions) (*corev1.Event, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (*corev1.Event, error)
+}
+
+// Config of a Recorder.
+type Config struct {
+	// Sink returns the client for a namespace. Required.
+	Sink func(namespace string) Sink
+	// Host and Component are the source of every event: the node's name and
+	// kubelet. Host is required; Component is "kubelet" when empty.
+	Host, Component string
+	Log             *slog.Logger // nil discards
+}
+
+// A Recorder queues events and sends them while Run runs.
+type Recorder struct {
+	cfg        Config
+	queue      chan *corev1.Event
+	correlator *record.EventCorrelator
+	dropped    atomic.Int64
+	serial     atomic.Uint64
+}
+
+// New makes a Recorder. It starts nothing.
+func New(cfg Config) *Recorder {
+	if cfg.Component == "" {
+		cfg.Component = "kubelet"
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Recorder{
+		cfg:        cfg,
+		queue:      make(chan *corev1.Event, queueLength),
+		correlator: record.NewEventCorrelator(clock.RealClock{}),
+	}
+}
+
+// Event records that something happened to the object. eventType is
+// corev1.EventTypeNormal or corev1.EventTypeWarning. It returns at once.
+func (r *Recorder) Event(ref corev1.ObjectReference, eventType, reason, message string) {
+	select {
+	case r.queue <- r.make(ref, eventType, reason, message):
+	default:
+		r.dropped.Add(1)
+	}
+}
+
+// Dropped returns how many events were not sent because the queue was full or
+// the server refused them.
+func (r *Recorder) Dropped() int64 { return r.dropped.Load() }
+
+func (r *Recorder) make(ref corev1.ObjectReference, eventType, reason, message string) *corev1.Event {
+	now := metav1.Now()
+	ns := ref.Namespace
+	if ns == "" {
+		ns = metav1.NamespaceDefault
+	}
+	// The name must differ from that of any other event about the object, also
+	// of one made in the same instant.
+	suffix := strconv.FormatInt(now.UnixNano(), 16) + strconv.FormatUint(r.serial.Add(1)&0xfff, 16)
+	name := strings.TrimRight(ref.Name[:min(len(ref.Name), maxNamePrefix)], ".-") + "." + suffix
+	return &corev1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Name: name, Namespace: ns},
+		InvolvedObject:      ref,
+		Reason:              reason,
+		Message:             message,
+		Type:                eventType,
+		Source:              corev1.EventSource{Component: r.cfg.Component, Host: r.cfg.Host},
+		FirstTimestamp:      now,
+		LastTimestamp:       now,
+		Count:               1,
+		ReportingController: r.cfg.Component,
+		ReportingInstance:   r.cfg.Host,
+	}
+}
+
+// Run sends what is queued until ctx is done. It returns nil then.
+func (r *Recorder) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-r.queue:
+			r.send(ctx, e)
+		}
+	}
+}
+
+func (r *Recorder) send(ctx context.Context, e *corev1.Event) {
+	res, err := r.correlator.EventCorrelate(e)
+	if err != nil {
+		r.lose(e, fmt.Errorf("correlate event: %w", err))
+		return
+	}
+	if res.Skip {
+		return
+	}
+	for try := range maxTries {
+		err = r.write(ctx, res)
+		var status apierrors.APIStatus
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return
+		case errors.As(err, &status) && status.Status().Code < 500 && !apierrors.IsTooManyRequests(err):
+			r.lose(e, err)
+			return
+		}
+		delay := retryDelay
+		if try == 0 {
+			// Nodes that lost the server together do not come back together.
+			delay = rand.N(retryDelay)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay):
+		}
+	}
+	r.lose(e, err)
+}
+
+func (r *Recorder) write(ctx context.Context, res *record.EventCorrelateResult) error {
+	sink := r.cfg.Sink(res.Event.Namespace)
+	var (
+		out *corev1.Event
+		err error
+	)
+	repeated := res.Event.Count > 1
+	if repeated {
+		out, err = sink.Patch(ctx, res.Event.Name, types.StrategicMergePatchType, res.Patch, metav1.PatchOptions{})
+	}
+	if !repeated || util.IsKeyNotFoundError(err) {
+		e := res.Event.DeepCopy()
+		e.ResourceVersion = ""
+		out, err = sink.Create(ctx, e, metav1.CreateOptions{})
+	}
+	if err == nil {
+		r.correlator.UpdateState(out)
+	}
+	return err
+}
+
+func (r *Recorder) lose(e *corev1.Event, err error) {
+	r.dropped.Add(1)
+	r.cfg.Log.Debug("event not recorded", "kind", e.InvolvedObject.Kind, "namespace", e.InvolvedObject.Namespace,
+		"name", e.InvolvedObject.Name, "reason", e.Reason, "err", err)
+}
