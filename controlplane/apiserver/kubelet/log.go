@@ -1,0 +1,163 @@
+package kubelet
+
+// pods/log: a container's output, streamed as the kubelet sends it.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+type logREST struct{ *backend }
+
+var (
+	_ rest.GetterWithOptions = (*logREST)(nil)
+	_ rest.StorageMetadata   = (*logREST)(nil)
+)
+
+func (*logREST) New() runtime.Object { return &corev1.Pod{} }
+
+func (*logREST) Destroy() {}
+
+func (*logREST) ProducesMIMETypes(string) []string { return []string{"text/plain"} }
+
+func (*logREST) ProducesObject(string) any { return "" }
+
+func (*logREST) NewGetOptions() (runtime.Object, bool, string) {
+	return &corev1.PodLogOptions{}, false, ""
+}
+
+// Get returns a streamer of the log; the kubelet is asked when it is read.
+func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object, error) {
+	opts, ok := options.(*corev1.PodLogOptions)
+	if !ok {
+		return nil, fmt.Errorf("pods/log: unexpected options %T", options)
+	}
+	if errs := validateLogOptions(opts); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PodLogOptions").GroupKind(), name, errs)
+	}
+	pod, err := r.Pods(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := container(pod, opts.Container)
+	if err != nil {
+		return nil, err
+	}
+	s := &logStreamer{LocationStreamer: genericrest.LocationStreamer{
+		ContentType:     "text/plain",
+		Flush:           opts.Follow,
+		Transport:       r.kubelet,
+		RedirectChecker: genericrest.PreventRedirects,
+		ResponseChecker: genericrest.NewGenericHttpResponseChecker(corev1.Resource("pods/log"), name),
+	}}
+	if opts.InsecureSkipTLSVerifyBackend {
+		s.Transport = r.insecure
+	}
+	if pod.Spec.NodeName == "" {
+		return s, nil // nothing has been written yet: an empty log, not an error
+	}
+	s.Location, err = r.kubeletURL(ctx, pod.Spec.NodeName,
+		[]string{"containerLogs", pod.Namespace, pod.Name, c}, logQuery(opts))
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// logStreamer is a LocationStreamer whose failures to reach the node are
+// proper Statuses.
+type logStreamer struct{ genericrest.LocationStreamer }
+
+func (s *logStreamer) DeepCopyObject() runtime.Object {
+	c := *s
+	return &c
+}
+
+// InputStream opens the log. It ends when the kubelet's answer does, or with
+// ctx, that is when the client goes.
+func (s *logStreamer) InputStream(ctx context.Context, apiVersion, accept string) (io.ReadCloser, bool, string, error) {
+	body, flush, contentType, err := s.LocationStreamer.InputStream(ctx, apiVersion, accept)
+	if err != nil {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil, false, "", apierrors.NewTimeoutError("the client went away", 0)
+		}
+		return nil, false, "", statusError(err)
+	}
+	return body, flush, contentType, nil
+}
+
+func validateLogOptions(o *corev1.PodLogOptions) field.ErrorList {
+	var errs field.ErrorList
+	if o.TailLines != nil && *o.TailLines < 0 {
+		errs = append(errs, field.Invalid(field.NewPath("tailLines"), *o.TailLines, "must be greater than or equal to 0"))
+	}
+	if o.LimitBytes != nil && *o.LimitBytes < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("limitBytes"), *o.LimitBytes, "must be greater than 0"))
+	}
+	switch {
+	case o.SinceSeconds != nil && o.SinceTime != nil:
+		errs = append(errs, field.Forbidden(field.NewPath(""), "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+	case o.SinceSeconds != nil && *o.SinceSeconds < 1:
+		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *o.SinceSeconds, "must be greater than 0"))
+	}
+	return append(errs, validateLogStream(o)...)
+}
+
+func validateLogStream(o *corev1.PodLogOptions) field.ErrorList {
+	if o.Stream == nil {
+		return nil
+	}
+	switch *o.Stream {
+	case corev1.LogStreamAll:
+	case corev1.LogStreamStdout, corev1.LogStreamStderr:
+		if o.TailLines != nil {
+			return field.ErrorList{field.Forbidden(field.NewPath(""),
+				"`tailLines` and specific `stream` are mutually exclusive for now")}
+		}
+	default:
+		return field.ErrorList{field.NotSupported(field.NewPath("stream"), *o.Stream,
+			[]string{corev1.LogStreamAll, corev1.LogStreamStdout, corev1.LogStreamStderr})}
+	}
+	return nil
+}
+
+// logQuery says to the kubelet what was asked of us.
+func logQuery(o *corev1.PodLogOptions) url.Values {
+	q := url.Values{}
+	flag := func(key string, on bool) {
+		if on {
+			q.Set(key, "true")
+		}
+	}
+	number := func(key string, n *int64) {
+		if n != nil {
+			q.Set(key, strconv.FormatInt(*n, 10))
+		}
+	}
+	flag("follow", o.Follow)
+	flag("previous", o.Previous)
+	flag("timestamps", o.Timestamps)
+	number("sinceSeconds", o.SinceSeconds)
+	number("tailLines", o.TailLines)
+	number("limitBytes", o.LimitBytes)
+	if o.SinceTime != nil {
+		q.Set("sinceTime", o.SinceTime.Format(time.RFC3339))
+	}
+	if o.Stream != nil && *o.Stream != corev1.LogStreamAll {
+		q.Set("stream", *o.Stream)
+	}
+	return q
+}
+

@@ -1,0 +1,130 @@
+package kubelet
+
+// Transports: how requests leave for a node, and how their failures are told.
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// Bounds on connections kept for the next request. A connection in use counts
+// only while it is used; a followed log is one.
+const (
+	maxIdle        = 256
+	maxIdlePerHost = 2
+	idleTimeout    = 30 * time.Second
+)
+
+// transports are the three ways to a node.
+type transports struct {
+	kubelet  *http.Transport // verified, with our certificate
+	insecure *http.Transport // not verified, with our certificate: logs only, when asked for
+	plain    *http.Transport // not verified, no certificate: the proxies
+}
+
+// LoadTLS reads the files of the API server's identity towards kubelets.
+//
+// caFile holds the certificates that sign kubelets' serving certificates.
+// certFile and keyFile are read again for every handshake, so that a renewed
+// pair is used without a restart.
+func LoadTLS(caFile, certFile, keyFile string) (*tls.Config, error) {
+	pem, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("read the certificate authority of kubelets: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("read the certificate authority of kubelets: no certificate in %s", caFile)
+	}
+	load := func() (*tls.Certificate, error) {
+		c, err := tls.LoadX509KeyPair(certFile, keyFile)
+		if err != nil {
+			return nil, fmt.Errorf("load the client certificate for kubelets: %w", err)
+		}
+		return &c, nil
+	}
+	if _, err := load(); err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion:           tls.VersionTLS12,
+		RootCAs:              pool,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() },
+	}, nil
+}
+
+func newTransports(o Options) transports {
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
+		defer cancel()
+		return o.Dial(ctx, network, addr)
+	}
+	secure := o.TLS
+	if secure == nil {
+		secure = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	insecure := secure.Clone()
+	insecure.InsecureSkipVerify = true // the caller of pods/log asked for it, by insecureSkipTLSVerifyBackend
+	plain := &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: true, // documented: the proxies do not verify what they reach
+	}
+	with := func(c *tls.Config) *http.Transport {
+		return &http.Transport{
+			DialContext:           dial,
+			TLSClientConfig:       c,
+			TLSHandshakeTimeout:   o.DialTimeout,
+			MaxIdleConns:          maxIdle,
+			MaxIdleConnsPerHost:   maxIdlePerHost,
+			IdleConnTimeout:       idleTimeout,
+			ExpectContinueTimeout: time.Second,
+			// A log passes through as it was sent.
+			DisableCompression: true,
+			// HTTP/1 only: each request has a stream of the tunnel to itself, so
+			// one that is not read holds up no other.
+			Protocols: http1(),
+		}
+	}
+	return transports{kubelet: with(secure), insecure: with(insecure), plain: with(plain)}
+}
+
+func http1() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	return p
+}
+
+// statusError turns a failure to reach a node into the Status that the user
+// sees. The text is the transport's own, which names the address and what the
+// tunnel said; kubectl prints it after "Error from server: ".
+func statusError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if s := apierrors.APIStatus(nil); errors.As(err, &s) {
+		return err
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Message: err.Error(),
+	}}
+}
+
+// responder answers for a proxy that failed before it had an answer.
+type responder struct{ rest.Responder }
+
+func (r responder) Error(_ http.ResponseWriter, _ *http.Request, err error) {
+	r.Responder.Error(statusError(err))
+}

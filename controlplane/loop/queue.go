@@ -1,0 +1,143 @@
+package loop
+
+// Queue is the work queue of a controller and the workers that empty it.
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+)
+
+// Bounds of a Queue whose Config leaves them zero.
+const (
+	DefaultWorkers  = 2
+	DefaultMinDelay = 20 * time.Millisecond
+	DefaultMaxDelay = time.Minute
+)
+
+// A Reconcile makes the world match the object at key, which may be gone.
+// again > 0 asks for another look after that time. An error asks for one with
+// back-off; it is logged unless it is Quiet or the context has ended.
+type Reconcile[K comparable] func(ctx context.Context, key K) (again time.Duration, err error)
+
+// Config configures a Queue. Name and Do are required.
+type Config[K comparable] struct {
+	Name    string
+	Do      Reconcile[K]
+	Workers int // how many keys are worked on at once; zero means DefaultWorkers
+	// MinDelay and MaxDelay bound the back-off of a key whose Reconcile fails:
+	// the first retry waits MinDelay, each further one twice as long. Zero
+	// means DefaultMinDelay and DefaultMaxDelay.
+	MinDelay, MaxDelay time.Duration
+	Log                *slog.Logger // nil means discard
+}
+
+// A Queue holds each key at most once and hands it to one worker at a time. Its
+// methods may be called from any goroutine; keys added after Run has returned
+// are dropped. A controller makes its queue anew each time it runs.
+type Queue[K comparable] struct {
+	cfg Config[K]
+	q   workqueue.TypedRateLimitingInterface[K]
+}
+
+// Quiet marks an error as an expected reason to look again: the key is retried
+// with back-off and nothing is logged above debug level.
+func Quiet(err error) error { return &quietError{err} }
+
+type quietError struct{ error }
+
+func (e *quietError) Unwrap() error { return e.error }
+
+// NewQueue returns a queue. Run must be called, once: it owns the goroutines
+// that the queue starts here and ends them.
+func NewQueue[K comparable](c Config[K]) *Queue[K] {
+	if c.Workers <= 0 {
+		c.Workers = DefaultWorkers
+	}
+	if c.MinDelay <= 0 {
+		c.MinDelay = DefaultMinDelay
+	}
+	if c.MaxDelay <= 0 {
+		c.MaxDelay = DefaultMaxDelay
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[K](c.MinDelay, c.MaxDelay)
+	return &Queue[K]{cfg: c, q: workqueue.NewTypedRateLimitingQueue(limiter)}
+}
+
+// Add asks for a look at key.
+func (q *Queue[K]) Add(key K) { q.q.Add(key) }
+
+// AddAfter asks for a look at key after d.
+func (q *Queue[K]) AddAfter(key K, d time.Duration) { q.q.AddAfter(key, d) }
+
+// Run works on keys until ctx is done. It returns the panic of a Reconcile as
+// an error, and nil when asked to stop.
+func (q *Queue[K]) Run(ctx context.Context) error {
+	defer q.q.ShutDown()
+	fs := []func(context.Context) error{func(ctx context.Context) error {
+		<-ctx.Done()
+		q.q.ShutDown()
+		return nil
+	}}
+	for range q.cfg.Workers {
+		fs = append(fs, q.work)
+	}
+	return Together(ctx, fs...)
+}
+
+func (q *Queue[K]) work(ctx context.Context) error {
+	for {
+		key, shutdown := q.q.Get()
+		if shutdown {
+			return nil
+		}
+		if err := q.one(ctx, key); err != nil {
+			return err
+		}
+	}
+}
+
+// one works on one key. Its error is a panic: others are turned into retries.
+func (q *Queue[K]) one(ctx context.Context, key K) error {
+	defer q.q.Done(key)
+	if ctx.Err() != nil {
+		return nil
+	}
+	var again time.Duration
+	err := Protect(func() (err error) {
+		again, err = q.cfg.Do(ctx, key)
+		return err
+	})
+	var broken *PanicError
+	switch {
+	case errors.As(err, &broken):
+		q.cfg.Log.Error("panic", "key", key, "value", broken.Value, "stack", string(broken.Stack))
+		return err
+	case err != nil:
+		q.report(ctx, key, err)
+		q.q.AddRateLimited(key)
+	default:
+		q.q.Forget(key)
+		if again > 0 {
+			q.q.AddAfter(key, again)
+		}
+	}
+	return nil
+}
+
+func (q *Queue[K]) report(ctx context.Context, key K, err error) {
+	var quiet *quietError
+	switch {
+	case ctx.Err() != nil:
+	case errors.As(err, &quiet):
+		q.cfg.Log.Debug("not yet", "key", key, "reason", err)
+	default:
+		q.cfg.Log.Warn("will retry", "key", key, "error", err, "tries", q.q.NumRequeues(key)+1)
+	}
+}
