@@ -37,6 +37,7 @@ const (
 	CA                = "ca"
 	APIServer         = "apiserver"
 	KubeletClient     = "kubelet-client"
+	ConnectClient     = "connect-client"
 	Admin             = "admin"
 	ControllerManager = "controller-manager"
 	Scheduler         = "scheduler"
@@ -52,6 +53,9 @@ const (
 	// KubeletClientUser is who the API server is when it talks to kubelet APIs.
 	KubeletClientUser  = "kube-apiserver-kubelet-client"
 	KubeletClientGroup = "hawser:kubelet-admin"
+	// ConnectClientUser may use the CONNECT front end: the certificate to give to
+	// another cluster's kube-apiserver.
+	ConnectClientUser = "hawser:connect-client"
 )
 
 const (
@@ -152,6 +156,7 @@ func (p *PKI) leaves() []leaf {
 		{name: APIServer, subject: pkix.Name{CommonName: "kube-apiserver"}, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 			names: p.cfg.Names, ips: p.cfg.IPs, chain: true},
 		{name: KubeletClient, subject: pkix.Name{CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}}, usage: client},
+		{name: ConnectClient, subject: pkix.Name{CommonName: ConnectClientUser}, usage: client},
 		{name: Admin, subject: pkix.Name{CommonName: AdminUser, Organization: []string{AdminGroup}}, usage: client},
 		{name: ControllerManager, subject: pkix.Name{CommonName: ControllerManagerUser}, usage: client},
 		{name: Scheduler, subject: pkix.Name{CommonName: SchedulerUser}, usage: client},

@@ -50,8 +50,8 @@ func TestFilesAreProtected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(entries) != 13 {
-		t.Errorf("%d files, want six pairs and a kubeconfig: %v", len(entries), entries)
+	if len(entries) != 15 {
+		t.Errorf("%d files, want seven pairs and a kubeconfig: %v", len(entries), entries)
 	}
 	for _, e := range entries {
 		fi, err := e.Info()
