@@ -114,7 +114,9 @@ func (l *Lab) AddNode(ctx context.Context, name string) (*Node, error) {
 	l.nodes = append(l.nodes, n)
 	outer := fmt.Sprintf("198.18.%d.%d", l.subnet, 10+i)
 	gateway := fmt.Sprintf("192.168.%d.1", (100+i)%256)
-	inNAT := func(args ...string) []string { return append([]string{"nsenter", "--net=/run/netns/" + n.nat}, args...) }
+	inNAT := func(args ...string) []string {
+		return append([]string{"nsenter", "--net=/run/netns/" + n.nat}, args...)
+	}
 	inNode := func(args ...string) []string { return append([]string{"nsenter", "--net=/run/netns/" + n.ns}, args...) }
 	for _, args := range [][]string{
 		{"ip", "netns", "add", n.nat},

@@ -1,0 +1,45 @@
+# Every target is one line of go, so that this file is documentation, not logic.
+GO       ?= go
+FUZZTIME ?= 20s
+BENCH    ?= .
+COUNT    ?= 5
+
+.PHONY: all build demo test lint bench fuzz generate cover tidy clean
+
+all: lint test build
+
+build: ## both programs, into bin/
+	$(GO) build -trimpath -o bin/ ./cmd/...
+
+demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exec, port-forward
+	./bin/hawser demo
+
+test: ## everything: unit, conformance, integration, end to end
+	@if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
+	  echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
+	$(GO) test -race -shuffle=on -timeout 30m ./...
+
+lint: ## vet, and the linters of .golangci.yml
+	$(GO) vet ./...
+	$(GO) tool -modfile=.tools/go.mod golangci-lint run
+
+bench: ## every benchmark, COUNT times, into bench-new.txt for benchstat
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./... | tee bench-new.txt
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@set -e; for p in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+	  echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; done; done
+
+generate: ## generated code anew; fails if it was not up to date
+	$(GO) generate ./...
+	git diff --exit-code
+
+cover: ## statement coverage of all packages by all tests, as HTML
+	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout 30m ./...
+	$(GO) tool cover -html=cover.out -o cover.html
+
+tidy:
+	$(GO) mod tidy
+
+clean:
+	rm -rf bin cover.out cover.html bench-new.txt
