@@ -1,0 +1,92 @@
+// This file repeats a probe.
+
+package probes
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A Report is what Run tells of one attempt.
+type Report struct {
+	// OK is the verdict so far, with the thresholds applied.
+	OK bool
+	// Changed says that the verdict is another than that of the report before, or
+	// the first one.
+	Changed bool
+	// Failed says that this attempt failed, whether or not the verdict did, and
+	// Output why.
+	Failed bool
+	Output string
+}
+
+// Run probes until ctx is done or tell returns false. started is when the
+// container started: the probe's initial delay counts from there. first, when not
+// nil, is a verdict known beforehand; without one there is no verdict until a
+// threshold is reached. Attempts that cannot be made are told as failed ones and
+// count towards no threshold.
+func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, first *bool, tell func(Report) bool) {
+	c := counter{success: int(max(p.SuccessThreshold, 1)), failure: int(p.FailureThreshold)}
+	if c.failure <= 0 {
+		c.failure = 3
+	}
+	if first != nil {
+		c.verdict, c.known = *first, true
+	}
+	period := time.Duration(p.PeriodSeconds) * time.Second
+	if period <= 0 {
+		period = 10 * time.Second
+	}
+	wait := max(time.Until(started.Add(time.Duration(p.InitialDelaySeconds)*time.Second)), 0)
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		begun := time.Now()
+		ok, output, err := Once(ctx, p, t)
+		if ctx.Err() != nil {
+			return
+		}
+		r := Report{OK: c.verdict, Failed: true}
+		if err != nil {
+			r.Output = err.Error()
+		} else {
+			r = Report{Changed: c.add(ok), OK: c.verdict, Failed: !ok, Output: output}
+		}
+		if !tell(r) {
+			return
+		}
+		wait = max(period-time.Since(begun), 0)
+	}
+}
+
+// A counter turns single results into a verdict.
+type counter struct {
+	success, failure int // thresholds
+	verdict, known   bool
+	last             bool
+	run              int // how many results like last came in a row
+}
+
+// add counts a result and reports whether the verdict changed.
+func (c *counter) add(ok bool) bool {
+	if ok != c.last {
+		c.last, c.run = ok, 0
+	}
+	c.run++
+	need := c.failure
+	if ok {
+		need = c.success
+	}
+	if c.run < need || c.known && c.verdict == ok {
+		return false
+	}
+	c.verdict, c.known = ok, true
+	return true
+}

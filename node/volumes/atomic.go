@@ -1,0 +1,183 @@
+// This file replaces the content of a directory at once.
+//
+// The directory DIR holds one directory with a name of its own, in it the files,
+// a symbolic link ..data to it, and for each first element E of a file's path a
+// link E to ..data/E. New content goes to a new directory; then ..data is
+// replaced by rename, and the old directory is removed.
+
+package volumes
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const dataLink = "..data"
+
+// writeAtomically makes dir hold exactly files. It does nothing when it does so
+// already.
+func writeAtomically(dir string, files map[string]file, group *int64) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make volume: %w", err)
+	}
+	old, err := os.Readlink(filepath.Join(dir, dataLink))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read volume: %w", err)
+	}
+	if err == nil && holds(filepath.Join(dir, old), files, group) {
+		return linkNames(dir, files)
+	}
+	fresh, err := writeFresh(dir, files, group)
+	if err != nil {
+		return fmt.Errorf("write volume: %w", err)
+	}
+	if err := replaceLink(dir, filepath.Base(fresh)); err != nil {
+		return errors.Join(fmt.Errorf("write volume: %w", err), os.RemoveAll(fresh))
+	}
+	if err := linkNames(dir, files); err != nil {
+		return err
+	}
+	return removeStale(dir, filepath.Base(fresh))
+}
+
+func writeFresh(dir string, files map[string]file, group *int64) (_ string, err error) {
+	fresh, err := os.MkdirTemp(dir, "..")
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(fresh))
+		}
+	}()
+	if err := os.Chmod(fresh, 0o755); err != nil {
+		return "", err
+	}
+	for path, f := range files {
+		full := filepath.Join(fresh, path)
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(full, f.data, 0o600); err != nil {
+			return "", err
+		}
+		if err := own(full, group); err != nil {
+			return "", err
+		}
+		// Not left to WriteFile, whose mode is cut by the umask.
+		if err := os.Chmod(full, modeFor(f, group)); err != nil {
+			return "", err
+		}
+	}
+	return fresh, nil
+}
+
+// modeFor lets the pod's group read what it owns.
+func modeFor(f file, group *int64) os.FileMode {
+	if group != nil {
+		return f.mode | 0o440
+	}
+	return f.mode
+}
+
+// own gives path to the pod's group. Only root may; others keep theirs.
+func own(path string, group *int64) error {
+	if group == nil || os.Geteuid() != 0 {
+		return nil
+	}
+	return os.Lchown(path, -1, int(*group))
+}
+
+// replaceLink points ..data at target.
+func replaceLink(dir, target string) error {
+	tmp := filepath.Join(dir, "..data_tmp")
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(target, tmp); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, dataLink))
+}
+
+// linkNames makes the names that users see, and removes those without a file.
+func linkNames(dir string, files map[string]file) error {
+	want := map[string]bool{}
+	for path := range files {
+		first, _, _ := strings.Cut(path, "/")
+		want[first] = true
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("read volume: %w", err)
+	}
+	for _, e := range entries {
+		switch {
+		case strings.HasPrefix(e.Name(), ".."):
+		case want[e.Name()] && e.Type()&fs.ModeSymlink != 0:
+			delete(want, e.Name())
+		default:
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return fmt.Errorf("remove old file of volume: %w", err)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("write volume: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeStale removes what earlier or interrupted writes have left.
+func removeStale(dir, keep string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("read volume: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && strings.HasPrefix(e.Name(), "..") && e.Name() != keep {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return fmt.Errorf("remove old content of volume: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// holds reports whether dir holds exactly files. Whatever cannot be read is
+// different.
+func holds(dir string, files map[string]file, group *int64) bool {
+	seen := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		f, ok := files[rel]
+		info, err := d.Info()
+		if err != nil || !ok || info.Size() != int64(len(f.data)) || info.Mode().Perm() != modeFor(f, group) {
+			return errors.Join(err, errDiffers)
+		}
+		data, err := os.ReadFile(path) //nolint:gosec // below the volume's own directory
+		if err != nil || !bytes.Equal(data, f.data) {
+			return errors.Join(err, errDiffers)
+		}
+		seen++
+		return nil
+	})
+	return err == nil && seen == len(files)
+}
+
+var errDiffers = errors.New("content differs")

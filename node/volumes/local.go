@@ -1,0 +1,186 @@
+// This file makes emptyDir volumes and checks hostPath volumes.
+
+package volumes
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// emptyDir makes an empty directory that every user may write to. Medium Memory
+// is a tmpfs where one may be mounted, and a directory like any other elsewhere.
+func emptyDir(dir string, src *corev1.EmptyDirVolumeSource, group *int64) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make emptyDir: %w", err)
+	}
+	if src.Medium == corev1.StorageMediumMemory {
+		if err := mountMemory(dir, src); err != nil {
+			return err
+		}
+	}
+	if err := own(dir, group); err != nil {
+		return fmt.Errorf("make emptyDir: %w", err)
+	}
+	mode := os.FileMode(0o777)
+	if group != nil {
+		mode |= os.ModeSetgid
+	}
+	if err := os.Chmod(dir, mode); err != nil {
+		return fmt.Errorf("make emptyDir: %w", err)
+	}
+	return nil
+}
+
+func mountMemory(dir string, src *corev1.EmptyDirVolumeSource) error {
+	if mounted, err := isMountPoint(dir); err != nil || mounted {
+		return err
+	}
+	options := "mode=0777"
+	if q := src.SizeLimit; q != nil && q.Value() > 0 {
+		options += ",size=" + strconv.FormatInt(q.Value(), 10)
+	}
+	err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options)
+	if err != nil && !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("mount memory for emptyDir: %w", err)
+	}
+	return nil
+}
+
+// isMountPoint reports whether another file system begins at dir.
+func isMountPoint(dir string) (bool, error) {
+	var here, above unix.Stat_t
+	if err := unix.Lstat(dir, &here); err != nil {
+		return false, fmt.Errorf("stat volume: %w", err)
+	}
+	if err := unix.Lstat(filepath.Dir(dir), &above); err != nil {
+		return false, fmt.Errorf("stat volume: %w", err)
+	}
+	return here.Dev != above.Dev, nil
+}
+
+// unmountBelow unmounts all that is mounted at or below dir, innermost first, so
+// that removing dir cannot remove what belongs to somebody else.
+func unmountBelow(dir string) error {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	points, err := mountPoints(real)
+	if err != nil {
+		return err
+	}
+	for _, p := range slices.Backward(points) {
+		if err := unix.Unmount(p, unix.UMOUNT_NOFOLLOW); err == nil {
+			continue
+		}
+		// Still in use by a process that is ending: detach it from the tree.
+		if err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// mountPoints lists the mount points at or below dir, in the order of mounting.
+func mountPoints(dir string) ([]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	var points []string
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		fields := strings.Fields(sc.Text())
+		if len(fields) < 5 {
+			continue
+		}
+		if p := unescape(fields[4]); p == dir || strings.HasPrefix(p, dir+"/") {
+			points = append(points, p)
+		}
+	}
+	if err := sc.Err(); err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	return points, nil
+}
+
+// unescape undoes the octal escapes of mountinfo (space, tab, newline, backslash).
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// hostPath checks that the path is of the type asked for, and makes it where the
+// type says so.
+func hostPath(src *corev1.HostPathVolumeSource) error {
+	if !filepath.IsAbs(src.Path) {
+		return fmt.Errorf("hostPath %q is not absolute", src.Path)
+	}
+	kind := corev1.HostPathUnset
+	if src.Type != nil {
+		kind = *src.Type
+	}
+	if err := makeHostPath(src.Path, kind); err != nil {
+		return fmt.Errorf("hostPath: %w", err)
+	}
+	if kind == corev1.HostPathUnset {
+		return nil
+	}
+	info, err := os.Stat(src.Path)
+	if err != nil {
+		return fmt.Errorf("hostPath type check failed: %w", err)
+	}
+	if want, ok := hostPathTypes[kind]; !ok {
+		return fmt.Errorf("hostPath type %q is unknown", kind)
+	} else if !want.is(info.Mode()) {
+		return fmt.Errorf("hostPath type check failed: %s is not a %s", src.Path, want.name)
+	}
+	return nil
+}
+
+func makeHostPath(path string, kind corev1.HostPathType) error {
+	_, err := os.Stat(path)
+	if !errors.Is(err, os.ErrNotExist) {
+		return nil // also when it cannot be read: the check says so
+	}
+	switch kind {
+	case corev1.HostPathDirectoryOrCreate:
+		return os.MkdirAll(path, 0o755)
+	case corev1.HostPathFileOrCreate:
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644) //nolint:gosec // what the pod's author asked for
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	return nil
+}
+
+type hostPathType struct {
+	name string
+	is   func(fs.FileMode) bool
+}
+
+func typeIs(t fs.FileMode) func(fs.FileMode) bool {
+	return func(m fs.FileMode) bool { return m.Type() == t }
+}
+
+var hostPathTypes = map[corev1.HostPathType]hostPathType{
+	corev1.HostPathDirectory:         {"directory", fs.FileMode.IsDir},
+	corev1.HostPathDirectoryOrCreate: {"directory", fs.FileMode.IsDir},
+	corev1.HostPathFile:              {"file", fs.FileMode.IsRegular},
+	corev1.HostPathFileOrCreate:      {"file", fs.FileMode.IsRegular},
+	corev1.HostPathSocket:            {"socket", typeIs(fs.ModeSocket)},
+	corev1.HostPathCharDev:           {"character device", typeIs(fs.ModeDevice | fs.ModeCharDevice)},
+	corev1.HostPathBlockDev:          {"block device", typeIs(fs.ModeDevice)},
+}

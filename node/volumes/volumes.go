@@ -1,0 +1,200 @@
+// Package volumes makes the directories that a pod's containers mount.
+//
+// Each volume of a pod is a directory DIR/UID/volumes/NAME (a hostPath volume is
+// its path). Setup makes and refreshes all of them, and may be called as often as
+// wanted; TearDown removes them. Volumes whose content comes from the API
+// (configMap, secret, downwardAPI, projected) are written so that a reader sees
+// the old content or the new, never a mixture: files are symbolic links through
+// ..data, which is replaced by rename, as every Kubernetes user knows it.
+//
+// It knows no mounts of containers: the runtime does those, told by Resolve what
+// to mount. It supports no PersistentVolumes.
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-project/hawser/node/downward"
+)
+
+// Objects reads what volumes show from the API.
+type Objects interface {
+	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	// Token returns a token of the pod's service account, fresh enough for the
+	// time until the next refresh.
+	Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error)
+}
+
+// A SetupError says which volume could not be made.
+type SetupError struct {
+	Volume string
+	Err    error
+}
+
+// Error has the words that users of Kubernetes search for.
+func (e *SetupError) Error() string {
+	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *SetupError) Unwrap() error { return e.Err }
+
+// A Set makes the volumes of all pods of a node.
+type Set struct {
+	dir     string
+	objects Objects
+}
+
+// New makes a Set that keeps volumes below dir, one directory a pod. It creates
+// nothing.
+func New(dir string, objects Objects) *Set { return &Set{dir: dir, objects: objects} }
+
+func (s *Set) volumesDir(uid types.UID) string {
+	return filepath.Join(s.dir, string(uid), "volumes")
+}
+
+// Setup makes the volumes of the pod that do not exist, and brings the content of
+// the others up to date. It tries all of them; the error joins one SetupError for
+// each that failed.
+func (s *Set) Setup(ctx context.Context, pod *corev1.Pod, facts downward.Facts) error {
+	if len(pod.Spec.Volumes) > 0 {
+		if err := os.MkdirAll(s.volumesDir(pod.UID), 0o755); err != nil {
+			return fmt.Errorf("make directory of volumes: %w", err)
+		}
+	}
+	var errs []error
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if err := s.setup(ctx, pod, v, facts); err != nil {
+			errs = append(errs, &SetupError{Volume: v.Name, Err: err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Set) setup(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, facts downward.Facts) error {
+	dir := filepath.Join(s.volumesDir(pod.UID), v.Name)
+	if !filepath.IsLocal(v.Name) {
+		return fmt.Errorf("volume name %q is not a file name", v.Name)
+	}
+	c := collector{ctx: ctx, objects: s.objects, pod: pod, facts: facts}
+	var err error
+	switch src := v.VolumeSource; {
+	case src.EmptyDir != nil:
+		return emptyDir(dir, src.EmptyDir, fsGroup(pod))
+	case src.HostPath != nil:
+		return hostPath(src.HostPath)
+	case src.ConfigMap != nil:
+		c.mode = mode(src.ConfigMap.DefaultMode)
+		err = c.configMap(src.ConfigMap.Name, src.ConfigMap.Items, optional(src.ConfigMap.Optional))
+	case src.Secret != nil:
+		c.mode = mode(src.Secret.DefaultMode)
+		err = c.secret(src.Secret.SecretName, src.Secret.Items, optional(src.Secret.Optional))
+	case src.DownwardAPI != nil:
+		c.mode = mode(src.DownwardAPI.DefaultMode)
+		err = c.downward(src.DownwardAPI.Items)
+	case src.Projected != nil:
+		c.mode = mode(src.Projected.DefaultMode)
+		err = c.projected(src.Projected.Sources)
+	default:
+		return errors.New("this kind of volume is not supported here: use emptyDir, hostPath, configMap, secret, downwardAPI or projected")
+	}
+	if err != nil {
+		return err
+	}
+	return writeAtomically(dir, c.files, fsGroup(pod))
+}
+
+func mode(m *int32) os.FileMode {
+	if m == nil {
+		return os.FileMode(corev1.ConfigMapVolumeSourceDefaultMode)
+	}
+	return os.FileMode(*m) & os.ModePerm
+}
+
+func optional(b *bool) bool { return b != nil && *b }
+
+func fsGroup(pod *corev1.Pod) *int64 {
+	if pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	return pod.Spec.SecurityContext.FSGroup
+}
+
+// Resolve returns the file or directory of the host that a mount of the named
+// volume shows. subPath is that of the mount, with its variables expanded;
+// directories on the way to it are made. It refuses a path that leaves the volume,
+// also by a symbolic link that a container has put there before. (One put there
+// in the very moment between is not noticed: the runtime's user is the boundary.)
+func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (string, error) {
+	i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume })
+	if i < 0 {
+		return "", fmt.Errorf("volume %q not found in pod %q", volume, pod.Name)
+	}
+	base := filepath.Join(s.volumesDir(pod.UID), volume)
+	if hp := pod.Spec.Volumes[i].HostPath; hp != nil {
+		base = hp.Path
+	}
+	if subPath == "" {
+		return base, nil
+	}
+	if !filepath.IsLocal(subPath) {
+		return "", fmt.Errorf("subPath %q leaves volume %q", subPath, volume)
+	}
+	return resolveBelow(base, subPath)
+}
+
+func resolveBelow(base, sub string) (string, error) {
+	root, err := os.OpenRoot(base)
+	if err != nil {
+		return "", fmt.Errorf("open volume: %w", err)
+	}
+	defer root.Close() //nolint:errcheck // nothing is written through it
+	if _, err = root.Stat(sub); errors.Is(err, os.ErrNotExist) {
+		err = root.MkdirAll(sub, 0o755)
+	}
+	if err != nil {
+		return "", fmt.Errorf("subPath %q: %w", sub, err)
+	}
+	real, err := filepath.EvalSymlinks(filepath.Join(base, sub))
+	if err != nil {
+		return "", fmt.Errorf("subPath %q: %w", sub, err)
+	}
+	realBase, err := filepath.EvalSymlinks(base)
+	if err != nil {
+		return "", fmt.Errorf("subPath %q: %w", sub, err)
+	}
+	if real != realBase && !strings.HasPrefix(real, strings.TrimSuffix(realBase, "/")+"/") {
+		return "", fmt.Errorf("subPath %q leaves its volume", sub)
+	}
+	return real, nil
+}
+
+// TearDown removes the volumes of a pod with all they hold. It does not touch
+// what hostPath volumes show. Volumes already gone are success.
+func (s *Set) TearDown(uid types.UID) error {
+	if uid == "" || !filepath.IsLocal(string(uid)) {
+		return fmt.Errorf("remove volumes: bad pod uid %q", uid)
+	}
+	dir := s.volumesDir(uid)
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := unmountBelow(dir); err != nil {
+		return fmt.Errorf("remove volumes of pod %s: %w", uid, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove volumes of pod %s: %w", uid, err)
+	}
+	return nil
+}
