@@ -1,0 +1,223 @@
+// Codes: why a dial failed or a session ended, as a number that crosses the
+// wire.
+
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// A Code says why a dial failed or an end hung up. Codes are errors, so that
+// errors.Is(err, tunnel.Refused) works on whatever Connect returned. They are
+// on the wire: values are never reused.
+type Code uint8
+
+const (
+	// NoNode: the node is not connected, or no node has the address.
+	NoNode Code = 1
+	// Parked: the node's link is down and the session waits for it.
+	Parked Code = 2
+	// Refused: the target answered and nothing listens there.
+	Refused Code = 3
+	// Unreachable: there is no way from the node to the target.
+	Unreachable Code = 4
+	// Timeout: no answer in time.
+	Timeout Code = 5
+	// Denied: a policy forbids it.
+	Denied Code = 6
+	// Draining: the end is about to leave and takes nothing new.
+	Draining Code = 7
+	// Ambiguous: more than one node claims the address.
+	Ambiguous Code = 8
+	// Internal: a fault in the tunnel itself.
+	Internal Code = 9
+	// Canceled: the caller gave up.
+	Canceled Code = 10
+	// Unresolved: the target's name has no address.
+	Unresolved Code = 11
+	// Invalid: the address, or the frame, makes no sense.
+	Invalid Code = 12
+	// Replaced: a newer session of the same node has taken over.
+	Replaced Code = 13
+	// Lost: the session died under the dial.
+	Lost Code = 14
+	// Busy: a limit was reached.
+	Busy Code = 15
+	// Dead: the peer was silent for too long.
+	Dead Code = 16
+)
+
+// codeText is indexed by Code. It is written here once and never changed.
+var codeText = [...]string{
+	NoNode:      "no such node is connected",
+	Parked:      "node is reconnecting",
+	Refused:     "connection refused",
+	Unreachable: "target is unreachable",
+	Timeout:     "timed out",
+	Denied:      "denied by policy",
+	Draining:    "draining",
+	Ambiguous:   "address belongs to more than one node",
+	Internal:    "internal error",
+	Canceled:    "canceled",
+	Unresolved:  "name does not resolve",
+	Invalid:     "invalid request",
+	Replaced:    "replaced by a newer session",
+	Lost:        "session lost",
+	Busy:        "too many requests",
+	Dead:        "peer is silent",
+}
+
+// String is the code's text in English.
+func (c Code) String() string {
+	if int(c) < len(codeText) && codeText[c] != "" {
+		return codeText[c]
+	}
+	return "code " + strconv.Itoa(int(c))
+}
+
+// Error makes a Code an error.
+func (c Code) Error() string { return c.String() }
+
+// Timeout and Temporary make a Code a net.Error.
+func (c Code) Timeout() bool { return c == Timeout || c == Dead }
+
+// Temporary says whether the same dial may succeed later without anybody
+// changing a thing.
+func (c Code) Temporary() bool {
+	switch c {
+	case NoNode, Parked, Timeout, Draining, Replaced, Lost, Busy, Dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// sentinel is the error of the standard library that a caller who knows nothing
+// of tunnels looks for; nil if there is none.
+func (c Code) sentinel() error {
+	switch c {
+	case Refused:
+		return syscall.ECONNREFUSED
+	case Unreachable:
+		return syscall.EHOSTUNREACH
+	case Timeout:
+		return os.ErrDeadlineExceeded
+	case Canceled:
+		return context.Canceled
+	case Lost, Dead:
+		return syscall.ECONNRESET
+	default:
+		return nil
+	}
+}
+
+// A DialError is a dial that failed, here or at the far side. It unwraps to its
+// Code and to the standard library's error for it, where there is one.
+type DialError struct {
+	Addr string
+	Code Code
+	// Text says more, for people; it is never parsed. Empty means the code's
+	// own text.
+	Text string
+
+	cause error // what failed on this side; nil if the far side answered
+}
+
+// Error names the address and says why.
+func (e *DialError) Error() string {
+	text := e.Text
+	if text == "" {
+		text = e.Code.String()
+	}
+	return "dial " + e.Addr + ": " + text
+}
+
+// Unwrap gives the code and, where there are such, the standard sentinel and the
+// local cause.
+func (e *DialError) Unwrap() []error {
+	errs := []error{e.Code}
+	if s := e.Code.sentinel(); s != nil {
+		errs = append(errs, s)
+	}
+	if e.cause != nil {
+		errs = append(errs, e.cause)
+	}
+	return errs
+}
+
+// Timeout and Temporary make a DialError a net.Error.
+func (e *DialError) Timeout() bool { return e.Code.Timeout() }
+
+// Temporary is the code's.
+func (e *DialError) Temporary() bool { return e.Code.Temporary() }
+
+var (
+	_ net.Error = Code(0)
+	_ net.Error = (*DialError)(nil)
+)
+
+// errnoCodes maps what the system says of a dial. It is written here once and
+// never changed.
+var errnoCodes = map[syscall.Errno]Code{
+	syscall.ECONNREFUSED:  Refused,
+	syscall.EHOSTUNREACH:  Unreachable,
+	syscall.ENETUNREACH:   Unreachable,
+	syscall.EHOSTDOWN:     Unreachable,
+	syscall.ENETDOWN:      Unreachable,
+	syscall.EADDRNOTAVAIL: Unreachable,
+	syscall.ENOENT:        Refused, // no such unix socket
+	syscall.ETIMEDOUT:     Timeout,
+	syscall.EACCES:        Denied,
+	syscall.EPERM:         Denied,
+	syscall.ECONNRESET:    Lost,
+	syscall.EPIPE:         Lost,
+	syscall.EMFILE:        Busy,
+	syscall.ENFILE:        Busy,
+	syscall.EAFNOSUPPORT:  Invalid,
+	syscall.EINVAL:        Invalid,
+}
+
+// CodeOf says which Code an error amounts to: the one it carries if it carries
+// one, else what its type tells, else Internal. CodeOf(nil) is 0.
+func CodeOf(err error) Code {
+	var (
+		code  Code
+		errno syscall.Errno
+		dns   *net.DNSError
+		ne    net.Error
+		ae    *net.AddrError
+	)
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return code
+	case errors.Is(err, context.Canceled):
+		return Canceled
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return Timeout
+	case errors.As(err, &errno):
+		if c, ok := errnoCodes[errno]; ok {
+			return c
+		}
+		return Internal
+	case errors.As(err, &dns):
+		if dns.IsTimeout {
+			return Timeout
+		}
+		return Unresolved
+	case errors.As(err, &ae):
+		return Invalid
+	case errors.As(err, &ne) && ne.Timeout():
+		return Timeout
+	case errors.Is(err, net.ErrClosed):
+		return Lost
+	default:
+		return Internal
+	}
+}

@@ -1,0 +1,258 @@
+// The control stream: liveness, drain, and the reason for hanging up.
+
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// DefaultInterval is the time between two pings of an otherwise silent
+	// session, DefaultTimeout the silence after which the peer counts as dead.
+	// The interval stays below the shortest idle timeouts that middleboxes are
+	// known for.
+	DefaultInterval = 10 * time.Second
+	DefaultTimeout  = 30 * time.Second
+
+	// partingTime is how long an end that hangs up waits for the other to do
+	// the same, so that the reason gets across before the connection goes.
+	partingTime = time.Second
+)
+
+// A Goodbye is the peer's reason for ending the session, or for not starting
+// one.
+type Goodbye struct {
+	Code Code
+	Text string
+}
+
+// Error is the peer's text, or the code's.
+func (g *Goodbye) Error() string {
+	if g.Text == "" {
+		return "peer hung up: " + g.Code.String()
+	}
+	return "peer hung up: " + g.Text
+}
+
+// Unwrap gives the code.
+func (g *Goodbye) Unwrap() error { return g.Code }
+
+// A Control is one end of a session's control stream. All methods may be called
+// at the same time.
+type Control struct {
+	session  Session
+	stream   Stream
+	pulse    pulse // owned by Run
+	draining chan struct{}
+	rtt      atomic.Int64 // nanoseconds; 0 before the first pong
+
+	mu sync.Mutex // guards writing to stream
+}
+
+func newControl(s Session, st Stream, interval, timeout time.Duration) *Control {
+	return &Control{
+		session:  s,
+		stream:   st,
+		pulse:    pulse{interval: interval, timeout: timeout},
+		draining: make(chan struct{}),
+	}
+}
+
+// RTT is the latest round trip on the control stream; zero before the first.
+func (c *Control) RTT() time.Duration { return time.Duration(c.rtt.Load()) }
+
+// Draining is closed once the peer has said that it is about to leave.
+func (c *Control) Draining() <-chan struct{} { return c.draining }
+
+// Drain tells the peer that this end is about to leave: it should open nothing
+// new here.
+func (c *Control) Drain(code Code, text string) error {
+	if err := c.write(&noteFrame{k: kindDrain, code: code, text: clip(text)}); err != nil {
+		return fmt.Errorf("announce drain: %w", err)
+	}
+	return nil
+}
+
+// HangUp tells the peer why, gives it a second to hang up first, and closes the
+// session.
+func (c *Control) HangUp(code Code, text string) error {
+	if err := c.write(&noteFrame{k: kindGoodbye, code: code, text: clip(text)}); err == nil {
+		t := time.NewTimer(partingTime)
+		defer t.Stop()
+		select {
+		case <-c.session.Context().Done():
+		case <-t.C:
+		}
+	}
+	return c.session.Close()
+}
+
+func (c *Control) write(f frame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.stream.SetWriteDeadline(time.Now().Add(c.pulse.timeout)); err != nil {
+		return err
+	}
+	return writeFrame(c.stream, f)
+}
+
+// Run answers pings, sends its own and watches for silence, until ctx is done:
+// then it returns nil. Otherwise it returns why the session is over: a *Goodbye
+// if the peer said so, an error wrapping Dead if it fell silent, an error
+// wrapping Lost if the session broke. It does not close the session.
+func (c *Control) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	c.pulse.start(time.Now())
+	var (
+		in   []byte
+		read = make([]byte, 512)
+	)
+	for {
+		if err := c.beat(ctx); err != nil {
+			return c.ended(ctx, err)
+		}
+		n, err := c.stream.Read(read)
+		in = append(in, read[:n]...)
+		for {
+			f, size, ferr := decodeFrame(in)
+			if ferr != nil {
+				return c.ended(ctx, ferr)
+			}
+			if f == nil {
+				break
+			}
+			in = in[size:]
+			if err := c.handle(f); err != nil {
+				return c.ended(ctx, err)
+			}
+		}
+		if len(in) == 0 {
+			in = nil
+		}
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, os.ErrDeadlineExceeded)) {
+			return c.ended(ctx, err)
+		}
+	}
+}
+
+// beat does what time demands and sets the next deadline.
+func (c *Control) beat(ctx context.Context) error {
+	ping, next, err := c.pulse.tick(time.Now())
+	if err != nil {
+		return err
+	}
+	if ping != nil {
+		if err := c.write(ping); err != nil {
+			return err
+		}
+	}
+	if err := c.stream.SetReadDeadline(next); err != nil {
+		return err
+	}
+	// The deadline just set may have wiped out the one that ctx's end set.
+	return ctx.Err()
+}
+
+// handle does what a frame asks for.
+func (c *Control) handle(f frame) error {
+	now := time.Now()
+	c.pulse.heard(now)
+	switch f := f.(type) {
+	case *beatFrame:
+		if f.k == kindPing {
+			return c.write(&beatFrame{k: kindPong, number: f.number})
+		}
+		if rtt, ok := c.pulse.pong(now, f.number); ok {
+			c.rtt.Store(int64(rtt))
+		}
+		return nil
+	case *noteFrame:
+		if f.k == kindGoodbye {
+			return &Goodbye{Code: f.code, Text: f.text}
+		}
+		select {
+		case <-c.draining:
+		default:
+			close(c.draining)
+		}
+		return nil
+	default:
+		return fmt.Errorf("%w: kind %d on the control stream", ErrFrame, f.kind())
+	}
+}
+
+// ended puts the reason for Run's return in its final shape.
+func (c *Control) ended(ctx context.Context, err error) error {
+	var bye *Goodbye
+	switch {
+	case errors.As(err, &bye):
+		return err
+	case ctx.Err() != nil:
+		return nil
+	case errors.Is(err, Dead), errors.Is(err, ErrFrame):
+		return err
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%w: peer ended the control stream", Lost)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%w: nothing could be written for %v", Dead, c.pulse.timeout)
+	default:
+		return fmt.Errorf("%w: %w", Lost, err)
+	}
+}
+
+// A pulse decides when to ping and when the peer is dead. It has no clock.
+type pulse struct {
+	interval, timeout time.Duration
+
+	last    time.Time // when the peer was heard
+	ping    time.Time // when the next ping is due
+	planned time.Time // when tick should have been called again
+	number  uint64    // of the latest ping
+	sent    time.Time // when that was
+}
+
+func (p *pulse) start(now time.Time) {
+	p.last, p.ping, p.planned = now, now, now
+}
+
+// heard notes a sign of life.
+func (p *pulse) heard(now time.Time) { p.last = now }
+
+// pong says how long the latest ping took; a pong of an older ping says nothing.
+func (p *pulse) pong(now time.Time, number uint64) (time.Duration, bool) {
+	if number != p.number || p.sent.IsZero() {
+		return 0, false
+	}
+	return now.Sub(p.sent), true
+}
+
+// tick says what to send, when to come back at the latest, and whether the peer
+// is dead.
+func (p *pulse) tick(now time.Time) (ping *beatFrame, next time.Time, err error) {
+	if late := now.Sub(p.planned); late > p.interval {
+		// This process was stopped or starved: the silence is its own, and
+		// what the peer said meanwhile has not been read yet.
+		p.last = p.last.Add(late)
+	}
+	if silent := now.Sub(p.last); silent >= p.timeout {
+		return nil, now, fmt.Errorf("%w: nothing heard for %v", Dead, silent)
+	}
+	if !now.Before(p.ping) {
+		p.number++
+		p.sent, p.ping = now, now.Add(p.interval)
+		ping = &beatFrame{k: kindPing, number: p.number}
+	}
+	p.planned = p.ping
+	if dead := p.last.Add(p.timeout); dead.Before(p.planned) {
+		p.planned = dead
+	}
+	return ping, p.planned, nil
+}

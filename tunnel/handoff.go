@@ -1,0 +1,97 @@
+// Handoff: a net.Listener without a port.
+
+package tunnel
+
+import (
+	"context"
+	"net"
+	"sync"
+)
+
+// A Handoff is a net.Listener whose connections are handed to it in process. It
+// joins a tunnel to a server that knows only listeners, without a port and
+// without a copy.
+type Handoff struct {
+	addr  net.Addr
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+// NewHandoff makes a Handoff that calls itself addr and in which up to backlog
+// connections wait to be accepted.
+func NewHandoff(addr net.Addr, backlog int) *Handoff {
+	return &Handoff{addr: addr, conns: make(chan net.Conn, max(backlog, 0)), done: make(chan struct{})}
+}
+
+// Inject hands c over: it waits for room and then, if it returns nil, never
+// touches c again. On error c is still the caller's.
+func (h *Handoff) Inject(ctx context.Context, c net.Conn) error {
+	select { // a closed Handoff takes nothing, even while it has room
+	case <-h.done:
+		return net.ErrClosed
+	default:
+	}
+	select {
+	case h.conns <- c:
+	case <-h.done:
+		return net.ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select { // closed meanwhile: nobody will accept what lies in the queue
+	case <-h.done:
+		h.drop()
+	default:
+	}
+	return nil
+}
+
+// Accept waits for the next connection.
+func (h *Handoff) Accept() (net.Conn, error) {
+	select {
+	case <-h.done:
+		return nil, h.closed()
+	default:
+	}
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.done:
+		return nil, h.closed()
+	}
+}
+
+// Close ends Accept and Inject and closes what nobody has accepted.
+func (h *Handoff) Close() error {
+	h.once.Do(func() { close(h.done) })
+	h.drop()
+	return nil
+}
+
+// Addr is what NewHandoff was told.
+func (h *Handoff) Addr() net.Addr { return h.addr }
+
+func (h *Handoff) drop() {
+	for {
+		select {
+		case c := <-h.conns:
+			abortQuietly(c)
+		default:
+			return
+		}
+	}
+}
+
+func (h *Handoff) closed() error {
+	return &net.OpError{Op: "accept", Net: h.addr.Network(), Addr: h.addr, Err: net.ErrClosed}
+}
+
+// An Addr is an address that only has meaning on a tunnel, such as
+// node-1:10250.
+type Addr string
+
+// Network is "hawser".
+func (Addr) Network() string { return "hawser" }
+
+func (a Addr) String() string { return string(a) }

@@ -1,0 +1,248 @@
+// Conn: one end of a connection in memory.
+
+package memnet
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// window is how many bytes one direction of a connection holds.
+const window = 64 << 10
+
+// A Conn is one end of a connection. It is a tunnel.Stream and a
+// tunnel.Aborter.
+type Conn struct {
+	in, out       *half
+	local, remote net.Addr
+}
+
+// Pipe makes a connection between two addresses and returns both ends.
+func Pipe(a, b net.Addr) (*Conn, *Conn) {
+	ab, ba := newHalf(), newHalf()
+	return &Conn{in: ba, out: ab, local: a, remote: b}, &Conn{in: ab, out: ba, local: b, remote: a}
+}
+
+// Read reads what the other end has written.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.in.read(p)
+	return n, c.wrap("read", err)
+}
+
+// Write blocks while the connection holds all it can.
+func (c *Conn) Write(p []byte) (int, error) {
+	n, err := c.out.write(p)
+	return n, c.wrap("write", err)
+}
+
+// Close ends both directions. What was written before can still be read by the
+// other end, whose writes fail from now on.
+func (c *Conn) Close() error {
+	c.out.closeWriter()
+	c.in.closeReader()
+	return nil
+}
+
+// CloseWrite ends our direction.
+func (c *Conn) CloseWrite() error {
+	c.out.finish()
+	return nil
+}
+
+// Abort ends both directions as a reset does: what is still buffered is lost.
+func (c *Conn) Abort() error {
+	c.out.reset(net.ErrClosed, syscall.ECONNRESET)
+	c.in.reset(syscall.ECONNRESET, net.ErrClosed)
+	return nil
+}
+
+// Stall makes both directions of the connection swallow what is written, up to
+// their bounds, and deliver nothing, until Stall(false).
+func (c *Conn) Stall(on bool) {
+	c.in.stall(on)
+	c.out.stall(on)
+}
+
+// LocalAddr is this end's.
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr is the other end's.
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// SetDeadline sets both deadlines.
+func (c *Conn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+// SetReadDeadline bounds pending and later Reads.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	return c.wrap("set", c.in.setDeadline(&c.in.reader, t))
+}
+
+// SetWriteDeadline bounds pending and later Writes.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	return c.wrap("set", c.out.setDeadline(&c.out.writer, t))
+}
+
+func (c *Conn) wrap(op string, err error) error {
+	if err == nil || err == io.EOF { //nolint:errorlint // io.EOF is never wrapped here and must not be
+		return err
+	}
+	return &net.OpError{Op: op, Net: "mem", Source: c.local, Addr: c.remote, Err: err}
+}
+
+// A half is one direction.
+type half struct {
+	mu      sync.Mutex // guards the following
+	changed sync.Cond
+	buf     []byte
+	eof     bool // the writer has ended the direction
+	stalled bool
+	reader  side
+	writer  side
+}
+
+// A side is what one end of a direction has to mind.
+type side struct {
+	err      error // why it may not go on; nil while it may
+	deadline time.Time
+	timer    *time.Timer
+}
+
+func (s *side) check() error {
+	if s.err != nil {
+		return s.err
+	}
+	if !s.deadline.IsZero() && !time.Now().Before(s.deadline) {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+func (s *side) end(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+func newHalf() *half {
+	h := new(half)
+	h.changed.L = &h.mu
+	return h
+}
+
+func (h *half) read(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		if err := h.reader.check(); err != nil {
+			return 0, err
+		}
+		switch {
+		case h.stalled && len(p) > 0:
+		case len(h.buf) > 0 || len(p) == 0:
+			n := copy(p, h.buf)
+			h.buf = h.buf[n:]
+			h.changed.Broadcast()
+			return n, nil
+		case h.eof:
+			return 0, io.EOF
+		}
+		h.changed.Wait()
+	}
+}
+
+func (h *half) write(p []byte) (n int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		if err := h.writer.check(); err != nil {
+			return n, err
+		}
+		if h.eof {
+			return n, syscall.EPIPE
+		}
+		if m := min(len(p), window-len(h.buf)); m > 0 {
+			h.buf = append(h.buf, p[:m]...)
+			n, p = n+m, p[m:]
+			h.changed.Broadcast()
+		}
+		if len(p) == 0 {
+			return n, nil
+		}
+		h.changed.Wait()
+	}
+}
+
+func (h *half) finish() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.eof = true
+	h.changed.Broadcast()
+}
+
+func (h *half) closeWriter() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.eof = true
+	h.writer.end(net.ErrClosed)
+	h.changed.Broadcast()
+}
+
+func (h *half) closeReader() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.buf = nil
+	h.reader.end(net.ErrClosed)
+	h.writer.end(syscall.EPIPE)
+	h.changed.Broadcast()
+}
+
+func (h *half) reset(writer, reader error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.buf = nil
+	h.writer.end(writer)
+	h.reader.end(reader)
+	h.changed.Broadcast()
+}
+
+func (h *half) stall(on bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stalled = on
+	h.changed.Broadcast()
+}
+
+func (h *half) setDeadline(s *side, t time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s.timer != nil {
+		s.timer.Stop()
+		s.timer = nil
+	}
+	s.deadline = t
+	if s.err != nil {
+		return nil // as for TCP after a reset: harmless
+	}
+	if d := time.Until(t); !t.IsZero() && d > 0 {
+		// Taking the lock makes sure that nobody is between check and Wait.
+		s.timer = time.AfterFunc(d, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.changed.Broadcast()
+		})
+	}
+	h.changed.Broadcast()
+	return nil
+}

@@ -1,0 +1,172 @@
+package memnet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/net/nettest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConn(t *testing.T) {
+	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+		a, b := Pipe(Addr("a"), Addr("b"))
+		return a, b, func() { _ = a.Close(); _ = b.Close() }, nil
+	})
+}
+
+func TestHalfClose(t *testing.T) {
+	a, b := Pipe(Addr("a"), Addr("b"))
+	defer a.Close()
+	defer b.Close()
+	if _, err := a.Write([]byte("question")); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(b); err != nil || string(got) != "question" {
+		t.Fatalf("read %q, %v", got, err)
+	}
+	if _, err := a.Write([]byte("more")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("write after CloseWrite: %v", err)
+	}
+	if _, err := b.Write([]byte("answer")); err != nil {
+		t.Fatal(err)
+	}
+	_ = b.CloseWrite()
+	if got, err := io.ReadAll(a); err != nil || string(got) != "answer" {
+		t.Fatalf("read %q, %v", got, err)
+	}
+}
+
+func TestEnds(t *testing.T) {
+	for _, tc := range []struct {
+		name                          string
+		end                           func(*Conn) error
+		nearRead, farRead, nearW, far error
+		keeps                         bool // what was written before is still delivered
+	}{
+		{"close", (*Conn).Close, net.ErrClosed, io.EOF, net.ErrClosed, syscall.EPIPE, true},
+		{"abort", (*Conn).Abort, net.ErrClosed, syscall.ECONNRESET, net.ErrClosed, syscall.ECONNRESET, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a, b := Pipe(Addr("a"), Addr("b"))
+			if _, err := a.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if err := tc.end(a); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 8)
+			if n, _ := b.Read(buf); tc.keeps != (n == 1) {
+				t.Errorf("far end read %d bytes", n)
+			}
+			if _, err := b.Read(buf); !errors.Is(err, tc.farRead) {
+				t.Errorf("far read: %v", err)
+			}
+			if _, err := b.Write(buf); !errors.Is(err, tc.far) {
+				t.Errorf("far write: %v", err)
+			}
+			if _, err := a.Read(buf); !errors.Is(err, tc.nearRead) {
+				t.Errorf("near read: %v", err)
+			}
+			if _, err := a.Write(buf); !errors.Is(err, tc.nearW) {
+				t.Errorf("near write: %v", err)
+			}
+		})
+	}
+}
+
+// A stalled connection takes a bounded number of bytes and delivers none.
+func TestStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := Pipe(Addr("a"), Addr("b"))
+		a.Stall(true)
+		start := time.Now()
+		_ = a.SetWriteDeadline(start.Add(time.Second))
+		n, err := a.Write(make([]byte, 2*window))
+		if n != window || !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("wrote %d, %v after %v", n, err, time.Since(start))
+		}
+		_ = b.SetReadDeadline(time.Now().Add(time.Minute))
+		if n, err := b.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("read %d, %v", n, err)
+		}
+		_ = b.SetReadDeadline(time.Time{})
+		a.Stall(false)
+		if n, err := b.Read(make([]byte, 1)); n != 1 || err != nil {
+			t.Errorf("read after the stall: %d, %v", n, err)
+		}
+	})
+}
+
+func TestNetwork(t *testing.T) {
+	var n Network
+	ctx := t.Context()
+	if _, err := n.Dial(ctx, "tcp", "nobody"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("dial nobody: %v", err)
+	}
+	l, err := n.Listen(ctx, "tcp", "here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Listen(ctx, "tcp", "here"); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("listen twice: %v", err)
+	}
+	c, err := n.Dial(ctx, "tcp", "here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.RemoteAddr() != c.LocalAddr() || c.RemoteAddr().String() != "here" {
+		t.Errorf("addresses: %v, %v, %v", s.RemoteAddr(), c.LocalAddr(), c.RemoteAddr())
+	}
+	waiting, err := n.Dial(ctx, "tcp", "here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := waiting.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("connection that nobody accepted: %v", err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept after close: %v", err)
+	}
+	if _, err := n.Listen(ctx, "tcp", "here"); err != nil {
+		t.Errorf("listen again: %v", err)
+	}
+}
+
+func TestDialGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n Network
+		if _, err := n.Listen(t.Context(), "tcp", "full"); err != nil {
+			t.Fatal(err)
+		}
+		for range backlog {
+			if _, err := n.Dial(t.Context(), "tcp", "full"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := n.Dial(ctx, "tcp", "full"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("dial a full listener: %v", err)
+		}
+	})
+}

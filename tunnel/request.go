@@ -1,0 +1,233 @@
+// Dials over a session: Connect asks, ReadRequest, Request and Answer reply.
+
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// DefaultDialTimeout bounds a dial whose context has no deadline, and the
+	// answering end's work on a request that names no time.
+	DefaultDialTimeout = 30 * time.Second
+	// requestTimeout is how long an opened stream may take to say what it
+	// wants.
+	requestTimeout = 10 * time.Second
+)
+
+// A Dial says where a stream should lead.
+type Dial struct {
+	Network string // "tcp"
+	Addr    string
+	Meta    Meta
+}
+
+// Connect opens a stream on s and has the far side join it to addr. Errors are
+// *DialError. The caller owns the stream.
+func Connect(ctx context.Context, s Session, network, addr string) (Stream, error) {
+	st, _, err := Dial{Network: network, Addr: addr}.Connect(ctx, s)
+	return st, err
+}
+
+// Connect is the function of that name with metadata both ways.
+func (d Dial) Connect(ctx context.Context, s Session) (Stream, Meta, error) {
+	ctx, cancel := context.WithTimeout(ctx, DefaultDialTimeout)
+	defer cancel()
+	st, err := s.Open(ctx)
+	if err != nil {
+		return nil, nil, d.failed(ctx, err)
+	}
+	stop := context.AfterFunc(ctx, func() { abortQuietly(st) })
+	answer, err := d.ask(ctx, st)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		abortQuietly(st)
+		return nil, nil, d.failed(ctx, err)
+	}
+	if answer.code != 0 {
+		// The far side has said its last word; an orderly end is enough.
+		_ = st.Close()
+		return nil, nil, &DialError{Addr: d.Addr, Code: answer.code, Text: answer.text}
+	}
+	return st, answer.meta, nil
+}
+
+// ask writes the dial frame and reads the answer, and leaves st without
+// deadlines.
+func (d Dial) ask(ctx context.Context, st Stream) (*answerFrame, error) {
+	f := &dialFrame{network: d.Network, addr: d.Addr, meta: d.Meta}
+	if deadline, ok := ctx.Deadline(); ok {
+		f.timeout = max(time.Until(deadline), time.Millisecond)
+		if err := st.SetDeadline(deadline); err != nil {
+			return nil, err
+		}
+	}
+	if err := writeFrame(st, f); err != nil {
+		return nil, err
+	}
+	reply, err := readFrame(st)
+	if errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("stream ended before the answer: %w", Lost)
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer, ok := reply.(*answerFrame)
+	if !ok {
+		return nil, fmt.Errorf("%w: kind %d in place of an answer", ErrFrame, reply.kind())
+	}
+	return answer, st.SetDeadline(time.Time{})
+}
+
+// failed makes a DialError of what went wrong on this side of the wire. If ctx
+// is done then that is the reason, whatever broke because of it.
+func (d Dial) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return &DialError{Addr: d.Addr, Code: CodeOf(err), Text: err.Error(), cause: err}
+}
+
+// abortQuietly gives up a stream whose failure is being reported already.
+func abortQuietly(s net.Conn) { _ = Abort(s) }
+
+// A Request is a stream that the peer opened and where it wants to go. Exactly
+// one of Accept and Reject must be called.
+type Request struct {
+	Network string
+	Addr    string
+	// Timeout is how long the opener will wait; zero means that it did not say.
+	Timeout time.Duration
+	Meta    Meta
+
+	stream Stream
+}
+
+// ReadRequest reads the dial frame of a stream that was just accepted. On error
+// the stream is gone.
+func ReadRequest(s Stream) (*Request, error) {
+	if err := s.SetReadDeadline(time.Now().Add(requestTimeout)); err != nil {
+		abortQuietly(s)
+		return nil, fmt.Errorf("read request: %w", err)
+	}
+	f, err := readFrame(s)
+	if err == nil {
+		err = s.SetReadDeadline(time.Time{})
+	}
+	if err != nil {
+		if errors.Is(err, ErrFrame) {
+			r := Request{stream: s}
+			_ = r.Reject(Invalid, err.Error()) // the frame's error is the news
+		} else {
+			abortQuietly(s)
+		}
+		return nil, fmt.Errorf("read request: %w", err)
+	}
+	d, ok := f.(*dialFrame)
+	if !ok {
+		abortQuietly(s)
+		return nil, fmt.Errorf("read request: %w: kind %d in place of a dial", ErrFrame, f.kind())
+	}
+	return &Request{Network: d.network, Addr: d.addr, Timeout: d.timeout, Meta: d.meta, stream: s}, nil
+}
+
+// RemoteAddr is where the session that carries the request comes from.
+func (r *Request) RemoteAddr() net.Addr { return r.stream.RemoteAddr() }
+
+// Accept tells the opener that the stream leads where it wanted. The caller
+// owns the stream.
+func (r *Request) Accept(m Meta) (Stream, error) {
+	if err := writeFrame(r.stream, &answerFrame{meta: m}); err != nil {
+		abortQuietly(r.stream)
+		return nil, fmt.Errorf("accept %s: %w", r.Addr, err)
+	}
+	return r.stream, nil
+}
+
+// Reject tells the opener why not and ends the stream. Text is for people and
+// is cut to 1024 bytes.
+func (r *Request) Reject(code Code, text string) error {
+	if code == 0 {
+		code = Internal
+	}
+	if err := writeFrame(r.stream, &answerFrame{code: code, text: clip(text)}); err != nil {
+		abortQuietly(r.stream)
+		return fmt.Errorf("reject %s: %w", r.Addr, err)
+	}
+	return r.stream.Close()
+}
+
+// Context bounds the answering end's work on r by the time that the opener will
+// wait, and by DefaultDialTimeout.
+func (r *Request) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	d := DefaultDialTimeout
+	if r.Timeout > 0 {
+		d = min(d, r.Timeout)
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// Answer dials where r wants to go and joins the two until both directions have
+// ended. The error, if any, has been told to the opener when it concerns the
+// dial; n counts the bytes from and to the opener.
+func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (n Counts, err error) {
+	dctx, cancel := r.Context(ctx)
+	target, err := dial(dctx, r.Network, r.Addr)
+	cancel()
+	if err != nil {
+		err = fmt.Errorf("dial %s: %w", r.Addr, err)
+		if rerr := r.Reject(CodeOf(err), reason(err)); rerr != nil {
+			err = errors.Join(err, rerr)
+		}
+		return Counts{}, err
+	}
+	st, err := r.Accept(Meta{"local": target.LocalAddr().String(), "remote": target.RemoteAddr().String()})
+	if err != nil {
+		_ = target.Close()
+		return Counts{}, err
+	}
+	return Splice(ctx, st, target)
+}
+
+// reason is err without the address that the opener knows anyway.
+func reason(err error) string {
+	var de *DialError
+	if errors.As(err, &de) && de.Text != "" {
+		return de.Text
+	}
+	return err.Error()
+}
+
+// Serve accepts the streams of s until it ends or ctx is done, reads what each
+// wants and calls f, in a goroutine of the stream's own. It returns nil once
+// every f has, or the error that ended accepting. f's context is the session's:
+// ctx only stops the accepting.
+func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		st, err := s.Accept(ctx)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil || s.Context().Err() != nil || errors.Is(err, ErrSessionClosed):
+			return nil
+		default:
+			return fmt.Errorf("accept stream: %w", err)
+		}
+		wg.Go(func() {
+			r, err := ReadRequest(st)
+			if err != nil {
+				return // the opener has been told, or is gone
+			}
+			f(s.Context(), r)
+		})
+	}
+}

@@ -1,0 +1,99 @@
+// Splice: two connections made one.
+
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+)
+
+// spliceBuffer is what one direction of a spliced pair holds. Larger buffers
+// mean fewer and larger frames on the tunnel; 64 KiB is four TLS records.
+const spliceBuffer = 64 << 10
+
+// buffers recycles splice buffers. It is a cache and holds nothing that anybody
+// could observe.
+var buffers = sync.Pool{New: func() any { return new([spliceBuffer]byte) }}
+
+// Counts are bytes moved by a Splice of a and b.
+type Counts struct{ AtoB, BtoA int64 }
+
+// Splice copies both ways until both directions have ended, and owns a and b
+// from here on. The end of one direction is passed on as a half-close. If either
+// direction fails, or ctx is done, both connections are aborted, so that no cut
+// transfer looks complete to anybody. The error is nil if both directions came
+// to an orderly end.
+//
+// An end without CloseWrite is closed when its direction ends.
+func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
+	var (
+		n      Counts
+		once   sync.Once
+		failed error
+		wg     sync.WaitGroup
+	)
+	fail := func(err error) {
+		once.Do(func() {
+			failed = err
+			abortQuietly(a)
+			abortQuietly(b)
+		})
+	}
+	stop := context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
+	wg.Go(func() {
+		var err error
+		if n.BtoA, err = pump(a, b); err != nil {
+			fail(err)
+		}
+	})
+	var err error
+	if n.AtoB, err = pump(b, a); err != nil {
+		fail(err)
+	}
+	wg.Wait()
+	stop()
+	// Whoever comes last through once closes; a fail still on its way then
+	// finds nothing to do.
+	once.Do(func() {
+		_ = a.Close() // both directions have ended already
+		_ = b.Close()
+	})
+	return n, failed
+}
+
+// pump copies src to dst until src ends and then ends dst's direction.
+func pump(dst, src net.Conn) (n int64, err error) {
+	buf := buffers.Get().(*[spliceBuffer]byte)
+	defer buffers.Put(buf)
+	for {
+		r, rerr := src.Read(buf[:])
+		if r > 0 {
+			w, werr := dst.Write(buf[:r])
+			n += int64(w)
+			if werr != nil {
+				return n, fmt.Errorf("write: %w", werr)
+			}
+		}
+		switch {
+		case rerr == nil:
+		case errors.Is(rerr, io.EOF):
+			return n, closeWrite(dst)
+		default:
+			return n, fmt.Errorf("read: %w", rerr)
+		}
+	}
+}
+
+// closeWrite ends our direction of c. A peer that is gone already needs no end.
+func closeWrite(c net.Conn) error {
+	cw, ok := c.(interface{ CloseWrite() error })
+	if !ok {
+		return c.Close()
+	}
+	_ = cw.CloseWrite() // if it fails, the other direction will say so
+	return nil
+}
