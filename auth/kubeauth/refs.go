@@ -1,0 +1,190 @@
+package kubeauth
+
+// References: which secrets, config maps and claims a pod names.
+
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
+// namesSecret tells whether the node needs the named Secret to run pod.
+func namesSecret(pod *corev1.Pod, name string) bool {
+	for i := range pod.Spec.ImagePullSecrets {
+		if pod.Spec.ImagePullSecrets[i].Name == name {
+			return true
+		}
+	}
+	for i := range pod.Spec.Volumes {
+		if volumeSecret(&pod.Spec.Volumes[i].VolumeSource, name) {
+			return true
+		}
+	}
+	return anyEnv(pod, func(e *corev1.EnvVarSource) bool {
+		return e.SecretKeyRef != nil && e.SecretKeyRef.Name == name
+	}, func(f *corev1.EnvFromSource) bool {
+		return f.SecretRef != nil && f.SecretRef.Name == name
+	})
+}
+
+// volumeSecret tells whether a volume is, or is mounted by means of, a Secret.
+func volumeSecret(v *corev1.VolumeSource, name string) bool {
+	local := func(r *corev1.LocalObjectReference) bool { return r != nil && r.Name == name }
+	switch {
+	case v.Secret != nil:
+		return v.Secret.SecretName == name
+	case v.Projected != nil:
+		for i := range v.Projected.Sources {
+			if s := v.Projected.Sources[i].Secret; s != nil && s.Name == name {
+				return true
+			}
+		}
+		return false
+	case v.CSI != nil:
+		return local(v.CSI.NodePublishSecretRef)
+	case v.AzureFile != nil:
+		return v.AzureFile.SecretName == name
+	case v.CephFS != nil:
+		return local(v.CephFS.SecretRef)
+	case v.Cinder != nil:
+		return local(v.Cinder.SecretRef)
+	case v.FlexVolume != nil:
+		return local(v.FlexVolume.SecretRef)
+	case v.ISCSI != nil:
+		return local(v.ISCSI.SecretRef)
+	case v.RBD != nil:
+		return local(v.RBD.SecretRef)
+	case v.ScaleIO != nil:
+		return local(v.ScaleIO.SecretRef)
+	case v.StorageOS != nil:
+		return local(v.StorageOS.SecretRef)
+	}
+	return false
+}
+
+// namesConfigMap tells whether the node needs the named ConfigMap to run pod.
+func namesConfigMap(pod *corev1.Pod, name string) bool {
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.ConfigMap != nil && v.ConfigMap.Name == name {
+			return true
+		}
+		if v.Projected == nil {
+			continue
+		}
+		for j := range v.Projected.Sources {
+			if c := v.Projected.Sources[j].ConfigMap; c != nil && c.Name == name {
+				return true
+			}
+		}
+	}
+	return anyEnv(pod, func(e *corev1.EnvVarSource) bool {
+		return e.ConfigMapKeyRef != nil && e.ConfigMapKeyRef.Name == name
+	}, func(f *corev1.EnvFromSource) bool {
+		return f.ConfigMapRef != nil && f.ConfigMapRef.Name == name
+	})
+}
+
+// namesClaim tells whether pod mounts the named PersistentVolumeClaim.
+func namesClaim(pod *corev1.Pod, name string) bool {
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == name {
+			return true
+		}
+		// The claim of an ephemeral volume is called after the pod and the volume.
+		if v.Ephemeral != nil && pod.Name+"-"+v.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// anyEnv tells whether any container's environment comes from what one or the
+// other func is looking for.
+func anyEnv(pod *corev1.Pod, one func(*corev1.EnvVarSource) bool, all func(*corev1.EnvFromSource) bool) bool {
+	for _, c := range environments(&pod.Spec) {
+		for i := range c.env {
+			if s := c.env[i].ValueFrom; s != nil && one(s) {
+				return true
+			}
+		}
+		for i := range c.from {
+			if all(&c.from[i]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+type environment struct {
+	env  []corev1.EnvVar
+	from []corev1.EnvFromSource
+}
+
+func environments(spec *corev1.PodSpec) []environment {
+	var out []environment
+	for _, cs := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range cs {
+			out = append(out, environment{cs[i].Env, cs[i].EnvFrom})
+		}
+	}
+	for i := range spec.EphemeralContainers {
+		out = append(out, environment{spec.EphemeralContainers[i].Env, spec.EphemeralContainers[i].EnvFrom})
+	}
+	return out
+}
+
+// namesAnything tells whether pod names any object of its namespace besides its
+// node: what a mirror pod must not do.
+func namesAnything(pod *corev1.Pod) string {
+	if pod.Spec.ServiceAccountName != "" {
+		return "a service account"
+	}
+	if len(pod.Spec.ImagePullSecrets) > 0 {
+		return "secrets"
+	}
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return "resource claims"
+	}
+	for i := range pod.Spec.Volumes {
+		if what := volumeNames(&pod.Spec.Volumes[i].VolumeSource); what != "" {
+			return what
+		}
+	}
+	found := ""
+	anyEnv(pod, func(e *corev1.EnvVarSource) bool {
+		switch {
+		case e.SecretKeyRef != nil:
+			found = "secrets"
+		case e.ConfigMapKeyRef != nil:
+			found = "config maps"
+		}
+		return found != ""
+	}, func(*corev1.EnvFromSource) bool {
+		found = "secrets or config maps"
+		return true
+	})
+	return found
+}
+
+func volumeNames(v *corev1.VolumeSource) string {
+	switch {
+	case v.Secret != nil, v.AzureFile != nil, v.CSI != nil && v.CSI.NodePublishSecretRef != nil,
+		v.CephFS != nil && v.CephFS.SecretRef != nil, v.Cinder != nil && v.Cinder.SecretRef != nil,
+		v.FlexVolume != nil && v.FlexVolume.SecretRef != nil, v.ISCSI != nil && v.ISCSI.SecretRef != nil,
+		v.RBD != nil && v.RBD.SecretRef != nil, v.ScaleIO != nil && v.ScaleIO.SecretRef != nil,
+		v.StorageOS != nil && v.StorageOS.SecretRef != nil:
+		return "secrets"
+	case v.ConfigMap != nil:
+		return "config maps"
+	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
+		return "persistent volume claims"
+	case v.Projected != nil:
+		for i := range v.Projected.Sources {
+			if s := &v.Projected.Sources[i]; s.Secret != nil || s.ConfigMap != nil || s.ServiceAccountToken != nil || s.ClusterTrustBundle != nil {
+				return "projected objects"
+			}
+		}
+	}
+	return ""
+}
