@@ -160,4 +160,3 @@ func logQuery(o *corev1.PodLogOptions) url.Values {
 	}
 	return q
 }
-

@@ -1,0 +1,227 @@
+package csr
+
+// The approver: lets kubelets have the certificates they need.
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	certificateslisters "k8s.io/client-go/listers/certificates/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// An Approver is the controller certificatesigningrequest-approving-controller.
+type Approver struct {
+	client   kubernetes.Interface
+	requests certificateslisters.CertificateSigningRequestLister
+	nodes    corelisters.NodeLister
+	reqInf   cache.SharedIndexInformer
+	nodeInf  cache.SharedIndexInformer
+	log      *slog.Logger
+}
+
+// NewApprover returns an approver that watches through f. A nil log discards.
+func NewApprover(client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger) *Approver {
+	r, n := f.Certificates().V1().CertificateSigningRequests(), f.Core().V1().Nodes()
+	a := &Approver{client: client, requests: r.Lister(), nodes: n.Lister(), reqInf: r.Informer(), nodeInf: n.Informer()}
+	a.log = named(log, a.Name())
+	return a
+}
+
+// Name is the controller's name in Kubernetes.
+func (*Approver) Name() string { return "certificatesigningrequest-approving-controller" }
+
+// Run approves until ctx is done. The informers must be running.
+func (a *Approver) Run(ctx context.Context) error {
+	q := loop.NewQueue(loop.Config[string]{Name: a.Name(), Do: a.sync, Log: a.log})
+	stop, err := loop.Watch(a.reqInf, q.Add)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	// A node's addresses may come after its request for a serving certificate.
+	stopNodes, err := loop.Watch(a.nodeInf, func(node string) { a.waiting(node, q.Add) })
+	if err != nil {
+		return err
+	}
+	defer stopNodes()
+	if !cache.WaitForCacheSync(ctx.Done(), a.reqInf.HasSynced, a.nodeInf.HasSynced) {
+		return q.Run(ctx) // ctx is done; Run only ends the queue
+	}
+	return q.Run(ctx)
+}
+
+// waiting calls add with the undecided serving requests of a node.
+func (a *Approver) waiting(node string, add func(string)) {
+	all, err := a.requests.List(everything)
+	if err != nil {
+		return
+	}
+	for _, r := range all {
+		approved, denied, failed := decided(r)
+		if r.Spec.Username == nodePrefix+node && r.Spec.SignerName == certificatesv1.KubeletServingSignerName &&
+			!approved && !denied && !failed {
+			add(r.Name)
+		}
+	}
+}
+
+// sync decides about one request.
+func (a *Approver) sync(ctx context.Context, name string) (time.Duration, error) {
+	r, err := a.requests.Get(name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if approved, denied, failed := decided(r); approved || denied || failed || len(r.Status.Certificate) > 0 {
+		return 0, nil
+	}
+	if r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName &&
+		r.Spec.SignerName != certificatesv1.KubeletServingSignerName {
+		return 0, nil
+	}
+	req, err := parse(r)
+	if err != nil {
+		return 0, a.deny(ctx, r, "InvalidRequest", err.Error())
+	}
+	if r.Spec.SignerName == certificatesv1.KubeletServingSignerName {
+		return 0, a.serving(ctx, r, req)
+	}
+	return 0, a.kubelet(ctx, r, req)
+}
+
+// kubelet decides about a kubelet's client certificate.
+func (a *Approver) kubelet(ctx context.Context, r *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) error {
+	node, err := kubeletClient(req, r.Spec.Usages)
+	if err != nil {
+		return a.deny(ctx, r, "InvalidRequest", err.Error())
+	}
+	renewal := r.Spec.Username == nodePrefix+node
+	what, message := "nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."
+	if renewal {
+		what, message = "selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."
+	}
+	ok, err := a.allowed(ctx, r, what)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return loop.Quiet(fmt.Errorf("%s may not create %s", r.Spec.Username, what))
+	}
+	if !renewal {
+		if why, err := a.held(ctx, node); err != nil || why != "" {
+			if err != nil {
+				return err
+			}
+			return a.deny(ctx, r, "NodeNameHeld", why)
+		}
+	}
+	return a.approve(ctx, r, message)
+}
+
+// held asks the API server, not a cache, who has a node's name: two requests for
+// one name may be a moment apart.
+func (a *Approver) held(ctx context.Context, name string) (string, error) {
+	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look up node %s: %w", name, err)
+	}
+	var lease *coordinationv1.Lease
+	lease, err = a.client.CoordinationV1().Leases(nodeNSLease).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look up the lease of node %s: %w", name, err)
+	}
+	return held(node, lease, time.Now()), nil
+}
+
+// serving decides about a kubelet's serving certificate. One for addresses that
+// the node does not have stays pending: the node may yet report them, or a
+// person may know better.
+func (a *Approver) serving(ctx context.Context, r *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) error {
+	name, err := kubeletServing(req, r.Spec.Usages, r.Spec.Username)
+	if err != nil {
+		return a.deny(ctx, r, "InvalidRequest", err.Error())
+	}
+	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return loop.Quiet(fmt.Errorf("node %s is not registered yet", name))
+	}
+	if err != nil {
+		return fmt.Errorf("look up node %s: %w", name, err)
+	}
+	err = checkAddresses(req, node, func(other string) bool {
+		_, err := a.nodes.Get(other)
+		return err == nil
+	})
+	if err != nil {
+		return loop.Quiet(err)
+	}
+	return a.approve(ctx, r, "Auto approving kubelet serving certificate: it names exactly the node and its addresses.")
+}
+
+// allowed asks whether who made the request may have it approved.
+func (a *Approver) allowed(ctx context.Context, r *certificatesv1.CertificateSigningRequest, what string) (bool, error) {
+	extra := map[string]authorizationv1.ExtraValue{}
+	for k, v := range r.Spec.Extra {
+		extra[k] = authorizationv1.ExtraValue(v)
+	}
+	sar, err := a.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: r.Spec.Username, UID: r.Spec.UID, Groups: r.Spec.Groups, Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Group: certificatesv1.GroupName, Version: "*",
+				Resource: "certificatesigningrequests", Subresource: what, Verb: "create",
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("ask whether %s may create %s: %w", r.Spec.Username, what, err)
+	}
+	return sar.Status.Allowed, nil
+}
+
+func (a *Approver) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest, message string) error {
+	a.log.Info("approve", "request", r.Name, "signer", r.Spec.SignerName, "requester", r.Spec.Username)
+	return a.decide(ctx, r, certificatesv1.CertificateApproved, "AutoApproved", message)
+}
+
+func (a *Approver) deny(ctx context.Context, r *certificatesv1.CertificateSigningRequest, reason, message string) error {
+	a.log.Warn("deny", "request", r.Name, "signer", r.Spec.SignerName, "requester", r.Spec.Username, "why", message)
+	return a.decide(ctx, r, certificatesv1.CertificateDenied, reason, message)
+}
+
+func (a *Approver) decide(ctx context.Context, r *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestConditionType, reason, message string) error {
+	r = r.DeepCopy()
+	now := metav1.Now()
+	r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: t, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+		LastUpdateTime: now, LastTransitionTime: now,
+	})
+	_, err := a.client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, r.Name, r, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("update approval of %s: %w", r.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,252 @@
+package csr
+
+// Rules: what may be asked for, as pure functions.
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+const (
+	nodePrefix  = "system:node:"
+	nodesGroup  = "system:nodes"
+	masters     = "system:masters"
+	minRSABits  = 2048
+	nodeNSLease = "kube-node-lease"
+)
+
+// reservedNames are never a node's: a serving certificate for one of them could
+// be shown in the API server's place.
+var reservedNames = []string{
+	"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+	"apiserver", "localhost",
+}
+
+// parse reads the request that r carries and checks its signature, which proves
+// that whoever made it holds the key.
+func parse(r *certificatesv1.CertificateSigningRequest) (*x509.CertificateRequest, error) {
+	block, _ := pem.Decode(r.Spec.Request)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
+	}
+	req, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("parse request: %w", err)
+	}
+	if err := req.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("check the request's signature: %w", err)
+	}
+	return req, nil
+}
+
+// checkKey refuses keys too weak to sign for.
+func checkKey(req *x509.CertificateRequest) error {
+	switch k := req.PublicKey.(type) {
+	case *rsa.PublicKey:
+		if k.N.BitLen() < minRSABits {
+			return fmt.Errorf("RSA key has %d bits, at least %d are needed", k.N.BitLen(), minRSABits)
+		}
+	case *ecdsa.PublicKey:
+		if k.Curve.Params().BitSize < 256 {
+			return fmt.Errorf("ECDSA key is on %s, at least P-256 is needed", k.Curve.Params().Name)
+		}
+	case ed25519.PublicKey:
+	default:
+		return fmt.Errorf("key of type %T is not supported", k)
+	}
+	return nil
+}
+
+// checkUsages wants exactly required, with key encipherment besides if need be,
+// which only RSA has a use for but older kubelets always ask for.
+func checkUsages(got []certificatesv1.KeyUsage, required ...certificatesv1.KeyUsage) error {
+	for _, u := range got {
+		if u != certificatesv1.UsageKeyEncipherment && !slices.Contains(required, u) {
+			return fmt.Errorf("usage %q is not allowed", u)
+		}
+	}
+	for _, u := range required {
+		if !slices.Contains(got, u) {
+			return fmt.Errorf("usage %q is missing", u)
+		}
+	}
+	return nil
+}
+
+// nodeSubject returns the name of the node that a request's subject names. The
+// subject of a node is system:node:NAME in system:nodes and no other group.
+func nodeSubject(req *x509.CertificateRequest) (string, error) {
+	if o := req.Subject.Organization; len(o) != 1 || o[0] != nodesGroup {
+		return "", fmt.Errorf("subject organization must be [%s], is %q", nodesGroup, o)
+	}
+	name, ok := strings.CutPrefix(req.Subject.CommonName, nodePrefix)
+	if !ok {
+		return "", fmt.Errorf("subject common name must begin with %s, is %q", nodePrefix, req.Subject.CommonName)
+	}
+	if errs := validation.IsDNS1123Subdomain(name); len(errs) > 0 {
+		return "", fmt.Errorf("node name %q is not a DNS subdomain: %s", name, strings.Join(errs, "; "))
+	}
+	return name, nil
+}
+
+// kubeletClient returns the node that a request for a kubelet's client
+// certificate is for.
+func kubeletClient(req *x509.CertificateRequest, usages []certificatesv1.KeyUsage) (string, error) {
+	name, err := nodeSubject(req)
+	if err != nil {
+		return "", err
+	}
+	if n := len(req.DNSNames) + len(req.IPAddresses) + len(req.EmailAddresses) + len(req.URIs); n > 0 {
+		return "", errors.New("subject alternative names are not allowed")
+	}
+	return name, checkUsages(usages, certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
+}
+
+// kubeletServing returns the node that a request for a kubelet's serving
+// certificate is for. Only the node itself may make one.
+func kubeletServing(req *x509.CertificateRequest, usages []certificatesv1.KeyUsage, username string) (string, error) {
+	name, err := nodeSubject(req)
+	if err != nil {
+		return "", err
+	}
+	if username != nodePrefix+name {
+		return "", fmt.Errorf("%s cannot ask for the serving certificate of node %s", username, name)
+	}
+	if len(req.EmailAddresses)+len(req.URIs) > 0 {
+		return "", errors.New("e-mail addresses and URIs are not allowed")
+	}
+	if len(req.DNSNames)+len(req.IPAddresses) == 0 {
+		return "", errors.New("at least one DNS name or IP address is needed")
+	}
+	return name, checkUsages(usages, certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth)
+}
+
+// checkAddresses refuses a serving certificate for anything but the node's name
+// and the addresses in its status. taken tells whether a name is another node's.
+func checkAddresses(req *x509.CertificateRequest, node *corev1.Node, taken func(name string) bool) error {
+	allowed := []string{node.Name}
+	for _, a := range node.Status.Addresses {
+		allowed = append(allowed, a.Address)
+	}
+	for _, name := range req.DNSNames {
+		switch {
+		case slices.Contains(reservedNames, strings.ToLower(name)):
+			return fmt.Errorf("DNS name %q is reserved", name)
+		case name != node.Name && taken(name):
+			return fmt.Errorf("DNS name %q is another node's", name)
+		case !slices.Contains(allowed, name):
+			return fmt.Errorf("DNS name %q is not among the addresses of node %s", name, node.Name)
+		}
+	}
+	for _, ip := range req.IPAddresses {
+		if !slices.ContainsFunc(allowed, func(a string) bool { return ip.Equal(net.ParseIP(a)) }) {
+			return fmt.Errorf("IP address %s is not among the addresses of node %s", ip, node.Name)
+		}
+	}
+	return nil
+}
+
+// held returns why a node's name must not be given to a machine without a
+// certificate: a live node has it. It is empty if the name is free.
+//
+// A node is live while its Lease is fresh, unless the control plane has already
+// found it unreachable, so that a Lease dated by a clock that was ahead does not
+// hold a name for ever.
+func held(node *corev1.Node, lease *coordinationv1.Lease, now time.Time) string {
+	if node == nil || lease == nil || lease.Spec.RenewTime == nil {
+		return ""
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
+			return ""
+		}
+	}
+	duration := 40 * time.Second
+	if s := lease.Spec.LeaseDurationSeconds; s != nil {
+		duration = time.Duration(*s) * time.Second
+	}
+	age := now.Sub(lease.Spec.RenewTime.Time)
+	if age >= duration {
+		return ""
+	}
+	return fmt.Sprintf("node name %q is held by a live node (lease renewed %s ago); choose another --node-name, "+
+		"or stop that node and wait %s", node.Name, max(age, 0).Round(time.Second), (duration - age).Round(time.Second))
+}
+
+// checkSigner says whether what a request asks for fits its signer. It is asked
+// for approved requests, whoever approved them.
+func checkSigner(r *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) error {
+	if err := checkKey(req); err != nil {
+		return err
+	}
+	switch r.Spec.SignerName {
+	case certificatesv1.KubeAPIServerClientKubeletSignerName:
+		_, err := kubeletClient(req, r.Spec.Usages)
+		return err
+	case certificatesv1.KubeletServingSignerName:
+		_, err := kubeletServing(req, r.Spec.Usages, r.Spec.Username)
+		return err
+	case certificatesv1.KubeAPIServerClientSignerName:
+		if slices.Contains(req.Subject.Organization, masters) {
+			return fmt.Errorf("subject organization must not include %s", masters)
+		}
+		return checkClientUsages(r.Spec.Usages)
+	default:
+		return fmt.Errorf("signer %q is not ours", r.Spec.SignerName)
+	}
+}
+
+// checkClientUsages is the rule of the general client signer, which leaves more
+// to whoever approves.
+func checkClientUsages(got []certificatesv1.KeyUsage) error {
+	allowed := []certificatesv1.KeyUsage{
+		certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth,
+	}
+	for _, u := range got {
+		if !slices.Contains(allowed, u) {
+			return fmt.Errorf("usage %q is not allowed", u)
+		}
+	}
+	if !slices.Contains(got, certificatesv1.UsageClientAuth) {
+		return fmt.Errorf("usage %q is missing", certificatesv1.UsageClientAuth)
+	}
+	return nil
+}
+
+// signers are the names that the signer serves. kubernetes.io/legacy-unknown is
+// not one: what it would sign nobody has checked, and the cluster's authority is
+// believed by every component.
+var signers = []string{
+	certificatesv1.KubeAPIServerClientKubeletSignerName,
+	certificatesv1.KubeletServingSignerName,
+	certificatesv1.KubeAPIServerClientSignerName,
+}
+
+// decided tells whether a request has been approved, denied or failed.
+func decided(r *certificatesv1.CertificateSigningRequest) (approved, denied, failed bool) {
+	for _, c := range r.Status.Conditions {
+		switch c.Type {
+		case certificatesv1.CertificateApproved:
+			approved = true
+		case certificatesv1.CertificateDenied:
+			denied = true
+		case certificatesv1.CertificateFailed:
+			failed = true
+		}
+	}
+	return approved, denied, failed
+}

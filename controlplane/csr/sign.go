@@ -1,0 +1,214 @@
+package csr
+
+// The signer: issues what has been approved.
+
+import (
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"slices"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	certificateslisters "k8s.io/client-go/listers/certificates/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+const (
+	// DefaultDuration is how long a certificate lasts if nothing else is said.
+	DefaultDuration = 8760 * time.Hour
+	minDuration     = 10 * time.Minute
+	// backdate allows for a node whose clock is behind.
+	backdate = 5 * time.Minute
+)
+
+// SignerConfig configures a Signer. CertFile and KeyFile are required.
+type SignerConfig struct {
+	// CertFile and KeyFile hold the authority, in PEM. They are read for each
+	// certificate, so that a new authority is used at once.
+	CertFile, KeyFile string
+	// Duration is the longest that a certificate lasts; zero means
+	// DefaultDuration. None outlasts the authority.
+	Duration time.Duration
+	Log      *slog.Logger // nil means discard
+}
+
+// A Signer is the controller certificatesigningrequest-signing-controller.
+type Signer struct {
+	cfg      SignerConfig
+	client   kubernetes.Interface
+	requests certificateslisters.CertificateSigningRequestLister
+	inf      cache.SharedIndexInformer
+	log      *slog.Logger
+}
+
+// NewSigner returns a signer that watches through f. It fails if the authority
+// cannot be read.
+func NewSigner(client kubernetes.Interface, f informers.SharedInformerFactory, c SignerConfig) (*Signer, error) {
+	if c.Duration <= 0 {
+		c.Duration = DefaultDuration
+	}
+	if _, err := loadAuthority(c.CertFile, c.KeyFile); err != nil {
+		return nil, err
+	}
+	r := f.Certificates().V1().CertificateSigningRequests()
+	s := &Signer{cfg: c, client: client, requests: r.Lister(), inf: r.Informer()}
+	s.log = named(c.Log, s.Name())
+	return s, nil
+}
+
+// Name is the controller's name in Kubernetes.
+func (*Signer) Name() string { return "certificatesigningrequest-signing-controller" }
+
+// Run signs until ctx is done. The informers must be running.
+func (s *Signer) Run(ctx context.Context) error {
+	q := loop.NewQueue(loop.Config[string]{Name: s.Name(), Do: s.sync, Log: s.log})
+	stop, err := loop.Watch(s.inf, q.Add)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return q.Run(ctx)
+}
+
+func (s *Signer) sync(ctx context.Context, name string) (time.Duration, error) {
+	r, err := s.requests.Get(name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	approved, denied, failed := decided(r)
+	if !approved || denied || failed || len(r.Status.Certificate) > 0 || !slices.Contains(signers, r.Spec.SignerName) {
+		return 0, nil
+	}
+	req, err := parse(r)
+	if err == nil {
+		err = checkSigner(r, req)
+	}
+	if err != nil {
+		return 0, s.fail(ctx, r, err)
+	}
+	ca, err := loadAuthority(s.cfg.CertFile, s.cfg.KeyFile)
+	if err != nil {
+		return 0, err
+	}
+	cert, err := ca.sign(req, r.Spec.Usages, s.duration(r), time.Now())
+	if err != nil {
+		return 0, err
+	}
+	r = r.DeepCopy()
+	r.Status.Certificate = cert
+	if _, err := s.client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil {
+		return 0, fmt.Errorf("store the certificate of %s: %w", r.Name, err)
+	}
+	s.log.Info("sign", "request", r.Name, "signer", r.Spec.SignerName, "subject", req.Subject.CommonName)
+	return 0, nil
+}
+
+// duration is what was asked for, within bounds.
+func (s *Signer) duration(r *certificatesv1.CertificateSigningRequest) time.Duration {
+	if r.Spec.ExpirationSeconds == nil {
+		return s.cfg.Duration
+	}
+	want := time.Duration(*r.Spec.ExpirationSeconds) * time.Second
+	return min(max(want, minDuration), s.cfg.Duration)
+}
+
+// fail records that an approved request breaks the signer's rules. It will
+// never be signed.
+func (s *Signer) fail(ctx context.Context, r *certificatesv1.CertificateSigningRequest, why error) error {
+	s.log.Warn("refuse to sign", "request", r.Name, "signer", r.Spec.SignerName, "why", why)
+	r = r.DeepCopy()
+	now := metav1.Now()
+	r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue,
+		Reason: "SignerValidationFailure", Message: why.Error(),
+		LastUpdateTime: now, LastTransitionTime: now,
+	})
+	if _, err := s.client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("record the failure of %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// authority is a certificate and key that sign.
+type authority struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+func loadAuthority(certFile, keyFile string) (*authority, error) {
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("load the signing authority: %w", err)
+	}
+	cert, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		return nil, fmt.Errorf("load the signing authority: %w", err)
+	}
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok || !cert.IsCA {
+		return nil, fmt.Errorf("load the signing authority: %s is not a certificate authority", certFile)
+	}
+	return &authority{cert, key}, nil
+}
+
+// sign issues a certificate for req, in PEM, good from a little before now and
+// for d at most.
+func (ca *authority) sign(req *x509.CertificateRequest, usages []certificatesv1.KeyUsage, d time.Duration, now time.Time) ([]byte, error) {
+	if !now.Before(ca.cert.NotAfter) {
+		return nil, fmt.Errorf("the signing authority expired at %s", ca.cert.NotAfter.Format(time.RFC3339))
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	t := &x509.Certificate{
+		SerialNumber:          serial.Add(serial, big.NewInt(1)),
+		RawSubject:            req.RawSubject,
+		DNSNames:              req.DNSNames,
+		IPAddresses:           req.IPAddresses,
+		EmailAddresses:        req.EmailAddresses,
+		URIs:                  req.URIs,
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              now.Add(d),
+		BasicConstraintsValid: true,
+	}
+	if t.NotAfter.After(ca.cert.NotAfter) {
+		t.NotAfter = ca.cert.NotAfter
+	}
+	for _, u := range usages {
+		switch u {
+		case certificatesv1.UsageDigitalSignature:
+			t.KeyUsage |= x509.KeyUsageDigitalSignature
+		case certificatesv1.UsageKeyEncipherment:
+			t.KeyUsage |= x509.KeyUsageKeyEncipherment
+		case certificatesv1.UsageClientAuth:
+			t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
+		case certificatesv1.UsageServerAuth:
+			t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+		default:
+			return nil, fmt.Errorf("usage %q cannot be signed", u)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, ca.cert, req.PublicKey, ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}
