@@ -1,0 +1,122 @@
+package scheduler
+
+// Bind: tells the API server what has been decided.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// bindAll writes decisions until ctx is done.
+func (r *run) bindAll(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case b := <-r.binds:
+			if b.node == "" {
+				r.unschedulable(ctx, b)
+			} else {
+				r.bind(ctx, b)
+			}
+		}
+	}
+}
+
+// bind writes one binding and takes the decision back if it was refused.
+func (r *run) bind(ctx context.Context, b binding) {
+	pod := b.pod.pod
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	err := r.client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: b.node},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		err = r.settle(ctx, b, err)
+	}
+	switch {
+	case err == nil:
+		r.event(pod, corev1.EventTypeNormal, "Scheduled",
+			fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, b.node))
+		r.queue.remove(name)
+	case ctx.Err() != nil:
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		// Gone, made anew, or bound by somebody else: the watch will tell which.
+		r.log.Debug("pod was not bound", "pod", name, "node", b.node, "why", err)
+		r.cache.forget(keyOf(pod))
+		r.queue.failed(name, b.changes, true)
+	default:
+		r.log.Warn("bind pod; will retry", "pod", name, "node", b.node, "error", err)
+		r.cache.forget(keyOf(pod))
+		r.event(pod, corev1.EventTypeWarning, "FailedScheduling", fmt.Sprintf("binding rejected: %v", err))
+		r.queue.failed(name, b.changes, true)
+		r.queue.changed() // the room it had taken is free again
+	}
+}
+
+// settle finds out whether a binding that failed was made all the same, as it
+// may be if the answer was lost. It returns nil if it was.
+func (r *run) settle(ctx context.Context, b binding, failure error) error {
+	if !apierrors.IsTimeout(failure) && !apierrors.IsServerTimeout(failure) && apierrors.ReasonForError(failure) != metav1.StatusReasonUnknown {
+		return failure
+	}
+	pod, err := r.client.CoreV1().Pods(b.pod.pod.Namespace).Get(ctx, b.pod.pod.Name, metav1.GetOptions{})
+	if err == nil && pod.UID == b.pod.pod.UID && pod.Spec.NodeName == b.node {
+		return nil
+	}
+	return failure
+}
+
+// unschedulable says that a pod fits nowhere and puts it back.
+func (r *run) unschedulable(ctx context.Context, b binding) {
+	pod := b.pod.pod
+	r.event(pod, corev1.EventTypeWarning, "FailedScheduling", b.why)
+	if err := r.condition(ctx, pod, b.why); err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
+		r.log.Warn("update a pod's condition; will try again at the next look",
+			"pod", types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, "error", err)
+	}
+}
+
+// condition sets the pod's PodScheduled condition if that changes anything.
+func (r *run) condition(ctx context.Context, pod *corev1.Pod, why string) error {
+	c := corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonUnschedulable, Message: why,
+		LastTransitionTime: metav1.NewTime(time.Now()),
+		ObservedGeneration: pod.Generation,
+	}
+	for _, have := range pod.Status.Conditions {
+		if have.Type != c.Type {
+			continue
+		}
+		if have.Status == c.Status && have.Reason == c.Reason && have.Message == c.Message {
+			return nil
+		}
+		if have.Status == c.Status {
+			c.LastTransitionTime = have.LastTransitionTime
+		}
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID},
+		"status":   map[string]any{"conditions": []corev1.PodCondition{c}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the condition of pod %s: %w", pod.Name, err)
+	}
+	_, err = r.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
+	return err
+}
+
+func (r *run) event(pod *corev1.Pod, kind, reason, message string) {
+	if r.cfg.Events != nil {
+		r.cfg.Events.Event(pod, kind, reason, message)
+	}
+}

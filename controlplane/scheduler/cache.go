@@ -1,0 +1,181 @@
+package scheduler
+
+// Cache: the nodes, and the pods on them or on their way to them.
+
+import (
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A podKey names one incarnation of a pod.
+type podKey struct {
+	types.NamespacedName
+	uid types.UID
+}
+
+func keyOf(pod *corev1.Pod) podKey {
+	return podKey{types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, pod.UID}
+}
+
+// A cache is the picture that decisions are made from.
+type cache struct {
+	mu    sync.Mutex
+	nodes map[string]*nodeInfo
+	order []*nodeInfo // nodes that exist, in the order they came
+	next  int         // where in order the next decision begins
+	pods  map[podKey]place
+}
+
+// A place is where a pod is counted. assumed means that we decided so and have
+// not yet seen it in the API.
+type place struct {
+	node    string
+	assumed bool
+}
+
+func newCache() *cache {
+	return &cache{nodes: map[string]*nodeInfo{}, pods: map[podKey]place{}}
+}
+
+func (c *cache) infoLocked(name string) *nodeInfo {
+	n := c.nodes[name]
+	if n == nil {
+		n = &nodeInfo{pods: map[podKey]*podInfo{}, requested: amounts{}, usual: amounts{}}
+		c.nodes[name] = n
+	}
+	return n
+}
+
+// setNode notes a node as it is now.
+func (c *cache) setNode(node *corev1.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.infoLocked(node.Name)
+	if n.node == nil {
+		c.order = append(c.order, n)
+	}
+	n.node, n.allocatable = node, amountsOf(node.Status.Allocatable)
+}
+
+// removeNode forgets a node. Pods that are still on it are remembered, in case
+// it comes back before they go.
+func (c *cache) removeNode(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodes[name]
+	if n == nil || n.node == nil {
+		return
+	}
+	for i, o := range c.order {
+		if o == n {
+			c.order = append(c.order[:i], c.order[i+1:]...)
+			break
+		}
+	}
+	n.node = nil
+	if len(n.pods) == 0 {
+		delete(c.nodes, name)
+	}
+}
+
+// setPod notes a pod that the API says is on a node and needs its place there.
+func (c *cache) setPod(pod *corev1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dropLocked(keyOf(pod))
+	c.putLocked(newPodInfo(pod), pod.Spec.NodeName, false)
+}
+
+// assumeLocked counts a pod as being on a node from now on.
+func (c *cache) assumeLocked(p *podInfo, node string) {
+	c.dropLocked(keyOf(p.pod))
+	c.putLocked(p, node, true)
+}
+
+// forget takes back an assumption that did not come true. A pod that the API
+// has since said to be somewhere stays.
+func (c *cache) forget(k podKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pods[k].assumed {
+		c.dropLocked(k)
+	}
+}
+
+// removePod notes that a pod no longer needs its place. It tells whether it had
+// one.
+func (c *cache) removePod(k podKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dropLocked(k)
+}
+
+func (c *cache) putLocked(p *podInfo, node string, assumed bool) {
+	k := keyOf(p.pod)
+	n := c.infoLocked(node)
+	n.pods[k] = p
+	n.requested.add(p.requests, 1)
+	n.usual.add(p.usual, 1)
+	c.pods[k] = place{node, assumed}
+}
+
+func (c *cache) dropLocked(k podKey) bool {
+	at, ok := c.pods[k]
+	if !ok {
+		return false
+	}
+	delete(c.pods, k)
+	n := c.nodes[at.node]
+	p := n.pods[k]
+	delete(n.pods, k)
+	n.requested.add(p.requests, -1)
+	n.usual.add(p.usual, -1)
+	if n.node == nil && len(n.pods) == 0 {
+		delete(c.nodes, at.node)
+	}
+	return true
+}
+
+// has tells whether the pod is counted somewhere already.
+func (c *cache) has(k podKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.pods[k]
+	return ok
+}
+
+// place decides where p goes and counts it there. If it fits nowhere the name
+// is empty and why says so.
+func (c *cache) place(p *podInfo) (node, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	total := len(c.order)
+	want := enough(total)
+	var fits []*nodeInfo
+	reasons := map[string]int{}
+	looked := 0
+	for ; looked < total && len(fits) < want; looked++ {
+		n := c.order[(c.next+looked)%total]
+		if bad := filter(p, n); len(bad) > 0 {
+			for _, r := range bad {
+				reasons[r]++
+			}
+			continue
+		}
+		fits = append(fits, n)
+	}
+	if len(fits) == 0 {
+		return "", explain(total, reasons)
+	}
+	n := best(p, fits)
+	// Begin behind the nodes that were looked at, or, if that is all of them,
+	// behind the first, so that equals take turns.
+	if looked == total {
+		looked = 1
+	}
+	c.next = (c.next + looked) % total
+	c.assumeLocked(p, n.node.Name)
+	return n.node.Name, ""
+}

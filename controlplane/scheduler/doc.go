@@ -1,0 +1,21 @@
+// Package scheduler binds pods to nodes.
+//
+// It keeps a picture of the nodes and of what is asked of them (cache.go), a
+// queue of pods without a node (queue.go), and for each pod makes one decision
+// from the two: which nodes can take it (filter.go) and which of those has the
+// most left (score.go). Deciding is pure and is done by one goroutine; a pod
+// that has been decided about counts at once, before the API server has heard of
+// it, so that a burst of pods does not land on one node. Telling the API server
+// is done by several goroutines behind that.
+//
+// A pod that fits nowhere says so in an event and in its PodScheduled condition
+// and waits. It is looked at again when something changes that could help (a
+// node comes, grows, loses a taint; a pod goes), no sooner than its back-off
+// allows, and from time to time anyway.
+//
+// What it looks at: spec.unschedulable, taints and tolerations, nodeSelector and
+// required node affinity, host ports, requests against allocatable, the number
+// of pods; preferred node affinity and PreferNoSchedule taints for choosing.
+// What it is not: it knows nothing of volumes, affinity between pods or topology
+// spread, and it never evicts a pod to make room for another.
+package scheduler

@@ -1,0 +1,213 @@
+package scheduler
+
+// Queue: pods that wait for a node.
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A waiting pod is ready, or due later: after its back-off, or, while it is
+// parked, when something changes that might help it. One that has been taken is
+// in neither heap.
+type waiting struct {
+	name     types.NamespacedName
+	priority int32
+	added    time.Time // when it was first seen; the order among equals
+	tries    int       // failed looks so far
+	ready    time.Time // the end of its back-off
+	due      time.Time // when it is looked at even if nothing changes
+	parked   bool
+
+	in    *podHeap // which heap it is in, or nil
+	index int      // where in that heap
+}
+
+// A queue holds each pod once.
+type queue struct {
+	cfg  Config
+	wake chan struct{} // has an element if there may be something to do
+
+	mu      sync.Mutex
+	pods    map[types.NamespacedName]*waiting
+	now     podHeap // the ready, most urgent first
+	later   podHeap // the others, soonest first
+	changes uint64  // counts what might help parked pods
+}
+
+func newQueue(c Config) *queue {
+	return &queue{
+		cfg: c, wake: make(chan struct{}, 1), pods: map[types.NamespacedName]*waiting{},
+		now: podHeap{less: urgent}, later: podHeap{less: sooner},
+	}
+}
+
+// urgent orders by priority, highest first, and then by age.
+func urgent(a, b *waiting) int {
+	return cmp.Or(cmp.Compare(b.priority, a.priority), a.added.Compare(b.added),
+		cmp.Compare(a.name.Namespace, b.name.Namespace), cmp.Compare(a.name.Name, b.name.Name))
+}
+
+func sooner(a, b *waiting) int { return a.due.Compare(b.due) }
+
+func (q *queue) signal() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// add makes the pod ready: it is new, or it has itself changed.
+func (q *queue) add(name types.NamespacedName, priority int32) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := q.pods[name]
+	if w == nil {
+		w = &waiting{name: name, added: time.Now()}
+		q.pods[name] = w
+	}
+	w.priority = priority
+	q.moveLocked(w, &q.now)
+	q.signal()
+}
+
+// remove forgets the pod: it is bound, or gone.
+func (q *queue) remove(name types.NamespacedName) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w := q.pods[name]; w != nil {
+		q.moveLocked(w, nil)
+		delete(q.pods, name)
+	}
+}
+
+// moveLocked puts w into a heap, out of the one it is in.
+func (q *queue) moveLocked(w *waiting, to *podHeap) {
+	if w.in != nil {
+		heap.Remove(w.in, w.index)
+	}
+	w.parked = false
+	if w.in = to; to != nil {
+		heap.Push(to, w)
+	}
+}
+
+// changed says that something has happened that might help parked pods.
+func (q *queue) changed() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.changes++
+	for _, w := range q.later.pods {
+		if w.parked {
+			w.parked, w.due = false, w.ready
+		}
+	}
+	heap.Init(&q.later)
+	q.signal()
+}
+
+// take waits for a pod that is ready and takes it. The pod stays known: one of
+// add, failed or remove must follow. changes is for failed. ok is false if ctx
+// is done.
+func (q *queue) take(ctx context.Context) (name types.NamespacedName, changes uint64, ok bool) {
+	for ctx.Err() == nil {
+		w, changes, wait := q.poll(time.Now())
+		if w != nil {
+			return w.name, changes, true
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-q.wake:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	return types.NamespacedName{}, 0, false
+}
+
+// poll takes a pod that is ready, or says how long to wait for one.
+func (q *queue) poll(now time.Time) (*waiting, uint64, time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.later.Len() > 0 && !q.later.pods[0].due.After(now) {
+		q.moveLocked(q.later.pods[0], &q.now)
+	}
+	if q.now.Len() > 0 {
+		w := q.now.pods[0]
+		q.moveLocked(w, nil)
+		return w, q.changes, 0
+	}
+	if q.later.Len() > 0 {
+		return nil, 0, q.later.pods[0].due.Sub(now)
+	}
+	return nil, 0, q.cfg.Recheck
+}
+
+// failed puts back a pod that found no node. It is parked, unless something has
+// changed since it was taken; then it comes back after its back-off. retry
+// brings it back in any case: the fault was not the pod's.
+func (q *queue) failed(name types.NamespacedName, changes uint64, retry bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := q.pods[name]
+	if w == nil || w.in != nil {
+		return // gone, or added again meanwhile
+	}
+	now := time.Now()
+	w.tries++
+	w.ready = now.Add(backoff(w.tries, q.cfg.MinBackoff, q.cfg.MaxBackoff))
+	w.due = w.ready
+	parked := !retry && q.changes == changes
+	if parked {
+		w.due = now.Add(max(q.cfg.Recheck, w.ready.Sub(now)))
+	}
+	q.moveLocked(w, &q.later)
+	w.parked = parked
+	q.signal()
+}
+
+// backoff doubles from least, at the first failure, up to most.
+func backoff(tries int, least, most time.Duration) time.Duration {
+	d := least
+	for range tries - 1 {
+		if d *= 2; d >= most {
+			return most
+		}
+	}
+	return min(d, most)
+}
+
+// podHeap implements heap.Interface.
+type podHeap struct {
+	pods []*waiting
+	less func(a, b *waiting) int
+}
+
+func (h *podHeap) Len() int { return len(h.pods) }
+
+func (h *podHeap) Less(i, j int) bool { return h.less(h.pods[i], h.pods[j]) < 0 }
+
+func (h *podHeap) Swap(i, j int) {
+	h.pods[i], h.pods[j] = h.pods[j], h.pods[i]
+	h.pods[i].index, h.pods[j].index = i, j
+}
+
+func (h *podHeap) Push(x any) {
+	w, _ := x.(*waiting)
+	w.index = len(h.pods)
+	h.pods = append(h.pods, w)
+}
+
+func (h *podHeap) Pop() any {
+	last := len(h.pods) - 1
+	w := h.pods[last]
+	h.pods[last] = nil
+	h.pods = h.pods[:last]
+	return w
+}

@@ -1,0 +1,269 @@
+package scheduler
+
+// The scheduler: what it hears, and the loop that decides.
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	clientcache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// Bounds of a Config that leaves them zero.
+const (
+	DefaultBinders    = 16
+	DefaultMinBackoff = time.Second
+	DefaultMaxBackoff = 10 * time.Second
+	DefaultRecheck    = time.Minute
+)
+
+// Config configures a Scheduler. The zero value is good.
+type Config struct {
+	// Name is the schedulerName of the pods to schedule; empty means
+	// default-scheduler.
+	Name    string
+	Binders int // bindings written at once; zero means DefaultBinders
+	// MinBackoff and MaxBackoff bound how long a pod that fits nowhere waits at
+	// least: the first time MinBackoff, then twice as long each time. Zero means
+	// DefaultMinBackoff and DefaultMaxBackoff.
+	MinBackoff, MaxBackoff time.Duration
+	// Recheck is how soon such a pod is looked at again though nothing has
+	// changed; zero means DefaultRecheck.
+	Recheck time.Duration
+	Events  record.EventRecorder // nil means none are recorded
+	Log     *slog.Logger         // nil means discard
+}
+
+// A Scheduler is Kubernetes' kube-scheduler, made small.
+type Scheduler struct {
+	cfg     Config
+	client  kubernetes.Interface
+	pods    corelisters.PodLister
+	podInf  clientcache.SharedIndexInformer
+	nodeInf clientcache.SharedIndexInformer
+	log     *slog.Logger
+}
+
+// New returns a scheduler that watches through f.
+func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Scheduler {
+	if c.Name == "" {
+		c.Name = corev1.DefaultSchedulerName
+	}
+	if c.Binders <= 0 {
+		c.Binders = DefaultBinders
+	}
+	if c.MinBackoff <= 0 {
+		c.MinBackoff = DefaultMinBackoff
+	}
+	if c.MaxBackoff <= 0 {
+		c.MaxBackoff = DefaultMaxBackoff
+	}
+	if c.Recheck <= 0 {
+		c.Recheck = DefaultRecheck
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Scheduler{cfg: c, client: client, pods: f.Core().V1().Pods().Lister(),
+		podInf: f.Core().V1().Pods().Informer(), nodeInf: f.Core().V1().Nodes().Informer()}
+	s.log = c.Log.With("controller", s.Name())
+	return s
+}
+
+// Name is the name that the scheduler goes by among the controllers.
+func (*Scheduler) Name() string { return "kube-scheduler" }
+
+// Run schedules until ctx is done. The informers must be running. Everything it
+// knows is made anew, so that it can be run again.
+func (s *Scheduler) Run(ctx context.Context) error {
+	r := &run{
+		Scheduler: s,
+		cache:     newCache(),
+		queue:     newQueue(s.cfg),
+		binds:     make(chan binding),
+	}
+	pods, err := s.podInf.AddEventHandler(r.podEvents())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.podInf.RemoveEventHandler(pods) }()
+	nodes, err := s.nodeInf.AddEventHandler(r.nodeEvents())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.nodeInf.RemoveEventHandler(nodes) }()
+	// A decision made before all that is on the nodes is known would be wrong.
+	if !clientcache.WaitForCacheSync(ctx.Done(), pods.HasSynced, nodes.HasSynced) {
+		return nil
+	}
+	fs := []func(context.Context) error{r.decide}
+	for range s.cfg.Binders {
+		fs = append(fs, r.bindAll)
+	}
+	return loop.Together(ctx, fs...)
+}
+
+// run is one Run of a Scheduler.
+type run struct {
+	*Scheduler
+	cache *cache
+	queue *queue
+	binds chan binding
+}
+
+// A binding is a decision on its way to the API server.
+type binding struct {
+	pod     *podInfo
+	node    string // empty if it fits nowhere
+	why     string // then, what kept it out
+	changes uint64
+}
+
+func (r *run) podEvents() clientcache.ResourceEventHandler {
+	return clientcache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if pod, ok := obj.(*corev1.Pod); ok {
+				r.podSeen(nil, pod)
+			}
+		},
+		UpdateFunc: func(before, obj any) {
+			old, _ := before.(*corev1.Pod)
+			if pod, ok := obj.(*corev1.Pod); ok {
+				if old != nil && old.UID != pod.UID {
+					r.podGone(old)
+					old = nil
+				}
+				r.podSeen(old, pod)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if d, ok := obj.(clientcache.DeletedFinalStateUnknown); ok {
+				obj = d.Obj
+			}
+			if pod, ok := obj.(*corev1.Pod); ok {
+				r.podGone(pod)
+			}
+		},
+	}
+}
+
+// podSeen notes a pod that is new or has changed. before is nil if it is new.
+func (r *run) podSeen(before, pod *corev1.Pod) {
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	switch {
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		r.podGone(pod)
+	case pod.Spec.NodeName != "":
+		r.cache.setPod(pod)
+		r.queue.remove(name)
+		if before != nil && before.Spec.NodeName != "" && !equality.Semantic.DeepEqual(before.Spec.Containers, pod.Spec.Containers) {
+			r.queue.changed() // resized, perhaps to less
+		}
+	case r.mine(pod):
+		if before == nil || relevant(before, pod) {
+			r.queue.add(name, corev1helpers.PodPriority(pod))
+		}
+	default:
+		r.queue.remove(name)
+	}
+}
+
+// podGone notes a pod that needs no place any more.
+func (r *run) podGone(pod *corev1.Pod) {
+	r.queue.remove(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+	if r.cache.removePod(keyOf(pod)) {
+		r.queue.changed()
+	}
+}
+
+// mine tells whether the pod is for this scheduler to bind, now.
+func (r *run) mine(pod *corev1.Pod) bool {
+	name := pod.Spec.SchedulerName
+	if name == "" {
+		name = corev1.DefaultSchedulerName
+	}
+	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && name == r.cfg.Name && len(pod.Spec.SchedulingGates) == 0
+}
+
+// relevant tells whether what changed in a pod can change where it fits. Its
+// status, which we write ourselves, cannot.
+func relevant(before, now *corev1.Pod) bool {
+	return !equality.Semantic.DeepEqual(before.Spec, now.Spec) ||
+		!equality.Semantic.DeepEqual(before.Labels, now.Labels)
+}
+
+func (r *run) nodeEvents() clientcache.ResourceEventHandler {
+	return clientcache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if n, ok := obj.(*corev1.Node); ok {
+				r.cache.setNode(n)
+				r.queue.changed()
+			}
+		},
+		UpdateFunc: func(before, obj any) {
+			old, _ := before.(*corev1.Node)
+			if n, ok := obj.(*corev1.Node); ok {
+				r.cache.setNode(n)
+				if old == nil || offers(old, n) {
+					r.queue.changed()
+				}
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if d, ok := obj.(clientcache.DeletedFinalStateUnknown); ok {
+				obj = d.Obj
+			}
+			if n, ok := obj.(*corev1.Node); ok {
+				r.cache.removeNode(n.Name)
+				r.queue.changed() // only the message of what is parked: it counts one less
+			}
+		},
+	}
+}
+
+// offers tells whether what changed in a node can make room for a pod. Its
+// heartbeats, by far the most frequent change, cannot.
+func offers(before, now *corev1.Node) bool {
+	return before.Spec.Unschedulable != now.Spec.Unschedulable ||
+		!equality.Semantic.DeepEqual(before.Spec.Taints, now.Spec.Taints) ||
+		!equality.Semantic.DeepEqual(before.Labels, now.Labels) ||
+		!equality.Semantic.DeepEqual(before.Status.Allocatable, now.Status.Allocatable)
+}
+
+// decide takes pods from the queue, one by one, until ctx is done.
+func (r *run) decide(ctx context.Context) error {
+	for {
+		name, changes, ok := r.queue.take(ctx)
+		if !ok {
+			return nil
+		}
+		pod, err := r.pods.Pods(name.Namespace).Get(name.Name)
+		if err != nil || !r.mine(pod) || r.cache.has(keyOf(pod)) {
+			r.queue.remove(name)
+			continue
+		}
+		p := newPodInfo(pod)
+		b := binding{pod: p, changes: changes}
+		if b.node, b.why = r.cache.place(p); b.node == "" {
+			// Parked before it is told, so that nothing that happens meanwhile
+			// is missed.
+			r.queue.failed(name, changes, false)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case r.binds <- b:
+		}
+	}
+}

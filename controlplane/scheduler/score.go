@@ -1,0 +1,105 @@
+package scheduler
+
+// Score: which of the nodes that can take a pod should.
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+func resourceQuantity(s string) resource.Quantity { return resource.MustParse(s) }
+
+// Weights of what is scored, each of which runs from 0 to 100. They are those of
+// Kubernetes for the plugins that do the same.
+const (
+	fullScore      = 100
+	weightRoom     = 1
+	weightAffinity = 2
+	weightTaints   = 3
+)
+
+// A candidate is a node that can take a pod.
+type candidate struct {
+	node             *nodeInfo
+	room             int64 // 0 to 100: what would be left
+	affinity, taints int64 // to be seen relative to the others'
+}
+
+// best returns the node to bind p to. Of equals the first wins; the caller
+// rotates the order.
+func best(p *podInfo, fits []*nodeInfo) *nodeInfo {
+	var preferred *nodeaffinity.PreferredSchedulingTerms
+	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		// A term that does not parse prefers nothing; validation has refused it.
+		preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	cs := make([]candidate, len(fits))
+	var maxAffinity, maxTaints int64
+	for i, n := range fits {
+		c := candidate{node: n, room: room(p, n), taints: avoided(p, n.node)}
+		if preferred != nil {
+			c.affinity = preferred.Score(n.node)
+		}
+		maxAffinity, maxTaints = max(maxAffinity, c.affinity), max(maxTaints, c.taints)
+		cs[i] = c
+	}
+	var winner *nodeInfo
+	var high int64 = -1
+	for _, c := range cs {
+		s := weightRoom*c.room + weightAffinity*share(c.affinity, maxAffinity) + weightTaints*(fullScore-share(c.taints, maxTaints))
+		if s > high {
+			winner, high = c.node, s
+		}
+	}
+	return winner
+}
+
+func share(n, of int64) int64 {
+	if of <= 0 {
+		return 0
+	}
+	return n * fullScore / of
+}
+
+// room is how much of a node's cpu and memory would be left with p on it.
+func room(p *podInfo, n *nodeInfo) int64 {
+	var sum, kinds int64
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		total := n.allocatable[name]
+		if total <= 0 {
+			continue
+		}
+		kinds++
+		if left := total - n.usual[name] - p.usual[name]; left > 0 {
+			sum += share(left, total)
+		}
+	}
+	if kinds == 0 {
+		return 0
+	}
+	return sum / kinds
+}
+
+// avoided counts the taints that would rather not have p.
+func avoided(p *podInfo, node *corev1.Node) int64 {
+	var n int64
+	for i := range node.Spec.Taints {
+		t := &node.Spec.Taints[i]
+		if t.Effect == corev1.TaintEffectPreferNoSchedule && !tolerates(&p.pod.Spec, t) {
+			n++
+		}
+	}
+	return n
+}
+
+// enough is how many nodes that can take a pod are looked for among total. In
+// a large cluster the best of some is as good as the best of all.
+func enough(total int) int {
+	const least = 100
+	if total <= least {
+		return total
+	}
+	percent := max(50-total/125, 5)
+	return max(total*percent/100, least)
+}
