@@ -1,0 +1,268 @@
+// The objects that every cluster has, and the loop that keeps them.
+
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// startTimeout bounds the wait for the server to call itself ready.
+	startTimeout = time.Minute
+	// startPoll is how often it is asked.
+	startPoll = 25 * time.Millisecond
+	// defaultAccount is the service account that every namespace has.
+	defaultAccount = "default"
+	// authenticationConfig tells extension servers whom to believe.
+	authenticationConfig = "extension-apiserver-authentication"
+)
+
+// systemNamespaces exist in every cluster and cannot be deleted.
+func systemNamespaces() []string {
+	return []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}
+}
+
+// bootstrap waits for the server, makes the built-in objects, closes s.ready, and
+// then keeps those objects until ctx is done.
+func (s *Server) bootstrap(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
+	namespaces, accounts := shared.Core().V1().Namespaces(), shared.Core().V1().ServiceAccounts()
+	changed := make(chan struct{}, 1)
+	for _, i := range []cache.SharedIndexInformer{namespaces.Informer(), accounts.Informer()} {
+		if _, err := i.AddEventHandler(onChange(changed)); err != nil {
+			return fmt.Errorf("watch namespaces: %w", err)
+		}
+	}
+	shared.Start(ctx.Done())
+	if err := s.awaitServing(ctx, client.Discovery().RESTClient()); err != nil {
+		return err
+	}
+	if err := s.ensureAll(ctx, client); err != nil {
+		return fmt.Errorf("make the built-in objects: %w", err)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), namespaces.Informer().HasSynced, accounts.Informer().HasSynced) {
+		return ctx.Err()
+	}
+	if err := ensureAccounts(ctx, client, namespaces.Lister(), accounts.Lister()); err != nil {
+		return fmt.Errorf("make the default service accounts: %w", err)
+	}
+	close(s.ready)
+
+	tick := time.NewTicker(s.cfg.BuiltinPeriod)
+	defer tick.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			err = ensureAccounts(ctx, client, namespaces.Lister(), accounts.Lister())
+		case <-tick.C:
+			err = errors.Join(s.ensureAll(ctx, client), ensureAccounts(ctx, client, namespaces.Lister(), accounts.Lister()))
+		}
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Log.Warn("cannot keep the built-in objects, will try again", "in", s.cfg.BuiltinPeriod, "err", err)
+		}
+	}
+}
+
+// onChange leaves word in changed that there was an event, without waiting.
+func onChange(changed chan<- struct{}) cache.ResourceEventHandler {
+	note := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: func(any) { note() }, DeleteFunc: func(any) { note() }}
+}
+
+// awaitServing polls /readyz.
+func (s *Server) awaitServing(ctx context.Context, client rest.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	for {
+		err := client.Get().AbsPath("/readyz").Do(ctx).Error()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("not ready after %v: %w", startTimeout, err)
+		}
+	}
+}
+
+// ensureAll makes what is missing of the built-in objects, except service
+// accounts.
+func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) error {
+	core := client.CoreV1()
+	for _, name := range systemNamespaces() {
+		if err := ensure(ctx, core.Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil); err != nil {
+			return err
+		}
+	}
+	for _, class := range systemPriorityClasses() {
+		if err := ensure(ctx, client.SchedulingV1().PriorityClasses(), class, nil); err != nil {
+			return err
+		}
+	}
+	ca, err := os.ReadFile(s.cfg.ClientCAFile)
+	if err != nil {
+		return fmt.Errorf("read the client CA: %w", err)
+	}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: authenticationConfig}, Data: map[string]string{"client-ca-file": string(ca)}}
+	err = ensure(ctx, core.ConfigMaps(metav1.NamespaceSystem), config, func(have *corev1.ConfigMap) bool {
+		return same(&have.Data, config.Data)
+	})
+	if err != nil {
+		return err
+	}
+	return s.ensureKubernetes(ctx, client)
+}
+
+// ensureKubernetes makes the service by which pods find this server.
+func (s *Server) ensureKubernetes(ctx context.Context, client kubernetes.Interface) error {
+	ns := metav1.NamespaceDefault
+	if err := ensure(ctx, client.CoreV1().Services(ns), s.kubernetesService(), nil); err != nil {
+		return err
+	}
+	endpoints, slice := s.kubernetesEndpoints()
+	err := ensure(ctx, client.CoreV1().Endpoints(ns), endpoints, func(have *corev1.Endpoints) bool {
+		return same(&have.Subsets, endpoints.Subsets)
+	})
+	if err != nil {
+		return err
+	}
+	return ensure(ctx, client.DiscoveryV1().EndpointSlices(ns), slice, func(have *discoveryv1.EndpointSlice) bool {
+		a, b := same(&have.Endpoints, slice.Endpoints), same(&have.Ports, slice.Ports)
+		return a && b
+	})
+}
+
+func (s *Server) kubernetesService() *corev1.Service {
+	ip, _ := hostAddr(s.cfg.ServiceCIDR, 1)
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Labels: map[string]string{"component": "apiserver", "provider": "kubernetes"}},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: ip.String(),
+			Ports: []corev1.ServicePort{{
+				Name: "https", Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt(s.cfg.AdvertisePort),
+			}},
+		},
+	}
+}
+
+// kubernetesEndpoints are where the service leads. A loopback address leads
+// nowhere but to the machine that asks, and the API does not take one, so a
+// server on loopback only has none.
+func (s *Server) kubernetesEndpoints() (*corev1.Endpoints, *discoveryv1.EndpointSlice) {
+	port, addr := int32(s.cfg.AdvertisePort), s.cfg.AdvertiseAddress
+	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
+		Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"},
+	}}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{},
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: &port, Protocol: ptr.To(corev1.ProtocolTCP)}},
+	}
+	if addr.Is6() {
+		slice.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	if addr.IsLoopback() {
+		return endpoints, slice
+	}
+	endpoints.Subsets = []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: addr.String()}},
+		Ports:     []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}},
+	}}
+	slice.Endpoints = []discoveryv1.Endpoint{{
+		Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+	}}
+	return endpoints, slice
+}
+
+// ensureAccounts gives every namespace that is there to stay its default service
+// account.
+func ensureAccounts(ctx context.Context, client kubernetes.Interface, namespaces corelisters.NamespaceLister, accounts corelisters.ServiceAccountLister) error {
+	all, err := namespaces.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	var errs []error
+	for _, ns := range all {
+		if ns.Status.Phase == corev1.NamespaceTerminating {
+			continue
+		}
+		if _, err := accounts.ServiceAccounts(ns.Name).Get(defaultAccount); err == nil {
+			continue
+		}
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: defaultAccount}}
+		_, err := client.CoreV1().ServiceAccounts(ns.Name).Create(ctx, account, metav1.CreateOptions{})
+		// The caches lag behind: the account may exist, the namespace may not.
+		if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			errs = append(errs, fmt.Errorf("service account %s/%s: %w", ns.Name, defaultAccount, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// objects is a typed client of one kind.
+type objects[P any] interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (P, error)
+	Create(ctx context.Context, obj P, o metav1.CreateOptions) (P, error)
+	Update(ctx context.Context, obj P, o metav1.UpdateOptions) (P, error)
+}
+
+// ensure makes want if it does not exist. If it does, right, unless nil, makes
+// it as it should be and says whether it was so already. Who else wrote the
+// object in between has won; the next turn will tell.
+func ensure[P metav1.Object](ctx context.Context, c objects[P], want P, right func(have P) bool) error {
+	have, err := c.Get(ctx, want.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = c.Create(ctx, want, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+	case err == nil && right != nil && !right(have):
+		_, err = c.Update(ctx, have, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%T %s: %w", want, want.GetName(), err)
+	}
+	return nil
+}
+
+// same sets *have to want and reports whether it was equal before.
+func same[T any](have *T, want T) bool {
+	if equality.Semantic.DeepEqual(*have, want) {
+		return true
+	}
+	*have = want
+	return false
+}

@@ -1,0 +1,181 @@
+// What a server can be told.
+
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/hawser-project/hawser/controlplane/etcd"
+)
+
+// Version is what /version and kubectl version say of this server: the
+// Kubernetes release its API is that of, and our name.
+const Version = "v1.37.2+hawser"
+
+// DefaultServiceCIDR is where services get their addresses from, as in kubeadm.
+const DefaultServiceCIDR = "10.96.0.0/12"
+
+// Config configures a Server.
+type Config struct {
+	// Listener takes the connections, required. They are plain: the server does
+	// TLS itself. Run closes it.
+	Listener net.Listener
+
+	// ServingCertFile and ServingKeyFile are the server's certificate, and
+	// ClientCAFile the authorities that client certificates are asked for from,
+	// all PEM, required. They are read again when they change.
+	ServingCertFile, ServingKeyFile, ClientCAFile string
+
+	// ExternalAddress is the host, or host and port, in URLs told to clients.
+	// Empty means AdvertiseAddress.
+	ExternalAddress string
+
+	// AdvertiseAddress and AdvertisePort are where the service
+	// default/kubernetes leads. Zero means the listener's own; if that is the
+	// unspecified address, the first global unicast one of this machine.
+	AdvertiseAddress netip.Addr
+	AdvertisePort    int
+
+	// ServiceCIDR is where services get their addresses from. Zero means
+	// DefaultServiceCIDR. Its first address is default/kubernetes'.
+	ServiceCIDR netip.Prefix
+
+	// Etcd is the embedded store, used if EtcdServers names none.
+	Etcd        etcd.Config
+	EtcdServers etcd.External
+
+	// Authenticator and Authorizer are required. They are not asked about
+	// /healthz, /livez, /readyz and /version, which everybody may read, nor
+	// about the server's own loopback client.
+	Authenticator authenticator.Request
+	Authorizer    authorizer.Authorizer
+	// Rules lists what a user may do, for kubectl auth can-i --list. nil means
+	// that the list is called incomplete.
+	Rules authorizer.RuleResolver
+
+	// Connect returns subresources that lead into nodes, keyed by path, such as
+	// "pods/log". nil means there are none.
+	Connect func(Getters) map[string]rest.Storage
+
+	// Admission plugins run after the built-in ones. The interfaces of
+	// k8s.io/apiserver/pkg/admission/initializer are honoured.
+	Admission []admission.Interface
+
+	// NotReadyTolerationSeconds and UnreachableTolerationSeconds are how long
+	// pods that do not say so stay on a node that is not ready or unreachable.
+	// nil means 300.
+	NotReadyTolerationSeconds, UnreachableTolerationSeconds *int64
+
+	// EventTTL is how long events are kept, in whole seconds. 0 means 1 h.
+	EventTTL time.Duration
+
+	// BuiltinPeriod is how often the built-in objects are looked after, such as
+	// the service default/kubernetes. 0 means 10 s.
+	BuiltinPeriod time.Duration
+
+	// Log is nil to discard.
+	Log *slog.Logger
+}
+
+// complete checks c and fills in what it leaves out.
+func (c *Config) complete() error {
+	switch {
+	case c.Listener == nil:
+		return errors.New("apiserver: no listener")
+	case c.ServingCertFile == "" || c.ServingKeyFile == "":
+		return errors.New("apiserver: no serving certificate")
+	case c.ClientCAFile == "":
+		return errors.New("apiserver: no client CA")
+	case c.Authenticator == nil || c.Authorizer == nil:
+		return errors.New("apiserver: authenticator and authorizer are required")
+	case c.EventTTL < 0 || c.EventTTL > 0 && c.EventTTL < time.Second:
+		return fmt.Errorf("apiserver: event TTL %v is less than a second", c.EventTTL)
+	}
+	if c.EventTTL == 0 {
+		c.EventTTL = time.Hour
+	}
+	if c.BuiltinPeriod <= 0 {
+		c.BuiltinPeriod = 10 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if !c.ServiceCIDR.IsValid() {
+		c.ServiceCIDR = netip.MustParsePrefix(DefaultServiceCIDR)
+	}
+	c.ServiceCIDR = c.ServiceCIDR.Masked()
+	if _, ok := hostAddr(c.ServiceCIDR, 2); !ok {
+		return fmt.Errorf("apiserver: service range %s has no room for services", c.ServiceCIDR)
+	}
+	for _, seconds := range []**int64{&c.NotReadyTolerationSeconds, &c.UnreachableTolerationSeconds} {
+		if *seconds == nil {
+			*seconds = new(int64)
+			**seconds = 300
+		}
+	}
+	if err := c.advertise(); err != nil {
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	if len(c.EtcdServers.Servers) == 0 {
+		if c.Etcd.Log == nil {
+			c.Etcd.Log = c.Log
+		}
+	}
+	return nil
+}
+
+// advertise fills in the addresses told to others.
+func (c *Config) advertise() error {
+	host, port, err := net.SplitHostPort(c.Listener.Addr().String())
+	if err != nil {
+		return fmt.Errorf("address of the listener: %w", err)
+	}
+	if c.AdvertisePort == 0 {
+		if c.AdvertisePort, err = strconv.Atoi(port); err != nil {
+			return fmt.Errorf("port of the listener: %w", err)
+		}
+	}
+	if !c.AdvertiseAddress.IsValid() {
+		ip, err := netip.ParseAddr(host)
+		if err != nil {
+			return fmt.Errorf("address of the listener: %w", err)
+		}
+		if ip.IsUnspecified() {
+			ip = globalAddress(ip)
+		}
+		c.AdvertiseAddress = ip.Unmap()
+	}
+	if c.ExternalAddress == "" {
+		c.ExternalAddress = net.JoinHostPort(c.AdvertiseAddress.String(), strconv.Itoa(c.AdvertisePort))
+	}
+	return nil
+}
+
+// globalAddress is an address of this machine that others may reach, or loopback
+// if it has none.
+func globalAddress(unspecified netip.Addr) netip.Addr {
+	addrs, err := net.InterfaceAddrs()
+	if err == nil {
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err == nil && p.Addr().IsGlobalUnicast() && p.Addr().Is4() {
+				return p.Addr()
+			}
+		}
+	}
+	if unspecified.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}

@@ -1,0 +1,22 @@
+// Package apiserver is a Kubernetes API server that runs inside this process.
+//
+// It is the generic server of k8s.io/apiserver (chain of filters, discovery,
+// negotiation, patches, server-side apply, watches) over stores made from one
+// table of resources (resources.go). The types of k8s.io/api serve as wire format,
+// as memory format and as what is stored: nothing is converted, except events,
+// which two API groups share.
+//
+// A row of the table says what a resource is called and which of the usual
+// manners it has (a status of its own, a generation, graceful deletion); the
+// strategies turn that into what a write keeps and what it ignores. Defaults,
+// validation and the columns that kubectl prints come from the packages defaults,
+// validation and printers below this one, the ways into a node (logs, exec,
+// proxies) from package kubelet through Config.Connect.
+//
+// The data lies in etcd, embedded or elsewhere; see package etcd. One server may
+// use a store at a time: addresses and ports of services are handed out from
+// memory.
+//
+// It is not an aggregator and has no custom resources, no webhooks and no
+// controllers, but for the few objects that every cluster has (bootstrap.go).
+package apiserver

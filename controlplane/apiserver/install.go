@@ -1,0 +1,190 @@
+// The API groups: the table's resources, their subresources, and the resources
+// that are not stored.
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+)
+
+// Getters read the objects that the way into a node begins with. The namespace
+// is the one ctx carries; errors are the API's own (NotFound).
+type Getters struct {
+	Pod     func(ctx context.Context, name string) (*corev1.Pod, error)
+	Node    func(ctx context.Context, name string) (*corev1.Node, error)
+	Service func(ctx context.Context, name string) (*corev1.Service, error)
+	// EndpointSlices are the slices of a service.
+	EndpointSlices func(ctx context.Context, service string) ([]*discoveryv1.EndpointSlice, error)
+}
+
+// storages is the REST storage of everything, by group and by path.
+type storages map[schema.GroupVersion]map[string]rest.Storage
+
+func (s storages) add(gv schema.GroupVersion, path string, r rest.Storage) {
+	if s[gv] == nil {
+		s[gv] = make(map[string]rest.Storage)
+	}
+	s[gv][path] = r
+}
+
+// store is the store of a resource added before.
+func (s storages) store(gv schema.GroupVersion, plural string) *genericregistry.Store {
+	switch r := s[gv][plural].(type) {
+	case resourceREST:
+		return r.Store
+	case *namespaceREST:
+		return r.store
+	}
+	return nil
+}
+
+// storages makes the storage of every resource. What it has made by the time of
+// an error is destroyed again.
+func (s *Server) storages(b *backend, rows []row) (all storages, err error) {
+	all = make(storages)
+	defer func() {
+		if err != nil {
+			all.destroy()
+		}
+	}()
+	for i := range rows {
+		r := &rows[i]
+		res, err := b.resource(r)
+		if err != nil {
+			return all, err
+		}
+		strategy := res.UpdateStrategy.(*strategy)
+		if r.plural == "namespaces" {
+			all.add(r.gv, r.plural, newNamespaceREST(res))
+			all.add(r.gv, "namespaces/finalize", &finalizeREST{sub: newSub(res.Store, finalizeStrategy{strategy})})
+		} else {
+			all.add(r.gv, r.plural, res)
+		}
+		if r.status {
+			all.add(r.gv, r.plural+"/status", newSub(res.Store, statusStrategy{strategy}))
+		}
+		addWriters(all, r, res.Store, strategy)
+	}
+	newServiceAllocator(all.store(corev1.SchemeGroupVersion, "services"), s.cfg.ServiceCIDR)
+	all.add(eventsv1.SchemeGroupVersion, "events", all[corev1.SchemeGroupVersion]["events"])
+	for path, r := range authenticationReviews(s.cfg.Authenticator) {
+		all.add(authenticationv1.SchemeGroupVersion, path, r)
+	}
+	for path, r := range authorizationReviews(s.authz, s.cfg.Rules) {
+		all.add(authorizationv1.SchemeGroupVersion, path, r)
+	}
+	if s.cfg.Connect != nil {
+		for path, r := range s.cfg.Connect(getters(all)) {
+			all.add(corev1.SchemeGroupVersion, path, r)
+		}
+	}
+	return all, nil
+}
+
+// addWriters adds the subresources of r that are neither a status nor a way into
+// a node.
+func addWriters(all storages, r *row, store *genericregistry.Store, s *strategy) {
+	scales := map[string]func(runtime.Object) scaleParts{
+		"deployments": deploymentScale, "replicasets": replicaSetScale, "statefulsets": statefulSetScale,
+		"replicationcontrollers": replicationControllerScale,
+	}
+	if parts, ok := scales[r.plural]; ok {
+		all.add(r.gv, r.plural+"/scale", &scaleREST{store: store, parts: parts})
+	}
+	switch r.plural {
+	case "pods":
+		binding := &bindingREST{pods: store}
+		all.add(r.gv, "pods/binding", binding)
+		all.add(r.gv, "bindings", legacyBindingREST{binding})
+		all.add(r.gv, "pods/ephemeralcontainers", newSub(store, ephemeralStrategy{s}))
+		all.add(r.gv, "pods/resize", newSub(store, resizeStrategy{s}))
+	case "certificatesigningrequests":
+		all.add(r.gv, r.plural+"/approval", newSub(store, approvalStrategy{s}))
+	}
+}
+
+func (s storages) destroy() {
+	for _, group := range s {
+		for _, r := range group {
+			r.Destroy()
+		}
+	}
+}
+
+// install serves all.
+func (all storages) install(srv *genericapiserver.GenericAPIServer, scheme *runtime.Scheme, codecs serializer.CodecFactory) error {
+	parameters := runtime.NewParameterCodec(scheme)
+	var named []*genericapiserver.APIGroupInfo
+	for _, gv := range slices.SortedFunc(maps.Keys(all), func(a, b schema.GroupVersion) int { return strings.Compare(a.Group, b.Group) }) {
+		info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, scheme, parameters, codecs)
+		info.VersionedResourcesStorageMap[gv.Version] = all[gv]
+		if gv.Group == corev1.GroupName {
+			if err := srv.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {
+				return fmt.Errorf("install the core group: %w", err)
+			}
+			continue
+		}
+		named = append(named, &info)
+	}
+	if err := srv.InstallAPIGroups(named...); err != nil {
+		return fmt.Errorf("install the API groups: %w", err)
+	}
+	return nil
+}
+
+func getters(all storages) Getters {
+	v1 := corev1.SchemeGroupVersion
+	slicesStore := all.store(discoveryv1.SchemeGroupVersion, "endpointslices")
+	return Getters{
+		Pod:     getter[corev1.Pod](all.store(v1, "pods")),
+		Node:    getter[corev1.Node](all.store(v1, "nodes")),
+		Service: getter[corev1.Service](all.store(v1, "services")),
+		EndpointSlices: func(ctx context.Context, service string) ([]*discoveryv1.EndpointSlice, error) {
+			of := labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service})
+			obj, err := slicesStore.List(ctx, &metainternalversion.ListOptions{LabelSelector: of, ResourceVersion: "0"})
+			if err != nil {
+				return nil, err
+			}
+			items := obj.(*discoveryv1.EndpointSliceList).Items
+			out := make([]*discoveryv1.EndpointSlice, len(items))
+			for i := range items {
+				out[i] = &items[i]
+			}
+			return out, nil
+		},
+	}
+}
+
+// getter reads one object from store.
+func getter[T any, P object[T]](store *genericregistry.Store) func(context.Context, string) (P, error) {
+	return func(ctx context.Context, name string) (P, error) {
+		obj, err := store.Get(ctx, name, &metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		p, ok := obj.(P)
+		if !ok {
+			return nil, fmt.Errorf("store of %s holds a %T", store.DefaultQualifiedResource, obj)
+		}
+		return p, nil
+	}
+}

@@ -1,0 +1,42 @@
+// The chain of admission plugins.
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+
+	builtin "github.com/hawser-project/hawser/controlplane/apiserver/admission"
+)
+
+// admission makes the chain: what changes objects first, then what only refuses
+// them, then Config.Admission.
+func (s *Server) admission(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) (admission.Interface, error) {
+	namespaces, err := builtin.NamespaceLifecycle(systemNamespaces()...)
+	if err != nil {
+		return nil, err
+	}
+	chain := append([]admission.Interface{
+		namespaces,
+		builtin.TaintNodesByCondition(),
+		builtin.ServiceAccount(),
+		builtin.Priority(),
+		builtin.DefaultTolerationSeconds(*s.cfg.NotReadyTolerationSeconds, *s.cfg.UnreachableTolerationSeconds),
+		builtin.CertificateApproval(s.authz),
+		builtin.CertificateSigning(s.authz),
+	}, s.cfg.Admission...)
+	initialize := initializer.New(client, nil, shared, s.authz, utilfeature.DefaultFeatureGate, nil, ctx.Done(), nil)
+	for _, p := range chain {
+		initialize.Initialize(p)
+		if err := admission.ValidateInitialization(p); err != nil {
+			return nil, fmt.Errorf("admission plugin %T: %w", p, err)
+		}
+	}
+	return admission.NewChainHandler(chain...), nil
+}

@@ -1,0 +1,245 @@
+// The server itself: what it is made of, and in which order that starts and
+// stops.
+
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	basecompat "k8s.io/component-base/compatibility"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
+	"github.com/hawser-project/hawser/controlplane/apiserver/openapi"
+	"github.com/hawser-project/hawser/controlplane/etcd"
+)
+
+// shutdownWatches bounds how long a stop waits for watches to end.
+const shutdownWatches = 2 * time.Second
+
+// storeCheckTimeout is how long the store may take to answer a health check.
+const storeCheckTimeout = 2 * time.Second
+
+// A Server is an API server and, unless it uses another's, the etcd below it.
+type Server struct {
+	cfg      Config
+	authn    authenticator.Request // Config.Authenticator and what is open to all
+	authz    authorizer.Authorizer
+	listener *listener
+	serving  *genericapiserver.SecureServingInfo
+	loopback *rest.Config
+	ready    chan struct{}
+}
+
+// New checks cfg. It starts nothing, and reads no file but the certificates.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, ready: make(chan struct{}), listener: newListener(cfg.Listener)}
+	s.authn, s.authz = openToAll(cfg.Authenticator, cfg.Authorizer)
+	var err error
+	if s.serving, s.loopback, err = serving(cfg, s.listener); err != nil {
+		return nil, fmt.Errorf("apiserver: %w", err)
+	}
+	return s, nil
+}
+
+// Ready is closed once the server answers and the objects that every cluster has
+// exist.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// LoopbackConfig is how this process talks to its own server: as
+// system:apiserver of group system:masters, with no rate limit. It may be taken
+// before Run, and works once Run serves.
+func (s *Server) LoopbackConfig() *rest.Config { return rest.CopyConfig(s.loopback) }
+
+// Run runs the store and the server until ctx is done, then ends the requests in
+// flight, stops both, and returns nil. It returns an error if either fails. Run
+// may be called once.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.listener.Close()
+	if len(s.cfg.EtcdServers.Servers) > 0 {
+		client, err := etcd.Dial(ctx, s.cfg.EtcdServers, s.cfg.Log)
+		if err != nil {
+			return fmt.Errorf("apiserver: %w", err)
+		}
+		defer client.Close()
+		return s.serve(ctx, client)
+	}
+	store, err := etcd.New(s.cfg.Etcd)
+	if err != nil {
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	// The store outlives the server: it stops when storeCtx ends, which is after
+	// serve has returned.
+	storeCtx, stopStore := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopStore()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return store.Run(storeCtx) })
+	group.Go(func() error {
+		defer stopStore()
+		select {
+		case <-store.Ready():
+			return s.serve(ctx, store.Client())
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	return group.Wait()
+}
+
+// serve runs the server on the store that client leads to.
+func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
+	rows := resources()
+	scheme, err := newScheme(rows)
+	if err != nil {
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	codecs := serializer.NewCodecFactory(scheme)
+	loopback, err := kubernetes.NewForConfig(s.loopback)
+	if err != nil {
+		return fmt.Errorf("apiserver: loopback client: %w", err)
+	}
+	shared := informers.NewSharedInformerFactory(loopback, 0)
+	plugins, err := s.admission(ctx, loopback, shared)
+	if err != nil {
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	config, err := s.genericConfig(scheme, codecs, client)
+	if err != nil {
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, s.cfg.EventTTL)
+	defer back.close()
+	config.RESTOptionsGetter, config.AdmissionControl = back, plugins
+	srv, err := config.Complete(shared).New("hawser", genericapiserver.NewEmptyDelegate())
+	if err != nil {
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	all, err := s.storages(back, rows)
+	if err != nil {
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	if err := all.install(srv, scheme, codecs); err != nil {
+		all.destroy()
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	// The server owns the stores now and destroys them when it stops.
+	prepared := srv.PrepareRun()
+	return s.run(ctx, prepared.RunWithContext, loopback, shared)
+}
+
+// run runs the server and what starts with it. The loops that keep the built-in
+// objects end first, so that they do not complain about a server that is gone.
+func (s *Server) run(ctx context.Context, serve func(context.Context) error, loopback kubernetes.Interface, shared informers.SharedInformerFactory) error {
+	serveCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer shared.Shutdown()
+		if err := serve(serveCtx); err != nil {
+			return fmt.Errorf("apiserver: %w", err)
+		}
+		return s.listener.failure()
+	})
+	group.Go(func() error {
+		defer stop()
+		if err := s.bootstrap(ctx, loopback, shared); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("apiserver: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.listener.failed:
+			return s.listener.failure()
+		}
+	})
+	return group.Wait()
+}
+
+// genericConfig is the configuration of the generic server, without its store.
+func (s *Server) genericConfig(scheme *runtime.Scheme, codecs serializer.CodecFactory, store *clientv3.Client) (*genericapiserver.Config, error) {
+	served, err := versionedScheme()
+	if err != nil {
+		return nil, err
+	}
+	c := genericapiserver.NewConfig(codecs)
+	c.SecureServing = s.serving
+	c.LoopbackClientConfig = rest.CopyConfig(s.loopback)
+	c.EffectiveVersion = effectiveVersion{basecompat.NewEffectiveVersionFromString(Version, "", "")}
+	c.ExternalAddress = s.cfg.ExternalAddress
+	c.PublicAddress = s.cfg.AdvertiseAddress.AsSlice()
+	c.Authentication.Authenticator = s.authn
+	c.Authorization.Authorizer = s.authz
+	c.LongRunningFunc = kubelet.LongRunning()
+	c.ShutdownWatchTerminationGracePeriod = shutdownWatches
+	// The names of definitions come from the scheme that has only what is
+	// served, or every kind would be listed as internal too.
+	names := openapinamer.NewDefinitionNamer(served)
+	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, names)
+	c.OpenAPIConfig.Info.Title = "Kubernetes"
+	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, names)
+	c.OpenAPIV3Config.Info.Title = "Kubernetes"
+	c.AddHealthChecks(healthz.NamedCheck("etcd", func(r *http.Request) error {
+		ctx, cancel := context.WithTimeout(r.Context(), storeCheckTimeout)
+		defer cancel()
+		_, err := store.Get(ctx, keyPrefix+"/health")
+		return err
+	}))
+	return c, nil
+}
+
+// effectiveVersion says our version where the library would say the one its
+// build was stamped with.
+type effectiveVersion struct {
+	basecompat.EffectiveVersion
+}
+
+func (v effectiveVersion) Info() *version.Info {
+	info := v.EffectiveVersion.Info()
+	info.GitVersion = Version
+	info.GitCommit, info.GitTreeState, info.BuildDate = "", "", ""
+	if b, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range b.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				info.GitCommit = s.Value
+			case "vcs.time":
+				info.BuildDate = s.Value
+			case "vcs.modified":
+				info.GitTreeState = map[string]string{"true": "dirty", "false": "clean"}[s.Value]
+			}
+		}
+	}
+	return info
+}
+
+// loadCertificates are the serving certificate and the client authorities, read
+// from their files now and whenever those change.
+func loadCertificates(cfg Config) (dynamiccertificates.CertKeyContentProvider, dynamiccertificates.CAContentProvider, error) {
+	cert, certErr := dynamiccertificates.NewDynamicServingContentFromFiles("serving", cfg.ServingCertFile, cfg.ServingKeyFile)
+	ca, caErr := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", cfg.ClientCAFile)
+	if err := errors.Join(certErr, caErr); err != nil {
+		return nil, nil, fmt.Errorf("load certificates: %w", err)
+	}
+	return cert, ca, nil
+}

@@ -1,0 +1,106 @@
+// How the server is reached: the listener, TLS, and the loopback client.
+
+package apiserver
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+)
+
+// loopbackLife is how long the loopback certificate is good for: longer than any
+// process runs, as it is only replaced by a restart.
+const loopbackLife = 10 * 365 * 24 * time.Hour
+
+// listener stands between the server and Config.Listener. The library panics
+// when Accept fails; this one reports the failure, and lets Accept wait for the
+// Close that follows.
+type listener struct {
+	net.Listener
+	failed chan struct{} // closed once Accept has failed and nobody has closed us
+	closed chan struct{}
+
+	mu  sync.Mutex
+	err error
+	off bool
+}
+
+func newListener(l net.Listener) *listener {
+	return &listener{Listener: l, failed: make(chan struct{}), closed: make(chan struct{})}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	var temporary interface{ Temporary() bool }
+	if err == nil || errors.As(err, &temporary) && temporary.Temporary() {
+		return c, err
+	}
+	l.fail(err)
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *listener) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil && !l.off {
+		l.err = fmt.Errorf("accept connections on %s: %w", l.Addr(), err)
+		close(l.failed)
+	}
+}
+
+// failure is why Accept failed, nil if it did not.
+func (l *listener) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// Close closes the listener below too. Calling it again is harmless.
+func (l *listener) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.off {
+		return nil
+	}
+	l.off = true
+	close(l.closed)
+	return l.Listener.Close()
+}
+
+// serving is how to serve on l, and a client configuration for this process that
+// nobody else can have: its token and its certificate are made here and kept in
+// memory.
+func serving(cfg Config, l net.Listener) (*genericapiserver.SecureServingInfo, *rest.Config, error) {
+	cert, ca, err := loadCertificates(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	own, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{
+		Host: genericapiserver.LoopbackClientServerNameOverride, MaxAge: loopbackLife,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("loopback certificate: %w", err)
+	}
+	sni, err := dynamiccertificates.NewStaticSNICertKeyContent("loopback", own, key, genericapiserver.LoopbackClientServerNameOverride)
+	if err != nil {
+		return nil, nil, fmt.Errorf("loopback certificate: %w", err)
+	}
+	info := &genericapiserver.SecureServingInfo{
+		Listener: l, Cert: cert, ClientCA: ca, SNICerts: []dynamiccertificates.SNICertKeyContentProvider{sni},
+	}
+	loopback, err := info.NewLoopbackClientConfig(rand.Text(), own)
+	if err != nil {
+		return nil, nil, fmt.Errorf("loopback client: %w", err)
+	}
+	loopback.UserAgent = "hawser-apiserver"
+	return info, loopback, nil
+}

@@ -1,0 +1,70 @@
+// What etcd logs, handed to slog.
+
+package etcd
+
+import (
+	"log/slog"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// zapLogger is a zap logger that writes warnings and worse to l. etcd's
+// information is about its own insides and stays out.
+func zapLogger(l *slog.Logger) *zap.Logger {
+	return zap.New(&slogCore{log: l.With("component", "etcd"), LevelEnabler: zapcore.WarnLevel})
+}
+
+// slogCore is a zapcore.Core on a slog.Logger.
+type slogCore struct {
+	zapcore.LevelEnabler
+	log *slog.Logger
+}
+
+func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
+	return &slogCore{LevelEnabler: c.LevelEnabler, log: c.log.With(attrs(fields)...)}
+}
+
+func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) && !expected(e.Message) {
+		return ce.AddCore(e, c)
+	}
+	return ce
+}
+
+func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	if e.Level > zapcore.WarnLevel {
+		c.log.Error(e.Message, attrs(fields)...)
+	} else {
+		c.log.Warn(e.Message, attrs(fields)...)
+	}
+	return nil
+}
+
+func (c *slogCore) Sync() error { return nil }
+
+// expected tells the warnings etcd gives about choices made in embedConfig on
+// purpose.
+func expected(msg string) bool {
+	switch msg {
+	case "Running http and grpc server on single port. This is not recommended for production.",
+		"serving client traffic insecurely; this is strongly discouraged!":
+		return true
+	}
+	return false
+}
+
+// attrs are fields as arguments to a slog.Logger.
+func attrs(fields []zapcore.Field) []any {
+	enc := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(enc)
+	}
+	args := make([]any, 0, 2*len(enc.Fields))
+	for _, f := range fields { // in the order given, not the map's
+		if v, ok := enc.Fields[f.Key]; ok {
+			args = append(args, f.Key, v)
+		}
+	}
+	return args
+}
