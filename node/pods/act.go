@@ -1,0 +1,293 @@
+// This file does what was decided: tasks that prepare, start and stop.
+
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/node/downward"
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/volumes"
+)
+
+// event tells what happened to a container, or to the pod when spec is nil.
+func (w *worker) event(spec *corev1.Container, eventType, reason, message string) {
+	ref := w.ref
+	if spec != nil {
+		field := "containers"
+		if w.isInit[spec.Name] {
+			field = "initContainers"
+		}
+		ref.FieldPath = fmt.Sprintf("spec.%s{%s}", field, spec.Name)
+	}
+	w.r.cfg.Events.Event(ref, eventType, reason, message)
+}
+
+// act carries an intent out.
+func (w *worker) act(s situation, in intent) {
+	for _, st := range in.stop {
+		c := w.container(st.spec.Name)
+		if c.stopCancel != nil {
+			c.stopCancel() // it is stopped anew, with less time
+			continue
+		}
+		w.stop(c, st)
+	}
+	if w.kill != nil || in.finished {
+		return
+	}
+	w.prepare(s.now)
+	for i := range s.facts {
+		f := &s.facts[i]
+		wait, waits := in.waiting[f.spec.Name]
+		c := w.container(f.spec.Name)
+		if waits && wait.reason == "CrashLoopBackOff" && c.backedOff != f.newest.Attempt {
+			c.backedOff = f.newest.Attempt
+			w.event(f.spec, corev1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s_%s(%s)",
+				f.spec.Name, w.id.Name, w.id.Namespace, w.id.UID))
+		}
+	}
+	if in.start != nil {
+		w.start(in.start)
+	}
+}
+
+// facts about the pod for the downward API.
+func (w *worker) downward() downward.Facts {
+	a := w.surroundings()
+	f := downward.Facts{NodeName: w.r.cfg.NodeName, PodIPs: a.podIPs, HostIPs: a.hostIPs}
+	if w.r.cfg.Node != nil {
+		if node := w.r.cfg.Node(); node != nil {
+			f.Allocatable = node.Status.Allocatable
+		}
+	}
+	return f
+}
+
+// prepare makes volumes and sandbox, and brings volumes up to date later.
+func (w *worker) prepare(now time.Time) {
+	p := &w.sandbox
+	due := p.at
+	if p.done {
+		due = p.refreshAt
+	}
+	if p.busy {
+		return
+	}
+	if due.After(now) {
+		w.at(due)
+		return
+	}
+	p.busy = true
+	pod, facts, again := w.pod, w.downward(), p.done
+	w.task(func() func() {
+		err := w.r.volumes.Setup(w.ctx, pod, facts)
+		var st runtime.SandboxStatus
+		if err == nil && !again {
+			st, err = w.r.cfg.Runtime.EnsureSandbox(w.ctx, runtime.Sandbox{
+				Pod: w.id, Hostname: hostname(pod), LogDir: w.r.places.podLogs(w.id),
+			})
+		}
+		return func() { w.preparedWith(st, err) }
+	})
+}
+
+func (w *worker) preparedWith(st runtime.SandboxStatus, err error) {
+	p, now := &w.sandbox, time.Now()
+	p.busy = false
+	// Half a period more or less, so that pods do not ask all at the same time.
+	p.refreshAt = now.Add(jitter(w.r.cfg.VolumeRefresh))
+	if err == nil {
+		if !p.done {
+			p.ips = st.IPs
+		}
+		p.done = true
+		p.succeeded()
+		return
+	}
+	if w.ctx.Err() != nil || w.kill != nil {
+		return
+	}
+	p.failed(now, w.r.cfg.RetryDelay)
+	failures := unjoin(err)
+	for _, err := range failures {
+		var setup *volumes.SetupError
+		if errors.As(err, &setup) {
+			w.event(nil, corev1.EventTypeWarning, "FailedMount", setup.Error())
+		} else {
+			w.event(nil, corev1.EventTypeWarning, "FailedCreatePodSandBox", fmt.Sprintf("Failed to create pod sandbox: %v", err))
+		}
+	}
+	w.log.Debug("pod cannot be prepared, will try again", "err", err, "in", p.delay)
+}
+
+// unjoin lists the errors that errors.Join has joined.
+func unjoin(err error) []error {
+	if j, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only the outermost
+		return j.Unwrap()
+	}
+	return []error{err}
+}
+
+// start starts the next attempt of a container and runs its postStart hook.
+func (w *worker) start(f *fact) {
+	c := w.container(f.spec.Name)
+	next := 0
+	if f.newest != nil {
+		next = f.newest.Attempt + 1
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	c.startCancel = cancel
+	pod, spec, ips, facts, delay := w.pod, f.spec, w.sandbox.ips, w.downward(), w.nextDelay(f, c.delay)
+	w.task(func() func() {
+		res := w.startAttempt(ctx, pod, spec, next, ips, facts)
+		return func() {
+			cancelled := ctx.Err() != nil
+			cancel()
+			c.startCancel = nil
+			w.startedWith(spec, c, next, delay, res, cancelled)
+		}
+	})
+}
+
+// nextDelay is how long the restart after the coming one will wait: nothing after
+// the first start, and from then on twice as long each time, until an attempt has
+// run for long enough.
+func (w *worker) nextDelay(f *fact, delay time.Duration) time.Duration {
+	switch {
+	case f.newest == nil:
+		return 0
+	case f.delay == 0:
+		return w.r.cfg.CrashDelay
+	}
+	return min(2*delay, w.r.cfg.MaxCrashDelay)
+}
+
+// A startResult is what became of a start. At most one of the errors is set.
+type startResult struct {
+	config, start, hook error
+	id                  string
+}
+
+func (w *worker) startAttempt(ctx context.Context, pod *corev1.Pod, spec *corev1.Container, attempt int, ips []string, facts downward.Facts) startResult {
+	c, err := w.r.assemble(ctx, pod, spec, attempt, facts)
+	if err == nil {
+		err = prepareFiles(&c)
+	}
+	if err == nil {
+		err = w.prune(ctx, spec.Name, attempt)
+	}
+	if err != nil {
+		return startResult{config: err}
+	}
+	if attempt == 0 {
+		w.event(spec, corev1.EventTypeNormal, "Pulled", fmt.Sprintf(
+			"Container image %q is recorded and not pulled: runtime %s runs commands of this machine", spec.Image, w.r.runtimeName))
+	}
+	id, err := w.r.cfg.Runtime.Start(ctx, c)
+	if err != nil {
+		return startResult{start: err}
+	}
+	w.event(spec, corev1.EventTypeNormal, "Created", "Created container: "+spec.Name)
+	w.event(spec, corev1.EventTypeNormal, "Started", "Started container "+spec.Name)
+	if spec.Lifecycle != nil && spec.Lifecycle.PostStart != nil {
+		if err := w.hook(ctx, ips, spec, id, spec.Lifecycle.PostStart); err != nil {
+			return startResult{id: id, hook: err}
+		}
+	}
+	return startResult{id: id}
+}
+
+// prune removes all attempts of a container but the one before the next, with
+// their logs.
+func (w *worker) prune(ctx context.Context, name string, next int) error {
+	listed, err := w.r.lister.get(ctx)
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	kept := false
+	for i := range listed[w.id.UID] {
+		c := &listed[w.id.UID][i]
+		switch {
+		case c.Name != name || c.Attempt >= next:
+		case !kept:
+			kept = true // newest first
+		default:
+			if err := w.r.cfg.Runtime.Remove(ctx, c.ID); err != nil {
+				return fmt.Errorf("remove old attempt %d: %w", c.Attempt, err)
+			}
+			if err := w.r.places.removeAttempt(w.id, name, c.Attempt); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (w *worker) startedWith(spec *corev1.Container, c *container, next int, delay time.Duration, res startResult, cancelled bool) {
+	now := time.Now()
+	starts := w.r.cfg.Metrics.starts
+	switch {
+	case res.hook != nil:
+		if cancelled {
+			return
+		}
+		c.delay, c.blocked = delay, nil
+		c.id, c.started, c.unhealthy = res.id, false, "PostStartHook"
+		w.event(spec, corev1.EventTypeWarning, "FailedPostStartHook", res.hook.Error())
+		starts.WithLabelValues("failed").Inc()
+	case res.id != "":
+		c.delay, c.blocked = delay, nil
+		starts.WithLabelValues("ok").Inc()
+	case cancelled:
+	case res.config != nil:
+		starts.WithLabelValues("misconfigured").Inc()
+		w.event(spec, corev1.EventTypeWarning, "Failed", "Error: "+res.config.Error())
+		c.blocked = &blocked{reason: reasonConfigError, message: res.config.Error(), until: now.Add(w.r.cfg.RetryDelay)}
+	default:
+		starts.WithLabelValues("failed").Inc()
+		w.event(spec, corev1.EventTypeWarning, "Failed", "Error: "+res.start.Error())
+		c.delay, c.blocked = delay, nil
+		c.lost = &runtime.ContainerStatus{
+			Pod: w.id, Name: spec.Name, Attempt: next, Image: spec.Image, State: runtime.Exited,
+			EndedAt: now, ExitCode: 128, Reason: reasonStartError, Message: res.start.Error(),
+		}
+	}
+}
+
+// stop runs the container's preStop hook and stops it.
+func (w *worker) stop(c *container, st stop) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	c.stopCancel, c.stopBy = cancel, st.by
+	c.unprobe()
+	ips, id, spec := w.sandbox.ips, st.newest.ID, st.spec
+	if c.told != id {
+		c.told = id
+		w.event(spec, corev1.EventTypeNormal, "Killing", st.reason)
+	}
+	hook := c.hooked != id && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil
+	c.hooked = id
+	w.task(func() func() {
+		if hook {
+			hctx, done := context.WithDeadline(ctx, st.by)
+			if err := w.hook(hctx, ips, spec, id, spec.Lifecycle.PreStop); err != nil && ctx.Err() == nil {
+				w.event(spec, corev1.EventTypeWarning, "FailedPreStopHook", err.Error())
+			}
+			done()
+		}
+		err := w.r.cfg.Runtime.Stop(ctx, id, max(time.Until(st.by), minGrace))
+		return func() {
+			cancel()
+			c.stopCancel = nil
+			if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, runtime.ErrNotFound) {
+				w.log.Warn("cannot stop container, will try again", "container", spec.Name, "err", err)
+				c.stopAfter = time.Now().Add(time.Second)
+			}
+		}
+	})
+}

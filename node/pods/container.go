@@ -1,0 +1,191 @@
+// This file turns a container of a pod into what the runtime is asked to run.
+
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-project/hawser/node/downward"
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// places are the directories of the pods on a node.
+type places struct{ dir string }
+
+// pods has one directory a pod, which holds all of it but its logs.
+func (p places) pods() string { return filepath.Join(p.dir, "pods") }
+
+func (p places) pod(uid types.UID) string { return filepath.Join(p.pods(), string(uid)) }
+
+func (p places) checkpoint(uid types.UID) string { return filepath.Join(p.pod(uid), "pod.json") }
+
+func (p places) logs() string { return filepath.Join(p.dir, "logs") }
+
+// podLogs is the log directory of a pod, with the name that log collectors know
+// from /var/log/pods.
+func (p places) podLogs(id runtime.PodID) string {
+	return filepath.Join(p.logs(), id.Namespace+"_"+id.Name+"_"+string(id.UID))
+}
+
+func (p places) log(id runtime.PodID, container string, attempt int) string {
+	return filepath.Join(p.podLogs(id), container, strconv.Itoa(attempt)+".log")
+}
+
+func (p places) terminationLog(uid types.UID, container string, attempt int) string {
+	return filepath.Join(p.pod(uid), "containers", container, strconv.Itoa(attempt)+".termination")
+}
+
+// assemble builds the container's next attempt. Its errors are about the pod's
+// configuration.
+func (r *Runner) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt int, facts downward.Facts) (runtime.Container, error) {
+	id := idOf(pod)
+	out := runtime.Container{
+		Pod: id, Name: c.Name, Attempt: attempt, Image: c.Image,
+		Stdin: c.Stdin, StdinOnce: c.StdinOnce, TTY: c.TTY,
+		LogPath:        r.places.log(id, c.Name, attempt),
+		TerminationLog: r.places.terminationLog(pod.UID, c.Name, attempt),
+		Resources:      resourcesOf(c),
+	}
+	env, err := environment(ctx, r.objects, pod, c, facts)
+	if err != nil {
+		return out, err
+	}
+	if out.Argv, err = commandLine(c, env); err != nil {
+		return out, err
+	}
+	if _, ok := env["HOSTNAME"]; !ok {
+		env["HOSTNAME"] = hostname(pod)
+	}
+	out.Env = flat(env)
+	out.WorkingDir = expand(c.WorkingDir, env)
+	if err := identity(pod, c, &out); err != nil {
+		return out, err
+	}
+	if out.Mounts, err = r.mounts(pod, c, env); err != nil {
+		return out, err
+	}
+	out.Mounts = append(out.Mounts, runtime.Mount{
+		HostPath: out.TerminationLog, ContainerPath: terminationPath(c), Optional: true,
+	})
+	return out, nil
+}
+
+func terminationPath(c *corev1.Container) string {
+	if c.TerminationMessagePath != "" {
+		return c.TerminationMessagePath
+	}
+	return corev1.TerminationMessagePathDefault
+}
+
+// hostname is what a container of the pod calls its machine.
+func hostname(pod *corev1.Pod) string {
+	name := pod.Name
+	if pod.Spec.Hostname != "" {
+		name = pod.Spec.Hostname
+	}
+	return name[:min(len(name), 63)]
+}
+
+func (r *Runner) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
+	var list []runtime.Mount
+	for _, m := range c.VolumeMounts {
+		sub := m.SubPath
+		if m.SubPathExpr != "" {
+			sub = expand(m.SubPathExpr, env)
+		}
+		host, err := r.volumes.Resolve(pod, m.Name, sub)
+		if err != nil {
+			return nil, err
+		}
+		path := m.MountPath
+		if !filepath.IsAbs(path) {
+			path = "/" + path
+		}
+		list = append(list, runtime.Mount{HostPath: host, ContainerPath: path, ReadOnly: m.ReadOnly})
+	}
+	return list, nil
+}
+
+// sharesPerCPU is the weight of one core, and minShares the least weight there is.
+const (
+	sharesPerCPU = 1024
+	minShares    = 2
+)
+
+func resourcesOf(c *corev1.Container) runtime.Resources {
+	limits, requests := c.Resources.Limits, c.Resources.Requests
+	shares := requests.Cpu().MilliValue()
+	if requests.Cpu().IsZero() {
+		shares = limits.Cpu().MilliValue()
+	}
+	return runtime.Resources{
+		MemoryBytes: limits.Memory().Value(),
+		CPUMilli:    limits.Cpu().MilliValue(),
+		CPUShares:   max(shares*sharesPerCPU/1000, minShares),
+	}
+}
+
+// identity sets the user and groups of the container from its security context and
+// the pod's.
+func identity(pod *corev1.Pod, c *corev1.Container, out *runtime.Container) error {
+	var nonRoot *bool
+	if p := pod.Spec.SecurityContext; p != nil {
+		out.UID, out.GID, nonRoot = p.RunAsUser, p.RunAsGroup, p.RunAsNonRoot
+		out.Groups = append(out.Groups, p.SupplementalGroups...)
+		if p.FSGroup != nil {
+			out.Groups = append(out.Groups, *p.FSGroup)
+		}
+	}
+	if s := c.SecurityContext; s != nil {
+		if s.RunAsUser != nil {
+			out.UID = s.RunAsUser
+		}
+		if s.RunAsGroup != nil {
+			out.GID = s.RunAsGroup
+		}
+		if s.RunAsNonRoot != nil {
+			nonRoot = s.RunAsNonRoot
+		}
+		if isTrue(s.Privileged) && os.Geteuid() != 0 {
+			return errors.New("container is privileged and the agent does not run as root")
+		}
+	}
+	if !isTrue(nonRoot) {
+		return nil
+	}
+	uid := int64(os.Geteuid())
+	if out.UID != nil {
+		uid = *out.UID
+	}
+	if uid == 0 {
+		return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s): set runAsUser to another user than 0", pod.Namespace+"/"+pod.Name, c.Name)
+	}
+	return nil
+}
+
+// prepareFiles makes the directories and files that an attempt needs.
+func prepareFiles(c *runtime.Container) error {
+	for _, path := range []string{c.LogPath, c.TerminationLog} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fmt.Errorf("prepare container %s: %w", c.Name, err)
+		}
+	}
+	// Any user of the container may write its last words.
+	f, err := os.OpenFile(c.TerminationLog, os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return fmt.Errorf("prepare container %s: %w", c.Name, err)
+	}
+	return errors.Join(f.Chmod(0o666), f.Close())
+}
+
+func idOf(pod *corev1.Pod) runtime.PodID {
+	return runtime.PodID{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, UID: pod.UID}
+}

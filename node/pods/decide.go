@@ -1,0 +1,353 @@
+// This file decides what to do for a pod next. Everything in it is pure.
+
+package pods
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// kind of a container, which says when it runs and whether it counts.
+type kind int
+
+const (
+	mainContainer kind = iota
+	initContainer
+	sidecar // an init container with restart policy Always: runs as long as the pod
+	ephemeral
+)
+
+// A fact is what is known of one container of a pod.
+type fact struct {
+	spec *corev1.Container
+	kind kind
+	// newest is the newest attempt and previous the one before; nil when there is
+	// none. An attempt that could not be started is one that has exited.
+	newest, previous *runtime.ContainerStatus
+
+	starting bool      // a task is starting it, its postStart hook included
+	stopping bool      // a task is stopping it
+	stopBy   time.Time // when that task kills it
+	// started is false from the start of an attempt until its startup probe, if
+	// any, has succeeded; ready the same for its readiness probe.
+	started, ready bool
+	// unhealthy says what the running attempt has failed, such as its liveness
+	// probe, and must be replaced for; empty if it must not.
+	unhealthy string
+	// grace of a stop for being unhealthy, where the probe has one of its own.
+	grace *time.Duration
+	// delay until a restart, counted from the end of the newest attempt.
+	delay time.Duration
+	// blocked is why the container cannot be started for now.
+	blocked *blocked
+}
+
+// blocked is the reason a container waits, until a time to try again.
+type blocked struct {
+	reason, message string
+	until           time.Time
+}
+
+func (f *fact) running() bool { return f.newest != nil && f.newest.State != runtime.Exited }
+
+func (f *fact) exited() bool { return f.newest != nil && f.newest.State == runtime.Exited }
+
+func (f *fact) succeeded() bool {
+	return f.exited() && f.newest.ExitCode == 0 && f.newest.Reason == ""
+}
+
+// policy of restarting the container once it has exited.
+func (f *fact) policy(pod *corev1.Pod) corev1.RestartPolicy {
+	switch {
+	case f.kind == sidecar:
+		return corev1.RestartPolicyAlways
+	case f.kind == ephemeral:
+		return corev1.RestartPolicyNever
+	case f.spec.RestartPolicy != nil:
+		return corev1.RestartPolicy(*f.spec.RestartPolicy)
+	case f.kind == initContainer && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
+		return corev1.RestartPolicyOnFailure
+	case pod.Spec.RestartPolicy == "":
+		return corev1.RestartPolicyAlways
+	}
+	return pod.Spec.RestartPolicy
+}
+
+// restarts reports whether the container, which has exited, is to run again.
+func (f *fact) restarts(pod *corev1.Pod) bool {
+	switch f.policy(pod) {
+	case corev1.RestartPolicyAlways:
+		return true
+	case corev1.RestartPolicyOnFailure:
+		return !f.succeeded()
+	}
+	return false
+}
+
+// A situation is all that a decision rests on.
+type situation struct {
+	pod   *corev1.Pod
+	now   time.Time
+	facts []fact // init containers and sidecars in order, main ones, ephemeral ones
+	// kill is not nil once the pod is to end.
+	kill *kill
+	// prepared says that volumes and sandbox are there.
+	prepared bool
+}
+
+// A kill is the end of a pod, under way.
+type kill struct {
+	// by is when whatever still runs is killed.
+	by time.Time
+	// reason and message become the pod's where it ends for a reason of its own.
+	reason, message string
+	// failed says that the pod's phase is Failed whatever its containers say.
+	failed bool
+}
+
+// An intent is what should happen next.
+type intent struct {
+	// start is the container to be started now; nil for none. Containers are
+	// started one at a time.
+	start *fact
+	stop  []stop
+	// waiting has the containers that are not started for a reason other than the
+	// order of things.
+	waiting map[string]blocked
+	// initialized says that the init containers have done their work.
+	initialized bool
+	// finished says that nothing will be started any more, and failed that this is
+	// because an init container has failed.
+	finished, failed bool
+	// next is when to look again; zero for not before something changes.
+	next time.Time
+}
+
+// A stop asks for a running container to be stopped.
+type stop struct {
+	*fact
+	by     time.Time
+	reason string // for the event
+}
+
+// minGrace is the least time a container has between being asked to end and being
+// killed.
+const minGrace = 2 * time.Second
+
+// decide says what to do for the pod now.
+func decide(s situation) intent {
+	in := intent{waiting: map[string]blocked{}}
+	in.initialized = s.initialized()
+	if s.kill != nil {
+		in.finished = true
+		s.stopAll(&in, s.kill.by)
+		return in
+	}
+	if !in.initialized {
+		in.initialized = s.decideInit(&in)
+		if in.failed {
+			in.finished = true
+			s.stopAll(&in, s.now.Add(gracePeriod(s.pod)))
+			return in
+		}
+	} else {
+		for i := range s.facts {
+			if f := &s.facts[i]; f.kind == sidecar {
+				s.keep(&in, f)
+			}
+		}
+	}
+	if in.initialized {
+		s.decideMain(&in)
+	}
+	for i := range s.facts {
+		if f := &s.facts[i]; f.kind == ephemeral {
+			s.keep(&in, f)
+		}
+	}
+	if in.finished {
+		in.start = nil
+		s.stopAll(&in, s.now.Add(gracePeriod(s.pod)))
+	}
+	return in
+}
+
+func gracePeriod(pod *corev1.Pod) time.Duration {
+	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if p := pod.Spec.TerminationGracePeriodSeconds; p != nil {
+		seconds = *p
+	}
+	return max(time.Duration(seconds)*time.Second, minGrace)
+}
+
+// initialized reports whether main containers may run, judged by one having been
+// tried or, failing that, by every init container having succeeded.
+func (s *situation) initialized() bool {
+	done := true
+	for i := range s.facts {
+		switch f := &s.facts[i]; f.kind {
+		case mainContainer:
+			if f.newest != nil {
+				return true
+			}
+		case initContainer:
+			done = done && f.succeeded()
+		case sidecar:
+			done = done && f.running() && f.started && !f.starting
+		}
+	}
+	return done
+}
+
+// decideInit drives the init containers, one after the other, and reports whether
+// all have done their work.
+func (s *situation) decideInit(in *intent) bool {
+	for i := range s.facts {
+		f := &s.facts[i]
+		switch f.kind {
+		case initContainer:
+			if f.succeeded() {
+				continue
+			}
+			if f.exited() && !f.restarts(s.pod) {
+				in.failed = true
+				return false
+			}
+			s.keep(in, f)
+			return false
+		case sidecar:
+			s.keep(in, f)
+			if !f.running() || !f.started || f.starting {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// decideMain drives the main containers and notes when they have all ended for
+// good.
+func (s *situation) decideMain(in *intent) {
+	in.finished = true
+	for i := range s.facts {
+		f := &s.facts[i]
+		if f.kind != mainContainer {
+			continue
+		}
+		if !f.exited() || f.restarts(s.pod) {
+			in.finished = false
+		}
+		s.keep(in, f)
+	}
+}
+
+// keep starts a container that should run and does not, and stops one that runs
+// and should be another.
+func (s *situation) keep(in *intent, f *fact) {
+	switch {
+	case f.starting || f.stopping:
+	case f.running():
+		if why, grace := s.replace(f); why != "" {
+			in.stop = append(in.stop, stop{fact: f, by: s.now.Add(grace), reason: why})
+		}
+	case f.exited() && !f.restarts(s.pod):
+	default:
+		s.start(in, f)
+	}
+}
+
+// start starts a container now or says when.
+func (s *situation) start(in *intent, f *fact) {
+	at := s.now
+	if f.exited() && f.delay > 0 {
+		at = f.newest.EndedAt.Add(f.delay)
+	}
+	switch {
+	case at.After(s.now):
+		in.waiting[f.spec.Name] = blocked{
+			reason: "CrashLoopBackOff", until: at,
+			message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
+				f.delay, f.spec.Name, s.pod.Name, s.pod.Namespace, s.pod.UID),
+		}
+	case f.blocked != nil && f.blocked.until.After(s.now):
+		at = f.blocked.until
+		in.waiting[f.spec.Name] = *f.blocked
+	default:
+		if f.blocked != nil {
+			in.waiting[f.spec.Name] = *f.blocked
+		}
+		if in.start == nil && s.prepared && !s.startingAny() {
+			in.start = f
+		}
+		return
+	}
+	if in.next.IsZero() || at.Before(in.next) {
+		in.next = at
+	}
+}
+
+func (s *situation) startingAny() bool {
+	for i := range s.facts {
+		if s.facts[i].starting {
+			return true
+		}
+	}
+	return false
+}
+
+// replace says why a running container must give way to a new attempt, and how
+// long it may take about it.
+func (s *situation) replace(f *fact) (why string, grace time.Duration) {
+	grace = gracePeriod(s.pod)
+	switch {
+	case f.unhealthy != "":
+		if f.grace != nil {
+			grace = max(*f.grace, minGrace)
+		}
+		return fmt.Sprintf("Container %s failed %s, will be restarted", f.spec.Name, f.unhealthy), grace
+	case f.kind != ephemeral && f.newest.Image != f.spec.Image:
+		return fmt.Sprintf("Container %s definition changed, will be restarted", f.spec.Name), grace
+	}
+	return "", 0
+}
+
+// stopAll stops what runs: first all but the sidecars, at once; then the sidecars,
+// last to first. All share one deadline, so that a stop under way with a later
+// one is made anew.
+func (s *situation) stopAll(in *intent, by time.Time) {
+	in.stop = nil
+	var left []*fact
+	for i := range s.facts {
+		if f := &s.facts[i]; f.running() && f.kind != sidecar {
+			left = append(left, f)
+		}
+	}
+	for i := len(s.facts) - 1; i >= 0 && len(left) == 0; i-- {
+		if f := &s.facts[i]; f.running() {
+			left = append(left, f)
+		}
+	}
+	if by.Before(s.now.Add(minGrace)) {
+		by = s.now.Add(minGrace)
+	}
+	for _, f := range left {
+		if f.starting || f.stopping && !f.stopBy.After(by) {
+			continue
+		}
+		in.stop = append(in.stop, stop{fact: f, by: by, reason: "Stopping container " + f.spec.Name})
+	}
+}
+
+// quiet reports whether nothing of the pod runs or is about to.
+func (s *situation) quiet() bool {
+	for i := range s.facts {
+		if f := &s.facts[i]; f.running() || f.starting || f.stopping {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,24 @@
+// Package pods runs the pods that are bound to a node.
+//
+// It watches the API for them, drives a runtime.Runtime until what runs is what
+// the pods say, and writes back how they are. Each pod has a worker: one loop
+// that owns all that is known of the pod, looks at it whenever something has
+// changed or a time has come, decides, and starts tasks for whatever takes time
+// (starting a container, stopping one, writing a status). Deciding is pure: decide
+// in decide.go says what to do next, statusOf in status.go what to report; neither
+// knows a clock, the runtime or the API.
+//
+// What is true of a pod is kept in three places, so that an agent that restarts
+// takes up where it was, also without a server: the runtime keeps containers that
+// have ended, a checkpoint on disk keeps the pod as last seen with the status last
+// computed, and the API has the status last written. Until the API has been
+// listed once the checkpoints say what should run, and nothing is stopped merely
+// because it is not known.
+//
+// Words: a container is tried again and again, each run of it is an attempt, and
+// an attempt that could not be started is an attempt too. A pod is killed when
+// its containers are being stopped for good, settled when nothing is left to do.
+//
+// It does not know nodes: what a pod is admitted against, and the addresses it is
+// reported with, come from Config. It evicts nothing.
+package pods

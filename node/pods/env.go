@@ -1,0 +1,191 @@
+// This file makes the environment and the command line of a container.
+
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/hawser-project/hawser/node/downward"
+	"github.com/hawser-project/hawser/node/volumes"
+)
+
+// environment resolves the variables of a container. Later definitions replace
+// earlier ones; $(VAR) in a value refers to those defined before it.
+func environment(ctx context.Context, objects volumes.Objects, pod *corev1.Pod, c *corev1.Container, facts downward.Facts) (map[string]string, error) {
+	env := map[string]string{}
+	for _, from := range c.EnvFrom {
+		if err := envFrom(ctx, objects, pod.Namespace, from, env); err != nil {
+			return nil, err
+		}
+	}
+	for i := range c.Env {
+		e := &c.Env[i]
+		if e.ValueFrom == nil {
+			env[e.Name] = expand(e.Value, env)
+			continue
+		}
+		value, ok, err := valueFrom(ctx, objects, pod, c, e.ValueFrom, facts)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			env[e.Name] = value
+		}
+	}
+	return env, nil
+}
+
+func envFrom(ctx context.Context, objects volumes.Objects, namespace string, from corev1.EnvFromSource, env map[string]string) error {
+	var (
+		data map[string]string
+		err  error
+		opt  *bool
+	)
+	switch {
+	case from.ConfigMapRef != nil:
+		opt = from.ConfigMapRef.Optional
+		var cm *corev1.ConfigMap
+		if cm, err = objects.ConfigMap(ctx, namespace, from.ConfigMapRef.Name); err == nil {
+			data = cm.Data
+		}
+	case from.SecretRef != nil:
+		opt = from.SecretRef.Optional
+		var s *corev1.Secret
+		if s, err = objects.Secret(ctx, namespace, from.SecretRef.Name); err == nil {
+			data = text(s.Data)
+		}
+	default:
+		return errors.New("envFrom names neither a configMap nor a secret")
+	}
+	if apierrors.IsNotFound(err) && isTrue(opt) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for k, v := range data {
+		// A key that cannot name a variable is left out, as in Kubernetes.
+		if name := from.Prefix + k; len(validation.IsRelaxedEnvVarName(name)) == 0 {
+			env[name] = v
+		}
+	}
+	return nil
+}
+
+func text(data map[string][]byte) map[string]string {
+	m := make(map[string]string, len(data))
+	for k, v := range data {
+		m[k] = string(v)
+	}
+	return m
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }
+
+// valueFrom resolves one reference. ok is false when an optional one leads
+// nowhere.
+func valueFrom(ctx context.Context, objects volumes.Objects, pod *corev1.Pod, c *corev1.Container,
+	src *corev1.EnvVarSource, facts downward.Facts,
+) (value string, ok bool, err error) {
+	switch {
+	case src.FieldRef != nil:
+		value, err = downward.Field(pod, facts, src.FieldRef.FieldPath)
+		return value, err == nil, err
+	case src.ResourceFieldRef != nil:
+		value, err = downward.Resource(pod, facts, c.Name, src.ResourceFieldRef)
+		return value, err == nil, err
+	case src.ConfigMapKeyRef != nil:
+		ref := src.ConfigMapKeyRef
+		cm, err := objects.ConfigMap(ctx, pod.Namespace, ref.Name)
+		if err != nil {
+			return "", false, unlessOptional(err, ref.Optional)
+		}
+		if value, ok = cm.Data[ref.Key]; !ok && !isTrue(ref.Optional) {
+			return "", false, fmt.Errorf("couldn't find key %s in ConfigMap %s/%s", ref.Key, pod.Namespace, ref.Name)
+		}
+		return value, ok, nil
+	case src.SecretKeyRef != nil:
+		ref := src.SecretKeyRef
+		s, err := objects.Secret(ctx, pod.Namespace, ref.Name)
+		if err != nil {
+			return "", false, unlessOptional(err, ref.Optional)
+		}
+		data, ok := s.Data[ref.Key]
+		if !ok && !isTrue(ref.Optional) {
+			return "", false, fmt.Errorf("couldn't find key %s in Secret %s/%s", ref.Key, pod.Namespace, ref.Name)
+		}
+		return string(data), ok, nil
+	}
+	return "", false, errors.New("valueFrom names no source this node supports: use fieldRef, resourceFieldRef, configMapKeyRef or secretKeyRef")
+}
+
+func unlessOptional(err error, optional *bool) error {
+	if apierrors.IsNotFound(err) && isTrue(optional) {
+		return nil
+	}
+	return err
+}
+
+// flat lists an environment as KEY=VALUE, sorted.
+func flat(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, k+"="+env[k])
+	}
+	return list
+}
+
+// expand replaces $(NAME) by the value of the variable, where there is one, and $$
+// by $. Everything else stays as it is, $(NAME) of an unknown variable too.
+func expand(s string, env map[string]string) string {
+	var b strings.Builder
+	for {
+		i := strings.IndexByte(s, '$')
+		if i < 0 || i+1 == len(s) {
+			b.WriteString(s)
+			return b.String()
+		}
+		b.WriteString(s[:i])
+		s = s[i:]
+		end := strings.IndexByte(s, ')')
+		switch {
+		case s[1] == '$':
+			b.WriteByte('$')
+			s = s[2:]
+		case s[1] != '(' || end < 0:
+			b.WriteByte('$')
+			s = s[1:]
+		default:
+			value, ok := env[s[2:end]]
+			if !ok {
+				value = s[:end+1]
+			}
+			b.WriteString(value)
+			s = s[end+1:]
+		}
+	}
+}
+
+// commandLine returns what to execute. Images are not unpacked here, so there is
+// no entry point to fall back to when the container has no command.
+func commandLine(c *corev1.Container, env map[string]string) ([]string, error) {
+	if len(c.Command) == 0 {
+		return nil, fmt.Errorf("container %q has no command: this node runs commands of its own machine and takes none from image %q, so set command", c.Name, c.Image)
+	}
+	argv := make([]string, 0, len(c.Command)+len(c.Args))
+	for _, list := range [][]string{c.Command, c.Args} {
+		for _, s := range list {
+			argv = append(argv, expand(s, env))
+		}
+	}
+	return argv, nil
+}

@@ -1,0 +1,203 @@
+// This file runs lifecycle hooks and probes of a container.
+
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/node/probes"
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// target is what probes and hooks talk to.
+func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.Target {
+	t := probes.Target{
+		Ports: spec.Ports,
+		Exec: func(ctx context.Context, argv []string, out *probes.Output) (int, error) {
+			both := &locked{to: out}
+			return w.r.cfg.Runtime.Exec(ctx, id, argv, runtime.Stdio{Out: both, Err: both})
+		},
+		Dial: func(ctx context.Context, port uint16) (net.Conn, error) {
+			return w.r.cfg.Runtime.DialPod(ctx, w.id, port)
+		},
+	}
+	if len(ips) > 0 {
+		t.Host = ips[0]
+		t.Dial = func(ctx context.Context, port uint16) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(ips[0], strconv.Itoa(int(port))))
+		}
+	} else if host := w.r.cfg.HostIPs(); len(host) > 0 {
+		t.Host = host[0]
+	}
+	return t
+}
+
+// locked lets standard output and standard error share one writer.
+type locked struct {
+	mu sync.Mutex
+	to *probes.Output
+}
+
+// Write implements io.Writer.
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(p)
+}
+
+// hook runs a lifecycle hook to its end or until ctx is done.
+func (w *worker) hook(ctx context.Context, ips []string, spec *corev1.Container, id string, h *corev1.LifecycleHandler) error {
+	t := w.target(spec, id, ips)
+	switch {
+	case h.Exec != nil:
+		var out probes.Output
+		exit, err := t.Exec(ctx, h.Exec.Command, &out)
+		switch {
+		case err != nil:
+			return fmt.Errorf("Exec lifecycle hook (%v) for Container %q failed - error: %w", h.Exec.Command, spec.Name, err) //nolint:revive,staticcheck // shown to users as Kubernetes does
+		case exit != 0:
+			return fmt.Errorf("Exec lifecycle hook (%v) for Container %q failed - error: command exited with %d, message: %q", h.Exec.Command, spec.Name, exit, out.String()) //nolint:revive,staticcheck // as above
+		}
+		return nil
+	case h.HTTPGet != nil:
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		status, _, err := probes.Get(ctx, h.HTTPGet, t)
+		switch {
+		case err != nil:
+			return fmt.Errorf("HTTP lifecycle hook (%s) for Container %q failed - error: %w", h.HTTPGet.Path, spec.Name, err) //nolint:revive,staticcheck // as above
+		case status < 200 || status >= 400:
+			return fmt.Errorf("HTTP lifecycle hook (%s) for Container %q failed - status %d", h.HTTPGet.Path, spec.Name, status) //nolint:revive,staticcheck // as above
+		}
+		return nil
+	case h.Sleep != nil:
+		timer := time.NewTimer(time.Duration(h.Sleep.Seconds) * time.Second)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errors.New("lifecycle hook has no action that this node supports")
+}
+
+// probe begins to probe a running attempt.
+func (w *worker) probe(spec *corev1.Container, c *container, a *runtime.ContainerStatus) {
+	if spec.StartupProbe == nil && spec.LivenessProbe == nil && spec.ReadinessProbe == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	c.probeCancel = cancel
+	p := prober{
+		w: w, spec: spec, c: c, id: a.ID, since: a.StartedAt,
+		target: w.target(spec, a.ID, w.sandbox.ips),
+	}
+	started := c.started
+	var ready *bool // not known
+	if c.ready {
+		ready = ptr.To(true)
+	}
+	w.tasks.Go(func() { p.run(ctx, started, ready) })
+}
+
+// A prober runs the probes of one attempt.
+type prober struct {
+	w      *worker
+	spec   *corev1.Container
+	c      *container
+	id     string
+	since  time.Time
+	target probes.Target
+}
+
+// run probes until ctx is done: first whether the container has started, then how
+// it is.
+func (p prober) run(ctx context.Context, started bool, ready *bool) {
+	if !started {
+		if !p.startup(ctx) {
+			return
+		}
+	}
+	var wg sync.WaitGroup
+	if probe := p.spec.LivenessProbe; probe != nil {
+		wg.Go(func() {
+			probes.Run(ctx, probe, p.target, p.since, nil, func(r probes.Report) bool {
+				p.failed("Liveness", r)
+				if r.Changed && !r.OK {
+					p.tell(ctx, func() { p.give("liveness probe", probe) })
+				}
+				return !r.Changed || r.OK
+			})
+		})
+	}
+	if probe := p.spec.ReadinessProbe; probe != nil {
+		wg.Go(func() {
+			probes.Run(ctx, probe, p.target, p.since, ready, func(r probes.Report) bool {
+				p.failed("Readiness", r)
+				if r.Changed {
+					p.tell(ctx, func() { p.c.ready = r.OK })
+				}
+				return true
+			})
+		})
+	}
+	wg.Wait()
+}
+
+// startup reports whether the startup probe has succeeded.
+func (p prober) startup(ctx context.Context) bool {
+	ok := false
+	probe := p.spec.StartupProbe
+	probes.Run(ctx, probe, p.target, p.since, nil, func(r probes.Report) bool {
+		p.failed("Startup", r)
+		if !r.Changed {
+			return true
+		}
+		ok = r.OK
+		if ok {
+			p.tell(ctx, func() { p.c.started = true })
+		} else {
+			p.tell(ctx, func() { p.give("startup probe", probe) })
+		}
+		return false
+	})
+	return ok
+}
+
+// tell has the loop take a result, unless the attempt is not of interest any more.
+func (p prober) tell(ctx context.Context, f func()) {
+	p.w.post(func() {
+		if p.c.id == p.id && ctx.Err() == nil {
+			f()
+		}
+	})
+}
+
+// give marks the attempt as one to be replaced.
+func (p prober) give(what string, probe *corev1.Probe) {
+	p.c.unhealthy = what
+	if s := probe.TerminationGracePeriodSeconds; s != nil {
+		grace := time.Duration(*s) * time.Second
+		p.c.grace = &grace
+	}
+}
+
+// failed tells of a failed attempt.
+func (p prober) failed(kind string, r probes.Report) {
+	if !r.Failed {
+		return
+	}
+	p.w.r.cfg.Metrics.probes.WithLabelValues(kind).Inc()
+	p.w.event(p.spec, corev1.EventTypeWarning, "Unhealthy", kind+" probe failed: "+r.Output)
+}

@@ -1,0 +1,151 @@
+// This file reads the ConfigMaps, Secrets and tokens that pods refer to.
+
+package pods
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// objectKey names an object that pods refer to. Tokens have the pod's uid and the
+// audience in it.
+type objectKey struct {
+	kind      string
+	namespace string
+	name      string
+	more      string
+}
+
+// objects is a cache in front of the API. What was read is used for ttl without
+// asking again, and for as long as the pod lives when the API cannot be reached,
+// so that containers restart without a server. An answer that the object does not
+// exist, or may not be read, is never hidden by the cache. It is bounded by being
+// told of each pod that ends: what no pod has asked for since is dropped.
+type objects struct {
+	api typedcorev1.CoreV1Interface
+	ttl time.Duration
+
+	mu    sync.Mutex
+	cache map[objectKey]*object
+}
+
+type object struct {
+	value any
+	read  time.Time
+	until time.Time // when it is to be read anew
+	used  time.Time
+}
+
+func newObjects(api typedcorev1.CoreV1Interface, ttl time.Duration) *objects {
+	return &objects{api: api, ttl: ttl, cache: map[objectKey]*object{}}
+}
+
+// ConfigMap implements volumes.Objects.
+func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	v, err := o.load(ctx, objectKey{kind: "configmap", namespace: namespace, name: name}, func(ctx context.Context) (any, time.Time, error) {
+		cm, err := o.api.ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+		return cm, time.Now().Add(o.ttl), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.(*corev1.ConfigMap), nil //nolint:forcetypeassert // stored above
+}
+
+// Secret implements volumes.Objects.
+func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	v, err := o.load(ctx, objectKey{kind: "secret", namespace: namespace, name: name}, func(ctx context.Context) (any, time.Time, error) {
+		s, err := o.api.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		return s, time.Now().Add(o.ttl), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.(*corev1.Secret), nil //nolint:forcetypeassert // stored above
+}
+
+// Token implements volumes.Objects. A token is asked for anew when four fifths of
+// its life are over, or after a day.
+func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
+	account := pod.Spec.ServiceAccountName
+	if account == "" {
+		account = "default"
+	}
+	seconds := int64(3600)
+	if p.ExpirationSeconds != nil {
+		seconds = *p.ExpirationSeconds
+	}
+	key := objectKey{kind: "token", namespace: pod.Namespace, name: account, more: fmt.Sprintf("%s/%s/%d", pod.UID, p.Audience, seconds)}
+	v, err := o.load(ctx, key, func(ctx context.Context) (any, time.Time, error) {
+		req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
+			ExpirationSeconds: &seconds,
+			BoundObjectRef:    &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		}}
+		if p.Audience != "" {
+			req.Spec.Audiences = []string{p.Audience}
+		}
+		now := time.Now()
+		out, err := o.api.ServiceAccounts(pod.Namespace).CreateToken(ctx, account, req, metav1.CreateOptions{})
+		if err != nil {
+			return nil, now, err
+		}
+		life := min(out.Status.ExpirationTimestamp.Sub(now)*4/5, 24*time.Hour)
+		return out.Status.Token, now.Add(life), nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return v.(string), nil //nolint:forcetypeassert // stored above
+}
+
+func (o *objects) load(ctx context.Context, key objectKey, read func(context.Context) (any, time.Time, error)) (any, error) {
+	now := time.Now()
+	o.mu.Lock()
+	have := o.cache[key]
+	if have != nil {
+		have.used = now
+		if now.Before(have.until) {
+			defer o.mu.Unlock()
+			return have.value, nil
+		}
+	}
+	o.mu.Unlock()
+
+	value, until, err := read(ctx)
+	switch {
+	case err == nil:
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.cache[key] = &object{value: value, read: now, until: until, used: now}
+		return value, nil
+	case apierrors.IsNotFound(err) && key.kind != "token":
+		// In the singular, as kubectl describe has always shown it.
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: key.kind}, key.name)
+	case have != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
+		return have.value, nil // no answer from the server
+	}
+	return nil, fmt.Errorf("read %s %s/%s: %w", key.kind, key.namespace, key.name, err)
+}
+
+// forget drops what a pod that has ended was alone to use: its tokens, and all
+// that nobody has asked for in a while.
+func (o *objects) forget(uid types.UID, idle time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key, obj := range o.cache {
+		if time.Since(obj.used) > idle || key.kind == "token" && strings.HasPrefix(key.more, string(uid)+"/") {
+			delete(o.cache, key)
+		}
+	}
+}

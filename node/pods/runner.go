@@ -1,0 +1,335 @@
+// This file is the Runner: it has the workers and tells them what is wanted.
+
+package pods
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/volumes"
+)
+
+// Events is where a Runner tells what happened. *events.Recorder is one.
+type Events interface {
+	Event(ref corev1.ObjectReference, eventType, reason, message string)
+}
+
+// Config of a Runner. Zero durations mean the defaults named.
+type Config struct {
+	NodeName string                      // required
+	API      typedcorev1.CoreV1Interface // required
+	Runtime  runtime.Runtime             // required
+	Events   Events                      // required
+	// Dir is the data directory. Pods are kept in DIR/pods/UID, logs in
+	// DIR/logs/NAMESPACE_NAME_UID. Required.
+	Dir string
+
+	// Node returns the node as the API last had it, or nil while that is not known;
+	// pods that have not been admitted then wait. A nil func admits without a node.
+	// Runner.Wake tells that it may return something else now.
+	Node func() *corev1.Node
+	// HostIPs returns the addresses of the node, primary first. Nil means none.
+	HostIPs func() []string
+	// MaxPods is how many pods run at the same time where the node's allocatable
+	// does not say; zero means 110.
+	MaxPods int
+
+	CrashDelay    time.Duration // wait before the second restart, doubled each time: 10 s
+	MaxCrashDelay time.Duration // its bound: 5 min
+	CrashReset    time.Duration // having run that long makes a container well again: 10 min
+	RetryDelay    time.Duration // bound of retries of volumes, sandboxes, configuration: 10 s
+	WriteRetry    time.Duration // bound of retries of writes to the API: 30 s
+	VolumeRefresh time.Duration // how often content from the API is brought up to date: 60 s
+	ObjectTTL     time.Duration // how long a ConfigMap or Secret read is good for: 30 s
+	Housekeeping  time.Duration // how often leftovers are looked for: 2 min
+
+	Metrics *Metrics     // nil means none
+	Log     *slog.Logger // nil discards
+}
+
+// A Runner runs the pods of one node.
+type Runner struct {
+	cfg     Config
+	log     *slog.Logger
+	places  places
+	objects *objects
+	volumes *volumes.Set
+	lister  lister
+	writes  chan struct{} // tokens of writes to the API under way
+	source  *source
+	wake    chan struct{}
+
+	mu      sync.Mutex
+	workers map[types.UID]*worker
+	// ended has the pods whose worker has ended while the API still listed them, so
+	// that they are not taken for new ones.
+	ended map[types.UID]bool
+
+	// Owned by Run.
+	runtimeName string
+	known       map[types.UID]checkpoint    // read at the start, until the worker is made
+	traces      map[types.UID]runtime.PodID // what the runtime holds, as last listed
+}
+
+// maxWrites bounds the writes to the API at the same time.
+const maxWrites = 8
+
+// New checks cfg and makes a Runner. It starts nothing.
+func New(cfg Config) (*Runner, error) {
+	switch {
+	case cfg.NodeName == "":
+		return nil, errors.New("pods: Config.NodeName is required")
+	case cfg.API == nil || cfg.Runtime == nil || cfg.Events == nil:
+		return nil, errors.New("pods: Config.API, Runtime and Events are required")
+	case cfg.Dir == "":
+		return nil, errors.New("pods: Config.Dir is required")
+	}
+	cfg.MaxPods = cmp.Or(cfg.MaxPods, 110)
+	cfg.CrashDelay = cmp.Or(cfg.CrashDelay, 10*time.Second)
+	cfg.MaxCrashDelay = cmp.Or(cfg.MaxCrashDelay, 5*time.Minute)
+	cfg.CrashReset = cmp.Or(cfg.CrashReset, 10*time.Minute)
+	cfg.RetryDelay = cmp.Or(cfg.RetryDelay, 10*time.Second)
+	cfg.WriteRetry = cmp.Or(cfg.WriteRetry, 30*time.Second)
+	cfg.VolumeRefresh = cmp.Or(cfg.VolumeRefresh, time.Minute)
+	cfg.ObjectTTL = cmp.Or(cfg.ObjectTTL, 30*time.Second)
+	cfg.Housekeeping = cmp.Or(cfg.Housekeeping, 2*time.Minute)
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(nil)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.HostIPs == nil {
+		cfg.HostIPs = func() []string { return nil }
+	}
+	r := &Runner{
+		cfg:     cfg,
+		log:     cfg.Log,
+		places:  places{dir: cfg.Dir},
+		objects: newObjects(cfg.API, cfg.ObjectTTL),
+		lister:  lister{list: cfg.Runtime.Containers},
+		writes:  make(chan struct{}, maxWrites),
+		wake:    make(chan struct{}, 1),
+		workers: map[types.UID]*worker{},
+		ended:   map[types.UID]bool{},
+		known:   map[types.UID]checkpoint{},
+		traces:  map[types.UID]runtime.PodID{},
+	}
+	r.volumes = volumes.New(r.places.pods(), r.objects)
+	r.source = newSource(cfg, r.Wake)
+	return r, nil
+}
+
+// Wake makes the Runner look again at what it is to run.
+func (r *Runner) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run runs pods until ctx is done and returns nil then, leaving containers as they
+// are. An error means that it could not begin, or that the runtime's Watch failed.
+func (r *Runner) Run(ctx context.Context) error {
+	info, err := r.cfg.Runtime.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("ask runtime what it is: %w", err)
+	}
+	r.runtimeName = info.Name
+	if err := r.recall(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var (
+		wg       sync.WaitGroup
+		workers  sync.WaitGroup
+		watchErr = make(chan error, 1)
+		changes  = make(chan runtime.PodID)
+	)
+	defer workers.Wait()
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { watchErr <- r.cfg.Runtime.Watch(ctx, changes) })
+	wg.Go(func() { r.source.run(ctx) })
+	housekeeping := time.NewTicker(r.cfg.Housekeeping)
+	defer housekeeping.Stop()
+	swept := false
+	r.Wake()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-watchErr:
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("watch the runtime: %w", cmp.Or(err, errors.New("it stopped watching")))
+		case id := <-changes:
+			r.nudge(id.UID)
+			continue
+		case <-housekeeping.C:
+			swept = false
+		case <-r.wake:
+		}
+		synced := r.sync(ctx, &workers)
+		if synced && !swept {
+			swept = true
+			r.sweep(ctx, &workers)
+		}
+	}
+}
+
+// recall reads what an earlier run has left: checkpoints and containers.
+func (r *Runner) recall(ctx context.Context) error {
+	list, err := r.places.loadCheckpoints()
+	if err != nil {
+		r.log.Warn("some pods were forgotten; they are taken up again once the server lists them", "err", err)
+	}
+	for _, c := range list {
+		r.known[c.Pod.UID] = c
+	}
+	if err := r.trace(ctx); err != nil {
+		return fmt.Errorf("list what the runtime runs: %w", err)
+	}
+	return nil
+}
+
+// trace lists the pods the runtime holds anything of.
+func (r *Runner) trace(ctx context.Context) error {
+	ids, err := r.cfg.Runtime.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	containers, err := r.lister.get(ctx)
+	if err != nil {
+		return err
+	}
+	r.traces = map[types.UID]runtime.PodID{}
+	for _, id := range ids {
+		r.traces[id.UID] = id
+	}
+	for uid, list := range containers {
+		r.traces[uid] = list[0].Pod
+	}
+	return nil
+}
+
+func (r *Runner) nudge(uid types.UID) {
+	r.mu.Lock()
+	w := r.workers[uid]
+	r.mu.Unlock()
+	if w != nil {
+		w.nudge()
+	}
+}
+
+// sync makes workers for pods that have none and tells the others what changed.
+// It reports whether the API has been listed.
+func (r *Runner) sync(ctx context.Context, wg *sync.WaitGroup) bool {
+	pods, synced := r.source.snapshot()
+	if !synced {
+		for uid, c := range r.known {
+			if pods[uid] == nil {
+				pods[uid] = c.Pod
+			}
+		}
+	}
+	order := make([]*corev1.Pod, 0, len(pods))
+	for _, p := range pods {
+		order = append(order, p)
+	}
+	slices.SortFunc(order, func(a, b *corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid := range r.ended {
+		if pods[uid] == nil {
+			delete(r.ended, uid)
+		}
+	}
+	for _, p := range order {
+		if w := r.workers[p.UID]; w != nil {
+			w.want(p)
+		} else if !r.ended[p.UID] {
+			r.takeUpLocked(ctx, wg, p)
+		}
+	}
+	if synced {
+		for uid, w := range r.workers {
+			if pods[uid] == nil {
+				w.wantGone()
+			}
+		}
+		for uid, c := range r.known {
+			if pods[uid] == nil && r.workers[uid] == nil {
+				r.startLocked(ctx, wg, newWorker(r, c.Pod, workerOptions{last: &c.Pod.Status, admitted: true, gone: true}))
+			}
+			delete(r.known, uid)
+		}
+	}
+	r.cfg.Metrics.workers.Set(float64(len(r.workers)))
+	return synced
+}
+
+// takeUpLocked makes a worker for a pod that has none, unless there is nothing to
+// do for it, or it is not known yet whether it fits.
+func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod) {
+	c, remembered := r.known[p.UID]
+	_, traced := r.traces[p.UID]
+	o := workerOptions{admitted: remembered && c.Admitted || traced}
+	if remembered {
+		o.last = &c.Pod.Status
+	}
+	ended := terminal(p.Status.Phase) || remembered && terminal(c.Pod.Status.Phase)
+	switch {
+	case ended && p.DeletionTimestamp == nil && !remembered && !traced:
+		return
+	case !ended && !o.admitted && p.DeletionTimestamp == nil:
+		var node *corev1.Node
+		if r.cfg.Node != nil {
+			if node = r.cfg.Node(); node == nil {
+				return
+			}
+		}
+		o.refused = admit(p, node, r.activeLocked(), r.cfg.MaxPods)
+		o.admitted = o.refused == nil
+	}
+	delete(r.known, p.UID)
+	r.startLocked(ctx, wg, newWorker(r, p, o))
+}
+
+// activeLocked lists the pods that take room on the node.
+func (r *Runner) activeLocked() []*corev1.Pod {
+	var list []*corev1.Pod
+	for _, w := range r.workers {
+		if p, active := w.claim(); active {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+func (r *Runner) startLocked(ctx context.Context, wg *sync.WaitGroup, w *worker) {
+	uid := w.id.UID
+	r.workers[uid] = w
+	wg.Go(func() {
+		settled := w.run(ctx)
+		r.mu.Lock()
+		delete(r.workers, uid)
+		r.ended[uid] = settled
+		r.mu.Unlock()
+		r.Wake()
+	})
+}

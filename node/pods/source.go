@@ -1,0 +1,180 @@
+// This file says what should run and what does: the pods of the API and the
+// containers of the runtime.
+
+package pods
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// A source keeps the pods that the API binds to the node, by uid.
+type source struct {
+	cfg     Config
+	changed func()
+
+	mu     sync.Mutex
+	pods   map[types.UID]*corev1.Pod
+	synced bool
+}
+
+func newSource(cfg Config, changed func()) *source {
+	return &source{cfg: cfg, changed: changed, pods: map[types.UID]*corev1.Pod{}}
+}
+
+// run watches until ctx is done. Failures are retried with the reflector's
+// back-off.
+func (s *source) run(ctx context.Context) {
+	selector := fields.OneTermEqualSelector("spec.nodeName", s.cfg.NodeName).String()
+	api := s.cfg.API.Pods(metav1.NamespaceAll)
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
+			o.FieldSelector = selector
+			return api.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector
+			return api.Watch(ctx, o)
+		},
+	}
+	r := cache.NewReflectorWithOptions(lw, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods"})
+	r.RunWithContext(ctx)
+}
+
+// snapshot returns the pods, and whether they are all there are.
+func (s *source) snapshot() (map[types.UID]*corev1.Pod, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.pods), s.synced
+}
+
+// Add implements cache.ReflectorStore.
+func (s *source) Add(obj any) error { return s.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (s *source) Update(obj any) error {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return fmt.Errorf("watch pods: got %T", obj)
+	}
+	s.mu.Lock()
+	if p.Spec.NodeName == s.cfg.NodeName {
+		s.pods[p.UID] = p
+	}
+	s.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *source) Delete(obj any) error {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return fmt.Errorf("watch pods: got %T", obj)
+	}
+	s.mu.Lock()
+	delete(s.pods, p.UID)
+	s.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *source) Replace(list []any, _ string) error {
+	pods := make(map[types.UID]*corev1.Pod, len(list))
+	for _, obj := range list {
+		p, ok := obj.(*corev1.Pod)
+		if !ok {
+			return fmt.Errorf("list pods: got %T", obj)
+		}
+		if p.Spec.NodeName == s.cfg.NodeName {
+			pods[p.UID] = p
+		}
+	}
+	s.mu.Lock()
+	s.pods, s.synced = pods, true
+	s.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Resync implements cache.ReflectorStore. There is nothing to do.
+func (s *source) Resync() error { return nil }
+
+// A lister lists the runtime's containers for any number of callers at once: each
+// gets a listing begun after it asked, and no more than one is under way.
+type lister struct {
+	list func(context.Context) ([]runtime.ContainerStatus, error)
+
+	mu      sync.Mutex
+	current *listing // under way
+	next    *listing // to begin when current has ended
+}
+
+type listing struct {
+	done   chan struct{} // closed after result and err are set
+	result map[types.UID][]runtime.ContainerStatus
+	err    error
+}
+
+// listTimeout bounds one listing.
+const listTimeout = 30 * time.Second
+
+// get returns the containers of each pod, newest attempts first. The result is
+// shared: callers do not change it.
+func (l *lister) get(ctx context.Context) (map[types.UID][]runtime.ContainerStatus, error) {
+	l.mu.Lock()
+	mine, lead := l.next, false
+	if mine == nil {
+		mine, lead = &listing{done: make(chan struct{})}, true
+		l.next = mine
+	}
+	before := l.current
+	l.mu.Unlock()
+	if lead {
+		// The one who asked first does the work for those who ask meanwhile, also
+		// when it has lost interest itself.
+		if before != nil {
+			<-before.done
+		}
+		l.do(context.WithoutCancel(ctx), mine)
+	}
+	select {
+	case <-mine.done:
+		return mine.result, mine.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *lister) do(ctx context.Context, mine *listing) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	l.mu.Lock()
+	l.current, l.next = mine, nil
+	l.mu.Unlock()
+	all, err := l.list(ctx)
+	mine.err = err
+	mine.result = map[types.UID][]runtime.ContainerStatus{}
+	for _, c := range all {
+		mine.result[c.Pod.UID] = append(mine.result[c.Pod.UID], c)
+	}
+	for _, list := range mine.result {
+		slices.SortFunc(list, func(a, b runtime.ContainerStatus) int { return b.Attempt - a.Attempt })
+	}
+	close(mine.done)
+}

@@ -1,0 +1,463 @@
+// This file is the worker of one pod: the loop that looks, decides and acts.
+
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// A worker takes care of one pod. Whatever takes time is a task in a goroutine of
+// its own; what a task has found out is posted to the loop, which alone touches the
+// fields it owns.
+type worker struct {
+	r   *Runner
+	id  runtime.PodID
+	log *slog.Logger
+	ref corev1.ObjectReference
+	// isInit has the names of the init containers.
+	isInit map[string]bool
+
+	wake  chan struct{}
+	tasks sync.WaitGroup
+
+	mu        sync.Mutex
+	wanted    *corev1.Pod // as last seen in the API
+	wantsGone bool        // no longer in the API
+	posted    []func()
+	published *corev1.Pod
+	claims    bool // takes room on the node
+
+	// Owned by the loop from here on.
+
+	ctx      context.Context //nolint:containedctx // of run, for tasks
+	pod      *corev1.Pod     // never changed, only replaced
+	gone     bool
+	admitted bool
+	refused  *refusal
+	api      corev1.PodStatus // the status as the API has it
+	wroteAt  time.Time        // when api was last the answer to a write
+	status   corev1.PodStatus // as last computed
+	saved    *corev1.Pod      // as last written to disk
+	ended    bool             // the phase is final
+	kill     *kill
+
+	containers map[string]*container
+	facts      []fact
+	sandbox    preparation
+	apiWrite   attempt
+	removal    attempt
+	unlisted   time.Duration // back-off of listing
+	next       time.Time
+}
+
+// An attempt paces something that is tried until it succeeds.
+type attempt struct {
+	busy  bool
+	delay time.Duration
+	at    time.Time // not before
+}
+
+// failed doubles the delay up to limit.
+func (a *attempt) failed(now time.Time, limit time.Duration) {
+	a.delay = min(max(2*a.delay, 500*time.Millisecond), limit)
+	a.at = now.Add(a.delay)
+}
+
+func (a *attempt) succeeded() { a.delay, a.at = 0, time.Time{} }
+
+// A preparation is how far volumes and sandbox are.
+type preparation struct {
+	attempt
+	done      bool
+	ips       []string
+	refreshAt time.Time
+}
+
+type workerOptions struct {
+	last     *corev1.PodStatus // as last computed by an earlier run; nil for none
+	admitted bool
+	refused  *refusal
+	gone     bool
+}
+
+func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
+	id := idOf(pod)
+	w := &worker{
+		r: r, id: id,
+		log: r.log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID)),
+		ref: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name,
+			UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		wake:     make(chan struct{}, 1),
+		wanted:   pod,
+		admitted: o.admitted, refused: o.refused,
+		wantsGone:  o.gone,
+		containers: map[string]*container{},
+		published:  pod,
+		claims:     o.refused == nil,
+	}
+	w.isInit = map[string]bool{}
+	for i := range pod.Spec.InitContainers {
+		w.isInit[pod.Spec.InitContainers[i].Name] = true
+	}
+	w.pod, w.api = pod, pod.Status
+	w.status = *pod.Status.DeepCopy()
+	if o.last != nil {
+		w.status = *o.last.DeepCopy()
+	}
+	w.recover()
+	return w
+}
+
+// recover takes from the status last computed what the runtime may have lost: the
+// end of attempts, and that the pod has ended.
+func (w *worker) recover() {
+	if terminal(w.status.Phase) || terminal(w.api.Phase) {
+		w.ended = true
+		if !terminal(w.status.Phase) {
+			w.status = *w.api.DeepCopy()
+		}
+	}
+	for _, list := range [][]corev1.ContainerStatus{w.status.InitContainerStatuses, w.status.ContainerStatuses, w.status.EphemeralContainerStatuses} {
+		for i := range list {
+			cs := &list[i]
+			c := w.container(cs.Name)
+			c.before = cs
+			c.lost = lostAttempt(w.id, cs)
+		}
+	}
+}
+
+// lostAttempt is the newest attempt that a status tells of, ended if need be
+// because nothing is known of its end.
+func lostAttempt(id runtime.PodID, cs *corev1.ContainerStatus) *runtime.ContainerStatus {
+	a := &runtime.ContainerStatus{
+		Pod: id, Name: cs.Name, Attempt: int(cs.RestartCount), Image: cs.Image, State: runtime.Exited,
+	}
+	t := cs.State.Terminated
+	switch {
+	case t != nil:
+	case cs.State.Running != nil:
+		t = lostState("The container could not be located when the agent was restarted").Terminated
+		t.StartedAt = cs.State.Running.StartedAt
+	case cs.LastTerminationState.Terminated != nil:
+		t = cs.LastTerminationState.Terminated
+	default:
+		return nil
+	}
+	a.ExitCode, a.Signal, a.Reason, a.Message = int(t.ExitCode), int(t.Signal), t.Reason, t.Message
+	a.StartedAt, a.EndedAt = t.StartedAt.Time, t.FinishedAt.Time
+	if a.Reason == reasonCompleted || a.Reason == reasonError {
+		a.Reason = ""
+	}
+	if a.OOMKilled = a.Reason == reasonOOMKilled; a.OOMKilled {
+		a.Reason = ""
+	}
+	return a
+}
+
+// want tells the worker the pod as the API has it now.
+func (w *worker) want(p *corev1.Pod) {
+	w.mu.Lock()
+	same := w.wanted == p
+	w.wanted = p
+	w.mu.Unlock()
+	if !same {
+		w.nudge()
+	}
+}
+
+// wantGone tells it that the API has the pod no longer.
+func (w *worker) wantGone() {
+	w.mu.Lock()
+	same := w.wantsGone
+	w.wantsGone = true
+	w.mu.Unlock()
+	if !same {
+		w.nudge()
+	}
+}
+
+func (w *worker) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// post has f called by the loop.
+func (w *worker) post(f func()) {
+	w.mu.Lock()
+	w.posted = append(w.posted, f)
+	w.mu.Unlock()
+	w.nudge()
+}
+
+// task runs f beside the loop and has the loop call what it returns. There are
+// never more than a few: each is noted by the loop as under way.
+func (w *worker) task(f func() func()) {
+	w.tasks.Go(func() { w.post(f()) })
+}
+
+// current returns the pod with its current status.
+func (w *worker) current() *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.published
+}
+
+// claim returns the pod and whether it takes room on the node.
+func (w *worker) claim() (*corev1.Pod, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.published, w.claims && !terminal(w.published.Status.Phase)
+}
+
+// run takes care of the pod until nothing is left of it, or until ctx is done; it
+// reports whether it was the former.
+func (w *worker) run(ctx context.Context) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer w.tasks.Wait()
+	defer cancel()
+	w.ctx = ctx
+	if w.refused != nil {
+		w.kill = &kill{by: time.Now(), reason: w.refused.reason, message: w.refused.message, failed: true}
+		w.r.cfg.Events.Event(w.ref, corev1.EventTypeWarning, w.refused.reason, w.refused.message)
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-w.wake:
+		case <-timer.C:
+		}
+		w.next = time.Time{}
+		if w.step(time.Now()) {
+			return true
+		}
+		timer.Stop()
+		if !w.next.IsZero() {
+			timer.Reset(max(time.Until(w.next), 0))
+		}
+	}
+}
+
+// at has the loop look again at t or before.
+func (w *worker) at(t time.Time) {
+	if !t.IsZero() && (w.next.IsZero() || t.Before(w.next)) {
+		w.next = t
+	}
+}
+
+// step looks, decides and acts once. It reports whether nothing is left to do for
+// good.
+func (w *worker) step(now time.Time) bool {
+	w.receive()
+	listed, err := w.r.lister.get(w.ctx)
+	if err != nil {
+		if w.ctx.Err() == nil {
+			w.unlisted = min(max(2*w.unlisted, time.Second), w.r.cfg.RetryDelay)
+			w.log.Warn("cannot list containers, will try again", "err", err, "in", w.unlisted)
+			w.at(now.Add(w.unlisted))
+		}
+		return false
+	}
+	w.unlisted = 0
+	w.observe(now, listed[w.id.UID])
+	w.judge(now)
+	s := situation{pod: w.pod, now: now, facts: w.facts, kill: w.kill, prepared: w.sandbox.done}
+	in := decide(s)
+	w.at(in.next)
+	w.act(s, in)
+	// What act has begun is part of the status already.
+	w.observe(now, listed[w.id.UID])
+	s.facts = w.facts
+	w.report(s, in)
+	return w.finish(s)
+}
+
+// receive takes what was posted and wanted.
+func (w *worker) receive() {
+	w.mu.Lock()
+	posted, wanted := w.posted, w.wanted
+	w.posted = nil
+	w.gone = w.gone || w.wantsGone
+	w.mu.Unlock()
+	for _, f := range posted {
+		f()
+	}
+	if wanted != w.pod && !w.stale(wanted) {
+		if !apiequality.Semantic.DeepEqual(wanted.Labels, w.pod.Labels) || !apiequality.Semantic.DeepEqual(wanted.Annotations, w.pod.Annotations) {
+			w.sandbox.refreshAt = time.Time{} // downwardAPI volumes show them
+		}
+		w.pod, w.api = wanted, wanted.Status
+	}
+}
+
+// stale reports whether p is older than what a write has just answered, and so
+// merely late. Only for a while: a server restored from a backup counts anew.
+func (w *worker) stale(p *corev1.Pod) bool {
+	if time.Since(w.wroteAt) > time.Minute {
+		return false
+	}
+	theirs, err1 := strconv.ParseUint(p.ResourceVersion, 10, 64)
+	ours, err2 := strconv.ParseUint(w.pod.ResourceVersion, 10, 64)
+	return err1 == nil && err2 == nil && theirs < ours
+}
+
+// judge begins or hastens the end of the pod.
+func (w *worker) judge(now time.Time) {
+	if w.gone || w.pod.DeletionTimestamp != nil {
+		grace := gracePeriod(w.pod)
+		if g := w.pod.DeletionGracePeriodSeconds; g != nil {
+			grace = max(time.Duration(*g)*time.Second, minGrace)
+		}
+		w.end(now.Add(grace), &kill{})
+	}
+	if w.ended {
+		w.end(now.Add(gracePeriod(w.pod)), &kill{})
+		return
+	}
+	seconds := w.pod.Spec.ActiveDeadlineSeconds
+	if seconds == nil || w.status.StartTime == nil || w.kill != nil {
+		return
+	}
+	if at := w.status.StartTime.Add(time.Duration(*seconds) * time.Second); at.After(now) {
+		w.at(at)
+		return
+	}
+	message := "Pod was active on the node longer than the specified deadline"
+	w.r.cfg.Events.Event(w.ref, corev1.EventTypeNormal, "DeadlineExceeded", message)
+	w.end(now.Add(gracePeriod(w.pod)), &kill{reason: "DeadlineExceeded", message: message, failed: true})
+}
+
+// end begins to kill the pod, or brings the end forward.
+func (w *worker) end(by time.Time, k *kill) {
+	if w.kill == nil {
+		k.by = by
+		w.kill = k
+		for _, c := range w.containers {
+			c.abandon()
+		}
+		return
+	}
+	if by.Before(w.kill.by) {
+		w.kill.by = by
+	}
+}
+
+// report computes the status, keeps it on disk and writes it to the API.
+func (w *worker) report(s situation, in intent) {
+	if !w.ended {
+		w.status = statusOf(s, in, &w.status, w.surroundings())
+		w.ended = terminal(w.status.Phase)
+	}
+	pod := w.pod.DeepCopy()
+	pod.Status = *merged(&w.api, &w.status, metav1.NewTime(s.now).Rfc3339Copy())
+	w.mu.Lock()
+	w.published = pod
+	w.claims = w.refused == nil
+	w.mu.Unlock()
+	if w.gone {
+		return
+	}
+	w.save(pod)
+	if !apiequality.Semantic.DeepEqual(&w.api, &pod.Status) {
+		w.write(s.now, pod)
+	}
+}
+
+func (w *worker) surroundings() surroundings {
+	host := w.r.cfg.HostIPs()
+	a := surroundings{
+		runtimeName: w.r.runtimeName, hostIPs: host, podIPs: w.sandbox.ips,
+		prepared: w.sandbox.done, conditions: w.api.Conditions,
+	}
+	if len(a.podIPs) == 0 {
+		a.podIPs = host // the pod shares the node's addresses
+	}
+	return a
+}
+
+// save writes the checkpoint when it would differ from the one on disk.
+func (w *worker) save(pod *corev1.Pod) {
+	if w.saved != nil && apiequality.Semantic.DeepEqual(w.saved.Spec, pod.Spec) &&
+		apiequality.Semantic.DeepEqual(w.saved.Status, pod.Status) &&
+		w.saved.DeletionTimestamp.Equal(pod.DeletionTimestamp) && w.saved.Generation == pod.Generation {
+		return
+	}
+	if err := saveCheckpoint(w.r.places.checkpoint(w.id.UID), checkpoint{Pod: pod, Admitted: w.admitted}); err != nil {
+		w.log.Error("pod is not kept on disk: a restart without a server would forget it", "err", err)
+		return
+	}
+	w.saved = pod
+}
+
+// finish takes the pod away once nothing of it runs: first its volumes, then the
+// object in the API, then all that is left here. It reports whether that is done.
+func (w *worker) finish(s situation) bool {
+	now := s.now
+	if !w.ended || !s.quiet() || w.sandbox.busy {
+		return false
+	}
+	if w.removal.busy || w.apiWrite.busy {
+		return false
+	}
+	if w.removal.at.After(now) {
+		w.at(w.removal.at)
+		return false
+	}
+	if err := w.r.volumes.TearDown(w.id.UID); err != nil {
+		w.log.Warn("cannot remove volumes, will try again", "err", err)
+		w.removal.failed(now, w.r.cfg.WriteRetry)
+		w.at(w.removal.at)
+		return false
+	}
+	w.sandbox.done = false
+	switch {
+	case w.gone:
+		if err := w.clear(); err != nil {
+			w.log.Warn("cannot remove what is left of the pod, will try again", "err", err)
+			w.removal.failed(now, w.r.cfg.WriteRetry)
+			w.at(w.removal.at)
+			return false
+		}
+		return true
+	case w.pod.DeletionTimestamp != nil && terminal(w.api.Phase):
+		w.delete(now)
+	}
+	return false
+}
+
+// clear removes the containers, the sandbox and the files of the pod.
+func (w *worker) clear() error {
+	listed, err := w.r.lister.get(w.ctx)
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	for i := range listed[w.id.UID] {
+		c := &listed[w.id.UID][i]
+		if err := w.r.cfg.Runtime.Remove(w.ctx, c.ID); err != nil {
+			return fmt.Errorf("remove container %s: %w", c.Name, err)
+		}
+	}
+	if err := w.r.cfg.Runtime.RemoveSandbox(w.ctx, w.id); err != nil {
+		return fmt.Errorf("remove sandbox: %w", err)
+	}
+	w.r.objects.forget(w.id.UID, max(10*w.r.cfg.VolumeRefresh, time.Hour))
+	return errors.Join(os.RemoveAll(w.r.places.podLogs(w.id)), os.RemoveAll(w.r.places.pod(w.id.UID)))
+}

@@ -1,0 +1,146 @@
+// This file writes to the API what a worker has found out.
+
+package pods
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+// jitter returns d, half of it more or less at most.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d)
+}
+
+// statusPatch is the patch that turns one status into another on the pod with
+// that uid and no other.
+func statusPatch(uid types.UID, from, to *corev1.PodStatus) ([]byte, error) {
+	before, err := json.Marshal(corev1.Pod{Status: *from})
+	if err != nil {
+		return nil, fmt.Errorf("encode status: %w", err)
+	}
+	after, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}, Status: *to})
+	if err != nil {
+		return nil, fmt.Errorf("encode status: %w", err)
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
+	if err != nil {
+		return nil, fmt.Errorf("compare statuses: %w", err)
+	}
+	return patch, nil
+}
+
+// due reports whether an attempt may be made now, and otherwise sees to it that
+// the loop looks again when it may.
+func (w *worker) due(a *attempt, now time.Time) bool {
+	if a.busy {
+		return false
+	}
+	if a.at.After(now) {
+		w.at(a.at)
+		return false
+	}
+	return true
+}
+
+// write patches the status in the API to be that of pod.
+func (w *worker) write(now time.Time, pod *corev1.Pod) {
+	if !w.due(&w.apiWrite, now) {
+		return
+	}
+	patch, err := statusPatch(w.id.UID, &w.api, &pod.Status)
+	if err != nil {
+		w.log.Error("status cannot be written", "err", err)
+		return
+	}
+	w.apiWrite.busy = true
+	w.task(func() func() {
+		var (
+			out *corev1.Pod
+			err error
+		)
+		w.withToken(func() {
+			out, err = w.r.cfg.API.Pods(w.id.Namespace).Patch(w.ctx, w.id.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		})
+		return func() { w.wrote(out, err) }
+	})
+}
+
+func (w *worker) wrote(out *corev1.Pod, err error) {
+	w.apiWrite.busy = false
+	w.count("patch", err)
+	switch {
+	case w.ctx.Err() != nil:
+	case err == nil && out.UID == w.id.UID:
+		w.apiWrite.succeeded()
+		w.wroteAt = time.Now()
+		w.pod, w.api = out, out.Status
+	case err == nil || apierrors.IsNotFound(err):
+		// Another pod of that name, or none: the watch will say that ours is gone.
+		w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
+	default:
+		w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
+		w.log.Debug("status not written, will try again", "err", err, "in", w.apiWrite.delay)
+	}
+}
+
+// delete deletes the pod's object for good.
+func (w *worker) delete(now time.Time) {
+	if !w.due(&w.removal, now) {
+		return
+	}
+	w.removal.busy = true
+	w.task(func() func() {
+		var err error
+		o := metav1.NewPreconditionDeleteOptions(string(w.id.UID))
+		o.GracePeriodSeconds = new(int64)
+		w.withToken(func() {
+			err = w.r.cfg.API.Pods(w.id.Namespace).Delete(w.ctx, w.id.Name, *o)
+		})
+		return func() { w.deleted(err) }
+	})
+}
+
+func (w *worker) deleted(err error) {
+	w.removal.busy = false
+	w.count("delete", err)
+	switch {
+	case w.ctx.Err() != nil:
+	case err == nil && len(w.pod.Finalizers) > 0:
+		// It goes when they do, and the watch tells.
+		w.removal.failed(time.Now(), w.r.cfg.WriteRetry)
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		w.removal.succeeded()
+		w.gone = true
+	default:
+		w.removal.failed(time.Now(), w.r.cfg.WriteRetry)
+		w.log.Debug("pod not deleted, will try again", "err", err, "in", w.removal.delay)
+	}
+}
+
+// withToken bounds how many workers write at the same time.
+func (w *worker) withToken(f func()) {
+	select {
+	case w.r.writes <- struct{}{}:
+		defer func() { <-w.r.writes }()
+		f()
+	case <-w.ctx.Done():
+		f() // which fails at once
+	}
+}
+
+func (w *worker) count(verb string, err error) {
+	result := "ok"
+	if err != nil {
+		result = "failed"
+	}
+	w.r.cfg.Metrics.writes.WithLabelValues(verb, result).Inc()
+}
