@@ -1,0 +1,216 @@
+package crilog
+
+// Writing and rotating a log.
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// Defaults of a Writer.
+const (
+	DefaultMaxBytes = 10 << 20
+	DefaultMaxFiles = 5
+)
+
+// A Writer appends to a log. It never blocks its user for longer than a write to
+// the file takes, and it never fails: output that cannot be stored, because the
+// disk is full for instance, is dropped and counted.
+type Writer struct {
+	path     string
+	maxBytes int64
+	maxFiles int
+
+	mu      sync.Mutex // guards the following
+	f       *os.File
+	size    int64
+	seq     int // number of the newest rotated file
+	last    time.Time
+	out     []byte
+	dropped int64
+}
+
+// Create opens the log at path for appending; its directory must exist. maxBytes
+// bounds one file (0: 10 MiB), maxFiles all of them together (0: 5).
+func Create(path string, maxBytes int64, maxFiles int) (*Writer, error) {
+	if maxBytes <= 0 {
+		maxBytes = DefaultMaxBytes
+	}
+	if maxFiles <= 0 {
+		maxFiles = DefaultMaxFiles
+	}
+	w := &Writer{path: path, maxBytes: maxBytes, maxFiles: maxFiles}
+	old, err := rotated(path)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	if len(old) > 0 {
+		w.seq = old[len(old)-1]
+	}
+	if err := w.openLocked(); err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	return w, nil
+}
+
+func (w *Writer) openLocked() error {
+	f, err := os.OpenFile(w.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return err
+	}
+	w.f, w.size = f, info.Size()
+	return nil
+}
+
+// Dropped is how many bytes of output could not be stored.
+func (w *Writer) Dropped() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dropped
+}
+
+// Close closes the file. Streams must not be written to any more.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.f == nil {
+		return nil
+	}
+	err := w.f.Close()
+	w.f = nil
+	return err
+}
+
+// A StreamWriter is one stream of a log. One goroutine may write to it.
+type StreamWriter struct {
+	w    *Writer
+	name string
+	rest []byte // text whose newline has not come yet, less than MaxText
+}
+
+// Stream returns a writer for the stream of that name, Stdout or Stderr.
+func (w *Writer) Stream(name string) *StreamWriter { return &StreamWriter{w: w, name: name} }
+
+// Write stores the complete lines of p and keeps the rest for the next call or
+// Flush. Its error is always nil.
+func (s *StreamWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	now := s.w.nowLocked()
+	for len(p) > 0 {
+		room := MaxText - len(s.rest)
+		if i := bytes.IndexByte(p[:min(len(p), room+1)], '\n'); i >= 0 {
+			s.addLocked(now, p[:i], false)
+			p = p[i+1:]
+			continue
+		}
+		if len(p) <= room {
+			s.rest = append(s.rest, p...)
+			break
+		}
+		s.addLocked(now, p[:room], true)
+		p = p[room:]
+	}
+	s.w.storeLocked()
+	return n, nil
+}
+
+// Flush stores what is left of an output that did not end in a newline.
+func (s *StreamWriter) Flush() {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if len(s.rest) > 0 {
+		s.addLocked(s.w.nowLocked(), nil, true)
+		s.w.storeLocked()
+	}
+	s.rest = nil
+}
+
+func (s *StreamWriter) addLocked(now time.Time, text []byte, partial bool) {
+	l := Line{Time: now, Stream: s.name, Partial: partial, Text: text}
+	if len(s.rest) > 0 {
+		s.rest = append(s.rest, text...)
+		l.Text = s.rest
+	}
+	s.w.addLocked(l)
+	s.rest = s.rest[:0]
+}
+
+// nowLocked is the time, never before that of an earlier line: readers find
+// their place by it.
+func (w *Writer) nowLocked() time.Time {
+	if now := time.Now(); now.After(w.last) {
+		w.last = now
+	}
+	return w.last
+}
+
+// addLocked puts l into the batch that storeLocked writes. A batch never grows
+// beyond one buffer and one line.
+func (w *Writer) addLocked(l Line) {
+	w.out = l.Append(w.out)
+	if len(w.out) >= 32<<10 {
+		w.storeLocked()
+	}
+}
+
+func (w *Writer) storeLocked() {
+	if len(w.out) == 0 {
+		return
+	}
+	if w.f != nil && w.size > 0 && w.size+int64(len(w.out)) > w.maxBytes {
+		w.rotateLocked()
+	}
+	if w.f == nil {
+		// An earlier rotation could not open the new file.
+		if err := w.openLocked(); err != nil {
+			w.dropped += int64(len(w.out))
+			w.out = w.out[:0]
+			return
+		}
+	}
+	n, err := w.f.Write(w.out)
+	w.size += int64(n)
+	if err != nil {
+		// Half a line would spoil the next one too.
+		if w.f.Truncate(w.size-int64(n)) == nil {
+			w.size -= int64(n)
+		}
+		w.dropped += int64(len(w.out))
+	}
+	w.out = w.out[:0]
+	if cap(w.out) > 64<<10 {
+		w.out = nil
+	}
+}
+
+// rotateLocked moves the file aside and opens a new one. A file that cannot be
+// moved is emptied instead: a log has a bound, whatever happens.
+func (w *Writer) rotateLocked() {
+	if err := os.Rename(w.path, rotatedName(w.path, w.seq+1)); err != nil {
+		if w.f.Truncate(0) == nil {
+			w.size = 0
+		}
+		return
+	}
+	w.seq++
+	_ = w.f.Close()
+	w.f, w.size = nil, 0
+	old, err := rotated(w.path)
+	if err != nil {
+		return
+	}
+	for len(old) > w.maxFiles-1 {
+		_ = os.Remove(rotatedName(w.path, old[0]))
+		old = old[1:]
+	}
+}

@@ -1,0 +1,297 @@
+package process
+
+// The shim's side of attach and exec.
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/crilog"
+)
+
+// An attachment is somebody who sees what the command writes.
+type attachment struct {
+	out, err *sink
+	failed   chan error // gets an error when a sink gives up
+}
+
+func (a *attachment) write(stream string, b []byte) {
+	k := a.out
+	if stream == crilog.Stderr {
+		k = a.err
+	}
+	if k == nil {
+		return
+	}
+	if err := k.write(b); err != nil {
+		select {
+		case a.failed <- err:
+		default:
+		}
+	}
+}
+
+// sinks makes the sinks of an attachment of the pipes that came with req.
+func (s *shim) sinks(c *conn, req *request) (*attachment, error) {
+	a := &attachment{failed: make(chan error, 1)}
+	for _, want := range []struct {
+		is   bool
+		sink **sink
+	}{{req.Stdout, &a.out}, {req.Stderr, &a.err}} {
+		if !want.is {
+			continue
+		}
+		fd, err := c.take()
+		if err == nil {
+			*want.sink, err = newSink(fd, s.spec.Dir)
+		}
+		if err != nil {
+			a.close(0)
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// close ends the attachment; what is still to be written has that long.
+func (a *attachment) close(patience time.Duration) {
+	for _, k := range []*sink{a.out, a.err} {
+		if k != nil {
+			k.finish(patience)
+		}
+	}
+}
+
+// attachLinger is how long somebody attached may take to read what the command
+// wrote before it ended.
+const attachLinger = 30 * time.Second
+
+// attach joins a connection to the streams of the running command.
+func (s *shim) attach(c *conn, req *request) error {
+	a, err := s.sinks(c, req)
+	if err != nil {
+		return err
+	}
+	fd, err := s.join(a, req.Stdin)
+	if err != nil {
+		a.close(0)
+		return err
+	}
+	var fds []int
+	if fd >= 0 {
+		fds = append(fds, fd)
+	}
+	err = c.send(reply{HasFD: fd >= 0}, fds...)
+	if fd >= 0 {
+		_ = unix.Close(fd)
+	}
+	gone := make(chan struct{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		defer close(gone)
+		s.attachRequests(c)
+	})
+	if err == nil {
+		select {
+		case <-s.ended:
+		case <-gone:
+		case err = <-a.failed:
+		}
+	}
+	s.leave(a)
+	if s.isOver() {
+		a.close(attachLinger)
+	} else {
+		a.close(0)
+	}
+	if req.Stdin && s.spec.Container.StdinOnce {
+		s.closeStdin()
+	}
+	if err != nil {
+		_ = c.send(reply{Failure: failureOf(err)})
+	} else {
+		_ = c.send(reply{})
+	}
+	_ = c.CloseRead()
+	reading.Wait()
+	return nil
+}
+
+// join adds a to those who see the output, and returns a descriptor for the
+// command's input, if it has one and it is wanted.
+func (s *shim) join(a *attachment, stdin bool) (fd int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isOver() {
+		return -1, runtime.ErrNotRunning
+	}
+	in, fd := s.stdin, -1
+	if s.tty != nil {
+		in = s.tty
+	}
+	if stdin && in != nil {
+		if fd, err = dup(in); err != nil {
+			return -1, err
+		}
+	}
+	s.attached = append(s.attached, a)
+	return fd, nil
+}
+
+func (s *shim) leave(a *attachment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attached = slices.DeleteFunc(s.attached, func(b *attachment) bool { return a == b })
+}
+
+// attachRequests serves what belongs to an attachment until its connection ends.
+func (s *shim) attachRequests(c *conn) {
+	for {
+		var req request
+		if c.recv(&req) != nil {
+			return
+		}
+		switch req.Op {
+		case opResize:
+			_ = s.resize(req.Size)
+		case opCloseStdin:
+			if s.spec.Container.StdinOnce {
+				s.closeStdin()
+			}
+		}
+	}
+}
+
+func (s *shim) closeStdin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stdin != nil {
+		_ = s.stdin.Close()
+		s.stdin = nil
+	}
+}
+
+// exec runs one more command in the container.
+func (s *shim) exec(c *conn, req *request) error {
+	if len(req.Argv) == 0 {
+		return startError(127, "exec: no command given")
+	}
+	if err := s.admitExec(); err != nil {
+		return err
+	}
+	defer func() {
+		s.mu.Lock()
+		s.execs--
+		s.mu.Unlock()
+	}()
+	p, master, err := s.startExec(c, req)
+	if err != nil {
+		return err
+	}
+	if master != nil {
+		var fd int
+		if fd, err = dup(master); err == nil {
+			err = c.send(reply{HasFD: true}, fd)
+			_ = unix.Close(fd)
+		}
+		_ = master.Close()
+	} else {
+		err = c.send(reply{})
+	}
+	if err != nil {
+		s.reaper.signal(p.pid, unix.SIGKILL)
+	}
+	over := make(chan struct{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		// The other side says nothing more; what ends this is that it hangs up, or
+		// that the command has ended.
+		var more request
+		_ = c.recv(&more)
+		select {
+		case <-over:
+		default:
+			s.reaper.signal(p.pid, unix.SIGKILL)
+		}
+	})
+	code, _ := exitOf(<-p.status)
+	close(over)
+	_ = c.send(reply{Exit: &code})
+	_ = c.CloseRead()
+	reading.Wait()
+	return nil
+}
+
+func (s *shim) admitExec() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isOver() {
+		return runtime.ErrNotRunning
+	}
+	if s.execs >= maxExecs {
+		return fmt.Errorf("too many commands are being executed in the container already (%d)", maxExecs)
+	}
+	s.execs++
+	return nil
+}
+
+// startExec starts the command of req; master is its terminal if it has one.
+func (s *shim) startExec(c *conn, req *request) (p started, master *os.File, err error) {
+	env := s.launch.env
+	if req.TTY && getenv(env, "TERM") == "" {
+		env = append(slices.Clone(env), "TERM=xterm")
+	}
+	path, err := s.launch.lookup(req.Argv[0], env)
+	if err != nil {
+		return started{}, nil, err
+	}
+	cmd := command{argv: req.Argv, tty: req.TTY}
+	var child []int
+	defer func() {
+		for _, fd := range child {
+			_ = unix.Close(fd)
+		}
+	}()
+	if req.TTY {
+		var slave int
+		if master, slave, err = s.openTerminal(); err != nil {
+			return started{}, nil, err
+		}
+		child = append(child, slave)
+		cmd.files = [3]int{slave, slave, slave}
+	} else {
+		for i, given := range []bool{req.Stdin, req.Stdout, req.Stderr} {
+			var fd int
+			if given {
+				fd, err = c.take()
+			} else {
+				fd, err = unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+			}
+			if err != nil {
+				return started{}, nil, err
+			}
+			child = append(child, fd)
+			cmd.files[i] = fd
+		}
+	}
+	p, err = s.reaper.start(path, req.Argv, s.launch.attributes(cmd, env))
+	if err != nil {
+		if master != nil {
+			_ = master.Close()
+		}
+		var errno syscall.Errno
+		if errors.As(err, &errno) {
+			err = startError(exitCodeOf(err), fmt.Sprintf("exec: %q: %v", req.Argv[0], err))
+		}
+		return started{}, nil, err
+	}
+	return p, master, nil
+}

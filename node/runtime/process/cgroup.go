@@ -1,0 +1,374 @@
+package process
+
+// Limits and accounting by control groups, version 2 or the older hierarchies.
+//
+// There is one group for each pod below the parent, and one for each container in
+// it. The agent makes and removes groups; the shim puts what it starts into them
+// and reads, at the end, whether the kernel killed for lack of memory.
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// cgroupDirs are the directories of one group. With version 2 there is one, under
+// the key "".
+type cgroupDirs map[string]string
+
+// cgroups is where groups are made.
+type cgroups struct {
+	base cgroupDirs
+}
+
+var cgroupControllers = []string{"memory", "cpu", "cpuacct", "pids"}
+
+// openCgroups finds the hierarchies of this machine that can be written and makes
+// the parent group in them.
+func openCgroups(parent string) (*cgroups, error) {
+	ms, err := mounts()
+	if err != nil {
+		return nil, err
+	}
+	var cause error
+	for _, m := range ms {
+		if m.fs == "cgroup2" && m.root == "/" {
+			dir := filepath.Join(m.point, parent)
+			if err := openUnified(m.point, dir); err != nil {
+				cause = err
+				continue
+			}
+			return &cgroups{cgroupDirs{"": dir}}, nil
+		}
+	}
+	base := cgroupDirs{}
+	for _, m := range ms {
+		if m.fs != "cgroup" || m.root != "/" {
+			continue
+		}
+		for _, c := range cgroupControllers {
+			if !slices.Contains(m.super, c) || base[c] != "" {
+				continue
+			}
+			dir := filepath.Join(m.point, parent)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				cause = err
+				continue
+			}
+			base[c] = dir
+		}
+	}
+	if len(base) == 0 {
+		if cause == nil {
+			cause = errors.New("no cgroup hierarchy with memory, cpu or pids is mounted")
+		}
+		return nil, cause
+	}
+	return &cgroups{base}, nil
+}
+
+// openUnified makes dir in the version 2 hierarchy and gives it the controllers
+// there are.
+func openUnified(mount, dir string) error {
+	have, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	if len(controllersIn(have)) == 0 {
+		return errors.New("the cgroup2 hierarchy has no controllers")
+	}
+	if err := enableControllers(mount); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return enableControllers(dir)
+}
+
+func controllersIn(b []byte) []string {
+	var cs []string
+	for _, c := range strings.Fields(string(b)) {
+		if slices.Contains(cgroupControllers, c) {
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}
+
+// enableControllers lets the children of a version 2 group have its controllers.
+func enableControllers(dir string) error {
+	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for _, c := range controllersIn(have) {
+		if err := writeFile(dir, "cgroup.subtree_control", "+"+c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeFile(dir, name, value string) error {
+	// Files of a cgroup are never made, only written to.
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+func (c *cgroups) podDirs(uid string) cgroupDirs {
+	dirs := cgroupDirs{}
+	for k, base := range c.base {
+		dirs[k] = filepath.Join(base, "pod"+filepath.Base(uid))
+	}
+	return dirs
+}
+
+// pod makes the group of a pod, or finds it.
+func (c *cgroups) pod(uid string, limits runtime.Resources) (cgroupDirs, error) {
+	dirs := c.podDirs(uid)
+	for k := range dirs {
+		if err := os.MkdirAll(dirs[k], 0o755); err != nil {
+			return nil, err
+		}
+		if k == "" {
+			if err := enableControllers(dirs[k]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return dirs, dirs.limit(limits)
+}
+
+// child makes a group in d with limits of its own.
+func (d cgroupDirs) child(name string, limits runtime.Resources) (cgroupDirs, error) {
+	dirs := cgroupDirs{}
+	for k, parent := range d {
+		dirs[k] = filepath.Join(parent, name)
+		if err := os.Mkdir(dirs[k], 0o755); err != nil {
+			dirs.remove()
+			return nil, err
+		}
+	}
+	if dir, ok := dirs[""]; ok && limits.MemoryBytes > 0 {
+		// As in Kubernetes: a container that runs out of memory ends as a whole.
+		_ = writeFile(dir, "memory.oom.group", "1")
+	}
+	if err := dirs.limit(limits); err != nil {
+		dirs.remove()
+		return nil, err
+	}
+	return dirs, nil
+}
+
+const cpuPeriodUS = 100_000
+
+// limit sets the limits for which there is a controller.
+func (d cgroupDirs) limit(l runtime.Resources) error {
+	type setting struct{ v1, file, value string }
+	var settings []setting
+	if dir, ok := d[""]; ok {
+		settings = []setting{
+			{dir, "memory.max", positive(l.MemoryBytes, "")},
+			// Without this a limit only makes the container swap.
+			{dir, "memory.swap.max", positive(l.MemoryBytes, "0")},
+			{dir, "cpu.max", positive(quotaUS(l.CPUMilli), fmt.Sprintf("%d %d", quotaUS(l.CPUMilli), cpuPeriodUS))},
+			{dir, "cpu.weight", positive(weight(l.CPUShares), "")},
+			{dir, "pids.max", positive(l.PIDs, "")},
+		}
+	} else {
+		settings = []setting{
+			{d["memory"], "memory.limit_in_bytes", positive(l.MemoryBytes, "")},
+			{d["memory"], "memory.memsw.limit_in_bytes", positive(l.MemoryBytes, "")},
+			{d["cpu"], "cpu.cfs_period_us", positive(quotaUS(l.CPUMilli), strconv.Itoa(cpuPeriodUS))},
+			{d["cpu"], "cpu.cfs_quota_us", positive(quotaUS(l.CPUMilli), "")},
+			{d["cpu"], "cpu.shares", positive(l.CPUShares, "")},
+			// The thread of the shim that starts processes is in the group too.
+			{d["pids"], "pids.max", positive(l.PIDs, strconv.FormatInt(l.PIDs+1, 10))},
+		}
+	}
+	for _, s := range settings {
+		if s.v1 == "" || s.value == "" {
+			continue
+		}
+		err := writeFile(s.v1, s.file, s.value)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a controller, or swap accounting, that this kernel does not have
+		}
+		if err != nil {
+			return fmt.Errorf("set %s to %s: %w", s.file, s.value, err)
+		}
+	}
+	return nil
+}
+
+// positive renders n, or value if that is given, when n is a bound at all.
+func positive(n int64, value string) string {
+	switch {
+	case n <= 0:
+		return ""
+	case value != "":
+		return value
+	default:
+		return strconv.FormatInt(n, 10)
+	}
+}
+
+// quotaUS is how much time in each period milli thousandths of a core are. The
+// kernel takes no less than 1 ms.
+func quotaUS(milli int64) int64 {
+	if milli <= 0 {
+		return 0
+	}
+	return max(milli*cpuPeriodUS/1000, 1000)
+}
+
+// weight translates cpu.shares (2 to 262144) into cpu.weight (1 to 10000), so that
+// ends meet ends.
+func weight(shares int64) int64 {
+	if shares <= 0 {
+		return 0
+	}
+	shares = min(max(shares, 2), 262144)
+	return 1 + (shares-2)*9999/262142
+}
+
+// remove removes the group. Processes that have only just ended can keep it for a
+// moment, and an empty group costs little: what is still there after some
+// attempts is left to the next call.
+func (d cgroupDirs) remove() {
+	for range 20 {
+		busy := false
+		for _, dir := range d {
+			if err := unix.Rmdir(dir); errors.Is(err, unix.EBUSY) {
+				busy = true
+			}
+		}
+		if !busy {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// kill kills what is in the group.
+func (d cgroupDirs) kill() {
+	if dir, ok := d[""]; ok && writeFile(dir, "cgroup.kill", "1") == nil {
+		return
+	}
+	for _, dir := range d {
+		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		for _, s := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(s); err == nil && pid > 1 {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	}
+}
+
+// enterThread puts the calling thread, and so what it will start, into a group of
+// the older hierarchies. In version 2 processes are started in their group
+// instead.
+func (d cgroupDirs) enterThread() error {
+	for k, dir := range d {
+		if k == "" {
+			continue
+		}
+		if err := writeFile(dir, "tasks", "0"); err != nil {
+			return fmt.Errorf("enter cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// oomKills is how often the kernel killed a process of the group because the
+// group's memory was used up.
+func (d cgroupDirs) oomKills() uint64 {
+	if dir, ok := d[""]; ok {
+		return readStat(dir, "memory.events", "oom_kill")
+	}
+	if dir, ok := d["memory"]; ok {
+		return readStat(dir, "memory.oom_control", "oom_kill")
+	}
+	return 0
+}
+
+// usage reads what the group uses; ok is false when there is no accounting.
+func (d cgroupDirs) usage() (u runtime.Usage, ok bool) {
+	u.Time = time.Now()
+	if dir, unified := d[""]; unified {
+		u.CPUNanos = readStat(dir, "cpu.stat", "usage_usec") * 1000
+		u.MemoryBytes = less(readNumber(dir, "memory.current"), readStat(dir, "memory.stat", "inactive_file"))
+		u.PIDs = readNumber(dir, "pids.current")
+		return u, true
+	}
+	if d["memory"] == "" || d["cpuacct"] == "" {
+		return u, false
+	}
+	u.CPUNanos = readNumber(d["cpuacct"], "cpuacct.usage")
+	u.MemoryBytes = less(readNumber(d["memory"], "memory.usage_in_bytes"), readStat(d["memory"], "memory.stat", "total_inactive_file"))
+	if dir, ok := d["pids"]; ok {
+		u.PIDs = less(readNumber(dir, "pids.current"), 1)
+	}
+	return u, true
+}
+
+func less(a, b uint64) uint64 {
+	if b > a {
+		return 0
+	}
+	return a - b
+}
+
+func readNumber(dir, name string) uint64 {
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// readStat reads one line of a file of keys and values.
+func readStat(dir, name, key string) uint64 {
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return 0
+	}
+	s := bufio.NewScanner(bytes.NewReader(b))
+	for s.Scan() {
+		k, v, ok := strings.Cut(s.Text(), " ")
+		if !ok || k != key {
+			continue
+		}
+		if n, err := strconv.ParseUint(strings.TrimSpace(v), 10, 64); err == nil {
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,492 @@
+package process
+
+// The agent's side of a container: starting it, finding it again, following it.
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// A container is one that has a directory.
+type container struct {
+	spec  *spec
+	ended chan struct{} // closed once the record says exited
+	gone  chan struct{} // closed once its shim has ended too
+
+	mu     sync.Mutex // guards the following
+	record record
+	last   sample // of its use of the processor
+}
+
+func newContainer(s *spec, r record) *container {
+	c := &container{spec: s, record: r, ended: make(chan struct{}), gone: make(chan struct{})}
+	if r.State == runtime.Exited {
+		close(c.ended)
+	}
+	return c
+}
+
+func (c *container) isOver() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *container) status() runtime.ContainerStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return runtime.ContainerStatus{
+		ID:        c.spec.ID,
+		Pod:       c.spec.Container.Pod,
+		Name:      c.spec.Container.Name,
+		Attempt:   c.spec.Container.Attempt,
+		Image:     c.spec.Container.Image,
+		State:     c.record.State,
+		CreatedAt: c.spec.CreatedAt,
+		StartedAt: c.record.StartedAt,
+		EndedAt:   c.record.EndedAt,
+		ExitCode:  c.record.ExitCode,
+		Signal:    c.record.Signal,
+		OOMKilled: c.record.OOMKilled,
+		Reason:    c.record.Reason,
+		Message:   c.record.Message,
+		LogPath:   c.spec.Container.LogPath,
+	}
+}
+
+// startTimeout bounds how long a container may take to start.
+const startTimeout = time.Minute
+
+// Start runs c; see runtime.Runtime.
+func (r *Runtime) Start(ctx context.Context, c runtime.Container) (string, error) {
+	if err := r.wait(ctx); err != nil {
+		return "", err
+	}
+	s, err := r.newSpec(c)
+	if err != nil {
+		return "", fmt.Errorf("start container %s: %w", c.Name, err)
+	}
+	id, err := r.start(ctx, s)
+	if err != nil {
+		if rerr := removeContainer(s); rerr != nil {
+			err = errors.Join(err, rerr)
+		}
+		return "", fmt.Errorf("start container %s: %w", c.Name, err)
+	}
+	return id, nil
+}
+
+// newSpec completes what is asked for.
+func (r *Runtime) newSpec(c runtime.Container) (*spec, error) {
+	if len(c.Argv) == 0 {
+		return nil, errors.New("no command given")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, old := range r.containers {
+		o := old.spec.Container
+		if o.Pod == c.Pod && o.Name == c.Name && o.Attempt == c.Attempt {
+			return nil, fmt.Errorf("attempt %d exists already", c.Attempt)
+		}
+	}
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return nil, err
+	}
+	s := &spec{
+		ID:        hex.EncodeToString(b[:]),
+		CreatedAt: time.Now().UTC(),
+		Container: c,
+		Isolation: r.isolation,
+		Hide:      append([]string{r.cfg.DataDir}, r.cfg.Hide...),
+		LogBytes:  r.cfg.LogMaxBytes,
+		LogFiles:  r.cfg.LogMaxFiles,
+	}
+	s.Dir = filepath.Join(r.containersDir(), s.ID)
+	if sb := r.sandboxes[string(c.Pod.UID)]; sb != nil {
+		s.Hostname = sb.Sandbox.Hostname
+	}
+	if c.Resources != (runtime.Resources{}) && r.cgroups == nil && !r.saidLimits {
+		r.saidLimits = true
+		r.log.Info("limits are ignored: no cgroup can be written", "pod", c.Pod.NamespacedName, "container", c.Name)
+	}
+	return s, nil
+}
+
+// start makes the container's directory and groups and its shim.
+func (r *Runtime) start(ctx context.Context, s *spec) (string, error) {
+	if err := os.Mkdir(s.Dir, 0o700); err != nil {
+		return "", err
+	}
+	if r.cgroups != nil {
+		var limits runtime.Resources
+		r.mu.Lock()
+		if sb := r.sandboxes[string(s.Container.Pod.UID)]; sb != nil {
+			limits = sb.Sandbox.Limits
+		}
+		r.mu.Unlock()
+		pod, err := r.cgroups.pod(string(s.Container.Pod.UID), limits)
+		if err == nil {
+			s.Cgroup, err = pod.child(s.ID, s.Container.Resources)
+		}
+		if err != nil {
+			return "", fmt.Errorf("make cgroup: %w", err)
+		}
+	}
+	if err := writeJSON(filepath.Join(s.Dir, specName), s); err != nil {
+		return "", err
+	}
+	conn, cmd, err := startShim(s)
+	if err != nil {
+		return "", fmt.Errorf("start shim: %w", err)
+	}
+	rec, err := firstRecord(ctx, conn, s)
+	if err != nil {
+		_ = conn.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		s.Cgroup.kill()
+		return "", err
+	}
+	c := newContainer(s, *rec)
+	r.mu.Lock()
+	r.containers[s.ID] = c
+	r.mu.Unlock()
+	if !r.spawn(func() { r.follow(c, conn, cmd) }) {
+		// Run is over; the next one will find the container.
+		_ = conn.Close()
+		_ = cmd.Process.Release()
+	}
+	r.changed(s.Container.Pod)
+	return s.ID, nil
+}
+
+// startShim starts the shim of a container and returns a connection to it.
+func startShim(s *spec) (*conn, *exec.Cmd, error) {
+	held, err := lock(s.Dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer held.Close()
+	ln, err := listenShim(s.Dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer ln.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "control")
+	defer theirs.Close()
+	conn, err := connFromFD(pair[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	errs, err := os.OpenFile(filepath.Join(s.Dir, stderrName), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	defer errs.Close()
+	uid, gid := 0, 0
+	if u := s.Container.UID; u != nil {
+		uid = int(*u)
+	}
+	if g := s.Container.GID; g != nil {
+		gid = int(*g)
+	}
+	//nolint:noctx // the shim outlives every context of this process
+	cmd := exec.Command(selfExe)
+	label := fmt.Sprintf("%s/%s/%s", s.Container.Pod.Namespace, s.Container.Pod.Name, s.Container.Name)
+	cmd.Args = []string{shimName, s.ID, label}
+	cmd.Env = []string{"GOMAXPROCS=1", "GOTRACEBACK=single"}
+	cmd.Dir = "/"
+	cmd.Stderr = errs
+	cmd.ExtraFiles = []*os.File{theirs, ln, held} // controlFD, listenFD, lockFD
+	cmd.SysProcAttr = shimAttributes(s.Isolation, uid, gid)
+	if err := cmd.Start(); err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	return conn, cmd, nil
+}
+
+// firstRecord tells the shim what to run and waits until it does.
+func firstRecord(ctx context.Context, c *conn, s *spec) (*record, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	var rep reply
+	err := c.send(request{Op: opRun, Spec: s})
+	if err == nil {
+		err = c.recv(&rep)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, fmt.Errorf("shim: %w%s", err, lastWords(s.Dir))
+	case rep.Failure != nil:
+		return nil, rep.Failure.err()
+	case rep.Record == nil:
+		return nil, errors.New("shim: unexpected answer")
+	}
+	return rep.Record, nil
+}
+
+// lastWords is what a shim that died wrote to its standard error.
+func lastWords(dir string) string {
+	b, err := os.ReadFile(filepath.Join(dir, stderrName))
+	if err != nil || len(b) == 0 {
+		return ""
+	}
+	return ": " + string(b[:min(len(b), 512)])
+}
+
+// follow waits for the container to end, or for Run to. conn is a connection on
+// which the shim will send the record of the end; cmd is the shim if it is a
+// child of this process.
+func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
+	defer conn.Close()
+	gone := make(chan struct{})
+	defer close(gone)
+	r.wg.Go(func() {
+		select {
+		case <-r.done:
+			_ = conn.SetReadDeadline(time.Unix(1, 0))
+		case <-gone:
+		}
+	})
+	for {
+		var rep reply
+		err := conn.recv(&rep)
+		if err != nil && r.isDone() {
+			if cmd != nil {
+				_ = cmd.Process.Release()
+			}
+			return
+		}
+		if rep.Record != nil && rep.Record.State == runtime.Exited && !c.isOver() {
+			r.end(c, *rep.Record)
+		}
+		if err != nil {
+			break
+		}
+	}
+	// The shim hung up: it has ended.
+	if cmd != nil {
+		_ = cmd.Wait()
+	}
+	if !c.isOver() {
+		r.end(c, lost(c.spec))
+	}
+	c.spec.Cgroup.remove()
+	close(c.gone)
+}
+
+func (r *Runtime) isDone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end makes known how a container ended.
+func (r *Runtime) end(c *container, rec record) {
+	c.mu.Lock()
+	c.record = rec
+	c.mu.Unlock()
+	close(c.ended)
+	r.changed(c.spec.Container.Pod)
+}
+
+// lost finds out what became of a container whose shim is dead, and puts an end to
+// what it may have left.
+func lost(s *spec) record {
+	var rec record
+	path := filepath.Join(s.Dir, statusName)
+	if err := readJSON(path, &rec); err == nil && rec.State == runtime.Exited {
+		return rec
+	}
+	s.Cgroup.kill()
+	if s.Isolation == None && rec.PID > 1 {
+		killSession(rec.PID, rec.StartedAt)
+	}
+	rec.State = runtime.Exited
+	rec.StartedAt = cmp.Or(rec.StartedAt, s.CreatedAt)
+	rec.EndedAt = time.Now()
+	rec.ExitCode = 128 + int(unix.SIGKILL)
+	rec.Signal = int(unix.SIGKILL)
+	rec.Reason = "ContainerStatusUnknown"
+	rec.Message = "The container could not be located when the pod was terminated: its supervisor was killed or the machine restarted"
+	// If this cannot be written the next process will find out the same.
+	_ = writeJSON(path, rec)
+	return rec
+}
+
+// killSession kills the processes of a session whose leader was pid and started
+// at that time, as long as the number is not another's by now.
+func killSession(pid int, at time.Time) {
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) != nil {
+		return
+	}
+	boot := time.Now().Add(-time.Duration(si.Uptime) * time.Second)
+	for _, p := range processes("/proc") {
+		born := boot.Add(time.Duration(p.start) * time.Duration(nanosPerTick))
+		// The uptime is in whole seconds.
+		if p.session == pid && born.After(at.Add(-5*time.Second)) {
+			_ = unix.Kill(p.pid, unix.SIGKILL)
+		}
+	}
+}
+
+// adoptAll finds the containers that earlier processes left.
+func (r *Runtime) adoptAll(ctx context.Context) error {
+	entries, err := os.ReadDir(r.containersDir())
+	if err != nil {
+		return fmt.Errorf("look for containers: %w", err)
+	}
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := r.adopt(ctx, filepath.Join(r.containersDir(), e.Name())); err != nil {
+			// One that cannot be understood must not keep the others from being
+			// looked after.
+			r.log.Error("container left behind cannot be adopted", "dir", e.Name(), "err", err)
+		}
+	}
+	return nil
+}
+
+func (r *Runtime) adopt(ctx context.Context, dir string) error {
+	var s spec
+	err := readJSON(filepath.Join(dir, specName), &s)
+	if errors.Is(err, fs.ErrNotExist) {
+		return removeContainer(&spec{Dir: dir}) // not even asked for completely
+	}
+	if err != nil {
+		return err
+	}
+	s.Dir = dir
+	held, err := lock(dir)
+	if errors.Is(err, errLocked) {
+		return r.adoptLive(ctx, &s)
+	}
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	if _, err := os.Stat(filepath.Join(dir, statusName)); errors.Is(err, fs.ErrNotExist) {
+		return removeContainer(&s) // it never ran
+	}
+	r.adoptDead(&s)
+	return nil
+}
+
+// adoptDead takes note of a container that has ended.
+func (r *Runtime) adoptDead(s *spec) {
+	c := newContainer(s, lost(s))
+	s.Cgroup.remove()
+	close(c.gone)
+	r.mu.Lock()
+	r.containers[s.ID] = c
+	r.mu.Unlock()
+}
+
+// adoptLive connects to a shim that lives.
+func (r *Runtime) adoptLive(ctx context.Context, s *spec) error {
+	conn, rec, err := watchShim(s.Dir)
+	if err != nil {
+		return r.adoptMute(ctx, s, err)
+	}
+	c := newContainer(s, *rec)
+	r.mu.Lock()
+	r.containers[s.ID] = c
+	r.mu.Unlock()
+	if !r.spawn(func() { r.follow(c, conn, nil) }) {
+		_ = conn.Close()
+	}
+	return nil
+}
+
+func watchShim(dir string) (*conn, *record, error) {
+	conn, err := dialShim(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(replyTimeout))
+	var rep reply
+	err = conn.send(request{Op: opWatch})
+	if err == nil {
+		err = conn.recv(&rep)
+	}
+	if err == nil && rep.Record == nil {
+		err = errors.New("shim: unexpected answer")
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return conn, rep.Record, nil
+}
+
+// adoptMute deals with a shim that lives and does not answer. Either the container
+// has ended and the shim is about to, or it is stuck; it is ended then, because a
+// container that cannot be stopped is worse than one that has.
+func (r *Runtime) adoptMute(ctx context.Context, s *spec, cause error) error {
+	var rec record
+	if err := readJSON(filepath.Join(s.Dir, statusName), &rec); err != nil || rec.State != runtime.Exited {
+		r.log.Warn("killing a shim that does not answer", "container", s.ID, "err", cause)
+	}
+	newContainer(s, rec).killShim()
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	for {
+		held, err := lock(s.Dir)
+		if err == nil {
+			defer held.Close()
+			r.adoptDead(s)
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("shim neither answers nor ends: %w", cause)
+		}
+	}
+}
+
+// removeContainer removes all that is kept of a container whose shim is dead.
+func removeContainer(s *spec) error {
+	s.Cgroup.remove()
+	if err := unmountBelow(s.Dir); err != nil {
+		return fmt.Errorf("remove container: %w", err)
+	}
+	if err := removeAll(s.Dir); err != nil {
+		return fmt.Errorf("remove container: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,440 @@
+package process
+
+// The agent's side of exec and attach: pipes and terminals whose other ends the
+// shim gets, and the copying between them and the caller's streams.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// Exec runs a command in a container; see runtime.Runtime. s.In is read until it
+// ends; a Read that is under way when the command has ended is abandoned to
+// whoever closes s.In, and must return before Run can.
+func (r *Runtime) Exec(ctx context.Context, id string, argv []string, s runtime.Stdio) (int, error) {
+	c, err := r.live(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	x := &session{r: r, c: c, s: s}
+	code, err := x.exec(ctx, argv)
+	if err != nil {
+		return 0, fmt.Errorf("exec in container %s: %w", id, err)
+	}
+	return code, nil
+}
+
+// Attach joins the streams of a container; see runtime.Runtime. About s.In see
+// Exec.
+func (r *Runtime) Attach(ctx context.Context, id string, s runtime.Stdio) error {
+	c, err := r.live(ctx, id)
+	if err != nil {
+		return err
+	}
+	x := &session{r: r, c: c, s: s}
+	if err := x.attach(ctx); err != nil {
+		return fmt.Errorf("attach to container %s: %w", id, err)
+	}
+	return nil
+}
+
+// A session is one exec or attach.
+type session struct {
+	r    *Runtime
+	c    *container
+	s    runtime.Stdio
+	conn *conn
+
+	theirs []int // ends of pipes for the shim
+	stdin  *os.File
+	outs   []flow
+	tty    *os.File // an exec's own terminal
+
+	copying sync.WaitGroup
+	failed  chan error // gets the first error of a caller's stream
+}
+
+// A flow is output on its way to the caller.
+type flow struct {
+	from *os.File
+	to   io.Writer
+}
+
+// open connects to the shim; the connection breaks when ctx ends. The caller calls
+// close.
+func (x *session) open(ctx context.Context) (stop func() bool, err error) {
+	x.failed = make(chan error, 1)
+	if x.conn, err = dialShim(x.c.spec.Dir); err != nil {
+		return nil, runtime.ErrNotRunning
+	}
+	return context.AfterFunc(ctx, func() { _ = x.conn.SetDeadline(time.Unix(1, 0)) }), nil
+}
+
+// close closes what the session has opened.
+func (x *session) close() {
+	x.closeTheirs()
+	_ = x.conn.Close()
+	x.conn.drop()
+	for _, f := range append([]*os.File{x.stdin, x.tty}, x.readers()...) {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+func (x *session) readers() []*os.File {
+	var fs []*os.File
+	for _, o := range x.outs {
+		fs = append(fs, o.from)
+	}
+	return fs
+}
+
+func (x *session) closeTheirs() {
+	for _, fd := range x.theirs {
+		_ = unix.Close(fd)
+	}
+	x.theirs = nil
+}
+
+// outPipe makes a pipe whose contents will go to w, if there is a w.
+func (x *session) outPipe(w io.Writer) (bool, error) {
+	if w == nil {
+		return false, nil
+	}
+	from, theirs, err := pipe()
+	if err != nil {
+		return false, err
+	}
+	x.theirs = append(x.theirs, theirs)
+	x.outs = append(x.outs, flow{from, w})
+	return true, nil
+}
+
+// inPipe makes a pipe for what comes from s.In.
+func (x *session) inPipe() error {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return os.NewSyscallError("pipe", err)
+	}
+	x.theirs = append(x.theirs, p[0])
+	return x.takeStdin(p[1])
+}
+
+// takeStdin makes fd what s.In is copied to.
+func (x *session) takeStdin(fd int) error {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return os.NewSyscallError("fcntl", err)
+	}
+	x.stdin = os.NewFile(uintptr(fd), "stdin")
+	return nil
+}
+
+// begin sends the request and reads the first answer.
+func (x *session) begin(ctx context.Context, req request) (*reply, error) {
+	var rep reply
+	err := x.conn.send(req, x.theirs...)
+	x.closeTheirs()
+	if err == nil {
+		err = x.conn.recv(&rep)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		// The shim hung up before it looked at the request: it is ending.
+		return nil, runtime.ErrNotRunning
+	case rep.Failure != nil:
+		return nil, rep.Failure.err()
+	}
+	return &rep, nil
+}
+
+func (x *session) exec(ctx context.Context, argv []string) (int, error) {
+	stop, err := x.open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer stop()
+	defer x.close()
+	req := request{Op: opExec, Argv: argv, TTY: x.s.TTY}
+	if !x.s.TTY {
+		if req.Stdin = x.s.In != nil; req.Stdin {
+			if err := x.inPipe(); err != nil {
+				return 0, err
+			}
+		}
+		if req.Stdout, err = x.outPipe(x.s.Out); err != nil {
+			return 0, err
+		}
+		if req.Stderr, err = x.outPipe(x.s.Err); err != nil {
+			return 0, err
+		}
+	}
+	rep, err := x.begin(ctx, req)
+	if err != nil {
+		return 0, err
+	}
+	if rep.HasFD {
+		if err := x.takeTerminal(); err != nil {
+			return 0, err
+		}
+	}
+	return x.runExec(ctx)
+}
+
+// takeTerminal takes over the terminal of an exec'd command.
+func (x *session) takeTerminal() error {
+	fd, err := x.conn.take()
+	if err != nil {
+		return err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return os.NewSyscallError("fcntl", err)
+	}
+	x.tty = os.NewFile(uintptr(fd), "terminal")
+	out := x.s.Out
+	if out == nil {
+		out = io.Discard // a terminal that nobody reads stops what writes to it
+	}
+	x.outs = []flow{{x.tty, out}}
+	return nil
+}
+
+// runExec copies until the command has ended.
+func (x *session) runExec(ctx context.Context) (int, error) {
+	exited := make(chan struct{})
+	defer x.copying.Wait()
+	x.copyIn(x.tty, func() {})
+	x.resizes(exited, func(size runtime.Size) { _ = setSize(x.tty, size) })
+	x.copyOuts()
+	code, err := x.waitExit()
+	close(exited)
+	// All that the command wrote is in the pipes by now. What it left running in
+	// the background may hold them open for ever; that is not waited for.
+	for _, f := range x.readers() {
+		wait := time.Duration(0)
+		if x.tty != nil {
+			wait = ttyLinger
+		}
+		_ = f.SetReadDeadline(time.Now().Add(wait))
+	}
+	x.endInput()
+	x.copying.Wait()
+	select {
+	case ferr := <-x.failed:
+		return 0, ferr
+	default:
+	}
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	return code, err
+}
+
+// ttyLinger is how long the last output of a command may take to come out of its
+// terminal. The kernel passes it on in its own time, and then says that the
+// terminal is gone, unless something in the background still has it.
+const ttyLinger = 500 * time.Millisecond
+
+// lastOutput is more than any pipe or terminal holds. What comes after so much is
+// from something in the background.
+const lastOutput = 4 << 20
+
+// waitExit waits for the exit code.
+func (x *session) waitExit() (int, error) {
+	var rep reply
+	if err := x.conn.recv(&rep); err != nil {
+		return 0, errors.New("the container ended, or its shim")
+	}
+	if rep.Exit == nil {
+		return 0, errors.New("shim: unexpected answer")
+	}
+	return *rep.Exit, nil
+}
+
+// fail notes that a stream of the caller broke and ends the session.
+func (x *session) fail(err error) {
+	select {
+	case x.failed <- err:
+	default:
+	}
+	_ = x.conn.SetDeadline(time.Unix(1, 0))
+}
+
+// copyIn copies from the caller to the command: to its terminal if that is given,
+// else to its input. done is called at the end of s.In.
+func (x *session) copyIn(tty *os.File, done func()) {
+	to := x.stdin
+	if tty != nil {
+		to = tty
+	}
+	if x.s.In == nil || to == nil {
+		return
+	}
+	x.r.spawn(func() {
+		// An error of either side needs no report: the command sees the end of its
+		// input, or has closed it.
+		_, _ = io.Copy(to, x.s.In)
+		done()
+		if tty == nil {
+			_ = to.Close()
+		}
+	})
+}
+
+// endInput unblocks the writing of input that nobody will read any more.
+func (x *session) endInput() {
+	for _, f := range []*os.File{x.stdin, x.tty} {
+		if f != nil {
+			_ = f.SetWriteDeadline(time.Unix(1, 0))
+		}
+	}
+}
+
+// resizes passes sizes of the terminal on until over is closed.
+func (x *session) resizes(over <-chan struct{}, set func(runtime.Size)) {
+	if x.s.Resize == nil {
+		return
+	}
+	x.copying.Go(func() {
+		for {
+			select {
+			case size, ok := <-x.s.Resize:
+				if !ok {
+					return
+				}
+				set(size)
+			case <-over:
+				return
+			}
+		}
+	})
+}
+
+// copyOuts copies from the command to the caller.
+func (x *session) copyOuts() {
+	for _, o := range x.outs {
+		x.copying.Go(func() {
+			buf := make([]byte, 32<<10)
+			for left := lastOutput; left > 0; {
+				n, err := o.from.Read(buf)
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					// The command has ended; what it wrote last is there already.
+					n, err = readNow(o.from, buf)
+					left -= n
+				}
+				if n > 0 {
+					if _, werr := o.to.Write(buf[:n]); werr != nil {
+						x.fail(fmt.Errorf("write output: %w", werr))
+						return
+					}
+				}
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+}
+
+// readNow reads what is there, and returns io.EOF when there is nothing.
+func readNow(f *os.File, b []byte) (n int, err error) {
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var rerr error
+	err = rc.Read(func(fd uintptr) bool {
+		n, rerr = unix.Read(int(fd), b)
+		return true
+	})
+	_ = f.SetReadDeadline(time.Unix(1, 0)) // the next Read comes here again
+	if err != nil {
+		return 0, err
+	}
+	if rerr != nil || n <= 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (x *session) attach(ctx context.Context) error {
+	stop, err := x.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	defer x.close()
+	req := request{Op: opAttach, Stdin: x.s.In != nil}
+	if req.Stdout, err = x.outPipe(x.s.Out); err != nil {
+		return err
+	}
+	if !x.c.spec.Container.TTY {
+		if req.Stderr, err = x.outPipe(x.s.Err); err != nil {
+			return err
+		}
+	}
+	rep, err := x.begin(ctx, req)
+	if err != nil {
+		return err
+	}
+	if rep.HasFD {
+		fd, err := x.conn.take()
+		if err != nil {
+			return err
+		}
+		if err := x.takeStdin(fd); err != nil {
+			return err
+		}
+	}
+	return x.runAttach(ctx)
+}
+
+// runAttach copies until the container has ended or the shim has had enough.
+func (x *session) runAttach(ctx context.Context) error {
+	over := make(chan struct{})
+	defer x.copying.Wait()
+	x.copyIn(nil, func() { _ = x.conn.send(request{Op: opCloseStdin}) })
+	x.resizes(over, func(size runtime.Size) { _ = x.conn.send(request{Op: opResize, Size: &size}) })
+	x.copyOuts()
+	var rep reply
+	err := x.conn.recv(&rep)
+	close(over)
+	if err != nil {
+		// Cut short; nothing more is to be expected of the pipes.
+		for _, f := range x.readers() {
+			_ = f.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
+	x.endInput()
+	x.copying.Wait()
+	select {
+	case ferr := <-x.failed:
+		return ferr
+	default:
+	}
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && !x.c.isOver():
+		return errors.New("the shim hung up")
+	case rep.Failure != nil:
+		return rep.Failure.err()
+	}
+	return nil
+}

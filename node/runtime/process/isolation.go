@@ -1,0 +1,119 @@
+package process
+
+// Which namespaces this process may make, and how a shim is started in them.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeArg makes a shim try what it would have to do and say by its exit code
+// whether it could.
+const probeArg = "probe"
+
+// selfExe is this program, whatever has become of its file.
+const selfExe = "/proc/self/exe"
+
+// probeIsolation finds the strongest isolation that works, or checks the one that
+// was asked for.
+func probeIsolation(ctx context.Context, c Config) (Isolation, error) {
+	if c.Isolation == None {
+		return None, nil
+	}
+	if c.Isolation != Auto {
+		if err := probe(ctx, c, c.Isolation); err != nil {
+			return "", fmt.Errorf("isolation %s: %w", c.Isolation, err)
+		}
+		return c.Isolation, nil
+	}
+	for _, iso := range []Isolation{Namespaces, UserNamespace} {
+		err := probe(ctx, c, iso)
+		if err == nil {
+			return iso, nil
+		}
+		c.Log.Debug("isolation cannot be had", "isolation", string(iso), "err", err)
+	}
+	return None, nil
+}
+
+func probe(ctx context.Context, c Config, iso Isolation) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	dir, err := os.MkdirTemp(c.DataDir, "probe-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.CommandContext(ctx, selfExe)
+	cmd.Args = []string{shimName, probeArg, dir}
+	cmd.Env = []string{}
+	cmd.SysProcAttr = shimAttributes(iso, 0, 0)
+	out, err := cmd.CombinedOutput()
+	if len(out) > 0 {
+		return errors.New(string(out[:min(len(out), 512)]))
+	}
+	return err
+}
+
+// probeMain is the shim's side of probe.
+func probeMain(args []string) int {
+	err := errors.New("no directory given")
+	if len(args) == 1 {
+		err = probeMounts(args[0])
+	}
+	if err == nil {
+		return 0
+	}
+	fmt.Fprint(os.Stderr, err)
+	return 1
+}
+
+func probeMounts(dir string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount: %w", err)
+	}
+	sub := filepath.Join(dir, "pts")
+	if err := os.Mkdir(sub, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("devpts", sub, "devpts", 0, "newinstance"); err != nil {
+		return fmt.Errorf("mount terminals: %w", err)
+	}
+	return nil
+}
+
+// shimAttributes says how to start a shim. In a user namespace this process's user
+// is seen as uid and gid, the only ones there are.
+func shimAttributes(iso Isolation, uid, gid int) *syscall.SysProcAttr {
+	// A session of its own keeps signals of the agent's terminal away.
+	attr := &syscall.SysProcAttr{Setsid: true}
+	if iso == None {
+		return attr
+	}
+	attr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS
+	if iso == UserNamespace {
+		attr.Cloneflags |= unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: os.Geteuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: os.Getegid(), Size: 1}}
+		if uid != 0 {
+			// Another user than 0 would lose, by executing the shim, the powers it
+			// needs to make the container's surroundings. They do not leave the
+			// namespace, and the commands of the container do not get them.
+			attr.AmbientCaps = []uintptr{
+				unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_SETUID, unix.CAP_SETGID,
+			}
+		}
+	}
+	return attr
+}

@@ -1,0 +1,318 @@
+package process
+
+// What can be done with containers and pods.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// find returns a container by its id.
+func (r *Runtime) find(ctx context.Context, id string) (*container, error) {
+	if err := r.wait(ctx); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[id]
+	if c == nil {
+		return nil, fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
+	}
+	return c, nil
+}
+
+// live returns a container that runs.
+func (r *Runtime) live(ctx context.Context, id string) (*container, error) {
+	c, err := r.find(ctx, id)
+	if err == nil && c.isOver() {
+		return nil, fmt.Errorf("container %s: %w", id, runtime.ErrNotRunning)
+	}
+	return c, err
+}
+
+// ask sends the shim one request and returns its first answer. A shim that cannot
+// be reached has ended.
+func (c *container) ask(ctx context.Context, req request) (*reply, error) {
+	conn, err := dialShim(c.spec.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("container %s: %w", c.spec.ID, runtime.ErrNotRunning)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	_ = conn.SetDeadline(time.Now().Add(replyTimeout))
+	var rep reply
+	err = conn.send(req)
+	if err == nil {
+		err = conn.recv(&rep)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, fmt.Errorf("ask shim of %s: %w", c.spec.ID, err)
+	case rep.Failure != nil:
+		return nil, fmt.Errorf("container %s: %w", c.spec.ID, rep.Failure.err())
+	}
+	return &rep, nil
+}
+
+// killMargin is how long beyond its grace period a container may take to be gone.
+const killMargin = 30 * time.Second
+
+// Stop ends a container; see runtime.Runtime.
+func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
+	c, err := r.find(ctx, id)
+	if err != nil || c.isOver() {
+		return err
+	}
+	grace = max(grace, 0)
+	_, err = c.ask(ctx, request{Op: opStop, GraceMS: grace.Milliseconds()})
+	if ctx.Err() != nil {
+		return fmt.Errorf("stop container %s: %w", id, context.Cause(ctx))
+	}
+	if err != nil && !errors.Is(err, runtime.ErrNotRunning) {
+		// A shim that does not answer is no use; its end is the container's.
+		r.log.Warn("killing a shim that does not answer", "container", id, "err", err)
+		c.killShim()
+	}
+	late := time.NewTimer(grace + killMargin)
+	defer late.Stop()
+	select {
+	case <-c.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("stop container %s: %w", id, context.Cause(ctx))
+	case <-r.done:
+		return fmt.Errorf("stop container %s: the agent is ending", id)
+	case <-late.C:
+		return fmt.Errorf("stop container %s: it does not die", id)
+	}
+}
+
+// killShim kills the shim of a container, and nothing else that may have its
+// number by now.
+func (c *container) killShim() {
+	c.mu.Lock()
+	pid, start := c.record.ShimPID, c.record.ShimStart
+	c.mu.Unlock()
+	if pid <= 1 {
+		return
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if p, err := readProcStat("/proc", pid); err == nil && p.start == start {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	}
+}
+
+// Remove forgets a container; see runtime.Runtime.
+func (r *Runtime) Remove(ctx context.Context, id string) error {
+	c, err := r.find(ctx, id)
+	if errors.Is(err, runtime.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !c.isOver() {
+		return fmt.Errorf("remove container %s: it is running", id)
+	}
+	if err := c.dismiss(ctx); err != nil {
+		return fmt.Errorf("remove container %s: %w", id, err)
+	}
+	if err := removeContainer(c.spec); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.containers, id)
+	r.mu.Unlock()
+	r.changed(c.spec.Container.Pod)
+	return nil
+}
+
+// dismiss sees to it that the shim of a container that has ended is gone. It may
+// still be passing on the last of the output to somebody attached.
+func (c *container) dismiss(ctx context.Context) error {
+	select {
+	case <-c.gone:
+		return nil
+	default:
+	}
+	c.killShim()
+	late := time.NewTimer(replyTimeout)
+	defer late.Stop()
+	select {
+	case <-c.gone:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-late.C:
+		return errors.New("its shim does not end")
+	}
+}
+
+// Containers lists all containers; see runtime.Runtime.
+func (r *Runtime) Containers(ctx context.Context) ([]runtime.ContainerStatus, error) {
+	if err := r.wait(ctx); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]runtime.ContainerStatus, 0, len(r.containers))
+	for _, c := range r.containers {
+		list = append(list, c.status())
+	}
+	return list, nil
+}
+
+// A watcher is one call of Watch.
+type watcher struct {
+	pending map[runtime.PodID]struct{} // guarded by Runtime.mu
+	wake    chan struct{}
+}
+
+// changed tells the watchers that something happened to a container of the pod.
+func (r *Runtime) changed(pod runtime.PodID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for w := range r.watchers {
+		w.pending[pod] = struct{}{}
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Watch sends pods whose containers changed; see runtime.Runtime.
+func (r *Runtime) Watch(ctx context.Context, ch chan<- runtime.PodID) error {
+	w := &watcher{pending: make(map[runtime.PodID]struct{}), wake: make(chan struct{}, 1)}
+	r.mu.Lock()
+	r.watchers[w] = struct{}{}
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.watchers, w)
+		r.mu.Unlock()
+	}()
+	if err := r.wait(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.done:
+			return errors.New("process runtime: stopped")
+		case <-w.wake:
+		}
+		r.mu.Lock()
+		pods := w.pending
+		w.pending = make(map[runtime.PodID]struct{})
+		r.mu.Unlock()
+		for pod := range pods {
+			select {
+			case ch <- pod:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+// Resize sets the size of a container's terminal; see runtime.Runtime.
+func (r *Runtime) Resize(ctx context.Context, id string, size runtime.Size) error {
+	c, err := r.live(ctx, id)
+	if err != nil {
+		return err
+	}
+	_, err = c.ask(ctx, request{Op: opResize, Size: &size})
+	return err
+}
+
+// DialPod connects to a port of a pod, which shares the addresses of the machine.
+func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16) (net.Conn, error) {
+	if err := r.wait(ctx); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	known := false
+	for _, c := range r.containers {
+		known = known || (c.spec.Container.Pod == id && !c.isOver())
+	}
+	r.mu.Unlock()
+	if !known {
+		return nil, fmt.Errorf("pod %s: %w", id.NamespacedName, runtime.ErrNotRunning)
+	}
+	var errs []error
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		d := net.Dialer{Timeout: replyTimeout}
+		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("connect to port %d of pod %s: %w", port, id.NamespacedName, errs[0])
+}
+
+// A sample is a reading of how much processor time a container has used.
+type sample struct {
+	at    time.Time
+	nanos uint64
+	rate  uint64
+}
+
+// Usage of a running container; see runtime.Runtime.
+func (r *Runtime) Usage(ctx context.Context, id string) (runtime.Usage, error) {
+	c, err := r.live(ctx, id)
+	if err != nil {
+		return runtime.Usage{}, err
+	}
+	u, ok := c.spec.Cgroup.usage()
+	if !ok {
+		rep, err := c.ask(ctx, request{Op: opStats})
+		if err != nil {
+			return runtime.Usage{}, err
+		}
+		if rep.Usage == nil {
+			return runtime.Usage{}, errors.New("shim: unexpected answer")
+		}
+		u = *rep.Usage
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = c.last.next(u.Time, u.CPUNanos)
+	u.SampledCPUNs = c.last.rate
+	return u, nil
+}
+
+// next takes a new reading. Two that are too close together say little: then the
+// earlier rate stands.
+func (s sample) next(at time.Time, nanos uint64) sample {
+	span := at.Sub(s.at)
+	switch {
+	case s.at.IsZero():
+		return sample{at: at, nanos: nanos}
+	case span < time.Second:
+		return s
+	case nanos < s.nanos:
+		return sample{at: at, nanos: nanos}
+	}
+	rate := float64(nanos-s.nanos) / span.Seconds()
+	return sample{at: at, nanos: nanos, rate: uint64(rate)}
+}

@@ -1,0 +1,253 @@
+// Package process is a container runtime whose containers are processes of this
+// machine.
+//
+// A container is a process group with a supervisor of its own, the shim. The shim
+// is this same program, started again under another name (see ShimMain). It runs
+// the command, writes its output to the log, notes how it ended and serves a
+// unix socket for stop, exec, attach and so on. It is in a session of its own and
+// does not depend on the agent: when the agent ends, for whatever reason,
+// containers go on, and the next agent finds them in the data directory.
+//
+//	agent ──spawns──▶ shim ──spawns──▶ command, exec'd commands
+//	  │                │  ▲
+//	  └──unix socket───┘  └── pipes or terminal
+//
+// Where this process may (as root, or by an unprivileged user namespace), a
+// container has its own mount, PID and UTS namespaces. It sees the file system of
+// the machine through an overlay, so that what it writes stays with it, with
+// volumes where they belong, a /tmp, /dev and /proc of its own and the pod's host
+// name. The shim is process 1 of the PID namespace: when it dies, the kernel
+// kills everything in the container. Without those powers the command runs in
+// plain sight of the machine's files, and a volume that would have to be mounted
+// is an error of Start. Memory, CPU and PID limits are set where cgroups can be
+// written (v2, or v1 hierarchies), and else ignored.
+//
+// What it is not: a sandbox. It keeps well-meaning programs out of each other's
+// way. A container that runs as root is root on the machine, and network and
+// users are the machine's. Images are not pulled.
+//
+// The data directory has this in it; ID is random:
+//
+//	pods/UID.json     a sandbox
+//	c/ID/spec.json    what was asked for (0600: it has the environment)
+//	c/ID/status.json  what became of it; the shim replaces it as a whole
+//	c/ID/lock         locked by the shim for as long as it lives
+//	c/ID/sock         the shim's socket
+//	c/ID/rootfs, tmp, layers   what the container sees as its own
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// Isolation is how far a container is kept apart from the machine.
+type Isolation string
+
+// The kinds of isolation.
+const (
+	// Auto is the strongest of the others that works.
+	Auto Isolation = ""
+	// Namespaces are made with the privileges of this process.
+	Namespaces Isolation = "namespaces"
+	// UserNamespace makes them inside a user namespace. The container sees one
+	// user, itself.
+	UserNamespace Isolation = "user-namespace"
+	// None runs commands in the machine's own namespaces.
+	None Isolation = "none"
+)
+
+// Config configures a Runtime.
+type Config struct {
+	// DataDir is required. It is made if missing, with mode 0700. One Runtime at
+	// a time may use it.
+	DataDir string
+	// Version is what Info says; empty means "unknown".
+	Version   string
+	Isolation Isolation
+	// Hide lists absolute paths of directories that containers do not see, such as
+	// those with keys in them. DataDir always is one.
+	Hide []string
+	// CgroupParent is the name of the cgroup in which those of the pods are made;
+	// empty means hawser.
+	CgroupParent string
+	// LogMaxBytes bounds one file of a container's log, LogMaxFiles the number of
+	// its files; zero means 10 MiB and 5.
+	LogMaxBytes int64
+	LogMaxFiles int
+	Log         *slog.Logger // nil means discard
+}
+
+// A Runtime runs containers as processes. It implements runtime.Runtime.
+type Runtime struct {
+	cfg Config
+	log *slog.Logger
+
+	ready chan struct{} // closed once what an earlier process left has been adopted
+	done  chan struct{} // closed when Run has been asked to return
+
+	// Written before ready is closed, not after.
+	isolation Isolation
+	cgroups   *cgroups // nil when none can be written
+
+	wg sync.WaitGroup // everything that Run waits for
+
+	mu         sync.Mutex // guards the following
+	running    bool
+	closed     bool // done is closed; nothing is added to wg any more
+	containers map[string]*container
+	sandboxes  map[string]*sandbox // by pod UID
+	watchers   map[*watcher]struct{}
+	saidLimits bool
+}
+
+var _ runtime.Runtime = (*Runtime)(nil)
+
+// New checks c. Nothing is started or written before Run.
+func New(c Config) (*Runtime, error) {
+	if c.DataDir == "" {
+		return nil, errors.New("process runtime: no data directory given")
+	}
+	dir, err := filepath.Abs(c.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("process runtime: data directory: %w", err)
+	}
+	c.DataDir = dir
+	switch c.Isolation {
+	case Auto, Namespaces, UserNamespace, None:
+	default:
+		return nil, fmt.Errorf("process runtime: unknown isolation %q", c.Isolation)
+	}
+	if c.Version == "" {
+		c.Version = "unknown"
+	}
+	if c.CgroupParent == "" {
+		c.CgroupParent = "hawser"
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Runtime{
+		cfg:        c,
+		log:        c.Log,
+		ready:      make(chan struct{}),
+		done:       make(chan struct{}),
+		containers: make(map[string]*container),
+		sandboxes:  make(map[string]*sandbox),
+		watchers:   make(map[*watcher]struct{}),
+	}, nil
+}
+
+// Run finds out what this machine allows, adopts the containers that an earlier
+// process started, and follows all containers until ctx is done. The containers
+// go on after it has returned. The other methods wait until it has adopted all;
+// it can be called once.
+func (r *Runtime) Run(ctx context.Context) error {
+	r.mu.Lock()
+	if r.running {
+		r.mu.Unlock()
+		return errors.New("process runtime: run twice")
+	}
+	r.running = true
+	r.mu.Unlock()
+
+	err := r.open(ctx)
+	if err == nil {
+		close(r.ready)
+		<-ctx.Done()
+	}
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	close(r.done)
+	r.wg.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (r *Runtime) open(ctx context.Context) error {
+	for _, d := range []string{r.cfg.DataDir, r.containersDir(), r.podsDir()} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return fmt.Errorf("process runtime: make data directory: %w", err)
+		}
+	}
+	iso, err := probeIsolation(ctx, r.cfg)
+	if err != nil {
+		return fmt.Errorf("process runtime: %w", err)
+	}
+	r.isolation = iso
+	if iso == None && r.cfg.Isolation == Auto {
+		r.log.Info("containers share the files of this machine: neither root nor unprivileged user namespaces can be had")
+	}
+	cg, err := openCgroups(r.cfg.CgroupParent)
+	if err != nil {
+		r.log.Info("memory and cpu limits are not enforced", "reason", err)
+	}
+	r.cgroups = cg
+	if err := r.loadSandboxes(); err != nil {
+		return fmt.Errorf("process runtime: %w", err)
+	}
+	if err := r.adoptAll(ctx); err != nil {
+		return fmt.Errorf("process runtime: %w", err)
+	}
+	return nil
+}
+
+// wait returns nil once the runtime is in operation.
+func (r *Runtime) wait(ctx context.Context) error {
+	select {
+	case <-r.done:
+		return errors.New("process runtime: stopped")
+	default:
+	}
+	select {
+	case <-r.ready:
+		return nil
+	case <-r.done:
+		return errors.New("process runtime: stopped")
+	case <-ctx.Done():
+		return fmt.Errorf("process runtime: not ready: %w", context.Cause(ctx))
+	}
+}
+
+// spawn runs f in a goroutine that Run waits for. It returns false when Run is
+// over.
+func (r *Runtime) spawn(f func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.wg.Go(f)
+	return true
+}
+
+// Info says what the runtime is.
+func (r *Runtime) Info(context.Context) (runtime.Info, error) {
+	return runtime.Info{Name: "process", Version: r.cfg.Version}, nil
+}
+
+// Healthy returns nil while Run runs and the data directory can be written.
+func (r *Runtime) Healthy(ctx context.Context) error {
+	if err := r.wait(ctx); err != nil {
+		return err
+	}
+	probe := filepath.Join(r.cfg.DataDir, "healthy")
+	if err := os.WriteFile(probe, []byte(time.Now().UTC().Format(time.RFC3339)), 0o600); err != nil {
+		return fmt.Errorf("process runtime: data directory: %w", err)
+	}
+	return nil
+}
+
+func (r *Runtime) containersDir() string { return filepath.Join(r.cfg.DataDir, "c") }
+func (r *Runtime) podsDir() string       { return filepath.Join(r.cfg.DataDir, "pods") }

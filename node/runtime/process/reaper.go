@@ -1,0 +1,307 @@
+package process
+
+// Starting processes and noticing that they ended. One goroutine does both, so
+// that no process can end before it is known; it keeps its thread, because the
+// signal a process gets when its parent dies, and the cgroup (v1) it starts in,
+// are those of the thread.
+
+import (
+	"errors"
+	"os"
+	"os/signal"
+	"path/filepath"
+	goruntime "runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// A reaper starts processes and waits for all descendants of this process.
+type reaper struct {
+	cgroup cgroupDirs
+
+	starts chan start
+	ends   chan chan struct{} // asks for all descendants to be killed
+	sigs   chan groupSignal
+	quit   chan struct{}
+	done   chan struct{}
+
+	// Owned by run.
+	waiting map[int]chan<- syscall.WaitStatus
+	over    bool // everything has been killed; nothing more is started
+}
+
+type start struct {
+	path  string
+	argv  []string
+	attr  *syscall.ProcAttr
+	reply chan<- started
+}
+
+type started struct {
+	pid    int
+	status <-chan syscall.WaitStatus // gets one value, when the process has ended
+	err    error
+}
+
+func newReaper(cg cgroupDirs) *reaper {
+	return &reaper{
+		cgroup:  cg,
+		starts:  make(chan start),
+		ends:    make(chan chan struct{}),
+		sigs:    make(chan groupSignal),
+		quit:    make(chan struct{}),
+		done:    make(chan struct{}),
+		waiting: make(map[int]chan<- syscall.WaitStatus),
+	}
+}
+
+// start starts a process.
+func (r *reaper) start(path string, argv []string, attr *syscall.ProcAttr) (started, error) {
+	reply := make(chan started, 1)
+	select {
+	case r.starts <- start{path, argv, attr, reply}:
+		s := <-reply
+		return s, s.err
+	case <-r.done:
+		return started{}, runtime.ErrNotRunning
+	}
+}
+
+// A groupSignal is for the process group of a process that was started.
+type groupSignal struct {
+	pid int
+	sig syscall.Signal
+}
+
+// signal signals the process group of a process unless that has been waited for,
+// after which its number may be another's.
+func (r *reaper) signal(pid int, sig syscall.Signal) {
+	select {
+	case r.sigs <- groupSignal{pid, sig}:
+	case <-r.done:
+	}
+}
+
+// killAll kills every descendant and returns when none is left, or when they
+// could not be got rid of.
+func (r *reaper) killAll() {
+	reply := make(chan struct{})
+	select {
+	case r.ends <- reply:
+		<-reply
+	case <-r.done:
+	}
+}
+
+// run works until quit is closed. prepared gets the result of what must succeed
+// before anything can be started.
+func (r *reaper) run(prepared chan<- error) {
+	goruntime.LockOSThread() // and never unlocked: the thread ends with the process
+	defer close(r.done)
+	child := make(chan os.Signal, 1)
+	signal.Notify(child, unix.SIGCHLD)
+	defer signal.Stop(child)
+
+	err := r.cgroup.enterThread()
+	if err == nil {
+		// Powers the shim needed to make the container's surroundings.
+		err = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+	}
+	prepared <- err
+	for {
+		select {
+		case <-r.quit:
+			return
+		case s := <-r.starts:
+			s.reply <- r.forkExec(s)
+		case g := <-r.sigs:
+			if _, ok := r.waiting[g.pid]; ok {
+				_ = syscall.Kill(-g.pid, g.sig)
+			}
+		case <-child:
+			r.reap()
+		case reply := <-r.ends:
+			r.end(child)
+			close(reply)
+		}
+	}
+}
+
+func (r *reaper) forkExec(s start) started {
+	if r.over {
+		return started{err: runtime.ErrNotRunning}
+	}
+	if dir, ok := r.cgroup[""]; ok {
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return started{err: err}
+		}
+		defer unix.Close(fd)
+		s.attr.Sys.UseCgroupFD, s.attr.Sys.CgroupFD = true, fd
+	}
+	pid, err := syscall.ForkExec(s.path, s.argv, s.attr)
+	if err != nil {
+		return started{err: err}
+	}
+	status := make(chan syscall.WaitStatus, 1)
+	r.waiting[pid] = status
+	return started{pid: pid, status: status}
+}
+
+// reap collects what has ended and says whether anything is left.
+func (r *reaper) reap() (left bool) {
+	for {
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case err != nil:
+			return false // ECHILD
+		case pid == 0:
+			return true
+		}
+		if ch, ok := r.waiting[pid]; ok {
+			ch <- ws
+			delete(r.waiting, pid)
+		}
+	}
+}
+
+// end kills until nothing is left. What does not die, because the kernel does not
+// let go of it, is given up on after a while.
+func (r *reaper) end(child <-chan os.Signal) {
+	r.over = true
+	patience := time.NewTimer(10 * time.Second)
+	defer patience.Stop()
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		killDescendants()
+		if !r.reap() {
+			return
+		}
+		select {
+		case <-child:
+		case <-again.C:
+		case <-patience.C:
+			return
+		}
+	}
+}
+
+// killDescendants kills what is in this PID namespace, if it is ours, and else
+// every process that has this one as an ancestor; as a subreaper it is the parent
+// of those whose own has ended.
+func killDescendants() {
+	if os.Getpid() == 1 {
+		_ = unix.Kill(-1, unix.SIGKILL)
+		return
+	}
+	for _, p := range descendants(os.Getpid(), processes("/proc")) {
+		_ = unix.Kill(p.pid, unix.SIGKILL)
+	}
+}
+
+// A procStat is part of /proc/PID/stat, as proc_pid_stat(5) has it.
+type procStat struct {
+	pid, ppid, session int
+	state              byte
+	cpuTicks           uint64 // user and system, with those of children waited for
+	start              uint64 // ticks after boot
+	rssPages           uint64
+}
+
+func readProcStat(proc string, pid int) (procStat, error) {
+	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return procStat{}, err
+	}
+	return parseProcStat(string(b))
+}
+
+// selfInProc is this process as /proc has it.
+func selfInProc() (procStat, error) {
+	b, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return procStat{}, err
+	}
+	return parseProcStat(string(b))
+}
+
+// parseProcStat decodes a line. The second field is a name in parentheses and may
+// hold anything, these included.
+func parseProcStat(s string) (procStat, error) {
+	bad := errors.New("malformed process status")
+	open, shut := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
+	if open < 0 || shut < open {
+		return procStat{}, bad
+	}
+	f := strings.Fields(s[shut+1:])
+	if len(f) < 22 || len(f[0]) != 1 {
+		return procStat{}, bad
+	}
+	var err error
+	num := func(s string) uint64 {
+		n, e := strconv.ParseUint(s, 10, 64)
+		if e != nil {
+			err = bad
+		}
+		return n
+	}
+	p := procStat{
+		pid:      int(num(strings.TrimSpace(s[:open]))),
+		state:    f[0][0],
+		ppid:     int(num(f[1])),
+		session:  int(num(f[3])),
+		cpuTicks: num(f[11]) + num(f[12]) + num(f[13]) + num(f[14]),
+		start:    num(f[19]),
+		rssPages: num(f[21]),
+	}
+	return p, err
+}
+
+// processes lists what /proc at proc shows.
+func processes(proc string) []procStat {
+	d, err := os.Open(proc)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	var ps []procStat
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if p, err := readProcStat(proc, pid); err == nil {
+			ps = append(ps, p)
+		}
+	}
+	return ps
+}
+
+// descendants finds the living processes below pid among all.
+func descendants(pid int, all []procStat) []procStat {
+	children := map[int][]procStat{}
+	for _, p := range all {
+		if p.state != 'Z' {
+			children[p.ppid] = append(children[p.ppid], p)
+		}
+	}
+	found := children[pid]
+	for i := 0; i < len(found); i++ {
+		found = append(found, children[found[i].pid]...)
+	}
+	return found
+}

@@ -1,0 +1,433 @@
+package process
+
+// What a container sees of the file system: built by the shim inside the mount
+// namespace it was started in, under the container's own directory, so that the
+// shim itself goes on seeing the machine as it is.
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// A rootfs is built once by build and then used as the root of what runs in the
+// container.
+type rootfs struct {
+	spec    *spec
+	path    string // the new root
+	overlay bool   // writes stay in the container, and mount points can be made
+	owner   [2]int // user and group of the container
+}
+
+// notOverlaid are top directories that get something of their own, or nothing.
+var notOverlaid = []string{"/proc", "/sys", "/dev", "/tmp", "/lost+found"}
+
+// pseudo are file systems that hold no files.
+var pseudo = []string{
+	"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
+	"fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
+}
+
+// maxMounts bounds how many file systems of the machine are looked at.
+const maxMounts = 128
+
+func (r *rootfs) build() error {
+	// Nothing that is mounted from here on is seen outside; what the machine
+	// unmounts goes away here too.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	r.path = filepath.Join(r.spec.Dir, rootName)
+	if err := os.MkdirAll(r.path, 0o755); err != nil {
+		return err
+	}
+	if err := r.files(); err != nil {
+		return err
+	}
+	for _, step := range []func() error{r.proc, r.sys, r.dev, r.tmp, r.hide} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	ms := slices.Clone(r.spec.Container.Mounts)
+	slices.SortStableFunc(ms, func(a, b runtime.Mount) int {
+		return strings.Compare(filepath.Clean(a.ContainerPath), filepath.Clean(b.ContainerPath))
+	})
+	for _, m := range ms {
+		if err := r.volume(m); err != nil && !m.Optional {
+			return fmt.Errorf("mount %q at %q: %w", m.HostPath, m.ContainerPath, err)
+		}
+	}
+	return nil
+}
+
+// files puts the machine's files at the new root: through overlays whose upper
+// layers are on the disk of the data directory, or if that cannot hold one, in
+// memory; or without overlays.
+func (r *rootfs) files() error {
+	layers := filepath.Join(r.spec.Dir, layersName)
+	err := os.MkdirAll(layers, 0o700)
+	if err == nil {
+		err = r.overlays(layers)
+	}
+	if err != nil {
+		err = unix.Mount("tmpfs", layers, "tmpfs", unix.MS_NODEV, "mode=0700")
+		if err == nil {
+			err = r.overlays(layers)
+		}
+	}
+	if err == nil {
+		r.overlay = true
+		// The working directory of a container that asks for none.
+		_ = os.Chown(r.path, r.owner[0], r.owner[1])
+		return nil
+	}
+	if err := bind("/", r.path, true); err != nil {
+		return fmt.Errorf("make a root: %w", err)
+	}
+	return unix.Mount("", r.path, "", unix.MS_REC|unix.MS_PRIVATE, "")
+}
+
+// overlays mounts an overlay of / at the new root and one of each file system
+// that is mounted below. Inside a user namespace / as a whole cannot be a layer,
+// because that would uncover what is hidden below its mounts; there each top
+// directory is one.
+func (r *rootfs) overlays(layers string) error {
+	points, err := r.mountPoints()
+	if err != nil {
+		return err
+	}
+	if err := r.overlayOf(layers, "/"); err == nil {
+		return r.overlayAll(layers, points)
+	}
+	top, err := os.ReadDir("/")
+	if err != nil {
+		return err
+	}
+	for _, e := range top {
+		path := "/" + e.Name()
+		switch {
+		case slices.Contains(notOverlaid, path):
+		case e.Type()&fs.ModeSymlink != 0:
+			if to, err := os.Readlink(path); err == nil {
+				_ = os.Symlink(to, filepath.Join(r.path, path))
+			}
+		case e.IsDir():
+			if err := os.MkdirAll(filepath.Join(r.path, path), 0o755); err != nil {
+				return err
+			}
+			points = append(points, path)
+		}
+	}
+	slices.Sort(points)
+	return r.overlayAll(layers, slices.Compact(points))
+}
+
+// overlayAll mounts each of points at its place. What cannot be overlaid is shown
+// as it is, for reading.
+func (r *rootfs) overlayAll(layers string, points []string) error {
+	made, shown := 0, ""
+	for _, p := range points {
+		if shown != "" && under(p, shown) {
+			continue
+		}
+		if err := r.overlayOf(layers, p); err == nil {
+			made++
+			continue
+		}
+		target, err := securejoin.SecureJoin(r.path, p)
+		if err != nil {
+			continue
+		}
+		if err := bind(p, target, true); err != nil {
+			continue // not to be seen in the container, like its mount point's parent
+		}
+		if err := readOnly(target); err != nil {
+			return fmt.Errorf("show %s: %w", p, err)
+		}
+		shown = p
+	}
+	if made == 0 && len(points) > 0 && !r.hasRoot() {
+		return errors.New("no overlay can be made")
+	}
+	return nil
+}
+
+// hasRoot says whether the new root is an overlay as a whole.
+func (r *rootfs) hasRoot() bool {
+	var st unix.Statfs_t
+	return unix.Statfs(r.path, &st) == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC
+}
+
+// mountPoints lists where, below /, something with files in it is mounted, parents
+// first.
+func (r *rootfs) mountPoints() ([]string, error) {
+	ms, err := mounts()
+	if err != nil {
+		return nil, err
+	}
+	var points []string
+	for _, m := range ms {
+		if m.point == "/" || slices.Contains(pseudo, m.fs) || len(points) == maxMounts {
+			continue
+		}
+		if slices.ContainsFunc(slices.Concat(r.spec.Hide, notOverlaid), func(d string) bool { return under(m.point, d) }) {
+			continue
+		}
+		points = append(points, m.point)
+	}
+	slices.Sort(points)
+	return slices.Compact(points), nil
+}
+
+// overlayOf mounts an overlay of the machine's directory path at its place in the
+// new root.
+func (r *rootfs) overlayOf(layers, path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	target, err := securejoin.SecureJoin(r.path, path)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(target); err != nil {
+		return err
+	}
+	name := strings.ReplaceAll(strings.Trim(path, "/"), "/", "-") + ".layer"
+	upper, work := filepath.Join(layers, name, "upper"), filepath.Join(layers, name, "work")
+	for _, d := range []string{upper, work} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	// The top of an overlay looks like its upper layer.
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		_ = os.Lchown(upper, int(st.Uid), int(st.Gid))
+	}
+	if err := os.Chmod(upper, info.Mode()&(fs.ModePerm|fs.ModeSticky|fs.ModeSetgid)); err != nil {
+		return err
+	}
+	opts := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escapeOption(path), escapeOption(upper), escapeOption(work))
+	if r.spec.Isolation == UserNamespace {
+		opts += ",userxattr"
+	}
+	return unix.Mount("overlay", target, "overlay", 0, opts)
+}
+
+func escapeOption(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `:`, `\:`, `,`, `\,`).Replace(s)
+}
+
+func (r *rootfs) proc() error {
+	target, err := r.dir("/proc", 0o555)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", target, "proc", unix.MS_NOSUID|unix.MS_NOEXEC|unix.MS_NODEV, ""); err == nil {
+		return nil
+	}
+	// Some kernels and containers do not let a user namespace have a new one.
+	if err := bind("/proc", target, true); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	return nil
+}
+
+func (r *rootfs) sys() error {
+	target, err := r.dir("/sys", 0o555)
+	if err != nil {
+		return err
+	}
+	if err := bind("/sys", target, true); err != nil {
+		return fmt.Errorf("mount /sys: %w", err)
+	}
+	return readOnly(target)
+}
+
+// dev makes a /dev with the few devices that programs expect, and terminals and
+// shared memory of its own.
+func (r *rootfs) dev() error {
+	target, err := r.dir("/dev", 0o755)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", target, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=0755,size=64m"); err != nil {
+		return fmt.Errorf("mount /dev: %w", err)
+	}
+	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		node := filepath.Join(target, name)
+		if err := os.WriteFile(node, nil, 0o666); err != nil {
+			return err
+		}
+		if err := bind("/dev/"+name, node, false); err != nil {
+			return fmt.Errorf("bind /dev/%s: %w", name, err)
+		}
+	}
+	for name, to := range map[string]string{
+		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
+	} {
+		if err := os.Symlink(to, filepath.Join(target, name)); err != nil {
+			return err
+		}
+	}
+	pts, shm := filepath.Join(target, "pts"), filepath.Join(target, "shm")
+	for _, d := range []string{pts, shm} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("devpts", pts, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
+		return fmt.Errorf("mount /dev/pts: %w", err)
+	}
+	if err := unix.Mount("shm", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777,size=64m"); err != nil {
+		return fmt.Errorf("mount /dev/shm: %w", err)
+	}
+	return nil
+}
+
+func (r *rootfs) tmp() error {
+	target, err := r.dir("/tmp", 0o777)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(r.spec.Dir, tmpName)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil {
+		return err
+	}
+	if err := bind(dir, target, false); err != nil {
+		return fmt.Errorf("mount /tmp: %w", err)
+	}
+	return nil
+}
+
+// hide covers directories that are none of a container's business.
+func (r *rootfs) hide() error {
+	for _, dir := range r.spec.Hide {
+		target, err := securejoin.SecureJoin(r.path, dir)
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(target)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() || target == r.path {
+			return fmt.Errorf("hide %s: not a directory below /", dir)
+		}
+		if err := unix.Mount("tmpfs", target, "tmpfs", unix.MS_RDONLY, "mode=0555,size=4k"); err != nil {
+			return fmt.Errorf("hide %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// volume puts a file or directory of the machine at its place.
+func (r *rootfs) volume(m runtime.Mount) error {
+	if !filepath.IsAbs(m.ContainerPath) {
+		return errors.New("the path in the container is not absolute")
+	}
+	info, err := os.Stat(m.HostPath)
+	if err != nil {
+		return err
+	}
+	target, err := securejoin.SecureJoin(r.path, m.ContainerPath)
+	if err != nil {
+		return err
+	}
+	if target == r.path {
+		return errors.New("a volume cannot be the root directory")
+	}
+	if err := r.mountPoint(target, info.IsDir()); err != nil {
+		return err
+	}
+	if err := bind(m.HostPath, target, true); err != nil {
+		return err
+	}
+	if m.ReadOnly {
+		return readOnly(target)
+	}
+	return nil
+}
+
+// mountPoint makes sure that target exists, without leaving anything in the
+// machine's own file system.
+func (r *rootfs) mountPoint(target string, dir bool) error {
+	info, err := os.Stat(target)
+	if err == nil {
+		if info.IsDir() != dir {
+			return errors.New("a file and a directory cannot be mounted on each other")
+		}
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	own := under(target, filepath.Join(r.path, "tmp")) || under(target, filepath.Join(r.path, "dev"))
+	if !r.overlay && !own {
+		return errors.New("there is nothing to mount on, and without an overlay file system it cannot be made")
+	}
+	if dir {
+		return os.MkdirAll(target, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(target, os.O_CREATE|os.O_RDONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// dir returns the place of a directory in the new root, made if it is missing.
+func (r *rootfs) dir(path string, mode fs.FileMode) (string, error) {
+	target, err := securejoin.SecureJoin(r.path, path)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(target, mode); err != nil {
+		return "", fmt.Errorf("make %s: %w", path, err)
+	}
+	return target, nil
+}
+
+func bind(from, to string, recursive bool) error {
+	flags := uintptr(unix.MS_BIND)
+	if recursive {
+		flags |= unix.MS_REC
+	}
+	return unix.Mount(from, to, "", flags, "")
+}
+
+// readOnly makes a mount and all below it read-only.
+func readOnly(target string) error {
+	err := unix.MountSetattr(-1, target, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if !errors.Is(err, unix.ENOSYS) {
+		return err
+	}
+	// Linux before 5.12 can do one mount at a time, and flags that a user
+	// namespace may not take away must be given again.
+	var st unix.Statfs_t
+	if err := unix.Statfs(target, &st); err != nil {
+		return err
+	}
+	keep := uintptr(st.Flags) & (unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+	return unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|keep, "")
+}

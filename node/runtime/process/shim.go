@@ -1,0 +1,437 @@
+package process
+
+// The shim: the program that supervises one container.
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/crilog"
+)
+
+// shimName is what the shim is called by; it is how ShimMain knows itself.
+const shimName = "hawser-shim"
+
+// The descriptors a shim is started with.
+const (
+	controlFD = 3 // a connected socket to the agent that started it
+	listenFD  = 4 // its own socket, listening
+	lockFD    = 5 // the lock, held
+)
+
+// Bounds of what one container's shim serves at a time.
+const (
+	maxConns = 256
+	maxExecs = 64
+)
+
+// ShimMain runs the shim and exits, if that is what this process was started for,
+// and else does nothing. A program that uses this package calls it first thing in
+// main, and a test that uses it in TestMain.
+func ShimMain() {
+	if len(os.Args) < 2 || os.Args[0] != shimName {
+		return
+	}
+	if os.Args[1] == probeArg {
+		os.Exit(probeMain(os.Args[2:]))
+	}
+	// There is one of these for each container: memory matters, speed does not.
+	debug.SetGCPercent(25)
+	debug.SetMemoryLimit(32 << 20)
+	if err := shimMain(); err != nil {
+		fmt.Fprintln(os.Stderr, "hawser-shim:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func shimMain() error {
+	closeOnExec()
+	unix.Umask(0o022)
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	// Handled rather than ignored: what is ignored here would be so in the
+	// container too.
+	sigs := make(chan os.Signal, 8)
+	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM)
+
+	control, err := connFromFD(controlFD)
+	if err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	lf := os.NewFile(listenFD, "socket")
+	ln, err := net.FileListener(lf)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	_ = lf.Close()
+	var req request
+	if err := control.recv(&req); err != nil {
+		return fmt.Errorf("read what to run: %w", err)
+	}
+	if req.Op != opRun || req.Spec == nil {
+		return fmt.Errorf("expected to be told what to run, got %q", req.Op)
+	}
+	s := &shim{
+		spec:   req.Spec,
+		reaper: newReaper(req.Spec.Cgroup),
+		ended:  make(chan struct{}),
+	}
+	return s.run(control, ln, sigs)
+}
+
+// closeOnExec keeps every descriptor from the container: the shim's own, and any
+// that whoever started the agent left open.
+func closeOnExec() {
+	if unix.CloseRange(controlFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return
+	}
+	// Linux before 5.11.
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, e := range fds {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= controlFD {
+			unix.CloseOnExec(fd)
+		}
+	}
+}
+
+// A shim supervises one container.
+type shim struct {
+	spec   *spec
+	reaper *reaper
+
+	ended chan struct{} // closed when it has ended and that is on record
+
+	// Set by start.
+	launch   *launch
+	main     started
+	log      *crilog.Writer
+	tty      *os.File // the terminal of a container that has one
+	outFiles []*os.File
+
+	outputs sync.WaitGroup // copying of the command's output
+	conns   sync.WaitGroup // connections being served
+
+	mu       sync.Mutex // guards the following
+	record   record
+	stdin    *os.File // what the command reads from; nil when closed
+	attached []*attachment
+	execs    int
+	kill     *time.Timer // not nil once the container has been asked to end
+	killAt   time.Time
+	nconns   int
+}
+
+// run starts the command, serves ln until it has ended, and returns when all that
+// is left to say has been said.
+func (s *shim) run(control *conn, ln net.Listener, sigs <-chan os.Signal) error {
+	defer control.Close()
+	if err := s.start(); err != nil {
+		_ = control.send(reply{Failure: failureOf(err)})
+		return err
+	}
+
+	var loops sync.WaitGroup
+	loops.Go(func() { s.accept(ln) })
+	loops.Go(func() { s.onSignals(sigs) })
+	s.conns.Go(func() { s.watch(control) })
+	s.supervise()
+	_ = ln.Close()
+	loops.Wait()
+	s.conns.Wait()
+	close(s.reaper.quit)
+	<-s.reaper.done
+	return nil
+}
+
+// start makes the container's surroundings and starts its command.
+func (s *shim) start() error {
+	if os.Getpid() != 1 {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("become the parent of orphans: %w", err)
+		}
+	}
+	root, err := s.surroundings()
+	if err != nil {
+		return cannotRun(err)
+	}
+	prepared := make(chan error, 1)
+	// Joined by run, and by the end of the process when it has not got that far.
+	go s.reaper.run(prepared)
+	if err := <-prepared; err != nil {
+		return cannotRun(err)
+	}
+	if s.launch, err = newLaunch(s.spec, root); err != nil {
+		return err
+	}
+	c := s.spec.Container
+	path, err := s.launch.lookup(c.Argv[0], s.launch.env)
+	if err != nil {
+		return err
+	}
+	if s.log, err = crilog.Create(c.LogPath, s.spec.LogBytes, s.spec.LogFiles); err != nil {
+		return cannotRun(err)
+	}
+	io, err := s.stdio()
+	if err != nil {
+		return cannotRun(err)
+	}
+	s.main, err = s.reaper.start(path, c.Argv, s.launch.attributes(io.command, s.launch.env))
+	io.closeChild()
+	if err != nil {
+		return startError(exitCodeOf(err), fmt.Sprintf("exec: %q: %v", c.Argv[0], err))
+	}
+	s.record = record{State: runtime.Running, PID: s.main.pid, StartedAt: time.Now()}
+	// /proc is still that of the machine, in which this process has another number
+	// than it sees itself.
+	if self, err := selfInProc(); err == nil {
+		s.record.ShimPID, s.record.ShimStart = self.pid, self.start
+	}
+	if err := writeJSON(filepath.Join(s.spec.Dir, statusName), s.record); err != nil {
+		s.reaper.killAll()
+		return cannotRun(err)
+	}
+	s.stdin, s.tty = io.stdin, io.tty
+	for stream, f := range io.outputs {
+		s.outFiles = append(s.outFiles, f)
+		s.outputs.Go(func() { s.copyOutput(f, stream) })
+	}
+	return nil
+}
+
+// surroundings gives the container its host name and its files, and returns its
+// root, or "" if it has none of its own.
+func (s *shim) surroundings() (string, error) {
+	c := s.spec.Container
+	if s.spec.Isolation == None {
+		for _, m := range c.Mounts {
+			same := filepath.Clean(m.HostPath) == filepath.Clean(m.ContainerPath) && !m.ReadOnly
+			if !same && !m.Optional {
+				return "", fmt.Errorf("mounting a volume at %q needs an agent that runs as root, or user namespaces for unprivileged users", m.ContainerPath)
+			}
+		}
+		return "", nil
+	}
+	if s.spec.Hostname != "" {
+		if err := unix.Sethostname([]byte(s.spec.Hostname)); err != nil {
+			return "", fmt.Errorf("set host name: %w", err)
+		}
+	}
+	r := rootfs{spec: s.spec, owner: [2]int{os.Geteuid(), -1}}
+	if c.UID != nil {
+		r.owner[0] = int(*c.UID)
+	}
+	if err := r.build(); err != nil {
+		return "", err
+	}
+	return r.path, nil
+}
+
+// supervise waits for the command, cleans up after it and puts on record how it
+// ended.
+func (s *shim) supervise() {
+	ws := <-s.main.status
+	oom := s.spec.Cgroup.oomKills() > 0
+	s.reaper.killAll()
+	s.joinOutputs()
+	_ = s.log.Close()
+
+	s.mu.Lock()
+	r := s.record
+	r.State, r.EndedAt = runtime.Exited, time.Now()
+	r.ExitCode, r.Signal = exitOf(ws)
+	// A shell whose child was killed reports it the same way.
+	r.OOMKilled = oom && r.ExitCode == 128+int(unix.SIGKILL)
+	if n := s.log.Dropped(); n > 0 {
+		r.Message = fmt.Sprintf("%d bytes of output could not be written to the log", n)
+	}
+	s.record = r
+	if s.kill != nil {
+		s.kill.Stop()
+	}
+	s.mu.Unlock()
+	if err := writeJSON(filepath.Join(s.spec.Dir, statusName), r); err != nil {
+		fmt.Fprintln(os.Stderr, "hawser-shim: write status:", err)
+	}
+	close(s.ended)
+}
+
+// exitOf is the exit code as a shell would put it, and the signal if it was one.
+func exitOf(ws syscall.WaitStatus) (code, sig int) {
+	if ws.Signaled() {
+		return 128 + int(ws.Signal()), int(ws.Signal())
+	}
+	return ws.ExitStatus(), 0
+}
+
+// onSignals ends the container in good order when somebody ends its shim. Signals
+// of a terminal or a session are not meant for it.
+func (s *shim) onSignals(sigs <-chan os.Signal) {
+	for {
+		select {
+		case <-s.ended:
+			return
+		case sig := <-sigs:
+			if sig == unix.SIGTERM {
+				s.stop(10 * time.Second)
+			}
+		}
+	}
+}
+
+// stop asks the command to end and sees to it that it does within grace. Asked
+// again, it can only become sooner.
+func (s *shim) stop(grace time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := time.Now().Add(grace)
+	if s.kill != nil && !at.Before(s.killAt) {
+		return
+	}
+	first := s.kill == nil
+	s.killAt = at
+	if !first {
+		s.kill.Stop()
+	}
+	s.kill = time.AfterFunc(grace, s.reaper.killAll)
+	if first && grace > 0 {
+		s.reaper.signal(s.main.pid, unix.SIGTERM)
+	}
+}
+
+func (s *shim) accept(ln net.Listener) {
+	for {
+		nc, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			// Out of descriptors, most likely; nothing is lost by a pause.
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-s.ended:
+			}
+			continue
+		}
+		s.mu.Lock()
+		full := s.nconns >= maxConns
+		if !full {
+			s.nconns++
+		}
+		s.mu.Unlock()
+		if full {
+			_ = nc.Close()
+			continue
+		}
+		s.conns.Go(func() {
+			s.serve(&conn{UnixConn: nc.(*net.UnixConn)})
+			s.mu.Lock()
+			s.nconns--
+			s.mu.Unlock()
+		})
+	}
+}
+
+// serve answers one connection.
+func (s *shim) serve(c *conn) {
+	defer c.Close()
+	defer c.drop()
+	_ = c.SetReadDeadline(time.Now().Add(replyTimeout))
+	var req request
+	if err := c.recv(&req); err != nil {
+		return
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	var err error
+	switch req.Op {
+	case opWatch:
+		s.watch(c)
+	case opStop:
+		s.stop(time.Duration(req.GraceMS) * time.Millisecond)
+		s.watch(c)
+	case opExec:
+		err = s.exec(c, &req)
+	case opAttach:
+		err = s.attach(c, &req)
+	case opResize:
+		if err = s.resize(req.Size); err == nil {
+			err = c.send(reply{})
+		}
+	case opStats:
+		u := s.usage()
+		err = c.send(reply{Usage: &u})
+	default:
+		err = fmt.Errorf("unknown request %q", req.Op)
+	}
+	if err != nil {
+		_ = c.send(reply{Failure: failureOf(err)})
+	}
+}
+
+// watch sends how the container is, and how it ended.
+func (s *shim) watch(c *conn) {
+	for {
+		s.mu.Lock()
+		r := s.record
+		s.mu.Unlock()
+		if c.send(reply{Record: &r}) != nil || r.State == runtime.Exited {
+			return
+		}
+		<-s.ended
+	}
+}
+
+func (s *shim) resize(size *runtime.Size) error {
+	if s.tty == nil || size == nil {
+		return errors.New("the container has no terminal")
+	}
+	return setSize(s.tty, *size)
+}
+
+// isOver says whether the command has ended.
+func (s *shim) isOver() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// usage adds up what the processes of the container use, where there is no cgroup
+// to do so.
+func (s *shim) usage() runtime.Usage {
+	u := runtime.Usage{Time: time.Now()}
+	var ru unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_CHILDREN, &ru) == nil {
+		u.CPUNanos = uint64(ru.Utime.Nano() + ru.Stime.Nano())
+	}
+	self, err := selfInProc()
+	if err != nil {
+		return u
+	}
+	for _, p := range descendants(self.pid, processes("/proc")) {
+		u.CPUNanos += p.cpuTicks * nanosPerTick
+		u.MemoryBytes += p.rssPages * uint64(os.Getpagesize())
+		u.PIDs++
+	}
+	return u
+}
+
+// nanosPerTick is the unit of times in /proc, a constant of Linux's interface.
+const nanosPerTick = uint64(time.Second) / 100

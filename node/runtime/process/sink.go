@@ -1,0 +1,164 @@
+package process
+
+// A pipe to somebody attached who may be slow: writing to it never waits.
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// spoolBytes bounds what is kept, on disk, for one stream of somebody attached
+// who reads slower than the command writes.
+const spoolBytes = 64 << 20
+
+var errSlow = errors.New("attached too slow: 64 MiB of output have not been read; the log has them")
+
+// A sink writes to a pipe what fits into it and the rest to a spool, a file used
+// as a ring, from which it follows when there is room in the pipe again.
+type sink struct {
+	pipe *os.File
+	dir  string // where the spool is made
+	wake chan struct{}
+	done chan struct{} // closed when pump has returned
+
+	mu     sync.Mutex // guards the following
+	spool  *os.File   // nil until needed
+	head   int64      // of what is in the spool, and
+	length int64      // how much that is
+	last   bool       // nothing will be added
+	err    error
+}
+
+// newSink takes over fd, the writing end of a pipe. The caller ends it with
+// finish.
+func newSink(fd int, dir string) (*sink, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	k := &sink{
+		pipe: os.NewFile(uintptr(fd), "attached"),
+		dir:  dir,
+		wake: make(chan struct{}, 1),
+		done: make(chan struct{}),
+	}
+	go k.pump() // joined by finish
+	return k, nil
+}
+
+// write takes all of b or fails for good.
+func (k *sink) write(b []byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err == nil && k.length == 0 {
+		b, k.err = k.tryPipeLocked(b)
+	}
+	if k.err == nil && len(b) > 0 {
+		k.err = k.putLocked(b)
+		select {
+		case k.wake <- struct{}{}:
+		default:
+		}
+	}
+	return k.err
+}
+
+// tryPipeLocked writes what fits into the pipe and returns the rest.
+func (k *sink) tryPipeLocked(b []byte) ([]byte, error) {
+	rc, err := k.pipe.SyscallConn()
+	if err != nil {
+		return b, err
+	}
+	var n int
+	var werr error
+	err = rc.Write(func(fd uintptr) bool {
+		n, werr = unix.Write(int(fd), b)
+		return true
+	})
+	if errors.Is(werr, unix.EAGAIN) || errors.Is(werr, unix.EINTR) {
+		n, werr = 0, nil
+	}
+	if err := errors.Join(err, werr); err != nil {
+		return b, err
+	}
+	return b[n:], nil
+}
+
+func (k *sink) putLocked(b []byte) error {
+	if k.length+int64(len(b)) > spoolBytes {
+		return errSlow
+	}
+	if k.spool == nil {
+		f, err := os.CreateTemp(k.dir, ".spool.*")
+		if err != nil {
+			return err
+		}
+		_ = os.Remove(f.Name())
+		k.spool = f
+	}
+	for len(b) > 0 {
+		at := (k.head + k.length) % spoolBytes
+		n, err := k.spool.WriteAt(b[:min(int64(len(b)), spoolBytes-at)], at)
+		k.length += int64(n)
+		b = b[n:]
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pump moves bytes from the spool to the pipe.
+func (k *sink) pump() {
+	defer close(k.done)
+	buf := make([]byte, 0)
+	for {
+		k.mu.Lock()
+		n, last, err := min(k.length, spoolBytes-k.head, 32<<10), k.last, k.err
+		if n == 0 || err != nil {
+			k.mu.Unlock()
+			if last || err != nil {
+				return
+			}
+			<-k.wake
+			continue
+		}
+		if int64(len(buf)) < n {
+			buf = make([]byte, 32<<10)
+		}
+		_, err = k.spool.ReadAt(buf[:n], k.head)
+		k.mu.Unlock()
+		if err == nil {
+			// The bytes stay in the spool until they are in the pipe, so that write
+			// does not overtake them.
+			_, err = k.pipe.Write(buf[:n])
+		}
+		k.mu.Lock()
+		k.head, k.length = (k.head+n)%spoolBytes, k.length-n
+		if k.err == nil {
+			k.err = err
+		}
+		k.mu.Unlock()
+	}
+}
+
+// finish closes the sink once all has been written, or patience has run out.
+func (k *sink) finish(patience time.Duration) {
+	k.mu.Lock()
+	k.last = true
+	k.mu.Unlock()
+	_ = k.pipe.SetWriteDeadline(time.Now().Add(patience))
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+	<-k.done
+	_ = k.pipe.Close()
+	if k.spool != nil {
+		_ = k.spool.Close()
+	}
+}

@@ -1,0 +1,141 @@
+package process
+
+// What is kept on disk about a container.
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// Names in a container's directory.
+const (
+	specName   = "spec.json"
+	statusName = "status.json"
+	lockName   = "lock"
+	sockName   = "sock"
+	rootName   = "rootfs"
+	layersName = "layers"
+	tmpName    = "tmp"
+	workName   = "work"
+	stderrName = "shim.log"
+)
+
+// A spec is what the shim is told to run.
+type spec struct {
+	ID        string            `json:"id"`
+	Dir       string            `json:"dir"` // of this container, absolute
+	CreatedAt time.Time         `json:"createdAt"`
+	Container runtime.Container `json:"container"`
+	Hostname  string            `json:"hostname,omitempty"`
+	Isolation Isolation         `json:"isolation"`
+	Hide      []string          `json:"hide,omitempty"`
+	Cgroup    cgroupDirs        `json:"cgroup"`
+	LogBytes  int64             `json:"logBytes,omitempty"`
+	LogFiles  int               `json:"logFiles,omitempty"`
+}
+
+// A record is what became of it.
+type record struct {
+	State     runtime.State `json:"state"`
+	PID       int           `json:"pid,omitempty"` // as the shim sees it
+	ShimPID   int           `json:"shimPid,omitempty"`
+	ShimStart uint64        `json:"shimStart,omitempty"` // with ShimPID, names one process
+	StartedAt time.Time     `json:"startedAt"`
+	EndedAt   time.Time     `json:"endedAt,omitzero"`
+	ExitCode  int           `json:"exitCode"`
+	Signal    int           `json:"signal,omitempty"`
+	OOMKilled bool          `json:"oomKilled,omitempty"`
+	Reason    string        `json:"reason,omitempty"`
+	Message   string        `json:"message,omitempty"`
+}
+
+// writeJSON replaces the file at path, so that after a crash it has either the
+// old content or the new.
+func writeJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(b)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+func readJSON(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// errLocked says that a shim lives.
+var errLocked = errors.New("locked")
+
+// lock takes the lock of the container in dir. It belongs to the open file, so
+// that a shim which inherits it holds it until it dies, however it dies.
+func lock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errLocked
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// removeAll removes a container's directory. What ran in it may have made
+// directories that it, and so we, may not enter.
+func removeAll(dir string) error {
+	err := os.RemoveAll(dir)
+	if err == nil || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() {
+			_ = os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
+}
