@@ -1,0 +1,80 @@
+// Package auth says who is at the other end of a connection.
+//
+// A node is its certificate: CN system:node:NAME, O system:nodes, issued by the
+// cluster's authority. What an agent claims beside that is never believed. The
+// package itself needs only the standard library: it reads identities out of
+// verified certificates and makes the tls.Configs that verify them. Issuing
+// certificates, join tokens and the API server's authenticators live in the
+// packages below it.
+//
+// It does not authorize: whether a node may do a thing is decided by whoever
+// does the thing.
+package auth
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+const (
+	// NodeUserPrefix begins the user name (certificate's common name) of every
+	// node; the node's name follows.
+	NodeUserPrefix = "system:node:"
+	// NodesGroup is the group (certificate's organization) of every node.
+	NodesGroup = "system:nodes"
+)
+
+// ErrNotNode is wrapped by errors about a certificate that is no node's.
+var ErrNotNode = errors.New("not a node's certificate")
+
+// NodeName is the name of the node whose certificate cert is. It does not
+// verify the certificate: call it with one that TLS has verified.
+func NodeName(cert *x509.Certificate) (string, error) {
+	if cert == nil {
+		return "", fmt.Errorf("%w: there is none", ErrNotNode)
+	}
+	name, ok := strings.CutPrefix(cert.Subject.CommonName, NodeUserPrefix)
+	if !ok {
+		return "", fmt.Errorf("%w: common name %q does not begin with %s", ErrNotNode, cert.Subject.CommonName, NodeUserPrefix)
+	}
+	if !slices.Contains(cert.Subject.Organization, NodesGroup) {
+		return "", fmt.Errorf("%w: organization %q does not include %s", ErrNotNode, cert.Subject.Organization, NodesGroup)
+	}
+	if err := CheckNodeName(name); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrNotNode, err)
+	}
+	return name, nil
+}
+
+// CheckNodeName says what is wrong with a name for a node: it must be a DNS
+// subdomain (RFC 1123) of at most 253 bytes in lower case.
+func CheckNodeName(name string) error {
+	if name == "" {
+		return errors.New("node name is empty")
+	}
+	if len(name) > 253 {
+		return fmt.Errorf("node name has %d bytes, at most 253 are allowed", len(name))
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if !isLabel(label) {
+			return fmt.Errorf("node name %q must consist of lower case letters, digits, '-' and '.', and each part must start and end with a letter or digit", name)
+		}
+	}
+	return nil
+}
+
+func isLabel(s string) bool {
+	if s == "" || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}

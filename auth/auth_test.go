@@ -1,0 +1,283 @@
+package auth
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestNodeName(t *testing.T) {
+	for _, tc := range []struct {
+		name, cn string
+		orgs     []string
+		want     string
+	}{
+		{"good", "system:node:node-1", []string{"system:nodes"}, "node-1"},
+		{"dotted, more groups", "system:node:a.b-c.9", []string{"x", "system:nodes"}, "a.b-c.9"},
+		{"no prefix", "node-1", []string{"system:nodes"}, ""},
+		{"no group", "system:node:node-1", nil, ""},
+		{"group in another case", "system:node:node-1", []string{"System:nodes"}, ""},
+		{"empty name", "system:node:", []string{"system:nodes"}, ""},
+		{"upper case", "system:node:Node", []string{"system:nodes"}, ""},
+		{"zone separator", "system:node:a%b", []string{"system:nodes"}, ""},
+		{"colon", "system:node:a:80", []string{"system:nodes"}, ""},
+		{"dash first", "system:node:-a", []string{"system:nodes"}, ""},
+		{"dash last in label", "system:node:a-.b", []string{"system:nodes"}, ""},
+		{"empty label", "system:node:a..b", []string{"system:nodes"}, ""},
+		{"253 bytes", "system:node:" + strings.Repeat("a", 253), []string{"system:nodes"}, strings.Repeat("a", 253)},
+		{"254 bytes", "system:node:" + strings.Repeat("a", 254), []string{"system:nodes"}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := NodeName(&x509.Certificate{Subject: pkix.Name{CommonName: tc.cn, Organization: tc.orgs}})
+			if got != tc.want || (tc.want == "") != errors.Is(err, ErrNotNode) {
+				t.Errorf("got %q, %v; want %q", got, err, tc.want)
+			}
+		})
+	}
+	if _, err := NodeName(nil); !errors.Is(err, ErrNotNode) {
+		t.Errorf("no certificate: %v", err)
+	}
+}
+
+// An authority issues certificates for the tests.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key := newKey(t)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{cert, key}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func (a *authority) pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(a.cert)
+	return p
+}
+
+func (a *authority) pem() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}
+
+// issue returns a certificate and its key, both in PEM.
+func (a *authority) issue(t *testing.T, cn string, orgs ...string) (certPEM, keyPEM []byte) {
+	t.Helper()
+	key := newKey(t)
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn, Organization: orgs},
+		NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"server"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})
+}
+
+func write(t *testing.T, file string, b []byte) {
+	t.Helper()
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func commonName(t *testing.T, k *KeyPair) string {
+	t.Helper()
+	c, err := k.Certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(c.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaf.Subject.CommonName
+}
+
+func TestKeyPairFollowsFiles(t *testing.T) {
+	ca := newAuthority(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "both.pem")
+	if _, err := LoadKeyPair(file, file); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("missing file: %v", err)
+	}
+	cert1, key1 := ca.issue(t, "one")
+	cert2, key2 := ca.issue(t, "number two")
+	write(t, file, append(cert1, key1...))
+	synctest.Test(t, func(t *testing.T) {
+		k, err := LoadKeyPair(file, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, file, append(cert2, key1...)) // not a pair
+		time.Sleep(recheck)                    //nolint:forbidigo // the bubble's clock
+		if got := commonName(t, k); got != "one" || k.Err() == nil {
+			t.Errorf("with a broken file: %q, %v", got, k.Err())
+		}
+		write(t, file, append(cert2, key2...))
+		if got := commonName(t, k); got != "one" {
+			t.Errorf("looked again at once: %q", got)
+		}
+		time.Sleep(recheck) //nolint:forbidigo // the bubble's clock
+		if got := commonName(t, k); got != "number two" || k.Err() != nil {
+			t.Errorf("after replacement: %q, %v", got, k.Err())
+		}
+	})
+}
+
+func TestAuthoritiesFollowFile(t *testing.T) {
+	one, two := newAuthority(t), newAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if _, err := LoadAuthorities(file); err == nil {
+		t.Error("missing file: no error")
+	}
+	write(t, file, []byte("nothing"))
+	if _, err := LoadAuthorities(file); err == nil {
+		t.Error("no certificate in it: no error")
+	}
+	write(t, file, one.pem())
+	synctest.Test(t, func(t *testing.T) {
+		a, err := LoadAuthorities(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			content []byte
+			want    *x509.CertPool
+		}{
+			{[]byte("half"), one.pool()},
+			{append(one.pem(), two.pem()...), func() *x509.CertPool { p := one.pool(); p.AddCert(two.cert); return p }()},
+		} {
+			write(t, file, step.content)
+			time.Sleep(recheck) //nolint:forbidigo // the bubble's clock
+			if p, err := a.Pool(); err != nil || !p.Equal(step.want) {
+				t.Errorf("after writing %d bytes: %v, %v", len(step.content), p, err)
+			}
+		}
+	})
+}
+
+// handshake runs both configs against each other and returns what each end
+// says.
+func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	b, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		s := tls.Server(a, server)
+		err := s.HandshakeContext(t.Context())
+		if err == nil {
+			_, err = s.Write([]byte("x"))
+		}
+		done <- err
+		_ = a.Close()
+	}()
+	c := tls.Client(b, client)
+	// In TLS 1.3 a client learns only by reading that it was turned away.
+	_, clientErr = c.Read(make([]byte, 1))
+	_ = b.Close()
+	return <-done, clientErr
+}
+
+func TestTLS(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	pair := func(a *authority, cn string) *tls.Certificate {
+		c, k := a.issue(t, cn, NodesGroup)
+		p, err := tls.X509KeyPair(c, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &p
+	}
+	trusted := ca.pool()
+	serverCert, node, stranger := pair(ca, "server"), pair(ca, "system:node:n"), pair(other, "system:node:n")
+	server := ServerTLS(
+		func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serverCert, nil },
+		func() (*x509.CertPool, error) { return trusted, nil },
+	)
+	show := func(c *tls.Certificate) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c, nil }
+	}
+	old := ClientTLS(show(node), ca.pool(), "server")
+	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	for _, tc := range []struct {
+		name   string
+		client *tls.Config
+		ok     bool
+	}{
+		{"node", ClientTLS(show(node), ca.pool(), "server"), true},
+		{"certificate of another authority", ClientTLS(show(stranger), ca.pool(), "server"), false},
+		{"no certificate", ClientTLS(show(new(tls.Certificate)), ca.pool(), "server"), false},
+		{"wrong server name", ClientTLS(show(node), ca.pool(), "elsewhere"), false},
+		{"server of another authority", ClientTLS(show(node), other.pool(), "server"), false},
+		{"TLS 1.2", old, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			serr, cerr := handshake(t, server, tc.client)
+			if (serr == nil) != tc.ok || (cerr == nil) != tc.ok {
+				t.Errorf("server: %v, client: %v", serr, cerr)
+			}
+		})
+	}
+	t.Run("authorities are asked anew", func(t *testing.T) {
+		trusted = other.pool()
+		if serr, _ := handshake(t, server, ClientTLS(show(stranger), ca.pool(), "server")); serr != nil {
+			t.Errorf("new authority: %v", serr)
+		}
+		if serr, _ := handshake(t, server, ClientTLS(show(node), ca.pool(), "server")); serr == nil {
+			t.Error("old authority still trusted")
+		}
+	})
+}
