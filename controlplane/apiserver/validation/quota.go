@@ -1,0 +1,179 @@
+// Rules for limit ranges and resource quotas.
+
+package validation
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// ValidateLimitRange checks that the bounds of each type do not contradict each
+// other: min ≤ default request ≤ default ≤ max.
+func ValidateLimitRange(l *corev1.LimitRange) field.ErrorList {
+	var errs field.ErrorList
+	types := map[corev1.LimitType]bool{}
+	for i := range l.Spec.Limits {
+		it, p := &l.Spec.Limits[i], field.NewPath("spec", "limits").Index(i)
+		errs = append(errs, limitType(it.Type, p.Child("type"))...)
+		if types[it.Type] {
+			errs = append(errs, field.Duplicate(p.Child("type"), it.Type))
+		}
+		types[it.Type] = true
+		if it.Type == corev1.LimitTypePod {
+			if len(it.Default) > 0 {
+				errs = append(errs, field.Forbidden(p.Child("default"), "may not be specified when `type` is 'Pod'"))
+			}
+			if len(it.DefaultRequest) > 0 {
+				errs = append(errs, field.Forbidden(p.Child("defaultRequest"), "may not be specified when `type` is 'Pod'"))
+			}
+		}
+		if it.Type == corev1.LimitTypePersistentVolumeClaim {
+			_, hasMin := it.Min[corev1.ResourceStorage]
+			_, hasMax := it.Max[corev1.ResourceStorage]
+			if !hasMin && !hasMax {
+				errs = append(errs, field.Required(p.Child("limits"), "either minimum or maximum storage value is required, but neither was provided"))
+			}
+		}
+		errs = append(errs, limitOrder(it, p)...)
+	}
+	return errs
+}
+
+func limitType(t corev1.LimitType, p *field.Path) field.ErrorList {
+	if t == "" {
+		return field.ErrorList{field.Required(p, "")}
+	}
+	errs := qualifiedName(string(t), p)
+	if len(errs) == 0 && !strings.Contains(string(t), "/") {
+		errs = append(errs, optionalOneOf(&t, p, corev1.LimitTypePod, corev1.LimitTypeContainer, corev1.LimitTypePersistentVolumeClaim)...)
+	}
+	return errs
+}
+
+// limitOrder compares, for each resource, all the bounds that are given.
+func limitOrder(it *corev1.LimitRangeItem, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	bounds := []struct {
+		name string
+		list corev1.ResourceList
+	}{{"min", it.Min}, {"defaultRequest", it.DefaultRequest}, {"default", it.Default}, {"max", it.Max}}
+	all := corev1.ResourceList{}
+	for _, b := range bounds {
+		for name, q := range b.list {
+			all[name] = q
+		}
+		for _, name := range sortedNames(b.list) {
+			errs = append(errs, quotaResourceName(name, p.Child(b.name).Key(string(name)))...)
+			errs = append(errs, quantityNotNegative(b.list[name], p.Child(b.name).Key(string(name)))...)
+		}
+	}
+	for _, name := range sortedNames(all) {
+		var last *resource.Quantity
+		lastName := ""
+		for _, b := range bounds {
+			q, ok := b.list[name]
+			if !ok {
+				continue
+			}
+			if last != nil && last.Cmp(q) > 0 {
+				errs = append(errs, field.Invalid(p.Child(lastName).Key(string(name)), last.String(), lastName+" value "+last.String()+" is greater than "+b.name+" value "+q.String()))
+			}
+			last, lastName = &q, b.name
+		}
+	}
+	for _, name := range sortedNames(it.MaxLimitRequestRatio) {
+		ratio := it.MaxLimitRequestRatio[name]
+		if ratio.Cmp(resource.MustParse("1")) < 0 {
+			errs = append(errs, field.Invalid(p.Child("maxLimitRequestRatio").Key(string(name)), ratio.String(), "ratio "+ratio.String()+" is less than 1"))
+		}
+	}
+	return errs
+}
+
+// quotaResourceName wants the name of a resource that something keeps count of.
+// Names without a domain are Kubernetes' own, or count/RESOURCE.
+func quotaResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList {
+	return qualifiedName(string(name), p)
+}
+
+// ValidateResourceQuota checks a quota's limits and scopes.
+func ValidateResourceQuota(q *corev1.ResourceQuota) field.ErrorList {
+	p := field.NewPath("spec")
+	errs := quotaList(q.Spec.Hard, p.Child("hard"))
+	return append(errs, quotaScopes(&q.Spec, p)...)
+}
+
+func quotaList(l corev1.ResourceList, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range sortedNames(l) {
+		errs = append(errs, quotaResourceName(name, p.Key(string(name)))...)
+		errs = append(errs, ValidateResourceQuantity(name, l[name], p.Key(string(name)))...)
+	}
+	return errs
+}
+
+func quotaScopes(s *corev1.ResourceQuotaSpec, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	known := []corev1.ResourceQuotaScope{
+		corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating,
+		corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass,
+		corev1.ResourceQuotaScopeCrossNamespacePodAffinity, corev1.ResourceQuotaScopeVolumeAttributesClass,
+	}
+	for _, scope := range s.Scopes {
+		if !slices.Contains(known, scope) {
+			errs = append(errs, field.Invalid(p.Child("scopes"), s.Scopes, "unsupported scope"))
+		}
+	}
+	for _, pair := range [][2]corev1.ResourceQuotaScope{
+		{corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating},
+		{corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort},
+	} {
+		if slices.Contains(s.Scopes, pair[0]) && slices.Contains(s.Scopes, pair[1]) {
+			errs = append(errs, field.Invalid(p.Child("scopes"), s.Scopes, "conflicting scopes"))
+		}
+	}
+	if s.ScopeSelector == nil {
+		return errs
+	}
+	for i, r := range s.ScopeSelector.MatchExpressions {
+		at := p.Child("scopeSelector", "matchExpressions").Index(i)
+		if !slices.Contains(known, r.ScopeName) {
+			errs = append(errs, field.Invalid(at.Child("scopeName"), r.ScopeName, "unsupported scope"))
+		}
+		switch r.Operator {
+		case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:
+			if len(r.Values) == 0 {
+				errs = append(errs, field.Required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"))
+			}
+		case corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist:
+			if len(r.Values) > 0 {
+				errs = append(errs, field.Invalid(at.Child("values"), r.Values, "must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector"))
+			}
+		default:
+			errs = append(errs, field.Invalid(at.Child("operator"), r.Operator, "not a valid selector operator"))
+		}
+	}
+	return errs
+}
+
+// ValidateResourceQuotaUpdate checks a change of a quota, whose scopes stay.
+func ValidateResourceQuotaUpdate(q, old *corev1.ResourceQuota) field.ErrorList {
+	errs := ValidateResourceQuota(q)
+	now, then := slices.Clone(q.Spec.Scopes), slices.Clone(old.Spec.Scopes)
+	slices.Sort(now)
+	slices.Sort(then)
+	if !slices.Equal(now, then) {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "scopes"), q.Spec.Scopes, "field is immutable"))
+	}
+	return errs
+}
+
+// ValidateResourceQuotaStatus checks what a quota is said to allow and to use.
+func ValidateResourceQuotaStatus(q *corev1.ResourceQuota) field.ErrorList {
+	p := field.NewPath("status")
+	return append(quotaList(q.Status.Hard, p.Child("hard")), quotaList(q.Status.Used, p.Child("used"))...)
+}
