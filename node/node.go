@@ -1,0 +1,238 @@
+// Package node is a node of the cluster: it registers itself, says every ten
+// seconds that it is alive, and runs the pods bound to it.
+//
+// Two heartbeats are independent of each other. The Lease is renewed every quarter
+// of its duration, whatever else fails. The status is computed every update period
+// and written only when something has changed, or when the report period is over.
+// What a status consists of are pure functions of what the machine, the runtime
+// and the configuration say.
+//
+// It is not the agent: it knows no tunnel. It talks to the API server through the
+// client it is given, wherever that client's connections go. It serves no API
+// either; package kubeletapi does, and learns from Pods what it needs. Containers
+// are run by a runtime.Runtime.
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/hawser-project/hawser/node/events"
+	"github.com/hawser-project/hawser/node/pods"
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// KubeletPort is the port under which the kubelet API of a node is known. Nothing
+// listens on it: it is a name within the tunnel.
+const KubeletPort = 10250
+
+// Config of a Node. Zero values mean the defaults named.
+type Config struct {
+	Name    string               // required; see ParseName
+	API     kubernetes.Interface // required; see NewAPI
+	Runtime runtime.Runtime      // required
+	DataDir string               // required: an existing directory, the node's own
+	Version string               // kubeletVersion. Required
+
+	// CloseConnections drops the client's connections when heartbeats fail again
+	// and again, so that the next try is not made on one that is dead. May be nil.
+	CloseConnections func()
+
+	// NoRegister keeps the node from creating its object; it then waits for
+	// somebody to make one. Labels and Taints mean nothing then.
+	NoRegister bool
+	// Labels and Taints are set when the object is created, not later.
+	Labels        map[string]string // see ParseLabels
+	Taints        []corev1.Taint    // see ParseTaints
+	Unschedulable bool
+	ProviderID    string
+	// ExternalCloud leaves addresses to a cloud controller manager, and has no pods
+	// scheduled before it has seen the node.
+	ExternalCloud bool
+
+	// IPs of the node, primary first; empty means to find them. See ParseIPs.
+	IPs []netip.Addr
+	// Hostname address; empty means Name.
+	Hostname string
+
+	MaxPods int // 110
+	// Reserved is what pods may not have of the machine. See ParseReserved.
+	Reserved   corev1.ResourceList
+	Thresholds Thresholds
+
+	StatusUpdate  time.Duration // how often the status is computed: 10 s
+	StatusReport  time.Duration // how often it is written without a change: 5 min, or StatusUpdate where only that is set
+	LeaseDuration time.Duration // renewed every quarter of it, full seconds: 40 s
+
+	// Pods tunes how pods are run; what names the node in it is filled in here.
+	Pods pods.Config
+
+	Registerer prometheus.Registerer // nil means no metrics
+	Log        *slog.Logger          // nil discards
+}
+
+// A Node is made by New.
+type Node struct {
+	cfg     Config
+	log     *slog.Logger
+	machine *machine
+	events  *events.Recorder
+	pods    *pods.Runner
+	self    *self
+	metrics *metrics
+	ref     corev1.ObjectReference
+	resolve func(ctx context.Context) ([]netip.Addr, error) // a seam of tests
+
+	syncNow   chan struct{}
+	addresses atomic.Pointer[[]string] // InternalIPs, primary first
+	status    statusLoop
+}
+
+// New checks cfg and makes a Node. It starts nothing.
+func New(cfg Config) (*Node, error) {
+	switch {
+	case cfg.API == nil || cfg.Runtime == nil:
+		return nil, errors.New("node: Config.API and Runtime are required")
+	case cfg.DataDir == "" || cfg.Version == "":
+		return nil, errors.New("node: Config.DataDir and Version are required")
+	}
+	if problems := validation.IsDNS1123Subdomain(cfg.Name); len(problems) > 0 {
+		return nil, fmt.Errorf("node name %q: %s", cfg.Name, problems[0])
+	}
+	if err := checkLabels(cfg.Labels); err != nil {
+		return nil, err
+	}
+	defaults(&cfg)
+	n := &Node{
+		cfg:     cfg,
+		log:     cfg.Log,
+		machine: &machine{root: "/", dataDir: cfg.DataDir},
+		self:    &self{},
+		metrics: newMetrics(cfg.Registerer),
+		syncNow: make(chan struct{}, 1),
+		// The uid of a Node in its own events is its name, so that they can be found
+		// before there is an object.
+		ref: corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: cfg.Name, UID: typesUID(cfg.Name)},
+	}
+	n.resolve = n.findAddresses
+	n.events = events.New(events.Config{
+		Sink: func(namespace string) events.Sink { return cfg.API.CoreV1().Events(namespace) },
+		Host: cfg.Name, Log: cfg.Log,
+	})
+	p := cfg.Pods
+	p.NodeName, p.API, p.Runtime, p.Events, p.Dir = cfg.Name, cfg.API.CoreV1(), cfg.Runtime, n.events, cfg.DataDir
+	p.Node, p.HostIPs, p.MaxPods, p.Log = n.self.node, n.IPs, cfg.MaxPods, cfg.Log
+	p.Metrics = pods.NewMetrics(cfg.Registerer)
+	var err error
+	if n.pods, err = pods.New(p); err != nil {
+		return nil, err
+	}
+	n.self.changed = n.pods.Wake
+	return n, nil
+}
+
+func defaults(cfg *Config) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.CloseConnections == nil {
+		cfg.CloseConnections = func() {}
+	}
+	if cfg.StatusReport == 0 {
+		cfg.StatusReport = cmp.Or(cfg.StatusUpdate, 5*time.Minute)
+	}
+	cfg.StatusUpdate = cmp.Or(cfg.StatusUpdate, 10*time.Second)
+	cfg.LeaseDuration = cmp.Or(cfg.LeaseDuration, 40*time.Second)
+	cfg.MaxPods = cmp.Or(cfg.MaxPods, 110)
+	cfg.Hostname = cmp.Or(cfg.Hostname, cfg.Name)
+	cfg.Thresholds.defaults()
+}
+
+// Pods answers for the pods of the node; it is what kubeletapi asks.
+func (n *Node) Pods() *pods.Runner { return n.pods }
+
+// IPs returns the InternalIPs of the node as last found, primary first. It is nil
+// until they have been looked for.
+func (n *Node) IPs() []string {
+	if p := n.addresses.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Sync has the status computed now instead of at the next update.
+func (n *Node) Sync() {
+	select {
+	case n.syncNow <- struct{}{}:
+	default:
+	}
+}
+
+// Run registers the node, sends heartbeats and runs pods until ctx is done, and
+// returns nil then. Pods keep running. An error means that the runtime has failed
+// for good.
+func (n *Node) Run(ctx context.Context) error {
+	// The libraries of Kubernetes log through the context. What a user has to know
+	// is said here; theirs is detail.
+	ctx = logr.NewContext(ctx, logr.FromSlogHandler(demoted{n.log.Handler()}))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	n.refreshAddresses(ctx)
+	n.events.Event(n.ref, corev1.EventTypeNormal, "Starting", "Starting kubelet.")
+
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := n.pods.Run(ctx); err != nil {
+			cancel(err)
+		}
+	})
+	wg.Go(func() { _ = n.events.Run(ctx) }) // never fails
+	wg.Go(func() { n.self.run(ctx, n.cfg) })
+	wg.Go(func() {
+		if n.register(ctx) {
+			wg.Go(func() { n.renewLease(ctx) })
+			n.updateStatus(ctx)
+		}
+	})
+	<-ctx.Done()
+	wg.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// demoted is a slog.Handler that makes every record a detail.
+type demoted struct{ slog.Handler }
+
+// Enabled implements slog.Handler.
+func (d demoted) Enabled(ctx context.Context, _ slog.Level) bool {
+	return d.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+// Handle implements slog.Handler.
+func (d demoted) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return d.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (d demoted) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return demoted{d.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (d demoted) WithGroup(name string) slog.Handler { return demoted{d.Handler.WithGroup(name)} }
