@@ -17,11 +17,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -66,7 +68,7 @@ type Config struct {
 	Authorize Authorizer
 
 	// Gatherer is what /metrics shows; nil means nothing.
-	Gatherer prometheus.Gatherer
+	Gatherer Gatherer
 	// DataDir is the directory whose file system /stats/summary reports as the
 	// node's and the images'; empty means /.
 	DataDir string
@@ -77,4 +79,49 @@ type Config struct {
 	// means 30 s.
 	StreamCreationTimeout time.Duration
 	Log                   *slog.Logger // nil means discard
+}
+
+// The identity that the API server shows to nodes, and the group whose members may
+// do everything.
+const (
+	clientName   = "kube-apiserver-kubelet-client"
+	clientGroup  = "hawser:kubelet-admin"
+	mastersGroup = "system:masters"
+)
+
+// ControlPlaneOnly lets in the API server and cluster administrators.
+func ControlPlaneOnly(cert *x509.Certificate, method, path string) error {
+	groups := cert.Subject.Organization
+	if slices.Contains(groups, mastersGroup) || (cert.Subject.CommonName == clientName && slices.Contains(groups, clientGroup)) {
+		return nil
+	}
+	return fmt.Errorf("user %q may not %s %s on this node", cert.Subject.CommonName, method, path)
+}
+
+// New checks c and makes a Server of it.
+func New(c Config) (*Server, error) {
+	switch {
+	case c.NodeName == "":
+		return nil, errors.New("kubelet api: no node name given")
+	case c.Pods == nil || c.Runtime == nil:
+		return nil, errors.New("kubelet api: no pods or no runtime given")
+	case c.TLS == nil || c.TLS.ClientCAs == nil:
+		return nil, errors.New("kubelet api: no TLS configuration with the cluster's CA given")
+	}
+	if c.Authorize == nil {
+		c.Authorize = ControlPlaneOnly
+	}
+	if c.DataDir == "" {
+		c.DataDir = "/"
+	}
+	if c.IdleTimeout <= 0 {
+		c.IdleTimeout = 4 * time.Hour
+	}
+	if c.StreamCreationTimeout <= 0 {
+		c.StreamCreationTimeout = 30 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return newServer(c), nil
 }

@@ -1,0 +1,178 @@
+package kubeletapi
+
+// Container logs.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/crilog"
+)
+
+// logQuery is what the query of a request for logs says.
+type logQuery struct {
+	crilog.Options
+	follow, previous bool
+}
+
+// parseLogQuery decodes the fields of a PodLogOptions. Errors are for the client.
+func parseLogQuery(q url.Values, now time.Time) (logQuery, error) {
+	var o logQuery
+	var errs []error
+	flag := func(key string) bool {
+		v := q.Get(key)
+		if v == "" {
+			return false
+		}
+		b, err := strconv.ParseBool(v)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %q is neither true nor false", key, v))
+		}
+		return b
+	}
+	number := func(key string, least int64) *int64 {
+		v := q.Get(key)
+		if v == "" {
+			return nil
+		}
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < least {
+			errs = append(errs, fmt.Errorf("%s: %q is not a number of %d or more", key, v, least))
+			return nil
+		}
+		return &n
+	}
+	o.follow, o.previous, o.Timestamps = flag("follow"), flag("previous"), flag("timestamps")
+	o.Tail = number("tailLines", 0)
+	if n := number("limitBytes", 1); n != nil {
+		o.LimitBytes = *n
+	}
+	seconds, at := number("sinceSeconds", 1), q.Get("sinceTime")
+	switch {
+	case seconds != nil && at != "":
+		errs = append(errs, errors.New("sinceSeconds and sinceTime: at most one may be given"))
+	case seconds != nil:
+		o.Since = now.Add(-time.Duration(min(*seconds, int64(1<<33))) * time.Second)
+	case at != "":
+		t, err := time.Parse(time.RFC3339, at)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sinceTime: %q is not a time as in RFC 3339", at))
+		}
+		o.Since = t
+	}
+	switch stream := q.Get("stream"); strings.ToLower(stream) {
+	case "", "all":
+	case crilog.Stdout, crilog.Stderr:
+		o.Stream = strings.ToLower(stream)
+	default:
+		errs = append(errs, fmt.Errorf("stream: %q is none of All, Stdout, Stderr", stream))
+	}
+	return o, errors.Join(errs...)
+}
+
+func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
+	o, err := parseLogQuery(r.URL.Query(), time.Now())
+	if err != nil {
+		writeError(w, errorf(http.StatusUnprocessableEntity, "invalid request: %v", err))
+		return
+	}
+	c, err := s.loggedContainer(r, o.previous)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	rc := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	ctx, cancel := context.WithCancel(r.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	if o.follow {
+		ended := make(chan struct{})
+		o.Follow = ended
+		wg.Go(func() {
+			defer close(ended)
+			s.waitEnded(ctx, c.ID)
+		})
+	}
+	out := &lazyWriter{w: w}
+	err = crilog.Read(ctx, c.LogPath, o.Options, out, func() { _ = rc.Flush() })
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errorf(http.StatusBadRequest, "the log of container %q in pod %q is gone", c.Name, c.Pod.Name)
+	}
+	if err != nil && !out.begun && ctx.Err() == nil {
+		writeError(w, err)
+	} else if err != nil && ctx.Err() == nil {
+		s.log.Debug("log cut short", "container", c.ID, "err", err)
+		// Not ending the response properly is the only way left to say so.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// loggedContainer finds the container whose log is asked for.
+func (s *Server) loggedContainer(r *http.Request, previous bool) (runtime.ContainerStatus, error) {
+	pod, err := s.pod(r)
+	if err != nil {
+		return runtime.ContainerStatus{}, err
+	}
+	name := r.PathValue("container")
+	if !hasContainer(pod, name) {
+		return runtime.ContainerStatus{}, errorf(http.StatusNotFound, "container %q not found in pod %q", name, pod.Name)
+	}
+	list, err := s.attempts(r.Context(), pod, name)
+	if err != nil {
+		return runtime.ContainerStatus{}, err
+	}
+	return logged(pod, name, previous, list)
+}
+
+// lookAgain is how often a waiting request looks for itself, in case it missed a
+// change.
+const lookAgain = 5 * time.Second
+
+// waitEnded returns when a container has ended or is no more, or ctx is done.
+func (s *Server) waitEnded(ctx context.Context, id string) {
+	t := time.NewTicker(lookAgain)
+	defer t.Stop()
+	for {
+		change := s.change()
+		if all, err := s.cfg.Runtime.Containers(ctx); err == nil && !isRunning(all, id) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-change:
+		case <-t.C:
+		}
+	}
+}
+
+func isRunning(all []runtime.ContainerStatus, id string) bool {
+	for _, c := range all {
+		if c.ID == id {
+			return c.State != runtime.Exited
+		}
+	}
+	return false
+}
+
+// A lazyWriter knows whether the response has begun.
+type lazyWriter struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+func (l *lazyWriter) Write(b []byte) (int, error) {
+	l.begun = true
+	return l.w.Write(b)
+}
