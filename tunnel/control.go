@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -49,11 +48,11 @@ func (g *Goodbye) Unwrap() error { return g.Code }
 type Control struct {
 	session  Session
 	stream   Stream
-	pulse    pulse // owned by Run
+	welcome  *welcomeFrame // nil at the dialing end
+	pulse    pulse         // owned by Run
 	draining chan struct{}
-	rtt      atomic.Int64 // nanoseconds; 0 before the first pong
-
-	mu sync.Mutex // guards writing to stream
+	rtt      atomic.Int64  // nanoseconds; 0 before the first pong
+	writing  chan struct{} // holds one token while somebody writes to stream
 }
 
 func newControl(s Session, st Stream, interval, timeout time.Duration) *Control {
@@ -62,6 +61,7 @@ func newControl(s Session, st Stream, interval, timeout time.Duration) *Control 
 		stream:   st,
 		pulse:    pulse{interval: interval, timeout: timeout},
 		draining: make(chan struct{}),
+		writing:  make(chan struct{}, 1),
 	}
 }
 
@@ -83,21 +83,31 @@ func (c *Control) Drain(code Code, text string) error {
 // HangUp tells the peer why, gives it a second to hang up first, and closes the
 // session.
 func (c *Control) HangUp(code Code, text string) error {
-	if err := c.write(&noteFrame{k: kindGoodbye, code: code, text: clip(text)}); err == nil {
-		t := time.NewTimer(partingTime)
-		defer t.Stop()
-		select {
-		case <-c.session.Context().Done():
-		case <-t.C:
+	t := time.NewTimer(partingTime)
+	defer t.Stop()
+	select {
+	case c.writing <- struct{}{}:
+		if c.put(&noteFrame{k: kindGoodbye, code: code, text: clip(text)}, partingTime) == nil {
+			select {
+			case <-c.session.Context().Done():
+			case <-t.C:
+			}
 		}
+		<-c.writing
+	case <-t.C: // another write is stuck: this one would be too
 	}
 	return c.session.Close()
 }
 
 func (c *Control) write(f frame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.stream.SetWriteDeadline(time.Now().Add(c.pulse.timeout)); err != nil {
+	c.writing <- struct{}{}
+	defer func() { <-c.writing }()
+	return c.put(f, c.pulse.timeout)
+}
+
+// put writes f; the caller holds the token.
+func (c *Control) put(f frame, timeout time.Duration) error {
+	if err := c.stream.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
 	return writeFrame(c.stream, f)
@@ -106,8 +116,9 @@ func (c *Control) write(f frame) error {
 // Run answers pings, sends its own and watches for silence, until ctx is done:
 // then it returns nil. Otherwise it returns why the session is over: a *Goodbye
 // if the peer said so, an error wrapping Dead if it fell silent, an error
-// wrapping Lost if the session broke. It does not close the session.
-func (c *Control) Run(ctx context.Context) error {
+// wrapping Lost if the session broke. It does not close the session. Each round
+// trip is told to rtt, unless that is nil.
+func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	c.pulse.start(time.Now())
@@ -130,7 +141,7 @@ func (c *Control) Run(ctx context.Context) error {
 				break
 			}
 			in = in[size:]
-			if err := c.handle(f); err != nil {
+			if err := c.handle(f, rtt); err != nil {
 				return c.ended(ctx, err)
 			}
 		}
@@ -162,7 +173,7 @@ func (c *Control) beat(ctx context.Context) error {
 }
 
 // handle does what a frame asks for.
-func (c *Control) handle(f frame) error {
+func (c *Control) handle(f frame, report func(time.Duration)) error {
 	now := time.Now()
 	c.pulse.heard(now)
 	switch f := f.(type) {
@@ -172,6 +183,9 @@ func (c *Control) handle(f frame) error {
 		}
 		if rtt, ok := c.pulse.pong(now, f.number); ok {
 			c.rtt.Store(int64(rtt))
+			if report != nil {
+				report(rtt)
+			}
 		}
 		return nil
 	case *noteFrame:

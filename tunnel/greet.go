@@ -106,7 +106,7 @@ func exchange(ctx context.Context, st Stream, out frame) (frame, error) {
 	return f, nil
 }
 
-// A Greeting is a Hello that waits for its answer. Exactly one of Welcome and
+// A Greeting is a Hello that waits for its answer. Exactly one of Control and
 // Refuse must be called.
 type Greeting struct {
 	Hello
@@ -134,17 +134,25 @@ func Await(ctx context.Context, s Session) (*Greeting, error) {
 	return &Greeting{Hello: Hello(*h), session: s, stream: st}, nil
 }
 
-// Welcome consents to the session. Nothing may be opened on it before.
-func (g *Greeting) Welcome(w Welcome) (*Control, error) {
+// Control is this end of the control stream under w. It must be told to Welcome
+// or HangUp.
+func (g *Greeting) Control(w Welcome) *Control {
 	w = w.withDefaults()
 	c := newControl(g.session, g.stream, w.Interval, w.Timeout)
-	if err := c.write((*welcomeFrame)(&w)); err != nil {
-		return nil, fmt.Errorf("welcome %s: %w", g.Node, err)
+	c.welcome = (*welcomeFrame)(&w)
+	return c
+}
+
+// Welcome consents to the session. Only the accepting end has it to give, once,
+// before Run.
+func (c *Control) Welcome() error {
+	if err := c.write(c.welcome); err != nil {
+		return fmt.Errorf("welcome agent: %w", err)
 	}
-	return c, nil
+	return nil
 }
 
 // Refuse says why not and closes the session.
 func (g *Greeting) Refuse(code Code, text string) error {
-	return newControl(g.session, g.stream, DefaultInterval, partingTime).HangUp(code, text)
+	return g.Control(Welcome{}).HangUp(code, text)
 }

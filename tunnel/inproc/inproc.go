@@ -161,4 +161,3 @@ func (st *stream) gone() {
 		}
 	})
 }
-

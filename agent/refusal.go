@@ -1,0 +1,122 @@
+// Refusals: failures that trying again does not mend.
+
+package agent
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// What a Refusal is about. A Refusal unwraps to one of them.
+var (
+	// ErrCertificateRejected: the server does not accept this node's
+	// certificate, or there is none.
+	ErrCertificateRejected = errors.New("server rejects this node's certificate")
+	// ErrServerUntrusted: the server's certificate is not from the cluster's
+	// authority, is for another name, or is not valid now.
+	ErrServerUntrusted = errors.New("server's certificate cannot be trusted")
+	// ErrNotServer: what answers there is not a Hawser server, or one of an
+	// incompatible version.
+	ErrNotServer = errors.New("no hawser server answers there")
+	// ErrNodeRefused: the server knows the certificate and does not want the
+	// session.
+	ErrNodeRefused = errors.New("server refuses this node")
+	// ErrReplaced: another agent with this node's certificate has connected.
+	ErrReplaced = errors.New("another agent with this node's identity has connected")
+)
+
+// remedies says what a person can do about each.
+var remedies = map[error]string{
+	ErrCertificateRejected: "check the clock, or join the node again with a new token",
+	ErrServerUntrusted:     "check the server's address, the clock and the cluster's CA certificate",
+	ErrNotServer:           "check the server's address and version",
+	ErrNodeRefused:         "see the server's log",
+	ErrReplaced:            "if two machines share this identity, delete it on one and join that one under another name",
+}
+
+// A Refusal is a failure that is due to how things are set up. The agent keeps
+// trying, more and more slowly, but somebody should act.
+type Refusal struct {
+	Server string
+	// Reason is one of the errors above.
+	Reason error
+	// Err is what went wrong in detail.
+	Err error
+}
+
+// Error is one line: what, where, why, and the remedy.
+func (r *Refusal) Error() string {
+	return r.Server + ": " + r.Reason.Error() + " (" + r.Err.Error() + "): " + remedies[r.Reason]
+}
+
+// Unwrap gives the reason and the detail.
+func (r *Refusal) Unwrap() []error { return []error{r.Reason, r.Err} }
+
+// diagnose makes a *Refusal of err if it is one, and else returns err.
+func diagnose(server string, err error) error {
+	if reason := reasonOf(err); reason != nil {
+		return &Refusal{Server: server, Reason: reason, Err: err}
+	}
+	return err
+}
+
+func reasonOf(err error) error {
+	var (
+		bye   *tunnel.Goodbye
+		op    *net.OpError
+		cert  *tls.CertificateVerificationError
+		ca    x509.UnknownAuthorityError
+		host  x509.HostnameError
+		bad   x509.CertificateInvalidError
+		noTLS tls.RecordHeaderError
+	)
+	switch {
+	case errors.As(err, &bye):
+		switch bye.Code {
+		case tunnel.Denied, tunnel.Invalid:
+			return ErrNodeRefused
+		case tunnel.Replaced:
+			return ErrReplaced
+		default:
+			return nil
+		}
+	case errors.As(err, &op) && op.Op == "remote error":
+		return alertReason(op.Err)
+	case errors.As(err, &cert), errors.As(err, &ca), errors.As(err, &host), errors.As(err, &bad):
+		return ErrServerUntrusted
+	case errors.As(err, &noTLS), errors.Is(err, tunnel.ErrFrame):
+		return ErrNotServer
+	default:
+		return nil
+	}
+}
+
+// alertReasons tells what a TLS alert that the server sent is about (RFC 8446,
+// 6.2).
+var alertReasons = map[tls.AlertError]error{
+	42:  ErrCertificateRejected, // bad_certificate
+	43:  ErrCertificateRejected, // unsupported_certificate
+	44:  ErrCertificateRejected, // certificate_revoked
+	45:  ErrCertificateRejected, // certificate_expired
+	46:  ErrCertificateRejected, // certificate_unknown
+	48:  ErrCertificateRejected, // unknown_ca
+	49:  ErrCertificateRejected, // access_denied
+	70:  ErrNotServer,           // protocol_version
+	116: ErrCertificateRejected, // certificate_required
+	120: ErrNotServer,           // no_application_protocol
+}
+
+// alertReason goes by the alert's text, because the type that crypto/tls gives
+// it is not exported; the texts compared are crypto/tls's own.
+func alertReason(alert error) error {
+	for a, reason := range alertReasons {
+		if alert != nil && alert.Error() == a.Error() {
+			return reason
+		}
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+// Conn: a stream as the hub's callers see it.
+
+package server
+
+import (
+	"net"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// A conn is a stream that counts. It is a tunnel.Stream and a tunnel.Aborter.
+type conn struct {
+	tunnel.Stream
+	remote       net.Addr
+	sent, rcvd   prometheus.Counter
+	once         sync.Once
+	afterClosing func()
+}
+
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Stream.Read(p)
+	c.rcvd.Add(float64(n))
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Stream.Write(p)
+	c.sent.Add(float64(n))
+	return n, err
+}
+
+func (c *conn) Close() error {
+	err := c.Stream.Close()
+	c.once.Do(c.afterClosing)
+	return err
+}
+
+// Abort gives the stream up.
+func (c *conn) Abort() error {
+	err := tunnel.Abort(c.Stream)
+	c.once.Do(c.afterClosing)
+	return err
+}
+
+// track makes a conn of a stream and counts it in t while it is open.
+func (h *Hub) track(t *tally, opener string, s tunnel.Stream, remote net.Addr) *conn {
+	gauge := h.metrics.streams.WithLabelValues(opener)
+	gauge.Inc()
+	t.add(1)
+	return &conn{
+		Stream: s, remote: remote, sent: h.metrics.toNode, rcvd: h.metrics.fromNode,
+		afterClosing: func() {
+			gauge.Dec()
+			t.add(-1)
+		},
+	}
+}
+
+// A tally is a count that can be waited on to become zero.
+type tally struct {
+	mu   sync.Mutex // guards the following
+	n    int
+	zero chan struct{} // closed and forgotten when n next becomes 0
+}
+
+func (t *tally) add(d int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n += d; t.n == 0 && t.zero != nil {
+		close(t.zero)
+		t.zero = nil
+	}
+}
+
+func (t *tally) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
+}
+
+// idle is closed once the count is zero.
+func (t *tally) idle() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n == 0 {
+		now := make(chan struct{})
+		close(now)
+		return now
+	}
+	if t.zero == nil {
+		t.zero = make(chan struct{})
+	}
+	return t.zero
+}

@@ -1,0 +1,253 @@
+// Port: one TCP port for the tunnel and the API server.
+
+package server
+
+import (
+	"container/list"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	defaultHelloTimeout = 10 * time.Second
+	defaultMaxPeeking   = 1024
+	// maxHello is how many bytes a ClientHello may have. Those of today's
+	// clients have less than 2 KiB.
+	maxHello = 16 << 10
+	// handoffs is how many connections wait to be accepted on either side.
+	handoffs = 64
+)
+
+// errHelloTooLong is for a client that goes on and on.
+var errHelloTooLong = errors.New("TLS hello is too long")
+
+// PortConfig configures a Port. Listener is required; zero fields mean a good
+// default.
+type PortConfig struct {
+	// Listener is the port. The Port owns it.
+	Listener net.Listener
+	// HelloTimeout is how long a client may take to send its ClientHello; zero
+	// means 10 s.
+	HelloTimeout time.Duration
+	// MaxPeeking is how many clients may be at it at a time; zero means 1024.
+	// One more, and the one that has taken longest is cut off: a client in
+	// earnest is done within a round trip.
+	MaxPeeking int
+
+	Log *slog.Logger // nil means discard
+}
+
+// A Port tells by the ClientHello, which it does not consume, who is meant: with
+// ALPN hawser/1 the tunnel, else the API server, which also gets whatever is not
+// TLS at all and knows how to answer it.
+type Port struct {
+	config PortConfig
+	tunnel *tunnel.Handoff
+	api    *tunnel.Handoff
+
+	mu      sync.Mutex // guards the following
+	peeking list.List  // of net.Conn, oldest first
+}
+
+// NewPort checks c. It starts nothing.
+func NewPort(c PortConfig) (*Port, error) {
+	if c.Listener == nil {
+		return nil, errors.New("port: no listener")
+	}
+	if c.HelloTimeout <= 0 {
+		c.HelloTimeout = defaultHelloTimeout
+	}
+	if c.MaxPeeking <= 0 {
+		c.MaxPeeking = defaultMaxPeeking
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	addr := c.Listener.Addr()
+	return &Port{config: c, tunnel: tunnel.NewHandoff(addr, handoffs), api: tunnel.NewHandoff(addr, handoffs)}, nil
+}
+
+// Tunnel yields the connections for the hub, before their handshake.
+func (p *Port) Tunnel() net.Listener { return p.tunnel }
+
+// API yields the connections for the API server, before their handshake, and
+// whatever is injected: Hub's Config.API should be its Inject.
+func (p *Port) API() *tunnel.Handoff { return p.api }
+
+// Run accepts until ctx is done or accepting fails. It closes the port and both
+// of its sides.
+func (p *Port) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { p.close() })
+	defer stop()
+	defer p.close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	pause := time.Duration(0)
+	for {
+		c, err := p.config.Listener.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			wg.Go(func() { p.sort(ctx, c) })
+		case ctx.Err() != nil:
+			return nil
+		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost && !errors.Is(err, net.ErrClosed):
+			// Out of file descriptors, or a client that left before it was
+			// accepted: the port itself is well.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			p.config.Log.Warn("cannot accept a connection", "addr", p.config.Listener.Addr().String(), "err", err, "retry", pause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		default:
+			return fmt.Errorf("accept on %s: %w", p.config.Listener.Addr(), err)
+		}
+	}
+}
+
+func (p *Port) close() {
+	// None of these fails in a way that anybody could do something about.
+	_ = p.config.Listener.Close()
+	_ = p.tunnel.Close()
+	_ = p.api.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for e := p.peeking.Front(); e != nil; e = e.Next() {
+		_ = e.Value.(net.Conn).Close()
+	}
+}
+
+// sort finds out whom c wants and hands it over.
+func (p *Port) sort(ctx context.Context, c net.Conn) {
+	done := p.enter(ctx, c)
+	hello, alpn, err := p.peek(c)
+	done()
+	if err != nil {
+		p.config.Log.Debug("connection without a usable hello", "addr", c.RemoteAddr().String(), "err", err)
+		_ = c.Close()
+		return
+	}
+	side := p.api
+	if slices.Contains(alpn, tunnel.ALPN) {
+		side = p.tunnel
+	}
+	if err := side.Inject(ctx, &replayed{Conn: c, head: hello}); err != nil {
+		_ = c.Close() // shutting down
+	}
+}
+
+// enter counts c among those that have not said hello, at the cost of the oldest
+// if there are too many.
+func (p *Port) enter(ctx context.Context, c net.Conn) (done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.peeking.Len() >= p.config.MaxPeeking {
+		oldest := p.peeking.Front()
+		_ = oldest.Value.(net.Conn).Close() // its own goroutine notices
+		p.peeking.Remove(oldest)
+	}
+	if ctx.Err() != nil {
+		_ = c.Close() // close has been by already
+	}
+	e := p.peeking.PushBack(c)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.peeking.Remove(e) // does nothing if it has been removed
+	}
+}
+
+// peek reads the ClientHello and returns all it has read. What is no ClientHello
+// is no error as long as there is something to hand on.
+func (p *Port) peek(c net.Conn) (read []byte, alpn []string, err error) {
+	if err := c.SetReadDeadline(time.Now().Add(p.config.HelloTimeout)); err != nil {
+		return nil, nil, err
+	}
+	read, alpn, err = peekHello(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	return read, alpn, c.SetReadDeadline(time.Time{})
+}
+
+// peekHello lets the standard library read the hello from a connection that only
+// listens, and stops it there.
+func peekHello(r io.Reader) (read []byte, alpn []string, err error) {
+	e := &eavesdropper{r: r}
+	heard := false
+	stop := errors.New("heard enough")
+	_ = tls.Server(e, &tls.Config{
+		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			alpn, heard = slices.Clone(h.SupportedProtos), true
+			return nil, stop
+		},
+	}).Handshake() // fails by design; e knows whether it was the connection's fault
+	if !heard && e.err != nil {
+		return nil, nil, e.err
+	}
+	return e.read, alpn, nil
+}
+
+// An eavesdropper is a connection that keeps what is read and says nothing.
+type eavesdropper struct {
+	net.Conn // nil: nothing but what is below is used before a hello has been answered
+	r        io.Reader
+	read     []byte
+	err      error
+}
+
+func (e *eavesdropper) Read(p []byte) (int, error) {
+	room := maxHello - len(e.read)
+	if room <= 0 {
+		e.err = errHelloTooLong
+		return 0, e.err
+	}
+	n, err := e.r.Read(p[:min(len(p), room)])
+	e.read = append(e.read, p[:n]...)
+	if err != nil {
+		e.err = err
+	}
+	return n, err
+}
+
+func (e *eavesdropper) Write(p []byte) (int, error)      { return len(p), nil } // alerts go nowhere
+func (e *eavesdropper) Close() error                     { return nil }
+func (e *eavesdropper) SetDeadline(time.Time) error      { return nil }
+func (e *eavesdropper) SetReadDeadline(time.Time) error  { return nil }
+func (e *eavesdropper) SetWriteDeadline(time.Time) error { return nil }
+
+// A replayed connection begins with what was peeked.
+type replayed struct {
+	net.Conn
+	head []byte // owned by the one reader at a time that a tls.Conn is
+}
+
+func (c *replayed) Read(p []byte) (int, error) {
+	if len(c.head) > 0 {
+		n := copy(p, c.head)
+		if c.head = c.head[n:]; len(c.head) == 0 {
+			c.head = nil
+		}
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}
+
+// CloseWrite ends our direction, where the connection can.
+func (c *replayed) CloseWrite() error {
+	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return cw.CloseWrite()
+	}
+	return c.Conn.Close()
+}

@@ -1,0 +1,198 @@
+// The life of one session, from its hello to its end.
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// session serves s until it ends, is replaced, or ctx is done.
+func (h *Hub) session(ctx context.Context, s tunnel.Session) {
+	log := h.log.With("addr", s.Peer().Addr.String())
+	hctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	greeting, err := tunnel.Await(hctx, s)
+	cancel()
+	if err != nil {
+		log.Info("agent did not say hello", "err", err)
+		return
+	}
+	node, err := h.admit(ctx, s, greeting.Hello)
+	if err != nil {
+		h.metrics.refused.WithLabelValues(label(err)).Inc()
+		log.Warn("agent turned away", "node", greeting.Node, "err", err)
+		h.refuse(greeting, err)
+		return
+	}
+	m := &member{
+		id: h.lastID.Add(1), node: node, hello: greeting.Hello,
+		session: s, addr: s.Peer().Addr, since: time.Now(),
+	}
+	m.ousted, m.oust = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer m.oust(nil)
+	log = log.With("node", node, "session", m.id)
+	m.control = greeting.Control(tunnel.Welcome{
+		Session: m.id, Interval: h.config.PingInterval, Timeout: h.config.PingTimeout,
+		Meta: tunnel.Meta{"version": h.config.Version},
+	})
+	v, old := h.registry.attach(m)
+	if err := h.judged(v, m, old); err != nil {
+		h.metrics.refused.WithLabelValues(label(err)).Inc()
+		h.refuse(greeting, err)
+		return
+	}
+	h.metrics.sessions.Inc()
+	log.Info("node connected", "version", m.hello.Meta["version"])
+	if err = m.control.Welcome(); err == nil {
+		err = h.serve(ctx, m)
+	}
+	h.registry.detach(m)
+	h.metrics.sessions.Dec()
+	h.metrics.ended.WithLabelValues(label(err)).Inc()
+	log.Info("node disconnected", "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
+}
+
+// admit says which node is at the other end, or why it may not be.
+func (h *Hub) admit(ctx context.Context, s tunnel.Session, hello tunnel.Hello) (string, error) {
+	node, err := h.config.Identify(s.Peer())
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", tunnel.Denied, err)
+	}
+	if hello.Node != node {
+		return "", fmt.Errorf("%w: the certificate is for node %q, the agent calls itself %q", tunnel.Denied, node, hello.Node)
+	}
+	if h.draining.Load() {
+		return "", fmt.Errorf("%w: server is shutting down", tunnel.Draining)
+	}
+	if h.config.Admit != nil {
+		if err := h.config.Admit(ctx, node, s.Peer()); err != nil {
+			return "", fmt.Errorf("%w: %w", tunnel.Denied, err)
+		}
+	}
+	return node, nil
+}
+
+// judged does what the registry's verdict demands: it tells the old session, or
+// says why the new one may not stay.
+func (h *Hub) judged(v verdict, m, old *member) error {
+	switch v {
+	case reconnect:
+		h.metrics.replaced.WithLabelValues("reconnect").Inc()
+		old.oust(fmt.Errorf("%w: the agent reconnected from %s", tunnel.Replaced, m.addr))
+	case takeover:
+		h.metrics.replaced.WithLabelValues("takeover").Inc()
+		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", old.addr.String())
+		old.oust(fmt.Errorf("%w: another agent with this node's identity connected from %s", tunnel.Replaced, m.addr))
+	case stale:
+		return fmt.Errorf("%w: a later session of this agent is connected already", tunnel.Replaced)
+	case fenced:
+		h.metrics.clones.Inc()
+		h.log.Warn("two agents use one node's identity: give one of them an identity of its own",
+			"node", m.node, "refused", m.addr.String(), "connected", old.addr.String())
+		return fmt.Errorf("%w: another agent with this node's identity took over from %s and is connected; if this is a copy of that machine, remove its data directory and join it under another name", tunnel.Replaced, old.addr)
+	}
+	return nil
+}
+
+// refuse tells the agent; if it cannot be told, the session is closed all the
+// same.
+func (h *Hub) refuse(g *tunnel.Greeting, err error) {
+	if rerr := g.Refuse(tunnel.CodeOf(err), err.Error()); rerr != nil {
+		h.log.Debug("refused session did not close cleanly", "err", rerr)
+	}
+}
+
+// serve runs m's control stream and its requests. It returns why the session is
+// over; nil if ctx is done and the session drained.
+func (h *Hub) serve(ctx context.Context, m *member) error {
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var (
+		wg      sync.WaitGroup
+		control = make(chan error, 1)
+	)
+	wg.Go(func() {
+		control <- m.control.Run(run, func(d time.Duration) { h.metrics.rtt.Observe(d.Seconds()) })
+	})
+	wg.Go(func() {
+		if err := tunnel.Serve(run, m.session, func(ctx context.Context, r *tunnel.Request) { h.request(ctx, m, r) }); err != nil {
+			h.log.Debug("session stopped accepting", "node", m.node, "err", err)
+		}
+	})
+	var err error
+	select {
+	case err = <-control:
+	case <-m.ousted.Done():
+		err = context.Cause(m.ousted)
+		h.hangUp(m, err)
+	case <-ctx.Done():
+		h.drain(m, control)
+	}
+	stop()
+	if cerr := m.session.Close(); cerr != nil {
+		err = errors.Join(err, cerr)
+	}
+	wg.Wait()
+	return err
+}
+
+// drain tells the agent and waits until nothing that the hub dialed is open, or
+// time is up.
+func (h *Hub) drain(m *member, ended <-chan error) {
+	h.registry.detach(m)
+	if err := m.control.Drain(tunnel.Draining, "server is shutting down"); err != nil {
+		return // it is gone
+	}
+	deadline := time.NewTimer(h.config.DrainTimeout)
+	defer deadline.Stop()
+	select {
+	case <-m.dialed.idle():
+	case <-deadline.C:
+	case <-ended:
+		return
+	}
+	h.hangUp(m, fmt.Errorf("%w: server is shutting down", tunnel.Draining))
+}
+
+func (h *Hub) hangUp(m *member, why error) {
+	if err := m.control.HangUp(tunnel.CodeOf(why), why.Error()); err != nil {
+		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
+	}
+}
+
+// request serves a stream that the agent opened.
+func (h *Hub) request(ctx context.Context, m *member, r *tunnel.Request) {
+	code, text := tunnel.Denied, "agents may only dial "+APIServer
+	if r.Addr == APIServer && r.Network == "tcp" {
+		if h.config.API == nil {
+			code, text = tunnel.Refused, "this server has no API server"
+		} else {
+			h.handOver(ctx, m, r)
+			return
+		}
+	}
+	h.log.Debug("agent's dial denied", "node", m.node, "target", r.Addr)
+	if err := r.Reject(code, text); err != nil {
+		h.log.Debug("agent's dial could not be answered", "node", m.node, "err", err)
+	}
+}
+
+// handOver gives the stream to the API server.
+func (h *Hub) handOver(ctx context.Context, m *member, r *tunnel.Request) {
+	ctx, cancel := r.Context(ctx)
+	defer cancel()
+	s, err := r.Accept(nil)
+	if err != nil {
+		return // the opener is gone
+	}
+	c := h.track(&m.opened, "agent", s, m.addr)
+	if err := h.config.API(ctx, c); err != nil {
+		h.log.Debug("API server did not take the agent's connection", "node", m.node, "err", err)
+		_ = c.Abort() // it is of no more use to anybody
+	}
+}
