@@ -1,0 +1,308 @@
+package kubeauth
+
+// Tests of the authenticator, with real certificates.
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+)
+
+// issuer makes certificates.
+type issuer struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newIssuer(t *testing.T, name string) *issuer {
+	t.Helper()
+	key := newKey(t)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &issuer{cert, key}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func (i *issuer) pem() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.cert.Raw})
+}
+
+func (i *issuer) client(t *testing.T, change func(*x509.Certificate)) *x509.Certificate {
+	t.Helper()
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	if change != nil {
+		change(tmpl)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, i.cert, &newKey(t).PublicKey, i.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+func tokenSecret(change func(*corev1.Secret)) *corev1.Secret {
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-abcdef"},
+		Type:       "bootstrap.kubernetes.io/token",
+		Data: map[string][]byte{
+			"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"),
+			"usage-bootstrap-authentication": []byte("true"),
+		},
+	}
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+func set(key, value string) func(*corev1.Secret) {
+	return func(s *corev1.Secret) { s.Data[key] = []byte(value) }
+}
+
+func TestAuthenticateCertificate(t *testing.T) {
+	ca, other := newIssuer(t, "ca"), newIssuer(t, "other")
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, ca.pem(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name   string
+		cert   *x509.Certificate
+		user   string // empty: refused
+		groups []string
+	}{
+		{"a node", ca.client(t, nil), "system:node:node-1", []string{"system:nodes", "system:authenticated"}},
+		{"an administrator", ca.client(t, func(c *x509.Certificate) {
+			c.Subject = pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}}
+		}), "kubernetes-admin", []string{"system:masters", "system:authenticated"}},
+		{"of another authority", other.client(t, nil), "", nil},
+		{"expired", ca.client(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), "", nil},
+		{"not yet valid", ca.client(t, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), "", nil},
+		{"a server's", ca.client(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), "", nil},
+		{"none", nil, "system:anonymous", []string{"system:unauthenticated"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			req := httptest.NewRequest(http.MethodGet, "/", nil)
+			req.TLS = &tls.ConnectionState{}
+			if tc.cert != nil {
+				req.TLS.PeerCertificates = []*x509.Certificate{tc.cert}
+			}
+			checkUser(t, auth, req, tc.user, tc.groups)
+		})
+	}
+}
+
+func checkUser(t *testing.T, auth authenticator.Request, req *http.Request, want string, groups []string) {
+	t.Helper()
+	resp, ok, err := auth.AuthenticateRequest(req)
+	if want == "" {
+		if ok {
+			t.Fatalf("got in as %q", resp.User.GetName())
+		}
+		if err == nil {
+			t.Fatal("refused without a reason, which lets the request pass as anonymous")
+		}
+		return
+	}
+	if err != nil || !ok {
+		t.Fatalf("refused: %v", err)
+	}
+	if got := resp.User.GetName(); got != want {
+		t.Errorf("user %q, want %q", got, want)
+	}
+	if got := resp.User.GetGroups(); !slices.Equal(got, groups) {
+		t.Errorf("groups %q, want %q", got, groups)
+	}
+}
+
+func TestAuthenticateToken(t *testing.T) {
+	const good = "abcdef.0123456789abcdef"
+	in := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
+	boot := []string{"system:bootstrappers", "system:authenticated"}
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, newIssuer(t, "ca").pem(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, token string
+		secret      *corev1.Secret
+		ok          bool
+		groups      []string
+	}{
+		{"good", good, tokenSecret(nil), true, boot},
+		{"expires later", good, tokenSecret(set("expiration", in(time.Hour))), true, boot},
+		{"with an offset", good, tokenSecret(set("expiration", time.Now().Add(time.Hour).In(time.FixedZone("", 3600)).Format(time.RFC3339))), true, boot},
+		{"with groups", good, tokenSecret(set("auth-extra-groups", "system:bootstrappers:edge, system:bootstrappers:a-b")), true,
+			[]string{"system:bootstrappers", "system:bootstrappers:edge", "system:bootstrappers:a-b", "system:authenticated"}},
+		{"no such secret", good, nil, false, nil},
+		{"wrong secret", "abcdef.0123456789abcdee", tokenSecret(nil), false, nil},
+		{"expired", good, tokenSecret(set("expiration", in(-time.Second))), false, nil},
+		{"unreadable date", good, tokenSecret(set("expiration", "tomorrow")), false, nil},
+		{"may not authenticate", good, tokenSecret(set("usage-bootstrap-authentication", "false")), false, nil},
+		{"says nothing of authenticating", good, tokenSecret(func(s *corev1.Secret) { delete(s.Data, "usage-bootstrap-authentication") }), false, nil},
+		{"of another type", good, tokenSecret(func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }), false, nil},
+		{"of another id", good, tokenSecret(set("token-id", "fedcba")), false, nil},
+		{"without a secret", good, tokenSecret(set("token-secret", "")), false, nil},
+		{"being deleted", good, tokenSecret(func(s *corev1.Secret) { now := metav1.Now(); s.DeletionTimestamp = &now }), false, nil},
+		{"a group too great", good, tokenSecret(set("auth-extra-groups", "system:masters")), false, nil},
+		{"a group that looks right", good, tokenSecret(set("auth-extra-groups", "x-system:bootstrappers:edge")), false, nil},
+		{"not a token", "hunter2", tokenSecret(nil), false, nil},
+		{"upper case", strings.ToUpper(good), tokenSecret(nil), false, nil},
+		{"too long", good + "0", tokenSecret(nil), false, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file, Secrets: func(_ context.Context, ns, name string) (*corev1.Secret, error) {
+				if tc.secret == nil || ns != "kube-system" || name != "bootstrap-token-abcdef" {
+					return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
+				}
+				return tc.secret, nil
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			req := httptest.NewRequest(http.MethodGet, "/", nil)
+			req.Header.Set("Authorization", "Bearer "+tc.token)
+			want := ""
+			if tc.ok {
+				want = "system:bootstrap:abcdef"
+			}
+			checkUser(t, auth, req, want, tc.groups)
+		})
+	}
+}
+
+// TestTokenLookupFails: a store that cannot be asked is no reason to believe or
+// to forget, but to say so.
+func TestTokenLookupFails(t *testing.T) {
+	down := errors.New("etcd is down")
+	b := &bootstrapTokens{secrets: func(context.Context, string, string) (*corev1.Secret, error) { return nil, down }}
+	if _, ok, err := b.AuthenticateToken(t.Context(), "abcdef.0123456789abcdef"); ok || !errors.Is(err, down) {
+		t.Errorf("got %v, %v", ok, err)
+	}
+}
+
+// TestClientCAReload follows the file through a change, damage and loss.
+func TestClientCAReload(t *testing.T) {
+	first, second := newIssuer(t, "first"), newIssuer(t, "second")
+	oldCert, newCert := first.client(t, nil), second.client(t, nil)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	stamp := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	write := func(b []byte) {
+		t.Helper()
+		stamp = stamp.Add(time.Second)
+		if err := errors.Join(os.WriteFile(file, b, 0o600), os.Chtimes(file, stamp, stamp)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(first.pem())
+	synctest.Test(t, func(t *testing.T) {
+		ca := &clientCA{file: file}
+		believes := func(step string, c *x509.Certificate, want bool) {
+			t.Helper()
+			o, ok := ca.options()
+			if !ok {
+				t.Fatalf("%s: nothing to verify by", step)
+			}
+			// The bubble's clock starts long before the certificates do.
+			o.CurrentTime = oldCert.NotBefore.Add(time.Minute)
+			if _, err := c.Verify(o); (err == nil) != want {
+				t.Errorf("%s: %v, want accepted %v", step, err, want)
+			}
+		}
+		believes("first", oldCert, true)
+		believes("first", newCert, false)
+		write(second.pem())
+		<-time.After(2 * recheck)
+		believes("changed", oldCert, false)
+		believes("changed", newCert, true)
+		write([]byte("half a cert"))
+		<-time.After(2 * recheck)
+		believes("damaged", newCert, true)
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(2 * recheck)
+		believes("gone", newCert, true)
+		write(first.pem())
+		<-time.After(2 * recheck)
+		believes("back", oldCert, true)
+	})
+}
+
+func TestNewAuthenticatorNeedsItsFile(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty.crt")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{filepath.Join(dir, "none.crt"), empty} {
+		if _, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file}); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("%s: got %v, want an error that names it", file, err)
+		}
+	}
+}
+
+// FuzzBootstrapToken: whatever is shown, only the one right token gets in.
+func FuzzBootstrapToken(f *testing.F) {
+	for _, s := range []string{"abcdef.0123456789abcdef", "abcdef.", ".", "", "abcdef.0123456789abcdeg", "abcdef.0123456789abcdef\n"} {
+		f.Add(s)
+	}
+	b := &bootstrapTokens{secrets: func(context.Context, string, string) (*corev1.Secret, error) { return tokenSecret(nil), nil }}
+	f.Fuzz(func(t *testing.T, token string) {
+		_, ok, err := b.AuthenticateToken(t.Context(), token)
+		if want := token == "abcdef.0123456789abcdef"; ok != want || ok && err != nil {
+			t.Errorf("%q: got %v, %v", token, ok, err)
+		}
+	})
+}

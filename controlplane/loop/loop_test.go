@@ -1,0 +1,263 @@
+package loop
+
+// Tests of the queue and of running together.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// advance lets fake time pass and what it sets off settle.
+func advance(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestProtect(t *testing.T) {
+	boom := errors.New("boom")
+	for _, tc := range []struct {
+		name  string
+		f     func() error
+		is    error
+		text  string
+		panic bool
+	}{
+		{"nil", func() error { return nil }, nil, "", false},
+		{"error", func() error { return boom }, boom, "boom", false},
+		{"panic with text", func() error { panic("odd object") }, nil, "panic: odd object", true},
+		{"panic with error", func() error { panic(boom) }, boom, "panic: boom", true},
+		{"nil map", func() error { var m map[string]int; m["a"] = 1; return nil }, nil, "assignment to entry in nil map", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := Protect(tc.f)
+			if tc.text == "" {
+				if err != nil {
+					t.Fatalf("got %v", err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.text) {
+				t.Fatalf("got %v, want %q", err, tc.text)
+			}
+			if tc.is != nil && !errors.Is(err, tc.is) {
+				t.Errorf("%v does not wrap %v", err, tc.is)
+			}
+			var p *PanicError
+			if errors.As(err, &p) != tc.panic {
+				t.Errorf("panic: got %v, want %v", !tc.panic, tc.panic)
+			}
+			if tc.panic && !strings.Contains(string(p.Stack), "loop_test.go") {
+				t.Errorf("the stack does not show where:\n%s", p.Stack)
+			}
+		})
+	}
+}
+
+func TestTogetherEndsAllWhenOneFails(t *testing.T) {
+	var ended atomic.Int32
+	wait := func(ctx context.Context) error {
+		<-ctx.Done()
+		ended.Add(1)
+		return nil
+	}
+	for _, fail := range []func(context.Context) error{
+		func(context.Context) error { return errors.New("bad") },
+		func(context.Context) error { panic("bad") },
+	} {
+		ended.Store(0)
+		err := Together(t.Context(), wait, fail, wait)
+		if err == nil || !strings.Contains(err.Error(), "bad") {
+			t.Errorf("got %v", err)
+		}
+		if ended.Load() != 2 {
+			t.Errorf("%d others had ended when Together returned, want 2", ended.Load())
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Together(ctx, wait, wait); err != nil {
+		t.Errorf("asked to stop: %v", err)
+	}
+}
+
+// TestQueueBackoff follows one key through failures, with the times of each try.
+func TestQueueBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var mu sync.Mutex
+		var at []time.Duration
+		fail := true
+		q := NewQueue(Config[string]{Name: "t", MinDelay: 100 * time.Millisecond, MaxDelay: time.Second,
+			Do: func(context.Context, string) (time.Duration, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				at = append(at, time.Since(start))
+				if fail {
+					return 0, errors.New("not now")
+				}
+				return 5 * time.Second, nil
+			}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- q.Run(ctx) }()
+		q.Add("k")
+		advance(4 * time.Second) // fake time: five tries and two more at the bound
+		mu.Lock()
+		want := []time.Duration{0, 100, 300, 700, 1500, 2500, 3500}
+		for i := range want {
+			want[i] *= time.Millisecond
+		}
+		if !slices.Equal(at, want) {
+			t.Errorf("tries at %v, want %v", at, want)
+		}
+		fail, at = false, nil
+		mu.Unlock()
+		advance(6 * time.Second)
+		mu.Lock()
+		if want := []time.Duration{4500 * time.Millisecond, 9500 * time.Millisecond}; !slices.Equal(at, want) {
+			t.Errorf("after success tries at %v, want %v", at, want)
+		}
+		mu.Unlock()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// TestQueueOneAtATime floods a queue with few keys and checks that no key is
+// ever with two workers, and that the last word on each is heard.
+func TestQueueOneAtATime(t *testing.T) {
+	const keys, rounds = 5, 400
+	var mu sync.Mutex
+	busy, wanted, seen := map[int]bool{}, map[int]int{}, map[int]int{}
+	q := NewQueue(Config[int]{Name: "t", Workers: 8, Do: func(_ context.Context, k int) (time.Duration, error) {
+		mu.Lock()
+		if busy[k] {
+			t.Errorf("key %d is with two workers", k)
+		}
+		busy[k] = true
+		latest := wanted[k]
+		mu.Unlock()
+		mu.Lock()
+		busy[k], seen[k] = false, latest
+		mu.Unlock()
+		return 0, nil
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- q.Run(ctx) }()
+	for i := range rounds {
+		k := i % keys
+		mu.Lock()
+		wanted[k] = i
+		mu.Unlock()
+		q.Add(k)
+	}
+	for settled := false; !settled; {
+		mu.Lock()
+		settled = true
+		for k := range keys {
+			settled = settled && seen[k] == wanted[k]
+		}
+		mu.Unlock()
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func TestQueuePanicEndsRun(t *testing.T) {
+	q := NewQueue(Config[string]{Name: "t", Do: func(_ context.Context, k string) (time.Duration, error) {
+		panic("cannot handle " + k)
+	}})
+	q.Add("x")
+	err := q.Run(t.Context())
+	if p := new(PanicError); !errors.As(err, &p) || err.Error() != "panic: cannot handle x" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestQuietStillRetriesAndUnwraps(t *testing.T) {
+	base := errors.New("node is not there yet")
+	if err := fmt.Errorf("sync: %w", Quiet(base)); !errors.Is(err, base) {
+		t.Error("Quiet hides the error")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var tries atomic.Int32
+		q := NewQueue(Config[string]{Name: "t", Do: func(context.Context, string) (time.Duration, error) {
+			if tries.Add(1) < 3 {
+				return 0, Quiet(base)
+			}
+			return 0, nil
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- q.Run(ctx) }()
+		q.Add("k")
+		advance(time.Minute)
+		if n := tries.Load(); n != 3 {
+			t.Errorf("%d tries, want 3", n)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old"}})
+		f := informers.NewSharedInformerFactory(client, 0)
+		inf := f.Core().V1().Pods().Informer()
+		var mu sync.Mutex
+		var keys []string
+		stop, err := Watch(inf, func(k string) { mu.Lock(); defer mu.Unlock(); keys = append(keys, k) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		f.Start(ctx.Done())
+		f.WaitForCacheSync(ctx.Done())
+		pods := client.CoreV1().Pods("ns")
+		expect := func(step string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(keys, want) {
+				t.Errorf("%s: got %v, want %v", step, keys, want)
+			}
+			keys = nil
+		}
+		expect("listed", "ns/old")
+		if err := pods.Delete(ctx, "old", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		expect("deleted", "ns/old")
+		stop()
+		if _, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "new"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		expect("after stop")
+		cancel()
+		f.Shutdown()
+	})
+}
