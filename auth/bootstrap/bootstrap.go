@@ -1,0 +1,279 @@
+// Package bootstrap gets a node its certificates.
+//
+// A machine that wants to be a node knows the server's address, a join token and a
+// hash of the cluster's CA. Join makes an identity of that: it trusts whatever CA
+// the server shows if its hash is the one known, asks for a client certificate
+// with the token, waits until it is approved and signed, and keeps key and
+// certificate in the data directory. With those it is the node from then on, and
+// needs no token again. A Rotation renews the certificate before it ends, and gets
+// and renews the serving certificate of the node's own API.
+//
+// This is the TLS bootstrapping of Kubernetes, with the same signers, subjects and
+// usages; the hash is that of kubeadm: SHA-256 over the CA's public key
+// (SubjectPublicKeyInfo, RFC 7469 section 2.4). Nothing is ever trusted but a CA
+// with such a hash, and a failure that trying again cannot mend is returned at
+// once.
+package bootstrap
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	certificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/auth"
+)
+
+// Names of the files in DIR/pki.
+const (
+	caFile      = "ca.crt"
+	clientFile  = "kubelet-client-current.pem" // certificate and key
+	servingFile = "kubelet-server-current.pem" // certificate and key
+	pendingFile = "kubelet-client.key.pending" // until there is a certificate for it
+)
+
+// Config says how to become a node.
+type Config struct {
+	// Servers are https://HOST:PORT, tried in turn. Required.
+	Servers []string
+	// Token and Pins are needed while there is no certificate.
+	Token Token
+	Pins  []Pin
+	// NodeName is the name to be known by. Required.
+	NodeName string
+	// Dir is the data directory; keys and certificates are in DIR/pki. Required.
+	Dir string
+	// Lifetime to ask for; zero leaves it to the signer.
+	Lifetime time.Duration
+	// ApprovalTimeout bounds the wait for the certificate: 15 min.
+	ApprovalTimeout time.Duration
+	// Dial makes connections; nil dials TCP, through HTTPS_PROXY if that is set.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	Log  *slog.Logger // nil discards
+}
+
+// Back-off between rounds of all servers.
+const (
+	retryFirst = time.Second
+	retryLimit = 30 * time.Second
+)
+
+// Join returns the node's identity: the one kept in the data directory, or else a
+// new one. While no server can be reached it keeps trying, with a log line when
+// the reason is a new one. Errors that trying again cannot mend are returned:
+// ErrTokenRejected, *PinError, *DeniedError, *ClockError, and those about files.
+func Join(ctx context.Context, c Config) (*Identity, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	id, err := load(&c)
+	if err != nil || id != nil {
+		return id, err
+	}
+	if c.Token == (Token{}) {
+		return nil, fmt.Errorf("node %q has no certificate in %s yet: a join token is needed (--token)", c.NodeName, c.pki())
+	}
+	if len(c.Pins) == 0 {
+		return nil, errors.New("the cluster's CA is not known yet: its hash is needed (--discovery-token-ca-cert-hash)")
+	}
+	last := ""
+	for wait := retryFirst; ; wait = min(2*wait, retryLimit) {
+		for _, server := range c.Servers {
+			id, err := c.join(ctx, server)
+			if err == nil {
+				c.Log.Info("the node has its certificate", "node", c.NodeName, "until", id.expires())
+				return id, nil
+			}
+			if ctx.Err() != nil || final(err) {
+				return nil, err
+			}
+			if msg := err.Error(); msg != last {
+				c.Log.Warn("cannot join yet, will keep trying", "server", server, "err", err)
+				last = msg
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("join the cluster: %w", context.Cause(ctx))
+		case <-time.After(wait/2 + rand.N(wait)):
+		}
+	}
+}
+
+func (c *Config) check() error {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	c.ApprovalTimeout = cmp.Or(c.ApprovalTimeout, 15*time.Minute)
+	if err := auth.CheckNodeName(c.NodeName); err != nil {
+		return err
+	}
+	if c.Dir == "" {
+		return errors.New("bootstrap: Config.Dir is required")
+	}
+	if len(c.Servers) == 0 {
+		return errors.New("no server is named (--server)")
+	}
+	for _, s := range c.Servers {
+		if _, err := parseServer(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parseServer returns host and port of a server's URL.
+func parseServer(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil:
+		return nil, fmt.Errorf("server %q is not https://HOST:PORT", s)
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("server %q is not https://HOST:PORT: nothing may follow the port", s)
+	}
+	return u, nil
+}
+
+func (c *Config) pki() string { return filepath.Join(c.Dir, "pki") }
+
+func (c *Config) path(name string) string { return filepath.Join(c.pki(), name) }
+
+// join gets a certificate from one server.
+func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
+	u, err := parseServer(server)
+	if err != nil {
+		return nil, err
+	}
+	pinned := &pinned{host: u.Hostname(), pins: c.Pins}
+	transport := c.transport(pinned)
+	defer transport.CloseIdleConnections()
+	client, err := certificatesv1.NewForConfigAndClient(
+		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent"},
+		&http.Client{Transport: bearer{transport, c.Token}})
+	if err != nil {
+		return nil, fmt.Errorf("make client for %s: %w", server, err)
+	}
+	key, err := pendingKey(c.path(pendingFile))
+	if err != nil {
+		return nil, err
+	}
+	r := &request{
+		api: client.CertificateSigningRequests(), log: c.Log, kind: clientCertificate,
+		node: c.NodeName, key: key, lifetime: c.Lifetime, timeout: c.ApprovalTimeout,
+	}
+	cert, err := r.certificate(ctx)
+	var (
+		denied *DeniedError
+		pin    *PinError
+		clock  *ClockError
+	)
+	switch {
+	case errors.As(err, &pin):
+		return nil, pin
+	case errors.As(err, &clock):
+		return nil, clock
+	case errors.As(err, &denied), errors.Is(err, errNotOurs):
+		// The name of a request follows from its key: another try needs another key.
+		return nil, errors.Join(err, remove(c.path(pendingFile)))
+	case apierrors.IsUnauthorized(err):
+		return nil, fmt.Errorf("%w (token id %s at %s)", ErrTokenRejected, c.Token.ID, server)
+	case err != nil:
+		return nil, fmt.Errorf("join the cluster at %s: %w", server, err)
+	}
+	if err := writeFile(c.path(caFile), encodeCert(pinned.ca()), 0o644); err != nil {
+		return nil, err
+	}
+	if err := writePair(c.path(clientFile), cert, key); err != nil {
+		return nil, err
+	}
+	if err := remove(c.path(pendingFile)); err != nil {
+		return nil, err
+	}
+	return load(c)
+}
+
+func (c *Config) transport(p *pinned) *http.Transport {
+	t := &http.Transport{
+		TLSClientConfig:       p.config(),
+		TLSHandshakeTimeout:   10 * time.Second,
+		ForceAttemptHTTP2:     true,
+		ResponseHeaderTimeout: time.Minute,
+		DialContext:           c.Dial,
+		// A watch that nothing comes from may be a connection that is dead.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}
+	if c.Dial == nil {
+		t.Proxy = http.ProxyFromEnvironment
+		t.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
+	}
+	return t
+}
+
+// bearer shows a token with each request.
+type bearer struct {
+	http.RoundTripper
+	token Token
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token.ID+"."+b.token.Secret)
+	return b.RoundTripper.RoundTrip(r)
+}
+
+// load returns the identity kept in the data directory, or nil when there is none
+// that still counts and a new one can be got.
+func load(c *Config) (*Identity, error) {
+	pair, err := readPair(c.path(clientFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil //nolint:nilnil // documented
+	}
+	if err != nil {
+		return nil, err
+	}
+	ca, err := readCert(c.path(caFile))
+	if err != nil {
+		return nil, err
+	}
+	name, err := auth.NodeName(pair.Leaf)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.path(clientFile), err)
+	}
+	if name != c.NodeName {
+		return nil, fmt.Errorf("data directory %s belongs to node %q, not %q: use another directory, or remove %s to join anew", c.Dir, name, c.NodeName, c.pki())
+	}
+	if len(c.Pins) > 0 && !pinsMatch(c.Pins, ca) {
+		return nil, fmt.Errorf("data directory %s belongs to another cluster (CA %s): use another directory, or remove %s to join anew", c.Dir, PinOf(ca), c.pki())
+	}
+	now := time.Now()
+	switch {
+	case now.Before(pair.Leaf.NotBefore):
+		return nil, &ClockError{What: "the node's certificate", Now: now, From: pair.Leaf.NotBefore, Until: pair.Leaf.NotAfter}
+	case now.After(pair.Leaf.NotAfter) && c.Token != (Token{}):
+		c.Log.Warn("the node's certificate has expired, joining anew", "node", c.NodeName, "expired", pair.Leaf.NotAfter)
+		return nil, nil //nolint:nilnil // documented
+	case now.After(pair.Leaf.NotAfter):
+		return nil, fmt.Errorf("%w, or join anew with a token (--token)",
+			&ClockError{What: "the node's certificate", Now: now, From: pair.Leaf.NotBefore, Until: pair.Leaf.NotAfter})
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(ca)
+	id := &Identity{cfg: *c, cas: pool, ca: ca}
+	id.cert.Store(pair)
+	return id, nil
+}

@@ -1,0 +1,103 @@
+// This file is what can go wrong for good.
+
+package bootstrap
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// ErrTokenRejected means that the server does not take the join token.
+var ErrTokenRejected = errors.New("the server does not accept the join token: it is unknown, expired or mistyped; make a new one with \"hawser token create\"")
+
+// errNotOurs means that a request of our name is there and may not be read.
+var errNotOurs = errors.New("a certificate request of this node was made with another token")
+
+// A PinError means that the server has another CA than the one expected.
+type PinError struct {
+	Server string
+	Want   []Pin
+	Have   []Pin // of the CAs that the server showed
+}
+
+// Error names the hashes, as a mistyped one is the usual cause.
+func (e *PinError) Error() string {
+	return fmt.Sprintf("the CA of %s is not the one expected: its hash is %s, --discovery-token-ca-cert-hash says %s; do not go on before you know why",
+		e.Server, joinPins(e.Have), joinPins(e.Want))
+}
+
+func joinPins(pins []Pin) string {
+	list := make([]string, 0, len(pins))
+	for _, p := range pins {
+		list = append(list, p.String())
+	}
+	if len(list) == 0 {
+		return "none (no CA was shown)"
+	}
+	return strings.Join(list, ", ")
+}
+
+// A DeniedError means that the request for a certificate was refused.
+type DeniedError struct {
+	Name            string // of the CertificateSigningRequest
+	Failed          bool   // approved, but not to be signed
+	Reason, Message string
+}
+
+// Error passes on what the approver said.
+func (e *DeniedError) Error() string {
+	verb := "denied"
+	if e.Failed {
+		verb = "refused by the signer"
+	}
+	why := e.Message
+	if why == "" {
+		why = e.Reason
+	}
+	return fmt.Sprintf("certificate request %s was %s: %s", e.Name, verb, why)
+}
+
+// A ClockError means that a certificate is not valid at the time this machine
+// believes it is.
+type ClockError struct {
+	What             string
+	Now, From, Until time.Time
+}
+
+// Error says which way the clock may be off.
+func (e *ClockError) Error() string {
+	stamp := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	if e.Now.Before(e.From) {
+		return fmt.Sprintf("%s is not valid yet: it begins at %s and this machine's clock says %s; set the clock", e.What, stamp(e.From), stamp(e.Now))
+	}
+	return fmt.Sprintf("%s has expired: it ended at %s and this machine's clock says %s; set the clock", e.What, stamp(e.Until), stamp(e.Now))
+}
+
+// A timeoutError means that nobody has approved the request in time.
+type timeoutError struct {
+	name string
+	wait time.Duration
+}
+
+// Error says what an administrator can do.
+func (e *timeoutError) Error() string {
+	return fmt.Sprintf("certificate request %s was not approved and signed within %s; approve it with \"kubectl certificate approve %s\" and start again", e.name, e.wait, e.name)
+}
+
+// final reports whether trying again cannot help.
+func final(err error) bool {
+	var (
+		pin     *PinError
+		denied  *DeniedError
+		clock   *ClockError
+		timeout *timeoutError
+		host    x509.HostnameError
+	)
+	return errors.Is(err, ErrTokenRejected) || errors.As(err, &pin) || errors.As(err, &denied) || errors.As(err, &clock) ||
+		errors.As(err, &timeout) || errors.As(err, &host) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
+}

@@ -1,0 +1,132 @@
+// This file keeps keys and certificates.
+
+package bootstrap
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+const (
+	certBlock = "CERTIFICATE"
+	keyBlock  = "EC PRIVATE KEY"
+)
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make key: %w", err)
+	}
+	return key, nil
+}
+
+// pendingKey returns the key at path, making it if there is none. It is kept so
+// that an agent that restarts finds the request it has made with it.
+func pendingKey(path string) (*ecdsa.PrivateKey, error) {
+	data, err := os.ReadFile(path) //nolint:gosec // of the data directory
+	if err == nil {
+		if block, _ := pem.Decode(data); block != nil {
+			if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+				return key, nil
+			}
+		}
+		// A torn file: nothing depends on it but a request that will expire.
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	key, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	data, err = encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, writeFile(path, data, 0o600)
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: keyBlock, Bytes: der}), nil
+}
+
+func encodeCert(cert *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: certBlock, Bytes: cert.Raw})
+}
+
+// writePair keeps a certificate (PEM, with its chain) and its key in one file, so
+// that they are replaced together.
+func writePair(path string, cert []byte, key *ecdsa.PrivateKey) error {
+	data, err := encodeKey(key)
+	if err != nil {
+		return err
+	}
+	return writeFile(path, append(append([]byte(nil), cert...), data...), 0o600)
+}
+
+func readPair(path string) (*tls.Certificate, error) {
+	data, err := os.ReadFile(path) //nolint:gosec // of the data directory
+	if err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	pair, err := tls.X509KeyPair(data, data)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate %s: %w; remove the file to get a new one", path, err)
+	}
+	return &pair, nil
+}
+
+func readCert(path string) (*x509.Certificate, error) {
+	data, err := os.ReadFile(path) //nolint:gosec // of the data directory
+	if err != nil {
+		return nil, fmt.Errorf("read CA: %w", err)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != certBlock {
+		return nil, fmt.Errorf("read CA: %s holds no certificate", path)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read CA %s: %w", path, err)
+	}
+	return cert, nil
+}
+
+// writeFile replaces a file as a whole.
+func writeFile(path string, data []byte, mode os.FileMode) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	}
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", filepath.Base(path), err), os.Remove(f.Name()))
+	}
+	return nil
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+// This file asks for a certificate and waits for it.
+
+package bootstrap
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base32"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/hawser-project/hawser/auth"
+)
+
+// Requests is the part of the certificates API that is needed here. The typed
+// client is one.
+type Requests interface {
+	Create(ctx context.Context, r *certificates.CertificateSigningRequest, o metav1.CreateOptions) (*certificates.CertificateSigningRequest, error)
+	Get(ctx context.Context, name string, o metav1.GetOptions) (*certificates.CertificateSigningRequest, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+}
+
+// A kind of certificate.
+type kind struct {
+	prefix string // of the request's name
+	signer string
+	usages []certificates.KeyUsage
+}
+
+var (
+	clientCertificate = kind{"node-csr-", certificates.KubeAPIServerClientKubeletSignerName,
+		[]certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageClientAuth}}
+	servingCertificate = kind{"node-serving-csr-", certificates.KubeletServingSignerName,
+		[]certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageServerAuth}}
+)
+
+// A request is one for a certificate of a node.
+type request struct {
+	api      Requests
+	log      *slog.Logger
+	kind     kind
+	node     string
+	names    []string     // DNS names
+	ips      []netip.Addr // of the serving certificate
+	key      *ecdsa.PrivateKey
+	lifetime time.Duration
+	timeout  time.Duration
+}
+
+// certificate asks, waits and returns the certificate with its chain, PEM encoded,
+// after having checked that it is the one asked for.
+func (r *request) certificate(ctx context.Context) ([]byte, error) {
+	csr, err := r.object()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, &timeoutError{csr.Name, r.timeout})
+	defer cancel()
+	if err := r.create(ctx, csr); err != nil {
+		return nil, err
+	}
+	data, err := r.wait(ctx, csr)
+	if err != nil {
+		var timeout *timeoutError
+		if cause := context.Cause(ctx); errors.As(cause, &timeout) {
+			return nil, cause
+		}
+		return nil, err
+	}
+	return data, r.verify(data)
+}
+
+// object makes the CertificateSigningRequest. Its name follows from what is asked
+// for, so that asking again finds what was asked before.
+func (r *request) object() (*certificates.CertificateSigningRequest, error) {
+	tmpl := &x509.CertificateRequest{
+		Subject:  pkix.Name{CommonName: auth.NodeUserPrefix + r.node, Organization: []string{auth.NodesGroup}},
+		DNSNames: r.names,
+	}
+	for _, ip := range r.ips {
+		tmpl.IPAddresses = append(tmpl.IPAddresses, ip.AsSlice())
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, tmpl, r.key)
+	if err != nil {
+		return nil, fmt.Errorf("make certificate request: %w", err)
+	}
+	pub, err := x509.MarshalPKIXPublicKey(&r.key.PublicKey)
+	if err != nil {
+		return nil, fmt.Errorf("make certificate request: %w", err)
+	}
+	sum := sha256.New()
+	sum.Write(pub)
+	_, _ = fmt.Fprintf(sum, "%q%q%q%q%q", r.kind.signer, r.kind.usages, r.node, r.names, r.ips) // a hash never fails
+	csr := &certificates.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: r.kind.prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum.Sum(nil))),
+		},
+		Spec: certificates.CertificateSigningRequestSpec{
+			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			SignerName: r.kind.signer,
+			Usages:     r.kind.usages,
+		},
+	}
+	if r.lifetime > 0 {
+		seconds := int32(min(r.lifetime/time.Second, 1<<30)) //nolint:gosec // bounded
+		csr.Spec.ExpirationSeconds = &seconds
+	}
+	return csr, nil
+}
+
+// create creates the request, or finds the one made before.
+func (r *request) create(ctx context.Context, csr *certificates.CertificateSigningRequest) error {
+	_, err := r.api.Create(ctx, csr, metav1.CreateOptions{})
+	if err == nil {
+		r.log.Info("asked for a certificate", "request", csr.Name, "signer", r.kind.signer)
+		return nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create certificate request: %w", err)
+	}
+	old, err := r.api.Get(ctx, csr.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w: %s", errNotOurs, csr.Name)
+	case err != nil:
+		return fmt.Errorf("get certificate request: %w", err)
+	case old.Spec.SignerName != r.kind.signer:
+		return fmt.Errorf("certificate request %s is for signer %s", csr.Name, old.Spec.SignerName)
+	}
+	return nil
+}
+
+// wait returns the certificate once there is one.
+func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigningRequest) ([]byte, error) {
+	const pause = time.Second
+	for {
+		now, err := r.api.Get(ctx, csr.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			// Cleaned away while this agent was not looking.
+			if err := r.create(ctx, csr); err != nil {
+				return nil, err
+			}
+		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
+			return nil, fmt.Errorf("get certificate request: %w", err)
+		case err == nil:
+			if data, err := outcome(now); err != nil || data != nil {
+				return data, err
+			}
+			if data, err := r.watch(ctx, csr.Name, now.ResourceVersion); err != nil || data != nil {
+				return data, err
+			}
+		default:
+			r.log.Debug("cannot look at the certificate request, will try again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for certificate request %s: %w", csr.Name, context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
+}
+
+// watch waits for the outcome as long as one watch lasts; no outcome is nil, nil.
+func (r *request) watch(ctx context.Context, name, version string) ([]byte, error) {
+	w, err := r.api.Watch(ctx, metav1.ListOptions{
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
+		ResourceVersion: version,
+	})
+	if err != nil {
+		return nil, nil //nolint:nilerr // the caller looks again, and returns errors that last
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case e, ok := <-w.ResultChan():
+			if !ok || e.Type == watch.Error || e.Type == watch.Deleted {
+				return nil, nil
+			}
+			if csr, ok := e.Object.(*certificates.CertificateSigningRequest); ok && csr.Name == name {
+				if data, err := outcome(csr); err != nil || data != nil {
+					return data, err
+				}
+			}
+		}
+	}
+}
+
+// outcome returns the certificate, why there will be none, or neither yet.
+func outcome(csr *certificates.CertificateSigningRequest) ([]byte, error) {
+	for _, c := range csr.Status.Conditions {
+		if c.Status == corev1.ConditionFalse {
+			continue
+		}
+		switch c.Type {
+		case certificates.CertificateDenied:
+			return nil, &DeniedError{Name: csr.Name, Reason: c.Reason, Message: c.Message}
+		case certificates.CertificateFailed:
+			return nil, &DeniedError{Name: csr.Name, Failed: true, Reason: c.Reason, Message: c.Message}
+		}
+	}
+	if len(csr.Status.Certificate) == 0 {
+		return nil, nil
+	}
+	return csr.Status.Certificate, nil
+}
+
+// verify checks that the certificate is for our key and name, and valid now.
+func (r *request) verify(data []byte) error {
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != certBlock {
+		return errors.New("the signer returned no certificate")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return fmt.Errorf("the signer returned a bad certificate: %w", err)
+	}
+	if !r.key.PublicKey.Equal(cert.PublicKey) {
+		return errors.New("the signer returned a certificate for another key")
+	}
+	if name, err := auth.NodeName(cert); err != nil || name != r.node {
+		return fmt.Errorf("the signer returned a certificate for %q", cert.Subject.CommonName)
+	}
+	if now := time.Now(); now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
+		return &ClockError{What: "the certificate just signed", Now: now, From: cert.NotBefore, Until: cert.NotAfter}
+	}
+	return nil
+}
+
+// covers reports whether a certificate carries exactly these names and addresses.
+func covers(cert *x509.Certificate, names []string, ips []netip.Addr) bool {
+	var have []netip.Addr
+	for _, b := range cert.IPAddresses {
+		if ip, ok := netip.AddrFromSlice(b); ok {
+			have = append(have, ip.Unmap())
+		}
+	}
+	return sameSet(cert.DNSNames, names, strings.Compare) && sameSet(have, ips, netip.Addr.Compare)
+}
+
+func sameSet[T comparable](a, b []T, compare func(x, y T) int) bool {
+	sorted := func(list []T) []T { return slices.Compact(slices.SortedFunc(slices.Values(list), compare)) }
+	return slices.Equal(sorted(a), sorted(b))
+}

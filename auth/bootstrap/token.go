@@ -1,0 +1,77 @@
+// This file reads what a user is given to join with.
+
+package bootstrap
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Token is a bootstrap token: an id that may be known, and a secret.
+type Token struct{ ID, Secret string }
+
+// Lengths of the parts of a token.
+const (
+	tokenIDLength     = 6
+	tokenSecretLength = 16
+)
+
+// ParseToken reads ID.SECRET. Its errors do not repeat the secret.
+func ParseToken(s string) (Token, error) {
+	id, secret, ok := strings.Cut(s, ".")
+	switch {
+	case !ok:
+		return Token{}, errors.New("join token must be ID.SECRET, and has no dot")
+	case len(id) != tokenIDLength || !lowerAlphanumeric(id):
+		return Token{}, fmt.Errorf("join token must be ID.SECRET: the id must be %d characters of a-z and 0-9", tokenIDLength)
+	case len(secret) != tokenSecretLength || !lowerAlphanumeric(secret):
+		return Token{}, fmt.Errorf("join token must be ID.SECRET: the secret must be %d characters of a-z and 0-9", tokenSecretLength)
+	}
+	return Token{ID: id, Secret: secret}, nil
+}
+
+func lowerAlphanumeric(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+}
+
+// String hides the secret.
+func (t Token) String() string { return t.ID + ".***" }
+
+// A Pin is the hash by which a CA is known.
+type Pin [sha256.Size]byte
+
+const pinPrefix = "sha256:"
+
+// ParsePins reads hashes of the form sha256:HEX, separated by commas.
+func ParsePins(s string) ([]Pin, error) {
+	var pins []Pin
+	for item := range strings.SplitSeq(s, ",") {
+		item = strings.TrimSpace(item)
+		if item == "" {
+			continue
+		}
+		digits, ok := strings.CutPrefix(strings.ToLower(item), pinPrefix)
+		if !ok {
+			return nil, fmt.Errorf("CA hash %q must begin with %s", item, pinPrefix)
+		}
+		b, err := hex.DecodeString(digits)
+		if err != nil || len(b) != sha256.Size {
+			return nil, fmt.Errorf("CA hash %q must have %d hexadecimal digits after %s", item, 2*sha256.Size, pinPrefix)
+		}
+		pins = append(pins, Pin(b))
+	}
+	return pins, nil
+}
+
+// PinOf returns the hash of a certificate's public key.
+func PinOf(cert *x509.Certificate) Pin { return sha256.Sum256(cert.RawSubjectPublicKeyInfo) }
+
+// String is what ParsePins reads.
+func (p Pin) String() string { return pinPrefix + hex.EncodeToString(p[:]) }
+
+func pinsMatch(pins []Pin, cert *x509.Certificate) bool { return slices.Contains(pins, PinOf(cert)) }
