@@ -1,29 +1,19 @@
-// Package agent is a node's end of the tunnel.
-//
-// The mental model: an Agent is a loop that keeps one session with one of its
-// servers, and two dialers on it. Inwards, streams that the server opens lead to
-// what a policy allows: by default this node's kubelet, which is handed its
-// connections in process, and this node's pods. Outwards, DialContext opens
-// streams to the API server, which is how the node's own client gets there. The
-// agent listens on nothing.
-//
-// What it is not: it knows no transport (package cmd chooses one), no
-// Kubernetes, and it makes no certificate; it asks for a tls.Config before each
-// link and shows what it is given.
+// Agent: what it is told, what it says of itself, and dialing through it.
+
 package agent
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,232 +22,255 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// KubeletPort is the port at which a node's kubelet API is found on the tunnel.
-const KubeletPort = 10250
-
 const (
-	defaultMaxBackoff   = 30 * time.Second
-	defaultDialTimeout  = 15 * time.Second
-	defaultDrainTimeout = 5 * time.Second
+	// KubeletPort is the port at which a node's kubelet API is found on the
+	// tunnel.
+	KubeletPort = 10250
+
+	// DefaultMinBackoff is the first back-off's upper end, DefaultMaxBackoff the
+	// highest.
+	DefaultMinBackoff = 500 * time.Millisecond
+	DefaultMaxBackoff = 30 * time.Second
+	// DefaultDrainTimeout is how long an agent that was asked to stop lets open
+	// streams finish.
+	DefaultDrainTimeout = 5 * time.Second
+
+	// connectTimeout bounds one attempt: certificate, connection, handshake and
+	// greeting.
+	connectTimeout = 20 * time.Second
 )
 
-// Config configures an Agent. Node, Servers and Transport are required; zero
-// fields mean a good default.
+// A Kubelet takes connections to the node's kubelet API. On success it owns the
+// connection; on error the caller still does. *tunnel.Handoff is one.
+type Kubelet interface {
+	Inject(ctx context.Context, c net.Conn) error
+}
+
+// A Config says how to reach the servers and what they may reach. Servers,
+// NodeName and Transport are required; zero fields mean a good default.
 type Config struct {
-	// Node is this node's name, the one in its certificate.
-	Node string
-	// Servers are HOST:PORT, tried in turn.
+	// Servers are HOST:PORT addresses, tried in turn from the first.
+	// Duplicates are ignored.
 	Servers []string
+	// NodeName is this node's name, as in its certificate.
+	NodeName string
 	// Transport makes the sessions; only its Dial is used.
 	Transport tunnel.Transport
-	// TLS is asked anew for each link, so that a rotated certificate is picked
-	// up. Nil only suits a transport in memory.
+	// TLS is asked anew for each link, so that a rotated certificate or
+	// authority is picked up; see auth.ClientTLS. Nil only suits a transport
+	// in memory.
 	TLS func(ctx context.Context) (*tls.Config, error)
-
-	// Kubelet takes the streams to this node's port 10250 and owns them unless
-	// it fails.
-	Kubelet func(ctx context.Context, c net.Conn) error
-	// KubeletAddr is dialed for them if Kubelet is nil; empty refuses them.
-	KubeletAddr string
-	// Addresses are this node's own; their port 10250 is the kubelet too.
-	Addresses func() []netip.Addr
-	// Pod says whether an address is a pod's of this node; nil knows none.
-	Pod func(netip.AddrPort) bool
-	// Allow are further targets that may be dialed.
-	Allow Rules
-	// Dial connects to targets; nil means a net.Dialer.
+	// Dial makes the connection below TLS; nil means a net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// MaxBackoff bounds the pause between two attempts; zero means 30 s.
-	MaxBackoff time.Duration
-	// DialTimeout bounds connecting to a server, handshake and greeting
-	// included; zero means 15 s.
-	DialTimeout time.Duration
-	// DrainTimeout is how long Run waits, once asked to stop, for streams that
-	// the server opened; zero means 5 s, negative not at all.
-	DrainTimeout time.Duration
-	// OnState, if set, is told of each change, in order, and must not block.
-	OnState func(State)
-	// Version is told to the server.
-	Version string
+	// Kubelet takes the streams for NodeName:10250, in process.
+	Kubelet Kubelet
+	// KubeletAddr is dialed for them if Kubelet is nil; if it is empty as
+	// well, the node has no kubelet API.
+	KubeletAddr string
+	// Addresses are the node's own; their port 10250 is the kubelet too. Nil
+	// means that the kubelet is only found by the node's name.
+	Addresses func() []netip.Addr
+	// PodIPs says whether an address belongs to a pod of this node; nil means
+	// that none does. It is called for each stream and must not block.
+	PodIPs func(ip netip.Addr) bool
+	// Allow is what the servers may reach beside that.
+	Allow Targets
+	// Target dials what the policy admits; nil means a net.Dialer that refuses
+	// names that resolve to a metadata service's address.
+	Target func(ctx context.Context, network, addr string) (net.Conn, error)
 
+	// MinBackoff and MaxBackoff bound the wait between attempts; zero means
+	// the defaults.
+	MinBackoff, MaxBackoff time.Duration
+	// DrainTimeout is how long Run, once its context is done, lets streams
+	// that a server opened finish; zero means DefaultDrainTimeout.
+	DrainTimeout time.Duration
+	// MaxStreams bounds how many streams each end of a session may have open;
+	// zero means tunnel.DefaultMaxStreams.
+	MaxStreams int
+
+	// Version is told to the server; it is for people.
+	Version string
 	Log     *slog.Logger          // nil means discard
 	Metrics prometheus.Registerer // nil means none
 }
 
-// A State is how the agent stands with its servers.
+// A State is how an agent fares.
 type State struct {
+	// Connected says whether there is a session that DialContext can use.
 	Connected bool
-	Server    string    // connected to, or tried last
-	Session   uint64    // the server's number for it
-	Since     time.Time // when Connected last changed
-	Err       error     // why the last session ended, or the last attempt failed
+	// Server is the one connected to, or else the one tried last.
+	Server string
+	// Session is the number by which the server's log calls the session.
+	Session uint64
+	// Since is when Connected last changed; zero if it never has.
+	Since time.Time
+	// Failures counts the attempts that have failed since the last session
+	// began.
+	Failures int
+	// RTT is the latest round trip to the server; zero if not known.
+	RTT time.Duration
+	// Err is why the latest attempt failed or the latest session ended; nil
+	// while connected. It is a *Refusal if trying again will not help.
+	Err error
 }
 
-// An Agent keeps a session and dials targets for its server. All methods may be
-// called at the same time.
+// An Agent keeps a node linked to a server. All methods may be called at the
+// same time.
 type Agent struct {
-	config   Config
+	cfg      Config
+	policy   policy
+	target   func(ctx context.Context, network, addr string) (net.Conn, error)
 	log      *slog.Logger
 	metrics  *metrics
-	instance uint64
-	sequence uint64 // of the latest session; owned by Run
+	instance uint64 // tells this process from a clone of the machine
+	running  atomic.Bool
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex    // guards the following
+	changed chan struct{} // closed, and replaced, when anything below changes
+	current *link         // nil while not connected
 	state   State
-	session tunnel.Session // nil while not connected
-	changed chan struct{}  // closed when session next changes
+	stopped bool
 }
 
 // New checks c and makes an Agent. It starts nothing.
 func New(c Config) (*Agent, error) {
-	if err := auth.CheckNodeName(c.Node); err != nil {
+	servers, err := checkServers(c.Servers)
+	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	if len(c.Servers) == 0 {
-		return nil, errors.New("agent: no server to connect to")
-	}
-	for _, s := range c.Servers {
-		if _, _, err := splitPort(s); err != nil {
-			return nil, fmt.Errorf("agent: server %q: %w", s, err)
-		}
+	c.Servers = servers
+	if err := auth.CheckNodeName(c.NodeName); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
 	}
 	if c.Transport.Dial == nil {
-		return nil, errors.New("agent: no transport")
+		return nil, errors.New("agent: no transport that can dial")
 	}
-	if c.TLS == nil {
-		c.TLS = func(context.Context) (*tls.Config, error) { return nil, nil } //nolint:nilnil // in memory
+	if c.MinBackoff <= 0 {
+		c.MinBackoff = DefaultMinBackoff
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
+	if c.MaxBackoff <= 0 {
+		c.MaxBackoff = max(DefaultMaxBackoff, c.MinBackoff)
 	}
-	c.MaxBackoff = cmp.Or(c.MaxBackoff, defaultMaxBackoff)
-	c.DialTimeout = cmp.Or(c.DialTimeout, defaultDialTimeout)
-	c.DrainTimeout = max(cmp.Or(c.DrainTimeout, defaultDrainTimeout), 0)
-	m, err := newMetrics(c.Metrics)
-	if err != nil {
-		return nil, fmt.Errorf("agent: register metrics: %w", err)
+	if c.MaxBackoff < c.MinBackoff {
+		return nil, fmt.Errorf("agent: highest back-off %v is below the lowest, %v", c.MaxBackoff, c.MinBackoff)
 	}
-	var seed [8]byte
-	_, _ = rand.Read(seed[:]) // never fails
-	return &Agent{
-		config: c, log: c.Log.With("node", c.Node), metrics: m, instance: binary.BigEndian.Uint64(seed[:]),
-	}, nil
+	if c.DrainTimeout <= 0 {
+		c.DrainTimeout = DefaultDrainTimeout
+	}
+	a := &Agent{
+		cfg: c,
+		policy: policy{
+			node: c.NodeName, kubelet: c.Kubelet != nil, kubeletAddr: c.KubeletAddr,
+			own: c.Addresses, pods: c.PodIPs, allow: c.Allow,
+		},
+		target:   c.Target,
+		log:      c.Log,
+		instance: rand.Uint64(), //nolint:gosec // must differ, not be secret
+		changed:  make(chan struct{}),
+	}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
+	if a.target == nil {
+		a.target = a.policy.dial
+	}
+	a.metrics = newMetrics(c.Metrics, a.State)
+	return a, nil
 }
 
-// Run keeps a session up until ctx is done, then drains it and returns nil.
-func (a *Agent) Run(ctx context.Context) error {
-	pace := backoff{servers: len(a.config.Servers), most: a.config.MaxBackoff}
-	var said chronicle
-	for i := 0; ; i++ {
-		server := a.config.Servers[i%len(a.config.Servers)]
-		lived, err := a.link(ctx, server)
-		if ctx.Err() != nil {
-			return nil
+func checkServers(in []string) ([]string, error) {
+	if len(in) == 0 {
+		return nil, errors.New("no server to connect to")
+	}
+	var out []string
+	for _, s := range in {
+		if _, _, err := splitPort(s); err != nil {
+			return nil, fmt.Errorf("server %q: %w", s, err)
 		}
-		wait := pace.next(tunnel.CodeOf(err), lived)
-		a.metrics.failures.WithLabelValues(tunnel.CodeOf(err).String()).Inc()
-		if n, ok := said.worth(time.Now(), server, err); ok {
-			a.report(server, lived, err, wait, n)
-		}
-		if wait <= 0 {
-			continue
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return nil
+		if !slices.Contains(out, s) {
+			out = append(out, s)
 		}
 	}
+	return out, nil
 }
 
-// report says why there is no session.
-func (a *Agent) report(server string, lived time.Duration, err error, wait time.Duration, silent int) {
-	args := []any{"server", server, "err", explain(err), "retry", wait.Round(time.Millisecond)}
-	if silent > 0 {
-		args = append(args, "unreported", silent)
-	}
-	switch {
-	case tunnel.CodeOf(err) == tunnel.Replaced:
-		a.log.Error("another agent uses this node's identity", args...)
-	case lived > 0:
-		a.log.Warn("connection lost", append(args, "after", lived.Round(time.Millisecond))...)
-	default:
-		a.log.Warn("cannot connect", args...)
-	}
-}
-
-// State says how the agent stands with its servers.
+// State is how the agent fares now.
 func (a *Agent) State() State {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.state
+	s := a.state
+	if a.current != nil {
+		s.RTT = a.current.control.RTT()
+	}
+	return s
 }
 
-// DialContext opens a stream to addr, such as apiserver:443, as the server sees
-// it. It waits for a session as long as ctx lets it. It has the shape of
-// net.Dialer's method. The connection is a tunnel.Stream; the caller owns it.
+// Wait waits until the agent is connected. If ctx ends first, the error says
+// why it is not.
+func (a *Agent) Wait(ctx context.Context) error {
+	_, err := a.session(ctx)
+	return err
+}
+
+// DialContext has the server join a new stream to addr, such as apiserver:443.
+// It waits for a session if there is none, within the bounds of ctx and
+// tunnel.DefaultDialTimeout. A dial that a dying session takes along is tried
+// again on the next one; nothing of the caller's has been sent by then. The
+// caller owns the connection, which is a tunnel.Stream. Errors are
+// *tunnel.DialError.
 func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	var tried tunnel.Session
+	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
+	defer cancel()
 	for {
-		s, err := a.wait(ctx, addr, tried)
+		l, err := a.session(ctx)
 		if err != nil {
-			return nil, err
+			code := tunnel.CodeOf(err)
+			a.metrics.dial(outbound, code)
+			return nil, &tunnel.DialError{Addr: addr, Code: code, Text: err.Error()}
 		}
-		c, err := tunnel.Connect(ctx, s, network, addr)
+		st, err := tunnel.Connect(ctx, l.session, network, addr)
 		if err == nil {
-			return c, nil
+			a.metrics.dial(outbound, 0)
+			return a.metrics.track(outbound, st, nil), nil
 		}
-		// A session that died under the dial carried no byte of the caller's:
-		// the next one may be tried, once.
-		if tried != nil || ctx.Err() != nil || !errors.Is(err, tunnel.Lost) {
+		if ctx.Err() != nil || !l.over() {
+			a.metrics.dial(outbound, tunnel.CodeOf(err))
 			return nil, err
 		}
-		tried = s
 	}
 }
 
-// wait returns the current session, or the next, other than not.
-func (a *Agent) wait(ctx context.Context, addr string, not tunnel.Session) (tunnel.Session, error) {
+// session waits for a link that can be used.
+func (a *Agent) session(ctx context.Context) (*link, error) {
 	for {
 		a.mu.Lock()
-		s, last := a.session, a.state.Err
-		if a.changed == nil {
-			a.changed = make(chan struct{})
-		}
-		changed := a.changed
+		l, changed, state, stopped := a.current, a.changed, a.state, a.stopped
 		a.mu.Unlock()
-		if s != nil && s != not {
-			return s, nil
+		switch {
+		case stopped:
+			return nil, fmt.Errorf("%w: the agent has stopped", tunnel.Draining)
+		case l != nil && !l.over():
+			return l, nil
 		}
 		select {
-		case <-changed:
+		case <-changed: // a link that is over is taken away soon
 		case <-ctx.Done():
-			text := "not connected to a server"
-			if last != nil {
-				text += ": " + explain(last)
+			why := ""
+			if state.Err != nil {
+				why = ": " + state.Err.Error() // said, not wrapped: the code is ctx's
 			}
-			return nil, &tunnel.DialError{Addr: addr, Code: tunnel.CodeOf(context.Cause(ctx)), Text: text}
+			return nil, fmt.Errorf("%w while not connected to a server%s", context.Cause(ctx), why)
 		}
 	}
 }
 
-// become notes a change of state. s is nil while there is no session.
-func (a *Agent) become(s tunnel.Session, st State) {
+// update changes what mu guards and tells those who wait.
+func (a *Agent) update(f func(*State)) {
 	a.mu.Lock()
-	st.Since = a.state.Since
-	if st.Connected != a.state.Connected || st.Since.IsZero() {
-		st.Since = time.Now()
-	}
-	a.state, a.session = st, s
-	if a.changed != nil {
-		close(a.changed)
-		a.changed = nil
-	}
-	a.mu.Unlock()
-	if a.config.OnState != nil {
-		a.config.OnState(st)
-	}
+	defer a.mu.Unlock()
+	f(&a.state)
+	close(a.changed)
+	a.changed = make(chan struct{})
 }

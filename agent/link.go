@@ -1,4 +1,4 @@
-// One link: from dialing a server to the end of the session.
+// Link: one session with one server, from greeting to goodbye.
 
 package agent
 
@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -13,207 +14,256 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// link connects to server and serves the session until it ends. It returns how
-// long the session lived, zero if there never was one, and why it ended. If ctx
-// is done it drains.
-func (a *Agent) link(ctx context.Context, server string) (time.Duration, error) {
-	s, control, welcome, err := a.connect(ctx, server)
-	if err != nil {
-		a.become(nil, State{Server: server, Err: err})
-		return 0, err
-	}
-	start := time.Now()
-	a.log.Info("connected", "server", server, "session", welcome.Session, "version", welcome.Meta["version"])
-	a.metrics.connected.Set(1)
-	a.become(s, State{Connected: true, Server: server, Session: welcome.Session})
-	err = a.serve(ctx, s, control)
-	a.metrics.connected.Set(0)
-	a.become(nil, State{Server: server, Err: err})
-	return time.Since(start), err
-}
-
-// connect dials and greets.
-func (a *Agent) connect(ctx context.Context, server string) (tunnel.Session, *tunnel.Control, tunnel.Welcome, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.config.DialTimeout)
-	defer cancel()
-	fail := func(err error) (tunnel.Session, *tunnel.Control, tunnel.Welcome, error) {
-		return nil, nil, tunnel.Welcome{}, err
-	}
-	conf, err := a.config.TLS(ctx)
-	if err != nil {
-		return fail(fmt.Errorf("client certificate: %w", err))
-	}
-	s, err := a.config.Transport.Dial(ctx, server, tunnel.Options{TLS: conf})
-	if err != nil {
-		return fail(err)
-	}
-	a.sequence++
-	control, welcome, err := tunnel.Greet(ctx, s, tunnel.Hello{
-		Node: a.config.Node, Instance: a.instance, Sequence: a.sequence,
-		Meta: tunnel.Meta{"version": a.config.Version},
-	})
-	if err != nil {
-		return fail(errors.Join(err, s.Close()))
-	}
-	return s, control, welcome, nil
-}
-
-// A shift is one session's work.
-type shift struct {
+// A link is a session that the server has welcomed.
+type link struct {
 	agent   *Agent
+	server  string
 	session tunnel.Session
+	control *tunnel.Control
+	welcome tunnel.Welcome
+	since   time.Time
+	log     *slog.Logger
+	streams occupancy
 
-	mu       sync.Mutex // guards the following
-	draining bool
-	busy     int           // requests under way
-	idle     chan struct{} // closed once draining and not busy
+	done chan struct{} // closed when run returns
+	err  error         // why the session ended; set before done is closed
 }
 
-// serve runs the control stream and answers requests until the session is over,
-// and says why it is. If ctx is done it drains first and returns nil.
-func (a *Agent) serve(ctx context.Context, s tunnel.Session, control *tunnel.Control) error {
-	run, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	w := &shift{agent: a, session: s, idle: make(chan struct{})}
-	var wg sync.WaitGroup
-	ended := make(chan error, 1)
-	wg.Go(func() {
-		ended <- control.Run(run, func(d time.Duration) { a.metrics.rtt.Set(d.Seconds()) })
-	})
-	wg.Go(func() {
-		if err := tunnel.Serve(run, s, w.request); err != nil {
-			a.log.Debug("session stopped accepting", "err", err)
+// connect makes one attempt. Its error is a *Refusal if another will not help.
+func (a *Agent) connect(ctx context.Context, server string, sequence uint64) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	o := tunnel.Options{Dial: a.cfg.Dial, MaxStreams: a.cfg.MaxStreams}
+	if a.cfg.TLS != nil {
+		var err error
+		if o.TLS, err = a.cfg.TLS(ctx); err != nil {
+			return nil, fmt.Errorf("prepare TLS: %w", err)
 		}
-	})
-	var err error
+	}
+	s, err := a.cfg.Transport.Dial(ctx, server, o)
+	if err != nil {
+		return nil, diagnose(server, fmt.Errorf("connect: %w", err))
+	}
+	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.instance, Sequence: sequence}
+	if a.cfg.Version != "" {
+		hello.Meta = tunnel.Meta{"version": a.cfg.Version}
+	}
+	control, welcome, err := tunnel.Greet(ctx, s, hello)
+	if err != nil {
+		err = diagnose(server, deeper(ctx, s, err))
+		_ = s.Close() // the greeting's failure is the news
+		return nil, err
+	}
+	return &link{
+		agent: a, server: server, session: s, control: control, welcome: welcome,
+		since:   time.Now(),
+		log:     a.log.With("server", server, "session", welcome.Session),
+		streams: occupancy{limit: o.Streams(), idle: make(chan struct{})},
+		done:    make(chan struct{}),
+	}, nil
+}
+
+// deeper is why greeting s failed. With TLS 1.3 a client learns only after its
+// own handshake that the server rejects its certificate, so that the alert may
+// end the session and only the session can say so.
+func deeper(ctx context.Context, s tunnel.Session, err error) error {
+	if reasonOf(err) != nil {
+		return err
+	}
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
 	select {
-	case err = <-ended:
+	case <-s.Context().Done():
+	case <-t.C:
 	case <-ctx.Done():
-		w.leave(control, ended)
 	}
-	stop()
-	if cerr := s.Close(); cerr != nil {
-		err = errors.Join(err, cerr)
+	if cause := context.Cause(s.Context()); cause != nil && reasonOf(cause) != nil {
+		return cause
 	}
-	wg.Wait()
 	return err
 }
 
-// leave announces the end, waits for what is under way, and hangs up.
-func (w *shift) leave(control *tunnel.Control, ended <-chan error) {
-	w.mu.Lock()
-	w.draining = true
-	if w.busy == 0 {
-		close(w.idle)
-	}
-	w.mu.Unlock()
-	if err := control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
-		return // the server is gone
-	}
-	t := time.NewTimer(w.agent.config.DrainTimeout)
-	defer t.Stop()
+// over says whether nothing new should be opened on the session.
+func (l *link) over() bool {
 	select {
-	case <-w.idle:
-	case <-t.C:
-	case <-ended:
-		return
-	}
-	if err := control.HangUp(tunnel.Draining, "agent is stopping"); err != nil {
-		w.agent.log.Debug("session did not close cleanly", "err", err)
+	case <-l.control.Draining():
+		return true
+	default:
+		return l.session.Context().Err() != nil
 	}
 }
 
-// begin counts a request, unless the session is draining.
-func (w *shift) begin() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.draining {
-		return false
+// run serves the session until it ends or, once ctx is done, until it has been
+// drained.
+func (l *link) run(ctx context.Context) {
+	defer close(l.done)
+	var (
+		group      sync.WaitGroup
+		life, stop = context.WithCancel(context.WithoutCancel(ctx)) // drain needs the session to live on
+		ended      = make(chan error, 1)
+	)
+	group.Go(func() {
+		err := l.control.Run(life, nil)
+		_ = l.session.Close() // what Run returned is the news
+		ended <- err
+	})
+	group.Go(func() {
+		if err := tunnel.Serve(life, l.session, l.answer); err != nil {
+			l.log.Warn("session is broken", "err", err)
+			_ = l.control.HangUp(tunnel.Internal, err.Error()) // run reports why the session ended
+		}
+	})
+	select {
+	case l.err = <-ended:
+	case <-ctx.Done():
+		l.drain(ended)
 	}
-	w.busy++
-	return true
+	stop()
+	group.Wait()
+	if l.err == nil {
+		l.err = context.Cause(l.session.Context())
+	}
+	l.err = diagnose(l.server, l.err)
 }
 
-func (w *shift) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.busy--; w.busy == 0 && w.draining {
-		close(w.idle)
+// drain has the server open nothing new, lets open streams finish, and leaves.
+func (l *link) drain(ended <-chan error) {
+	const text = "agent is stopping"
+	idle := l.streams.close()
+	t := time.NewTimer(l.agent.cfg.DrainTimeout)
+	defer t.Stop()
+	if err := l.control.Drain(tunnel.Draining, text); err == nil {
+		select {
+		case <-idle:
+		case <-t.C:
+			l.log.Info("cutting streams that have not finished", "streams", l.streams.count(), "after", l.agent.cfg.DrainTimeout)
+		case l.err = <-ended:
+			return
+		}
+	}
+	if err := l.control.HangUp(tunnel.Draining, text); err != nil {
+		l.log.Debug("hang up", "err", err)
 	}
 }
 
-// request answers one stream that the server opened.
-func (w *shift) request(ctx context.Context, r *tunnel.Request) {
-	a := w.agent
-	if !w.begin() {
-		a.reject(r, tunnel.Draining, "agent is stopping")
-		return
-	}
-	t, err := a.policy().route(r.Network, r.Addr)
+// answer does what the server asks for with one stream.
+func (l *link) answer(ctx context.Context, r *tunnel.Request) {
+	start := time.Now()
+	err := l.admit(ctx, r)
 	if err != nil {
-		w.end()
-		a.metrics.requests.WithLabelValues(tunnel.CodeOf(err).String()).Inc()
-		a.log.Debug("target denied", "target", r.Addr, "err", err)
-		a.reject(r, tunnel.CodeOf(err), err.Error())
-		return
+		l.log.Debug("stream ended", "target", r.Addr, "after", time.Since(start), "err", err)
 	}
-	if t.kubelet && a.config.Kubelet != nil {
-		w.handOver(ctx, r)
-		return
+}
+
+func (l *link) admit(ctx context.Context, r *tunnel.Request) error {
+	where, err := l.agent.policy.decide(r.Network, r.Addr)
+	if err == nil {
+		err = l.streams.enter(r.Addr)
 	}
-	defer w.end()
-	if t.kubelet && a.config.KubeletAddr == "" {
-		a.reject(r, tunnel.Refused, "this node has no kubelet API")
-		return
+	if err != nil {
+		l.agent.metrics.dial(inbound, tunnel.CodeOf(err))
+		var de *tunnel.DialError
+		text := err.Error()
+		if errors.As(err, &de) {
+			text = de.Text // the opener knows the address
+		}
+		return errors.Join(err, r.Reject(tunnel.CodeOf(err), text))
+	}
+	if where.kubelet {
+		return l.toKubelet(ctx, r)
 	}
 	_, err = tunnel.Answer(ctx, r, func(ctx context.Context, network, _ string) (net.Conn, error) {
-		c, err := a.dial(ctx, t, network)
-		a.metrics.dialed(err)
-		return c, err
+		c, err := l.dialFirst(ctx, network, where.addrs)
+		l.agent.metrics.dial(inbound, tunnel.CodeOf(err))
+		if err != nil {
+			l.streams.leave()
+			return nil, err
+		}
+		return l.agent.metrics.track(inbound, c, l.streams.leave), nil
 	})
-	if err != nil {
-		a.log.Debug("stream ended", "target", r.Addr, "err", err)
-	}
+	return err
 }
 
-// handOver gives the stream to the kubelet.
-func (w *shift) handOver(ctx context.Context, r *tunnel.Request) {
-	a := w.agent
-	ctx, cancel := r.Context(ctx)
+// toKubelet hands a stream over. The answer goes first, because what is handed
+// over is not ours to write to.
+func (l *link) toKubelet(ctx context.Context, r *tunnel.Request) error {
+	st, err := r.Accept(nil)
+	if err != nil {
+		l.streams.leave()
+		l.agent.metrics.dial(inbound, tunnel.CodeOf(err))
+		return err
+	}
+	c := l.agent.metrics.track(inbound, st, l.streams.leave)
+	dctx, cancel := r.Context(ctx)
 	defer cancel()
-	s, err := r.Accept(nil)
-	a.metrics.dialed(err)
+	err = l.agent.cfg.Kubelet.Inject(dctx, c)
+	l.agent.metrics.dial(inbound, tunnel.CodeOf(err))
 	if err != nil {
-		w.end()
-		return // the opener is gone
+		_ = c.Abort() // why it was not taken is the news
+		return fmt.Errorf("hand stream to kubelet: %w", err)
 	}
-	c := &lent{Stream: s, returned: w.end}
-	if err := a.config.Kubelet(ctx, c); err != nil {
-		a.log.Warn("kubelet API did not take a connection", "err", err)
-		_ = c.Abort() // it is of no more use to anybody
+	return nil
+}
+
+// dialFirst dials addrs in order until one answers. The error is the last one's.
+func (l *link) dialFirst(ctx context.Context, network string, addrs []string) (c net.Conn, err error) {
+	for _, addr := range addrs {
+		if c, err = l.agent.target(ctx, network, addr); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
+}
+
+// An occupancy counts the streams that a server has open, and says when there
+// are none left.
+type occupancy struct {
+	limit int
+	idle  chan struct{} // closed once closing and empty
+
+	mu      sync.Mutex // guards the following
+	n       int
+	closing bool
+}
+
+// enter counts a stream in, or says why not: Draining or Busy.
+func (o *occupancy) enter(addr string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closing:
+		return refuse(addr, tunnel.Draining, "the node's agent is stopping")
+	case o.n >= o.limit:
+		return refuse(addr, tunnel.Busy, "%d streams are open already", o.n)
+	}
+	o.n++
+	return nil
+}
+
+func (o *occupancy) leave() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.n--
+	if o.closing && o.n == 0 {
+		close(o.idle)
 	}
 }
 
-func (a *Agent) reject(r *tunnel.Request, code tunnel.Code, text string) {
-	if err := r.Reject(code, text); err != nil {
-		a.log.Debug("request could not be answered", "target", r.Addr, "err", err)
+// close lets nothing more in. The channel is closed once everything has left.
+func (o *occupancy) close() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closing {
+		o.closing = true
+		if o.n == 0 {
+			close(o.idle)
+		}
 	}
+	return o.idle
 }
 
-// A lent stream says when it is no longer used.
-type lent struct {
-	tunnel.Stream
-	once     sync.Once
-	returned func()
-}
-
-func (c *lent) Close() error {
-	defer c.once.Do(c.returned)
-	return c.Stream.Close()
-}
-
-// Abort gives the stream up.
-func (c *lent) Abort() error {
-	defer c.once.Do(c.returned)
-	return tunnel.Abort(c.Stream)
+func (o *occupancy) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.n
 }

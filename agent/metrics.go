@@ -1,48 +1,182 @@
-// What the agent counts.
+// This file counts.
 
 package agent
 
 import (
+	"errors"
+	"net"
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
 
+// Who opened a stream.
+const (
+	inbound  = "in"  // a server
+	outbound = "out" // the node
+)
+
+// metrics of one Agent.
 type metrics struct {
-	connected prometheus.Gauge
-	failures  *prometheus.CounterVec // by code
-	requests  *prometheus.CounterVec // by code
-	rtt       prometheus.Gauge
+	sessions prometheus.Counter
+	failures *prometheus.CounterVec
+	ends     *prometheus.CounterVec
+	dials    *prometheus.CounterVec
+	open     *prometheus.GaugeVec
+	bytes    *prometheus.CounterVec
 }
 
-// newMetrics registers with r; nil works.
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: "hawser", Subsystem: "agent", Name: name, Help: help}
-	}
+// newMetrics registers the metrics; a nil registerer makes ones that nobody
+// reads.
+func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 	m := &metrics{
-		connected: prometheus.NewGauge(prometheus.GaugeOpts(opts("connected", "1 while there is a session with a server."))),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts(opts("link_failures_total",
-			"Attempts to connect that failed and sessions that ended.")), []string{"code"}),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts(opts("requests_total",
-			"Streams that the server opened, by result.")), []string{"code"}),
-		rtt: prometheus.NewGauge(prometheus.GaugeOpts(opts("rtt_seconds", "Latest round trip to the server."))),
+		sessions: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "hawser_agent_sessions_total", Help: "Sessions with a server that began.",
+		}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_connect_failures_total", Help: "Attempts to connect to a server that failed, by reason.",
+		}, []string{"reason"}),
+		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_session_ends_total", Help: "Sessions with a server that ended, by reason.",
+		}, []string{"reason"}),
+		dials: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_dials_total", Help: "Streams by who opened them (in: a server, out: the node) and result.",
+		}, []string{"direction", "result"}),
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "hawser_agent_open_streams", Help: "Streams that are open, by who opened them (in: a server, out: the node).",
+		}, []string{"direction"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_stream_bytes_total", Help: "Bytes on streams, by who opened them and which way they went (sent: to the server).",
+		}, []string{"direction", "way"}),
 	}
-	if r == nil {
-		return m, nil
+	if reg == nil {
+		return m
 	}
-	for _, c := range []prometheus.Collector{m.connected, m.failures, m.requests, m.rtt} {
-		if err := r.Register(c); err != nil {
-			return nil, err
+	reg.MustRegister(m.sessions, m.failures, m.ends, m.dials, m.open, m.bytes,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_connected", Help: "Whether the agent has a session with a server.",
+		}, func() float64 {
+			if state().Connected {
+				return 1
+			}
+			return 0
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_rtt_seconds", Help: "Latest round trip to the server; 0 if not known.",
+		}, func() float64 { return state().RTT.Seconds() }),
+	)
+	return m
+}
+
+// dial counts a stream; code 0 is success.
+func (m *metrics) dial(direction string, code tunnel.Code) {
+	m.dials.WithLabelValues(direction, codeLabel(code)).Inc()
+}
+
+// codeLabels is indexed by tunnel.Code. It is written here once and never
+// changed.
+var codeLabels = [...]string{
+	0:                  "ok",
+	tunnel.NoNode:      "no_node",
+	tunnel.Parked:      "parked",
+	tunnel.Refused:     "refused",
+	tunnel.Unreachable: "unreachable",
+	tunnel.Timeout:     "timeout",
+	tunnel.Denied:      "denied",
+	tunnel.Draining:    "draining",
+	tunnel.Ambiguous:   "ambiguous",
+	tunnel.Internal:    "internal",
+	tunnel.Canceled:    "canceled",
+	tunnel.Unresolved:  "unresolved",
+	tunnel.Invalid:     "invalid",
+	tunnel.Replaced:    "replaced",
+	tunnel.Lost:        "lost",
+	tunnel.Busy:        "busy",
+	tunnel.Dead:        "dead",
+}
+
+// codeLabel is "other" for what a newer peer may send, so that labels stay few.
+func codeLabel(c tunnel.Code) string {
+	if int(c) < len(codeLabels) && codeLabels[c] != "" {
+		return codeLabels[c]
+	}
+	return "other"
+}
+
+// reasonLabel is why an attempt failed or a session ended.
+func reasonLabel(err error) string {
+	var r *Refusal
+	if errors.As(err, &r) {
+		switch r.Reason {
+		case ErrCertificateRejected:
+			return "certificate"
+		case ErrServerUntrusted:
+			return "untrusted"
+		case ErrNotServer:
+			return "not_server"
 		}
 	}
-	return m, nil
+	return codeLabel(tunnel.CodeOf(err))
 }
 
-func (m *metrics) dialed(err error) {
-	code := "ok"
-	if err != nil {
-		code = tunnel.CodeOf(err).String()
+// track makes c count. done, if not nil, is called once, when c is closed or
+// aborted.
+func (m *metrics) track(direction string, c net.Conn, done func()) *tracked {
+	gauge := m.open.WithLabelValues(direction)
+	gauge.Inc()
+	return &tracked{
+		Conn:     c,
+		sent:     m.bytes.WithLabelValues(direction, "sent"),
+		received: m.bytes.WithLabelValues(direction, "received"),
+		done: sync.OnceFunc(func() {
+			gauge.Dec()
+			if done != nil {
+				done()
+			}
+		}),
 	}
-	m.requests.WithLabelValues(code).Inc()
 }
+
+// A tracked is a stream that counts. It is a tunnel.Stream and a
+// tunnel.Aborter.
+type tracked struct {
+	net.Conn
+	sent, received prometheus.Counter
+	done           func()
+}
+
+func (c *tracked) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.received.Add(float64(n))
+	return n, err
+}
+
+func (c *tracked) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.sent.Add(float64(n))
+	return n, err
+}
+
+func (c *tracked) CloseWrite() error {
+	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return cw.CloseWrite()
+	}
+	return c.Close()
+}
+
+func (c *tracked) Close() error {
+	defer c.done()
+	return c.Conn.Close()
+}
+
+func (c *tracked) Abort() error {
+	defer c.done()
+	return tunnel.Abort(c.Conn)
+}
+
+var (
+	_ tunnel.Stream  = (*tracked)(nil)
+	_ tunnel.Aborter = (*tracked)(nil)
+)

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"strings"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -29,15 +30,6 @@ var (
 	ErrReplaced = errors.New("another agent with this node's identity has connected")
 )
 
-// remedies says what a person can do about each.
-var remedies = map[error]string{
-	ErrCertificateRejected: "check the clock, or join the node again with a new token",
-	ErrServerUntrusted:     "check the server's address, the clock and the cluster's CA certificate",
-	ErrNotServer:           "check the server's address and version",
-	ErrNodeRefused:         "see the server's log",
-	ErrReplaced:            "if two machines share this identity, delete it on one and join that one under another name",
-}
-
 // A Refusal is a failure that is due to how things are set up. The agent keeps
 // trying, more and more slowly, but somebody should act.
 type Refusal struct {
@@ -48,9 +40,10 @@ type Refusal struct {
 	Err error
 }
 
-// Error is one line: what, where, why, and the remedy.
+// Error is one line: what, why, and the remedy.
 func (r *Refusal) Error() string {
-	return r.Server + ": " + r.Reason.Error() + " (" + r.Err.Error() + "): " + remedies[r.Reason]
+	detail := strings.ReplaceAll(r.Err.Error(), "\n", "; ")
+	return r.Reason.Error() + " (" + detail + "): " + remedy(r.Reason, r.Err)
 }
 
 // Unwrap gives the reason and the detail.
@@ -96,7 +89,7 @@ func reasonOf(err error) error {
 }
 
 // alertReasons tells what a TLS alert that the server sent is about (RFC 8446,
-// 6.2).
+// 6.2). It is written here once and never changed.
 var alertReasons = map[tls.AlertError]error{
 	42:  ErrCertificateRejected, // bad_certificate
 	43:  ErrCertificateRejected, // unsupported_certificate
@@ -119,4 +112,33 @@ func alertReason(alert error) error {
 		}
 	}
 	return nil
+}
+
+// remedy is what a person can do.
+func remedy(reason, err error) string {
+	var (
+		host  x509.HostnameError
+		bad   x509.CertificateInvalidError
+		noTLS tls.RecordHeaderError
+	)
+	switch {
+	case errors.As(err, &host):
+		return "connect by an address that the server's certificate has, or add this one to it with --advertise-address"
+	case errors.As(err, &bad) && bad.Reason == x509.Expired:
+		return "check this machine's clock and the server's"
+	case errors.As(err, &noTLS):
+		return "the address does not speak TLS, check the port"
+	}
+	switch reason {
+	case ErrCertificateRejected:
+		return "check the clocks; if the cluster was made anew, remove the agent's data directory and join with a new token"
+	case ErrServerUntrusted:
+		return "the certificate is not from this cluster's authority: check the address, and whether something on the way intercepts TLS"
+	case ErrNotServer:
+		return "check the address and the server's version"
+	case ErrReplaced:
+		return "if this machine is a copy of another one, remove the agent's data directory and join it under another name"
+	default:
+		return "see the server's log"
+	}
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/hawser-project/hawser/auth"
 )
 
+// maxTargets bounds a list, which is walked for each stream.
+const maxTargets = 1024
+
 // Targets is a list of what streams may lead to. Its zero value is empty.
 type Targets struct{ list []allowed }
 
@@ -24,7 +27,12 @@ type allowed struct {
 }
 
 // exact says whether the entry is about one single address.
-func (e allowed) exact() bool { return e.prefix.IsValid() && e.prefix.IsSingleIP() }
+func (e allowed) exact() bool { return e.prefix.IsSingleIP() }
+
+// loopback says whether the entry is about loopback addresses only.
+func (e allowed) loopback() bool {
+	return e.prefix.Addr().IsLoopback() && (e.prefix.Bits() >= 8 && e.prefix.Addr().Is4() || e.exact())
+}
 
 func (e allowed) onPort(port uint16) bool { return e.port == 0 || e.port == port }
 
@@ -38,7 +46,7 @@ func (e allowed) onPort(port uint16) bool { return e.port == 0 || e.port == port
 //	db.internal:5432  a name, resolved on the node, and given as that name
 //
 // Errors name the entry and what it should look like.
-func ParseTargets(specs ...string) (Targets, error) {
+func ParseTargets(specs []string) (Targets, error) {
 	var t Targets
 	for _, spec := range specs {
 		for s := range strings.SplitSeq(spec, ",") {
@@ -50,7 +58,9 @@ func ParseTargets(specs ...string) (Targets, error) {
 			if err != nil {
 				return Targets{}, err
 			}
-			t.list = append(t.list, e)
+			if t.list = append(t.list, e); len(t.list) > maxTargets {
+				return Targets{}, fmt.Errorf("more than %d targets", maxTargets)
+			}
 		}
 	}
 	return t, nil
@@ -110,10 +120,12 @@ func (t Targets) String() string {
 	return strings.Join(specs, ",")
 }
 
-// ip says whether an entry admits a port of ip.
+// ip says whether an entry admits a port of ip. Loopback is admitted only by an
+// entry about nothing else: a wide range is never meant to include what a
+// machine keeps to itself.
 func (t Targets) ip(ip netip.Addr, port uint16) bool {
 	for _, e := range t.list {
-		if e.prefix.IsValid() && e.onPort(port) && e.prefix.Contains(ip) {
+		if e.onPort(port) && e.prefix.Contains(ip) && (!ip.IsLoopback() || e.loopback()) {
 			return true
 		}
 	}
