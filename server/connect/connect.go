@@ -1,0 +1,215 @@
+// Package connect is the hub's front end for others: HTTP CONNECT, as the
+// HTTPConnect mode of kube-apiserver's EgressSelectorConfiguration expects it
+// (KEP-1281).
+//
+// A client sends CONNECT host:port. When the target has been reached it gets
+// 200, and from then on the connection is the target's. Otherwise it gets a
+// status that says whose fault it is, with Proxy-Status (RFC 9209) for machines
+// and one line of text for people.
+//
+// The package authenticates and authorizes only by Config.Authorize; the listener
+// it is given does TLS. A unix socket's file mode is its lock.
+package connect
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// DefaultDialTimeout bounds a dial when Config does not say.
+	DefaultDialTimeout = 30 * time.Second
+	// headerTimeout is how long a client may take to send its request.
+	headerTimeout = 10 * time.Second
+	// maxHeader bounds the request in bytes; a host name has 255 at most.
+	maxHeader = 8 << 10
+	// drainTimeout is how long Serve waits for tunnels to end by themselves.
+	drainTimeout = 5 * time.Second
+	// maxTargetText bounds a target in logs and answers.
+	maxTargetText = 300
+)
+
+// Config configures a Server. Dial is required.
+type Config struct {
+	// Dial reaches targets: the hub's DialContext.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Authorize may refuse a request by error, which the client reads. Nil allows
+	// whoever could connect, which suits a unix socket.
+	Authorize func(*http.Request) error
+	// DialTimeout bounds a dial; zero means DefaultDialTimeout.
+	DialTimeout time.Duration
+
+	Log     *slog.Logger          // nil means discard
+	Metrics prometheus.Registerer // nil means none
+}
+
+// A Server is a front end. Serve may be called for several listeners.
+type Server struct {
+	cfg     Config
+	metrics *metrics
+}
+
+// New checks c. It starts nothing.
+func New(c Config) (*Server, error) {
+	if c.Dial == nil {
+		return nil, errors.New("connect: Config.Dial is required")
+	}
+	if c.DialTimeout <= 0 {
+		c.DialTimeout = DefaultDialTimeout
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	m, err := newMetrics(c.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return &Server{cfg: c, metrics: m}, nil
+}
+
+// Serve serves l, which it owns, until ctx is done, and returns nil then: no new
+// requests are taken, and tunnels get 5 s to end before they are cut.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	tunnels, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	f := &front{Server: s, ctx: tunnels}
+	srv := &http.Server{
+		Handler:           f,
+		ReadHeaderTimeout: headerTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return tunnels },
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve CONNECT: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		timer := time.AfterFunc(drainTimeout, func() { cut(errors.New("server is shutting down")) })
+		defer timer.Stop()
+		err := srv.Close() // hijacked connections are not the http.Server's any more
+		f.open.wait()
+		return err
+	})
+	return group.Wait()
+}
+
+// A front is a Server on one listener.
+type front struct {
+	*Server
+	ctx  context.Context // of the tunnels: ends when they are cut, not when a request does
+	open gate
+}
+
+// ServeHTTP implements http.Handler.
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !f.open.enter() {
+		f.refuse(w, r, &tunnel.DialError{Addr: clip(r.Host), Code: tunnel.Draining})
+		return
+	}
+	defer f.open.leave()
+	if r.Method != http.MethodConnect {
+		w.Header().Set("Allow", http.MethodConnect)
+		http.Error(w, "this port serves CONNECT only", http.StatusMethodNotAllowed)
+		return
+	}
+	if f.cfg.Authorize != nil {
+		if err := f.cfg.Authorize(r); err != nil {
+			f.cfg.Log.Warn("CONNECT refused", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), f.cfg.DialTimeout)
+	defer cancel()
+	began := time.Now()
+	target, err := f.cfg.Dial(ctx, "tcp", r.Host)
+	f.metrics.dialed(tunnel.CodeOf(err), time.Since(began))
+	if err != nil {
+		f.refuse(w, r, err)
+		return
+	}
+	f.join(w, r, target)
+}
+
+// refuse answers a dial that failed.
+func (f *front) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	code := tunnel.CodeOf(err)
+	f.cfg.Log.Debug("CONNECT failed", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
+	w.Header().Set("Proxy-Status", proxyStatus(code, err))
+	if code.Temporary() {
+		w.Header().Set("Retry-After", "1")
+	}
+	http.Error(w, err.Error(), httpStatus(code))
+}
+
+// join answers 200 and splices. It owns target.
+func (f *front) join(w http.ResponseWriter, r *http.Request, target net.Conn) {
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		_ = tunnel.Abort(target)
+		http.Error(w, "this connection cannot become a tunnel", http.StatusHTTPVersionNotSupported)
+		return
+	}
+	// The answer goes out by itself: the client takes a payload byte that comes
+	// with it for an error.
+	if _, err := conn.Write([]byte("HTTP/1.1 200 Connection Established\r\n\r\n")); err != nil {
+		_ = tunnel.Abort(target)
+		_ = conn.Close()
+		return
+	}
+	client := withBuffered(conn, buffered.Reader)
+	f.metrics.open.Inc()
+	defer f.metrics.open.Dec()
+	n, err := tunnel.Splice(f.ctx, client, target)
+	f.metrics.moved(n)
+	if err != nil {
+		f.cfg.Log.Debug("tunnel ended early", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
+	}
+}
+
+// withBuffered returns conn with what has already been read of it in front.
+func withBuffered(conn net.Conn, r *bufio.Reader) net.Conn {
+	if r.Buffered() == 0 {
+		return conn
+	}
+	return &bufferedConn{Conn: conn, r: r}
+}
+
+// A bufferedConn reads through r, which reads from Conn.
+type bufferedConn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (c *bufferedConn) Read(p []byte) (int, error) { return c.r.Read(p) }
+
+// CloseWrite passes the half-close on where the connection has one.
+func (c *bufferedConn) CloseWrite() error {
+	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return cw.CloseWrite()
+	}
+	return c.Close()
+}
+
+func clip(s string) string {
+	if len(s) > maxTargetText {
+		return s[:maxTargetText] + "…"
+	}
+	return s
+}
