@@ -124,6 +124,8 @@ func (l *link) run(ctx context.Context) {
 		l.err = context.Cause(l.session.Context())
 	}
 	l.err = diagnose(l.server, l.err)
+	l.agent.metrics.ends.WithLabelValues(reasonLabel(l.err)).Inc()
+	l.log.Debug("session is over", "err", l.err)
 }
 
 // drain has the server open nothing new, lets open streams finish, and leaves.

@@ -109,12 +109,12 @@ func codeLabel(c tunnel.Code) string {
 func reasonLabel(err error) string {
 	var r *Refusal
 	if errors.As(err, &r) {
-		switch r.Reason {
-		case ErrCertificateRejected:
+		switch {
+		case errors.Is(r.Reason, ErrCertificateRejected):
 			return "certificate"
-		case ErrServerUntrusted:
+		case errors.Is(r.Reason, ErrServerUntrusted):
 			return "untrusted"
-		case ErrNotServer:
+		case errors.Is(r.Reason, ErrNotServer):
 			return "not_server"
 		}
 	}

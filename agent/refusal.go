@@ -129,14 +129,14 @@ func remedy(reason, err error) string {
 	case errors.As(err, &noTLS):
 		return "the address does not speak TLS, check the port"
 	}
-	switch reason {
-	case ErrCertificateRejected:
+	switch {
+	case errors.Is(reason, ErrCertificateRejected):
 		return "check the clocks; if the cluster was made anew, remove the agent's data directory and join with a new token"
-	case ErrServerUntrusted:
+	case errors.Is(reason, ErrServerUntrusted):
 		return "the certificate is not from this cluster's authority: check the address, and whether something on the way intercepts TLS"
-	case ErrNotServer:
+	case errors.Is(reason, ErrNotServer):
 		return "check the address and the server's version"
-	case ErrReplaced:
+	case errors.Is(reason, ErrReplaced):
 		return "if this machine is a copy of another one, remove the agent's data directory and join it under another name"
 	default:
 		return "see the server's log"

@@ -31,6 +31,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
+// leaveTimeout is how long the only server may take to leave after it has said
+// that it will, before it is connected to again.
+const leaveTimeout = 30 * time.Second
+
 // A keeper is Run's state; nothing else touches it.
 type keeper struct {
 	agent    *Agent
@@ -116,14 +120,36 @@ func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
 	case <-l.control.Draining():
 		l.log.Info("server is about to leave")
 		k.detach(nil)
-		if len(a.cfg.Servers) > 1 && ctx.Err() == nil {
+		if k.outlasts(ctx, l) {
 			k.part(l)
 			return 0
 		}
-		<-l.done
 	}
 	k.detach(l.err)
 	return k.ended(ctx, l)
+}
+
+// outlasts says whether l, whose server is about to leave, should be left to
+// finish by itself: at once if there is another server to go to, and else if
+// the server takes too long about it. If not, l has ended.
+func (k *keeper) outlasts(ctx context.Context, l *link) bool {
+	patience := leaveTimeout
+	if len(k.agent.cfg.Servers) > 1 {
+		patience = 0
+	}
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-l.done:
+		return false
+	case <-t.C:
+		if ctx.Err() == nil {
+			return true
+		}
+	case <-ctx.Done():
+	}
+	<-l.done // it drains by itself
+	return false
 }
 
 // part leaves l to finish by itself. There is room for one such link: one that
@@ -155,7 +181,6 @@ func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 		l.log.Info("left", "lived", lived)
 		return 0
 	}
-	k.agent.metrics.ends.WithLabelValues(reasonLabel(l.err)).Inc()
 	if errors.Is(l.err, ErrReplaced) {
 		wait := k.retry.lost(rand.Float64())
 		l.log.Error("disconnected", "lived", lived, "retry", wait, "err", l.err)
