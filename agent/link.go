@@ -186,23 +186,15 @@ func (l *link) admit(ctx context.Context, r *tunnel.Request) error {
 	return err
 }
 
-// toKubelet hands a stream over. The answer goes first, because what is handed
-// over is not ours to write to.
+// toKubelet hands a stream over.
 func (l *link) toKubelet(ctx context.Context, r *tunnel.Request) error {
-	st, err := r.Accept(nil)
-	if err != nil {
-		l.streams.leave()
-		l.agent.metrics.dial(inbound, tunnel.CodeOf(err))
-		return err
-	}
-	c := l.agent.metrics.track(inbound, st, l.streams.leave)
-	dctx, cancel := r.Context(ctx)
+	c := l.agent.metrics.track(inbound, &lent{request: r, addr: tunnel.Addr(r.Addr)}, l.streams.leave)
+	ctx, cancel := r.Context(ctx)
 	defer cancel()
-	err = l.agent.cfg.Kubelet.Inject(dctx, c)
+	err := l.agent.cfg.Kubelet.Inject(ctx, c)
 	l.agent.metrics.dial(inbound, tunnel.CodeOf(err))
 	if err != nil {
-		_ = c.Abort() // why it was not taken is the news
-		return fmt.Errorf("hand stream to kubelet: %w", err)
+		return errors.Join(fmt.Errorf("hand stream to kubelet: %w", err), c.Close())
 	}
 	return nil
 }

@@ -1,0 +1,110 @@
+// Lend: a stream that is handed to the kubelet API of this process.
+
+package agent
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// A lent is a stream that its opener has not been answered about yet. The first
+// use answers: so the opener hears that the kubelet API took the stream only
+// when it has, and hears why not when it is closed unused. It is a
+// tunnel.Stream and a tunnel.Aborter.
+type lent struct {
+	request *tunnel.Request
+	addr    net.Addr // the kubelet API's
+
+	once   sync.Once
+	stream tunnel.Stream // nil if the answer failed or was no
+	err    error
+}
+
+func (c *lent) accepted() (tunnel.Stream, error) {
+	c.once.Do(func() { c.stream, c.err = c.request.Accept(nil) })
+	return c.stream, c.err
+}
+
+// rejected answers no if nothing has been answered yet. It returns the stream
+// if there is one to end.
+func (c *lent) rejected() (tunnel.Stream, error) {
+	var err error
+	c.once.Do(func() {
+		c.err = net.ErrClosed
+		err = c.request.Reject(tunnel.Refused, "the kubelet API does not take connections now")
+	})
+	return c.stream, err
+}
+
+func (c *lent) Read(p []byte) (int, error) {
+	s, err := c.accepted()
+	if err != nil {
+		return 0, err
+	}
+	return s.Read(p)
+}
+
+func (c *lent) Write(p []byte) (int, error) {
+	s, err := c.accepted()
+	if err != nil {
+		return 0, err
+	}
+	return s.Write(p)
+}
+
+func (c *lent) CloseWrite() error {
+	s, err := c.accepted()
+	if err != nil {
+		return err
+	}
+	return s.CloseWrite()
+}
+
+func (c *lent) Close() error {
+	if s, err := c.rejected(); s == nil {
+		return err
+	}
+	return c.stream.Close()
+}
+
+func (c *lent) Abort() error {
+	if s, err := c.rejected(); s == nil {
+		return err
+	}
+	return tunnel.Abort(c.stream)
+}
+
+func (c *lent) LocalAddr() net.Addr  { return c.addr }
+func (c *lent) RemoteAddr() net.Addr { return c.request.RemoteAddr() }
+
+func (c *lent) SetDeadline(t time.Time) error {
+	s, err := c.accepted()
+	if err != nil {
+		return err
+	}
+	return s.SetDeadline(t)
+}
+
+func (c *lent) SetReadDeadline(t time.Time) error {
+	s, err := c.accepted()
+	if err != nil {
+		return err
+	}
+	return s.SetReadDeadline(t)
+}
+
+func (c *lent) SetWriteDeadline(t time.Time) error {
+	s, err := c.accepted()
+	if err != nil {
+		return err
+	}
+	return s.SetWriteDeadline(t)
+}
+
+var (
+	_ tunnel.Stream  = (*lent)(nil)
+	_ tunnel.Aborter = (*lent)(nil)
+)

@@ -1,0 +1,373 @@
+// Tests of the loop that always wants one link.
+
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// TestAttempts: the servers are tried in turn, each at once the first time, and
+// then ever more slowly; the log says why once, and not each time.
+func TestAttempts(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		type attempt struct {
+			server string
+			at     time.Time
+		}
+		var (
+			mu       sync.Mutex // guards the following
+			attempts []attempt
+			configs  int
+		)
+		tr := h.exchange.Transport()
+		dial := tr.Dial
+		tr.Dial = func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+			mu.Lock()
+			attempts = append(attempts, attempt{addr, time.Now()})
+			mu.Unlock()
+			return dial(ctx, addr, o)
+		}
+		start := time.Now()
+		a := h.sail(Config{
+			Servers: []string{"hub:1", "hub:2"}, Transport: tr,
+			TLS: func(context.Context) (*tls.Config, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				configs++
+				return nil, nil //nolint:nilnil // in memory
+			},
+		})
+		pass(30 * time.Minute)
+		a.stop()
+		<-a.done
+		// On average 15 s apart, so about 120; three times that is out of the
+		// question, and so is a third.
+		if n := len(attempts); n < 60 || n > 360 || configs != n {
+			t.Fatalf("%d attempts in half an hour, with %d configurations", n, configs)
+		}
+		for i, at := range attempts {
+			if want := []string{"hub:1", "hub:2"}[i%2]; at.server != want {
+				t.Fatalf("attempt %d goes to %s, want %s", i, at.server, want)
+			}
+			if i == 0 {
+				continue
+			}
+			if gap := at.at.Sub(attempts[i-1].at); gap > DefaultMaxBackoff {
+				t.Errorf("attempt %d comes after %v", i, gap)
+			}
+		}
+		if third := attempts[2].at.Sub(start); third != 0 {
+			t.Errorf("each server failed once and is tried again after %v, want at once", third)
+		}
+		lines := a.log.lines("cannot connect")
+		if n := len(lines); n < 2*15 || n > 2*31 {
+			t.Errorf("%d log lines in half an hour about two servers that fail alike, want one a minute for each", n)
+		}
+		if len(a.log.lines("connection refused")) != len(lines) || len(a.log.lines("repeated=")) == 0 {
+			t.Errorf("lines do not say why, or how often: %q", lines[len(lines)-1])
+		}
+	})
+}
+
+// TestLostSession: a session that lived is followed by another at once, with
+// the next server.
+func TestLostSession(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		h.sail(Config{Servers: []string{"hub:1", "hub:2"}})
+		first := next(t, h.moored)
+		pass(time.Hour)
+		lost := time.Now()
+		if err := first.session.Close(); err != nil {
+			t.Fatal(err)
+		}
+		second := next(t, h.moored)
+		if second.server != "hub:2" || !second.at.Equal(lost) {
+			t.Errorf("lost at %v, then %s at %v", lost, second.server, second.at)
+		}
+		if second.hello.Sequence != 2 || second.hello.Instance != first.hello.Instance {
+			t.Errorf("hello %+v after %+v", second.hello, first.hello)
+		}
+	})
+}
+
+// TestServerFallsOver: sessions that end as soon as they begin are backed off
+// from.
+func TestServerFallsOver(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		h.group.Go(func() {
+			for {
+				select {
+				case m := <-h.moored:
+					_ = m.session.Close()
+				case <-t.Context().Done():
+					return
+				}
+			}
+		})
+		h.sail(Config{Servers: []string{"hub:1"}})
+		pass(30 * time.Minute)
+		if n := h.greetings(); n < 60 || n > 360 {
+			t.Errorf("%d sessions in half an hour", n)
+		}
+	})
+}
+
+// TestSilentServer: one that takes connections and says nothing is given up.
+func TestSilentServer(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		l := h.exchange.Listen("hub:1")
+		h.group.Go(func() {
+			if err := l.Serve(ctx, func(ctx context.Context, _ tunnel.Session) { <-ctx.Done() }); err != nil {
+				t.Error(err)
+			}
+		})
+		a := h.sail(Config{Servers: []string{"hub:1"}})
+		pass(connectTimeout + time.Second)
+		if s := a.State(); s.Failures == 0 || tunnel.CodeOf(s.Err) != tunnel.Timeout {
+			t.Errorf("after the time for connecting: %+v", s)
+		}
+	})
+}
+
+// TestRefused: the agent says what is wrong, at the level of things that need
+// somebody, and keeps trying.
+func TestRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		h.verdict = func(n int, _ tunnel.Hello) error {
+			if n < 5 {
+				return fmt.Errorf("%w: the certificate is for another node", tunnel.Denied)
+			}
+			return nil
+		}
+		defer h.open("hub:1")()
+		a := h.sail(Config{Servers: []string{"hub:1"}})
+		synctest.Wait()
+		var r *Refusal
+		if s := a.State(); !errors.As(s.Err, &r) || r.Server != "hub:1" || !errors.Is(s.Err, ErrNodeRefused) || !errors.Is(s.Err, tunnel.Denied) {
+			t.Errorf("refused: %+v", s)
+		}
+		if lines := a.log.lines("level=ERROR"); len(lines) != 1 || len(a.log.lines("certificate is for another node")) == 0 {
+			t.Errorf("log: %q", lines)
+		}
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := h.greetings(); n != 5 {
+			t.Errorf("%d greetings, want 5", n)
+		}
+	})
+}
+
+// TestClones: two agents with one identity, and a server with which the newest
+// wins, do not fight.
+func TestClones(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		h.group.Go(func() {
+			var current *mooring
+			for {
+				select {
+				case m := <-h.moored:
+					if old := current; old != nil {
+						h.group.Go(func() { _ = old.control.HangUp(tunnel.Replaced, "another agent with this node's identity") })
+					}
+					current = m
+				case <-t.Context().Done():
+					return
+				}
+			}
+		})
+		one := h.sail(Config{Servers: []string{"hub:1"}})
+		pass(time.Second)
+		two := h.sail(Config{Servers: []string{"hub:1"}})
+		pass(time.Second)
+		if s := one.State(); s.Connected || !errors.Is(s.Err, ErrReplaced) || !errors.Is(s.Err, tunnel.Replaced) {
+			t.Errorf("the older one: %+v", s)
+		}
+		if !two.State().Connected {
+			t.Errorf("the newer one: %+v", two.State())
+		}
+		if lines := one.log.lines("level=ERROR"); len(lines) != 1 || len(one.log.lines("copy of another")) != 1 {
+			t.Errorf("log: %q", one.log.lines(""))
+		}
+		pass(time.Hour)
+		// Waits grow to between 150 and 300 s, for two agents that take turns.
+		if n := h.greetings(); n > 2*3600/150+10 {
+			t.Errorf("%d sessions in an hour", n)
+		}
+	})
+}
+
+// TestFenced: an agent that the server does not let in because of another one
+// backs off as if it had been replaced.
+func TestFenced(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		h.verdict = func(int, tunnel.Hello) error { return tunnel.Replaced }
+		defer h.open("hub:1")()
+		a := h.sail(Config{Servers: []string{"hub:1"}})
+		pass(time.Hour)
+		if n := h.greetings(); n < 5 || n > 40 {
+			t.Errorf("%d attempts in an hour", n)
+		}
+		if !errors.Is(a.State().Err, ErrReplaced) {
+			t.Errorf("state: %+v", a.State())
+		}
+	})
+}
+
+// TestDrain: an agent that is asked to stop lets streams finish, takes no new
+// ones, and cuts those that do not finish in time.
+func TestDrain(t *testing.T) {
+	for _, finishes := range []bool{true, false} {
+		t.Run(fmt.Sprintf("finishes=%t", finishes), func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *harbor) {
+				defer h.open("hub:1")()
+				h.echo("10.0.0.7:80")
+				h.echo("apiserver:443")
+				a := h.sail(Config{Servers: []string{"hub:1"}, Allow: targets(t, "10.0.0.0/8"), DrainTimeout: 7 * time.Second})
+				m := next(t, h.moored)
+				c, err := tunnel.Connect(t.Context(), m.session, "tcp", "10.0.0.7:80")
+				if err != nil {
+					t.Fatal(err)
+				}
+				asked := time.Now()
+				a.stop()
+				synctest.Wait()
+				select {
+				case <-m.control.Draining():
+				default:
+					t.Error("the server is not told")
+				}
+				if _, err := tunnel.Connect(t.Context(), m.session, "tcp", "10.0.0.7:80"); !errors.Is(err, tunnel.Draining) {
+					t.Errorf("new stream: %v, want Draining", err)
+				}
+				last, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+				if err != nil {
+					t.Errorf("the node cannot say its last words: %v", err)
+				} else {
+					exchangeText(t, last)
+				}
+				pass(2 * time.Second)
+				if finishes {
+					exchangeText(t, c)
+				}
+				<-a.done
+				took := time.Since(asked)
+				switch {
+				case finishes && took != 2*time.Second:
+					t.Errorf("stopped after %v, when the stream had finished after 2 s", took)
+				case !finishes && took != 7*time.Second:
+					t.Errorf("stopped after %v, want 7 s", took)
+				}
+				if !finishes {
+					if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+						t.Errorf("a stream that was cut: %v, want an error that is no end", err)
+					}
+				}
+				synctest.Wait()
+				var bye *tunnel.Goodbye
+				if h.mu.Lock(); len(h.goodbyes) != 1 || !errors.As(h.goodbyes[0], &bye) || bye.Code != tunnel.Draining {
+					t.Errorf("the session ended with %v", h.goodbyes)
+				}
+				h.mu.Unlock()
+			})
+		})
+	}
+}
+
+// TestServerDrains: with another server to go to, the new link is there before
+// the old one is gone.
+func TestServerDrains(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		h.echo("10.0.0.7:80")
+		h.echo("apiserver:443")
+		a := h.sail(Config{Servers: []string{"hub:1", "hub:2"}, Allow: targets(t, "10.0.0.0/8")})
+		first := next(t, h.moored)
+		c, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.control.Drain(tunnel.Draining, "restart"); err != nil {
+			t.Fatal(err)
+		}
+		second := next(t, h.moored)
+		if second.server != "hub:2" || !second.at.Equal(first.at) {
+			t.Errorf("then %s at %v", second.server, second.at)
+		}
+		api, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		exchangeText(t, api)
+		exchangeText(t, c) // the old link still carries what it carried
+		// Now the second drains while the first is not gone: the first has to.
+		if err := second.control.Drain(tunnel.Draining, "restart"); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s := a.State(); s.Server != "hub:1" {
+			t.Errorf("connected to %s", s.Server)
+		}
+		if err := first.session.Context().Err(); err == nil {
+			t.Error("a third link, while the first is not gone")
+		}
+	})
+}
+
+// TestOnlyServerDrains: with no other server, the agent waits for the session's
+// end, but not forever.
+func TestOnlyServerDrains(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		a := h.sail(Config{Servers: []string{"hub:1"}})
+		first := next(t, h.moored)
+		pass(time.Minute)
+		said := time.Now()
+		if err := first.control.Drain(tunnel.Draining, "restart"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if a.State().Connected {
+			t.Error("a session that is about to end counts as one to use")
+		}
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(said); took != leaveTimeout {
+			t.Errorf("connected again after %v, want %v", took, leaveTimeout)
+		}
+		second := next(t, h.moored)
+		if err := second.control.Drain(tunnel.Draining, "restart"); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		said = time.Now()
+		_ = second.session.Close()
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(said); took > DefaultMinBackoff {
+			t.Errorf("connected again %v after the end of the session", took)
+		}
+	})
+}
