@@ -3,7 +3,6 @@
 package server
 
 import (
-	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -54,9 +53,7 @@ type Port struct {
 	config PortConfig
 	tunnel *tunnel.Handoff
 	api    *tunnel.Handoff
-
-	mu      sync.Mutex // guards the following
-	peeking list.List  // of net.Conn, oldest first
+	lobby  *tunnel.Lobby // those who have not said hello
 }
 
 // NewPort checks c. It starts nothing.
@@ -74,7 +71,10 @@ func NewPort(c PortConfig) (*Port, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	addr := c.Listener.Addr()
-	return &Port{config: c, tunnel: tunnel.NewHandoff(addr, handoffs), api: tunnel.NewHandoff(addr, handoffs)}, nil
+	return &Port{
+		config: c, lobby: tunnel.NewLobby(c.MaxPeeking),
+		tunnel: tunnel.NewHandoff(addr, handoffs), api: tunnel.NewHandoff(addr, handoffs),
+	}, nil
 }
 
 // Tunnel yields the connections for the hub, before their handshake.
@@ -121,18 +121,14 @@ func (p *Port) close() {
 	_ = p.config.Listener.Close()
 	_ = p.tunnel.Close()
 	_ = p.api.Close()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for e := p.peeking.Front(); e != nil; e = e.Next() {
-		_ = e.Value.(net.Conn).Close()
-	}
+	p.lobby.Close()
 }
 
 // sort finds out whom c wants and hands it over.
 func (p *Port) sort(ctx context.Context, c net.Conn) {
-	done := p.enter(ctx, c)
+	leave := p.lobby.Enter(c)
 	hello, alpn, err := p.peek(c)
-	done()
+	leave()
 	if err != nil {
 		p.config.Log.Debug("connection without a usable hello", "addr", c.RemoteAddr().String(), "err", err)
 		_ = c.Close()
@@ -144,27 +140,6 @@ func (p *Port) sort(ctx context.Context, c net.Conn) {
 	}
 	if err := side.Inject(ctx, &replayed{Conn: c, head: hello}); err != nil {
 		_ = c.Close() // shutting down
-	}
-}
-
-// enter counts c among those that have not said hello, at the cost of the oldest
-// if there are too many.
-func (p *Port) enter(ctx context.Context, c net.Conn) (done func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.peeking.Len() >= p.config.MaxPeeking {
-		oldest := p.peeking.Front()
-		_ = oldest.Value.(net.Conn).Close() // its own goroutine notices
-		p.peeking.Remove(oldest)
-	}
-	if ctx.Err() != nil {
-		_ = c.Close() // close has been by already
-	}
-	e := p.peeking.PushBack(c)
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.peeking.Remove(e) // does nothing if it has been removed
 	}
 }
 

@@ -207,9 +207,9 @@ func reason(err error) string {
 }
 
 // Serve accepts the streams of s until it ends or ctx is done, reads what each
-// wants and calls f, in a goroutine of the stream's own. It returns nil once
-// every f has, or the error that ended accepting. f's context is the session's:
-// ctx only stops the accepting.
+// wants and calls f, in a goroutine of the stream's own. It returns once every f
+// has; the error is nil unless accepting failed on a live session. f's context is
+// the session's: ctx only stops the accepting.
 func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -217,7 +217,7 @@ func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) er
 		st, err := s.Accept(ctx)
 		switch {
 		case err == nil:
-		case ctx.Err() != nil || s.Context().Err() != nil || errors.Is(err, ErrSessionClosed):
+		case ctx.Err() != nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, Lost):
 			return nil
 		default:
 			return fmt.Errorf("accept stream: %w", err)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"net"
 )
 
@@ -113,6 +114,8 @@ type Options struct {
 	// MaxStreams bounds how many streams each end may have open at a time;
 	// zero means DefaultMaxStreams. More wait in Open.
 	MaxStreams int
+	// Log is told of handshakes that failed; nil means discard.
+	Log *slog.Logger
 }
 
 // Streams is MaxStreams with its default applied.
