@@ -5,6 +5,7 @@ package apiserver
 import (
 	"context"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 
@@ -36,8 +37,9 @@ func openToAll(authn authenticator.Request, authz authorizer.Authorizer) (authen
 	return everybody, allowed
 }
 
+// isOpen takes a path only as it is written, not what it might be cleaned to.
 func isOpen(p string) bool {
-	return slices.ContainsFunc(openPaths, func(open string) bool {
+	return path.Clean(p) == p && slices.ContainsFunc(openPaths, func(open string) bool {
 		return p == open || strings.HasPrefix(p, open+"/")
 	})
 }

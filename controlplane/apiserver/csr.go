@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
 )
 
 func csrFields(c *certificatesv1.CertificateSigningRequest) fields.Set {
@@ -94,7 +96,7 @@ func (approvalStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 }
 
 func (approvalStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	return validateCSRApproval(obj.(*certificatesv1.CertificateSigningRequest), old.(*certificatesv1.CertificateSigningRequest))
+	return validation.ValidateCertificateSigningRequestApprovalUpdate(obj.(*certificatesv1.CertificateSigningRequest), old.(*certificatesv1.CertificateSigningRequest))
 }
 
 func (s approvalStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {

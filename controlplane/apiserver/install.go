@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -84,6 +85,11 @@ func (s *Server) storages(b *backend, rows []row) (all storages, err error) {
 		}
 		addWriters(all, r, res.Store, strategy)
 	}
+	budgets := all.store(policyv1.SchemeGroupVersion, "poddisruptionbudgets")
+	all.add(corev1.SchemeGroupVersion, "pods/eviction", &evictionREST{
+		pods: all.store(corev1.SchemeGroupVersion, "pods"), budgets: budgets,
+		status: all[policyv1.SchemeGroupVersion]["poddisruptionbudgets/status"].(*subREST),
+	})
 	newServiceAllocator(all.store(corev1.SchemeGroupVersion, "services"), s.cfg.ServiceCIDR)
 	all.add(eventsv1.SchemeGroupVersion, "events", all[corev1.SchemeGroupVersion]["events"])
 	for path, r := range authenticationReviews(s.cfg.Authenticator) {

@@ -14,11 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/apiserver/pkg/util/dryrun"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
 )
 
 func podFields(p *corev1.Pod) fields.Set {
@@ -108,7 +111,7 @@ func (r *bindingREST) Create(ctx context.Context, name string, obj runtime.Objec
 	if b.Name != name {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("name in URL (%s) does not match name in Binding object (%s)", name, b.Name))
 	}
-	if errs := validatePodBinding(b); len(errs) > 0 {
+	if errs := validation.ValidatePodBinding(b); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Binding").GroupKind(), b.Name, errs)
 	}
 	if validate != nil {
@@ -213,6 +216,10 @@ func (s ephemeralStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.
 	s.bump(p, was)
 }
 
+func (ephemeralStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return validation.ValidatePodEphemeralContainersUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
+}
+
 // resizeStrategy is pods/resize: only the resources of containers are written.
 type resizeStrategy struct{ *strategy }
 
@@ -225,6 +232,17 @@ func (s resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 	resize(p.Spec.Containers, asked.Containers)
 	resize(p.Spec.InitContainers, asked.InitContainers)
 	s.bump(p, was)
+}
+
+// ValidateUpdate checks the whole pod: a resize can break any rule about
+// resources. The class it was scheduled and is evicted by must stay.
+func (s resizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	p, was := obj.(*corev1.Pod), old.(*corev1.Pod)
+	errs := s.rules.Create(p)
+	if qosClass(p) != qosClass(was) {
+		errs = append(errs, field.Invalid(field.NewPath("spec"), qosClass(p), "Pod QOS Class may not change as a result of resizing"))
+	}
+	return errs
 }
 
 func resize(have, asked []corev1.Container) {

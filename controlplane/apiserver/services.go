@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,19 +58,40 @@ func keepAllocated(s, old *corev1.Service) {
 // dropUnused takes from s what its new type cannot have, if the client did not
 // ask for it but only sent it along.
 func dropUnused(s, old *corev1.Service) {
-	if !hasClusterIP(s) && s.Spec.ClusterIP == old.Spec.ClusterIP && hasClusterIP(old) {
-		s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = "", nil, nil, nil
+	is, was := &s.Spec, &old.Spec
+	if !hasClusterIP(s) && hasClusterIP(old) && is.ClusterIP == was.ClusterIP {
+		is.ClusterIP, is.ClusterIPs, is.IPFamilies, is.IPFamilyPolicy = "", nil, nil, nil
 	}
 	if !hasNodePorts(s) && hasNodePorts(old) {
-		for i := range s.Spec.Ports {
-			if p := &s.Spec.Ports[i]; p.NodePort == nodePortOf(old, *p) {
+		for i := range is.Ports {
+			if p := &is.Ports[i]; p.NodePort == nodePortOf(old, *p) {
 				p.NodePort = 0
 			}
 		}
 	}
-	if !wantsHealthPort(s) && s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
-		s.Spec.HealthCheckNodePort = 0
+	if !wantsHealthPort(s) && is.HealthCheckNodePort == was.HealthCheckNodePort {
+		is.HealthCheckNodePort = 0
 	}
+	if !isExternal(s) && isExternal(old) && is.ExternalTrafficPolicy == was.ExternalTrafficPolicy {
+		is.ExternalTrafficPolicy = ""
+	}
+	if is.Type != corev1.ServiceTypeLoadBalancer && was.Type == corev1.ServiceTypeLoadBalancer {
+		if equality.Semantic.DeepEqual(is.AllocateLoadBalancerNodePorts, was.AllocateLoadBalancerNodePorts) {
+			is.AllocateLoadBalancerNodePorts = nil
+		}
+		if equality.Semantic.DeepEqual(is.LoadBalancerClass, was.LoadBalancerClass) {
+			is.LoadBalancerClass = nil
+		}
+	}
+}
+
+// isExternal tells services that traffic from outside the cluster can reach.
+func isExternal(s *corev1.Service) bool {
+	switch s.Spec.Type {
+	case corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
+		return true
+	}
+	return s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
 // nodePortOf is the node port old gives to the port like p, 0 if none.

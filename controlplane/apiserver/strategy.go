@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
 )
 
 // strategy is the strategy of a row for the resource itself: status is not
@@ -23,7 +25,7 @@ type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
 	row   *row
-	rules rules
+	rules validation.Rules
 	name  apivalidation.ValidateNameFunc
 }
 
@@ -31,7 +33,7 @@ func newStrategy(scheme *runtime.Scheme, r *row) *strategy {
 	gk := r.gvk().GroupKind()
 	return &strategy{
 		ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator,
-		row: r, rules: rulesFor(gk), name: nameFor(gk),
+		row: r, rules: validation.For(gk), name: validation.NameFunc(gk),
 	}
 }
 

@@ -123,7 +123,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	defer unlock()
 
-	member, err := embed.StartEtcd(s.embedConfig())
+	member, err := embed.StartEtcd(s.embedConfig(ctx))
 	if err != nil {
 		return fmt.Errorf("etcd: start: %w", err)
 	}
@@ -162,7 +162,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // embedConfig is the member's configuration. The peer URL is a name, not an
 // address: nothing listens on it, a member without peers needs none.
-func (s *Server) embedConfig() *embed.Config {
+func (s *Server) embedConfig(ctx context.Context) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = memberName
 	c.Dir = filepath.Join(s.cfg.Dir, "member-data")
@@ -179,8 +179,10 @@ func (s *Server) embedConfig() *embed.Config {
 	c.TickMs, c.ElectionMs = tickMillis, electionMillis
 	// Bounds what the log holds in memory beyond the last snapshot.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 10_000, 1_000
+	// A busy machine is not worth a warning for every read of it.
+	c.WarningApplyDuration, c.WarningUnaryRequestDuration = time.Second, time.Second
 	c.WatchProgressNotifyInterval = 5 * time.Second
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(s.cfg.Log))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(ctx, s.cfg.Log))
 	return c
 }
 

@@ -29,8 +29,8 @@ type External struct {
 }
 
 // Dial connects to the cluster e and waits until one of its members answers, at
-// most 20 s. The caller closes the client. Log gets the client's warnings; nil
-// means discard.
+// most 20 s. The caller closes the client. Log gets the client's warnings until
+// ctx is done; nil means discard.
 func Dial(ctx context.Context, e External, log *slog.Logger) (*clientv3.Client, error) {
 	if len(e.Servers) == 0 {
 		return nil, errors.New("etcd: no servers given")
@@ -43,7 +43,7 @@ func Dial(ctx context.Context, e External, log *slog.Logger) (*clientv3.Client, 
 		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second,
-		Logger:               zapLogger(log),
+		Logger:               zapLogger(ctx, log),
 	}
 	if e.CAFile != "" || e.CertFile != "" {
 		info := transport.TLSInfo{TrustedCAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile}

@@ -3,33 +3,41 @@
 package etcd
 
 import (
+	"context"
 	"log/slog"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// zapLogger is a zap logger that writes warnings and worse to l. etcd's
+// zapLogger is a zap logger that writes warnings and worse to l, until ctx is
+// done: to etcd a listener that is closed when it stops is an error. Its
 // information is about its own insides and stays out.
-func zapLogger(l *slog.Logger) *zap.Logger {
-	return zap.New(&slogCore{log: l.With("component", "etcd"), LevelEnabler: zapcore.WarnLevel})
+func zapLogger(ctx context.Context, l *slog.Logger) *zap.Logger {
+	return zap.New(&slogCore{LevelEnabler: zapcore.WarnLevel, log: l.With("component", "etcd"), stopping: ctx.Done()})
 }
 
 // slogCore is a zapcore.Core on a slog.Logger.
 type slogCore struct {
 	zapcore.LevelEnabler
-	log *slog.Logger
+	log      *slog.Logger
+	stopping <-chan struct{}
 }
 
 func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
-	return &slogCore{LevelEnabler: c.LevelEnabler, log: c.log.With(attrs(fields)...)}
+	return &slogCore{LevelEnabler: c.LevelEnabler, log: c.log.With(attrs(fields)...), stopping: c.stopping}
 }
 
 func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(e.Level) && !expected(e.Message) {
-		return ce.AddCore(e, c)
+	select {
+	case <-c.stopping:
+		return ce
+	default:
 	}
-	return ce
+	if !c.Enabled(e.Level) || expected(e.Message) {
+		return ce
+	}
+	return ce.AddCore(e, c)
 }
 
 func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
@@ -47,7 +55,8 @@ func (c *slogCore) Sync() error { return nil }
 // purpose.
 func expected(msg string) bool {
 	switch msg {
-	case "Running http and grpc server on single port. This is not recommended for production.",
+	case "simple token is not cryptographically signed", // there are no users to sign tokens for
+		"Running http and grpc server on single port. This is not recommended for production.",
 		"serving client traffic insecurely; this is strongly discouraged!":
 		return true
 	}

@@ -1,0 +1,200 @@
+// Who gets in, what the server says about itself, and questions asked of it.
+
+package apiserver_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// certificateRequest is a PEM certificate request.
+func certificateRequest(t *testing.T) []byte {
+	t.Helper()
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	der := must(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "joe"}}, key))(t)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}
+
+// anonymous gets path without saying who asks.
+func anonymous(t *testing.T, path string) (int, string) {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(must(os.ReadFile(shared.config.CAFile))(t))
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}
+	defer transport.CloseIdleConnections()
+	req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, shared.config.Host+path, nil))(t)
+	resp := must((&http.Client{Transport: transport}).Do(req))(t)
+	defer resp.Body.Close()
+	return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
+}
+
+func TestOpenPaths(t *testing.T) {
+	for path, want := range map[string]int{
+		"/healthz": 200, "/livez": 200, "/readyz": 200, "/readyz?verbose": 200, "/readyz/etcd": 200, "/version": 200,
+		"/": 401, "/api": 401, "/apis": 401, "/metrics": 401, "/openapi/v2": 401, "/versions": 401, "/healthzz": 401,
+		"/api/v1/namespaces": 401, "/debug/pprof/": 401, "/version/../api/v1/secrets": 401,
+	} {
+		if code, body := anonymous(t, path); code != want {
+			t.Errorf("%s: %d %.80s", path, code, body)
+		}
+	}
+}
+
+func TestStrangersAreRefused(t *testing.T) {
+	stranger := must(kubernetes.NewForConfig(as(shared.config, "eve", "nobody")))(t)
+	_, err := stranger.CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `User "eve" cannot list resource "secrets"`) {
+		t.Errorf("%v", err)
+	}
+	// The loopback token is nobody else's to guess, and no name makes one of it.
+	loopback := must(kubernetes.NewForConfig(as(shared.config, "system:apiserver", "nobody")))(t)
+	if _, err := loopback.CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	v := must(shared.client.Discovery().ServerVersion())(t)
+	if v.GitVersion != "v1.37.2+hawser" || v.Major != "1" || v.Minor != "37" {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestDiscovery(t *testing.T) {
+	_, lists, err := shared.client.Discovery().ServerGroupsAndResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]metav1.APIResource{}
+	for _, l := range lists {
+		for _, r := range l.APIResources {
+			found[l.GroupVersion+" "+r.Name] = r
+		}
+	}
+	for _, want := range []string{
+		"v1 namespaces", "v1 namespaces/status", "v1 namespaces/finalize", "v1 nodes", "v1 nodes/status", "v1 pods", "v1 pods/status",
+		"v1 pods/binding", "v1 pods/eviction", "v1 pods/ephemeralcontainers", "v1 pods/resize", "v1 bindings", "v1 events", "v1 secrets",
+		"v1 persistentvolumeclaims/status", "v1 services/status", "v1 replicationcontrollers/scale",
+		"apps/v1 deployments", "apps/v1 deployments/scale", "apps/v1 statefulsets/status", "batch/v1 cronjobs", "batch/v1 jobs/status",
+		"certificates.k8s.io/v1 certificatesigningrequests/approval", "coordination.k8s.io/v1 leases", "discovery.k8s.io/v1 endpointslices",
+		"events.k8s.io/v1 events", "policy/v1 poddisruptionbudgets/status", "rbac.authorization.k8s.io/v1 clusterrolebindings",
+		"scheduling.k8s.io/v1 priorityclasses", "node.k8s.io/v1 runtimeclasses", "storage.k8s.io/v1 csinodes", "networking.k8s.io/v1 ingresses",
+		"authentication.k8s.io/v1 tokenreviews", "authentication.k8s.io/v1 selfsubjectreviews", "authorization.k8s.io/v1 selfsubjectaccessreviews",
+	} {
+		if _, ok := found[want]; !ok {
+			t.Errorf("not served: %s", want)
+		}
+	}
+	if r := found["v1 pods"]; r.SingularName != "pod" || strings.Join(r.ShortNames, "") != "po" || strings.Join(r.Categories, "") != "all" || !r.Namespaced {
+		t.Errorf("pods: %+v", r)
+	}
+	if r := found["apps/v1 deployments/scale"]; r.Group != "autoscaling" || r.Kind != "Scale" {
+		t.Errorf("scale: %+v", r)
+	}
+}
+
+func TestOpenAPI(t *testing.T) {
+	client := shared.client.Discovery().RESTClient()
+	for path, want := range map[string]string{
+		"/openapi/v2": `"io.k8s.api.core.v1.Pod"`, "/openapi/v3": `"apis/apps/v1"`, "/openapi/v3/api/v1": `"io.k8s.api.core.v1.PodSpec"`,
+		"/openapi/v3/apis/events.k8s.io/v1": `"io.k8s.api.events.v1.Event"`,
+	} {
+		body, err := client.Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(t.Context())
+		if err != nil || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %v, %.100s", path, err, body)
+		}
+		if strings.Contains(string(body), "__internal") {
+			t.Errorf("%s speaks of internal versions", path)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	body, err := shared.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil || !strings.Contains(string(body), "apiserver_request_total") {
+		t.Errorf("%v, %.100s", err, body)
+	}
+}
+
+func TestReviews(t *testing.T) {
+	ctx := t.Context()
+	joe := must(kubernetes.NewForConfig(as(shared.config, "joe", "testers")))(t)
+	self := must(joe.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{}))(t)
+	if self.Status.UserInfo.Username != "joe" {
+		t.Errorf("whoami: %+v", self.Status)
+	}
+	for token, want := range map[string]string{"joe/testers": "joe", "garbage": ""} {
+		r := must(shared.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{}))(t)
+		if r.Status.User.Username != want || r.Status.Authenticated != (want != "") {
+			t.Errorf("token %s: %+v", token, r.Status)
+		}
+	}
+	attributes := &authorizationv1.ResourceAttributes{Namespace: "default", Verb: "get", Resource: "pods"}
+	own := must(joe.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes},
+	}, metav1.CreateOptions{}))(t)
+	if !own.Status.Allowed {
+		t.Errorf("own: %+v", own.Status)
+	}
+	for group, want := range map[string]bool{"testers": true, "others": false} {
+		r := must(shared.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: attributes, User: "ann", Groups: []string{group}},
+		}, metav1.CreateOptions{}))(t)
+		if r.Status.Allowed != want {
+			t.Errorf("%s: %+v", group, r.Status)
+		}
+		l := must(shared.client.AuthorizationV1().LocalSubjectAccessReviews("default").Create(ctx, &authorizationv1.LocalSubjectAccessReview{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default"},
+			Spec:       authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: attributes, User: "ann", Groups: []string{group}},
+		}, metav1.CreateOptions{}))(t)
+		if l.Status.Allowed != want {
+			t.Errorf("local, %s: %+v", group, l.Status)
+		}
+	}
+	_, err := shared.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) {
+		t.Errorf("an empty review: %v", err)
+	}
+	rules := must(joe.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
+		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"},
+	}, metav1.CreateOptions{}))(t)
+	if !rules.Status.Incomplete {
+		t.Errorf("rules: %+v", rules.Status)
+	}
+}
+
+func TestTables(t *testing.T) {
+	body, err := shared.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces").
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table metav1.Table
+	if err := json.Unmarshal(body, &table); err != nil {
+		t.Fatal(err)
+	}
+	var columns []string
+	for _, c := range table.ColumnDefinitions {
+		columns = append(columns, c.Name)
+	}
+	if got := strings.Join(columns, " "); got != "Name Status Age" || len(table.Rows) < 4 || table.ResourceVersion == "" {
+		t.Errorf("columns %s, %d rows", got, len(table.Rows))
+	}
+}

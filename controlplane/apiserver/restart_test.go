@@ -1,0 +1,155 @@
+// What was acknowledged survives: a stop, a start, and a kill -9.
+
+package apiserver_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/controlplane/etcd"
+)
+
+// other is a server in a process of its own.
+type other struct {
+	cmd    *exec.Cmd
+	client *kubernetes.Clientset
+}
+
+// startOther runs this binary as a server on dir and waits until it is ready.
+func startOther(t *testing.T, dir string) *other {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), serveEnv+"="+dir)
+	cmd.Stderr = os.Stderr
+	out := must(cmd.StdoutPipe())(t)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	o := &other{cmd: cmd}
+	t.Cleanup(func() { o.end(syscall.SIGKILL) })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	fields := strings.Fields(line)
+	if err != nil || len(fields) < 2 || fields[0] != "ready" {
+		t.Fatalf("server said %q, %v", line, err)
+	}
+	config := as(&rest.Config{Host: fields[1], TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "pki", "ca.crt")}}, "admin", "system:masters")
+	o.client = must(kubernetes.NewForConfig(config))(t)
+	return o
+}
+
+// end signals the process and waits for it. Calling it again is harmless.
+func (o *other) end(signal os.Signal) error {
+	if o.cmd.ProcessState != nil {
+		return nil
+	}
+	if err := o.cmd.Process.Signal(signal); err != nil {
+		return err
+	}
+	return o.cmd.Wait()
+}
+
+func TestKill(t *testing.T) {
+	dir := t.TempDir()
+	const writers, enough = 4, 200
+	o := startOther(t, dir)
+	// Writers write until the server is gone; what they were told is written
+	// must be there afterwards.
+	acked := make(chan string, 1<<16)
+	done := make(chan struct{}, writers)
+	killed := make(chan struct{})
+	for w := range writers {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for i := range 1 << 16 / writers {
+				name := fmt.Sprintf("w%d-%d", w, i)
+				m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"name": name}}
+				if _, err := o.client.CoreV1().ConfigMaps("default").Create(context.Background(), m, metav1.CreateOptions{}); err != nil {
+					select {
+					case <-killed:
+					default:
+						t.Errorf("write %s before the kill: %v", name, err)
+					}
+					return
+				}
+				acked <- name
+			}
+		}()
+	}
+	written := map[string]bool{}
+	for len(written) < enough {
+		written[<-acked] = true
+	}
+	close(killed)
+	if err := o.end(syscall.SIGKILL); err == nil {
+		t.Fatal("killed, and ended well")
+	}
+	for range writers {
+		<-done
+	}
+	close(acked)
+	for name := range acked {
+		written[name] = true
+	}
+
+	o = startOther(t, dir)
+	list := must(o.client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}))(t)
+	for _, m := range list.Items {
+		if m.Data["name"] == m.Name {
+			delete(written, m.Name)
+		}
+	}
+	for name := range written {
+		t.Errorf("%s was acknowledged and is lost", name)
+	}
+	// Addresses in use before are in use still.
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80}}}}
+	if _, err := o.client.CoreV1().Services("default").Create(t.Context(), s, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("the address of default/kubernetes: %v", err)
+	}
+	if err := o.end(syscall.SIGTERM); err != nil {
+		t.Errorf("asked to stop: %v", err)
+	}
+}
+
+// TestOneServerAtATime starts a second server on the data of the shared one.
+func TestOneServerAtATime(t *testing.T) {
+	dir := filepath.Dir(filepath.Dir(shared.config.CAFile))
+	in, err := start(dir)
+	if err == nil {
+		in.stop()
+		t.Fatal("two servers on one directory")
+	}
+	if !errors.Is(err, etcd.ErrLocked) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestStopInTime stops a server that has watches open.
+func TestStopInTime(t *testing.T) {
+	o := startOther(t, t.TempDir())
+	w := must(o.client.CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{}))(t)
+	defer w.Stop()
+	began := time.Now()
+	if err := o.end(syscall.SIGTERM); err != nil {
+		t.Errorf("asked to stop: %v", err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("stopped after %v", took)
+	}
+	t.Logf("stopped after %v", time.Since(began).Round(time.Millisecond))
+}
