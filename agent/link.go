@@ -14,6 +14,11 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
+// linger is how long after the end of its last stream a session that is being
+// drained lives on: what the stream carried last may still be on its way to, or
+// wait for, whoever reads it at the server, and dies with the session.
+const linger = 500 * time.Millisecond
+
 // A link is a session that the server has welcomed.
 type link struct {
 	agent   *Agent
@@ -137,6 +142,12 @@ func (l *link) drain(ended <-chan error) {
 	if err := l.control.Drain(tunnel.Draining, text); err == nil {
 		select {
 		case <-idle:
+			t.Reset(time.Until(l.streams.lastEnd().Add(linger)))
+			select {
+			case <-t.C:
+			case l.err = <-ended:
+				return
+			}
 		case <-t.C:
 			l.log.Info("cutting streams that have not finished", "streams", l.streams.count(), "after", l.agent.cfg.DrainTimeout)
 		case l.err = <-ended:
@@ -181,7 +192,7 @@ func (l *link) admit(ctx context.Context, r *tunnel.Request) error {
 			l.streams.leave()
 			return nil, err
 		}
-		return l.agent.metrics.track(inbound, c, l.streams.leave), nil
+		return l.agent.metrics.trackTarget(c, l.streams.leave), nil
 	})
 	return err
 }
@@ -218,6 +229,7 @@ type occupancy struct {
 	mu      sync.Mutex // guards the following
 	n       int
 	closing bool
+	last    time.Time // when a stream left
 }
 
 // enter counts a stream in, or says why not: Draining or Busy.
@@ -238,6 +250,7 @@ func (o *occupancy) leave() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.n--
+	o.last = time.Now()
 	if o.closing && o.n == 0 {
 		close(o.idle)
 	}
@@ -254,6 +267,13 @@ func (o *occupancy) close() <-chan struct{} {
 		}
 	}
 	return o.idle
+}
+
+// lastEnd is when a stream last left; zero if none has.
+func (o *occupancy) lastEnd() time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.last
 }
 
 func (o *occupancy) count() int {

@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 			Name: "hawser_agent_open_streams", Help: "Streams that are open, by who opened them (in: a server, out: the node).",
 		}, []string{"direction"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_stream_bytes_total", Help: "Bytes on streams, by who opened them and which way they went (sent: to the server).",
+			Name: "hawser_agent_stream_bytes_total", Help: "Bytes on streams, by who opened them and which way they went (sent to the server, received from it).",
 		}, []string{"direction", "way"}),
 	}
 	if reg == nil {
@@ -121,15 +121,15 @@ func reasonLabel(err error) string {
 	return codeLabel(tunnel.CodeOf(err))
 }
 
-// track makes c count. done, if not nil, is called once, when c is closed or
-// aborted.
+// track makes a stream of a session count. done, if not nil, is called once,
+// when the stream is closed or aborted.
 func (m *metrics) track(direction string, c net.Conn, done func()) *tracked {
 	gauge := m.open.WithLabelValues(direction)
 	gauge.Inc()
 	return &tracked{
-		Conn:     c,
-		sent:     m.bytes.WithLabelValues(direction, "sent"),
-		received: m.bytes.WithLabelValues(direction, "received"),
+		Conn:    c,
+		read:    m.bytes.WithLabelValues(direction, "received"),
+		written: m.bytes.WithLabelValues(direction, "sent"),
 		done: sync.OnceFunc(func() {
 			gauge.Dec()
 			if done != nil {
@@ -139,23 +139,31 @@ func (m *metrics) track(direction string, c net.Conn, done func()) *tracked {
 	}
 }
 
+// trackTarget is track for a connection to what a server's stream leads to:
+// what is read there is sent to the server.
+func (m *metrics) trackTarget(c net.Conn, done func()) *tracked {
+	t := m.track(inbound, c, done)
+	t.read, t.written = t.written, t.read
+	return t
+}
+
 // A tracked is a stream that counts. It is a tunnel.Stream and a
 // tunnel.Aborter.
 type tracked struct {
 	net.Conn
-	sent, received prometheus.Counter
-	done           func()
+	read, written prometheus.Counter
+	done          func()
 }
 
 func (c *tracked) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.received.Add(float64(n))
+	c.read.Add(float64(n))
 	return n, err
 }
 
 func (c *tracked) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.sent.Add(float64(n))
+	c.written.Add(float64(n))
 	return n, err
 }
 

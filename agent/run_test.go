@@ -269,7 +269,7 @@ func TestDrain(t *testing.T) {
 				<-a.done
 				took := time.Since(asked)
 				switch {
-				case finishes && took != 2*time.Second:
+				case finishes && took != 2*time.Second+linger:
 					t.Errorf("stopped after %v, when the stream had finished after 2 s", took)
 				case !finishes && took != 7*time.Second:
 					t.Errorf("stopped after %v, want 7 s", took)

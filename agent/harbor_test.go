@@ -1,0 +1,244 @@
+// Harbor: a server in memory that does what a test tells it, and agents at it.
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+// A mooring is one session as a test's server sees it.
+type mooring struct {
+	server  string
+	hello   tunnel.Hello
+	session tunnel.Session
+	control *tunnel.Control
+	at      time.Time
+}
+
+// A harbor is what the agents of one test connect to.
+type harbor struct {
+	t        *testing.T
+	exchange inproc.Exchange
+	net      memnet.Network // targets
+	moored   chan *mooring
+	verdict  func(n int, h tunnel.Hello) error // of the nth greeting, from 1
+	group    sync.WaitGroup
+
+	mu       sync.Mutex // guards the following
+	greeted  int
+	goodbyes []error // why sessions ended
+}
+
+func newHarbor(t *testing.T) *harbor {
+	return &harbor{t: t, moored: make(chan *mooring, 1000)}
+}
+
+// open serves name until the function that it returns is called.
+func (h *harbor) open(name string) (shut func()) {
+	ctx, cancel := context.WithCancel(h.t.Context())
+	done := make(chan struct{})
+	l := h.exchange.Listen(name)
+	h.group.Go(func() {
+		defer close(done)
+		if err := l.Serve(ctx, func(ctx context.Context, s tunnel.Session) { h.session(ctx, name, s) }); err != nil {
+			h.t.Error(err)
+		}
+	})
+	synctest.Wait()
+	return func() { cancel(); <-done }
+}
+
+func (h *harbor) session(ctx context.Context, name string, s tunnel.Session) {
+	g, err := tunnel.Await(ctx, s)
+	if err != nil {
+		return
+	}
+	h.mu.Lock()
+	h.greeted++
+	n := h.greeted
+	h.mu.Unlock()
+	if h.verdict != nil {
+		if err := h.verdict(n, g.Hello); err != nil {
+			if rerr := g.Refuse(tunnel.CodeOf(err), err.Error()); rerr != nil {
+				h.t.Error(rerr)
+			}
+			return
+		}
+	}
+	m := &mooring{server: name, hello: g.Hello, session: s, at: time.Now(), control: g.Control(tunnel.Welcome{Session: uint64(n)})}
+	if err := m.control.Welcome(); err != nil {
+		h.t.Error(err)
+		return
+	}
+	h.moored <- m
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		err := tunnel.Serve(ctx, s, func(ctx context.Context, r *tunnel.Request) {
+			_, _ = tunnel.Answer(ctx, r, h.net.Dial) // the agent's end is what is tested
+		})
+		if err != nil {
+			h.t.Error(err)
+		}
+	})
+	err = m.control.Run(ctx, nil)
+	h.mu.Lock()
+	h.goodbyes = append(h.goodbyes, err)
+	h.mu.Unlock()
+	if err := s.Close(); err != nil {
+		h.t.Error(err)
+	}
+}
+
+func (h *harbor) greetings() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.greeted
+}
+
+// echo serves addr until the test ends.
+func (h *harbor) echo(addr string) {
+	ln, err := h.net.Listen(h.t.Context(), "tcp", addr)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	context.AfterFunc(h.t.Context(), func() { _ = ln.Close() })
+	h.group.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			h.group.Go(func() { echo(c) })
+		}
+	})
+}
+
+func echo(c net.Conn) {
+	defer c.Close()
+	_, _ = io.Copy(c, c)
+	if cw, ok := c.(tunnel.Stream); ok {
+		_ = cw.CloseWrite()
+	}
+}
+
+// A log is what an agent wrote.
+type log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// lines are those that contain text.
+func (l *log) lines(text string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for line := range strings.Lines(l.b.String()) {
+		if strings.Contains(line, text) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// A sailing is a running agent.
+type sailing struct {
+	*Agent
+	log  *log
+	stop func()
+	done chan struct{}
+}
+
+// sail runs an agent until stop is called or the test ends.
+func (h *harbor) sail(c Config) *sailing {
+	h.t.Helper()
+	l := new(log)
+	if c.NodeName == "" {
+		c.NodeName = "node-1"
+	}
+	if c.Transport.Dial == nil {
+		c.Transport = h.exchange.Transport()
+	}
+	if c.Target == nil {
+		c.Target = h.net.Dial
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.NewTextHandler(l, nil))
+	}
+	a, err := New(c)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(h.t.Context())
+	s := &sailing{Agent: a, log: l, stop: cancel, done: make(chan struct{})}
+	h.group.Go(func() {
+		defer close(s.done)
+		if err := a.Run(ctx); err != nil {
+			h.t.Error(err)
+		}
+	})
+	return s
+}
+
+// bubble runs f in synctest's time and joins what it started.
+func bubble(t *testing.T, f func(t *testing.T, h *harbor)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarbor(t)
+		t.Cleanup(h.group.Wait) // runs after t.Context is done
+		f(t, h)
+	})
+}
+
+// pass lets time pass.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func next[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case v := <-c:
+		return v
+	default:
+		t.Fatal("nothing has happened")
+		panic("unreachable")
+	}
+}
+
+// exchangeText checks that c is joined to an echo.
+func exchangeText(t *testing.T, c net.Conn) {
+	t.Helper()
+	defer c.Close()
+	if _, err := io.WriteString(c, "ahoy"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.(tunnel.Stream).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(c)
+	if err != nil || string(got) != "ahoy" {
+		t.Fatalf("echo: %q, %v", got, err)
+	}
+}

@@ -1,0 +1,228 @@
+// Tests of what is told apart among failures, with real TLS on loopback.
+
+package agent
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// An authority issues certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := new(authority)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	a.cert, a.key = issue(t, template, nil)
+	return a
+}
+
+func issue(t *testing.T, template *x509.Certificate, by *authority) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, signer := template, key
+	if by != nil {
+		parent, signer = by.cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
+}
+
+func (a *authority) pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(a.cert)
+	return p
+}
+
+// leaf issues a certificate for a client and a server at once, valid until then.
+func (a *authority) leaf(t *testing.T, until time.Time) *tls.Certificate {
+	t.Helper()
+	cert, key := issue(t, &x509.Certificate{
+		SerialNumber: big.NewInt(2), DNSNames: []string{"hub"},
+		Subject:   pkix.Name{CommonName: auth.NodeUserPrefix + "node-1", Organization: []string{auth.NodesGroup}},
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}, a)
+	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+}
+
+// handshake is a transport that goes as far as a refusal may come: through the
+// handshake and to the first byte.
+func handshake(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+	conf := o.TLS.Clone()
+	conf.NextProtos = []string{tunnel.ALPN}
+	d := tls.Dialer{Config: conf}
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	defer c.Close()
+	_, err = c.Read(make([]byte, 1))
+	return nil, fmt.Errorf("read: %w", err)
+}
+
+func TestRefusals(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	later, past := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
+	type side struct {
+		ca   *authority
+		cert *tls.Certificate
+	}
+	good := side{ours, ours.leaf(t, later)}
+	for _, tc := range []struct {
+		name       string
+		agent, hub side
+		host       string
+		protocol   string
+		plain      bool
+		want       error
+		says       string
+	}{
+		{name: "nothing wrong", agent: good, hub: good},
+		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: good, want: ErrCertificateRejected, says: "new token"},
+		{name: "certificate that has expired", agent: side{ours, ours.leaf(t, past)}, hub: good, want: ErrCertificateRejected, says: "clock"},
+		{name: "no certificate", agent: side{ours, new(tls.Certificate)}, hub: good, want: ErrCertificateRejected, says: "new token"},
+		{name: "server of another authority", agent: good, hub: side{ours, theirs.leaf(t, later)}, want: ErrServerUntrusted, says: "intercepts"},
+		{name: "server's certificate has expired", agent: good, hub: side{ours, ours.leaf(t, past)}, want: ErrServerUntrusted, says: "clock"},
+		{name: "server of another name", agent: good, hub: good, host: "bub", want: ErrServerUntrusted, says: "--advertise-address"},
+		{name: "server that is none", agent: good, hub: good, protocol: "h2", want: ErrNotServer, says: "version"},
+		{name: "no TLS", agent: good, plain: true, want: ErrNotServer, says: "port"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			serve := func(c net.Conn) {
+				_, _ = io.WriteString(c, "220 ready\r\n")
+				_, _ = io.Copy(io.Discard, c)
+			}
+			if !tc.plain {
+				conf := auth.ServerTLS(
+					func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return tc.hub.cert, nil },
+					func() (*x509.CertPool, error) { return tc.hub.ca.pool(), nil })
+				protocol := tc.protocol
+				if protocol == "" {
+					protocol = tunnel.ALPN
+				}
+				withALPN := conf.GetConfigForClient
+				conf.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+					c, err := withALPN(h)
+					if err == nil {
+						c.NextProtos = []string{protocol}
+					}
+					return c, err
+				}
+				serve = func(c net.Conn) { _ = tls.Server(c, conf).HandshakeContext(t.Context()) }
+			}
+			addr := listen(t, serve)
+			host := tc.host
+			if host == "" {
+				host = "hub"
+			}
+			a, err := New(Config{
+				Servers: []string{addr}, NodeName: "node-1",
+				Transport: tunnel.Transport{Name: "handshake", Dial: handshake},
+				TLS: func(context.Context) (*tls.Config, error) {
+					return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+						return tc.agent.cert, nil
+					}, tc.agent.ca.pool(), host), nil
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = a.connect(t.Context(), addr, 1)
+			var r *Refusal
+			switch {
+			case tc.want == nil:
+				if errors.As(err, &r) {
+					t.Errorf("refused: %v", err)
+				}
+			case !errors.As(err, &r) || !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says):
+				t.Errorf("got %v, want %v with %q", err, tc.want, tc.says)
+			case strings.Contains(err.Error(), "\n"):
+				t.Errorf("more than one line: %q", err)
+			}
+		})
+	}
+}
+
+// listen serves on loopback until the test ends.
+func listen(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				serve(c)
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
+	return ln.Addr().String()
+}
+
+// TestDeeper: when the greeting fails because the session ended, and only the
+// session knows of the alert that ended it, the alert is what is reported.
+func TestDeeper(t *testing.T) {
+	alert := &net.OpError{Op: "remote error", Err: tls.AlertError(42)}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	s := &endedSession{ctx: ctx}
+	cancel(fmt.Errorf("%w: %w", tunnel.Lost, alert))
+	if err := diagnose("hub:1", deeper(t.Context(), s, tunnel.Lost)); !errors.Is(err, ErrCertificateRejected) {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel = context.WithCancelCause(t.Context())
+	s = &endedSession{ctx: ctx}
+	cancel(tunnel.ErrSessionClosed)
+	if err := deeper(t.Context(), s, tunnel.Dead); !errors.Is(err, tunnel.Dead) {
+		t.Errorf("got %v, want what the greeting said", err)
+	}
+}
+
+type endedSession struct {
+	tunnel.Session
+	ctx context.Context
+}
+
+func (s *endedSession) Context() context.Context { return s.ctx }
