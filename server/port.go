@@ -219,10 +219,5 @@ func (c *replayed) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// CloseWrite ends our direction, where the connection can.
-func (c *replayed) CloseWrite() error {
-	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return cw.CloseWrite()
-	}
-	return c.Conn.Close()
-}
+// CloseWrite ends our direction.
+func (c *replayed) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }

@@ -81,19 +81,11 @@ func pump(dst, src net.Conn) (n int64, err error) {
 		switch {
 		case rerr == nil:
 		case errors.Is(rerr, io.EOF):
-			return n, closeWrite(dst)
+			// If this fails dst is broken, and its other direction will say so.
+			_ = CloseWrite(dst)
+			return n, nil
 		default:
 			return n, fmt.Errorf("read: %w", rerr)
 		}
 	}
-}
-
-// closeWrite ends our direction of c. A peer that is gone already needs no end.
-func closeWrite(c net.Conn) error {
-	cw, ok := c.(interface{ CloseWrite() error })
-	if !ok {
-		return c.Close()
-	}
-	_ = cw.CloseWrite() // if it fails, the other direction will say so
-	return nil
 }

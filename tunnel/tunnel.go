@@ -54,6 +54,14 @@ func Abort(s net.Conn) error {
 	return s.Close()
 }
 
+// CloseWrite ends our direction of s, or all of s if it cannot half-close.
+func CloseWrite(s net.Conn) error {
+	if cw, ok := s.(interface{ CloseWrite() error }); ok {
+		return cw.CloseWrite()
+	}
+	return s.Close()
+}
+
 // A Session is one authenticated rope between a server and an agent. Both ends
 // may open streams. All methods may be called at the same time.
 type Session interface {
