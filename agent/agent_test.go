@@ -5,7 +5,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"strings"
