@@ -38,7 +38,7 @@ type link struct {
 func (a *Agent) connect(ctx context.Context, server string, sequence uint64) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	o := tunnel.Options{Dial: a.cfg.Dial, MaxStreams: a.cfg.MaxStreams}
+	o := tunnel.Options{Dial: a.cfg.Dial, MaxStreams: a.cfg.MaxStreams, Log: a.log}
 	if a.cfg.TLS != nil {
 		var err error
 		if o.TLS, err = a.cfg.TLS(ctx); err != nil {
@@ -47,7 +47,7 @@ func (a *Agent) connect(ctx context.Context, server string, sequence uint64) (*l
 	}
 	s, err := a.cfg.Transport.Dial(ctx, server, o)
 	if err != nil {
-		return nil, diagnose(server, fmt.Errorf("connect: %w", err))
+		return nil, diagnose(server, err)
 	}
 	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.instance, Sequence: sequence}
 	if a.cfg.Version != "" {
