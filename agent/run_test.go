@@ -371,3 +371,22 @@ func TestOnlyServerDrains(t *testing.T) {
 		}
 	})
 }
+
+// TestNewFailureIsNews: after a session, the same failure as before it is worth
+// a line again.
+func TestNewFailureIsNews(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		a := h.sail(Config{Servers: []string{"hub:1"}, MaxBackoff: time.Second})
+		synctest.Wait()
+		shut := h.open("hub:1")
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := len(a.log.lines("cannot connect"))
+		shut()
+		pass(5 * time.Second)
+		if n := len(a.log.lines("cannot connect")) - before; before != 1 || n != 1 {
+			t.Errorf("%d lines before the session and %d after it, want 1 and 1", before, n)
+		}
+	})
+}
