@@ -1,0 +1,345 @@
+package tunnel_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pair is a session whose two ends the test closes.
+func pair(t *testing.T) (agent, server tunnel.Session) {
+	t.Helper()
+	agent, server = inproc.Pair(tunnel.Peer{Addr: memnet.Addr("agent")}, tunnel.Peer{Addr: memnet.Addr("server")}, tunnel.Options{})
+	t.Cleanup(func() { _ = agent.Close() })
+	return agent, server
+}
+
+// greet brings up the control stream.
+func greet(t *testing.T, agent, server tunnel.Session, w tunnel.Welcome) (a, s *tunnel.Control) {
+	t.Helper()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		g, err := tunnel.Await(t.Context(), server)
+		if err != nil {
+			t.Errorf("await: %v", err)
+			return
+		}
+		if g.Node != "node-1" || g.Instance != 4 || g.Sequence != 2 || g.Meta["version"] != "v1" {
+			t.Errorf("hello: %+v", g.Hello)
+		}
+		s = g.Control(w)
+		if err := s.Welcome(); err != nil {
+			t.Errorf("welcome: %v", err)
+		}
+	})
+	a, got, err := tunnel.Greet(t.Context(), agent, tunnel.Hello{Node: "node-1", Instance: 4, Sequence: 2, Meta: tunnel.Meta{"version": "v1"}})
+	wg.Wait()
+	if err != nil || got.Session != w.Session {
+		t.Fatalf("greet: %+v, %v", got, err)
+	}
+	return a, s
+}
+
+// run runs both ends until the returned func is called, and gives their errors.
+func run(t *testing.T, a, s *tunnel.Control) (aErr, sErr chan error, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	aErr, sErr = make(chan error, 1), make(chan error, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() { aErr <- a.Run(ctx, nil) })
+	wg.Go(func() { sErr <- s.Run(ctx, nil) })
+	return aErr, sErr, func() { cancel(); wg.Wait() }
+}
+
+func TestLiveSessionStaysAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent, server := pair(t)
+		a, s := greet(t, agent, server, tunnel.Welcome{Session: 1})
+		aErr, sErr, stop := run(t, a, s)
+		time.Sleep(24 * time.Hour) //nolint:forbidigo // the bubble's clock
+		stop()
+		if err := errors.Join(<-aErr, <-sErr); err != nil {
+			t.Errorf("after a quiet day: %v", err)
+		}
+	})
+}
+
+func TestSilentPeerIsDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent, server := pair(t)
+		stalled := &staller{Session: agent}
+		a, s := greet(t, stalled, server, tunnel.Welcome{Session: 1, Interval: 10 * time.Second, Timeout: 30 * time.Second})
+		aErr, sErr, stop := run(t, a, s)
+		defer stop()
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		start := time.Now()
+		stalled.stall()
+		for _, c := range []chan error{aErr, sErr} {
+			if err := <-c; !errors.Is(err, tunnel.Dead) {
+				t.Errorf("silence ended with %v", err)
+			}
+			if d := time.Since(start); d < 20*time.Second || d > 40*time.Second {
+				t.Errorf("noticed after %v", d)
+			}
+		}
+	})
+}
+
+// A staller opens streams whose connection can be stalled.
+type staller struct {
+	tunnel.Session
+	opened []tunnel.Stream
+}
+
+func (s *staller) Open(ctx context.Context) (tunnel.Stream, error) {
+	st, err := s.Session.Open(ctx)
+	s.opened = append(s.opened, st)
+	return st, err
+}
+
+func (s *staller) stall() {
+	for _, st := range s.opened {
+		st.(interface{ Stall(bool) }).Stall(true)
+	}
+}
+
+func TestDrainAndGoodbye(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent, server := pair(t)
+		a, s := greet(t, agent, server, tunnel.Welcome{Session: 1})
+		aErr, sErr, stop := run(t, a, s)
+		defer stop()
+		if err := s.Drain(tunnel.Draining, "shutting down"); err != nil {
+			t.Fatal(err)
+		}
+		<-a.Draining()
+		if err := s.Drain(tunnel.Draining, "again"); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := s.HangUp(tunnel.Replaced, "a newer session"); err != nil {
+			t.Errorf("hang up: %v", err)
+		}
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("hanging up took %v", d)
+		}
+		var bye *tunnel.Goodbye
+		if err := <-aErr; !errors.As(err, &bye) || bye.Code != tunnel.Replaced || bye.Text != "a newer session" {
+			t.Errorf("agent's end: %v", err)
+		}
+		if err := <-sErr; !errors.Is(err, tunnel.Lost) {
+			t.Errorf("server's end: %v", err)
+		}
+		if _, err := agent.Open(t.Context()); err == nil {
+			t.Error("the session outlived the goodbye")
+		}
+	})
+}
+
+func TestHangUpOnStalledLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent, server := pair(t)
+		stalled := &staller{Session: agent}
+		a, _ := greet(t, stalled, server, tunnel.Welcome{Session: 1})
+		stalled.stall()
+		start := time.Now()
+		if err := a.HangUp(tunnel.Draining, "bye"); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(start); d > 3*time.Second {
+			t.Errorf("took %v", d)
+		}
+		if server.Context().Err() == nil {
+			t.Error("session is still open")
+		}
+	})
+}
+
+func TestRefusedGreeting(t *testing.T) {
+	agent, server := pair(t)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		g, err := tunnel.Await(t.Context(), server)
+		if err != nil {
+			t.Errorf("await: %v", err)
+			return
+		}
+		if err := g.Refuse(tunnel.Denied, "not you"); err != nil {
+			t.Errorf("refuse: %v", err)
+		}
+	})
+	_, _, err := tunnel.Greet(t.Context(), agent, tunnel.Hello{Node: "x"})
+	var bye *tunnel.Goodbye
+	if !errors.As(err, &bye) || bye.Code != tunnel.Denied || bye.Text != "not you" || !errors.Is(err, tunnel.Denied) {
+		t.Errorf("greet: %v", err)
+	}
+	_ = agent.Close() // as whoever was refused would
+	wg.Wait()
+}
+
+func TestGreetingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent, server := pair(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, _, err := tunnel.Greet(ctx, agent, tunnel.Hello{}); tunnel.CodeOf(err) != tunnel.Timeout {
+				t.Errorf("server without a word: %v", err)
+			}
+		})
+		wg.Wait()
+		mute, err := agent.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mute.Close()
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := server.Accept(ctx); err != nil { // the one that was given up
+			t.Fatal(err)
+		}
+		if _, err := tunnel.Await(ctx, server); tunnel.CodeOf(err) != tunnel.Timeout {
+			t.Errorf("agent without a word: %v", err)
+		}
+	})
+}
+
+// From the target's system call at one end to the dialer's error at the other.
+func TestDialErrorsTravel(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		err  error
+		code tunnel.Code
+		is   error
+	}{
+		{"refused", &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}, tunnel.Refused, syscall.ECONNREFUSED},
+		{"unreachable", &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ENETUNREACH)}, tunnel.Unreachable, syscall.EHOSTUNREACH},
+		{"timeout", &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}, tunnel.Timeout, os.ErrDeadlineExceeded},
+		{"denied", &tunnel.DialError{Code: tunnel.Denied, Text: "policy"}, tunnel.Denied, tunnel.Denied},
+		{"unresolved", &net.DNSError{Err: "no such host", IsNotFound: true}, tunnel.Unresolved, tunnel.Unresolved},
+		{"draining", tunnel.Draining, tunnel.Draining, tunnel.Draining},
+		{"unknown", errors.New("odd"), tunnel.Internal, tunnel.Internal},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			agent, server := pair(t)
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				_ = tunnel.Serve(t.Context(), agent, func(ctx context.Context, r *tunnel.Request) {
+					_, err := tunnel.Answer(ctx, r, func(context.Context, string, string) (net.Conn, error) { return nil, tc.err })
+					if !errors.Is(err, tc.err) {
+						t.Errorf("answer returned %v", err)
+					}
+				})
+			})
+			_, err := tunnel.Connect(t.Context(), server, "tcp", "target:1")
+			var de *tunnel.DialError
+			if !errors.As(err, &de) || de.Code != tc.code || !errors.Is(err, tc.is) || de.Addr != "target:1" {
+				t.Errorf("connect: %v", err)
+			}
+			_ = agent.Close()
+			wg.Wait()
+		})
+	}
+}
+
+func TestConnectIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, server := pair(t)
+		start := time.Now()
+		_, err := tunnel.Connect(t.Context(), server, "tcp", "nobody-answers:1")
+		if !errors.Is(err, tunnel.Timeout) || time.Since(start) != tunnel.DefaultDialTimeout {
+			t.Errorf("without a deadline: %v after %v", err, time.Since(start))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		_, err = tunnel.Connect(ctx, server, "tcp", "nobody-answers:1")
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("with one: %v after %v", err, time.Since(start))
+		}
+		ctx, cancel2 := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel2)
+		if _, err = tunnel.Connect(ctx, server, "tcp", "nobody-answers:1"); !errors.Is(err, context.Canceled) || !errors.Is(err, tunnel.Canceled) {
+			t.Errorf("canceled: %v", err)
+		}
+	})
+}
+
+func TestRequestIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+		defer near.Close()
+		start := time.Now()
+		if _, err := tunnel.ReadRequest(far); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a mute opener: %v", err)
+		}
+		if d := time.Since(start); d != 10*time.Second {
+			t.Errorf("waited %v", d)
+		}
+		if _, err := near.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("the mute opener's stream: %v", err)
+		}
+	})
+}
+
+func TestNonsenseIsAnswered(t *testing.T) {
+	near, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+	if _, err := io.WriteString(near, "GET / HTTP/1.1\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tunnel.ReadRequest(far); !errors.Is(err, tunnel.ErrFrame) {
+		t.Errorf("read: %v", err)
+	}
+	if got, _ := io.ReadAll(near); !strings.Contains(string(got), "malformed frame") {
+		t.Errorf("answer: %q", got)
+	}
+}
+
+// The addresses of the target's connection come with the answer.
+func TestAnswerTellsAddresses(t *testing.T) {
+	agent, server := pair(t)
+	answered := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = tunnel.Serve(t.Context(), agent, func(ctx context.Context, r *tunnel.Request) {
+			defer close(answered)
+			if r.Timeout <= 0 || r.Timeout > tunnel.DefaultDialTimeout || r.Meta["who"] != "me" {
+				t.Errorf("request: %+v", r)
+			}
+			a, b := memnet.Pipe(memnet.Addr("here"), memnet.Addr("there"))
+			_ = b.Close()
+			_, err := tunnel.Answer(ctx, r, func(context.Context, string, string) (net.Conn, error) { return a, nil })
+			if err != nil {
+				t.Errorf("answer: %v", err)
+			}
+		})
+	})
+	st, meta, err := tunnel.Dial{Network: "tcp", Addr: "x:1", Meta: tunnel.Meta{"who": "me"}}.Connect(t.Context(), server)
+	if err != nil || meta["local"] != "here" || meta["remote"] != "there" {
+		t.Fatalf("%v, %v", meta, err)
+	}
+	if got, err := io.ReadAll(st); err != nil || len(got) > 0 {
+		t.Errorf("%q, %v", got, err)
+	}
+	_ = st.Close()
+	<-answered
+	_ = agent.Close()
+	wg.Wait()
+}
