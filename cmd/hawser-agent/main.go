@@ -1,0 +1,52 @@
+// Command hawser-agent is everything on a node: it keeps the tunnel to a server,
+// registers the node, runs its pods and serves the kubelet API inside the tunnel.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-project/hawser/node/runtime/process"
+)
+
+// kubeletVersion is the Kubernetes version whose kubelet this behaves like.
+const kubeletVersion = "v1.37.2+hawser"
+
+func main() {
+	// A container's supervisor is this program under another name.
+	process.ShimMain()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newRoot().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "hawser-agent: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func newRoot() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "hawser-agent --server URL --token ID.SECRET --discovery-token-ca-cert-hash sha256:HEX",
+		Short: "Make this machine a node of a Hawser cluster",
+		Long: "Makes this machine a node. The whole command line is printed, on the server, by:\n" +
+			"  hawser token create --print-join-command\n" +
+			"It dials out to the server and listens on no port. Pods outlive it: it can be restarted at any time.",
+		Version:       kubeletVersion,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd.Flags()); err != nil {
+				return err
+			}
+			return run(cmd.Context(), &o, newLogger(o.logFormat, o.verbosity))
+		},
+	}
+	o.addFlags(cmd.Flags())
+	return cmd
+}

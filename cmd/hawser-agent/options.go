@@ -1,0 +1,233 @@
+// The flags of hawser-agent, and what makes them wrong.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/node"
+)
+
+// options are the flags. Names, defaults and meanings are the kubelet's where it
+// has the flag.
+type options struct {
+	servers   []string
+	token     string
+	caHashes  []string
+	dataDir   string
+	name      string
+	override  string
+	nodeIP    string
+	transport string
+	runtime   string
+
+	register         bool
+	taints, labels   string
+	allowTargets     []string
+	maxPods          int
+	kubeReserved     string
+	systemReserved   string
+	statusUpdate     time.Duration
+	statusReport     time.Duration
+	leaseSeconds     int32
+	volumeRefresh    time.Duration
+	containerLogSize int64
+	containerLogs    int
+
+	verbosity int
+	logFormat string
+
+	// set by check
+	addrs      []string // HOST:PORT of the servers
+	nodeName   string
+	ips        []netip.Addr
+	nodeLabels map[string]string
+	nodeTaints []corev1.Taint
+	reserved   corev1.ResourceList
+	targets    agent.Targets
+}
+
+func (o *options) addFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.servers, "server", nil, "URL of the server, https://HOST:PORT; several are tried in turn (required)")
+	f.StringVar(&o.token, "token", "", "join token, ID.SECRET; needed only until the node has its certificate")
+	f.StringSliceVar(&o.caHashes, "discovery-token-ca-cert-hash", nil, "what the server's CA must hash to, sha256:HEX; needed with --token")
+	f.StringVar(&o.dataDir, "data-dir", "/var/lib/hawser-agent", "directory of keys, pods and logs; made if missing")
+	f.StringVar(&o.name, "node-name", "", "name of the node (default the host name)")
+	f.StringVar(&o.override, "hostname-override", "", "name to use instead of the host name")
+	f.StringVar(&o.nodeIP, "node-ip", "", "address of the node, or one of each family separated by a comma (default that of the default route)")
+	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto or yamux")
+	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
+	f.BoolVar(&o.register, "register-node", true, "create the Node object if there is none")
+	f.StringVar(&o.taints, "register-with-taints", "", "taints of a new Node object, KEY=VALUE:EFFECT,…")
+	f.StringVar(&o.labels, "node-labels", "", "labels of a new Node object, KEY=VALUE,…")
+	f.StringSliceVar(&o.allowTargets, "allow-target", nil, "what the server may reach beside this node's kubelet and pods: CIDR or HOST:PORT, port * for any")
+	f.IntVar(&o.maxPods, "max-pods", 110, "how many pods the node takes")
+	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
+	f.StringVar(&o.systemReserved, "system-reserved", "", "resources kept for the system")
+	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often the node's status is computed")
+	f.DurationVar(&o.statusReport, "node-status-report-frequency", 5*time.Minute, "how often it is written when nothing has changed (the update frequency, if only that is given)")
+	f.Int32Var(&o.leaseSeconds, "node-lease-duration-seconds", 40, "how long the node's lease lasts; it is renewed every quarter of it")
+	f.DurationVar(&o.volumeRefresh, "sync-frequency", time.Minute, "how often configMaps and secrets in volumes are brought up to date")
+	f.Int64Var(&o.containerLogSize, "container-log-max-size", 10<<20, "bytes at which a container's log is rotated")
+	f.IntVar(&o.containerLogs, "container-log-max-files", 5, "how many files of a container's log are kept")
+	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+}
+
+// check refuses what cannot work, naming the flag.
+func (o *options) check(f *pflag.FlagSet) error {
+	for _, part := range []func() error{o.checkServers, o.checkName, o.checkRegistration, o.checkResources, o.checkPeriods} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	if o.transport != "auto" && o.transport != "yamux" {
+		return fmt.Errorf("--transport %q: want auto or yamux", o.transport)
+	}
+	if o.runtime != "auto" && o.runtime != "process" {
+		return fmt.Errorf("--runtime %q: want auto or process", o.runtime)
+	}
+	if o.logFormat != "text" && o.logFormat != "json" {
+		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	}
+	if f.Changed("node-status-update-frequency") && !f.Changed("node-status-report-frequency") {
+		o.statusReport = o.statusUpdate
+	}
+	var err error
+	if o.targets, err = agent.ParseTargets(o.allowTargets); err != nil {
+		return fmt.Errorf("--allow-target: %w", err)
+	}
+	return o.checkDataDir()
+}
+
+func (o *options) checkServers() error {
+	if len(o.servers) == 0 {
+		return errors.New("--server is missing: give https://HOST:PORT, as hawser token create --print-join-command prints it")
+	}
+	for _, s := range o.servers {
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Path != "" && u.Path != "/" {
+			return fmt.Errorf("--server %q: want https://HOST:PORT", s)
+		}
+		port := u.Port()
+		if port == "" {
+			port = "6443"
+		}
+		o.addrs = append(o.addrs, net.JoinHostPort(u.Hostname(), port))
+	}
+	return nil
+}
+
+func (o *options) checkName() error {
+	flag, name := "--node-name", o.name
+	if name == "" {
+		flag, name = "--hostname-override", o.override
+	}
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("--node-name is missing, and the host has no name: %w", err)
+		}
+		flag, name = "--node-name (the host name)", strings.ToLower(host)
+	}
+	var err error
+	if o.nodeName, err = node.ParseName(name); err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	// In a lab on one machine a node's address may be a loopback one.
+	if o.ips, err = node.ParseIPs(o.nodeIP, true); err != nil {
+		return fmt.Errorf("--node-ip: %w", err)
+	}
+	return nil
+}
+
+func (o *options) checkRegistration() error {
+	var err error
+	if o.nodeLabels, err = node.ParseLabels(o.labels); err != nil {
+		return fmt.Errorf("--node-labels: %w", err)
+	}
+	if o.nodeTaints, err = node.ParseTaints(o.taints); err != nil {
+		return fmt.Errorf("--register-with-taints: %w", err)
+	}
+	return nil
+}
+
+func (o *options) checkResources() error {
+	kube, err := node.ParseReserved(o.kubeReserved)
+	if err != nil {
+		return fmt.Errorf("--kube-reserved: %w", err)
+	}
+	system, err := node.ParseReserved(o.systemReserved)
+	if err != nil {
+		return fmt.Errorf("--system-reserved: %w", err)
+	}
+	o.reserved = node.AddReserved(kube, system)
+	if o.maxPods < 1 {
+		return fmt.Errorf("--max-pods %d: want 1 or more", o.maxPods)
+	}
+	if o.containerLogSize < 1<<10 {
+		return fmt.Errorf("--container-log-max-size %d: want 1024 or more", o.containerLogSize)
+	}
+	if o.containerLogs < 2 {
+		return fmt.Errorf("--container-log-max-files %d: want 2 or more", o.containerLogs)
+	}
+	return nil
+}
+
+func (o *options) checkPeriods() error {
+	for flag, d := range map[string]time.Duration{
+		"--node-status-update-frequency": o.statusUpdate,
+		"--node-status-report-frequency": o.statusReport,
+		"--sync-frequency":               o.volumeRefresh,
+	} {
+		if d < 100*time.Millisecond {
+			return fmt.Errorf("%s %s: want 100ms or more", flag, d)
+		}
+	}
+	if o.leaseSeconds < 1 {
+		return fmt.Errorf("--node-lease-duration-seconds %d: want 1 or more", o.leaseSeconds)
+	}
+	return nil
+}
+
+// checkDataDir makes the directory and makes sure that it can be written.
+func (o *options) checkDataDir() error {
+	var err error
+	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if err := os.MkdirAll(o.dataDir, 0o700); err != nil {
+		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
+	}
+	probe, err := os.CreateTemp(o.dataDir, ".probe-*")
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// newLogger writes to standard error.
+func newLogger(format string, verbosity int) *slog.Logger {
+	level := slog.LevelInfo
+	if verbosity >= 4 {
+		level = slog.LevelDebug
+	}
+	ho := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, ho))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, ho))
+}

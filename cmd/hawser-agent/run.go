@@ -1,0 +1,207 @@
+// The parts of the agent, made and joined: identity, tunnel, runtime, node,
+// kubelet API.
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/node"
+	"github.com/hawser-project/hawser/node/kubeletapi"
+	"github.com/hawser-project/hawser/node/pods"
+	"github.com/hawser-project/hawser/node/runtime/process"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overyamux"
+)
+
+const (
+	// gcPercent keeps a small program small: its heap is a few MiB.
+	gcPercent = 50
+	// kubeletBacklog is how many connections may wait for the kubelet API.
+	kubeletBacklog = 64
+	// apiName is how the API server's certificate names it, whoever asks.
+	apiName = "kubernetes"
+	// apiTarget is the API server as seen through the tunnel.
+	apiTarget = "apiserver:443"
+)
+
+// parts are what the agent consists of. Each has a Run that ends with its ctx.
+type parts struct {
+	link     *agent.Agent
+	runtime  *process.Runtime
+	node     *node.Node
+	rotation *bootstrap.Rotation
+	kubelet  *kubeletapi.Server
+	streams  *tunnel.Handoff // to the kubelet API
+}
+
+// run is the node's life until ctx is done. Pods go on after it.
+func run(ctx context.Context, o *options, log *slog.Logger) error {
+	debug.SetGCPercent(gcPercent)
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what libraries narrate is told by our own lines
+	unlock, err := lock(o.dataDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	id, err := join(ctx, o, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	p, err := assemble(o, id, log)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, part := range []func(context.Context) error{
+		p.link.Run, p.runtime.Run, p.node.Run, p.rotation.Run,
+		func(ctx context.Context) error { return p.kubelet.Serve(ctx, p.streams) },
+	} {
+		group.Go(func() error { return part(ctx) })
+	}
+	return group.Wait()
+}
+
+// join returns the node's identity, asking for one with the token if there is
+// none yet.
+func join(ctx context.Context, o *options, log *slog.Logger) (*bootstrap.Identity, error) {
+	c := bootstrap.Config{NodeName: o.nodeName, Dir: o.dataDir, Log: log}
+	for _, addr := range o.addrs {
+		c.Servers = append(c.Servers, "https://"+addr)
+	}
+	var err error
+	if o.token != "" {
+		if c.Token, err = bootstrap.ParseToken(o.token); err != nil {
+			return nil, fmt.Errorf("--token: %w", err)
+		}
+	}
+	for _, h := range o.caHashes {
+		pins, err := bootstrap.ParsePins(h)
+		if err != nil {
+			return nil, fmt.Errorf("--discovery-token-ca-cert-hash: %w", err)
+		}
+		c.Pins = append(c.Pins, pins...)
+	}
+	id, err := bootstrap.Join(ctx, c)
+	var pin *bootstrap.PinError
+	switch {
+	case errors.As(err, &pin):
+		return nil, fmt.Errorf("--discovery-token-ca-cert-hash: %w", err)
+	case errors.Is(err, bootstrap.ErrTokenRejected):
+		return nil, fmt.Errorf("--token: %w", err)
+	}
+	return id, err
+}
+
+// assemble makes the parts and tells each what it needs of the others. It starts
+// nothing.
+func assemble(o *options, id *bootstrap.Identity, log *slog.Logger) (*parts, error) {
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p := &parts{streams: tunnel.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)}
+	var err error
+	if p.link, err = agent.New(agent.Config{
+		Servers:   o.addrs,
+		NodeName:  o.nodeName,
+		Transport: overyamux.Transport(),
+		TLS:       func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
+		Kubelet:   p.streams,
+		PodIPs:    p.ownsIP,
+		Allow:     o.targets,
+		Version:   kubeletVersion,
+		Log:       log,
+		Metrics:   metrics,
+	}); err != nil {
+		return nil, err
+	}
+	api, closeConnections, err := node.NewAPI(node.APIConfig{
+		Host: net.JoinHostPort(apiName, "443"),
+		TLS:  id.ClientTLS(apiName),
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return p.link.DialContext(ctx, "tcp", apiTarget)
+		},
+		UserAgent: "hawser-agent/" + kubeletVersion,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if p.runtime, err = process.New(process.Config{
+		DataDir:     filepath.Join(o.dataDir, "runtime"),
+		Version:     kubeletVersion,
+		Hide:        []string{filepath.Join(o.dataDir, "pki")},
+		LogMaxBytes: o.containerLogSize,
+		LogMaxFiles: o.containerLogs,
+		Log:         log,
+	}); err != nil {
+		return nil, err
+	}
+	if p.node, err = node.New(node.Config{
+		Name: o.nodeName, API: api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
+		CloseConnections: closeConnections,
+		NoRegister:       !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
+		IPs: o.ips, MaxPods: o.maxPods, Reserved: o.reserved,
+		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
+		Pods:       pods.Config{VolumeRefresh: o.volumeRefresh},
+		Registerer: metrics, Log: log,
+	}); err != nil {
+		return nil, err
+	}
+	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
+		Identity: id, Requests: api.CertificatesV1().CertificateSigningRequests(),
+		Addresses: p.node.IPs, Renewed: closeConnections, Log: log,
+	}); err != nil {
+		return nil, err
+	}
+	p.kubelet, err = kubeletapi.New(kubeletapi.Config{
+		NodeName: o.nodeName, Pods: p.node.Pods(), Runtime: p.runtime, TLS: p.rotation.ServerTLS(),
+		Gatherer: metrics, DataDir: o.dataDir, Log: log,
+	})
+	return p, err
+}
+
+// ownsIP tells whether ip is that of a pod of this node. Pods of the process
+// runtime have the node's own addresses.
+func (p *parts) ownsIP(ip netip.Addr) bool {
+	return p.node != nil && slices.Contains(p.node.IPs(), ip.String())
+}
+
+// nodeAddr is what the kubelet API's listener is called: it has no port.
+type nodeAddr string
+
+func (nodeAddr) Network() string  { return "tunnel" }
+func (a nodeAddr) String() string { return net.JoinHostPort(string(a), fmt.Sprint(node.KubeletPort)) }
+
+// lock takes the data directory for this process.
+func lock(dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("--data-dir: %s is in use by another agent: stop that one first or choose another directory", dir)
+	}
+	return func() { _ = f.Close() }, nil
+}

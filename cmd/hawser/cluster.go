@@ -1,0 +1,312 @@
+// A cluster on one machine: a server and some nodes, each a process of its own.
+// hawser up and hawser demo are made of it.
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/e2e/lab"
+)
+
+const (
+	adminKubeconfig = "admin.kubeconfig"
+	// startTimeout bounds the wait for the server, and then for the nodes.
+	startTimeout = 2 * time.Minute
+	pollInterval = 50 * time.Millisecond
+	maxUpNodes   = 100
+)
+
+// clusterConfig says what to start.
+type clusterConfig struct {
+	dir        string
+	nodes      int
+	port       int
+	netns      bool
+	serverArgs []string
+	agentArgs  []string
+	out        io.Writer // what is going on, for people
+}
+
+// A cluster has been started. Close ends it.
+type cluster struct {
+	cfg       clusterConfig
+	url       string // at which agents reach the server
+	spawner   *spawner
+	endSpawn  func()
+	unlock    func()
+	network   *lab.Lab // nil without namespaces
+	server    *child
+	agents    []*child
+	agentPath string
+	client    kubernetes.Interface
+	rest      *rest.Config
+}
+
+func (c *clusterConfig) check() error {
+	switch {
+	case c.nodes < 0 || c.nodes > maxUpNodes:
+		return fmt.Errorf("--nodes %d: want 0 to %d", c.nodes, maxUpNodes)
+	case c.port < 1 || c.port > 65535:
+		return fmt.Errorf("--port %d: want 1 to 65535", c.port)
+	}
+	if c.netns {
+		if err := lab.Check(); err != nil {
+			return fmt.Errorf("--netns: %w", err)
+		}
+	}
+	return nil
+}
+
+// startCluster returns once every node is Ready. On error nothing is left
+// running.
+func startCluster(ctx context.Context, cfg clusterConfig) (_ *cluster, err error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	if cfg.dir, err = filepath.Abs(cfg.dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("--dir: %w", err)
+	}
+	unlock, err := lockDir(cfg.dir, "up.lock")
+	if err != nil {
+		return nil, fmt.Errorf("--dir: %w", err)
+	}
+	c := &cluster{cfg: cfg, unlock: unlock}
+	c.spawner, c.endSpawn = newSpawner()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	if c.agentPath, err = sibling("hawser-agent"); err != nil {
+		return c, err
+	}
+	if cfg.netns {
+		if c.network, err = lab.New(ctx, cfg.dir); err != nil {
+			return c, err
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the cluster did not come up within "+startTimeout.String()))
+	defer cancel()
+	if err := c.startServer(ctx); err != nil {
+		return c, err
+	}
+	if err := c.startAgents(ctx); err != nil {
+		return c, err
+	}
+	return c, c.waitNodes(ctx)
+}
+
+// kubeconfig names the administrator's file.
+func (c *cluster) kubeconfig() string { return filepath.Join(c.cfg.dir, adminKubeconfig) }
+
+func (c *cluster) startServer(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	bind, advertise := "127.0.0.1", "127.0.0.1"
+	if c.network != nil {
+		// The nodes come in over the lab's bridge, kubectl over loopback.
+		bind, advertise = "0.0.0.0", c.network.HostIP()
+	}
+	c.url = "https://" + net.JoinHostPort(advertise, strconv.Itoa(c.cfg.port))
+	args := append([]string{"server", "--data-dir", c.cfg.dir, "--bind-address", bind, "--advertise-address", advertise,
+		"--secure-port", strconv.Itoa(c.cfg.port)}, c.cfg.serverArgs...)
+	c.server, err = c.spawner.start("server", exec.Command(self, args...), c.cfg.dir, "server")
+	if err != nil {
+		return err
+	}
+	if err := c.waitServer(ctx); err != nil {
+		return err
+	}
+	if c.rest, err = loadKubeconfig(c.kubeconfig()); err != nil {
+		return err
+	}
+	c.client, err = kubernetes.NewForConfig(c.rest)
+	return err
+}
+
+// waitServer asks /readyz until it says yes, the server ends, or ctx does.
+func (c *cluster) waitServer(ctx context.Context) error {
+	url := "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(c.cfg.port)) + "/readyz"
+	var last error
+	for {
+		if last = ready(ctx, url, filepath.Join(c.cfg.dir, "pki", pki.CA+".crt")); last == nil {
+			return nil
+		}
+		select {
+		case <-c.server.done:
+			return fmt.Errorf("the server ended: %s", c.server.lastWords())
+		default:
+		}
+		if err := sleep(ctx, pollInterval); err != nil {
+			return fmt.Errorf("wait for the server (%w); last: %w; see %s", err, last, c.server.log)
+		}
+	}
+}
+
+// ready makes one request to url, trusting the authority in caFile only.
+func ready(ctx context.Context, url, caFile string) error {
+	pem, err := os.ReadFile(caFile)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return fmt.Errorf("%s holds no certificate", caFile)
+	}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: tr, Timeout: 5 * time.Second}).Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return nil
+}
+
+func (c *cluster) startAgents(ctx context.Context) error {
+	if c.cfg.nodes == 0 {
+		return nil
+	}
+	token, err := makeToken(ctx, c.client, time.Hour)
+	if err != nil {
+		return err
+	}
+	pin, err := caPin(c.rest)
+	if err != nil {
+		return err
+	}
+	for i := range c.cfg.nodes {
+		name := fmt.Sprintf("node-%d", i+1)
+		dir := filepath.Join(c.cfg.dir, "nodes", name)
+		args := append([]string{"--server", c.url, "--token", token, "--discovery-token-ca-cert-hash", pin,
+			"--data-dir", dir, "--node-name", name}, c.cfg.agentArgs...)
+		cmd := exec.Command(c.agentPath, args...)
+		if c.network != nil {
+			node, err := c.network.AddNode(ctx, name)
+			if err != nil {
+				return err
+			}
+			cmd = node.Command(c.agentPath, args...)
+		}
+		agent, err := c.spawner.start(name, cmd, dir, "agent")
+		if err != nil {
+			return err
+		}
+		c.agents = append(c.agents, agent)
+	}
+	return nil
+}
+
+// waitNodes returns when every node is Ready.
+func (c *cluster) waitNodes(ctx context.Context) error {
+	for {
+		nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		missing := 0
+		if err == nil {
+			if missing = c.cfg.nodes - countReady(nodes.Items); missing <= 0 {
+				return nil
+			}
+		}
+		for _, a := range c.agents {
+			select {
+			case <-a.done:
+				return fmt.Errorf("the agent of %s ended: %s", a.name, a.lastWords())
+			default:
+			}
+		}
+		if cause := sleep(ctx, pollInterval); cause != nil {
+			return errors.Join(fmt.Errorf("%d of %d nodes are not Ready: %w; see %s", missing, c.cfg.nodes, cause,
+				filepath.Join(c.cfg.dir, "nodes", "*", "agent.log")), err)
+		}
+	}
+}
+
+func countReady(nodes []corev1.Node) int {
+	n := 0
+	for _, node := range nodes {
+		for _, cond := range node.Status.Conditions {
+			if cond.Type == corev1.NodeReady && cond.Status == corev1.ConditionTrue {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// wait returns nil when ctx is done. A child that ends before is told of, with
+// the command line by which it can be started again, and left to the user.
+func (c *cluster) wait(ctx context.Context) error {
+	ended := make(chan *child, len(c.agents)+1)
+	for _, p := range append([]*child{c.server}, c.agents...) {
+		c.spawner.children.Go(func() {
+			select {
+			case <-p.done:
+				ended <- p
+			case <-ctx.Done():
+			}
+		})
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case p := <-ended:
+			if _, err := fmt.Fprintf(c.cfg.out, "%s ended (%v); start it again with: %s\n", p.name, p.cmd.ProcessState, p.cmd); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// close stops the agents, their pods, the server and the network, in this order,
+// and waits for all of it.
+func (c *cluster) close() error {
+	var errs []error
+	var agents errgroup.Group
+	for _, a := range c.agents {
+		agents.Go(a.stop)
+	}
+	errs = append(errs, agents.Wait())
+	errs = append(errs, stopPods(c.cfg.dir))
+	if c.server != nil {
+		errs = append(errs, c.server.stop())
+	}
+	if c.network != nil {
+		errs = append(errs, c.network.Close(context.Background()))
+	}
+	c.endSpawn()
+	c.unlock()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,44 @@
+// klog, which Kubernetes' libraries log with, led into our own log.
+
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"k8s.io/klog/v2"
+)
+
+// bridgeKlog makes the libraries log through log, from warnings up. What they
+// narrate below that is theirs to know; with --v 4 it is let through.
+func bridgeKlog(log *slog.Logger) {
+	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug)}))
+}
+
+// quiet drops records below Warn unless verbose.
+type quiet struct {
+	slog.Handler
+	verbose bool
+}
+
+func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+	return (q.verbose || level >= slog.LevelWarn) && q.Handler.Enabled(ctx, level)
+}
+
+// chatter is what a library calls an error and is none: a client has gone.
+const chatter = "Error on socket receive"
+
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == chatter && !q.verbose {
+		return nil
+	}
+	return q.Handler.Handle(ctx, r)
+}
+
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return quiet{q.Handler.WithAttrs(attrs), q.verbose}
+}
+
+func (q quiet) WithGroup(name string) slog.Handler {
+	return quiet{q.Handler.WithGroup(name), q.verbose}
+}

@@ -1,0 +1,71 @@
+// hawser kubectl: the real kubectl, linked in, so that nothing need be installed.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/plugin"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+)
+
+// defaultDir is where hawser up keeps its cluster, below the working directory.
+const defaultDir = ".hawser"
+
+// runKubectl runs kubectl with args and returns its exit code.
+func runKubectl(ctx context.Context, args []string) int {
+	if file := kubeconfigDefault(); file != "" {
+		if err := os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file); err != nil {
+			return 1
+		}
+	}
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	// kubectl reads its arguments from here as well, to find plugins.
+	os.Args = append([]string{"kubectl"}, args...)
+	kubectl := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
+		PluginHandler: cmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes),
+		Arguments:     os.Args,
+		ConfigFlags:   genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50),
+		IOStreams:     streams,
+	})
+	kubectl.SetArgs(args)
+	kubectl.SetContext(ctx)
+	if err := cli.RunNoErrOutput(kubectl); err != nil {
+		cmdutil.CheckErr(err)
+		return 1
+	}
+	return 0
+}
+
+// kubeconfigDefault names the kubeconfig of a cluster started here by hawser up,
+// if there is one and the environment names no other.
+func kubeconfigDefault() string {
+	if os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "" {
+		return ""
+	}
+	file := filepath.Join(defaultDir, adminKubeconfig)
+	if _, err := os.Stat(file); err != nil {
+		return ""
+	}
+	return file
+}
+
+// newKubectlDoc only makes kubectl show up in the help: main has already taken
+// the command away when it is called.
+func newKubectlDoc() *cobra.Command {
+	return &cobra.Command{
+		Use:                "kubectl ...",
+		Short:              "The real kubectl, linked in (uses ./.hawser unless KUBECONFIG is set)",
+		DisableFlagParsing: true,
+		RunE:               func(*cobra.Command, []string) error { return errors.New("kubectl must be the first argument") },
+	}
+}

@@ -1,0 +1,55 @@
+// Command hawser is everything on the control side: the server (tunnel hub, API
+// server, controllers) and the operator's commands.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// apiVersion is the Kubernetes version that the API speaks. Clients parse it.
+const apiVersion = "v1.37.2+hawser"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// kubectl parses its own flags, wherever they stand.
+	if len(os.Args) > 1 && os.Args[1] == "kubectl" {
+		os.Exit(runKubectl(ctx, os.Args[2:]))
+	}
+	if err := newRoot().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "hawser: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "hawser",
+		Short: "A control plane for nodes that nobody can reach",
+		Long: "Hawser is a Kubernetes-compatible control plane for nodes behind NAT. Each node dials out to\n" +
+			"the server once; logs, exec, attach and port-forward travel back along that connection.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newServer(), newUp(), newDemo(), newDemoPod(), newToken(), newKubectlDoc(), newVersion())
+	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "hawser %s\nKubernetes API %s\n", buildVersion(), apiVersion)
+			return err
+		},
+	}
+}

@@ -1,0 +1,230 @@
+// The flags of hawser server, and what makes them wrong.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-project/hawser/controlplane"
+)
+
+// serverOptions are the flags of hawser server. Names, defaults and meanings are
+// Kubernetes' own where it has the flag.
+type serverOptions struct {
+	dataDir          string
+	bindAddress      string
+	securePort       int
+	advertiseAddress string
+	tlsSANs          []string
+
+	connectPort int
+	connectUDS  string
+
+	etcdServers  []string
+	etcdCAFile   string
+	etcdCertFile string
+	etcdKeyFile  string
+
+	serviceRange         string
+	notReadyToleration   int64
+	unreachToleration    int64
+	controllers          []string
+	clusterSigningPeriod time.Duration
+
+	verbosity int
+	logFormat string
+
+	// bind and advertise are set by check.
+	bind, advertise net.IP
+	services        netip.Prefix
+}
+
+func (o *serverOptions) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.dataDir, "data-dir", "/var/lib/hawser", "directory of keys, store and "+adminKubeconfig+"; made if missing")
+	f.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "address to listen on")
+	f.IntVar(&o.securePort, "secure-port", 6443, "port of the API and of the tunnel")
+	f.StringVar(&o.advertiseAddress, "advertise-address", "", "address at which nodes reach this server (default the bind address, or that of the default route)")
+	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate")
+	f.IntVar(&o.connectPort, "connect-port", 8131, "port of the HTTP CONNECT front end (mutual TLS); 0 turns it off")
+	f.StringVar(&o.connectUDS, "connect-uds", "", "unix socket of the HTTP CONNECT front end (mode 0600)")
+	f.StringSliceVar(&o.etcdServers, "etcd-servers", nil, "URLs of an etcd cluster to use instead of the embedded one")
+	f.StringVar(&o.etcdCAFile, "etcd-cafile", "", "authority of the certificates of --etcd-servers")
+	f.StringVar(&o.etcdCertFile, "etcd-certfile", "", "client certificate for --etcd-servers")
+	f.StringVar(&o.etcdKeyFile, "etcd-keyfile", "", "key of --etcd-certfile")
+	f.StringVar(&o.serviceRange, "service-cluster-ip-range", "10.96.0.0/12", "addresses given to services")
+	f.Int64Var(&o.notReadyToleration, "default-not-ready-toleration-seconds", 300, "toleration of not-ready:NoExecute added to pods that have none")
+	f.Int64Var(&o.unreachToleration, "default-unreachable-toleration-seconds", 300, "toleration of unreachable:NoExecute added to pods that have none")
+	f.StringSliceVar(&o.controllers, "controllers", []string{"*"}, "controllers to run: '*' for all, NAME to add, -NAME to leave out")
+	f.DurationVar(&o.clusterSigningPeriod, "cluster-signing-duration", 365*24*time.Hour, "longest life of certificates signed for nodes")
+	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+}
+
+// check refuses what cannot work, naming the flag.
+func (o *serverOptions) check() error {
+	var err error
+	if o.bind = net.ParseIP(o.bindAddress); o.bind == nil {
+		return fmt.Errorf("--bind-address %q is not an IP address", o.bindAddress)
+	}
+	if o.securePort < 1 || o.securePort > 65535 {
+		return fmt.Errorf("--secure-port %d: want 1 to 65535", o.securePort)
+	}
+	if o.connectPort < 0 || o.connectPort > 65535 {
+		return fmt.Errorf("--connect-port %d: want 0 (off) to 65535", o.connectPort)
+	}
+	if o.connectPort == o.securePort {
+		return fmt.Errorf("--connect-port and --secure-port are both %d: they need a port each", o.securePort)
+	}
+	if o.advertise, err = o.advertised(); err != nil {
+		return err
+	}
+	if o.services, err = netip.ParsePrefix(o.serviceRange); err != nil {
+		return fmt.Errorf("--service-cluster-ip-range %q is not a range such as 10.96.0.0/12", o.serviceRange)
+	}
+	o.services = o.services.Masked()
+	if bits := o.services.Addr().BitLen() - o.services.Bits(); bits < 3 || bits > 20 {
+		return fmt.Errorf("--service-cluster-ip-range %s: want between 8 and 2^20 addresses", o.serviceRange)
+	}
+	for flag, v := range map[string]int64{"--default-not-ready-toleration-seconds": o.notReadyToleration, "--default-unreachable-toleration-seconds": o.unreachToleration} {
+		if v < 0 {
+			return fmt.Errorf("%s %d is negative", flag, v)
+		}
+	}
+	if o.clusterSigningPeriod < time.Hour {
+		return fmt.Errorf("--cluster-signing-duration %s: want an hour or more", o.clusterSigningPeriod)
+	}
+	if o.logFormat != "text" && o.logFormat != "json" {
+		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	}
+	if err := o.checkEtcd(); err != nil {
+		return err
+	}
+	if err := o.checkControllers(); err != nil {
+		return err
+	}
+	return o.checkDataDir()
+}
+
+// advertised picks the address that nodes are told.
+func (o *serverOptions) advertised() (net.IP, error) {
+	if o.advertiseAddress != "" {
+		ip := net.ParseIP(o.advertiseAddress)
+		if ip == nil || ip.IsUnspecified() {
+			return nil, fmt.Errorf("--advertise-address %q is not an IP address that nodes can dial", o.advertiseAddress)
+		}
+		return ip, nil
+	}
+	if !o.bind.IsUnspecified() {
+		return o.bind, nil
+	}
+	if ip := outboundIP(); ip != nil {
+		return ip, nil
+	}
+	return net.IPv4(127, 0, 0, 1), nil
+}
+
+// outboundIP is the address that the kernel would send from by its default
+// route. Connecting a datagram socket looks the route up and sends nothing.
+func outboundIP() net.IP {
+	c, err := net.Dial("udp", "192.0.2.1:9") // TEST-NET-1 (RFC 5737)
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).IP
+}
+
+func (o *serverOptions) checkEtcd() error {
+	for _, s := range o.etcdServers {
+		u, err := url.Parse(s)
+		if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme) {
+			return fmt.Errorf("--etcd-servers %q is not a URL such as https://10.0.0.1:2379", s)
+		}
+	}
+	if (o.etcdCertFile == "") != (o.etcdKeyFile == "") {
+		return errors.New("--etcd-certfile and --etcd-keyfile go together")
+	}
+	for flag, file := range map[string]string{"--etcd-cafile": o.etcdCAFile, "--etcd-certfile": o.etcdCertFile, "--etcd-keyfile": o.etcdKeyFile} {
+		if file == "" {
+			continue
+		}
+		if len(o.etcdServers) == 0 {
+			return fmt.Errorf("%s needs --etcd-servers: the embedded store has keys of its own", flag)
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			return fmt.Errorf("%s: %w", flag, err)
+		}
+		_ = f.Close()
+	}
+	return nil
+}
+
+func (o *serverOptions) checkControllers() error {
+	known := controlplane.Names()
+	for _, c := range o.controllers {
+		if name := strings.TrimPrefix(c, "-"); c != "*" && !slices.Contains(known, name) {
+			return fmt.Errorf("--controllers %q: there are %s", c, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// checkDataDir makes the directory and makes sure that it can be written.
+func (o *serverOptions) checkDataDir() error {
+	var err error
+	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if err := os.MkdirAll(o.dataDir, 0o700); err != nil {
+		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
+	}
+	if err := os.Chmod(o.dataDir, 0o700); err != nil {
+		return fmt.Errorf("--data-dir: %w: choose a directory of your own", err)
+	}
+	probe, err := os.CreateTemp(o.dataDir, ".probe-*")
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// listenAddress is what the port listens on.
+func (o *serverOptions) listenAddress(port int) string {
+	return net.JoinHostPort(o.bind.String(), strconv.Itoa(port))
+}
+
+// localURL is how programs on this machine reach the API.
+func (o *serverOptions) localURL() string {
+	host := o.bind
+	if host.IsUnspecified() {
+		host = net.IPv4(127, 0, 0, 1)
+	}
+	return "https://" + net.JoinHostPort(host.String(), strconv.Itoa(o.securePort))
+}
+
+// logger writes to standard error.
+func newLogger(format string, verbosity int) *slog.Logger {
+	level := slog.LevelInfo
+	if verbosity >= 4 {
+		level = slog.LevelDebug
+	}
+	ho := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, ho))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, ho))
+}

@@ -1,0 +1,265 @@
+// hawser server: the tunnel hub, the API server and the controllers, joined.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	clientrest "k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/controlplane/apiserver"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
+	"github.com/hawser-project/hawser/controlplane/etcd"
+)
+
+// renewEvery is how often the server looks whether its own certificates are due.
+const renewEvery = 12 * time.Hour
+
+func newServer() *cobra.Command {
+	var o serverOptions
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Run the tunnel hub, the API server and the controllers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			log := newLogger(o.logFormat, o.verbosity)
+			bridgeKlog(log)
+			return runServer(cmd.Context(), &o, log)
+		},
+	}
+	o.addFlags(cmd.Flags())
+	return cmd
+}
+
+// runServer serves until ctx is done. Nothing of it is left when it returns.
+func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
+	unlock, err := lockDir(o.dataDir, "server.lock")
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	defer unlock()
+	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(o.dataDir, "pki"), Names: o.servingNames(), IPs: o.servingIPs()})
+	if err != nil {
+		return err
+	}
+	if err := keys.WriteKubeconfig(filepath.Join(o.dataDir, adminKubeconfig), o.localURL(), pki.Admin); err != nil {
+		return err
+	}
+	t, err := newTunnels(ctx, o, keys, log)
+	if err != nil {
+		return err
+	}
+	p, err := newPlane(o, keys, t, log)
+	if err != nil {
+		return errors.Join(err, t.close())
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return t.run(ctx) })
+	group.Go(func() error { return p.api.Run(ctx) })
+	group.Go(func() error { return p.runObjects(ctx) })
+	group.Go(func() error { return p.runControllers(ctx) })
+	group.Go(func() error { return renew(ctx, keys, log) })
+	group.Go(func() error {
+		if p.wait(ctx) {
+			trimMemory()
+			log.Info("ready", "address", o.localURL(), "advertise", o.advertise, "version", apiVersion)
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// A plane is the API server, the controllers, and what they share.
+type plane struct {
+	api         *apiserver.Server
+	controllers *controlplane.ControlPlane
+	loopback    kubernetes.Interface
+	shared      informers.SharedInformerFactory // of the authorizer
+}
+
+func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*plane, error) {
+	objects := kubeauth.NewObjects()
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.CA, false), Secrets: objects.Secret})
+	if err != nil {
+		return nil, err
+	}
+	authz := kubeauth.NewAuthorizer(objects)
+	toKubelets, err := kubelet.LoadTLS(keys.Path(pki.CA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
+	if err != nil {
+		return nil, err
+	}
+	advertise, _ := netip.AddrFromSlice(o.advertise)
+	p := &plane{}
+	p.api, err = apiserver.New(apiserver.Config{
+		Listener:         t.apiListener(),
+		ServingCertFile:  keys.Path(pki.APIServer, false),
+		ServingKeyFile:   keys.Path(pki.APIServer, true),
+		ClientCAFile:     keys.Path(pki.CA, false),
+		AdvertiseAddress: advertise.Unmap(),
+		AdvertisePort:    o.securePort,
+		ServiceCIDR:      o.services,
+		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
+		EtcdServers:      etcd.External{Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile},
+		Authenticator:    authn,
+		Authorizer:       authz,
+		Rules:            authz,
+		Connect: func(g apiserver.Getters) map[string]rest.Storage {
+			return kubelet.Storages(kubelet.Options{
+				Pods: g.Pod, Nodes: g.Node, Services: g.Service, EndpointSlices: g.EndpointSlices,
+				Dial: t.hub.DialContext, TLS: toKubelets, Authorizer: authz,
+			})
+		},
+		Admission:                    []admission.Interface{kubeauth.NodeRestriction(objects)},
+		NotReadyTolerationSeconds:    &o.notReadyToleration,
+		UnreachableTolerationSeconds: &o.unreachToleration,
+		Log:                          log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if p.loopback, err = kubernetes.NewForConfig(p.api.LoopbackConfig()); err != nil {
+		return nil, err
+	}
+	p.shared = informers.NewSharedInformerFactory(p.loopback, 0)
+	if err := objects.Use(p.loopback, p.shared); err != nil {
+		return nil, err
+	}
+	if err := t.follow(p.shared.Core().V1().Nodes().Informer()); err != nil {
+		return nil, err
+	}
+	p.controllers, err = controlplane.New(controlplane.Config{
+		Client:          o.identity(keys, pki.ControllerManager),
+		SchedulerClient: o.identity(keys, pki.Scheduler),
+		Enabled:         o.controllers,
+		SigningCertFile: keys.Path(pki.CA, false),
+		SigningKeyFile:  keys.Path(pki.CA, true),
+		SigningDuration: o.clusterSigningPeriod,
+		Metrics:         metricsRegisterer(),
+		Log:             log,
+	})
+	return p, err
+}
+
+// metricsRegisterer is the registry that /metrics of the API server shows.
+func metricsRegisterer() prometheus.Registerer { return legacyregistry.Registerer() }
+
+// identity is how a part of the control plane reaches the API: over TLS, with a
+// certificate of its own, like anybody else.
+func (o *serverOptions) identity(keys *pki.PKI, name string) *clientrest.Config {
+	return &clientrest.Config{
+		Host: o.localURL(),
+		TLSClientConfig: clientrest.TLSClientConfig{
+			CAFile: keys.Path(pki.CA, false), CertFile: keys.Path(name, false), KeyFile: keys.Path(name, true),
+		},
+		UserAgent: "hawser-" + name,
+	}
+}
+
+// runObjects keeps the authorizer's view of the cluster.
+func (p *plane) runObjects(ctx context.Context) error {
+	select {
+	case <-p.api.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	p.shared.Start(ctx.Done())
+	<-ctx.Done()
+	p.shared.Shutdown()
+	return nil
+}
+
+func (p *plane) runControllers(ctx context.Context) error {
+	select {
+	case <-p.api.Ready():
+		return p.controllers.Run(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// wait returns true once everything serves, and false when ctx is done before.
+func (p *plane) wait(ctx context.Context) bool {
+	for _, ready := range []<-chan struct{}{p.api.Ready(), p.controllers.Ready()} {
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	p.shared.WaitForCacheSync(ctx.Done())
+	return ctx.Err() == nil
+}
+
+// renew replaces certificates that are due, for servers that run for months.
+func renew(ctx context.Context, keys *pki.PKI, log *slog.Logger) error {
+	for {
+		if sleep(ctx, renewEvery) != nil {
+			return nil
+		}
+		if err := keys.Renew(); err != nil {
+			log.Error("renew the server's certificates", "err", err)
+		}
+	}
+}
+
+// servingNames and servingIPs are what the serving certificate must name.
+func (o *serverOptions) servingNames() []string {
+	names := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+	if host, err := os.Hostname(); err == nil && host != "" && net.ParseIP(host) == nil {
+		names = append(names, host)
+	}
+	for _, san := range o.tlsSANs {
+		if net.ParseIP(san) == nil {
+			names = append(names, san)
+		}
+	}
+	return names
+}
+
+func (o *serverOptions) servingIPs() []net.IP {
+	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, o.advertise, o.services.Addr().Next().AsSlice()}
+	if !o.bind.IsUnspecified() {
+		ips = append(ips, o.bind)
+	}
+	for _, san := range o.tlsSANs {
+		if ip := net.ParseIP(san); ip != nil {
+			ips = append(ips, ip)
+		}
+	}
+	return ips
+}
+
+// listen opens a port and says what to do when it is taken.
+func listen(ctx context.Context, flag, addr string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s: %s is in use by another process: stop that one first or choose another port", flag, addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return l, nil
+}

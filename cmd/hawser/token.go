@@ -1,0 +1,163 @@
+// hawser token: join tokens, which are bootstrap-token Secrets of the cluster.
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+)
+
+const apiTimeout = 30 * time.Second
+
+func newToken() *cobra.Command {
+	token := &cobra.Command{Use: "token", Short: "Join tokens for nodes"}
+	var (
+		ttl        time.Duration
+		printJoin  bool
+		kubeconfig string
+		server     string
+	)
+	create := &cobra.Command{
+		Use:   "create",
+		Short: "Make a token with which nodes may join until it expires",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if ttl < 0 {
+				return fmt.Errorf("--ttl %s is negative: give how long the token shall be valid, or 0 for ever", ttl)
+			}
+			rc, err := loadKubeconfig(kubeconfig)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
+			defer cancel()
+			return createToken(ctx, cmd.OutOrStdout(), rc, ttl, printJoin, server)
+		},
+	}
+	f := create.Flags()
+	f.DurationVar(&ttl, "ttl", 24*time.Hour, "how long the token is valid; 0 means for ever")
+	f.BoolVar(&printJoin, "print-join-command", false, "print a complete hawser-agent command line instead of the token")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of an administrator (default $KUBECONFIG, then ./.hawser/"+adminKubeconfig+")")
+	f.StringVar(&server, "server", "", "with --print-join-command: the URL at which nodes reach the server (default what the server advertises)")
+	token.AddCommand(create)
+	return token
+}
+
+func createToken(ctx context.Context, out io.Writer, rc *rest.Config, ttl time.Duration, printJoin bool, server string) error {
+	client, err := kubernetes.NewForConfig(rc)
+	if err != nil {
+		return err
+	}
+	token, err := makeToken(ctx, client, ttl)
+	if err != nil {
+		return err
+	}
+	if !printJoin {
+		_, err = fmt.Fprintln(out, token)
+		return err
+	}
+	if server == "" {
+		if server, err = advertised(ctx, client, rc.Host); err != nil {
+			return err
+		}
+	}
+	pin, err := caPin(rc)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "hawser-agent --server %s --token %s --discovery-token-ca-cert-hash %s\n", server, token, pin)
+	return err
+}
+
+// makeToken stores a new bootstrap token and returns it as ID.SECRET.
+func makeToken(ctx context.Context, client kubernetes.Interface, ttl time.Duration) (string, error) {
+	token, err := bootstraputil.GenerateBootstrapToken()
+	if err != nil {
+		return "", err
+	}
+	id, secret := token[:6], token[7:]
+	data := map[string][]byte{
+		bootstrapapi.BootstrapTokenIDKey:               []byte(id),
+		bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
+		bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
+	}
+	if ttl > 0 {
+		data[bootstrapapi.BootstrapTokenExpirationKey] = []byte(time.Now().Add(ttl).UTC().Format(time.RFC3339))
+	}
+	_, err = client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: bootstrapapi.BootstrapTokenSecretPrefix + id},
+		Type:       bootstrapapi.SecretTypeBootstrapToken,
+		Data:       data,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("store the token: %w", err)
+	}
+	return token, nil
+}
+
+// advertised returns the URL that the server published for its own service. A
+// server that is there for its own machine only publishes none; then it is
+// fallback, by which we reach it.
+func advertised(ctx context.Context, client kubernetes.Interface, fallback string) (string, error) {
+	slice, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("find the server's advertised address: %w", err)
+	}
+	if len(slice.Endpoints) == 0 || len(slice.Endpoints[0].Addresses) == 0 || len(slice.Ports) == 0 || slice.Ports[0].Port == nil {
+		return fallback, nil
+	}
+	return "https://" + net.JoinHostPort(slice.Endpoints[0].Addresses[0], strconv.Itoa(int(*slice.Ports[0].Port))), nil
+}
+
+// caPin computes what the agent's --discovery-token-ca-cert-hash expects.
+func caPin(rc *rest.Config) (string, error) {
+	if err := rest.LoadTLSFiles(rc); err != nil {
+		return "", err
+	}
+	block, _ := pem.Decode(rc.CAData)
+	if block == nil {
+		return "", errors.New("the kubeconfig holds no certificate-authority-data: the join command cannot name the server's CA")
+	}
+	ca, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return "", fmt.Errorf("certificate-authority-data: %w", err)
+	}
+	sum := sha256.Sum256(ca.RawSubjectPublicKeyInfo)
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}
+
+// loadKubeconfig reads file, or what the environment or the working directory
+// offers when file is empty.
+func loadKubeconfig(file string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	if file == "" {
+		file = kubeconfigDefault()
+	}
+	rules.ExplicitPath = file
+	rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		if clientcmd.IsEmptyConfig(err) {
+			return nil, errors.New("no kubeconfig: give --kubeconfig FILE or set KUBECONFIG, for example to .hawser/" + adminKubeconfig)
+		}
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return rc, nil
+}

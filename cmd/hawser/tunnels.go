@@ -1,0 +1,219 @@
+// The server's side of the tunnel: one port shared with the API server, the hub
+// behind it, the CONNECT front ends, and routes by the nodes' addresses.
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/server/connect"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overyamux"
+)
+
+// tunnels are all that has to do with connections to nodes.
+type tunnels struct {
+	port     *server.Port
+	hub      *server.Hub
+	listener net.Listener // of the port
+	fronts   []front
+	log      *slog.Logger
+}
+
+// A front is a CONNECT front end and where it listens.
+type front struct {
+	*connect.Server
+	listener net.Listener
+}
+
+// newTunnels opens the ports. It serves nothing before run; close gives back
+// what was opened if it never comes to that.
+func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.Logger) (_ *tunnels, err error) {
+	t := &tunnels{log: log}
+	if t.listener, err = listen(ctx, "--secure-port", o.listenAddress(o.securePort)); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.close())
+		}
+	}()
+	if t.port, err = server.NewPort(server.PortConfig{Listener: t.listener, Log: log}); err != nil {
+		return nil, err
+	}
+	pair, err := auth.LoadKeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
+	if err != nil {
+		return nil, err
+	}
+	cas, err := auth.LoadAuthorities(keys.Path(pki.CA, false))
+	if err != nil {
+		return nil, err
+	}
+	links, err := overyamux.Listen(t.port.Tunnel(), tunnel.Options{TLS: auth.ServerTLS(pair.GetCertificate, cas.Pool)})
+	if err != nil {
+		return nil, err
+	}
+	if t.hub, err = server.New(server.Config{
+		Listeners: []tunnel.Listener{links},
+		API:       func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
+		Version:   buildVersion(),
+		Log:       log,
+		Metrics:   metricsRegisterer(),
+	}); err != nil {
+		return nil, err
+	}
+	return t, t.openFronts(ctx, o, pair, cas)
+}
+
+// openFronts opens the CONNECT front ends: a port with mutual TLS, a unix socket.
+func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, pair *auth.KeyPair, cas *auth.Authorities) error {
+	if o.connectPort != 0 {
+		l, err := listen(ctx, "--connect-port", o.listenAddress(o.connectPort))
+		if err != nil {
+			return err
+		}
+		conf := auth.ServerTLS(pair.GetCertificate, cas.Pool)
+		conf.NextProtos = []string{"http/1.1"}
+		if err := t.addFront("tls", tls.NewListener(l, conf), connectClientsOnly); err != nil {
+			return err
+		}
+	}
+	if o.connectUDS == "" {
+		return nil
+	}
+	l, err := listenUnix(ctx, o.connectUDS)
+	if err != nil {
+		return fmt.Errorf("--connect-uds: %w", err)
+	}
+	return t.addFront("unix", l, nil)
+}
+
+func (t *tunnels) addFront(name string, l net.Listener, authorize func(*http.Request) error) error {
+	s, err := connect.New(connect.Config{
+		Dial: t.hub.DialContext, Authorize: authorize, Log: t.log.With("front", name),
+		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"front": name}, metricsRegisterer()),
+	})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	t.fronts = append(t.fronts, front{s, l})
+	return nil
+}
+
+// connectClientsOnly lets in those whose certificate is for this: to be a node
+// is not enough to reach other nodes.
+func connectClientsOnly(r *http.Request) error {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return errors.New("a client certificate is required")
+	}
+	subject := r.TLS.PeerCertificates[0].Subject
+	if subject.CommonName == pki.ConnectClientUser || slices.Contains(subject.Organization, pki.AdminGroup) {
+		return nil
+	}
+	return fmt.Errorf("%q may not connect to nodes: use the certificate %s.crt", subject.CommonName, pki.ConnectClient)
+}
+
+// listenUnix listens on a socket that only its owner may connect to. A socket
+// left behind by a process that is gone is replaced.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if c, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("%s is in use by another process: stop that one first or choose another path", path)
+	}
+	if fi, err := os.Lstat(path); err == nil {
+		if fi.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("%s exists and is no socket: choose another path", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// close gives back the ports.
+func (t *tunnels) close() error {
+	var errs []error
+	for _, f := range t.fronts {
+		errs = append(errs, f.listener.Close())
+	}
+	return errors.Join(append(errs, t.listener.Close())...)
+}
+
+// apiListener yields the connections that are for the API server.
+func (t *tunnels) apiListener() net.Listener { return t.port.API() }
+
+// run serves until ctx is done.
+func (t *tunnels) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return t.port.Run(ctx) })
+	group.Go(func() error { return t.hub.Run(ctx) })
+	for _, f := range t.fronts {
+		group.Go(func() error { return f.Serve(ctx, f.listener) })
+	}
+	return group.Wait()
+}
+
+// follow keeps the hub's routes those of the Node objects: a dial to an address
+// that one node has goes to that node.
+func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
+	set := func(o any) {
+		if n, ok := o.(*corev1.Node); ok {
+			t.hub.SetRoutes(n.Name, nodeRoutes(n)...)
+		}
+	}
+	_, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, o any) { set(o) },
+		DeleteFunc: func(o any) {
+			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+				t.hub.SetRoutes(name)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	return nil
+}
+
+// nodeRoutes are the addresses of a node and of its pods.
+func nodeRoutes(n *corev1.Node) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil {
+			out = append(out, netip.PrefixFrom(ip, ip.BitLen()))
+		}
+	}
+	for _, cidr := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(cidr); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
