@@ -55,7 +55,7 @@ func secret(o *corev1.Secret) {
 	o.StringData = nil
 }
 
-func endpoints(o *corev1.Endpoints) {
+func endpoints(o *corev1.Endpoints) { //nolint:staticcheck // clients still use the kind
 	for i := range o.Subsets {
 		for j := range o.Subsets[i].Ports {
 			set(&o.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)

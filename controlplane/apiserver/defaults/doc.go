@@ -68,7 +68,7 @@ func addCore(s *runtime.Scheme) {
 	add(s, func(o *corev1.PodTemplate) { podTemplateSpec(&o.Template) })
 	add(s, func(o *corev1.ReplicationController) { replicationController(o) })
 	add(s, func(o *corev1.Service) { service(o) })
-	add(s, func(o *corev1.Endpoints) { endpoints(o) })
+	add(s, func(o *corev1.Endpoints) { endpoints(o) }) //nolint:staticcheck // clients still use the kind
 	add(s, func(o *corev1.Secret) { secret(o) })
 	add(s, func(o *corev1.Namespace) { namespace(o) })
 	add(s, func(o *corev1.Node) { node(o) })

@@ -33,8 +33,9 @@ func coreTable(gr schema.GroupResource) rest.TableConvertor {
 				return []any{o.Name, string(o.Status.Phase), age(o.CreationTimestamp, now)}
 			})
 	case "endpoints":
-		return newTable(gr, columns{nameColumn(), text("Endpoints", corev1.Endpoints{}.SwaggerDoc()["subsets"]), ageColumn()},
-			func(o *corev1.Endpoints, now time.Time) []any {
+		doc := corev1.Endpoints{}.SwaggerDoc() //nolint:staticcheck // clients still use the kind
+		return newTable(gr, columns{nameColumn(), text("Endpoints", doc["subsets"]), ageColumn()},
+			func(o *corev1.Endpoints, now time.Time) []any { //nolint:staticcheck // clients still use the kind
 				return []any{o.Name, endpointsCell(o), age(o.CreationTimestamp, now)}
 			})
 	case "replicationcontrollers":
@@ -198,7 +199,7 @@ func servicePorts(ports []corev1.ServicePort) string {
 
 // endpointsCell lists ready addresses; those without a port, as a headless
 // service can have, by the address alone.
-func endpointsCell(o *corev1.Endpoints) string {
+func endpointsCell(o *corev1.Endpoints) string { //nolint:staticcheck // clients still use the kind
 	var list []string
 	for _, s := range o.Subsets {
 		for _, a := range s.Addresses {

@@ -170,7 +170,9 @@ func ValidatePersistentVolumeClaimUpdate(c, old *corev1.PersistentVolumeClaim) f
 		if status := old.Status.Capacity[corev1.ResourceStorage]; size.Cmp(was) < 0 && size.Cmp(status) <= 0 {
 			errs = append(errs, field.Forbidden(p.Child("resources", "requests").Key("storage"), "field can not be less than status.capacity"))
 		}
-		back.Resources.Requests[corev1.ResourceStorage] = was
+		if _, ok := back.Resources.Requests[corev1.ResourceStorage]; ok {
+			back.Resources.Requests[corev1.ResourceStorage] = was
+		}
 	}
 	if !equal(*back, old.Spec) {
 		errs = append(errs, field.Forbidden(p, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"))

@@ -4,7 +4,6 @@ package validation
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
 )
 
 func wrongType(obj runtime.Object) field.ErrorList {
@@ -115,13 +115,11 @@ func cidr(value string, p *field.Path) field.ErrorList {
 
 // unicastIP refuses the addresses that no remote endpoint can have.
 func unicastIP(value string, p *field.Path) field.ErrorList {
-	a, err := netip.ParseAddr(value)
-	if err != nil {
-		return field.ErrorList{field.Invalid(p, value, "must be a valid IP address")}
-	}
-	a = a.Unmap()
+	a := netutils.ParseIPSloppy(value)
 	msg := ""
 	switch {
+	case a == nil:
+		msg = "must be a valid IP address"
 	case a.IsUnspecified():
 		msg = "may not be unspecified (0.0.0.0 or ::)"
 	case a.IsLoopback():

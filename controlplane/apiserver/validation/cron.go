@@ -91,7 +91,9 @@ func parseSchedule(s string) error {
 		low, high int
 		names     string
 	}{
-		{0, 59, ""}, {0, 23, ""}, {1, 31, ""},
+		{0, 59, ""},
+		{0, 23, ""},
+		{1, 31, ""},
 		{1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"},
 		{0, 6, "sun mon tue wed thu fri sat"},
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,14 +54,12 @@ func ValidateCertificateSigningRequest(r *certificatesv1.CertificateSigningReque
 	return append(errs, csrConditions(r.Status.Conditions, field.NewPath("status", "conditions"))...)
 }
 
-// parseRequest wants one PEM block with a PKCS#10 request (RFC 2986).
+// parseRequest wants a PEM block with a PKCS#10 request (RFC 2986), signed with
+// the key it is about.
 func parseRequest(data []byte) error {
-	block, rest := pem.Decode(data)
-	switch {
-	case block == nil || block.Type != "CERTIFICATE REQUEST":
-		return fmt.Errorf("PEM block type must be CERTIFICATE REQUEST")
-	case len(bytes.TrimSpace(rest)) > 0:
-		return fmt.Errorf("must contain exactly one PEM block")
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return errors.New("PEM block type must be CERTIFICATE REQUEST")
 	}
 	req, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {

@@ -18,8 +18,8 @@ package validation
 import (
 	"net/netip"
 
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -69,7 +69,7 @@ func NameFunc(gk schema.GroupKind) apimachineryvalidation.ValidateNameFunc {
 			return apimachineryvalidation.NameIsDNSLabel
 		}
 	case "rbac.authorization.k8s.io":
-		return path.ValidatePathSegmentName
+		return pathSegment
 	case "certificates.k8s.io":
 		if gk.Kind == "CertificateSigningRequest" {
 			return anyName
@@ -80,6 +80,15 @@ func NameFunc(gk schema.GroupKind) apimachineryvalidation.ValidateNameFunc {
 		}
 	}
 	return apimachineryvalidation.NameIsDNSSubdomain
+}
+
+// pathSegment wants a name that can be part of a URL's path. A prefix of one may
+// yet become one.
+func pathSegment(name string, prefix bool) []string {
+	if prefix {
+		return content.IsPathSegmentPrefix(name)
+	}
+	return content.IsPathSegmentName(name)
 }
 
 // anyName leaves it to the API server's own check that a name can be part of a

@@ -21,7 +21,7 @@ const (
 )
 
 // ValidateEndpoints checks the subsets of an Endpoints object.
-func ValidateEndpoints(e *corev1.Endpoints) field.ErrorList {
+func ValidateEndpoints(e *corev1.Endpoints) field.ErrorList { //nolint:staticcheck // clients still use the kind
 	var errs field.ErrorList
 	for i := range e.Subsets {
 		s, p := &e.Subsets[i], field.NewPath("subsets").Index(i)

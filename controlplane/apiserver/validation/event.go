@@ -124,7 +124,7 @@ func ValidateEventsEventUpdate(e, old *eventsv1.Event) field.ErrorList {
 		{"reason", e.Reason, old.Reason},
 		{"note", e.Note, old.Note},
 		{"type", e.Type, old.Type},
-		{"eventTime", e.EventTime.UTC(), old.EventTime.UTC()},
+		{"eventTime", e.EventTime, old.EventTime},
 		{"action", e.Action, old.Action},
 		{"related", e.Related, old.Related},
 		{"reportingController", e.ReportingController, old.ReportingController},

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -41,19 +42,10 @@ func ValidateJob(o *batchv1.Job) field.ErrorList {
 		if c := deref(o.Spec.Completions); c > 0 {
 			// The longest host name a pod of the job gets.
 			name := fmt.Sprintf("%s-%d", o.Name, c-1)
-			errs = append(errs, dnsLabelOf(name, o.Name, field.NewPath("metadata", "name"))...)
+			if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
+				errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), o.Name, "will not able to create pod with invalid DNS label: "+name))
+			}
 		}
-	}
-	return errs
-}
-
-// dnsLabelOf reports value as the fault if what is derived from it is not a
-// DNS label.
-func dnsLabelOf(derived, value string, p *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for _, e := range dnsLabel(derived, p) {
-		e.BadValue, e.Detail = value, "will not able to create pod with invalid DNS label "+derived+": "+e.Detail
-		errs = append(errs, e)
 	}
 	return errs
 }
@@ -99,14 +91,11 @@ func jobIndexes(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	errs := optionalOneOf(s.CompletionMode, p.Child("completionMode"), batchv1.NonIndexedCompletion, batchv1.IndexedCompletion)
 	if deref(s.CompletionMode) != batchv1.IndexedCompletion {
 		for _, f := range []struct {
-			name string
-			set  bool
-		}{
-			{"backoffLimitPerIndex", s.BackoffLimitPerIndex != nil},
-			{"maxFailedIndexes", s.MaxFailedIndexes != nil},
-		} {
-			if f.set {
-				errs = append(errs, field.Invalid(p.Child(f.name), f.set, "requires indexed completion mode"))
+			name  string
+			value *int32
+		}{{"backoffLimitPerIndex", s.BackoffLimitPerIndex}, {"maxFailedIndexes", s.MaxFailedIndexes}} {
+			if f.value != nil {
+				errs = append(errs, field.Invalid(p.Child(f.name), *f.value, "requires indexed completion mode"))
 			}
 		}
 		return errs
@@ -134,12 +123,12 @@ func podFailurePolicy(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 		return nil
 	}
 	var errs field.ErrorList
-	at := p.Child("rules")
+	rules := p.Child("rules")
 	if n := len(s.PodFailurePolicy.Rules); n > maxFailureRules {
-		errs = append(errs, field.TooMany(at, n, maxFailureRules))
+		errs = append(errs, field.TooMany(rules, n, maxFailureRules))
 	}
 	for i := range s.PodFailurePolicy.Rules {
-		r, at := &s.PodFailurePolicy.Rules[i], at.Index(i)
+		r, at := &s.PodFailurePolicy.Rules[i], rules.Index(i)
 		errs = append(errs, oneOf(r.Action, at.Child("action"), batchv1.PodFailurePolicyActionCount, batchv1.PodFailurePolicyActionFailIndex,
 			batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionIgnore)...)
 		if r.Action == batchv1.PodFailurePolicyActionFailIndex && s.BackoffLimitPerIndex == nil {

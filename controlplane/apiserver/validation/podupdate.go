@@ -244,19 +244,10 @@ func ValidatePodStatusUpdate(pod, old *corev1.Pod) field.ErrorList {
 	}
 	policy := old.Spec.RestartPolicy
 	errs = append(errs, stateTransition(pod.Status.ContainerStatuses, old.Status.ContainerStatuses, old.Spec.Containers, policy, p.Child("containerStatuses"))...)
-	errs = append(errs, stateTransition(pod.Status.InitContainerStatuses, old.Status.InitContainerStatuses, old.Spec.InitContainers, initPolicy(policy), p.Child("initContainerStatuses"))...)
+	errs = append(errs, stateTransition(pod.Status.InitContainerStatuses, old.Status.InitContainerStatuses, old.Spec.InitContainers, policy, p.Child("initContainerStatuses"))...)
 	errs = append(errs, stateTransition(pod.Status.EphemeralContainerStatuses, old.Status.EphemeralContainerStatuses, nil, corev1.RestartPolicyNever, p.Child("ephemeralContainerStatuses"))...)
 	errs = append(errs, podIPs(pod, p)...)
 	return append(errs, hostIPs(pod, p)...)
-}
-
-// initPolicy is the restart policy of init containers: one that succeeded is
-// not run again while the pod lasts, but one that failed is.
-func initPolicy(policy corev1.RestartPolicy) corev1.RestartPolicy {
-	if policy == corev1.RestartPolicyAlways {
-		return corev1.RestartPolicyOnFailure
-	}
-	return policy
 }
 
 // stateTransition refuses a status in which a container lives again that its

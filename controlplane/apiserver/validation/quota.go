@@ -67,7 +67,7 @@ func limitOrder(it *corev1.LimitRangeItem, p *field.Path) field.ErrorList {
 			all[name] = q
 		}
 		for _, name := range sortedNames(b.list) {
-			errs = append(errs, quotaResourceName(name, p.Child(b.name).Key(string(name)))...)
+			errs = append(errs, limitResourceName(it.Type, name, p.Child(b.name).Key(string(name)))...)
 			errs = append(errs, quantityNotNegative(b.list[name], p.Child(b.name).Key(string(name)))...)
 		}
 	}
@@ -94,10 +94,29 @@ func limitOrder(it *corev1.LimitRangeItem, p *field.Path) field.ErrorList {
 	return errs
 }
 
-// quotaResourceName wants the name of a resource that something keeps count of.
-// Names without a domain are Kubernetes' own, or count/RESOURCE.
-func quotaResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList {
+// limitResourceName wants a resource of what the limit is for.
+func limitResourceName(t corev1.LimitType, name corev1.ResourceName, p *field.Path) field.ErrorList {
+	if t == corev1.LimitTypePod || t == corev1.LimitTypeContainer {
+		return containerResourceName(name, p)
+	}
 	return qualifiedName(string(name), p)
+}
+
+// quotaResourceName wants the name of a resource that a quota counts. A name
+// without a domain is one of Kubernetes' own; count/RESOURCE has one.
+func quotaResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList {
+	if errs := qualifiedName(string(name), p); len(errs) > 0 {
+		return errs
+	}
+	plain := strings.TrimPrefix(strings.TrimPrefix(string(name), requestsDot), "limits.")
+	switch corev1.ResourceName(plain) {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+		return nil
+	}
+	if strings.Contains(string(name), "/") || isInteger(name) || name == corev1.ResourceRequestsStorage || isHugePages(corev1.ResourceName(plain)) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(p, name, "must be a standard resource for quota")}
 }
 
 // ValidateResourceQuota checks a quota's limits and scopes.

@@ -4,7 +4,7 @@ package validation
 
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -93,7 +93,7 @@ func roleRef(r *rbacv1.RoleRef, kinds ...string) field.ErrorList {
 	if r.Name == "" {
 		return append(errs, field.Required(p.Child("name"), ""))
 	}
-	return append(errs, messages(p.Child("name"), r.Name, path.IsValidPathSegmentName(r.Name))...)
+	return append(errs, messages(p.Child("name"), r.Name, content.IsPathSegmentName(r.Name))...)
 }
 
 // subjects checks who is bound. A service account has a namespace, which a

@@ -11,12 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	resourcehelper "k8s.io/component-helpers/resource"
 )
 
 const (
 	notNegative = "must be greater than or equal to 0"
 	notInteger  = "must be an integer"
-	requests    = "requests."
+	requestsDot = corev1.DefaultResourceRequestsPrefix
 )
 
 // quantityNotNegative reports a quantity below zero.
@@ -65,10 +66,10 @@ func isNative(name corev1.ResourceName) bool {
 // the native ones. A quota names such a one with the prefix requests., so the
 // name must have room for it.
 func isExtended(name corev1.ResourceName) bool {
-	if isNative(name) || strings.HasPrefix(string(name), requests) {
+	if isNative(name) || strings.HasPrefix(string(name), requestsDot) {
 		return false
 	}
-	return len(validation.IsQualifiedName(requests+string(name))) == 0
+	return len(validation.IsQualifiedName(requestsDot+string(name))) == 0
 }
 
 func isHugePages(name corev1.ResourceName) bool {
@@ -173,6 +174,14 @@ func podLevelResources(spec *corev1.PodSpec, p *field.Path) field.ErrorList {
 	if len(spec.Resources.Claims) > 0 {
 		errs = append(errs, field.Forbidden(at.Child("claims"), "claims cannot be set for Resources at pod-level"))
 	}
+	sum := resourcehelper.AggregateContainerRequests(&corev1.Pod{Spec: *spec}, resourcehelper.PodResourcesOptions{})
+	for _, name := range sortedNames(spec.Resources.Requests) {
+		q, all := spec.Resources.Requests[name], sum[name]
+		if q.Cmp(all) < 0 {
+			errs = append(errs, field.Invalid(at.Child("requests").Key(string(name)), q.String(),
+				fmt.Sprintf("must be greater than or equal to aggregate container requests of %s", all.String())))
+		}
+	}
 	for i, c := range spec.Containers {
 		for _, name := range sortedNames(c.Resources.Limits) {
 			q := c.Resources.Limits[name]
@@ -190,7 +199,6 @@ func nodeResources(l corev1.ResourceList, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range sortedNames(l) {
 		at := p.Key(string(name))
-		errs = append(errs, qualifiedName(string(name), at)...)
 		errs = append(errs, ValidateResourceQuantity(name, l[name], at)...)
 	}
 	return errs

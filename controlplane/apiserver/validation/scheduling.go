@@ -91,12 +91,12 @@ func affinity(a *corev1.Affinity, p *field.Path) field.ErrorList {
 	}
 	var errs field.ErrorList
 	if n := a.NodeAffinity; n != nil {
-		at := p.Child("nodeAffinity")
+		node := p.Child("nodeAffinity")
 		if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-			errs = append(errs, nodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, at.Child(requiredDuring))...)
+			errs = append(errs, nodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, node.Child(requiredDuring))...)
 		}
 		for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
-			t, at := &n.PreferredDuringSchedulingIgnoredDuringExecution[i], at.Child(preferredDuring).Index(i)
+			t, at := &n.PreferredDuringSchedulingIgnoredDuringExecution[i], node.Child(preferredDuring).Index(i)
 			errs = append(errs, weight(t.Weight, at.Child("weight"))...)
 			errs = append(errs, nodeSelectorTerm(&t.Preference, false, at.Child("preference"))...)
 		}

@@ -60,10 +60,10 @@ func hostUsers(s *corev1.PodSpec, p *field.Path) field.ErrorList {
 		errs = append(errs, field.Forbidden(p.Child("hostNetwork"), msg))
 	}
 	if s.HostPID {
-		errs = append(errs, field.Forbidden(p.Child("HostPID"), msg))
+		errs = append(errs, field.Forbidden(p.Child("hostPID"), msg))
 	}
 	if s.HostIPC {
-		errs = append(errs, field.Forbidden(p.Child("HostIPC"), msg))
+		errs = append(errs, field.Forbidden(p.Child("hostIPC"), msg))
 	}
 	return errs
 }

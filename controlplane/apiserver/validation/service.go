@@ -90,7 +90,7 @@ func servicePorts(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
 			continue
 		}
 		errs = append(errs, portNumber(port.NodePort, at.Child("nodePort"))...)
-		if s.Type == corev1.ServiceTypeClusterIP || s.Type == corev1.ServiceTypeExternalName {
+		if s.Type == corev1.ServiceTypeClusterIP {
 			errs = append(errs, field.Forbidden(at.Child("nodePort"), fmt.Sprintf("may not be used when `type` is '%s'", s.Type)))
 		}
 		key = fmt.Sprintf("%d/%s", port.NodePort, port.Protocol)

@@ -325,10 +325,12 @@ func credentialProjection(s *corev1.VolumeProjection, files sets.Set[string], p 
 		if e := v.MaxExpirationSeconds; e != nil && *e < minCertificateExpiration {
 			errs = append(errs, field.Invalid(at.Child("maxExpirationSeconds"), *e, "if provided, maxExpirationSeconds must be >= 3600"))
 		}
-		for name, path := range map[string]string{"credentialBundlePath": v.CredentialBundlePath, "keyPath": v.KeyPath, "certificateChainPath": v.CertificateChainPath} {
-			if path != "" {
-				errs = append(errs, fileName(path, at.Child(name))...)
-				errs = append(errs, conflicts(files, []string{path}, path, p)...)
+		for _, f := range []struct{ name, path string }{
+			{"credentialBundlePath", v.CredentialBundlePath}, {"keyPath", v.KeyPath}, {"certificateChainPath", v.CertificateChainPath},
+		} {
+			if f.path != "" {
+				errs = append(errs, fileName(f.path, at.Child(f.name))...)
+				errs = append(errs, conflicts(files, []string{f.path}, f.path, p)...)
 			}
 		}
 	}
