@@ -9,7 +9,7 @@ COUNT    ?= 5
 all: lint test build
 
 build: ## both programs, into bin/
-	$(GO) build -trimpath -o bin/ ./cmd/...
+	$(GO) build -trimpath -ldflags "-X k8s.io/component-base/version.gitVersion=v1.37.2" -o bin/ ./cmd/...
 
 demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exec, port-forward
 	./bin/hawser demo

@@ -1,0 +1,115 @@
+// What a server and an agent cost when nothing happens, and how long they take
+// to be there. The figures are metrics of the benchmarks: make bench.
+
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// settle is how long a program is left alone before its memory is read.
+const settle = 20 * time.Second
+
+// BenchmarkServerReady measures from the start of hawser server on an empty
+// directory to its log line msg=ready, and its memory when idle.
+func BenchmarkServerReady(b *testing.B) {
+	if raceFlag != "" {
+		b.Skip("SKIPPED: the race detector multiplies time and memory")
+	}
+	under, _ := bin(b)
+	var ready time.Duration
+	var rss int64
+	for b.Loop() {
+		dir := b.TempDir()
+		began := time.Now()
+		cmd := exec.Command(filepath.Join(under, "hawser"), "server", "--data-dir", dir, "--bind-address", "127.0.0.1",
+			"--secure-port", strconv.Itoa(freePort(b)), "--connect-port", "0")
+		stop := startReady(b, cmd)
+		ready += time.Since(began)
+		b.StopTimer()
+		<-time.After(settle)
+		rss += residentBytes(b, cmd.Process.Pid)
+		stop()
+		b.StartTimer()
+	}
+	b.ReportMetric(ready.Seconds()*1e3/float64(b.N), "ms/ready")
+	b.ReportMetric(float64(rss)/float64(b.N)/(1<<20), "MiB-RSS")
+}
+
+// startReady starts cmd and returns once it has logged msg=ready.
+func startReady(b *testing.B, cmd *exec.Cmd) (stop func()) {
+	b.Helper()
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	sc := bufio.NewScanner(stderr)
+	for sc.Scan() && !strings.Contains(sc.Text(), "msg=ready") {
+	}
+	drained := make(chan struct{})
+	go func() {
+		for sc.Scan() {
+		}
+		close(drained)
+	}()
+	return func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-drained
+		_ = cmd.Wait()
+	}
+}
+
+// BenchmarkIdleAgent reports what the agent of a node without pods holds in
+// memory, and the size of its program.
+func BenchmarkIdleAgent(b *testing.B) {
+	if raceFlag != "" {
+		b.Skip("SKIPPED: the race detector multiplies time and memory")
+	}
+	under, _ := bin(b)
+	fi, err := os.Stat(filepath.Join(under, "hawser-agent"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var rss int64
+	for b.Loop() {
+		c := startUp(b, "--nodes", "1")
+		b.StopTimer()
+		<-time.After(settle)
+		rss += residentBytes(b, c.pid(b, "node-1"))
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(rss)/float64(b.N)/(1<<20), "MiB-RSS")
+	b.ReportMetric(float64(fi.Size())/1e6, "MB-binary")
+}
+
+// residentBytes reads VmRSS.
+func residentBytes(b *testing.B, pid int) int64 {
+	b.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, line := range strings.Split(string(status), "\n") {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmRSS:" {
+			kib, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	b.Fatal("no VmRSS")
+	return 0
+}

@@ -1,0 +1,335 @@
+// Clusters for tests: hawser up as a child, and kubectl against it.
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// patience bounds every wait for something that must happen. It is generous:
+// only a fault lets it pass.
+const patience = 3 * time.Minute
+
+// A cluster is a running hawser up.
+type cluster struct {
+	dir    string
+	port   int
+	up     *exec.Cmd
+	out    *lines
+	client kubernetes.Interface
+	rest   *rest.Config
+}
+
+// startUp runs hawser up in a new directory and waits until it says ready. At
+// the end of the test it is interrupted and must end well, with nothing of it
+// left running.
+func startUp(t testing.TB, args ...string) *cluster {
+	t.Helper()
+	c := &cluster{dir: shortTempDir(t), port: freePort(t)}
+	c.start(t, args...)
+	return c
+}
+
+func (c *cluster) start(t testing.TB, args ...string) {
+	t.Helper()
+	under, _ := bin(t)
+	c.up = exec.Command(filepath.Join(under, "hawser"), append([]string{"up", "--dir", c.dir, "--port", strconv.Itoa(c.port)}, args...)...)
+	c.out = &lines{}
+	c.up.Stdout, c.up.Stderr = c.out, c.out
+	if err := c.up.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.up.Wait() }()
+	t.Cleanup(func() { c.stop(t, ended) })
+	for {
+		more := c.out.more()
+		if strings.Contains(c.out.String(), "ready: export KUBECONFIG=") {
+			break
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("hawser up ended: %v\n%s", err, c.out)
+		case <-more:
+		case <-time.After(patience):
+			t.Fatalf("hawser up is not ready\n%s\n%s", c.out, c.logs())
+		}
+	}
+	var err error
+	if c.rest, err = clientcmd.BuildConfigFromFlags("", c.kubeconfig()); err != nil {
+		t.Fatal(err)
+	}
+	c.rest.QPS, c.rest.Burst = 200, 400
+	if c.client, err = kubernetes.NewForConfig(c.rest); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) stop(t testing.TB, ended chan error) {
+	if t.Failed() {
+		t.Log(c.logs())
+	}
+	if err := c.up.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Error(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("hawser up ended: %v\n%s", err, c.out)
+		}
+	case <-time.After(patience):
+		_ = c.up.Process.Kill()
+		t.Errorf("hawser up did not end after an interrupt\n%s", c.out)
+	}
+	if left := processesOf(c.dir); len(left) > 0 {
+		t.Errorf("still running: %v", left)
+	}
+	for _, log := range c.logFiles() {
+		b, err := os.ReadFile(log)
+		if err == nil && bytes.Contains(b, []byte("WARNING: DATA RACE")) {
+			t.Errorf("data race in %s:\n%s", log, b)
+		}
+	}
+}
+
+func (c *cluster) kubeconfig() string { return filepath.Join(c.dir, "admin.kubeconfig") }
+
+func (c *cluster) logFiles() []string {
+	nodes, _ := filepath.Glob(filepath.Join(c.dir, "nodes", "*", "agent.log"))
+	return append([]string{filepath.Join(c.dir, "server.log")}, nodes...)
+}
+
+// logs returns the end of each log.
+func (c *cluster) logs() string {
+	var b strings.Builder
+	for _, file := range c.logFiles() {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			fmt.Fprintln(&b, err)
+			continue
+		}
+		if len(data) > 6000 {
+			data = data[len(data)-6000:]
+		}
+		fmt.Fprintf(&b, "--- %s\n%s\n", file, data)
+	}
+	return b.String()
+}
+
+// pid reads the process id of the server ("server") or of a node's agent.
+func (c *cluster) pid(t testing.TB, of string) int {
+	t.Helper()
+	file := filepath.Join(c.dir, "server.pid")
+	if of != "server" {
+		file = filepath.Join(c.dir, "nodes", of, "agent.pid")
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// kill ends a process of the cluster at once and returns the command line by
+// which it was running.
+func (c *cluster) kill(t *testing.T, of string) []string {
+	t.Helper()
+	pid := c.pid(t, of)
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, of+" is gone", func() error {
+		if alive(pid) {
+			return errors.New("still there")
+		}
+		return nil
+	})
+	return strings.Split(strings.TrimSuffix(string(args), "\x00"), "\x00")
+}
+
+// alive tells whether a process runs, as opposed to having ended unnoticed by
+// its parent.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}
+
+// run starts a command that the test ends at its end, if it has not ended.
+func run(t *testing.T, args []string, log string) {
+	t.Helper()
+	out, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		_ = out.Close()
+	})
+}
+
+// kubectl runs kubectl and returns its output and exit code.
+func (c *cluster) kubectl(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	_, client := bin(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(client, "hawser"), append([]string{"kubectl"}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig())
+	cmd.Stdin = strings.NewReader(stdin)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+// mustKubectl is kubectl that has to end with 0.
+func (c *cluster) mustKubectl(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	stdout, stderr, code := c.kubectl(t, stdin, args...)
+	if code != 0 {
+		t.Fatalf("kubectl %s: exit code %d\n%s%s", strings.Join(args, " "), code, stdout, stderr)
+	}
+	return stdout
+}
+
+// eventually repeats check until it returns nil.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		<-tick.C
+	}
+}
+
+// processesOf lists the processes whose command line names dir.
+func processesOf(dir string) []string {
+	var out []string
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err == nil && bytes.Contains(b, []byte(dir)) {
+			out = append(out, strings.ReplaceAll(string(b), "\x00", " "))
+		}
+	}
+	return out
+}
+
+// shortTempDir is t.TempDir with a path short enough for unix sockets in it.
+func shortTempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "hw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// lines collects output and tells of more.
+type lines struct {
+	mu     sync.Mutex
+	buf    bytes.Buffer // guarded by mu
+	notify chan struct{}
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf.Write(p)
+	if l.notify != nil {
+		close(l.notify)
+		l.notify = nil
+	}
+	return len(p), nil
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// more is closed when there is output after the call.
+func (l *lines) more() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.notify == nil {
+		l.notify = make(chan struct{})
+	}
+	return l.notify
+}
+
+// readUntil reads lines until one contains want, and returns it.
+func readUntil(r io.Reader, want string) (string, error) {
+	sc := bufio.NewScanner(r)
+	for sc.Scan() {
+		if strings.Contains(sc.Text(), want) {
+			return sc.Text(), nil
+		}
+	}
+	return "", fmt.Errorf("ended without %q: %w", want, errors.Join(sc.Err(), io.ErrUnexpectedEOF))
+}

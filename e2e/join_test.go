@@ -1,0 +1,188 @@
+// Joining, and all the ways in which it can go wrong: each gets one line that
+// names the thing and the remedy.
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestJoin(t *testing.T) {
+	c := startUp(t, "--nodes", "1")
+	under, client := bin(t)
+	agent := filepath.Join(under, "hawser-agent")
+	join := c.joinCommand(t, filepath.Join(client, "hawser"))
+	flags := join[1:] // --server URL --token T --discovery-token-ca-cert-hash H
+	expired := c.expiredToken(t)
+
+	with := func(flag, value string) []string {
+		out := append([]string(nil), flags...)
+		for i, f := range out {
+			if f == flag {
+				out[i+1] = value
+			}
+		}
+		return out
+	}
+	tests := map[string]struct {
+		args []string
+		want []string
+	}{
+		"wrong token":     {with("--token", "abcdef.0123456789abcdef"), []string{"token", "hawser token create"}},
+		"expired token":   {with("--token", expired), []string{"token", "hawser token create"}},
+		"malformed token": {with("--token", "nonsense"), []string{"--token", "ID.SECRET"}},
+		"wrong CA hash":   {with("--discovery-token-ca-cert-hash", "sha256:"+strings.Repeat("00", 32)), []string{"--discovery-token-ca-cert-hash"}},
+		"malformed hash":  {with("--discovery-token-ca-cert-hash", "md5:00"), []string{"--discovery-token-ca-cert-hash", "sha256:"}},
+		"bad name":        {append(with("", ""), "--node-name", "Node_1"), []string{"--node-name", "Node_1"}},
+		"name is taken":   {append(with("", ""), "--node-name", "node-1"), []string{"node-1", "another"}},
+		"bad label":       {append(with("", ""), "--node-labels", "kubernetes.io/custom=1"), []string{"--node-labels", "kubernetes.io/custom"}},
+		"bad taint":       {append(with("", ""), "--register-with-taints", "a=b:Never"), []string{"--register-with-taints", "Never"}},
+		"bad target":      {append(with("", ""), "--allow-target", "10.0.0.0/99"), []string{"--allow-target", "10.0.0.0/99"}},
+		"bad server":      {with("--server", "http://127.0.0.1:1"), []string{"--server", "https://"}},
+		"unknown flag":    {append(with("", ""), "--nonsense"), []string{"--nonsense"}},
+		"unwritable data": {append(with("", ""), "--data-dir", "/proc/nowhere"), []string{"/proc/nowhere"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			args := tt.args
+			if !strings.Contains(strings.Join(args, " "), "--data-dir") {
+				args = append(args, "--data-dir", filepath.Join(shortTempDir(t), "data"))
+			}
+			if !strings.Contains(strings.Join(args, " "), "--node-name") {
+				args = append(args, "--node-name", "stranger")
+			}
+			oneLine(t, exec.CommandContext(t.Context(), agent, args...), tt.want...)
+		})
+	}
+	t.Run("unreachable server is tried again", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		cmd := exec.CommandContext(ctx, agent, append(with("--server", "https://127.0.0.1:1"),
+			"--data-dir", filepath.Join(shortTempDir(t), "data"), "--node-name", "stranger")...)
+		stderr, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readUntil(stderr, "connection refused"); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		_ = cmd.Wait()
+	})
+	t.Run("a good command joins", func(t *testing.T) {
+		dir := filepath.Join(shortTempDir(t), "data")
+		run(t, append([]string{agent}, append(with("", ""), "--node-name", "late", "--data-dir", dir,
+			"--node-labels", "disk=ssd", "--register-with-taints", "a=b:NoSchedule")...), filepath.Join(c.dir, "late.log"))
+		c.waitNode(t, "late")
+		node, err := c.client.CoreV1().Nodes().Get(t.Context(), "late", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if node.Labels["disk"] != "ssd" || !hasTaint(node, "a") {
+			t.Errorf("labels %v, taints %v", node.Labels, node.Spec.Taints)
+		}
+		keys, _ := filepath.Glob(filepath.Join(dir, "pki", "*"))
+		for _, k := range keys {
+			if fi, err := os.Stat(k); err == nil && strings.HasSuffix(k, ".pem") && fi.Mode().Perm() != 0o600 {
+				t.Errorf("%s has mode %v", k, fi.Mode())
+			}
+		}
+	})
+}
+
+func TestServerRefusesBadInput(t *testing.T) {
+	c := startUp(t, "--nodes", "0")
+	under, _ := bin(t)
+	server := filepath.Join(under, "hawser")
+	tests := map[string]struct {
+		args []string
+		want []string
+	}{
+		"port in use":    {[]string{"server", "--data-dir", shortTempDir(t), "--bind-address", "127.0.0.1", "--connect-port", "0", "--secure-port", portOf(c)}, []string{portOf(c), "in use"}},
+		"data in use":    {[]string{"server", "--data-dir", c.dir, "--bind-address", "127.0.0.1", "--connect-port", "0", "--secure-port", "1"}, []string{c.dir, "in use"}},
+		"unwritable":     {[]string{"server", "--data-dir", "/proc/nowhere"}, []string{"/proc/nowhere"}},
+		"bad address":    {[]string{"server", "--bind-address", "nonsense"}, []string{"--bind-address", "nonsense"}},
+		"bad port":       {[]string{"server", "--secure-port", "70000"}, []string{"--secure-port", "70000"}},
+		"bad range":      {[]string{"server", "--service-cluster-ip-range", "10.0.0.0/99"}, []string{"--service-cluster-ip-range", "10.0.0.0/99"}},
+		"bad controller": {[]string{"server", "--controllers", "nonsense"}, []string{"--controllers", "nonsense"}},
+		"unknown flag":   {[]string{"server", "--nonsense"}, []string{"--nonsense"}},
+		"bad duration":   {[]string{"token", "create", "--ttl", "soon"}, []string{"--ttl", "soon"}},
+		"no kubeconfig":  {[]string{"token", "create", "--kubeconfig", "/nowhere"}, []string{"/nowhere"}},
+		"nobody there":   {[]string{"nonsense"}, []string{"nonsense"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			oneLine(t, exec.CommandContext(t.Context(), server, tt.args...), tt.want...)
+		})
+	}
+}
+
+// oneLine runs a command that has to end with 1 and, last of all that it says,
+// one line with all of want and no stack trace.
+func oneLine(t *testing.T, cmd *exec.Cmd, want ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("ended with %v, want exit code 1", err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	last := lines[len(lines)-1]
+	for _, w := range want {
+		if !strings.Contains(last, w) {
+			t.Errorf("the last line does not name %q:\n%s", w, &out)
+		}
+	}
+	if strings.Contains(out.String(), "goroutine ") {
+		t.Errorf("a stack trace:\n%s", &out)
+	}
+}
+
+// joinCommand returns the words that hawser token create prints.
+func (c *cluster) joinCommand(t *testing.T, hawser string) []string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), hawser, "token", "create", "--print-join-command")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig())
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Fields(string(out))
+	if len(words) != 7 || words[0] != "hawser-agent" {
+		t.Fatalf("not a command line: %q", out)
+	}
+	return words
+}
+
+func (c *cluster) expiredToken(t *testing.T) string {
+	t.Helper()
+	_, err := c.client.CoreV1().Secrets("kube-system").Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-old000"},
+		Type:       "bootstrap.kubernetes.io/token",
+		StringData: map[string]string{
+			"token-id": "old000", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+			"expiration": time.Now().Add(-time.Minute).UTC().Format(time.RFC3339),
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "old000.0123456789abcdef"
+}

@@ -1,0 +1,322 @@
+// The house rules that can be checked by reading the source: who may import
+// whom, what lies at the top level, how large a file may grow.
+
+package e2e
+
+import (
+	"bufio"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/hawser-project/hawser"
+
+// maxLines is where a file has become several.
+const maxLines = 600
+
+// A source is one Go file of the module.
+type source struct {
+	path   string // from the module's root
+	syntax *ast.File
+	lines  []string
+}
+
+func (s source) dir() string     { return path.Dir(s.path) }
+func (s source) isTest() bool    { return strings.HasSuffix(s.path, "_test.go") }
+func (s source) generated() bool { return ast.IsGenerated(s.syntax) }
+
+func (s source) imports() []string {
+	var out []string
+	for _, i := range s.syntax.Imports {
+		out = append(out, strings.Trim(i.Path.Value, `"`))
+	}
+	return out
+}
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	var out []source
+	fset := token.NewFileSet()
+	err := filepath.WalkDir("..", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != ".." || d.Name() == "bin" || d.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		rel := filepath.ToSlash(strings.TrimPrefix(p, "../"))
+		if !strings.HasSuffix(rel, ".go") || !strings.Contains(rel, "/") {
+			return nil
+		}
+		syntax, err := parser.ParseFile(fset, p, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		lines, err := readLines(p)
+		if err != nil {
+			return err
+		}
+		out = append(out, source{path: rel, syntax: syntax, lines: lines})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 20 {
+		t.Fatalf("only %d files found: the walk is broken", len(out))
+	}
+	return out
+}
+
+func readLines(file string) ([]string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var lines []string
+	sc := bufio.NewScanner(f)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		lines = append(lines, sc.Text())
+	}
+	return lines, sc.Err()
+}
+
+// floors says for a folder and all below it which folders of this module it may
+// import besides itself. The longest match counts. Folders of the same tree are
+// told apart where that matters.
+var floors = map[string][]string{
+	"tunnel":       {},
+	"auth":         {},
+	"server":       {"tunnel", "auth"},
+	"agent":        {"tunnel", "auth"},
+	"node":         {},
+	"controlplane": {"auth"},
+	"cmd":          {"tunnel", "auth", "server", "agent", "node", "controlplane", "e2e/lab"},
+	"e2e":          {"tunnel", "auth", "server", "agent", "node", "controlplane", "cmd"},
+	"e2e/lab":      {},
+}
+
+func TestFloors(t *testing.T) {
+	for _, s := range sources(t) {
+		floor := floorOf(s.dir())
+		if floor == "" {
+			t.Errorf("%s is on no floor: name its folder in floors or move it", s.path)
+			continue
+		}
+		for _, imp := range s.imports() {
+			rel, ours := strings.CutPrefix(imp, module+"/")
+			if !ours || within(rel, floor) {
+				continue
+			}
+			if !slices.ContainsFunc(floors[floor], func(ok string) bool { return within(rel, ok) }) {
+				t.Errorf("%s imports %s: %s may import only %v", s.path, rel, floor, floors[floor])
+			}
+		}
+	}
+}
+
+func floorOf(dir string) string {
+	best := ""
+	for f := range floors {
+		if within(dir, f) && len(f) > len(best) {
+			best = f
+		}
+	}
+	return best
+}
+
+func within(dir, root string) bool { return dir == root || strings.HasPrefix(dir, root+"/") }
+
+// homes says where alone a package may be imported outside tests, with the
+// reason.
+var homes = []struct {
+	imported string
+	in       []string
+	why      string
+}{
+	{"github.com/hashicorp/yamux", []string{"tunnel/overyamux"}, "a multiplexer has one adapter"},
+	{"golang.org/x/net/http2", []string{"tunnel/overh2"}, "a multiplexer has one adapter, and this import is due to change with the standard library"},
+	{"github.com/quic-go/quic-go", []string{"tunnel/overquic"}, "a transport has one adapter"},
+	{"golang.org/x/crypto/ssh", []string{"tunnel/overssh"}, "the legacy mode has one adapter"},
+	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "cmd/hawser"}, "it is a thousand packages"},
+	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
+	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},
+	{"k8s.io", []string{"node", "controlplane", "auth/kubeauth", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},
+}
+
+func TestDependenciesHaveAHome(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.isTest() {
+			continue
+		}
+		for _, imp := range s.imports() {
+			if within(imp, "k8s.io/kubernetes") {
+				t.Errorf("%s imports k8s.io/kubernetes, which is not a library", s.path)
+			}
+			for _, h := range homes {
+				if within(imp, h.imported) && !slices.ContainsFunc(h.in, func(dir string) bool { return within(s.dir(), dir) }) {
+					t.Errorf("%s imports %s, which only %v may: %s", s.path, imp, h.in, h.why)
+				}
+			}
+		}
+		if path.Base(s.path) != "metrics.go" && !within(s.dir(), "cmd") {
+			checkMetrics(t, s)
+		}
+	}
+}
+
+// checkMetrics lets a file name a registry, which configurations have, and do
+// nothing else with metrics.
+func checkMetrics(t *testing.T, s source) {
+	t.Helper()
+	ast.Inspect(s.syntax, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		if x, ok := sel.X.(*ast.Ident); ok && x.Name == "prometheus" && sel.Sel.Name != "Registerer" && sel.Sel.Name != "Gatherer" {
+			t.Errorf("%s uses prometheus.%s: metrics live in metrics.go", s.path, sel.Sel.Name)
+		}
+		return true
+	})
+}
+
+// TestRootsAreStandardLibraryOnly keeps the two packages that everything rests
+// on free of dependencies.
+func TestRootsAreStandardLibraryOnly(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.isTest() || s.dir() != "tunnel" && s.dir() != "auth" {
+			continue
+		}
+		for _, imp := range s.imports() {
+			if strings.Contains(strings.Split(imp, "/")[0], ".") {
+				t.Errorf("%s imports %s: package %s is standard library only", s.path, imp, s.dir())
+			}
+		}
+	}
+}
+
+func TestTopLevel(t *testing.T) {
+	allowed := []string{"cmd", "server", "agent", "tunnel", "auth", "node", "controlplane", "e2e",
+		"go.mod", "go.sum", "Makefile", "README.md", "LICENSE", "NOTICE", "bin"}
+	entries, err := os.ReadDir("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") && !slices.Contains(allowed, e.Name()) {
+			t.Errorf("%s does not belong at the top level", e.Name())
+		}
+	}
+	mod, err := readLines("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range mod {
+		if strings.HasPrefix(strings.TrimSpace(line), "replace") {
+			t.Errorf("go.mod: %s: what is released is what is built", line)
+		}
+	}
+}
+
+func TestEachPackageSaysWhatItIs(t *testing.T) {
+	docs := map[string][]string{}
+	for _, s := range sources(t) {
+		if s.isTest() {
+			continue
+		}
+		docs[s.dir()] = append(docs[s.dir()], "")
+		if s.syntax.Doc != nil && !s.generated() {
+			docs[s.dir()] = append(docs[s.dir()], s.path)
+		}
+	}
+	for dir, files := range docs {
+		files = slices.DeleteFunc(files, func(f string) bool { return f == "" })
+		if len(files) != 1 {
+			t.Errorf("%s has %d package comments %v, want exactly one", dir, len(files), files)
+		}
+	}
+}
+
+// TestEachFileSaysWhatItIs wants a comment right above or below the package
+// clause.
+func TestEachFileSaysWhatItIs(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.generated() || s.isTest() {
+			continue
+		}
+		head := s.lines[:min(5, len(s.lines))]
+		if !slices.ContainsFunc(head, func(l string) bool { return strings.HasPrefix(l, "// ") }) {
+			t.Errorf("%s does not say in its first lines what it is", s.path)
+		}
+	}
+}
+
+func TestNothingGrewTooLarge(t *testing.T) {
+	for _, s := range sources(t) {
+		if n := len(s.lines); n > maxLines && !s.generated() {
+			t.Errorf("%s has %d lines, more than %d: it has become several things", s.path, n, maxLines)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	shy := []string{"util", "utils", "helper", "helpers", "common", "misc", "manager", "handler"}
+	for _, s := range sources(t) {
+		if slices.Contains(shy, s.syntax.Name.Name) || slices.Contains(shy, path.Base(s.dir())) {
+			t.Errorf("%s: a package named %q says nothing", s.path, s.syntax.Name.Name)
+		}
+		for _, d := range s.syntax.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok || g.Tok != token.TYPE || s.generated() {
+				continue
+			}
+			for _, spec := range g.Specs {
+				name := strings.ToLower(spec.(*ast.TypeSpec).Name.Name)
+				for _, w := range []string{"manager", "util", "helper"} {
+					if strings.HasSuffix(name, w) {
+						t.Errorf("%s: type %s: say what it does", s.path, name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// recovers is the one file that may: it keeps a controller's panic from taking
+// the API server and the tunnels with it.
+const recovers = "controlplane/loop/together.go"
+
+// TestForbiddenCalls finds what no review should have to find twice.
+func TestForbiddenCalls(t *testing.T) {
+	for _, s := range sources(t) {
+		ast.Inspect(s.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			switch f := call.Fun.(type) {
+			case *ast.Ident:
+				if f.Name == "recover" && s.path != recovers {
+					t.Errorf("%s calls recover: a panic is a bug, let it show", s.path)
+				}
+			case *ast.SelectorExpr:
+				x, ok := f.X.(*ast.Ident)
+				if ok && x.Name == "time" && f.Sel.Name == "Sleep" && s.isTest() && !slices.Contains(s.imports(), "testing/synctest") {
+					t.Errorf("%s sleeps: wait for an event, or use synctest, where sleeping costs nothing", s.path)
+				}
+			}
+			return true
+		})
+	}
+}
