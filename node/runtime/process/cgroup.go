@@ -63,7 +63,7 @@ func openCgroups(parent string) (*cgroups, error) {
 				continue
 			}
 			dir := filepath.Join(m.point, parent)
-			if err := os.MkdirAll(dir, 0o755); err != nil {
+			if err := makeWritable(dir); err != nil {
 				cause = err
 				continue
 			}
@@ -92,10 +92,22 @@ func openUnified(mount, dir string) error {
 	if err := enableControllers(mount); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := makeWritable(dir); err != nil {
 		return err
 	}
 	return enableControllers(dir)
+}
+
+// makeWritable makes a group in which groups can be made; one may be there already
+// that is another user's.
+func makeWritable(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	return nil
 }
 
 func controllersIn(b []byte) []string {

@@ -256,6 +256,17 @@ func (l *launch) attributes(c command, env []string) *syscall.ProcAttr {
 	}
 }
 
+// giveAway makes the command's user the owner of the pipes it gets, so that it can
+// open them by name (/dev/stdout) too.
+func (l *launch) giveAway(c command) {
+	for _, fd := range c.files {
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
+			_ = unix.Fchown(fd, int(l.cred.Uid), -1)
+		}
+	}
+}
+
 // A passwdEntry is a user that /etc/passwd knows.
 type passwdEntry struct {
 	uid, gid int64

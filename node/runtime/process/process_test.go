@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is far more than anything here takes.
-const patience = 60 * time.Second
+const patience = 20 * time.Second
 
 // A rig is a runtime in operation, and what a caller needs to use it.
 type rig struct {
@@ -47,7 +47,7 @@ func newRig(t *testing.T, c Config) *rig {
 	if c.Log == nil && testing.Verbose() {
 		c.Log = testLog(t)
 	}
-	c.Version = "v0-test"
+	c.Version, c.CgroupParent = "v0-test", "hawser-test"
 	r, err := New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +57,7 @@ func newRig(t *testing.T, c Config) *rig {
 	done := make(chan error, 1)
 	go func() { done <- r.Run(run) }()
 	g := &rig{Runtime: r, t: t, ctx: ctx, logs: filepath.Join(c.DataDir, "logs")}
+	var made *cgroups
 	stopped := false
 	g.stop = func() {
 		if stopped {
@@ -74,10 +75,14 @@ func newRig(t *testing.T, c Config) *rig {
 		}
 		g.stop()
 		cancel()
+		if made != nil {
+			made.base.remove()
+		}
 	})
 	if err := r.Healthy(ctx); err != nil {
 		t.Fatal(err)
 	}
+	made = r.cgroups
 	return g
 }
 
@@ -166,6 +171,20 @@ func (g *rig) wait(id string) runtime.ContainerStatus {
 		g.t.Fatalf("container %s does not end", id)
 	}
 	return g.status(id)
+}
+
+// waitGone waits until nothing of the container is left but its record.
+func (g *rig) waitGone(id string) {
+	g.t.Helper()
+	c, err := g.find(g.ctx, id)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	select {
+	case <-c.gone:
+	case <-g.ctx.Done():
+		g.t.Fatalf("the shim of container %s does not end", id)
+	}
 }
 
 // log is the container's output so far.

@@ -145,22 +145,73 @@ func (r *rootfs) overlayAll(layers string, points []string) error {
 			made++
 			continue
 		}
-		target, err := securejoin.SecureJoin(r.path, p)
-		if err != nil {
-			continue
-		}
-		if err := bind(p, target, true); err != nil {
-			continue // not to be seen in the container, like its mount point's parent
-		}
-		if err := readOnly(target); err != nil {
+		if err := r.show(layers, p); err != nil {
 			return fmt.Errorf("show %s: %w", p, err)
 		}
 		shown = p
 	}
-	if made == 0 && len(points) > 0 && !r.hasRoot() {
+	if made == 0 && !r.hasRoot() {
 		return errors.New("no overlay can be made")
 	}
 	return nil
+}
+
+// maxSpread bounds how many things in one directory are mounted one by one.
+const maxSpread = 256
+
+// show makes a directory or file of the machine visible at its place, read-only.
+// What is in a directory is put into a new one, so that there at least volumes can
+// be mounted: below /run, for instance, which often has mounts in it.
+func (r *rootfs) show(layers, path string) error {
+	entries, err := os.ReadDir(path)
+	if err != nil || len(entries) > maxSpread || r.hasRoot() {
+		return r.showWhole(path)
+	}
+	for _, e := range entries {
+		p := filepath.Join(path, e.Name())
+		to := filepath.Join(r.path, p)
+		switch {
+		case e.Type()&fs.ModeSymlink != 0:
+			if link, err := os.Readlink(p); err == nil {
+				_ = os.Symlink(link, to)
+			}
+			continue
+		case e.IsDir():
+			err = os.MkdirAll(to, 0o755)
+		default:
+			err = touch(to)
+		}
+		if err != nil {
+			return err
+		}
+		if !e.IsDir() || r.overlayOf(layers, p) != nil {
+			if err := r.showWhole(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// showWhole mounts path read-only, if there is a place for it and this user may
+// see it at all.
+func (r *rootfs) showWhole(path string) error {
+	target, err := securejoin.SecureJoin(r.path, path)
+	if err != nil {
+		return err
+	}
+	if err := bind(path, target, true); err != nil {
+		return nil //nolint:nilerr // then it is not there, like what a mount covers
+	}
+	return readOnly(target)
+}
+
+func touch(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // hasRoot says whether the new root is an overlay as a whole.
@@ -389,11 +440,7 @@ func (r *rootfs) mountPoint(target string, dir bool) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(target, os.O_CREATE|os.O_RDONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	return touch(target)
 }
 
 // dir returns the place of a directory in the new root, made if it is missing.

@@ -1,0 +1,259 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// Containers go on without the agent, and the next one has them again.
+func TestAdopt(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		dir := t.TempDir()
+		first := newRig(t, Config{DataDir: dir, Isolation: iso})
+		if _, err := first.EnsureSandbox(first.ctx, runtime.Sandbox{Pod: testPod, Hostname: "h"}); err != nil {
+			t.Fatal(err)
+		}
+		running := first.idle("running")
+		ended := first.start(first.container("ended", "echo ended; exit 6"))
+		first.wait(ended)
+		c := first.container("ends-later", "read x; echo $x; exit 7")
+		c.Stdin, c.StdinOnce = true, true
+		later := first.start(c)
+		first.waitLog(running, "ready")
+		before := map[string]runtime.ContainerStatus{running: first.status(running), ended: first.status(ended)}
+		first.stop()
+
+		second := newRig(t, Config{DataDir: dir, Isolation: iso})
+		for id, want := range before {
+			if got := second.status(id); !sameStatus(got, want) {
+				t.Errorf("before %+v\nafter  %+v", want, got)
+			}
+		}
+		var out bytes.Buffer
+		if code, err := second.Exec(second.ctx, running, []string{"echo", "hi"}, runtime.Stdio{Out: &out}); err != nil || code != 0 || out.String() != "hi\n" {
+			t.Errorf("exec: %d %v %q", code, err, out.String())
+		}
+		if err := second.Attach(second.ctx, later, runtime.Stdio{In: strings.NewReader("word\n"), Out: &out}); err != nil {
+			t.Error(err)
+		}
+		if st := second.wait(later); st.ExitCode != 7 || second.log(later) != "word\n" {
+			t.Errorf("status %+v, log %q", st, second.log(later))
+		}
+		pods, err := second.Sandboxes(second.ctx)
+		if err != nil || len(pods) != 1 || pods[0] != testPod {
+			t.Errorf("sandboxes %v, %v", pods, err)
+		}
+	})
+}
+
+func sameStatus(a, b runtime.ContainerStatus) bool {
+	same := a.StartedAt.Equal(b.StartedAt) && a.EndedAt.Equal(b.EndedAt) && a.CreatedAt.Equal(b.CreatedAt)
+	a.StartedAt, a.EndedAt, a.CreatedAt = b.StartedAt, b.EndedAt, b.CreatedAt
+	return same && a == b
+}
+
+// What ended while there was no agent is known to the next.
+func TestAdoptEndedMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	first := newRig(t, Config{DataDir: dir, Isolation: None})
+	fifo := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id := first.start(first.container("c", "cat "+fifo+"; exit 8"))
+	path := filepath.Join(first.containersDir(), id)
+	first.stop()
+	f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	// The shim has ended when it has let go of its lock.
+	waitUnlocked(t, path)
+	second := newRig(t, Config{DataDir: dir, Isolation: None})
+	if st := second.status(id); st.State != runtime.Exited || st.ExitCode != 8 || st.Reason != "" {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func waitUnlocked(t *testing.T, dir string) {
+	t.Helper()
+	f, err := os.Open(filepath.Join(dir, lockName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A container whose shim is killed ends with it, whatever it has started, and the
+// agent says so; also one that was not there when it happened.
+func TestShimKilled(t *testing.T) {
+	for _, present := range []bool{true, false} {
+		name := map[bool]string{true: "agent present", false: "agent absent"}[present]
+		t.Run(name, func(t *testing.T) {
+			eachIsolation(t, func(t *testing.T, iso Isolation) {
+				dir := t.TempDir()
+				g := newRig(t, Config{DataDir: dir, Isolation: iso})
+				// The pipe is held by everything in the container.
+				fifo := filepath.Join(dir, "fifo")
+				if err := unix.Mkfifo(fifo, 0o666); err != nil {
+					t.Fatal(err)
+				}
+				r, err := os.OpenFile(fifo, os.O_RDWR, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				script := "trap '' HUP TERM; exec 3>/fifo; sh -c 'trap \"\" HUP TERM; sleep 1000' & echo ready; while :; do sleep 0.1; done"
+				c := g.container("c", script)
+				c.Mounts = []runtime.Mount{{HostPath: fifo, ContainerPath: "/fifo"}}
+				if iso == None {
+					c.Mounts = nil
+					c.Argv[2] = strings.ReplaceAll(script, "/fifo", fifo)
+				}
+				id := g.start(c)
+				g.waitLog(id, "ready")
+				// Only the container has it open for writing once this has been closed.
+				only, err := os.OpenFile(fifo, os.O_RDONLY, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer only.Close()
+				_ = r.Close()
+				if !present {
+					g.stop()
+				}
+				g.containers[id].killShim()
+				if !present {
+					waitUnlocked(t, filepath.Join(g.containersDir(), id))
+					g = newRig(t, Config{DataDir: dir, Isolation: iso})
+				}
+				st := g.wait(id)
+				if st.ExitCode != 137 || st.Reason != "ContainerStatusUnknown" || st.State != runtime.Exited {
+					t.Errorf("status %+v", st)
+				}
+				// The end of the file comes when nothing of it is left.
+				if b, err := readAllUntil(only, g); err != nil || len(b) != 0 {
+					t.Errorf("%q %v", b, err)
+				}
+			})
+		})
+	}
+}
+
+func readAllUntil(f *os.File, g *rig) ([]byte, error) {
+	deadline, _ := g.ctx.Deadline()
+	if err := f.SetReadDeadline(deadline); err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	_, err := b.ReadFrom(f)
+	return b.Bytes(), err
+}
+
+// The agent may be killed at any moment.
+func TestAgentKilled(t *testing.T) {
+	dir := t.TempDir()
+	a := startAgent(t, agentOptions{dir: dir, keep: true})
+	id := a.run(t, "trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done")
+	a.kill(t)
+	g := newRig(t, Config{DataDir: dir})
+	g.waitLog(id, "ready")
+	if st := g.status(id); st.State != runtime.Running {
+		t.Errorf("status %+v", st)
+	}
+	if err := g.Stop(g.ctx, id, patience); err != nil {
+		t.Error(err)
+	}
+	if st := g.status(id); st.ExitCode != 0 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// What an agent that died while it started a container left is cleared away, and
+// what cannot be understood is left alone.
+func TestAdoptLeftovers(t *testing.T) {
+	dir := t.TempDir()
+	containers := filepath.Join(dir, "c")
+	for _, name := range []string{"empty", "never-ran", "garbled"} {
+		if err := os.MkdirAll(filepath.Join(containers, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writeJSON(filepath.Join(containers, "never-ran", specName), spec{ID: "never-ran"}); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(containers, "garbled", specName), "{", 0o600)
+	g := newRig(t, Config{DataDir: dir, Isolation: None})
+	list, err := g.Containers(g.ctx)
+	if err != nil || len(list) != 0 {
+		t.Errorf("containers %v, %v", list, err)
+	}
+	left, err := os.ReadDir(containers)
+	if err != nil || len(left) != 1 || left[0].Name() != "garbled" {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if err := os.RemoveAll(filepath.Join(containers, "garbled")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	ch := make(chan runtime.PodID)
+	done := make(chan error, 1)
+	ctx := t.Context()
+	watching := make(chan struct{})
+	go func() { close(watching); done <- g.Watch(ctx, ch) }()
+	<-watching
+	id := g.start(g.container("c", "exit 0"))
+	for g.status(id).State != runtime.Exited {
+		if got := <-ch; got != testPod {
+			t.Errorf("got %v", got)
+		}
+	}
+	g.stop()
+	if err := <-done; err == nil {
+		t.Error("watch of a stopped runtime returned no error")
+	}
+	if _, err := g.Containers(g.ctx); err == nil {
+		t.Error("a stopped runtime answers")
+	}
+	if err := g.Run(g.ctx); err == nil {
+		t.Error("Run twice")
+	}
+}
+
+func TestDuplicateAttempt(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	c := g.container("c", "exit 0")
+	id := g.start(c)
+	if _, err := g.Start(g.ctx, c); err == nil || !strings.Contains(err.Error(), "exists already") {
+		t.Errorf("same attempt: %v", err)
+	}
+	c.Attempt++
+	g.start(c)
+	if err := g.RemoveSandbox(g.ctx, testPod); err == nil {
+		t.Error("sandbox removed under its containers")
+	}
+	g.wait(id)
+	if err := g.Remove(g.ctx, id); err != nil {
+		t.Error(err)
+	}
+	if err := g.Remove(g.ctx, id); err != nil {
+		t.Errorf("remove twice: %v", err)
+	}
+	if err := g.Stop(g.ctx, id, 0); !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("stop after remove: %v", err)
+	}
+}
