@@ -180,7 +180,7 @@ func TestFieldSelectors(t *testing.T) {
 			}
 		}
 	}
-	nodes := must(shared.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "spec.unschedulable=true"}))(t)
+	nodes := must(shared.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "spec.unschedulable=true,metadata.name=" + ns}))(t)
 	if len(nodes.Items) != 1 || nodes.Items[0].Name != ns {
 		t.Errorf("unschedulable nodes: %d", len(nodes.Items))
 	}

@@ -6,7 +6,6 @@ package apiserver_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -39,8 +38,7 @@ const serveEnv = "HAWSER_TEST_APISERVER_DIR"
 var shared *instance
 
 func TestMain(m *testing.M) {
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	if dir := os.Getenv(serveEnv); dir != "" {
 		os.Exit(serveUntilKilled(dir))
 	}
@@ -77,7 +75,9 @@ type instance struct {
 }
 
 // start runs a server on the data in dir, in this process.
-func start(dir string) (*instance, error) {
+func start(dir string) (*instance, error) { return startWith(dir, func(*apiserver.Config) {}) }
+
+func startWith(dir string, change func(*apiserver.Config)) (*instance, error) {
 	p, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
 	if err != nil {
 		return nil, err
@@ -86,7 +86,9 @@ func start(dir string) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := apiserver.New(testConfig(dir, p, l))
+	cfg := testConfig(dir, p, l)
+	change(&cfg)
+	s, err := apiserver.New(cfg)
 	if err != nil {
 		return nil, err
 	}

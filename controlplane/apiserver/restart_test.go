@@ -18,9 +18,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 )
 
@@ -152,4 +154,40 @@ func TestStopInTime(t *testing.T) {
 		t.Errorf("stopped after %v", took)
 	}
 	t.Logf("stopped after %v", time.Since(began).Round(time.Millisecond))
+}
+
+// TestExternalStore runs a server on an etcd that is not its own.
+func TestExternalStore(t *testing.T) {
+	dir := t.TempDir()
+	store := must(etcd.New(etcd.Config{Dir: filepath.Join(dir, "e")}))(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	stored := make(chan error, 1)
+	go func() { stored <- store.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-stored; err != nil {
+			t.Error(err)
+		}
+	}()
+	<-store.Ready()
+	in, err := startWith(dir, func(c *apiserver.Config) {
+		c.Etcd = etcd.Config{}
+		c.EtcdServers.Servers = []string{"unix://" + filepath.Join(dir, "e", etcd.SocketName)}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := must(in.client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{}))(t)
+	defer w.Stop()
+	must(in.client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, metav1.CreateOptions{}))(t)
+	if event := <-w.ResultChan(); event.Type != watch.Added {
+		t.Errorf("%v", event)
+	}
+	got := must(store.Client().Get(t.Context(), "/registry/configmaps/default/m"))(t)
+	if len(got.Kvs) != 1 || !strings.HasPrefix(string(got.Kvs[0].Value), "k8s\x00") {
+		t.Errorf("stored: %v", got.Kvs)
+	}
+	if err := in.stop(); err != nil {
+		t.Error(err)
+	}
 }

@@ -102,5 +102,8 @@ func serving(cfg Config, l net.Listener) (*genericapiserver.SecureServingInfo, *
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
 	loopback.UserAgent = "hawser-apiserver"
+	// This process keeps an Endpoints object for old clients and knows that it
+	// is deprecated.
+	loopback.WarningHandler = rest.NoWarnings{}
 	return info, loopback, nil
 }
