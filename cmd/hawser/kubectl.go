@@ -5,14 +5,17 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/cli"
+	"k8s.io/component-base/version"
 	"k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/plugin"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
@@ -27,6 +30,10 @@ func runKubectl(ctx context.Context, args []string) int {
 		if err := os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file); err != nil {
 			return 1
 		}
+	}
+	if err := stampVersion(); err != nil {
+		fmt.Fprintln(os.Stderr, "hawser: "+err.Error())
+		return 1
 	}
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	// kubectl reads its arguments from here as well, to find plugins.
@@ -44,6 +51,15 @@ func runKubectl(ctx context.Context, args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// stampVersion gives kubectl a version that can be parsed where the build gave it
+// none; make build does, plain go build does not.
+func stampVersion() error {
+	if _, err := utilversion.ParseSemantic(version.Get().GitVersion); err == nil {
+		return nil
+	}
+	return version.SetDynamicVersion("v0.0.0-unstamped")
 }
 
 // kubeconfigDefault names the kubeconfig of a cluster started here by hawser up,

@@ -109,9 +109,21 @@ func (r *Runner) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]str
 		if !filepath.IsAbs(path) {
 			path = "/" + path
 		}
-		list = append(list, runtime.Mount{HostPath: host, ContainerPath: path, ReadOnly: m.ReadOnly})
+		list = append(list, runtime.Mount{HostPath: host, ContainerPath: path, ReadOnly: m.ReadOnly || fromAPI(pod, m.Name)})
 	}
 	return list, nil
+}
+
+// fromAPI tells whether a volume shows what the API holds. Those are read-only
+// in every container, whatever the mount says, because the next refresh would
+// undo a write.
+func fromAPI(pod *corev1.Pod, volume string) bool {
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Name == volume {
+			return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+		}
+	}
+	return false
 }
 
 // sharesPerCPU is the weight of one core, and minShares the least weight there is.
