@@ -101,7 +101,7 @@ func exchange(ctx context.Context, st Stream, out frame) (frame, error) {
 	}
 	if err != nil {
 		abortQuietly(st)
-		return nil, err
+		return nil, blame(ctx, err)
 	}
 	return f, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
@@ -90,10 +91,22 @@ func (d Dial) ask(ctx context.Context, st Stream) (*answerFrame, error) {
 // failed makes a DialError of what went wrong on this side of the wire. If ctx
 // is done then that is the reason, whatever broke because of it.
 func (d Dial) failed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
+	err = blame(ctx, err)
 	return &DialError{Addr: d.Addr, Code: CodeOf(err), Text: err.Error(), cause: err}
+}
+
+// blame is ctx's cause if ctx is why err came about. The stream's deadline is
+// ctx's and may be the first to be noticed.
+func blame(ctx context.Context, err error) error {
+	deadline, ok := ctx.Deadline()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case ok && errors.Is(err, os.ErrDeadlineExceeded) && !time.Now().Before(deadline):
+		return context.DeadlineExceeded
+	default:
+		return err
+	}
 }
 
 // abortQuietly gives up a stream whose failure is being reported already.
