@@ -12,6 +12,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
+// linger is how long a drained session outlives its last stream.
+const linger = 500 * time.Millisecond
+
 // session serves s until it ends, is replaced, or ctx is done.
 func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	log := h.log.With("addr", s.Peer().Addr.String())
@@ -152,6 +155,14 @@ func (h *Hub) drain(m *member, ended <-chan error) {
 	defer deadline.Stop()
 	select {
 	case <-m.dialed.idle():
+		// What the last stream carried may still be on its way to whoever
+		// reads it at the node, and would die with the session.
+		deadline.Reset(linger)
+		select {
+		case <-deadline.C:
+		case <-ended:
+			return
+		}
 	case <-deadline.C:
 	case <-ended:
 		return

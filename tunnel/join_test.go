@@ -167,6 +167,8 @@ func TestLobby(t *testing.T) {
 			t.Errorf("after Close, connection %d: open %v", i, !want)
 		}
 	}
+	leave[3]() // likewise
+	l.Close()
 	late, end := memnet.Pipe(memnet.Addr("c"), memnet.Addr("d"))
 	l.Enter(late)()
 	if _, err := end.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {

@@ -48,8 +48,7 @@ func (l *Lobby) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for e := l.conns.Front(); e != nil; e = e.Next() {
-		_ = e.Value.(net.Conn).Close() // its reader notices
+	for l.conns.Len() > 0 {
+		_ = l.conns.Remove(l.conns.Front()).(net.Conn).Close() // its reader notices
 	}
-	l.conns.Init()
 }

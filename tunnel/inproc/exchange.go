@@ -119,6 +119,7 @@ func proofOf(c *tls.Config) (*tls.ConnectionState, error) {
 	if c == nil {
 		return state, nil
 	}
+	state.ServerName = c.ServerName
 	cert := new(tls.Certificate)
 	switch {
 	case c.GetClientCertificate != nil:

@@ -1,0 +1,580 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+// A failing listener gives its errors in turn.
+type failing struct {
+	net.Listener
+	errs []error
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	err := f.errs[0]
+	f.errs = f.errs[1:]
+	return nil, err
+}
+func (f *failing) Close() error   { return nil }
+func (f *failing) Addr() net.Addr { return memnet.Addr("failing") }
+
+// A bay is a hub with its network in memory.
+type bay struct {
+	t        *testing.T
+	hub      *Hub
+	exchange *inproc.Exchange
+	registry *prometheus.Registry
+	log      *bytes.Buffer // read only once the hub has stopped or stands still
+	stop     func() error
+}
+
+func newBay(t *testing.T, c Config) *bay {
+	t.Helper()
+	b := &bay{t: t, exchange: new(inproc.Exchange), registry: prometheus.NewRegistry(), log: new(bytes.Buffer)}
+	c.Listeners = []tunnel.Listener{b.exchange.Listen("hub")}
+	c.Metrics = b.registry
+	c.Log = slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if c.Identify == nil {
+		c.Identify = func(p tunnel.Peer) (string, error) { return p.TLS.ServerName, nil } // what dial below says
+	}
+	var err error
+	if b.hub, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var (
+		wg   sync.WaitGroup
+		rerr error
+	)
+	wg.Go(func() { rerr = b.hub.Run(ctx) })
+	b.stop = func() error {
+		cancel()
+		wg.Wait()
+		return rerr
+	}
+	t.Cleanup(func() {
+		if err := b.stop(); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	synctest.Wait()
+	return b
+}
+
+// metric is the value of a metric with the given labels.
+func (b *bay) metric(name string) float64 {
+	b.t.Helper()
+	families, err := b.registry.Gather()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		if f.GetName() != "hawser_hub_"+name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+// A boat is an agent of the fewest words.
+type boat struct {
+	session tunnel.Session
+	control *tunnel.Control
+	err     error // why the session ended
+	gone    chan struct{}
+}
+
+// connect moors an agent whose streams are answered by serve; nil echoes.
+func (b *bay) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Request)) (*boat, error) {
+	b.t.Helper()
+	s, err := b.exchange.Dial(b.t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: h.Node}})
+	if err != nil {
+		return nil, err
+	}
+	control, _, err := tunnel.Greet(b.t.Context(), s, h)
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	if serve == nil {
+		serve = echo
+	}
+	x := &boat{session: s, control: control, gone: make(chan struct{})}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		x.err = control.Run(context.WithoutCancel(b.t.Context()), nil)
+		_ = s.Close()
+	})
+	wg.Go(func() { _ = tunnel.Serve(context.WithoutCancel(b.t.Context()), s, serve) })
+	go func() { wg.Wait(); close(x.gone) }()
+	b.t.Cleanup(func() { _ = s.Close(); <-x.gone })
+	synctest.Wait()
+	return x, nil
+}
+
+func (b *bay) mustConnect(h tunnel.Hello) *boat {
+	b.t.Helper()
+	x, err := b.connect(h, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return x
+}
+
+// echo answers everything by its address and then by what it is told.
+func echo(_ context.Context, r *tunnel.Request) {
+	st, err := r.Accept(nil)
+	if err != nil {
+		return
+	}
+	_, _ = io.WriteString(st, r.Addr+"\n") // the dialer reads it
+	_, _ = io.Copy(st, st)
+	_ = st.Close()
+}
+
+// ask dials and returns the first line.
+func (b *bay) ask(addr string) (string, error) {
+	c, err := b.hub.DialContext(b.t.Context(), "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if c.RemoteAddr().String() != addr {
+		b.t.Errorf("remote address %v, want %s", c.RemoteAddr(), addr)
+	}
+	if err := c.(tunnel.Stream).CloseWrite(); err != nil {
+		return "", err
+	}
+	got, err := io.ReadAll(c)
+	return strings.TrimSpace(string(got)), err
+}
+
+func one(node string) tunnel.Hello { return tunnel.Hello{Node: node, Instance: 1, Sequence: 1} }
+
+func TestDialByAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{})
+		for _, n := range []string{"node-1", "node-2", "node-3"} {
+			b.mustConnect(one(n))
+		}
+		b.hub.SetRoutes("node-1", prefixes("10.0.0.1", "192.168.1.10", "10.244.1.0/24")...)
+		b.hub.SetRoutes("node-2", prefixes("192.168.1.10")...)
+		b.hub.SetRoutes("absent", prefixes("10.0.0.9")...)
+		for _, tc := range []struct {
+			addr, want string
+			code       tunnel.Code
+		}{
+			{"node-1:10250", "node-1:10250", 0},
+			{"node-3:1", "node-3:1", 0},
+			{"10.0.0.1:80", "10.0.0.1:80", 0},
+			{"10.244.1.77:80", "10.244.1.77:80", 0},
+			{"10.0.0.7%node-2:8080", "10.0.0.7:8080", 0},
+			{"192.168.1.10:80", "", tunnel.Ambiguous},
+			{"192.168.1.10%node-2:80", "192.168.1.10:80", 0},
+			{"node-4:10250", "", tunnel.NoNode},
+			{"10.0.0.9:80", "", tunnel.NoNode},
+			{"127.0.0.1:6443", "", tunnel.NoNode},
+			{"apiserver:443", "", tunnel.NoNode},
+			{"nonsense", "", tunnel.Invalid},
+		} {
+			got, err := b.ask(tc.addr)
+			var de *tunnel.DialError
+			if got != tc.want || tunnel.CodeOf(err) != tc.code || err != nil && !errors.As(err, &de) {
+				t.Errorf("%s: %q, %v", tc.addr, got, err)
+			}
+		}
+		synctest.Wait()
+		if n := b.metric("streams"); n != 0 {
+			t.Errorf("%v streams are open", n)
+		}
+		if d, r := b.metric("dials_total"), b.metric("dial_duration_seconds"); d != 12 || r != 6 {
+			t.Errorf("%v dials counted, %v of them timed", d, r)
+		}
+	})
+}
+
+func TestDialErrorsReachTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{})
+		_, err := b.connect(one("node-1"), func(_ context.Context, r *tunnel.Request) {
+			_ = r.Reject(tunnel.Refused, "dial tcp 127.0.0.1:10250: connect: connection refused")
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.ask("10.1.1.1%node-1:1"); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "dial 10.1.1.1%node-1:1: ") {
+			t.Errorf("refused: %v", err)
+		}
+		if got := testutil.ToFloat64(b.hub.metrics.dials.WithLabelValues("connection refused")); got != 1 {
+			t.Errorf("refused dials counted: %v", got)
+		}
+	})
+}
+
+func TestSessionsAndChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{})
+		waited := make(chan error, 1)
+		go func() { waited <- b.hub.Wait(t.Context(), 2) }()
+		changed := b.hub.Changed()
+		x := b.mustConnect(tunnel.Hello{Node: "b", Instance: 1, Sequence: 1, Meta: tunnel.Meta{"version": "v9"}})
+		<-changed
+		b.mustConnect(one("a"))
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		c, err := b.hub.DialContext(t.Context(), "tcp", "b:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := b.hub.Sessions()
+		if len(all) != 2 || all[0].Node != "a" || all[1].Node != "b" || all[1].Version != "v9" ||
+			all[1].Streams != 1 || all[0].Streams != 0 || time.Since(all[0].Since) != time.Minute || all[0].Addr == nil {
+			t.Errorf("sessions: %+v", all)
+		}
+		_ = c.Close()
+		changed = b.hub.Changed()
+		_ = x.session.Close()
+		<-changed
+		if s, ok := b.hub.Session("b"); ok {
+			t.Errorf("still there: %+v", s)
+		}
+		if s, ok := b.hub.Session("a"); !ok || s.Node != "a" {
+			t.Errorf("a: %+v, %v", s, ok)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.hub.Wait(ctx, 2); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 are connected") {
+			t.Errorf("wait for one too many: %v", err)
+		}
+		if n := b.metric("sessions"); n != 1 {
+			t.Errorf("sessions metric: %v", n)
+		}
+	})
+}
+
+func TestNewestSessionWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{})
+		first := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
+		held, err := b.hub.DialContext(t.Context(), "tcp", "n:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 2})
+		<-first.gone
+		var bye *tunnel.Goodbye
+		if !errors.As(first.err, &bye) || bye.Code != tunnel.Replaced || !strings.Contains(bye.Text, "the agent reconnected from") {
+			t.Errorf("the older session: %v", first.err)
+		}
+		if _, err := io.ReadAll(held); err == nil {
+			t.Error("a stream of the older session came to an orderly end")
+		}
+		_ = held.Close()
+		if got, err := b.ask("n:2"); err != nil || got != "n:2" {
+			t.Errorf("%q, %v", got, err)
+		}
+		// An older session of the same agent that arrives late.
+		if _, err := b.connect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1}, nil); !errors.Is(err, tunnel.Replaced) {
+			t.Errorf("late session: %v", err)
+		}
+		select {
+		case <-second.gone:
+			t.Error("the newest session is gone")
+		default:
+		}
+		synctest.Wait()
+		if n := b.metric("sessions"); n != 1 {
+			t.Errorf("sessions metric: %v", n)
+		}
+		if n := b.metric("clones_total"); n != 0 {
+			t.Errorf("clones: %v", n)
+		}
+	})
+}
+
+// A machine and its copy: the copy takes over, the original is told, and when it
+// comes back it is turned away, which is a log line and a metric. When the copy
+// leaves, the original may come back.
+func TestCloneIsFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{})
+		original := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
+		clone := b.mustConnect(tunnel.Hello{Node: "n", Instance: 2, Sequence: 1})
+		<-original.gone
+		if !errors.Is(original.err, tunnel.Replaced) || !strings.Contains(original.err.Error(), "another agent with this node's identity") {
+			t.Errorf("original: %v", original.err)
+		}
+		for i := range 3 {
+			_, err := b.connect(tunnel.Hello{Node: "n", Instance: 1, Sequence: uint64(2 + i)}, nil)
+			if !errors.Is(err, tunnel.Replaced) || !strings.Contains(err.Error(), "copy of that machine") {
+				t.Errorf("original, coming back: %v", err)
+			}
+		}
+		if n := b.metric("clones_total"); n != 3 {
+			t.Errorf("clones: %v", n)
+		}
+		if !strings.Contains(b.log.String(), "level=WARN msg=\"two agents use one node's identity") {
+			t.Errorf("no line in the log:\n%s", b.log)
+		}
+		_ = clone.session.Close()
+		<-clone.gone
+		synctest.Wait()
+		b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 9})
+	})
+}
+
+func TestRefusedSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		denied := errors.New("certificate is revoked")
+		b := newBay(t, Config{
+			Identify: func(p tunnel.Peer) (string, error) {
+				if p.TLS.ServerName == "stranger" {
+					return "", errors.New("not a node's certificate")
+				}
+				return strings.TrimSuffix(p.TLS.ServerName, "-liar"), nil
+			},
+			Admit: func(_ context.Context, node string, _ tunnel.Peer) error {
+				if node == "revoked" {
+					return denied
+				}
+				return nil
+			},
+		})
+		for node, want := range map[string]string{
+			"stranger": "not a node's certificate",
+			"n-liar":   `the certificate is for node "n", the agent calls itself "n-liar"`,
+			"revoked":  "certificate is revoked",
+		} {
+			_, err := b.connect(one(node), nil)
+			if !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v", node, err)
+			}
+		}
+		mute, err := b.exchange.Dial(t.Context(), "hub", tunnel.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		<-mute.Context().Done()
+		if d := time.Since(start); d != helloTimeout {
+			t.Errorf("an agent without a word was kept for %v", d)
+		}
+		if n := b.metric("sessions_refused_total"); n != 3 {
+			t.Errorf("refused: %v", n)
+		}
+	})
+}
+
+// By default the certificate decides.
+func TestIdentifyByCertificate(t *testing.T) {
+	for _, p := range []tunnel.Peer{{}, {TLS: new(tls.ConnectionState)}} {
+		if _, err := identify(p); err == nil {
+			t.Error("no certificate: no error")
+		}
+	}
+}
+
+func TestAgentsStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := tunnel.NewHandoff(memnet.Addr("api"), 1)
+		defer api.Close()
+		b := newBay(t, Config{API: api.Inject})
+		x := b.mustConnect(one("n"))
+		for _, addr := range []string{"other-node:10250", "127.0.0.1:2379", "apiserver:80", "10.0.0.1:443"} {
+			if _, err := tunnel.Connect(t.Context(), x.session, "tcp", addr); !errors.Is(err, tunnel.Denied) {
+				t.Errorf("agent dials %s: %v", addr, err)
+			}
+		}
+		near, err := tunnel.Connect(t.Context(), x.session, "tcp", APIServer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		far, err := api.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, _ := b.hub.Session("n"); far.RemoteAddr() != s.Addr || s.Streams != 1 {
+			t.Errorf("remote address %v, session %+v", far.RemoteAddr(), s)
+		}
+		if _, err := near.Write([]byte("GET")); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.ReadFull(far, make([]byte, 3)); err != nil {
+			t.Error(err)
+		}
+		_, _ = far.Close(), near.Close()
+		if s, _ := b.hub.Session("n"); s.Streams != 0 {
+			t.Errorf("%d streams are open", s.Streams)
+		}
+	})
+}
+
+func TestWithoutAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{})
+		x := b.mustConnect(one("n"))
+		if _, err := tunnel.Connect(t.Context(), x.session, "tcp", APIServer); !errors.Is(err, tunnel.Refused) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// A dial that its session takes along goes to the next session, once.
+func TestDialSurvivesReplacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{})
+		_, err := b.connect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1}, func(ctx context.Context, _ *tunnel.Request) {
+			<-ctx.Done() // never answers
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		result := make(chan error, 1)
+		go func() {
+			_, err := b.ask("n:1")
+			result <- err
+		}()
+		synctest.Wait()
+		b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 2})
+		if err := <-result; err != nil {
+			t.Errorf("dial: %v", err)
+		}
+	})
+}
+
+func TestDeadAgentIsDetached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{PingInterval: 5 * time.Second, PingTimeout: 15 * time.Second})
+		s, err := b.exchange.Dial(t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: "n"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if _, _, err := tunnel.Greet(t.Context(), s, one("n")); err != nil { // and not a word more
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		start, changed := time.Now(), b.hub.Changed()
+		<-changed
+		if d := time.Since(start); d != 15*time.Second {
+			t.Errorf("noticed after %v", d)
+		}
+		synctest.Wait()
+		if got := testutil.ToFloat64(b.hub.metrics.ended.WithLabelValues(tunnel.Dead.String())); got != 1 {
+			t.Errorf("deaths counted: %v", got)
+		}
+	})
+}
+
+func TestDrainingAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{})
+		x := b.mustConnect(one("n"))
+		if err := x.control.Drain(tunnel.Draining, "stopping"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if _, err := b.ask("n:1"); !errors.Is(err, tunnel.Draining) {
+			t.Errorf("dial: %v", err)
+		}
+		if s, _ := b.hub.Session("n"); !s.Draining {
+			t.Errorf("session: %+v", s)
+		}
+	})
+}
+
+func TestShutdownDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{DrainTimeout: time.Minute})
+		x := b.mustConnect(one("n"))
+		c, err := b.hub.DialContext(t.Context(), "tcp", "n:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		time.AfterFunc(20*time.Second, func() {
+			if _, err := b.ask("n:1"); !errors.Is(err, tunnel.Draining) {
+				t.Errorf("dial while draining: %v", err)
+			}
+			if _, err := c.Write([]byte("still here")); err != nil {
+				t.Errorf("stream while draining: %v", err)
+			}
+			_ = c.Close()
+		})
+		stopped := make(chan error, 1)
+		go func() { stopped <- b.stop() }()
+		<-x.control.Draining()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(start); d < 20*time.Second || d > 22*time.Second {
+			t.Errorf("drained for %v; the stream lasted 20 s", d)
+		}
+		<-x.gone
+		var bye *tunnel.Goodbye
+		if !errors.As(x.err, &bye) || bye.Code != tunnel.Draining {
+			t.Errorf("agent was told %v", x.err)
+		}
+	})
+}
+
+func TestShutdownIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBay(t, Config{})
+		for i := range 20 {
+			b.mustConnect(one(fmt.Sprintf("n%d", i)))
+			c, err := b.hub.DialContext(t.Context(), "tcp", fmt.Sprintf("n%d:1", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+		}
+		start := time.Now()
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(start); d < defaultDrainTimeout || d > defaultDrainTimeout+2*time.Second {
+			t.Errorf("took %v", d)
+		}
+	})
+}
+
+func TestNewChecks(t *testing.T) {
+	if _, err := New(Config{}); err == nil {
+		t.Error("no listeners: no error")
+	}
+	r := prometheus.NewRegistry()
+	c := Config{Listeners: []tunnel.Listener{new(inproc.Exchange).Listen("x")}, Metrics: r}
+	if _, err := New(c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(c); err == nil {
+		t.Error("metrics registered twice: no error")
+	}
+}

@@ -1,0 +1,285 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hello is what a TLS client with these protocols says first.
+func hello(t testing.TB, alpn ...string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	c := tls.Client(&recorder{w: &b}, &tls.Config{ServerName: "server", NextProtos: alpn})
+	if err := c.HandshakeContext(t.Context()); err == nil {
+		t.Fatal("handshake with nobody succeeded")
+	}
+	return b.Bytes()
+}
+
+// A recorder is a connection that only takes.
+type recorder struct {
+	net.Conn
+	w io.Writer
+}
+
+func (r *recorder) Write(p []byte) (int, error)      { return r.w.Write(p) }
+func (r *recorder) Read([]byte) (int, error)         { return 0, io.EOF }
+func (r *recorder) Close() error                     { return nil }
+func (r *recorder) SetDeadline(time.Time) error      { return nil }
+func (r *recorder) SetReadDeadline(time.Time) error  { return nil }
+func (r *recorder) SetWriteDeadline(time.Time) error { return nil }
+
+// split cuts a ClientHello's one record into many.
+func split(b []byte, size int) (out []byte) {
+	for body := b[5:]; len(body) > 0; {
+		n := min(size, len(body))
+		out = append(append(out, 22, 3, 1, byte(n>>8), byte(n)), body[:n]...)
+		body = body[n:]
+	}
+	return out
+}
+
+func TestPeekHello(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		in   []byte
+		alpn string
+		fail bool
+	}{
+		{"tunnel", hello(t, tunnel.ALPN), tunnel.ALPN, false},
+		{"browser", hello(t, "h2", "http/1.1"), "h2 http/1.1", false},
+		{"no protocols", hello(t), "", false},
+		{"in many records", split(hello(t, tunnel.ALPN), 7), tunnel.ALPN, false},
+		{"with more behind", append(hello(t, "h2"), "early data"...), "h2", false},
+		{"plain HTTP", []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "", false},
+		{"SSH", []byte("SSH-2.0-OpenSSH_9.9\r\n"), "", false},
+		{"zeros", make([]byte, 1000), "", false},
+		{"a record of another type", []byte{23, 3, 3, 0, 1, 0}, "", false},
+		{"nothing", nil, "", true},
+		{"half a hello", hello(t, "h2")[:60], "", true},
+		{"a hello that never ends", split(append(make([]byte, 5), append([]byte{1, 0, 255, 255}, make([]byte, 60000)...)...), 1000), "", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, r := range []io.Reader{bytes.NewReader(tc.in), iotest.OneByteReader(bytes.NewReader(tc.in))} {
+				read, alpn, err := peekHello(r)
+				if (err != nil) != tc.fail || strings.Join(alpn, " ") != tc.alpn {
+					t.Fatalf("%q, %v", alpn, err)
+				}
+				rest, _ := io.ReadAll(r)
+				if err == nil && !bytes.Equal(append(read, rest...), tc.in) {
+					t.Error("what was read and what is left are not what was sent")
+				}
+				if len(read) > maxHello {
+					t.Errorf("read %d bytes", len(read))
+				}
+			}
+		})
+	}
+}
+
+func FuzzPeekHello(f *testing.F) {
+	f.Add(hello(f, tunnel.ALPN))
+	f.Add(split(hello(f, "h2"), 10))
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := bytes.NewReader(b)
+		read, _, err := peekHello(r)
+		if err != nil {
+			return
+		}
+		if len(read) > maxHello || !bytes.Equal(read, b[:len(read)]) || len(read)+r.Len() != len(b) {
+			t.Fatalf("read %d of %d bytes, %d left", len(read), len(b), r.Len())
+		}
+	})
+}
+
+// harbour runs a Port on a network in memory.
+func harbour(t *testing.T, c PortConfig) (*Port, *memnet.Network) {
+	t.Helper()
+	n := new(memnet.Network)
+	var err error
+	if c.Listener, err = n.Listen(t.Context(), "tcp", "port"); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPort(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := p.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return p, n
+}
+
+func dial(t *testing.T, n *memnet.Network, say []byte) net.Conn {
+	t.Helper()
+	c, err := n.Dial(t.Context(), "tcp", "port")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if _, err := c.Write(say); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestPortSorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, n := harbour(t, PortConfig{})
+		for _, tc := range []struct {
+			name string
+			say  []byte
+			to   net.Listener
+		}{
+			{"tunnel", hello(t, tunnel.ALPN), p.Tunnel()},
+			{"tunnel among others", hello(t, "x", tunnel.ALPN), p.Tunnel()},
+			{"kubectl", hello(t, "h2", "http/1.1"), p.API()},
+			{"plain HTTP", []byte("GET / HTTP/1.1\r\n\r\n"), p.API()},
+		} {
+			near := dial(t, n, tc.say)
+			far, err := tc.to.Accept()
+			if err != nil {
+				t.Fatalf("%s: %v", tc.name, err)
+			}
+			got := make([]byte, len(tc.say))
+			if _, err := io.ReadFull(far, got); err != nil || !bytes.Equal(got, tc.say) {
+				t.Errorf("%s: the hello is not replayed: %v", tc.name, err)
+			}
+			if far.RemoteAddr() != near.LocalAddr() {
+				t.Errorf("%s: remote address %v", tc.name, far.RemoteAddr())
+			}
+			time.Sleep(time.Hour) //nolint:forbidigo // the bubble's clock: no deadline is left behind
+			if _, err := near.Write([]byte("later")); err != nil {
+				t.Error(err)
+			}
+			if _, err := io.ReadFull(far, got[:5]); err != nil || string(got[:5]) != "later" {
+				t.Errorf("%s: afterwards: %q, %v", tc.name, got[:5], err)
+			}
+			_ = far.Close()
+		}
+	})
+}
+
+// Injected connections come out of the API's side as they are.
+func TestPortInjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := harbour(t, PortConfig{})
+		a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+		defer b.Close()
+		if err := p.API().Inject(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := p.API().Accept(); err != nil || got != net.Conn(a) {
+			t.Errorf("%v, %v", got, err)
+		}
+		_ = a.Close()
+	})
+}
+
+func TestSlowHellos(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, n := harbour(t, PortConfig{HelloTimeout: 10 * time.Second, MaxPeeking: 100})
+		var slow []net.Conn
+		for range 300 {
+			slow = append(slow, dial(t, n, hello(t)[:20]))
+		}
+		synctest.Wait()
+		// In spite of them, whoever speaks is heard at once.
+		start := time.Now()
+		dial(t, n, hello(t, tunnel.ALPN))
+		c, err := p.Tunnel().Accept()
+		if err != nil || time.Since(start) != 0 {
+			t.Fatalf("%v after %v", err, time.Since(start))
+		}
+		_ = c.Close()
+		closed := func() (n int) {
+			for _, c := range slow {
+				_ = c.SetReadDeadline(time.Now().Add(time.Nanosecond))
+				if _, err := c.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
+					n++
+				}
+			}
+			return n
+		}
+		if n := closed(); n != 201 {
+			t.Errorf("%d of 300 slow ones were cut off, 100 have room, one came after", n)
+		}
+		time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's clock
+		synctest.Wait()
+		if n := closed(); n != 300 {
+			t.Errorf("after the time for hellos %d of 300 are cut off", n)
+		}
+	})
+}
+
+func TestPortShutsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(memnet.Network)
+		l, err := n.Listen(t.Context(), "tcp", "port")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := NewPort(PortConfig{Listener: l})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := p.Run(ctx); err != nil {
+				t.Errorf("run: %v", err)
+			}
+		})
+		dial(t, n, hello(t)[:20])         // at its hello
+		dial(t, n, hello(t, tunnel.ALPN)) // waits to be accepted
+		for range handoffs + 10 {         // some have no room to wait
+			dial(t, n, hello(t, "http/1.1"))
+		}
+		synctest.Wait()
+		cancel()
+		wg.Wait()
+		if _, err := p.API().Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("accept: %v", err)
+		}
+		if _, err := n.Dial(t.Context(), "tcp", "port"); err == nil {
+			t.Error("the port is still open")
+		}
+	})
+}
+
+func TestPortReportsFailure(t *testing.T) {
+	want := errors.New("broken")
+	p, err := NewPort(PortConfig{Listener: &failing{errs: []error{want}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Run(t.Context()); !errors.Is(err, want) {
+		t.Errorf("run: %v", err)
+	}
+	if _, err := NewPort(PortConfig{}); err == nil {
+		t.Error("no listener: no error")
+	}
+}
