@@ -133,7 +133,7 @@ func New(cfg Config) (*Node, error) {
 		Host: cfg.Name, Log: cfg.Log,
 	})
 	p := cfg.Pods
-	p.NodeName, p.API, p.Runtime, p.Events, p.Dir = cfg.Name, cfg.API.CoreV1(), cfg.Runtime, n.events, cfg.DataDir
+	p.NodeName, p.API, p.Runtime, p.Events, p.Dir = cfg.Name, cfg.API, cfg.Runtime, n.events, cfg.DataDir
 	p.Node, p.HostIPs, p.MaxPods, p.Log = n.self.node, n.IPs, cfg.MaxPods, cfg.Log
 	p.Metrics = pods.NewMetrics(cfg.Registerer)
 	var err error

@@ -279,7 +279,9 @@ func (s *self) run(ctx context.Context, cfg Config) {
 			return api.Watch(ctx, o)
 		},
 	}
-	cache.NewReflectorWithOptions(lw, &corev1.Node{}, store{s, cfg.Name}, cache.ReflectorOptions{Name: "node"}).RunWithContext(ctx)
+	// A client in memory cannot do all that the reflector would ask of a server.
+	lister := cache.ToListWatcherWithWatchListSemantics(lw, cfg.API)
+	cache.NewReflectorWithOptions(lister, &corev1.Node{}, store{s, cfg.Name}, cache.ReflectorOptions{Name: "node"}).RunWithContext(ctx)
 }
 
 // A store puts what a reflector finds into self.

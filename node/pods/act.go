@@ -99,7 +99,7 @@ func (w *worker) prepare(now time.Time) {
 
 func (w *worker) preparedWith(st runtime.SandboxStatus, err error) {
 	p, now := &w.sandbox, time.Now()
-	p.busy = false
+	p.busy, p.tried = false, true
 	// Half a period more or less, so that pods do not ask all at the same time.
 	p.refreshAt = now.Add(jitter(w.r.cfg.VolumeRefresh))
 	if err == nil {

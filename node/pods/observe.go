@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,9 +112,7 @@ func (w *worker) observe(now time.Time, listed []runtime.ContainerStatus) {
 func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*runtime.ContainerStatus) fact {
 	c := w.container(spec.Name)
 	f := fact{spec: spec, kind: k, blocked: c.blocked, starting: c.startCancel != nil}
-	if c.lost != nil && (len(list) == 0 || c.lost.Attempt > list[0].Attempt) {
-		list = append([]*runtime.ContainerStatus{c.lost}, list...)
-	}
+	list = withLost(list, c.lost)
 	if len(list) > 0 {
 		f.newest = w.withMessage(c, spec, list[0])
 	}
@@ -144,6 +143,18 @@ func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*run
 	}
 	f.started, f.ready, f.unhealthy, f.grace = c.started, c.ready, c.unhealthy, c.grace
 	return f
+}
+
+// withLost adds an attempt that the runtime does not know to those it knows.
+func withLost(list []*runtime.ContainerStatus, lost *runtime.ContainerStatus) []*runtime.ContainerStatus {
+	if lost == nil {
+		return list
+	}
+	i, found := slices.BinarySearchFunc(list, lost.Attempt, func(a *runtime.ContainerStatus, n int) int { return n - a.Attempt })
+	if found {
+		return list
+	}
+	return slices.Insert(slices.Clone(list), i, lost)
 }
 
 // adopt begins to know a running attempt. One that an earlier run of the agent has

@@ -14,7 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/volumes"
@@ -27,10 +27,10 @@ type Events interface {
 
 // Config of a Runner. Zero durations mean the defaults named.
 type Config struct {
-	NodeName string                      // required
-	API      typedcorev1.CoreV1Interface // required
-	Runtime  runtime.Runtime             // required
-	Events   Events                      // required
+	NodeName string               // required
+	API      kubernetes.Interface // required
+	Runtime  runtime.Runtime      // required
+	Events   Events               // required
 	// Dir is the data directory. Pods are kept in DIR/pods/UID, logs in
 	// DIR/logs/NAMESPACE_NAME_UID. Required.
 	Dir string
@@ -117,7 +117,7 @@ func New(cfg Config) (*Runner, error) {
 		cfg:     cfg,
 		log:     cfg.Log,
 		places:  places{dir: cfg.Dir},
-		objects: newObjects(cfg.API, cfg.ObjectTTL),
+		objects: newObjects(cfg.API.CoreV1(), cfg.ObjectTTL),
 		lister:  lister{list: cfg.Runtime.Containers},
 		writes:  make(chan struct{}, maxWrites),
 		wake:    make(chan struct{}, 1),
@@ -288,7 +288,7 @@ func (r *Runner) sync(ctx context.Context, wg *sync.WaitGroup) bool {
 func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod) {
 	c, remembered := r.known[p.UID]
 	_, traced := r.traces[p.UID]
-	o := workerOptions{admitted: remembered && c.Admitted || traced}
+	o := workerOptions{admitted: remembered && c.Admitted || traced, recalled: remembered && c.Pod == p}
 	if remembered {
 		o.last = &c.Pod.Status
 	}

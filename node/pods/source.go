@@ -40,7 +40,7 @@ func newSource(cfg Config, changed func()) *source {
 // back-off.
 func (s *source) run(ctx context.Context) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", s.cfg.NodeName).String()
-	api := s.cfg.API.Pods(metav1.NamespaceAll)
+	api := s.cfg.API.CoreV1().Pods(metav1.NamespaceAll)
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
 			o.FieldSelector = selector
@@ -51,7 +51,9 @@ func (s *source) run(ctx context.Context) {
 			return api.Watch(ctx, o)
 		},
 	}
-	r := cache.NewReflectorWithOptions(lw, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods"})
+	// A client in memory cannot do all that the reflector would ask of a server.
+	lister := cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.API)
+	r := cache.NewReflectorWithOptions(lister, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods"})
 	r.RunWithContext(ctx)
 }
 

@@ -30,7 +30,10 @@ const (
 type surroundings struct {
 	runtimeName     string
 	podIPs, hostIPs []string
-	prepared        bool
+	// prepared says that volumes and sandbox are there, or were when an earlier run
+	// of the agent looked and nothing has been found to be otherwise yet.
+	prepared bool
+	ipsKnown bool
 	// conditions are those of the API's status, for readiness gates.
 	conditions []corev1.PodCondition
 }
@@ -52,7 +55,7 @@ func statusOf(s situation, in intent, base *corev1.PodStatus, around surrounding
 	for _, ip := range around.hostIPs {
 		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
 	}
-	if around.prepared {
+	if around.ipsKnown {
 		st.PodIP = first(around.podIPs)
 		for _, ip := range around.podIPs {
 			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})

@@ -44,11 +44,14 @@ type worker struct {
 
 	ctx      context.Context //nolint:containedctx // of run, for tasks
 	pod      *corev1.Pod     // never changed, only replaced
+	seen     *corev1.Pod     // the last of wanted that was looked at
 	gone     bool
 	admitted bool
 	refused  *refusal
 	api      corev1.PodStatus // the status as the API has it
+	apiKnown bool             // false while api is what was kept on disk
 	wroteAt  time.Time        // when api was last the answer to a write
+	patched  []byte           // the patch that was
 	status   corev1.PodStatus // as last computed
 	saved    *corev1.Pod      // as last written to disk
 	ended    bool             // the phase is final
@@ -82,6 +85,7 @@ func (a *attempt) succeeded() { a.delay, a.at = 0, time.Time{} }
 type preparation struct {
 	attempt
 	done      bool
+	tried     bool
 	ips       []string
 	refreshAt time.Time
 }
@@ -91,6 +95,8 @@ type workerOptions struct {
 	admitted bool
 	refused  *refusal
 	gone     bool
+	// recalled says that the pod is not as the API has it but as it was kept on disk.
+	recalled bool
 }
 
 func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
@@ -112,7 +118,7 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 	for i := range pod.Spec.InitContainers {
 		w.isInit[pod.Spec.InitContainers[i].Name] = true
 	}
-	w.pod, w.api = pod, pod.Status
+	w.pod, w.seen, w.api, w.apiKnown = pod, pod, pod.Status, !o.recalled
 	w.status = *pod.Status.DeepCopy()
 	if o.last != nil {
 		w.status = *o.last.DeepCopy()
@@ -300,11 +306,15 @@ func (w *worker) receive() {
 	for _, f := range posted {
 		f()
 	}
-	if wanted != w.pod && !w.stale(wanted) {
+	if wanted == w.seen {
+		return
+	}
+	w.seen = wanted
+	if !w.stale(wanted) {
 		if !apiequality.Semantic.DeepEqual(wanted.Labels, w.pod.Labels) || !apiequality.Semantic.DeepEqual(wanted.Annotations, w.pod.Annotations) {
 			w.sandbox.refreshAt = time.Time{} // downwardAPI volumes show them
 		}
-		w.pod, w.api = wanted, wanted.Status
+		w.pod, w.api, w.apiKnown = wanted, wanted.Status, true
 	}
 }
 
@@ -376,7 +386,7 @@ func (w *worker) report(s situation, in intent) {
 		return
 	}
 	w.save(pod)
-	if !apiequality.Semantic.DeepEqual(&w.api, &pod.Status) {
+	if w.apiKnown && !apiequality.Semantic.DeepEqual(&w.api, &pod.Status) {
 		w.write(s.now, pod)
 	}
 }
@@ -385,7 +395,10 @@ func (w *worker) surroundings() surroundings {
 	host := w.r.cfg.HostIPs()
 	a := surroundings{
 		runtimeName: w.r.runtimeName, hostIPs: host, podIPs: w.sandbox.ips,
-		prepared: w.sandbox.done, conditions: w.api.Conditions,
+		prepared: w.sandbox.done, ipsKnown: w.sandbox.done, conditions: w.api.Conditions,
+	}
+	if c := conditionOf(w.status.Conditions, corev1.PodReadyToStartContainers); c != nil && !w.sandbox.tried {
+		a.prepared = c.Status == corev1.ConditionTrue
 	}
 	if len(a.podIPs) == 0 {
 		a.podIPs = host // the pod shares the node's addresses
@@ -437,7 +450,7 @@ func (w *worker) finish(s situation) bool {
 			return false
 		}
 		return true
-	case w.pod.DeletionTimestamp != nil && terminal(w.api.Phase):
+	case w.pod.DeletionTimestamp != nil && w.apiKnown && terminal(w.api.Phase):
 		w.delete(now)
 	}
 	return false

@@ -3,6 +3,7 @@
 package pods
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -68,20 +69,25 @@ func (w *worker) write(now time.Time, pod *corev1.Pod) {
 			err error
 		)
 		w.withToken(func() {
-			out, err = w.r.cfg.API.Pods(w.id.Namespace).Patch(w.ctx, w.id.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			out, err = w.r.cfg.API.CoreV1().Pods(w.id.Namespace).Patch(w.ctx, w.id.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		})
-		return func() { w.wrote(out, err) }
+		return func() { w.wrote(patch, out, err) }
 	})
 }
 
-func (w *worker) wrote(out *corev1.Pod, err error) {
+func (w *worker) wrote(patch []byte, out *corev1.Pod, err error) {
 	w.apiWrite.busy = false
 	w.count("patch", err)
 	switch {
 	case w.ctx.Err() != nil:
 	case err == nil && out.UID == w.id.UID:
-		w.apiWrite.succeeded()
-		w.wroteAt = time.Now()
+		if bytes.Equal(patch, w.patched) {
+			// The server has taken it and does not show it: do not insist in haste.
+			w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
+		} else {
+			w.apiWrite.succeeded()
+		}
+		w.wroteAt, w.patched = time.Now(), patch
 		w.pod, w.api = out, out.Status
 	case err == nil || apierrors.IsNotFound(err):
 		// Another pod of that name, or none: the watch will say that ours is gone.
@@ -103,7 +109,7 @@ func (w *worker) delete(now time.Time) {
 		o := metav1.NewPreconditionDeleteOptions(string(w.id.UID))
 		o.GracePeriodSeconds = new(int64)
 		w.withToken(func() {
-			err = w.r.cfg.API.Pods(w.id.Namespace).Delete(w.ctx, w.id.Name, *o)
+			err = w.r.cfg.API.CoreV1().Pods(w.id.Namespace).Delete(w.ctx, w.id.Name, *o)
 		})
 		return func() { w.deleted(err) }
 	})

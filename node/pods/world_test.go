@@ -1,0 +1,356 @@
+// This file is the world in which pods are tested: an API in memory, a runtime in
+// memory, a clock of the bubble.
+
+package pods
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/hawser-project/hawser/node/runtime/memory"
+)
+
+func TestMain(m *testing.M) {
+	// One of them sleeps for as long as its clock, that of no bubble, says.
+	utilruntime.ErrorHandlers = nil
+	goleak.VerifyTestMain(m)
+}
+
+const thisNode = "node-1"
+
+// A world has all that a Runner needs.
+type world struct {
+	t      *testing.T
+	api    *fake.Clientset
+	rt     *memory.Runtime
+	cfg    Config
+	runner *Runner
+	stop   func()
+
+	mu      sync.Mutex
+	offline bool
+	events  []string
+	phases  map[types.UID]corev1.PodPhase // as last written
+	patches int
+}
+
+// inWorld runs f in a bubble with a world whose Runner runs.
+func inWorld(t *testing.T, o memory.Options, f func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, o)
+		w.start()
+		f(w)
+		w.stop()
+		if err := w.rt.Violations(); err != nil {
+			t.Errorf("the runtime was misused: %v", err)
+		}
+	})
+}
+
+func newWorld(t *testing.T, o memory.Options) *world {
+	w := &world{
+		t: t, rt: memory.New(o), phases: map[types.UID]corev1.PodPhase{},
+		api: fake.NewSimpleClientset(), //nolint:staticcheck // no server-side apply here, whose schema takes seconds to load
+	}
+	w.api.PrependReactor("*", "*", w.outage)
+	w.api.PrependReactor("patch", "pods", w.checkPatch)
+	w.api.PrependReactor("delete", "pods", w.checkDelete)
+	w.cfg = Config{
+		NodeName: thisNode, API: w.api, Runtime: w.rt, Events: w, Dir: t.TempDir(),
+		HostIPs: func() []string { return []string{"10.1.1.1"} },
+		Log:     slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	return w
+}
+
+// logWriter writes to the test's log.
+type logWriter struct{ t *testing.T }
+
+func (l logWriter) Write(p []byte) (int, error) {
+	if testing.Verbose() {
+		print(string(p))
+	}
+	return len(p), nil
+}
+
+// start starts a Runner, as an agent that starts does.
+func (w *world) start() {
+	w.t.Helper()
+	r, err := New(w.cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.runner = r
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	w.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+	}
+	synctest.Wait()
+}
+
+// restart ends the Runner and starts another.
+func (w *world) restart() {
+	w.t.Helper()
+	w.stop()
+	w.start()
+}
+
+// setOffline makes every call to the API fail as if there were no connection.
+func (w *world) setOffline(off bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.offline = off
+}
+
+func (w *world) outage(k8stesting.Action) (bool, apiruntime.Object, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.offline {
+		return true, nil, errors.New("dial tcp: connect: connection refused")
+	}
+	return false, nil, nil
+}
+
+// checkPatch does what the API server does with a patch of a pod's status, and
+// watches over what must never happen.
+func (w *world) checkPatch(a k8stesting.Action) (bool, apiruntime.Object, error) {
+	p := a.(k8stesting.PatchAction)
+	var patch struct {
+		Metadata struct{ UID types.UID }
+		Status   struct{ Phase corev1.PodPhase }
+	}
+	if err := json.Unmarshal(p.GetPatch(), &patch); err != nil {
+		return true, nil, err
+	}
+	old := w.find(p.GetNamespace(), p.GetName())
+	if old == nil {
+		return false, nil, nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.patches++
+	if p.GetSubresource() != "status" {
+		w.t.Errorf("patch of subresource %q", p.GetSubresource())
+	}
+	if patch.Metadata.UID != old.UID {
+		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, p.GetName(), errors.New("uid differs"))
+	}
+	if before := w.phases[old.UID]; terminal(before) && patch.Status.Phase != "" && patch.Status.Phase != before {
+		w.t.Errorf("pod %s was %s and became %s", old.Name, before, patch.Status.Phase)
+	}
+	if patch.Status.Phase != "" {
+		w.phases[old.UID] = patch.Status.Phase
+	}
+	return false, nil, nil
+}
+
+// checkDelete has deletes honour the uid they were meant for.
+func (w *world) checkDelete(a k8stesting.Action) (bool, apiruntime.Object, error) {
+	d := a.(k8stesting.DeleteActionImpl)
+	old := w.find(d.GetNamespace(), d.GetName())
+	o := d.DeleteOptions
+	switch {
+	case o.Preconditions == nil || o.Preconditions.UID == nil || o.GracePeriodSeconds == nil || *o.GracePeriodSeconds != 0:
+		w.t.Errorf("pod %s deleted with options %v", d.GetName(), o)
+	case old != nil && old.UID != *o.Preconditions.UID:
+		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, d.GetName(), errors.New("uid differs"))
+	case old != nil && !terminal(old.Status.Phase):
+		w.t.Errorf("pod %s deleted in phase %s", old.Name, old.Status.Phase)
+	}
+	return false, nil, nil
+}
+
+// find returns a pod as the API has it, or nil.
+func (w *world) find(namespace, name string) *corev1.Pod {
+	obj, err := w.api.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), namespace, name)
+	if err != nil {
+		return nil
+	}
+	return obj.(*corev1.Pod)
+}
+
+// pod returns a pod of namespace default as the API has it.
+func (w *world) pod(name string) *corev1.Pod {
+	w.t.Helper()
+	p := w.find("default", name)
+	if p == nil {
+		w.t.Fatalf("pod %s is not in the API", name)
+	}
+	return p
+}
+
+// Event records an event as "KIND REASON MESSAGE".
+func (w *world) Event(ref corev1.ObjectReference, eventType, reason, message string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, fmt.Sprintf("%s %s %s %s", ref.Name, eventType, reason, message))
+}
+
+// saw reports how many events contain text.
+func (w *world) saw(text string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, e := range w.events {
+		if strings.Contains(e, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) wantEvent(text string) {
+	w.t.Helper()
+	if w.saw(text) == 0 {
+		w.t.Errorf("no event %q among\n%s", text, strings.Join(w.events, "\n"))
+	}
+}
+
+// create adds a pod to the API.
+func (w *world) create(p *corev1.Pod) {
+	w.t.Helper()
+	p = p.DeepCopy()
+	p.CreationTimestamp = metav1.Now()
+	if err := w.api.Tracker().Add(p); err != nil {
+		w.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// update changes a pod as somebody else would.
+func (w *world) update(name string, change func(p *corev1.Pod)) {
+	w.t.Helper()
+	synctest.Wait() // or it would undo what is just being written
+	p := w.pod(name).DeepCopy()
+	change(p)
+	if err := w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), p, "default"); err != nil {
+		w.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// remove deletes a pod as kubectl delete --grace-period=seconds does; negative
+// seconds remove it from the API at once.
+func (w *world) remove(name string, seconds int64) {
+	w.t.Helper()
+	if seconds < 0 {
+		if err := w.api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", name); err != nil {
+			w.t.Fatal(err)
+		}
+		synctest.Wait()
+		return
+	}
+	w.update(name, func(p *corev1.Pod) {
+		at := metav1.NewTime(time.Now().Add(time.Duration(seconds) * time.Second))
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &seconds
+	})
+}
+
+// advance lets time pass, and all that follows happen.
+func advance(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func (w *world) wantPhase(name string, want corev1.PodPhase) {
+	w.t.Helper()
+	if got := w.pod(name).Status.Phase; got != want {
+		w.t.Errorf("pod %s is %s, want %s", name, got, want)
+	}
+}
+
+// state of a container as "Running", "Waiting REASON" or "Terminated REASON CODE".
+func state(p *corev1.Pod, name string) string {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses} {
+		for _, cs := range list {
+			if cs.Name == name {
+				return stateOf(cs.State)
+			}
+		}
+	}
+	return "none"
+}
+
+func stateOf(s corev1.ContainerState) string {
+	switch {
+	case s.Running != nil:
+		return "Running"
+	case s.Waiting != nil:
+		return "Waiting " + s.Waiting.Reason
+	case s.Terminated != nil:
+		return fmt.Sprintf("Terminated %s %d", s.Terminated.Reason, s.Terminated.ExitCode)
+	}
+	return "none"
+}
+
+func (w *world) wantState(pod, container, want string) {
+	w.t.Helper()
+	if got := state(w.pod(pod), container); got != want {
+		w.t.Errorf("container %s of pod %s is %s, want %s", container, pod, got, want)
+	}
+}
+
+func (w *world) wantCalls(want ...string) {
+	w.t.Helper()
+	if got := w.rt.Calls(); !slices.Equal(got, want) {
+		w.t.Errorf("the runtime was asked\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func condition(p *corev1.Pod, t corev1.PodConditionType) string {
+	c := conditionOf(p.Status.Conditions, t)
+	if c == nil {
+		return "none"
+	}
+	return strings.TrimSpace(string(c.Status) + " " + c.Reason)
+}
+
+var serial int
+
+// newPod makes a pod bound to this node with one container "main"; change adapts
+// it.
+func newPod(name string, change func(p *corev1.Pod)) *corev1.Pod {
+	serial++
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(fmt.Sprintf("uid-%s-%d", name, serial)), Generation: 1},
+		Spec: corev1.PodSpec{
+			NodeName: thisNode, RestartPolicy: corev1.RestartPolicyAlways,
+			Containers: []corev1.Container{container1("main")},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBestEffort},
+	}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func container1(name string) corev1.Container {
+	return corev1.Container{Name: name, Image: "busybox", Command: []string{"/bin/" + name}}
+}
