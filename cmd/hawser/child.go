@@ -63,13 +63,21 @@ func (p *spawner) start(name string, cmd *exec.Cmd, dir, base string) (*child, e
 }
 
 // stop asks the child to end, kills it when it does not, and returns once it has
-// ended. A child that had ended already is fine.
+// ended. One that had ended already is fine, however it did.
 func (c *child) stop() error {
+	select {
+	case <-c.done:
+		return nil
+	default:
+	}
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s: %w", c.name, err)
 	}
 	select {
 	case <-c.done:
+		if c.err != nil {
+			return fmt.Errorf("%s ended badly (%w): %s", c.name, c.err, c.lastWords())
+		}
 		return nil
 	case <-time.After(stopGrace):
 	}

@@ -76,9 +76,16 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return errors.Join(err, t.close())
 	}
+	// The port and the tunnels outlive the API server, which ends the requests
+	// that came through them first.
+	tunnelsCtx, stopTunnels := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopTunnels()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return t.run(ctx) })
-	group.Go(func() error { return p.api.Run(ctx) })
+	group.Go(func() error { return t.run(tunnelsCtx) })
+	group.Go(func() error {
+		defer stopTunnels()
+		return p.api.Run(ctx)
+	})
 	group.Go(func() error { return p.runObjects(ctx) })
 	group.Go(func() error { return p.runControllers(ctx) })
 	group.Go(func() error { return renew(ctx, keys, log) })
