@@ -129,3 +129,5 @@ func toJSON(t *testing.T, o any) string {
 	}
 	return string(data)
 }
+
+func fields(s string) []string { return strings.Fields(s) }
