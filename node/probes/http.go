@@ -4,6 +4,7 @@ package probes
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -72,13 +73,6 @@ func Get(ctx context.Context, a *corev1.HTTPGetAction, t Target) (status int, bo
 }
 
 func request(ctx context.Context, a *corev1.HTTPGetAction, t Target, port uint16) (*http.Request, error) {
-	host := a.Host
-	if host == "" {
-		host = t.Host
-	}
-	if host == "" {
-		host = "localhost"
-	}
 	u, err := url.Parse(a.Path)
 	if err != nil {
 		u = &url.URL{Path: a.Path}
@@ -87,7 +81,7 @@ func request(ctx context.Context, a *corev1.HTTPGetAction, t Target, port uint16
 	if u.Scheme == "" {
 		u.Scheme = "http"
 	}
-	u.Host = net.JoinHostPort(host, strconv.Itoa(int(port)))
+	u.Host = net.JoinHostPort(cmp.Or(a.Host, t.Host, "localhost"), strconv.Itoa(int(port)))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
@@ -133,7 +127,7 @@ func (t Target) grpc(ctx context.Context, a *corev1.GRPCAction) (bool, string, e
 	tr.Protocols = &protocols
 	defer tr.CloseIdleConnections()
 
-	target := "http://" + net.JoinHostPort(t.Host, strconv.Itoa(int(a.Port))) + "/grpc.health.v1.Health/Check"
+	target := "http://" + net.JoinHostPort(cmp.Or(t.Host, "localhost"), strconv.Itoa(int(a.Port))) + "/grpc.health.v1.Health/Check"
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(healthRequest(a.Service)))
 	if err != nil {
 		return false, "", fmt.Errorf("make request: %w", err)

@@ -57,7 +57,8 @@ func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, firs
 		if err != nil {
 			r.Output = err.Error()
 		} else {
-			r = Report{Changed: c.add(ok), OK: c.verdict, Failed: !ok, Output: output}
+			changed := c.add(ok)
+			r = Report{Changed: changed, OK: c.verdict, Failed: !ok, Output: output}
 		}
 		if !tell(r) {
 			return

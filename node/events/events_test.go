@@ -1,0 +1,187 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// memorySink keeps events, and fails as often as it is told to.
+type memorySink struct {
+	mu      sync.Mutex
+	events  map[string]*corev1.Event
+	patches int
+	fail    []error
+	tries   int
+}
+
+func (s *memorySink) failure() error {
+	s.tries++
+	if len(s.fail) == 0 {
+		return nil
+	}
+	err := s.fail[0]
+	s.fail = s.fail[1:]
+	return err
+}
+
+func (s *memorySink) Create(_ context.Context, e *corev1.Event, _ metav1.CreateOptions) (*corev1.Event, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	if s.events[e.Name] != nil {
+		return nil, apierrors.NewAlreadyExists(schema.GroupResource{Resource: "events"}, e.Name)
+	}
+	s.events[e.Name] = e
+	return e, nil
+}
+
+func (s *memorySink) Patch(_ context.Context, name string, _ types.PatchType, _ []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Event, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	e := s.events[name]
+	if e == nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "events"}, name)
+	}
+	s.patches++
+	e = e.DeepCopy()
+	e.Count++
+	s.events[name] = e
+	return e, nil
+}
+
+func run(t *testing.T, f func(r *Recorder, s *memorySink)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &memorySink{events: map[string]*corev1.Event{}}
+		r := New(Config{Host: "node-1", Sink: func(ns string) Sink {
+			if ns != "ns" && ns != "default" {
+				t.Errorf("event in namespace %q", ns)
+			}
+			return s
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		f(r, s)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+var pod = corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p", UID: "u"}
+
+func TestEventIsSent(t *testing.T) {
+	run(t, func(r *Recorder, s *memorySink) {
+		r.Event(pod, corev1.EventTypeWarning, "Failed", "it failed")
+		r.Event(corev1.ObjectReference{Kind: "Node", Name: "node-1"}, corev1.EventTypeNormal, "Starting", "here")
+		synctest.Wait()
+		if len(s.events) != 2 {
+			t.Fatalf("%d events", len(s.events))
+		}
+		for _, e := range s.events {
+			if e.Source.Component != "kubelet" || e.Source.Host != "node-1" || e.Count != 1 || e.FirstTimestamp.IsZero() {
+				t.Errorf("event %+v", e)
+			}
+			if want := map[string]string{"Pod": "ns", "Node": "default"}[e.InvolvedObject.Kind]; e.Namespace != want {
+				t.Errorf("event about a %s is in namespace %s", e.InvolvedObject.Kind, e.Namespace)
+			}
+		}
+	})
+}
+
+func TestRepetitionsAreCounted(t *testing.T) {
+	run(t, func(r *Recorder, s *memorySink) {
+		for range 5 {
+			r.Event(pod, corev1.EventTypeWarning, "BackOff", "again")
+		}
+		synctest.Wait()
+		if len(s.events) != 1 || s.patches != 4 {
+			t.Errorf("%d events, %d patches", len(s.events), s.patches)
+		}
+	})
+}
+
+func TestASourceThatSaysTooMuchIsLimited(t *testing.T) {
+	run(t, func(r *Recorder, s *memorySink) {
+		for i := range 500 {
+			r.Event(pod, corev1.EventTypeWarning, "Failed", fmt.Sprint(i))
+		}
+		synctest.Wait()
+		if s.tries > 30 {
+			t.Errorf("%d calls for one object in an instant", s.tries)
+		}
+	})
+}
+
+func TestFailuresAreRetried(t *testing.T) {
+	refused := errors.New("connection refused")
+	for _, tt := range []struct {
+		name  string
+		fail  []error
+		sent  bool
+		tries int
+	}{
+		{"no connection", []error{refused, refused}, true, 3},
+		{"too many requests", []error{apierrors.NewTooManyRequests("wait", 1)}, true, 2},
+		{"server error", []error{apierrors.NewInternalError(refused)}, true, 2},
+		{"invalid", []error{apierrors.NewForbidden(schema.GroupResource{}, "e", refused)}, false, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			run(t, func(r *Recorder, s *memorySink) {
+				s.fail = tt.fail
+				r.Event(pod, corev1.EventTypeNormal, "R", "m")
+				<-time.After(time.Minute)
+				synctest.Wait()
+				if (len(s.events) == 1) != tt.sent || s.tries != tt.tries || (r.Dropped() == 0) != tt.sent {
+					t.Errorf("%d events, %d tries, %d dropped", len(s.events), s.tries, r.Dropped())
+				}
+			})
+		})
+	}
+}
+
+func TestFullQueueDropsTheNewest(t *testing.T) {
+	s := &memorySink{events: map[string]*corev1.Event{}}
+	r := New(Config{Host: "n", Sink: func(string) Sink { return s }})
+	for range queueLength + 10 {
+		r.Event(pod, corev1.EventTypeNormal, "R", "m") // nobody sends
+	}
+	if r.Dropped() != 10 {
+		t.Errorf("%d dropped, want 10", r.Dropped())
+	}
+}
+
+func TestNamesFit(t *testing.T) {
+	r := New(Config{Host: "n"})
+	ref := pod
+	ref.Name = strings.Repeat("a", maxNamePrefix-1) + "." + strings.Repeat("b", 33)
+	a, b := r.make(ref, "Normal", "R", "m"), r.make(ref, "Normal", "R", "m")
+	if len(a.Name) > 253 || strings.Contains(a.Name, "..") {
+		t.Errorf("name %q of %d characters", a.Name, len(a.Name))
+	}
+	if a.Name == b.Name {
+		t.Error("two events have one name")
+	}
+}
