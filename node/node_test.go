@@ -1,0 +1,628 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/hawser-project/hawser/node/runtime/memory"
+)
+
+func TestMain(m *testing.M) {
+	// One of them sleeps for as long as its clock, that of no bubble, says.
+	utilruntime.ErrorHandlers = nil
+	goleak.VerifyTestMain(m)
+}
+
+// A world is an API in memory and what is asked of it.
+type world struct {
+	t   *testing.T
+	api *fake.Clientset
+	rt  *memory.Runtime
+	cfg Config
+	n   *Node
+
+	mu     sync.Mutex
+	fail   func(verb, resource string) error
+	calls  []call
+	events []string
+	closes int
+}
+
+type call struct {
+	what string // "patch nodes/status"
+	at   time.Time
+	obj  any
+}
+
+// inWorld runs f in a bubble with a Node that runs, after change has changed its
+// world.
+func inWorld(t *testing.T, change func(w *world), f func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, rt: memory.New(memory.Options{})}
+		w.api = fake.NewSimpleClientset() //nolint:staticcheck // no server-side apply here, whose schema takes seconds to load
+		w.api.PrependReactor("*", "*", w.react)
+		root := fakeRoot(t)
+		w.cfg = Config{
+			Name: "node-1", API: w.api, Runtime: w.rt, DataDir: t.TempDir(), Version: "v1.37.2+hawser",
+			Thresholds: Thresholds{DiskAvailable: -1, InodesFree: -1}, // the test machine's own
+			CloseConnections: func() {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.closes++
+			},
+		}
+		if change != nil {
+			change(w)
+		}
+		var err error
+		if w.n, err = New(w.cfg); err != nil {
+			t.Fatal(err)
+		}
+		w.n.machine.root = root
+		w.n.resolve = func(context.Context) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.n.Run(ctx) }()
+		synctest.Wait()
+		f(w)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// fakeRoot is a machine with 16 GiB.
+func fakeRoot(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"proc/meminfo":                   "MemTotal:       16777216 kB\nMemFree: 100 kB\nMemAvailable:    8388608 kB\nSwapTotal:       1024 kB\n",
+		"proc/loadavg":                   "0.00 0.01 0.05 1/500 4242\n",
+		"proc/sys/kernel/pid_max":        "4194304\n",
+		"proc/sys/kernel/threads-max":    "100000\n",
+		"proc/sys/kernel/osrelease":      "6.18.0\n",
+		"proc/sys/kernel/random/boot_id": "boot-1\n",
+		"etc/machine-id":                 "machine\n",
+		"etc/os-release":                 "NAME=x\nPRETTY_NAME=\"Example Linux 1\"\n",
+		"sys/class/dmi/id/product_uuid":  "ABCD-EF\n",
+		"sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages":    "512\n",
+		"sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages": "0\n",
+	} {
+		write(t, filepath.Join(root, name), text)
+	}
+	return root
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) react(a k8stesting.Action) (bool, apiruntime.Object, error) {
+	what := a.GetVerb() + " " + a.GetResource().Resource
+	if s := a.GetSubresource(); s != "" {
+		what += "/" + s
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := call{what: what, at: time.Now()}
+	switch a := a.(type) {
+	case k8stesting.CreateAction:
+		c.obj = a.GetObject()
+		if e, ok := c.obj.(*corev1.Event); ok {
+			w.events = append(w.events, e.Type+" "+e.Reason+" "+e.Message)
+		}
+		// The fake gives no uids.
+		if n, ok := c.obj.(*corev1.Node); ok && n.UID == "" {
+			n.UID = "node-uid"
+		}
+	case k8stesting.PatchAction:
+		c.obj = string(a.GetPatch())
+	case k8stesting.UpdateAction:
+		c.obj = a.GetObject()
+	}
+	if w.fail != nil {
+		if err := w.fail(a.GetVerb(), a.GetResource().Resource); err != nil {
+			c.what += " failed"
+			w.calls = append(w.calls, c)
+			return true, nil, err
+		}
+	}
+	w.calls = append(w.calls, c)
+	return false, nil, nil
+}
+
+// times lists when calls beginning with what were made, in seconds.
+func (w *world) times(what string) []float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []float64
+	for _, c := range w.calls {
+		if strings.HasPrefix(c.what, what) {
+			list = append(list, c.at.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Seconds())
+		}
+	}
+	return list
+}
+
+func (w *world) setFail(f func(verb, resource string) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fail = f
+}
+
+func (w *world) node() *corev1.Node {
+	w.t.Helper()
+	obj, err := w.api.Tracker().Get(corev1.SchemeGroupVersion.WithResource("nodes"), "", "node-1")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return obj.(*corev1.Node)
+}
+
+func (w *world) sawEvent(text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.events, func(e string) bool { return strings.Contains(e, text) })
+}
+
+func advance(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func condition(n *corev1.Node, t corev1.NodeConditionType) corev1.NodeCondition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == t {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+func TestRegistration(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cfg.Labels = map[string]string{"disk": "ssd", "node.kubernetes.io/x": "y"}
+		w.cfg.Taints = []corev1.Taint{{Key: "a", Value: "b", Effect: corev1.TaintEffectNoSchedule}}
+		w.cfg.Unschedulable = true
+		w.cfg.ProviderID = "inventory://1"
+		w.cfg.Reserved = corev1.ResourceList{"cpu": resource.MustParse("10"), "memory": resource.MustParse("1Gi")}
+		w.cfg.MaxPods = 42
+	}, func(w *world) {
+		if got := w.times("get nodes"); len(got) == 0 {
+			t.Error("the node was created without having been asked for")
+		}
+		n := w.node()
+		for k, v := range map[string]string{
+			"disk": "ssd", "node.kubernetes.io/x": "y", "kubernetes.io/hostname": "node-1", "kubernetes.io/os": "linux",
+		} {
+			if n.Labels[k] != v {
+				t.Errorf("label %s is %q", k, n.Labels[k])
+			}
+		}
+		if len(n.Spec.Taints) != 2 || n.Spec.Taints[1].Key != corev1.TaintNodeUnschedulable || !n.Spec.Unschedulable || n.Spec.ProviderID != "inventory://1" {
+			t.Errorf("spec %+v", n.Spec)
+		}
+		// The object is made with its whole status: who reads it first sees it all.
+		var created *corev1.Node
+		for _, c := range w.calls {
+			if c.what == "create nodes" {
+				created = c.obj.(*corev1.Node)
+			}
+		}
+		st := created.Status
+		if got := fmt.Sprint(st.Addresses); got != "[{InternalIP 192.0.2.7} {Hostname node-1}]" {
+			t.Errorf("addresses %s", got)
+		}
+		if q := st.Capacity[corev1.ResourceMemory]; q.String() != "16Gi" {
+			t.Errorf("memory %s", q.String())
+		}
+		if q := st.Allocatable[corev1.ResourceMemory]; q.Value() != 16<<30-1<<30-1<<30-100<<20 { // reserved, huge pages, threshold
+			t.Errorf("allocatable memory %s", q.String())
+		}
+		if q := st.Allocatable[corev1.ResourceCPU]; q.Sign() != 0 {
+			t.Errorf("allocatable cpu %s, want 0 and not less", q.String())
+		}
+		if q := st.Capacity[corev1.ResourcePods]; q.Value() != 42 {
+			t.Errorf("pods %s", q.String())
+		}
+		if q := st.Capacity["hugepages-2Mi"]; q.String() != "1Gi" {
+			t.Errorf("huge pages %s", q.String())
+		}
+		info := st.NodeInfo
+		if info.KubeletVersion != "v1.37.2+hawser" || info.ContainerRuntimeVersion != "memory://1" || info.OSImage != "Example Linux 1" ||
+			info.KernelVersion != "6.18.0" || info.BootID != "boot-1" || info.MachineID != "machine" || info.SystemUUID != "abcd-ef" ||
+			info.OperatingSystem != "linux" || info.KubeProxyVersion != "" { //nolint:staticcheck // deprecated, and so unset
+			t.Errorf("nodeInfo %+v", info)
+		}
+		if st.DaemonEndpoints.KubeletEndpoint.Port != 10250 {
+			t.Errorf("port %d", st.DaemonEndpoints.KubeletEndpoint.Port)
+		}
+		if last := st.Conditions[len(st.Conditions)-1]; last.Type != corev1.NodeReady || last.Status != corev1.ConditionTrue ||
+			last.Reason != "KubeletReady" || !strings.HasPrefix(last.Message, "kubelet is posting ready status") {
+			t.Errorf("last condition %+v", last)
+		}
+		for c, reason := range map[corev1.NodeConditionType]string{
+			corev1.NodeMemoryPressure: "KubeletHasSufficientMemory", corev1.NodeDiskPressure: "KubeletHasNoDiskPressure", corev1.NodePIDPressure: "KubeletHasSufficientPID",
+		} {
+			if got := condition(created, c); got.Status != corev1.ConditionFalse || got.Reason != reason {
+				t.Errorf("condition %+v", got)
+			}
+		}
+		advance(time.Second)
+		for _, e := range []string{"Starting Starting kubelet.", "NodeReady Node node-1 status is now: NodeReady", "NodeHasSufficientMemory"} {
+			if !w.sawEvent(e) {
+				t.Errorf("no event %q among %q", e, w.events)
+			}
+		}
+	})
+}
+
+// TestRegistrationIsRetried checks the waits: 100 ms, doubled up to 7 s.
+func TestRegistrationIsRetried(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.fail = func(_, resource string) error {
+			if resource == "nodes" {
+				return errors.New("connection refused")
+			}
+			return nil
+		}
+	}, func(w *world) {
+		advance(40 * time.Second)
+		var got []float64
+		for _, at := range w.times("get nodes") {
+			got = append(got, at)
+		}
+		if want := "[0 0.1 0.3 0.7 1.5 3.1 6.3 12.7 19.7 26.7 33.7]"; fmt.Sprint(got) != want {
+			t.Errorf("tries at %v, want %s", got, want)
+		}
+		if n := len(w.times("update leases")) + len(w.times("create leases")); n != 0 {
+			t.Errorf("%d leases without a node", n)
+		}
+		w.setFail(nil)
+		advance(7 * time.Second)
+		w.node()
+	})
+}
+
+func TestExistingNodeIsReconciled(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cfg.Labels = map[string]string{"disk": "ssd"}
+		w.cfg.Taints = []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}
+		old := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "first", Labels: map[string]string{"mine": "1", "kubernetes.io/hostname": "old"}},
+			Spec:       corev1.NodeSpec{Unschedulable: true},
+			Status: corev1.NodeStatus{
+				NodeInfo:   corev1.NodeSystemInfo{BootID: "boot-0"},
+				Conditions: []corev1.NodeCondition{{Type: "NetworkUnavailable", Status: "False"}, {Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated"}},
+				Capacity:   corev1.ResourceList{"example.com/gpu": resource.MustParse("2")},
+			},
+		}
+		if err := w.api.Tracker().Add(old); err != nil {
+			w.t.Fatal(err)
+		}
+	}, func(w *world) {
+		advance(time.Second)
+		n := w.node()
+		if n.UID != "first" || n.Labels["mine"] != "1" || n.Labels["kubernetes.io/hostname"] != "node-1" || n.Labels["disk"] != "" {
+			t.Errorf("metadata %+v", n.ObjectMeta)
+		}
+		if !n.Spec.Unschedulable || len(n.Spec.Taints) != 0 || n.Annotations[attachDetach] != "true" {
+			t.Errorf("node %+v", n)
+		}
+		ready := condition(n, corev1.NodeReady)
+		if ready.Status != corev1.ConditionTrue || n.Status.Conditions[len(n.Status.Conditions)-1].Type != corev1.NodeReady || condition(n, "NetworkUnavailable").Status != "False" {
+			t.Errorf("conditions %+v", n.Status.Conditions)
+		}
+		if q := n.Status.Capacity["example.com/gpu"]; q.Value() != 2 {
+			t.Errorf("somebody else's capacity is %s", q.String())
+		}
+		if !w.sawEvent("Warning Rebooted Node node-1 has been rebooted, boot id: boot-1") {
+			t.Errorf("events %q", w.events)
+		}
+		if got := w.times("create nodes"); len(got) != 0 {
+			t.Errorf("%d nodes created", len(got))
+		}
+	})
+}
+
+func TestNoRegister(t *testing.T) {
+	inWorld(t, func(w *world) { w.cfg.NoRegister = true }, func(w *world) {
+		advance(5 * time.Minute)
+		if got := w.times("create nodes"); len(got) != 0 {
+			t.Errorf("%d nodes created", len(got))
+		}
+		if err := w.api.Tracker().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "hand-made"}}); err != nil {
+			t.Fatal(err)
+		}
+		advance(20 * time.Second)
+		if c := condition(w.node(), corev1.NodeReady); c.Status != corev1.ConditionTrue {
+			t.Errorf("condition %+v", c)
+		}
+	})
+}
+
+// TestQuietNode counts what an idle node costs the server.
+func TestQuietNode(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		advance(5 * time.Minute)
+		before := len(w.calls)
+		patches, leases := len(w.times("patch nodes/status")), len(w.times("update leases"))
+		advance(50 * time.Minute)
+		patches, leases = len(w.times("patch nodes/status"))-patches, len(w.times("update leases"))-leases
+		if patches < 9 || patches > 11 {
+			t.Errorf("%d status writes in 50 min, want one in 5 min", patches)
+		}
+		if leases < 280 || leases > 300 {
+			t.Errorf("%d lease renewals in 50 min, want one in 10 s", leases)
+		}
+		if n := len(w.calls) - before; n != patches+leases {
+			t.Errorf("%d calls, %d of them unaccounted for", n, n-patches-leases)
+		}
+	})
+}
+
+// TestFirstReportIsSpread: after a change the next report without one comes at a
+// random time.
+func TestFirstReportIsSpread(t *testing.T) {
+	seen := map[float64]bool{}
+	for range 5 {
+		inWorld(t, nil, func(w *world) {
+			advance(8 * time.Minute)
+			got := w.times("patch nodes/status")
+			if len(got) == 0 || got[0] < 145 || got[0] > 460 {
+				t.Errorf("first report at %v", got)
+				return
+			}
+			seen[got[0]] = true
+		})
+	}
+	if len(seen) < 2 {
+		t.Errorf("first reports all at %v", seen)
+	}
+}
+
+func TestChangesAreReportedAtOnce(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		advance(time.Minute)
+		since := condition(w.node(), corev1.NodeReady).LastTransitionTime
+		w.rt.SetHealth(errors.New("it has crashed"))
+		advance(11 * time.Second)
+		c := condition(w.node(), corev1.NodeReady)
+		if c.Status != corev1.ConditionFalse || c.Reason != "KubeletNotReady" || !strings.Contains(c.Message, "container runtime is down: it has crashed") || !since.Before(&c.LastTransitionTime) {
+			t.Errorf("condition %+v", c)
+		}
+		w.rt.SetHealth(nil)
+		advance(11 * time.Second)
+		if c := condition(w.node(), corev1.NodeReady); c.Status != corev1.ConditionTrue {
+			t.Errorf("condition %+v", c)
+		}
+		advance(time.Second)
+		if !w.sawEvent("NodeNotReady") {
+			t.Errorf("events %q", w.events)
+		}
+	})
+}
+
+func TestSomebodyElsesUnknownIsCorrected(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		advance(time.Minute)
+		n := w.node().DeepCopy()
+		for i := range n.Status.Conditions {
+			n.Status.Conditions[i].Status = corev1.ConditionUnknown
+		}
+		if err := w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("nodes"), n, ""); err != nil {
+			t.Fatal(err)
+		}
+		advance(11 * time.Second)
+		if c := condition(w.node(), corev1.NodeReady); c.Status != corev1.ConditionTrue {
+			t.Errorf("condition %+v", c)
+		}
+	})
+}
+
+func TestPressure(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		root := w.n.machine.root
+		advance(time.Minute)
+		write(t, filepath.Join(root, "proc/meminfo"), "MemTotal:       16777216 kB\nMemAvailable:    1024 kB\n")
+		write(t, filepath.Join(root, "proc/loadavg"), "0 0 0 1/99000 1\n")
+		advance(11 * time.Second)
+		for c, reason := range map[corev1.NodeConditionType]string{
+			corev1.NodeMemoryPressure: "KubeletHasInsufficientMemory", corev1.NodePIDPressure: "KubeletHasInsufficientPID",
+		} {
+			if got := condition(w.node(), c); got.Status != corev1.ConditionTrue || got.Reason != reason {
+				t.Errorf("condition %+v", got)
+			}
+		}
+		write(t, filepath.Join(root, "proc/meminfo"), "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n")
+		advance(4 * time.Minute)
+		if got := condition(w.node(), corev1.NodeMemoryPressure); got.Status != corev1.ConditionTrue {
+			t.Errorf("condition %+v so soon after", got)
+		}
+		advance(2 * time.Minute)
+		if got := condition(w.node(), corev1.NodeMemoryPressure); got.Status != corev1.ConditionFalse {
+			t.Errorf("condition %+v", got)
+		}
+		if got := condition(w.node(), corev1.NodePIDPressure); got.Status != corev1.ConditionTrue {
+			t.Errorf("condition %+v", got)
+		}
+	})
+}
+
+func TestHeartbeatsAreIndependent(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.setFail(func(verb, resource string) error {
+			if resource == "nodes" && verb != "watch" && verb != "list" {
+				return errors.New("no")
+			}
+			return nil
+		})
+		w.rt.SetHealth(errors.New("x")) // so that there is something to write
+		before := len(w.times("update leases"))
+		advance(5 * time.Minute)
+		if n := len(w.times("update leases")) - before; n < 28 || n > 31 {
+			t.Errorf("%d renewals in 5 min while the status cannot be written", n)
+		}
+		tries := w.times("patch nodes/status failed")
+		if len(tries) == 0 || w.closes == 0 {
+			t.Errorf("%d tries, connections closed %d times", len(tries), w.closes)
+		}
+	})
+}
+
+func TestLease(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		advance(time.Second)
+		l, err := w.api.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "node-1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := l.OwnerReferences
+		if *l.Spec.HolderIdentity != "node-1" || *l.Spec.LeaseDurationSeconds != 40 || len(o) != 1 || o[0].UID != "node-uid" || o[0].Kind != "Node" || o[0].APIVersion != "v1" {
+			t.Errorf("lease %+v", l)
+		}
+		// Five tries at once when a renewal fails, and the connections are closed.
+		advance(30 * time.Second)
+		w.setFail(func(verb, resource string) error {
+			if resource == "leases" {
+				return apierrors.NewInternalError(errors.New("no"))
+			}
+			return nil
+		})
+		advance(11 * time.Second)
+		puts := w.times("update leases failed")
+		if len(puts) != 5 || puts[0] != puts[4] || w.closes == 0 {
+			t.Errorf("renewals at %v, connections closed %d times", puts, w.closes)
+		}
+		advance(30 * time.Second)
+		gets := w.times("get leases failed")
+		var gaps []string
+		for i := 1; i < len(gets); i++ {
+			gaps = append(gaps, fmt.Sprintf("%.1f", gets[i]-gets[i-1]))
+		}
+		if got := strings.Join(gaps, " "); !strings.HasPrefix(got, "0.2 0.4 0.8 1.6 3.2 6.4 7.0") {
+			t.Errorf("waits between tries %s", got)
+		}
+	})
+}
+
+func TestDeletedNodeIsNotMadeAgain(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		advance(time.Minute)
+		before := len(w.times("create nodes"))
+		if err := w.api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", "node-1"); err != nil {
+			t.Fatal(err)
+		}
+		advance(10 * time.Minute)
+		if n := len(w.times("create nodes")); n != before {
+			t.Errorf("the node was created %d times more", n-before)
+		}
+	})
+}
+
+func TestStatusPatchReplacesAddresses(t *testing.T) {
+	from := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}, Phase: "x", //nolint:staticcheck // any field
+	}}
+	to := from.DeepCopy()
+	to.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"}}
+	patch, err := statusPatch(from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got any
+	if err := json.Unmarshal(patch, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"status":{"addresses":[{"address":"10.0.0.1","type":"InternalIP"},{"address":"fd00::1","type":"InternalIP"},{"$patch":"replace"}]}}`
+	if string(patch) != want {
+		t.Errorf("patch %s, want %s", patch, want)
+	}
+}
+
+func TestRealMachine(t *testing.T) {
+	m := &machine{root: "/", dataDir: t.TempDir()}
+	f, err := m.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.cpus < 1 || f.memory < 1<<20 || f.available <= 0 || f.available > f.memory || f.disk <= 0 || f.diskFree > f.disk || f.pids <= f.pidsUsed || f.kernel == "" || f.bootID == "" {
+		t.Errorf("facts %+v", f)
+	}
+	if _, err := (&machine{root: t.TempDir(), dataDir: "/nonexistent"}).read(); err == nil {
+		t.Error("a machine without /proc and data directory has facts")
+	}
+}
+
+func TestDefaultInterface(t *testing.T) {
+	const v4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+	for _, tt := range []struct{ name, route, route6, want string }{
+		{"one", v4 + "eth0\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n", "", "eth0"},
+		{"least metric", v4 + "wlan0\t00000000\t0102A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\neth0\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n", "", "eth0"},
+		{"no default", v4 + "eth0\t0002A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n", "", ""},
+		{"IPv6", v4, "00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth1\n" +
+			"00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo\n", "eth1"},
+		{"nothing", "", "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := &machine{root: t.TempDir()}
+			write(t, m.path("proc/net/route"), tt.route)
+			write(t, m.path("proc/net/ipv6_route"), tt.route6)
+			got, err := m.defaultInterface()
+			if got != tt.want || (err != nil) != (tt.want == "") {
+				t.Errorf("%q, %v; want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	ok := Config{Name: "n", API: fake.NewSimpleClientset(), Runtime: memory.New(memory.Options{}), DataDir: t.TempDir(), Version: "v1"} //nolint:staticcheck // see inWorld
+	if _, err := New(ok); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"name":    func(c *Config) { c.Name = "Bad_Name" },
+		"api":     func(c *Config) { c.API = nil },
+		"runtime": func(c *Config) { c.Runtime = nil },
+		"dir":     func(c *Config) { c.DataDir = "" },
+		"labels":  func(c *Config) { c.Labels = map[string]string{"kubernetes.io/custom": "1"} },
+	} {
+		c := ok
+		change(&c)
+		if _, err := New(c); err == nil {
+			t.Errorf("bad %s is taken", name)
+		}
+	}
+}
