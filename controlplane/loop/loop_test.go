@@ -190,7 +190,7 @@ func TestQueuePanicEndsRun(t *testing.T) {
 	}})
 	q.Add("x")
 	err := q.Run(t.Context())
-	if p := new(PanicError); !errors.As(err, &p) || err.Error() != "panic: cannot handle x" {
+	if p := new(PanicError); !errors.As(err, &p) || err.Error() != "work on x: panic: cannot handle x" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -5,6 +5,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -117,8 +118,7 @@ func (q *Queue[K]) one(ctx context.Context, key K) error {
 	var broken *PanicError
 	switch {
 	case errors.As(err, &broken):
-		q.cfg.Log.Error("panic", "key", key, "value", broken.Value, "stack", string(broken.Stack))
-		return err
+		return fmt.Errorf("work on %v: %w", key, err)
 	case err != nil:
 		q.report(ctx, key, err)
 		q.q.AddRateLimited(key)
