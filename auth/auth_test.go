@@ -150,7 +150,7 @@ func TestKeyPairFollowsFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, file, append(cert2, key1...)) // not a pair
-		time.Sleep(recheck)                    //nolint:forbidigo // the bubble's clock
+		time.Sleep(recheck)                    // the bubble's clock
 		if got := commonName(t, k); got != "one" || k.Err() == nil {
 			t.Errorf("with a broken file: %q, %v", got, k.Err())
 		}
@@ -158,7 +158,7 @@ func TestKeyPairFollowsFiles(t *testing.T) {
 		if got := commonName(t, k); got != "one" {
 			t.Errorf("looked again at once: %q", got)
 		}
-		time.Sleep(recheck) //nolint:forbidigo // the bubble's clock
+		time.Sleep(recheck) // the bubble's clock
 		if got := commonName(t, k); got != "number two" || k.Err() != nil {
 			t.Errorf("after replacement: %q, %v", got, k.Err())
 		}
@@ -189,7 +189,7 @@ func TestAuthoritiesFollowFile(t *testing.T) {
 			{append(one.pem(), two.pem()...), func() *x509.CertPool { p := one.pool(); p.AddCert(two.cert); return p }()},
 		} {
 			write(t, file, step.content)
-			time.Sleep(recheck) //nolint:forbidigo // the bubble's clock
+			time.Sleep(recheck) // the bubble's clock
 			if p, err := a.Pool(); err != nil || !p.Equal(step.want) {
 				t.Errorf("after writing %d bytes: %v, %v", len(step.content), p, err)
 			}

@@ -166,7 +166,7 @@ func (b *bay) ask(addr string) (string, error) {
 	if c.RemoteAddr().String() != addr {
 		b.t.Errorf("remote address %v, want %s", c.RemoteAddr(), addr)
 	}
-	if err := c.(tunnel.Stream).CloseWrite(); err != nil {
+	if err = c.(tunnel.Stream).CloseWrite(); err != nil {
 		return "", err
 	}
 	got, err := io.ReadAll(c)
@@ -247,7 +247,7 @@ func TestSessionsAndChanges(t *testing.T) {
 		if err := <-waited; err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		time.Sleep(time.Minute) // the bubble's clock
 		c, err := b.hub.DialContext(t.Context(), "tcp", "b:1")
 		if err != nil {
 			t.Fatal(err)

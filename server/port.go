@@ -127,7 +127,7 @@ func (p *Port) close() {
 // sort finds out whom c wants and hands it over.
 func (p *Port) sort(ctx context.Context, c net.Conn) {
 	leave := p.lobby.Enter(c)
-	hello, alpn, err := p.peek(c)
+	hello, alpn, err := p.peek(ctx, c)
 	leave()
 	if err != nil {
 		p.config.Log.Debug("connection without a usable hello", "addr", c.RemoteAddr().String(), "err", err)
@@ -145,20 +145,19 @@ func (p *Port) sort(ctx context.Context, c net.Conn) {
 
 // peek reads the ClientHello and returns all it has read. What is no ClientHello
 // is no error as long as there is something to hand on.
-func (p *Port) peek(c net.Conn) (read []byte, alpn []string, err error) {
-	if err := c.SetReadDeadline(time.Now().Add(p.config.HelloTimeout)); err != nil {
+func (p *Port) peek(ctx context.Context, c net.Conn) (read []byte, alpn []string, err error) {
+	if err = c.SetReadDeadline(time.Now().Add(p.config.HelloTimeout)); err != nil {
 		return nil, nil, err
 	}
-	read, alpn, err = peekHello(c)
-	if err != nil {
+	if read, alpn, err = peekHello(ctx, c); err != nil {
 		return nil, nil, err
 	}
 	return read, alpn, c.SetReadDeadline(time.Time{})
 }
 
 // peekHello lets the standard library read the hello from a connection that only
-// listens, and stops it there.
-func peekHello(r io.Reader) (read []byte, alpn []string, err error) {
+// listens, and stops it there. r's own deadline is the bound.
+func peekHello(ctx context.Context, r io.Reader) (read []byte, alpn []string, err error) {
 	e := &eavesdropper{r: r}
 	heard := false
 	stop := errors.New("heard enough")
@@ -167,7 +166,7 @@ func peekHello(r io.Reader) (read []byte, alpn []string, err error) {
 			alpn, heard = slices.Clone(h.SupportedProtos), true
 			return nil, stop
 		},
-	}).Handshake() // fails by design; e knows whether it was the connection's fault
+	}).HandshakeContext(context.WithoutCancel(ctx)) // fails by design; e knows whether r was at fault
 	if !heard && e.err != nil {
 		return nil, nil, e.err
 	}

@@ -78,7 +78,7 @@ func TestPeekHello(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, r := range []io.Reader{bytes.NewReader(tc.in), iotest.OneByteReader(bytes.NewReader(tc.in))} {
-				read, alpn, err := peekHello(r)
+				read, alpn, err := peekHello(t.Context(), r)
 				if (err != nil) != tc.fail || strings.Join(alpn, " ") != tc.alpn {
 					t.Fatalf("%q, %v", alpn, err)
 				}
@@ -100,7 +100,7 @@ func FuzzPeekHello(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
-		read, _, err := peekHello(r)
+		read, _, err := peekHello(t.Context(), r)
 		if err != nil {
 			return
 		}
@@ -171,7 +171,7 @@ func TestPortSorts(t *testing.T) {
 			if far.RemoteAddr() != near.LocalAddr() {
 				t.Errorf("%s: remote address %v", tc.name, far.RemoteAddr())
 			}
-			time.Sleep(time.Hour) //nolint:forbidigo // the bubble's clock: no deadline is left behind
+			time.Sleep(time.Hour) // the bubble's clock: no deadline is left behind
 			if _, err := near.Write([]byte("later")); err != nil {
 				t.Error(err)
 			}
@@ -227,7 +227,7 @@ func TestSlowHellos(t *testing.T) {
 		if n := closed(); n != 201 {
 			t.Errorf("%d of 300 slow ones were cut off, 100 have room, one came after", n)
 		}
-		time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's clock
+		time.Sleep(10 * time.Second) // the bubble's clock
 		synctest.Wait()
 		if n := closed(); n != 300 {
 			t.Errorf("after the time for hellos %d of 300 are cut off", n)

@@ -44,7 +44,7 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 		Meta: tunnel.Meta{"version": h.config.Version},
 	})
 	v, old := h.registry.attach(m)
-	if err := h.judged(v, m, old); err != nil {
+	if err = h.judged(v, m, old); err != nil {
 		h.metrics.refused.WithLabelValues(label(err)).Inc()
 		h.refuse(greeting, err)
 		return
@@ -134,7 +134,7 @@ func (h *Hub) serve(ctx context.Context, m *member) error {
 		err = context.Cause(m.ousted)
 		h.hangUp(m, err)
 	case <-ctx.Done():
-		h.drain(m, control)
+		err = h.drain(m, control)
 	}
 	stop()
 	if cerr := m.session.Close(); cerr != nil {
@@ -145,29 +145,42 @@ func (h *Hub) serve(ctx context.Context, m *member) error {
 }
 
 // drain tells the agent and waits until nothing that the hub dialed is open, or
-// time is up.
-func (h *Hub) drain(m *member, ended <-chan error) {
+// time is up. It returns why the session ended if that came first.
+func (h *Hub) drain(m *member, ended <-chan error) error {
 	h.registry.detach(m)
 	if err := m.control.Drain(tunnel.Draining, "server is shutting down"); err != nil {
-		return // it is gone
+		return err
 	}
-	deadline := time.NewTimer(h.config.DrainTimeout)
-	defer deadline.Stop()
+	if m.dialed.count() > 0 {
+		if over, err := h.outlive(m, ended); over {
+			return err
+		}
+	}
+	h.hangUp(m, fmt.Errorf("%w: server is shutting down", tunnel.Draining))
+	return nil
+}
+
+// outlive waits for the streams into m's node, or until time is up. It says
+// whether the session is over before that, and why.
+func (h *Hub) outlive(m *member, ended <-chan error) (over bool, why error) {
+	t := time.NewTimer(h.config.DrainTimeout)
+	defer t.Stop()
 	select {
 	case <-m.dialed.idle():
 		// What the last stream carried may still be on its way to whoever
 		// reads it at the node, and would die with the session.
-		deadline.Reset(linger)
-		select {
-		case <-deadline.C:
-		case <-ended:
-			return
-		}
-	case <-deadline.C:
-	case <-ended:
-		return
+		t.Reset(linger)
+	case <-t.C:
+		return false, nil
+	case why = <-ended:
+		return true, why
 	}
-	h.hangUp(m, fmt.Errorf("%w: server is shutting down", tunnel.Draining))
+	select {
+	case <-t.C:
+		return false, nil
+	case why = <-ended:
+		return true, why
+	}
 }
 
 func (h *Hub) hangUp(m *member, why error) {
@@ -180,12 +193,11 @@ func (h *Hub) hangUp(m *member, why error) {
 func (h *Hub) request(ctx context.Context, m *member, r *tunnel.Request) {
 	code, text := tunnel.Denied, "agents may only dial "+APIServer
 	if r.Addr == APIServer && r.Network == "tcp" {
-		if h.config.API == nil {
-			code, text = tunnel.Refused, "this server has no API server"
-		} else {
+		if h.config.API != nil {
 			h.handOver(ctx, m, r)
 			return
 		}
+		code, text = tunnel.Refused, "this server has no API server"
 	}
 	h.log.Debug("agent's dial denied", "node", m.node, "target", r.Addr)
 	if err := r.Reject(code, text); err != nil {

@@ -195,7 +195,7 @@ func TestOnePort(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := hub.Wait(ctx, 1); err != nil {
+	if err = hub.Wait(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
 	session := hub.Sessions()[0]

@@ -131,27 +131,32 @@ func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
 			return c.ended(ctx, err)
 		}
 		n, err := c.stream.Read(read)
-		in = append(in, read[:n]...)
-		for {
-			f, size, ferr := decodeFrame(in)
-			if ferr != nil {
-				return c.ended(ctx, ferr)
-			}
-			if f == nil {
-				break
-			}
-			in = in[size:]
-			if err := c.handle(f, rtt); err != nil {
-				return c.ended(ctx, err)
-			}
-		}
-		if len(in) == 0 {
-			in = nil
+		var ferr error
+		if in, ferr = c.take(append(in, read[:n]...), rtt); ferr != nil {
+			return c.ended(ctx, ferr)
 		}
 		if err != nil && (ctx.Err() != nil || !errors.Is(err, os.ErrDeadlineExceeded)) {
 			return c.ended(ctx, err)
 		}
 	}
+}
+
+// take handles the frames at the start of in and returns the rest.
+func (c *Control) take(in []byte, rtt func(time.Duration)) ([]byte, error) {
+	for len(in) > 0 {
+		f, size, err := decodeFrame(in)
+		if err != nil {
+			return nil, err
+		}
+		if f == nil {
+			return in, nil
+		}
+		if err := c.handle(f, rtt); err != nil {
+			return nil, err
+		}
+		in = in[size:]
+	}
+	return nil, nil
 }
 
 // beat does what time demands and sets the next deadline.

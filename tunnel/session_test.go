@@ -72,7 +72,7 @@ func TestLiveSessionStaysAlive(t *testing.T) {
 		agent, server := pair(t)
 		a, s := greet(t, agent, server, tunnel.Welcome{Session: 1})
 		aErr, sErr, stop := run(t, a, s)
-		time.Sleep(24 * time.Hour) //nolint:forbidigo // the bubble's clock
+		time.Sleep(24 * time.Hour) // the bubble's clock
 		stop()
 		if err := errors.Join(<-aErr, <-sErr); err != nil {
 			t.Errorf("after a quiet day: %v", err)
@@ -87,7 +87,7 @@ func TestSilentPeerIsDead(t *testing.T) {
 		a, s := greet(t, stalled, server, tunnel.Welcome{Session: 1, Interval: 10 * time.Second, Timeout: 30 * time.Second})
 		aErr, sErr, stop := run(t, a, s)
 		defer stop()
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		time.Sleep(time.Minute) // the bubble's clock
 		start := time.Now()
 		stalled.stall()
 		for _, c := range []chan error{aErr, sErr} {

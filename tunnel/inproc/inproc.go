@@ -51,7 +51,7 @@ func newSession(peer tunnel.Peer, o tunnel.Options) *session {
 	}
 	// The session is a root of its own: it ends by Close, not with whoever
 	// happened to dial.
-	s.ctx, s.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // see above
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
 }
 

@@ -120,7 +120,7 @@ func TestNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Listen(ctx, "tcp", "here"); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err = n.Listen(ctx, "tcp", "here"); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("listen twice: %v", err)
 	}
 	c, err := n.Dial(ctx, "tcp", "here")

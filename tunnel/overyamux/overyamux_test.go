@@ -64,12 +64,12 @@ func overLoopback(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Sessi
 	accepted := make(chan tunnel.Session)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		err := l.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
+		serr := l.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
 			accepted <- s
 			<-ctx.Done()
 		})
-		if err != nil {
-			t.Errorf("serve: %v", err)
+		if serr != nil {
+			t.Errorf("serve: %v", serr)
 		}
 	})
 	t.Cleanup(func() {

@@ -50,8 +50,8 @@ func newSession(c net.Conn, peer tunnel.Peer, client bool, o tunnel.Options) (*s
 	s.mux = mux
 	// The session is a root of its own: it ends by Close or by its connection,
 	// not with whoever happened to dial.
-	s.ctx, s.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // see above
-	go s.bury()                                                     // joined by ctx, which Close waits for
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	go s.bury() // joined by ctx, which Close waits for
 	return s, nil
 }
 

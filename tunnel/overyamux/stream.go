@@ -48,7 +48,7 @@ type stream struct {
 	wdl     time.Time
 	werr    error         // of a chunk on its own
 	flight  chan struct{} // closed when the chunk on its own has landed; nil if none
-	changed chan struct{} // closed when wdl or closed next change
+	changed chan struct{} // closed when wdl or closed next change; replaced unless closed
 }
 
 func newStream(s *session, y *yamux.Stream, tokens chan struct{}) *stream {
@@ -69,6 +69,9 @@ func expired(deadline time.Time) bool {
 
 // Read reads what the peer has written.
 func (st *stream) Read(p []byte) (int, error) {
+	if err := st.readable(); err != nil {
+		return 0, err // without waiting for whoever is reading
+	}
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
 	if err := st.readable(); err != nil {
@@ -128,6 +131,9 @@ func (st *stream) readError(err error) error {
 // that only if it waits for the peer to read, not if it waits for the link,
 // where the session's liveness is the bound.
 func (st *stream) Write(p []byte) (n int, err error) {
+	if err := st.writable(); err != nil {
+		return 0, err // without waiting for whoever is writing
+	}
 	st.wmu.Lock()
 	defer st.wmu.Unlock()
 	for {
@@ -153,38 +159,49 @@ func (st *stream) Write(p []byte) (n int, err error) {
 // clear waits until nothing is on its way, and says why nothing may be written.
 func (st *stream) clear() error {
 	for {
-		st.mu.Lock()
-		var err error
-		switch {
-		case st.closed:
-			err = net.ErrClosed
-		case st.shut:
-			err = syscall.EPIPE
-		case st.werr != nil:
-			err = st.werr
-		case expired(st.wdl):
-			err = os.ErrDeadlineExceeded
+		if err := st.writable(); err != nil {
+			return err
 		}
+		st.mu.Lock()
 		flight, changed, deadline := st.flight, st.changed, st.wdl
 		st.mu.Unlock()
-		if err != nil {
-			return st.opError("write", err)
-		}
 		if flight == nil {
 			return nil
 		}
-		var timeout <-chan time.Time
-		if !deadline.IsZero() {
-			t := time.NewTimer(time.Until(deadline))
-			defer t.Stop() // few: only deadlines that are changed under a waiting Write
-			timeout = t.C
-		}
-		select {
-		case <-flight:
-		case <-changed:
-		case <-timeout:
-		}
+		either(flight, changed, deadline)
 	}
+}
+
+// either waits for one of two channels or a deadline; a zero one never comes.
+func either(a, b <-chan struct{}, deadline time.Time) {
+	var timeout <-chan time.Time
+	if !deadline.IsZero() {
+		t := time.NewTimer(time.Until(deadline))
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-a:
+	case <-b:
+	case <-timeout:
+	}
+}
+
+// writable says why nothing may be written; nil if something may.
+func (st *stream) writable() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch {
+	case st.closed:
+		return st.opError("write", net.ErrClosed)
+	case st.shut:
+		return st.opError("write", syscall.EPIPE)
+	case st.werr != nil:
+		return st.opError("write", st.werr)
+	case expired(st.wdl):
+		return st.opError("write", os.ErrDeadlineExceeded)
+	}
+	return nil
 }
 
 // claim says whether the write may go out from the caller's bytes.
@@ -280,17 +297,15 @@ func (st *stream) CloseWrite() error {
 	if shut {
 		return nil
 	}
-	st.session.aside(func() {
-		st.wmu.Lock()
-		defer st.wmu.Unlock()
-		st.finish()
-	})
+	st.session.aside(st.finish)
 	return nil
 }
 
 // finish sends the end of our direction, unless something is missing before it.
-// The caller holds wmu.
+// No Write begins any more.
 func (st *stream) finish() {
+	st.wmu.Lock()   // whoever was writing is done, or has been woken
+	st.wmu.Unlock() //nolint:staticcheck // nothing is to be done meanwhile
 	st.land()
 	st.mu.Lock()
 	cut := st.cut
@@ -337,7 +352,6 @@ func (st *stream) end() bool {
 	}
 	st.closed = true
 	close(st.changed)
-	st.changed = nil
 	_ = st.y.SetReadDeadline(past) // never fails
 	deadline := time.Now().Add(lingerTime)
 	if st.direct {
@@ -350,11 +364,9 @@ func (st *stream) end() bool {
 // windUp ends a stream in good order: our end after the last byte, then the
 // peer's. It says whether that came about.
 func (st *stream) windUp() bool {
-	st.wmu.Lock()
 	st.finish()
-	st.wmu.Unlock()
-	st.rmu.Lock() // whoever was reading has been woken
-	defer st.rmu.Unlock()
+	st.rmu.Lock()   // whoever was reading has been woken
+	st.rmu.Unlock() //nolint:staticcheck // nothing is to be done meanwhile
 	st.mu.Lock()
 	eof, cut := st.eof, st.cut
 	st.mu.Unlock()

@@ -105,14 +105,14 @@ func noTimerEndsASession(t *testing.T) {
 		}
 		_ = st.Close()
 	})
-	time.Sleep(time.Hour) //nolint:forbidigo // the bubble's clock
+	time.Sleep(time.Hour) // the bubble's clock
 	link.Stall(false)
 	if n, err := io.Copy(io.Discard, far); n != 200<<10 || err != nil {
 		t.Errorf("after the stall: %d bytes, %v", n, err)
 	}
 	wg.Wait()
 	_, _ = near.Close(), far.Close()
-	time.Sleep(time.Minute) //nolint:forbidigo // the streams' lingering
+	time.Sleep(time.Minute) // the streams' lingering
 }
 
 // StreamCloseTimeout: a half-closed stream has no fuse.
@@ -123,7 +123,7 @@ func halfClosedStreamHasNoFuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 24 {
-		time.Sleep(time.Hour) //nolint:forbidigo // the bubble's clock
+		time.Sleep(time.Hour) // the bubble's clock
 		if _, err := far.Write([]byte("tick")); err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +214,7 @@ func nothingIsLeftBehind(t *testing.T) {
 			near, far := open(t, dialer, accepter)
 			tc.end(near, far)
 		}
-		time.Sleep(2 * time.Minute) //nolint:forbidigo // the bubble's clock
+		time.Sleep(2 * time.Minute) // the bubble's clock
 		if a, b := books(dialer), books(accepter); a != 0 || b != 0 {
 			t.Errorf("%s: left at the opener %d, at the accepter %d", tc.name, a, b)
 		}

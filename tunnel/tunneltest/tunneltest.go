@@ -97,7 +97,7 @@ func streams(t testing.TB, opener, answerer tunnel.Session) (near, far tunnel.St
 		t.Fatalf("open: %v", err)
 	}
 	// A transport may show a stream only once it has carried something.
-	if _, err := near.Write([]byte{0}); err != nil {
+	if _, err = near.Write([]byte{0}); err != nil {
 		t.Fatalf("first write: %v", err)
 	}
 	far, err = answerer.Accept(within(t))
