@@ -19,6 +19,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -96,6 +97,7 @@ func TestDiscovery(t *testing.T) {
 		"certificates.k8s.io/v1 certificatesigningrequests/approval", "coordination.k8s.io/v1 leases", "discovery.k8s.io/v1 endpointslices",
 		"events.k8s.io/v1 events", "policy/v1 poddisruptionbudgets/status", "rbac.authorization.k8s.io/v1 clusterrolebindings",
 		"scheduling.k8s.io/v1 priorityclasses", "node.k8s.io/v1 runtimeclasses", "storage.k8s.io/v1 csinodes", "networking.k8s.io/v1 ingresses",
+		"v1 pods/log", "v1 pods/exec", "v1 pods/portforward", "v1 nodes/proxy", "v1 services/proxy",
 		"authentication.k8s.io/v1 tokenreviews", "authentication.k8s.io/v1 selfsubjectreviews", "authorization.k8s.io/v1 selfsubjectaccessreviews",
 	} {
 		if _, ok := found[want]; !ok {
@@ -196,5 +198,28 @@ func TestTables(t *testing.T) {
 	}
 	if got := strings.Join(columns, " "); got != "Name Status Age" || len(table.Rows) < 4 || table.ResourceVersion == "" {
 		t.Errorf("columns %s, %d rows", got, len(table.Rows))
+	}
+}
+
+// TestConnect asks for what only a node knows: the way there is tried, and how it
+// failed is told.
+func TestConnect(t *testing.T) {
+	ctx, ns := t.Context(), namespace(t)
+	must(shared.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}))(t)
+	p := pod("p")
+	p.Spec.NodeName = ns
+	must(shared.client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{}))(t)
+	seconds := int64(5)
+	err := shared.client.CoreV1().Pods(ns).GetLogs("p", &corev1.PodLogOptions{Container: "main", SinceSeconds: &seconds}).MaxRetries(0).Do(ctx).Error()
+	if err == nil || !strings.Contains(err.Error(), "no way to "+ns+":10250") {
+		t.Errorf("log: %v", err)
+	}
+	err = shared.client.CoreV1().Pods(ns).GetLogs("p", &corev1.PodLogOptions{Container: "other"}).Do(ctx).Error()
+	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "container other is not valid for pod p") {
+		t.Errorf("log of no container: %v", err)
+	}
+	err = shared.client.CoreV1().RESTClient().Get().Resource("nodes").Name(ns).SubResource("proxy").Suffix("healthz").MaxRetries(0).Do(ctx).Error()
+	if err == nil || apierrors.IsNotFound(err) {
+		t.Errorf("node proxy: %v", err)
 	}
 }

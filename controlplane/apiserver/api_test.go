@@ -194,8 +194,8 @@ func TestServerSideApply(t *testing.T) {
 		t.Errorf("phase %s", after.Status.Phase)
 	}
 	for _, m := range after.ManagedFields {
-		if m.Manager == "x" && strings.Contains(string(m.FieldsV1.Raw), "f:status") {
-			t.Errorf("the applier owns a status it cannot write: %s", m.FieldsV1.Raw)
+		if m.Manager == "x" && strings.Contains(m.FieldsV1.GetRawString(), "f:status") {
+			t.Errorf("the applier owns a status it cannot write: %s", m.FieldsV1.GetRawString())
 		}
 	}
 }

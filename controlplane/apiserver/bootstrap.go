@@ -146,6 +146,8 @@ func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) err
 }
 
 // ensureKubernetes makes the service by which pods find this server.
+//
+//nolint:staticcheck // Endpoints is deprecated, and old clients read it still
 func (s *Server) ensureKubernetes(ctx context.Context, client kubernetes.Interface) error {
 	ns := metav1.NamespaceDefault
 	if err := ensure(ctx, client.CoreV1().Services(ns), s.kubernetesService(), nil); err != nil {
@@ -180,6 +182,8 @@ func (s *Server) kubernetesService() *corev1.Service {
 // kubernetesEndpoints are where the service leads. A loopback address leads
 // nowhere but to the machine that asks, and the API does not take one, so a
 // server on loopback only has none.
+//
+//nolint:staticcheck // Endpoints is deprecated, and old clients read it still
 func (s *Server) kubernetesEndpoints() (*corev1.Endpoints, *discoveryv1.EndpointSlice) {
 	port, addr := int32(s.cfg.AdvertisePort), s.cfg.AdvertiseAddress
 	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{

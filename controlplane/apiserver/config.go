@@ -68,8 +68,9 @@ type Config struct {
 	// "pods/log". nil means there are none.
 	Connect func(Getters) map[string]rest.Storage
 
-	// Admission plugins run after the built-in ones. The interfaces of
-	// k8s.io/apiserver/pkg/admission/initializer are honoured.
+	// Admission plugins run after the built-in ones. Those that ask for a client,
+	// informers or the authorizer (k8s.io/apiserver/pkg/admission/initializer) get
+	// them.
 	Admission []admission.Interface
 
 	// NotReadyTolerationSeconds and UnreachableTolerationSeconds are how long

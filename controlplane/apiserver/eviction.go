@@ -90,24 +90,29 @@ func (r *evictionREST) evict(ctx context.Context, name string, o *metav1.DeleteO
 	if o.Preconditions.UID == nil {
 		o.Preconditions.UID = &p.UID
 	}
-	if !needsNoBudget(p) {
-		budget, err := r.budgetOf(ctx, p)
-		if err != nil {
-			return err
-		}
-		switch {
-		case budget == nil:
-		case freeByHealth(budget, p):
-			// Nothing may have become healthy in between.
-			o.Preconditions.ResourceVersion = &p.ResourceVersion
-		default:
-			if err := r.charge(ctx, budget.Name, p.Name, dryrun.IsDryRun(o.DryRun)); err != nil {
-				return err
-			}
-		}
+	if err = r.afford(ctx, p, o); err != nil {
+		return err
 	}
 	_, _, err = r.pods.Delete(ctx, name, rest.ValidateAllObjectFunc, o)
 	return err
+}
+
+// afford charges the budget that p falls under, or narrows o where that makes p
+// free.
+func (r *evictionREST) afford(ctx context.Context, p *corev1.Pod, o *metav1.DeleteOptions) error {
+	if needsNoBudget(p) {
+		return nil
+	}
+	budget, err := r.budgetOf(ctx, p)
+	switch {
+	case err != nil || budget == nil:
+		return err
+	case freeByHealth(budget, p):
+		// The pod may not have become healthy in between.
+		o.Preconditions.ResourceVersion = &p.ResourceVersion
+		return nil
+	}
+	return r.charge(ctx, budget.Name, p.Name, dryrun.IsDryRun(o.DryRun))
 }
 
 // needsNoBudget tells pods whose end disrupts nothing.
@@ -161,7 +166,7 @@ func (r *evictionREST) charge(ctx context.Context, budget, pod string, dry bool)
 			return err
 		}
 		b := obj.(*policyv1.PodDisruptionBudget)
-		if err := mayDisrupt(b); err != nil {
+		if err = mayDisrupt(b); err != nil {
 			return err
 		}
 		b.Status.DisruptionsAllowed--

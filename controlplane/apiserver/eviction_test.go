@@ -14,18 +14,21 @@ import (
 	"k8s.io/utils/ptr"
 )
 
+// running makes a pod that serves, or at least runs.
+func running(t *testing.T, ns, name string, ready corev1.ConditionStatus) {
+	t.Helper()
+	pods := shared.client.CoreV1().Pods(ns)
+	p := pod(name)
+	p.Labels, p.Spec.NodeName = map[string]string{"app": "x"}, "n"
+	p = must(pods.Create(t.Context(), p, metav1.CreateOptions{}))(t)
+	p.Status.Phase = corev1.PodRunning
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+	must(pods.UpdateStatus(t.Context(), p, metav1.UpdateOptions{}))(t)
+}
+
 func TestEviction(t *testing.T) {
 	ctx, ns := t.Context(), namespace(t)
 	pods, budgets := shared.client.CoreV1().Pods(ns), shared.client.PolicyV1().PodDisruptionBudgets(ns)
-	// running makes a pod that serves, or at least runs.
-	running := func(name string, ready corev1.ConditionStatus) {
-		p := pod(name)
-		p.Labels, p.Spec.NodeName = map[string]string{"app": "x"}, "n"
-		p = must(pods.Create(ctx, p, metav1.CreateOptions{}))(t)
-		p.Status.Phase = corev1.PodRunning
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
-		must(pods.UpdateStatus(ctx, p, metav1.UpdateOptions{}))(t)
-	}
 	evict := func(name string) error {
 		e := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}}
 		// Told to come back later, the client would.
@@ -37,9 +40,9 @@ func TestEviction(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	}
 	for name, ready := range map[string]corev1.ConditionStatus{"a": "True", "b": "True", "c": "False"} {
-		running(name, ready)
+		running(t, ns, name, ready)
 	}
-	running("free", "True")
+	running(t, ns, "free", "True")
 	if err := evict("free"); err != nil || !gone("free") {
 		t.Errorf("without a budget: %v", err)
 	}
@@ -57,7 +60,7 @@ func TestEviction(t *testing.T) {
 	}
 	b.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Generation, DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 3}
 	must(budgets.UpdateStatus(ctx, b, metav1.UpdateOptions{}))(t)
-	if err := evict("a"); err != nil || !gone("a") {
+	if err = evict("a"); err != nil || !gone("a") {
 		t.Errorf("one is allowed: %v", err)
 	}
 	b = must(budgets.Get(ctx, "b", metav1.GetOptions{}))(t)
@@ -69,14 +72,14 @@ func TestEviction(t *testing.T) {
 		t.Errorf("two are not: %v", err)
 	}
 	// One that does not serve costs nothing while enough others do.
-	if err := evict("c"); err != nil || !gone("c") {
+	if err = evict("c"); err != nil || !gone("c") {
 		t.Errorf("unhealthy: %v", err)
 	}
 	must(budgets.Create(ctx, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "second"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}, metav1.CreateOptions{}))(t)
-	if err := evict("b"); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "more than one") {
+	if err = evict("b"); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "more than one") {
 		t.Errorf("two budgets: %v", err)
 	}
-	if err := evict("nobody"); !apierrors.IsNotFound(err) {
+	if err = evict("nobody"); !apierrors.IsNotFound(err) {
 		t.Errorf("nobody: %v", err)
 	}
 }

@@ -46,14 +46,6 @@ func nodeFields(n *corev1.Node) fields.Set {
 	return fields.Set{"spec.unschedulable": strconv.FormatBool(n.Spec.Unschedulable)}
 }
 
-// keepNodeConfig drops a config source that is being set: kubelets no longer
-// read it, and what is there from long ago may stay.
-func keepNodeConfig(_ context.Context, n, old *corev1.Node) {
-	if old.Spec.ConfigSource == nil {
-		n.Spec.ConfigSource = nil
-	}
-}
-
 func secretFields(s *corev1.Secret) fields.Set { return fields.Set{"type": string(s.Type)} }
 
 func replicationControllerFields(rc *corev1.ReplicationController) fields.Set {

@@ -133,11 +133,11 @@ func TestGracefulDelete(t *testing.T) {
 func TestFinalizers(t *testing.T) {
 	ctx, ns := t.Context(), namespace(t)
 	maps := shared.client.CoreV1().ConfigMaps(ns)
-	m := must(maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{}))(t)
+	must(maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{}))(t)
 	if err := maps.Delete(ctx, "held", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	m = must(maps.Get(ctx, "held", metav1.GetOptions{}))(t)
+	m := must(maps.Get(ctx, "held", metav1.GetOptions{}))(t)
 	if m.DeletionTimestamp == nil {
 		t.Fatal("not marked")
 	}
@@ -280,14 +280,14 @@ func TestNamespaceDeletion(t *testing.T) {
 	}
 	got.Spec.Finalizers = nil
 	must(namespaces.Finalize(ctx, got, metav1.UpdateOptions{}))(t)
-	if _, err := namespaces.Get(ctx, ns, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err = namespaces.Get(ctx, ns, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("finalized and still there: %v", err)
 	}
 	_, err = shared.client.CoreV1().ConfigMaps(ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{})
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("create in no namespace: %v", err)
 	}
-	if err := namespaces.Delete(ctx, "kube-system", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+	if err = namespaces.Delete(ctx, "kube-system", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("delete kube-system: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ package apiserver_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,15 +19,18 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericrest "k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 )
 
@@ -61,7 +65,21 @@ func withShared(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	if err := leaks(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	return code
+}
+
+// leaks is an error if goroutines are left after all servers have stopped.
+func leaks() error {
+	return goleak.Find(
+		// Sleeps for 3 s beside a read that has long been answered.
+		goleak.IgnoreTopFunction("k8s.io/apiserver/pkg/storage/cacher.(*watchCache).waitUntilFreshLocked.func2"),
+		// One for the whole process, started by the first health check.
+		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),
+	)
 }
 
 // instance is a running server.
@@ -98,7 +116,7 @@ func startWith(dir string, change func(*apiserver.Config)) (*instance, error) {
 	go func() { in.done <- s.Run(ctx) }()
 	select {
 	case <-s.Ready():
-	case err := <-in.done:
+	case err = <-in.done:
 		cancel()
 		return nil, fmt.Errorf("server ended before it was ready: %w", err)
 	}
@@ -117,11 +135,22 @@ func testConfig(dir string, p *pki.PKI, l net.Listener) apiserver.Config {
 		ServingCertFile: p.Path(pki.APIServer, false), ServingKeyFile: p.Path(pki.APIServer, true), ClientCAFile: p.Path(pki.CA, false),
 		AdvertiseAddress: netip.MustParseAddr("192.0.2.10"),
 		Etcd:             etcd.Config{Dir: filepath.Join(dir, "etcd")},
+		Connect:          connect,
 		Authenticator:    authenticator.RequestFunc(byName),
 		Authorizer:       authorizer.AuthorizerFunc(onlyNamed),
 		BuiltinPeriod:    100 * time.Millisecond,
 		Log:              slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
+}
+
+// connect leads into nodes that cannot be reached.
+func connect(g apiserver.Getters) map[string]genericrest.Storage {
+	return kubelet.Storages(kubelet.Options{
+		Pods: g.Pod, Nodes: g.Node, Services: g.Service, EndpointSlices: g.EndpointSlices, TLS: &tls.Config{MinVersion: tls.VersionTLS13},
+		Dial: func(_ context.Context, _, addr string) (net.Conn, error) {
+			return nil, fmt.Errorf("no way to %s", addr)
+		},
+	})
 }
 
 // byName believes whoever says who he is by a token NAME/GROUP,…

@@ -110,8 +110,8 @@ func (r *namespaceREST) terminate(ctx context.Context, name string, validate res
 	out := &corev1.Namespace{}
 	mark := storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 		ns := obj.(*corev1.Namespace)
-		if err := validate(ctx, ns); err != nil {
-			return nil, err
+		if refused := validate(ctx, ns); refused != nil {
+			return nil, refused
 		}
 		if ns.DeletionTimestamp.IsZero() {
 			now := metav1.Now()

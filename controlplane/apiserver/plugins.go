@@ -31,7 +31,7 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 		builtin.CertificateApproval(s.authz),
 		builtin.CertificateSigning(s.authz),
 	}, s.cfg.Admission...)
-	initialize := initializer.New(client, nil, shared, s.authz, utilfeature.DefaultFeatureGate, nil, ctx.Done(), nil)
+	initialize := initializer.New(client, nil, shared, s.authz, utilfeature.DefaultFeatureGate, newVersion(), ctx.Done(), nil)
 	for _, p := range chain {
 		initialize.Initialize(p)
 		if err := admission.ValidateInitialization(p); err != nil {

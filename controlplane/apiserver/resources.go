@@ -36,7 +36,7 @@ func coreRows() []row {
 		}),
 		of[corev1.Node, corev1.NodeList](v1, "Node", "nodes", "node", row{
 			short: []string{"no"}, cluster: true, status: true, ownStatus: true,
-			fields: selecting(nodeFields), indexed: "metadata.name", onUpdate: updating(keepNodeConfig),
+			fields: selecting(nodeFields), indexed: "metadata.name",
 		}),
 		of[corev1.Pod, corev1.PodList](v1, "Pod", "pods", "pod", row{
 			short: []string{"po"}, inAll: true, status: true, generation: true,
@@ -57,7 +57,7 @@ func coreRows() []row {
 			short: []string{"svc"}, inAll: true, status: true, upsert: true,
 			fields: selecting(serviceFields),
 		}),
-		of[corev1.Endpoints, corev1.EndpointsList](v1, "Endpoints", "endpoints", "endpoints", row{
+		of[corev1.Endpoints, corev1.EndpointsList](v1, "Endpoints", "endpoints", "endpoints", row{ //nolint:staticcheck // old clients read it still
 			short: []string{"ep"}, upsert: true,
 		}),
 		of[corev1.Event, corev1.EventList](v1, "Event", "events", "event", row{

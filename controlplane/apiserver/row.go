@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // A row describes one resource kept in the store. The zero value of each flag is
@@ -47,10 +46,6 @@ type row struct {
 	// grace sets options.GracePeriodSeconds and says whether the object goes
 	// gracefully. nil means never.
 	grace func(obj runtime.Object, options *metav1.DeleteOptions) bool
-	// warnings are told to whoever writes obj. old is nil on create.
-	warnings func(obj, old runtime.Object) []string
-	// check is validation that needs to know who asks.
-	check func(ctx context.Context, obj runtime.Object) field.ErrorList
 }
 
 func (r *row) gvk() schema.GroupVersionKind { return r.gv.WithKind(r.kind) }

@@ -5,7 +5,6 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
@@ -20,7 +19,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -56,8 +54,11 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, ready: make(chan struct{}), listener: newListener(cfg.Listener)}
 	s.authn, s.authz = openToAll(cfg.Authenticator, cfg.Authorizer)
+	if err := checkCertificates(cfg); err != nil {
+		return nil, fmt.Errorf("apiserver: %w", err)
+	}
 	var err error
-	if s.serving, s.loopback, err = serving(cfg, s.listener); err != nil {
+	if s.serving, s.loopback, err = serving(s.listener); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
 	return s, nil
@@ -76,13 +77,13 @@ func (s *Server) LoopbackConfig() *rest.Config { return rest.CopyConfig(s.loopba
 // flight, stops both, and returns nil. It returns an error if either fails. Run
 // may be called once.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.listener.Close()
+	defer func() { _ = s.listener.Close() }()
 	if len(s.cfg.EtcdServers.Servers) > 0 {
 		client, err := etcd.Dial(ctx, s.cfg.EtcdServers, s.cfg.Log)
 		if err != nil {
 			return fmt.Errorf("apiserver: %w", err)
 		}
-		defer client.Close()
+		defer func() { _ = client.Close() }() // nothing is left to lose
 		return s.serve(ctx, client)
 	}
 	store, err := etcd.New(s.cfg.Etcd)
@@ -145,6 +146,13 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	}
 	// The server owns the stores now and destroys them when it stops.
 	prepared := srv.PrepareRun()
+	if err := loadCertificates(s.serving, s.cfg); err != nil {
+		srv.Destroy()
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	// The OpenAPI documents are made; what they were made from takes more
+	// memory than all the rest of an idle server.
+	config.OpenAPIV3Config.Definitions, srv.StaticOpenAPISpec = nil, nil
 	return s.run(ctx, prepared.RunWithContext, loopback, shared)
 }
 
@@ -185,7 +193,7 @@ func (s *Server) genericConfig(scheme *runtime.Scheme, codecs serializer.CodecFa
 	c := genericapiserver.NewConfig(codecs)
 	c.SecureServing = s.serving
 	c.LoopbackClientConfig = rest.CopyConfig(s.loopback)
-	c.EffectiveVersion = effectiveVersion{basecompat.NewEffectiveVersionFromString(Version, "", "")}
+	c.EffectiveVersion = newVersion()
 	c.ExternalAddress = s.cfg.ExternalAddress
 	c.PublicAddress = s.cfg.AdvertiseAddress.AsSlice()
 	c.Authentication.Authenticator = s.authn
@@ -214,6 +222,10 @@ type effectiveVersion struct {
 	basecompat.EffectiveVersion
 }
 
+func newVersion() effectiveVersion {
+	return effectiveVersion{basecompat.NewEffectiveVersionFromString(Version, "", "")}
+}
+
 func (v effectiveVersion) Info() *version.Info {
 	info := v.EffectiveVersion.Info()
 	info.GitVersion = Version
@@ -231,15 +243,4 @@ func (v effectiveVersion) Info() *version.Info {
 		}
 	}
 	return info
-}
-
-// loadCertificates are the serving certificate and the client authorities, read
-// from their files now and whenever those change.
-func loadCertificates(cfg Config) (dynamiccertificates.CertKeyContentProvider, dynamiccertificates.CAContentProvider, error) {
-	cert, certErr := dynamiccertificates.NewDynamicServingContentFromFiles("serving", cfg.ServingCertFile, cfg.ServingKeyFile)
-	ca, caErr := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", cfg.ClientCAFile)
-	if err := errors.Join(certErr, caErr); err != nil {
-		return nil, nil, fmt.Errorf("load certificates: %w", err)
-	}
-	return cert, ca, nil
 }

@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -76,14 +77,10 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-// serving is how to serve on l, and a client configuration for this process that
-// nobody else can have: its token and its certificate are made here and kept in
-// memory.
-func serving(cfg Config, l net.Listener) (*genericapiserver.SecureServingInfo, *rest.Config, error) {
-	cert, ca, err := loadCertificates(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
+// serving is how to serve on l, still without the certificates of cfg, and a
+// client configuration for this process that nobody else can have: its token and
+// its certificate are made here and kept in memory.
+func serving(l net.Listener) (*genericapiserver.SecureServingInfo, *rest.Config, error) {
 	own, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{
 		Host: genericapiserver.LoopbackClientServerNameOverride, MaxAge: loopbackLife,
 	})
@@ -94,9 +91,7 @@ func serving(cfg Config, l net.Listener) (*genericapiserver.SecureServingInfo, *
 	if err != nil {
 		return nil, nil, fmt.Errorf("loopback certificate: %w", err)
 	}
-	info := &genericapiserver.SecureServingInfo{
-		Listener: l, Cert: cert, ClientCA: ca, SNICerts: []dynamiccertificates.SNICertKeyContentProvider{sni},
-	}
+	info := &genericapiserver.SecureServingInfo{Listener: l, SNICerts: []dynamiccertificates.SNICertKeyContentProvider{sni}}
 	loopback, err := info.NewLoopbackClientConfig(rand.Text(), own)
 	if err != nil {
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
@@ -106,4 +101,30 @@ func serving(cfg Config, l net.Listener) (*genericapiserver.SecureServingInfo, *
 	// is deprecated.
 	loopback.WarningHandler = rest.NoWarnings{}
 	return info, loopback, nil
+}
+
+// checkCertificates reads the certificate files of cfg once, for an early error.
+func checkCertificates(cfg Config) error {
+	if _, err := tls.LoadX509KeyPair(cfg.ServingCertFile, cfg.ServingKeyFile); err != nil {
+		return fmt.Errorf("serving certificate %s: %w", cfg.ServingCertFile, err)
+	}
+	if _, err := certutil.CertsFromFile(cfg.ClientCAFile); err != nil {
+		return fmt.Errorf("client CA: %w", err)
+	}
+	return nil
+}
+
+// loadCertificates lets info serve with the files of cfg, read now and whenever
+// they change. It starts goroutines that end with the server that uses info.
+func loadCertificates(info *genericapiserver.SecureServingInfo, cfg Config) error {
+	cert, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving", cfg.ServingCertFile, cfg.ServingKeyFile)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", cfg.ClientCAFile)
+	if err != nil {
+		return fmt.Errorf("client CA: %w", err)
+	}
+	info.Cert, info.ClientCA = cert, ca
+	return nil
 }

@@ -75,13 +75,10 @@ func (s *strategy) bump(obj, old runtime.Object) {
 	}
 }
 
-func (s *strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+func (s *strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaAccessor(obj.(metav1.Object), !s.row.cluster, s.name, field.NewPath("metadata"))
 	if s.rules.Create != nil {
 		errs = append(errs, s.rules.Create(obj)...)
-	}
-	if s.row.check != nil {
-		errs = append(errs, s.row.check(ctx, obj)...)
 	}
 	return errs
 }
@@ -93,18 +90,10 @@ func (s *strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) fi
 	return s.rules.Update(obj, old)
 }
 
-func (s *strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
-	if s.row.warnings == nil {
-		return nil
-	}
-	return s.row.warnings(obj, nil)
-}
+func (*strategy) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
 
-func (s *strategy) WarningsOnUpdate(_ context.Context, obj, old runtime.Object) []string {
-	if s.row.warnings == nil {
-		return nil
-	}
-	return s.row.warnings(obj, old)
+func (*strategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
 }
 
 // GetResetFields keeps server-side apply from giving anybody ownership of what a
@@ -157,10 +146,6 @@ func (s statusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Objec
 		return nil
 	}
 	return s.rules.Status(obj, old)
-}
-
-func (s statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
-	return nil
 }
 
 func (s statusStrategy) AllowCreateOnUpdate(context.Context) bool { return false }

@@ -144,7 +144,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 
 	client := v3client.New(member.Server)
-	defer client.Close()
+	defer func() { _ = client.Close() }() // it has no connection that could fail to close
 	s.mu.Lock()
 	s.client = client
 	s.mu.Unlock()

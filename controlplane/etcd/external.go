@@ -59,8 +59,8 @@ func Dial(ctx context.Context, e External, log *slog.Logger) (*clientv3.Client, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	if _, err := client.Get(ctx, "health"); err != nil {
-		client.Close()
+	if _, err = client.Get(ctx, "health"); err != nil {
+		_ = client.Close()
 		return nil, fmt.Errorf("etcd: no answer from %s: %w", strings.Join(e.Servers, ","), err)
 	}
 	return client, nil
