@@ -113,7 +113,7 @@ func New(cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("node name %q: %s", cfg.Name, problems[0])
 	}
 	if err := checkLabels(cfg.Labels); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("node labels: %w", err)
 	}
 	defaults(&cfg)
 	n := &Node{

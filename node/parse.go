@@ -22,7 +22,7 @@ func typesUID(name string) types.UID { return types.UID(name) }
 func ParseName(s string) (string, error) {
 	name := strings.ToLower(strings.TrimSpace(s))
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-		return "", fmt.Errorf("node name %q: %s; choose another with --node-name", s, problems[0])
+		return "", fmt.Errorf("node name %q: %s", s, problems[0])
 	}
 	return name, nil
 }
@@ -50,14 +50,14 @@ func ParseLabels(s string) (map[string]string, error) {
 	for _, item := range items(s) {
 		key, value, ok := strings.Cut(item, "=")
 		if !ok {
-			return nil, fmt.Errorf("--node-labels: %q is not KEY=VALUE", item)
+			return nil, fmt.Errorf("%q is not KEY=VALUE", item)
 		}
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-			return nil, fmt.Errorf("--node-labels: key %q: %s", key, problems[0])
+			return nil, fmt.Errorf("key %q: %s", key, problems[0])
 		}
 		if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
-			return nil, fmt.Errorf("--node-labels: value %q of %s: %s", value, key, problems[0])
+			return nil, fmt.Errorf("value %q of %s: %s", value, key, problems[0])
 		}
 		labels[key] = value
 	}
@@ -76,7 +76,7 @@ func checkLabels(labels map[string]string) error {
 		}
 	}
 	if len(refused) > 0 {
-		return fmt.Errorf("--node-labels: a node may not give itself %s; use another domain than kubernetes.io and k8s.io, or have an administrator set it",
+		return fmt.Errorf("a node may not label itself %s; use another domain than kubernetes.io and k8s.io, or have an administrator set it",
 			strings.Join(refused, ", "))
 	}
 	return nil
@@ -110,16 +110,16 @@ func ParseTaints(s string) ([]corev1.Taint, error) {
 			ok = false
 		}
 		if !ok {
-			return nil, fmt.Errorf("--register-with-taints: %q is not KEY=VALUE:EFFECT with effect NoSchedule, PreferNoSchedule or NoExecute", item)
+			return nil, fmt.Errorf("%q is not KEY=VALUE:EFFECT with effect NoSchedule, PreferNoSchedule or NoExecute", item)
 		}
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-			return nil, fmt.Errorf("--register-with-taints: key %q: %s", key, problems[0])
+			return nil, fmt.Errorf("key %q: %s", key, problems[0])
 		}
 		if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
-			return nil, fmt.Errorf("--register-with-taints: value %q of %s: %s", value, key, problems[0])
+			return nil, fmt.Errorf("value %q of %s: %s", value, key, problems[0])
 		}
 		if slices.ContainsFunc(list, func(o corev1.Taint) bool { return o.Key == t.Key && o.Effect == t.Effect }) {
-			return nil, fmt.Errorf("--register-with-taints: %s:%s is given twice", t.Key, t.Effect)
+			return nil, fmt.Errorf("%s:%s is given twice", t.Key, t.Effect)
 		}
 		list = append(list, t)
 	}
@@ -134,16 +134,16 @@ func ParseIPs(s string, allowLoopback bool) ([]netip.Addr, error) {
 	for _, item := range items(s) {
 		ip, err := netip.ParseAddr(item)
 		if err != nil {
-			return nil, fmt.Errorf("--node-ip: %q is not an IP address", item)
+			return nil, fmt.Errorf("%q is not an IP address", item)
 		}
 		ip = ip.Unmap()
 		if err := checkIP(ip, allowLoopback); err != nil {
-			return nil, fmt.Errorf("--node-ip: %w", err)
+			return nil, err
 		}
 		list = append(list, ip)
 	}
 	if len(list) > 2 || len(list) == 2 && list[0].Is4() == list[1].Is4() {
-		return nil, fmt.Errorf("--node-ip: %q must be one address, or one of each IP family", s)
+		return nil, fmt.Errorf("%q must be one address, or one of each IP family", s)
 	}
 	return list, nil
 }
@@ -170,16 +170,16 @@ func ParseReserved(s string) (corev1.ResourceList, error) {
 	for _, item := range items(s) {
 		name, value, ok := strings.Cut(item, "=")
 		if !ok {
-			return nil, fmt.Errorf("reserved resources: %q is not NAME=QUANTITY", item)
+			return nil, fmt.Errorf("%q is not NAME=QUANTITY", item)
 		}
 		switch corev1.ResourceName(name) {
 		case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, "pid":
 		default:
-			return nil, fmt.Errorf("reserved resources: %q cannot be reserved, only cpu, memory, ephemeral-storage and pid", name)
+			return nil, fmt.Errorf("%q cannot be reserved, only cpu, memory, ephemeral-storage and pid", name)
 		}
 		q, err := resource.ParseQuantity(value)
 		if err != nil || q.Sign() < 0 {
-			return nil, fmt.Errorf("reserved resources: %q is no quantity of %s", value, name)
+			return nil, fmt.Errorf("%q is no quantity of %s", value, name)
 		}
 		list[corev1.ResourceName(name)] = q
 	}

@@ -162,7 +162,7 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 	transport := c.transport(pinned)
 	defer transport.CloseIdleConnections()
 	client, err := certificatesv1.NewForConfigAndClient(
-		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent"},
+		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
 		&http.Client{Transport: bearer{transport, c.Token}})
 	if err != nil {
 		return nil, fmt.Errorf("make client for %s: %w", server, err)

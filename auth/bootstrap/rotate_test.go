@@ -1,0 +1,258 @@
+package bootstrap
+
+import (
+	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// memoryRequests is the certificates API in memory; it signs what it is asked for
+// after a minute.
+type memoryRequests struct {
+	t  *testing.T
+	ca *authority
+
+	mu      sync.Mutex
+	csrs    map[string]*certificates.CertificateSigningRequest
+	created []time.Time
+	life    time.Duration
+	fail    error
+	deny    bool
+}
+
+func (m *memoryRequests) Create(_ context.Context, r *certificates.CertificateSigningRequest, _ metav1.CreateOptions) (*certificates.CertificateSigningRequest, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.created = append(m.created, time.Now())
+	if m.fail != nil {
+		return nil, m.fail
+	}
+	if m.csrs[r.Name] != nil {
+		return nil, apierrors.NewAlreadyExists(schema.GroupResource{}, r.Name)
+	}
+	m.csrs[r.Name] = r
+	return r, nil
+}
+
+func (m *memoryRequests) Get(_ context.Context, name string, _ metav1.GetOptions) (*certificates.CertificateSigningRequest, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.csrs[name]
+	if r == nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{}, name)
+	}
+	return r, nil
+}
+
+func (m *memoryRequests) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	w := watch.NewRaceFreeFake()
+	name := o.FieldSelector[len("metadata.name="):]
+	context.AfterFunc(ctx, w.Stop)
+	time.AfterFunc(time.Minute, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		r := m.csrs[name].DeepCopy()
+		if m.deny {
+			r.Status.Conditions = []certificates.CertificateSigningRequestCondition{{Type: certificates.CertificateDenied, Status: "True", Message: "no"}}
+		} else {
+			r.Status.Certificate = m.ca.signRequest(m.t, r, time.Now(), time.Now().Add(m.life))
+		}
+		m.csrs[name] = r
+		if !w.IsStopped() {
+			w.Modify(r)
+		}
+	})
+	return w, nil
+}
+
+// tries lists when certificates were asked for.
+func (m *memoryRequests) tries() []time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.created)
+}
+
+// of lists the requests to a signer.
+func (m *memoryRequests) of(signer string) []*certificates.CertificateSigningRequest {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []*certificates.CertificateSigningRequest
+	for _, r := range m.csrs {
+		if r.Spec.SignerName == signer {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+type rotationWorld struct {
+	*memoryRequests
+	id        *Identity
+	r         *Rotation
+	addresses atomic.Pointer[[]string]
+	renewed   atomic.Int32
+}
+
+func (w *rotationWorld) setAddresses(list ...string) { w.addresses.Store(&list) }
+
+func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &rotationWorld{memoryRequests: &memoryRequests{t: t, ca: newAuthority(t), csrs: map[string]*certificates.CertificateSigningRequest{}, life: life}}
+		w.setAddresses()
+		c := Config{NodeName: "node-1", Dir: t.TempDir(), Servers: []string{"https://x"}}
+		key, err := newKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert := w.ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
+			NotBefore: time.Now(), NotAfter: time.Now().Add(life)}, &key.PublicKey)
+		if err := errors.Join(writePair(c.path(clientFile), encodeCert(cert), key), writeFile(c.path(caFile), encodeCert(w.ca.cert), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if w.id, err = Join(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		w.r = w.rotation(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.r.Run(ctx) }()
+		f(w)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func (w *rotationWorld) rotation(t *testing.T) *Rotation {
+	t.Helper()
+	r, err := NewRotation(RotationConfig{Identity: w.id, Requests: w.memoryRequests,
+		Addresses: func() []string { return *w.addresses.Load() }, Renewed: func() { w.renewed.Add(1) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func advance(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestClientCertificateIsRenewed(t *testing.T) {
+	const life = 10 * time.Hour
+	inRotation(t, life, func(w *rotationWorld) {
+		first, err := w.id.GetClientCertificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		advance(7*time.Hour - time.Minute)
+		if n := len(w.tries()); n != 0 {
+			t.Errorf("renewed after %v, before 70 %% of its life", w.tries()[0].Sub(begun))
+		}
+		advance(2*time.Hour + 2*time.Minute)
+		if n := len(w.tries()); n != 1 {
+			t.Fatalf("%d requests after 90 %% of its life", n)
+		}
+		advance(2 * time.Minute)
+		second, err := w.id.GetClientCertificate(nil)
+		if err != nil || second.Leaf.Equal(first.Leaf) || w.renewed.Load() != 1 {
+			t.Errorf("certificate not replaced, told %d times, %v", w.renewed.Load(), err)
+		}
+		kept, err := readPair(w.id.cfg.path(clientFile))
+		if err != nil || !kept.Leaf.Equal(second.Leaf) {
+			t.Errorf("the file has another certificate: %v", err)
+		}
+	})
+}
+
+func TestServingCertificate(t *testing.T) {
+	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
+		advance(time.Minute)
+		if _, err := w.r.GetCertificate(nil); !errors.Is(err, ErrNoServingCertificate) || len(w.tries()) != 0 {
+			t.Errorf("without addresses: %v, %d requests", err, len(w.tries()))
+		}
+		w.setAddresses("10.0.0.1", "fd00::1")
+		advance(2 * time.Minute)
+		cert, err := w.r.GetCertificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(cert.Leaf.DNSNames, cert.Leaf.IPAddresses); got != "[node-1] [10.0.0.1 fd00::1]" {
+			t.Errorf("names %s", got)
+		}
+		for _, r := range w.of(certificates.KubeletServingSignerName) {
+			if fmt.Sprint(r.Spec.Usages) != "[digital signature server auth]" {
+				t.Errorf("usages %v", r.Spec.Usages)
+			}
+		}
+		// The same in another order is no reason to ask.
+		w.setAddresses("fd00::1", "10.0.0.1")
+		advance(time.Hour)
+		if n := len(w.tries()); n != 1 {
+			t.Errorf("%d requests", n)
+		}
+		w.setAddresses("10.0.0.2")
+		advance(2 * time.Minute)
+		if cert, err = w.r.GetCertificate(nil); err != nil || fmt.Sprint(cert.Leaf.IPAddresses) != "[10.0.0.2]" {
+			t.Errorf("addresses %v, %v", cert.Leaf.IPAddresses, err)
+		}
+		// It is kept for the next start.
+		again := w.rotation(t)
+		if kept, err := again.GetCertificate(nil); err != nil || !kept.Leaf.Equal(cert.Leaf) {
+			t.Errorf("kept certificate: %v", err)
+		}
+		if w.renewed.Load() != 0 {
+			t.Error("a new serving certificate closes the client's connections")
+		}
+	})
+}
+
+func TestRenewalIsRetried(t *testing.T) {
+	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
+		w.mu.Lock()
+		w.fail = errors.New("connection refused")
+		w.mu.Unlock()
+		w.setAddresses("10.0.0.1")
+		advance(time.Hour)
+		n := len(w.tries())
+		if n < 8 || n > 30 {
+			t.Errorf("%d tries in an hour", n)
+		}
+		for i := 6; i < n; i++ {
+			if gap := w.tries()[i].Sub(w.tries()[i-1]); gap < time.Minute || gap > 8*time.Minute {
+				t.Errorf("%v between tries %d and %d", gap, i, i+1)
+			}
+		}
+		w.mu.Lock()
+		w.fail, w.deny = nil, true
+		w.mu.Unlock()
+		advance(20 * time.Minute)
+		if _, err := w.r.GetCertificate(nil); err == nil {
+			t.Error("a denied request has given a certificate")
+		}
+		w.mu.Lock()
+		w.deny = false
+		w.mu.Unlock()
+		advance(20 * time.Minute)
+		if _, err := w.r.GetCertificate(nil); err != nil {
+			t.Errorf("after all was well again: %v", err)
+		}
+	})
+}

@@ -1,0 +1,77 @@
+package bootstrap
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestParseToken(t *testing.T) {
+	for in, want := range map[string]string{
+		"abcdef.0123456789abcdef":  "",
+		"abcdef0123456789abcdef":   "no dot",
+		"abcde.0123456789abcdef":   "id must be 6",
+		"ABCDEF.0123456789abcdef":  "id must be 6",
+		"abcdef.0123456789abcde":   "secret must be 16",
+		"abcdef.0123456789abcde!":  "secret must be 16",
+		"abcdef.0123456789.bcdef1": "secret must be 16",
+		"":                         "no dot",
+	} {
+		tok, err := ParseToken(in)
+		if want == "" {
+			if err != nil || tok.ID != "abcdef" || tok.Secret != "0123456789abcdef" {
+				t.Errorf("ParseToken(%q): %+v, %v", in, tok, err)
+			}
+			if s := tok.String(); strings.Contains(s, tok.Secret) {
+				t.Errorf("String shows the secret: %s", s)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseToken(%q): %v, want %q", in, err, want)
+		}
+	}
+}
+
+func TestParsePins(t *testing.T) {
+	hex := strings.Repeat("0f", 32)
+	pins, err := ParsePins("sha256:" + hex + ", SHA256:" + strings.ToUpper(hex))
+	if err != nil || len(pins) != 2 || pins[0] != pins[1] || pins[0].String() != "sha256:"+hex {
+		t.Errorf("ParsePins: %v, %v", pins, err)
+	}
+	for _, bad := range []string{hex, "md5:" + hex, "sha256:" + hex[2:], "sha256:" + hex[1:] + "x"} {
+		if pins, err := ParsePins(bad); err == nil {
+			t.Errorf("ParsePins(%q): %v", bad, pins)
+		}
+	}
+}
+
+// FuzzParseToken: what is taken is written the same way again, and no error shows
+// a secret.
+func FuzzParseToken(f *testing.F) {
+	f.Add("abcdef.0123456789abcdef")
+	f.Add("a.b")
+	f.Fuzz(func(t *testing.T, s string) {
+		tok, err := ParseToken(s)
+		if err == nil && tok.ID+"."+tok.Secret != s {
+			t.Errorf("%q was read as %+v", s, tok)
+		}
+	})
+}
+
+// FuzzParsePins: what is taken can be read again.
+func FuzzParsePins(f *testing.F) {
+	f.Add("sha256:" + strings.Repeat("00", 32))
+	f.Add("sha256:,")
+	f.Fuzz(func(t *testing.T, s string) {
+		pins, err := ParsePins(s)
+		if err != nil {
+			return
+		}
+		for _, p := range pins {
+			again, err := ParsePins(p.String())
+			if err != nil || len(again) != 1 || again[0] != p {
+				t.Errorf("%q: %v, %v", s, again, err)
+			}
+		}
+	})
+}
