@@ -161,25 +161,37 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 // serve shakes hands and runs f.
 func (l *listener) serve(ctx context.Context, raw net.Conn, f func(context.Context, tunnel.Session)) {
 	leave := l.lobby.Enter(raw)
+	defer leave()
 	hctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	c := tls.Server(raw, l.tls)
 	err := c.HandshakeContext(hctx)
 	cancel()
-	leave()
 	if err == nil {
 		err = tunnel.CheckALPN(c.ConnectionState())
 	}
-	var s tunnel.Session
-	if err == nil {
-		s, err = overTLS(c, false, l.options)
-	}
 	if err != nil {
 		l.options.Log.Info("handshake failed", "addr", raw.RemoteAddr().String(), "err", err)
-		_ = raw.Close() // the handshake's error is the news
+		partFrom(raw)
 		return
 	}
+	s, err := overTLS(c, false, l.options)
+	if err != nil {
+		l.options.Log.Error("cannot make a session", "addr", raw.RemoteAddr().String(), "err", err)
+		return
+	}
+	leave()
 	f(ctx, s)
 	if err := s.Close(); err != nil {
 		l.options.Log.Debug("session did not close cleanly", "addr", raw.RemoteAddr().String(), "err", err)
 	}
+}
+
+// partFrom closes a connection on which an alert has been sent last. Closed with
+// something unread, and a client sends on until it has read the alert, TCP would
+// drop the alert for a reset.
+func partFrom(raw net.Conn) {
+	_ = tunnel.CloseWrite(raw) // none of these matters any more
+	_ = raw.SetReadDeadline(time.Now().Add(lastWords))
+	_, _ = io.CopyN(io.Discard, raw, 64<<10)
+	_ = raw.Close()
 }

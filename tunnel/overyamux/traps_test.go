@@ -373,6 +373,43 @@ func TestResetWakesIdleReader(t *testing.T) {
 	}
 }
 
+// What a peer says last is heard, although writing to it has failed before.
+func TestLastWords(t *testing.T) {
+	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+	words := errors.New("you are not welcome")
+	c := &broken{Conn: a, words: words, wrote: make(chan struct{})}
+	s, err := newSession(c, tunnel.Peer{}, true, tunnel.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if st, err := s.Open(t.Context()); err == nil {
+		_ = st.Close()
+	}
+	<-s.Context().Done()
+	if err := context.Cause(s.Context()); !errors.Is(err, words) || !errors.Is(err, tunnel.Lost) {
+		t.Errorf("cause: %v", err)
+	}
+}
+
+// A broken connection takes nothing and then has something to say.
+type broken struct {
+	net.Conn
+	words error
+	wrote chan struct{}
+	once  sync.Once
+}
+
+func (c *broken) Write([]byte) (int, error) {
+	c.once.Do(func() { close(c.wrote) })
+	return 0, syscall.EPIPE
+}
+
+func (c *broken) Read([]byte) (int, error) {
+	<-c.wrote
+	return 0, c.words
+}
+
 // A header and its body are one write.
 func framesAreJoined(t *testing.T) {
 	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))

@@ -25,6 +25,9 @@ const (
 	flagFIN = 4
 	flagRST = 8
 
+	// lastWords is how long a connection that takes nothing more is listened to.
+	lastWords = time.Second
+
 	// record is what fits into one TLS record (RFC 8446, 5.1).
 	record = 16 << 10
 )
@@ -77,11 +80,13 @@ type wire struct {
 	ended   map[uint32]bool // by live stream: has the peer ended its direction?
 	inward  []uint32        // streams to reset in yamux's eyes
 	outward []uint32        // streams to reset in the peer's
-	err     error           // the first that the connection gave
+	err     error           // why the connection is of no more use
+
+	unread chan struct{} // closed when reading has failed, and err says why
 }
 
 func newWire(c net.Conn, odd bool) *wire {
-	return &wire{Conn: c, odd: odd, ended: make(map[uint32]bool)}
+	return &wire{Conn: c, odd: odd, ended: make(map[uint32]bool), unread: make(chan struct{})}
 }
 
 // Read is for yamux.
@@ -99,7 +104,7 @@ func (w *wire) Read(p []byte) (int, error) {
 		n, err := w.Conn.Read(p[:room])
 		if n > 0 {
 			if serr := w.scan(p[:n]); serr != nil {
-				return 0, w.failed(serr)
+				return 0, w.readFailed(serr)
 			}
 			return n, nil
 		}
@@ -107,14 +112,14 @@ func (w *wire) Read(p []byte) (int, error) {
 			continue
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return 0, w.failed(err)
+			return 0, w.readFailed(err)
 		}
 		// Only reset sets a deadline, to get this goroutine's attention.
 		w.mu.Lock()
 		derr := w.SetReadDeadline(time.Time{})
 		w.mu.Unlock()
 		if derr != nil {
-			return 0, w.failed(derr)
+			return 0, w.readFailed(derr)
 		}
 	}
 }
@@ -196,7 +201,7 @@ func (w *wire) Write(p []byte) (int, error) {
 	}
 	w.wmu.Unlock()
 	if err != nil {
-		return n, w.failed(err)
+		return n, w.writeFailed(err)
 	}
 	return n, w.flush() // what came while the lock was held
 }
@@ -286,7 +291,7 @@ func (w *wire) flush() error {
 		err := w.flushLocked()
 		w.wmu.Unlock()
 		if err != nil {
-			return w.failed(err)
+			return w.writeFailed(err)
 		}
 		if !between {
 			return nil // the body's writer will
@@ -321,8 +326,32 @@ func (w *wire) flushLocked() error {
 	return err
 }
 
-// failed remembers the connection's first error.
-func (w *wire) failed(err error) error {
+// readFailed remembers why reading failed. Yamux may try again even so.
+func (w *wire) readFailed(err error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil {
+		w.err = err
+	}
+	select {
+	case <-w.unread:
+	default:
+		close(w.unread)
+	}
+	return err
+}
+
+// writeFailed remembers why writing failed, unless reading can say it better: a
+// peer that hangs up may have said why, and those words lie behind what has been
+// read so far. With TLS 1.3 that is how a client learns that the server does not
+// accept its certificate. The caller closes the connection only after this.
+func (w *wire) writeFailed(err error) error {
+	t := time.NewTimer(lastWords)
+	defer t.Stop()
+	select {
+	case <-w.unread:
+	case <-t.C:
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err == nil {
@@ -331,7 +360,7 @@ func (w *wire) failed(err error) error {
 	return err
 }
 
-// broken is that error.
+// broken is why the connection is of no more use; nil while it is.
 func (w *wire) broken() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
