@@ -192,7 +192,7 @@ func (i *instance) stop() error {
 func serveUntilKilled(dir string) int {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer cancel()
-	in, err := start(dir)
+	in, err := startWith(dir, func(c *apiserver.Config) { c.BuiltinPeriod = 0 })
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
