@@ -234,11 +234,20 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, stre
 	defer f.wg.Done()
 	conn, err := f.dial(f.ctx, f.pod, uint16(port))
 	if err != nil {
+		// An error resets the stream. That must not reach the client before the
+		// reply that opens it does, which the library sends when it gets to it;
+		// writing waits for that.
+		if s, ok := stream.(httpstream.Stream); ok {
+			_, _ = s.Write(nil)
+		}
 		return err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = conn.Close() })()
-	return splice(conn, stream)
+	if err := splice(conn, stream); err != nil && f.ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // splice copies both ways until both have ended, or what comes from the pod has

@@ -169,7 +169,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("log ends %q", got[max(0, len(got)-40):])
 	}
 	// Numbers go on after a restart.
-	if err := w.Close(); err != nil {
+	if err = w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	again, err := Create(w.path, maxBytes, maxFiles)

@@ -59,6 +59,19 @@ type openFile struct {
 	info fs.FileInfo
 }
 
+func open(name string) (openFile, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return openFile{}, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return openFile{}, err
+	}
+	return openFile{f, info}, nil
+}
+
 func closeAll(files []openFile) {
 	for _, f := range files {
 		_ = f.Close()
@@ -92,24 +105,16 @@ func tryOpenLog(path string) (files []openFile, stable bool, err error) {
 		names = append(names, rotatedName(path, n))
 	}
 	for _, name := range append(names, path) {
-		f, err := os.Open(name)
-		if errors.Is(err, fs.ErrNotExist) && name != path {
+		f, oerr := open(name)
+		if errors.Is(oerr, fs.ErrNotExist) && (name != path || len(before) > 0) {
+			// It has been removed, or is between the rename and the new file.
 			return files, false, nil
 		}
-		if errors.Is(err, fs.ErrNotExist) && len(before) > 0 {
-			return files, false, nil // between the rename and the new file
-		}
-		if err != nil {
+		if oerr != nil {
 			closeAll(files)
-			return nil, false, err
+			return nil, false, oerr
 		}
-		info, err := f.Stat()
-		if err != nil {
-			_ = f.Close()
-			closeAll(files)
-			return nil, false, err
-		}
-		files = append(files, openFile{f, info})
+		files = append(files, f)
 	}
 	after, err := rotated(path)
 	if err != nil {

@@ -52,7 +52,7 @@ func Read(ctx context.Context, path string, o Options, w io.Writer, flush func()
 		return fmt.Errorf("open log: %w", err)
 	}
 	r.files = files
-	if err := r.seek(); err != nil {
+	if err = r.seek(); err != nil {
 		return fmt.Errorf("find the end of the log: %w", err)
 	}
 	err = r.run(ctx)
@@ -145,8 +145,8 @@ func (r *reader) drain(ctx context.Context, buf []byte) error {
 		n, err := r.files[0].ReadAt(buf, r.off)
 		r.off += int64(n)
 		if n > 0 {
-			if err := r.feed(buf[:n]); err != nil {
-				return err
+			if ferr := r.feed(buf[:n]); ferr != nil {
+				return ferr
 			}
 		}
 		if errors.Is(err, io.EOF) {
@@ -177,7 +177,7 @@ func (r *reader) moved(ctx context.Context, buf []byte) (bool, error) {
 		return false, nil
 	}
 	// What was written between the last read and the rename.
-	if err := r.drain(ctx, buf); err != nil {
+	if err = r.drain(ctx, buf); err != nil {
 		return false, err
 	}
 	files, err := openLog(r.path)
@@ -412,7 +412,8 @@ func (w *watch) wait(ctx context.Context, complete <-chan struct{}) error {
 		return context.Cause(ctx)
 	case <-complete:
 	case <-events:
-	case <-errs:
+	case err := <-errs:
+		_ = err // something may have been missed: look
 	case <-t.C:
 	}
 	return nil

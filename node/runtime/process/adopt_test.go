@@ -209,7 +209,8 @@ func TestAdoptLeftovers(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
-	g := newRig(t, Config{Isolation: None})
+	dir := t.TempDir()
+	g := newRig(t, Config{DataDir: dir, Isolation: None})
 	ch := make(chan runtime.PodID)
 	done := make(chan error, 1)
 	ctx := t.Context()
@@ -232,6 +233,7 @@ func TestWatch(t *testing.T) {
 	if err := g.Run(g.ctx); err == nil {
 		t.Error("Run twice")
 	}
+	newRig(t, Config{DataDir: dir, Isolation: None}) // clears up
 }
 
 func TestDuplicateAttempt(t *testing.T) {

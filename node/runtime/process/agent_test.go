@@ -55,7 +55,7 @@ func agentLoop() error {
 	dec, enc := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var c runtime.Container
-		if err := dec.Decode(&c); err != nil {
+		if dec.Decode(&c) != nil {
 			break
 		}
 		var a agentAnswer

@@ -266,20 +266,25 @@ func weight(shares int64) int64 {
 
 // remove removes the group. Processes that have only just ended can keep it for a
 // moment, and an empty group costs little: what is still there after some
-// attempts is left to the next call.
+// attempts, two seconds in all, is left to the next call.
 func (d cgroupDirs) remove() {
-	for range 20 {
-		busy := false
-		for _, dir := range d {
-			if err := unix.Rmdir(dir); errors.Is(err, unix.EBUSY) {
-				busy = true
-			}
-		}
-		if !busy {
+	for i := range 20 {
+		if d.tryRemove() {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(time.Duration(i+1) * 10 * time.Millisecond)
 	}
+}
+
+// tryRemove removes the group unless something is in it.
+func (d cgroupDirs) tryRemove() bool {
+	gone := true
+	for _, dir := range d {
+		if err := unix.Rmdir(dir); errors.Is(err, unix.EBUSY) {
+			gone = false
+		}
+	}
+	return gone
 }
 
 // kill kills what is in the group.

@@ -152,8 +152,16 @@ func TestUnifiedFiles(t *testing.T) {
 
 func TestLimitValues(t *testing.T) {
 	for _, tt := range []struct{ got, want int64 }{
-		{quotaUS(0), 0}, {quotaUS(1), 1000}, {quotaUS(500), 50_000}, {quotaUS(4000), 400_000},
-		{weight(0), 0}, {weight(1), 1}, {weight(2), 1}, {weight(1024), 39}, {weight(262144), 10000}, {weight(1 << 30), 10000},
+		{quotaUS(0), 0},
+		{quotaUS(1), 1000},
+		{quotaUS(500), 50_000},
+		{quotaUS(4000), 400_000},
+		{weight(0), 0},
+		{weight(1), 1},
+		{weight(2), 1},
+		{weight(1024), 39},
+		{weight(262144), 10000},
+		{weight(1 << 30), 10000},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("got %d, want %d", tt.got, tt.want)

@@ -265,7 +265,7 @@ func lastWords(dir string) string {
 // which the shim will send the record of the end; cmd is the shim if it is a
 // child of this process.
 func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
-	defer conn.Close()
+	defer conn.hangUp()
 	gone := make(chan struct{})
 	defer close(gone)
 	r.wg.Go(func() {

@@ -170,7 +170,7 @@ func (x *session) exec(ctx context.Context, argv []string) (int, error) {
 	req := request{Op: opExec, Argv: argv, TTY: x.s.TTY}
 	if !x.s.TTY {
 		if req.Stdin = x.s.In != nil; req.Stdin {
-			if err := x.inPipe(); err != nil {
+			if err = x.inPipe(); err != nil {
 				return 0, err
 			}
 		}
@@ -351,7 +351,7 @@ func (x *session) copyOuts() {
 
 // readNow reads what is there, and returns io.EOF when there is nothing.
 func readNow(f *os.File, b []byte) (n int, err error) {
-	if err := f.SetReadDeadline(time.Time{}); err != nil {
+	if err = f.SetReadDeadline(time.Time{}); err != nil {
 		return 0, err
 	}
 	rc, err := f.SyscallConn()

@@ -51,7 +51,7 @@ func probe(ctx context.Context, c Config, iso Isolation) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	cmd := exec.CommandContext(ctx, selfExe)
 	cmd.Args = []string{shimName, probeArg, dir}
 	cmd.Env = []string{}

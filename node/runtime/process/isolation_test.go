@@ -80,7 +80,7 @@ func TestDataDirIsHidden(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root to write to /var/lib")
 	}
-	dir, err := os.MkdirTemp("/var/lib", "hawser-test-")
+	dir, err := os.MkdirTemp("/var/lib", "hawser-test-") //nolint:usetesting // /tmp would be hidden anyway
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestMounts(t *testing.T) {
 		write(t, filepath.Join(host, "ro", "a"), "A\n", 0o644)
 		write(t, filepath.Join(host, "nested", "b"), "B\n", 0o644)
 		write(t, filepath.Join(host, "file"), "", 0o644)
-		c := g.container("c", `cat /data/ro/a /data/ro/deep/b
+		c := g.container("c", `exec 2>&1; cat /data/ro/a /data/ro/deep/b
 			echo written > /data/rw/out
 			echo message > /dev/termination-log
 			echo no > /data/ro/a; echo no > /data/ro/deep/b
@@ -287,20 +287,20 @@ func TestUnprivilegedAgent(t *testing.T) {
 	const nobody = 65534
 	for _, iso := range []Isolation{Auto, None} {
 		t.Run("isolation "+string(iso), func(t *testing.T) {
-			dir, err := os.MkdirTemp("/tmp", "hawser-test-")
+			dir, err := os.MkdirTemp("/tmp", "hawser-test-") //nolint:usetesting // another user has to get there
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
-			if err := os.Chown(dir, nobody, nobody); err != nil {
+			if err = os.Chown(dir, nobody, nobody); err != nil {
 				t.Fatal(err)
 			}
 			a := startAgent(t, agentOptions{dir: dir, uid: nobody, iso: iso})
 			volume := filepath.Join(dir, "volume")
-			if err := os.Mkdir(volume, 0o777); err != nil {
+			if err = os.Mkdir(volume, 0o777); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Chmod(volume, 0o777); err != nil {
+			if err = os.Chmod(volume, 0o777); err != nil {
 				t.Fatal(err)
 			}
 			c := runtime.Container{

@@ -43,7 +43,7 @@ func newLaunch(s *spec, root string) (*launch, error) {
 		l.cwd = "/"
 		if root == "" {
 			l.cwd = filepath.Join(s.Dir, workName)
-			if err := os.MkdirAll(l.cwd, 0o700); err != nil {
+			if err = os.MkdirAll(l.cwd, 0o700); err != nil {
 				return nil, cannotRun(err)
 			}
 			_ = os.Chown(l.cwd, uid, int(l.cred.Gid))
@@ -142,9 +142,11 @@ func (l *launch) open(name string, flags int) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	defer unix.Close(root)
+	defer closeFD(root)
 	return unix.Openat2(root, name, &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_IN_ROOT})
 }
+
+func closeFD(fd int) { _ = unix.Close(fd) }
 
 func (l *launch) stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
@@ -152,7 +154,7 @@ func (l *launch) stat(name string) (unix.Stat_t, error) {
 	if err != nil {
 		return st, err
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	return st, unix.Fstat(fd, &st)
 }
 

@@ -45,7 +45,7 @@ func (c *container) ask(ctx context.Context, req request) (*reply, error) {
 	if err != nil {
 		return nil, fmt.Errorf("container %s: %w", c.spec.ID, runtime.ErrNotRunning)
 	}
-	defer conn.Close()
+	defer conn.hangUp()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	_ = conn.SetDeadline(time.Now().Add(replyTimeout))
 	var rep reply
@@ -110,7 +110,7 @@ func (c *container) killShim() {
 	if err != nil {
 		return
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	if p, err := readProcStat("/proc", pid); err == nil && p.start == start {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	}

@@ -23,7 +23,7 @@ func FuzzFrame(f *testing.F) {
 		request{Op: opRun, Spec: &spec{ID: "x", Container: runtime.Container{Argv: []string{"a"}}}},
 		request{Op: opResize, Size: &runtime.Size{Width: 1, Height: 2}},
 	} {
-		b, err := appendFrame(nil, v)
+		b, err := frame(v)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -37,15 +37,15 @@ func FuzzFrame(f *testing.F) {
 			return
 		}
 		// What has been understood can be said again, and means the same.
-		again, err := appendFrame(nil, req)
+		again, err := frame(req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var req2 request
-		if err := readFrame(bytes.NewReader(again), &req2); err != nil {
+		if err = readFrame(bytes.NewReader(again), &req2); err != nil {
 			t.Fatal(err)
 		}
-		third, err := appendFrame(nil, req2)
+		third, err := frame(req2)
 		if err != nil || !bytes.Equal(again, third) {
 			t.Fatalf("%s\n%s\n%v", again, third, err)
 		}
@@ -62,7 +62,7 @@ func TestFrameLimits(t *testing.T) {
 	if err := readFrame(bytes.NewReader(short), &req); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cut short: %v", err)
 	}
-	if _, err := appendFrame(nil, request{Argv: []string{strings.Repeat("x", maxFrame)}}); err == nil {
+	if _, err := frame(request{Argv: []string{strings.Repeat("x", maxFrame)}}); err == nil {
 		t.Error("a message beyond the limit was encoded")
 	}
 }
@@ -89,10 +89,10 @@ func TestConnDescriptors(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() { sent <- ends[0].send(request{Op: opExec, Argv: []string{big}}, int(w.Fd())) }()
 	var req request
-	if err := ends[1].recv(&req); err != nil || req.Argv[0] != big {
+	if err = ends[1].recv(&req); err != nil || req.Argv[0] != big {
 		t.Fatalf("%v, %d bytes", err, len(req.Argv[0]))
 	}
-	if err := <-sent; err != nil {
+	if err = <-sent; err != nil {
 		t.Fatal(err)
 	}
 	_ = w.Close()
@@ -189,7 +189,7 @@ func TestParseProcStat(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if _, err := parseProcStat("42 (a) S 1"); err == nil {
+	if _, err = parseProcStat("42 (a) S 1"); err == nil {
 		t.Error("short line accepted")
 	}
 	self, err := selfInProc()

@@ -76,7 +76,7 @@ func newRig(t *testing.T, c Config) *rig {
 		g.stop()
 		cancel()
 		if made != nil {
-			made.base.remove()
+			made.base.tryRemove()
 		}
 	})
 	if err := r.Healthy(ctx); err != nil {
@@ -95,10 +95,14 @@ func (g *rig) clear() {
 		g.t.Error(err)
 	}
 	for _, c := range list {
-		if err := g.Stop(ctx, c.ID, 0); err != nil {
+		if err = g.Stop(ctx, c.ID, 0); err != nil {
 			g.t.Errorf("stop: %v", err)
 		}
-		if err := g.Remove(ctx, c.ID); err != nil {
+		// The shims are tested for races too; this is where they say so.
+		if b, rerr := os.ReadFile(filepath.Join(g.containersDir(), c.ID, stderrName)); rerr != nil || len(b) > 0 {
+			g.t.Errorf("shim of %s: %s %v", c.Name, b, rerr)
+		}
+		if err = g.Remove(ctx, c.ID); err != nil {
 			g.t.Errorf("remove: %v", err)
 		}
 	}
@@ -107,7 +111,7 @@ func (g *rig) clear() {
 		g.t.Error(err)
 	}
 	for _, p := range pods {
-		if err := g.RemoveSandbox(ctx, p); err != nil {
+		if err = g.RemoveSandbox(ctx, p); err != nil {
 			g.t.Error(err)
 		}
 	}
@@ -290,8 +294,10 @@ func TestStartErrors(t *testing.T) {
 			code int
 			text string
 		}{
-			{"not found", func(c *runtime.Container) { c.Argv = []string{"no-such-command"} }, 127,
-				`exec: "no-such-command": executable file not found in $PATH`},
+			{
+				"not found", func(c *runtime.Container) { c.Argv = []string{"no-such-command"} }, 127,
+				`exec: "no-such-command": executable file not found in $PATH`,
+			},
 			{"no path", func(c *runtime.Container) { c.Argv = []string{"/no/such"} }, 127, `exec: "/no/such": stat /no/such: no such file or directory`},
 			{"directory", func(c *runtime.Container) { c.Argv = []string{"/etc"} }, 126, "is a directory: permission denied"},
 			{"not executable", func(c *runtime.Container) { c.Argv = []string{"/etc/passwd"} }, 126, `exec: "/etc/passwd": permission denied`},

@@ -142,7 +142,7 @@ func (r *reaper) forkExec(s start) started {
 		if err != nil {
 			return started{err: err}
 		}
-		defer unix.Close(fd)
+		defer closeFD(fd)
 		s.attr.Sys.UseCgroupFD, s.attr.Sys.CgroupFD = true, fd
 	}
 	pid, err := syscall.ForkExec(s.path, s.argv, s.attr)

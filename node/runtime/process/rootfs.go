@@ -107,7 +107,7 @@ func (r *rootfs) overlays(layers string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.overlayOf(layers, "/"); err == nil {
+	if r.overlayOf(layers, "/") == nil {
 		return r.overlayAll(layers, points)
 	}
 	top, err := os.ReadDir("/")
@@ -172,7 +172,7 @@ func (r *rootfs) show(layers, path string) error {
 		to := filepath.Join(r.path, p)
 		switch {
 		case e.Type()&fs.ModeSymlink != 0:
-			if link, err := os.Readlink(p); err == nil {
+			if link, lerr := os.Readlink(p); lerr == nil {
 				_ = os.Symlink(link, to)
 			}
 			continue

@@ -45,17 +45,19 @@ func ShimMain() {
 	if len(os.Args) < 2 || os.Args[0] != shimName {
 		return
 	}
+	// Exit at once: there is nothing that wants to be flushed first, and the agent
+	// waits.
 	if os.Args[1] == probeArg {
-		os.Exit(probeMain(os.Args[2:]))
+		unix.Exit(probeMain(os.Args[2:]))
 	}
 	// There is one of these for each container: memory matters, speed does not.
 	debug.SetGCPercent(25)
 	debug.SetMemoryLimit(32 << 20)
 	if err := shimMain(); err != nil {
 		fmt.Fprintln(os.Stderr, "hawser-shim:", err)
-		os.Exit(1)
+		unix.Exit(1)
 	}
-	os.Exit(0)
+	unix.Exit(0)
 }
 
 func shimMain() error {
@@ -140,7 +142,7 @@ type shim struct {
 // run starts the command, serves ln until it has ended, and returns when all that
 // is left to say has been said.
 func (s *shim) run(control *conn, ln net.Listener, sigs <-chan os.Signal) error {
-	defer control.Close()
+	defer control.hangUp()
 	if err := s.start(); err != nil {
 		_ = control.send(reply{Failure: failureOf(err)})
 		return err
@@ -173,7 +175,7 @@ func (s *shim) start() error {
 	prepared := make(chan error, 1)
 	// Joined by run, and by the end of the process when it has not got that far.
 	go s.reaper.run(prepared)
-	if err := <-prepared; err != nil {
+	if err = <-prepared; err != nil {
 		return cannotRun(err)
 	}
 	if s.launch, err = newLaunch(s.spec, root); err != nil {
@@ -350,7 +352,7 @@ func (s *shim) accept(ln net.Listener) {
 
 // serve answers one connection.
 func (s *shim) serve(c *conn) {
-	defer c.Close()
+	defer c.hangUp()
 	defer c.drop()
 	_ = c.SetReadDeadline(time.Now().Add(replyTimeout))
 	var req request

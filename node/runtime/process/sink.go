@@ -82,7 +82,7 @@ func (k *sink) tryPipeLocked(b []byte) ([]byte, error) {
 	if errors.Is(werr, unix.EAGAIN) || errors.Is(werr, unix.EINTR) {
 		n, werr = 0, nil
 	}
-	if err := errors.Join(err, werr); err != nil {
+	if err = errors.Join(err, werr); err != nil {
 		return b, err
 	}
 	return b[n:], nil

@@ -70,7 +70,7 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
+	defer func() { _ = os.Remove(tmp.Name()) }() // when it has not been renamed
 	_, err = tmp.Write(b)
 	if err == nil {
 		err = tmp.Sync()

@@ -135,8 +135,8 @@ func readFrame(r io.Reader, v any) error {
 	return nil
 }
 
-// appendFrame encodes v.
-func appendFrame(dst []byte, v any) ([]byte, error) {
+// frame encodes v.
+func frame(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
@@ -144,8 +144,7 @@ func appendFrame(dst []byte, v any) ([]byte, error) {
 	if len(b) > maxFrame {
 		return nil, fmt.Errorf("message of %d bytes is too long", len(b))
 	}
-	dst = binary.BigEndian.AppendUint32(dst, uint32(len(b)))
-	return append(dst, b...), nil
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...), nil
 }
 
 // A conn is one end of a connection between agent and shim. One goroutine may
@@ -200,6 +199,9 @@ func (c *conn) take() (int, error) {
 	return fd, nil
 }
 
+// hangUp closes the connection.
+func (c *conn) hangUp() { _ = c.Close() }
+
 // drop closes the descriptors that nobody took. Only the reading goroutine calls
 // it.
 func (c *conn) drop() {
@@ -213,7 +215,7 @@ func (c *conn) recv(v any) error { return readFrame(c, v) }
 
 // send writes one message. The descriptors stay the caller's.
 func (c *conn) send(v any, fds ...int) error {
-	b, err := appendFrame(nil, v)
+	b, err := frame(v)
 	if err != nil {
 		return err
 	}
@@ -226,7 +228,7 @@ func (c *conn) send(v any, fds ...int) error {
 	n, _, err := c.WriteMsgUnix(b, oob, nil)
 	for err == nil && n < len(b) {
 		var m int
-		m, err = c.UnixConn.Write(b[n:])
+		m, err = c.Write(b[n:])
 		n += m
 	}
 	return err
@@ -258,7 +260,6 @@ func dialShim(dir string) (*conn, error) {
 	}
 	defer d.Close()
 	dialer := net.Dialer{Timeout: replyTimeout}
-	//nolint:noctx // a unix socket answers at once or not at all
 	nc, err := dialer.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), sockName))
 	if err != nil {
 		return nil, err
