@@ -1,0 +1,578 @@
+package controlplane
+
+// A test of everything together: a real API server with its store, the
+// authenticator, authorizer and admission plugin of package kubeauth, and all
+// the controllers; and a machine that becomes a node, the way an agent does it.
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/controlplane/apiserver"
+	"github.com/hawser-project/hawser/controlplane/etcd"
+)
+
+// patience is how long a test waits for what should take a moment.
+const patience = 30 * time.Second
+
+// A cluster is a running control plane.
+type cluster struct {
+	t     *testing.T
+	host  string
+	ca    string
+	admin *kubernetes.Clientset
+}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	dir := t.TempDir()
+	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false)}
+	known := kubeauth.NewObjects()
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: c.ca, Secrets: known.Secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	authz := kubeauth.NewAuthorizer(known)
+	api, err := apiserver.New(apiserver.Config{
+		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: c.ca,
+		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
+		Authenticator: authn, Authorizer: authz, Rules: authz, Admission: []admission.Interface{kubeauth.NodeRestriction(known)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loopback, err := kubernetes.NewForConfig(api.LoopbackConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := informers.NewSharedInformerFactory(loopback, 0)
+	if err := known.Use(loopback, f); err != nil {
+		t.Fatal(err)
+	}
+	controllers, err := New(Config{
+		Client: c.as(keys, pki.ControllerManager), SchedulerClient: c.as(keys, pki.Scheduler),
+		SigningCertFile: c.ca, SigningKeyFile: keys.Path(pki.CA, true), SchedulerMinBackoff: 100 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.admin = c.client(c.as(keys, pki.Admin))
+	c.run(api, f, controllers)
+	return c
+}
+
+// run starts the parts one after the other and stops them, at the test's end, in
+// the other order.
+func (c *cluster) run(api *apiserver.Server, f informers.SharedInformerFactory, controllers *ControlPlane) {
+	c.t.Helper()
+	begin := func(name string, run func(context.Context) error, ready <-chan struct{}) {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
+		done := make(chan error, 1)
+		go func() { done <- run(ctx) }()
+		c.t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil {
+				c.t.Errorf("%s: %v", name, err)
+			}
+		})
+		select {
+		case <-ready:
+		case err := <-done:
+			done <- nil
+			c.t.Fatalf("%s ended: %v", name, err)
+		case <-time.After(patience):
+			c.t.Fatalf("%s is not ready after %s", name, patience)
+		}
+	}
+	begin("API server", api.Run, api.Ready())
+	synced := make(chan struct{})
+	begin("informers", func(ctx context.Context) error {
+		f.Start(ctx.Done())
+		f.WaitForCacheSync(ctx.Done())
+		close(synced)
+		<-ctx.Done()
+		f.Shutdown()
+		return nil
+	}, synced)
+	begin("controllers", controllers.Run, controllers.Ready())
+}
+
+func (c *cluster) as(keys *pki.PKI, name string) *rest.Config {
+	c.t.Helper()
+	conf := &rest.Config{Host: c.host, TLSClientConfig: rest.TLSClientConfig{
+		CAFile: c.ca, CertFile: keys.Path(name, false), KeyFile: keys.Path(name, true),
+	}}
+	// client-go follows files by goroutines that outlive the client.
+	if err := rest.LoadTLSFiles(conf); err != nil {
+		c.t.Fatal(err)
+	}
+	conf.CAFile, conf.CertFile, conf.KeyFile = "", "", ""
+	return conf
+}
+
+func (c *cluster) client(conf *rest.Config) *kubernetes.Clientset {
+	c.t.Helper()
+	conf.QPS = -1
+	k, err := kubernetes.NewForConfig(conf)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return k
+}
+
+// token makes a bootstrap token and returns a client that uses it.
+func (c *cluster) token(id string, expires time.Duration) *kubernetes.Clientset {
+	c.t.Helper()
+	const secret = "0123456789abcdef"
+	_, err := c.admin.CoreV1().Secrets("kube-system").Create(c.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id}, Type: "bootstrap.kubernetes.io/token",
+		StringData: map[string]string{"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
+			"expiration": time.Now().Add(expires).UTC().Format(time.RFC3339)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return c.client(&rest.Config{Host: c.host, BearerToken: id + "." + secret, TLSClientConfig: rest.TLSClientConfig{CAFile: c.ca}})
+}
+
+// ask makes a request by client and returns it once it has been decided about.
+func (c *cluster) ask(client kubernetes.Interface, name, signer, cn string, dns []string, key crypto.Signer) *certificatesv1.CertificateSigningRequest {
+	c.t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: cn, Organization: []string{"system:nodes"}}, DNSNames: dns,
+	}, key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	usage := certificatesv1.UsageClientAuth
+	if signer == certificatesv1.KubeletServingSignerName {
+		usage = certificatesv1.UsageServerAuth
+	}
+	requests := client.CertificatesV1().CertificateSigningRequests()
+	_, err = requests.Create(c.t.Context(), &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			SignerName: signer, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, usage},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	w, err := requests.Watch(c.t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: name}))
+	if err != nil {
+		c.t.Fatalf("watch my own request: %v", err)
+	}
+	defer w.Stop()
+	return until(c.t, w, func(r *certificatesv1.CertificateSigningRequest) bool {
+		denied := len(r.Status.Conditions) > 0 && r.Status.Conditions[0].Type == certificatesv1.CertificateDenied
+		return denied || len(r.Status.Certificate) > 0
+	})
+}
+
+// until waits for an object of a watch.
+func until[T runtime.Object](t *testing.T, w watch.Interface, want func(T) bool) T {
+	t.Helper()
+	deadline := time.After(patience)
+	var last runtime.Object
+	for {
+		select {
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				t.Fatalf("the watch ended; last seen %+v", last)
+			}
+			last = e.Object
+			if obj, ok := e.Object.(T); ok && want(obj) {
+				return obj
+			}
+		case <-deadline:
+			t.Fatalf("not within %s; last seen %+v", patience, last)
+		}
+	}
+}
+
+// A machine is a node made by this test.
+type machine struct {
+	*kubernetes.Clientset
+	name string
+}
+
+// join makes a node out of nothing but a token.
+func (c *cluster) join(token kubernetes.Interface, name string) *machine {
+	c.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r := c.ask(token, "first-"+name, certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:"+name, nil, key)
+	if len(r.Status.Certificate) == 0 {
+		c.t.Fatalf("%s was refused: %+v", name, r.Status.Conditions)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	m := &machine{name: name, Clientset: c.client(&rest.Config{Host: c.host, TLSClientConfig: rest.TLSClientConfig{
+		CAFile: c.ca, CertData: r.Status.Certificate, KeyData: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+	}})}
+	ctx := c.t.Context()
+	node, err := m.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}}}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != corev1.TaintNodeNotReady {
+		c.t.Errorf("a new node has taints %+v", node.Spec.Taints)
+	}
+	_, err = m.CoordinationV1().Leases("kube-node-lease").Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now()}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	m.report(c.t)
+	serving := c.ask(m, "serving-"+name, certificatesv1.KubeletServingSignerName, "system:node:"+name, []string{name}, key)
+	if len(serving.Status.Certificate) == 0 {
+		c.t.Errorf("%s gets no serving certificate: %+v", name, serving.Status.Conditions)
+	}
+	return m
+}
+
+// report posts the status of a healthy node.
+func (m *machine) report(t *testing.T) {
+	t.Helper()
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		node, err := m.CoreV1().Nodes().Get(t.Context(), m.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
+		node.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("10")}
+		node.Status.Allocatable = node.Status.Capacity
+		_, err = m.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pod makes a pod that names a secret, and waits until it is bound.
+func (c *cluster) pod(name, cpu, node string) *corev1.Pod {
+	c.t.Helper()
+	ctx, pods := c.t.Context(), c.admin.CoreV1().Pods("work")
+	if _, err := c.admin.CoreV1().Secrets("work").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "secret-" + name}}, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		NodeSelector: map[string]string{"kubernetes.io/hostname": node},
+		Containers: []corev1.Container{{Name: "c", Image: "none", Command: []string{"true"},
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)}},
+			EnvFrom:   []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "secret-" + name}}}},
+		}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return c.podUntil(name, func(p *corev1.Pod) bool { return p.Spec.NodeName != "" })
+}
+
+func (c *cluster) podUntil(name string, want func(*corev1.Pod) bool) *corev1.Pod {
+	c.t.Helper()
+	w, err := c.admin.CoreV1().Pods("work").Watch(c.t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: name}))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer w.Stop()
+	return until(c.t, w, want)
+}
+
+func TestCluster(t *testing.T) {
+	c := startCluster(t)
+	ctx := t.Context()
+	if _, err := c.admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "work"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	token := c.token("abcdef", time.Hour)
+	one, two := c.join(token, "node-1"), c.join(token, "node-2")
+	first, second := c.pod("first", "600m", "node-1"), c.pod("second", "600m", "node-2")
+	if first.Spec.NodeName != "node-1" || second.Spec.NodeName != "node-2" {
+		t.Fatalf("pods are on %s and %s", first.Spec.NodeName, second.Spec.NodeName)
+	}
+	t.Run("a node does its work", func(t *testing.T) { worksOnItsOwn(t, one, first) })
+	t.Run("a node keeps off others", func(t *testing.T) { keepsOff(t, one, two) })
+	t.Run("a token does nothing else", func(t *testing.T) { tokenDoesLittle(t, c, token) })
+	t.Run("a name that is held", func(t *testing.T) { nameIsHeld(t, c, token) })
+	t.Run("a pod that waits for room", func(t *testing.T) { waitsForRoom(t, c) })
+	t.Run("a namespace goes", func(t *testing.T) { namespaceGoes(t, c) })
+}
+
+func worksOnItsOwn(t *testing.T, m *machine, pod *corev1.Pod) {
+	ctx := t.Context()
+	list, err := m.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + m.name})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Name != pod.Name {
+		t.Errorf("its pods: %v, %v", list, err)
+	}
+	if _, err := m.CoreV1().Secrets("work").Get(ctx, "secret-"+pod.Name, metav1.GetOptions{}); err != nil {
+		t.Errorf("a secret of its pod: %v", err)
+	}
+	patch := []byte(`{"metadata":{"uid":"` + string(pod.UID) + `"},"status":{"phase":"Running"}}`)
+	if _, err := m.CoreV1().Pods("work").Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		t.Errorf("its pod's status: %v", err)
+	}
+	if _, err := m.CoreV1().Services("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("services: %v", err)
+	}
+	if _, err := m.CoreV1().Pods("work").Get(ctx, "gone", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a pod that is gone: %v", err)
+	}
+}
+
+// keepsOff tries what a node that has been taken over would try.
+func keepsOff(t *testing.T, m, other *machine) {
+	ctx := t.Context()
+	lease := func(name string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-node-lease"}}
+	}
+	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+	empty := []byte(`{"metadata":{"labels":{"a":"b"}}}`)
+	k := m.CoreV1()
+	for what, try := range map[string]func() error{
+		"read another node": func() error { _, err := k.Nodes().Get(ctx, other.name, metav1.GetOptions{}); return err },
+		"list nodes":        func() error { _, err := k.Nodes().List(ctx, metav1.ListOptions{}); return err },
+		"make another node": func() error { _, err := k.Nodes().Create(ctx, node("node-9"), metav1.CreateOptions{}); return err },
+		"label another node": func() error {
+			_, err := k.Nodes().Patch(ctx, other.name, types.MergePatchType, empty, metav1.PatchOptions{})
+			return err
+		},
+		"another node's status": func() error {
+			_, err := k.Nodes().Patch(ctx, other.name, types.MergePatchType, empty, metav1.PatchOptions{}, "status")
+			return err
+		},
+		"delete another node": func() error { return k.Nodes().Delete(ctx, other.name, metav1.DeleteOptions{}) },
+		"taint itself": func() error {
+			_, err := k.Nodes().Patch(ctx, m.name, types.MergePatchType, []byte(`{"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`), metav1.PatchOptions{})
+			return err
+		},
+		"call itself a master": func() error {
+			_, err := k.Nodes().Patch(ctx, m.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`), metav1.PatchOptions{})
+			return err
+		},
+		"apply another node": func() error {
+			_, err := k.Nodes().Patch(ctx, "node-9", types.ApplyPatchType, []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"node-9"}}`), metav1.PatchOptions{FieldManager: "x"})
+			return err
+		},
+		"make another's lease": func() error {
+			_, err := m.CoordinationV1().Leases("kube-node-lease").Create(ctx, lease("node-9"), metav1.CreateOptions{})
+			return err
+		},
+		"make a lease by a name given": func() error {
+			l := lease("")
+			l.GenerateName = "node-"
+			_, err := m.CoordinationV1().Leases("kube-node-lease").Create(ctx, l, metav1.CreateOptions{})
+			return err
+		},
+		"renew another's lease": func() error {
+			_, err := m.CoordinationV1().Leases("kube-node-lease").Update(ctx, lease(other.name), metav1.UpdateOptions{})
+			return err
+		},
+		"make a lease elsewhere": func() error {
+			_, err := m.CoordinationV1().Leases("kube-system").Create(ctx, lease(m.name), metav1.CreateOptions{})
+			return err
+		},
+		"list all pods": func() error { _, err := k.Pods("").List(ctx, metav1.ListOptions{}); return err },
+		"list another's pods": func() error {
+			_, err := k.Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + other.name})
+			return err
+		},
+		"watch another's pods": func() error {
+			_, err := k.Pods("").Watch(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + other.name})
+			return err
+		},
+		"read another's pod": func() error { _, err := k.Pods("work").Get(ctx, "second", metav1.GetOptions{}); return err },
+		"another's pod's status": func() error {
+			_, err := k.Pods("work").Patch(ctx, "second", types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`), metav1.PatchOptions{}, "status")
+			return err
+		},
+		"delete another's pod": func() error { return k.Pods("work").Delete(ctx, "second", metav1.DeleteOptions{}) },
+		"delete all pods": func() error {
+			return k.Pods("work").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		},
+		"make a pod": func() error {
+			_, err := k.Pods("work").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "evil"}, Spec: corev1.PodSpec{NodeName: other.name, Containers: []corev1.Container{{Name: "c", Image: "x"}}}}, metav1.CreateOptions{})
+			return err
+		},
+		"bind a pod": func() error {
+			return k.Pods("work").Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "second"}, Target: corev1.ObjectReference{Kind: "Node", Name: m.name}}, metav1.CreateOptions{})
+		},
+		"read another's secret": func() error { _, err := k.Secrets("work").Get(ctx, "secret-second", metav1.GetOptions{}); return err },
+		"list secrets":          func() error { _, err := k.Secrets("").List(ctx, metav1.ListOptions{}); return err },
+		"read a bootstrap token": func() error {
+			_, err := k.Secrets("kube-system").Get(ctx, "bootstrap-token-abcdef", metav1.GetOptions{})
+			return err
+		},
+		"read another's request": func() error {
+			_, err := m.CertificatesV1().CertificateSigningRequests().Get(ctx, "serving-"+other.name, metav1.GetOptions{})
+			return err
+		},
+		"list requests": func() error {
+			_, err := m.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{})
+			return err
+		},
+	} {
+		if err := try(); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := other.CoreV1().Pods("work").Get(ctx, "second", metav1.GetOptions{}); err != nil {
+		t.Errorf("after all that, the other node's pod: %v", err)
+	}
+}
+
+func tokenDoesLittle(t *testing.T, c *cluster, token kubernetes.Interface) {
+	ctx := t.Context()
+	if _, err := token.CoreV1().Nodes().List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("list nodes: %v", err)
+	}
+	if _, err := token.CertificatesV1().CertificateSigningRequests().Get(ctx, "serving-node-1", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("read a node's request: %v", err)
+	}
+	expired := c.token("fedcba", -time.Minute)
+	if _, err := expired.CertificatesV1().CertificateSigningRequests().Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("an expired token: %v", err)
+	}
+	nobody := c.client(&rest.Config{Host: c.host, TLSClientConfig: rest.TLSClientConfig{CAFile: c.ca}})
+	if _, err := nobody.CoreV1().Nodes().List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("nobody: %v", err)
+	}
+	w, err := c.admin.CoreV1().Secrets("kube-system").Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: "bootstrap-token-fedcba"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for deadline := time.After(patience); ; {
+		select {
+		case e := <-w.ResultChan():
+			if e.Type == watch.Deleted {
+				return
+			}
+		case <-time.After(time.Second):
+			// It may have gone before the watch began.
+			if _, err := c.admin.CoreV1().Secrets("kube-system").Get(ctx, "bootstrap-token-fedcba", metav1.GetOptions{}); apierrors.IsNotFound(err) {
+				return
+			}
+		case <-deadline:
+			t.Fatal("the expired token is not deleted")
+		}
+	}
+}
+
+func nameIsHeld(t *testing.T, c *cluster, token kubernetes.Interface) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := c.ask(token, "again-node-1", certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:node-1", nil, key)
+	if len(r.Status.Certificate) > 0 || !strings.Contains(r.Status.Conditions[0].Message, `node name "node-1" is held by a live node`) {
+		t.Errorf("got %+v", r.Status)
+	}
+}
+
+// waitsForRoom: a pod that does not fit says so, and is bound when there is room.
+func waitsForRoom(t *testing.T, c *cluster) {
+	ctx := t.Context()
+	_, err := c.admin.CoreV1().Pods("work").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "third"}, Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "c", Image: "none", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("500m")}}}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const why = "0/2 nodes are available: 2 Insufficient cpu."
+	c.podUntil("third", func(p *corev1.Pod) bool {
+		cs := p.Status.Conditions
+		return len(cs) == 1 && cs[0].Reason == corev1.PodReasonUnschedulable && cs[0].Message == why
+	})
+	now := int64(0)
+	if err := c.admin.CoreV1().Pods("work").Delete(ctx, "second", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Fatal(err)
+	}
+	c.podUntil("third", func(p *corev1.Pod) bool { return p.Spec.NodeName == "node-2" })
+	w, err := c.admin.CoreV1().Events("work").Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=third"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	until(t, w, func(e *corev1.Event) bool { return e.Reason == "FailedScheduling" && e.Message == why })
+}
+
+func namespaceGoes(t *testing.T, c *cluster) {
+	ctx := t.Context()
+	namespaces := c.admin.CoreV1().Namespaces()
+	w, err := namespaces.Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: "work"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if err := namespaces.Delete(ctx, "work", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The pods are on nodes whose kubelets are this test: they end as theirs would.
+	now := int64(0)
+	for _, name := range []string{"first", "third"} {
+		if err := c.admin.CoreV1().Pods("work").Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+	}
+	deadline := time.After(patience)
+	for {
+		select {
+		case e := <-w.ResultChan():
+			if e.Type == watch.Deleted {
+				left, err := c.admin.CoreV1().Secrets("work").List(ctx, metav1.ListOptions{})
+				if err != nil || len(left.Items) > 0 {
+					t.Errorf("left in it: %v, %v", left, err)
+				}
+				return
+			}
+		case <-deadline:
+			ns, err := namespaces.Get(ctx, "work", metav1.GetOptions{})
+			t.Fatalf("not gone after %s: %+v, %v", patience, ns.Status, err)
+		}
+	}
+}
