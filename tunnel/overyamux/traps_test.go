@@ -48,7 +48,7 @@ func TestTraps(t *testing.T) {
 	for name := range inBubble {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestTraps$", "-test.timeout=60s")
-			cmd.Env = append(os.Environ(), bubble+"="+name)
+			cmd.Env = append(os.Environ(), bubble+"="+name, "GORACE=atexit_sleep_ms=0")
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}

@@ -1,0 +1,173 @@
+// The harness of the hub's tests: a hub and agents on a network in memory.
+
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+// A failing listener gives its errors in turn.
+type failing struct {
+	net.Listener
+	errs []error
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	err := f.errs[0]
+	f.errs = f.errs[1:]
+	return nil, err
+}
+func (f *failing) Close() error   { return nil }
+func (f *failing) Addr() net.Addr { return memnet.Addr("failing") }
+
+// A bay is a hub with its network in memory.
+type bay struct {
+	t        *testing.T
+	hub      *Hub
+	exchange *inproc.Exchange
+	registry *prometheus.Registry
+	log      *bytes.Buffer // read only once the hub has stopped or stands still
+	stop     func() error
+}
+
+func newBay(t *testing.T, c Config) *bay {
+	t.Helper()
+	b := &bay{t: t, exchange: new(inproc.Exchange), registry: prometheus.NewRegistry(), log: new(bytes.Buffer)}
+	c.Listeners = []tunnel.Listener{b.exchange.Listen("hub")}
+	c.Metrics = b.registry
+	c.Log = slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if c.Identify == nil {
+		c.Identify = func(p tunnel.Peer) (string, error) { return p.TLS.ServerName, nil } // what dial below says
+	}
+	var err error
+	if b.hub, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var (
+		wg   sync.WaitGroup
+		rerr error
+	)
+	wg.Go(func() { rerr = b.hub.Run(ctx) })
+	b.stop = func() error {
+		cancel()
+		wg.Wait()
+		return rerr
+	}
+	t.Cleanup(func() {
+		if err := b.stop(); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	synctest.Wait()
+	return b
+}
+
+// metric is the value of a metric with the given labels.
+func (b *bay) metric(name string) float64 {
+	b.t.Helper()
+	families, err := b.registry.Gather()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		if f.GetName() != "hawser_hub_"+name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+// A boat is an agent of the fewest words.
+type boat struct {
+	session tunnel.Session
+	control *tunnel.Control
+	err     error // why the session ended
+	gone    chan struct{}
+}
+
+// connect moors an agent whose streams are answered by serve; nil echoes.
+func (b *bay) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Request)) (*boat, error) {
+	b.t.Helper()
+	s, err := b.exchange.Dial(b.t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: h.Node}})
+	if err != nil {
+		return nil, err
+	}
+	control, _, err := tunnel.Greet(b.t.Context(), s, h)
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	if serve == nil {
+		serve = echo
+	}
+	x := &boat{session: s, control: control, gone: make(chan struct{})}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		x.err = control.Run(context.WithoutCancel(b.t.Context()), nil)
+		_ = s.Close()
+	})
+	wg.Go(func() { _ = tunnel.Serve(context.WithoutCancel(b.t.Context()), s, serve) })
+	go func() { wg.Wait(); close(x.gone) }()
+	b.t.Cleanup(func() { _ = s.Close(); <-x.gone })
+	synctest.Wait()
+	return x, nil
+}
+
+func (b *bay) mustConnect(h tunnel.Hello) *boat {
+	b.t.Helper()
+	x, err := b.connect(h, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return x
+}
+
+// echo answers everything by its address and then by what it is told.
+func echo(_ context.Context, r *tunnel.Request) {
+	st, err := r.Accept(nil)
+	if err != nil {
+		return
+	}
+	_, _ = io.WriteString(st, r.Addr+"\n") // the dialer reads it
+	_, _ = io.Copy(st, st)
+	_ = st.Close()
+}
+
+// ask dials and returns the first line.
+func (b *bay) ask(addr string) (string, error) {
+	c, err := b.hub.DialContext(b.t.Context(), "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if c.RemoteAddr().String() != addr {
+		b.t.Errorf("remote address %v, want %s", c.RemoteAddr(), addr)
+	}
+	if err = c.(tunnel.Stream).CloseWrite(); err != nil {
+		return "", err
+	}
+	got, err := io.ReadAll(c)
+	return strings.TrimSpace(string(got)), err
+}
+
+func one(node string) tunnel.Hello { return tunnel.Hello{Node: node, Instance: 1, Sequence: 1} }
