@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -104,4 +105,24 @@ func BenchmarkThroughput(b *testing.B) {
 			wg.Wait()
 		})
 	}
+}
+
+// What an idle session costs, both ends and their TLS included.
+func BenchmarkIdleSession(b *testing.B) {
+	const n = 100
+	used := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	before := used()
+	for range n {
+		dialer, accepter := overLoopback(b, tunnel.Options{})
+		defer accepter.Close()
+		defer dialer.Close()
+	}
+	for b.Loop() {
+	}
+	b.ReportMetric(float64(used()-before)/n/1024, "KiB/session")
 }

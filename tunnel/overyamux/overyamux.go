@@ -54,8 +54,8 @@ import (
 
 const (
 	// window is how much of a stream may be on its way unread. At 100 ms of
-	// round trip it lets one stream carry 40 MB/s.
-	window = 4 << 20
+	// round trip it lets one stream carry 20 MB/s.
+	window = 2 << 20
 	// backlog is how many streams may wait to be accepted. Both ends must agree
 	// on it: it is part of the protocol.
 	backlog = 256

@@ -56,6 +56,10 @@ func resetHeader(id uint32) (h header) {
 	return h
 }
 
+// joins recycles the buffers in which a header meets its body: an idle session
+// needs none. It is a cache and holds nothing that anybody could observe.
+var joins = sync.Pool{New: func() any { return new([record]byte) }}
+
 // A wire passes bytes between yamux and a connection, and knows at each moment
 // where in a frame each direction is.
 type wire struct {
@@ -73,7 +77,6 @@ type wire struct {
 	out struct {
 		head header // held back until its body comes
 		body int    // bytes of that body; 0 between frames
-		join [record]byte
 	}
 
 	mu      sync.Mutex      // guards the following
@@ -228,9 +231,11 @@ func (w *wire) writeBodyLocked(p []byte) (int, error) {
 		return 0, errors.New("yamux wrote a body of another length than its header says")
 	}
 	w.out.body = 0
-	n := copy(w.out.join[frameHeader:], p)
-	copy(w.out.join[:], w.out.head[:])
-	if _, err := w.Conn.Write(w.out.join[:frameHeader+n]); err != nil {
+	join := joins.Get().(*[record]byte)
+	defer joins.Put(join)
+	copy(join[:], w.out.head[:])
+	n := copy(join[frameHeader:], p)
+	if _, err := w.Conn.Write(join[:frameHeader+n]); err != nil {
 		return 0, err
 	}
 	if n == len(p) {
