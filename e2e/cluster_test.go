@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,9 +102,12 @@ func (c *cluster) stop(t testing.TB, ended chan error) {
 		_ = c.up.Process.Kill()
 		t.Errorf("hawser up did not end after an interrupt\n%s", c.out)
 	}
-	if left := processesOf(c.dir); len(left) > 0 {
-		t.Errorf("still running: %v", left)
-	}
+	eventually(t, "nothing is left running", func() error {
+		if left := processesOf(c.dir); len(left) > 0 {
+			return fmt.Errorf("still there: %v", left)
+		}
+		return nil
+	})
 	for _, log := range c.logFiles() {
 		b, err := os.ReadFile(log)
 		if err == nil && bytes.Contains(b, []byte("WARNING: DATA RACE")) {
@@ -186,10 +190,11 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
-// run starts a command that the test ends at its end, if it has not ended.
-func run(t *testing.T, args []string, log string) {
+// run starts a command that the test ends at its end, if it has not ended, with
+// its output in base.log and its process id in base.pid.
+func run(t *testing.T, args []string, base string) {
 	t.Helper()
-	out, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	out, err := os.OpenFile(base+".log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,18 +204,27 @@ func run(t *testing.T, args []string, log string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
+		<-ended
 		_ = out.Close()
 	})
+	if err := os.WriteFile(base+".pid", []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // kubectl runs kubectl and returns its output and exit code.
 func (c *cluster) kubectl(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	_, client := bin(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	// Not the test's context: cleanups run kubectl too.
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(client, "hawser"), append([]string{"kubectl"}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig())
@@ -234,7 +248,7 @@ func (c *cluster) mustKubectl(t *testing.T, stdin string, args ...string) string
 }
 
 // eventually repeats check until it returns nil.
-func eventually(t *testing.T, what string, check func() error) {
+func eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -251,14 +265,22 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
-// processesOf lists the processes whose command line names dir.
-func processesOf(dir string) []string {
-	var out []string
+// processesOf lists the processes whose command line names dir, or a container
+// that is kept below dir.
+func processesOf(dir string) map[int]string {
+	marks := [][]byte{[]byte(dir)}
+	containers, _ := filepath.Glob(filepath.Join(dir, "nodes", "*", "runtime", "c", "*"))
+	for _, c := range containers {
+		marks = append(marks, []byte(filepath.Base(c)))
+	}
+	out := map[int]string{}
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err == nil && bytes.Contains(b, []byte(dir)) {
-			out = append(out, strings.ReplaceAll(string(b), "\x00", " "))
+		if err == nil && slices.ContainsFunc(marks, func(m []byte) bool { return bytes.Contains(b, m) }) {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil && alive(pid) {
+				out[pid] = strings.ReplaceAll(string(b), "\x00", " ")
+			}
 		}
 	}
 	return out

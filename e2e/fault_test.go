@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,8 @@ func netnsHere(t *testing.T) bool {
 
 func TestKill(t *testing.T) {
 	c := startUp(t, "--nodes", "1")
-	c.pod(t, "steady", "", "sh", "-c", "echo started; exec sleep 1000")
+	node := filepath.Join(c.dir, "nodes", "node-1")
+	c.podWith(t, "steady", "", "", "sh", "-c", "echo started; exec sleep 1000")
 	container := func() string {
 		p, err := c.client.CoreV1().Pods("default").Get(t.Context(), "steady", metav1.GetOptions{})
 		if err != nil {
@@ -39,55 +41,74 @@ func TestKill(t *testing.T) {
 		return fmt.Sprintf("%s restarts=%d", s.ContainerID, s.RestartCount)
 	}
 	before := container()
+	c.mustKubectl(t, "", "create", "configmap", "kept", "--from-literal=a=1")
 
-	t.Run("server", func(t *testing.T) {
-		c.mustKubectl(t, "", "create", "configmap", "kept", "--from-literal=a=1")
-		args := c.kill(t, "server")
-		run(t, args, filepath.Join(c.dir, "server.log"))
-		eventually(t, "the API answers again", func() error {
-			_, err := c.client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
-			return err
-		})
-		// The agent finds the server by itself, and logs flow through the new session.
-		eventually(t, "logs flow again", func() error {
-			out, stderr, code := c.kubectl(t, "", "logs", "steady")
-			if code != 0 || out != "started\n" {
-				return errors.New(out + stderr)
-			}
-			return nil
-		})
-		if after := container(); after != before {
-			t.Errorf("the container was %s and is %s", before, after)
-		}
-		t.Run("agent", func(t *testing.T) { killAgent(t, c, container, before) })
+	// The server comes back on what it had written, and the agent finds it by
+	// itself.
+	run(t, c.kill(t, "server"), filepath.Join(c.dir, "server"))
+	eventually(t, "the API answers again", func() error {
+		_, err := c.client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
+		return err
 	})
+	c.works(t, "steady")
+	if after := container(); after != before {
+		t.Errorf("with the server killed the container was %s and is %s", before, after)
+	}
+
+	// The agent is gone for as long as it takes to look; the pod is not.
+	args := c.kill(t, "node-1")
+	if left := c.shims(); len(left) != 1 {
+		t.Errorf("%d supervisors of containers with the agent gone, want one", len(left))
+	}
+	run(t, args, filepath.Join(node, "agent"))
+	c.works(t, "steady")
+	if after := container(); after != before {
+		t.Errorf("with the agent killed the container was %s and is %s", before, after)
+	}
+
+	// A container that is killed behind the agent's back is started again.
+	args = c.kill(t, "node-1")
+	for _, pid := range c.shims() {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, args, filepath.Join(node, "agent"))
+	eventually(t, "the container is restarted", func() error {
+		if after := container(); !strings.HasSuffix(after, "restarts=1") {
+			return errors.New(after)
+		}
+		return nil
+	})
+	c.works(t, "steady")
 }
 
-func killAgent(t *testing.T, c *cluster, container func() string, before string) {
-	args := c.kill(t, "node-1")
-	run(t, args, filepath.Join(c.dir, "nodes", "node-1", "agent.log"))
-	eventually(t, "exec works again", func() error {
-		out, stderr, code := c.kubectl(t, "", "exec", "steady", "--", "echo", "still here")
+// works waits until logs and exec of the pod answer.
+func (c *cluster) works(t *testing.T, pod string) {
+	t.Helper()
+	eventually(t, "logs flow", func() error {
+		out, stderr, code := c.kubectl(t, "", "logs", pod)
+		if code != 0 || out != "started\n" {
+			return errors.New(out + stderr)
+		}
+		return nil
+	})
+	eventually(t, "exec works", func() error {
+		out, stderr, code := c.kubectl(t, "", "exec", pod, "--", "echo", "still here")
 		if code != 0 || out != "still here\n" {
 			return errors.New(out + stderr)
 		}
 		return nil
 	})
-	if after := container(); after != before {
-		t.Errorf("the container was %s and is %s", before, after)
-	}
-	// What ends while the agent is away is noticed when it is back.
-	args = c.kill(t, "node-1")
-	pids := processesOf(filepath.Join(c.dir, "nodes", "node-1"))
-	if len(pids) == 0 {
-		t.Error("no process of the pod outlived the agent")
-	}
-	run(t, args, filepath.Join(c.dir, "nodes", "node-1", "agent.log"))
-	eventually(t, "the node is Ready", func() error {
-		out, stderr, _ := c.kubectl(t, "", "get", "node", "node-1")
-		if !strings.Contains(out, " Ready ") {
-			return errors.New(out + stderr)
+}
+
+// shims lists the supervisors of the cluster's containers.
+func (c *cluster) shims() []int {
+	var out []int
+	for pid, cmdline := range processesOf(c.dir) {
+		if strings.HasPrefix(cmdline, "hawser-shim ") {
+			out = append(out, pid)
 		}
-		return nil
-	})
+	}
+	return out
 }

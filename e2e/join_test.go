@@ -85,7 +85,7 @@ func TestJoin(t *testing.T) {
 	t.Run("a good command joins", func(t *testing.T) {
 		dir := filepath.Join(shortTempDir(t), "data")
 		run(t, append([]string{agent}, append(with("", ""), "--node-name", "late", "--data-dir", dir,
-			"--node-labels", "disk=ssd", "--register-with-taints", "a=b:NoSchedule")...), filepath.Join(c.dir, "late.log"))
+			"--node-labels", "disk=ssd", "--register-with-taints", "a=b:NoSchedule")...), filepath.Join(c.dir, "late"))
 		c.waitNode(t, "late")
 		node, err := c.client.CoreV1().Nodes().Get(t.Context(), "late", metav1.GetOptions{})
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -43,15 +44,26 @@ func TestStreams(t *testing.T) {
 }
 
 // pod creates a pod with one container of that command and waits until it runs.
-func (c *cluster) pod(t *testing.T, name, extra string, command ...string) {
+func (c *cluster) pod(t *testing.T, name, container string, command ...string) {
 	t.Helper()
-	c.mustKubectl(t, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"terminationGracePeriodSeconds":1,
-		"containers":[{"name":"main","image":"none","command":["%s"]%s}]}}`, name, strings.Join(command, `","`), extra), "apply", "-f", "-")
-	c.mustKubectl(t, "", "wait", "--for=condition=Ready", "pod/"+name, "--timeout=120s")
+	c.podWith(t, name, container, "", command...)
 	t.Cleanup(func() { c.mustKubectl(t, "", "delete", "pod", name, "--now") })
 }
 
-// start begins a kubectl that goes on until the test ends.
+// podWith is pod with more JSON for the container and for the pod's spec. The pod
+// is left to the end of the cluster.
+func (c *cluster) podWith(t *testing.T, name, container, spec string, command ...string) {
+	t.Helper()
+	argv, err := json.Marshal(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mustKubectl(t, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"terminationGracePeriodSeconds":1%s,
+		"containers":[{"name":"main","image":"none","command":%s%s}]}}`, name, spec, argv, container), "apply", "-f", "-")
+	c.mustKubectl(t, "", "wait", "--for=condition=Ready", "pod/"+name, "--timeout=120s")
+}
+
+// startKubectl prepares a kubectl that goes on until the test ends.
 func (c *cluster) startKubectl(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	_, client := bin(t)
@@ -179,7 +191,9 @@ func testPortForward(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.pod(t, "hash", fmt.Sprintf(`,"env":[{"name":%q,"value":"hash-server 127.0.0.1:%d"}]`, roleEnv, forwardPort), self)
+	// A container's /tmp is its own: what lies in the machine's is mounted.
+	c.podWith(t, "hash", fmt.Sprintf(`,"env":[{"name":%q,"value":"hash-server 127.0.0.1:%d"}],"volumeMounts":[{"name":"test","mountPath":"/e2e"}]`, roleEnv, forwardPort),
+		fmt.Sprintf(`,"volumes":[{"name":"test","hostPath":{"path":%q}}]`, filepath.Dir(self)), "/e2e/"+filepath.Base(self))
 	local := c.forward(t, "hash", forwardPort)
 	const total, conns = 100 << 20, 4
 	var wg sync.WaitGroup

@@ -74,13 +74,29 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	return p.run(ctx)
+}
+
+// run runs everything until ctx is done or a part fails. The node and its API,
+// which use the runtime and the link, end before those do.
+func (p *parts) run(ctx context.Context) error {
+	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBelow()
 	group, ctx := errgroup.WithContext(ctx)
-	for _, part := range []func(context.Context) error{
-		p.link.Run, p.runtime.Run, p.node.Run, p.rotation.Run,
-		func(ctx context.Context) error { return p.kubelet.Serve(ctx, p.streams) },
-	} {
-		group.Go(func() error { return part(ctx) })
+	for _, part := range []func(context.Context) error{p.link.Run, p.runtime.Run} {
+		group.Go(func() error { return part(below) })
 	}
+	group.Go(func() error {
+		defer stopBelow()
+		upper, ctx := errgroup.WithContext(ctx)
+		for _, part := range []func(context.Context) error{
+			p.node.Run, p.rotation.Run,
+			func(ctx context.Context) error { return p.kubelet.Serve(ctx, p.streams) },
+		} {
+			upper.Go(func() error { return part(ctx) })
+		}
+		return upper.Wait()
+	})
 	return group.Wait()
 }
 

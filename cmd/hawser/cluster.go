@@ -134,7 +134,7 @@ func (c *cluster) startServer(ctx context.Context) error {
 	}
 	c.url = "https://" + net.JoinHostPort(advertise, strconv.Itoa(c.cfg.port))
 	args := append([]string{"server", "--data-dir", c.cfg.dir, "--bind-address", bind, "--advertise-address", advertise,
-		"--secure-port", strconv.Itoa(c.cfg.port)}, c.cfg.serverArgs...)
+		"--secure-port", strconv.Itoa(c.cfg.port), "--connect-port", "0"}, c.cfg.serverArgs...)
 	c.server, err = c.spawner.start("server", exec.Command(self, args...), c.cfg.dir, "server")
 	if err != nil {
 		return err
