@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"k8s.io/klog/v2"
 )
@@ -25,11 +26,11 @@ func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 	return (q.verbose || level >= slog.LevelWarn) && q.Handler.Enabled(ctx, level)
 }
 
-// chatter is what a library calls an error and is none: a client has gone.
-const chatter = "Error on socket receive"
+// chatter is what libraries call an error and is none: a client that has gone.
+var chatter = []string{"Error on socket receive", "Error proxying data from client to backend", "Error proxying data from backend to client", "Post-timeout activity"}
 
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == chatter && !q.verbose {
+	if !q.verbose && slices.Contains(chatter, r.Message) {
 		return nil
 	}
 	return q.Handler.Handle(ctx, r)

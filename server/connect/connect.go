@@ -36,6 +36,9 @@ const (
 	maxHeader = 8 << 10
 	// drainTimeout is how long Serve waits for tunnels to end by themselves.
 	drainTimeout = 5 * time.Second
+	// answerTime is how long a target that speaks first is held back, so that
+	// the client has read the 200 by itself.
+	answerTime = 100 * time.Millisecond
 	// maxTargetText bounds a target in logs and answers.
 	maxTargetText = 300
 )
@@ -58,6 +61,7 @@ type Config struct {
 type Server struct {
 	cfg     Config
 	metrics *metrics
+	hold    time.Duration // answerTime
 }
 
 // New checks c. It starts nothing.
@@ -75,7 +79,7 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	return &Server{cfg: c, metrics: m}, nil
+	return &Server{cfg: c, metrics: m, hold: answerTime}, nil
 }
 
 // Serve serves l, which it owns, until ctx is done, and returns nil then: no new
@@ -166,8 +170,6 @@ func (f *front) join(w http.ResponseWriter, r *http.Request, target net.Conn) {
 		http.Error(w, "this connection cannot become a tunnel", http.StatusHTTPVersionNotSupported)
 		return
 	}
-	// The answer goes out by itself: the client takes a payload byte that comes
-	// with it for an error.
 	if _, err := conn.Write([]byte("HTTP/1.1 200 Connection Established\r\n\r\n")); err != nil {
 		_ = tunnel.Abort(target)
 		_ = conn.Close()
@@ -176,7 +178,9 @@ func (f *front) join(w http.ResponseWriter, r *http.Request, target net.Conn) {
 	client := withBuffered(conn, buffered.Reader)
 	f.metrics.open.Inc()
 	defer f.metrics.open.Dec()
-	n, err := tunnel.Splice(f.ctx, client, target)
+	quiet, stop := holdBack(target, f.hold)
+	defer stop()
+	n, err := tunnel.Splice(f.ctx, client, quiet)
 	f.metrics.moved(n)
 	if err != nil {
 		f.cfg.Log.Debug("tunnel ended early", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)

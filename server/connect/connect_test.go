@@ -22,12 +22,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // serve runs a front end whose dials are made by dial, on a unix socket, until
 // the test ends.
-func serve(t *testing.T, c Config) string {
+func serve(t *testing.T, c Config) string { t.Helper(); return serveHolding(t, c, answerTime) }
+
+func serveHolding(t *testing.T, c Config, hold time.Duration) string {
 	t.Helper()
 	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.hold = hold
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -120,6 +123,43 @@ func TestTunnelKeepsHalfCloses(t *testing.T) {
 				t.Errorf("got %q, %v", back, err)
 			}
 		})
+	}
+}
+
+// TestTargetThatSpeaksFirst is heard once the client has spoken, or after a while,
+// and never before.
+func TestTargetThatSpeaksFirst(t *testing.T) {
+	greeting := func(context.Context, string, string) (net.Conn, error) {
+		far, near := net.Pipe()
+		go func() {
+			_, _ = io.WriteString(far, "welcome")
+			_, _ = io.Copy(io.Discard, far)
+		}()
+		return near, nil
+	}
+	t.Run("client speaks", func(t *testing.T) {
+		socket := serveHolding(t, Config{Dial: greeting}, 24*time.Hour)
+		_, conn, r := request(t, socket, connectRequest)
+		if r.Buffered() != 0 {
+			t.Errorf("%d bytes came with the answer", r.Buffered())
+		}
+		if _, err := io.WriteString(conn, "hello"); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r, "welcome")
+	})
+	t.Run("client waits", func(t *testing.T) {
+		socket := serveHolding(t, Config{Dial: greeting}, time.Millisecond)
+		_, _, r := request(t, socket, connectRequest)
+		expect(t, r, "welcome")
+	})
+}
+
+func expect(t *testing.T, r io.Reader, want string) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r, got); err != nil || string(got) != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }
 
