@@ -82,7 +82,7 @@ func startCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	f := informers.NewSharedInformerFactory(loopback, 0)
-	if err := known.Use(loopback, f); err != nil {
+	if err = known.Use(loopback, f); err != nil {
 		t.Fatal(err)
 	}
 	controllers, err := New(Config{
@@ -162,8 +162,10 @@ func (c *cluster) token(id string, expires time.Duration) *kubernetes.Clientset 
 	const secret = "0123456789abcdef"
 	_, err := c.admin.CoreV1().Secrets("kube-system").Create(c.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id}, Type: "bootstrap.kubernetes.io/token",
-		StringData: map[string]string{"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
-			"expiration": time.Now().Add(expires).UTC().Format(time.RFC3339)},
+		StringData: map[string]string{
+			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
+			"expiration": time.Now().Add(expires).UTC().Format(time.RFC3339),
+		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		c.t.Fatal(err)
@@ -302,7 +304,8 @@ func (c *cluster) pod(name, cpu, node string) *corev1.Pod {
 	}
 	_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		NodeSelector: map[string]string{"kubernetes.io/hostname": node},
-		Containers: []corev1.Container{{Name: "c", Image: "none", Command: []string{"true"},
+		Containers: []corev1.Container{{
+			Name: "c", Image: "none", Command: []string{"true"},
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)}},
 			EnvFrom:   []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "secret-" + name}}}},
 		}},
@@ -428,7 +431,7 @@ func waitsForRoom(t *testing.T, c *cluster) {
 		return len(cs) == 1 && cs[0].Reason == corev1.PodReasonUnschedulable && cs[0].Message == why
 	})
 	now := int64(0)
-	if err := c.admin.CoreV1().Pods("work").Delete(ctx, "second", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+	if err = c.admin.CoreV1().Pods("work").Delete(ctx, "second", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		t.Fatal(err)
 	}
 	c.podUntil("third", func(p *corev1.Pod) bool { return p.Spec.NodeName == "node-2" })

@@ -83,8 +83,10 @@ func TestOneFailsTheOthersGoOn(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		var text strings.Builder
 		var mu sync.Mutex
-		p, err := New(Config{Client: &rest.Config{}, MinRestart: time.Second, MaxRestart: 4 * time.Second, Metrics: reg,
-			Log: slog.New(slog.NewTextHandler(locked{&mu, &text}, nil))})
+		p, err := New(Config{
+			Client: &rest.Config{}, MinRestart: time.Second, MaxRestart: 4 * time.Second, Metrics: reg,
+			Log: slog.New(slog.NewTextHandler(locked{&mu, &text}, nil)),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

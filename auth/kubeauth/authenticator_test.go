@@ -183,8 +183,10 @@ func TestAuthenticateToken(t *testing.T) {
 		{"good", good, tokenSecret(nil), true, boot},
 		{"expires later", good, tokenSecret(set("expiration", in(time.Hour))), true, boot},
 		{"with an offset", good, tokenSecret(set("expiration", time.Now().Add(time.Hour).In(time.FixedZone("", 3600)).Format(time.RFC3339))), true, boot},
-		{"with groups", good, tokenSecret(set("auth-extra-groups", "system:bootstrappers:edge, system:bootstrappers:a-b")), true,
-			[]string{"system:bootstrappers", "system:bootstrappers:edge", "system:bootstrappers:a-b", "system:authenticated"}},
+		{
+			"with groups", good, tokenSecret(set("auth-extra-groups", "system:bootstrappers:edge, system:bootstrappers:a-b")), true,
+			[]string{"system:bootstrappers", "system:bootstrappers:edge", "system:bootstrappers:a-b", "system:authenticated"},
+		},
 		{"no such secret", good, nil, false, nil},
 		{"wrong secret", "abcdef.0123456789abcdee", tokenSecret(nil), false, nil},
 		{"expired", good, tokenSecret(set("expiration", in(-time.Second))), false, nil},

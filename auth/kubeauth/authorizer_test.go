@@ -100,8 +100,10 @@ func webPod() *corev1.Pod {
 func simplePod(ns, name, node, suffix string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, UID: types.UID(name + "-uid")},
-		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "sa-" + suffix,
-			Containers: []corev1.Container{{Name: "c", Env: envFrom(suffix)}}},
+		Spec: corev1.PodSpec{
+			NodeName: node, ServiceAccountName: "sa-" + suffix,
+			Containers: []corev1.Container{{Name: "c", Env: envFrom(suffix)}},
+		},
 	}
 }
 

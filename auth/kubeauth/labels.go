@@ -54,7 +54,7 @@ func nodeBody(_ context.Context, a admission.Attributes, node string) error {
 }
 
 func newNode(a admission.Attributes, node string, now *corev1.Node) error {
-	if now.Spec.ConfigSource != nil {
+	if now.Spec.ConfigSource != nil { //nolint:staticcheck // out of use, and still in the type: nobody may slip it in
 		return forbid(a, "node %q is not allowed to create a Node with a configSource", node)
 	}
 	if bad := disallowed(now.Labels, nil); len(bad) > 0 {
@@ -68,7 +68,7 @@ func changedNode(a admission.Attributes, node string, now *corev1.Node) error {
 	if !ok {
 		return unexpected(a)
 	}
-	if now.Spec.ConfigSource != nil && !equality.Semantic.DeepEqual(now.Spec.ConfigSource, before.Spec.ConfigSource) {
+	if now.Spec.ConfigSource != nil && !equality.Semantic.DeepEqual(now.Spec.ConfigSource, before.Spec.ConfigSource) { //nolint:staticcheck // out of use, and still in the type: nobody may slip it in
 		return forbid(a, "node %q is not allowed to update configSource to a new non-nil configSource", node)
 	}
 	if !equality.Semantic.DeepEqual(now.Spec.Taints, before.Spec.Taints) {

@@ -65,11 +65,13 @@ func unlabel(key string) func(*corev1.Node) { return func(n *corev1.Node) { dele
 
 func mirror(change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "static-node-1",
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "static-node-1",
 			Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "hash"},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "v1", Kind: "Node", Name: "node-1", UID: "n1", Controller: ptr.To(true),
-			}}},
+			}},
+		},
 		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "c"}}},
 	}
 	if change != nil {
@@ -156,7 +158,7 @@ func nodeCases() []restrictionCase {
 	taint := func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
 	}
-	source := func(n *corev1.Node) { n.Spec.ConfigSource = &corev1.NodeConfigSource{} }
+	source := func(n *corev1.Node) { n.Spec.ConfigSource = &corev1.NodeConfigSource{} } //nolint:staticcheck // out of use, and still in the type
 	return []restrictionCase{
 		{"node creates itself", "node-1", create(own), ""},
 		{"node creates itself with taints", "node-1", create(node("node-1", taint)), ""},
@@ -215,8 +217,10 @@ func labelCases() []restrictionCase {
 			restrictionCase{"admin adds " + key, "admin", submission{op: admission.Update, gvr: nodesR, name: "node-1", old: base, obj: with}, ""},
 		)
 	}
-	return append(out, restrictionCase{"several", "node-1", submission{op: admission.Create, gvr: nodesR,
-		obj: node("node-1", func(n *corev1.Node) { n.Labels["k8s.io/b"], n.Labels["k8s.io/a"] = "", "" })}, "labels: k8s.io/a, k8s.io/b"})
+	return append(out, restrictionCase{"several", "node-1", submission{
+		op: admission.Create, gvr: nodesR,
+		obj: node("node-1", func(n *corev1.Node) { n.Labels["k8s.io/b"], n.Labels["k8s.io/a"] = "", "" }),
+	}, "labels: k8s.io/a, k8s.io/b"})
 }
 
 func podCases() []restrictionCase {
@@ -227,8 +231,10 @@ func podCases() []restrictionCase {
 		return submission{op: admission.Update, gvr: podsR, sub: "status", ns: "ns", name: old.Name, old: old, obj: p}
 	}
 	evict := func(name string, body string) submission {
-		return submission{op: admission.Create, gvr: podsR, sub: "eviction", ns: "ns", name: name,
-			obj: &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: body}}}
+		return submission{
+			op: admission.Create, gvr: podsR, sub: "eviction", ns: "ns", name: name,
+			obj: &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: body}},
+		}
 	}
 	own, db := lesson(nil), simplePod("ns", "db", "node-2", "db")
 	return []restrictionCase{

@@ -62,7 +62,6 @@ var (
 	remove     = []string{"delete", "deletecollection"}
 	change     = []string{"update", "patch"}
 	create     = []string{"create"}
-	readWrite  = slices.Concat(read, write, []string{"delete"})
 	core       = []string{""}
 	eventGroup = []string{"", "events.k8s.io"}
 )

@@ -172,8 +172,8 @@ func (a *Approver) serving(ctx context.Context, r *certificatesv1.CertificateSig
 		return fmt.Errorf("look up node %s: %w", name, err)
 	}
 	err = checkAddresses(req, node, func(other string) bool {
-		_, err := a.nodes.Get(other)
-		return err == nil
+		_, missing := a.nodes.Get(other)
+		return missing == nil
 	})
 	if err != nil {
 		return loop.Quiet(err)

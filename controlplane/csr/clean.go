@@ -167,8 +167,10 @@ func (t *TokenCleaner) Run(ctx context.Context) error {
 		func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("type", string(bootstrapapi.SecretTypeBootstrapToken)).String()
 		})
-	q := loop.NewQueue(loop.Config[string]{Name: t.Name(), Workers: 1, Log: t.log,
-		Do: func(ctx context.Context, key string) (time.Duration, error) { return t.sync(ctx, inf.GetStore(), key) }})
+	q := loop.NewQueue(loop.Config[string]{
+		Name: t.Name(), Workers: 1, Log: t.log,
+		Do: func(ctx context.Context, key string) (time.Duration, error) { return t.sync(ctx, inf.GetStore(), key) },
+	})
 	stop, err := loop.Watch(inf, q.Add)
 	if err != nil {
 		return err

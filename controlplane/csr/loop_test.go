@@ -36,8 +36,10 @@ import (
 func testAuthority(t *testing.T, from, to time.Time) *authority {
 	t.Helper()
 	key := ecKey(t, elliptic.P256())
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true,
-		BasicConstraintsValid: true, NotBefore: from, NotAfter: to, KeyUsage: x509.KeyUsageCertSign}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true,
+		BasicConstraintsValid: true, NotBefore: from, NotAfter: to, KeyUsage: x509.KeyUsageCertSign,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -374,8 +376,10 @@ func TestNewSignerNeedsItsAuthority(t *testing.T) {
 func TestCleaners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		token := func(id string, expires string) *corev1.Secret {
-			s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + id},
-				Type: "bootstrap.kubernetes.io/token", Data: map[string][]byte{"token-id": []byte(id)}}
+			s := &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + id},
+				Type:       "bootstrap.kubernetes.io/token", Data: map[string][]byte{"token-id": []byte(id)},
+			}
 			if expires != "" {
 				s.Data["expiration"] = []byte(expires)
 			}

@@ -211,9 +211,12 @@ func FuzzParse(f *testing.F) {
 
 func TestCheckAddresses(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-		{Type: corev1.NodeInternalIP, Address: "192.168.1.5"}, {Type: corev1.NodeInternalIP, Address: "fd00::5"},
-		{Type: corev1.NodeHostName, Address: "host-1.example.com"}, {Type: corev1.NodeHostName, Address: "node-2"},
-		{Type: corev1.NodeInternalDNS, Address: "kubernetes.default.svc"}, {Type: corev1.NodeExternalIP, Address: "127.0.0.1"},
+		{Type: corev1.NodeInternalIP, Address: "192.168.1.5"},
+		{Type: corev1.NodeInternalIP, Address: "fd00::5"},
+		{Type: corev1.NodeHostName, Address: "host-1.example.com"},
+		{Type: corev1.NodeHostName, Address: "node-2"},
+		{Type: corev1.NodeInternalDNS, Address: "kubernetes.default.svc"},
+		{Type: corev1.NodeExternalIP, Address: "127.0.0.1"},
 	}}}
 	plain := node.DeepCopy()
 	plain.Status.Addresses = plain.Status.Addresses[:3]

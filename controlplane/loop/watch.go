@@ -13,7 +13,7 @@ import (
 // stop ends the calls; the informer goes on for others.
 func Watch(inf cache.SharedIndexInformer, add func(key string)) (stop func(), err error) {
 	seen := func(obj any) {
-		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+		if key, bad := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); bad == nil {
 			add(key)
 		}
 	}

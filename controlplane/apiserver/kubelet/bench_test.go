@@ -242,8 +242,10 @@ var quiet = log.New(io.Discard, "", 0)
 func (b *bench) serveKubelet(t *testing.T, addr, name string) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(b.kubelet)
-	s.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{b.pki.issue("system:node:"+name, name)},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: b.pki.pool()}
+	s.TLS = &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{b.pki.issue("system:node:"+name, name)},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: b.pki.pool(),
+	}
 	s.Config.ErrorLog = quiet
 	s.StartTLS()
 	t.Cleanup(s.Close)

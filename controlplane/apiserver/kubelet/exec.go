@@ -199,6 +199,6 @@ func (b *backend) mayUpgrade(ctx context.Context) error {
 		reason = err.Error()
 	}
 	return apierrors.NewForbidden(corev1.Resource(info.Resource+"/"+info.Subresource), info.Name,
-		fmt.Errorf("User %q cannot create resource %q in API group \"\" in the namespace %q: %s",
+		fmt.Errorf("user %q cannot create resource %q in API group \"\" in the namespace %q: %s",
 			u.GetName(), info.Resource+"/"+info.Subresource, info.Namespace, reason))
 }

@@ -268,7 +268,7 @@ func TestPortForward(t *testing.T) {
 			go func() { done <- f.ForwardPorts() }()
 			select {
 			case <-ready:
-			case err := <-done:
+			case err = <-done:
 				t.Fatalf("ended: %v", err)
 			}
 			ports, err := f.GetPorts()
@@ -300,11 +300,11 @@ func echo(t *testing.T, port uint16, n int64, seed uint64) {
 	key[0] = byte(seed)
 	failed := make(chan error, 1)
 	go func() {
-		_, err := io.CopyN(io.MultiWriter(conn, sent), rand.NewChaCha8(key), n)
+		_, fault := io.CopyN(io.MultiWriter(conn, sent), rand.NewChaCha8(key), n)
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			err = errors.Join(err, tcp.CloseWrite())
+			fault = errors.Join(fault, tcp.CloseWrite())
 		}
-		failed <- err
+		failed <- fault
 	}()
 	m, err := io.Copy(got, conn)
 	if err = errors.Join(err, <-failed); err != nil {

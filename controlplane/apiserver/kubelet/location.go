@@ -47,7 +47,7 @@ func kubeletPort(n *corev1.Node) int {
 	return DefaultPort
 }
 
-// pod returns the named pod if it is on a node.
+// boundPod returns the named pod if it is on a node.
 func (b *backend) boundPod(ctx context.Context, name string) (*corev1.Pod, error) {
 	pod, err := b.Pods(ctx, name)
 	if err != nil {
@@ -60,7 +60,7 @@ func (b *backend) boundPod(ctx context.Context, name string) (*corev1.Pod, error
 }
 
 // container returns the name of the container that is meant: the one asked for,
-// or the only one. ephemeral containers can be named and are never the default.
+// or the only one. Ephemeral containers can be named and are never the default.
 func container(pod *corev1.Pod, name string) (string, error) {
 	if name == "" {
 		return onlyContainer(pod)

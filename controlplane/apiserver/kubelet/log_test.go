@@ -41,8 +41,10 @@ func TestLogs(t *testing.T) {
 		{"by name", "two/log?container=c", 200, "a line\n", "GET /containerLogs/ns/two/c"},
 		{"an init container", "two/log?container=i2", 200, "a line\n", "GET /containerLogs/ns/two/i2"},
 		{"an ephemeral container", "two/log?container=debug", 200, "a line\n", "GET /containerLogs/ns/two/debug"},
-		{"every option", "web/log?previous=true&timestamps=true&tailLines=5&limitBytes=100&sinceSeconds=60", 200, "a line\n",
-			"GET /containerLogs/ns/web/c?limitBytes=100&previous=true&sinceSeconds=60&tailLines=5&timestamps=true"},
+		{
+			"every option", "web/log?previous=true&timestamps=true&tailLines=5&limitBytes=100&sinceSeconds=60", 200, "a line\n",
+			"GET /containerLogs/ns/web/c?limitBytes=100&previous=true&sinceSeconds=60&tailLines=5&timestamps=true",
+		},
 		{"since a time", "web/log?sinceTime=2026-01-02T03:04:05Z", 200, "a line\n", "GET /containerLogs/ns/web/c?sinceTime=2026-01-02T03%3A04%3A05Z"},
 		{"a stream", "web/log?stream=Stderr", 200, "a line\n", "GET /containerLogs/ns/web/c?stream=Stderr"},
 		{"not on a node yet", "pending/log", 204, "", ""},

@@ -29,8 +29,10 @@ func newPKI(t *testing.T) *pki {
 	t.Helper()
 	p := &pki{t: t, dir: t.TempDir()}
 	p.key = p.newKey()
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cluster"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cluster"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
 	p.cert = p.make(tmpl, tmpl, &p.key.PublicKey, p.key)
 	p.write("ca.crt", "CERTIFICATE", p.cert.Raw)
 	return p
@@ -71,9 +73,11 @@ func (p *pki) write(name, kind string, der []byte) string {
 func (p *pki) issue(cn string, names ...string) tls.Certificate {
 	p.t.Helper()
 	key := p.newKey()
-	cert := p.make(&x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: cn}, DNSNames: names,
+	cert := p.make(&x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: cn}, DNSNames: names,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}, p.cert, &key.PublicKey, p.key)
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, p.cert, &key.PublicKey, p.key)
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
 

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// backend tells what reached it.
+// backendFor tells what reached it.
 func backendFor(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/redirect" {
@@ -149,9 +149,11 @@ func TestEndpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices = append(slices, &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeFQDN,
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"evil.example.com"}}},
-		Ports:     []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](1)}, {Port: nil}}})
+	slices = append(slices, &discoveryv1.EndpointSlice{
+		AddressType: discoveryv1.AddressTypeFQDN,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"evil.example.com"}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](1)}, {Port: nil}},
+	})
 	for name, want := range map[string]string{
 		"http": "[{10.0.0.7 node-1 8080}]", "https": "[{10.0.0.7 node-1 8443}]", "free": "[{10.0.0.9  8090}]", "none": "[]", "": "[]",
 	} {
@@ -264,7 +266,7 @@ func TestLoadTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, b := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: renewed.Certificate[0]}, key: {Type: "PRIVATE KEY", Bytes: der}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(b), 0o600); err != nil {
+		if err = os.WriteFile(file, pem.EncodeToMemory(b), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
