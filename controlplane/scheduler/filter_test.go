@@ -249,10 +249,16 @@ func TestExplain(t *testing.T) {
 	}{
 		{0, nil, "no nodes available to schedule pods"},
 		{1, map[string]int{"Insufficient cpu": 1}, "0/1 nodes are available: 1 Insufficient cpu."},
-		{2, map[string]int{"Insufficient cpu": 1, "node(s) had untolerated taint {k: v}": 1},
-			"0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {k: v}."},
-		{12, map[string]int{"node(s) were unschedulable": 10, "Insufficient memory": 2, "Insufficient cpu": 2},
-			"0/12 nodes are available: 10 node(s) were unschedulable, 2 Insufficient cpu, 2 Insufficient memory."},
+		{
+			2,
+			map[string]int{"Insufficient cpu": 1, "node(s) had untolerated taint {k: v}": 1},
+			"0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {k: v}.",
+		},
+		{
+			12,
+			map[string]int{"node(s) were unschedulable": 10, "Insufficient memory": 2, "Insufficient cpu": 2},
+			"0/12 nodes are available: 10 node(s) were unschedulable, 2 Insufficient cpu, 2 Insufficient memory.",
+		},
 	} {
 		if got := explain(tc.nodes, tc.reasons); got != tc.want {
 			t.Errorf("got  %q\nwant %q", got, tc.want)

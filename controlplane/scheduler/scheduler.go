@@ -75,8 +75,10 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Scheduler{cfg: c, client: client, pods: f.Core().V1().Pods().Lister(),
-		podInf: f.Core().V1().Pods().Informer(), nodeInf: f.Core().V1().Nodes().Informer()}
+	s := &Scheduler{
+		cfg: c, client: client, pods: f.Core().V1().Pods().Lister(),
+		podInf: f.Core().V1().Pods().Informer(), nodeInf: f.Core().V1().Nodes().Informer(),
+	}
 	s.log = c.Log.With("controller", s.Name())
 	return s
 }
