@@ -21,7 +21,13 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// Lingers for a second after a SPDY connection whose close failed, in case
+		// somebody asks why.
+		goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"),
+	)
+}
 
 // backendFor tells what reached it.
 func backendFor(name string) http.Handler {
