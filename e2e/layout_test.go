@@ -207,8 +207,10 @@ func TestRootsAreStandardLibraryOnly(t *testing.T) {
 }
 
 func TestTopLevel(t *testing.T) {
-	allowed := []string{"cmd", "server", "agent", "tunnel", "auth", "node", "controlplane", "e2e",
-		"go.mod", "go.sum", "Makefile", "README.md", "LICENSE", "NOTICE", "bin"}
+	allowed := []string{
+		"cmd", "server", "agent", "tunnel", "auth", "node", "controlplane", "e2e",
+		"go.mod", "go.sum", "Makefile", "README.md", "LICENSE", "NOTICE", "bin",
+	}
 	entries, err := os.ReadDir("..")
 	if err != nil {
 		t.Fatal(err)

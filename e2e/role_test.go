@@ -62,7 +62,7 @@ func answerHash(c *net.TCPConn) error {
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(c, "%s\n", hex.EncodeToString(h.Sum(nil))); err != nil {
+	if _, err = fmt.Fprintf(c, "%s\n", hex.EncodeToString(h.Sum(nil))); err != nil {
 		return err
 	}
 	_, err = io.Copy(c, io.LimitReader(pattern{}, n))

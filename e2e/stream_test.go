@@ -218,7 +218,7 @@ func (c *cluster) forward(t *testing.T, pod string, port int) string {
 	}
 	var stderr lines
 	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
+	if err = cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -242,10 +242,10 @@ func roundTrip(addr string, n int64) error {
 	}
 	defer conn.Close()
 	h := sha256.New()
-	if _, err := io.CopyN(io.MultiWriter(conn, h), pattern{}, n); err != nil {
+	if _, err = io.CopyN(io.MultiWriter(conn, h), pattern{}, n); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
-	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+	if err = conn.(*net.TCPConn).CloseWrite(); err != nil {
 		return err
 	}
 	r := bufio.NewReader(conn)

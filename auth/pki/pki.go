@@ -153,8 +153,10 @@ type leaf struct {
 func (p *PKI) leaves() []leaf {
 	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return []leaf{
-		{name: APIServer, subject: pkix.Name{CommonName: "kube-apiserver"}, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-			names: p.cfg.Names, ips: p.cfg.IPs, chain: true},
+		{
+			name: APIServer, subject: pkix.Name{CommonName: "kube-apiserver"}, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+			names: p.cfg.Names, ips: p.cfg.IPs, chain: true,
+		},
 		{name: KubeletClient, subject: pkix.Name{CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}}, usage: client},
 		{name: ConnectClient, subject: pkix.Name{CommonName: ConnectClientUser}, usage: client},
 		{name: Admin, subject: pkix.Name{CommonName: AdminUser, Organization: []string{AdminGroup}}, usage: client},

@@ -209,7 +209,7 @@ func (o *options) checkDataDir() error {
 	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
-	if err := os.MkdirAll(o.dataDir, 0o700); err != nil {
+	if err = os.MkdirAll(o.dataDir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
 	}
 	probe, err := os.CreateTemp(o.dataDir, ".probe-*")

@@ -88,12 +88,12 @@ func (p *parts) run(ctx context.Context) error {
 	}
 	group.Go(func() error {
 		defer stopBelow()
-		upper, ctx := errgroup.WithContext(ctx)
+		upper, upperCtx := errgroup.WithContext(ctx)
 		for _, part := range []func(context.Context) error{
 			p.node.Run, p.rotation.Run,
 			func(ctx context.Context) error { return p.kubelet.Serve(ctx, p.streams) },
 		} {
-			upper.Go(func() error { return part(ctx) })
+			upper.Go(func() error { return part(upperCtx) })
 		}
 		return upper.Wait()
 	})
@@ -114,9 +114,9 @@ func join(ctx context.Context, o *options, log *slog.Logger) (*bootstrap.Identit
 		}
 	}
 	for _, h := range o.caHashes {
-		pins, err := bootstrap.ParsePins(h)
-		if err != nil {
-			return nil, fmt.Errorf("--discovery-token-ca-cert-hash: %w", err)
+		pins, pinErr := bootstrap.ParsePins(h)
+		if pinErr != nil {
+			return nil, fmt.Errorf("--discovery-token-ca-cert-hash: %w", pinErr)
 		}
 		c.Pins = append(c.Pins, pins...)
 	}

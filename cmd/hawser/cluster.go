@@ -80,13 +80,13 @@ func (c *clusterConfig) check() error {
 // startCluster returns once every node is Ready. On error nothing is left
 // running.
 func startCluster(ctx context.Context, cfg clusterConfig) (_ *cluster, err error) {
-	if err := cfg.check(); err != nil {
+	if err = cfg.check(); err != nil {
 		return nil, err
 	}
 	if cfg.dir, err = filepath.Abs(cfg.dir); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.dir, 0o700); err != nil {
+	if err = os.MkdirAll(cfg.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)
 	}
 	unlock, err := lockDir(cfg.dir, "up.lock")
@@ -133,13 +133,15 @@ func (c *cluster) startServer(ctx context.Context) error {
 		bind, advertise = "0.0.0.0", c.network.HostIP()
 	}
 	c.url = "https://" + net.JoinHostPort(advertise, strconv.Itoa(c.cfg.port))
-	args := append([]string{"server", "--data-dir", c.cfg.dir, "--bind-address", bind, "--advertise-address", advertise,
-		"--secure-port", strconv.Itoa(c.cfg.port), "--connect-port", "0"}, c.cfg.serverArgs...)
-	c.server, err = c.spawner.start("server", exec.Command(self, args...), c.cfg.dir, "server")
+	args := append([]string{
+		"server", "--data-dir", c.cfg.dir, "--bind-address", bind, "--advertise-address", advertise,
+		"--secure-port", strconv.Itoa(c.cfg.port), "--connect-port", "0",
+	}, c.cfg.serverArgs...)
+	c.server, err = c.spawner.start("server", exec.CommandContext(context.WithoutCancel(ctx), self, args...), c.cfg.dir, "server")
 	if err != nil {
 		return err
 	}
-	if err := c.waitServer(ctx); err != nil {
+	if err = c.waitServer(ctx); err != nil {
 		return err
 	}
 	if c.rest, err = loadKubeconfig(c.kubeconfig()); err != nil {
@@ -207,18 +209,21 @@ func (c *cluster) startAgents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	outlives := context.WithoutCancel(ctx) // close ends the agents, in its own order
 	for i := range c.cfg.nodes {
 		name := fmt.Sprintf("node-%d", i+1)
 		dir := filepath.Join(c.cfg.dir, "nodes", name)
-		args := append([]string{"--server", c.url, "--token", token, "--discovery-token-ca-cert-hash", pin,
-			"--data-dir", dir, "--node-name", name}, c.cfg.agentArgs...)
-		cmd := exec.Command(c.agentPath, args...)
+		args := append([]string{
+			"--server", c.url, "--token", token, "--discovery-token-ca-cert-hash", pin,
+			"--data-dir", dir, "--node-name", name,
+		}, c.cfg.agentArgs...)
+		cmd := exec.CommandContext(outlives, c.agentPath, args...)
 		if c.network != nil {
 			node, err := c.network.AddNode(ctx, name)
 			if err != nil {
 				return err
 			}
-			cmd = node.Command(c.agentPath, args...)
+			cmd = node.Command(outlives, c.agentPath, args...)
 		}
 		agent, err := c.spawner.start(name, cmd, dir, "agent")
 		if err != nil {

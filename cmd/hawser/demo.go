@@ -189,7 +189,7 @@ func (t *tour) portForward(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
+	if err = cmd.Start(); err != nil {
 		return err
 	}
 	defer func() {
@@ -197,7 +197,7 @@ func (t *tour) portForward(ctx context.Context) error {
 		_ = cmd.Wait() // ended by us
 	}()
 	var local int
-	if _, err := fmt.Fscanf(stdout, "Forwarding from 127.0.0.1:%d", &local); err != nil {
+	if _, err = fmt.Fscanf(stdout, "Forwarding from 127.0.0.1:%d", &local); err != nil {
 		return fmt.Errorf("kubectl port-forward: %w: %s", err, stderr.String())
 	}
 	url := fmt.Sprintf("http://127.0.0.1:%d/", local)
@@ -254,7 +254,7 @@ func newDemoPod() *cobra.Command {
 				}
 			}
 			err = srv.Close()
-			<-done
+			_ = <-done // ended by us
 			return err
 		},
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -139,7 +140,7 @@ func (o *serverOptions) advertised() (net.IP, error) {
 // outboundIP is the address that the kernel would send from by its default
 // route. Connecting a datagram socket looks the route up and sends nothing.
 func outboundIP() net.IP {
-	c, err := net.Dial("udp", "192.0.2.1:9") // TEST-NET-1 (RFC 5737)
+	c, err := (&net.Dialer{}).DialContext(context.Background(), "udp", "192.0.2.1:9") // TEST-NET-1 (RFC 5737)
 	if err != nil {
 		return nil
 	}
@@ -189,10 +190,10 @@ func (o *serverOptions) checkDataDir() error {
 	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
-	if err := os.MkdirAll(o.dataDir, 0o700); err != nil {
+	if err = os.MkdirAll(o.dataDir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
 	}
-	if err := os.Chmod(o.dataDir, 0o700); err != nil {
+	if err = os.Chmod(o.dataDir, 0o700); err != nil {
 		return fmt.Errorf("--data-dir: %w: choose a directory of your own", err)
 	}
 	probe, err := os.CreateTemp(o.dataDir, ".probe-*")

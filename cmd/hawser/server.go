@@ -65,7 +65,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := keys.WriteKubeconfig(filepath.Join(o.dataDir, adminKubeconfig), o.localURL(), pki.Admin); err != nil {
+	if err = keys.WriteKubeconfig(filepath.Join(o.dataDir, adminKubeconfig), o.localURL(), pki.Admin); err != nil {
 		return err
 	}
 	t, err := newTunnels(ctx, o, keys, log)
@@ -151,10 +151,10 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		return nil, err
 	}
 	p.shared = informers.NewSharedInformerFactory(p.loopback, 0)
-	if err := objects.Use(p.loopback, p.shared); err != nil {
+	if err = objects.Use(p.loopback, p.shared); err != nil {
 		return nil, err
 	}
-	if err := t.follow(p.shared.Core().V1().Nodes().Informer()); err != nil {
+	if err = t.follow(p.shared.Core().V1().Nodes().Informer()); err != nil {
 		return nil, err
 	}
 	p.controllers, err = controlplane.New(controlplane.Config{

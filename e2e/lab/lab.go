@@ -166,11 +166,11 @@ table ip hawser {
 }
 `
 
-// Command is exec.Command for a process that lives on the node: it sees the
+// Command is exec.CommandContext for a process that lives on the node: it sees the
 // node's network and nothing of the host's. Only the network differs; files,
 // processes and cgroups are the host's. The process id is the command's own.
-func (n *Node) Command(name string, args ...string) *exec.Cmd {
-	return exec.Command("nsenter", append([]string{"--net=/run/netns/" + n.ns, name}, args...)...)
+func (n *Node) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + n.ns, name}, args...)...)
 }
 
 // Close takes down everything. Processes that still run on a node keep running

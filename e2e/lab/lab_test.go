@@ -66,12 +66,12 @@ func TestNodeReachesHostThroughNAT(t *testing.T) {
 	}
 	host, port, _ := net.SplitHostPort(ln.Addr().String())
 	for _, n := range l.nodes {
-		cmd := n.Command("bash", "-c", "exec 3<>/dev/tcp/"+host+"/"+port+"; echo hello from "+n.Name+" >&3; cat <&3")
+		cmd := n.Command(t.Context(), "bash", "-c", "exec 3<>/dev/tcp/"+host+"/"+port+"; echo hello from "+n.Name+" >&3; cat <&3")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Start(); err != nil {
+		if err = cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		conn, err := ln.Accept()
@@ -103,7 +103,7 @@ func TestNodeReachesHostThroughNAT(t *testing.T) {
 func TestNobodyReachesANode(t *testing.T) {
 	l := newLab(t, 2)
 	n := l.nodes[0]
-	cmd := n.Command(os.Args[0])
+	cmd := n.Command(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), listenEnv+"="+net.JoinHostPort("0.0.0.0", "0"))
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -113,7 +113,7 @@ func TestNobodyReachesANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err = cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -135,14 +135,14 @@ func TestNobodyReachesANode(t *testing.T) {
 	dial := func(host string) []string {
 		return []string{"timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/" + host + "/" + port}
 	}
-	if args := dial(n.IP); n.Command(args[0], args[1:]...).Run() != nil {
+	if args := dial(n.IP); n.Command(t.Context(), args[0], args[1:]...).Run() != nil {
 		t.Fatal("the node does not even reach itself")
 	}
 	for _, target := range []string{n.IP, outer} {
 		if run(t.Context(), dial(target)...) == nil {
 			t.Errorf("the host reached %s", target)
 		}
-		if args := dial(target); l.nodes[1].Command(args[0], args[1:]...).Run() == nil {
+		if args := dial(target); l.nodes[1].Command(t.Context(), args[0], args[1:]...).Run() == nil {
 			t.Errorf("another node reached %s", target)
 		}
 	}

@@ -170,7 +170,7 @@ func (f *front) join(w http.ResponseWriter, r *http.Request, target net.Conn) {
 		http.Error(w, "this connection cannot become a tunnel", http.StatusHTTPVersionNotSupported)
 		return
 	}
-	if _, err := conn.Write([]byte("HTTP/1.1 200 Connection Established\r\n\r\n")); err != nil {
+	if _, err = conn.Write([]byte("HTTP/1.1 200 Connection Established\r\n\r\n")); err != nil {
 		_ = tunnel.Abort(target)
 		_ = conn.Close()
 		return

@@ -56,10 +56,10 @@ func request(t *testing.T, socket, raw string) (*http.Response, net.Conn, *bufio
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err = conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(conn, raw); err != nil {
+	if _, err = io.WriteString(conn, raw); err != nil {
 		t.Fatal(err)
 	}
 	r := bufio.NewReader(conn)
