@@ -43,7 +43,7 @@ func (n *Node) findAddresses(ctx context.Context) ([]netip.Addr, error) {
 	dnsCtx, cancel := context.WithTimeout(ctx, dnsTimeout)
 	defer cancel()
 	// No answer is no error: there is another way.
-	named, _ := net.DefaultResolver.LookupNetIP(dnsCtx, "ip", n.cfg.Name) //nolint:errcheck // see above
+	named, _ := net.DefaultResolver.LookupNetIP(dnsCtx, "ip", n.cfg.Name)
 	var usable []netip.Addr
 	for _, ip := range named {
 		if slices.Contains(local, ip.Unmap()) {
@@ -149,7 +149,7 @@ func (m *machine) rows(file string, row func(fields []string)) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	sc := bufio.NewScanner(f)
 	for sc.Scan() {
 		row(strings.Fields(sc.Text()))

@@ -120,7 +120,7 @@ func (m *machine) readPIDs(f *facts) error {
 	if err != nil {
 		return err
 	}
-	if threads, err := m.number("proc/sys/kernel/threads-max"); err == nil {
+	if threads, unknown := m.number("proc/sys/kernel/threads-max"); unknown == nil {
 		most = min(most, threads)
 	}
 	// The fourth field of loadavg is RUNNING/ALL, counting threads.

@@ -148,8 +148,10 @@ func keepOthers(list, old corev1.ResourceList) {
 func (r *report) setInfo(st *corev1.NodeStatus) []event {
 	var events []event
 	if old := st.NodeInfo.BootID; old != "" && r.facts.bootID != "" && old != r.facts.bootID {
-		events = append(events, event{corev1.EventTypeWarning, "Rebooted",
-			"Node " + r.cfg.Name + " has been rebooted, boot id: " + r.facts.bootID})
+		events = append(events, event{
+			corev1.EventTypeWarning, "Rebooted",
+			"Node " + r.cfg.Name + " has been rebooted, boot id: " + r.facts.bootID,
+		})
 	}
 	st.NodeInfo = corev1.NodeSystemInfo{
 		MachineID:               r.facts.machineID,

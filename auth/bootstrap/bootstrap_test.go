@@ -49,8 +49,10 @@ func newAuthority(t *testing.T) *authority {
 		t.Fatal(err)
 	}
 	a := &authority{key: key}
-	a.cert = &x509.Certificate{Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(87600 * time.Hour)}
+	a.cert = &x509.Certificate{
+		Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(87600 * time.Hour),
+	}
 	a.cert = a.sign(t, a.cert, &key.PublicKey)
 	return a
 }
@@ -107,8 +109,10 @@ type server struct {
 
 func newServer(t *testing.T, ca *authority, leaf *x509.Certificate) *server {
 	t.Helper()
-	s := &server{t: t, ca: ca, csrs: map[string]*certificates.CertificateSigningRequest{}, changed: make(chan struct{}),
-		waiting: make(chan struct{}), token: "abcdef.0123456789abcdef"}
+	s := &server{
+		t: t, ca: ca, csrs: map[string]*certificates.CertificateSigningRequest{}, changed: make(chan struct{}),
+		waiting: make(chan struct{}), token: "abcdef.0123456789abcdef",
+	}
 	s.decide = func(csr *certificates.CertificateSigningRequest) {
 		csr.Status.Certificate = s.ca.signRequest(t, csr, time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
 	}
@@ -241,11 +245,11 @@ func TestJoin(t *testing.T) {
 		t.Errorf("identity %s of CA %s", id.NodeName(), id.CA().Subject)
 	}
 	for file, mode := range map[string]os.FileMode{clientFile: 0o600, caFile: 0o644} {
-		if info, err := os.Stat(c.path(file)); err != nil || info.Mode().Perm() != mode {
-			t.Errorf("%s: %v, %v", file, info, err)
+		if info, no := os.Stat(c.path(file)); no != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", file, info, no)
 		}
 	}
-	if _, err := os.Stat(c.path(pendingFile)); !errors.Is(err, os.ErrNotExist) {
+	if _, err = os.Stat(c.path(pendingFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the pending key is still there: %v", err)
 	}
 	for _, csr := range s.csrs {
@@ -274,10 +278,14 @@ func TestJoinIsRefused(t *testing.T) {
 		is     func(err error) bool
 		text   string
 	}{
-		{"wrong token", func(c *Config, _ *server) { c.Token.Secret = "ffffffffffffffff" }, nil,
-			func(err error) bool { return errors.Is(err, ErrTokenRejected) }, "token id abcdef"},
-		{"wrong hash", func(c *Config, _ *server) { c.Pins = []Pin{{1}} }, nil,
-			func(err error) bool { var e *PinError; return errors.As(err, &e) && e.Have[0] == PinOf(ca.cert) }, "is not the one expected"},
+		{
+			"wrong token", func(c *Config, _ *server) { c.Token.Secret = "ffffffffffffffff" }, nil,
+			func(err error) bool { return errors.Is(err, ErrTokenRejected) }, "token id abcdef",
+		},
+		{
+			"wrong hash", func(c *Config, _ *server) { c.Pins = []Pin{{1}} }, nil,
+			func(err error) bool { var e *PinError; return errors.As(err, &e) && e.Have[0] == PinOf(ca.cert) }, "is not the one expected",
+		},
 		{"no token", func(c *Config, _ *server) { c.Token = Token{} }, nil, nil, "--token"},
 		{"no hash", func(c *Config, _ *server) { c.Pins = nil }, nil, nil, "--discovery-token-ca-cert-hash"},
 		{"no server", func(c *Config, _ *server) { c.Servers = nil }, nil, nil, "--server"},
@@ -298,11 +306,17 @@ func TestJoinIsRefused(t *testing.T) {
 				csr.Status.Certificate = ca.signRequest(t, csr, time.Now().Add(time.Hour), time.Now().Add(2*time.Hour))
 			}
 		}, nil, func(err error) bool { var e *ClockError; return errors.As(err, &e) }, "is not valid yet"},
-		{"server's certificate expired", nil, &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-			NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)},
-			func(err error) bool { var e *ClockError; return errors.As(err, &e) }, "set the clock"},
-		{"server's certificate for another", nil, &x509.Certificate{DNSNames: []string{"elsewhere"}},
-			func(err error) bool { var e x509.HostnameError; return errors.As(err, &e) }, "127.0.0.1"},
+		{
+			"server's certificate expired", nil, &x509.Certificate{
+				IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+				NotBefore:   time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+			},
+			func(err error) bool { var e *ClockError; return errors.As(err, &e) }, "set the clock",
+		},
+		{
+			"server's certificate for another", nil, &x509.Certificate{DNSNames: []string{"elsewhere"}},
+			func(err error) bool { var e x509.HostnameError; return errors.As(err, &e) }, "127.0.0.1",
+		},
 		{"another node's certificate", func(_ *Config, s *server) {
 			s.decide = func(csr *certificates.CertificateSigningRequest) {
 				key, err := newKey()
@@ -423,9 +437,11 @@ func TestKeptCertificate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cert := ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
-				NotBefore: now.Add(tt.from), NotAfter: now.Add(tt.until)}, &key.PublicKey)
-			if err := errors.Join(writePair(c.path(clientFile), encodeCert(cert), key), writeFile(c.path(caFile), encodeCert(ca.cert), 0o644)); err != nil {
+			cert := ca.sign(t, &x509.Certificate{
+				Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
+				NotBefore: now.Add(tt.from), NotAfter: now.Add(tt.until),
+			}, &key.PublicKey)
+			if err = errors.Join(writePair(c.path(clientFile), encodeCert(cert), key), writeFile(c.path(caFile), encodeCert(ca.cert), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 			tt.change(&c)

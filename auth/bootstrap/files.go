@@ -34,7 +34,7 @@ func pendingKey(path string) (*ecdsa.PrivateKey, error) {
 	data, err := os.ReadFile(path) //nolint:gosec // of the data directory
 	if err == nil {
 		if block, _ := pem.Decode(data); block != nil {
-			if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+			if key, bad := x509.ParseECPrivateKey(block.Bytes); bad == nil {
 				return key, nil
 			}
 		}

@@ -45,10 +45,14 @@ type kind struct {
 }
 
 var (
-	clientCertificate = kind{"node-csr-", certificates.KubeAPIServerClientKubeletSignerName,
-		[]certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageClientAuth}}
-	servingCertificate = kind{"node-serving-csr-", certificates.KubeletServingSignerName,
-		[]certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageServerAuth}}
+	clientCertificate = kind{
+		"node-csr-", certificates.KubeAPIServerClientKubeletSignerName,
+		[]certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageClientAuth},
+	}
+	servingCertificate = kind{
+		"node-serving-csr-", certificates.KubeletServingSignerName,
+		[]certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageServerAuth},
+	}
 )
 
 // A request is one for a certificate of a node.
@@ -73,7 +77,7 @@ func (r *request) certificate(ctx context.Context) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, &timeoutError{csr.Name, r.timeout})
 	defer cancel()
-	if err := r.create(ctx, csr); err != nil {
+	if err = r.create(ctx, csr); err != nil {
 		return nil, err
 	}
 	data, err := r.wait(ctx, csr)
@@ -155,17 +159,18 @@ func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigning
 		switch {
 		case apierrors.IsNotFound(err):
 			// Cleaned away while this agent was not looking.
-			if err := r.create(ctx, csr); err != nil {
+			if err = r.create(ctx, csr); err != nil {
 				return nil, err
 			}
 		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
 			return nil, fmt.Errorf("get certificate request: %w", err)
 		case err == nil:
-			if data, err := outcome(now); err != nil || data != nil {
-				return data, err
+			data, verdict := outcome(now)
+			if data == nil && verdict == nil {
+				data, verdict = r.watch(ctx, csr.Name, now.ResourceVersion)
 			}
-			if data, err := r.watch(ctx, csr.Name, now.ResourceVersion); err != nil || data != nil {
-				return data, err
+			if data != nil || verdict != nil {
+				return data, verdict
 			}
 		default:
 			r.log.Debug("cannot look at the certificate request, will try again", "err", err)

@@ -228,7 +228,7 @@ func (n *renewal) replace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := writePair(n.file, data, key); err != nil {
+	if err = writePair(n.file, data, key); err != nil {
 		return err
 	}
 	pair, err := readPair(n.file)

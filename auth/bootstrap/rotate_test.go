@@ -119,9 +119,11 @@ func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cert := w.ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
-			NotBefore: time.Now(), NotAfter: time.Now().Add(life)}, &key.PublicKey)
-		if err := errors.Join(writePair(c.path(clientFile), encodeCert(cert), key), writeFile(c.path(caFile), encodeCert(w.ca.cert), 0o644)); err != nil {
+		cert := w.ca.sign(t, &x509.Certificate{
+			Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
+			NotBefore: time.Now(), NotAfter: time.Now().Add(life),
+		}, &key.PublicKey)
+		if err = errors.Join(writePair(c.path(clientFile), encodeCert(cert), key), writeFile(c.path(caFile), encodeCert(w.ca.cert), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 		if w.id, err = Join(t.Context(), c); err != nil {
@@ -141,8 +143,10 @@ func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld)) {
 
 func (w *rotationWorld) rotation(t *testing.T) *Rotation {
 	t.Helper()
-	r, err := NewRotation(RotationConfig{Identity: w.id, Requests: w.memoryRequests,
-		Addresses: func() []string { return *w.addresses.Load() }, Renewed: func() { w.renewed.Add(1) }})
+	r, err := NewRotation(RotationConfig{
+		Identity: w.id, Requests: w.memoryRequests,
+		Addresses: func() []string { return *w.addresses.Load() }, Renewed: func() { w.renewed.Add(1) },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

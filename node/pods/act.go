@@ -128,7 +128,7 @@ func (w *worker) preparedWith(st runtime.SandboxStatus, err error) {
 
 // unjoin lists the errors that errors.Join has joined.
 func unjoin(err error) []error {
-	if j, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only the outermost
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
 		return j.Unwrap()
 	}
 	return []error{err}
@@ -255,7 +255,7 @@ func (w *worker) startedWith(spec *corev1.Container, c *container, next int, del
 		c.delay, c.blocked = delay, nil
 		c.lost = &runtime.ContainerStatus{
 			Pod: w.id, Name: spec.Name, Attempt: next, Image: spec.Image, State: runtime.Exited,
-			EndedAt: now, ExitCode: 128, Reason: reasonStartError, Message: res.start.Error(),
+			StartedAt: now, EndedAt: now, ExitCode: 128, Reason: reasonStartError, Message: res.start.Error(),
 		}
 	}
 }

@@ -30,7 +30,7 @@ func saveCheckpoint(path string, c checkpoint) error {
 	if err != nil {
 		return fmt.Errorf("encode checkpoint: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err = os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write checkpoint: %w", err)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".pod-*")

@@ -66,7 +66,7 @@ func (r *Runner) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	}
 	out.Env = flat(env)
 	out.WorkingDir = expand(c.WorkingDir, env)
-	if err := identity(pod, c, &out); err != nil {
+	if err = identity(pod, c, &out); err != nil {
 		return out, err
 	}
 	if out.Mounts, err = r.mounts(pod, c, env); err != nil {

@@ -63,20 +63,20 @@ func (w *worker) hook(ctx context.Context, ips []string, spec *corev1.Container,
 		exit, err := t.Exec(ctx, h.Exec.Command, &out)
 		switch {
 		case err != nil:
-			return fmt.Errorf("Exec lifecycle hook (%v) for Container %q failed - error: %w", h.Exec.Command, spec.Name, err) //nolint:revive,staticcheck // shown to users as Kubernetes does
+			return fmt.Errorf("Exec lifecycle hook (%v) for Container %q failed - error: %w", h.Exec.Command, spec.Name, err) //nolint:staticcheck // shown to users as Kubernetes does
 		case exit != 0:
-			return fmt.Errorf("Exec lifecycle hook (%v) for Container %q failed - error: command exited with %d, message: %q", h.Exec.Command, spec.Name, exit, out.String()) //nolint:revive,staticcheck // as above
+			return fmt.Errorf("Exec lifecycle hook (%v) for Container %q failed - error: command exited with %d, message: %q", h.Exec.Command, spec.Name, exit, out.String()) //nolint:staticcheck // as above
 		}
 		return nil
 	case h.HTTPGet != nil:
-		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		hctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		status, _, err := probes.Get(ctx, h.HTTPGet, t)
+		status, _, err := probes.Get(hctx, h.HTTPGet, t)
 		switch {
 		case err != nil:
-			return fmt.Errorf("HTTP lifecycle hook (%s) for Container %q failed - error: %w", h.HTTPGet.Path, spec.Name, err) //nolint:revive,staticcheck // as above
+			return fmt.Errorf("HTTP lifecycle hook (%s) for Container %q failed - error: %w", h.HTTPGet.Path, spec.Name, err)
 		case status < 200 || status >= 400:
-			return fmt.Errorf("HTTP lifecycle hook (%s) for Container %q failed - status %d", h.HTTPGet.Path, spec.Name, status) //nolint:revive,staticcheck // as above
+			return fmt.Errorf("HTTP lifecycle hook (%s) for Container %q failed - status %d", h.HTTPGet.Path, spec.Name, status)
 		}
 		return nil
 	case h.Sleep != nil:

@@ -130,7 +130,7 @@ func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*run
 	}
 	if !f.running() {
 		c.unprobe()
-		if f.exited() && f.newest.EndedAt.Sub(f.newest.StartedAt) < w.r.cfg.CrashReset || f.exited() && f.newest.StartedAt.IsZero() {
+		if f.exited() && (f.newest.StartedAt.IsZero() || f.newest.EndedAt.Sub(f.newest.StartedAt) < w.r.cfg.CrashReset) {
 			f.delay = c.delay
 		}
 		return f
@@ -242,7 +242,7 @@ func readTail(path string, n int64, last bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	if last {
 		if info, err := f.Stat(); err == nil && info.Size() > n {
 			if _, err := f.Seek(-n, io.SeekEnd); err != nil {

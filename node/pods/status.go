@@ -261,7 +261,7 @@ func initializedCondition(s situation, in intent, st *corev1.PodStatus,
 		return is(corev1.PodInitialized, true, "", "")
 	}
 	left := names(s.facts, func(f *fact) bool {
-		return f.kind == initContainer && !f.succeeded() || f.kind == sidecar && !(f.running() && f.started)
+		return f.kind == initContainer && !f.succeeded() || f.kind == sidecar && (!f.running() || !f.started)
 	})
 	return is(corev1.PodInitialized, false, "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: %v", left))
 }

@@ -50,8 +50,7 @@ func (r *Runner) removeLeftovers(keep func(types.UID) bool) error {
 	errs = append(errs, err)
 	for _, name := range dirs {
 		if uid := types.UID(name); !keep(uid) {
-			err := r.volumes.TearDown(uid)
-			if err == nil {
+			if err = r.volumes.TearDown(uid); err == nil {
 				err = os.RemoveAll(r.places.pod(uid))
 			}
 			errs = append(errs, err)

@@ -104,8 +104,10 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 	w := &worker{
 		r: r, id: id,
 		log: r.log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID)),
-		ref: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name,
-			UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		ref: corev1.ObjectReference{
+			Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name,
+			UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+		},
 		wake:     make(chan struct{}, 1),
 		wanted:   pod,
 		admitted: o.admitted, refused: o.refused,

@@ -71,7 +71,7 @@ func inWorld(t *testing.T, o memory.Options, f func(w *world)) {
 func newWorld(t *testing.T, o memory.Options) *world {
 	w := &world{
 		t: t, rt: memory.New(o), phases: map[types.UID]corev1.PodPhase{},
-		api: fake.NewSimpleClientset(), //nolint:staticcheck // no server-side apply here, whose schema takes seconds to load
+		api: fake.NewSimpleClientset(),
 	}
 	w.api.PrependReactor("*", "*", w.outage)
 	w.api.PrependReactor("patch", "pods", w.checkPatch)

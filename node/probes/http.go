@@ -64,7 +64,7 @@ func Get(ctx context.Context, a *corev1.HTTPGetAction, t Target) (status int, bo
 	if err != nil {
 		return 0, "", err
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read
+	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
 	if err != nil {
 		return 0, "", fmt.Errorf("read body: %w", err)
@@ -139,7 +139,7 @@ func (t Target) grpc(ctx context.Context, a *corev1.GRPCAction) (bool, string, e
 	if err != nil {
 		return false, fmt.Sprintf("error: failed to connect service: %v", err), nil
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read
+	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
 	if err != nil {
 		return false, fmt.Sprintf("error: health rpc failed: %v", err), nil

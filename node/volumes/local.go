@@ -97,7 +97,7 @@ func mountPoints(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	var points []string
 	sc := bufio.NewScanner(f)
 	for sc.Scan() {

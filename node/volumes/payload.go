@@ -36,7 +36,7 @@ type collector struct {
 // atomic replacement uses.
 func checkPath(path string) error {
 	if !filepath.IsLocal(path) || strings.HasPrefix(path, "..") {
-		return fmt.Errorf("invalid path %q: must be relative, without .. and not start with ..", path)
+		return fmt.Errorf("invalid path %q: must be relative, without dots for the parent directory and not begin with them", path)
 	}
 	return nil
 }

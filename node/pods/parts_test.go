@@ -1,0 +1,476 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/node/downward"
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+func TestExpand(t *testing.T) {
+	env := map[string]string{"A": "1", "B": "$(A)", "EMPTY": ""}
+	for in, want := range map[string]string{
+		"":                 "",
+		"plain":            "plain",
+		"$(A)":             "1",
+		"x$(A)y$(A)":       "x1y1",
+		"$(B)":             "$(A)", // once only
+		"$(NONE)":          "$(NONE)",
+		"$(EMPTY)":         "",
+		"$$(A)":            "$(A)",
+		"$$$(A)":           "$1",
+		"$$$$":             "$$",
+		"$":                "$",
+		"a$":               "a$",
+		"$A":               "$A",
+		"$(A":              "$(A",
+		"$(A $(A)":         "$(A $(A)",
+		"$()":              "$()",
+		"${A}":             "${A}",
+		"$(A)$":            "1$",
+		"sh -c 'echo $$1'": "sh -c 'echo $1'",
+	} {
+		if got := expand(in, env); got != want {
+			t.Errorf("expand(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// FuzzExpand: nothing is lost of a text without dollars, and expanding with an
+// empty environment loses nothing but doubled dollars.
+func FuzzExpand(f *testing.F) {
+	f.Add("a$(B)c$$")
+	f.Fuzz(func(t *testing.T, s string) {
+		got := expand(s, nil)
+		if strings.ReplaceAll(s, "$$", "$") != got && !strings.Contains(s, "$$") {
+			t.Errorf("expand(%q) = %q", s, got)
+		}
+		if len(got) > len(s) {
+			t.Errorf("expand(%q) = %q has grown", s, got)
+		}
+	})
+}
+
+func TestEnvironment(t *testing.T) {
+	api := fake.NewSimpleClientset(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v", "A": "from cm", "with-dash": "x", "=": "bad"}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"pw": []byte("hush")}},
+	)
+	objects := newObjects(api.CoreV1(), time.Minute)
+	cm := corev1.LocalObjectReference{Name: "cm"}
+	none := corev1.LocalObjectReference{Name: "none"}
+	pod := newPod("p", nil)
+	for _, tt := range []struct {
+		name string
+		env  []corev1.EnvVar
+		from []corev1.EnvFromSource
+		want string // sorted
+		err  string
+	}{
+		{"values", []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)2"}, {Name: "C", Value: "$(D)"}, {Name: "D", Value: "x"}}, nil, "A=1 B=12 C=$(D) D=x", ""},
+		{"later ones replace", []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "$(A)$(A)"}}, nil, "A=11", ""},
+		{"from all of a configMap", nil, []corev1.EnvFromSource{{Prefix: "P_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: cm}}}, "P_A=from cm P_k=v P_with-dash=x", ""},
+		{"env replaces envFrom", []corev1.EnvVar{{Name: "A", Value: "1"}}, []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: cm}}}, "A=1 k=v with-dash=x", ""},
+		{"from all of a secret", nil, []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}, "pw=hush", ""},
+		{"key of a configMap", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: cm, Key: "k"}}}}, nil, "A=v", ""},
+		{"missing key", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: cm, Key: "z"}}}}, nil, "", "couldn't find key z in ConfigMap default/cm"},
+		{"optional key", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: cm, Key: "z", Optional: ptr.To(true)}}}}, nil, "", ""},
+		{"missing secret", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: none, Key: "z"}}}}, nil, "", `secret "none" not found`},
+		{"optional secret", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: none, Key: "z", Optional: ptr.To(true)}}}}, nil, "", ""},
+		{"missing secret key", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "z"}}}}, nil, "", "couldn't find key z in Secret default/s"},
+		{"optional configMap", nil, []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: none, Optional: ptr.To(true)}}}, "", ""},
+		{"field", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}, nil, "A=p", ""},
+		{"bad field", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "x"}}}}, nil, "", "unsupported field path"},
+		{"no source", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}}, nil, "", "names no source"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := environment(t.Context(), objects, pod, &corev1.Container{Name: "main", Env: tt.env, EnvFrom: tt.from}, downward.Facts{})
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if s := strings.Join(flat(got), " "); err != nil || s != tt.want {
+				t.Errorf("environment %q, %v; want %q", s, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	id := func(n int64) *int64 { return &n }
+	for _, tt := range []struct {
+		name      string
+		pod       *corev1.PodSecurityContext
+		container *corev1.SecurityContext
+		want      string // uid gid groups
+		err       string
+	}{
+		{"nothing", nil, nil, "- - []", ""},
+		{"of the pod", &corev1.PodSecurityContext{RunAsUser: id(1), RunAsGroup: id(2), FSGroup: id(3), SupplementalGroups: []int64{4}}, nil, "1 2 [4 3]", ""},
+		{"of the container", &corev1.PodSecurityContext{RunAsUser: id(1)}, &corev1.SecurityContext{RunAsUser: id(5), RunAsGroup: id(6)}, "5 6 []", ""},
+		{"not root, and is not", nil, &corev1.SecurityContext{RunAsUser: id(5), RunAsNonRoot: ptr.To(true)}, "5 - []", ""},
+		{"not root, and is", &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}, &corev1.SecurityContext{RunAsUser: id(0)}, "", "breaks non-root policy"},
+		{"the container may be root", &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}, &corev1.SecurityContext{RunAsUser: id(0), RunAsNonRoot: ptr.To(false)}, "0 - []", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var out runtime.Container
+			pod := newPod("p", func(p *corev1.Pod) { p.Spec.SecurityContext = tt.pod })
+			err := identity(pod, &corev1.Container{Name: "c", SecurityContext: tt.container}, &out)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			show := func(n *int64) string {
+				if n == nil {
+					return "-"
+				}
+				return fmt.Sprint(*n)
+			}
+			if got := fmt.Sprintf("%s %s %v", show(out.UID), show(out.GID), out.Groups); err != nil || got != tt.want {
+				t.Errorf("identity %s, %v; want %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestResourcesOf(t *testing.T) {
+	list := func(cpu, memory string) corev1.ResourceList {
+		l := corev1.ResourceList{}
+		if cpu != "" {
+			l["cpu"] = resource.MustParse(cpu)
+		}
+		if memory != "" {
+			l["memory"] = resource.MustParse(memory)
+		}
+		return l
+	}
+	for _, tt := range []struct {
+		limits, requests corev1.ResourceList
+		want             runtime.Resources
+	}{
+		{nil, nil, runtime.Resources{CPUShares: 2}},
+		{list("500m", "1Mi"), nil, runtime.Resources{MemoryBytes: 1 << 20, CPUMilli: 500, CPUShares: 512}},
+		{list("2", ""), list("250m", "1Mi"), runtime.Resources{CPUMilli: 2000, CPUShares: 256}},
+		{nil, list("1m", ""), runtime.Resources{CPUShares: 2}},
+	} {
+		c := &corev1.Container{Resources: corev1.ResourceRequirements{Limits: tt.limits, Requests: tt.requests}}
+		if got := resourcesOf(c); got != tt.want {
+			t.Errorf("resourcesOf(%v): %+v, want %+v", c.Resources, got, tt.want)
+		}
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: thisNode, Labels: map[string]string{"disk": "ssd"}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "t", Value: "v", Effect: corev1.TaintEffectNoExecute}, {Key: "n", Effect: corev1.TaintEffectNoSchedule}}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("3"),
+		}},
+	}
+	tolerant := func(change func(p *corev1.Pod)) *corev1.Pod {
+		return newPod("p", func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Key: "t", Operator: corev1.TolerationOpExists}}
+			if change != nil {
+				change(p)
+			}
+		})
+	}
+	requests := func(cpu, memory string) func(p *corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse(memory)}
+		}
+	}
+	port := func(ip string, n int32) func(p *corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: n, HostIP: ip}}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		pod    *corev1.Pod
+		others []*corev1.Pod
+		node   *corev1.Node
+		want   string
+	}{
+		{"fits", tolerant(requests("2", "1Gi")), nil, node, ""},
+		{"other system", tolerant(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }), nil, node, "PodOSNotSupported"},
+		{"selector", tolerant(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "hdd"} }), nil, node, "NodeAffinity"},
+		{"selector that fits", tolerant(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }), nil, node, ""},
+		{"affinity", tolerant(func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "disk", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"ssd"}}}}},
+			}}}
+		}), nil, node, "NodeAffinity"},
+		{"taint", newPod("p", nil), nil, node, "TaintToleration"},
+		{"cpu", tolerant(requests("2100m", "1")), nil, node, "OutOfcpu"},
+		{"memory", tolerant(requests("1", "2Gi")), nil, node, "OutOfmemory"},
+		{"cpu beside others", tolerant(requests("1", "1")), []*corev1.Pod{tolerant(requests("1500m", "1"))}, node, "OutOfcpu"},
+		{"no requests beside a full node", tolerant(nil), []*corev1.Pod{tolerant(requests("2", "1Gi"))}, node, ""},
+		{"number", tolerant(nil), []*corev1.Pod{tolerant(nil), tolerant(nil), tolerant(nil)}, node, "OutOfpods"},
+		{"number without a node", tolerant(nil), slices.Repeat([]*corev1.Pod{tolerant(nil)}, 110), nil, "OutOfpods"},
+		{"without a node", tolerant(requests("100", "1")), nil, nil, ""},
+		{"port taken", tolerant(port("", 80)), []*corev1.Pod{tolerant(port("10.0.0.1", 80))}, node, "NodePorts"},
+		{"port at another address", tolerant(port("10.0.0.2", 80)), []*corev1.Pod{tolerant(port("10.0.0.1", 80))}, node, ""},
+		{"another port", tolerant(port("", 81)), []*corev1.Pod{tolerant(port("", 80))}, node, ""},
+		{"somebody else's resource", tolerant(func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/cluster": resource.MustParse("1")}
+		}), nil, node, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ""
+			if r := admit(tt.pod, tt.node, tt.others, 110); r != nil {
+				got = r.reason
+				if !strings.HasPrefix(r.message, "Pod was rejected: ") {
+					t.Errorf("message %q", r.message)
+				}
+			}
+			if got != tt.want {
+				t.Errorf("refused with %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestObjectsCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int32
+		var fail atomic.Pointer[error]
+		api := fake.NewSimpleClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}})
+		api.PrependReactor("*", "*", func(a k8stesting.Action) (bool, apiruntime.Object, error) {
+			gets.Add(1)
+			if err := fail.Load(); err != nil {
+				return true, nil, *err
+			}
+			if a.GetSubresource() == "token" {
+				return true, &authv1.TokenRequest{Status: authv1.TokenRequestStatus{
+					Token: fmt.Sprint("token ", gets.Load()), ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour)),
+				}}, nil
+			}
+			return false, nil, nil
+		})
+		o := newObjects(api.CoreV1(), time.Minute)
+		want := func(n int32, what string) {
+			t.Helper()
+			if got := gets.Load(); got != n {
+				t.Errorf("%d calls %s, want %d", got, what, n)
+			}
+		}
+		secret := func() error { _, err := o.Secret(t.Context(), "ns", "s"); return err }
+		if err := errors.Join(secret(), secret()); err != nil {
+			t.Error(err)
+		}
+		want(1, "for two reads")
+		advance(61 * time.Second)
+		if err := secret(); err != nil {
+			t.Error(err)
+		}
+		want(2, "after its time")
+		gone := errors.New("connection refused")
+		fail.Store(&gone)
+		advance(time.Hour)
+		if err := secret(); err != nil {
+			t.Errorf("offline: %v", err)
+		}
+		if _, err := o.Secret(t.Context(), "ns", "other"); err == nil {
+			t.Error("an unknown secret is read offline")
+		}
+		fail.Store(nil)
+		if err := api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("secrets"), "ns", "s"); err != nil {
+			t.Fatal(err)
+		}
+		if err := secret(); err == nil || err.Error() != `secret "s" not found` {
+			t.Errorf("a deleted secret: %v", err)
+		}
+		pod := newPod("p", nil)
+		p := &corev1.ServiceAccountTokenProjection{Audience: "x"}
+		first, err := o.Token(t.Context(), pod, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		advance(47 * time.Minute)
+		if again, err := o.Token(t.Context(), pod, p); err != nil || again != first {
+			t.Errorf("token %q, %v; want %q for four fifths of its life", again, err, first)
+		}
+		advance(2 * time.Minute)
+		if again, err := o.Token(t.Context(), pod, p); err != nil || again == first {
+			t.Errorf("token %q, %v; want another", again, err)
+		}
+		o.forget(pod.UID, 24*time.Hour)
+		for key := range o.cache {
+			if key.kind == "token" {
+				t.Errorf("%+v is kept after its pod", key)
+			}
+		}
+		o.forget("x", 0)
+		if len(o.cache) != 0 {
+			t.Errorf("cache has %v", slices.Collect(maps.Keys(o.cache)))
+		}
+	})
+}
+
+// TestListerCoalesces: a hundred who ask at the same time cause two listings, and
+// each gets one that began after it asked.
+func TestListerCoalesces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var begun atomic.Int32
+		l := lister{list: func(context.Context) ([]runtime.ContainerStatus, error) {
+			n := begun.Add(1)
+			<-time.After(time.Second)
+			return []runtime.ContainerStatus{{Pod: runtime.PodID{UID: "u"}, Attempt: int(n)}}, nil
+		}}
+		results := make(chan int, 101)
+		ask := func() {
+			m, err := l.get(t.Context())
+			if err != nil {
+				t.Error(err)
+				results <- 0
+				return
+			}
+			results <- m["u"][0].Attempt
+		}
+		go ask()
+		advance(500 * time.Millisecond)
+		for range 100 {
+			go ask()
+		}
+		if first := <-results; first != 1 {
+			t.Errorf("first result %d", first)
+		}
+		for range 100 {
+			if n := <-results; n != 2 {
+				t.Errorf("result %d, want one of the listing after the question", n)
+			}
+		}
+		if begun.Load() != 2 {
+			t.Errorf("%d listings", begun.Load())
+		}
+	})
+}
+
+func TestCheckpoints(t *testing.T) {
+	p := places{dir: t.TempDir()}
+	if list, err := p.loadCheckpoints(); err != nil || len(list) != 0 {
+		t.Errorf("nothing: %v, %v", list, err)
+	}
+	pod := newPod("a", nil)
+	if err := saveCheckpoint(p.checkpoint(pod.UID), checkpoint{Pod: pod, Admitted: true}); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"torn": `{"pod":`, "empty": "{}", "moved": "", "large": strings.Repeat(" ", maxCheckpoint+1)} {
+		file := filepath.Join(p.pods(), name, "pod.json")
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if name == "moved" {
+			data, err := os.ReadFile(p.checkpoint(pod.UID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = string(data)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := p.loadCheckpoints()
+	if len(list) != 1 || !list[0].Admitted || list[0].Pod.Name != "a" {
+		t.Errorf("checkpoints %+v", list)
+	}
+	if n := strings.Count(fmt.Sprint(err), "\n") + 1; err == nil || n != 4 {
+		t.Errorf("%d errors: %v", n, err)
+	}
+}
+
+func FuzzCheckpoint(f *testing.F) {
+	f.Add([]byte(`{"pod":{"metadata":{"name":"a","namespace":"b","uid":"c"}},"admitted":true}`))
+	f.Add([]byte(`{"pod":{"metadata":{"name":"a","namespace":"b","uid":"../c"}}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := decodeCheckpoint(data)
+		if err != nil {
+			return
+		}
+		if dir := (places{dir: "/x"}).pod(c.Pod.UID); !strings.HasPrefix(dir, "/x/pods/") {
+			t.Errorf("a checkpoint's pod is in %s", dir)
+		}
+	})
+}
+
+func FuzzLogText(f *testing.F) {
+	f.Add("2026-01-01T00:00:00Z stdout F text\n2026-01-01T00:00:00Z stdout P te\n")
+	f.Fuzz(func(t *testing.T, s string) {
+		total := 0
+		for _, line := range logText(s) {
+			total += len(line)
+		}
+		if total > len(s) {
+			t.Errorf("%d bytes out of %d", total, len(s))
+		}
+	})
+}
+
+func TestMerged(t *testing.T) {
+	now := metav1.NewTime(time.Unix(1000, 0))
+	old := metav1.NewTime(time.Unix(10, 0))
+	api := &corev1.PodStatus{Phase: corev1.PodSucceeded, QOSClass: corev1.PodQOSBurstable, StartTime: &old, Conditions: []corev1.PodCondition{
+		{Type: "example.com/gate", Status: "True"},
+		{Type: corev1.PodReady, Status: "False", LastTransitionTime: metav1.NewTime(time.Unix(500, 0))},
+		{Type: corev1.PodInitialized, Status: "True", LastTransitionTime: old},
+	}}
+	ours := &corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &now, Conditions: []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: "True", LastTransitionTime: old},
+		{Type: corev1.PodInitialized, Status: "True", LastTransitionTime: now},
+	}}
+	got := merged(api, ours, now)
+	if got.Phase != corev1.PodSucceeded || got.QOSClass != corev1.PodQOSBurstable || !got.StartTime.Equal(&old) || len(got.Conditions) != 3 {
+		t.Errorf("merged %+v", got)
+	}
+	if c := conditionOf(got.Conditions, corev1.PodReady); c.Status != "True" || !c.LastTransitionTime.Equal(&now) {
+		t.Errorf("a condition that changes back: %+v", c)
+	}
+	if c := conditionOf(got.Conditions, corev1.PodInitialized); !c.LastTransitionTime.Equal(&old) {
+		t.Errorf("a condition that stays: %+v", c)
+	}
+}
+
+func TestReadinessGates(t *testing.T) {
+	pod := newPod("p", func(p *corev1.Pod) {
+		p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/a"}, {ConditionType: "example.com/b"}}
+	})
+	for _, tt := range []struct {
+		conditions []corev1.PodCondition
+		want       string
+	}{
+		{nil, `corresponding condition of pod readiness gate "example.com/a" does not exist.`},
+		{[]corev1.PodCondition{{Type: "example.com/a", Status: "True"}, {Type: "example.com/b", Status: "False"}}, `the status of pod readiness gate "example.com/b" is not "True", but False`},
+		{[]corev1.PodCondition{{Type: "example.com/a", Status: "True"}, {Type: "example.com/b", Status: "True"}}, ""},
+	} {
+		if got := closedGates(pod, tt.conditions); !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
+			t.Errorf("closed gates %q, want %q", got, tt.want)
+		}
+	}
+}
