@@ -6,8 +6,6 @@ import (
 	"net"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -15,7 +13,7 @@ import (
 type conn struct {
 	tunnel.Stream
 	remote       net.Addr
-	sent, rcvd   prometheus.Counter
+	sent, rcvd   adder
 	once         sync.Once
 	afterClosing func()
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
+// An adder is a counter to who only counts.
+type adder interface{ Add(float64) }
+
 type metrics struct {
 	sessions    prometheus.Gauge
 	refused     *prometheus.CounterVec // by code
