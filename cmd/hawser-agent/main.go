@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node/runtime/process"
 )
 
@@ -44,7 +45,7 @@ func newRoot() *cobra.Command {
 			if err := o.check(cmd.Flags()); err != nil {
 				return err
 			}
-			return run(cmd.Context(), &o, newLogger(o.logFormat, o.verbosity))
+			return run(cmd.Context(), &o, setup.NewLogger(o.logFormat, o.verbosity))
 		},
 	}
 	o.addFlags(cmd.Flags())

@@ -5,12 +5,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node"
 )
 
@@ -100,8 +99,8 @@ func (o *options) check(f *pflag.FlagSet) error {
 	if o.runtime != "auto" && o.runtime != "process" {
 		return fmt.Errorf("--runtime %q: want auto or process", o.runtime)
 	}
-	if o.logFormat != "text" && o.logFormat != "json" {
-		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	if err := setup.CheckLogFormat(o.logFormat); err != nil {
+		return fmt.Errorf("--log-format %w", err)
 	}
 	if f.Changed("node-status-update-frequency") && !f.Changed("node-status-report-frequency") {
 		o.statusReport = o.statusUpdate
@@ -110,7 +109,10 @@ func (o *options) check(f *pflag.FlagSet) error {
 	if o.targets, err = agent.ParseTargets(o.allowTargets); err != nil {
 		return fmt.Errorf("--allow-target: %w", err)
 	}
-	return o.checkDataDir()
+	if o.dataDir, err = setup.DataDir(o.dataDir); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	return nil
 }
 
 func (o *options) checkServers() error {
@@ -201,33 +203,4 @@ func (o *options) checkPeriods() error {
 		return fmt.Errorf("--node-lease-duration-seconds %d: want 1 or more", o.leaseSeconds)
 	}
 	return nil
-}
-
-// checkDataDir makes the directory and makes sure that it can be written.
-func (o *options) checkDataDir() error {
-	var err error
-	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
-	}
-	if err = os.MkdirAll(o.dataDir, 0o700); err != nil {
-		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
-	}
-	probe, err := os.CreateTemp(o.dataDir, ".probe-*")
-	if err != nil {
-		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
-	}
-	return errors.Join(probe.Close(), os.Remove(probe.Name()))
-}
-
-// newLogger writes to standard error.
-func newLogger(format string, verbosity int) *slog.Logger {
-	level := slog.LevelInfo
-	if verbosity >= 4 {
-		level = slog.LevelDebug
-	}
-	ho := &slog.HandlerOptions{Level: level}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, ho))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, ho))
 }

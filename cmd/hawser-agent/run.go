@@ -11,11 +11,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +23,7 @@ import (
 
 	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/kubeletapi"
 	"github.com/hawser-project/hawser/node/pods"
@@ -58,9 +57,9 @@ type parts struct {
 func run(ctx context.Context, o *options, log *slog.Logger) error {
 	debug.SetGCPercent(gcPercent)
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what libraries narrate is told by our own lines
-	unlock, err := lock(o.dataDir)
+	unlock, err := setup.Lock(o.dataDir, "agent.lock")
 	if err != nil {
-		return err
+		return fmt.Errorf("--data-dir: %w", err)
 	}
 	defer unlock()
 	id, err := join(ctx, o, log)
@@ -208,16 +207,3 @@ type nodeAddr string
 
 func (nodeAddr) Network() string  { return "tunnel" }
 func (a nodeAddr) String() string { return net.JoinHostPort(string(a), fmt.Sprint(node.KubeletPort)) }
-
-// lock takes the data directory for this process.
-func lock(dir string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("--data-dir: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("--data-dir: %s is in use by another agent: stop that one first or choose another directory", dir)
-	}
-	return func() { _ = f.Close() }, nil
-}

@@ -137,19 +137,6 @@ func (p *spawner) do(f func() error) error {
 	return <-result
 }
 
-// lockDir takes dir for this process until the returned function is called.
-func lockDir(dir, name string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("%s is in use by another process: stop that one first or choose another directory", dir)
-	}
-	return func() { _ = f.Close() }, nil
-}
-
 // sibling finds the program name beside this one, or on the PATH.
 func sibling(name string) (string, error) {
 	self, err := os.Executable()

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/e2e/lab"
 )
 
@@ -89,7 +90,7 @@ func startCluster(ctx context.Context, cfg clusterConfig) (_ *cluster, err error
 	if err = os.MkdirAll(cfg.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)
 	}
-	unlock, err := lockDir(cfg.dir, "up.lock")
+	unlock, err := setup.Lock(cfg.dir, "up.lock")
 	if err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)
 	}

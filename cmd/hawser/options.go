@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane"
 )
 
@@ -107,8 +106,8 @@ func (o *serverOptions) check() error {
 	if o.clusterSigningPeriod < time.Hour {
 		return fmt.Errorf("--cluster-signing-duration %s: want an hour or more", o.clusterSigningPeriod)
 	}
-	if o.logFormat != "text" && o.logFormat != "json" {
-		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	if err := setup.CheckLogFormat(o.logFormat); err != nil {
+		return fmt.Errorf("--log-format %w", err)
 	}
 	if err := o.checkEtcd(); err != nil {
 		return err
@@ -116,7 +115,10 @@ func (o *serverOptions) check() error {
 	if err := o.checkControllers(); err != nil {
 		return err
 	}
-	return o.checkDataDir()
+	if o.dataDir, err = setup.DataDir(o.dataDir); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	return nil
 }
 
 // advertised picks the address that nodes are told.
@@ -184,25 +186,6 @@ func (o *serverOptions) checkControllers() error {
 	return nil
 }
 
-// checkDataDir makes the directory and makes sure that it can be written.
-func (o *serverOptions) checkDataDir() error {
-	var err error
-	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
-	}
-	if err = os.MkdirAll(o.dataDir, 0o700); err != nil {
-		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
-	}
-	if err = os.Chmod(o.dataDir, 0o700); err != nil {
-		return fmt.Errorf("--data-dir: %w: choose a directory of your own", err)
-	}
-	probe, err := os.CreateTemp(o.dataDir, ".probe-*")
-	if err != nil {
-		return fmt.Errorf("--data-dir: %w: choose a directory that can be written", err)
-	}
-	return errors.Join(probe.Close(), os.Remove(probe.Name()))
-}
-
 // listenAddress is what the port listens on.
 func (o *serverOptions) listenAddress(port int) string {
 	return net.JoinHostPort(o.bind.String(), strconv.Itoa(port))
@@ -215,17 +198,4 @@ func (o *serverOptions) localURL() string {
 		host = net.IPv4(127, 0, 0, 1)
 	}
 	return "https://" + net.JoinHostPort(host.String(), strconv.Itoa(o.securePort))
-}
-
-// logger writes to standard error.
-func newLogger(format string, verbosity int) *slog.Logger {
-	level := slog.LevelInfo
-	if verbosity >= 4 {
-		level = slog.LevelDebug
-	}
-	ho := &slog.HandlerOptions{Level: level}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, ho))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, ho))
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
@@ -45,7 +46,7 @@ func newServer() *cobra.Command {
 			if err := o.check(); err != nil {
 				return err
 			}
-			log := newLogger(o.logFormat, o.verbosity)
+			log := setup.NewLogger(o.logFormat, o.verbosity)
 			bridgeKlog(log)
 			return runServer(cmd.Context(), &o, log)
 		},
@@ -56,7 +57,7 @@ func newServer() *cobra.Command {
 
 // runServer serves until ctx is done. Nothing of it is left when it returns.
 func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
-	unlock, err := lockDir(o.dataDir, "server.lock")
+	unlock, err := setup.Lock(o.dataDir, "server.lock")
 	if err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
