@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -42,6 +43,9 @@ func TestMain(m *testing.M) {
 }
 
 const patience = 30 * time.Second
+
+// testCgroup is this test process's own.
+func testCgroup() string { return fmt.Sprintf("hawser-test-kubelet-%d", os.Getpid()) }
 
 // pods is a list of pods that tests change.
 type pods struct {
@@ -81,7 +85,7 @@ type rig struct {
 func newRig(t *testing.T, edit ...func(*Config)) *rig {
 	t.Helper()
 	dir := t.TempDir()
-	rt, err := process.New(process.Config{DataDir: dir, Isolation: process.None, CgroupParent: "hawser-test"})
+	rt, err := process.New(process.Config{DataDir: dir, Isolation: process.None, CgroupParent: testCgroup()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +124,10 @@ func newRig(t *testing.T, edit ...func(*Config)) *rig {
 			t.Errorf("Run: %v", err)
 		}
 		cancel()
+		left, _ := filepath.Glob("/sys/fs/cgroup/*/" + testCgroup())
+		for _, dir := range left {
+			_ = os.Remove(dir)
+		}
 	})
 	return g
 }

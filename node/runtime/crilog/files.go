@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // maxFiles bounds how many files of one log are looked at, whatever lies in the
@@ -78,48 +79,62 @@ func closeAll(files []openFile) {
 	}
 }
 
-// openLog opens all files of the log at path, oldest first. The files are of one
-// moment: none that was there is missing, and the last is the one being written
-// to. The caller closes them.
+// openLog opens the files of the log at path, oldest first, without a gap between
+// them. Files may be rotated meanwhile: then the last one is not the one being
+// written to, but a follower finds out about that anyway. The caller closes them.
 func openLog(path string) ([]openFile, error) {
-	// A rotation between listing and opening makes the two disagree. Rotations
-	// are far apart, so that a few attempts always do.
-	for range 16 {
-		files, ok, err := tryOpenLog(path)
-		if err != nil || ok {
-			return files, err
-		}
-		closeAll(files)
+	// The current file first: when it is rotated before the others are listed it
+	// is among them, together with all that are newer.
+	cur, err := open(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	return nil, fmt.Errorf("log %s is rotated faster than it can be opened", path)
-}
-
-// tryOpenLog opens all files and says whether nothing changed meanwhile.
-func tryOpenLog(path string) (files []openFile, stable bool, err error) {
-	before, err := rotated(path)
+	missing := err
+	ns, err := rotated(path)
 	if err != nil {
-		return nil, false, fmt.Errorf("list log files: %w", err)
-	}
-	names := make([]string, 0, len(before)+1)
-	for _, n := range before {
-		names = append(names, rotatedName(path, n))
-	}
-	for _, name := range append(names, path) {
-		f, oerr := open(name)
-		if errors.Is(oerr, fs.ErrNotExist) && (name != path || len(before) > 0) {
-			// It has been removed, or is between the rename and the new file.
-			return files, false, nil
+		if missing == nil {
+			_ = cur.Close()
 		}
-		if oerr != nil {
+		return nil, fmt.Errorf("list log files: %w", err)
+	}
+	var files []openFile
+	listed := false
+	for _, n := range ns {
+		f, err := open(rotatedName(path, n))
+		if errors.Is(err, fs.ErrNotExist) {
+			// It has been removed, and so have those before it.
 			closeAll(files)
-			return nil, false, oerr
+			files = nil
+			continue
 		}
+		if err != nil {
+			if missing == nil {
+				_ = cur.Close()
+			}
+			closeAll(files)
+			return nil, err
+		}
+		listed = listed || (missing == nil && os.SameFile(f.info, cur.info))
 		files = append(files, f)
 	}
-	after, err := rotated(path)
-	if err != nil {
-		closeAll(files)
-		return nil, false, fmt.Errorf("list log files: %w", err)
+	switch {
+	case missing != nil && len(files) == 0:
+		return nil, missing
+	case missing != nil:
+	case listed || (len(files) > 0 && cur.removed()):
+		_ = cur.Close()
+	default:
+		files = append(files, cur)
 	}
-	return files, slices.Equal(before, after), nil
+	return files, nil
+}
+
+// removed says whether the file has no name any more.
+func (f openFile) removed() bool {
+	info, err := f.Stat()
+	if err != nil {
+		return true
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Nlink == 0
 }

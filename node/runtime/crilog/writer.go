@@ -34,15 +34,15 @@ type Writer struct {
 }
 
 // Create opens the log at path for appending; its directory must exist. maxBytes
-// bounds one file (0: 10 MiB), maxFiles all of them together (0: 5).
-func Create(path string, maxBytes int64, maxFiles int) (*Writer, error) {
+// bounds one file (0: 10 MiB), files how many there are at a time (0: 5, at most 64).
+func Create(path string, maxBytes int64, files int) (*Writer, error) {
 	if maxBytes <= 0 {
 		maxBytes = DefaultMaxBytes
 	}
-	if maxFiles <= 0 {
-		maxFiles = DefaultMaxFiles
+	if files <= 0 {
+		files = DefaultMaxFiles
 	}
-	w := &Writer{path: path, maxBytes: maxBytes, maxFiles: maxFiles}
+	w := &Writer{path: path, maxBytes: maxBytes, maxFiles: min(files, maxFiles)}
 	old, err := rotated(path)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)

@@ -44,7 +44,7 @@ type agentAnswer struct {
 }
 
 func agentLoop() error {
-	r, err := New(Config{DataDir: os.Getenv(agentEnv), Isolation: Isolation(os.Getenv("HAWSER_TEST_ISOLATION")), CgroupParent: "hawser-test"})
+	r, err := New(Config{DataDir: os.Getenv(agentEnv), Isolation: Isolation(os.Getenv("HAWSER_TEST_ISOLATION")), CgroupParent: testCgroup()})
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func startAgent(t *testing.T, o agentOptions) *agent {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), exe)
-	cmd.Env = append(os.Environ(), agentEnv+"="+o.dir, "HAWSER_TEST_ISOLATION="+string(o.iso))
+	cmd.Env = append(os.Environ(), agentEnv+"="+o.dir, "HAWSER_TEST_ISOLATION="+string(o.iso), "HAWSER_TEST_CGROUP="+testCgroup())
 	if o.keep {
 		cmd.Env = append(cmd.Env, "HAWSER_TEST_KEEP=1")
 	}

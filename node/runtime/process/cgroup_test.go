@@ -49,7 +49,7 @@ func TestOutOfMemory(t *testing.T) {
 	for _, c := range list {
 		g.waitGone(c.ID)
 	}
-	left, err := filepath.Glob("/sys/fs/cgroup/*/hawser-test/pod" + string(testPod.UID) + "/*/cgroup.procs")
+	left, err := filepath.Glob("/sys/fs/cgroup/*/" + testCgroup() + "/pod" + string(testPod.UID) + "/*/cgroup.procs")
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v %v", left, err)
 	}

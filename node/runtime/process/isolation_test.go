@@ -80,13 +80,14 @@ func TestDataDirIsHidden(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root to write to /var/lib")
 	}
-	dir, err := os.MkdirTemp("/var/lib", "hawser-test-") //nolint:usetesting // /tmp would be hidden anyway
+	dir, err := os.MkdirTemp("/var/lib", "hawser-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Chdir("/usr")
 	withNamespaces(t, func(t *testing.T, iso Isolation) {
-		g := newRig(t, Config{DataDir: filepath.Join(dir, string(iso)), Isolation: iso, Hide: []string{"/usr/share"}})
+		g := newRig(t, Config{DataDir: filepath.Join(dir, string(iso)), Isolation: iso, Hide: []string{"share"}})
 		volume := filepath.Join(dir, string(iso), "volume")
 		if err := os.Mkdir(volume, 0o755); err != nil {
 			t.Fatal(err)
@@ -287,7 +288,7 @@ func TestUnprivilegedAgent(t *testing.T) {
 	const nobody = 65534
 	for _, iso := range []Isolation{Auto, None} {
 		t.Run("isolation "+string(iso), func(t *testing.T) {
-			dir, err := os.MkdirTemp("/tmp", "hawser-test-") //nolint:usetesting // another user has to get there
+			dir, err := os.MkdirTemp("/tmp", "hawser-test-")
 			if err != nil {
 				t.Fatal(err)
 			}

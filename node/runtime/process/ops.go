@@ -137,6 +137,7 @@ func (r *Runtime) Remove(ctx context.Context, id string) error {
 	r.mu.Lock()
 	delete(r.containers, id)
 	r.mu.Unlock()
+	r.dropPodGroup(c.spec.Container.Pod)
 	r.changed(c.spec.Container.Pod)
 	return nil
 }

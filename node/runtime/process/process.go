@@ -43,6 +43,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,8 +74,8 @@ type Config struct {
 	// Version is what Info says; empty means "unknown".
 	Version   string
 	Isolation Isolation
-	// Hide lists absolute paths of directories that containers do not see, such as
-	// those with keys in them. DataDir always is one.
+	// Hide lists directories that containers do not see, such as those with keys in
+	// them. DataDir always is one.
 	Hide []string
 	// CgroupParent is the name of the cgroup in which those of the pods are made;
 	// empty means hawser.
@@ -121,6 +122,12 @@ func New(c Config) (*Runtime, error) {
 		return nil, fmt.Errorf("process runtime: data directory: %w", err)
 	}
 	c.DataDir = dir
+	c.Hide = slices.Clone(c.Hide)
+	for i, h := range c.Hide {
+		if c.Hide[i], err = filepath.Abs(h); err != nil {
+			return nil, fmt.Errorf("process runtime: directory to hide: %w", err)
+		}
+	}
 	switch c.Isolation {
 	case Auto, Namespaces, UserNamespace, None:
 	default:

@@ -27,6 +27,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// testCgroup is this test process's own, so that several do not see each other's.
+func testCgroup() string {
+	if name := os.Getenv("HAWSER_TEST_CGROUP"); name != "" {
+		return name
+	}
+	return fmt.Sprintf("hawser-test-%d", os.Getpid())
+}
+
 // patience is far more than anything here takes.
 const patience = 20 * time.Second
 
@@ -47,7 +55,7 @@ func newRig(t *testing.T, c Config) *rig {
 	if c.Log == nil && testing.Verbose() {
 		c.Log = testLog(t)
 	}
-	c.Version, c.CgroupParent = "v0-test", "hawser-test"
+	c.Version, c.CgroupParent = "v0-test", testCgroup()
 	r, err := New(c)
 	if err != nil {
 		t.Fatal(err)
