@@ -1,0 +1,100 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+func parse(t *testing.T, args ...string) (*options, error) {
+	t.Helper()
+	var o options
+	f := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	o.addFlags(f)
+	base := []string{"--data-dir", filepath.Join(t.TempDir(), "data"), "--server", "https://hub.example"}
+	if err := f.Parse(append(base, args...)); err != nil {
+		t.Fatal(err)
+	}
+	return &o, o.check(f)
+}
+
+func TestOptions(t *testing.T) {
+	tests := map[string]struct {
+		args []string
+		want string // in the error; empty means none
+	}{
+		"defaults":          {nil, ""},
+		"plain http":        {[]string{"--server", "http://hub.example"}, `--server "http://hub.example"`},
+		"path":              {[]string{"--server", "https://hub.example/x"}, `--server "https://hub.example/x"`},
+		"name":              {[]string{"--node-name", "Node_1"}, "--node-name"},
+		"override":          {[]string{"--hostname-override", "a..b"}, "--hostname-override"},
+		"address":           {[]string{"--node-ip", "10.0.0.300"}, "--node-ip"},
+		"two of one family": {[]string{"--node-ip", "10.0.0.1,10.0.0.2"}, "--node-ip"},
+		"label":             {[]string{"--node-labels", "node-role.kubernetes.io/master="}, "--node-labels"},
+		"taint":             {[]string{"--register-with-taints", "a=b:Never"}, "--register-with-taints"},
+		"target":            {[]string{"--allow-target", "10.0.0.0/99"}, "--allow-target"},
+		"targets":           {[]string{"--allow-target", "10.0.0.0/8,127.0.0.1:*"}, ""},
+		"reserved":          {[]string{"--kube-reserved", "cpu=lots"}, "--kube-reserved"},
+		"pods":              {[]string{"--max-pods", "0"}, "--max-pods 0"},
+		"period":            {[]string{"--node-status-update-frequency", "1ms"}, "--node-status-update-frequency 1ms"},
+		"lease":             {[]string{"--node-lease-duration-seconds", "0"}, "--node-lease-duration-seconds 0"},
+		"transport":         {[]string{"--transport", "pigeon"}, `--transport "pigeon"`},
+		"runtime":           {[]string{"--runtime", "docker"}, `--runtime "docker"`},
+		"log files":         {[]string{"--container-log-max-files", "1"}, "--container-log-max-files 1"},
+		"data dir":          {[]string{"--data-dir", "/proc/nowhere"}, "--data-dir: mkdir /proc/nowhere"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(t, tt.args...)
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("got %v, want %q", err, tt.want)
+			case err != nil && strings.Contains(err.Error(), "\n"):
+				t.Errorf("more than one line: %v", err)
+			}
+		})
+	}
+}
+
+func TestServersGetThePortOfTheAPI(t *testing.T) {
+	o, err := parse(t, "--server", "https://other.example:7443/,https://[::1]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"hub.example:6443", "other.example:7443", "[::1]:6443"}; !slices.Equal(o.addrs, want) {
+		t.Errorf("got %v, want %v", o.addrs, want)
+	}
+}
+
+// TestReportFollowsUpdate is the kubelet's rule: who sets only the update
+// frequency wants reports as often.
+func TestReportFollowsUpdate(t *testing.T) {
+	for want, args := range map[time.Duration][]string{
+		5 * time.Minute: nil,
+		time.Second:     {"--node-status-update-frequency", "1s"},
+		time.Minute:     {"--node-status-update-frequency", "1s", "--node-status-report-frequency", "1m"},
+	} {
+		o, err := parse(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.statusReport != want {
+			t.Errorf("%v: report every %s, want %s", args, o.statusReport, want)
+		}
+	}
+}
+
+func TestServerIsRequired(t *testing.T) {
+	var o options
+	f := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	o.addFlags(f)
+	if err := o.check(f); err == nil || !strings.Contains(err.Error(), "--server is missing") {
+		t.Errorf("got %v", err)
+	}
+}

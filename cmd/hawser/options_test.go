@@ -1,0 +1,81 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+// parse gives the flags to a new set of options and checks them.
+func parse(t *testing.T, args ...string) (*serverOptions, error) {
+	t.Helper()
+	var o serverOptions
+	f := pflag.NewFlagSet("server", pflag.ContinueOnError)
+	o.addFlags(f)
+	if err := f.Parse(append([]string{"--data-dir", filepath.Join(t.TempDir(), "data")}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	return &o, o.check()
+}
+
+func TestServerOptions(t *testing.T) {
+	tests := map[string]struct {
+		args []string
+		want string // in the error; empty means none
+	}{
+		"defaults":                {nil, ""},
+		"ipv6":                    {[]string{"--bind-address", "::1", "--service-cluster-ip-range", "fd00::/112"}, ""},
+		"address":                 {[]string{"--bind-address", "localhost"}, `--bind-address "localhost"`},
+		"advertise nowhere":       {[]string{"--advertise-address", "0.0.0.0"}, `--advertise-address "0.0.0.0"`},
+		"port":                    {[]string{"--secure-port", "0"}, "--secure-port 0"},
+		"one port for two":        {[]string{"--connect-port", "6443"}, "--connect-port and --secure-port"},
+		"tiny service range":      {[]string{"--service-cluster-ip-range", "10.0.0.0/30"}, "--service-cluster-ip-range 10.0.0.0/30"},
+		"huge service range":      {[]string{"--service-cluster-ip-range", "10.0.0.0/8"}, "--service-cluster-ip-range 10.0.0.0/8"},
+		"negative toleration":     {[]string{"--default-not-ready-toleration-seconds", "-1"}, "--default-not-ready-toleration-seconds -1"},
+		"short certificates":      {[]string{"--cluster-signing-duration", "1m"}, "--cluster-signing-duration"},
+		"etcd URL":                {[]string{"--etcd-servers", "10.0.0.1:2379"}, `--etcd-servers "10.0.0.1:2379"`},
+		"etcd key alone":          {[]string{"--etcd-servers", "https://10.0.0.1:2379", "--etcd-keyfile", "/dev/null"}, "go together"},
+		"keys for embedded store": {[]string{"--etcd-cafile", "/dev/null"}, "--etcd-cafile needs --etcd-servers"},
+		"unreadable etcd CA":      {[]string{"--etcd-servers", "https://10.0.0.1:2379", "--etcd-cafile", "/nowhere"}, "--etcd-cafile: open /nowhere"},
+		"controller":              {[]string{"--controllers", "*,-nonsense"}, `--controllers "-nonsense"`},
+		"controllers by name":     {[]string{"--controllers", "*,-kube-scheduler"}, ""},
+		"log format":              {[]string{"--log-format", "xml"}, `--log-format "xml"`},
+		"data dir":                {[]string{"--data-dir", "/proc/nowhere"}, "--data-dir: mkdir /proc/nowhere"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(t, tt.args...)
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("got %v, want %q", err, tt.want)
+			case err != nil && strings.Contains(err.Error(), "\n"):
+				t.Errorf("more than one line: %v", err)
+			}
+		})
+	}
+}
+
+func TestServingCertificateNamesWhatIsAdvertised(t *testing.T) {
+	o, err := parse(t, "--bind-address", "127.0.0.2", "--advertise-address", "203.0.113.7", "--tls-san", "hawser.example,203.0.113.8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	have = append(have, o.servingNames()...)
+	for _, ip := range o.servingIPs() {
+		have = append(have, ip.String())
+	}
+	for _, want := range []string{"localhost", "kubernetes.default.svc", "hawser.example", "127.0.0.1", "127.0.0.2", "203.0.113.7", "203.0.113.8", "10.96.0.1"} {
+		if !slices.Contains(have, want) {
+			t.Errorf("%s is missing from %v", want, have)
+		}
+	}
+	if o.localURL() != "https://127.0.0.2:6443" {
+		t.Errorf("local URL %s", o.localURL())
+	}
+}
