@@ -81,6 +81,13 @@ type Config struct {
 	// EventTTL is how long events are kept, in whole seconds. 0 means 1 h.
 	EventTTL time.Duration
 
+	// EnableGarbageCollector says that a garbage collector watches this server, as
+	// kube-apiserver's flag of that name does. A delete that asks for foreground
+	// or orphan propagation then leaves the object to it, behind a finalizer.
+	// Without a collector nobody would ever take that away, so the object goes at
+	// once and its dependents are left alone.
+	EnableGarbageCollector bool
+
 	// BuiltinPeriod is how often the built-in objects are looked after, such as
 	// the service default/kubernetes. 0 means 10 s.
 	BuiltinPeriod time.Duration

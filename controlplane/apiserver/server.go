@@ -129,7 +129,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
-	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, s.cfg.EventTTL)
+	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, &s.cfg)
 	defer back.close()
 	config.RESTOptionsGetter, config.AdmissionControl = back, plugins
 	srv, err := config.Complete(shared).New("hawser", genericapiserver.NewEmptyDelegate())

@@ -51,9 +51,10 @@ type backend struct {
 	factory *serverstorage.DefaultStorageFactory
 	tracker flowcontrolrequest.StorageObjectCountTracker
 	ttl     time.Duration // of rows that expire
+	collect bool          // a garbage collector sees to dependents
 }
 
-func newBackend(ctx context.Context, scheme *runtime.Scheme, codecs serializer.CodecFactory, client *clientv3.Client, tracker flowcontrolrequest.StorageObjectCountTracker, ttl time.Duration) *backend {
+func newBackend(ctx context.Context, scheme *runtime.Scheme, codecs serializer.CodecFactory, client *clientv3.Client, tracker flowcontrolrequest.StorageObjectCountTracker, cfg *Config) *backend {
 	config := storagebackend.NewDefaultConfig(keyPrefix, nil)
 	enabled := serverstorage.NewResourceConfig()
 	for gv := range groups() {
@@ -63,7 +64,7 @@ func newBackend(ctx context.Context, scheme *runtime.Scheme, codecs serializer.C
 	// asked for a watch's progress. The in-process client has no endpoints.
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(ctx, endpoint{client}, storage.RequestWatchProgress)
 	return &backend{
-		scheme: scheme, client: client, tracker: tracker, ttl: ttl,
+		scheme: scheme, client: client, tracker: tracker, ttl: cfg.EventTTL, collect: cfg.EnableGarbageCollector,
 		compactor: etcd3.NewCompactor(client, config.CompactionInterval, clock.RealClock{}, nil),
 		factory: serverstorage.NewDefaultStorageFactory(*config, runtime.ContentTypeProtobuf, codecs,
 			serverstorage.NewDefaultResourceEncodingConfig(scheme), enabled, nil),
@@ -93,7 +94,7 @@ func (b *backend) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 		StorageConfig:             config,
 		Decorator:                 b.open,
 		DeleteCollectionWorkers:   deleteWorkers,
-		EnableGarbageCollection:   true,
+		EnableGarbageCollection:   b.collect,
 		ResourcePrefix:            b.factory.ResourcePrefix(gr),
 		CountMetricPollPeriod:     time.Minute,
 		StorageObjectCountTracker: b.tracker,
