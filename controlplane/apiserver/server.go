@@ -146,13 +146,14 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	}
 	// The server owns the stores now and destroys them when it stops.
 	prepared := srv.PrepareRun()
+	serveDocuments(srv, config)
 	if err := loadCertificates(s.serving, s.cfg); err != nil {
 		srv.Destroy()
 		return fmt.Errorf("apiserver: %w", err)
 	}
-	// The OpenAPI documents are made; what they were made from takes more
-	// memory than all the rest of an idle server.
-	config.OpenAPIV3Config.Definitions, srv.StaticOpenAPISpec = nil, nil
+	// What server-side apply goes by is made of these; the documents that are
+	// served make them again.
+	config.OpenAPIV3Config.Definitions = nil
 	return s.run(ctx, prepared.RunWithContext, loopback, shared)
 }
 
@@ -207,6 +208,7 @@ func (s *Server) genericConfig(scheme *runtime.Scheme, codecs serializer.CodecFa
 	c.OpenAPIConfig.Info.Title = "Kubernetes"
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, names)
 	c.OpenAPIV3Config.Info.Title = "Kubernetes"
+	c.SkipOpenAPIInstallation = true // see serveDocuments
 	c.AddHealthChecks(healthz.NamedCheck("etcd", func(r *http.Request) error {
 		ctx, cancel := context.WithTimeout(r.Context(), storeCheckTimeout)
 		defer cancel()
