@@ -225,6 +225,10 @@ func (d demoted) Enabled(ctx context.Context, _ slog.Level) bool {
 
 // Handle implements slog.Handler.
 func (d demoted) Handle(ctx context.Context, r slog.Record) error {
+	// logr does not ask Enabled about errors.
+	if !d.Handler.Enabled(ctx, slog.LevelDebug) {
+		return nil
+	}
 	r.Level = slog.LevelDebug
 	return d.Handler.Handle(ctx, r)
 }
