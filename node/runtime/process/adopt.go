@@ -107,6 +107,7 @@ func (r *Runtime) adopt(ctx context.Context, dir string) error {
 func (r *Runtime) adoptDead(s *spec) {
 	c := newContainer(s, lost(s))
 	s.Cgroup.remove()
+	r.dropPodGroup(s.Container.Pod)
 	close(c.gone)
 	r.mu.Lock()
 	r.containers[s.ID] = c

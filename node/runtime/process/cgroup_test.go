@@ -55,6 +55,48 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
+// A pod's group goes with the last of its containers, whether or not the pod is
+// to go on, and also when Run ends right behind the container.
+func TestGroupsGoWithTheirContainers(t *testing.T) {
+	g := limited(t)
+	groups := func() []string {
+		t.Helper()
+		found, err := filepath.Glob("/sys/fs/cgroup/*/" + testCgroup() + "/pod" + string(testPod.UID))
+		unified, uerr := filepath.Glob("/sys/fs/cgroup/" + testCgroup() + "/pod" + string(testPod.UID))
+		if err != nil || uerr != nil {
+			t.Fatal(err, uerr)
+		}
+		return append(found, unified...)
+	}
+	if _, err := g.EnsureSandbox(g.ctx, runtime.Sandbox{Pod: testPod, Hostname: "pod"}); err != nil {
+		t.Fatal(err)
+	}
+	brief, long := g.start(g.container("brief", "exit 0")), g.start(g.container("long", "exec sleep 1000"))
+	g.wait(brief)
+	g.waitGone(brief)
+	if len(groups()) == 0 {
+		t.Error("the group is gone while a container of the pod runs")
+	}
+	if err := g.Stop(g.ctx, long, 0); err != nil {
+		t.Fatal(err)
+	}
+	g.waitGone(long)
+	if left := groups(); len(left) > 0 {
+		t.Errorf("left behind without a container: %v", left)
+	}
+	last := g.start(g.container("last", "exec sleep 1000"))
+	if len(groups()) == 0 {
+		t.Error("a later container has no group")
+	}
+	if err := g.Stop(g.ctx, last, 0); err != nil {
+		t.Fatal(err)
+	}
+	g.stop()
+	if left := groups(); len(left) > 0 {
+		t.Errorf("left behind after Run: %v", left)
+	}
+}
+
 // What is exec'd is under the container's limits.
 func TestPIDLimit(t *testing.T) {
 	g := limited(t)

@@ -141,11 +141,7 @@ func (r *Runtime) start(ctx context.Context, s *spec) (string, error) {
 			limits = sb.Sandbox.Limits
 		}
 		r.mu.Unlock()
-		pod, err := r.cgroups.pod(string(s.Container.Pod.UID), limits)
-		if err == nil {
-			s.Cgroup, err = pod.child(s.ID, s.Container.Resources)
-		}
-		if err != nil {
+		if err := r.makeGroup(s, limits); err != nil {
 			return "", fmt.Errorf("make cgroup: %w", err)
 		}
 	}
@@ -260,6 +256,10 @@ func lastWords(dir string) string {
 	return ": " + string(b[:min(len(b), 512)])
 }
 
+// shimLinger is how long Run, when it is to return, waits for the shims of
+// containers that have ended.
+const shimLinger = 2 * time.Second
+
 // follow waits for the container to end, or for Run to. conn is a connection on
 // which the shim will send the record of the end; cmd is the shim if it is a
 // child of this process.
@@ -270,14 +270,18 @@ func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
 	r.wg.Go(func() {
 		select {
 		case <-r.done:
-			_ = conn.SetReadDeadline(time.Unix(1, 0))
+			at := time.Unix(1, 0)
+			if c.isOver() { // then so is the shim soon, and what it leaves can be removed
+				at = time.Now().Add(shimLinger)
+			}
+			_ = conn.SetReadDeadline(at)
 		case <-gone:
 		}
 	})
 	for {
 		var rep reply
 		err := conn.recv(&rep)
-		if err != nil && r.isDone() {
+		if errors.Is(err, os.ErrDeadlineExceeded) && r.isDone() {
 			if cmd != nil {
 				_ = cmd.Process.Release()
 			}
@@ -298,6 +302,7 @@ func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
 		r.end(c, lost(c.spec))
 	}
 	c.spec.Cgroup.remove()
+	r.dropPodGroup(c.spec.Container.Pod)
 	close(c.gone)
 }
 
@@ -319,14 +324,26 @@ func (r *Runtime) end(c *container, rec record) {
 	r.changed(c.spec.Container.Pod)
 }
 
-// dropPodGroup removes the cgroup of a pod that has neither a sandbox nor a
-// container.
-func (r *Runtime) dropPodGroup(pod runtime.PodID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.cgroups != nil && r.sandboxes[string(pod.UID)] == nil {
-		r.cgroups.podDirs(string(pod.UID)).tryRemove()
+// makeGroup makes the cgroup of a container in that of its pod.
+func (r *Runtime) makeGroup(s *spec, ofPod runtime.Resources) error {
+	r.grouping.Lock()
+	defer r.grouping.Unlock()
+	pod, err := r.cgroups.pod(string(s.Container.Pod.UID), ofPod)
+	if err == nil {
+		s.Cgroup, err = pod.child(s.ID, s.Container.Resources)
 	}
+	return err
+}
+
+// dropPodGroup removes the cgroup of a pod unless a container's is in it. The next
+// container makes it again.
+func (r *Runtime) dropPodGroup(pod runtime.PodID) {
+	if r.cgroups == nil {
+		return
+	}
+	r.grouping.Lock()
+	defer r.grouping.Unlock()
+	r.cgroups.podDirs(string(pod.UID)).tryRemove()
 }
 
 // removeContainer removes all that is kept of a container whose shim is dead.

@@ -101,6 +101,10 @@ type Runtime struct {
 
 	wg sync.WaitGroup // everything that Run waits for
 
+	// grouping orders the making of a container's cgroup, below its pod's, and the
+	// removal of that.
+	grouping sync.Mutex
+
 	mu         sync.Mutex // guards the following
 	running    bool
 	closed     bool // done is closed; nothing is added to wg any more

@@ -75,9 +75,7 @@ func (r *Runtime) RemoveSandbox(ctx context.Context, id runtime.PodID) error {
 	}
 	delete(r.sandboxes, string(id.UID))
 	r.mu.Unlock()
-	if r.cgroups != nil {
-		r.cgroups.podDirs(string(id.UID)).tryRemove()
-	}
+	r.dropPodGroup(id)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}
