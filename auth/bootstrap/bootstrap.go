@@ -247,8 +247,12 @@ func load(c *Config) (*Identity, error) {
 		return nil, err
 	}
 	ca, err := readCert(c.path(caFile))
-	if err != nil {
-		return nil, err
+	switch {
+	case errors.Is(err, os.ErrNotExist) && c.Token != (Token{}) && len(c.Pins) > 0:
+		c.Log.Warn("the cluster's CA is lost, joining anew", "node", c.NodeName, "file", c.path(caFile))
+		return nil, nil //nolint:nilnil // documented
+	case err != nil:
+		return nil, fmt.Errorf("%w; put the file back, or remove %s and join anew with a token (--token)", err, c.pki())
 	}
 	name, err := auth.NodeName(pair.Leaf)
 	if err != nil {

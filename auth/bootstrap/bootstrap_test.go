@@ -430,6 +430,16 @@ func TestKeptCertificate(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "remove the file", false},
+		{"CA lost, with token", -time.Hour, time.Hour, func(c *Config) { loseCA(t, c) }, "", true},
+		{"CA lost, without token", -time.Hour, time.Hour, func(c *Config) {
+			loseCA(t, c)
+			c.Token = Token{}
+		}, "join anew with a token", false},
+		{"CA torn", -time.Hour, time.Hour, func(c *Config) {
+			if err := os.WriteFile(c.path(caFile), []byte("x"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, "join anew with a token", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := s.config()
@@ -461,6 +471,13 @@ func TestKeptCertificate(t *testing.T) {
 				t.Errorf("asked %v, want %v", s.creates > before, tt.asked)
 			}
 		})
+	}
+}
+
+func loseCA(t *testing.T, c *Config) {
+	t.Helper()
+	if err := os.Remove(c.path(caFile)); err != nil {
+		t.Fatal(err)
 	}
 }
 
