@@ -103,7 +103,7 @@ func (c *child) lastWords() string {
 	}
 	b, _ := io.ReadAll(io.LimitReader(f, tail))
 	lines := strings.Split(string(bytes.TrimSpace(b)), "\n")
-	return lines[len(lines)-1]
+	return strings.TrimPrefix(lines[len(lines)-1], "hawser: ") // whoever says it again puts that in front
 }
 
 // A spawner starts children from one thread that lives as long as the spawner:

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"time"
 
@@ -28,7 +29,13 @@ import (
 const apiTimeout = 30 * time.Second
 
 func newToken() *cobra.Command {
-	token := &cobra.Command{Use: "token", Short: "Join tokens for nodes"}
+	token := &cobra.Command{
+		Use: "token", Short: "Join tokens for nodes",
+		// Without these two a subcommand that does not exist would print the help
+		// and succeed.
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	var (
 		ttl        time.Duration
 		printJoin  bool
@@ -154,6 +161,9 @@ func loadKubeconfig(file string) (*rest.Config, error) {
 	rules.ExplicitPath = file
 	rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
+		if env := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); file == "" && env != "" && clientcmd.IsEmptyConfig(err) {
+			return nil, fmt.Errorf("KUBECONFIG %s: there is no cluster in it, or no such file: set it to an existing kubeconfig, or give --kubeconfig FILE", env)
+		}
 		if clientcmd.IsEmptyConfig(err) {
 			return nil, errors.New("no kubeconfig: give --kubeconfig FILE or set KUBECONFIG, for example to .hawser/" + adminKubeconfig)
 		}
