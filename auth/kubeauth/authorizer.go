@@ -4,6 +4,7 @@ package kubeauth
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -108,7 +109,8 @@ func nodeOf(u user.Info) (name string, is bool) {
 }
 
 // RulesFor implements authorizer.RuleResolver. The list for nodes and
-// bootstrappers is incomplete: what else they may do depends on the cluster.
+// bootstrappers is incomplete, and comes with an error that says so: what else
+// they may do depends on the cluster.
 func (z *Authorizer) RulesFor(_ context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
 		all := []string{"*"}
@@ -138,7 +140,15 @@ func (z *Authorizer) RulesFor(_ context.Context, u user.Info, namespace string) 
 	}
 	return out, []authorizer.NonResourceRuleInfo{&authorizer.DefaultNonResourceRuleInfo{
 		Verbs: []string{"get", "head"}, NonResourceURLs: globs(paths),
-	}}, incomplete, nil
+	}}, incomplete, unlisted(incomplete)
+}
+
+// unlisted tells the reader of an incomplete list what is not in it.
+func unlisted(incomplete bool) error {
+	if !incomplete {
+		return nil
+	}
+	return errors.New("what depends on the objects in the cluster is not listed, such as a node's own pods and a bootstrapper's own requests")
 }
 
 // globs writes paths as the API does, where a trailing star stands for the rest.
