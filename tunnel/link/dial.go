@@ -1,0 +1,192 @@
+// The dialing end: a first transport, and another whenever one is lost.
+
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+)
+
+const (
+	// lowestBackoff and highestBackoff bound the wait between two attempts to
+	// resume, after the first, which is made at once.
+	lowestBackoff  = 100 * time.Millisecond
+	highestBackoff = 5 * time.Second
+)
+
+// errReplaced is why a transport ends that still worked.
+var errReplaced = errors.New("another transport takes over")
+
+// Dial opens a link on a connection that dial makes, and has dial make another
+// whenever one is lost. Connections must be authenticated on both sides and end
+// at the same Registry; ctx bounds the opening, and dial's own ctx each attempt.
+// The caller owns the link, and the link its connections.
+func Dial(ctx context.Context, dial func(context.Context) (net.Conn, error), c Config) (*Link, error) {
+	conn, err := dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c = c.withDefaults()
+	m, err := converse(ctx, conn, message{kind: kindOpen, terms: c.terms()}, kindOpened)
+	if err != nil {
+		t := newTransport(conn)
+		t.abort()
+		return nil, fmt.Errorf("open link: %w", err)
+	}
+	c.Keepalive, c.Window = m.terms.keepalive, m.terms.window
+	l := newLink(c.withDefaults(), m.terms.buffer)
+	l.id, l.park.secret, l.dial = m.id, m.secret, dial
+	_ = l.start(newTransport(conn)) // nobody can have closed it yet
+	return l, nil
+}
+
+// converse says m and hears the answer, which must be of one kind or a refusal.
+// ctx and handshakeTimeout bound it. On error conn is still the caller's.
+func converse(ctx context.Context, conn net.Conn, m message, kind uint8) (message, error) {
+	var answer message
+	err := within(ctx, conn, func() error {
+		err := say(conn, m)
+		if err == nil {
+			answer, err = readMessage(conn)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return message{}, err
+	case answer.kind == kindRefused:
+		return message{}, refusal(answer)
+	case answer.kind != kind:
+		return message{}, fmt.Errorf("%w: message of kind %d", ErrProtocol, answer.kind)
+	}
+	return answer, nil
+}
+
+// within runs f, which reads and writes conn, for as long as ctx and
+// handshakeTimeout let it, and leaves conn without deadlines.
+func within(ctx context.Context, conn net.Conn, f func() error) error {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(time.Unix(1, 0)) // if it fails conn is broken, and f notices
+	})
+	err := f()
+	if !stop() {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+func say(conn net.Conn, m message) error {
+	if _, err := conn.Write(m.append(nil)); err != nil {
+		return err
+	}
+	if f, ok := conn.(interface{ Flush() error }); ok {
+		return f.Flush()
+	}
+	return nil
+}
+
+// Move dials another transport while the present one still works, and changes
+// over once it is there: for when the local address changes or a better way is
+// known. Only the dialing end can. It waits for an attempt that is under way.
+func (l *Link) Move(ctx context.Context) error {
+	if l.dial == nil {
+		return errors.New("move link: this end does not dial")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	if err := l.attempt(ctx, true); err != nil {
+		return fmt.Errorf("move link: %w", err)
+	}
+	return nil
+}
+
+// redial brings a parked link back or gives it up: an attempt at once, then with
+// a wait before each that is drawn from an interval that doubles, so that agents
+// cut off together do not return together. The window bounds it: expire ends
+// l.ctx.
+func (l *Link) redial() {
+	bound := lowestBackoff
+	for {
+		err := l.attempt(l.ctx, false)
+		l.mu.Lock()
+		if err != nil && final(err) && l.cur == nil {
+			l.failLocked(err)
+		}
+		if l.cur != nil || l.state.over {
+			l.park.redialing = false
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		if err != nil {
+			l.conf.Log.Debug("cannot resume yet", "link", l.name(), "err", err)
+		}
+		wait := time.NewTimer(time.Duration(rand.Float64() * float64(bound)))
+		bound = min(2*bound, highestBackoff)
+		select {
+		case <-wait.C:
+		case <-l.ctx.Done():
+			wait.Stop()
+		}
+	}
+}
+
+// attempt dials and resumes, one at a time. Unless it is to move the link, a
+// link that has a transport is left alone.
+func (l *Link) attempt(ctx context.Context, move bool) error {
+	select {
+	case l.dialing <- struct{}{}:
+		defer func() { <-l.dialing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if !move && l.Stats().Parked.IsZero() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	conn, err := l.dial(ctx)
+	if err != nil {
+		return err
+	}
+	t := newTransport(conn)
+	if err = l.resumeOn(ctx, t); err != nil {
+		t.abort()
+	}
+	return err
+}
+
+// resumeOn resumes the link on t. On error t is still the caller's.
+func (l *Link) resumeOn(ctx context.Context, t *transport) error {
+	l.mu.Lock()
+	l.park.attempt++
+	l.park.moving = true
+	m := message{
+		kind: kindResume, id: l.id, secret: l.park.secret, attempt: l.park.attempt,
+		received: l.in.received, ack: l.in.consumed,
+	}
+	l.mu.Unlock()
+	m, err := converse(ctx, t.conn, m, kindResumed)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.park.moving = false
+	if err != nil {
+		return err
+	}
+	if l.state.over || l.state.closed {
+		return net.ErrClosed
+	}
+	l.park.secret = m.secret
+	return l.resumeLocked(t, m.received, m.ack)
+}

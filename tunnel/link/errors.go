@@ -1,0 +1,84 @@
+// Errors: why a link is over, or never came to be.
+
+package link
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// ErrProtocol is wrapped by every error about a peer that breaks the protocol.
+var ErrProtocol = errors.New("peer breaks the link protocol")
+
+// An Error ends a link for good. It unwraps to its Code, to syscall.ECONNRESET
+// and to the cause.
+type Error struct {
+	// Code is Dead if the peer fell silent and did not come back, Lost if the
+	// transport broke and none took its place or the peer has forgotten the
+	// link, and the peer's own code if it refused to resume.
+	Code tunnel.Code
+	// Text says what happened, for people.
+	Text string
+
+	cause error
+}
+
+// Error says what happened.
+func (e *Error) Error() string {
+	if e.cause == nil {
+		return "link: " + e.Text
+	}
+	return "link: " + e.Text + ": " + e.cause.Error()
+}
+
+// Unwrap gives the code, the system's word for a broken connection, and the
+// cause if there is one.
+func (e *Error) Unwrap() []error {
+	errs := []error{e.Code, syscall.ECONNRESET}
+	if e.cause != nil {
+		errs = append(errs, e.cause)
+	}
+	return errs
+}
+
+// Timeout and Temporary make an Error a net.Error. It is never a timeout in the
+// sense of a deadline, so that nobody tries the same link again.
+func (e *Error) Timeout() bool { return false }
+
+// Temporary is the code's.
+func (e *Error) Temporary() bool { return e.Code.Temporary() }
+
+// errSilent is why a transport is given up that still takes bytes.
+var errSilent = fmt.Errorf("%w for three keepalive intervals", tunnel.Dead)
+
+// expired is the end of a link whose transport was lost through cause and never
+// replaced.
+func expired(cause error) *Error {
+	code := tunnel.Lost
+	if errors.Is(cause, tunnel.Dead) {
+		code = tunnel.Dead
+	}
+	return &Error{Code: code, Text: "detach window is over", cause: cause}
+}
+
+// refusal is what the server answered, as an error.
+func refusal(m message) *Error {
+	return &Error{Code: m.code, Text: "refused by the server: " + m.text}
+}
+
+// final says whether there is no point in another attempt to resume.
+func final(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return errors.Is(err, ErrProtocol)
+	}
+	switch e.Code {
+	case tunnel.Busy, tunnel.Draining, tunnel.Replaced:
+		return false
+	default:
+		return true
+	}
+}

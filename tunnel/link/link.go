@@ -1,0 +1,407 @@
+// Link: what its user sees, and the state behind it.
+
+package link
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Defaults of Config.
+const (
+	DefaultBuffer    = 4 << 20
+	DefaultKeepalive = 5 * time.Second
+	DefaultWindow    = 60 * time.Second
+)
+
+const (
+	// gather is how many bytes may lie in the ring unsent.
+	gather = 256 << 10
+	// ackDelay is how long an acknowledgement waits for a frame to ride on.
+	ackDelay = 100 * time.Millisecond
+	// watchPeriod is how soon somebody reads for a writer that waits while its
+	// own side reads nothing.
+	watchPeriod = 10 * time.Millisecond
+	// lastWords is how long Close waits for the peer to hear of it.
+	lastWords = time.Second
+	// handshakeTimeout bounds what comes before the first frame.
+	handshakeTimeout = 10 * time.Second
+)
+
+// Config is how a link behaves. Zero fields mean the default.
+type Config struct {
+	// Buffer bounds the replay ring in bytes: what is written and not yet
+	// acknowledged. It is kept between 64 KiB and 64 MiB; the default is 4 MiB.
+	Buffer int
+	// Keepalive is the interval of silence after which the peer is asked for a
+	// sign of life; after three such intervals the transport is given up, so a
+	// dead peer is found within four. The longer one of both ends' holds. It is
+	// kept between 10 ms and 10 min; the default is 5 s.
+	Keepalive time.Duration
+	// Window is how long a link may stay parked. The shorter one of both ends'
+	// holds. It is kept between 10 ms and 24 h; the default is 60 s.
+	Window time.Duration
+	// Budget bounds the rings of all links that share it; nil is no bound.
+	Budget *Budget
+	// Log is told when a link is parked, resumed and given up; nil means
+	// discard.
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	pick := func(v, def, low, high time.Duration) time.Duration {
+		if v <= 0 {
+			v = def
+		}
+		return min(max(v, low), high)
+	}
+	if c.Buffer <= 0 {
+		c.Buffer = DefaultBuffer
+	}
+	c.Buffer = min(max(c.Buffer, minBuffer), maxBuffer)
+	c.Keepalive = pick(c.Keepalive, DefaultKeepalive, 10*time.Millisecond, 10*time.Minute)
+	c.Window = pick(c.Window, DefaultWindow, 10*time.Millisecond, 24*time.Hour)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func (c Config) terms() terms {
+	return terms{buffer: c.Buffer, keepalive: c.Keepalive, window: c.Window}
+}
+
+// A Link is a net.Conn that survives its transports; see the package comment.
+// All methods may be called at the same time. A deadline that has passed fails
+// the call and leaves the link as it was.
+type Link struct {
+	conf     Config // with the terms that hold
+	id       linkID
+	identity string                                      // of the peer, as the Registry's Identity told it
+	dial     func(ctx context.Context) (net.Conn, error) // nil on the accepting end
+	ended    func(*Link)                                 // called once, when everything is over; may be nil
+	ctx      context.Context                             // of dialing; done when the link is over
+	cancel   context.CancelFunc
+	dialing  chan struct{} // a token for whoever dials
+
+	work sync.WaitGroup // sender, pump, redialer
+
+	mu    sync.Mutex // guards the following
+	room  sync.Cond  // for writers
+	todo  sync.Cond  // for the sender
+	news  sync.Cond  // for readers
+	cur   *transport // nil while parked and once over
+	last  *transport // the latest, for its addresses
+	state struct {
+		closed bool  // by this end's user
+		eof    bool  // by the peer's, which has sent all
+		over   bool  // no transport any more, nor ever again
+		err    error // why, if neither end closed
+	}
+	in    inbound
+	out   outbound
+	park  parking
+	stats Stats
+}
+
+// Stats are counts since the link's birth, except Parked.
+type Stats struct {
+	// Parked is since when there is no transport; zero while there is one.
+	Parked time.Time
+	// Parks and Resumes count transports lost, but not those that gave way to
+	// another, and transports taken after the first.
+	Parks, Resumes uint64
+	// Replayed counts bytes sent again.
+	Replayed uint64
+	// Sent and Received are offsets: bytes that have gone out at least once, and
+	// bytes that came in.
+	Sent, Received uint64
+}
+
+// newLink makes a link. It starts with start.
+func newLink(c Config, peerBuffer int) *Link {
+	l := &Link{conf: c, dialing: make(chan struct{}, 1)}
+	// The link is a root of its own: it ends by Close, not with whoever
+	// happened to dial.
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.room.L, l.todo.L, l.news.L = &l.mu, &l.mu, &l.mu
+	l.out.ring = ring{limit: c.Buffer, budget: c.Budget}
+	// The peer never has more on its way than its ring holds; what is left over
+	// is for chunks that are not full.
+	l.in.spill = ring{limit: peerBuffer + 2*chunkSize}
+	l.in.ackEvery = uint64(min(peerBuffer/8, gather))
+	return l
+}
+
+// start takes the first transport and starts sending, unless the link was closed
+// before it began.
+func (l *Link) start(t *transport) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state.over {
+		return false
+	}
+	l.work.Go(l.send)
+	l.takeLocked(t)
+	return true
+}
+
+// Read reads what the peer has written. It returns io.EOF once the peer has
+// closed the link and everything was read, and an *Error if the link was given
+// up.
+func (l *Link) Read(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		if l.state.closed {
+			return 0, l.wrap("read", net.ErrClosed)
+		}
+		if err := l.in.deadline.err(); err != nil {
+			return 0, l.wrap("read", err)
+		}
+		if len(p) == 0 {
+			return 0, nil
+		}
+		if n := l.in.takeSpill(p); n > 0 {
+			l.consumedLocked(n)
+			return n, nil
+		}
+		switch {
+		case l.state.eof:
+			return 0, io.EOF
+		case l.state.over:
+			return 0, l.wrap("read", l.state.err)
+		case l.cur == nil || l.in.reading:
+			l.in.waiting++
+			l.news.Wait()
+			l.in.waiting--
+		default:
+			if n := l.receiveLocked(p); n > 0 {
+				l.consumedLocked(n)
+				return n, nil
+			}
+		}
+	}
+}
+
+// Write puts p into the ring. It waits while the ring is full, parked or not.
+func (l *Link) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	total, mine := 0, false
+	defer func() {
+		if mine {
+			l.out.writing = false
+			l.room.Broadcast()
+		}
+	}()
+	for {
+		if err := l.unwritableLocked(); err != nil {
+			return total, l.wrap("write", err)
+		}
+		if !l.out.writing { // one Write at a time, so that they do not mix
+			l.out.writing, mine = true, true
+		}
+		if mine {
+			if free := gather - int(l.out.ring.end-l.out.sent); free > 0 {
+				n := l.out.ring.append(p[:min(len(p), free)])
+				p, total = p[n:], total+n
+				l.todo.Signal()
+			}
+			if len(p) == 0 {
+				return total, nil
+			}
+		}
+		l.out.waiting++
+		l.watchLocked()
+		l.room.Wait()
+		l.out.waiting--
+	}
+}
+
+// unwritableLocked is why nothing can be written; nil if it can.
+func (l *Link) unwritableLocked() error {
+	switch {
+	case l.state.closed:
+		return net.ErrClosed
+	case l.state.eof:
+		return syscall.EPIPE
+	case l.state.over:
+		return l.state.err
+	default:
+		return l.out.deadline.err()
+	}
+}
+
+// Close sends what was written, tells the peer, so that it does not wait for
+// another transport, and waits for the link's goroutines. It takes a second at
+// most. The peer of a link that is closed while parked learns of it when it
+// tries to resume.
+func (l *Link) Close() error {
+	l.mu.Lock()
+	l.closeLocked()
+	l.mu.Unlock()
+	l.work.Wait()
+	return nil
+}
+
+func (l *Link) closeLocked() {
+	if l.state.closed {
+		return
+	}
+	l.state.closed = true
+	l.in.spill.drop()
+	l.in.deadline.stop()
+	l.out.deadline.stop()
+	switch {
+	case l.state.over:
+	case l.cur == nil:
+		l.finishLocked()
+	default:
+		l.park.linger = time.AfterFunc(lastWords, l.giveUp)
+		l.interruptLocked()
+	}
+	l.wakeLocked()
+}
+
+// giveUp ends the wait for the peer to hear of Close.
+func (l *Link) giveUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.finishLocked()
+}
+
+// finishLocked makes the link over. What has come in can still be read.
+func (l *Link) finishLocked() {
+	if l.state.over {
+		return
+	}
+	l.state.over = true
+	l.dropTransportLocked()
+	l.park.stop()
+	l.in.stop()
+	l.out.ring.drop()
+	l.cancel()
+	l.wakeLocked()
+}
+
+// failLocked makes the link over for a reason that neither user gave.
+func (l *Link) failLocked(err error) {
+	if l.state.over {
+		return
+	}
+	l.state.err = err
+	l.conf.Log.Info("link given up", "link", l.name(), "err", err)
+	l.finishLocked()
+}
+
+func (l *Link) wakeLocked() {
+	l.room.Broadcast()
+	l.todo.Broadcast()
+	l.news.Broadcast()
+}
+
+// name is for logs: the identifier's beginning, which is no secret.
+func (l *Link) name() string { return fmt.Sprintf("%x", l.id[:4]) }
+
+// Stats is how the link has fared.
+func (l *Link) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.stats
+	s.Sent, s.Received = l.out.high, l.in.received
+	return s
+}
+
+// LocalAddr is that of the latest transport.
+func (l *Link) LocalAddr() net.Addr { return l.latest().LocalAddr() }
+
+// RemoteAddr is that of the latest transport.
+func (l *Link) RemoteAddr() net.Addr { return l.latest().RemoteAddr() }
+
+func (l *Link) latest() net.Conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last.conn
+}
+
+func (l *Link) wrap(op string, err error) error {
+	return &net.OpError{
+		Op: op, Net: "link", Source: l.last.conn.LocalAddr(), Addr: l.last.conn.RemoteAddr(), Err: err,
+	}
+}
+
+// SetDeadline sets both deadlines.
+func (l *Link) SetDeadline(t time.Time) error {
+	if err := l.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return l.SetWriteDeadline(t)
+}
+
+// SetReadDeadline bounds pending and later Reads.
+func (l *Link) SetReadDeadline(t time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state.closed {
+		return l.wrap("set", net.ErrClosed)
+	}
+	l.in.deadline.set(t, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.interruptLocked()
+	})
+	l.interruptLocked()
+	return nil
+}
+
+// SetWriteDeadline bounds pending and later Writes.
+func (l *Link) SetWriteDeadline(t time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state.closed {
+		return l.wrap("set", net.ErrClosed)
+	}
+	l.out.deadline.set(t, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.room.Broadcast()
+	})
+	l.room.Broadcast()
+	return nil
+}
+
+// A deadline is a time and a wake-up call for it.
+type deadline struct {
+	at    time.Time
+	timer *time.Timer
+}
+
+func (d *deadline) set(t time.Time, wake func()) {
+	d.stop()
+	d.at = t
+	if wait := time.Until(t); !t.IsZero() && wait > 0 {
+		d.timer = time.AfterFunc(wait, wake)
+	}
+}
+
+func (d *deadline) stop() {
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+}
+
+func (d *deadline) err() error {
+	if !d.at.IsZero() && !time.Now().Before(d.at) {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}

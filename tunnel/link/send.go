@@ -1,0 +1,143 @@
+// Sending: one goroutine, whatever has gathered.
+
+package link
+
+import (
+	"io"
+	"sync"
+	"time"
+)
+
+// outbound is what a link knows of its own bytes; the link's mu guards it.
+type outbound struct {
+	ring     ring
+	sent     uint64 // offset of the next byte to send on the transport
+	high     uint64 // of the first byte that was never sent
+	deadline deadline
+	writing  bool // somebody is in Write and has its turn
+	waiting  int  // in Write
+	ack      bool // one is due
+	ping     bool // likewise
+}
+
+// scratches recycles the buffers in which a frame's head meets its body. It is a
+// cache and holds nothing that anybody could observe.
+var scratches = sync.Pool{New: func() any { return new([record]byte) }}
+
+// send is the goroutine that writes to transports. There is one, so no two
+// transports are ever written to at a time.
+func (l *Link) send() {
+	l.mu.Lock()
+	for {
+		t, h, c := l.nextLocked()
+		if t == nil {
+			break
+		}
+		var body []byte
+		if c != nil {
+			c.lent = true
+			body = c.buf[h.offset-c.start:][:h.length]
+		}
+		l.mu.Unlock()
+		err := t.write(h, body)
+		l.mu.Lock()
+		if c != nil {
+			c.unlend()
+		}
+		switch {
+		case err != nil:
+			l.lostLocked(t, err)
+		case h.kind == frameBye:
+			l.partLocked(t)
+		}
+	}
+	l.mu.Unlock()
+	if l.ended != nil {
+		l.ended(l)
+	}
+}
+
+// nextLocked waits for something to send and a transport to send it on, and
+// tells the chunk in which the body lies. It returns no transport once the link
+// is over.
+func (l *Link) nextLocked() (*transport, head, *chunk) {
+	for !l.state.over {
+		if l.cur != nil {
+			h := head{offset: l.out.sent, ack: l.in.consumed}
+			var c *chunk
+			switch {
+			case l.out.sent < l.out.ring.end:
+				c = l.out.ring.at(l.out.sent)
+				h.kind, h.length = frameData, int(c.end()-l.out.sent)
+			case l.state.closed:
+				h.kind = frameBye
+			case l.out.ping:
+				h.kind = framePing
+			case l.out.ack:
+				h.kind = frameAck
+			}
+			if h.kind != 0 {
+				l.sendingLocked(h)
+				return l.cur, h, c
+			}
+		}
+		l.todo.Wait()
+	}
+	return nil, head{}, nil
+}
+
+// sendingLocked notes what h will have said. Whether it arrives is another
+// matter: if not, the next transport starts over.
+func (l *Link) sendingLocked(h head) {
+	l.out.sent += uint64(h.length)
+	l.out.high = max(l.out.high, l.out.sent)
+	l.in.acked = h.ack
+	// A ping wants an answer, which data does not; anything says that we live.
+	l.out.ack = false
+	if h.kind == framePing {
+		l.out.ping = false
+	}
+	if l.out.waiting > 0 && h.length > 0 {
+		l.room.Broadcast()
+	}
+}
+
+// write sends a frame: its head and as much of the body as shares a TLS record
+// with it, then the rest as it lies.
+func (t *transport) write(h head, body []byte) error {
+	buf, _ := scratches.Get().(*[record]byte)
+	defer scratches.Put(buf)
+	h.put(buf[:])
+	n := copy(buf[frameHeader:], body)
+	if _, err := t.conn.Write(buf[:frameHeader+n]); err != nil {
+		return err
+	}
+	if n < len(body) {
+		if _, err := t.conn.Write(body[n:]); err != nil {
+			return err
+		}
+	}
+	if t.flush != nil {
+		return t.flush()
+	}
+	return nil
+}
+
+// partLocked waits for the peer to have read our bye: it hangs up then. Closed
+// at once, with something unread, TCP would drop the bye for a reset. The linger
+// timer bounds it.
+func (l *Link) partLocked(t *transport) {
+	for l.in.reading && !l.state.over {
+		l.todo.Wait()
+	}
+	if l.state.over || t != l.cur {
+		return
+	}
+	l.in.reading = true
+	l.mu.Unlock()
+	_ = t.conn.SetReadDeadline(time.Time{}) // interruptLocked's may still stand
+	_, _ = io.Copy(io.Discard, t.br)        // whatever ends it, it is the end
+	l.mu.Lock()
+	l.in.reading = false
+	l.finishLocked()
+}
