@@ -67,6 +67,12 @@ func (s *session) read() error {
 		if err := s.handle(f); err != nil {
 			return err
 		}
+		s.mu.Lock()
+		fault := s.out.fault // the writer may be stuck
+		s.mu.Unlock()
+		if fault != nil {
+			return fault
+		}
 	}
 }
 

@@ -119,7 +119,7 @@ func dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 	c, err := t.Dial(hctx, to, tlsConf, config(o))
 	if err != nil {
 		shut()
-		return nil, err
+		return nil, alert(err)
 	}
 	s, err := newSession(c, o, shut)
 	if err != nil {

@@ -4,8 +4,10 @@ package overquic
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 
 	"github.com/quic-go/quic-go"
@@ -139,12 +141,21 @@ func (s *session) explain(err error) error {
 	case errors.As(err, &app) && app.Remote:
 		return fmt.Errorf("%w: peer closed the connection: %s", tunnel.Lost, app.ErrorMessage)
 	case errors.As(err, &transport):
-		return fmt.Errorf("%w: %w", tunnel.Lost, err)
+		return fmt.Errorf("%w: %w", tunnel.Lost, alert(err))
 	default:
 		// Others unwrap to what would mislead: a session that was cut is no
 		// deadline, and not closed by its own end.
 		return fmt.Errorf("%w: %s", tunnel.Lost, err.Error())
 	}
+}
+
+// alert makes of an alert of the peer's TLS what it is over TCP.
+func alert(err error) error {
+	var e *quic.TransportError
+	if errors.As(err, &e) && e.Remote && e.ErrorCode.IsCryptoError() {
+		return &net.OpError{Op: "remote error", Err: tls.AlertError(e.ErrorCode & 0xff)} // RFC 9001, 4.8
+	}
+	return err
 }
 
 func (s *session) Context() context.Context { return s.ctx }

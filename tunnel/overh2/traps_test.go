@@ -1,0 +1,575 @@
+// What the suite does not know: a link that stalls, a peer that breaks the
+// protocol, and what is left in the books.
+
+package overh2
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+// linked is a session over a connection in memory, which can be stalled.
+func linked(t *testing.T) (link *memnet.Conn, dialer, accepter *session) {
+	t.Helper()
+	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+	dialer, accepter = overConns(t, a, b, tunnel.Options{})
+	t.Cleanup(func() { _ = dialer.Close(); _ = accepter.Close() })
+	return a, dialer, accepter
+}
+
+func open(t *testing.T, from, to tunnel.Session) (near, far tunnel.Stream) {
+	t.Helper()
+	near, err := from.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err = to.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return near, far
+}
+
+// bothWays runs f in a bubble, with the streams opened from either end.
+func bothWays(t *testing.T, f func(t *testing.T, link *memnet.Conn, opener, answerer *session)) {
+	t.Helper()
+	for _, d := range []struct {
+		name string
+		swap bool
+	}{{"FromDialer", false}, {"FromAccepter", true}} {
+		t.Run(d.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				link, opener, answerer := linked(t)
+				if d.swap {
+					opener, answerer = answerer, opener
+				}
+				f(t, link, opener, answerer)
+			})
+		})
+	}
+}
+
+// A link that stalls for an hour ends nothing, whatever was going on.
+func TestNoTimerEndsASession(t *testing.T) {
+	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *session) {
+		near, far := open(t, opener, answerer)
+		link.Stall(true)
+		var wg sync.WaitGroup
+		wg.Go(func() { // more than the link and the outbox hold
+			if _, err := near.Write(make([]byte, 500<<10)); err != nil {
+				t.Errorf("write over the stall: %v", err)
+			}
+			_ = near.CloseWrite()
+		})
+		time.Sleep(time.Hour) // the bubble's clock
+		link.Stall(false)
+		if n, err := io.Copy(io.Discard, far); n != 500<<10 || err != nil {
+			t.Errorf("after the stall: %d bytes, %v", n, err)
+		}
+		wg.Wait()
+		_, _ = near.Close(), far.Close()
+	})
+}
+
+func TestHalfClosedStreamHasNoFuse(t *testing.T) {
+	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
+		near, far := open(t, opener, answerer)
+		if err := near.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		for range 24 {
+			time.Sleep(time.Hour) // the bubble's clock
+			if _, err := far.Write([]byte("tick")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(near, make([]byte, 4)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A deadline is kept, even if it is the link that does not move; the bytes that
+// were counted arrive when it does, and no others.
+func TestWriteDeadlineOnStalledLink(t *testing.T) {
+	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *session) {
+		near, far := open(t, opener, answerer)
+		link.Stall(true)
+		start := time.Now()
+		_ = near.SetWriteDeadline(start.Add(5 * time.Second))
+		n, err := near.Write(make([]byte, 1<<20))
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(start) != 5*time.Second {
+			t.Fatalf("wrote %d, %v after %v", n, err, time.Since(start))
+		}
+		if n == 0 || n > 2*outCap+64<<10 { // the link holds 64 KiB
+			t.Errorf("%d bytes lie in a stalled link", n)
+		}
+		_ = near.SetWriteDeadline(time.Time{})
+		link.Stall(false)
+		if _, err := near.Write([]byte("more")); err != nil {
+			t.Fatalf("after the stall: %v", err)
+		}
+		_ = near.CloseWrite()
+		if got, err := io.Copy(io.Discard, far); got != int64(n)+4 || err != nil {
+			t.Errorf("arrived: %d of %d bytes, %v", got, n+4, err)
+		}
+	})
+}
+
+func TestCloseDoesNotWaitForTheLink(t *testing.T) {
+	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *session) {
+		one, _ := open(t, opener, answerer)
+		two, _ := open(t, opener, answerer)
+		link.Stall(true)
+		start := time.Now()
+		if err := errors.Join(one.CloseWrite(), one.Close(), tunnel.Abort(two)); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(start); d > 0 {
+			t.Errorf("streams took %v", d)
+		}
+		if err := opener.Close(); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(start); d > lastWords {
+			t.Errorf("the session took %v", d)
+		}
+		link.Stall(false)
+	})
+}
+
+// A Write that Close has cut short does not look complete.
+func TestCutWriteIsReset(t *testing.T) {
+	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
+		near, far := open(t, opener, answerer)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if n, err := near.Write(make([]byte, 2*window)); !errors.Is(err, net.ErrClosed) || n != window {
+				t.Errorf("wrote %d, %v", n, err)
+			}
+		})
+		synctest.Wait() // the window is full
+		if err := near.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.Copy(io.Discard, far); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("far end: %v", err)
+		}
+		wg.Wait()
+	})
+}
+
+// However a stream ends, it is in nobody's books in the end.
+func TestNothingIsLeftBehind(t *testing.T) {
+	books := func(s *session) int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.streams) + len(s.incoming) + s.unanswered + len(s.out.queue) + len(s.ours) + len(s.theirs)
+	}
+	for _, tc := range []struct {
+		name string
+		end  func(near, far tunnel.Stream)
+	}{
+		{"both close", func(near, far tunnel.Stream) { _, _ = near.Close(), far.Close() }},
+		{"opener aborts", func(near, far tunnel.Stream) { _, _ = tunnel.Abort(near), far.Close() }},
+		{"accepter aborts", func(near, far tunnel.Stream) { _, _ = tunnel.Abort(far), near.Close() }},
+		{"both abort", func(near, far tunnel.Stream) { _, _ = tunnel.Abort(far), tunnel.Abort(near) }},
+		{"half-closes first", func(near, far tunnel.Stream) {
+			_, _, _, _ = near.CloseWrite(), far.CloseWrite(), near.Close(), far.Close()
+		}},
+		{"unread data", func(near, far tunnel.Stream) {
+			_, _ = far.Write(make([]byte, 100<<10))
+			_, _ = near.Close(), far.Close()
+		}},
+		{"peer closes late", func(near, far tunnel.Stream) {
+			_ = near.Close()
+			time.AfterFunc(time.Minute, func() { _ = far.Close() })
+		}},
+		{"peer writes on", func(near, far tunnel.Stream) {
+			_ = near.Close()
+			if n, err := io.Copy(far, endless{}); !errors.Is(err, syscall.ECONNRESET) || n > lingerBytes+window {
+				panic(err)
+			}
+			_ = far.Close()
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
+				for range 10 {
+					near, far := open(t, opener, answerer)
+					tc.end(near, far)
+				}
+				time.Sleep(2 * time.Minute) // the bubble's clock
+				if a, b := books(opener), books(answerer); a != 0 || b != 0 {
+					t.Errorf("left at the opener %d, at the accepter %d", a, b)
+				}
+				open(t, opener, answerer)
+			})
+		})
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// The peer's end that came before the session's is an end; no end is none.
+func TestEndBeforeDeath(t *testing.T) {
+	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
+		ended, farEnded := open(t, opener, answerer)
+		cut, farCut := open(t, opener, answerer)
+		for _, st := range []tunnel.Stream{farEnded, farCut} {
+			if _, err := st.Write([]byte("said")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := farEnded.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		_ = answerer.Close()
+		<-opener.Context().Done()
+		if got, err := io.ReadAll(ended); err != nil || string(got) != "said" {
+			t.Errorf("ended stream: %q, %v", got, err)
+		}
+		if got, err := io.ReadAll(cut); !errors.Is(err, tunnel.Lost) || string(got) != "said" {
+			t.Errorf("cut stream: %q, %v", got, err)
+		}
+	})
+}
+
+// A stream that was opened and given up before anybody accepted it is not
+// accepted, and takes no place from others.
+func TestGivenUpBeforeAccepted(t *testing.T) {
+	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
+		for range 2 * backlog {
+			st, err := opener.Open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tunnel.Abort(st); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		near, far := open(t, opener, answerer)
+		if _, err := near.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// An Open that was given up leaves no stream behind, here or there.
+func TestAbandonedOpen(t *testing.T) {
+	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *session) {
+		filler, _ := open(t, opener, answerer)
+		link.Stall(true)
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = filler.Write(make([]byte, 1<<20)) })
+		synctest.Wait()
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, err := opener.Open(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("open: %v", err)
+			}
+			cancel()
+		}
+		link.Stall(false)
+		wg.Wait()
+		synctest.Wait()
+		if a, b := len(opener.streams), len(answerer.streams); a != 1 || b != 1 || len(opener.ours) != 1 {
+			t.Errorf("streams: %d at the opener, %d at the accepter, %d tokens; want the filler's", a, b, len(opener.ours))
+		}
+	})
+}
+
+// Frames that are written while the connection is busy leave together.
+func TestFramesAreJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+		c := &counter{Conn: a}
+		dialer, accepter := overConns(t, c, b, tunnel.Options{})
+		defer accepter.Close()
+		defer dialer.Close()
+		near, far := open(t, dialer, accepter)
+		filler, _ := open(t, dialer, accepter)
+		synctest.Wait()
+		a.Stall(true)
+		_, _ = filler.Write(make([]byte, 40<<10)) // fits into the outbox
+		_, _ = filler.Write(make([]byte, 40<<10)) // and this, while that is on its way
+		synctest.Wait()
+		before := c.count()
+		for range 100 {
+			if _, err := near.Write([]byte("key")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.Stall(false)
+		if _, err := io.ReadFull(far, make([]byte, 300)); err != nil {
+			t.Fatal(err)
+		}
+		if n := c.count() - before; n > 2 {
+			t.Errorf("100 small writes behind a stall became %d", n)
+		}
+	})
+}
+
+type counter struct {
+	net.Conn
+	mu sync.Mutex
+	n  int
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	c.n++
+	c.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
+func (c *counter) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+// What a peer says last is heard, although writing to it has failed before.
+func TestLastWords(t *testing.T) {
+	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+	defer b.Close()
+	words := errors.New("you are not welcome")
+	c := &broken{Conn: a, words: words, wrote: make(chan struct{})}
+	s := newSession(c, tunnel.Peer{}, false, tunnel.Options{})
+	<-s.Context().Done()
+	if err := context.Cause(s.Context()); !errors.Is(err, words) || !errors.Is(err, tunnel.Lost) {
+		t.Errorf("cause: %v", err)
+	}
+}
+
+// A broken connection takes nothing and then has something to say.
+type broken struct {
+	net.Conn
+	words error
+	wrote chan struct{}
+	once  sync.Once
+}
+
+func (c *broken) Write([]byte) (int, error) {
+	c.once.Do(func() { close(c.wrote) })
+	return 0, syscall.EPIPE
+}
+
+func (c *broken) Read([]byte) (int, error) {
+	<-c.wrote
+	return 0, c.words
+}
+
+// A script is what a peer says by hand.
+type script struct {
+	*http2.Framer
+	buf bytes.Buffer
+	enc *hpack.Encoder
+	blk bytes.Buffer
+}
+
+func newScript(client bool) *script {
+	s := new(script)
+	s.Framer = http2.NewFramer(&s.buf, nil)
+	s.AllowIllegalWrites = true
+	s.enc = hpack.NewEncoder(&s.blk)
+	if client {
+		s.buf.WriteString(http2.ClientPreface)
+	}
+	_ = s.WriteSettings()
+	return s
+}
+
+func (s *script) headers(id uint32, end bool, fields ...string) {
+	s.blk.Reset()
+	for i := 0; i < len(fields); i += 2 {
+		_ = s.enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+	}
+	_ = s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: s.blk.Bytes(), EndHeaders: true, EndStream: end})
+}
+
+func (s *script) connect(id uint32, authority string) {
+	s.headers(id, false, ":method", "CONNECT", ":authority", authority)
+}
+
+// A peer that does what no peer of ours does is cut off.
+func TestUnruly(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		server bool // the peer is the HTTP/2 server
+		say    func(s *script)
+	}{
+		{"not HTTP/2", false, func(s *script) { s.buf.Reset(); s.buf.WriteString("GET / HTTP/1.1\r\nHost: x\r\n\r\n") }},
+		{"no settings", true, func(s *script) { s.buf.Reset(); _ = s.WritePing(false, [8]byte{}) }},
+		{"an even stream", false, func(s *script) { s.connect(2, authorityStream) }},
+		{"a stream twice", false, func(s *script) { s.connect(1, authorityStream); s.connect(1, authorityStream) }},
+		{"another method", false, func(s *script) {
+			s.headers(1, false, ":method", "GET", ":scheme", "https", ":path", "/", ":authority", "x")
+		}},
+		{"another authority", false, func(s *script) { s.connect(1, "example.com") }},
+		{"an offer that ends", false, func(s *script) { s.headers(1, true, ":method", "CONNECT", ":authority", authorityOffer) }},
+		{"too many offers", false, func(s *script) {
+			for id := uint32(1); id <= 2*offers+1; id += 2 {
+				s.connect(id, authorityOffer)
+			}
+		}},
+		{"too many streams", false, func(s *script) {
+			for id := uint32(1); id <= 2*backlog+1; id += 2 {
+				s.connect(id, authorityStream)
+			}
+		}},
+		{"data for no stream", false, func(s *script) { _ = s.WriteData(1, false, nil) }},
+		{"data behind the end", false, func(s *script) {
+			s.connect(1, authorityStream)
+			_ = s.WriteData(1, true, nil)
+			_ = s.WriteData(1, false, []byte("x"))
+		}},
+		{"more than the window", false, func(s *script) {
+			s.connect(1, authorityStream)
+			for range window/frameSize + 1 {
+				_ = s.WriteData(1, false, make([]byte, frameSize))
+			}
+		}},
+		{"a frame too large", false, func(s *script) { s.connect(1, authorityStream); _ = s.WriteData(1, false, make([]byte, frameSize+1)) }},
+		{"a window without end", false, func(s *script) { _ = s.WriteWindowUpdate(0, maxWindow) }},
+		{"a stream's window without end", false, func(s *script) { s.connect(1, authorityStream); _ = s.WriteWindowUpdate(1, maxWindow) }},
+		{"a push", true, func(s *script) {
+			_ = s.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, EndHeaders: true})
+		}},
+		{"an answer to nothing", true, func(s *script) { s.headers(1001, false, ":status", "200") }},
+		{"two answers", true, func(s *script) { s.headers(1, false, ":status", "200"); s.headers(1, false, ":status", "200") }},
+		{"an answer that is none", true, func(s *script) { s.headers(1, false, ":status", "404") }},
+		{"data on an offer", true, func(s *script) { _ = s.WriteData(1, false, []byte("x")) }},
+		{"a reset of an offer", true, func(s *script) { _ = s.WriteRSTStream(1, http2.ErrCodeCancel) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			peer, c := memnet.Pipe(memnet.Addr("peer"), memnet.Addr("us"))
+			s := newSession(c, tunnel.Peer{}, tc.server, tunnel.Options{})
+			var wg sync.WaitGroup
+			wg.Go(func() { _, _ = io.Copy(io.Discard, peer) })
+			say := newScript(!tc.server)
+			tc.say(say)
+			_, _ = peer.Write(say.buf.Bytes()) // it may be cut off before the end
+			<-s.Context().Done()
+			if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) || !errors.Is(err, errProtocol) {
+				t.Errorf("cause: %v", err)
+			}
+			_ = peer.Close()
+			wg.Wait()
+		})
+	}
+}
+
+// A peer that asks and does not listen is cut off before its answers fill the
+// memory.
+func TestQuestionsAreBounded(t *testing.T) {
+	peer, c := memnet.Pipe(memnet.Addr("peer"), memnet.Addr("us"))
+	s := newSession(c, tunnel.Peer{}, false, tunnel.Options{})
+	say := newScript(true)
+	for range 1000 {
+		_ = say.WritePing(false, [8]byte{})
+	}
+	for s.Context().Err() == nil {
+		if _, err := peer.Write(say.buf.Bytes()); err != nil {
+			break
+		}
+		say.buf.Reset()
+		for range 1000 {
+			_ = say.WritePing(false, [8]byte{})
+		}
+	}
+	<-s.Context().Done()
+	if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) {
+		t.Errorf("cause: %v", err)
+	}
+	if n := len(s.out.buf); n > 2*(outCap+controlLimit) {
+		t.Errorf("%d bytes of answers", n)
+	}
+	_ = peer.Close()
+}
+
+// Whatever a peer sends, a session does not panic and can be closed.
+func FuzzPeer(f *testing.F) {
+	for _, client := range []bool{false, true} {
+		s := newScript(client)
+		s.connect(1, authorityStream)
+		s.connect(3, authorityOffer)
+		_ = s.WriteData(1, true, []byte("hello"))
+		_ = s.WriteWindowUpdate(1, 1000)
+		_ = s.WriteRSTStream(1, http2.ErrCodeCancel)
+		_ = s.WriteGoAway(1, http2.ErrCodeNo, nil)
+		f.Add(!client, s.buf.Bytes())
+		s.headers(1, false, ":status", "200")
+		f.Add(!client, s.buf.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, client bool, in []byte) {
+		peer, c := memnet.Pipe(memnet.Addr("peer"), memnet.Addr("us"))
+		s := newSession(c, tunnel.Peer{}, client, tunnel.Options{})
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = io.Copy(io.Discard, peer) })
+		_, _ = peer.Write(in)
+		_ = peer.CloseWrite()
+		<-s.Context().Done()
+		if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) {
+			t.Errorf("cause: %v", err)
+		}
+		_ = peer.Close()
+		wg.Wait()
+	})
+}
+
+// A buffer gives back what it was given, and no memory when it is empty.
+func FuzzBuffer(f *testing.F) {
+	f.Add([]byte{200, 100, 7, 0, 255, 255})
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		var (
+			b         buffer
+			want      []byte
+			next, max byte = 0, 255
+		)
+		for i, step := range steps[:min(len(steps), 64)] {
+			n := int(step) * 300
+			if i%2 == 0 {
+				p := make([]byte, n)
+				for j := range p {
+					p[j] = next
+					next = (next + 1) % max
+				}
+				b.write(p)
+				want = append(want, p...)
+				continue
+			}
+			p := make([]byte, n)
+			m := b.read(p)
+			if m != min(n, len(want)) || !bytes.Equal(p[:m], want[:m]) {
+				t.Fatalf("step %d: read %d of %d", i, m, len(want))
+			}
+			want = want[m:]
+			if b.size() != len(want) || b.empty() != (len(want) == 0) {
+				t.Fatalf("step %d: size %d, want %d", i, b.size(), len(want))
+			}
+		}
+		b.drop()
+	})
+}

@@ -1,0 +1,263 @@
+// What the suite does not know: what QUIC would do by itself.
+
+package overquic
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// patience bounds waits. It is no measure: what takes this long hangs.
+const patience = 30 * time.Second
+
+func pair(t *testing.T, o tunnel.Options) (dialer, accepter *session) {
+	t.Helper()
+	a, b := overLoopback(t, o)
+	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+	return a.(*session), b.(*session)
+}
+
+func open(t *testing.T, from, to tunnel.Session) (near, far tunnel.Stream) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	near, err := from.Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err = to.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return near, far
+}
+
+// The streams that nobody accepts have a bound of their own, in either
+// direction.
+func TestBacklog(t *testing.T) {
+	a, b := pair(t, tunnel.Options{})
+	for _, d := range []struct{ opener, answerer *session }{{a, b}, {b, a}} {
+		for range backlog {
+			if _, err := d.opener.Open(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if _, err := d.opener.Open(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("one more: %v", err)
+		}
+		cancel()
+		if _, err := d.answerer.Accept(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.opener.Open(t.Context()); err != nil {
+			t.Errorf("one more after one was accepted: %v", err)
+		}
+	}
+}
+
+// A Write that Close has cut short does not look complete.
+func TestCutWriteIsReset(t *testing.T) {
+	a, b := pair(t, tunnel.Options{})
+	near, far := open(t, a, b)
+	wrote := make(chan error, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := near.Write(make([]byte, 4*window))
+		wrote <- err
+	})
+	// The window has been filled when this much of it has been read.
+	if _, err := io.ReadFull(far, make([]byte, window/2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := near.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-wrote; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("write: %v", err)
+	}
+	if _, err := io.Copy(io.Discard, far); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("far end: %v", err)
+	}
+	wg.Wait()
+}
+
+// Streams that nobody reads do not use up the window of the connection.
+func TestManyStalledReaders(t *testing.T) {
+	a, b := pair(t, tunnel.Options{})
+	for range 64 {
+		stalled, _ := open(t, a, b)
+		if err := stalled.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stalled.Write(make([]byte, 2*window)); err == nil {
+			t.Fatal("a stream that nobody reads takes everything")
+		}
+	}
+	near, far := open(t, a, b)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := near.Write(make([]byte, 4*window)); err != nil {
+			t.Errorf("write: %v", err)
+		}
+		_ = near.CloseWrite()
+	})
+	if n, err := io.Copy(io.Discard, far); n != 4*window || err != nil {
+		t.Errorf("a neighbour read %d bytes, %v", n, err)
+	}
+	wg.Wait()
+}
+
+// However a stream ends, it gives its place back; far more streams can be than
+// may be at a time.
+func TestNothingIsLeftBehind(t *testing.T) {
+	a, b := pair(t, tunnel.Options{MaxStreams: 4})
+	for i := range 200 {
+		near, far := open(t, a, b)
+		switch i % 4 {
+		case 0:
+			_, _ = near.Close(), far.Close()
+		case 1:
+			_, _ = tunnel.Abort(near), far.Close()
+		case 2:
+			_, _ = tunnel.Abort(far), near.Close()
+		case 3:
+			_, _ = far.Write(make([]byte, 64<<10))
+			_, _, _ = near.CloseWrite(), near.Close(), far.Close()
+		}
+	}
+	if n := len(a.ours) + len(b.theirs); n != 0 {
+		t.Errorf("%d tokens are out", n)
+	}
+}
+
+// The peer's reason for closing is told, and is no end of file, no timeout and no
+// closing of our own.
+func TestPeerCloses(t *testing.T) {
+	a, b := pair(t, tunnel.Options{})
+	near, _ := open(t, a, b)
+	_ = b.Close()
+	_, err := near.Read(make([]byte, 1))
+	var ne net.Error
+	switch {
+	case !errors.Is(err, tunnel.Lost), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &ne) && ne.Timeout():
+		t.Errorf("read: %v", err)
+	case !strings.Contains(err.Error(), "session closed"):
+		t.Errorf("read does not say why: %v", err)
+	}
+	<-a.Context().Done()
+	if cause := context.Cause(a.Context()); !errors.Is(cause, tunnel.Lost) {
+		t.Errorf("cause: %v", cause)
+	}
+}
+
+// Options.Dial makes what a session runs over.
+func TestDialOption(t *testing.T) {
+	var used string
+	a, b := pair(t, tunnel.Options{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		used = network
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}})
+	near, far := open(t, a, b)
+	if _, err := near.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if used != "udp" {
+		t.Errorf("dialed %q", used)
+	}
+}
+
+// A server that does not accept a certificate says so, as it does over TCP; and
+// handshakes that fail give their places back.
+func TestCertificates(t *testing.T) {
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := ListenPacket(pc, tunnel.Options{TLS: testTLS()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := l.Serve(ctx, func(ctx context.Context, _ tunnel.Session) { <-ctx.Done() }); err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	for _, tc := range []struct {
+		name string
+		mend func(c *tls.Config)
+		want func(err error) bool
+	}{
+		{"no certificate", func(c *tls.Config) { c.Certificates = nil }, func(err error) bool {
+			var op *net.OpError
+			return errors.As(err, &op) && op.Op == "remote error" && op.Err.Error() == tls.AlertError(116).Error()
+		}},
+		{"untrusted server", func(c *tls.Config) { c.RootCAs = nil }, func(err error) bool {
+			var cert *tls.CertificateVerificationError
+			return errors.As(err, &cert)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			conf := testTLS().Clone()
+			tc.mend(conf)
+			s, err := Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: conf})
+			if err == nil { // with TLS 1.3 a client is done before the server has looked at it
+				<-s.Context().Done()
+				err = context.Cause(s.Context())
+			}
+			if !tc.want(err) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	cancel()
+	wg.Wait()
+	if n := l.(*listener).handshakes.Load(); n != 0 {
+		t.Errorf("%d handshakes are still under way", n)
+	}
+}
+
+func TestHandshakesAreBounded(t *testing.T) {
+	l := new(listener)
+	ctx, cancel := context.WithCancel(t.Context())
+	for range maxHandshakes {
+		if _, err := l.admit(ctx, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.admit(ctx, nil); err == nil {
+		t.Error("one too many was admitted")
+	}
+	cancel()
+	for l.handshakes.Load() != 0 { // the funcs run in goroutines of their own
+		if t.Context().Err() != nil {
+			t.Fatal("handshakes are never over")
+		}
+	}
+}
+
+func TestListenNeedsPackets(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	if _, err := Transport().Listen(ln, tunnel.Options{TLS: testTLS()}); err == nil {
+		t.Error("no error")
+	}
+}
