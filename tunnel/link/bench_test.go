@@ -4,14 +4,9 @@ package link
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"sync"
 	"syscall"
@@ -21,37 +16,10 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-func benchTLS(b *testing.B) *tls.Config {
-	b.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		b.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"server"},
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		b.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		b.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(leaf)
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		RootCAs:      pool, ServerName: "server", MinVersion: tls.VersionTLS13,
-		DynamicRecordSizingDisabled: true,
-	}
-}
-
 // overTLS makes a connection over TLS and TCP, or a link over one.
 func overTLS(b *testing.B, linked bool) (near, far net.Conn) {
 	b.Helper()
-	conf := benchTLS(b)
+	conf := testTLS(b)
 	ln, err := tls.Listen("tcp", "127.0.0.1:0", conf)
 	if err != nil {
 		b.Fatal(err)

@@ -44,9 +44,9 @@ func (f *fuse) Write(p []byte) (int, error) {
 	if err == nil && f.left == 0 {
 		f.blown = true
 		if f.soft {
-			_ = f.Conn.Close() // never fails
+			_ = f.Close() // never fails
 		} else {
-			_ = f.Conn.Abort() // likewise
+			_ = f.Abort() // likewise
 		}
 		if n < len(p) {
 			err = net.ErrClosed
@@ -137,11 +137,11 @@ func TestCutEverywhere(t *testing.T) {
 		for _, soft := range []bool{false, true} {
 			t.Run(fmt.Sprintf("accepting=%t/soft=%t", accepting, soft), func(t *testing.T) {
 				var places []int
-				opening := len((&message{kind: kindOpen}).append(nil))
+				opening := len((&message{kind: kindOpen}).encode())
 				if accepting {
 					// A reset takes along what the dialing end has not read yet, which
 					// it has once it says something.
-					opening = len((&message{kind: kindOpened}).append(nil)) + frameHeader
+					opening = len((&message{kind: kindOpened}).encode()) + frameHeader
 				}
 				synctest.Test(t, func(t *testing.T) {
 					whole, _ := play(t, accepting, soft)

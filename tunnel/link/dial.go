@@ -86,7 +86,7 @@ func within(ctx context.Context, conn net.Conn, f func() error) error {
 }
 
 func say(conn net.Conn, m message) error {
-	if _, err := conn.Write(m.append(nil)); err != nil {
+	if _, err := conn.Write(m.encode()); err != nil {
 		return err
 	}
 	if f, ok := conn.(interface{ Flush() error }); ok {

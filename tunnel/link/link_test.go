@@ -326,6 +326,24 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// Two ends that close at once do not wait for each other.
+func TestCloseBoth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{})
+		a, b := r.pair(t, Config{})
+		start := time.Now()
+		var wg sync.WaitGroup
+		for _, l := range []*Link{a, b} {
+			wg.Go(func() { _ = l.Close() }) // never fails
+		}
+		wg.Wait()
+		if d := time.Since(start); d != 0 {
+			t.Errorf("close took %v", d)
+		}
+		r.close(t, a, b)
+	})
+}
+
 // A link closed while parked is over at once here, and there as soon as it
 // tries.
 func TestCloseParked(t *testing.T) {

@@ -49,7 +49,7 @@ func NewRegistry(c RegistryConfig) (*Registry, error) {
 	if c.Identity == nil {
 		return nil, errors.New("link registry: no Identity")
 	}
-	c.Config = c.Config.withDefaults()
+	c.Config = c.withDefaults()
 	if c.MaxLinks <= 0 {
 		c.MaxLinks = DefaultMaxLinks
 	}
@@ -73,9 +73,9 @@ func (r *Registry) Accept(ctx context.Context, conn net.Conn) (l *Link, resumed 
 	}()
 	var m, answer message
 	err = within(ctx, conn, func() error {
-		var err error
-		m, err = readMessage(conn)
-		return err
+		heard, herr := readMessage(conn)
+		m = heard
+		return herr
 	})
 	if err != nil {
 		return nil, false, err

@@ -27,7 +27,7 @@ func (r *rig) shake(t testing.TB) hand {
 
 func (h hand) say(t testing.TB, m message) {
 	t.Helper()
-	if _, err := h.Write(m.append(nil)); err != nil {
+	if _, err := h.Write(m.encode()); err != nil {
 		t.Errorf("say: %v", err)
 	}
 }

@@ -136,7 +136,10 @@ func (l *Link) partLocked(t *transport) {
 	l.in.reading = true
 	l.mu.Unlock()
 	_ = t.conn.SetReadDeadline(time.Time{}) // interruptLocked's may still stand
-	_, _ = io.Copy(io.Discard, t.br)        // whatever ends it, it is the end
+	if c, ok := t.conn.(interface{ CloseWrite() error }); ok {
+		_ = c.CloseWrite() // two ends that close at once wait for each other's
+	}
+	_, _ = io.Copy(io.Discard, t.br) // whatever ends it, it is the end
 	l.mu.Lock()
 	l.in.reading = false
 	l.finishLocked()

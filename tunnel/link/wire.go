@@ -86,10 +86,9 @@ type message struct {
 	text     string
 }
 
-// append writes m to b. Fields out of range are a bug of the caller's.
-func (m *message) append(b []byte) []byte {
-	at := len(b)
-	b = append(b, wireVersion, m.kind, 0, 0)
+// encode is m's spelling. Fields out of range are a bug of the caller's.
+func (m *message) encode() []byte {
+	b := []byte{wireVersion, m.kind, 0, 0}
 	switch m.kind {
 	case kindOpen:
 		b = m.terms.append(b)
@@ -107,7 +106,7 @@ func (m *message) append(b []byte) []byte {
 		b = append(b, byte(m.code))
 		b = append(b, m.text[:min(len(m.text), maxText)]...)
 	}
-	binary.BigEndian.PutUint16(b[at+2:], uint16(len(b)-at-messageHeader))
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)-messageHeader))
 	return b
 }
 

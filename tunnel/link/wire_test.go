@@ -24,7 +24,7 @@ func examples() []message {
 
 func TestMessages(t *testing.T) {
 	for _, m := range examples() {
-		b := m.append(nil)
+		b := m.encode()
 		got, err := readMessage(io.MultiReader(bytes.NewReader(b), bytes.NewReader([]byte("rest"))))
 		if err != nil || got != m {
 			t.Errorf("%+v: %+v, %v", m, got, err)
@@ -39,20 +39,20 @@ func TestMessages(t *testing.T) {
 		}
 	}
 	long := message{kind: kindRefused, code: 1, text: string(make([]byte, 2*maxText))}
-	if m, err := decodeMessage(long.append(nil)); err != nil || len(m.text) != maxText {
+	if m, err := decodeMessage(long.encode()); err != nil || len(m.text) != maxText {
 		t.Errorf("long text: %d, %v", len(m.text), err)
 	}
 	if _, err := readMessage(bytes.NewReader([]byte{wireVersion, kindRefused, 0xff, 0xff})); !errors.Is(err, ErrProtocol) {
 		t.Errorf("long message: %v", err)
 	}
-	if _, err := decodeMessage((&message{kind: kindResumed, received: 1, ack: 2}).append(nil)); !errors.Is(err, ErrProtocol) {
+	if _, err := decodeMessage((&message{kind: kindResumed, received: 1, ack: 2}).encode()); !errors.Is(err, ErrProtocol) {
 		t.Errorf("ack beyond received: %v", err)
 	}
 }
 
 func FuzzMessage(f *testing.F) {
 	for _, m := range examples() {
-		f.Add(m.append(nil))
+		f.Add(m.encode())
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := decodeMessage(b)
@@ -62,7 +62,7 @@ func FuzzMessage(f *testing.F) {
 			}
 			return
 		}
-		if again := m.append(nil); !bytes.Equal(again, b) {
+		if again := m.encode(); !bytes.Equal(again, b) {
 			t.Errorf("%x encodes as %x", b, again)
 		}
 	})
