@@ -1,0 +1,122 @@
+// Targets and errors: what may be dialed, and what sshd's answers amount to.
+
+package overssh
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// A target is the part of a direct-tcpip request that matters (RFC 4254, 7.2).
+type target struct {
+	addr string // as the caller said it
+	host string
+	port uint16
+}
+
+// parseTarget reads addr as a dial into node.
+func parseTarget(node, network, addr string) (target, error) {
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+	default:
+		return target{}, fmt.Errorf("%w: network %q does not go through ssh, tcp does", tunnel.Invalid, network)
+	}
+	host, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return target{}, fmt.Errorf("%w: %w", tunnel.Invalid, err)
+	}
+	port, err := strconv.ParseUint(service, 10, 16)
+	if err != nil || port == 0 {
+		return target{}, fmt.Errorf("%w: port %q is not in 1-65535", tunnel.Invalid, service)
+	}
+	if i := strings.LastIndexByte(host, '%'); i >= 0 {
+		if zone := host[i+1:]; zone != node {
+			return target{}, fmt.Errorf("%w: this is the way to %s, not to %s", tunnel.NoNode, node, zone)
+		}
+		host = host[:i]
+	}
+	switch host {
+	case "":
+		return target{}, fmt.Errorf("%w: no host", tunnel.Invalid)
+	case node:
+		host = "127.0.0.1"
+	}
+	return target{addr: addr, host: host, port: uint16(port)}, nil
+}
+
+// words are what the C library says of a connect or a lookup that failed, which
+// is all that sshd passes on. It is written here once and never changed.
+var words = []struct {
+	text string
+	code tunnel.Code
+}{
+	{"connection refused", tunnel.Refused},
+	{"no route to host", tunnel.Unreachable},
+	{"network is unreachable", tunnel.Unreachable},
+	{"timed out", tunnel.Timeout},
+	{"name or service not known", tunnel.Unresolved},
+	{"name resolution", tunnel.Unresolved},
+	{"no address associated", tunnel.Unresolved},
+	{"permission denied", tunnel.Denied},
+	{"too many open files", tunnel.Busy},
+}
+
+// codeOfRejection says what a channel that was not opened amounts to.
+func codeOfRejection(e *ssh.OpenChannelError) tunnel.Code {
+	switch e.Reason {
+	case ssh.Prohibited, ssh.UnknownChannelType:
+		return tunnel.Denied
+	case ssh.ResourceShortage:
+		return tunnel.Busy
+	case ssh.ConnectionFailed:
+		text := strings.ToLower(e.Message)
+		for _, w := range words {
+			if strings.Contains(text, w.text) {
+				return w.code
+			}
+		}
+		return tunnel.Unreachable
+	default:
+		return tunnel.Internal
+	}
+}
+
+// rejected makes an error of a channel that was not opened.
+func rejected(e *ssh.OpenChannelError) error {
+	code := codeOfRejection(e)
+	if code == tunnel.Denied {
+		return fmt.Errorf("%w: sshd does not forward there (%s: %s); see AllowTcpForwarding and PermitOpen in its sshd_config", code, e.Reason, e.Message)
+	}
+	return fmt.Errorf("%w: sshd says: %s: %s", code, e.Reason, e.Message)
+}
+
+// unavailable is why there is no session, for a dial. What nobody can mend by
+// waiting keeps its code; all else is a node that is not connected.
+func unavailable(err error) error {
+	if errors.Is(err, tunnel.Denied) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", tunnel.NoNode, err)
+}
+
+// A dialError is a tunnel.DialError whose cause can be found.
+type dialError struct {
+	*tunnel.DialError
+	cause error
+}
+
+// Unwrap gives the DialError first: its code is the one that counts.
+func (e *dialError) Unwrap() []error { return []error{e.DialError, e.cause} }
+
+func dialFailed(addr string, err error) error {
+	return &dialError{&tunnel.DialError{Addr: addr, Code: tunnel.CodeOf(err), Text: err.Error()}, err}
+}
+
+var _ net.Error = (*dialError)(nil)

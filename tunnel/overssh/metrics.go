@@ -1,0 +1,96 @@
+// What is counted. No label has more values than there are codes.
+
+package overssh
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// Metrics count for all Dialers that share them.
+type Metrics struct {
+	opens       prometheus.Counter // under the names of old
+	openFails   prometheus.Counter
+	sessions    prometheus.Gauge
+	ended       *prometheus.CounterVec // by code
+	dials       *prometheus.CounterVec // by code
+	dialSeconds prometheus.Histogram
+	streams     prometheus.Gauge
+	rtt         prometheus.Histogram
+}
+
+// NewMetrics registers with r; nil works. ssh_tunnel_open_count and
+// ssh_tunnel_open_fail_count are the names by which Kubernetes counted attempts
+// to connect to a node while it had this mode.
+func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "hawser", Subsystem: "ssh", Name: name, Help: help}
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "hawser", Subsystem: "ssh", Name: name, Help: help, Buckets: buckets,
+		})
+	}
+	m := &Metrics{
+		opens: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ssh_tunnel_open_count", Help: "Attempts to connect to a node's sshd.",
+		}),
+		openFails: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ssh_tunnel_open_fail_count", Help: "Attempts to connect to a node's sshd that failed.",
+		}),
+		sessions: prometheus.NewGauge(prometheus.GaugeOpts(opts("sessions", "Nodes connected over SSH."))),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts(opts("sessions_ended_total",
+			"SSH connections that ended, by reason.")), []string{"code"}),
+		dials: prometheus.NewCounterVec(prometheus.CounterOpts(opts("dials_total",
+			"Dials through SSH, by result.")), []string{"code"}),
+		dialSeconds: histogram("dial_duration_seconds", "Time until a dial through SSH was answered.",
+			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts(opts("streams", "Open streams over SSH."))),
+		rtt: histogram("rtt_seconds", "Time until a keep-alive request was answered.",
+			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}),
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{
+		m.opens, m.openFails, m.sessions, m.ended, m.dials, m.dialSeconds, m.streams, m.rtt,
+	} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// opened counts an attempt to connect.
+func (m *Metrics) opened(err error) {
+	m.opens.Inc()
+	if err != nil {
+		m.openFails.Inc()
+	}
+}
+
+// lost counts the end of a session.
+func (m *Metrics) lost(err error) {
+	m.sessions.Dec()
+	m.ended.WithLabelValues(label(err)).Inc()
+}
+
+// dialed counts a dial that took d.
+func (m *Metrics) dialed(err error, d time.Duration) {
+	m.dials.WithLabelValues(label(err)).Inc()
+	if err == nil {
+		m.dialSeconds.Observe(d.Seconds())
+	}
+}
+
+// label is the code of err as a label's value.
+func label(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return tunnel.CodeOf(err).String()
+}

@@ -1,0 +1,338 @@
+// Package overssh reaches a node through the OpenSSH server that runs on it.
+//
+// Deprecated: this is the way clusters reached their nodes before there were
+// agents that call home. It is kept for nodes that already run sshd and for
+// comparison; it needs an inbound path to every node, costs more than the other
+// transports and says less about failures. New clusters use the agent's own
+// transports.
+//
+// The mental model is turned round: here the server dials. A Dialer keeps one SSH
+// connection to one node's sshd, checks the host key against a pinned one, pings
+// it, dials it again when it is lost, and turns every DialContext into a
+// direct-tcpip channel (RFC 4254, section 7.2). The node runs nothing of ours, so
+// this is no tunnel.Transport: it is not symmetric, there is no control stream
+// and no dial frame, and a node cannot open a stream to the server. What the
+// streams promise is what a tunnel.Stream promises, as far as SSH can say it:
+//
+//   - A lost connection is never taken for the end of a stream. SSH's library
+//     shows both as io.EOF; see wire.alive for how they are told apart. The other
+//     way round, an end that had not been read yet when the connection was lost
+//     may be reported as a loss.
+//   - Deadlines are added: a channel has none. A Write copies into a bounded
+//     buffer, as for a socket, and a failure shows in a later call.
+//   - Abort ends both directions at once and throws away what was not sent, but
+//     SSH has no reset: the target sees an orderly end, and sshd shows a target's
+//     reset as one.
+//   - sshd says in words why it could not connect; the words become a tunnel.Code
+//     where they are those of the C library.
+//
+// Memory is bounded by MaxStreams: a stream holds at most 128 KiB to send, 64 KiB
+// received and the 2 MiB window that the library grants each channel.
+package overssh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// Defaults of Config.
+const (
+	DefaultPort             = "22"
+	DefaultConnectTimeout   = 15 * time.Second
+	DefaultKeepAlive        = 10 * time.Second
+	DefaultKeepAliveTimeout = 10 * time.Second
+	DefaultMinBackoff       = time.Second
+	DefaultMaxBackoff       = 30 * time.Second
+)
+
+// Config configures a Dialer. Node, Addr, User, KeyFile and HostKeys are
+// required.
+type Config struct {
+	// Node is the node's name: the host of targets that mean the node itself,
+	// and the name under which its host key is pinned.
+	Node string
+	// Addr is where its sshd listens, HOST or HOST:PORT.
+	Addr string
+	// User logs in, with the private key in KeyFile (PEM, no passphrase). The file
+	// is read again for each connection, so that a key can be replaced.
+	User    string
+	KeyFile string
+	// HostKeys knows the node's host key.
+	HostKeys *HostKeys
+
+	// Dial makes the connection below SSH; nil means a net.Dialer.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// ConnectTimeout bounds TCP connect, handshake and login together.
+	ConnectTimeout time.Duration
+	// KeepAlive is the time between two requests for a sign of life, and
+	// KeepAliveTimeout how long one may stay unanswered while nothing else
+	// arrives either. Their sum is how soon a dead connection is given up.
+	KeepAlive        time.Duration
+	KeepAliveTimeout time.Duration
+	// MinBackoff and MaxBackoff bound the random waits between attempts to
+	// connect: the n-th is up to MinBackoff·2ⁿ, at most MaxBackoff.
+	MinBackoff time.Duration
+	MaxBackoff time.Duration
+	// MaxStreams bounds the channels that may be open at a time; more wait.
+	// Zero means tunnel.DefaultMaxStreams.
+	MaxStreams int
+	// Metrics may be shared by many Dialers; nil means none.
+	Metrics *Metrics
+	// Log is told of connections made, lost and refused; nil means discard.
+	Log *slog.Logger
+}
+
+// A Dialer reaches one node through its sshd. Its methods may be called at the
+// same time.
+type Dialer struct {
+	cfg Config
+	log *slog.Logger
+
+	mu      sync.Mutex // guards the following
+	session *session   // the one to use; nil while there is none
+	attempt chan struct{}
+	trying  bool  // attempt is open: somebody is about to succeed or fail
+	failed  error // why there is no session, once an attempt has ended
+	stopped bool
+}
+
+// New checks cfg and starts nothing.
+func New(cfg Config) (*Dialer, error) {
+	for _, f := range []struct{ name, value string }{
+		{"Node", cfg.Node}, {"Addr", cfg.Addr}, {"User", cfg.User}, {"KeyFile", cfg.KeyFile},
+	} {
+		if f.value == "" {
+			return nil, fmt.Errorf("ssh to node %q: %s is required", cfg.Node, f.name)
+		}
+	}
+	if cfg.HostKeys == nil {
+		return nil, fmt.Errorf("ssh to node %q: HostKeys is required", cfg.Node)
+	}
+	if _, _, err := net.SplitHostPort(cfg.Addr); err != nil {
+		cfg.Addr = net.JoinHostPort(cfg.Addr, DefaultPort)
+	}
+	if _, err := readKey(cfg.KeyFile); err != nil {
+		return nil, err
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = new(net.Dialer).DialContext
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&cfg.ConnectTimeout, DefaultConnectTimeout},
+		{&cfg.KeepAlive, DefaultKeepAlive},
+		{&cfg.KeepAliveTimeout, DefaultKeepAliveTimeout},
+		{&cfg.MinBackoff, DefaultMinBackoff},
+		{&cfg.MaxBackoff, DefaultMaxBackoff},
+	} {
+		if *d.field <= 0 {
+			*d.field = d.value
+		}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Metrics == nil {
+		m, err := NewMetrics(nil)
+		if err != nil {
+			return nil, fmt.Errorf("make metrics: %w", err)
+		}
+		cfg.Metrics = m
+	}
+	return &Dialer{
+		cfg: cfg, log: cfg.Log.With("node", cfg.Node, "addr", cfg.Addr),
+		attempt: make(chan struct{}), trying: true,
+	}, nil
+}
+
+// readKey reads a private key.
+func readKey(path string) (ssh.Signer, error) {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read ssh key: %w", err)
+	}
+	key, err := ssh.ParsePrivateKey(pem)
+	var locked *ssh.PassphraseMissingError
+	switch {
+	case errors.As(err, &locked):
+		return nil, fmt.Errorf("ssh key %s has a passphrase, which nobody can type here: remove it with ssh-keygen -p", path)
+	case err != nil:
+		return nil, fmt.Errorf("ssh key %s: %w", path, err)
+	}
+	return key, nil
+}
+
+// Run keeps a connection to the node until ctx is done, and returns nil once
+// every goroutine and every stream of the Dialer has ended. It is called once.
+func (d *Dialer) Run(ctx context.Context) error {
+	defer d.stop()
+	for failures := 0; ; failures++ {
+		s, err := d.connect(ctx)
+		if ctx.Err() != nil {
+			if s != nil {
+				_ = s.hold(ctx) // ends at once
+			}
+			return nil
+		}
+		if err == nil {
+			d.log.Info("ssh connection made", "user", d.cfg.User)
+			began := time.Now()
+			d.settle(s, nil)
+			d.cfg.Metrics.sessions.Inc()
+			err = s.hold(ctx)
+			d.cfg.Metrics.lost(err)
+			if time.Since(began) > d.cfg.KeepAlive {
+				failures = 0 // it was a good one
+			}
+		}
+		d.settle(nil, err)
+		if ctx.Err() != nil {
+			return nil
+		}
+		wait := backoff(failures, d.cfg.MinBackoff, d.cfg.MaxBackoff, rand.Float64())
+		level := slog.LevelWarn
+		if errors.Is(err, tunnel.Denied) {
+			level = slog.LevelError // somebody must pin a key, or let one in
+		}
+		d.log.Log(ctx, level, "no ssh connection", "err", err, "retry", wait.Round(time.Millisecond))
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+		d.begin()
+	}
+}
+
+// backoff is full jitter: draw, of [0, 1), of a bound that doubles with each
+// failure in a row.
+func backoff(failures int, lowest, highest time.Duration, draw float64) time.Duration {
+	bound := lowest
+	for ; failures > 0 && bound < highest; failures-- {
+		bound *= 2
+	}
+	return time.Duration(draw * float64(min(bound, highest)))
+}
+
+// begin notes that an attempt is under way.
+func (d *Dialer) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.trying, d.attempt = true, make(chan struct{})
+}
+
+// settle notes how an attempt, or a session, ended.
+func (d *Dialer) settle(s *session, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.session, d.failed = s, err
+	if d.trying {
+		d.trying = false
+		close(d.attempt)
+	}
+}
+
+func (d *Dialer) stop() {
+	d.settle(nil, tunnel.ErrSessionClosed)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped = true
+}
+
+// current is the session. While an attempt is under way it waits for its
+// outcome; between two it says at once why the last one failed.
+func (d *Dialer) current(ctx context.Context) (*session, error) {
+	for {
+		d.mu.Lock()
+		s, attempt, trying, err, stopped := d.session, d.attempt, d.trying, d.failed, d.stopped
+		d.mu.Unlock()
+		switch {
+		case s != nil:
+			return s, nil
+		case stopped:
+			return nil, fmt.Errorf("%w: %w", tunnel.NoNode, err)
+		case !trying:
+			return nil, unavailable(err)
+		}
+		select {
+		case <-attempt:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Check asks the node's sshd for a sign of life and waits for it until ctx is
+// done: nil means that the node can be dialed now. If target is not empty it is
+// dialed as well, and closed again.
+func (d *Dialer) Check(ctx context.Context, target string) error {
+	s, err := d.current(ctx)
+	if err == nil {
+		err = s.ping(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("check node %s: %w", d.cfg.Node, err)
+	}
+	if target == "" {
+		return nil
+	}
+	st, err := d.Connect(ctx, "tcp", target)
+	if err != nil {
+		return fmt.Errorf("check node %s: %w", d.cfg.Node, err)
+	}
+	return st.Close()
+}
+
+// DialContext is Connect with the shape of net.Dialer's. The connection is a
+// tunnel.Stream.
+func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	st, err := d.Connect(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return st, nil
+}
+
+// Connect has the node's sshd connect to addr. A host that is the node's name
+// means the node's loopback, where a kubelet in this mode listens; HOST%NODE is
+// HOST. ctx bounds the dial, not the stream's life; without a deadline it takes
+// at most tunnel.DefaultDialTimeout. Errors unwrap to *tunnel.DialError and,
+// where the host key is the reason, to *HostKeyError. The caller owns the stream.
+func (d *Dialer) Connect(ctx context.Context, network, addr string) (tunnel.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
+	defer cancel()
+	began := time.Now()
+	st, err := d.open(ctx, network, addr)
+	d.cfg.Metrics.dialed(err, time.Since(began))
+	if err != nil {
+		return nil, dialFailed(addr, err)
+	}
+	return st, nil
+}
+
+func (d *Dialer) open(ctx context.Context, network, addr string) (*stream, error) {
+	t, err := parseTarget(d.cfg.Node, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.open(ctx, t)
+}

@@ -1,0 +1,507 @@
+// What holds against both servers: the streams' promises, and the errors.
+
+package overssh
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"golang.org/x/net/nettest"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var servers = []struct {
+	name  string
+	start func(testing.TB) *lab
+}{{"Own", own}, {"OpenSSH", openSSH}}
+
+// TestStreams is as much of tunneltest as there is here: only one end opens.
+func TestStreams(t *testing.T) {
+	for _, s := range servers {
+		t.Run(s.name, func(t *testing.T) {
+			l := s.start(t)
+			d, _ := run(t, l.config(t))
+			t.Run("Conn", func(t *testing.T) { testConn(t, d) })
+			for _, c := range []struct {
+				name string
+				run  func(*testing.T, *Dialer)
+			}{
+				{"HalfClose", testHalfClose},
+				{"HalfCloseBulk", testHalfCloseBulk},
+				{"CloseDelivers", testCloseDelivers},
+				{"CloseEndsPeerWrites", testCloseEndsPeerWrites},
+				{"Abort", testAbort},
+				{"ManyStreams", testManyStreams},
+				{"StalledReader", testStalledReader},
+				{"TargetErrors", testTargetErrors},
+				{"Check", testCheck},
+			} {
+				t.Run(c.name, func(t *testing.T) { c.run(t, d) })
+			}
+		})
+	}
+}
+
+func testConn(t *testing.T, d *Dialer) {
+	ln := listen(t)
+	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+		near, far := pair(t, d, ln)
+		return near, far, func() { _ = near.Close(); _ = far.Close() }, nil
+	})
+}
+
+func testHalfClose(t *testing.T, d *Dialer) {
+	near, far := pair(t, d, listen(t))
+	for _, d := range []struct{ from, to tunnel.Stream }{{near, far}, {far, near}} {
+		if _, err := d.from.Write([]byte("said")); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.from.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.from.Write([]byte("more")); !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("write after CloseWrite: %v", err)
+		}
+		finishes(t, "read to the end", func() {
+			if got, err := io.ReadAll(d.to); err != nil || string(got) != "said" {
+				t.Errorf("read %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func testHalfCloseBulk(t *testing.T, d *Dialer) {
+	near, far := pair(t, d, listen(t))
+	if err := near.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	const size = 16 << 20
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := io.Copy(far, io.LimitReader(pattern{}, size)); err != nil {
+			t.Errorf("write: %v", err)
+		}
+		_ = far.Close()
+	})
+	finishes(t, "bulk", func() {
+		if n, err := io.Copy(io.Discard, near); n != size || err != nil {
+			t.Errorf("read %d bytes, %v", n, err)
+		}
+	})
+	wg.Wait()
+}
+
+// What was written before Close arrives, and then the end.
+func testCloseDelivers(t *testing.T, d *Dialer) {
+	near, far := pair(t, d, listen(t))
+	want := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
+	if _, err := near.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	if err := near.Close(); err != nil {
+		t.Fatal(err)
+	}
+	finishes(t, "read", func() {
+		if got, err := io.ReadAll(far); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("read %d bytes of %d, %v", len(got), len(want), err)
+		}
+	})
+	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("read after Close: %v", err)
+	}
+	if _, err := near.Write(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("write after Close: %v", err)
+	}
+}
+
+func testCloseEndsPeerWrites(t *testing.T, d *Dialer) {
+	near, far := pair(t, d, listen(t))
+	if err := near.Close(); err != nil {
+		t.Fatal(err)
+	}
+	finishes(t, "writing to a closed stream", func() {
+		if _, err := io.Copy(far, pattern{}); err == nil {
+			t.Error("no error")
+		}
+	})
+}
+
+// An aborted stream ends at both ends although neither reads.
+func testAbort(t *testing.T, d *Dialer) {
+	ln := listen(t)
+	near, far := pair(t, d, ln)
+	if _, err := near.Write([]byte("half a sente")); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := near.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("read: %v", err)
+		}
+	})
+	if err := tunnel.Abort(near); err != nil {
+		t.Fatal(err)
+	}
+	finishes(t, "read of an aborted stream", wg.Wait)
+	finishes(t, "write", func() {
+		if _, err := io.Copy(far, pattern{}); err == nil {
+			t.Error("wrote to an aborted stream")
+		}
+	})
+	pair(t, d, ln) // the session is none the worse
+}
+
+func testManyStreams(t *testing.T, d *Dialer) {
+	const n = 300 // sshd is a process with few descriptors
+	ln := listen(t)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range n {
+			c, err := ln.Accept()
+			if err != nil {
+				t.Errorf("accept: %v", err)
+				return
+			}
+			wg.Go(func() {
+				if _, err := io.Copy(c, c); err != nil {
+					t.Errorf("echo: %v", err)
+				}
+				_ = c.Close()
+			})
+		}
+	})
+	ctx, open := within(t), make(chan struct{}) // closed when all are
+	var opened sync.WaitGroup
+	opened.Add(n)
+	for i := range n {
+		wg.Go(func() {
+			st, err := d.Connect(ctx, "tcp", ln.Addr().String())
+			opened.Done()
+			if err != nil {
+				t.Errorf("connect: %v", err)
+				return
+			}
+			defer st.Close()
+			<-open
+			want := fmt.Sprintf("stream %d", i)
+			if _, err := io.WriteString(st, want); err != nil {
+				t.Errorf("write: %v", err)
+			}
+			_ = st.CloseWrite()
+			if got, err := io.ReadAll(st); err != nil || string(got) != want {
+				t.Errorf("read %q, %v; want %q", got, err, want)
+			}
+		})
+	}
+	opened.Wait()
+	close(open)
+	finishes(t, "many streams", wg.Wait)
+}
+
+// One reader that never reads costs its neighbours nothing.
+func testStalledReader(t *testing.T, d *Dialer) {
+	ln := listen(t)
+	stalled, _ := pair(t, d, ln)
+	if err := stalled.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(stalled, pattern{})
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("filling the window: %d bytes, %v", n, err)
+	}
+	if n > 64<<20 {
+		t.Errorf("a stream nobody reads took %d bytes", n)
+	}
+	for range 4 {
+		near, far := pair(t, d, ln)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, _ = io.Copy(near, io.LimitReader(pattern{}, 4<<20)) // the reader counts
+			_ = near.CloseWrite()
+		})
+		finishes(t, "a neighbour's 4 MiB", func() {
+			if n, err := io.Copy(io.Discard, far); n != 4<<20 || err != nil {
+				t.Errorf("neighbour read %d bytes, %v", n, err)
+			}
+			wg.Wait()
+		})
+	}
+	_ = tunnel.Abort(stalled)
+}
+
+func testTargetErrors(t *testing.T, d *Dialer) {
+	ln := listen(t)
+	gone := ln.Addr().String()
+	_ = ln.Close()
+	_, port, _ := net.SplitHostPort(gone)
+	for _, tc := range []struct {
+		network, addr string
+		want          error
+	}{
+		{"tcp", gone, tunnel.Refused},
+		{"tcp", gone, syscall.ECONNREFUSED},
+		{"tcp", "node-1:" + port, tunnel.Refused},
+		{"tcp", "127.0.0.1%node-1:" + port, tunnel.Refused},
+		{"tcp", "forbidden:1", tunnel.Denied},
+		{"tcp", "10.0.0.1%node-2:1", tunnel.NoNode},
+		{"tcp", "no-port", tunnel.Invalid},
+		{"udp", gone, tunnel.Invalid},
+	} {
+		_, err := d.DialContext(within(t), tc.network, tc.addr)
+		var de *tunnel.DialError
+		if !errors.Is(err, tc.want) || !errors.As(err, &de) || de.Addr != tc.addr {
+			t.Errorf("%s %s: %v, want %v", tc.network, tc.addr, err, tc.want)
+		}
+	}
+}
+
+func testCheck(t *testing.T, d *Dialer) {
+	ln := listen(t)
+	if err := d.Check(within(t), ""); err != nil {
+		t.Error(err)
+	}
+	if err := d.Check(within(t), ln.Addr().String()); err != nil {
+		t.Error(err)
+	}
+	_ = ln.Close()
+	if err := d.Check(within(t), ln.Addr().String()); !errors.Is(err, tunnel.Refused) {
+		t.Errorf("target gone: %v", err)
+	}
+}
+
+// Who does not get in is told why, and how to mend it.
+func TestNotLetIn(t *testing.T) {
+	for _, s := range servers {
+		t.Run(s.name, func(t *testing.T) {
+			l := s.start(t)
+			other := newKey(t, l.path("other"))
+			for _, tc := range []struct {
+				name    string
+				change  func(*Config)
+				hostKey bool
+				text    string
+			}{
+				{"nothing pinned", func(c *Config) { c.HostKeys = new(HostKeys) }, true, "pin the key"},
+				{"another pinned", func(c *Config) {
+					if err := c.HostKeys.Pin(c.Node, other); err != nil {
+						t.Fatal(err)
+					}
+				}, true, "has changed"},
+				{"wrong key", func(c *Config) { c.KeyFile = l.path("other") }, false, "authorized_keys"},
+				{"wrong user", func(c *Config) { c.User = "nosuchuser" }, false, "user nosuchuser"},
+			} {
+				t.Run(tc.name, func(t *testing.T) {
+					cfg := l.config(t)
+					tc.change(&cfg)
+					d, _ := run(t, cfg)
+					_, err := d.Connect(within(t), "tcp", "node-1:1")
+					var key *HostKeyError
+					if !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), tc.text) || errors.As(err, &key) != tc.hostKey {
+						t.Fatalf("connect: %v", err)
+					}
+					if !tc.hostKey {
+						return
+					}
+					if !key.Shown.equal(l.host) || !strings.Contains(err.Error(), l.host.Fingerprint()) {
+						t.Errorf("shown %v", key.Shown)
+					}
+					// The remedy works, without a restart.
+					if err := cfg.HostKeys.Pin("node-1", key.Shown); err != nil {
+						t.Fatal(err)
+					}
+					comesBack(t, d)
+				})
+			}
+		})
+	}
+}
+
+// comesBack waits until d has a session.
+func comesBack(t *testing.T, d *Dialer) {
+	t.Helper()
+	ctx := within(t)
+	for {
+		d.mu.Lock()
+		s, attempt := d.session, d.attempt
+		trying := d.trying
+		d.mu.Unlock()
+		if s != nil {
+			return
+		}
+		if !trying { // the back-off of tests is short
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-ctx.Done():
+				t.Fatal("no session")
+			}
+			continue
+		}
+		select {
+		case <-attempt:
+		case <-ctx.Done():
+			t.Fatal("no session")
+		}
+	}
+}
+
+// The sshd dies, with all connections, and comes again.
+func TestRestart(t *testing.T) {
+	for _, s := range servers {
+		t.Run(s.name, func(t *testing.T) {
+			l := s.start(t)
+			cfg := l.config(t)
+			reg := prometheus.NewRegistry()
+			var err error
+			if cfg.Metrics, err = NewMetrics(reg); err != nil {
+				t.Fatal(err)
+			}
+			d, stop := run(t, cfg)
+			ln := listen(t)
+			reading, _ := pair(t, d, ln)
+			writing, _ := pair(t, d, ln)
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				if _, err := reading.Read(make([]byte, 1)); !errors.Is(err, tunnel.Lost) || errors.Is(err, io.EOF) {
+					t.Errorf("read: %v", err)
+				}
+			})
+			wg.Go(func() {
+				if _, err := io.Copy(writing, pattern{}); !errors.Is(err, tunnel.Lost) {
+					t.Errorf("write: %v", err)
+				}
+			})
+			l.cancel()
+			finishes(t, "streams of a dead session", wg.Wait)
+			if _, err := d.Connect(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.NoNode) && !errors.Is(err, tunnel.Lost) {
+				t.Errorf("dial without a session: %v", err)
+			}
+			l.start(t)
+			comesBack(t, d)
+			near, far := pair(t, d, ln)
+			if _, err := near.Write([]byte("x")); err != nil {
+				t.Error(err)
+			}
+			if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+			stop()
+			if _, err := near.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
+				t.Errorf("read after the Dialer's end: %v", err)
+			}
+			if _, err := d.Connect(within(t), "tcp", "node-1:1"); !errors.Is(err, tunnel.ErrSessionClosed) {
+				t.Errorf("dial after the Dialer's end: %v", err)
+			}
+			got := gathered(t, reg)
+			if got["ssh_tunnel_open_count"] < 2 || got["ssh_tunnel_open_count"] < got["ssh_tunnel_open_fail_count"]+2 {
+				t.Errorf("counted %v", got)
+			}
+			if got["hawser_ssh_sessions"] != 0 {
+				t.Errorf("%v sessions are left", got["hawser_ssh_sessions"])
+			}
+		})
+	}
+}
+
+// gathered are the counters and gauges without labels.
+func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]float64)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			got[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return got
+}
+
+// A host whose key changes while nobody is connected is not trusted again.
+func TestHostKeyChanges(t *testing.T) {
+	for _, s := range servers {
+		t.Run(s.name, func(t *testing.T) {
+			l := s.start(t)
+			d, _ := run(t, l.config(t))
+			ln := listen(t)
+			near, _ := pair(t, d, ln)
+			l.cancel()
+			l.host = newKey(t, l.path("host"))
+			l.start(t)
+			if _, err := near.Read(make([]byte, 1)); !errors.Is(err, tunnel.Lost) {
+				t.Errorf("read: %v", err)
+			}
+			ctx := within(t)
+			for {
+				_, err := d.Connect(ctx, "tcp", ln.Addr().String())
+				var key *HostKeyError
+				if errors.As(err, &key) {
+					if !key.Shown.equal(l.host) || len(key.Pinned) != 1 {
+						t.Errorf("error: %+v", key)
+					}
+					return
+				}
+				if err == nil || ctx.Err() != nil {
+					t.Fatalf("connect: %v", err)
+				}
+				select {
+				case <-time.After(5 * time.Millisecond):
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+}
+
+func TestShownBy(t *testing.T) {
+	for _, s := range servers {
+		t.Run(s.name, func(t *testing.T) {
+			l := s.start(t)
+			key, err := ShownBy(within(t), l.addr, nil)
+			if err != nil || !key.equal(l.host) {
+				t.Errorf("%v, %v", key, err)
+			}
+			l.cancel()
+			if _, err := ShownBy(within(t), l.addr, nil); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("nobody there: %v", err)
+			}
+		})
+	}
+}
+
+// A real sshd that cannot resolve a name says so.
+func TestUnresolved(t *testing.T) {
+	l := openSSH(t)
+	d, _ := run(t, l.config(t))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := d.Connect(ctx, "tcp", "nosuchhost.invalid:80"); !errors.Is(err, tunnel.Unresolved) {
+		t.Errorf("connect: %v", err)
+	}
+}
+
+// pattern is an endless source.
+type pattern struct{}
+
+func (pattern) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(i)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,357 @@
+// Session: one connection to a node's sshd.
+
+package overssh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// openGrace is how long the end of a session waits for channels that were being
+// opened when it came. The library tells each of them, except one that enters its
+// list in the instant after it was told to forget the list; that one it leaves
+// waiting for ever.
+const openGrace = time.Second
+
+type session struct {
+	cfg      *Config
+	wire     *wire
+	conn     ssh.Conn
+	channels <-chan ssh.NewChannel
+	requests <-chan *ssh.Request
+	tokens   chan struct{} // one for each stream
+	gone     chan struct{} // closed when the library has given up the connection
+
+	mu      sync.Mutex // guards the following
+	cause   error      // why the session is over; nil while nobody knows that it is
+	over    bool       // nothing may be added to the rest
+	streams map[*stream]struct{}
+	opens   sync.WaitGroup // channels being opened
+	tasks   sync.WaitGroup // everything else
+}
+
+// connect makes a connection and logs in. The caller must call hold.
+func (d *Dialer) connect(ctx context.Context) (s *session, err error) {
+	defer func() { d.cfg.Metrics.opened(err) }()
+	cctx, cancel := context.WithTimeout(ctx, d.cfg.ConnectTimeout)
+	defer cancel()
+	key, err := readKey(d.cfg.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := d.cfg.Dial(cctx, "tcp", d.cfg.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("connect to sshd of %s: %w", d.cfg.Node, err)
+	}
+	w := newWire(raw)
+	stop := context.AfterFunc(cctx, func() { _ = w.Close() }) // the handshake fails then
+	verified := false
+	conn, channels, requests, err := ssh.NewClientConn(w, d.cfg.Addr, &ssh.ClientConfig{
+		User:              d.cfg.User,
+		Auth:              []ssh.AuthMethod{ssh.PublicKeys(key)},
+		HostKeyAlgorithms: d.cfg.HostKeys.algorithms(d.cfg.Node),
+		HostKeyCallback: func(_ string, _ net.Addr, shown ssh.PublicKey) error {
+			kerr := d.cfg.HostKeys.check(d.cfg.Node, d.cfg.Addr, shown)
+			verified = kerr == nil
+			return kerr
+		},
+		ClientVersion: "SSH-2.0-hawser",
+	})
+	if !stop() && err == nil {
+		_ = conn.Close() // ctx came last, and counts
+		err = context.Cause(cctx)
+	}
+	if err != nil {
+		_ = w.Close() // the other error is the news
+		return nil, d.loginFailed(cctx, w, verified, err)
+	}
+	return &session{
+		cfg: &d.cfg, wire: w, conn: conn, channels: channels, requests: requests,
+		tokens:  make(chan struct{}, tunnel.Options{MaxStreams: d.cfg.MaxStreams}.Streams()),
+		gone:    make(chan struct{}),
+		streams: make(map[*stream]struct{}),
+	}, nil
+}
+
+// loginFailed says why there is no session.
+func (d *Dialer) loginFailed(ctx context.Context, w *wire, verified bool, err error) error {
+	var key *HostKeyError
+	_, broken := w.ended()
+	switch {
+	case errors.As(err, &key):
+		return key // names everything
+	case ctx.Err() != nil:
+		return fmt.Errorf("log in to sshd of %s: %w", d.cfg.Node, context.Cause(ctx))
+	case verified && broken == nil:
+		// The connection is well and the host is the right one: it is the login.
+		return fmt.Errorf("%w: sshd of %s refuses user %s with key %s; put its public half into that user's authorized_keys: %w",
+			tunnel.Denied, d.cfg.Node, d.cfg.User, d.cfg.KeyFile, err)
+	default:
+		return fmt.Errorf("log in to sshd of %s: %w", d.cfg.Node, err)
+	}
+}
+
+// hold keeps the session until it is lost or ctx is done, ends it, waits for all
+// that belongs to it, and says why it is over.
+func (s *session) hold(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { ssh.DiscardRequests(s.requests) })
+	wg.Go(func() {
+		for c := range s.channels {
+			// Nothing on the node may open a channel here; that it failed to
+			// hear so is seen by hold.
+			_ = c.Reject(ssh.Prohibited, "this end opens all channels")
+		}
+	})
+	wg.Go(func() {
+		defer close(s.gone)
+		err := s.conn.Wait()
+		s.end(s.lost(err))
+	})
+	s.end(s.watch(ctx))
+	<-s.gone
+	s.bury()
+	wg.Wait()
+	return s.why()
+}
+
+// watch asks for signs of life and returns when none comes, when the connection
+// is gone, or when ctx is done.
+func (s *session) watch(ctx context.Context) error {
+	tick := time.NewTicker(s.cfg.KeepAlive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return tunnel.ErrSessionClosed
+		case <-s.gone:
+			return s.why()
+		case <-tick.C:
+		}
+		if err := s.alive(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// alive waits until the peer has answered, or until nothing at all has come from
+// it for KeepAliveTimeout: behind bulk, an answer may take its time.
+func (s *session) alive(ctx context.Context) error {
+	timeout := s.cfg.KeepAliveTimeout
+	pctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answered := make(chan error, 1)
+	if !s.spawn(func() { answered <- s.ping(pctx) }) {
+		return s.why()
+	}
+	t := time.NewTimer(timeout)
+	defer t.Stop()
+	for {
+		select {
+		case <-answered:
+			return nil // or ctx is done or the session gone, which watch sees
+		case <-t.C:
+		}
+		silent := s.wire.silent()
+		if silent >= timeout {
+			return fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.cfg.Node, silent.Round(time.Millisecond))
+		}
+		t.Reset(timeout - silent)
+	}
+}
+
+// ping waits for an answer to a request that no sshd knows: that it says so is
+// enough. The request lives on when ctx is done, until it is answered or the
+// session ends; the library asks one at a time.
+func (s *session) ping(ctx context.Context) error {
+	answered := make(chan error, 1)
+	began := time.Now()
+	spawned := s.spawn(func() {
+		_, _, err := s.conn.SendRequest("keepalive@openssh.com", true, nil)
+		answered <- err
+	})
+	if !spawned {
+		return s.why()
+	}
+	select {
+	case err := <-answered:
+		if err != nil {
+			return s.why()
+		}
+		s.cfg.Metrics.rtt.Observe(time.Since(began).Seconds())
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// spawn runs f beside the caller. It does not if the session is over.
+func (s *session) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
+	s.tasks.Go(f)
+	return true
+}
+
+// lost makes an error of what the library says of a connection.
+func (s *session) lost(err error) error {
+	if _, werr := s.wire.ended(); werr != nil {
+		err = werr
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: sshd of %s closed the connection", tunnel.Lost, s.cfg.Node)
+	}
+	return fmt.Errorf("%w: connection to sshd of %s: %w", tunnel.Lost, s.cfg.Node, err)
+}
+
+// why is the reason for the session's end.
+func (s *session) why() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cause == nil {
+		return fmt.Errorf("%w: connection to sshd of %s", tunnel.Lost, s.cfg.Node)
+	}
+	return s.cause
+}
+
+// end ends the session for a reason, unless there was one before, and does not
+// wait.
+func (s *session) end(cause error) {
+	s.mu.Lock()
+	if s.cause == nil {
+		s.cause = cause
+	}
+	s.mu.Unlock()
+	_ = s.wire.Close() // nothing could be done about it
+}
+
+// bury ends all that belongs to a session that is gone, and waits for it.
+func (s *session) bury() {
+	s.mu.Lock()
+	s.over = true
+	streams := slices.Collect(maps.Keys(s.streams))
+	s.mu.Unlock()
+	for _, st := range streams {
+		st.die() // takes a lock that others hold while they ask why
+	}
+	opened := make(chan struct{})
+	go func() { // joined but for the library's fault; see openGrace
+		defer close(opened)
+		s.opens.Wait()
+	}()
+	t := time.NewTimer(openGrace)
+	defer t.Stop()
+	select {
+	case <-opened:
+	case <-t.C:
+	}
+	s.tasks.Wait()
+}
+
+// open opens a channel to t. The library's way knows no context, so it is waited
+// for beside it, and a channel that nobody wants any more is closed as soon as it
+// is open; until then it keeps its token.
+func (s *session) open(ctx context.Context, t target) (*stream, error) {
+	select {
+	case s.tokens <- struct{}{}:
+	case <-s.gone:
+		return nil, s.why()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	type result struct {
+		stream *stream
+		err    error
+	}
+	opened, unwanted := make(chan result), make(chan struct{})
+	s.mu.Lock()
+	over := s.over || s.cause != nil
+	if !over {
+		s.opens.Go(func() {
+			var r result
+			r.stream, r.err = s.channel(t)
+			select {
+			case opened <- r:
+			case <-unwanted:
+				if r.err == nil {
+					_ = r.stream.Abort() // never fails
+				}
+			}
+		})
+	}
+	s.mu.Unlock()
+	if over {
+		<-s.tokens
+		return nil, s.why()
+	}
+	select {
+	case r := <-opened:
+		return r.stream, r.err
+	case <-s.gone:
+		close(unwanted)
+		return nil, s.why()
+	case <-ctx.Done():
+		close(unwanted)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// channel opens a channel to t, and owns a token.
+func (s *session) channel(t target) (*stream, error) {
+	// RFC 4254, 7.2. Who asked is nobody's business on the node.
+	ask := ssh.Marshal(&struct {
+		Host       string
+		Port       uint32
+		Originator string
+		From       uint32
+	}{t.host, uint32(t.port), "127.0.0.1", 0})
+	ch, requests, err := s.conn.OpenChannel("direct-tcpip", ask)
+	if err != nil {
+		<-s.tokens
+		var refusal *ssh.OpenChannelError
+		if errors.As(err, &refusal) {
+			return nil, rejected(refusal)
+		}
+		return nil, s.why()
+	}
+	st := newStream(s, ch, t)
+	s.mu.Lock()
+	over := s.over
+	if !over {
+		s.streams[st] = struct{}{}
+		s.tasks.Go(func() { ssh.DiscardRequests(requests) })
+		s.tasks.Go(st.fetch)
+		s.cfg.Metrics.streams.Inc()
+	}
+	s.mu.Unlock()
+	if over {
+		<-s.tokens
+		return nil, s.why()
+	}
+	return st, nil
+}
+
+// forget takes a stream off the books.
+func (s *session) forget(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.streams[st]; known {
+		delete(s.streams, st)
+		s.cfg.Metrics.streams.Dec()
+		<-s.tokens
+	}
+}
