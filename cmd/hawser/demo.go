@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"text/template"
 	"time"
@@ -45,6 +46,7 @@ type tour struct {
 	out  io.Writer
 	self string
 	env  []string
+	port int // of the pod
 }
 
 func (t *tour) say(format string, args ...any) {
@@ -57,6 +59,10 @@ func (t *tour) run(ctx context.Context) (err error) {
 	}
 	port, err := freePort(ctx)
 	if err != nil {
+		return err
+	}
+	// Without namespaces the pod shares this machine's ports.
+	if t.port, err = freePort(ctx); err != nil {
 		return err
 	}
 	cfg := clusterConfig{dir: t.dir, nodes: 2, port: port, netns: true, out: t.out}
@@ -96,13 +102,12 @@ func (t *tour) steps(ctx context.Context, netns bool) error {
 	if err := t.kubectl(ctx, manifest, "apply", "-f", "-"); err != nil {
 		return err
 	}
-	for _, args := range [][]string{
-		{"wait", "--for=condition=Ready", "pod/demo", "--timeout=60s"},
-		{"get", "pods", "-o", "wide"},
-	} {
-		if err := t.kubectl(ctx, "", args...); err != nil {
-			return err
-		}
+	if err := t.kubectl(ctx, "", "wait", "--for=condition=Ready", "pod/demo", "--timeout=60s"); err != nil {
+		// What went wrong is in the pod's status and events.
+		return errors.Join(err, t.kubectl(ctx, "", "describe", "pod", "demo"))
+	}
+	if err := t.kubectl(ctx, "", "get", "pods", "-o", "wide"); err != nil {
+		return err
 	}
 	t.say("Logs, through the tunnel:")
 	if err := t.kubectl(ctx, "", "logs", "demo", "--tail=3"); err != nil {
@@ -124,7 +129,8 @@ func (t *tour) steps(ctx context.Context, netns bool) error {
 }
 
 // demoPod is a pod whose container is this very program: it prints a line a
-// second and answers HTTP.
+// second and answers HTTP. The program is a volume, because it may be where a
+// container has files of its own, such as /tmp.
 var demoPod = template.Must(template.New("pod").Parse(`apiVersion: v1
 kind: Pod
 metadata:
@@ -134,20 +140,26 @@ spec:
   containers:
   - name: demo
     image: none
-    command: ["{{.Self}}", "demo-pod", "--listen", "127.0.0.1:{{.Port}}"]
+    command: [{{.Self}}, demo-pod, --listen, "127.0.0.1:{{.Port}}"]
     ports:
     - containerPort: {{.Port}}
     readinessProbe:
       exec:
         command: ["true"]
       periodSeconds: 1
+    volumeMounts:
+    - name: program
+      mountPath: {{.Self}}
+  volumes:
+  - name: program
+    hostPath:
+      path: {{.Self}}
+      type: File
 `))
-
-const demoPodPort = 18080
 
 func (t *tour) manifest() (string, error) {
 	var b strings.Builder
-	err := demoPod.Execute(&b, map[string]any{"Self": t.self, "Port": demoPodPort})
+	err := demoPod.Execute(&b, map[string]any{"Self": strconv.Quote(t.self), "Port": t.port})
 	return b.String(), err
 }
 
@@ -182,7 +194,7 @@ func (t *tour) exitCode(ctx context.Context, want int) error {
 func (t *tour) portForward(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := t.command(ctx, "port-forward", "pod/demo", fmt.Sprintf(":%d", demoPodPort))
+	cmd := t.command(ctx, "port-forward", "pod/demo", fmt.Sprintf(":%d", t.port))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
