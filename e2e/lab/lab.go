@@ -15,6 +15,10 @@
 //
 // It needs root and the commands ip, nft and nsenter. It is not a simulation: the
 // kernel's own forwarding, connection tracking and masquerading are at work.
+//
+// Each node's link can be made to fail: Cut, Loss, Rate, Reset, Rebind and Move are
+// the kernel's doing, Shape (delay, jitter, reordering, loss from a seed) that of a
+// link emulator in this process. A Script says what fails when, and Run does it.
 package lab
 
 import (
@@ -25,32 +29,47 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
 const (
-	// maxNodes keeps the last octet of a NAT's outer address within its network.
-	maxNodes = 200
+	// maxNodes keeps the last octet of a NAT's outer addresses within its network.
+	maxNodes = 120
 	// commandTimeout bounds each call of ip and nft.
 	commandTimeout = 20 * time.Second
 )
 
-// A Lab is a network made by New. Close takes it down.
+// A Lab is a network made by New. Close takes it down. Making nodes and closing are
+// for one goroutine at a time; the methods of nodes are safe for concurrent use.
 type Lab struct {
+	// Seed decides the chances of the links that are shaped from now on.
+	Seed uint64
+
 	id     string // short, in the names of all that is made
 	subnet int    // third octet of the outer network
+	opened bool   // by Open: not ours to take down
 	nodes  []*Node
 }
 
 // A Node is a network namespace behind a NAT.
 type Node struct {
 	Name string
-	IP   string // its own address, which the host cannot reach
-	lab  *Lab
-	ns   string
-	nat  string
-	outs string // host's end of the cable to the NAT
+
+	// immutable
+	lab    *Lab
+	number int    // from 1, in the order in which nodes were made
+	ns     string // its namespace
+	nat    string // its NAT's namespace
+	outs   string // host's end of the cable to the NAT
+
+	mu      sync.Mutex // held while a fault is put in place; guards the following
+	faults  faults
+	limited bool // by Rate
+	moved   bool // by Move
+	shaping *shaping
 }
 
 // Check returns nil if labs can be made here, or an error that says what is
@@ -67,15 +86,28 @@ func Check() error {
 	return nil
 }
 
+// CheckFaults returns nil if links can be made to fail here as well, or an error
+// that says what is missing and how to get it.
+func CheckFaults() error {
+	if err := Check(); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("tc"); err != nil {
+		return errors.New("slow links need the command tc: install the package iproute2")
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		return fmt.Errorf("delayed links need the kernel's tun driver (modprobe tun): %w", err)
+	}
+	return nil
+}
+
 // New makes an empty lab. Labs with the same name are the same lab: what an
 // earlier process of that name left behind is removed first.
 func New(ctx context.Context, name string) (*Lab, error) {
 	if err := Check(); err != nil {
 		return nil, err
 	}
-	h := fnv.New32a()
-	h.Write([]byte(name))
-	l := &Lab{id: fmt.Sprintf("hw%06x", h.Sum32()&0xffffff)}
+	l := &Lab{id: idOf(name)}
 	if err := l.sweep(ctx); err != nil {
 		return nil, err
 	}
@@ -96,63 +128,127 @@ func New(ctx context.Context, name string) (*Lab, error) {
 	return l, nil
 }
 
+func idOf(name string) string {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	return fmt.Sprintf("hw%06x", h.Sum32()&0xffffff)
+}
+
 // HostIP is the address at which the nodes reach the host.
 func (l *Lab) HostIP() string { return fmt.Sprintf("198.18.%d.1", l.subnet) }
 
 func (l *Lab) bridge() string { return l.id + "-br" }
 
-// AddNode makes a namespace behind a NAT.
-func (l *Lab) AddNode(ctx context.Context, name string) (*Node, error) {
-	i := len(l.nodes) + 1
-	if i > maxNodes {
-		return nil, fmt.Errorf("a lab has at most %d nodes", maxNodes)
+// Nodes returns the nodes in the order in which they were made.
+func (l *Lab) Nodes() []*Node { return slices.Clone(l.nodes) }
+
+// Node returns the node of a name; the error names those there are.
+func (l *Lab) Node(name string) (*Node, error) {
+	var names []string
+	for _, n := range l.nodes {
+		if n.Name == name {
+			return n, nil
+		}
+		names = append(names, n.Name)
 	}
-	n := &Node{
-		Name: name, lab: l, IP: fmt.Sprintf("192.168.%d.2", (100+i)%256),
+	return nil, fmt.Errorf("there is no node %q: there are %s", name, strings.Join(names, ", "))
+}
+
+// newNode names what belongs to the node of a number.
+func (l *Lab) newNode(name string, i int) *Node {
+	return &Node{
+		Name: name, lab: l, number: i,
 		ns: fmt.Sprintf("%s-n%d", l.id, i), nat: fmt.Sprintf("%s-g%d", l.id, i), outs: fmt.Sprintf("%s-h%d", l.id, i),
 	}
-	l.nodes = append(l.nodes, n)
-	outer := fmt.Sprintf("198.18.%d.%d", l.subnet, 10+i)
-	gateway := fmt.Sprintf("192.168.%d.1", (100+i)%256)
-	inNAT := func(args ...string) []string {
-		return append([]string{"nsenter", "--net=/run/netns/" + n.nat}, args...)
+}
+
+// IP is the node's own address, which the host cannot reach.
+func (n *Node) IP() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.innerLocked()
+}
+
+// NATIP is the address from which the node's packets seem to come.
+func (n *Node) NATIP() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.outerLocked()
+}
+
+func (n *Node) innerLocked() string {
+	if n.moved {
+		return fmt.Sprintf("192.168.%d.3", 100+n.number)
 	}
-	inNode := func(args ...string) []string { return append([]string{"nsenter", "--net=/run/netns/" + n.ns}, args...) }
+	return fmt.Sprintf("192.168.%d.2", 100+n.number)
+}
+
+func (n *Node) outerLocked() string {
+	if n.moved {
+		return fmt.Sprintf("198.18.%d.%d", n.lab.subnet, 10+maxNodes+n.number)
+	}
+	return fmt.Sprintf("198.18.%d.%d", n.lab.subnet, 10+n.number)
+}
+
+func (n *Node) gateway() string { return fmt.Sprintf("192.168.%d.1", 100+n.number) }
+
+// inNAT is a command line that runs where the node's NAT is.
+func (n *Node) inNAT(args ...string) []string {
+	return append([]string{"nsenter", "--net=/run/netns/" + n.nat}, args...)
+}
+
+// inNode is a command line that runs where the node is.
+func (n *Node) inNode(args ...string) []string {
+	return append([]string{"nsenter", "--net=/run/netns/" + n.ns}, args...)
+}
+
+// AddNode makes a namespace behind a NAT.
+func (l *Lab) AddNode(ctx context.Context, name string) (*Node, error) {
+	if len(l.nodes) >= maxNodes {
+		return nil, fmt.Errorf("a lab has at most %d nodes", maxNodes)
+	}
+	n := l.newNode(name, len(l.nodes)+1)
+	l.nodes = append(l.nodes, n)
 	for _, args := range [][]string{
 		{"ip", "netns", "add", n.nat},
 		{"ip", "netns", "add", n.ns},
 		{"ip", "link", "add", n.outs, "type", "veth", "peer", "name", "wan0", "netns", n.nat},
+		{"ip", "link", "set", n.outs, "alias", name},
 		{"ip", "link", "set", n.outs, "master", l.bridge(), "up"},
-		inNAT("ip", "link", "add", "lan0", "type", "veth", "peer", "name", "eth0", "netns", n.ns),
-		inNAT("ip", "address", "add", outer+"/24", "dev", "wan0"),
-		inNAT("ip", "address", "add", gateway+"/24", "dev", "lan0"),
-		inNAT("ip", "link", "set", "lo", "up"),
-		inNAT("ip", "link", "set", "wan0", "up"),
-		inNAT("ip", "link", "set", "lan0", "up"),
-		inNAT("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"),
-		inNode("ip", "address", "add", n.IP+"/24", "dev", "eth0"),
-		inNode("ip", "link", "set", "lo", "up"),
-		inNode("ip", "link", "set", "eth0", "up"),
-		inNode("ip", "route", "add", "default", "via", gateway),
+		n.inNAT("ip", "link", "add", "lan0", "type", "veth", "peer", "name", "eth0", "netns", n.ns),
+		n.inNAT("ip", "address", "add", n.NATIP()+"/24", "dev", "wan0"),
+		n.inNAT("ip", "address", "add", n.gateway()+"/24", "dev", "lan0"),
+		n.inNAT("ip", "link", "set", "lo", "up"),
+		n.inNAT("ip", "link", "set", "wan0", "up"),
+		n.inNAT("ip", "link", "set", "lan0", "up"),
+		n.inNAT("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"),
+		n.inNode("ip", "address", "add", n.IP()+"/24", "dev", "eth0"),
+		n.inNode("ip", "link", "set", "lo", "up"),
+		n.inNode("ip", "link", "set", "eth0", "up"),
+		n.inNode("ip", "route", "add", "default", "via", n.gateway()),
 	} {
 		if err := run(ctx, args...); err != nil {
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 	}
-	if err := runInput(ctx, natRules, inNAT("nft", "-f", "-")...); err != nil {
+	if err := runInput(ctx, natRules, n.inNAT("nft", "-f", "-")...); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 	return n, nil
 }
 
 // natRules lets out what the node begins, and in what answers it. Everything
-// else that comes from outside is dropped.
+// else that comes from outside is dropped. The tun devices are those of shape.go.
 const natRules = `
 table ip hawser {
 	chain forward {
 		type filter hook forward priority filter; policy drop;
 		iifname "lan0" oifname "wan0" accept
 		iifname "wan0" oifname "lan0" ct state established,related accept
+		iifname "lan0" oifname "tun-node" accept
+		iifname "tun-node" oifname "lan0" accept
+		iifname "tun-world" oifname "wan0" accept
+		iifname "wan0" oifname "tun-world" ct state established,related accept
 	}
 	chain input {
 		type filter hook input priority filter; policy drop;
@@ -170,15 +266,30 @@ table ip hawser {
 // node's network and nothing of the host's. Only the network differs; files,
 // processes and cgroups are the host's. The process id is the command's own.
 func (n *Node) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + n.ns, name}, args...)...)
+	all := append(n.inNode(name), args...)
+	return exec.CommandContext(ctx, all[0], all[1:]...)
 }
 
-// Close takes down everything. Processes that still run on a node keep running
-// without a network.
+// Close takes down everything and returns after the emulators have ended. Processes
+// that still run on a node keep running without a network. A lab from Open stays, with
+// its links healed.
 func (l *Lab) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
 	defer cancel()
-	return l.sweep(ctx)
+	var errs []error
+	if l.opened {
+		for _, n := range l.nodes {
+			errs = append(errs, n.Clear(ctx))
+		}
+		return errors.Join(errs...)
+	}
+	for _, n := range l.nodes {
+		n.mu.Lock()
+		n.endEmulator()
+		errs = append(errs, n.shapingErr())
+		n.mu.Unlock()
+	}
+	return errors.Join(append(errs, l.sweep(ctx))...)
 }
 
 // sweep removes all that carries the lab's id, whoever made it.
@@ -232,14 +343,24 @@ func freeSubnet() (int, error) {
 func run(ctx context.Context, args ...string) error { return runInput(ctx, "", args...) }
 
 func runInput(ctx context.Context, stdin string, args ...string) error {
+	_, err := command(ctx, stdin, args...)
+	return err
+}
+
+// output returns what a command has said.
+func output(ctx context.Context, args ...string) (string, error) { return command(ctx, "", args...) }
+
+func command(ctx context.Context, stdin string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	if stdin != "" {
 		cmd.Stdin = strings.NewReader(stdin)
 	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	out, err := cmd.CombinedOutput()
+	said := strings.TrimSpace(string(out))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, said)
 	}
-	return nil
+	return said, nil
 }

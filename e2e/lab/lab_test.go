@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 // listenEnv makes the test binary listen, say where, and end with its input: it
@@ -18,7 +20,8 @@ const listenEnv = "LAB_LISTEN"
 func TestMain(m *testing.M) {
 	addr, listen := os.LookupEnv(listenEnv)
 	if !listen {
-		os.Exit(m.Run())
+		goleak.VerifyTestMain(m)
+		return
 	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -128,17 +131,17 @@ func TestNobodyReachesANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	outer := "198.18." + strings.Split(l.HostIP(), ".")[2] + ".11"
-	if err := run(t.Context(), "ip", "route", "add", n.IP+"/32", "via", outer, "dev", l.bridge()); err != nil {
+	outer := n.NATIP()
+	if err := run(t.Context(), "ip", "route", "add", n.IP()+"/32", "via", outer, "dev", l.bridge()); err != nil {
 		t.Fatal(err)
 	}
 	dial := func(host string) []string {
 		return []string{"timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/" + host + "/" + port}
 	}
-	if args := dial(n.IP); n.Command(t.Context(), args[0], args[1:]...).Run() != nil {
+	if args := dial(n.IP()); n.Command(t.Context(), args[0], args[1:]...).Run() != nil {
 		t.Fatal("the node does not even reach itself")
 	}
-	for _, target := range []string{n.IP, outer} {
+	for _, target := range []string{n.IP(), outer} {
 		if run(t.Context(), dial(target)...) == nil {
 			t.Errorf("the host reached %s", target)
 		}
