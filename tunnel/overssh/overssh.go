@@ -101,10 +101,10 @@ type Dialer struct {
 
 	mu      sync.Mutex // guards the following
 	session *session   // the one to use; nil while there is none
-	attempt chan struct{}
-	trying  bool  // attempt is open: somebody is about to succeed or fail
-	failed  error // why there is no session, once an attempt has ended
+	trying  bool       // to make one, now or as soon as Run is called
+	failed  error      // why there is none, once an attempt has ended
 	stopped bool
+	changed chan struct{} // closed and replaced when one of these changes
 }
 
 // New checks cfg and starts nothing.
@@ -154,7 +154,7 @@ func New(cfg Config) (*Dialer, error) {
 	}
 	return &Dialer{
 		cfg: cfg, log: cfg.Log.With("node", cfg.Node, "addr", cfg.Addr),
-		attempt: make(chan struct{}), trying: true,
+		trying: true, changed: make(chan struct{}),
 	}, nil
 }
 
@@ -231,27 +231,27 @@ func backoff(failures int, lowest, highest time.Duration, draw float64) time.Dur
 
 // begin notes that an attempt is under way.
 func (d *Dialer) begin() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.trying, d.attempt = true, make(chan struct{})
+	d.change(func() { d.trying = true })
 }
 
 // settle notes how an attempt, or a session, ended.
 func (d *Dialer) settle(s *session, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.session, d.failed = s, err
-	if d.trying {
-		d.trying = false
-		close(d.attempt)
-	}
+	d.change(func() { d.session, d.failed, d.trying = s, err, false })
 }
 
 func (d *Dialer) stop() {
-	d.settle(nil, tunnel.ErrSessionClosed)
+	d.change(func() {
+		d.session, d.failed, d.trying, d.stopped = nil, tunnel.ErrSessionClosed, false, true
+	})
+}
+
+// change runs f with the lock and wakes who waits for what it changes.
+func (d *Dialer) change(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stopped = true
+	f()
+	close(d.changed)
+	d.changed = make(chan struct{})
 }
 
 // current is the session. While an attempt is under way it waits for its
@@ -259,7 +259,7 @@ func (d *Dialer) stop() {
 func (d *Dialer) current(ctx context.Context) (*session, error) {
 	for {
 		d.mu.Lock()
-		s, attempt, trying, err, stopped := d.session, d.attempt, d.trying, d.failed, d.stopped
+		s, trying, err, stopped, changed := d.session, d.trying, d.failed, d.stopped, d.changed
 		d.mu.Unlock()
 		switch {
 		case s != nil:
@@ -270,7 +270,7 @@ func (d *Dialer) current(ctx context.Context) (*session, error) {
 			return nil, unavailable(err)
 		}
 		select {
-		case <-attempt:
+		case <-changed:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

@@ -334,27 +334,24 @@ func TestNotLetIn(t *testing.T) {
 // comesBack waits until d has a session.
 func comesBack(t *testing.T, d *Dialer) {
 	t.Helper()
+	until(t, d, func() bool { return d.session != nil })
+}
+
+// until waits until ok, which may look at d's state.
+func until(t *testing.T, d *Dialer, ok func() bool) {
+	t.Helper()
 	ctx := within(t)
 	for {
 		d.mu.Lock()
-		s, attempt := d.session, d.attempt
-		trying := d.trying
+		done, changed := ok(), d.changed
 		d.mu.Unlock()
-		if s != nil {
+		if done {
 			return
 		}
-		if !trying { // the back-off of tests is short
-			select {
-			case <-time.After(5 * time.Millisecond):
-			case <-ctx.Done():
-				t.Fatal("no session")
-			}
-			continue
-		}
 		select {
-		case <-attempt:
+		case <-changed:
 		case <-ctx.Done():
-			t.Fatal("no session")
+			t.Fatal("it never comes about")
 		}
 	}
 }
@@ -447,23 +444,13 @@ func TestHostKeyChanges(t *testing.T) {
 			if _, err := near.Read(make([]byte, 1)); !errors.Is(err, tunnel.Lost) {
 				t.Errorf("read: %v", err)
 			}
-			ctx := within(t)
-			for {
-				_, err := d.Connect(ctx, "tcp", ln.Addr().String())
-				var key *HostKeyError
-				if errors.As(err, &key) {
-					if !key.Shown.equal(l.host) || len(key.Pinned) != 1 {
-						t.Errorf("error: %+v", key)
-					}
-					return
-				}
-				if err == nil || ctx.Err() != nil {
-					t.Fatalf("connect: %v", err)
-				}
-				select {
-				case <-time.After(5 * time.Millisecond):
-				case <-ctx.Done():
-				}
+			var key *HostKeyError
+			until(t, d, func() bool { return errors.As(d.failed, &key) })
+			if !key.Shown.equal(l.host) || len(key.Pinned) != 1 {
+				t.Errorf("error: %+v", key)
+			}
+			if _, err := d.Connect(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.Denied) {
+				t.Errorf("connect: %v", err)
 			}
 		})
 	}

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 // A lab is a directory with keys in it, and an sshd.
@@ -32,9 +33,11 @@ type lab struct {
 	dir    string
 	user   string
 	addr   string
-	host   HostKey // what the sshd shows
-	cancel func()  // ends the sshd and its connections
+	host   HostKey         // what the sshd shows
+	net    *memnet.Network // where our own listens; nil means loopback
+	cancel func()          // ends the sshd and its connections
 	start  func(t testing.TB)
+	opened func(ssh.Conn) // called by our own with each connection
 }
 
 // newKey writes a key pair as ssh-keygen would.
@@ -76,10 +79,14 @@ func (l *lab) config(t testing.TB) Config {
 	if err := h.Pin("node-1", l.host); err != nil {
 		t.Fatal(err)
 	}
-	return Config{
+	cfg := Config{
 		Node: "node-1", Addr: l.addr, User: l.user, KeyFile: l.path("id"), HostKeys: h,
 		MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
 	}
+	if l.net != nil {
+		cfg.Dial = l.net.Dial
+	}
+	return cfg
 }
 
 // own starts a server in this process.
@@ -117,7 +124,11 @@ func startOwn(t testing.TB, l *lab, serve func(context.Context, ssh.NewChannel))
 		return &ssh.Permissions{}, nil
 	}}
 	conf.AddHostKey(host)
-	ln, err := net.Listen("tcp", l.addr)
+	listen := new(net.ListenConfig).Listen
+	if l.net != nil {
+		listen = l.net.Listen
+	}
+	ln, err := listen(t.Context(), "tcp", l.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +141,7 @@ func startOwn(t testing.TB, l *lab, serve func(context.Context, ssh.NewChannel))
 			if err != nil {
 				return
 			}
-			wg.Go(func() { serveOwn(ctx, c, conf, serve) })
+			wg.Go(func() { l.serveOwn(ctx, c, conf, serve) })
 		}
 	})
 	l.cancel = func() {
@@ -141,7 +152,7 @@ func startOwn(t testing.TB, l *lab, serve func(context.Context, ssh.NewChannel))
 	t.Cleanup(func() { l.cancel() })
 }
 
-func serveOwn(ctx context.Context, c net.Conn, conf *ssh.ServerConfig, serve func(context.Context, ssh.NewChannel)) {
+func (l *lab) serveOwn(ctx context.Context, c net.Conn, conf *ssh.ServerConfig, serve func(context.Context, ssh.NewChannel)) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	conn, channels, requests, err := ssh.NewServerConn(c, conf)
@@ -152,6 +163,9 @@ func serveOwn(ctx context.Context, c net.Conn, conf *ssh.ServerConfig, serve fun
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { ssh.DiscardRequests(requests) })
+	if l.opened != nil {
+		wg.Go(func() { l.opened(conn) })
+	}
 	for ch := range channels {
 		wg.Go(func() { serve(ctx, ch) })
 	}

@@ -236,10 +236,6 @@ func (st *stream) sendLocked() {
 	if st.sending || st.werr != nil || (len(st.out) == 0 && (!st.shut || st.ended)) {
 		return
 	}
-	if st.dead {
-		st.werr = st.session.why()
-		return
-	}
 	st.sending = true
 	st.sent.Go(st.send)
 }
@@ -364,8 +360,11 @@ func (st *stream) linger() {
 // die is the end of the session: no more is sent or fetched. It waits for send,
 // which the end of the channel has woken.
 func (st *stream) die() {
+	why := st.session.why()
 	st.mu.Lock()
-	st.dead = true
+	if st.dead = true; st.werr == nil {
+		st.werr = why
+	}
 	st.readable.Broadcast()
 	st.writable.Broadcast()
 	st.mu.Unlock()

@@ -1,0 +1,126 @@
+// Targets, rejections and configurations, as tables.
+
+package overssh
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+func TestParseTarget(t *testing.T) {
+	for _, tc := range []struct {
+		network, addr string
+		host          string
+		port          uint16
+		code          tunnel.Code
+	}{
+		{"tcp", "node-1:10250", "127.0.0.1", 10250, 0},
+		{"tcp", "10.0.0.7:80", "10.0.0.7", 80, 0},
+		{"tcp4", "web.example:65535", "web.example", 65535, 0},
+		{"tcp6", "[fd00::7]:80", "fd00::7", 80, 0},
+		{"tcp", "10.0.0.7%node-1:80", "10.0.0.7", 80, 0},
+		{"tcp", "[fd00::7%node-1]:80", "fd00::7", 80, 0},
+		{"tcp", "[fe80::1%eth0%node-1]:80", "fe80::1%eth0", 80, 0},
+		{"tcp", "node-1%node-1:80", "127.0.0.1", 80, 0},
+		{"tcp", "10.0.0.7%node-2:80", "", 0, tunnel.NoNode},
+		{"tcp", "10.0.0.7", "", 0, tunnel.Invalid},
+		{"tcp", ":80", "", 0, tunnel.Invalid},
+		{"tcp", "%node-1:80", "", 0, tunnel.Invalid},
+		{"tcp", "a:0", "", 0, tunnel.Invalid},
+		{"tcp", "a:65536", "", 0, tunnel.Invalid},
+		{"tcp", "a:http", "", 0, tunnel.Invalid},
+		{"udp", "a:80", "", 0, tunnel.Invalid},
+		{"unix", "/a", "", 0, tunnel.Invalid},
+	} {
+		got, err := parseTarget("node-1", tc.network, tc.addr)
+		if got.host != tc.host || got.port != tc.port || tunnel.CodeOf(err) != tc.code {
+			t.Errorf("%s %s: %+v, %v", tc.network, tc.addr, got, err)
+		}
+	}
+}
+
+func TestRejections(t *testing.T) {
+	for _, tc := range []struct {
+		reason ssh.RejectionReason
+		text   string
+		want   tunnel.Code
+	}{
+		{ssh.Prohibited, "open failed", tunnel.Denied},
+		{ssh.UnknownChannelType, "", tunnel.Denied},
+		{ssh.ResourceShortage, "", tunnel.Busy},
+		{ssh.ConnectionFailed, "Connection refused", tunnel.Refused},
+		{ssh.ConnectionFailed, "No route to host", tunnel.Unreachable},
+		{ssh.ConnectionFailed, "Network is unreachable", tunnel.Unreachable},
+		{ssh.ConnectionFailed, "Connection timed out", tunnel.Timeout},
+		{ssh.ConnectionFailed, "Name or service not known", tunnel.Unresolved},
+		{ssh.ConnectionFailed, "Temporary failure in name resolution", tunnel.Unresolved},
+		{ssh.ConnectionFailed, "Verbindung verweigert", tunnel.Unreachable},
+		{99, "", tunnel.Internal},
+	} {
+		err := dialFailed("a:1", rejected(&ssh.OpenChannelError{Reason: tc.reason, Message: tc.text}))
+		var de *tunnel.DialError
+		if !errors.As(err, &de) || de.Code != tc.want || tunnel.CodeOf(err) != tc.want || !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("%v %q: %v", tc.reason, tc.text, err)
+		}
+	}
+}
+
+func TestNewChecks(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, "id")
+	newKey(t, key)
+	junk := filepath.Join(dir, "junk")
+	if err := os.WriteFile(junk, []byte("no key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := Config{Node: "n", Addr: "10.0.0.1", User: "u", KeyFile: key, HostKeys: new(HostKeys)}
+	d, err := New(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.cfg.Addr != "10.0.0.1:22" || d.cfg.KeepAlive != DefaultKeepAlive || d.cfg.MaxBackoff != DefaultMaxBackoff {
+		t.Errorf("defaults: %+v", d.cfg)
+	}
+	for _, tc := range []struct {
+		change func(*Config)
+		text   string
+	}{
+		{func(c *Config) { c.Node = "" }, "Node"},
+		{func(c *Config) { c.Addr = "" }, "Addr"},
+		{func(c *Config) { c.User = "" }, "User"},
+		{func(c *Config) { c.KeyFile = "" }, "KeyFile"},
+		{func(c *Config) { c.HostKeys = nil }, "HostKeys"},
+		{func(c *Config) { c.KeyFile = filepath.Join(dir, "none") }, "no such file"},
+		{func(c *Config) { c.KeyFile = junk }, junk},
+	} {
+		cfg := good
+		tc.change(&cfg)
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("%v, want an error about %s", err, tc.text)
+		}
+	}
+}
+
+func TestMetricsRegister(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := NewMetrics(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.opened(nil)
+	m.opened(tunnel.Lost)
+	if got := gathered(t, reg); got["ssh_tunnel_open_count"] != 2 || got["ssh_tunnel_open_fail_count"] != 1 {
+		t.Errorf("counted %v", got)
+	}
+	if _, err := NewMetrics(reg); err == nil {
+		t.Error("registered twice")
+	}
+}
