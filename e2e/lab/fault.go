@@ -56,6 +56,8 @@ const (
 	lossGrain = 1_000_000
 	// maxReset bounds a reset: a link that resets for longer is not a moment's.
 	maxReset = time.Hour
+	// maxRate bounds a rate, in bytes per second.
+	maxRate = 1_000_000_000_000
 )
 
 // rules is what nft is told. The table is made anew, in one transaction.
@@ -164,30 +166,44 @@ func (n *Node) setReset(ctx context.Context, on bool) error {
 // Rate limits the link to a number of bytes per second, each way, by the kernel's
 // own token bucket, with a queue of 100 ms (at least 16 KiB); 0 ends it.
 func (n *Node) Rate(ctx context.Context, bytesPerSecond int64) error {
-	if bytesPerSecond < 0 {
-		return fmt.Errorf("rate %s: %d bytes per second: must not be negative", n.Name, bytesPerSecond)
+	if bytesPerSecond < 0 || bytesPerSecond > maxRate {
+		return fmt.Errorf("rate %s: %d bytes per second: must be from 0 to %d", n.Name, bytesPerSecond, int64(maxRate))
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	const burst = 16 << 10
 	for _, dev := range []string{"wan0", "lan0"} {
-		tc := func(args ...string) error { return run(ctx, n.inNAT(append([]string{"tc"}, args...)...)...) }
-		var errs []error
-		if n.limited {
-			errs = append(errs, tc("qdisc", "del", "dev", dev, "root"))
-		}
-		if bytesPerSecond > 0 {
-			bits, queue := fmt.Sprintf("%dbit", bytesPerSecond*8), fmt.Sprint(max(burst, bytesPerSecond/10))
-			errs = append(errs,
-				tc("qdisc", "add", "dev", dev, "root", "handle", "1:", "htb", "default", "1"),
-				tc("class", "add", "dev", dev, "parent", "1:", "classid", "1:1", "htb", "rate", bits, "burst", fmt.Sprint(burst), "cburst", fmt.Sprint(burst)),
-				tc("qdisc", "add", "dev", dev, "parent", "1:1", "handle", "2:", "bfifo", "limit", queue))
-		}
-		if err := errors.Join(errs...); err != nil {
+		if err := n.limitLocked(ctx, dev, bytesPerSecond); err != nil {
 			return fmt.Errorf("rate %s: %w", n.Name, err)
 		}
 	}
-	n.limited = bytesPerSecond > 0
+	return nil
+}
+
+// limitLocked limits what a device of the NAT sends.
+func (n *Node) limitLocked(ctx context.Context, dev string, bytesPerSecond int64) error {
+	const burst = 16 << 10
+	have, err := output(ctx, n.inNAT("tc", "qdisc", "show", "dev", dev)...)
+	if err != nil {
+		return err
+	}
+	if strings.Contains(have, "qdisc htb") {
+		if err := run(ctx, n.inNAT("tc", "qdisc", "del", "dev", dev, "root")...); err != nil {
+			return err
+		}
+	}
+	if bytesPerSecond == 0 {
+		return nil
+	}
+	bits, queue := fmt.Sprintf("%dbit", bytesPerSecond*8), fmt.Sprint(max(burst, bytesPerSecond/10))
+	for _, args := range [][]string{
+		{"qdisc", "add", "dev", dev, "root", "handle", "1:", "htb", "default", "1"},
+		{"class", "add", "dev", dev, "parent", "1:", "classid", "1:1", "htb", "rate", bits, "burst", fmt.Sprint(burst), "cburst", fmt.Sprint(burst)},
+		{"qdisc", "add", "dev", dev, "parent", "1:1", "handle", "2:", "bfifo", "limit", queue},
+	} {
+		if err := run(ctx, n.inNAT(append([]string{"tc"}, args...)...)...); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

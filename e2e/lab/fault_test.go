@@ -26,16 +26,14 @@ const (
 )
 
 // tcpPair returns both ends of a connection that the node has opened to the host.
-func tcpPair(t *testing.T, l *Lab, n *Node) (node, host net.Conn) {
+func tcpPair(t testing.TB, l *Lab, n *Node) (node, host net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", net.JoinHostPort(l.HostIP(), "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	if err := ln.(*net.TCPListener).SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ln.(*net.TCPListener).SetDeadline(time.Now().Add(patience)))
 	if node, err = n.Dial(t.Context(), "tcp", ln.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +106,7 @@ func nothing(t *testing.T, what string, from net.Conn) {
 }
 
 // must calls a fault and fails the test if it fails.
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -274,8 +272,10 @@ func TestRate(t *testing.T) {
 			must(t, n.Rate(t.Context(), 0))
 		})
 	}
-	if n.Rate(t.Context(), -1) == nil {
-		t.Error("a negative rate was taken")
+	for _, bad := range []int64{-1, maxRate + 1} {
+		if n.Rate(t.Context(), bad) == nil {
+			t.Errorf("a rate of %d was taken", bad)
+		}
 	}
 }
 

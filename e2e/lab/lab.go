@@ -67,7 +67,6 @@ type Node struct {
 
 	mu      sync.Mutex // held while a fault is put in place; guards the following
 	faults  faults
-	limited bool // by Rate
 	moved   bool // by Move
 	shaping *shaping
 }
@@ -111,21 +110,35 @@ func New(ctx context.Context, name string) (*Lab, error) {
 	if err := l.sweep(ctx); err != nil {
 		return nil, err
 	}
-	subnet, err := freeSubnet()
-	if err != nil {
-		return nil, err
+	if err := l.addBridge(ctx); err != nil {
+		return nil, errors.Join(err, l.Close(context.WithoutCancel(ctx)))
 	}
-	l.subnet = subnet
+	return l, nil
+}
+
+// addBridge makes the outer network. Other processes may be about to do the same:
+// one at a time chooses a subnet.
+func (l *Lab) addBridge(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	unlock, err := lock(ctx, "/run")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if l.subnet, err = freeSubnet(); err != nil {
+		return err
+	}
 	for _, args := range [][]string{
 		{"ip", "link", "add", l.bridge(), "type", "bridge"},
 		{"ip", "address", "add", l.HostIP() + "/24", "dev", l.bridge()},
 		{"ip", "link", "set", l.bridge(), "up"},
 	} {
 		if err := run(ctx, args...); err != nil {
-			return nil, errors.Join(err, l.Close(context.WithoutCancel(ctx)))
+			return err
 		}
 	}
-	return l, nil
+	return nil
 }
 
 func idOf(name string) string {

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 // newLab skips, loudly, where no lab can be made.
-func newLab(t *testing.T, nodes int) *Lab {
+func newLab(t testing.TB, nodes int) *Lab {
 	t.Helper()
 	if err := Check(); err != nil {
 		t.Skipf("SKIPPED: no network lab here: %v", err)

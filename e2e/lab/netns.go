@@ -68,6 +68,30 @@ func onThread(name string, f func() error) error {
 	return failure
 }
 
+// lock has a directory for this process alone, among those that ask, until unlock.
+func lock(ctx context.Context, dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	retry := time.NewTicker(20 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil // and with it the lock
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("wait for another lab to be made: %w", context.Cause(ctx)), f.Close())
+		}
+	}
+}
+
 // openTUN makes a TUN device in the present namespace: a Read is one IP packet that
 // the kernel sends out by it, a Write one that comes in. The device is gone once the
 // file is closed.
@@ -108,38 +132,51 @@ func flushConntrack() error {
 		deleteVerb = 2 // IPCTNL_MSG_CT_DELETE
 		headers    = unix.NLMSG_HDRLEN + 4
 	)
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return fmt.Errorf("flush connections: %w", err)
-	}
-	defer unix.Close(fd)
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
-		&unix.Timeval{Sec: int64(commandTimeout / time.Second)}); err != nil {
-		return fmt.Errorf("flush connections: %w", err)
-	}
 	// The last four bytes are the family (0: all), the version and the resource.
 	msg := make([]byte, headers)
 	binary.NativeEndian.PutUint32(msg, headers)
 	binary.NativeEndian.PutUint16(msg[4:], subsystem<<8|deleteVerb)
 	binary.NativeEndian.PutUint16(msg[6:], unix.NLM_F_REQUEST|unix.NLM_F_ACK)
-	if err := unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	answer, err := askNetfilter(msg)
+	if err == nil {
+		err = netlinkError(answer)
+	}
+	if err != nil {
 		return fmt.Errorf("flush connections: %w", err)
+	}
+	return nil
+}
+
+// askNetfilter sends a request to the present namespace's packet filter and returns
+// the first answer.
+func askNetfilter(msg []byte) ([]byte, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	wait := unix.Timeval{Sec: int64(commandTimeout / time.Second)}
+	if err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
+		return nil, err
+	}
+	if err = unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, err
 	}
 	answer := make([]byte, 4096)
 	size, _, err := unix.Recvfrom(fd, answer, 0)
 	if err != nil {
-		return fmt.Errorf("flush connections: %w", err)
+		return nil, err
 	}
-	return netlinkError(answer[:size])
+	return answer[:size], nil
 }
 
 // netlinkError reads the acknowledgement of a netlink request.
 func netlinkError(msg []byte) error {
 	if len(msg) < unix.NLMSG_HDRLEN+4 || binary.NativeEndian.Uint16(msg[4:]) != unix.NLMSG_ERROR {
-		return errors.New("flush connections: the kernel's answer is no acknowledgement")
+		return errors.New("the kernel's answer is no acknowledgement")
 	}
 	if code := int32(binary.NativeEndian.Uint32(msg[unix.NLMSG_HDRLEN:])); code != 0 {
-		return fmt.Errorf("flush connections: %w", unix.Errno(-code))
+		return unix.Errno(-code)
 	}
 	return nil
 }

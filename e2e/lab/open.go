@@ -15,7 +15,8 @@ import (
 
 // Open returns the lab that another process has made by New with the same name, so
 // that its links can be made to fail from here: `hawser up --netns` names its lab
-// after its --dir. Close then ends the faults and leaves the network as it was.
+// after its --dir, as an absolute path. Close then ends the faults and leaves the
+// network as it was.
 //
 // One process at a time should do so: the last to put a fault in place wins.
 func Open(ctx context.Context, name string) (*Lab, error) {
@@ -77,16 +78,11 @@ func (n *Node) recall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	queues, err := output(ctx, n.inNAT("tc", "qdisc", "show", "dev", "wan0")...)
-	if err != nil {
-		return err
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !strings.Contains(addrs, n.innerLocked()+"/") {
 		n.moved = true
 	}
-	n.limited = strings.Contains(queues, "qdisc htb")
 	if m := boundPorts.FindStringSubmatch(rules); m != nil {
 		port, err := strconv.Atoi(m[1])
 		if err != nil {

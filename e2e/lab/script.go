@@ -358,7 +358,7 @@ func (r *reader) rate() int64 {
 			continue
 		}
 		v, err := strconv.ParseFloat(number, 64)
-		if bytes := math.Round(v * unit.bits / 8); err == nil && bytes >= 1 && bytes <= 1e12 {
+		if bytes := math.Round(v * unit.bits / 8); err == nil && bytes >= 1 && bytes <= maxRate {
 			return int64(bytes)
 		}
 		break

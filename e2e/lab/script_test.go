@@ -196,8 +196,8 @@ func FuzzParseScript(f *testing.F) {
 		}
 		total := 0
 		for _, st := range s.statements {
-			if err := st.shape.Check(); err != nil {
-				t.Errorf("%q: a shape that makes no sense was taken: %v", text, err)
+			if bad := st.shape.Check(); bad != nil {
+				t.Errorf("%q: a shape that makes no sense was taken: %v", text, bad)
 			}
 			if st.at < 0 || st.at > maxTime || st.length < 0 || st.length > maxTime || st.share < 0 || st.share > 1 || st.rate < 0 {
 				t.Errorf("%q: out of bounds: %+v", text, st)

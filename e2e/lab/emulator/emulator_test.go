@@ -152,7 +152,7 @@ func TestDefaultQueue(t *testing.T) {
 }
 
 func TestHeldIsBounded(t *testing.T) {
-	for _, size := range []int{4, 1500, maxPacket} {
+	for _, size := range []int{256, 1500, maxPacket} {
 		l := newLink(t, Shape{Delay: time.Hour, Duplicate: 1}, 1)
 		p := numbered(0, size)
 		for range 2 * MaxHeld / (size + overhead) {
