@@ -20,7 +20,7 @@ import (
 func overTLS(b *testing.B, linked bool) (near, far net.Conn) {
 	b.Helper()
 	conf := testTLS(b)
-	ln, err := tls.Listen("tcp", "127.0.0.1:0", conf)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -31,10 +31,13 @@ func overTLS(b *testing.B, linked bool) (near, far net.Conn) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		c, aerr := ln.Accept()
-		if aerr == nil {
-			aerr = c.(*tls.Conn).HandshakeContext(b.Context())
+		raw, aerr := ln.Accept()
+		if aerr != nil {
+			b.Error(aerr)
+			return
 		}
+		c := tls.Server(NewBatch(raw), conf)
+		aerr = c.HandshakeContext(b.Context())
 		if far = c; aerr == nil && linked {
 			far, _, aerr = registry.Accept(b.Context(), c)
 		}
@@ -43,7 +46,12 @@ func overTLS(b *testing.B, linked bool) (near, far net.Conn) {
 		}
 	})
 	dial := func(ctx context.Context) (net.Conn, error) {
-		return (&tls.Dialer{Config: conf}).DialContext(ctx, "tcp", ln.Addr().String())
+		raw, derr := new(net.Dialer).DialContext(ctx, "tcp", ln.Addr().String())
+		if derr != nil {
+			return nil, derr
+		}
+		c := tls.Client(NewBatch(raw), conf)
+		return c, c.HandshakeContext(ctx)
 	}
 	if linked {
 		near, err = Dial(b.Context(), dial, Config{})

@@ -86,13 +86,8 @@ func within(ctx context.Context, conn net.Conn, f func() error) error {
 }
 
 func say(conn net.Conn, m message) error {
-	if _, err := conn.Write(m.encode()); err != nil {
-		return err
-	}
-	if f, ok := conn.(interface{ Flush() error }); ok {
-		return f.Flush()
-	}
-	return nil
+	_, err := conn.Write(m.encode())
+	return err
 }
 
 // Move dials another transport while the present one still works, and changes
@@ -113,33 +108,53 @@ func (l *Link) Move(ctx context.Context) error {
 
 // redial brings a parked link back or gives it up: an attempt at once, then with
 // a wait before each that is drawn from an interval that doubles, so that agents
-// cut off together do not return together. The window bounds it: expire ends
-// l.ctx.
+// cut off together do not return together. If transports come but break at once,
+// there is a wait before the first attempt as well. The window bounds it all:
+// expire ends l.ctx.
 func (l *Link) redial() {
+	l.mu.Lock()
+	useless := l.park.useless
+	l.mu.Unlock()
 	bound := lowestBackoff
-	for {
-		err := l.attempt(l.ctx, false)
-		l.mu.Lock()
-		if err != nil && final(err) && l.cur == nil {
-			l.failLocked(err)
+	for range useless {
+		bound = min(2*bound, highestBackoff)
+	}
+	for wait := useless > 1; ; wait = true {
+		if wait {
+			l.pause(time.Duration(rand.Float64() * float64(bound)))
+			bound = min(2*bound, highestBackoff)
 		}
-		if l.cur != nil || l.state.over {
-			l.park.redialing = false
-			l.mu.Unlock()
+		err := l.attempt(l.ctx, false)
+		if l.settle(err) {
 			return
 		}
-		l.mu.Unlock()
-		if err != nil {
-			l.conf.Log.Debug("cannot resume yet", "link", l.name(), "err", err)
-		}
-		wait := time.NewTimer(time.Duration(rand.Float64() * float64(bound)))
-		bound = min(2*bound, highestBackoff)
-		select {
-		case <-wait.C:
-		case <-l.ctx.Done():
-			wait.Stop()
-		}
+		l.conf.Log.Debug("cannot resume yet", "link", l.name(), "err", err)
 	}
+}
+
+// pause waits, unless the link is over before that.
+func (l *Link) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.ctx.Done():
+	}
+}
+
+// settle draws the consequence of an attempt. It says whether none is needed any
+// more.
+func (l *Link) settle(err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cur == nil && err != nil && final(err) {
+		l.failLocked(err)
+	}
+	if l.cur == nil && !l.state.over {
+		return false
+	}
+	l.park.redialing = false
+	return true
 }
 
 // attempt dials and resumes, one at a time. Unless it is to move the link, a

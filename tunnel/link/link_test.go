@@ -400,6 +400,32 @@ func TestMove(t *testing.T) {
 	})
 }
 
+// Transports that come and break at once are not dialed as fast as can be.
+func TestUseless(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{})
+		a, b := r.pair(t, Config{})
+		dials := 0
+		resuming := len((&message{kind: kindResume}).encode())
+		r.set(func() {
+			r.wrap = func(c net.Conn) net.Conn {
+				dials++
+				return &fuse{Conn: c.(*memnet.Conn), soft: true, left: resuming + 1}
+			}
+		})
+		r.cut()
+		time.Sleep(DefaultWindow / 2)
+		r.set(func() {
+			if r.wrap = nil; dials < 5 || dials > 100 {
+				t.Errorf("%d dials in %v", dials, DefaultWindow/2)
+			}
+		})
+		send(t, a, "in the end")
+		expect(t, b, "in the end")
+		r.close(t, a, b)
+	})
+}
+
 func randomBytes(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	g := rand.NewChaCha8([32]byte{byte(seed)})

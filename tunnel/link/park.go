@@ -14,6 +14,10 @@ import (
 // make a transport dead.
 const silentTicks = 3
 
+// settled is how long a transport must live to be worth the dialing, even if it
+// carries nothing.
+const settled = time.Second
+
 // parking is what a link needs to change transports; the link's mu guards it.
 type parking struct {
 	since     time.Time // zero while there is a transport
@@ -28,6 +32,11 @@ type parking struct {
 	// sent anything on the transport that it came with.
 	secret, fresh secret
 	unconfirmed   bool
+
+	// useless counts transports in a row that broke at once and carried nothing.
+	useless  int
+	taken    time.Time // when the transport was
+	progress uint64    // at that time
 
 	silent               int         // ticks
 	tick, expiry, linger *time.Timer // nil until first needed
@@ -44,8 +53,12 @@ func (p *parking) stop() {
 // takeLocked makes t the transport, from l.out.sent on. There must be none.
 func (l *Link) takeLocked(t *transport) {
 	l.cur, l.last = t, t
+	if t.batch != nil {
+		t.batch.cork()
+	}
 	l.park.since, l.park.cause, l.stats.Parked = time.Time{}, nil, time.Time{}
 	l.park.silent, l.park.moving, l.in.heard = 0, false, true
+	l.park.taken, l.park.progress = time.Now(), l.progressLocked()
 	if l.park.expiry != nil {
 		l.park.expiry.Stop()
 	}
@@ -68,9 +81,17 @@ func (l *Link) lostLocked(t *transport, err error) {
 		l.finishLocked()
 		return
 	}
+	if l.progressLocked() == l.park.progress && time.Since(l.park.taken) < settled {
+		l.park.useless++
+	} else {
+		l.park.useless = 0
+	}
 	l.dropTransportLocked()
 	l.parkLocked(err)
 }
+
+// progressLocked grows with every byte that gets across.
+func (l *Link) progressLocked() uint64 { return l.in.received + l.out.ring.base }
 
 // dropTransportLocked fences the transport off: whatever is still being written
 // to it fails, and whatever is still read from it does not count.

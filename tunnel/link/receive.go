@@ -54,7 +54,7 @@ func (in *inbound) stop() {
 // reading flag owns br and what follows it.
 type transport struct {
 	conn  net.Conn
-	flush func() error // nil if conn holds nothing back
+	batch *Batch // nil if conn holds nothing back
 
 	br     *bufio.Reader
 	head   head // of the frame being read
@@ -63,11 +63,7 @@ type transport struct {
 }
 
 func newTransport(c net.Conn) *transport {
-	t := &transport{conn: c, br: bufio.NewReaderSize(c, readAhead)}
-	if f, ok := c.(interface{ Flush() error }); ok {
-		t.flush = f.Flush
-	}
-	return t
+	return &transport{conn: c, batch: batchBelow(c), br: bufio.NewReaderSize(c, readAhead)}
 }
 
 // abort closes the connection, now: orderly words of TLS might block.

@@ -44,6 +44,11 @@ func (l *Link) send() {
 		if c != nil {
 			c.unlend()
 		}
+		if err == nil && t.batch != nil && l.lullLocked(t, h) {
+			l.mu.Unlock()
+			err = t.batch.Flush()
+			l.mu.Lock()
+		}
 		switch {
 		case err != nil:
 			l.lostLocked(t, err)
@@ -55,6 +60,12 @@ func (l *Link) send() {
 	if l.ended != nil {
 		l.ended(l)
 	}
+}
+
+// lullLocked says whether h was the last frame to go out for now: what a batch
+// holds must not wait for the next.
+func (l *Link) lullLocked(t *transport, h head) bool {
+	return h.kind != frameData || t != l.cur || l.out.sent == l.out.ring.end
 }
 
 // nextLocked waits for something to send and a transport to send it on, and
@@ -112,15 +123,11 @@ func (t *transport) write(h head, body []byte) error {
 	if _, err := t.conn.Write(buf[:frameHeader+n]); err != nil {
 		return err
 	}
-	if n < len(body) {
-		if _, err := t.conn.Write(body[n:]); err != nil {
-			return err
-		}
+	if n == len(body) {
+		return nil
 	}
-	if t.flush != nil {
-		return t.flush()
-	}
-	return nil
+	_, err := t.conn.Write(body[n:])
+	return err
 }
 
 // partLocked waits for the peer to have read our bye: it hangs up then. Closed
@@ -136,6 +143,9 @@ func (l *Link) partLocked(t *transport) {
 	l.in.reading = true
 	l.mu.Unlock()
 	_ = t.conn.SetReadDeadline(time.Time{}) // interruptLocked's may still stand
+	if t.batch != nil {
+		_ = t.batch.uncork() // nothing is held any more
+	}
 	if c, ok := t.conn.(interface{ CloseWrite() error }); ok {
 		_ = c.CloseWrite() // two ends that close at once wait for each other's
 	}

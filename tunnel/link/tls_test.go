@@ -84,7 +84,7 @@ func newHarbor(t testing.TB) *harbor {
 }
 
 func (h *harbor) accept(raw net.Conn) {
-	c := tls.Server(raw, h.conf)
+	c := tls.Server(NewBatch(raw), h.conf)
 	if err := c.HandshakeContext(context.Background()); err != nil {
 		_ = raw.Close() // cut in its handshake
 		return
@@ -103,7 +103,7 @@ func (h *harbor) dial(ctx context.Context) (net.Conn, error) {
 	h.mu.Lock()
 	h.raw = append(h.raw, raw)
 	h.mu.Unlock()
-	c := tls.Client(raw, h.conf)
+	c := tls.Client(NewBatch(raw), h.conf)
 	if err := c.HandshakeContext(ctx); err != nil {
 		_ = raw.Close() // the handshake's error is the news
 		return nil, err
