@@ -239,7 +239,7 @@ func (c *cluster) startAgents(ctx context.Context) error {
 func (c *cluster) waitNodes(ctx context.Context) error {
 	for {
 		nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		missing := 0
+		missing := c.cfg.nodes // as far as is known
 		if err == nil {
 			if missing = c.cfg.nodes - countReady(nodes.Items); missing <= 0 {
 				return nil
@@ -253,10 +253,20 @@ func (c *cluster) waitNodes(ctx context.Context) error {
 			}
 		}
 		if cause := sleep(ctx, pollInterval); cause != nil {
-			return errors.Join(fmt.Errorf("%d of %d nodes are not Ready: %w; see %s", missing, c.cfg.nodes, cause,
-				filepath.Join(c.cfg.dir, "nodes", "*", "agent.log")), err)
+			return notReady(missing, c.cfg.nodes, cause, err, filepath.Join(c.cfg.dir, "nodes", "*", "agent.log"))
 		}
 	}
+}
+
+// notReady says, in one line, why the wait for nodes was given up: cause. last is
+// what the latest look at them failed with, if it did; when that is the end of the
+// wait itself it is no news.
+func notReady(missing, of int, cause, last error, logs string) error {
+	err := fmt.Errorf("%d of %d nodes are not Ready: %w", missing, of, cause)
+	if last != nil && !errors.Is(last, context.Canceled) && !errors.Is(last, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w; last: %w", err, last)
+	}
+	return fmt.Errorf("%w; see %s", err, logs)
 }
 
 func countReady(nodes []corev1.Node) int {
