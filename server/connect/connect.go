@@ -2,7 +2,8 @@
 // HTTPConnect mode of kube-apiserver's EgressSelectorConfiguration expects it
 // (KEP-1281).
 //
-// A client sends CONNECT host:port. When the target has been reached it gets
+// A client sends CONNECT host:port, where a '%' is written %25 as in a URL
+// (RFC 6874). When the target has been reached it gets
 // 200, and from then on the connection is the target's. Otherwise it gets a
 // status that says whose fault it is, with Proxy-Status (RFC 9209) for machines
 // and one line of text for people.
