@@ -28,6 +28,6 @@
 //
 // What this package is not: it authenticates nobody (package auth does), it
 // chooses no route (package server does), and it is no multiplexer. Transports
-// live below it, one package each: overyamux for the network, inproc for one
-// process. Each must pass the suite in tunneltest.
+// live below it, one package each: overyamux, overh2 and overquic for the
+// network, inproc for one process. Each must pass the suite in tunneltest.
 package tunnel

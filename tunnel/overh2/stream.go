@@ -251,7 +251,7 @@ func (st *stream) wakeLocked() {
 // Write puts p into the session's outbox, as the windows allow. On error, what
 // was counted is on its way and nothing else is.
 func (st *stream) Write(p []byte) (n int, err error) {
-	if err := st.usable("write", &st.wdl); err != nil {
+	if err = st.usable("write", &st.wdl); err != nil {
 		return 0, err // without waiting for whoever is writing
 	}
 	st.wmu.Lock()

@@ -31,6 +31,10 @@
 // most 256 more wait to be accepted. At 100 ms of round trip a window lets one
 // stream carry 20 MB/s.
 //
+// A server that was killed and is back has nothing to answer the packets of its
+// former sessions with but a stateless reset (RFC 9000, 10.3), whose key is
+// derived from that of its certificate.
+//
 // A listener asks a client whose address is not verified to come again with a
 // token (RFC 9000, 8.1.2) while many handshakes are under way, and refuses those
 // beyond 1,024.
@@ -38,6 +42,10 @@ package overquic
 
 import (
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -145,7 +153,7 @@ func socket(ctx context.Context, addr string, o tunnel.Options) (net.PacketConn,
 		return nil, nil, err
 	}
 	to, local := probe.RemoteAddr(), probe.LocalAddr().(*net.UDPAddr)
-	if err := probe.Close(); err != nil {
+	if err = probe.Close(); err != nil {
 		return nil, nil, err
 	}
 	network := "udp6"
@@ -191,6 +199,7 @@ func (l *listener) Addr() net.Addr { return l.conn.LocalAddr() }
 func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
 	t := &quic.Transport{
 		Conn:                l.conn,
+		StatelessResetKey:   resetKey(l.options.TLS),
 		ConnContext:         l.admit,
 		VerifySourceAddress: func(net.Addr) bool { return l.handshakes.Load() >= fewHandshakes },
 	}
@@ -215,6 +224,48 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 		default:
 			return fmt.Errorf("accept: %w", err)
 		}
+	}
+}
+
+// resetKey is a secret that the server of this certificate has again when it has
+// been restarted, so that it can tell clients of its former life that their
+// connections are no more (RFC 9000, 10.3). It is nil if the certificate's key
+// cannot be read; then those clients find out by themselves.
+func resetKey(c *tls.Config) *quic.StatelessResetKey {
+	cert, err := certificate(c)
+	if err != nil || cert == nil {
+		return nil
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		return nil
+	}
+	secret, err := hkdf.Key(sha256.New, der, nil, "hawser/1 stateless reset", len(quic.StatelessResetKey{}))
+	if err != nil {
+		return nil
+	}
+	return (*quic.StatelessResetKey)(secret)
+}
+
+// certificate is the one that c shows now to a client that says nothing.
+func certificate(c *tls.Config) (*tls.Certificate, error) {
+	hello := new(tls.ClientHelloInfo)
+	if c.GetConfigForClient != nil {
+		chosen, err := c.GetConfigForClient(hello)
+		if err != nil {
+			return nil, err
+		}
+		if chosen != nil {
+			c = chosen
+		}
+	}
+	switch {
+	case c.GetCertificate != nil:
+		return c.GetCertificate(hello)
+	case len(c.Certificates) > 0:
+		return &c.Certificates[0], nil
+	default:
+		return nil, errors.New("no certificate")
 	}
 }
 

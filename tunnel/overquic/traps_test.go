@@ -251,6 +251,55 @@ func TestHandshakesAreBounded(t *testing.T) {
 	}
 }
 
+// A server that was killed, and is back on the same port, ends the sessions of
+// its former life as soon as it hears of them.
+func TestKilledServer(t *testing.T) {
+	serve := func(addr string) (pc net.PacketConn, wait func()) {
+		t.Helper()
+		pc, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := ListenPacket(pc, tunnel.Options{TLS: testTLS()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			// The first one fails, because its socket is closed under it.
+			_ = l.Serve(ctx, func(_ context.Context, s tunnel.Session) { <-s.Context().Done() })
+		})
+		return pc, func() { cancel(); wg.Wait() }
+	}
+	pc, gone := serve("127.0.0.1:0")
+	s, err := Dial(t.Context(), pc.LocalAddr().String(), tunnel.Options{TLS: testTLS()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	st, err := s.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = pc.Close() // so that it cannot say goodbye
+	gone()
+	_, gone = serve(pc.LocalAddr().String())
+	if _, err := st.Write(make([]byte, 100)); err != nil && !errors.Is(err, tunnel.Lost) {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("the session lives on")
+	}
+	if _, err := st.Read(make([]byte, 1)); !errors.Is(err, tunnel.Lost) {
+		t.Errorf("read: %v", err)
+	}
+	_ = s.Close()
+	gone()
+}
+
 func TestListenNeedsPackets(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
