@@ -42,16 +42,19 @@ type PortConfig struct {
 	// One more, and the one that has taken longest is cut off: a client in
 	// earnest is done within a round trip.
 	MaxPeeking int
+	// Protocols are the ALPN names of the tunnel's transports; none means
+	// tunnel.ALPN only.
+	Protocols []string
 
 	Log *slog.Logger // nil means discard
 }
 
 // A Port tells by the ClientHello, which it does not consume, who is meant: with
-// ALPN hawser/1 the tunnel, else the API server, which also gets whatever is not
+// the ALPN of one of its transports the tunnel, else the API server, which also gets whatever is not
 // TLS at all and knows how to answer it.
 type Port struct {
 	config PortConfig
-	tunnel *tunnel.Handoff
+	tunnel map[string]*tunnel.Handoff // by ALPN
 	api    *tunnel.Handoff
 	lobby  *tunnel.Lobby // those who have not said hello
 }
@@ -70,15 +73,23 @@ func NewPort(c PortConfig) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if len(c.Protocols) == 0 {
+		c.Protocols = []string{tunnel.ALPN}
+	}
 	addr := c.Listener.Addr()
-	return &Port{
+	p := &Port{
 		config: c, lobby: tunnel.NewLobby(c.MaxPeeking),
-		tunnel: tunnel.NewHandoff(addr, handoffs), api: tunnel.NewHandoff(addr, handoffs),
-	}, nil
+		tunnel: make(map[string]*tunnel.Handoff), api: tunnel.NewHandoff(addr, handoffs),
+	}
+	for _, alpn := range c.Protocols {
+		p.tunnel[alpn] = tunnel.NewHandoff(addr, handoffs)
+	}
+	return p, nil
 }
 
-// Tunnel yields the connections for the hub, before their handshake.
-func (p *Port) Tunnel() net.Listener { return p.tunnel }
+// Tunnel yields the connections for the hub, before their handshake, that ask
+// for the transport of that ALPN name. It must be one of the port's protocols.
+func (p *Port) Tunnel(alpn string) net.Listener { return p.tunnel[alpn] }
 
 // API yields the connections for the API server, before their handshake, and
 // whatever is injected: Hub's Config.API should be its Inject.
@@ -119,7 +130,9 @@ func (p *Port) Run(ctx context.Context) error {
 func (p *Port) close() {
 	// None of these fails in a way that anybody could do something about.
 	_ = p.config.Listener.Close()
-	_ = p.tunnel.Close()
+	for _, h := range p.tunnel {
+		_ = h.Close()
+	}
 	_ = p.api.Close()
 	p.lobby.Close()
 }
@@ -135,8 +148,8 @@ func (p *Port) sort(ctx context.Context, c net.Conn) {
 		return
 	}
 	side := p.api
-	if slices.Contains(alpn, tunnel.ALPN) {
-		side = p.tunnel
+	if i := slices.IndexFunc(alpn, func(name string) bool { return p.tunnel[name] != nil }); i >= 0 {
+		side = p.tunnel[alpn[i]]
 	}
 	if err := side.Inject(ctx, &replayed{Conn: c, head: hello}); err != nil {
 		_ = c.Close() // shutting down

@@ -148,14 +148,16 @@ func dial(t *testing.T, n *memnet.Network, say []byte) net.Conn {
 
 func TestPortSorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, n := harbour(t, PortConfig{})
+		p, n := harbour(t, PortConfig{Protocols: []string{tunnel.ALPN, "other"}})
 		for _, tc := range []struct {
 			name string
 			say  []byte
 			to   net.Listener
 		}{
-			{"tunnel", hello(t, tunnel.ALPN), p.Tunnel()},
-			{"tunnel among others", hello(t, "x", tunnel.ALPN), p.Tunnel()},
+			{"tunnel", hello(t, tunnel.ALPN), p.Tunnel(tunnel.ALPN)},
+			{"tunnel among others", hello(t, "x", tunnel.ALPN), p.Tunnel(tunnel.ALPN)},
+			{"another transport", hello(t, "other"), p.Tunnel("other")},
+			{"the first of two", hello(t, "other", tunnel.ALPN), p.Tunnel("other")},
 			{"kubectl", hello(t, "h2", "http/1.1"), p.API()},
 			{"plain HTTP", []byte("GET / HTTP/1.1\r\n\r\n"), p.API()},
 		} {
@@ -210,7 +212,7 @@ func TestSlowHellos(t *testing.T) {
 		// In spite of them, whoever speaks is heard at once.
 		start := time.Now()
 		dial(t, n, hello(t, tunnel.ALPN))
-		c, err := p.Tunnel().Accept()
+		c, err := p.Tunnel(tunnel.ALPN).Accept()
 		if err != nil || time.Since(start) != 0 {
 			t.Fatalf("%v after %v", err, time.Since(start))
 		}

@@ -93,7 +93,7 @@ func quay(t *testing.T, ca *authority) (*Hub, string) {
 		func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil },
 		func() (*x509.CertPool, error) { return ca.pool(), nil },
 	)
-	links, err := overyamux.Listen(port.Tunnel(), tunnel.Options{TLS: conf, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	links, err := overyamux.Listen(port.Tunnel(tunnel.ALPN), tunnel.Options{TLS: conf, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.name, "node-name", "", "name of the node (default the host name)")
 	f.StringVar(&o.override, "hostname-override", "", "name to use instead of the host name")
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of the node, or one of each family separated by a comma (default that of the default route)")
-	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto or yamux")
+	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (QUIC, or yamux over TCP where UDP does not get through), quic, yamux or h2")
 	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
 	f.BoolVar(&o.register, "register-node", true, "create the Node object if there is none")
 	f.StringVar(&o.taints, "register-with-taints", "", "taints of a new Node object, KEY=VALUE:EFFECT,…")
@@ -93,8 +93,8 @@ func (o *options) check(f *pflag.FlagSet) error {
 			return err
 		}
 	}
-	if o.transport != "auto" && o.transport != "yamux" {
-		return fmt.Errorf("--transport %q: want auto or yamux", o.transport)
+	if _, ok := transports()[o.transport]; !ok {
+		return fmt.Errorf("--transport %q: want auto, quic, yamux or h2", o.transport)
 	}
 	if o.runtime != "auto" && o.runtime != "process" {
 		return fmt.Errorf("--runtime %q: want auto or process", o.runtime)

@@ -29,7 +29,6 @@ import (
 	"github.com/hawser-project/hawser/node/pods"
 	"github.com/hawser-project/hawser/node/runtime/process"
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/overyamux"
 )
 
 const (
@@ -140,7 +139,7 @@ func assemble(o *options, id *bootstrap.Identity, log *slog.Logger) (*parts, err
 	if p.link, err = agent.New(agent.Config{
 		Servers:   o.addrs,
 		NodeName:  o.nodeName,
-		Transport: overyamux.Transport(),
+		Transport: transports()[o.transport],
 		TLS:       func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
 		Kubelet:   p.streams,
 		PodIPs:    p.ownsIP,

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -26,6 +27,8 @@ import (
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/connect"
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overh2"
+	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
 )
 
@@ -33,7 +36,8 @@ import (
 type tunnels struct {
 	port     *server.Port
 	hub      *server.Hub
-	listener net.Listener // of the port
+	listener net.Listener   // of the port
+	packets  net.PacketConn // of the same number, for QUIC
 	fronts   []front
 	log      *slog.Logger
 }
@@ -56,7 +60,9 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 			err = errors.Join(err, t.close())
 		}
 	}()
-	if t.port, err = server.NewPort(server.PortConfig{Listener: t.listener, Log: log}); err != nil {
+	if t.port, err = server.NewPort(server.PortConfig{
+		Listener: t.listener, Protocols: []string{tunnel.ALPN, overh2.ALPN}, Log: log,
+	}); err != nil {
 		return nil, err
 	}
 	pair, err := auth.LoadKeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
@@ -67,12 +73,12 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 	if err != nil {
 		return nil, err
 	}
-	links, err := overyamux.Listen(t.port.Tunnel(), tunnel.Options{TLS: auth.ServerTLS(pair.GetCertificate, cas.Pool)})
+	links, err := t.listen(ctx, tunnel.Options{TLS: auth.ServerTLS(pair.GetCertificate, cas.Pool)})
 	if err != nil {
 		return nil, err
 	}
 	if t.hub, err = server.New(server.Config{
-		Listeners: []tunnel.Listener{links},
+		Listeners: links,
 		API:       func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
 		Version:   buildVersion(),
 		Log:       log,
@@ -81,6 +87,33 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 		return nil, err
 	}
 	return t, t.openFronts(ctx, o, pair, cas)
+}
+
+// listen makes the hub's listeners, one for each transport: yamux and HTTP/2 on
+// the port, which tells them apart by ALPN, and QUIC on the UDP port of the same
+// number.
+func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listener, error) {
+	yamux, err := overyamux.Listen(t.port.Tunnel(tunnel.ALPN), o)
+	if err != nil {
+		return nil, err
+	}
+	h2, err := overh2.Listen(t.port.Tunnel(overh2.ALPN), o)
+	if err != nil {
+		return nil, err
+	}
+	addr := t.listener.Addr().String()
+	t.packets, err = new(net.ListenConfig).ListenPacket(ctx, "udp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("--secure-port: UDP %s is in use by another process: stop that one first or choose another port", addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--secure-port: UDP: %w", err)
+	}
+	quic, err := overquic.ListenPacket(t.packets, o)
+	if err != nil {
+		return nil, err
+	}
+	return []tunnel.Listener{yamux, h2, quic}, nil
 }
 
 // openFronts opens the CONNECT front ends: a port with mutual TLS, a unix socket.
@@ -161,6 +194,9 @@ func (t *tunnels) close() error {
 	var errs []error
 	for _, f := range t.fronts {
 		errs = append(errs, f.listener.Close())
+	}
+	if t.packets != nil {
+		errs = append(errs, t.packets.Close())
 	}
 	return errors.Join(append(errs, t.listener.Close())...)
 }
