@@ -55,7 +55,8 @@ func bin(t testing.TB) (under, client string) {
 }
 
 func build(to, what string, flags ...string) error {
-	args := []string{"build", "-o", filepath.Join(programs.dir, to) + "/"}
+	// As make build does.
+	args := []string{"build", "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", filepath.Join(programs.dir, to) + "/"}
 	for _, f := range flags {
 		if f != "" {
 			args = append(args, f)
