@@ -27,9 +27,9 @@ func TestHostKeysFile(t *testing.T) {
 	}
 	check := func(h *HostKeys, node string, key HostKey, want bool) {
 		t.Helper()
-		err := h.check(node, "addr", key.key)
-		if (err == nil) != want || err != nil && !errors.Is(err, tunnel.Denied) {
-			t.Errorf("check of %s: %v", node, err)
+		got := h.check(node, "addr", key.key)
+		if (got == nil) != want || got != nil && !errors.Is(got, tunnel.Denied) {
+			t.Errorf("check of %s: %v", node, got)
 		}
 	}
 	check(h, "node-1", a, false)

@@ -382,13 +382,16 @@ func TestRestart(t *testing.T) {
 					t.Errorf("write: %v", err)
 				}
 			})
+			d.mu.Lock()
+			old := d.session
+			d.mu.Unlock()
 			l.cancel()
 			finishes(t, "streams of a dead session", wg.Wait)
 			if _, err := d.Connect(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.NoNode) && !errors.Is(err, tunnel.Lost) {
 				t.Errorf("dial without a session: %v", err)
 			}
 			l.start(t)
-			comesBack(t, d)
+			until(t, d, func() bool { return d.session != nil && d.session != old })
 			near, far := pair(t, d, ln)
 			if _, err := near.Write([]byte("x")); err != nil {
 				t.Error(err)

@@ -227,7 +227,7 @@ func openSSH(t testing.TB) *lab {
 		t.Fatal(err)
 	}
 	if me.Uid == "0" {
-		if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // it wants that
+		if err = os.MkdirAll("/run/sshd", 0o755); err != nil { // it wants that
 			t.Fatal(err)
 		}
 	}

@@ -87,13 +87,12 @@ func (d *Dialer) connect(ctx context.Context) (s *session, err error) {
 // loginFailed says why there is no session.
 func (d *Dialer) loginFailed(ctx context.Context, w *wire, verified bool, err error) error {
 	var key *HostKeyError
-	_, broken := w.ended()
 	switch {
 	case errors.As(err, &key):
 		return key // names everything
 	case ctx.Err() != nil:
 		return fmt.Errorf("log in to sshd of %s: %w", d.cfg.Node, context.Cause(ctx))
-	case verified && broken == nil:
+	case verified && w.broken() == nil:
 		// The connection is well and the host is the right one: it is the login.
 		return fmt.Errorf("%w: sshd of %s refuses user %s with key %s; put its public half into that user's authorized_keys: %w",
 			tunnel.Denied, d.cfg.Node, d.cfg.User, d.cfg.KeyFile, err)
@@ -151,8 +150,12 @@ func (s *session) alive(ctx context.Context) error {
 	timeout := s.cfg.KeepAliveTimeout
 	pctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answered := make(chan error, 1)
-	if !s.spawn(func() { answered <- s.ping(pctx) }) {
+	answered := make(chan struct{})
+	spawned := s.spawn(func() {
+		defer close(answered)
+		_ = s.ping(pctx) // if it fails then pctx is done or the session gone, which watch sees
+	})
+	if !spawned {
 		return s.why()
 	}
 	t := time.NewTimer(timeout)
@@ -160,7 +163,7 @@ func (s *session) alive(ctx context.Context) error {
 	for {
 		select {
 		case <-answered:
-			return nil // or ctx is done or the session gone, which watch sees
+			return nil
 		case <-t.C:
 		}
 		silent := s.wire.silent()
@@ -209,7 +212,7 @@ func (s *session) spawn(f func()) bool {
 
 // lost makes an error of what the library says of a connection.
 func (s *session) lost(err error) error {
-	if _, werr := s.wire.ended(); werr != nil {
+	if werr := s.wire.broken(); werr != nil {
 		err = werr
 	}
 	if err == nil || errors.Is(err, io.EOF) {

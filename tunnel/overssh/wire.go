@@ -81,12 +81,12 @@ func (w *wire) alive() bool {
 	return !w.over
 }
 
-// ended says whether the wire is of no more use, and why if this end did not
-// close it.
-func (w *wire) ended() (bool, error) {
+// broken is why the connection is of no more use; nil while it is, and if this
+// end closed it.
+func (w *wire) broken() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.over, w.err
+	return w.err
 }
 
 // silent is how long nothing has arrived.
