@@ -318,6 +318,7 @@ func TestClose(t *testing.T) {
 			if _, err := near.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("read after close: %v", err)
 			}
+			synctest.Wait() // the far end needs no Close to be forgotten
 			if n, _ := r.registry.Len(); n != 0 {
 				t.Errorf("%d links left", n)
 			}
