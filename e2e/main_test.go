@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 )
@@ -64,6 +65,9 @@ func build(to, what string, flags ...string) error {
 	}
 	cmd := exec.Command("go", append(args, what)...)
 	cmd.Dir = ".."
+	if !slices.Contains(flags, "-race") { // which needs cgo
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build %s: %w\n%s", what, err, out)
 	}
