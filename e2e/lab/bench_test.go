@@ -48,30 +48,3 @@ func BenchmarkShape(b *testing.B) {
 		})
 	}
 }
-
-// TestLabsAreApart makes a fault in one of two labs of one process.
-func TestLabsAreApart(t *testing.T) {
-	var labs []*Lab
-	for _, name := range []string{"one", "two"} {
-		// Not a subtest: both labs must live until the end.
-		l, err := New(t.Context(), t.Name()+name)
-		if err != nil {
-			t.Skipf("SKIPPED: no network lab here: %v", err)
-		}
-		t.Cleanup(func() { must(t, l.Close(t.Context())) })
-		if _, err := l.AddNode(t.Context(), "node-1"); err != nil {
-			t.Fatal(err)
-		}
-		labs = append(labs, l)
-	}
-	if labs[0].HostIP() == labs[1].HostIP() {
-		t.Fatalf("both labs are %s", labs[0].HostIP())
-	}
-	must(t, labs[0].Nodes()[0].Cut(t.Context()))
-	slow := emulator.Shape{Delay: time.Millisecond}
-	must(t, labs[0].Nodes()[0].Shape(t.Context(), slow, slow))
-	must(t, labs[1].Nodes()[0].Shape(t.Context(), slow, slow))
-	node, host := tcpPair(t, labs[1], labs[1].Nodes()[0])
-	send(t, node, "unharmed")
-	receive(t, host, "unharmed")
-}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/hawser-project/hawser/e2e/lab/emulator"
 )
 
 // listenEnv makes the test binary listen, say where, and end with its input: it
@@ -35,7 +37,7 @@ func TestMain(m *testing.M) {
 // newLab skips, loudly, where no lab can be made.
 func newLab(t testing.TB, nodes int) *Lab {
 	t.Helper()
-	if err := Check(); err != nil {
+	if err := CheckFaults(); err != nil {
 		t.Skipf("SKIPPED: no network lab here: %v", err)
 	}
 	l, err := New(t.Context(), t.Name())
@@ -161,4 +163,32 @@ func TestSameNameSweepsLeftovers(t *testing.T) {
 	if _, err := second.AddNode(t.Context(), "node-1"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestLabsAreApart makes a fault in one of two labs of one process.
+func TestLabsAreApart(t *testing.T) {
+	if err := CheckFaults(); err != nil {
+		t.Skipf("SKIPPED: no network lab here: %v", err)
+	}
+	var labs []*Lab
+	for _, name := range []string{"one", "two"} {
+		// Not a subtest: both labs must live until the end.
+		l, err := New(t.Context(), t.Name()+name)
+		must(t, err)
+		t.Cleanup(func() { must(t, l.Close(t.Context())) })
+		if _, err := l.AddNode(t.Context(), "node-1"); err != nil {
+			t.Fatal(err)
+		}
+		labs = append(labs, l)
+	}
+	if labs[0].HostIP() == labs[1].HostIP() {
+		t.Fatalf("both labs are %s", labs[0].HostIP())
+	}
+	must(t, labs[0].Nodes()[0].Cut(t.Context()))
+	slow := emulator.Shape{Delay: time.Millisecond}
+	must(t, labs[0].Nodes()[0].Shape(t.Context(), slow, slow))
+	must(t, labs[1].Nodes()[0].Shape(t.Context(), slow, slow))
+	node, host := tcpPair(t, labs[1], labs[1].Nodes()[0])
+	send(t, node, "unharmed")
+	receive(t, host, "unharmed")
 }
