@@ -67,7 +67,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.name, "node-name", "", "name of the node (default the host name)")
 	f.StringVar(&o.override, "hostname-override", "", "name to use instead of the host name")
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of the node, or one of each family separated by a comma (default that of the default route)")
-	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (QUIC, or yamux over TCP where UDP does not get through), quic, yamux or h2")
+	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (yamux), yamux or h2 over TCP, or quic over UDP")
 	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
 	f.BoolVar(&o.register, "register-node", true, "create the Node object if there is none")
 	f.StringVar(&o.taints, "register-with-taints", "", "taints of a new Node object, KEY=VALUE:EFFECT,…")
@@ -94,7 +94,7 @@ func (o *options) check(f *pflag.FlagSet) error {
 		}
 	}
 	if _, ok := transports()[o.transport]; !ok {
-		return fmt.Errorf("--transport %q: want auto, quic, yamux or h2", o.transport)
+		return fmt.Errorf("--transport %q: want auto, yamux, h2 or quic", o.transport)
 	}
 	if o.runtime != "auto" && o.runtime != "process" {
 		return fmt.Errorf("--runtime %q: want auto or process", o.runtime)
