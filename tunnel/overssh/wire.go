@@ -9,10 +9,15 @@ import (
 	"time"
 )
 
+// fewBytes are too few for TCP to acknowledge them without being asked: bulk is
+// acknowledged at every second segment anyway.
+const fewBytes = 2 << 10
+
 // A wire is the connection that an SSH session runs over.
 type wire struct {
 	net.Conn
-	heard atomic.Int64 // when something last arrived, in Unix nanoseconds
+	acknowledge func()       // see acknowledger; may be nil
+	heard       atomic.Int64 // when something last arrived, in Unix nanoseconds
 
 	mu      sync.Mutex // guards the following
 	moved   sync.Cond  // one of them has changed; shares mu
@@ -22,7 +27,7 @@ type wire struct {
 }
 
 func newWire(c net.Conn) *wire {
-	w := &wire{Conn: c}
+	w := &wire{Conn: c, acknowledge: acknowledger(c)}
 	w.moved.L = &w.mu
 	w.heard.Store(time.Now().UnixNano())
 	return w
@@ -37,6 +42,9 @@ func (w *wire) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	if n > 0 {
 		w.heard.Store(time.Now().UnixNano())
+	}
+	if 0 < n && n < fewBytes && w.acknowledge != nil {
+		w.acknowledge()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
