@@ -48,7 +48,7 @@ func anonymous(t *testing.T, path string) (int, string) {
 
 func TestOpenPaths(t *testing.T) {
 	for path, want := range map[string]int{
-		"/healthz": 200, "/livez": 200, "/readyz": 200, "/readyz?verbose": 200, "/readyz/etcd": 200, "/version": 200,
+		"/healthz": 200, "/livez": 200, "/readyz": 200, "/readyz?verbose": 200, "/readyz/etcd": 200, "/readyz/built-in-objects": 200, "/version": 200,
 		"/": 401, "/api": 401, "/apis": 401, "/metrics": 401, "/openapi/v2": 401, "/versions": 401, "/healthzz": 401,
 		"/api/v1/namespaces": 401, "/debug/pprof/": 401, "/version/../api/v1/secrets": 401,
 	} {

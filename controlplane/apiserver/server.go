@@ -5,6 +5,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
@@ -214,6 +215,14 @@ func (s *Server) genericConfig(scheme *runtime.Scheme, codecs serializer.CodecFa
 		defer cancel()
 		_, err := store.Get(ctx, keyPrefix+"/health")
 		return err
+	}))
+	c.ReadyzChecks = append(c.ReadyzChecks, healthz.NamedCheck(builtinCheck, func(*http.Request) error {
+		select {
+		case <-s.ready:
+			return nil
+		default:
+			return errors.New("the objects that every cluster has are still being made")
+		}
 	}))
 	return c, nil
 }
