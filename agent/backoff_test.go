@@ -25,9 +25,14 @@ func TestBackoff(t *testing.T) {
 		steps   []step
 	}{
 		{"one server: once at once, then up to a bound that doubles", 1, []step{
-			{"failed", most, 0, 0}, {"failed", most, s / 2, s},
-			{"failed", most, s, 2 * s}, {"failed", most, 2 * s, 4 * s}, {"failed", most, 4 * s, 8 * s},
-			{"failed", most, 4 * s, 8 * s}, {"failed", 0, 0, 0}, {"failed", 0.5, 4 * s, 4 * s},
+			{"failed", most, 0, 0},
+			{"failed", most, s / 2, s},
+			{"failed", most, s, 2 * s},
+			{"failed", most, 2 * s, 4 * s},
+			{"failed", most, 4 * s, 8 * s},
+			{"failed", most, 4 * s, 8 * s},
+			{"failed", 0, 0, 0},
+			{"failed", 0.5, 4 * s, 4 * s},
 		}},
 		{"three servers: each at once", 3, []step{
 			{"failed", most, 0, 0}, {"failed", most, 0, 0}, {"failed", most, 0, 0}, {"failed", most, s / 2, s},
@@ -39,9 +44,14 @@ func TestBackoff(t *testing.T) {
 			{"9s", most, 0, 0}, {"9s", most, s / 2, s}, {"9s", most, s, 2 * s},
 		}},
 		{"replaced: never at once, growing to ten times the highest", 1, []step{
-			{"lost", 0, 4 * s, 4 * s}, {"lost", 0, 8 * s, 8 * s}, {"lost", most, 31 * s, 32 * s},
-			{"lost", 0, 32 * s, 32 * s}, {"lost", most, 79 * s, 80 * s}, {"lost", most, 79 * s, 80 * s},
-			{"10s", most, 0, 0}, {"lost", 0, 4 * s, 4 * s},
+			{"lost", 0, 4 * s, 4 * s},
+			{"lost", 0, 8 * s, 8 * s},
+			{"lost", most, 31 * s, 32 * s},
+			{"lost", 0, 32 * s, 32 * s},
+			{"lost", most, 79 * s, 80 * s},
+			{"lost", most, 79 * s, 80 * s},
+			{"10s", most, 0, 0},
+			{"lost", 0, 4 * s, 4 * s},
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

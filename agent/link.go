@@ -186,11 +186,11 @@ func (l *link) admit(ctx context.Context, r *tunnel.Request) error {
 		return l.toKubelet(ctx, r)
 	}
 	_, err = tunnel.Answer(ctx, r, func(ctx context.Context, network, _ string) (net.Conn, error) {
-		c, err := l.dialFirst(ctx, network, where.addrs)
-		l.agent.metrics.dial(inbound, tunnel.CodeOf(err))
-		if err != nil {
+		c, dialErr := l.dialFirst(ctx, network, where.addrs)
+		l.agent.metrics.dial(inbound, tunnel.CodeOf(dialErr))
+		if dialErr != nil {
 			l.streams.leave()
-			return nil, err
+			return nil, dialErr
 		}
 		return l.agent.metrics.trackTarget(c, l.streams.leave), nil
 	})

@@ -67,8 +67,8 @@ func ParseTargets(specs []string) (Targets, error) {
 }
 
 func parseAllowed(s string) (allowed, error) {
-	fail := func(format string, args ...any) (allowed, error) {
-		return allowed{}, fmt.Errorf("target %q %s", s, fmt.Sprintf(format, args...))
+	fail := func(why string) (allowed, error) {
+		return allowed{}, fmt.Errorf("target %q %s", s, why)
 	}
 	if strings.Contains(s, "/") {
 		p, err := netip.ParsePrefix(s)

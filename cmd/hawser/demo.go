@@ -266,7 +266,9 @@ func newDemoPod() *cobra.Command {
 				}
 			}
 			err = srv.Close()
-			_ = <-done // ended by us
+			if served := <-done; !errors.Is(served, http.ErrServerClosed) {
+				err = errors.Join(err, served)
+			}
 			return err
 		},
 	}

@@ -106,13 +106,13 @@ func (o *serverOptions) check() error {
 	if o.clusterSigningPeriod < time.Hour {
 		return fmt.Errorf("--cluster-signing-duration %s: want an hour or more", o.clusterSigningPeriod)
 	}
-	if err := setup.CheckLogFormat(o.logFormat); err != nil {
+	if err = setup.CheckLogFormat(o.logFormat); err != nil {
 		return fmt.Errorf("--log-format %w", err)
 	}
-	if err := o.checkEtcd(); err != nil {
+	if err = o.checkEtcd(); err != nil {
 		return err
 	}
-	if err := o.checkControllers(); err != nil {
+	if err = o.checkControllers(); err != nil {
 		return err
 	}
 	if o.dataDir, err = setup.DataDir(o.dataDir); err != nil {

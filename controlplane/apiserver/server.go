@@ -13,7 +13,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -126,7 +125,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
-	config, err := s.genericConfig(scheme, codecs, client)
+	config, err := s.genericConfig(codecs, client)
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
@@ -187,7 +186,7 @@ func (s *Server) run(ctx context.Context, serve func(context.Context) error, loo
 }
 
 // genericConfig is the configuration of the generic server, without its store.
-func (s *Server) genericConfig(scheme *runtime.Scheme, codecs serializer.CodecFactory, store *clientv3.Client) (*genericapiserver.Config, error) {
+func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.Client) (*genericapiserver.Config, error) {
 	served, err := versionedScheme()
 	if err != nil {
 		return nil, err

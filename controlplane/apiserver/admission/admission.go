@@ -124,7 +124,8 @@ func CertificateApproval(authz authorizer.Authorizer) admission.Interface {
 	return &signers{Handler: admission.NewHandler(admission.Update), authz: authz, verb: "approve", subresource: "approval"}
 }
 
-// CertificateSigning: see CertificateApproval.
+// CertificateSigning lets only those put a certificate into a request who may
+// "sign" for its signer; see CertificateApproval.
 func CertificateSigning(authz authorizer.Authorizer) admission.Interface {
 	return &signers{Handler: admission.NewHandler(admission.Update), authz: authz, verb: "sign", subresource: "status", changes: certificateChanges}
 }

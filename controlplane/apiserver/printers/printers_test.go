@@ -150,7 +150,7 @@ func TestListsAndOptions(t *testing.T) {
 func TestAnotherKind(t *testing.T) {
 	t.Parallel()
 	_, err := For(resource("pods")).ConvertToTable(context.Background(), &corev1.NodeList{Items: make([]corev1.Node, 1)}, nil)
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // the API server asserts it this way
+	status, ok := err.(apierrors.APIStatus) // as the API server asserts it
 	if !ok || status.Status().Code != http.StatusNotAcceptable || status.Status().Reason != metav1.StatusReasonNotAcceptable {
 		t.Errorf("error = %v", err)
 	}

@@ -28,10 +28,9 @@ const (
 func ValidateJob(o *batchv1.Job) field.ErrorList {
 	p := field.NewPath("spec")
 	errs := jobSpec(&o.Spec, p)
-	switch {
-	case o.Spec.Selector == nil:
+	if o.Spec.Selector == nil {
 		errs = append(errs, field.Required(p.Child("selector"), ""))
-	default:
+	} else {
 		errs = append(errs, labelSelector(o.Spec.Selector, p.Child("selector"))...)
 		s, err := metav1.LabelSelectorAsSelector(o.Spec.Selector)
 		if err == nil && !s.Matches(k8slabels.Set(o.Spec.Template.Labels)) {

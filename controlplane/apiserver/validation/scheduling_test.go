@@ -137,7 +137,6 @@ func TestSecurity(t *testing.T) {
 	t.Parallel()
 	type pod = *corev1.Pod
 	type psc = *corev1.PodSecurityContext
-	type csc = *corev1.SecurityContext
 	whole := func(change func(psc)) func(pod) { return func(p pod) { change(p.Spec.SecurityContext) } }
 	one := func(c corev1.SecurityContext) func(pod) { return func(p pod) { web(p).SecurityContext = &c } }
 	sysctls := func(names ...string) func(pod) {
@@ -207,8 +206,7 @@ func TestSecurity(t *testing.T) {
 			p.Spec.OS = &corev1.PodOS{Name: corev1.Windows}
 			p.Spec.HostPID = true
 			p.Spec.SecurityContext.RunAsUser = ptr[int64](1)
-			var c csc = &corev1.SecurityContext{Privileged: ptr(true), RunAsUser: ptr[int64](1)}
-			web(p).SecurityContext = c
+			web(p).SecurityContext = &corev1.SecurityContext{Privileged: ptr(true), RunAsUser: ptr[int64](1)}
 		}, bad("spec.hostPID: Forbidden: cannot be set for a windows pod", "spec.securityContext.runAsUser: Forbidden", in+".privileged: Forbidden", in+".runAsUser: Forbidden")},
 	})
 }
