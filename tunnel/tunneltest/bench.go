@@ -127,8 +127,7 @@ func benchIdle(b *testing.B, pair Make) {
 	before := used()
 	for range n {
 		dialer, accepter := pair(b, tunnel.Options{})
-		defer accepter.Close()
-		defer dialer.Close()
+		b.Cleanup(func() { _, _ = dialer.Close(), accepter.Close() })
 	}
 	for b.Loop() {
 	}
