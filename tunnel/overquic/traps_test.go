@@ -268,7 +268,12 @@ func TestKilledServer(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			// The first one fails, because its socket is closed under it.
-			_ = l.Serve(ctx, func(_ context.Context, s tunnel.Session) { <-s.Context().Done() })
+			_ = l.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
+				if st, err := s.Accept(ctx); err == nil {
+					_, _ = st.Write([]byte{1})
+				}
+				<-s.Context().Done()
+			})
 		})
 		return pc, func() { cancel(); wg.Wait() }
 	}
@@ -280,6 +285,15 @@ func TestKilledServer(t *testing.T) {
 	defer s.Close()
 	st, err := s.Open(t.Context())
 	if err != nil {
+		t.Fatal(err)
+	}
+	// Once something has come back the handshake is confirmed on both sides. Before
+	// that the client sends handshake packets too, and those have no reset for an
+	// answer (RFC 9000, 10.3).
+	if _, err := st.Write([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	_ = pc.Close() // so that it cannot say goodbye
