@@ -20,6 +20,12 @@ const (
 	DefaultInterval = 10 * time.Second
 	DefaultTimeout  = 30 * time.Second
 
+	// resumerInterval and resumerTimeout are theirs for sessions that see to
+	// their liveness themselves: what is left to find out is whether anybody at
+	// the other end still minds its streams.
+	resumerInterval = 5 * time.Minute
+	resumerTimeout  = 11 * time.Minute
+
 	// partingTime is how long an end that hangs up waits for the other to do
 	// the same, so that the reason gets across before the connection goes.
 	partingTime = time.Second
@@ -65,8 +71,14 @@ func newControl(s Session, st Stream, interval, timeout time.Duration) *Control 
 	}
 }
 
-// RTT is the latest round trip on the control stream; zero before the first.
-func (c *Control) RTT() time.Duration { return time.Duration(c.rtt.Load()) }
+// RTT is the latest round trip, as the session itself tells it or else as it was
+// on the control stream; zero before the first.
+func (c *Control) RTT() time.Duration {
+	if l, ok := LinkOf(c.session); ok && l.RTT > 0 {
+		return l.RTT
+	}
+	return time.Duration(c.rtt.Load())
+}
 
 // Draining is closed once the peer has said that it is about to leave.
 func (c *Control) Draining() <-chan struct{} { return c.draining }
@@ -102,7 +114,11 @@ func (c *Control) HangUp(code Code, text string) error {
 func (c *Control) write(f frame) error {
 	c.writing <- struct{}{}
 	defer func() { <-c.writing }()
-	return c.put(f, c.pulse.timeout)
+	patience := c.pulse.timeout
+	if l, ok := LinkOf(c.session); ok {
+		patience += l.Window // it may be parked, and full
+	}
+	return c.put(f, patience)
 }
 
 // put writes f; the caller holds the token.
@@ -161,7 +177,13 @@ func (c *Control) take(in []byte, rtt func(time.Duration)) ([]byte, error) {
 
 // beat does what time demands and sets the next deadline.
 func (c *Control) beat(ctx context.Context) error {
-	ping, next, err := c.pulse.tick(time.Now())
+	now := time.Now()
+	if isParked(c.session) {
+		// Nothing can be heard, and how long that may last is not for the pulse
+		// to say: the session ends itself when its detach window is over.
+		c.pulse.heard(now)
+	}
+	ping, next, err := c.pulse.tick(now)
 	if err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ type Hello struct {
 type Welcome struct {
 	// Session names the session in both ends' logs.
 	Session uint64
-	// Interval and Timeout are those of the pings, for both ends; zero means
-	// the defaults.
+	// Interval and Timeout are those of the pings, for both ends. Zero means the
+	// defaults: 10 s and 30 s, or, for a Resumer, 5 min and 11 min.
 	Interval, Timeout time.Duration
 	Meta              Meta
 }
@@ -137,6 +137,9 @@ func Await(ctx context.Context, s Session) (*Greeting, error) {
 // Control is this end of the control stream under w. It must be told to Welcome
 // or HangUp.
 func (g *Greeting) Control(w Welcome) *Control {
+	if _, ok := LinkOf(g.session); ok && w.Interval <= 0 && w.Timeout <= 0 {
+		w.Interval, w.Timeout = resumerInterval, resumerTimeout
+	}
 	w = w.withDefaults()
 	c := newControl(g.session, g.stream, w.Interval, w.Timeout)
 	c.welcome = (*welcomeFrame)(&w)

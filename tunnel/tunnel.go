@@ -87,6 +87,8 @@ type Peer struct {
 	Addr net.Addr
 	// TLS is the state of the finished handshake; nil where there was none.
 	TLS *tls.ConnectionState
+	// Transport is the Transport's Name; empty in memory.
+	Transport string
 }
 
 // A Listener yields sessions whose handshake is finished.
@@ -122,6 +124,8 @@ type Options struct {
 	// MaxStreams bounds how many streams each end may have open at a time;
 	// zero means DefaultMaxStreams. More wait in Open.
 	MaxStreams int
+	// Link is about the connection below the session.
+	Link LinkOptions
 	// Log is told of handshakes that failed; nil means discard.
 	Log *slog.Logger
 }

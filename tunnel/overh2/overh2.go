@@ -101,7 +101,7 @@ func checkALPN(c *tls.Conn) error {
 // overTLS makes a session of a finished handshake and owns c.
 func overTLS(c *tls.Conn, client bool, o tunnel.Options) tunnel.Session {
 	state := c.ConnectionState()
-	return newSession(c, tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state}, client, o)
+	return newSession(c, tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: "h2"}, client, o)
 }
 
 // serverTLS is tunnel's with this package's protocol in place of its own.

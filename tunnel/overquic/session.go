@@ -45,7 +45,7 @@ func newSession(c *quic.Conn, o tunnel.Options, shut func()) (*session, error) {
 	state := c.ConnectionState().TLS
 	s := &session{
 		conn:    c,
-		peer:    tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state},
+		peer:    tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: "quic"},
 		shut:    shut,
 		ours:    make(chan struct{}, o.Streams()),
 		theirs:  make(chan struct{}, o.Streams()),

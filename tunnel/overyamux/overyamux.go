@@ -113,7 +113,7 @@ func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 // overTLS makes a session of a finished handshake and owns c.
 func overTLS(c *tls.Conn, client bool, o tunnel.Options) (tunnel.Session, error) {
 	state := c.ConnectionState()
-	return newSession(c, tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state}, client, o)
+	return newSession(c, tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: "yamux"}, client, o)
 }
 
 // Listen makes sessions of the connections that ln accepts.
