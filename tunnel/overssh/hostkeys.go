@@ -4,11 +4,10 @@ package overssh
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,14 +51,19 @@ func (k HostKey) String() string {
 	return strings.TrimSuffix(string(ssh.MarshalAuthorizedKey(k.key)), "\n")
 }
 
+// words name the key to a person.
+func (k HostKey) words() string { return k.Type() + " " + k.Fingerprint() }
+
 func (k HostKey) equal(o HostKey) bool { return bytes.Equal(k.key.Marshal(), o.key.Marshal()) }
 
-// A HostKeyError is an sshd that did not show a pinned key. It is a
-// tunnel.Denied.
+// A HostKeyError is an sshd that did not show a pinned key, or one that is not
+// dialed because none is pinned. It is a tunnel.Denied.
 type HostKeyError struct {
 	Node string
 	Addr string
-	// Shown is what the sshd showed.
+	// File is where keys are pinned; empty means in memory.
+	File string
+	// Shown is what the sshd showed; zero if it was not asked.
 	Shown HostKey
 	// Pinned is what it should have; empty if nothing is pinned.
 	Pinned []HostKey
@@ -67,15 +71,22 @@ type HostKeyError struct {
 
 // Error names the fingerprints and the remedy.
 func (e *HostKeyError) Error() string {
-	shown := e.Shown.Type() + " " + e.Shown.Fingerprint()
+	file := ""
+	if e.File != "" {
+		file = " in " + e.File
+	}
 	if len(e.Pinned) == 0 {
-		return fmt.Sprintf("no host key is pinned for node %s: %s shows %s; compare that on the node with ssh-keygen -lf /etc/ssh/ssh_host_*_key.pub and pin the key", e.Node, e.Addr, shown)
+		shows := "is not dialed"
+		if e.Shown.key != nil {
+			shows = "shows " + e.Shown.words()
+		}
+		return fmt.Sprintf("no ssh host key is pinned for node %s%s, and its sshd at %s %s: compare the key and pin it with hawser ssh pin %s", e.Node, file, e.Addr, shows, e.Node)
 	}
 	pinned := make([]string, len(e.Pinned))
 	for i, k := range e.Pinned {
-		pinned[i] = k.Type() + " " + k.Fingerprint()
+		pinned[i] = k.words()
 	}
-	return fmt.Sprintf("host key of node %s has changed: %s shows %s, pinned is %s; if the node was reinstalled, compare the key on it and pin the new one, else somebody is in between", e.Node, e.Addr, shown, strings.Join(pinned, ", "))
+	return fmt.Sprintf("ssh host key of node %s has changed: %s shows %s, pinned%s is %s; if the node was reinstalled, compare the key and pin the new one with hawser ssh pin %s, else somebody is in between", e.Node, e.Addr, e.Shown.words(), file, strings.Join(pinned, ", "), e.Node)
 }
 
 // Unwrap makes it a tunnel.Denied.
@@ -84,11 +95,16 @@ func (e *HostKeyError) Unwrap() error { return tunnel.Denied }
 // HostKeys are the pinned keys of nodes. Nothing gets in but by Pin or by the
 // file: a key that is seen for the first time is not trusted. The zero value is
 // empty and lives in memory. Its methods may be called at the same time.
+//
+// Another process may write the file: it is looked at each time somebody asks.
+// While it cannot be read, no key counts.
 type HostKeys struct {
 	path string // where they are kept; empty means in memory only
 
 	mu   sync.Mutex // guards the following, and writing to path
 	keys map[string][]HostKey
+	read fs.FileInfo // of the file when it was read; nil if there was none
+	bad  error       // why what it says does not count
 }
 
 // OpenHostKeys reads path, which has the form of ssh's known_hosts with names of
@@ -96,23 +112,49 @@ type HostKeys struct {
 // names and markers are refused. A file that does not exist is empty.
 func OpenHostKeys(path string) (*HostKeys, error) {
 	h := &HostKeys{path: path}
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return h, nil
-	case err != nil:
-		return nil, fmt.Errorf("read host keys: %w", err)
-	case info.Size() > maxKeyFile:
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.refreshLocked(); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// refreshLocked reads the file if it is not the one that was read last.
+func (h *HostKeys) refreshLocked() error {
+	if h.path == "" {
+		return nil
+	}
+	info, err := os.Stat(h.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		h.keys, h.read, h.bad = nil, nil, nil
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read host keys: %w", err)
+	}
+	if h.read != nil && os.SameFile(info, h.read) && info.ModTime().Equal(h.read.ModTime()) && info.Size() == h.read.Size() {
+		return h.bad
+	}
+	h.keys, h.bad = readHostKeys(h.path, info.Size())
+	h.read = info
+	return h.bad
+}
+
+// readHostKeys reads a file of size.
+func readHostKeys(path string, size int64) (map[string][]HostKey, error) {
+	if size > maxKeyFile {
 		return nil, fmt.Errorf("host keys %s: longer than %d bytes", path, maxKeyFile)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read host keys: %w", err)
 	}
-	if h.keys, err = parseHostKeys(b); err != nil {
+	keys, err := parseHostKeys(b)
+	if err != nil {
 		return nil, fmt.Errorf("host keys %s: %w", path, err)
 	}
-	return h, nil
+	return keys, nil
 }
 
 // parseHostKeys reads a file of host keys, line by line so that an error can name
@@ -164,7 +206,9 @@ func add(keys map[string][]HostKey, name string, key HostKey) error {
 }
 
 // Pin makes keys the only ones that node may show, and keeps that in the file
-// before it counts. It is for an administrator who has compared fingerprints.
+// before it counts. It is for an administrator who has compared fingerprints. Of
+// two processes that do so at the same time one may undo the other's; the caller
+// sees to it that there is one.
 func (h *HostKeys) Pin(node string, keys ...HostKey) error {
 	if err := checkName(node); err != nil {
 		return fmt.Errorf("pin host key: %w", err)
@@ -190,10 +234,11 @@ func (h *HostKeys) Unpin(node string) error { return h.change(node, nil) }
 func (h *HostKeys) change(node string, pinned []HostKey) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	keys := make(map[string][]HostKey, len(h.keys)+1)
-	for name, k := range h.keys {
-		keys[name] = k
+	if err := h.refreshLocked(); err != nil {
+		return err
 	}
+	keys := make(map[string][]HostKey, len(h.keys)+1)
+	maps.Copy(keys, h.keys)
 	if delete(keys, node); len(pinned) > 0 {
 		keys[node] = pinned
 	}
@@ -201,6 +246,7 @@ func (h *HostKeys) change(node string, pinned []HostKey) error {
 		if err := writeFile(h.path, formatHostKeys(keys)); err != nil {
 			return fmt.Errorf("keep host keys: %w", err)
 		}
+		h.read = nil // so that the next look reads what was written
 	}
 	h.keys = keys
 	return nil
@@ -237,20 +283,46 @@ func writeFile(path string, b []byte) error {
 	return err
 }
 
-// Pinned are node's keys.
-func (h *HostKeys) Pinned(node string) []HostKey {
+// Pinned are node's keys. It fails if the file cannot be read.
+func (h *HostKeys) Pinned(node string) ([]HostKey, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.keys[node])
+	if err := h.refreshLocked(); err != nil {
+		return nil, fmt.Errorf("%w: %w", tunnel.Denied, err)
+	}
+	return slices.Clone(h.keys[node]), nil
+}
+
+// Nodes are the names that have a key pinned, in order.
+func (h *HostKeys) Nodes() ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.refreshLocked(); err != nil {
+		return nil, err
+	}
+	return slices.Sorted(maps.Keys(h.keys)), nil
+}
+
+// known is nil if a key is pinned for node, whose sshd is at addr.
+func (h *HostKeys) known(node, addr string) error {
+	pinned, err := h.Pinned(node)
+	if err == nil && len(pinned) == 0 {
+		err = &HostKeyError{Node: node, Addr: addr, File: h.path}
+	}
+	return err
 }
 
 // check is nil if node may show key.
 func (h *HostKeys) check(node, addr string, key ssh.PublicKey) error {
-	pinned, shown := h.Pinned(node), HostKey{key}
+	pinned, err := h.Pinned(node)
+	if err != nil {
+		return err
+	}
+	shown := HostKey{key}
 	if slices.ContainsFunc(pinned, shown.equal) {
 		return nil
 	}
-	return &HostKeyError{Node: node, Addr: addr, Shown: shown, Pinned: pinned}
+	return &HostKeyError{Node: node, Addr: addr, File: h.path, Shown: shown, Pinned: pinned}
 }
 
 // algorithms are those to ask node's sshd for: first those of pinned keys, so
@@ -259,17 +331,14 @@ func (h *HostKeys) check(node, addr string, key ssh.PublicKey) error {
 func (h *HostKeys) algorithms(node string) []string {
 	var first, rest []string
 	var types []string
-	for _, k := range h.Pinned(node) {
+	pinned, _ := h.Pinned(node) // if that fails, so will the check of what is shown
+	for _, k := range pinned {
 		types = append(types, k.Type())
 	}
 	for _, a := range ssh.SupportedAlgorithms().HostKeys {
-		keyType := a
-		if a == ssh.KeyAlgoRSASHA256 || a == ssh.KeyAlgoRSASHA512 {
-			keyType = ssh.KeyAlgoRSA
-		}
 		switch {
 		case strings.Contains(a, "-cert-"): // no authority is pinned
-		case slices.Contains(types, keyType):
+		case slices.Contains(types, keyType(a)):
 			first = append(first, a)
 		default:
 			rest = append(rest, a)
@@ -278,38 +347,10 @@ func (h *HostKeys) algorithms(node string) []string {
 	return append(first, rest...)
 }
 
-// errSeen ends a handshake that was begun only to see the host key.
-var errSeen = errors.New("host key seen")
-
-// ShownBy asks the sshd at addr, HOST or HOST:PORT, which key it shows, and trusts
-// it with nothing. It is what an administrator compares before Pin. A nil dial
-// means a net.Dialer.
-func ShownBy(ctx context.Context, addr string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (HostKey, error) {
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		addr = net.JoinHostPort(addr, DefaultPort)
+// keyType is the type of the keys that sign by algorithm.
+func keyType(algorithm string) string {
+	if algorithm == ssh.KeyAlgoRSASHA256 || algorithm == ssh.KeyAlgoRSASHA512 {
+		return ssh.KeyAlgoRSA
 	}
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
-	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
-	defer cancel()
-	c, err := dial(ctx, "tcp", addr)
-	if err != nil {
-		return HostKey{}, fmt.Errorf("ask %s for its host key: %w", addr, err)
-	}
-	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-	defer stop()
-	var shown HostKey
-	_, _, _, err = ssh.NewClientConn(c, addr, &ssh.ClientConfig{
-		HostKeyAlgorithms: new(HostKeys).algorithms(""),
-		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
-			shown = HostKey{key}
-			return errSeen
-		},
-	})
-	if !errors.Is(err, errSeen) {
-		return HostKey{}, fmt.Errorf("ask %s for its host key: %w", addr, err)
-	}
-	return shown, nil
+	return algorithm
 }

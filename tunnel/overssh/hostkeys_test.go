@@ -48,8 +48,11 @@ func TestHostKeysFile(t *testing.T) {
 		check(h, "node-2", a, false)
 		check(h, "node-3", a, false)
 		check(h, "node-3", b, true)
-		if n := len(h.Pinned("node-1")); n != 2 {
-			t.Errorf("%d keys are pinned for node-1", n)
+		if pinned, err := h.Pinned("node-1"); err != nil || len(pinned) != 2 {
+			t.Errorf("%d keys are pinned for node-1, %v", len(pinned), err)
+		}
+		if nodes, err := h.Nodes(); err != nil || !slices.Equal(nodes, []string{"node-1", "node-3"}) {
+			t.Errorf("nodes %v, %v", nodes, err)
 		}
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
@@ -57,6 +60,55 @@ func TestHostKeysFile(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, ".hostkeys-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// What another process writes counts at once, and what cannot be read does not.
+func TestHostKeysFileChanges(t *testing.T) {
+	dir := t.TempDir()
+	a, b := newKey(t, filepath.Join(dir, "a")), newKey(t, filepath.Join(dir, "b"))
+	path := filepath.Join(dir, "host_keys")
+	open := func() *HostKeys {
+		t.Helper()
+		h, err := OpenHostKeys(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	h, other := open(), open()
+	if err := h.known("node-1", "addr"); !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), "hawser ssh pin node-1") || !strings.Contains(err.Error(), path) {
+		t.Errorf("nothing is pinned: %v", err)
+	}
+	if err := other.Pin("node-1", a); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(h.known("node-1", "addr"), h.check("node-1", "addr", a.key)); err != nil {
+		t.Errorf("pinned by another: %v", err)
+	}
+	if err := h.Pin("node-2", b); err != nil {
+		t.Fatal(err)
+	}
+	if nodes, err := other.Nodes(); err != nil || !slices.Equal(nodes, []string{"node-1", "node-2"}) {
+		t.Errorf("one pin undid another: %v, %v", nodes, err)
+	}
+	if err := os.WriteFile(path, []byte("nonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{h.check("node-1", "addr", a.key), h.known("node-1", "addr")} {
+		if !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), path+": line 1") {
+			t.Errorf("a file of nonsense: %v", err)
+		}
+	}
+	if err := h.Pin("node-1", a); err == nil {
+		t.Error("a file that cannot be read was written over")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	var key *HostKeyError
+	if err := h.check("node-1", "addr", a.key); !errors.As(err, &key) || len(key.Pinned) > 0 {
+		t.Errorf("the file is gone: %v", err)
 	}
 }
 

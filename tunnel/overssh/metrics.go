@@ -18,6 +18,7 @@ type Metrics struct {
 	ended       *prometheus.CounterVec // by code
 	dials       *prometheus.CounterVec // by code
 	dialSeconds prometheus.Histogram
+	checks      *prometheus.CounterVec // by code
 	streams     prometheus.Gauge
 	rtt         prometheus.Histogram
 }
@@ -48,6 +49,8 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			"Dials through SSH, by result.")), []string{"code"}),
 		dialSeconds: histogram("dial_duration_seconds", "Time until a dial through SSH was answered.",
 			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}),
+		checks: prometheus.NewCounterVec(prometheus.CounterOpts(opts("checks_total",
+			"Dials to see whether a node can be dialed through SSH, by result.")), []string{"code"}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts(opts("streams", "Open streams over SSH."))),
 		rtt: histogram("rtt_seconds", "Time until a keep-alive request was answered.",
 			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}),
@@ -56,7 +59,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		return m, nil
 	}
 	for _, c := range []prometheus.Collector{
-		m.opens, m.openFails, m.sessions, m.ended, m.dials, m.dialSeconds, m.streams, m.rtt,
+		m.opens, m.openFails, m.sessions, m.ended, m.dials, m.dialSeconds, m.checks, m.streams, m.rtt,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, err
@@ -86,6 +89,9 @@ func (m *Metrics) dialed(err error, d time.Duration) {
 		m.dialSeconds.Observe(d.Seconds())
 	}
 }
+
+// checked counts a check of a node.
+func (m *Metrics) checked(err error) { m.checks.WithLabelValues(label(err)).Inc() }
 
 // label is the code of err as a label's value.
 func label(err error) string {

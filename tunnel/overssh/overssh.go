@@ -109,53 +109,66 @@ type Dialer struct {
 
 // New checks cfg and starts nothing.
 func New(cfg Config) (*Dialer, error) {
-	for _, f := range []struct{ name, value string }{
-		{"Node", cfg.Node}, {"Addr", cfg.Addr}, {"User", cfg.User}, {"KeyFile", cfg.KeyFile},
-	} {
-		if f.value == "" {
-			return nil, fmt.Errorf("ssh to node %q: %s is required", cfg.Node, f.name)
-		}
+	if err := cfg.complete(); err != nil {
+		return nil, err
 	}
-	if cfg.HostKeys == nil {
-		return nil, fmt.Errorf("ssh to node %q: HostKeys is required", cfg.Node)
-	}
+	return newDialer(cfg), nil
+}
+
+// newDialer makes a Dialer of a complete configuration.
+func newDialer(cfg Config) *Dialer {
 	if _, _, err := net.SplitHostPort(cfg.Addr); err != nil {
 		cfg.Addr = net.JoinHostPort(cfg.Addr, DefaultPort)
 	}
-	if _, err := readKey(cfg.KeyFile); err != nil {
-		return nil, err
+	return &Dialer{
+		cfg: cfg, log: cfg.Log.With("node", cfg.Node, "addr", cfg.Addr),
+		trying: true, changed: make(chan struct{}),
 	}
-	if cfg.Dial == nil {
-		cfg.Dial = new(net.Dialer).DialContext
+}
+
+// complete checks what must be there and fills in what need not.
+func (c *Config) complete() error {
+	for _, f := range []struct{ name, value string }{
+		{"Node", c.Node}, {"Addr", c.Addr}, {"User", c.User}, {"KeyFile", c.KeyFile},
+	} {
+		if f.value == "" {
+			return fmt.Errorf("ssh to node %q: %s is required", c.Node, f.name)
+		}
+	}
+	if c.HostKeys == nil {
+		return fmt.Errorf("ssh to node %q: HostKeys is required", c.Node)
+	}
+	if _, err := readKey(c.KeyFile); err != nil {
+		return err
+	}
+	if c.Dial == nil {
+		c.Dial = new(net.Dialer).DialContext
 	}
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
 	}{
-		{&cfg.ConnectTimeout, DefaultConnectTimeout},
-		{&cfg.KeepAlive, DefaultKeepAlive},
-		{&cfg.KeepAliveTimeout, DefaultKeepAliveTimeout},
-		{&cfg.MinBackoff, DefaultMinBackoff},
-		{&cfg.MaxBackoff, DefaultMaxBackoff},
+		{&c.ConnectTimeout, DefaultConnectTimeout},
+		{&c.KeepAlive, DefaultKeepAlive},
+		{&c.KeepAliveTimeout, DefaultKeepAliveTimeout},
+		{&c.MinBackoff, DefaultMinBackoff},
+		{&c.MaxBackoff, DefaultMaxBackoff},
 	} {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Metrics == nil {
+	if c.Metrics == nil {
 		m, err := NewMetrics(nil)
 		if err != nil {
-			return nil, fmt.Errorf("make metrics: %w", err)
+			return fmt.Errorf("make metrics: %w", err)
 		}
-		cfg.Metrics = m
+		c.Metrics = m
 	}
-	return &Dialer{
-		cfg: cfg, log: cfg.Log.With("node", cfg.Node, "addr", cfg.Addr),
-		trying: true, changed: make(chan struct{}),
-	}, nil
+	return nil
 }
 
 // readKey reads a private key.
@@ -279,7 +292,7 @@ func (d *Dialer) current(ctx context.Context) (*session, error) {
 
 // Check asks the node's sshd for a sign of life and waits for it until ctx is
 // done: nil means that the node can be dialed now. If target is not empty it is
-// dialed as well, and closed again.
+// dialed as well, and closed again. A check is not counted as a dial.
 func (d *Dialer) Check(ctx context.Context, target string) error {
 	s, err := d.current(ctx)
 	if err == nil {
@@ -291,7 +304,7 @@ func (d *Dialer) Check(ctx context.Context, target string) error {
 	if target == "" {
 		return nil
 	}
-	st, err := d.Connect(ctx, "tcp", target)
+	st, err := d.open(ctx, "tcp", target)
 	if err != nil {
 		return fmt.Errorf("check node %s: %w", d.cfg.Node, err)
 	}

@@ -296,7 +296,7 @@ func TestNotLetIn(t *testing.T) {
 				hostKey bool
 				text    string
 			}{
-				{"nothing pinned", func(c *Config) { c.HostKeys = new(HostKeys) }, true, "pin the key"},
+				{"nothing pinned", func(c *Config) { c.HostKeys = new(HostKeys) }, true, "hawser ssh pin node-1"},
 				{"another pinned", func(c *Config) {
 					if err := c.HostKeys.Pin(c.Node, other); err != nil {
 						t.Fatal(err)
@@ -454,22 +454,6 @@ func TestHostKeyChanges(t *testing.T) {
 			}
 			if _, err := d.Connect(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.Denied) {
 				t.Errorf("connect: %v", err)
-			}
-		})
-	}
-}
-
-func TestShownBy(t *testing.T) {
-	for _, s := range servers {
-		t.Run(s.name, func(t *testing.T) {
-			l := s.start(t)
-			key, err := ShownBy(within(t), l.addr, nil)
-			if err != nil || !key.equal(l.host) {
-				t.Errorf("%v, %v", key, err)
-			}
-			l.cancel()
-			if _, err := ShownBy(within(t), l.addr, nil); !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("nobody there: %v", err)
 			}
 		})
 	}

@@ -38,6 +38,7 @@ type lab struct {
 	cancel func()          // ends the sshd and its connections
 	start  func(t testing.TB)
 	opened func(ssh.Conn) // called by our own with each connection
+	more   []ssh.Signer   // further host keys of our own
 }
 
 // newKey writes a key pair as ssh-keygen would.
@@ -123,7 +124,9 @@ func startOwn(t testing.TB, l *lab, serve func(context.Context, ssh.NewChannel))
 		}
 		return &ssh.Permissions{}, nil
 	}}
-	conf.AddHostKey(host)
+	for _, key := range append([]ssh.Signer{host}, l.more...) {
+		conf.AddHostKey(key)
+	}
 	listen := new(net.ListenConfig).Listen
 	if l.net != nil {
 		listen = l.net.Listen

@@ -1,0 +1,289 @@
+// Fleets: nodes come, go, move and have their keys pinned.
+
+package overssh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+// sail makes a Fleet of cfg and runs it until the test ends, or until stop.
+func sail(t *testing.T, cfg Config) (f *Fleet, stop func()) {
+	t.Helper()
+	f, err := NewFleet(FleetConfig{Config: cfg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	stop = func() {
+		cancel()
+		wg.Wait()
+	}
+	t.Cleanup(stop)
+	return f, stop
+}
+
+// A node is dialed as soon as, and only if, its key is pinned, by whatever process.
+func TestFleetPins(t *testing.T) {
+	for _, s := range servers {
+		t.Run(s.name, func(t *testing.T) {
+			l := s.start(t)
+			cfg := l.config(t)
+			var err error
+			if cfg.HostKeys, err = OpenHostKeys(l.path("known")); err != nil {
+				t.Fatal(err)
+			}
+			attempts := 0 // written by Run, read when it has ended or before it may begin
+			cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				attempts++
+				return new(net.Dialer).DialContext(ctx, network, addr)
+			}
+			f, stop := sail(t, cfg)
+			ln := listen(t)
+			target := ln.Addr().String()
+			if _, err := f.DialContext(within(t), "node-1", "tcp", target); !errors.Is(err, tunnel.NoNode) || f.Has("node-1") {
+				t.Errorf("a node it knows nothing of: %v", err)
+			}
+			f.Set("node-1", l.addr, "")
+			_, err = f.DialContext(within(t), "node-1", "tcp", target)
+			var key *HostKeyError
+			if !errors.Is(err, tunnel.Denied) || !errors.As(err, &key) || !strings.Contains(err.Error(), "is not dialed") || !f.Has("node-1") {
+				t.Errorf("no key is pinned: %v", err)
+			}
+			if attempts > 0 {
+				t.Errorf("dialed %d times without a pinned key", attempts)
+			}
+			other, err := OpenHostKeys(l.path("known"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := other.Pin("node-1", l.host); err != nil {
+				t.Fatal(err)
+			}
+			st, err := f.DialContext(within(t), "node-1", "tcp", target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Set("node-1", l.addr, "") // nothing new
+			far, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer far.Close()
+			if _, err := far.Write([]byte("x")); err != nil {
+				t.Error(err)
+			}
+			if _, err := io.ReadFull(st, make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+			f.Remove("node-1")
+			if _, err := st.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("read after the node was removed: %v", err)
+			}
+			if _, err := f.DialContext(within(t), "node-1", "tcp", target); !errors.Is(err, tunnel.NoNode) {
+				t.Errorf("dial after the node was removed: %v", err)
+			}
+			stop()
+			if attempts != 1 {
+				t.Errorf("%d connections, want the one that is kept", attempts)
+			}
+			f.Set("node-1", l.addr, "") // to nobody
+		})
+	}
+}
+
+// A node that moves is reached where it is now.
+func TestFleetMoves(t *testing.T) {
+	l := newLab(t)
+	synctest.Test(t, func(t *testing.T) {
+		l.net = new(memnet.Network)
+		var here, there *lab
+		for _, at := range []struct {
+			l    **lab
+			addr string
+		}{{&here, "here:22"}, {&there, "there:22"}} {
+			c := *l
+			c.addr = at.addr
+			*at.l = &c
+			startOwn(t, &c, accept)
+		}
+		f, _ := sail(t, here.config(t))
+		f.Set("node-1", "here", "")
+		dial := func() net.Conn {
+			t.Helper()
+			st, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(st, make([]byte, 5)); err != nil {
+				t.Fatal(err)
+			}
+			return st
+		}
+		st := dial()
+		f.Set("node-1", "there", "")
+		if _, err := st.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("stream to where the node was: %v", err)
+		}
+		here.cancel()
+		_ = dial().Close()
+	})
+}
+
+// A key that is pinned while nobody dials is found, and a node that cannot be
+// dialed is told of once for each reason.
+func TestFleetChecks(t *testing.T) {
+	l := newLab(t)
+	refuse := make(chan bool, 1)
+	refuse <- false
+	synctest.Test(t, func(t *testing.T) {
+		l.net, l.addr = new(memnet.Network), "sshd:22"
+		startOwn(t, l, func(ctx context.Context, nc ssh.NewChannel) {
+			no := <-refuse
+			refuse <- no
+			if no {
+				_ = nc.Reject(ssh.ConnectionFailed, "Connection refused")
+				return
+			}
+			accept(ctx, nc)
+		})
+		cfg := l.config(t)
+		cfg.HostKeys = new(HostKeys)
+		reg := prometheus.NewRegistry()
+		var err error
+		if cfg.Metrics, err = NewMetrics(reg); err != nil {
+			t.Fatal(err)
+		}
+		var said lines
+		cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+		f, _ := sail(t, cfg)
+		f.Set("node-1", l.addr, "node-1:10250")
+		time.Sleep(time.Minute)
+		if n := said.count("no ssh host key is pinned"); n != 1 {
+			t.Errorf("said %d times that nothing is pinned:\n%s", n, said.text())
+		}
+		if err := cfg.HostKeys.Pin("node-1", l.host); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(pinInterval + DefaultMinBackoff)
+		if n := said.count("ssh connection made"); n != 1 {
+			t.Errorf("connected %d times:\n%s", n, said.text())
+		}
+		<-refuse
+		refuse <- true
+		time.Sleep(10 * DefaultCheckInterval)
+		<-refuse
+		refuse <- false
+		time.Sleep(10 * DefaultCheckInterval)
+		if bad, good := said.count("cannot be dialed"), said.count("dialed through ssh again"); bad != 1 || good != 1 {
+			t.Errorf("said %d and %d times how a check came out:\n%s", bad, good, said.text())
+		}
+		got := gathered(t, reg)
+		if n := got["hawser_ssh_checks_total"]; n < 10 || n > 45 {
+			t.Errorf("%v checks in 21 minutes", n)
+		}
+		if n := got["hawser_ssh_dials_total"]; n != 0 {
+			t.Errorf("%v checks are counted as dials", n)
+		}
+	})
+}
+
+// Many nodes at a time, with the end of all in between.
+func TestFleetEnds(t *testing.T) {
+	l := newLab(t)
+	synctest.Test(t, func(t *testing.T) {
+		l.net, l.addr = new(memnet.Network), "sshd:22"
+		startOwn(t, l, accept)
+		cfg := l.config(t)
+		f, stop := sail(t, cfg)
+		const n = 50
+		var wg sync.WaitGroup
+		for i := range n {
+			node := fmt.Sprintf("node-%d", i)
+			if err := cfg.HostKeys.Pin(node, l.host); err != nil {
+				t.Fatal(err)
+			}
+			f.Set(node, l.addr, node+":10250")
+			wg.Go(func() {
+				st, err := f.DialContext(t.Context(), node, "tcp", node+":1")
+				if err != nil {
+					t.Errorf("%s: %v", node, err)
+					return
+				}
+				_ = st.Close()
+			})
+		}
+		wg.Wait()
+		f.Set("unpinned", l.addr, "")
+		stop()
+		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) {
+			t.Errorf("dial after the end: %v", err)
+		}
+		if err := cfg.HostKeys.Pin("unpinned", l.host); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.DialContext(t.Context(), "unpinned", "tcp", "unpinned:1"); !errors.Is(err, tunnel.NoNode) {
+			t.Errorf("dial of a pinned node after the end: %v", err)
+		}
+	})
+}
+
+func TestNewFleetChecks(t *testing.T) {
+	l := newLab(t)
+	for _, tc := range []struct {
+		change func(*Config)
+		text   string
+	}{
+		{func(c *Config) { c.User = "" }, "User"},
+		{func(c *Config) { c.KeyFile = filepath.Join(l.dir, "none") }, "no such file"},
+		{func(c *Config) { c.HostKeys = nil }, "HostKeys"},
+	} {
+		cfg := Config{User: "u", KeyFile: l.path("id"), HostKeys: new(HostKeys)}
+		tc.change(&cfg)
+		if _, err := NewFleet(FleetConfig{Config: cfg}); err == nil || !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("%v, want an error about %s", err, tc.text)
+		}
+	}
+}
+
+// lines are what was logged.
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder // guarded by mu
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lines) count(text string) int { return strings.Count(l.text(), text) }
