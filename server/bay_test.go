@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -103,6 +104,8 @@ type boat struct {
 	control *tunnel.Control
 	err     error // why the session ended
 	gone    chan struct{}
+	// polite agents let their streams end before they hang up in turn.
+	polite atomic.Bool
 }
 
 // connect moors an agent whose streams are answered by serve; nil echoes.
@@ -122,11 +125,20 @@ func (b *bay) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Reques
 	}
 	x := &boat{session: s, control: control, gone: make(chan struct{})}
 	var wg sync.WaitGroup
+	life, stop := context.WithCancel(context.WithoutCancel(b.t.Context()))
+	served := make(chan struct{})
 	wg.Go(func() {
-		x.err = control.Run(context.WithoutCancel(b.t.Context()), nil)
+		x.err = control.Run(life, nil)
+		stop()
+		if x.polite.Load() {
+			<-served
+		}
 		_ = s.Close()
 	})
-	wg.Go(func() { _ = tunnel.Serve(context.WithoutCancel(b.t.Context()), s, serve) })
+	wg.Go(func() {
+		_ = tunnel.Serve(life, s, serve)
+		close(served)
+	})
 	go func() { wg.Wait(); close(x.gone) }()
 	b.t.Cleanup(func() { _ = s.Close(); <-x.gone })
 	synctest.Wait()

@@ -9,6 +9,12 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
+// Who opened a stream.
+const (
+	openerServer = "server"
+	openerAgent  = "agent"
+)
+
 // A conn is a stream that counts. It is a tunnel.Stream and a tunnel.Aborter.
 type conn struct {
 	tunnel.Stream
@@ -45,17 +51,24 @@ func (c *conn) Abort() error {
 	return err
 }
 
-// track makes a conn of a stream and counts it in t while it is open.
-func (h *Hub) track(t *tally, opener string, s tunnel.Stream, remote net.Addr) *conn {
+// track makes a conn of a stream and counts it while it is open: as m's, unless
+// that is nil.
+func (h *Hub) track(m *member, opener string, s tunnel.Stream, remote net.Addr) *conn {
 	gauge := h.metrics.streams.WithLabelValues(opener)
-	gauge.Inc()
-	t.add(1)
+	count := func(d int) {
+		gauge.Add(float64(d))
+		if m == nil {
+			return
+		}
+		m.open.add(d)
+		if opener == openerServer {
+			m.dialed.add(d)
+		}
+	}
+	count(1)
 	return &conn{
 		Stream: s, remote: remote, sent: h.metrics.toNode, rcvd: h.metrics.fromNode,
-		afterClosing: func() {
-			gauge.Dec()
-			t.add(-1)
-		},
+		afterClosing: func() { count(-1) },
 	}
 }
 

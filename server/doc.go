@@ -15,7 +15,15 @@
 // compared with it. There is no fallback: an address that leads to no connected
 // node is an error, never a dial from here.
 //
-// If a node connects twice, the newest session wins and the older is told so.
+// If a node connects twice, the newest session wins and the older is told so. An
+// agent that only moves, to another transport or address, says in its hello which
+// older sessions it still holds (metadata "keeps": their sequence numbers, the
+// latest first): those get no more dials, and end when their last stream has.
+//
+// A session ends without loss if both ends have read what they were sent: an
+// agent that says it is about to leave is told goodbye once nothing is open here,
+// and hangs up in turn once nothing is open there.
+//
 // An agent that comes back after another instance with its identity has taken
 // over is a cloned machine and is turned away for as long as the other one is
 // connected.

@@ -341,6 +341,11 @@ func TestDrainingAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBay(t, Config{})
 		x := b.mustConnect(one("n"))
+		c, err := b.hub.DialContext(t.Context(), "tcp", "n:1") // or the hub would let it go at once
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
 		if err := x.control.Drain(tunnel.Draining, "stopping"); err != nil {
 			t.Fatal(err)
 		}

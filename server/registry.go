@@ -6,6 +6,8 @@ import (
 	"context"
 	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,21 +18,32 @@ import (
 // is connected.
 const maxFenced = 16
 
+// keepsKey is the hello's metadata in which an agent that moves to another
+// session says which older ones it still holds.
+const keepsKey = "keeps"
+
+// maxWaning is how many older sessions of a node go on beside its newest.
+const maxWaning = 2
+
 // A member is a session that has been admitted.
 type member struct {
-	id      uint64
-	node    string
-	hello   tunnel.Hello
-	session tunnel.Session
-	control *tunnel.Control
-	addr    net.Addr
-	since   time.Time
-	dialed  tally // open streams that the hub opened
-	opened  tally // open streams that the agent opened
+	id        uint64
+	node      string
+	hello     tunnel.Hello
+	session   tunnel.Session
+	transport string
+	control   *tunnel.Control
+	addr      net.Addr
+	since     time.Time
+	dialed    tally // open streams that the hub opened
+	open      tally // all open streams
 
 	// ousted is done, with the reason, when a newer session has taken over.
 	ousted context.Context
 	oust   context.CancelCauseFunc
+	// demoted is closed, by the registry, when a newer session takes the dials
+	// and this one goes on.
+	demoted chan struct{}
 }
 
 // leaving says whether the agent has announced that it is about to go.
@@ -48,7 +61,7 @@ type verdict int
 
 const (
 	admit     verdict = iota // nobody is there
-	reconnect                // the same agent, again: it has lost the older session
+	reconnect                // the same agent, again: it has lost the older session, or moves to this one
 	takeover                 // another instance: it was restarted, or cloned
 	stale                    // an older session of the same agent, arriving late
 	fenced                   // an instance that has been superseded by the one that is there
@@ -71,10 +84,42 @@ func judge(there *tunnel.Hello, superseded []uint64, knocks tunnel.Hello) verdic
 	}
 }
 
+// kept are the sequence numbers of the older sessions that the agent says it
+// still holds: decimal, separated by commas, the latest of them first. What makes
+// no sense is left out.
+func kept(h tunnel.Hello) []uint64 {
+	var all []uint64
+	for text := range strings.SplitSeq(h.Meta[keepsKey], ",") {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err == nil && n < h.Sequence && len(all) < maxWaning {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
 // An entry is what is known of a connected node.
 type entry struct {
-	current    *member
-	superseded []uint64 // instances, oldest first
+	current    *member   // takes all dials; nil once it has ended and a waning one has not
+	waning     []*member // demoted, newest first: their streams go on
+	superseded []uint64  // instances, oldest first
+}
+
+// newest is the session that a newcomer is compared with.
+func (e *entry) newest() *member {
+	if e.current == nil && len(e.waning) > 0 {
+		return e.waning[0]
+	}
+	return e.current
+}
+
+// members are all of the entry's, newest first.
+func (e *entry) members() []*member {
+	all := make([]*member, 0, 1+len(e.waning))
+	if e.current != nil {
+		all = append(all, e.current)
+	}
+	return append(all, e.waning...)
 }
 
 type registry struct {
@@ -83,9 +128,20 @@ type registry struct {
 	changed chan struct{} // closed at the next change
 }
 
-// attach puts m in its place if it may have it and returns the member that it
-// replaces or that is in its way.
-func (r *registry) attach(m *member) (verdict, *member) {
+// A seat is what attach says of a newcomer.
+type seat struct {
+	verdict verdict
+	// there is the newest session of the node before the newcomer; nil if
+	// there was none.
+	there *member
+	// ousted are the sessions that have lost their places, and demoted is the
+	// one that gets no more dials; nil if there is none.
+	ousted  []*member
+	demoted *member
+}
+
+// attach puts m in its place if it may have it.
+func (r *registry) attach(m *member) seat {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.nodes == nil {
@@ -95,36 +151,62 @@ func (r *registry) attach(m *member) (verdict, *member) {
 	if e == nil {
 		e = new(entry)
 	}
-	var there *tunnel.Hello
-	if e.current != nil {
-		there = &e.current.hello
+	var (
+		there *tunnel.Hello
+		s     = seat{there: e.newest()}
+	)
+	if s.there != nil {
+		there = &s.there.hello
 	}
-	v, old := judge(there, e.superseded, m.hello), e.current
-	switch v {
+	switch s.verdict = judge(there, e.superseded, m.hello); s.verdict {
 	case stale, fenced:
-		return v, old
+		return s
 	case takeover:
-		e.superseded = append(e.superseded, old.hello.Instance)
+		e.superseded = append(e.superseded, there.Instance)
 		if len(e.superseded) > maxFenced {
 			e.superseded = slices.Delete(e.superseded, 0, 1)
+		}
+		s.ousted, e.waning = e.members(), nil
+	case reconnect:
+		keeps, all := kept(m.hello), e.members()
+		e.waning = nil
+		for _, old := range all {
+			switch {
+			case !slices.Contains(keeps, old.hello.Sequence):
+				s.ousted = append(s.ousted, old)
+				continue
+			case old == e.current:
+				s.demoted = old
+				close(old.demoted)
+			}
+			e.waning = append(e.waning, old)
 		}
 	}
 	e.current = m
 	r.nodes[m.node] = e
 	r.notifyLocked()
-	return v, old
+	return s
 }
 
-// detach takes m out, unless another has its place already.
+// detach takes m out, unless others have its place already.
 func (r *registry) detach(m *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.nodes[m.node]; e != nil && e.current == m {
-		delete(r.nodes, m.node)
+	e := r.nodes[m.node]
+	if e == nil {
+		return
+	}
+	e.waning = slices.DeleteFunc(e.waning, func(old *member) bool { return old == m })
+	if e.current == m {
+		e.current = nil
 		r.notifyLocked()
+	}
+	if e.newest() == nil {
+		delete(r.nodes, m.node)
 	}
 }
 
+// find returns the session that takes the node's dials; nil if there is none.
 func (r *registry) find(node string) *member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,12 +216,15 @@ func (r *registry) find(node string) *member {
 	return nil
 }
 
+// all are the sessions that take dials: one for each node.
 func (r *registry) all() []*member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := make([]*member, 0, len(r.nodes))
 	for _, e := range r.nodes {
-		all = append(all, e.current)
+		if e.current != nil {
+			all = append(all, e.current)
+		}
 	}
 	return all
 }

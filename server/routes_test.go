@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -140,65 +139,5 @@ func TestResolve(t *testing.T) {
 		if node != tc.node || dial != tc.dial || tunnel.CodeOf(err) != tc.code {
 			t.Errorf("%s: %q, %q, %v", tc.addr, node, dial, err)
 		}
-	}
-}
-
-func TestJudge(t *testing.T) {
-	hello := func(instance, sequence uint64) tunnel.Hello {
-		return tunnel.Hello{Instance: instance, Sequence: sequence}
-	}
-	one := hello(1, 5)
-	for _, tc := range []struct {
-		name       string
-		there      *tunnel.Hello
-		superseded []uint64
-		knocks     tunnel.Hello
-		want       verdict
-	}{
-		{"nobody there", nil, nil, hello(1, 1), admit},
-		{"nobody there, though superseded once", nil, []uint64{1}, hello(1, 1), admit},
-		{"same instance, later session", &one, nil, hello(1, 6), reconnect},
-		{"same instance, earlier session", &one, nil, hello(1, 4), stale},
-		{"same instance, same session", &one, nil, hello(1, 5), stale},
-		{"another instance", &one, nil, hello(2, 1), takeover},
-		{"another instance, others superseded", &one, []uint64{7, 8}, hello(2, 1), takeover},
-		{"a superseded instance", &one, []uint64{7, 2, 8}, hello(2, 900), fenced},
-	} {
-		if got := judge(tc.there, tc.superseded, tc.knocks); got != tc.want {
-			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
-		}
-	}
-}
-
-func TestRegistryForgets(t *testing.T) {
-	var r registry
-	last := &member{node: "n", hello: tunnel.Hello{Instance: 0, Sequence: 1}}
-	r.attach(last)
-	for i := uint64(1); i < 100; i++ {
-		m := &member{node: "n", hello: tunnel.Hello{Instance: i, Sequence: 1}}
-		changed := r.next()
-		if v, old := r.attach(m); v != takeover || old != last {
-			t.Fatalf("instance %d: %v", i, v)
-		}
-		select {
-		case <-changed:
-		default:
-			t.Fatal("no notice of the change")
-		}
-		r.detach(last) // late: it has been replaced
-		if r.find("n") != m {
-			t.Fatal("the older session's end took the newer out")
-		}
-		last = m
-	}
-	if n := len(r.nodes["n"].superseded); n != maxFenced {
-		t.Errorf("%d instances remembered", n)
-	}
-	r.detach(last)
-	if len(r.nodes) != 0 || r.find("n") != nil {
-		t.Error("a node that left is remembered")
-	}
-	if !slices.Equal(r.all(), nil) && len(r.all()) != 0 {
-		t.Error("somebody is left")
 	}
 }

@@ -12,8 +12,14 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// linger is how long a drained session outlives its last stream.
-const linger = 500 * time.Millisecond
+const (
+	// linger is how long a session that is about to end outlives its last
+	// stream.
+	linger = 500 * time.Millisecond
+	// partingPatience is how long an agent may take to finish reading a session
+	// of which nothing is open here any more.
+	partingPatience = 30 * time.Second
+)
 
 // session serves s until it ends, is replaced, or ctx is done.
 func (h *Hub) session(ctx context.Context, s tunnel.Session) {
@@ -34,7 +40,8 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	}
 	m := &member{
 		id: h.lastID.Add(1), node: node, hello: greeting.Hello,
-		session: s, addr: s.Peer().Addr, since: time.Now(),
+		session: s, transport: s.Peer().Transport, addr: s.Peer().Addr, since: time.Now(),
+		demoted: make(chan struct{}),
 	}
 	m.ousted, m.oust = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer m.oust(nil)
@@ -43,8 +50,7 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 		Session: m.id, Interval: h.config.PingInterval, Timeout: h.config.PingTimeout,
 		Meta: tunnel.Meta{"version": h.config.Version},
 	})
-	v, old := h.registry.attach(m)
-	if err = h.judged(v, m, old); err != nil {
+	if err = h.judged(m, h.registry.attach(m)); err != nil {
 		h.metrics.refused.WithLabelValues(label(err)).Inc()
 		h.refuse(greeting, err)
 		return
@@ -80,26 +86,37 @@ func (h *Hub) admit(ctx context.Context, s tunnel.Session, hello tunnel.Hello) (
 	return node, nil
 }
 
-// judged does what the registry's verdict demands: it tells the old session, or
-// says why the new one may not stay.
-func (h *Hub) judged(v verdict, m, old *member) error {
-	switch v {
+// judged does what the registry's verdict demands: it tells the older sessions,
+// or says why the new one may not stay.
+func (h *Hub) judged(m *member, s seat) error {
+	switch s.verdict {
 	case reconnect:
-		h.metrics.replaced.WithLabelValues("reconnect").Inc()
-		old.oust(fmt.Errorf("%w: the agent reconnected from %s", tunnel.Replaced, m.addr))
+		reason := "reconnect"
+		if s.demoted != nil {
+			reason = "moved"
+			h.log.Info("the node moves to another session", "node", m.node, "from", s.demoted.id, "to", m.id)
+		}
+		h.metrics.replaced.WithLabelValues(reason).Inc()
+		oust(s.ousted, fmt.Errorf("%w: the agent reconnected from %s", tunnel.Replaced, m.addr))
 	case takeover:
 		h.metrics.replaced.WithLabelValues("takeover").Inc()
-		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", old.addr.String())
-		old.oust(fmt.Errorf("%w: another agent with this node's identity connected from %s", tunnel.Replaced, m.addr))
+		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.addr.String())
+		oust(s.ousted, fmt.Errorf("%w: another agent with this node's identity connected from %s", tunnel.Replaced, m.addr))
 	case stale:
 		return fmt.Errorf("%w: a later session of this agent is connected already", tunnel.Replaced)
 	case fenced:
 		h.metrics.clones.Inc()
 		h.log.Warn("two agents use one node's identity: give one of them an identity of its own",
-			"node", m.node, "refused", m.addr.String(), "connected", old.addr.String())
-		return fmt.Errorf("%w: another agent with this node's identity took over from %s and is connected; if this is a copy of that machine, remove its data directory and join it under another name", tunnel.Replaced, old.addr)
+			"node", m.node, "refused", m.addr.String(), "connected", s.there.addr.String())
+		return fmt.Errorf("%w: another agent with this node's identity took over from %s and is connected; if this is a copy of that machine, remove its data directory and join it under another name", tunnel.Replaced, s.there.addr)
 	}
 	return nil
+}
+
+func oust(members []*member, why error) {
+	for _, m := range members {
+		m.oust(why)
+	}
 }
 
 // refuse tells the agent; if it cannot be told, the session is closed all the
@@ -127,21 +144,71 @@ func (h *Hub) serve(ctx context.Context, m *member) error {
 			h.log.Debug("session stopped accepting", "node", m.node, "err", err)
 		}
 	})
-	var err error
-	select {
-	case err = <-control:
-	case <-m.ousted.Done():
-		err = context.Cause(m.ousted)
-		h.hangUp(m, err)
-	case <-ctx.Done():
-		err = h.drain(m, control)
-	}
+	err := h.watch(ctx, m, control)
 	stop()
 	if cerr := m.session.Close(); cerr != nil {
 		err = errors.Join(err, cerr)
 	}
 	wg.Wait()
 	return err
+}
+
+// watch returns why the session is over, or has to end; nil if ctx is done and
+// the session drained. A session that has been demoted, or whose agent is about
+// to leave, ends once nothing is open on it.
+func (h *Hub) watch(ctx context.Context, m *member, ended <-chan error) error {
+	var (
+		demoted, leaving = m.demoted, m.control.Draining()
+		idle             <-chan struct{} // nil until that would be the end
+		ending           error
+	)
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-m.ousted.Done():
+			err := context.Cause(m.ousted)
+			h.hangUp(m, err)
+			return err
+		case <-ctx.Done():
+			return h.drain(m, ended)
+		case <-demoted:
+			demoted, idle = nil, m.open.idle()
+			ending = fmt.Errorf("%w: the agent has moved to another session", tunnel.Draining)
+		case <-leaving:
+			leaving, idle = nil, m.open.idle()
+			ending = fmt.Errorf("%w: the agent has left", tunnel.Draining)
+		case <-idle:
+			if idle = h.part(ctx, m, ending); idle == nil {
+				return ending
+			}
+		}
+	}
+}
+
+// part ends a session on which nothing is open: the agent is told that nobody
+// here waits for anything, and hangs up once it has read what is still under way
+// to it. If a stream has been opened meanwhile, part does nothing and returns
+// when to try again.
+func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struct{}) {
+	if !m.leaving() { // it may be about to open a stream that it thought of before it moved
+		t := time.NewTimer(linger)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-m.session.Context().Done():
+		case <-ctx.Done():
+		}
+		if m.open.count() > 0 {
+			return m.open.idle()
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, partingPatience)
+	defer cancel()
+	if err := m.control.Part(ctx, tunnel.CodeOf(why), why.Error()); err != nil {
+		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
+	}
+	return nil
 }
 
 // drain tells the agent and waits until nothing that the hub dialed is open, or
@@ -213,7 +280,7 @@ func (h *Hub) handOver(ctx context.Context, m *member, r *tunnel.Request) {
 	if err != nil {
 		return // the opener is gone
 	}
-	c := h.track(&m.opened, "agent", s, m.addr)
+	c := h.track(m, openerAgent, s, m.addr)
 	if err := h.config.API(ctx, c); err != nil {
 		h.log.Debug("API server did not take the agent's connection", "node", m.node, "err", err)
 		_ = c.Abort() // it is of no more use to anybody

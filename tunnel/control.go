@@ -95,18 +95,24 @@ func (c *Control) Drain(code Code, text string) error {
 // HangUp tells the peer why, gives it a second to hang up first, and closes the
 // session.
 func (c *Control) HangUp(code Code, text string) error {
-	t := time.NewTimer(partingTime)
-	defer t.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
+	defer cancel()
+	return c.Part(ctx, code, text)
+}
+
+// Part is HangUp with patience: the peer has until ctx is done to hang up first,
+// so that it can finish reading what is under way to it.
+func (c *Control) Part(ctx context.Context, code Code, text string) error {
 	select {
 	case c.writing <- struct{}{}:
 		if c.put(&noteFrame{k: kindGoodbye, code: code, text: clip(text)}, partingTime) == nil {
 			select {
 			case <-c.session.Context().Done():
-			case <-t.C:
+			case <-ctx.Done():
 			}
 		}
 		<-c.writing
-	case <-t.C: // another write is stuck: this one would be too
+	case <-ctx.Done(): // another write is stuck: this one would be too
 	}
 	return c.session.Close()
 }
