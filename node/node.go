@@ -36,7 +36,8 @@ import (
 )
 
 // KubeletPort is the port under which the kubelet API of a node is known. Nothing
-// listens on it: it is a name within the tunnel.
+// listens on it, unless the node is reached without a tunnel: it is a name within
+// the tunnel.
 const KubeletPort = 10250
 
 // Config of a Node. Zero values mean the defaults named.
@@ -55,8 +56,11 @@ type Config struct {
 	// somebody to make one. Labels and Taints mean nothing then.
 	NoRegister bool
 	// Labels and Taints are set when the object is created, not later.
-	Labels        map[string]string // see ParseLabels
-	Taints        []corev1.Taint    // see ParseTaints
+	Labels map[string]string // see ParseLabels
+	Taints []corev1.Taint    // see ParseTaints
+	// Annotations are what the node alone knows of itself: they are set whenever the
+	// node starts, and one whose value is empty is taken away.
+	Annotations   map[string]string
 	Unschedulable bool
 	ProviderID    string
 	// ExternalCloud leaves addresses to a cloud controller manager, and has no pods
@@ -67,6 +71,9 @@ type Config struct {
 	IPs []netip.Addr
 	// Hostname address; empty means Name.
 	Hostname string
+	// KubeletPort is the port of the kubelet API that the status tells of; zero means
+	// the constant of that name.
+	KubeletPort int32
 
 	MaxPods int // 110
 	// Reserved is what pods may not have of the machine. See ParseReserved.
@@ -158,6 +165,7 @@ func defaults(cfg *Config) {
 	cfg.LeaseDuration = cmp.Or(cfg.LeaseDuration, 40*time.Second)
 	cfg.MaxPods = cmp.Or(cfg.MaxPods, 110)
 	cfg.Hostname = cmp.Or(cfg.Hostname, cfg.Name)
+	cfg.KubeletPort = cmp.Or(cfg.KubeletPort, KubeletPort)
 	cfg.Thresholds.defaults()
 }
 

@@ -218,6 +218,7 @@ func TestRegistration(t *testing.T) {
 		w.cfg.ProviderID = "inventory://1"
 		w.cfg.Reserved = corev1.ResourceList{"cpu": resource.MustParse("10"), "memory": resource.MustParse("1Gi")}
 		w.cfg.MaxPods = 42
+		w.cfg.Annotations = map[string]string{"example.com/way": "ssh", "example.com/none": ""}
 	}, func(w *world) {
 		if got := w.times("get nodes"); len(got) == 0 {
 			t.Error("the node was created without having been asked for")
@@ -229,6 +230,9 @@ func TestRegistration(t *testing.T) {
 			if n.Labels[k] != v {
 				t.Errorf("label %s is %q", k, n.Labels[k])
 			}
+		}
+		if _, none := n.Annotations["example.com/none"]; none || n.Annotations["example.com/way"] != "ssh" {
+			t.Errorf("annotations %v", n.Annotations)
 		}
 		if len(n.Spec.Taints) != 2 || n.Spec.Taints[1].Key != corev1.TaintNodeUnschedulable || !n.Spec.Unschedulable || n.Spec.ProviderID != "inventory://1" {
 			t.Errorf("spec %+v", n.Spec)
@@ -316,8 +320,13 @@ func TestExistingNodeIsReconciled(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.cfg.Labels = map[string]string{"disk": "ssd"}
 		w.cfg.Taints = []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}
+		w.cfg.Annotations = map[string]string{"example.com/way": "tunnel", "example.com/none": ""}
+		w.cfg.KubeletPort = 10251
 		old := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "first", Labels: map[string]string{"mine": "1", "kubernetes.io/hostname": "old"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "node-1", UID: "first", Labels: map[string]string{"mine": "1", "kubernetes.io/hostname": "old"},
+				Annotations: map[string]string{"mine": "1", "example.com/way": "ssh", "example.com/none": "some"},
+			},
 			Spec:       corev1.NodeSpec{Unschedulable: true},
 			Status: corev1.NodeStatus{
 				NodeInfo:   corev1.NodeSystemInfo{BootID: "boot-0"},
@@ -336,6 +345,12 @@ func TestExistingNodeIsReconciled(t *testing.T) {
 		}
 		if !n.Spec.Unschedulable || len(n.Spec.Taints) != 0 || n.Annotations[attachDetach] != "true" {
 			t.Errorf("node %+v", n)
+		}
+		if _, none := n.Annotations["example.com/none"]; none || n.Annotations["example.com/way"] != "tunnel" || n.Annotations["mine"] != "1" {
+			t.Errorf("annotations %v", n.Annotations)
+		}
+		if port := n.Status.DaemonEndpoints.KubeletEndpoint.Port; port != 10251 {
+			t.Errorf("kubelet port %d", port)
 		}
 		ready := condition(n, corev1.NodeReady)
 		if ready.Status != corev1.ConditionTrue || n.Status.Conditions[len(n.Status.Conditions)-1].Type != corev1.NodeReady || condition(n, "NetworkUnavailable").Status != "False" {

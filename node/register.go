@@ -97,6 +97,7 @@ func (n *Node) initial(ctx context.Context) (*corev1.Node, []event) {
 		},
 	}
 	maps.Copy(node.Labels, n.cfg.Labels)
+	n.annotate(node)
 	if n.cfg.Unschedulable {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
@@ -117,6 +118,17 @@ func (n *Node) defaultLabels() map[string]string {
 	}
 }
 
+// annotate sets and takes away the annotations that are the node's own.
+func (n *Node) annotate(node *corev1.Node) {
+	for key, value := range n.cfg.Annotations {
+		if value == "" {
+			delete(node.Annotations, key)
+			continue
+		}
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, key, value)
+	}
+}
+
 // reconcile returns the patch that a node made earlier, or by somebody else, needs;
 // nil for none. Only what the node alone knows is set: taints, other labels and
 // whether pods may be scheduled are an administrator's once the node exists.
@@ -130,6 +142,7 @@ func (n *Node) reconcile(node *corev1.Node) ([]byte, error) {
 		wanted.Labels[corev1.LabelHostname] = v
 	}
 	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, attachDetach, "true")
+	n.annotate(wanted)
 	if maps.Equal(wanted.Labels, node.Labels) && maps.Equal(wanted.Annotations, node.Annotations) {
 		return nil, nil
 	}

@@ -68,7 +68,7 @@ func (r *report) set(node *corev1.Node) []event {
 	r.setAddresses(node)
 	r.setResources(st)
 	events := r.setInfo(st)
-	st.DaemonEndpoints.KubeletEndpoint.Port = KubeletPort
+	st.DaemonEndpoints.KubeletEndpoint.Port = r.cfg.KubeletPort
 	if st.Images == nil {
 		st.Images = []corev1.ContainerImage{}
 	}
