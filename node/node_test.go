@@ -327,7 +327,7 @@ func TestExistingNodeIsReconciled(t *testing.T) {
 				Name: "node-1", UID: "first", Labels: map[string]string{"mine": "1", "kubernetes.io/hostname": "old"},
 				Annotations: map[string]string{"mine": "1", "example.com/way": "ssh", "example.com/none": "some"},
 			},
-			Spec:       corev1.NodeSpec{Unschedulable: true},
+			Spec: corev1.NodeSpec{Unschedulable: true},
 			Status: corev1.NodeStatus{
 				NodeInfo:   corev1.NodeSystemInfo{BootID: "boot-0"},
 				Conditions: []corev1.NodeCondition{{Type: "NetworkUnavailable", Status: "False"}, {Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated"}},
