@@ -33,6 +33,8 @@ type options struct {
 	transport string
 	runtime   string
 
+	kubeletPort int // with transport ssh
+
 	register         bool
 	taints, labels   string
 	allowTargets     []string
@@ -67,7 +69,8 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.name, "node-name", "", "name of the node (default the host name)")
 	f.StringVar(&o.override, "hostname-override", "", "name to use instead of the host name")
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of the node, or one of each family separated by a comma (default that of the default route)")
-	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (yamux), yamux or h2 over TCP, or quic over UDP")
+	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (yamux), yamux or h2 over TCP, or quic over UDP; ssh: no tunnel, the server comes through this node's sshd (deprecated)")
+	f.IntVar(&o.kubeletPort, "kubelet-port", node.KubeletPort, "with --transport ssh: port of the kubelet API on the loopback interface")
 	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
 	f.BoolVar(&o.register, "register-node", true, "create the Node object if there is none")
 	f.StringVar(&o.taints, "register-with-taints", "", "taints of a new Node object, KEY=VALUE:EFFECT,…")
@@ -93,8 +96,11 @@ func (o *options) check(f *pflag.FlagSet) error {
 			return err
 		}
 	}
-	if _, ok := transports()[o.transport]; !ok {
-		return fmt.Errorf("--transport %q: want auto, yamux, h2 or quic", o.transport)
+	if _, ok := transports()[o.transport]; !ok && o.transport != setup.SSH {
+		return fmt.Errorf("--transport %q: want auto, yamux, h2, quic or ssh", o.transport)
+	}
+	if err := o.checkSSH(f); err != nil {
+		return err
 	}
 	if o.runtime != "auto" && o.runtime != "process" {
 		return fmt.Errorf("--runtime %q: want auto or process", o.runtime)

@@ -44,12 +44,12 @@ const (
 
 // parts are what the agent consists of. Each has a Run that ends with its ctx.
 type parts struct {
-	link     *agent.Agent
+	link     *agent.Agent // nil without a tunnel
 	runtime  *process.Runtime
 	node     *node.Node
 	rotation *bootstrap.Rotation
 	kubelet  *kubeletapi.Server
-	streams  *tunnel.Handoff // to the kubelet API
+	streams  net.Listener // of the kubelet API
 }
 
 // run is the node's life until ctx is done. Pods go on after it.
@@ -68,7 +68,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		}
 		return err
 	}
-	p, err := assemble(o, id, log)
+	p, err := assemble(ctx, o, id, log)
 	if err != nil {
 		return err
 	}
@@ -81,9 +81,10 @@ func (p *parts) run(ctx context.Context) error {
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBelow()
 	group, ctx := errgroup.WithContext(ctx)
-	for _, part := range []func(context.Context) error{p.link.Run, p.runtime.Run} {
-		group.Go(func() error { return part(below) })
+	if p.link != nil {
+		group.Go(func() error { return p.link.Run(below) })
 	}
+	group.Go(func() error { return p.runtime.Run(below) })
 	group.Go(func() error {
 		defer stopBelow()
 		upper, upperCtx := errgroup.WithContext(ctx)
@@ -131,31 +132,18 @@ func join(ctx context.Context, o *options, log *slog.Logger) (*bootstrap.Identit
 
 // assemble makes the parts and tells each what it needs of the others. It starts
 // nothing.
-func assemble(o *options, id *bootstrap.Identity, log *slog.Logger) (*parts, error) {
+func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog.Logger) (*parts, error) {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p := &parts{streams: tunnel.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)}
-	var err error
-	if p.link, err = agent.New(agent.Config{
-		Servers:   o.addrs,
-		NodeName:  o.nodeName,
-		Transport: transports()[o.transport],
-		TLS:       func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
-		Kubelet:   p.streams,
-		PodIPs:    p.ownsIP,
-		Allow:     o.targets,
-		Version:   kubeletVersion,
-		Log:       log,
-		Metrics:   metrics,
-	}); err != nil {
+	p := &parts{}
+	dial, err := p.moor(o, id, metrics, log)
+	if err != nil {
 		return nil, err
 	}
 	api, closeConnections, err := node.NewAPI(node.APIConfig{
-		Host: net.JoinHostPort(apiName, "443"),
-		TLS:  id.ClientTLS(apiName),
-		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return p.link.DialContext(ctx, "tcp", apiTarget)
-		},
+		Host:      net.JoinHostPort(apiName, "443"),
+		TLS:       id.ClientTLS(apiName),
+		Dial:      dial,
 		UserAgent: "hawser-agent/" + kubeletVersion,
 	})
 	if err != nil {
@@ -175,6 +163,7 @@ func assemble(o *options, id *bootstrap.Identity, log *slog.Logger) (*parts, err
 		Name: o.nodeName, API: api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
 		CloseConnections: closeConnections,
 		NoRegister:       !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
+		Annotations: o.annotations(), KubeletPort: int32(o.kubeletPort),
 		IPs: o.ips, MaxPods: o.maxPods, Reserved: o.reserved,
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
 		Pods:       pods.Config{VolumeRefresh: o.volumeRefresh},
@@ -188,11 +177,41 @@ func assemble(o *options, id *bootstrap.Identity, log *slog.Logger) (*parts, err
 	}); err != nil {
 		return nil, err
 	}
-	p.kubelet, err = kubeletapi.New(kubeletapi.Config{
+	if p.kubelet, err = kubeletapi.New(kubeletapi.Config{
 		NodeName: o.nodeName, Pods: p.node.Pods(), Runtime: p.runtime, TLS: p.rotation.ServerTLS(),
 		Gatherer: metrics, DataDir: o.dataDir, Log: log,
-	})
+	}); err != nil {
+		return nil, err
+	}
+	if p.streams == nil { // last: from here on there is something to close
+		p.streams, err = listenKubelet(ctx, o.kubeletPort)
+	}
 	return p, err
+}
+
+// moor makes the tunnel, if there is to be one, and what connects to the API server.
+func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Registerer, log *slog.Logger) (func(ctx context.Context, network, addr string) (net.Conn, error), error) {
+	if o.transport == setup.SSH {
+		return (&straight{servers: o.addrs}).DialContext, nil
+	}
+	streams := tunnel.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
+	var err error
+	p.link, err = agent.New(agent.Config{
+		Servers:   o.addrs,
+		NodeName:  o.nodeName,
+		Transport: transports()[o.transport],
+		TLS:       func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
+		Kubelet:   streams,
+		PodIPs:    p.ownsIP,
+		Allow:     o.targets,
+		Version:   kubeletVersion,
+		Log:       log,
+		Metrics:   metrics,
+	})
+	p.streams = streams
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return p.link.DialContext(ctx, "tcp", apiTarget)
+	}, err
 }
 
 // ownsIP tells whether ip is that of a pod of this node. Pods of the process

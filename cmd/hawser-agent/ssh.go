@@ -1,0 +1,87 @@
+// The legacy mode, --transport ssh: no tunnel. The kubelet API listens on the
+// node's loopback, where the server's connections come out of the node's sshd, and
+// the node's own requests go straight to the server's port.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+)
+
+// serverTimeout bounds an attempt to connect to one of the servers.
+const serverTimeout = 10 * time.Second
+
+// checkSSH refuses flags that mean nothing in the chosen mode.
+func (o *options) checkSSH(f *pflag.FlagSet) error {
+	if o.transport != setup.SSH {
+		if f.Changed("kubelet-port") {
+			return errors.New("--kubelet-port needs --transport ssh: otherwise the kubelet API listens on no port")
+		}
+		return nil
+	}
+	if o.kubeletPort < 1 || o.kubeletPort > 65535 {
+		return fmt.Errorf("--kubelet-port %d: want 1 to 65535", o.kubeletPort)
+	}
+	if f.Changed("allow-target") {
+		return errors.New("--allow-target has no effect with --transport ssh: what the server may reach is decided by PermitOpen in sshd_config")
+	}
+	return nil
+}
+
+// annotations say how the node is to be reached. A node that has gone back to a
+// tunnel takes the mark away.
+func (o *options) annotations() map[string]string {
+	if o.transport == setup.SSH {
+		return map[string]string{setup.TransportAnnotation: setup.SSH}
+	}
+	return map[string]string{setup.TransportAnnotation: ""}
+}
+
+// listenKubelet opens the port of the kubelet API, for this machine only.
+func listenKubelet(ctx context.Context, port int) (net.Listener, error) {
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("--kubelet-port: %s is in use by another process: stop that one first or choose another port", addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--kubelet-port: %w", err)
+	}
+	return l, nil
+}
+
+// straight connects to one of several servers, without a tunnel.
+type straight struct {
+	servers []string // HOST:PORT
+	last    atomic.Uint32
+}
+
+// DialContext tries the server that answered last, and then the others in turn.
+func (s *straight) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
+	d := net.Dialer{Timeout: serverTimeout}
+	var errs []error
+	first := s.last.Load()
+	for i := range uint32(len(s.servers)) {
+		at := (first + i) % uint32(len(s.servers))
+		c, err := d.DialContext(ctx, "tcp", s.servers[at])
+		if err == nil {
+			s.last.Store(at)
+			return c, nil
+		}
+		if errs = append(errs, err); ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}

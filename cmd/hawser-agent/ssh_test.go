@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+)
+
+func TestSSHOptions(t *testing.T) {
+	for name, tt := range map[string]struct {
+		args []string
+		want string // in the error; empty means none
+	}{
+		"ssh":               {[]string{"--transport", "ssh"}, ""},
+		"another port":      {[]string{"--transport", "ssh", "--kubelet-port", "10251"}, ""},
+		"no such port":      {[]string{"--transport", "ssh", "--kubelet-port", "70000"}, "--kubelet-port 70000"},
+		"port of a tunnel":  {[]string{"--kubelet-port", "10251"}, "--transport ssh"},
+		"targets elsewhere": {[]string{"--transport", "ssh", "--allow-target", "10.0.0.0/8"}, "PermitOpen"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parse(t, tt.args...)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if got := o.annotations()[setup.TransportAnnotation]; err == nil && got != setup.SSH {
+				t.Errorf("annotated as %q", got)
+			}
+		})
+	}
+	o, err := parse(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, has := o.annotations()[setup.TransportAnnotation]; !has || got != "" {
+		t.Errorf("a node with a tunnel leaves the annotation %q", got)
+	}
+}
+
+// The kubelet API is there for this machine only, and says so where it cannot be.
+func TestListenKubelet(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenKubelet(t.Context(), n); err == nil || !strings.Contains(err.Error(), "--kubelet-port: 127.0.0.1:"+port+" is in use") {
+		t.Errorf("port in use: %v", err)
+	}
+	_ = l.Close()
+	if l, err = listenKubelet(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if ip := l.Addr().(*net.TCPAddr).IP; !ip.IsLoopback() {
+		t.Errorf("listens on %v", ip)
+	}
+}
+
+// Of several servers the one that answered last is tried first.
+func TestStraight(t *testing.T) {
+	up, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	down, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = down.Close()
+	s := &straight{servers: []string{down.Addr().String(), up.Addr().String()}}
+	for range 2 {
+		c, err := s.DialContext(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.RemoteAddr().String(); got != up.Addr().String() {
+			t.Errorf("reached %s", got)
+		}
+		_ = c.Close()
+		if s.last.Load() != 1 {
+			t.Error("which server answered is not remembered")
+		}
+	}
+	_ = up.Close()
+	if _, err := s.DialContext(t.Context(), "", ""); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), down.Addr().String()) {
+		t.Errorf("no server: %v", err)
+	}
+}
