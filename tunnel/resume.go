@@ -43,6 +43,11 @@ type LinkOptions struct {
 	// "auto" mean bbr where the kernel lets this process choose it, and
 	// "system" the system's own.
 	Congestion string
+	// Resume is asked at the accepting end, when a session is about to go on on
+	// another connection of this peer, whether it still may: an error refuses,
+	// and the session ends at both ends as if its window were over. It must not
+	// block. Nil means that whoever still has a valid certificate may.
+	Resume func(Peer) error
 }
 
 // Window is DetachWindow with its default applied.

@@ -26,6 +26,9 @@ type RegistryConfig struct {
 	// the connection itself, and fails for who may not have a link, or not any
 	// more. It is asked for each transport anew.
 	Identity func(net.Conn) (string, error)
+	// Resume is asked whether a link may go on on a further transport of its
+	// identity; an error refuses, and ends the link. Nil means that it may.
+	Resume func(net.Conn) error
 	// MaxLinks bounds the links, parked ones included; zero means 65,536.
 	MaxLinks int
 	// MaxPerIdentity bounds the links of one identity; zero means 16. One more
@@ -113,7 +116,7 @@ func (r *Registry) decide(conn net.Conn, m message) (*Link, message, error) {
 	case kindOpen:
 		return r.open(identity, m)
 	case kindResume:
-		return r.resume(identity, m)
+		return r.resume(conn, identity, m)
 	default:
 		return nil, message{}, fmt.Errorf("%w: message of kind %d", ErrProtocol, m.kind)
 	}
@@ -146,13 +149,20 @@ func (r *Registry) open(identity string, m message) (*Link, message, error) {
 }
 
 // resume finds a link and fences its transport off.
-func (r *Registry) resume(identity string, m message) (*Link, message, error) {
+func (r *Registry) resume(conn net.Conn, identity string, m message) (*Link, message, error) {
 	r.mu.Lock()
 	l := r.links[m.id]
 	r.mu.Unlock()
 	// A stranger learns no more than that there is nothing for it.
 	if l == nil || l.identity != identity {
 		return nil, message{}, unknown()
+	}
+	if r.conf.Resume != nil {
+		if err := r.conf.Resume(conn); err != nil {
+			revoked := &Error{Code: tunnel.Denied, Text: "link may not go on", cause: err}
+			l.revoke(revoked)
+			return nil, message{}, revoked
+		}
 	}
 	var fresh secret
 	_, _ = rand.Read(fresh[:]) // never fails
@@ -199,6 +209,13 @@ func longestParked(links map[*Link]struct{}) *Link {
 		}
 	}
 	return oldest
+}
+
+// revoke ends a link whose identity may not have it any more.
+func (l *Link) revoke(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failLocked(err)
 }
 
 // displace ends a parked link in favour of a new one.
