@@ -26,7 +26,16 @@ const (
 type Dial struct {
 	Network string // "tcp"
 	Addr    string
-	Meta    Meta
+	// Name is what errors call the address; empty means Addr.
+	Name string
+	Meta Meta
+}
+
+func (d Dial) name() string {
+	if d.Name != "" {
+		return d.Name
+	}
+	return d.Addr
 }
 
 // Connect opens a stream on s and has the far side join it to addr. Errors are
@@ -56,22 +65,26 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, Meta, error) {
 	if answer.code != 0 {
 		// The far side has said its last word; an orderly end is enough.
 		_ = st.Close()
-		return nil, nil, &DialError{Addr: d.Addr, Code: answer.code, Text: answer.text}
+		return nil, nil, &DialError{Addr: d.name(), Code: answer.code, Text: answer.text}
 	}
 	return st, answer.meta, nil
 }
 
-// ask writes the dial frame and reads the answer, and leaves st without
-// deadlines.
-func (d Dial) ask(ctx context.Context, st Stream) (*answerFrame, error) {
+// send writes the dial frame. ctx's deadline becomes the stream's.
+func (d Dial) send(ctx context.Context, st Stream) error {
 	f := &dialFrame{network: d.Network, addr: d.Addr, meta: d.Meta}
 	if deadline, ok := ctx.Deadline(); ok {
 		f.timeout = max(time.Until(deadline), time.Millisecond)
 		if err := st.SetDeadline(deadline); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if err := writeFrame(st, f); err != nil {
+	return writeFrame(st, f)
+}
+
+// ask sends the dial and reads the answer, and leaves st without deadlines.
+func (d Dial) ask(ctx context.Context, st Stream) (*answerFrame, error) {
+	if err := d.send(ctx, st); err != nil {
 		return nil, err
 	}
 	reply, err := readFrame(st)
@@ -92,7 +105,7 @@ func (d Dial) ask(ctx context.Context, st Stream) (*answerFrame, error) {
 // is done then that is the reason, whatever broke because of it.
 func (d Dial) failed(ctx context.Context, err error) error {
 	err = blame(ctx, err)
-	return &DialError{Addr: d.Addr, Code: CodeOf(err), Text: err.Error(), cause: err}
+	return &DialError{Addr: d.name(), Code: CodeOf(err), Text: err.Error(), cause: err}
 }
 
 // blame is ctx's cause if ctx is why err came about. The stream's deadline is
