@@ -33,6 +33,8 @@ type serverOptions struct {
 	connectPort int
 	connectUDS  string
 
+	ssh sshOptions
+
 	etcdServers  []string
 	etcdCAFile   string
 	etcdCertFile string
@@ -60,6 +62,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate")
 	f.IntVar(&o.connectPort, "connect-port", 8131, "port of the HTTP CONNECT front end (mutual TLS); 0 turns it off")
 	f.StringVar(&o.connectUDS, "connect-uds", "", "unix socket of the HTTP CONNECT front end (mode 0600)")
+	o.ssh.addFlags(f)
 	f.StringSliceVar(&o.etcdServers, "etcd-servers", nil, "URLs of an etcd cluster to use instead of the embedded one")
 	f.StringVar(&o.etcdCAFile, "etcd-cafile", "", "authority of the certificates of --etcd-servers")
 	f.StringVar(&o.etcdCertFile, "etcd-certfile", "", "client certificate for --etcd-servers")
@@ -118,7 +121,7 @@ func (o *serverOptions) check() error {
 	if o.dataDir, err = setup.DataDir(o.dataDir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
-	return nil
+	return o.ssh.check(o.dataDir)
 }
 
 // advertised picks the address that nodes are told.

@@ -39,6 +39,7 @@ type tunnels struct {
 	listener net.Listener   // of the port
 	packets  net.PacketConn // of the same number, for QUIC
 	fronts   []front
+	ssh      *sshNodes // which keep no tunnel
 	log      *slog.Logger
 }
 
@@ -52,6 +53,9 @@ type front struct {
 // what was opened if it never comes to that.
 func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.Logger) (_ *tunnels, err error) {
 	t := &tunnels{log: log}
+	if t.ssh, err = newSSHNodes(&o.ssh, log); err != nil {
+		return nil, err
+	}
 	if t.listener, err = listen(ctx, "--secure-port", o.listenAddress(o.securePort)); err != nil {
 		return nil, err
 	}
@@ -79,6 +83,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 	}
 	if t.hub, err = server.New(server.Config{
 		Listeners: links,
+		Beyond:    t.ssh.beyond,
 		API:       func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
 		Version:   buildVersion(),
 		Log:       log,
@@ -207,8 +212,13 @@ func (t *tunnels) apiListener() net.Listener { return t.port.API() }
 // run serves until ctx is done.
 func (t *tunnels) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	beyond, stop := context.WithCancel(context.WithoutCancel(ctx)) // outlives the hub, which drains
+	group.Go(func() error { return t.ssh.run(beyond) })
 	group.Go(func() error { return t.port.Run(ctx) })
-	group.Go(func() error { return t.hub.Run(ctx) })
+	group.Go(func() error {
+		defer stop()
+		return t.hub.Run(ctx)
+	})
 	for _, f := range t.fronts {
 		group.Go(func() error { return f.Serve(ctx, f.listener) })
 	}
@@ -221,6 +231,7 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 	set := func(o any) {
 		if n, ok := o.(*corev1.Node); ok {
 			t.hub.SetRoutes(n.Name, nodeRoutes(n)...)
+			t.ssh.set(n)
 		}
 	}
 	_, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -229,6 +240,7 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 		DeleteFunc: func(o any) {
 			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
 				t.hub.SetRoutes(name)
+				t.ssh.remove(name)
 			}
 		},
 	})

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/crypto/ssh"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overssh"
+)
+
+func TestSSHFlags(t *testing.T) {
+	for name, tt := range map[string]struct {
+		args []string
+		want string // in the error; empty means none
+	}{
+		"off":          {nil, ""},
+		"on":           {[]string{"--ssh-user", "u", "--ssh-keyfile", "f", "--ssh-port", "2222"}, ""},
+		"user alone":   {[]string{"--ssh-user", "u"}, "--ssh-user and --ssh-keyfile"},
+		"key alone":    {[]string{"--ssh-keyfile", "f"}, "--ssh-user and --ssh-keyfile"},
+		"no such port": {[]string{"--ssh-port", "0"}, "--ssh-port 0"},
+		"other file":   {[]string{"--ssh-known-hosts", "/etc/hosts_of_mine"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var o sshOptions
+			f := pflag.NewFlagSet("server", pflag.ContinueOnError)
+			o.addFlags(f)
+			if err := f.Parse(tt.args); err != nil {
+				t.Fatal(err)
+			}
+			err := o.check("/data")
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if err == nil && o.knownHosts != "/data/ssh_known_hosts" && !f.Changed("ssh-known-hosts") {
+				t.Errorf("host keys in %s", o.knownHosts)
+			}
+		})
+	}
+}
+
+// What is wrong with the files is said before anything is opened.
+func TestSSHFiles(t *testing.T) {
+	dir := t.TempDir()
+	junk := filepath.Join(dir, "junk")
+	if err := os.WriteFile(junk, []byte("junk\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	_, err := newSSHNodes(&sshOptions{user: "u", keyFile: junk, knownHosts: junk, port: 22}, log)
+	if err == nil || !strings.Contains(err.Error(), "--ssh-known-hosts: host keys "+junk+": line 1") {
+		t.Errorf("host keys that are none: %v", err)
+	}
+	_, err = newSSHNodes(&sshOptions{user: "u", keyFile: junk, knownHosts: filepath.Join(dir, "none"), port: 22}, log)
+	if err == nil || !strings.Contains(err.Error(), "--ssh-keyfile: ssh key "+junk) {
+		t.Errorf("a key that is none: %v", err)
+	}
+}
+
+func sshNodeObject(mode string, addresses ...corev1.NodeAddress) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Addresses: addresses}}
+	if mode != "" {
+		n.Annotations = map[string]string{setup.TransportAnnotation: mode}
+	}
+	return n
+}
+
+// Only nodes that say so are reached beyond the tunnel, and what is missing is said.
+func TestSSHNodes(t *testing.T) {
+	ip := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}
+	name := corev1.NodeAddress{Type: corev1.NodeHostName, Address: "host"}
+	dir := t.TempDir()
+	host := newSSHServer(t, filepath.Join(dir, "id"))
+	keyless, err := newSSHNodes(&sshOptions{port: 22}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := new(overssh.HostKeys)
+	fleet, err := overssh.NewFleet(overssh.FleetConfig{Config: overssh.Config{User: "u", KeyFile: filepath.Join(dir, "id"), HostKeys: keys}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := &sshNodes{fleet: fleet, port: host.port, known: map[string]sshNode{}}
+	for what, tt := range map[string]struct {
+		nodes *sshNodes
+		node  *corev1.Node
+		want  string // of a dial's error; empty means that the node is not reached so
+	}{
+		"a tunnel":    {with, sshNodeObject("", ip), ""},
+		"other ways":  {with, sshNodeObject("pigeon", ip), ""},
+		"no key":      {keyless, sshNodeObject(setup.SSH, ip), "--ssh-user and --ssh-keyfile"},
+		"no address":  {with, sshNodeObject(setup.SSH, name), "no InternalIP"},
+		"not pinned":  {with, sshNodeObject(setup.SSH, name, ip), "hawser ssh pin node-1"},
+		"no more ssh": {with, sshNodeObject("", ip), ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			tt.nodes.set(tt.node)
+			dial, ok := tt.nodes.beyond("node-1")
+			if ok != (tt.want != "") {
+				t.Fatalf("beyond: %v", ok)
+			}
+			if !ok {
+				return
+			}
+			_, err := dial(t.Context(), "tcp", "node-1:10250")
+			var de *tunnel.DialError
+			if !errors.As(err, &de) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("dial: %v", err)
+			}
+			tt.nodes.remove("node-1")
+			if _, ok := tt.nodes.beyond("node-1"); ok {
+				t.Error("it is there after it was removed")
+			}
+		})
+	}
+}
+
+func TestSSHTarget(t *testing.T) {
+	n := sshNode{ips: []string{"10.0.0.1", "fd00::1"}, kubelet: "10251"}
+	for addr, want := range map[string]string{
+		"node-1:10251":    "node-1:10251",
+		"10.0.0.1:10251":  "node-1:10251",
+		"[fd00::1]:10251": "node-1:10251",
+		"10.0.0.1:80":     "10.0.0.1:80", // a pod on the node's network
+		"10.0.0.2:10251":  "10.0.0.2:10251",
+		"nonsense":        "nonsense",
+	} {
+		if got := n.target("node-1", addr); got != want {
+			t.Errorf("%s leads to %s, want %s", addr, got, want)
+		}
+	}
+}
+
+// An sshServer shows its host key to whoever asks.
+type sshServer struct {
+	addr        string
+	port        int
+	fingerprint string
+}
+
+// newSSHServer starts one, and writes a private key to keyFile.
+func newSSHServer(t *testing.T, keyFile string) sshServer {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(keyFile, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.NewSignerFromKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := &ssh.ServerConfig{PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
+		return nil, errors.New("nobody gets in")
+	}}
+	conf.AddHostKey(signer)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _, _, _ = ssh.NewServerConn(c, conf)
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		wg.Wait()
+	})
+	return sshServer{l.Addr().String(), l.Addr().(*net.TCPAddr).Port, ssh.FingerprintSHA256(signer.PublicKey())}
+}
+
+// A key is pinned only if somebody has said so, and never another than that.
+func TestSSHPin(t *testing.T) {
+	dir := t.TempDir()
+	host := newSSHServer(t, filepath.Join(dir, "id"))
+	for name, tt := range map[string]struct {
+		args  []string
+		stdin string
+		want  string // in the error; empty means that the key is pinned
+	}{
+		"yes":               {nil, "yes\n", ""},
+		"the fingerprint":   {nil, host.fingerprint + "\n", ""},
+		"no newline":        {nil, "yes", ""},
+		"no":                {nil, "no\n", `"no" is neither`},
+		"nobody there":      {nil, "", "--fingerprint"},
+		"fingerprint given": {[]string{"--fingerprint", host.fingerprint}, "", ""},
+		"another one":       {[]string{"--fingerprint", "SHA256:other"}, "yes\n", "no host key SHA256:other: it shows ssh-ed25519 " + host.fingerprint},
+		"no fingerprint":    {[]string{"--fingerprint", "MD5:00"}, "", "--fingerprint"},
+		"bad port":          {[]string{"--ssh-port", "0"}, "", "--ssh-port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			run := func(args ...string) (string, error) {
+				var out bytes.Buffer
+				cmd := newSSH()
+				cmd.SilenceErrors, cmd.SilenceUsage = true, true
+				cmd.SetArgs(append(args, "--data-dir", dir))
+				cmd.SetIn(iotest.OneByteReader(strings.NewReader(tt.stdin)))
+				cmd.SetOut(&out)
+				err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
+				return out.String(), err
+			}
+			out, err := run(append([]string{"pin", "node-1", "--address", host.addr}, tt.args...)...)
+			if tt.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("got %v, want %q", err, tt.want)
+				}
+				if tt.args == nil && !strings.Contains(out, host.fingerprint) {
+					t.Errorf("shown: %s", out)
+				}
+				if left, _ := filepath.Glob(filepath.Join(dir, sshKnownHosts)); len(left) > 0 {
+					t.Error("something was written")
+				}
+				return
+			}
+			if err != nil || !strings.Contains(out, host.fingerprint) {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if out, err = run("list"); err != nil || !strings.Contains(out, "node-1   ssh-ed25519   "+host.fingerprint) {
+				t.Errorf("list: %v\n%s", err, out)
+			}
+			if _, err = run("unpin", "node-1"); err != nil {
+				t.Error(err)
+			}
+			if _, err = run("unpin", "node-1"); err == nil || !strings.Contains(err.Error(), "hawser ssh list") {
+				t.Errorf("unpin twice: %v", err)
+			}
+		})
+	}
+}
