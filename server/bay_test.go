@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -44,12 +46,86 @@ type bay struct {
 	registry *prometheus.Registry
 	log      *bytes.Buffer // read only once the hub has stopped or stands still
 	stop     func() error
+
+	mu    sync.Mutex // guards the following
+	berth []*berth   // the hub's ends of the sessions, in the order in which they came
+}
+
+// docks are a listener whose sessions can be parked.
+type docks struct {
+	tunnel.Listener
+	bay *bay
+}
+
+func (d *docks) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
+	return d.Listener.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
+		x := &berth{Session: s, resumed: make(chan struct{})}
+		close(x.resumed)
+		d.bay.mu.Lock()
+		d.bay.berth = append(d.bay.berth, x)
+		d.bay.mu.Unlock()
+		f(ctx, x)
+	})
+}
+
+// last is the hub's end of the latest session.
+func (b *bay) last() *berth {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.berth[len(b.berth)-1]
+}
+
+// A berth is a session that says it is parked when it is told to, and then opens
+// nothing.
+type berth struct {
+	tunnel.Session
+	mu      sync.Mutex // guards the following
+	state   tunnel.LinkState
+	resumed chan struct{} // closed unless parked
+}
+
+func (x *berth) Link() tunnel.LinkState {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.state
+	s.Window = tunnel.DefaultDetachWindow
+	return s
+}
+
+func (x *berth) Move(context.Context) error { return errors.New("only agents move") }
+
+func (x *berth) park() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.state.Parked, x.resumed = time.Now(), make(chan struct{})
+	x.state.Parks++
+}
+
+func (x *berth) resume() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.state.Parked = time.Time{}
+	x.state.Resumes++
+	x.state.Replayed += 100
+	close(x.resumed)
+}
+
+func (x *berth) Open(ctx context.Context) (tunnel.Stream, error) {
+	x.mu.Lock()
+	resumed := x.resumed
+	x.mu.Unlock()
+	select {
+	case <-resumed:
+		return x.Session.Open(ctx)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 func newBay(t *testing.T, c Config) *bay {
 	t.Helper()
 	b := &bay{t: t, exchange: new(inproc.Exchange), registry: prometheus.NewRegistry(), log: new(bytes.Buffer)}
-	c.Listeners = []tunnel.Listener{b.exchange.Listen("hub")}
+	c.Listeners = []tunnel.Listener{&docks{Listener: b.exchange.Listen("hub"), bay: b}}
 	c.Metrics = b.registry
 	c.Log = slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if c.Identify == nil {

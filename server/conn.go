@@ -19,7 +19,7 @@ const (
 type conn struct {
 	tunnel.Stream
 	remote       net.Addr
-	sent, rcvd   adder
+	traffic      *traffic
 	once         sync.Once
 	afterClosing func()
 }
@@ -28,13 +28,13 @@ func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Stream.Read(p)
-	c.rcvd.Add(float64(n))
+	c.traffic.fromNode.Add(uint64(n))
 	return n, err
 }
 
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Stream.Write(p)
-	c.sent.Add(float64(n))
+	c.traffic.toNode.Add(uint64(n))
 	return n, err
 }
 
@@ -54,9 +54,16 @@ func (c *conn) Abort() error {
 // track makes a conn of a stream and counts it while it is open: as m's, unless
 // that is nil.
 func (h *Hub) track(m *member, opener string, s tunnel.Stream, remote net.Addr) *conn {
-	gauge := h.metrics.streams.WithLabelValues(opener)
+	t := &h.ledger.around
+	if m != nil {
+		t = &m.traffic
+	}
+	open := &t.byServer
+	if opener == openerAgent {
+		open = &t.byAgent
+	}
 	count := func(d int) {
-		gauge.Add(float64(d))
+		open.Add(int64(d))
 		if m == nil {
 			return
 		}
@@ -66,10 +73,7 @@ func (h *Hub) track(m *member, opener string, s tunnel.Stream, remote net.Addr) 
 		}
 	}
 	count(1)
-	return &conn{
-		Stream: s, remote: remote, sent: h.metrics.toNode, rcvd: h.metrics.fromNode,
-		afterClosing: func() { count(-1) },
-	}
+	return &conn{Stream: s, remote: remote, traffic: t, afterClosing: func() { count(-1) }}
 }
 
 // A tally is a count that can be waited on to become zero.

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -14,74 +15,185 @@ import (
 // DialContext connects to addr through the node that has it. It has the shape
 // of net.Dialer's method. Errors are *tunnel.DialError. The connection is a
 // tunnel.Stream; the caller owns it.
+//
+// A node that is reconnecting gets Config.ParkedPatience to be back.
 func (h *Hub) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	start := time.Now()
-	c, err := h.dial(ctx, network, addr)
-	h.metrics.dialed(err, time.Since(start))
+	return h.counted(ctx, network, addr, h.connect)
+}
+
+// DialEarly is DialContext for those who speak first and need not know whether
+// the target has been reached before they have: what they write rides with the
+// dial, which saves a round trip, and never reaches a target that was not
+// reached. The error is then what Read, Write and CloseWrite return.
+func (h *Hub) DialEarly(ctx context.Context, network, addr string) (net.Conn, error) {
+	return h.counted(ctx, network, addr, h.start)
+}
+
+// An attempt is a dial into one session. It counts the outcome, now or once that
+// is known; an error is counted by who returns it to the caller.
+type attempt func(ctx context.Context, m *member, d tunnel.Dial) (*conn, error)
+
+// counted dials by try and counts what fails.
+func (h *Hub) counted(ctx context.Context, network, addr string, try attempt) (net.Conn, error) {
+	began := time.Now()
+	c, m, err := h.dial(ctx, network, addr, try)
 	if err != nil {
+		transport := "none"
+		if m != nil {
+			transport = m.transport
+		}
+		h.dialed(m, transport, err, time.Since(began))
 		return nil, err
 	}
 	return c, nil
 }
 
-func (h *Hub) dial(ctx context.Context, network, addr string) (*conn, error) {
+// dial finds the session that leads to addr and tries it. With an error goes the
+// session that was tried; nil if none was.
+func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*conn, *member, error) {
 	node, target, err := h.routes.resolve(network, addr)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if h.draining.Load() {
-		return nil, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "server is shutting down"}
+		return nil, nil, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "server is shutting down"}
 	}
+	d := tunnel.Dial{Network: "tcp", Addr: target, Name: addr}
 	var tried *member
 	for {
 		m := h.registry.find(node)
 		switch {
 		case m == nil && err != nil:
-			return nil, err // lost under the dial, and nothing has come since
+			return nil, tried, err // lost under the dial, and nothing has come since
 		case m == nil:
-			return h.beyond(ctx, node, addr, target)
+			c, berr := h.beyond(ctx, node, d)
+			return c, nil, berr
 		case m == tried:
-			return nil, err
+			return nil, m, err
 		case m.leaving():
-			return nil, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "node " + node + " is leaving"}
+			return nil, m, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "node " + node + " is leaving"}
 		}
 		var c *conn
-		if c, err = h.connect(ctx, m, addr, target); err == nil {
-			return c, nil
+		if c, err = try(ctx, m, d); err == nil {
+			return c, m, nil
 		}
 		// A session that was replaced under the dial carried no byte of the
 		// caller's: the new one may be tried, once.
 		if tried != nil || ctx.Err() != nil || !errors.Is(err, tunnel.Lost) {
-			return nil, err
+			return nil, m, err
 		}
 		tried = m
 	}
 }
 
-func (h *Hub) connect(ctx context.Context, m *member, addr, target string) (*conn, error) {
-	s, err := tunnel.Connect(ctx, m.session, "tcp", target)
-	if err == nil {
-		return h.track(m, openerServer, s, tunnel.Addr(addr)), nil
+// connect dials and waits for the answer.
+func (h *Hub) connect(ctx context.Context, m *member, d tunnel.Dial) (*conn, error) {
+	began := time.Now()
+	patient, cancel := h.patience(ctx, m)
+	defer cancel()
+	s, _, err := d.Connect(patient, m.session)
+	if err != nil {
+		return nil, m.explain(d.Name, err)
 	}
-	var de *tunnel.DialError
-	if errors.As(err, &de) {
-		de.Addr = addr // as the caller knows it
-	}
-	return nil, err
+	h.dialed(m, m.transport, nil, time.Since(began))
+	return h.track(m, openerServer, s, tunnel.Addr(d.Name)), nil
 }
 
+// start dials and does not wait for the answer, unless the session is parked:
+// then there is no saying when it would come.
+func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error) {
+	if !m.parked().IsZero() {
+		return h.connect(ctx, m, d)
+	}
+	began := time.Now()
+	opened := false // and so who is told of the outcome is answered, not the caller
+	s, err := d.Start(ctx, m.session, func(err error) {
+		if opened {
+			h.dialed(m, m.transport, err, time.Since(began))
+		}
+	})
+	if err != nil {
+		return nil, m.explain(d.Name, err)
+	}
+	opened = true
+	return h.track(m, openerServer, s, tunnel.Addr(d.Name)), nil
+}
+
+// patience bounds a dial into a session that is parked.
+func (h *Hub) patience(ctx context.Context, m *member) (context.Context, func()) {
+	if m.parked().IsZero() {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	t := time.AfterFunc(h.config.ParkedPatience, func() {
+		if since := m.parked(); !since.IsZero() {
+			cancel(&reconnecting{m.node, since})
+		}
+	})
+	return ctx, func() {
+		t.Stop()
+		cancel(nil)
+	}
+}
+
+// parked is since when the node is reconnecting; zero if it is not.
+func (m *member) parked() time.Time {
+	l, _ := tunnel.LinkOf(m.session)
+	return l.Parked
+}
+
+// explain is err, or that the node is reconnecting if that is why nothing was
+// heard in time.
+func (m *member) explain(addr string, err error) error {
+	var (
+		since = m.parked()
+		away  *reconnecting
+	)
+	switch {
+	case errors.As(err, &away):
+	case tunnel.CodeOf(err) == tunnel.Timeout && !since.IsZero():
+		away = &reconnecting{m.node, since}
+	default:
+		return err
+	}
+	return &tunnel.DialError{Addr: addr, Code: tunnel.Parked, Text: away.Error()}
+}
+
+// A reconnecting node has lost its connection and may be back.
+type reconnecting struct {
+	node  string
+	since time.Time
+}
+
+func (e *reconnecting) Error() string {
+	return fmt.Sprintf("node %s has been reconnecting for %v", e.node, time.Since(e.since).Round(time.Second))
+}
+
+func (e *reconnecting) Unwrap() error { return tunnel.Parked }
+
 // beyond dials into a node that has no session.
-func (h *Hub) beyond(ctx context.Context, node, addr, target string) (*conn, error) {
+func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, error) {
 	if h.config.Beyond != nil {
 		if dial, ok := h.config.Beyond(node); ok {
-			c, err := dial(ctx, "tcp", target)
+			began := time.Now()
+			c, err := dial(ctx, d.Network, d.Addr)
 			if err != nil {
-				return nil, &tunnel.DialError{Addr: addr, Code: tunnel.CodeOf(err), Text: err.Error()}
+				return nil, renamed(d.Name, err)
 			}
-			return h.track(nil, openerServer, asStream(c), tunnel.Addr(addr)), nil
+			h.dialed(nil, h.config.BeyondName, nil, time.Since(began))
+			return h.track(nil, openerServer, asStream(c), tunnel.Addr(d.Name)), nil
 		}
 	}
-	return nil, &tunnel.DialError{Addr: addr, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
+	return nil, &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
+}
+
+// renamed is err as a dial's to addr.
+func renamed(addr string, err error) *tunnel.DialError {
+	var de *tunnel.DialError
+	if errors.As(err, &de) {
+		return &tunnel.DialError{Addr: addr, Code: de.Code, Text: de.Text}
+	}
+	return &tunnel.DialError{Addr: addr, Code: tunnel.CodeOf(err), Text: err.Error()}
 }
 
 // asStream makes a stream of c, which closes both directions where it cannot

@@ -24,7 +24,9 @@ import (
 const APIServer = "apiserver:443"
 
 const (
-	defaultDrainTimeout = 5 * time.Second
+	defaultDrainTimeout   = 5 * time.Second
+	defaultParkedPatience = 3 * time.Second
+	defaultMaxNodeSeries  = 1000
 	// helloTimeout is how long a session may take from its handshake to its
 	// hello.
 	helloTimeout = 10 * time.Second
@@ -54,6 +56,15 @@ type Config struct {
 	// tunnel: ok says whether it knows node, and dial reaches an address as that
 	// node sees it. Nil knows none.
 	Beyond func(node string) (dial func(ctx context.Context, network, addr string) (net.Conn, error), ok bool)
+	// BeyondName is what metrics call the way that Beyond takes; empty means
+	// "beyond".
+	BeyondName string
+	// ParkedPatience is how long a dial waits for a node that is reconnecting;
+	// zero means 3 s, negative not at all.
+	ParkedPatience time.Duration
+	// MaxNodeSeries is how many nodes have metrics of their own; zero means
+	// 1000. The others share one.
+	MaxNodeSeries int
 	// Version is told to agents.
 	Version string
 
@@ -66,6 +77,7 @@ type Hub struct {
 	config   Config
 	log      *slog.Logger
 	metrics  *metrics
+	ledger   *ledger
 	registry registry
 	routes   routes
 	lastID   atomic.Uint64
@@ -83,17 +95,31 @@ func New(c Config) (*Hub, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	switch {
-	case c.DrainTimeout == 0:
-		c.DrainTimeout = defaultDrainTimeout
-	case c.DrainTimeout < 0:
-		c.DrainTimeout = 0
+	c.DrainTimeout = bounded(c.DrainTimeout, defaultDrainTimeout)
+	c.ParkedPatience = bounded(c.ParkedPatience, defaultParkedPatience)
+	if c.MaxNodeSeries <= 0 {
+		c.MaxNodeSeries = defaultMaxNodeSeries
+	}
+	if c.BeyondName == "" {
+		c.BeyondName = "beyond"
 	}
 	m, err := newMetrics(c.Metrics)
+	h := &Hub{config: c, log: c.Log, metrics: m, ledger: newLedger(c.MaxNodeSeries, c.BeyondName)}
+	if err == nil && c.Metrics != nil {
+		err = c.Metrics.Register(newCollector(h.ledger))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("hub: register metrics: %w", err)
 	}
-	return &Hub{config: c, log: c.Log, metrics: m}, nil
+	return h, nil
+}
+
+// bounded is d with its default for zero, and zero for what is negative.
+func bounded(d, otherwise time.Duration) time.Duration {
+	if d == 0 {
+		return otherwise
+	}
+	return max(d, 0)
 }
 
 // identify goes by the certificate.

@@ -74,7 +74,7 @@ func TestDialErrorsReachTheCaller(t *testing.T) {
 		if _, err := b.ask("10.1.1.1%node-1:1"); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "dial 10.1.1.1%node-1:1: ") {
 			t.Errorf("refused: %v", err)
 		}
-		if got := testutil.ToFloat64(b.hub.metrics.dials.WithLabelValues("connection refused")); got != 1 {
+		if got := testutil.ToFloat64(b.hub.metrics.dials.WithLabelValues("memory", "connection refused")); got != 1 {
 			t.Errorf("refused dials counted: %v", got)
 		}
 	})
@@ -331,7 +331,7 @@ func TestDeadAgentIsDetached(t *testing.T) {
 			t.Errorf("noticed after %v", d)
 		}
 		synctest.Wait()
-		if got := testutil.ToFloat64(b.hub.metrics.ended.WithLabelValues(tunnel.Dead.String())); got != 1 {
+		if got := testutil.ToFloat64(b.hub.metrics.ended.WithLabelValues("memory", tunnel.Dead.String())); got != 1 {
 			t.Errorf("deaths counted: %v", got)
 		}
 	})

@@ -1,4 +1,6 @@
-// What the hub counts. No label has more values than there are codes.
+// What the hub counts as it happens. What it finds out only when asked is in
+// ledger.go. No label but that of nodes, which is bounded there, has more values
+// than there are codes or transports.
 
 package server
 
@@ -10,57 +12,50 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// An adder is a counter to who only counts.
-type adder interface{ Add(float64) }
+const (
+	namespace = "hawser"
+	subsystem = "hub"
+)
 
 type metrics struct {
-	sessions    prometheus.Gauge
-	refused     *prometheus.CounterVec // by code
-	ended       *prometheus.CounterVec // by code
-	replaced    *prometheus.CounterVec // by reason
-	clones      prometheus.Counter
-	dials       *prometheus.CounterVec // by code
-	dialSeconds prometheus.Histogram
-	streams     *prometheus.GaugeVec // by opener
-	toNode      prometheus.Counter
-	fromNode    prometheus.Counter
-	rtt         prometheus.Histogram
+	refused     *prometheus.CounterVec   // by code
+	greeting    prometheus.Gauge         //
+	ended       *prometheus.CounterVec   // by transport, code
+	replaced    *prometheus.CounterVec   // by reason
+	clones      prometheus.Counter       //
+	dials       *prometheus.CounterVec   // by transport, code
+	dialSeconds *prometheus.HistogramVec // by transport
+	rtt         *prometheus.HistogramVec // by transport
 }
 
 // newMetrics registers with r; nil works.
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: "hawser", Subsystem: "hub", Name: name, Help: help}
+		return prometheus.Opts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
 	}
-	vec := func(label, name, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), []string{label})
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels)
 	}
-	bytes := vec("direction", "bytes_total", "Payload carried through the tunnel.")
-	m := &metrics{
-		sessions: prometheus.NewGauge(prometheus.GaugeOpts(opts("sessions", "Connected nodes."))),
-		refused:  vec("code", "sessions_refused_total", "Sessions that were turned away."),
-		ended:    vec("code", "sessions_ended_total", "Sessions that ended, by reason."),
-		replaced: vec("reason", "sessions_replaced_total", "Sessions replaced by a newer one of the same node."),
-		clones: prometheus.NewCounter(prometheus.CounterOpts(opts("clones_total",
-			"Attempts by an agent whose identity another live agent uses."))),
-		dials: vec("code", "dials_total", "Dials into nodes, by result."),
-		dialSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "hawser", Subsystem: "hub", Name: "dial_duration_seconds", Help: "Time until a dial into a node was answered.",
+	seconds := func(name, help string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: name, Help: help,
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}),
-		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("streams", "Open streams, by who opened them.")), []string{"opener"}),
-		rtt: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "hawser", Subsystem: "hub", Name: "rtt_seconds", Help: "Round trips on the control streams.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
-		}),
+		}, []string{"transport"})
 	}
-	m.toNode, m.fromNode = bytes.WithLabelValues("to_node"), bytes.WithLabelValues("from_node")
+	m := &metrics{
+		refused:     counters("sessions_refused_total", "Sessions that were turned away, by reason.", "code"),
+		greeting:    prometheus.NewGauge(prometheus.GaugeOpts(opts("sessions_greeting", "Sessions that have not been welcomed yet."))),
+		ended:       counters("sessions_ended_total", "Sessions that ended, by reason.", "transport", "code"),
+		replaced:    counters("sessions_replaced_total", "Sessions that a newer one of the same node followed.", "reason"),
+		clones:      prometheus.NewCounter(prometheus.CounterOpts(opts("clones_total", "Attempts by an agent whose identity another live agent uses."))),
+		dials:       counters("dials_total", "Dials into nodes, by result.", "transport", "code"),
+		dialSeconds: seconds("dial_duration_seconds", "Time until a dial into a node was answered."),
+		rtt:         seconds("rtt_seconds", "Round trips on the control streams."),
+	}
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{
-		m.sessions, m.refused, m.ended, m.replaced, m.clones, m.dials, m.dialSeconds, m.streams, bytes, m.rtt,
-	} {
+	for _, c := range []prometheus.Collector{m.refused, m.greeting, m.ended, m.replaced, m.clones, m.dials, m.dialSeconds, m.rtt} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -68,11 +63,18 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// dialed counts a dial that took d.
-func (m *metrics) dialed(err error, d time.Duration) {
-	m.dials.WithLabelValues(label(err)).Inc()
+// dialed counts a dial that took d, through m unless that is nil.
+func (h *Hub) dialed(m *member, transport string, err error, d time.Duration) {
+	h.metrics.dials.WithLabelValues(transport, label(err)).Inc()
 	if err == nil {
-		m.dialSeconds.Observe(d.Seconds())
+		h.metrics.dialSeconds.WithLabelValues(transport).Observe(d.Seconds())
+	}
+	switch {
+	case m == nil:
+	case err == nil:
+		m.dialsMade.Add(1)
+	default:
+		m.dialsFailed.Add(1)
 	}
 }
 

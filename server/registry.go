@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -37,6 +38,9 @@ type member struct {
 	since     time.Time
 	dialed    tally // open streams that the hub opened
 	open      tally // all open streams
+	traffic   traffic
+
+	dialsMade, dialsFailed atomic.Uint64
 
 	// ousted is done, with the reason, when a newer session has taken over.
 	ousted context.Context

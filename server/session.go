@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	}
 	m := &member{
 		id: h.lastID.Add(1), node: node, hello: greeting.Hello,
-		session: s, transport: s.Peer().Transport, addr: s.Peer().Addr, since: time.Now(),
+		session: s, transport: cmp.Or(s.Peer().Transport, "memory"), addr: s.Peer().Addr, since: time.Now(),
 		demoted: make(chan struct{}),
 	}
 	m.ousted, m.oust = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -55,14 +56,14 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 		h.refuse(greeting, err)
 		return
 	}
-	h.metrics.sessions.Inc()
-	log.Info("node connected", "version", m.hello.Meta["version"])
+	h.ledger.open(m)
+	log.Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
 	if err = m.control.Welcome(); err == nil {
 		err = h.serve(ctx, m)
 	}
 	h.registry.detach(m)
-	h.metrics.sessions.Dec()
-	h.metrics.ended.WithLabelValues(label(err)).Inc()
+	h.ledger.close(m)
+	h.metrics.ended.WithLabelValues(m.transport, label(err)).Inc()
 	log.Info("node disconnected", "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
 }
 
@@ -135,9 +136,10 @@ func (h *Hub) serve(ctx context.Context, m *member) error {
 	var (
 		wg      sync.WaitGroup
 		control = make(chan error, 1)
+		rtt     = h.metrics.rtt.WithLabelValues(m.transport)
 	)
 	wg.Go(func() {
-		control <- m.control.Run(run, func(d time.Duration) { h.metrics.rtt.Observe(d.Seconds()) })
+		control <- m.control.Run(run, func(d time.Duration) { rtt.Observe(d.Seconds()) })
 	})
 	wg.Go(func() {
 		if err := tunnel.Serve(run, m.session, func(ctx context.Context, r *tunnel.Request) { h.request(ctx, m, r) }); err != nil {
