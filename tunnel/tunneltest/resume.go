@@ -1,0 +1,431 @@
+// What a transport must pass whose sessions outlive their connections.
+
+package tunneltest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// Faults are what may befall the network below a session.
+type Faults interface {
+	// Cut breaks every connection there is, as a reset or a new address does. The
+	// next one works.
+	Cut()
+	// Stall has nothing get through either way, on connections that are there
+	// or that are made meanwhile, until Stall(false). Nobody is told.
+	Stall(on bool)
+}
+
+// MakeResumer makes a session over a network with faults and returns its dialing
+// end, its accepting end and the faults. The suite closes both ends.
+type MakeResumer func(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session, net Faults)
+
+// RunResume runs what a session that outlives its connections must pass besides
+// Run.
+func RunResume(t *testing.T, mk MakeResumer) {
+	for _, c := range []struct {
+		name string
+		run  func(t *testing.T, r *resumption)
+	}{
+		{"Cuts", testCuts},
+		{"Stalls", testStalls},
+		{"OpenWhileParked", testOpenWhileParked},
+		{"BoundedWhileParked", testBoundedWhileParked},
+		{"Move", testMove},
+		{"WindowOver", testWindowOver},
+		{"DialerClosesWhileParked", testDialerClosesWhileParked},
+		{"AccepterClosesWhileParked", testAccepterClosesWhileParked},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, &resumption{mk: mk}) })
+	}
+}
+
+// A resumption is a session under test.
+type resumption struct {
+	mk               MakeResumer
+	dialer, accepter tunnel.Session
+	net              Faults
+}
+
+// start makes the session. A connection is found dead soon: the faults last no
+// longer than they must.
+func (r *resumption) start(t *testing.T, window time.Duration) {
+	t.Helper()
+	r.dialer, r.accepter, r.net = r.mk(t, tunnel.Options{
+		Link: tunnel.LinkOptions{DetachWindow: window, Keepalive: 250 * time.Millisecond},
+	})
+	t.Cleanup(func() {
+		r.net.Stall(false) // or closing would take its time
+		_, _ = r.dialer.Close(), r.accepter.Close()
+	})
+	for _, s := range []tunnel.Session{r.dialer, r.accepter} {
+		if l, ok := tunnel.LinkOf(s); !ok || l.Window != window {
+			t.Fatalf("state of the link: %+v, %t; want a window of %v", l, ok, window)
+		}
+	}
+}
+
+// park stalls the network until both ends have noticed.
+func (r *resumption) park(t *testing.T) {
+	t.Helper()
+	r.net.Stall(true)
+	for _, s := range []tunnel.Session{r.dialer, r.accepter} {
+		eventually(t, "parked", func() bool {
+			l, _ := tunnel.LinkOf(s)
+			return !l.Parked.IsZero()
+		})
+	}
+}
+
+// eventually waits for something that nobody announces.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	ctx := within(t)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("not %s after %v", what, patience)
+		}
+	}
+}
+
+// A flow sends random bytes along one direction of a stream and knows on the far
+// side whether they are the same.
+type flow struct {
+	size     int64
+	arrived  *atomic.Int64 // of all flows
+	from, to tunnel.Stream
+}
+
+func (f flow) run(t *testing.T, seed uint64) {
+	var wg sync.WaitGroup
+	said, heard := sha256.New(), sha256.New()
+	wg.Go(func() {
+		var key [32]byte
+		key[0] = byte(seed)
+		src := io.TeeReader(io.LimitReader(rand.NewChaCha8(key), f.size), said)
+		// The writes are of all sizes, and the reads too.
+		if err := inPieces(f.from, src, rand.New(rand.NewPCG(seed, 1))); err != nil {
+			t.Errorf("write: %v", err)
+		}
+		if err := f.from.CloseWrite(); err != nil {
+			t.Errorf("close write: %v", err)
+		}
+	})
+	n, err := io.Copy(io.MultiWriter(heard, counting{f.arrived}), f.to)
+	wg.Wait()
+	if err != nil || n != f.size || !same(said, heard) {
+		t.Errorf("of %d bytes %d arrived, the same: %t, %v", f.size, n, same(said, heard), err)
+	}
+}
+
+func same(a, b hash.Hash) bool { return bytes.Equal(a.Sum(nil), b.Sum(nil)) }
+
+// inPieces writes what r gives in pieces of random sizes.
+func inPieces(w io.Writer, r io.Reader, random *rand.Rand) error {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := io.ReadFull(r, buf[:1+random.IntN(len(buf))])
+		if n > 0 {
+			if _, werr := w.Write(buf[:n]); werr != nil {
+				return werr
+			}
+		}
+		if err != nil {
+			return nil // the end
+		}
+	}
+}
+
+type counting struct{ n *atomic.Int64 }
+
+func (c counting) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
+}
+
+// flows runs two streams opened from either end, with bulk in both directions of
+// each, and calls fault once every step bytes until all has arrived.
+func (r *resumption) flows(t *testing.T, size, step int64, fault func()) {
+	t.Helper()
+	var arrived atomic.Int64
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for i := range uint64(4) {
+		a, b := r.dialer, r.accepter
+		if i%2 == 1 {
+			a, b = b, a
+		}
+		near, far := streams(t, a, b)
+		wg.Go(func() { flow{size: size, arrived: &arrived, from: near, to: far}.run(t, 2*i) })
+		wg.Go(func() { flow{size: size, arrived: &arrived, from: far, to: near}.run(t, 2*i+1) })
+	}
+	go func() {
+		defer close(done)
+		wg.Wait()
+	}()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	idle := time.Now()
+	for next, last := step, int64(0); ; {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+		n := arrived.Load()
+		if n > last {
+			last, idle = n, time.Now()
+		}
+		if time.Since(idle) > patience {
+			t.Fatalf("nothing arrives any more after %d bytes: %+v", n, linkState(r.dialer))
+		}
+		if n >= next {
+			next = n + step
+			fault()
+		}
+	}
+}
+
+func linkState(s tunnel.Session) tunnel.LinkState {
+	l, _ := tunnel.LinkOf(s)
+	return l
+}
+
+// Whatever is cut, every byte arrives once.
+func testCuts(t *testing.T, r *resumption) {
+	r.start(t, tunnel.DefaultDetachWindow)
+	cuts := 0
+	const size, most = 8 * 8 << 20, 120 // where replays go by in one piece there are fewer
+	r.flows(t, size/8, size/most, func() { cuts++; r.net.Cut() })
+	if cuts < 50 {
+		t.Errorf("only %d cuts", cuts)
+	}
+	t.Logf("%d cuts: %+v", cuts, linkState(r.dialer))
+}
+
+// A silence that is noticed, and one that is not.
+func testStalls(t *testing.T, r *resumption) {
+	r.start(t, tunnel.DefaultDetachWindow)
+	stalls := 0
+	const size = 8 * 2 << 20
+	r.flows(t, size/8, size/4, func() {
+		if stalls++; stalls%2 == 1 {
+			r.park(t)
+		} else {
+			r.net.Stall(true)
+		}
+		r.net.Stall(false)
+	})
+	if l := linkState(r.dialer); stalls < 2 || l.Parks == 0 {
+		t.Errorf("%d stalls: %+v", stalls, l)
+	}
+}
+
+// A dial that begins while the session is parked waits, and then goes through.
+func testOpenWhileParked(t *testing.T, r *resumption) {
+	r.start(t, tunnel.DefaultDetachWindow)
+	r.park(t)
+	ctx := within(t)
+	var serving, dialing sync.WaitGroup
+	for _, d := range []struct{ from, to tunnel.Session }{{r.dialer, r.accepter}, {r.accepter, r.dialer}} {
+		serving.Go(func() { serveEcho(ctx, d.to) })
+		dialing.Go(func() {
+			if err := echo(ctx, d.from); err != nil {
+				t.Errorf("dial: %v", err)
+			}
+		})
+	}
+	r.net.Stall(false)
+	finishes(t, "dials", dialing.Wait)
+	_, _ = r.dialer.Close(), r.accepter.Close()
+	finishes(t, "serving", serving.Wait)
+}
+
+// serveEcho accepts every dial and gives back what it is sent, until s ends.
+func serveEcho(ctx context.Context, s tunnel.Session) {
+	_ = tunnel.Serve(ctx, s, func(_ context.Context, q *tunnel.Request) { // the dialer notices
+		if st, err := q.Accept(nil); err == nil {
+			_, _ = io.Copy(st, st) // likewise
+			_ = st.Close()
+		}
+	})
+}
+
+// echo dials and says hello.
+func echo(ctx context.Context, s tunnel.Session) error {
+	st, err := tunnel.Connect(ctx, s, "tcp", "echo:7")
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	if _, err = io.WriteString(st, "hello"); err == nil {
+		err = st.CloseWrite()
+	}
+	if err != nil {
+		return err
+	}
+	got, err := io.ReadAll(st)
+	if err == nil && string(got) != "hello" {
+		return fmt.Errorf("echo of hello: %q", got)
+	}
+	return err
+}
+
+// While a session is parked, deadlines and contexts hold, and nothing of it is
+// over when they have passed.
+func testBoundedWhileParked(t *testing.T, r *resumption) {
+	r.start(t, tunnel.DefaultDetachWindow)
+	near, far := streams(t, r.dialer, r.accepter)
+	r.park(t)
+	for _, st := range []tunnel.Stream{near, far} {
+		_ = st.SetDeadline(time.Now().Add(50 * time.Millisecond))
+		finishes(t, "read", func() {
+			if _, err := st.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("read: %v", err)
+			}
+		})
+		finishes(t, "write", func() {
+			if _, err := io.Copy(st, pattern{}); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("write: %v", err)
+			}
+		})
+		_ = st.SetDeadline(time.Time{})
+	}
+	for _, s := range []tunnel.Session{r.dialer, r.accepter} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		finishes(t, "dial", func() {
+			if _, err := tunnel.Connect(ctx, s, "tcp", "nobody:1"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("dial: %v", err)
+			}
+		})
+		cancel()
+	}
+	r.net.Stall(false)
+	_, _ = tunnel.Abort(near), tunnel.Abort(far)
+	finishes(t, "another stream", func() {
+		st, err := r.dialer.Open(within(t))
+		if err != nil {
+			t.Errorf("open: %v", err)
+			return
+		}
+		_ = st.Close()
+	})
+}
+
+// A session moves to another connection while it is busy, and is not parked for
+// that.
+func testMove(t *testing.T, r *resumption) {
+	r.start(t, tunnel.DefaultDetachWindow)
+	moves := 0
+	const size = 8 * 4 << 20
+	r.flows(t, size/8, size/8, func() {
+		moves++
+		if err := tunnel.Move(within(t), r.dialer); err != nil {
+			t.Errorf("move: %v", err)
+		}
+	})
+	if l := linkState(r.dialer); moves == 0 || l.Parks != 0 {
+		t.Errorf("%d moves: %+v", moves, l)
+	}
+	if err := tunnel.Move(within(t), r.accepter); err == nil {
+		t.Error("the accepting end has moved")
+	}
+}
+
+// When the window is over, whatever is blocked on either end fails, with an error
+// that says so and is neither an end nor a timeout.
+func testWindowOver(t *testing.T, r *resumption) {
+	r.start(t, time.Second)
+	type end struct {
+		name             string
+		s                tunnel.Session
+		reading, writing tunnel.Stream
+	}
+	ends := []*end{{name: "dialer", s: r.dialer}, {name: "accepter", s: r.accepter}}
+	for i, e := range ends {
+		e.reading, _ = streams(t, e.s, ends[1-i].s)
+		e.writing, _ = streams(t, e.s, ends[1-i].s)
+	}
+	r.net.Stall(true)
+	var wg sync.WaitGroup
+	forever := context.WithoutCancel(t.Context())
+	for _, e := range ends {
+		for what, call := range map[string]func() error{
+			"read":    func() error { _, err := e.reading.Read(make([]byte, 1)); return err },
+			"write":   func() error { _, err := io.Copy(e.writing, pattern{}); return err },
+			"accept":  func() error { _, err := e.s.Accept(forever); return err },
+			"dial":    func() error { _, err := tunnel.Connect(forever, e.s, "tcp", "x:1"); return err },
+			"session": func() error { <-e.s.Context().Done(); return context.Cause(e.s.Context()) },
+		} {
+			wg.Go(func() { checkLost(t, e.name+"'s "+what, call()) })
+		}
+	}
+	finishes(t, "blocked calls", wg.Wait)
+	for _, e := range ends {
+		_, err := e.s.Open(t.Context())
+		checkLost(t, e.name+"'s open afterwards", err)
+	}
+}
+
+// checkLost says what is wrong with an error about a session whose network is
+// gone.
+func checkLost(t *testing.T, what string, err error) {
+	t.Helper()
+	if code := tunnel.CodeOf(err); code != tunnel.Lost && code != tunnel.Dead {
+		t.Errorf("%s: code %d of %v", what, code, err)
+	}
+	if !errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
+		t.Errorf("%s: %v is no broken connection", what, err)
+	}
+}
+
+func testDialerClosesWhileParked(t *testing.T, r *resumption)   { closesWhileParked(t, r, true) }
+func testAccepterClosesWhileParked(t *testing.T, r *resumption) { closesWhileParked(t, r, false) }
+
+// An end that closes while the session is parked does not wait for the network;
+// the other end learns of it when that is back, long before the window is over.
+func closesWhileParked(t *testing.T, r *resumption, dialer bool) {
+	r.start(t, 10*time.Minute)
+	closing, other := r.dialer, r.accepter
+	if !dialer {
+		closing, other = other, closing
+	}
+	near, far := streams(t, closing, other)
+	r.park(t)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = closing.Close() // its context is checked
+	}()
+	finishes(t, "a stream of the closed end", func() {
+		if _, err := near.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("read at the closing end: %v", err)
+		}
+	})
+	r.net.Stall(false)
+	finishes(t, "close", func() { <-closed })
+	finishes(t, "the other end", func() { <-other.Context().Done() })
+	if _, err := far.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("read at the other end: %v", err)
+	}
+}
