@@ -184,10 +184,19 @@ type boat struct {
 	polite atomic.Bool
 }
 
+// dial makes a session that says nothing.
+func (b *bay) dial(node string) (tunnel.Session, error) {
+	s, err := b.exchange.Dial(b.t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: node}})
+	if err == nil {
+		b.t.Cleanup(func() { _ = s.Close() })
+	}
+	return s, err
+}
+
 // connect moors an agent whose streams are answered by serve; nil echoes.
 func (b *bay) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Request)) (*boat, error) {
 	b.t.Helper()
-	s, err := b.exchange.Dial(b.t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: h.Node}})
+	s, err := b.dial(h.Node)
 	if err != nil {
 		return nil, err
 	}

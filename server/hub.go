@@ -46,8 +46,13 @@ type Config struct {
 	// API takes the streams that agents open to apiserver:443 and owns them
 	// unless it fails. Nil denies them.
 	API func(ctx context.Context, c net.Conn) error
+	// MaxGreeting is how many sessions may be between their handshake and their
+	// welcome; zero means 512. Others are told when to come back.
+	MaxGreeting int
+	// MaxSessions is how many sessions there may be; zero means 65,536.
+	MaxSessions int
 	// PingInterval and PingTimeout watch over silent sessions, at both ends;
-	// zero means 10 s and 30 s.
+	// zero means what the kind of session calls for; see tunnel.Welcome.
 	PingInterval, PingTimeout time.Duration
 	// DrainTimeout is how long Run waits, once asked to stop, for streams into
 	// nodes to end; zero means 5 s, negative not at all.
@@ -82,6 +87,8 @@ type Hub struct {
 	routes   routes
 	lastID   atomic.Uint64
 	draining atomic.Bool
+
+	admission *admission
 }
 
 // New checks c and makes a Hub. It starts nothing.
@@ -103,13 +110,15 @@ func New(c Config) (*Hub, error) {
 	if c.BeyondName == "" {
 		c.BeyondName = "beyond"
 	}
-	m, err := newMetrics(c.Metrics)
-	h := &Hub{config: c, log: c.Log, metrics: m, ledger: newLedger(c.MaxNodeSeries, c.BeyondName)}
-	if err == nil && c.Metrics != nil {
-		err = c.Metrics.Register(newCollector(h.ledger))
-	}
-	if err != nil {
+	h := &Hub{config: c, log: c.Log, ledger: newLedger(c.MaxNodeSeries, c.BeyondName), admission: newAdmission(c.MaxGreeting, c.MaxSessions)}
+	var err error
+	if h.metrics, err = newMetrics(c.Metrics, h.admission); err != nil {
 		return nil, fmt.Errorf("hub: register metrics: %w", err)
+	}
+	if c.Metrics != nil {
+		if err := c.Metrics.Register(newCollector(h.ledger)); err != nil {
+			return nil, fmt.Errorf("hub: register metrics: %w", err)
+		}
 	}
 	return h, nil
 }

@@ -236,6 +236,48 @@ func TestRefusedSessions(t *testing.T) {
 	})
 }
 
+// Whether a session may go on is asked anew.
+func TestMayResume(t *testing.T) {
+	revoked := map[string]bool{}
+	c := Config{
+		Listeners: []tunnel.Listener{new(inproc.Exchange).Listen("x")},
+		Identify: func(p tunnel.Peer) (string, error) {
+			if p.TLS == nil {
+				return "", errors.New("no certificate")
+			}
+			return p.TLS.ServerName, nil
+		},
+		Admit: func(ctx context.Context, node string, _ tunnel.Peer) error {
+			if _, ok := ctx.Deadline(); !ok {
+				t.Error("asked without a deadline")
+			}
+			if revoked[node] {
+				return errors.New("certificate is revoked")
+			}
+			return nil
+		},
+	}
+	h, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := tunnel.Peer{TLS: &tls.ConnectionState{ServerName: "n"}}
+	if err := h.MayResume(peer); err != nil {
+		t.Error(err)
+	}
+	revoked["n"] = true
+	if err := h.MayResume(peer); !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), "certificate is revoked") {
+		t.Errorf("revoked: %v", err)
+	}
+	if err := h.MayResume(tunnel.Peer{}); !errors.Is(err, tunnel.Denied) {
+		t.Errorf("nobody: %v", err)
+	}
+	c.Admit = nil
+	if h, err = New(c); err != nil || h.MayResume(peer) != nil {
+		t.Errorf("without a policy: %v, %v", err, h.MayResume(peer))
+	}
+}
+
 // By default the certificate decides.
 func TestIdentifyByCertificate(t *testing.T) {
 	for _, p := range []tunnel.Peer{{}, {TLS: new(tls.ConnectionState)}} {

@@ -19,7 +19,7 @@ const (
 
 type metrics struct {
 	refused     *prometheus.CounterVec   // by code
-	greeting    prometheus.Gauge         //
+	greeting    prometheus.GaugeFunc     //
 	ended       *prometheus.CounterVec   // by transport, code
 	replaced    *prometheus.CounterVec   // by reason
 	clones      prometheus.Counter       //
@@ -29,7 +29,7 @@ type metrics struct {
 }
 
 // newMetrics registers with r; nil works.
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, a *admission) (*metrics, error) {
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
 	}
@@ -44,7 +44,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	}
 	m := &metrics{
 		refused:     counters("sessions_refused_total", "Sessions that were turned away, by reason.", "code"),
-		greeting:    prometheus.NewGauge(prometheus.GaugeOpts(opts("sessions_greeting", "Sessions that have not been welcomed yet."))),
+		greeting:    prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("sessions_greeting", "Sessions that have not been welcomed yet.")), func() float64 { return float64(a.busy()) }),
 		ended:       counters("sessions_ended_total", "Sessions that ended, by reason.", "transport", "code"),
 		replaced:    counters("sessions_replaced_total", "Sessions that a newer one of the same node followed.", "reason"),
 		clones:      prometheus.NewCounter(prometheus.CounterOpts(opts("clones_total", "Attempts by an agent whose identity another live agent uses."))),

@@ -20,24 +20,53 @@ const (
 	// partingPatience is how long an agent may take to finish reading a session
 	// of which nothing is open here any more.
 	partingPatience = 30 * time.Second
+	// sendAwayTimeout is how long an agent that is sent away may take to say
+	// hello.
+	sendAwayTimeout = 2 * time.Second
 )
 
 // session serves s until it ends, is replaced, or ctx is done.
 func (h *Hub) session(ctx context.Context, s tunnel.Session) {
+	began := time.Now()
+	node, _ := h.config.Identify(s.Peer()) // asked again, and told of, below
+	if err := h.admission.enter(node, began); err != nil {
+		h.sendAway(ctx, s, err)
+		return
+	}
+	m, err := h.greet(ctx, s)
+	h.admission.leave(node, time.Since(began))
+	if err != nil {
+		return
+	}
+	defer m.oust(nil)
+	h.admission.seat(1)
+	h.ledger.open(m)
+	log := h.log.With("addr", m.addr.String(), "node", m.node, "session", m.id)
+	log.Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
+	err = h.serve(ctx, m)
+	h.registry.detach(m)
+	h.ledger.close(m)
+	h.admission.seat(-1)
+	h.metrics.ended.WithLabelValues(m.transport, label(err)).Inc()
+	log.Info("node disconnected", "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
+}
+
+// greet makes a member of s and welcomes it. On error s is of no more use, and
+// that has been told and logged.
+func (h *Hub) greet(ctx context.Context, s tunnel.Session) (*member, error) {
 	log := h.log.With("addr", s.Peer().Addr.String())
 	hctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	greeting, err := tunnel.Await(hctx, s)
 	cancel()
 	if err != nil {
 		log.Info("agent did not say hello", "err", err)
-		return
+		return nil, err
 	}
 	node, err := h.admit(ctx, s, greeting.Hello)
 	if err != nil {
-		h.metrics.refused.WithLabelValues(label(err)).Inc()
 		log.Warn("agent turned away", "node", greeting.Node, "err", err)
 		h.refuse(greeting, err)
-		return
+		return nil, err
 	}
 	m := &member{
 		id: h.lastID.Add(1), node: node, hello: greeting.Hello,
@@ -45,26 +74,63 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 		demoted: make(chan struct{}),
 	}
 	m.ousted, m.oust = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer m.oust(nil)
-	log = log.With("node", node, "session", m.id)
 	m.control = greeting.Control(tunnel.Welcome{
 		Session: m.id, Interval: h.config.PingInterval, Timeout: h.config.PingTimeout,
 		Meta: tunnel.Meta{"version": h.config.Version},
 	})
 	if err = h.judged(m, h.registry.attach(m)); err != nil {
-		h.metrics.refused.WithLabelValues(label(err)).Inc()
 		h.refuse(greeting, err)
+		m.oust(nil)
+		return nil, err
+	}
+	if err = m.control.Welcome(); err != nil {
+		log.Info("agent left before it was welcome", "node", node, "err", err)
+		h.registry.detach(m)
+		m.oust(nil)
+		return nil, err
+	}
+	return m, nil
+}
+
+// sendAway tells an agent for which there is no place when to come back. If even
+// that would be too much, the session ends without a word.
+func (h *Hub) sendAway(ctx context.Context, s tunnel.Session, why error) {
+	h.metrics.refused.WithLabelValues(label(why)).Inc()
+	log := h.log.With("addr", s.Peer().Addr.String())
+	log.Debug("agent sent away", "err", why)
+	done, ok := h.admission.turn()
+	if !ok {
 		return
 	}
-	h.ledger.open(m)
-	log.Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
-	if err = m.control.Welcome(); err == nil {
-		err = h.serve(ctx, m)
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, sendAwayTimeout)
+	defer cancel()
+	greeting, err := tunnel.Await(ctx, s)
+	if err == nil {
+		err = greeting.Refuse(tunnel.CodeOf(why), why.Error())
 	}
-	h.registry.detach(m)
-	h.ledger.close(m)
-	h.metrics.ended.WithLabelValues(m.transport, label(err)).Inc()
-	log.Info("node disconnected", "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
+	if err != nil {
+		log.Debug("agent could not be told", "err", err)
+	}
+}
+
+// MayResume says whether the session of this peer may go on on another
+// connection: LinkOptions.Resume of the hub's listeners should be it. It asks
+// Config.Admit, with a second's time.
+func (h *Hub) MayResume(p tunnel.Peer) error {
+	node, err := h.config.Identify(p)
+	if err != nil {
+		return fmt.Errorf("%w: %w", tunnel.Denied, err)
+	}
+	if h.config.Admit == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := h.config.Admit(ctx, node, p); err != nil {
+		return fmt.Errorf("%w: %w", tunnel.Denied, err)
+	}
+	return nil
 }
 
 // admit says which node is at the other end, or why it may not be.
@@ -120,9 +186,10 @@ func oust(members []*member, why error) {
 	}
 }
 
-// refuse tells the agent; if it cannot be told, the session is closed all the
+// refuse counts and tells the agent; if it cannot be told, the session is closed all the
 // same.
 func (h *Hub) refuse(g *tunnel.Greeting, err error) {
+	h.metrics.refused.WithLabelValues(label(err)).Inc()
 	if rerr := g.Refuse(tunnel.CodeOf(err), err.Error()); rerr != nil {
 		h.log.Debug("refused session did not close cleanly", "err", rerr)
 	}

@@ -1,0 +1,135 @@
+// Admission: how many sessions are greeted at a time, and when the rest should
+// come back.
+
+package server
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	defaultMaxGreeting = 512
+	defaultMaxSessions = 65536
+	// maxGreetingOfNode is how many of those may be one node's: a session, its
+	// lanes, and one that nobody has noticed the loss of yet.
+	maxGreetingOfNode = 8
+
+	// soonest and latest are when an agent that is sent away is asked to come
+	// back.
+	soonest = time.Second
+	latest  = 30 * time.Second
+	// fullAgain is that time when there is no room for another session at all.
+	fullAgain = time.Minute
+)
+
+// An admission decides who is greeted. It has no clock.
+//
+// Who is sent away is told when to come back, each a little later than the one
+// before, at the pace at which greetings are got through: so a storm of agents
+// comes back as a queue.
+type admission struct {
+	maxGreeting, maxSessions int
+
+	mu       sync.Mutex // guards the following
+	greeting int
+	turned   int            // being told that there is no place
+	ofNode   map[string]int // how many of greeting are each node's
+	sessions int            // welcomed, and not over
+	took     time.Duration  // what a greeting takes, on average
+	next     time.Time      // when the last to be sent away was asked to come back
+}
+
+func newAdmission(maxGreeting, maxSessions int) *admission {
+	if maxGreeting <= 0 {
+		maxGreeting = defaultMaxGreeting
+	}
+	if maxSessions <= 0 {
+		maxSessions = defaultMaxSessions
+	}
+	return &admission{maxGreeting: maxGreeting, maxSessions: maxSessions, ofNode: make(map[string]int), took: 10 * time.Millisecond}
+}
+
+// enter lets a session of node be greeted; the caller then calls leave. An error
+// wraps Busy and says when to come back.
+func (a *admission) enter(node string, now time.Time) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	busy := func(after time.Duration, format string, args ...any) error {
+		return &busyError{tunnel.RetryText(after, fmt.Sprintf(format, args...))}
+	}
+	switch {
+	case a.sessions >= a.maxSessions:
+		return busy(fullAgain, "%d agents are connected", a.sessions)
+	case a.ofNode[node] >= maxGreetingOfNode:
+		return busy(soonest, "%d sessions of this node are being greeted", a.ofNode[node])
+	case a.greeting >= a.maxGreeting:
+		return busy(a.placeLocked(now), "%d agents are being greeted", a.greeting)
+	}
+	a.greeting++
+	a.ofNode[node]++
+	return nil
+}
+
+// placeLocked finds a place in the queue of those who come back.
+func (a *admission) placeLocked(now time.Time) time.Duration {
+	step := min(max(a.took/time.Duration(a.maxGreeting), 100*time.Microsecond), 50*time.Millisecond)
+	a.next = a.next.Add(step)
+	if first := now.Add(soonest); a.next.Before(first) {
+		a.next = first
+	}
+	if last := now.Add(latest); a.next.After(last) {
+		a.next = last
+	}
+	return a.next.Sub(now)
+}
+
+// leave ends what enter has begun, which took so long.
+func (a *admission) leave(node string, took time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.greeting--
+	if a.ofNode[node]--; a.ofNode[node] == 0 {
+		delete(a.ofNode, node)
+	}
+	a.took += (took - a.took) / 16
+}
+
+// turn says whether there is room to tell a session that there is no place; done
+// ends that.
+func (a *admission) turn() (done func(), ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.turned >= a.maxGreeting {
+		return nil, false
+	}
+	a.turned++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.turned--
+	}, true
+}
+
+// seat counts sessions that have been welcomed.
+func (a *admission) seat(d int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sessions += d
+}
+
+// busy is how many sessions are being greeted or sent away.
+func (a *admission) busy() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.greeting + a.turned
+}
+
+// A busyError is a refusal whose text begins with when to come back.
+type busyError struct{ text string }
+
+func (e *busyError) Error() string { return e.text }
+func (e *busyError) Unwrap() error { return tunnel.Busy }
