@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,10 +35,12 @@ const (
 	// DefaultDrainTimeout is how long an agent that was asked to stop lets open
 	// streams finish.
 	DefaultDrainTimeout = 5 * time.Second
-
-	// connectTimeout bounds one attempt: certificate, connection, handshake and
-	// greeting.
-	connectTimeout = 20 * time.Second
+	// DefaultProbeInterval is how long after a session began on another transport
+	// than the first of them that one is tried again.
+	DefaultProbeInterval = 5 * time.Minute
+	// DefaultMoveTimeout is how long a session that the agent has moved away
+	// from lets its streams finish.
+	DefaultMoveTimeout = time.Hour
 )
 
 // A Kubelet takes connections to the node's kubelet API. On success it owns the
@@ -48,21 +51,31 @@ type Kubelet interface {
 }
 
 // A Config says how to reach the servers and what they may reach. Servers,
-// NodeName and Transport are required; zero fields mean a good default.
+// NodeName and Transports are required; zero fields mean a good default.
 type Config struct {
 	// Servers are HOST:PORT addresses, tried in turn from the first.
-	// Duplicates are ignored.
+	// Duplicates are ignored. A name stands for all its addresses.
 	Servers []string
 	// NodeName is this node's name, as in its certificate.
 	NodeName string
-	// Transport makes the sessions; only its Dial is used.
-	Transport tunnel.Transport
+	// Transports make the sessions, the preferred one first; only their Dial is
+	// used. Each has a head start of a second over the next. What worked last is
+	// tried first from then on, and a session that is not on the first of them
+	// is moved up when that works.
+	Transports []tunnel.Transport
+	// Link is about the connections below the sessions.
+	Link tunnel.LinkOptions
 	// TLS is asked anew for each link, so that a rotated certificate or
 	// authority is picked up; see auth.ClientTLS. Nil only suits a transport
 	// in memory.
 	TLS func(ctx context.Context) (*tls.Config, error)
-	// Dial makes the connection below TLS; nil means a net.Dialer.
+	// Dial makes the connection below TLS, or to the proxy. Nil means to try all
+	// addresses of a name, each with a head start of 250 ms over the next.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Proxy says through which HTTP proxy a server is reached, if any; see
+	// CheckProxy. Nil means none. Transports over UDP are not used for servers
+	// behind one.
+	Proxy func(server string) (*url.URL, error)
 
 	// Kubelet takes the streams for NodeName:10250, in process.
 	Kubelet Kubelet
@@ -87,6 +100,19 @@ type Config struct {
 	// DrainTimeout is how long Run, once its context is done, lets streams
 	// that a server opened finish; zero means DefaultDrainTimeout.
 	DrainTimeout time.Duration
+	// ProbeInterval is how long after a session began on another transport than
+	// the first of them that one is tried again; zero means
+	// DefaultProbeInterval. It doubles with each failure up to twelvefold, and
+	// with Link.Metered there is a probe only when the way out has changed.
+	ProbeInterval time.Duration
+	// MoveTimeout is how long a session from which the agent has moved to
+	// another lets its streams finish; zero means DefaultMoveTimeout.
+	MoveTimeout time.Duration
+	// Moved, if not nil, is called when DialContext uses another session than
+	// before and connections may be left on the older one: stuck says that they
+	// are of no use for the time being. Who keeps connections open for long
+	// should make new ones. It must not block.
+	Moved func(stuck bool)
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.
 	MaxStreams int
@@ -99,13 +125,19 @@ type Config struct {
 
 // A State is how an agent fares.
 type State struct {
-	// Connected says whether there is a session that DialContext can use.
+	// Connected says whether there is a session that DialContext can use at
+	// once.
 	Connected bool
+	// Parked is since when the session has been waiting for a connection; zero
+	// if it has one, or if there is no session.
+	Parked time.Time
 	// Server is the one connected to, or else the one tried last.
 	Server string
+	// Transport is the one that the session uses.
+	Transport string
 	// Session is the number by which the server's log calls the session.
 	Session uint64
-	// Since is when Connected last changed; zero if it never has.
+	// Since is when a session last began or ended; zero if none has.
 	Since time.Time
 	// Failures counts the attempts that have failed since the last session
 	// began.
@@ -123,10 +155,13 @@ type Agent struct {
 	cfg      Config
 	policy   policy
 	target   func(ctx context.Context, network, addr string) (net.Conn, error)
+	dialer   *dialer
+	terrain  terrain
 	log      *slog.Logger
 	metrics  *metrics
 	instance uint64 // tells this process from a clone of the machine
 	running  atomic.Bool
+	strays   sync.WaitGroup // attempts that came second
 
 	mu      sync.Mutex    // guards the following
 	changed chan struct{} // closed, and replaced, when anything below changes
@@ -145,20 +180,16 @@ func New(c Config) (*Agent, error) {
 	if err := auth.CheckNodeName(c.NodeName); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	if c.Transport.Dial == nil {
-		return nil, errors.New("agent: no transport that can dial")
+	if len(c.Transports) == 0 {
+		return nil, errors.New("agent: no transport")
 	}
-	if c.MinBackoff <= 0 {
-		c.MinBackoff = DefaultMinBackoff
+	for _, t := range c.Transports {
+		if t.Dial == nil {
+			return nil, fmt.Errorf("agent: transport %q cannot dial", t.Name)
+		}
 	}
-	if c.MaxBackoff <= 0 {
-		c.MaxBackoff = max(DefaultMaxBackoff, c.MinBackoff)
-	}
-	if c.MaxBackoff < c.MinBackoff {
-		return nil, fmt.Errorf("agent: highest back-off %v is below the lowest, %v", c.MaxBackoff, c.MinBackoff)
-	}
-	if c.DrainTimeout <= 0 {
-		c.DrainTimeout = DefaultDrainTimeout
+	if err := c.setTimes(); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
 	}
 	a := &Agent{
 		cfg: c,
@@ -167,6 +198,8 @@ func New(c Config) (*Agent, error) {
 			own: c.Addresses, pods: c.PodIPs, allow: c.Allow,
 		},
 		target:   c.Target,
+		dialer:   newDialer(&c),
+		terrain:  systemTerrain(),
 		log:      c.Log,
 		instance: rand.Uint64(), //nolint:gosec // must differ, not be secret
 		changed:  make(chan struct{}),
@@ -179,6 +212,29 @@ func New(c Config) (*Agent, error) {
 	}
 	a.metrics = newMetrics(c.Metrics, a.State)
 	return a, nil
+}
+
+// setTimes puts defaults in place.
+func (c *Config) setTimes() error {
+	if c.MinBackoff <= 0 {
+		c.MinBackoff = DefaultMinBackoff
+	}
+	if c.MaxBackoff <= 0 {
+		c.MaxBackoff = max(DefaultMaxBackoff, c.MinBackoff)
+	}
+	if c.MaxBackoff < c.MinBackoff {
+		return fmt.Errorf("highest back-off %v is below the lowest, %v", c.MaxBackoff, c.MinBackoff)
+	}
+	if c.DrainTimeout <= 0 {
+		c.DrainTimeout = DefaultDrainTimeout
+	}
+	if c.ProbeInterval <= 0 {
+		c.ProbeInterval = DefaultProbeInterval
+	}
+	if c.MoveTimeout <= 0 {
+		c.MoveTimeout = DefaultMoveTimeout
+	}
+	return nil
 }
 
 func checkServers(in []string) ([]string, error) {
@@ -204,6 +260,8 @@ func (a *Agent) State() State {
 	s := a.state
 	if a.current != nil {
 		s.RTT = a.current.control.RTT()
+		s.Parked = a.current.parked()
+		s.Connected = s.Parked.IsZero()
 	}
 	return s
 }
@@ -211,14 +269,31 @@ func (a *Agent) State() State {
 // Wait waits until the agent is connected. If ctx ends first, the error says
 // why it is not.
 func (a *Agent) Wait(ctx context.Context) error {
-	_, err := a.session(ctx)
-	return err
+	for {
+		a.mu.Lock()
+		changed := a.changed
+		a.mu.Unlock()
+		l, err := a.session(ctx)
+		if err != nil {
+			return err
+		}
+		since := l.parked()
+		if since.IsZero() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%w while the session with %s waits for a connection, since %s", context.Cause(ctx), l.server, since.Format(time.TimeOnly))
+		}
+	}
 }
 
 // DialContext has the server join a new stream to addr, such as apiserver:443.
 // It waits for a session if there is none, within the bounds of ctx and
-// tunnel.DefaultDialTimeout. A dial that a dying session takes along is tried
-// again on the next one; nothing of the caller's has been sent by then. The
+// tunnel.DefaultDialTimeout. A dial that a dying session takes along, or that
+// waits on one the agent has given up, is tried again on the next one; nothing of
+// the caller's has been sent by then. The
 // caller owns the connection, which is a tunnel.Stream. Errors are
 // *tunnel.DialError.
 func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -231,12 +306,12 @@ func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn
 			a.metrics.dial(outbound, code)
 			return nil, &tunnel.DialError{Addr: addr, Code: code, Text: err.Error()}
 		}
-		st, err := tunnel.Connect(ctx, l.session, network, addr)
+		c, err := l.dial(ctx, network, addr)
 		if err == nil {
 			a.metrics.dial(outbound, 0)
-			return a.metrics.track(outbound, st, nil), nil
+			return c, nil
 		}
-		if ctx.Err() != nil || !l.over() {
+		if ctx.Err() != nil || !l.over() && l.given.Err() == nil {
 			a.metrics.dial(outbound, tunnel.CodeOf(err))
 			return nil, err
 		}

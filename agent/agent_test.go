@@ -251,7 +251,7 @@ func TestState(t *testing.T) {
 }
 
 func TestNewChecks(t *testing.T) {
-	good := Config{Servers: []string{"hub:1", "hub:2", "hub:1"}, NodeName: "node-1", Transport: new(inproc.Exchange).Transport()}
+	good := Config{Servers: []string{"hub:1", "hub:2", "hub:1"}, NodeName: "node-1", Transports: []tunnel.Transport{new(inproc.Exchange).Transport()}}
 	a, err := New(good)
 	if err != nil {
 		t.Fatal(err)
@@ -260,12 +260,13 @@ func TestNewChecks(t *testing.T) {
 		t.Errorf("%d servers of two that differ", n)
 	}
 	for what, spoil := range map[string]func(*Config){
-		"server":   func(c *Config) { c.Servers = nil },
-		"HOST":     func(c *Config) { c.Servers = []string{"hub"} },
-		"port":     func(c *Config) { c.Servers = []string{"hub:0"} },
-		"name":     func(c *Config) { c.NodeName = "Node_1" },
-		"dial":     func(c *Config) { c.Transport.Dial = nil },
-		"back-off": func(c *Config) { c.MinBackoff, c.MaxBackoff = time.Minute, time.Second },
+		"server":      func(c *Config) { c.Servers = nil },
+		"HOST":        func(c *Config) { c.Servers = []string{"hub"} },
+		"port":        func(c *Config) { c.Servers = []string{"hub:0"} },
+		"name":        func(c *Config) { c.NodeName = "Node_1" },
+		"transport":   func(c *Config) { c.Transports = nil },
+		"cannot dial": func(c *Config) { c.Transports = []tunnel.Transport{{Name: "kite"}} },
+		"back-off":    func(c *Config) { c.MinBackoff, c.MaxBackoff = time.Minute, time.Second },
 	} {
 		c := good
 		spoil(&c)

@@ -7,7 +7,7 @@ import "time"
 const (
 	// settled is how long a session must have lived to count as a success: a
 	// server that welcomes and falls over is to be backed off from as well.
-	settled = 10 * time.Second
+	settled = 5 * time.Second
 	// replacedFactor is how far beyond the highest back-off an agent goes that
 	// keeps being replaced.
 	replacedFactor = 10

@@ -38,10 +38,10 @@ func TestBackoff(t *testing.T) {
 			{"failed", most, 0, 0}, {"failed", most, 0, 0}, {"failed", most, 0, 0}, {"failed", most, s / 2, s},
 		}},
 		{"a session that lived starts over", 1, []step{
-			{"failed", most, 0, 0}, {"failed", most, s / 2, s}, {"10s", most, 0, 0}, {"failed", most, s / 2, s},
+			{"failed", most, 0, 0}, {"failed", most, s / 2, s}, {"5s", most, 0, 0}, {"failed", most, s / 2, s},
 		}},
 		{"a session that did not live long does not", 1, []step{
-			{"9s", most, 0, 0}, {"9s", most, s / 2, s}, {"9s", most, s, 2 * s},
+			{"4s", most, 0, 0}, {"4s", most, s / 2, s}, {"4s", most, s, 2 * s},
 		}},
 		{"replaced: never at once, growing to ten times the highest", 1, []step{
 			{"lost", 0, 4 * s, 4 * s},
@@ -50,7 +50,7 @@ func TestBackoff(t *testing.T) {
 			{"lost", 0, 32 * s, 32 * s},
 			{"lost", most, 79 * s, 80 * s},
 			{"lost", most, 79 * s, 80 * s},
-			{"10s", most, 0, 0},
+			{"5s", most, 0, 0},
 			{"lost", 0, 4 * s, 4 * s},
 		}},
 	} {

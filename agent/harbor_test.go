@@ -8,6 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,10 +42,41 @@ type harbor struct {
 	mu       sync.Mutex // guards the following
 	greeted  int
 	goodbyes []error // why sessions ended
+	path     string  // the way out of every agent
+	told     []func()
+}
+
+// terrain is what agents know of the ways out: what shift has said last.
+func (h *harbor) terrain() terrain {
+	return terrain{
+		path: func(netip.Addr) string {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.path
+		},
+		watch: func(ctx context.Context, changed func()) {
+			h.mu.Lock()
+			h.told = append(h.told, changed)
+			h.mu.Unlock()
+			<-ctx.Done()
+		},
+	}
+}
+
+// shift changes the way out, which is none if path is empty.
+func (h *harbor) shift(path string) {
+	h.mu.Lock()
+	h.path = path
+	told := slices.Clone(h.told)
+	h.mu.Unlock()
+	for _, f := range told {
+		f()
+	}
+	synctest.Wait()
 }
 
 func newHarbor(t *testing.T) *harbor {
-	return &harbor{t: t, moored: make(chan *mooring, 1000)}
+	return &harbor{t: t, moored: make(chan *mooring, 1000), path: "eth0"}
 }
 
 // open serves name until the function that it returns is called.
@@ -175,8 +208,8 @@ func (h *harbor) sail(c Config) *sailing {
 	if c.NodeName == "" {
 		c.NodeName = "node-1"
 	}
-	if c.Transport.Dial == nil {
-		c.Transport = h.exchange.Transport()
+	if len(c.Transports) == 0 {
+		c.Transports = []tunnel.Transport{h.exchange.Transport()}
 	}
 	if c.Target == nil {
 		c.Target = h.net.Dial
@@ -188,6 +221,7 @@ func (h *harbor) sail(c Config) *sailing {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	a.terrain = h.terrain()
 	ctx, cancel := context.WithCancel(h.t.Context())
 	s := &sailing{Agent: a, log: l, stop: cancel, done: make(chan struct{})}
 	h.group.Go(func() {

@@ -1,4 +1,4 @@
-// Link: one session with one server, from greeting to goodbye.
+// Link: one session with one server, from welcome to goodbye.
 
 package agent
 
@@ -14,78 +14,36 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// linger is how long after the end of its last stream a session that is being
-// drained lives on: what the stream carried last may still be on its way to, or
-// wait for, whoever reads it at the server, and dies with the session.
-const linger = 500 * time.Millisecond
+// partingPatience is how long a session that both ends are done with may take to
+// deliver what is under way.
+const partingPatience = 30 * time.Second
 
 // A link is a session that the server has welcomed.
 type link struct {
-	agent   *Agent
-	server  string
-	session tunnel.Session
-	control *tunnel.Control
-	welcome tunnel.Welcome
-	since   time.Time
-	log     *slog.Logger
-	streams occupancy
+	agent     *Agent
+	server    string
+	transport string
+	session   tunnel.Session
+	control   *tunnel.Control
+	welcome   tunnel.Welcome
+	sequence  uint64 // of its greeting
+	since     time.Time
+	log       *slog.Logger
+	streams   occupancy // that a server has open
+	opened    occupancy // that the node has open
+
+	// given is done once the link has been left for another one because it did
+	// not answer: who waits for it should go there.
+	given  context.Context
+	giveUp context.CancelFunc
+
+	// seen is how the connection fared at the last look, and path how its
+	// packets left; they belong to the keeper.
+	seen tunnel.LinkState
+	path string
 
 	done chan struct{} // closed when run returns
 	err  error         // why the session ended; set before done is closed
-}
-
-// connect makes one attempt. Its error is a *Refusal if another will not help.
-func (a *Agent) connect(ctx context.Context, server string, sequence uint64) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	o := tunnel.Options{Dial: a.cfg.Dial, MaxStreams: a.cfg.MaxStreams, Log: a.log}
-	if a.cfg.TLS != nil {
-		var err error
-		if o.TLS, err = a.cfg.TLS(ctx); err != nil {
-			return nil, fmt.Errorf("prepare TLS: %w", err)
-		}
-	}
-	s, err := a.cfg.Transport.Dial(ctx, server, o)
-	if err != nil {
-		return nil, diagnose(server, err)
-	}
-	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.instance, Sequence: sequence}
-	if a.cfg.Version != "" {
-		hello.Meta = tunnel.Meta{"version": a.cfg.Version}
-	}
-	control, welcome, err := tunnel.Greet(ctx, s, hello)
-	if err != nil {
-		err = diagnose(server, deeper(ctx, s, err))
-		_ = s.Close() // the greeting's failure is the news
-		return nil, err
-	}
-	return &link{
-		agent: a, server: server, session: s, control: control, welcome: welcome,
-		since:   time.Now(),
-		log:     a.log.With("server", server, "session", welcome.Session),
-		streams: occupancy{limit: o.Streams(), idle: make(chan struct{})},
-		done:    make(chan struct{}),
-	}, nil
-}
-
-// deeper is why greeting s failed. With TLS 1.3 a client learns only after its
-// own handshake that the server rejects its certificate, so that the alert may
-// end the session and only the session can say so.
-func deeper(ctx context.Context, s tunnel.Session, err error) error {
-	if reasonOf(err) != nil {
-		return err
-	}
-	t := time.NewTimer(time.Second)
-	defer t.Stop()
-	select {
-	case <-s.Context().Done():
-	case <-t.C:
-	case <-ctx.Done():
-	}
-	if cause := context.Cause(s.Context()); cause != nil && reasonOf(cause) != nil {
-		return cause
-	}
-	return err
 }
 
 // over says whether nothing new should be opened on the session.
@@ -94,8 +52,32 @@ func (l *link) over() bool {
 	case <-l.control.Draining():
 		return true
 	default:
-		return l.session.Context().Err() != nil
+		return l.opened.closed() || l.session.Context().Err() != nil
 	}
+}
+
+// parked is since when the session has had no connection; zero if it has one.
+func (l *link) parked() time.Time {
+	st, _ := tunnel.LinkOf(l.session)
+	return st.Parked
+}
+
+// dial has the server join a new stream to addr. It gives up when the link is
+// given up.
+func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if err := l.opened.enter(addr); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(l.given, func() { cancel(tunnel.Lost) })
+	defer stop()
+	st, err := tunnel.Connect(ctx, l.session, network, addr)
+	if err != nil {
+		l.opened.leave()
+		return nil, err
+	}
+	return l.agent.metrics.track(outbound, st, l.opened.leave), nil
 }
 
 // run serves the session until it ends or, once ctx is done, until it has been
@@ -107,11 +89,7 @@ func (l *link) run(ctx context.Context) {
 		life, stop = context.WithCancel(context.WithoutCancel(ctx)) // drain needs the session to live on
 		ended      = make(chan error, 1)
 	)
-	group.Go(func() {
-		err := l.control.Run(life, nil)
-		_ = l.session.Close() // what Run returned is the news
-		ended <- err
-	})
+	group.Go(func() { ended <- l.pulse(life) })
 	group.Go(func() {
 		if err := tunnel.Serve(life, l.session, l.answer); err != nil {
 			l.log.Warn("session is broken", "err", err)
@@ -125,29 +103,46 @@ func (l *link) run(ctx context.Context) {
 	}
 	stop()
 	group.Wait()
+	l.giveUp()
 	if l.err == nil {
 		l.err = context.Cause(l.session.Context())
 	}
 	l.err = diagnose(l.server, l.err)
-	l.agent.metrics.ends.WithLabelValues(reasonLabel(l.err)).Inc()
+	l.agent.metrics.ended(l, reasonLabel(l.err))
 	l.log.Debug("session is over", "err", l.err)
 }
 
+// pulse runs the control stream. A server that says goodbye because nothing is
+// open at its end any more waits until everything under way to this one has been
+// read.
+func (l *link) pulse(ctx context.Context) error {
+	err := l.control.Run(ctx, nil)
+	var bye *tunnel.Goodbye
+	if errors.As(err, &bye) && bye.Code == tunnel.Draining {
+		t := time.NewTimer(partingPatience)
+		defer t.Stop()
+		for _, idle := range []<-chan struct{}{l.opened.close(), l.streams.close()} {
+			select {
+			case <-idle:
+			case <-l.session.Context().Done():
+			case <-t.C:
+				t.Reset(0) // for the other one
+			}
+		}
+	}
+	_ = l.session.Close() // what Run returned is the news
+	return err
+}
+
 // drain has the server open nothing new, lets open streams finish, and leaves.
+// When nothing is open at the server either, it is the server that says goodbye.
 func (l *link) drain(ended <-chan error) {
 	const text = "agent is stopping"
-	idle := l.streams.close()
+	l.streams.close()
 	t := time.NewTimer(l.agent.cfg.DrainTimeout)
 	defer t.Stop()
 	if err := l.control.Drain(tunnel.Draining, text); err == nil {
 		select {
-		case <-idle:
-			t.Reset(time.Until(l.streams.lastEnd().Add(linger)))
-			select {
-			case <-t.C:
-			case l.err = <-ended:
-				return
-			}
 		case <-t.C:
 			l.log.Info("cutting streams that have not finished", "streams", l.streams.count(), "after", l.agent.cfg.DrainTimeout)
 		case l.err = <-ended:
@@ -218,66 +213,4 @@ func (l *link) dialFirst(ctx context.Context, network string, addrs []string) (c
 		}
 	}
 	return nil, err
-}
-
-// An occupancy counts the streams that a server has open, and says when there
-// are none left.
-type occupancy struct {
-	limit int
-	idle  chan struct{} // closed once closing and empty
-
-	mu      sync.Mutex // guards the following
-	n       int
-	closing bool
-	last    time.Time // when a stream left
-}
-
-// enter counts a stream in, or says why not: Draining or Busy.
-func (o *occupancy) enter(addr string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case o.closing:
-		return refuse(addr, tunnel.Draining, "the node's agent is stopping")
-	case o.n >= o.limit:
-		return refuse(addr, tunnel.Busy, "%d streams are open already", o.n)
-	}
-	o.n++
-	return nil
-}
-
-func (o *occupancy) leave() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.n--
-	o.last = time.Now()
-	if o.closing && o.n == 0 {
-		close(o.idle)
-	}
-}
-
-// close lets nothing more in. The channel is closed once everything has left.
-func (o *occupancy) close() <-chan struct{} {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.closing {
-		o.closing = true
-		if o.n == 0 {
-			close(o.idle)
-		}
-	}
-	return o.idle
-}
-
-// lastEnd is when a stream last left; zero if none has.
-func (o *occupancy) lastEnd() time.Time {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.last
-}
-
-func (o *occupancy) count() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.n
 }

@@ -20,7 +20,9 @@ const (
 
 // metrics of one Agent.
 type metrics struct {
-	sessions prometheus.Counter
+	sessions *prometheus.CounterVec
+	moves    *prometheus.CounterVec
+	ledger   *ledger
 	failures *prometheus.CounterVec
 	ends     *prometheus.CounterVec
 	dials    *prometheus.CounterVec
@@ -32,9 +34,14 @@ type metrics struct {
 // reads.
 func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 	m := &metrics{
-		sessions: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hawser_agent_sessions_total", Help: "Sessions with a server that began.",
-		}),
+		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_sessions_total", Help: "Sessions with a server that began, by transport.",
+		}, []string{"transport"}),
+		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_moves_total",
+			Help: "Attempts to go on over another connection or session, by reason (connection: the session moves itself, fallback, upgrade, address) and result.",
+		}, []string{"reason", "result"}),
+		ledger: newLedger(),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_connect_failures_total", Help: "Attempts to connect to a server that failed, by reason.",
 		}, []string{"reason"}),
@@ -54,9 +61,9 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 	if reg == nil {
 		return m
 	}
-	reg.MustRegister(m.sessions, m.failures, m.ends, m.dials, m.open, m.bytes,
+	reg.MustRegister(m.sessions, m.moves, m.ledger, m.failures, m.ends, m.dials, m.open, m.bytes,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_connected", Help: "Whether the agent has a session with a server.",
+			Name: "hawser_agent_connected", Help: "Whether the agent has a session with a server, and that a connection.",
 		}, func() float64 {
 			if state().Connected {
 				return 1
@@ -64,10 +71,30 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 			return 0
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_parked", Help: "Whether the session with a server is waiting for a connection.",
+		}, func() float64 {
+			if state().Parked.IsZero() {
+				return 0
+			}
+			return 1
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_rtt_seconds", Help: "Latest round trip to the server; 0 if not known.",
 		}, func() float64 { return state().RTT.Seconds() }),
 	)
 	return m
+}
+
+// began counts a session in.
+func (m *metrics) began(l *link) {
+	m.sessions.WithLabelValues(l.transport).Inc()
+	m.ledger.add(l)
+}
+
+// ended counts it out.
+func (m *metrics) ended(l *link, reason string) {
+	m.ends.WithLabelValues(reason).Inc()
+	m.ledger.remove(l)
 }
 
 // dial counts a stream; code 0 is success.
@@ -116,6 +143,8 @@ func reasonLabel(err error) string {
 			return "untrusted"
 		case errors.Is(r.Reason, ErrNotServer):
 			return "not_server"
+		case errors.Is(r.Reason, ErrProxyRefused):
+			return "proxy"
 		}
 	}
 	return codeLabel(tunnel.CodeOf(err))

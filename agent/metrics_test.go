@@ -56,7 +56,7 @@ func TestMetrics(t *testing.T) {
 # HELP hawser_agent_connect_failures_total Attempts to connect to a server that failed, by reason.
 # TYPE hawser_agent_connect_failures_total counter
 hawser_agent_connect_failures_total{reason="refused"} 1
-# HELP hawser_agent_connected Whether the agent has a session with a server.
+# HELP hawser_agent_connected Whether the agent has a session with a server, and that a connection.
 # TYPE hawser_agent_connected gauge
 hawser_agent_connected 1
 # HELP hawser_agent_dials_total Streams by who opened them (in: a server, out: the node) and result.
@@ -68,9 +68,9 @@ hawser_agent_dials_total{direction="out",result="ok"} 1
 # TYPE hawser_agent_open_streams gauge
 hawser_agent_open_streams{direction="in"} 1
 hawser_agent_open_streams{direction="out"} 0
-# HELP hawser_agent_sessions_total Sessions with a server that began.
+# HELP hawser_agent_sessions_total Sessions with a server that began, by transport.
 # TYPE hawser_agent_sessions_total counter
-hawser_agent_sessions_total 1
+hawser_agent_sessions_total{transport="inproc"} 1
 # HELP hawser_agent_stream_bytes_total Bytes on streams, by who opened them and which way they went (sent to the server, received from it).
 # TYPE hawser_agent_stream_bytes_total counter
 hawser_agent_stream_bytes_total{direction="in",way="received"} 10
@@ -88,7 +88,7 @@ hawser_agent_stream_bytes_total{direction="out",way="sent"} 4
 		a.stop()
 		<-a.done
 		want = `
-# HELP hawser_agent_connected Whether the agent has a session with a server.
+# HELP hawser_agent_connected Whether the agent has a session with a server, and that a connection.
 # TYPE hawser_agent_connected gauge
 hawser_agent_connected 0
 # HELP hawser_agent_open_streams Streams that are open, by who opened them (in: a server, out: the node).

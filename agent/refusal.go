@@ -26,6 +26,8 @@ var (
 	// ErrNodeRefused: the server knows the certificate and does not want the
 	// session.
 	ErrNodeRefused = errors.New("server refuses this node")
+	// ErrProxyRefused: the HTTP proxy does not lead to the server.
+	ErrProxyRefused = errors.New("the proxy does not let this node through")
 	// ErrReplaced: another agent with this node's certificate has connected.
 	ErrReplaced = errors.New("another agent with this node's identity has connected")
 )
@@ -66,8 +68,14 @@ func reasonOf(err error) error {
 		host  x509.HostnameError
 		bad   x509.CertificateInvalidError
 		noTLS tls.RecordHeaderError
+		proxy *proxyError
 	)
 	switch {
+	case errors.As(err, &proxy):
+		if proxy.remedy() != "" {
+			return ErrProxyRefused
+		}
+		return nil
 	case errors.As(err, &bye):
 		switch bye.Code {
 		case tunnel.Denied, tunnel.Invalid:
@@ -120,8 +128,11 @@ func remedy(reason, err error) string {
 		host  x509.HostnameError
 		bad   x509.CertificateInvalidError
 		noTLS tls.RecordHeaderError
+		proxy *proxyError
 	)
 	switch {
+	case errors.As(err, &proxy):
+		return proxy.remedy()
 	case errors.As(err, &host):
 		return "connect by an address that the server's certificate has, or add this one to it with --advertise-address"
 	case errors.As(err, &bad) && bad.Reason == x509.Expired:
@@ -136,6 +147,8 @@ func remedy(reason, err error) string {
 		return "the certificate is not from this cluster's authority: check the address, and whether something on the way intercepts TLS"
 	case errors.Is(reason, ErrNotServer):
 		return "check the address and the server's version"
+	case errors.Is(reason, ErrProxyRefused):
+		return "check HTTPS_PROXY and NO_PROXY"
 	case errors.Is(reason, ErrReplaced):
 		return "if this machine is a copy of another one, remove the agent's data directory and join it under another name"
 	default:

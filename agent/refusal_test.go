@@ -152,7 +152,7 @@ func TestRefusals(t *testing.T) {
 			}
 			a, err := New(Config{
 				Servers: []string{addr}, NodeName: "node-1",
-				Transport: tunnel.Transport{Name: "handshake", Dial: handshake},
+				Transports: []tunnel.Transport{{Name: "handshake", Dial: handshake}},
 				TLS: func(context.Context) (*tls.Config, error) {
 					return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 						return tc.agent.cert, nil
@@ -162,7 +162,7 @@ func TestRefusals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = a.connect(t.Context(), addr, 1)
+			_, err = a.connect(t.Context(), plan{server: addr, transports: a.cfg.Transports, sequence: 1})
 			var r *Refusal
 			switch {
 			case tc.want == nil:

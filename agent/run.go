@@ -8,8 +8,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // Run keeps a link up until ctx is done; then it drains the link, hangs up and
@@ -21,6 +25,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	k := keeper{
 		agent:  a,
 		retry:  backoff{servers: len(a.cfg.Servers), lowest: a.cfg.MinBackoff, highest: a.cfg.MaxBackoff},
+		asked:  make(map[string]time.Time),
+		shifts: make(chan struct{}, 1),
 		logged: make(map[string]repeat),
 	}
 	k.run(ctx)
@@ -35,26 +41,51 @@ func (a *Agent) Run(ctx context.Context) error {
 // that it will, before it is connected to again.
 const leaveTimeout = 30 * time.Second
 
+// maxLeaving is how many links may live on beside the one in use. Servers have
+// room for as many.
+const maxLeaving = 2
+
 // A keeper is Run's state; nothing else touches it.
 type keeper struct {
 	agent    *Agent
 	retry    backoff
-	turn     int    // the next server's index
-	sequence uint64 // of the latest greeting
-	// leaving is a link whose server is about to leave while the next link
-	// does the work; nil if there is none.
-	leaving *link
+	turn     int                  // the next server's index
+	again    string               // a server to try once more before that; empty if there is none
+	asked    map[string]time.Time // until when a server wants to be left alone
+	sequence uint64               // of the latest greeting
+	// transport is the one that worked last; empty if none has, or if the way out
+	// has changed since.
+	transport string
+	// leaving are links that live on while another one does the work, the latest
+	// first.
+	leaving []*link
+	search  search
+	moving  chan moveEnd  // how the move under way ended; nil if there is none
+	shifts  chan struct{} // holds one if the way out may have changed
+	clock   time.Time     // at the latest look
 	links   sync.WaitGroup
 	logged  map[string]repeat // by server
 }
 
 func (k *keeper) run(ctx context.Context) {
+	defer k.agent.strays.Wait()
 	defer k.links.Wait()
-	for ctx.Err() == nil {
+	k.links.Go(func() {
+		k.agent.terrain.watch(ctx, func() {
+			select {
+			case k.shifts <- struct{}{}:
+			default: // one is enough
+			}
+		})
+	})
+	var wait time.Duration
+	for {
 		server := k.next()
-		k.sequence++
-		l, err := k.agent.connect(ctx, server, k.sequence)
-		var wait time.Duration
+		k.rest(ctx, server, wait)
+		if ctx.Err() != nil {
+			return
+		}
+		l, err := k.connect(ctx, server)
 		switch {
 		case err == nil:
 			wait = k.hold(ctx, l)
@@ -63,26 +94,110 @@ func (k *keeper) run(ctx context.Context) {
 		default:
 			wait = k.failed(server, err)
 		}
-		pause(ctx, wait)
 	}
 }
 
-// next is the server whose turn it is, except the one that is leaving.
+// next is the server whose turn it is, except those that are leaving.
 func (k *keeper) next() string {
+	if s := k.again; s != "" {
+		k.again = ""
+		return s
+	}
 	servers := k.agent.cfg.Servers
-	for {
+	k.forget()
+	for range servers {
 		s := servers[k.turn%len(servers)]
 		k.turn++
-		if k.leaving == nil || k.leaving.server != s || len(servers) == 1 {
+		if !slices.ContainsFunc(k.leaving, func(l *link) bool { return l.server == s }) {
 			return s
-		}
-		select {
-		case <-k.leaving.done:
-			k.leaving = nil
-			return s
-		default:
 		}
 	}
+	s := servers[k.turn%len(servers)]
+	k.turn++
+	return s
+}
+
+// forget drops leaving links that have left.
+func (k *keeper) forget() {
+	k.leaving = slices.DeleteFunc(k.leaving, func(l *link) bool {
+		select {
+		case <-l.done:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// rest waits before the next attempt, and for as long as the server asked. A
+// change of the way out may be what the agent has waited for, and cuts the wait
+// short.
+func (k *keeper) rest(ctx context.Context, server string, wait time.Duration) {
+	if asked := time.Until(k.asked[server]); asked > wait {
+		pause(ctx, asked)
+		return
+	}
+	delete(k.asked, server)
+	if wait <= 0 {
+		return
+	}
+	if k.retry.replaced > 0 { // it has nothing to do with the way out
+		pause(ctx, wait)
+		return
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	until := time.Now().Add(wait)
+	for {
+		select {
+		case <-t.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-k.shifts:
+			k.transport = ""
+			t.Reset(min(time.Until(until), k.agent.cfg.MinBackoff))
+		}
+	}
+}
+
+// connect makes one attempt to get a link when there is none.
+func (k *keeper) connect(ctx context.Context, server string) (*link, error) {
+	transports, err := k.agent.usable(server)
+	if err != nil {
+		return nil, err
+	}
+	return k.agent.connect(ctx, k.plan(server, k.order(transports)))
+}
+
+// plan is a plan with the next sequence number. What is leaving that server is
+// kept.
+func (k *keeper) plan(server string, transports []tunnel.Transport) plan {
+	k.sequence++
+	k.forget()
+	p := plan{server: server, transports: transports, sequence: k.sequence}
+	for _, l := range k.leaving {
+		if l.server == server {
+			p.keeps = append(p.keeps, l.sequence)
+		}
+	}
+	return p
+}
+
+// order puts what worked last first.
+func (k *keeper) order(transports []tunnel.Transport) []tunnel.Transport {
+	out := slices.Clone(transports)
+	slices.SortStableFunc(out, func(a, b tunnel.Transport) int {
+		switch k.transport {
+		case a.Name:
+			return -1
+		case b.Name:
+			return 1
+		default:
+			return 0
+		}
+	})
+	return out
 }
 
 // failed notes an attempt that failed and says how long to wait.
@@ -95,6 +210,7 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	} else {
 		wait = k.retry.failed(rand.Float64())
 	}
+	k.heed(server, err)
 	a.update(func(s *State) {
 		s.Server, s.Err = server, err
 		s.Failures++
@@ -103,30 +219,80 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	return wait
 }
 
-// hold runs l. It returns how long to wait before the next attempt, once l has
-// ended, or once l's server is about to leave and there is another to go to.
-func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
+// heed notes when a server wants to be asked again. Agents that were all told the
+// same do not come back together.
+func (k *keeper) heed(server string, err error) {
+	if d, ok := tunnel.RetryAfter(err); ok {
+		k.asked[server] = time.Now().Add(d + time.Duration(rand.Float64()*float64(d)/2))
+	}
+}
+
+// use has DialContext use l from now on.
+func (k *keeper) use(ctx context.Context, l *link) {
 	a := k.agent
 	delete(k.logged, l.server)
-	a.metrics.sessions.Inc()
+	a.metrics.began(l)
+	l.path = a.terrain.path(addrOf(l.remote()))
+	k.transport = l.transport
+	k.search.began(k, l)
 	a.update(func(s *State) {
 		a.current = l
-		*s = State{Connected: true, Server: l.server, Session: l.welcome.Session, Since: time.Now()}
+		*s = State{Connected: true, Server: l.server, Transport: l.transport, Session: l.welcome.Session, Since: time.Now()}
 	})
-	l.log.Info("connected", "peer", l.session.Peer().Addr, "attempt", k.sequence)
+	l.log.Info("connected", "transport", l.transport, "peer", l.session.Peer().Addr, "attempt", k.sequence)
 	k.links.Go(func() { l.run(ctx) })
-	select {
-	case <-l.done:
-	case <-l.control.Draining():
-		l.log.Info("server is about to leave")
-		k.detach(nil)
+	k.forget()
+	if moved := a.cfg.Moved; moved != nil && len(k.leaving) > 0 {
+		moved(k.leaving[0].given.Err() != nil)
+	}
+}
+
+// hold runs l, and whatever link comes after it without a gap. It returns how
+// long to wait before the next attempt, once the link has ended, or once its
+// server is about to leave and there is another to go to.
+func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
+	looks := time.NewTicker(lookEvery)
+	defer looks.Stop()
+	k.clock = time.Now()
+	k.use(ctx, l)
+	for {
+		select {
+		case <-l.done:
+			k.detach(l.err)
+		case <-l.control.Draining():
+			l.log.Info("server is about to leave")
+			k.detach(nil)
+		case <-looks.C:
+			k.look(ctx, l)
+			continue
+		case <-k.shifts:
+			k.shifted(ctx, l)
+			continue
+		case m := <-k.moving:
+			k.moved(l, m)
+			continue
+		case f := <-k.search.found:
+			if n := k.settle(l, f); n != nil {
+				k.part(l)
+				l = n
+				k.use(ctx, l)
+			}
+			continue
+		}
+		// The link is at its end. An attempt at another may be under way.
+		if n := k.await(ctx, l); n != nil {
+			k.part(l)
+			l = n
+			k.use(ctx, l)
+			continue
+		}
 		if k.outlasts(ctx, l) {
 			k.part(l)
 			return 0
 		}
+		k.detach(l.err)
+		return k.ended(ctx, l)
 	}
-	k.detach(l.err)
-	return k.ended(ctx, l)
 }
 
 // outlasts says whether l, whose server is about to leave, should be left to
@@ -142,6 +308,11 @@ func (k *keeper) outlasts(ctx context.Context, l *link) bool {
 	select {
 	case <-l.done:
 		return false
+	default:
+	}
+	select {
+	case <-l.done:
+		return false
 	case <-t.C:
 		if ctx.Err() == nil {
 			return true
@@ -152,14 +323,28 @@ func (k *keeper) outlasts(ctx context.Context, l *link) bool {
 	return false
 }
 
-// part leaves l to finish by itself. There is room for one such link: one that
-// is still there from before is ended.
+// part leaves l to finish by itself, within MoveTimeout. There is room for a few
+// such links: the oldest is ended to make room.
 func (k *keeper) part(l *link) {
-	if old := k.leaving; old != nil {
+	if !l.parked().IsZero() {
+		l.giveUp() // what waits for it goes elsewhere
+	}
+	k.leaving = slices.Insert(k.leaving, 0, l)
+	k.forget()
+	if len(k.leaving) > maxLeaving {
+		old := k.leaving[maxLeaving]
+		k.leaving = k.leaving[:maxLeaving]
 		_ = old.session.Close() // it is being given up
 		<-old.done
 	}
-	k.leaving = l
+	limit := time.AfterFunc(k.agent.cfg.MoveTimeout, func() {
+		l.log.Info("cutting streams that have not finished", "streams", l.streams.count()+l.opened.count(), "after", k.agent.cfg.MoveTimeout)
+		_ = l.session.Close() // it is being given up
+	})
+	k.links.Go(func() {
+		<-l.done
+		limit.Stop()
+	})
 }
 
 // detach has DialContext use no link until the next.
@@ -170,11 +355,12 @@ func (k *keeper) detach(err error) {
 			s.Since = time.Now()
 		}
 		a.current = nil
-		s.Connected, s.RTT, s.Err = false, 0, err
+		s.Connected, s.Parked, s.RTT, s.Err = false, time.Time{}, 0, err
 	})
 }
 
-// ended notes the end of a session and says how long to wait.
+// ended notes the end of a session and says how long to wait. A server that did
+// not send the agent away is tried once more before others are.
 func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 	lived := time.Since(l.since)
 	if ctx.Err() != nil {
@@ -186,7 +372,12 @@ func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 		l.log.Error("disconnected", "lived", lived, "retry", wait, "err", l.err)
 		return wait
 	}
+	var bye *tunnel.Goodbye
+	if lived >= settled && !errors.As(l.err, &bye) {
+		k.again = l.server
+	}
 	wait := k.retry.ended(lived, rand.Float64())
+	k.heed(l.server, l.err)
 	l.log.Info("disconnected", "lived", lived, "retry", wait, "err", l.err)
 	return wait
 }
@@ -228,7 +419,17 @@ func (k *keeper) report(server string, err error, wait time.Duration) {
 // stable is what of an error stays the same from one attempt to the next: a
 // network error also names the local port.
 func stable(err error) string {
-	var op *net.OpError
+	var (
+		op    *net.OpError
+		whole failures
+	)
+	if errors.As(err, &whole) {
+		texts := make([]string, len(whole))
+		for i, one := range whole {
+			texts[i] = stable(one)
+		}
+		return strings.Join(texts, "; ")
+	}
 	if errors.As(err, &op) && op.Err != nil {
 		return op.Op + " " + op.Err.Error()
 	}

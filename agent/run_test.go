@@ -39,7 +39,7 @@ func TestAttempts(t *testing.T) {
 		}
 		start := time.Now()
 		a := h.sail(Config{
-			Servers: []string{"hub:1", "hub:2"}, Transport: tr,
+			Servers: []string{"hub:1", "hub:2"}, Transports: []tunnel.Transport{tr},
 			TLS: func(context.Context) (*tls.Config, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -79,11 +79,11 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// TestLostSession: a session that lived is followed by another at once, with
-// the next server.
+// TestLostSession: a session that lived is followed by another at once, with the
+// same server if that still wants it, and else with the next.
 func TestLostSession(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harbor) {
-		defer h.open("hub:1")()
+		shut := h.open("hub:1")
 		defer h.open("hub:2")()
 		h.sail(Config{Servers: []string{"hub:1", "hub:2"}})
 		first := next(t, h.moored)
@@ -93,11 +93,18 @@ func TestLostSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		second := next(t, h.moored)
-		if second.server != "hub:2" || !second.at.Equal(lost) {
+		if second.server != "hub:1" || !second.at.Equal(lost) {
 			t.Errorf("lost at %v, then %s at %v", lost, second.server, second.at)
 		}
 		if second.hello.Sequence != 2 || second.hello.Instance != first.hello.Instance {
 			t.Errorf("hello %+v after %+v", second.hello, first.hello)
+		}
+		pass(time.Hour)
+		lost = time.Now()
+		shut()
+		third := next(t, h.moored)
+		if third.server != "hub:2" || !third.at.Equal(lost) {
+			t.Errorf("server gone at %v, then %s at %v", lost, third.server, third.at)
 		}
 	})
 }
@@ -265,11 +272,12 @@ func TestDrain(t *testing.T) {
 				pass(2 * time.Second)
 				if finishes {
 					exchangeText(t, c)
+					h.group.Go(func() { _ = m.control.Part(t.Context(), tunnel.Draining, "the agent has left") })
 				}
 				<-a.done
 				took := time.Since(asked)
 				switch {
-				case finishes && took != 2*time.Second+linger:
+				case finishes && took != 2*time.Second:
 					t.Errorf("stopped after %v, when the stream had finished after 2 s", took)
 				case !finishes && took != 7*time.Second:
 					t.Errorf("stopped after %v, want 7 s", took)
@@ -281,10 +289,16 @@ func TestDrain(t *testing.T) {
 				}
 				synctest.Wait()
 				var bye *tunnel.Goodbye
-				if h.mu.Lock(); len(h.goodbyes) != 1 || !errors.As(h.goodbyes[0], &bye) || bye.Code != tunnel.Draining {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				switch {
+				case len(h.goodbyes) != 1:
+					t.Errorf("sessions ended with %v", h.goodbyes)
+				case finishes && !errors.Is(h.goodbyes[0], tunnel.Lost): // the agent closed it when it was told goodbye
+					t.Errorf("the session ended with %v", h.goodbyes)
+				case !finishes && (!errors.As(h.goodbyes[0], &bye) || bye.Code != tunnel.Draining):
 					t.Errorf("the session ended with %v", h.goodbyes)
 				}
-				h.mu.Unlock()
 			})
 		})
 	}
@@ -317,19 +331,27 @@ func TestServerDrains(t *testing.T) {
 		}
 		exchangeText(t, api)
 		exchangeText(t, c) // the old link still carries what it carried
-		// Now the second drains while the first is not gone: the first has to.
-		if err := second.control.Drain(tunnel.Draining, "restart"); err != nil {
-			t.Fatal(err)
+		// Now the others drain as well while the first is not gone: there is room
+		// for two that are about to leave.
+		m := second
+		for i, want := range []string{"hub:1", "hub:2"} {
+			if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Minute)
+			if err := a.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m = next(t, h.moored)
+			if m.server != want {
+				t.Errorf("connected to %s", m.server)
+			}
+			if gone := first.session.Context().Err() != nil; gone != (i == 1) {
+				t.Errorf("with %d links beside it, the first is gone: %t", i+2, gone)
+			}
 		}
-		pass(time.Minute)
-		if err := a.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if s := a.State(); s.Server != "hub:1" {
-			t.Errorf("connected to %s", s.Server)
-		}
-		if err := first.session.Context().Err(); err == nil {
-			t.Error("a third link, while the first is not gone")
+		if got := m.hello.Meta[keepsKey]; got != "2" {
+			t.Errorf("the last greeting keeps %q, want the link with the same server", got)
 		}
 	})
 }

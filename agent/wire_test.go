@@ -59,6 +59,13 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, moored 
 					}
 				})
 			})
+			serving.Go(func() {
+				select {
+				case <-c.Draining():
+					_ = c.HangUp(tunnel.Draining, "the agent has left") // the agent's end is what is tested
+				case <-s.Context().Done():
+				}
+			})
 			out <- s
 			_ = c.Run(ctx, nil) // the agent's end is what is tested
 			_ = s.Close()
@@ -72,7 +79,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, moored 
 
 func wireConfig(addr string, ca *authority, cert *tls.Certificate) Config {
 	return Config{
-		Servers: []string{addr}, NodeName: "node-1", Transport: overyamux.Transport(),
+		Servers: []string{addr}, NodeName: "node-1", Transports: []tunnel.Transport{overyamux.Transport()},
 		TLS: func(context.Context) (*tls.Config, error) {
 			return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }, ca.pool(), "hub"), nil
 		},
@@ -152,7 +159,7 @@ func TestRejectedOverTheWire(t *testing.T) {
 				t.Fatal(err)
 			}
 			for n := uint64(1); ; n++ {
-				_, err = a.connect(t.Context(), addr, n)
+				_, err = a.connect(t.Context(), plan{server: addr, transports: a.cfg.Transports, sequence: n})
 				if errors.Is(err, ErrCertificateRejected) {
 					return
 				}

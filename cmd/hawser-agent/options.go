@@ -23,15 +23,16 @@ import (
 // options are the flags. Names, defaults and meanings are the kubelet's where it
 // has the flag.
 type options struct {
-	servers   []string
-	token     string
-	caHashes  []string
-	dataDir   string
-	name      string
-	override  string
-	nodeIP    string
-	transport string
-	runtime   string
+	transportOptions
+
+	servers  []string
+	token    string
+	caHashes []string
+	dataDir  string
+	name     string
+	override string
+	nodeIP   string
+	runtime  string
 
 	kubeletPort int // with transport ssh
 
@@ -69,7 +70,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.name, "node-name", "", "name of the node (default the host name)")
 	f.StringVar(&o.override, "hostname-override", "", "name to use instead of the host name")
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of the node, or one of each family separated by a comma (default that of the default route)")
-	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (yamux), yamux or h2 over TCP, or quic over UDP; ssh: no tunnel, the server comes through this node's sshd (deprecated)")
+	o.transportOptions.addFlags(f)
 	f.IntVar(&o.kubeletPort, "kubelet-port", node.KubeletPort, "with --transport ssh: port of the kubelet API on the loopback interface")
 	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
 	f.BoolVar(&o.register, "register-node", true, "create the Node object if there is none")
@@ -96,8 +97,8 @@ func (o *options) check(f *pflag.FlagSet) error {
 			return err
 		}
 	}
-	if _, ok := transports()[o.transport]; !ok && o.transport != setup.SSH {
-		return fmt.Errorf("--transport %q: want auto, yamux, h2, quic or ssh", o.transport)
+	if err := o.transportOptions.check(o.addrs); err != nil {
+		return err
 	}
 	if err := o.checkSSH(f); err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/hawser-project/hawser/agent"
@@ -50,6 +51,8 @@ type parts struct {
 	rotation *bootstrap.Rotation
 	kubelet  *kubeletapi.Server
 	streams  net.Listener // of the kubelet API
+	// closeAPI closes the node's connections to the API server.
+	closeAPI func()
 }
 
 // run is the node's life until ctx is done. Pods go on after it.
@@ -94,7 +97,9 @@ func (p *parts) run(ctx context.Context) error {
 		} {
 			upper.Go(func() error { return part(upperCtx) })
 		}
-		return upper.Wait()
+		err := upper.Wait()
+		p.closeAPI() // the link is drained once nothing is open on it
+		return err
 	})
 	return group.Wait()
 }
@@ -140,7 +145,8 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	if err != nil {
 		return nil, err
 	}
-	api, closeConnections, err := node.NewAPI(node.APIConfig{
+	var api kubernetes.Interface
+	api, p.closeAPI, err = node.NewAPI(node.APIConfig{
 		Host:      net.JoinHostPort(apiName, "443"),
 		TLS:       id.ClientTLS(apiName),
 		Dial:      dial,
@@ -161,7 +167,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	}
 	if p.node, err = node.New(node.Config{
 		Name: o.nodeName, API: api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
-		CloseConnections: closeConnections,
+		CloseConnections: p.closeAPI,
 		NoRegister:       !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
 		Annotations: o.annotations(), KubeletPort: int32(o.kubeletPort),
 		IPs: o.ips, MaxPods: o.maxPods, Reserved: o.reserved,
@@ -173,7 +179,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	}
 	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
 		Identity: id, Requests: api.CertificatesV1().CertificateSigningRequests(),
-		Addresses: p.node.IPs, Renewed: closeConnections, Log: log,
+		Addresses: p.node.IPs, Renewed: p.closeAPI, Log: log,
 	}); err != nil {
 		return nil, err
 	}
@@ -194,24 +200,39 @@ func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Regi
 	if o.transport == setup.SSH {
 		return (&straight{servers: o.addrs}).DialContext, nil
 	}
+	if s := proxied(o.addrs); s != "" {
+		log.Info("going through a proxy", "servers", s)
+	}
 	streams := tunnel.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
 	var err error
 	p.link, err = agent.New(agent.Config{
-		Servers:   o.addrs,
-		NodeName:  o.nodeName,
-		Transport: transports()[o.transport],
-		TLS:       func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
-		Kubelet:   streams,
-		PodIPs:    p.ownsIP,
-		Allow:     o.targets,
-		Version:   kubeletVersion,
-		Log:       log,
-		Metrics:   metrics,
+		Servers:       o.addrs,
+		NodeName:      o.nodeName,
+		Transports:    transports()[o.transport],
+		Link:          o.link,
+		ProbeInterval: o.probe,
+		TLS:           func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
+		Proxy:         proxyFor,
+		Kubelet:       streams,
+		PodIPs:        p.ownsIP,
+		Allow:         o.targets,
+		Moved:         p.moved,
+		Version:       kubeletVersion,
+		Log:           log,
+		Metrics:       metrics,
 	})
 	p.streams = streams
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return p.link.DialContext(ctx, "tcp", apiTarget)
 	}, err
+}
+
+// moved reacts to the link's move to another session. Connections that are stuck
+// on the older one are given up, so that heartbeats go on at once.
+func (p *parts) moved(stuck bool) {
+	if stuck {
+		p.closeAPI()
+	}
 }
 
 // ownsIP tells whether ip is that of a pod of this node. Pods of the process

@@ -1,22 +1,104 @@
-// The transports that --transport chooses from.
+// How the server is reached: the transports that --transport chooses from, what
+// lies below them, and the proxy in between.
 
 package main
 
 import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
 )
 
-// transports are the values of --transport. auto is the cheapest one: until a
-// session can move between transports without losing its streams, starting on
-// QUIC would mean paying for it (twice the CPU for a byte) on every network, for
-// the sake of those that lose packets.
-func transports() map[string]tunnel.Transport {
-	table := map[string]tunnel.Transport{"auto": overyamux.Transport()}
-	for _, t := range []tunnel.Transport{overyamux.Transport(), overh2.Transport(), overquic.Transport()} {
-		table[t.Name] = t
+// transports are the values of --transport and what they stand for, the preferred
+// transport first. The ssh mode is none of them: it has no tunnel.
+func transports() map[string][]tunnel.Transport {
+	quic, yamux, h2 := overquic.Transport(), overyamux.Transport(), overh2.Transport()
+	table := map[string][]tunnel.Transport{"auto": {yamux}}
+	for _, t := range []tunnel.Transport{quic, yamux, h2} {
+		table[t.Name] = []tunnel.Transport{t}
 	}
 	return table
+}
+
+// transportOptions are the flags about the way to the server.
+type transportOptions struct {
+	transport string
+	flags     setup.LinkFlags
+	metered   bool
+	probe     time.Duration
+
+	// set by check
+	link tunnel.LinkOptions
+}
+
+func (o *transportOptions) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (quic, and yamux where UDP does not get through), quic over UDP, or yamux or h2 over TCP; ssh: no tunnel, the server comes through this node's sshd (deprecated)")
+	o.flags.Add(f)
+	f.BoolVar(&o.metered, "metered", false, "save bytes: the tunnel asks for signs of life ever more rarely and looks for no better transport (status and lease have flags of their own)")
+	f.DurationVar(&o.probe, "transport-probe-interval", agent.DefaultProbeInterval, "with --transport auto on yamux: how long until quic is tried again; doubles with each failure")
+}
+
+// check refuses what cannot work, naming the flag or the variable.
+func (o *transportOptions) check(servers []string) error {
+	if _, ok := transports()[o.transport]; !ok && o.transport != setup.SSH {
+		return fmt.Errorf("--transport %q: want auto, quic, yamux, h2 or ssh", o.transport)
+	}
+	var err error
+	if o.link, err = o.flags.Check(); err != nil {
+		return err
+	}
+	o.link.Metered = o.metered
+	if o.probe < time.Second {
+		return fmt.Errorf("--transport-probe-interval %s: want 1s or more", o.probe)
+	}
+	for _, server := range servers {
+		via, err := proxyFor(server)
+		if err != nil {
+			return err
+		}
+		if via != nil && o.transport == overquic.Transport().Name {
+			return fmt.Errorf("--transport quic: %s is behind proxy %s, which cannot carry it: use auto, or put the server into NO_PROXY", server, via.Host)
+		}
+	}
+	return nil
+}
+
+// proxyFor is the proxy that the environment has for server, HOST:PORT; nil if
+// there is none.
+func proxyFor(server string) (*url.URL, error) {
+	via, err := httpproxy.FromEnvironment().ProxyFunc()(&url.URL{Scheme: "https", Host: server})
+	if err != nil {
+		// The error has the variable's value in it, and that a password.
+		return nil, errors.New("HTTPS_PROXY is no URL: want http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, with what is special in them percent-encoded")
+	}
+	if via == nil {
+		return nil, nil //nolint:nilnil // documented
+	}
+	if err := agent.CheckProxy(via); err != nil {
+		return nil, fmt.Errorf("HTTPS_PROXY: %w", err)
+	}
+	return via, nil
+}
+
+// proxied tells which servers are reached through a proxy, for the log.
+func proxied(servers []string) string {
+	var out []string
+	for _, s := range servers {
+		if via, err := proxyFor(s); err == nil && via != nil {
+			out = append(out, s+" through "+via.Host)
+		}
+	}
+	return strings.Join(out, ", ")
 }

@@ -1,0 +1,12 @@
+//go:build !linux
+
+// Path where the kernel does not tell: a look every so often.
+
+package agent
+
+import "context"
+
+// systemTerrain polls.
+func systemTerrain() terrain {
+	return terrain{path: sourceOf, watch: func(ctx context.Context, changed func()) { poll(ctx, pathPoll, changed) }}
+}

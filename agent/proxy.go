@@ -1,0 +1,165 @@
+// Proxy: to a server through an HTTP proxy, by CONNECT (RFC 9110, 9.3.6).
+
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+const (
+	// proxyTimeout bounds the exchange with a proxy that has taken the
+	// connection: it has to reach the server meanwhile.
+	proxyTimeout = 10 * time.Second
+	// maxProxyAnswer bounds the header of a proxy's answer in bytes.
+	maxProxyAnswer = 16 << 10
+)
+
+// A proxyError is a proxy's refusal.
+type proxyError struct {
+	proxy  string // without the password
+	server string
+	status int    // 0 if it was not asked
+	text   string // the status with its words
+	sent   bool   // whether credentials were sent
+}
+
+func (e *proxyError) Error() string {
+	if e.status == 0 {
+		return fmt.Sprintf("proxy %s cannot carry QUIC", e.proxy)
+	}
+	return fmt.Sprintf("it answers %q to CONNECT %s", e.text, e.server)
+}
+
+// remedy is what a person can do; empty if the proxy may change its mind.
+func (e *proxyError) remedy() string {
+	switch e.status {
+	case 0:
+		return "use --transport auto, or put " + e.server + " into NO_PROXY"
+	case http.StatusProxyAuthRequired:
+		if e.sent {
+			return "it does not accept the user name and password in HTTPS_PROXY"
+		}
+		return "it wants a user name and a password: set HTTPS_PROXY to http://USER:PASSWORD@HOST:PORT"
+	case http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusUnauthorized:
+		return "have the proxy allow CONNECT to " + e.server + ", or put the server into NO_PROXY"
+	default:
+		return ""
+	}
+}
+
+// CheckProxy says whether u is a proxy that an agent can use. The error says
+// what would be.
+func CheckProxy(u *url.URL) error {
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("proxy %s: scheme %q is not supported: want http://HOST:PORT or https://HOST:PORT", u.Redacted(), u.Scheme)
+	}
+	if u.Hostname() == "" {
+		return fmt.Errorf("proxy %s: no host: want http://HOST:PORT", u.Redacted())
+	}
+	return nil
+}
+
+// proxyAddr is where a proxy listens.
+func proxyAddr(via *url.URL) string {
+	switch {
+	case via.Port() != "":
+		return net.JoinHostPort(via.Hostname(), via.Port())
+	case via.Scheme == "https":
+		return hostPort(via.Hostname(), 443)
+	default:
+		return hostPort(via.Hostname(), 80)
+	}
+}
+
+// tunnelThrough has the proxy connect to addr.
+func (d *dialer) tunnelThrough(ctx context.Context, via *url.URL, addr string) (net.Conn, error) {
+	if err := CheckProxy(via); err != nil {
+		return nil, err
+	}
+	raw, err := d.direct(ctx, "tcp", proxyAddr(via))
+	if err != nil {
+		return nil, fmt.Errorf("reach proxy %s: %w", via.Host, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
+	defer cancel()
+	c := raw
+	// The connection is ended from outside should ctx end: neither the TLS
+	// handshake nor the exchange can then go on.
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	if via.Scheme == "https" {
+		t := tls.Client(raw, &tls.Config{ServerName: via.Hostname(), MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+		err, c = t.HandshakeContext(ctx), t
+	}
+	if err == nil {
+		err = askProxy(c, via, addr)
+	}
+	if !stop() && err != nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = raw.Close() // the failure is the news
+		return nil, fmt.Errorf("connect through proxy %s: %w", via.Host, err)
+	}
+	return c, nil
+}
+
+// askProxy sends the request and reads the answer. Of what follows it, the
+// tunnel's bytes, it reads none.
+func askProxy(c net.Conn, via *url.URL, addr string) error {
+	var auth string
+	if u := via.User; u != nil {
+		password, _ := u.Password()
+		auth = "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password)) + "\r\n"
+	}
+	request := "CONNECT " + addr + " HTTP/1.1\r\nHost: " + addr + "\r\nUser-Agent: hawser-agent\r\n" + auth + "\r\n"
+	if _, err := io.WriteString(c, request); err != nil {
+		return fmt.Errorf("send CONNECT: %w", err)
+	}
+	header, err := readHeader(c)
+	if err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(header)), &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		return fmt.Errorf("what answers is no HTTP proxy: %w", err)
+	}
+	_ = resp.Body.Close() // there is none
+	if resp.StatusCode/100 != 2 {
+		return &proxyError{proxy: via.Host, server: addr, status: resp.StatusCode, text: resp.Status, sent: auth != ""}
+	}
+	return nil
+}
+
+// readHeader reads up to and including the empty line that ends an HTTP header,
+// one byte at a time, since what follows is not ours to keep.
+func readHeader(r io.Reader) ([]byte, error) {
+	header := make([]byte, 0, 512)
+	one := make([]byte, 1)
+	for !bytes.HasSuffix(header, []byte("\r\n\r\n")) && !bytes.HasSuffix(header, []byte("\n\n")) {
+		if len(header) == maxProxyAnswer {
+			return nil, fmt.Errorf("answer's header is longer than %d bytes", maxProxyAnswer)
+		}
+		if _, err := io.ReadFull(r, one); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil, errors.New("proxy hung up without an answer")
+			}
+			return nil, fmt.Errorf("read answer: %w", err)
+		}
+		header = append(header, one[0])
+	}
+	return header, nil
+}

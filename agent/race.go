@@ -1,0 +1,99 @@
+// Race: several ways to the same thing, each with a head start over the next
+// (RFC 8305, "happy eyeballs").
+
+package agent
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+)
+
+// failures are those of all attempts at one thing, in the order in which they
+// failed.
+type failures []error
+
+// Error is one line.
+func (f failures) Error() string {
+	texts := make([]string, len(f))
+	for i, err := range f {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap gives them all.
+func (f failures) Unwrap() []error { return f }
+
+// join is the error for what failed in these ways: a single one stays what it
+// is.
+func (f failures) join() error {
+	if len(f) == 1 {
+		return f[0]
+	}
+	return f
+}
+
+// race makes up to n attempts and returns the result of the first to succeed.
+// Each is begun when the one before it has failed, or has been under way for
+// headStart. The others are given up: their contexts end, and what they make
+// all the same goes to drop. strays is done when they are. The error is that of
+// the only attempt or else failures.
+func race[T any](ctx context.Context, strays *sync.WaitGroup, n int, headStart time.Duration,
+	attempt func(ctx context.Context, i int) (T, error), drop func(T),
+) (T, error) {
+	type outcome struct {
+		result T
+		err    error
+	}
+	var none T
+	ctx, cancel := context.WithCancel(ctx)
+	outcomes := make(chan outcome, n)
+	begun, ended := 0, 0
+	begin := func() {
+		i := begun
+		begun++
+		strays.Go(func() {
+			result, err := attempt(ctx, i)
+			outcomes <- outcome{result, err}
+		})
+	}
+	defer func() {
+		cancel()
+		if left := begun - ended; left > 0 {
+			strays.Go(func() {
+				for range left {
+					if o := <-outcomes; o.err == nil {
+						drop(o.result)
+					}
+				}
+			})
+		}
+	}()
+	start := time.NewTimer(headStart)
+	defer start.Stop()
+	begin()
+	var failed failures
+	for ended < n {
+		select {
+		case o := <-outcomes:
+			ended++
+			if o.err == nil {
+				return o.result, nil
+			}
+			failed = append(failed, o.err)
+		case <-start.C:
+		case <-ctx.Done():
+			if len(failed) == 0 {
+				return none, context.Cause(ctx)
+			}
+			return none, append(failed, context.Cause(ctx)).join()
+		}
+		if begun < n && ctx.Err() == nil {
+			begin()
+			start.Reset(headStart)
+		}
+	}
+	return none, failed.join()
+}

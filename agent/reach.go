@@ -1,0 +1,191 @@
+// Reach: one attempt at a session, from a server's name to its welcome.
+
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// connectTimeout bounds one attempt: certificate, connection, handshake and
+	// greeting. It leaves room for seven round trips of almost three seconds.
+	connectTimeout = 20 * time.Second
+	// transportHeadStart is how long a transport may take before the next one
+	// is tried beside it. With UDP dropped silently it is what that costs.
+	transportHeadStart = time.Second
+)
+
+// keepsKey is the greeting's metadata in which an agent that moves to another
+// session says which older ones it still holds: their sequence numbers, the
+// latest first.
+const keepsKey = "keeps"
+
+// errUnwanted is the end of an attempt that is not needed any more.
+var errUnwanted = errors.New("not needed any more")
+
+// A plan is what to attempt.
+type plan struct {
+	server     string
+	transports []tunnel.Transport // in the order in which to try them
+	sequence   uint64
+	keeps      []uint64 // sessions that are held beside the new one, the latest first
+	// wanted is asked before the server is greeted, which commits both ends;
+	// nil means yes.
+	wanted func() bool
+}
+
+// meta is what the agent says of itself in greeting.
+func (a *Agent) meta(keeps []uint64) tunnel.Meta {
+	m := tunnel.Meta{}
+	if a.cfg.Version != "" {
+		m["version"] = a.cfg.Version
+	}
+	if len(keeps) > 0 {
+		texts := make([]string, len(keeps))
+		for i, n := range keeps {
+			texts[i] = strconv.FormatUint(n, 10)
+		}
+		m[keepsKey] = strings.Join(texts, ",")
+	}
+	return m
+}
+
+// connect makes one attempt. Its error is a *Refusal if another will not help.
+func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	var conf *tls.Config
+	if a.cfg.TLS != nil {
+		var err error
+		if conf, err = a.cfg.TLS(ctx); err != nil {
+			return nil, fmt.Errorf("prepare TLS: %w", err)
+		}
+	}
+	r, err := a.reach(ctx, p, conf)
+	if err != nil {
+		return nil, diagnose(p.server, err)
+	}
+	if p.wanted != nil && !p.wanted() {
+		_ = r.session.Close() // nobody has been told of it
+		return nil, errUnwanted
+	}
+	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.instance, Sequence: p.sequence, Meta: a.meta(p.keeps)}
+	control, welcome, err := tunnel.Greet(ctx, r.session, hello)
+	if err != nil {
+		err = diagnose(p.server, deeper(ctx, r.session, err))
+		_ = r.session.Close() // the greeting's failure is the news
+		return nil, err
+	}
+	limit := tunnel.Options{MaxStreams: a.cfg.MaxStreams}.Streams()
+	l := &link{
+		agent: a, server: p.server, transport: r.transport, session: r.session, control: control, welcome: welcome,
+		sequence: p.sequence, since: time.Now(),
+		log:     a.log.With("server", p.server, "session", welcome.Session),
+		streams: occupancy{limit: limit, idle: make(chan struct{})},
+		opened:  occupancy{limit: math.MaxInt, idle: make(chan struct{})}, // the session itself has a limit
+		done:    make(chan struct{}),
+	}
+	l.given, l.giveUp = context.WithCancel(context.WithoutCancel(ctx))
+	return l, nil
+}
+
+// A reached server is a session that has not been greeted.
+type reached struct {
+	session   tunnel.Session
+	transport string
+}
+
+// reach makes a session by the first of the plan's transports to succeed.
+func (a *Agent) reach(ctx context.Context, p plan, conf *tls.Config) (reached, error) {
+	return race(ctx, &a.strays, len(p.transports), transportHeadStart, func(ctx context.Context, i int) (reached, error) {
+		t := p.transports[i]
+		s, err := a.dialSession(ctx, t, p.server, conf)
+		if err != nil && len(p.transports) > 1 {
+			err = fmt.Errorf("%s: %w", t.Name, err)
+		}
+		return reached{s, t.Name}, err
+	}, func(r reached) { _ = r.session.Close() }) // nobody has been told of it
+}
+
+func (a *Agent) dialSession(ctx context.Context, t tunnel.Transport, server string, conf *tls.Config) (tunnel.Session, error) {
+	o := tunnel.Options{TLS: conf, Dial: a.dialer.DialContext, MaxStreams: a.cfg.MaxStreams, Link: a.cfg.Link, Log: a.log}
+	if !overUDP(t) || a.cfg.Dial != nil {
+		return t.Dial(ctx, server, o)
+	}
+	// A packet transport opens sockets of its own, so that it cannot be given
+	// connections to choose from, only addresses.
+	o.Dial = nil
+	addrs, err := a.dialer.addresses(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	if conf != nil && conf.ServerName == "" {
+		host, _, err := net.SplitHostPort(server)
+		if err != nil {
+			return nil, fmt.Errorf("server address: %w", err)
+		}
+		o.TLS = conf.Clone()
+		o.TLS.ServerName = host
+	}
+	var losers sync.WaitGroup
+	defer losers.Wait() // they stop at once
+	return race(ctx, &losers, len(addrs), addressHeadStart, func(ctx context.Context, i int) (tunnel.Session, error) {
+		return t.Dial(ctx, addrs[i].String(), o)
+	}, func(s tunnel.Session) { _ = s.Close() }) // nobody has been told of it
+}
+
+// overUDP says whether t has packets of its own, which no proxy takes.
+func overUDP(t tunnel.Transport) bool { return t.Name == "quic" }
+
+// usable are the transports by which server can be reached, the preferred one
+// first.
+func (a *Agent) usable(server string) ([]tunnel.Transport, error) {
+	via, err := a.dialer.through(server)
+	if err != nil {
+		return nil, &Refusal{Server: server, Reason: ErrProxyRefused, Err: err}
+	}
+	if via == nil {
+		return a.cfg.Transports, nil
+	}
+	var out []tunnel.Transport
+	for _, t := range a.cfg.Transports {
+		if !overUDP(t) {
+			out = append(out, t)
+		}
+	}
+	if len(out) == 0 {
+		return nil, &Refusal{Server: server, Reason: ErrProxyRefused, Err: &proxyError{proxy: via.Host, server: server}}
+	}
+	return out, nil
+}
+
+// deeper is why greeting s failed. With TLS 1.3 a client learns only after its
+// own handshake that the server rejects its certificate, so that the alert may
+// end the session and only the session can say so.
+func deeper(ctx context.Context, s tunnel.Session, err error) error {
+	if reasonOf(err) != nil {
+		return err
+	}
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
+	select {
+	case <-s.Context().Done():
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	if cause := context.Cause(s.Context()); cause != nil && reasonOf(cause) != nil {
+		return cause
+	}
+	return err
+}
