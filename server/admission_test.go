@@ -119,6 +119,7 @@ func TestBusyHub(t *testing.T) {
 		if d, ok := tunnel.RetryAfter(err); !errors.As(err, &bye) || bye.Code != tunnel.Busy || !ok || d != soonest {
 			t.Fatalf("%v", err)
 		}
+		synctest.Wait()
 		// No more than that many are even told.
 		for _, node := range []string{"mute-3", "mute-4"} {
 			if _, err := b.dial(node); err != nil {
@@ -135,7 +136,7 @@ func TestBusyHub(t *testing.T) {
 		if n := b.metric("sessions_refused_total"); n != 4 {
 			t.Errorf("%v refused", n)
 		}
-		time.Sleep(helloTimeout) // the bubble's clock
+		time.Sleep(helloTimeout + time.Second) // the bubble's clock
 		b.mustConnect(one("n"))
 		synctest.Wait()
 		if n := b.metric("sessions_greeting"); n != 0 {

@@ -280,43 +280,32 @@ func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struc
 	return nil
 }
 
-// drain tells the agent and waits until nothing that the hub dialed is open, or
-// time is up. It returns why the session ended if that came first.
+// drain tells the agent, waits until nothing that the hub dialed is open, or
+// time is up, and hangs up. It returns why the session ended if that came first.
 func (h *Hub) drain(m *member, ended <-chan error) error {
 	h.registry.detach(m)
-	if err := m.control.Drain(tunnel.Draining, "server is shutting down"); err != nil {
+	const text = "server is shutting down"
+	if err := m.control.Drain(tunnel.Draining, text); err != nil {
 		return err
 	}
-	if m.dialed.count() > 0 {
-		if over, err := h.outlive(m, ended); over {
-			return err
-		}
-	}
-	h.hangUp(m, fmt.Errorf("%w: server is shutting down", tunnel.Draining))
-	return nil
-}
-
-// outlive waits for the streams into m's node, or until time is up. It says
-// whether the session is over before that, and why.
-func (h *Hub) outlive(m *member, ended <-chan error) (over bool, why error) {
+	began := time.Now()
 	t := time.NewTimer(h.config.DrainTimeout)
 	defer t.Stop()
 	select {
 	case <-m.dialed.idle():
-		// What the last stream carried may still be on its way to whoever
-		// reads it at the node, and would die with the session.
-		t.Reset(linger)
 	case <-t.C:
-		return false, nil
-	case why = <-ended:
-		return true, why
+	case err := <-ended:
+		return err
 	}
-	select {
-	case <-t.C:
-		return false, nil
-	case why = <-ended:
-		return true, why
+	// What the last stream carried may still be on its way to whoever reads it
+	// at the node: the agent hangs up when that is done. It has the rest of the
+	// time for that, and a second to hear of it at least.
+	ctx, cancel := context.WithTimeout(context.Background(), max(time.Second, h.config.DrainTimeout-time.Since(began)))
+	defer cancel()
+	if err := m.control.Part(ctx, tunnel.Draining, text); err != nil {
+		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
+	return nil
 }
 
 func (h *Hub) hangUp(m *member, why error) {
