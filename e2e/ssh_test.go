@@ -1,0 +1,318 @@
+// Nodes without a tunnel: the server reaches them through a real OpenSSH server.
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/hawser-project/hawser/e2e/lab"
+)
+
+// An sshd is a node's own SSH server, with host key and configuration of its own.
+type sshd struct {
+	dir  string
+	user string
+	node *lab.Node // nil where nodes are plain processes
+	ip   string    // by which the server reaches it
+	port int
+	stop func()
+}
+
+// newSSHD makes the files of an sshd; it skips, loudly, where there is none to run.
+func newSSHD(t *testing.T, node *lab.Node) *sshd {
+	t.Helper()
+	if _, err := os.Stat(sshdPath()); err != nil {
+		t.Skipf("SKIPPED: no sshd here (%v): install openssh-server, this mode is for it", err)
+	}
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if me.Uid == "0" {
+		if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // it wants that
+			t.Fatal(err)
+		}
+	}
+	s := &sshd{dir: shortTempDir(t), user: me.Username, node: node, ip: "127.0.0.1", port: 22, stop: func() {}}
+	if node != nil {
+		s.ip = node.NATIP()
+		if err := node.Expose(t.Context(), 22); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		s.port = freePort(t)
+	}
+	s.newKey(t, "id")
+	s.newKey(t, "host")
+	config := fmt.Sprintf(`Port %d
+HostKey %s
+PidFile none
+AuthorizedKeysFile %s
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication no
+AllowTcpForwarding yes
+MaxStartups 100
+`, s.port, s.path("host"), s.path("id.pub"))
+	if node == nil {
+		config += "ListenAddress 127.0.0.1\n"
+	}
+	if err := os.WriteFile(s.path("config"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.stop() })
+	return s
+}
+
+// sshdPath is where sshd is: it wants to be called by its full name.
+func sshdPath() string {
+	if path, err := exec.LookPath("sshd"); err == nil {
+		return path
+	}
+	return "/usr/sbin/sshd"
+}
+
+func (s *sshd) path(name string) string { return filepath.Join(s.dir, name) }
+
+// newKey writes a key pair as ssh-keygen would, and returns its fingerprint.
+func (s *sshd) newKey(t *testing.T, name string) (fingerprint string) {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.NewSignerFromKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, b := range map[string][]byte{name: pem.EncodeToMemory(block), name + ".pub": ssh.MarshalAuthorizedKey(signer.PublicKey())} {
+		if err := os.WriteFile(s.path(file), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ssh.FingerprintSHA256(signer.PublicKey())
+}
+
+// start runs the sshd on the node until stop, which ends its connections too.
+func (s *sshd) start(t *testing.T) {
+	t.Helper()
+	args := []string{"-D", "-e", "-f", s.path("config")}
+	cmd := exec.Command(sshdPath(), args...)
+	if s.node != nil {
+		cmd = s.node.Command(context.WithoutCancel(t.Context()), sshdPath(), args...)
+	}
+	var log lines
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.stop = func() {
+		s.stop = func() {}
+		for _, pid := range descendants(cmd.Process.Pid) { // one or two a connection
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	eventually(t, "sshd listens", func() error {
+		if !strings.Contains(log.String(), "Server listening") {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+}
+
+// descendants are the processes that pid has started, and those that they have.
+func descendants(pid int) []int {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, f := range strings.Fields(string(b)) {
+		if child, err := strconv.Atoi(f); err == nil {
+			pids = append(append(pids, child), descendants(child)...)
+		}
+	}
+	return pids
+}
+
+// sshCluster starts a server and, on a machine of its own where that can be had, a
+// node in this mode.
+func sshCluster(t *testing.T) (*cluster, *sshd, string) {
+	t.Helper()
+	under, client := bin(t)
+	var where *lab.Node
+	args := []string{"--nodes", "0"}
+	if netnsHere(t) {
+		network, err := lab.New(t.Context(), t.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := network.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		if where, err = network.AddNode(t.Context(), "node-1"); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--server-arg=--bind-address=0.0.0.0", "--server-arg=--advertise-address="+network.HostIP())
+	}
+	s := newSSHD(t, where)
+	uds := s.path("connect.sock")
+	c := startUp(t, append(args, "--server-arg=--ssh-user="+s.user, "--server-arg=--ssh-keyfile="+s.path("id"),
+		"--server-arg=--ssh-port="+strconv.Itoa(s.port), "--server-arg=--connect-uds="+uds)...)
+	join := c.joinCommand(t, filepath.Join(client, "hawser"))
+	agent := append([]string{filepath.Join(under, "hawser-agent")}, append(join[1:], "--node-name", "node-1", "--node-ip", s.ip,
+		"--data-dir", filepath.Join(c.dir, "nodes", "node-1"), "--transport", "ssh")...)
+	if where != nil {
+		agent = where.Command(t.Context(), agent[0], agent[1:]...).Args
+	} else {
+		agent = append(agent, "--kubelet-port", strconv.Itoa(freePort(t)))
+	}
+	run(t, agent, filepath.Join(c.dir, "node-1"))
+	c.waitNode(t, "node-1")
+	return c, s, uds
+}
+
+// failsWith runs kubectl, which must fail with one line that has all of want.
+func (c *cluster) failsWith(args []string, want ...string) func(t *testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+		eventually(t, strings.Join(args, " ")+" says what is wrong", func() error {
+			stdout, stderr, code := c.kubectl(t, "", args...)
+			if code == 0 {
+				return fmt.Errorf("it worked: %s", stdout)
+			}
+			for _, w := range want {
+				if !strings.Contains(stderr, w) || strings.Count(stderr, "\n") != 1 {
+					return fmt.Errorf("%q is not one line about %q", stderr, w)
+				}
+			}
+			t.Log(stderr)
+			return nil
+		})
+	}
+}
+
+// pinned runs hawser ssh pin on a node's fingerprint.
+func (c *cluster) pinned(t *testing.T, s *sshd, fingerprint string) *exec.Cmd {
+	t.Helper()
+	_, client := bin(t)
+	return exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), "ssh", "pin", "node-1",
+		"--data-dir", c.dir, "--ssh-port", strconv.Itoa(s.port), "--fingerprint", fingerprint)
+}
+
+// TestSSH has a node without a tunnel reached through its sshd, whose host key an
+// administrator must have pinned.
+func TestSSH(t *testing.T) {
+	c, s, uds := sshCluster(t)
+	t.Cleanup(func() { // the pod outlives its agent
+		_, _, _ = c.kubectl(t, "", "delete", "pod", "steady", "--now")
+	})
+	c.podWith(t, "steady", "", "", "sh", "-c", "echo started; exec sleep 1000")
+	s.start(t)
+	t.Run("not pinned", c.failsWith([]string{"logs", "steady"}, "no ssh host key is pinned for node node-1", "hawser ssh pin node-1"))
+	t.Run("another fingerprint", func(t *testing.T) { oneLine(t, c.pinned(t, s, "SHA256:other"), "SHA256:other", "it shows") })
+	if out, err := c.pinned(t, s, fingerprintOf(t, s.path("host.pub"))).CombinedOutput(); err != nil {
+		t.Fatalf("pin: %v\n%s", err, out)
+	}
+	c.works(t, "steady")
+	t.Run("log follow", func(t *testing.T) { testLogFollow(t, c) })
+	t.Run("exec with a terminal", func(t *testing.T) { testTerminal(t, c) })
+	t.Run("attach", func(t *testing.T) { testAttach(t, c) })
+	t.Run("copy", func(t *testing.T) { testCopy(t, c) })
+	t.Run("port-forward", func(t *testing.T) { testPortForward(t, c) })
+	t.Run("closed port", func(t *testing.T) { testClosedPort(t, c) })
+	t.Run("front end", func(t *testing.T) { testSSHFront(t, s, uds) })
+	t.Run("metrics", func(t *testing.T) { testSSHMetrics(t, c) })
+
+	s.stop()
+	t.Run("sshd is gone", c.failsWith([]string{"logs", "steady"}, "node-1", "sshd of node-1"))
+	s.start(t)
+	c.works(t, "steady")
+
+	s.stop()
+	now := s.newKey(t, "host")
+	s.start(t)
+	t.Run("another host key", c.failsWith([]string{"logs", "steady"}, "ssh host key of node node-1 has changed", now, "hawser ssh pin node-1"))
+	if out, err := c.pinned(t, s, now).CombinedOutput(); err != nil {
+		t.Fatalf("pin: %v\n%s", err, out)
+	}
+	c.works(t, "steady")
+}
+
+func fingerprintOf(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _, _, _, err := ssh.ParseAuthorizedKey(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ssh.FingerprintSHA256(key)
+}
+
+// testSSHFront has the errors of an sshd become statuses of the CONNECT front end.
+func testSSHFront(t *testing.T, s *sshd, uds string) {
+	closed := strconv.Itoa(freePort(t)) // on the loopback of either machine
+	for target, want := range map[string]int{
+		net.JoinHostPort("node-1", strconv.Itoa(s.port)): http.StatusOK,
+		net.JoinHostPort("node-1", closed):               http.StatusBadGateway,
+		"127.0.0.1%25node-1:" + closed:                   http.StatusBadGateway,
+		"224.0.0.1%25node-1:80":                          http.StatusBadGateway, // the kernel knows no way there
+		"node-2:10250":                                   http.StatusServiceUnavailable,
+	} {
+		conn, err := net.Dial("unix", uds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", target); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != want {
+			t.Errorf("CONNECT %s: %s (%s), want %d", target, resp.Status, resp.Header.Get("Proxy-Status"), want)
+		}
+		_ = conn.Close()
+	}
+}
+
+// testSSHMetrics wants both the names of old and ours.
+func testSSHMetrics(t *testing.T, c *cluster) {
+	text := c.mustKubectl(t, "", "get", "--raw", "/metrics")
+	for _, name := range []string{"ssh_tunnel_open_count", "ssh_tunnel_open_fail_count", "hawser_ssh_sessions", `hawser_ssh_dials_total{code="ok"}`} {
+		if !strings.Contains(text, "\n"+name+" ") {
+			t.Errorf("no metric %s", name)
+		}
+	}
+}
