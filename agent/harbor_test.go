@@ -211,6 +211,9 @@ func (h *harbor) sail(c Config) *sailing {
 	if len(c.Transports) == 0 {
 		c.Transports = []tunnel.Transport{h.exchange.Transport()}
 	}
+	if c.Dial == nil {
+		c.Dial = h.net.Dial
+	}
 	if c.Target == nil {
 		c.Target = h.net.Dial
 	}

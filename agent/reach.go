@@ -174,7 +174,8 @@ func (a *Agent) usable(server string) ([]tunnel.Transport, error) {
 // own handshake that the server rejects its certificate, so that the alert may
 // end the session and only the session can say so.
 func deeper(ctx context.Context, s tunnel.Session, err error) error {
-	if reasonOf(err) != nil {
+	var bye *tunnel.Goodbye
+	if reasonOf(err) != nil || errors.As(err, &bye) {
 		return err
 	}
 	t := time.NewTimer(time.Second)

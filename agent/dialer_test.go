@@ -1,0 +1,296 @@
+// Tests of how names become connections.
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// A seabed is a network in which some addresses answer, some refuse, and the rest
+// are silent.
+type seabed struct {
+	answers []string
+	refuses []string
+	hosts   map[string][]string
+	silent  bool // the name server
+
+	mu     sync.Mutex // guards the following
+	dialed []string
+	closed int
+}
+
+func (b *seabed) dialer() *dialer {
+	return &dialer{one: b.dial, resolve: b.resolve, known: make(map[string][]netip.Addr)}
+}
+
+func (b *seabed) resolve(ctx context.Context, _, host string) ([]netip.Addr, error) {
+	if b.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	texts, ok := b.hosts[host]
+	if !ok {
+		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+	}
+	var out []netip.Addr
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out, nil
+}
+
+func (b *seabed) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	b.mu.Lock()
+	b.dialed = append(b.dialed, addr)
+	b.mu.Unlock()
+	switch {
+	case slices.Contains(b.answers, addr):
+		near, far := net.Pipe()
+		_ = far.Close()
+		return &sounded{Conn: near, addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr)), bed: b}, nil
+	case slices.Contains(b.refuses, addr):
+		return nil, tunnel.Refused
+	default:
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+}
+
+type sounded struct {
+	net.Conn
+	addr net.Addr
+	bed  *seabed
+}
+
+func (c *sounded) RemoteAddr() net.Addr { return c.addr }
+
+func (c *sounded) Close() error {
+	c.bed.mu.Lock()
+	defer c.bed.mu.Unlock()
+	c.bed.closed++
+	return c.Conn.Close()
+}
+
+func TestDialer(t *testing.T) {
+	many := make([]string, 40)
+	for i := range many {
+		many[i] = netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String()
+	}
+	for name, tt := range map[string]struct {
+		bed    *seabed
+		addr   string
+		want   string // the address that answers; empty means none
+		within time.Duration
+		err    string
+		tried  int
+	}{
+		"address": {bed: &seabed{answers: []string{"10.0.0.1:443"}}, addr: "10.0.0.1:443", want: "10.0.0.1:443", tried: 1},
+		"IPv6":    {bed: &seabed{answers: []string{"[fd00::1]:443"}}, addr: "[fd00::1]:443", want: "[fd00::1]:443", tried: 1},
+		"name":    {bed: &seabed{hosts: map[string][]string{"hub": {"10.0.0.1"}}, answers: []string{"10.0.0.1:443"}}, addr: "hub:443", want: "10.0.0.1:443", tried: 1},
+		"dead entry": {
+			bed:  &seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}, answers: []string{"10.0.0.2:443"}},
+			addr: "hub:443", want: "10.0.0.2:443", within: addressHeadStart, tried: 2,
+		},
+		"refusing entry": {
+			bed:  &seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}, answers: []string{"10.0.0.2:443"}, refuses: []string{"10.0.0.1:443"}},
+			addr: "hub:443", want: "10.0.0.2:443", tried: 2,
+		},
+		"IPv6 is broken": {
+			bed: &seabed{
+				hosts:   map[string][]string{"hub": {"fd00::1", "fd00::2", "fd00::3", "10.0.0.2"}},
+				answers: []string{"10.0.0.2:443"},
+			},
+			addr: "hub:443", want: "10.0.0.2:443", within: addressHeadStart, tried: 2,
+		},
+		"all refuse": {
+			bed:  &seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}, refuses: []string{"10.0.0.1:443", "10.0.0.2:443"}},
+			addr: "hub:443", err: "connection refused; connection refused", tried: 2,
+		},
+		"all silent": {
+			bed:  &seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}},
+			addr: "hub:443", err: context.DeadlineExceeded.Error(), within: time.Minute, tried: 2,
+		},
+		"too many":      {bed: &seabed{hosts: map[string][]string{"hub": many}}, addr: "hub:443", err: context.DeadlineExceeded.Error(), within: time.Minute, tried: maxAddresses},
+		"no such name":  {bed: &seabed{}, addr: "hub:443", err: "resolve hub: lookup hub: no such host"},
+		"name server":   {bed: &seabed{silent: true}, addr: "hub:443", err: "resolve hub: lookup hub: no answer within", within: resolveTimeout},
+		"not a port":    {bed: &seabed{}, addr: "hub:no", err: "dial hub:no"},
+		"nothing found": {bed: &seabed{hosts: map[string][]string{"hub": {}}}, addr: "hub:443", err: "no address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				start := time.Now()
+				c, err := tt.bed.dialer().DialContext(ctx, "tcp", tt.addr)
+				took := time.Since(start)
+				switch {
+				case tt.want != "" && err != nil:
+					t.Fatal(err)
+				case tt.want != "" && c.RemoteAddr().String() != tt.want:
+					t.Errorf("connected to %v", c.RemoteAddr())
+				case tt.want == "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
+					t.Errorf("failed with %v, want %q", err, tt.err)
+				}
+				if took > tt.within || len(tt.bed.dialed) != tt.tried {
+					t.Errorf("took %v and %d attempts, want %v and %d", took, len(tt.bed.dialed), tt.within, tt.tried)
+				}
+				if c != nil {
+					_ = c.Close()
+				}
+			})
+		})
+	}
+}
+
+// TestDialerRemembers: what answered is tried first, and what a name last led to
+// serves while no name server answers.
+func TestDialerRemembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2", "10.0.0.3"}}, answers: []string{"10.0.0.3:443"}}
+		d := b.dialer()
+		dial := func() time.Duration {
+			t.Helper()
+			start := time.Now()
+			c, err := d.DialContext(t.Context(), "tcp", "hub:443")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Close()
+			return time.Since(start)
+		}
+		if took := dial(); took != 2*addressHeadStart {
+			t.Errorf("the third address after %v", took)
+		}
+		if took := dial(); took != 0 {
+			t.Errorf("the same again after %v", took)
+		}
+		b.silent = true
+		if took := dial(); took != resolveTimeout {
+			t.Errorf("without a name server after %v", took)
+		}
+		b.silent = false
+		b.hosts["hub"] = []string{"10.0.0.9"}
+		b.answers = []string{"10.0.0.9:443"}
+		if took := dial(); took != 0 {
+			t.Errorf("the name leads elsewhere, after %v", took)
+		}
+	})
+}
+
+// TestRaceDropsLosers: attempts that succeed too late are dropped, all are joined,
+// and none begins once one has succeeded.
+func TestRaceDropsLosers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			strays  sync.WaitGroup
+			mu      sync.Mutex
+			dropped []int
+			begun   int
+		)
+		got, err := race(t.Context(), &strays, 4, time.Second, func(_ context.Context, i int) (int, error) {
+			mu.Lock()
+			begun++
+			mu.Unlock()
+			<-time.After([]time.Duration{5 * time.Second, 1500 * time.Millisecond, 9 * time.Second, 0}[i])
+			return i, nil
+		}, func(i int) { mu.Lock(); dropped = append(dropped, i); mu.Unlock() })
+		if got != 1 || err != nil {
+			t.Errorf("won by %d, %v", got, err)
+		}
+		strays.Wait()
+		if !slices.Equal(dropped, []int{0, 2}) || begun != 3 {
+			t.Errorf("dropped %v of %d", dropped, begun)
+		}
+	})
+}
+
+func TestFailuresTellAll(t *testing.T) {
+	var strays sync.WaitGroup
+	_, err := race(t.Context(), &strays, 2, time.Hour, func(_ context.Context, i int) (int, error) {
+		return 0, []error{tunnel.Timeout, &net.DNSError{Err: "no such host", Name: "hub"}}[i]
+	}, func(int) {})
+	strays.Wait()
+	var dns *net.DNSError
+	if !errors.Is(err, tunnel.Timeout) || !errors.As(err, &dns) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("got %q", err)
+	}
+	wrapped := failures{&net.OpError{Op: "dial", Source: &net.TCPAddr{Port: 40000}, Err: tunnel.Refused}, tunnel.Timeout}
+	if got := stable(wrapped); got != "dial connection refused; timed out" {
+		t.Errorf("stable part: %q", got)
+	}
+}
+
+// TestUDPByAddress: a transport over UDP is given the addresses of a name in turn,
+// and the name for its handshake.
+func TestUDPByAddress(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		b := seabed{hosts: map[string][]string{"hub": {"fd00::1", "10.0.0.1"}}}
+		var mu sync.Mutex
+		var dialed []string
+		quic := tunnel.Transport{Name: "quic", Dial: func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+			mu.Lock()
+			dialed = append(dialed, addr)
+			mu.Unlock()
+			if o.Dial != nil {
+				t.Error("it was given a dialer")
+			}
+			if addr != "10.0.0.1:1" {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}
+			return h.exchange.Dial(ctx, "hub:1", o)
+		}}
+		a, err := New(Config{Servers: []string{"hub:1"}, NodeName: "node-1", Transports: []tunnel.Transport{quic}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.dialer = b.dialer()
+		start := time.Now()
+		l, err := a.connect(t.Context(), plan{server: "hub:1", transports: a.cfg.Transports, sequence: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took != addressHeadStart || !slices.Equal(dialed, []string{"[fd00::1]:1", "10.0.0.1:1"}) {
+			t.Errorf("dialed %v, connected after %v", dialed, took)
+		}
+		_ = l.session.Close()
+		a.strays.Wait()
+	})
+}
+
+// TestProxyTakesNoPackets: behind a proxy there is only TCP, and with nothing but
+// QUIC that is said.
+func TestProxyTakesNoPackets(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		quic, yamux := h.rigs()
+		c := auto(quic, yamux)
+		c.Proxy = func(string) (*url.URL, error) { return url.Parse("http://proxy:3128") }
+		a := h.sail(c)
+		pass(time.Hour)
+		if s := a.State(); s.Transport != "yamux" || len(quic.dialed()) != 0 {
+			t.Errorf("%+v, %d dials by UDP", s, len(quic.dialed()))
+		}
+		a.stop()
+		c.Transports = c.Transports[:1]
+		a = h.sail(c)
+		pass(time.Minute)
+		var r *Refusal
+		if err := a.State().Err; !errors.As(err, &r) || !strings.Contains(err.Error(), "proxy:3128 cannot carry QUIC") || !strings.Contains(err.Error(), "--transport auto") {
+			t.Errorf("only QUIC: %v", err)
+		}
+	})
+}

@@ -1,0 +1,217 @@
+// Tests of the way through an HTTP proxy, with a real one on loopback.
+
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A lock is an HTTP proxy that knows CONNECT.
+type lock struct {
+	addr string
+	auth string // USER:PASSWORD that it wants; empty means none
+	// reply, if not empty, is what it answers in place of connecting.
+	reply string
+
+	mu    sync.Mutex // guards the following
+	asked []string
+	conns []net.Conn
+}
+
+func newLock(t *testing.T, l *lock) *url.URL {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { _ = ln.Close(); l.cut(); wg.Wait() })
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			l.mu.Lock()
+			l.conns = append(l.conns, c)
+			l.mu.Unlock()
+			wg.Go(func() { defer c.Close(); l.serve(c) })
+		}
+	})
+	l.addr = ln.Addr().String()
+	return &url.URL{Scheme: "http", Host: l.addr}
+}
+
+// cut ends every connection at once.
+func (l *lock) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		_ = c.Close()
+	}
+	l.conns = nil
+}
+
+func (l *lock) serve(c net.Conn) {
+	in := bufio.NewReader(c)
+	r, err := http.ReadRequest(in)
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	l.asked = append(l.asked, r.Method+" "+r.RequestURI)
+	l.mu.Unlock()
+	switch want := "Basic " + base64.StdEncoding.EncodeToString([]byte(l.auth)); {
+	case l.auth != "" && r.Header.Get("Proxy-Authorization") != want:
+		_, _ = io.WriteString(c, "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=x\r\nContent-Length: 2\r\n\r\nno")
+		return
+	case l.reply == "silence":
+		_, _ = io.Copy(io.Discard, c)
+		return
+	case l.reply != "":
+		_, _ = io.WriteString(c, l.reply)
+		return
+	}
+	to, err := net.Dial("tcp", r.Host)
+	if err != nil {
+		_, _ = io.WriteString(c, "HTTP/1.1 502 Bad Gateway\r\n\r\n")
+		return
+	}
+	defer to.Close()
+	_, _ = io.WriteString(c, "HTTP/1.1 200 Connection established\r\nVia: 1.1 lock\r\n\r\n")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(c, to)
+		_ = c.Close()
+	}()
+	_, _ = io.Copy(to, in)
+	_ = to.Close()
+	<-done
+}
+
+func (l *lock) requests() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asked
+}
+
+func TestProxyAnswers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lock    *lock
+		user    *url.Userinfo
+		refusal bool
+		want    string // in the error
+	}{
+		"wants credentials": {lock: &lock{auth: "u:p"}, refusal: true, want: "set HTTPS_PROXY to http://USER:PASSWORD@HOST:PORT"},
+		"wants others":      {lock: &lock{auth: "u:p"}, user: url.UserPassword("u", "sesame"), refusal: true, want: "does not accept the user name and password"},
+		"forbids":           {lock: &lock{reply: "HTTP/1.1 403 Forbidden\r\n\r\n"}, refusal: true, want: "have the proxy allow CONNECT to hub:6443"},
+		"cannot reach":      {lock: &lock{reply: "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"}, want: `answers "503 Service Unavailable" to CONNECT hub:6443`},
+		"is none":           {lock: &lock{reply: "SSH-2.0-x\r\n\r\n"}, want: "no HTTP proxy"},
+		"talks on":          {lock: &lock{reply: "HTTP/1.1 200 OK\r\n" + strings.Repeat("X-Y: Z\r\n", maxProxyAnswer)}, want: "longer than"},
+		"hangs up":          {lock: &lock{reply: "HTTP/1.1 200 OK\r\n"}, want: "hung up"},
+		"says nothing":      {lock: &lock{reply: "silence"}, want: context.DeadlineExceeded.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			via := newLock(t, tt.lock)
+			via.User = tt.user
+			d := newDialer(&Config{Proxy: func(string) (*url.URL, error) { return via, nil }})
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			if name == "says nothing" {
+				cancel()
+				ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+			}
+			defer cancel()
+			_, err := d.DialContext(ctx, "tcp", "hub:6443")
+			err = diagnose("hub:6443", err)
+			var r *Refusal
+			switch {
+			case err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n"):
+				t.Errorf("got %v, want %q", err, tt.want)
+			case errors.As(err, &r) != tt.refusal:
+				t.Errorf("a refusal: %v", err)
+			case strings.Contains(err.Error(), "sesame"):
+				t.Errorf("the password is told: %v", err)
+			}
+		})
+	}
+}
+
+func TestCheckProxy(t *testing.T) {
+	for s, want := range map[string]string{
+		"http://proxy:3128":       "",
+		"https://proxy":           "",
+		"socks5://u:s3same@p:1":   `scheme "socks5"`,
+		"http://:3128":            "no host",
+		"ftp://u:s3same@proxy:21": `scheme "ftp"`,
+	} {
+		u, err := url.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = CheckProxy(u)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3same")) {
+			t.Errorf("%s: %v, want %q", s, err, want)
+		}
+	}
+	for s, want := range map[string]string{
+		"http://proxy": "proxy:80", "https://proxy": "proxy:443", "http://proxy:3128": "proxy:3128", "http://[::1]": "[::1]:80",
+	} {
+		u, err := url.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := proxyAddr(u); got != want {
+			t.Errorf("%s listens on %s, want %s", s, got, want)
+		}
+	}
+}
+
+// TestThroughProxy: an agent's session goes through a proxy that wants a password,
+// and another one follows when the proxy has been cut.
+func TestThroughProxy(t *testing.T) {
+	ca := newAuthority(t)
+	addr, moored := dock(t, ca, echo)
+	l := &lock{auth: "node:p@ss/word"}
+	via := newLock(t, l)
+	via.User = url.UserPassword("node", "p@ss/word")
+	conf := wireConfig(addr, ca, ca.leaf(t, time.Now().Add(time.Hour)))
+	conf.Proxy = func(string) (*url.URL, error) { return via, nil }
+	conf.Link.DetachWindow = -1
+	a, err := New(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 {
+		<-moored
+		c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		exchangeText(t, c)
+		l.cut()
+	}
+	<-moored
+	if got := l.requests(); got[0] != "CONNECT "+addr {
+		t.Errorf("the proxy was asked for %v", got)
+	}
+}
