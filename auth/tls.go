@@ -16,9 +16,9 @@ func ServerTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas fu
 		ClientAuth:     tls.RequireAndVerifyClientCert,
 		ClientCAs:      x509.NewCertPool(), // trusts nobody, should the func below ever not be asked
 		GetCertificate: cert,
-		// A resumed session would keep a peer that the authority no longer
-		// vouches for, and a tunnel's handshake is too rare to need it.
-		SessionTicketsDisabled: true,
+		// Session tickets stay on: they save a client that comes back the
+		// signatures, and package tls checks for each that the certificate in it
+		// has not expired and that its authority is still one of ClientCAs.
 	}
 	c := base.Clone()
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {

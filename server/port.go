@@ -231,5 +231,8 @@ func (c *replayed) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
+// NetConn is the connection itself, for whoever sets its options.
+func (c *replayed) NetConn() net.Conn { return c.Conn }
+
 // CloseWrite ends our direction.
 func (c *replayed) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }
