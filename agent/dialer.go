@@ -43,9 +43,11 @@ type dialer struct {
 }
 
 func newDialer(c *Config) *dialer {
+	// Who is dead is found out by the sessions, and at a lower price.
+	one := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}
 	return &dialer{
 		custom:  c.Dial,
-		one:     new(net.Dialer).DialContext,
+		one:     one.DialContext,
 		resolve: net.DefaultResolver.LookupNetIP,
 		proxy:   c.Proxy,
 		known:   make(map[string][]netip.Addr),

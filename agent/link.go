@@ -18,6 +18,10 @@ import (
 // deliver what is under way.
 const partingPatience = 30 * time.Second
 
+// linger is how long it may take for what the node itself has open: what it keeps
+// open for later cannot be told from what it still reads from.
+const linger = 500 * time.Millisecond
+
 // A link is a session that the server has welcomed.
 type link struct {
 	agent     *Agent
@@ -119,19 +123,23 @@ func (l *link) pulse(ctx context.Context) error {
 	err := l.control.Run(ctx, nil)
 	var bye *tunnel.Goodbye
 	if errors.As(err, &bye) && bye.Code == tunnel.Draining {
-		t := time.NewTimer(partingPatience)
-		defer t.Stop()
-		for _, idle := range []<-chan struct{}{l.opened.close(), l.streams.close()} {
-			select {
-			case <-idle:
-			case <-l.session.Context().Done():
-			case <-t.C:
-				t.Reset(0) // for the other one
-			}
-		}
+		opened := l.opened.close()
+		l.finish(l.streams.close(), partingPatience)
+		l.finish(opened, linger)
 	}
 	_ = l.session.Close() // what Run returned is the news
 	return err
+}
+
+// finish waits for idle, for the end of the session, or for so long.
+func (l *link) finish(idle <-chan struct{}, patience time.Duration) {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-idle:
+	case <-l.session.Context().Done():
+	case <-t.C:
+	}
 }
 
 // drain has the server open nothing new, lets open streams finish, and leaves.
