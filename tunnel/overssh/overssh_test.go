@@ -249,6 +249,7 @@ func testTargetErrors(t *testing.T, d *Dialer) {
 	gone := ln.Addr().String()
 	_ = ln.Close()
 	_, port, _ := net.SplitHostPort(gone)
+	full := deaf(t)
 	for _, tc := range []struct {
 		network, addr string
 		want          error
@@ -257,17 +258,48 @@ func testTargetErrors(t *testing.T, d *Dialer) {
 		{"tcp", gone, syscall.ECONNREFUSED},
 		{"tcp", "node-1:" + port, tunnel.Refused},
 		{"tcp", "127.0.0.1%node-1:" + port, tunnel.Refused},
+		{"tcp", "224.0.0.1:1", tunnel.Unreachable}, // the kernel opens no TCP to a group
+		{"tcp", "224.0.0.1:1", syscall.EHOSTUNREACH},
+		{"tcp", full, tunnel.Timeout},
+		{"tcp", full, os.ErrDeadlineExceeded},
 		{"tcp", "forbidden:1", tunnel.Denied},
 		{"tcp", "10.0.0.1%node-2:1", tunnel.NoNode},
 		{"tcp", "no-port", tunnel.Invalid},
 		{"udp", gone, tunnel.Invalid},
 	} {
-		_, err := d.DialContext(within(t), tc.network, tc.addr)
+		ctx, cancel := within(t), context.CancelFunc(func() {})
+		if tc.addr == full {
+			ctx, cancel = context.WithTimeout(ctx, time.Second)
+		}
+		_, err := d.DialContext(ctx, tc.network, tc.addr)
+		cancel()
 		var de *tunnel.DialError
 		if !errors.Is(err, tc.want) || !errors.As(err, &de) || de.Addr != tc.addr {
 			t.Errorf("%s %s: %v, want %v", tc.network, tc.addr, err, tc.want)
 		}
 	}
+}
+
+// deaf is an address at which somebody listens and takes no connection.
+func deaf(t *testing.T) string {
+	t.Helper()
+	ln := listen(t)
+	raw, err := ln.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cerr := raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), 0) }); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	for range 16 { // a few fit in the queue
+		c, err := net.DialTimeout("tcp", ln.Addr().String(), 2*time.Second)
+		if err != nil {
+			return ln.Addr().String()
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	t.Fatal("a queue without room takes 16 connections")
+	return ""
 }
 
 func testCheck(t *testing.T, d *Dialer) {

@@ -193,7 +193,11 @@ func forward(ctx context.Context, nc ssh.NewChannel) {
 	}
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("%s:%d", ask.Host, ask.Port))
 	if err != nil {
-		_ = nc.Reject(ssh.ConnectionFailed, "Connection refused")
+		text := "Connection refused"
+		if errors.Is(err, syscall.ENETUNREACH) {
+			text = "Network is unreachable"
+		}
+		_ = nc.Reject(ssh.ConnectionFailed, text)
 		return
 	}
 	ch, requests, err := nc.Accept()
@@ -254,7 +258,7 @@ PermitRootLogin yes
 PasswordAuthentication no
 AllowTcpForwarding yes
 MaxStartups 100
-PermitOpen 127.0.0.1:* nosuchhost.invalid:*
+PermitOpen 127.0.0.1:* 224.0.0.1:* nosuchhost.invalid:*
 `)
 	if err := os.WriteFile(l.path("sshd_config"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
@@ -272,7 +276,8 @@ func exists(path string) bool {
 func startOpenSSH(t testing.TB, l *lab, sshd string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, sshd, "-D", "-e", "-f", l.path("sshd_config"))
+	// It has a descriptor for each stream, of as many as there may be.
+	cmd := exec.CommandContext(ctx, "sh", "-c", `ulimit -n $(ulimit -H -n); exec "$0" "$@"`, sshd, "-D", "-e", "-f", l.path("sshd_config"))
 	var proxies sync.WaitGroup
 	log, err := cmd.StderrPipe()
 	if err != nil {
