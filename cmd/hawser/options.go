@@ -19,6 +19,7 @@ import (
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // serverOptions are the flags of hawser server. Names, defaults and meanings are
@@ -33,7 +34,8 @@ type serverOptions struct {
 	connectPort int
 	connectUDS  string
 
-	ssh sshOptions
+	links setup.LinkFlags
+	ssh   sshOptions
 
 	etcdServers  []string
 	etcdCAFile   string
@@ -49,7 +51,8 @@ type serverOptions struct {
 	verbosity int
 	logFormat string
 
-	// bind and advertise are set by check.
+	// set by check
+	link            tunnel.LinkOptions
 	bind, advertise net.IP
 	services        netip.Prefix
 }
@@ -62,6 +65,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate")
 	f.IntVar(&o.connectPort, "connect-port", 8131, "port of the HTTP CONNECT front end (mutual TLS); 0 turns it off")
 	f.StringVar(&o.connectUDS, "connect-uds", "", "unix socket of the HTTP CONNECT front end (mode 0600)")
+	o.links.Add(f)
 	o.ssh.addFlags(f)
 	f.StringSliceVar(&o.etcdServers, "etcd-servers", nil, "URLs of an etcd cluster to use instead of the embedded one")
 	f.StringVar(&o.etcdCAFile, "etcd-cafile", "", "authority of the certificates of --etcd-servers")
@@ -92,6 +96,9 @@ func (o *serverOptions) check() error {
 		return fmt.Errorf("--connect-port and --secure-port are both %d: they need a port each", o.securePort)
 	}
 	if o.advertise, err = o.advertised(); err != nil {
+		return err
+	}
+	if o.link, err = o.links.Check(); err != nil {
 		return err
 	}
 	if o.services, err = netip.ParsePrefix(o.serviceRange); err != nil {

@@ -137,7 +137,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return kubelet.Storages(kubelet.Options{
 				Pods: g.Pod, Nodes: g.Node, Services: g.Service, EndpointSlices: g.EndpointSlices,
-				Dial: t.hub.DialContext, TLS: toKubelets, Authorizer: authz,
+				Dial: t.hub.DialContext, DialEarly: t.hub.DialEarly, TLS: toKubelets, Authorizer: authz,
 			})
 		},
 		Admission:                    []admission.Interface{kubeauth.NodeRestriction(objects)},

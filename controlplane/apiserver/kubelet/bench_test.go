@@ -63,6 +63,28 @@ func (n *network) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return d.DialContext(ctx, network, to)
 }
 
+// dialEarly does not wait to know whether dial succeeds: if it does not, the
+// connection's first use says so.
+func (n *network) dialEarly(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := n.dial(ctx, network, addr)
+	if err == nil {
+		return c, nil
+	}
+	near, far := net.Pipe()
+	return &stillborn{Conn: near, far: far, err: err}, nil
+}
+
+// A stillborn connection takes what is written and fails when it is read from.
+type stillborn struct {
+	net.Conn
+	far net.Conn
+	err error
+}
+
+func (c *stillborn) Read([]byte) (int, error)    { return 0, c.err }
+func (c *stillborn) Write(p []byte) (int, error) { return len(p), nil }
+func (c *stillborn) Close() error                { return errors.Join(c.Conn.Close(), c.far.Close()) }
+
 func (n *network) lead(addr string, l net.Listener) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -220,7 +242,7 @@ func start(t *testing.T, change func(*Options)) *bench {
 	}
 	o := Options{
 		Pods: pods, Nodes: nodes, Services: services, EndpointSlices: endpointSlices,
-		Dial: b.net.dial, TLS: conf, DialTimeout: 5 * time.Second,
+		Dial: b.net.dial, DialEarly: b.net.dialEarly, TLS: conf, DialTimeout: 5 * time.Second,
 	}
 	if change != nil {
 		change(&o)

@@ -42,6 +42,11 @@ type Options struct {
 	EndpointSlices func(ctx context.Context, service string) ([]*discoveryv1.EndpointSlice, error)
 
 	Dial DialFunc
+	// DialEarly is used in place of Dial where TLS goes over the connection to
+	// the kubelet API at once: it need not wait to know whether the node has been
+	// reached, and an error may come of the connection's first use. Nil means
+	// Dial.
+	DialEarly DialFunc
 	// TLS is how the API server presents itself to kubelets and whom it
 	// believes. ServerName stays empty: it is the node's name. LoadTLS makes it.
 	TLS *tls.Config
@@ -65,6 +70,9 @@ type Options struct {
 func Storages(o Options) map[string]rest.Storage {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.DialEarly == nil {
+		o.DialEarly = o.Dial
 	}
 	if o.DialTimeout <= 0 {
 		o.DialTimeout = DefaultDialTimeout

@@ -65,10 +65,12 @@ func LoadTLS(caFile, certFile, keyFile string) (*tls.Config, error) {
 }
 
 func newTransports(o Options) transports {
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
-		defer cancel()
-		return o.Dial(ctx, network, addr)
+	bounded := func(dial DialFunc) DialFunc {
+		return func(ctx context.Context, network, addr string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
+			defer cancel()
+			return dial(ctx, network, addr)
+		}
 	}
 	secure := o.TLS
 	if secure == nil {
@@ -80,9 +82,9 @@ func newTransports(o Options) transports {
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: true, // documented: the proxies do not verify what they reach
 	}
-	with := func(c *tls.Config) *http.Transport {
+	with := func(c *tls.Config, dial DialFunc) *http.Transport {
 		return &http.Transport{
-			DialContext:           dial,
+			DialContext:           bounded(dial),
 			TLSClientConfig:       c,
 			TLSHandshakeTimeout:   o.DialTimeout,
 			MaxIdleConns:          maxIdle,
@@ -96,7 +98,7 @@ func newTransports(o Options) transports {
 			Protocols: http1(),
 		}
 	}
-	return transports{kubelet: with(secure), insecure: with(insecure), plain: with(plain)}
+	return transports{kubelet: with(secure, o.DialEarly), insecure: with(insecure, o.DialEarly), plain: with(plain, o.Dial)}
 }
 
 func http1() *http.Protocols {
