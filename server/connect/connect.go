@@ -8,6 +8,9 @@
 // status that says whose fault it is, with Proxy-Status (RFC 9209) for machines
 // and one line of text for people.
 //
+// When the process runs out of file descriptors, the last few are for saying so:
+// new requests get 503 and tunnels that are open go on.
+//
 // The package authenticates and authorizes only by Config.Authorize; the listener
 // it is given does TLS. A unix socket's file mode is its lock.
 package connect
@@ -20,11 +23,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hawser-project/hawser/server/internal/descriptors"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -95,6 +100,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return tunnels },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, scarceKey{}, descriptors.Scarce(c))
+		},
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -121,6 +129,10 @@ type front struct {
 	open gate
 }
 
+// scarceKey is the key of a connection's context under which it says whether it
+// has taken one of the last file descriptors.
+type scarceKey struct{}
+
 // ServeHTTP implements http.Handler.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !f.open.enter() {
@@ -128,6 +140,12 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.open.leave()
+	if scarce, _ := r.Context().Value(scarceKey{}).(bool); scarce {
+		f.metrics.shed.Inc()
+		w.Header().Set("Connection", "close")
+		f.refuse(w, r, &tunnel.DialError{Addr: clip(r.Host), Code: tunnel.Busy, Text: "the server has no file descriptors to spare"})
+		return
+	}
 	if r.Method != http.MethodConnect {
 		w.Header().Set("Allow", http.MethodConnect)
 		http.Error(w, "this port serves CONNECT only", http.StatusMethodNotAllowed)
@@ -158,9 +176,15 @@ func (f *front) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	f.cfg.Log.Debug("CONNECT failed", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
 	w.Header().Set("Proxy-Status", proxyStatus(code, err))
 	if code.Temporary() {
-		w.Header().Set("Retry-After", "1")
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfter(err)))
 	}
 	http.Error(w, err.Error(), httpStatus(code))
+}
+
+// retryAfter is when to come back, in seconds.
+func retryAfter(err error) int {
+	d, _ := tunnel.RetryAfter(err)
+	return max(1, int((d+time.Second-1)/time.Second))
 }
 
 // join answers 200 and splices. It owns target.

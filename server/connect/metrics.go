@@ -16,6 +16,7 @@ type metrics struct {
 	latency prometheus.Histogram
 	open    prometheus.Gauge
 	bytes   *prometheus.CounterVec
+	shed    prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -27,6 +28,9 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "hawser_connect_dial_duration_seconds", Help: "How long a CONNECT took to reach its target, or to fail.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8),
 		}),
+		shed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "hawser_connect_shed_total", Help: "CONNECT requests refused for want of file descriptors.",
+		}),
 		open: prometheus.NewGauge(prometheus.GaugeOpts{Name: "hawser_connect_tunnels", Help: "Open tunnels."}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_connect_bytes_total", Help: "Bytes moved by tunnels that have ended.",
@@ -36,7 +40,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.dials, m.latency, m.open, m.bytes} {
+	for _, c := range []prometheus.Collector{m.dials, m.latency, m.open, m.bytes, m.shed} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
