@@ -116,7 +116,7 @@ func New(c Config) (*Hub, error) {
 		return nil, fmt.Errorf("hub: register metrics: %w", err)
 	}
 	if c.Metrics != nil {
-		if err := c.Metrics.Register(newCollector(h.ledger)); err != nil {
+		if err := c.Metrics.Register(newCollector(h.ledger, c.Listeners)); err != nil {
 			return nil, fmt.Errorf("hub: register metrics: %w", err)
 		}
 	}

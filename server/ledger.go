@@ -195,14 +195,17 @@ func figures(label, prefix, of string) []series {
 	}
 }
 
-// A collector shows a ledger.
+// A collector shows a ledger, and the handshakes of listeners.
 type collector struct {
 	ledger      *ledger
 	byTransport []series
 	byNode      []series
+
+	doors                []tunnel.Doorkeeper
+	handshakes, underway *prometheus.Desc
 }
 
-func newCollector(l *ledger) *collector {
+func newCollector(l *ledger, listeners []tunnel.Listener) *collector {
 	const of = " by node; those above the limit together."
 	node := figures("node", "node_", of)
 	dials := prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "node_dials_total"), "Dials by result and"+of, []string{"node", "result"}, nil)
@@ -211,7 +214,19 @@ func newCollector(l *ledger) *collector {
 		series{dials, prometheus.CounterValue, "ok", func(a account) float64 { return float64(a.dialsMade) }},
 		series{dials, prometheus.CounterValue, "error", func(a account) float64 { return float64(a.dialsFailed) }},
 		series{rtt, prometheus.GaugeValue, "", func(a account) float64 { return a.rtt.Seconds() }})
-	return &collector{ledger: l, byTransport: figures("transport", "", " by transport."), byNode: node}
+	c := &collector{
+		ledger: l, byTransport: figures("transport", "", " by transport."), byNode: node,
+		handshakes: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_total"),
+			"Handshakes of clients of the tunnel, by result.", []string{"transport", "result"}, nil),
+		underway: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_underway"),
+			"Handshakes of clients of the tunnel that are not over.", []string{"transport"}, nil),
+	}
+	for _, listener := range listeners {
+		if d, ok := listener.(tunnel.Doorkeeper); ok {
+			c.doors = append(c.doors, d)
+		}
+	}
+	return c
 }
 
 // Describe implements prometheus.Collector.
@@ -221,6 +236,8 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 			out <- s.desc // once each
 		}
 	}
+	out <- c.handshakes
+	out <- c.underway
 }
 
 // Collect implements prometheus.Collector.
@@ -239,4 +256,25 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	show(byTransport, c.byTransport)
 	show(byNode, c.byNode)
+	c.collectHandshakes(out)
+}
+
+// collectHandshakes shows one series for each transport, however many listeners
+// it has.
+func (c *collector) collectHandshakes(out chan<- prometheus.Metric) {
+	sums := make(map[string]tunnel.Handshakes)
+	for _, d := range c.doors {
+		h, sum := d.Handshakes(), sums[d.Transport()]
+		sum.Done += h.Done
+		sum.Failed += h.Failed
+		sum.Refused += h.Refused
+		sum.Underway += h.Underway
+		sums[d.Transport()] = sum
+	}
+	for name, sum := range sums {
+		for result, n := range map[string]uint64{"done": sum.Done, "failed": sum.Failed, "refused": sum.Refused} {
+			out <- prometheus.MustNewConstMetric(c.handshakes, prometheus.CounterValue, float64(n), name, result)
+		}
+		out <- prometheus.MustNewConstMetric(c.underway, prometheus.GaugeValue, float64(sum.Underway), name)
+	}
 }
