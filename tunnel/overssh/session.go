@@ -125,22 +125,25 @@ func (s *session) hold(ctx context.Context) error {
 	return s.why()
 }
 
-// watch asks for signs of life and returns when none comes, when the connection
-// is gone, or when ctx is done.
+// watch asks for a sign of life whenever nothing has come for KeepAlive. It returns
+// when none comes, when the connection is gone, or when ctx is done.
 func (s *session) watch(ctx context.Context) error {
-	tick := time.NewTicker(s.cfg.KeepAlive)
-	defer tick.Stop()
+	t := time.NewTimer(s.cfg.KeepAlive)
+	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return tunnel.ErrSessionClosed
 		case <-s.gone:
 			return s.why()
-		case <-tick.C:
+		case <-t.C:
 		}
-		if err := s.alive(ctx); err != nil {
-			return err
+		if s.wire.silent() >= s.cfg.KeepAlive {
+			if err := s.alive(ctx); err != nil {
+				return err
+			}
 		}
+		t.Reset(max(s.cfg.KeepAlive-s.wire.silent(), time.Millisecond))
 	}
 }
 

@@ -63,28 +63,37 @@ type link struct {
 	dial  func(context.Context, string, string) (net.Conn, error)
 	conns []net.Conn // written by Run, read when all is quiet
 	spoil atomic.Bool
+	moved atomic.Int64 // bytes, both ways
 }
 
 func (l *link) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := l.dial(ctx, network, addr)
 	if err == nil {
 		l.conns = append(l.conns, c)
-		c = &spoiled{c, &l.spoil}
+		c = &spoiled{c, l}
 	}
 	return c, err
 }
 
-// A spoiled connection has a bit wrong in the first byte of each read once on is set.
+// A spoiled connection has a bit wrong in the first byte of each read once its link
+// says so.
 type spoiled struct {
 	net.Conn
-	on *atomic.Bool
+	link *link
 }
 
 func (c *spoiled) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if n > 0 && c.on.Load() {
+	if n > 0 && c.link.spoil.Load() {
 		p[0] ^= 1
 	}
+	c.link.moved.Add(int64(n))
+	return n, err
+}
+
+func (c *spoiled) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.link.moved.Add(int64(n))
 	return n, err
 }
 
@@ -96,9 +105,16 @@ func TestSilentPeer(t *testing.T) {
 		cfg.Dial = l.Dial
 		d, _ := run(t, cfg)
 		st := connect(t, d)
+		synctest.Wait()
+		before := l.moved.Load()
 		time.Sleep(time.Hour) // it is answered, and lives
 		if len(l.conns) != 1 {
 			t.Fatalf("%d connections in an idle hour", len(l.conns))
+		}
+		// Beside them TCP and IP have 52 bytes in each of three packets.
+		const exchanges = int64(time.Hour / DefaultKeepAlive)
+		if cost := l.moved.Load() - before + exchanges*3*52; cost > 60<<10 {
+			t.Errorf("an idle hour costs %d bytes", cost)
 		}
 		l.conns[0].(*memnet.Conn).Stall(true)
 		began := time.Now()
