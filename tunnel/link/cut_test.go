@@ -4,7 +4,6 @@ package link
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -101,9 +99,8 @@ func play(t *testing.T, accepting, soft bool, lengths ...int) (first *fuse, resu
 	resumes = a.Stats().Resumes
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = a.Close() })
-	// If it was the bye that was cut, or the frame before it, there is nobody left
-	// to say it again.
-	if n, err := io.Copy(io.Discard, b); n != 0 || (err != nil && (resumes > 0 || !errors.Is(err, tunnel.Lost))) {
+	// Even if it was the bye that was cut: it is said again.
+	if n, err := io.Copy(io.Discard, b); n != 0 || err != nil {
 		t.Errorf("fuses %v: %d bytes too many, %v", lengths, n, err)
 	}
 	wg.Wait()
@@ -158,7 +155,7 @@ func TestCutEverywhere(t *testing.T) {
 						}
 					})
 				}
-				if cuts < len(places)*3/4 || cuts < 100 {
+				if cuts < len(places)*2/3 || cuts < 100 {
 					t.Errorf("%d places, %d cuts", len(places), cuts)
 				}
 			})

@@ -38,8 +38,8 @@ func Dial(ctx context.Context, dial func(context.Context) (net.Conn, error), c C
 		return nil, fmt.Errorf("open link: %w", err)
 	}
 	c.Keepalive, c.Window = m.terms.keepalive, m.terms.window
-	l := newLink(c.withDefaults(), m.terms.buffer)
-	l.id, l.park.secret, l.dial = m.id, m.secret, dial
+	l := newLink(c.withDefaults(), m.terms.buffer, dial)
+	l.id, l.park.secret = m.id, m.secret
 	_ = l.start(newTransport(conn)) // nobody can have closed it yet
 	return l, nil
 }
@@ -110,10 +110,12 @@ func (l *Link) Move(ctx context.Context) error {
 // a wait before each that is drawn from an interval that doubles, so that agents
 // cut off together do not return together. If transports come but break at once,
 // there is a wait before the first attempt as well. The window bounds it all:
-// expire ends l.ctx.
+// expire ends l.ctx. Once the user has closed the link, there is no wait and no
+// attempt after the next.
 func (l *Link) redial() {
 	l.mu.Lock()
 	useless := l.park.useless
+	l.park.tries = 0
 	l.mu.Unlock()
 	bound := lowestBackoff
 	for range useless {
@@ -132,12 +134,13 @@ func (l *Link) redial() {
 	}
 }
 
-// pause waits, unless the link is over before that.
+// pause waits, unless the link is over or closed before that.
 func (l *Link) pause(d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+	case <-l.parting:
 	case <-l.ctx.Done():
 	}
 }
@@ -147,9 +150,14 @@ func (l *Link) pause(d time.Duration) {
 func (l *Link) settle(err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cur == nil && err != nil && final(err) {
+	switch {
+	case l.cur != nil || err == nil:
+	case l.state.closed:
+		l.finishLocked()
+	case final(err):
 		l.failLocked(err)
 	}
+	l.park.tries++
 	if l.cur == nil && !l.state.over {
 		return false
 	}
@@ -199,7 +207,7 @@ func (l *Link) resumeOn(ctx context.Context, t *transport) error {
 	if err != nil {
 		return err
 	}
-	if l.state.over || l.state.closed {
+	if l.state.over {
 		return net.ErrClosed
 	}
 	l.park.secret = m.secret

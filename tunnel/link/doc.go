@@ -16,6 +16,14 @@
 //
 // A Batch between TLS and TCP saves system calls.
 //
+// Liveness. After 14 s of silence the dialing end asks for a sign of life, 5.6 s
+// later it gives the transport up; the accepting end only asks when that
+// question is overdue. On the wire, with TLS 1.3, TCP and IPv4, one exchange is
+// 212 bytes (82 for the ping, 78 for the pong, 52 for the acknowledgement of
+// that) and an idle hour 54 KiB; over IPv6 an exchange is 272 bytes. A metered
+// link asks less and less often, as far as its path lets it: an idle day is 32
+// KiB.
+//
 // Bounds. The ring holds at most Config.Buffer bytes and takes memory in chunks
 // as it needs them; beyond the first chunk it asks the process's Budget. A full
 // ring makes Write wait: nothing is ever dropped. At most 256 KiB lie in it

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -51,8 +52,10 @@ func (e *Error) Timeout() bool { return false }
 // Temporary is the code's.
 func (e *Error) Temporary() bool { return e.Code.Temporary() }
 
-// errSilent is why a transport is given up that still takes bytes.
-var errSilent = fmt.Errorf("%w for three keepalive intervals", tunnel.Dead)
+// silence is why a transport is given up that still takes bytes.
+func silence(d time.Duration) error {
+	return fmt.Errorf("%w: nothing heard for %v", tunnel.Dead, d.Round(time.Millisecond))
+}
 
 // expired is the end of a link whose transport was lost through cause and never
 // replaced.

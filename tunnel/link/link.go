@@ -4,7 +4,6 @@ package link
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -12,13 +11,15 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // Defaults of Config.
 const (
 	DefaultBuffer    = 4 << 20
-	DefaultKeepalive = 5 * time.Second
-	DefaultWindow    = 60 * time.Second
+	DefaultKeepalive = tunnel.DefaultKeepalive
+	DefaultWindow    = tunnel.DefaultDetachWindow
 )
 
 const (
@@ -29,8 +30,10 @@ const (
 	// watchPeriod is how soon somebody reads for a writer that waits while its
 	// own side reads nothing.
 	watchPeriod = 10 * time.Millisecond
-	// lastWords is how long Close waits for the peer to hear of it.
+	// lastWords is how long Close waits for the peer to hear of it, and lastTry
+	// how long for another transport to say it on.
 	lastWords = time.Second
+	lastTry   = 2 * time.Second
 	// handshakeTimeout bounds what comes before the first frame.
 	handshakeTimeout = 10 * time.Second
 )
@@ -40,11 +43,17 @@ type Config struct {
 	// Buffer bounds the replay ring in bytes: what is written and not yet
 	// acknowledged. It is kept between 64 KiB and 64 MiB; the default is 4 MiB.
 	Buffer int
-	// Keepalive is the interval of silence after which the peer is asked for a
-	// sign of life; after three such intervals the transport is given up, so a
-	// dead peer is found within four. The longer one of both ends' holds. It is
-	// kept between 10 ms and 10 min; the default is 5 s.
+	// Keepalive is the silence after which the dialing end asks the peer for a
+	// sign of life. A fifth of it later, or 3 s if that is less, it asks again,
+	// and once more as late it gives the transport up: with the default of 14 s
+	// a dead peer is found within 20. The longer one of both ends' holds. It is
+	// kept between 10 ms and 10 min.
 	Keepalive time.Duration
+	// Metered lets the dialing end keep silent for longer and longer, up to
+	// 10 min, as long as the path is seen to bear it and nothing waits to be
+	// acknowledged. It costs time in which a dead peer goes unnoticed, and saves
+	// bytes. It means nothing on the accepting end.
+	Metered bool
 	// Window is how long a link may stay parked. The shorter one of both ends'
 	// holds. It is kept between 10 ms and 24 h; the default is 60 s.
 	Window time.Duration
@@ -87,9 +96,11 @@ type Link struct {
 	identity string                                      // of the peer, as the Registry's Identity told it
 	dial     func(ctx context.Context) (net.Conn, error) // nil on the accepting end
 	ended    func(*Link)                                 // called once, when everything is over; may be nil
-	ctx      context.Context                             // of dialing; done when the link is over
+	born     time.Time
+	ctx      context.Context // of dialing; done when the link is over
 	cancel   context.CancelFunc
 	dialing  chan struct{} // a token for whoever dials
+	parting  chan struct{} // closed by Close
 
 	work sync.WaitGroup // sender, pump, redialer
 
@@ -107,14 +118,23 @@ type Link struct {
 	}
 	in    inbound
 	out   outbound
+	pulse pulse
 	park  parking
 	stats Stats
 }
 
-// Stats are counts since the link's birth, except Parked.
+// Stats are how a link fares, and counts since its birth.
 type Stats struct {
 	// Parked is since when there is no transport; zero while there is one.
 	Parked time.Time
+	// Window is how long the link may stay parked, as both ends agreed.
+	Window time.Duration
+	// RTT is the latest round trip; zero before the first is known. The
+	// accepting end has it from the dialing end.
+	RTT time.Duration
+	// Queued is how many bytes of this end's are in the ring: neither
+	// acknowledged by the peer nor, perhaps, sent.
+	Queued int
 	// Parks and Resumes count transports lost, but not those that gave way to
 	// another, and transports taken after the first.
 	Parks, Resumes uint64
@@ -126,8 +146,11 @@ type Stats struct {
 }
 
 // newLink makes a link. It starts with start.
-func newLink(c Config, peerBuffer int) *Link {
-	l := &Link{conf: c, dialing: make(chan struct{}, 1)}
+func newLink(c Config, peerBuffer int, dial func(context.Context) (net.Conn, error)) *Link {
+	l := &Link{
+		conf: c, dial: dial, born: time.Now(), pulse: newPulse(c, dial != nil),
+		dialing: make(chan struct{}, 1), parting: make(chan struct{}),
+	}
 	// The link is a root of its own: it ends by Close, not with whoever
 	// happened to dial.
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -213,6 +236,7 @@ func (l *Link) Write(p []byte) (int, error) {
 			if free := gather - int(l.out.ring.end-l.out.sent); free > 0 {
 				n := l.out.ring.append(p[:min(len(p), free)])
 				p, total = p[n:], total+n
+				l.oweLocked()
 				l.todo.Signal()
 			}
 			if len(p) == 0 {
@@ -241,9 +265,10 @@ func (l *Link) unwritableLocked() error {
 }
 
 // Close sends what was written, tells the peer, so that it does not wait for
-// another transport, and waits for the link's goroutines. It takes a second at
-// most. The peer of a link that is closed while parked learns of it when it
-// tries to resume.
+// another transport, and waits for the link's goroutines. That takes a second at
+// most. If there is no transport, or it breaks, the dialing end tries to get one
+// for that purpose, once and for two seconds at most; the accepting end leaves it
+// at that if it is parked, and the peer learns when it tries to resume.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	l.closeLocked()
@@ -257,18 +282,43 @@ func (l *Link) closeLocked() {
 		return
 	}
 	l.state.closed = true
+	close(l.parting)
 	l.in.spill.drop()
 	l.in.deadline.stop()
 	l.out.deadline.stop()
 	switch {
 	case l.state.over:
-	case l.cur == nil:
+	case l.cur == nil && l.dial == nil:
 		l.finishLocked()
+	case l.cur == nil:
+		l.lingerLocked(lastTry)
 	default:
-		l.park.linger = time.AfterFunc(lastWords, l.giveUp)
+		l.lingerLocked(lastWords)
 		l.interruptLocked()
+		l.pumpLocked()
 	}
 	l.wakeLocked()
+}
+
+// byeLocked takes note that the peer has closed the link, and sees to it that it
+// hears so.
+func (l *Link) byeLocked() {
+	l.state.eof = true
+	if l.out.bye {
+		l.finishLocked()
+		return
+	}
+	l.lingerLocked(lastWords)
+	l.wakeLocked()
+}
+
+// lingerLocked bounds the link's end.
+func (l *Link) lingerLocked(d time.Duration) {
+	if l.park.linger == nil {
+		l.park.linger = time.AfterFunc(d, l.giveUp)
+	} else {
+		l.park.linger.Reset(d)
+	}
 }
 
 // giveUp ends the wait for the peer to hear of Close.
@@ -309,13 +359,17 @@ func (l *Link) wakeLocked() {
 }
 
 // name is for logs: the identifier's beginning, which is no secret.
-func (l *Link) name() string { return fmt.Sprintf("%x", l.id[:4]) }
+func (l *Link) name() string { return l.id.String() }
+
+// now is for the pulse.
+func (l *Link) now() time.Duration { return time.Since(l.born) }
 
 // Stats is how the link has fared.
 func (l *Link) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
+	s.RTT, s.Window, s.Queued = l.pulse.rtt, l.conf.Window, int(l.out.ring.end-l.out.ring.base)
 	s.Sent, s.Received = l.out.high, l.in.received
 	return s
 }

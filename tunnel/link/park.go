@@ -5,18 +5,21 @@ package link
 import (
 	"crypto/subtle"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// silentTicks is how many keepalive intervals in a row without a sign of life
-// make a transport dead.
-const silentTicks = 3
-
-// settled is how long a transport must live to be worth the dialing, even if it
-// carries nothing.
-const settled = time.Second
+const (
+	// settled is how long a transport must live to be worth the dialing, even if
+	// it carries nothing.
+	settled = time.Second
+	// asleep is how late the end of the window may be noticed before this process
+	// must have been stopped: then it takes another handshakeTimeout for a
+	// resumption that may be waiting at its door.
+	asleep = time.Second
+)
 
 // parking is what a link needs to change transports; the link's mu guards it.
 type parking struct {
@@ -24,6 +27,9 @@ type parking struct {
 	cause     error     // why the last transport was lost
 	redialing bool      // a goroutine is at it
 	moving    bool      // the peer may be about to drop the transport for another
+
+	tries  int  // attempts to resume that failed since
+	spared bool // the window was over while this process was stopped
 
 	// attempt numbers resumptions; of each number at most one succeeds.
 	attempt uint64
@@ -38,7 +44,6 @@ type parking struct {
 	taken    time.Time // when the transport was
 	progress uint64    // at that time
 
-	silent               int         // ticks
 	tick, expiry, linger *time.Timer // nil until first needed
 }
 
@@ -52,24 +57,41 @@ func (p *parking) stop() {
 
 // takeLocked makes t the transport, from l.out.sent on. There must be none.
 func (l *Link) takeLocked(t *transport) {
+	if l.dial != nil && l.last != nil && host(l.last.conn.LocalAddr()) != host(t.conn.LocalAddr()) {
+		l.pulse.forget()
+	}
 	l.cur, l.last = t, t
 	if t.batch != nil {
 		t.batch.cork()
 	}
 	l.park.since, l.park.cause, l.stats.Parked = time.Time{}, nil, time.Time{}
-	l.park.silent, l.park.moving, l.in.heard = 0, false, true
+	l.park.spared, l.park.moving = false, false
 	l.park.taken, l.park.progress = time.Now(), l.progressLocked()
 	if l.park.expiry != nil {
 		l.park.expiry.Stop()
 	}
-	if l.park.tick == nil {
-		l.park.tick = time.AfterFunc(l.conf.Keepalive, l.keepalive)
+	now := l.now()
+	l.pulse.take(now)
+	if wait := l.pulse.planned - now; l.park.tick == nil {
+		l.park.tick = time.AfterFunc(wait, l.keepalive)
 	} else {
-		l.park.tick.Reset(l.conf.Keepalive)
+		l.park.tick.Reset(wait)
 	}
 	// The first frame tells the peer that we have its answer.
-	l.out.ack, l.out.ping = true, false
+	l.out.ping, l.out.pong, l.out.bye = true, false, false
 	l.wakeLocked()
+	if l.state.closed {
+		l.pumpLocked()
+	}
+}
+
+// host is the part of an address that stands for a path.
+func host(a net.Addr) string {
+	h, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return h
 }
 
 // lostLocked parks the link if t is its transport.
@@ -77,9 +99,15 @@ func (l *Link) lostLocked(t *transport, err error) {
 	if t != l.cur {
 		return
 	}
-	if l.state.closed {
-		l.finishLocked()
+	if !l.park.moving {
+		l.pulse.lost(l.now())
+	}
+	if l.state.eof {
+		l.finishLocked() // there is nothing to come back for
 		return
+	}
+	if l.state.closed && l.dial != nil {
+		l.lingerLocked(lastTry)
 	}
 	if l.progressLocked() == l.park.progress && time.Since(l.park.taken) < settled {
 		l.park.useless++
@@ -110,7 +138,7 @@ func (l *Link) dropTransportLocked() {
 func (l *Link) parkLocked(cause error) {
 	l.park.since, l.park.cause = time.Now(), cause
 	l.stats.Parked = l.park.since
-	if !l.park.moving {
+	if !l.park.moving && !l.state.closed {
 		l.stats.Parks++
 		l.conf.Log.Info("link parked", "link", l.name(), "err", cause)
 	}
@@ -130,7 +158,15 @@ func (l *Link) parkLocked(cause error) {
 func (l *Link) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cur == nil && !l.park.since.IsZero() && time.Since(l.park.since) >= l.conf.Window {
+	if l.cur != nil || l.state.over || l.park.since.IsZero() {
+		return
+	}
+	switch late := time.Since(l.park.since) - l.conf.Window; {
+	case late < 0: // it was parked again meanwhile
+	case late > asleep && !l.park.spared:
+		l.park.spared = true
+		l.park.expiry.Reset(handshakeTimeout)
+	default:
 		l.failLocked(expired(l.park.cause))
 	}
 }
@@ -145,25 +181,37 @@ func (l *Link) brokenLocked(err error) {
 func (l *Link) keepalive() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := l.cur
-	if t == nil {
+	if l.cur == nil {
 		return
 	}
-	if l.in.heard {
-		l.in.heard, l.park.silent = false, 0
-	} else {
-		l.park.silent++
-	}
-	switch {
-	case l.park.silent >= silentTicks:
-		l.lostLocked(t, errSilent)
+	now := l.now()
+	b := l.pulse.tick(now, l.in.received+l.out.high)
+	if b.dead > 0 {
+		l.lostLocked(l.cur, silence(b.dead))
 		return
-	case l.park.silent > 0:
+	}
+	if b.ask {
 		l.out.ping = true
 		l.todo.Signal()
 	}
-	l.pumpLocked() // a user that does not read must not look like a dead peer
-	l.park.tick.Reset(l.conf.Keepalive)
+	if b.quiet {
+		// A user that does not read must not look like a dead peer, at either end:
+		// whatever the peer asks, it asks no sooner than this.
+		l.pumpLocked()
+	}
+	l.park.tick.Reset(b.next - now)
+}
+
+// oweLocked tells the pulse whether bytes wait to be acknowledged.
+func (l *Link) oweLocked() {
+	owing := l.out.ring.end > l.out.ring.base
+	if owing == l.pulse.owing {
+		return
+	}
+	now := l.now()
+	if next, sooner := l.pulse.owe(now, owing); sooner && l.cur != nil {
+		l.park.tick.Reset(next - now)
+	}
 }
 
 // resumeLocked takes t, on which the peer has said how far it got.
@@ -172,6 +220,9 @@ func (l *Link) resumeLocked(t *transport, received, ack uint64) error {
 		return fmt.Errorf("%w: it has %d bytes of %d", ErrProtocol, received, l.out.high)
 	}
 	l.dropTransportLocked()
+	if l.dial != nil && l.park.tries == 0 {
+		l.pulse.learn(l.now()) // the first attempt: nothing is wrong with the network
+	}
 	// What the peer says may be older than what it has acknowledged since on the
 	// transport before.
 	l.out.sent = max(received, l.out.ring.base)
@@ -199,7 +250,7 @@ func (l *Link) fence(m message, fresh secret) (message, error) {
 	known := subtle.ConstantTimeCompare(m.secret[:], l.park.secret[:]) == 1
 	newer := l.park.unconfirmed && subtle.ConstantTimeCompare(m.secret[:], l.park.fresh[:]) == 1
 	switch {
-	case l.state.over || l.state.closed:
+	case l.state.over:
 		return message{}, unknown()
 	case !known && !newer:
 		return message{}, unknown()
@@ -222,7 +273,7 @@ func (l *Link) fence(m message, fresh secret) (message, error) {
 func (l *Link) resume(t *transport, m message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state.over || l.state.closed {
+	if l.state.over {
 		return unknown()
 	}
 	if l.park.attempt != m.attempt {

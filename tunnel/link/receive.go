@@ -26,7 +26,6 @@ type inbound struct {
 	reading  bool // somebody reads from the transport, and nobody else may
 	pumping  bool // the pump is at work
 	waiting  int  // in Read
-	heard    bool // since the last tick
 
 	ackTimer, watchTimer *time.Timer // nil until first needed
 	ackSet, watchSet     bool
@@ -79,14 +78,17 @@ func (t *transport) abort() {
 // of which the first is at t.offset.
 func (t *transport) next(p []byte) (int, error) {
 	if t.rest == 0 {
-		b, err := t.br.Peek(frameHeader)
+		b, err := t.br.Peek(1)
 		if err != nil {
+			return 0, err
+		}
+		if b, err = t.br.Peek(headSize(b[0])); err != nil {
 			return 0, err
 		}
 		if t.head, err = decodeHead(b); err != nil {
 			return 0, err
 		}
-		if _, err = t.br.Discard(frameHeader); err != nil {
+		if _, err = t.br.Discard(len(b)); err != nil {
 			return 0, err
 		}
 		t.rest, t.offset = t.head.length, t.head.offset
@@ -118,7 +120,7 @@ func (l *Link) receiveLocked(p []byte) int {
 		l.news.Broadcast()
 	}
 	if l.state.closed {
-		l.todo.Signal() // the sender may wait to read; see partLocked
+		defer l.pumpLocked() // the peer's answer to our bye is still to come
 	}
 	switch {
 	case t != l.cur: // fenced off
@@ -142,8 +144,19 @@ func (l *Link) receiveLocked(p []byte) int {
 // heardLocked takes note of what came: of h, the bytes at offset. It moves those
 // that are new to the start of p.
 func (l *Link) heardLocked(h head, offset uint64, p []byte) int {
-	l.in.heard = true
+	now := l.now()
+	l.pulse.hear(now)
 	l.confirmLocked()
+	switch h.kind {
+	case framePing:
+		l.pulse.asked(h.allowed, h.rtt)
+		l.out.pong = true
+		l.todo.Signal()
+		return 0
+	case framePong:
+		l.pulse.answered(now)
+		return 0
+	}
 	if h.ack > l.out.high || offset > l.in.received {
 		l.brokenLocked(fmt.Errorf("%w: ack %d of %d, offset %d of %d",
 			ErrProtocol, h.ack, l.out.high, offset, l.in.received))
@@ -151,16 +164,12 @@ func (l *Link) heardLocked(h head, offset uint64, p []byte) int {
 	}
 	l.ackedLocked(h.ack)
 	switch h.kind {
-	case framePing:
-		l.out.ack = true
-		l.todo.Signal()
 	case frameBye:
 		if offset != l.in.received {
 			l.brokenLocked(fmt.Errorf("%w: bye at %d of %d", ErrProtocol, offset, l.in.received))
 			return 0
 		}
-		l.state.eof = true
-		l.finishLocked()
+		l.byeLocked()
 	case frameData:
 		seen := l.in.received - offset
 		if seen >= uint64(len(p)) {
@@ -182,6 +191,7 @@ func (l *Link) ackedLocked(offset uint64) {
 		return
 	}
 	l.out.ring.free(offset)
+	l.oweLocked()
 	// What is being replayed may have arrived on the transport before, after all.
 	l.out.sent = max(l.out.sent, offset)
 	if l.out.waiting > 0 {
@@ -262,20 +272,21 @@ func (l *Link) watchTick() {
 
 // pumpLocked starts the pump if nobody reads.
 func (l *Link) pumpLocked() {
-	if l.in.reading || l.in.pumping || l.cur == nil || l.state.closed {
+	if l.in.reading || l.in.pumping || l.cur == nil || l.state.eof {
 		return
 	}
 	l.in.pumping = true
 	l.work.Go(l.pump)
 }
 
-// pump reads in place of a user that does not, until the user does.
+// pump reads in place of a user that does not, until the user does; or for good,
+// if the user has closed the link.
 func (l *Link) pump() {
 	buf, _ := scratches.Get().(*[record]byte)
 	defer scratches.Put(buf)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.in.waiting == 0 && !l.in.reading && l.cur != nil && !l.state.closed {
+	for (l.in.waiting == 0 || l.state.closed) && !l.in.reading && l.cur != nil && !l.state.eof {
 		n := l.receiveLocked(buf[:])
 		if l.state.closed || n == 0 {
 			continue

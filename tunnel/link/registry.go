@@ -137,7 +137,7 @@ func unknown() *Error { return &Error{Code: tunnel.Lost, Text: "no such link"} }
 func (r *Registry) open(identity string, m message) (*Link, message, error) {
 	c := r.conf.Config
 	c.Keepalive, c.Window = max(c.Keepalive, m.terms.keepalive), min(c.Window, m.terms.window)
-	l := newLink(c.withDefaults(), m.terms.buffer)
+	l := newLink(c.withDefaults(), m.terms.buffer, nil)
 	l.identity, l.ended = identity, r.remove
 	_, _ = rand.Read(l.id[:])          // never fails
 	_, _ = rand.Read(l.park.secret[:]) // likewise

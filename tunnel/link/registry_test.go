@@ -148,11 +148,11 @@ func TestFence(t *testing.T) {
 		synctest.Wait()
 		_, _ = old.Write(make([]byte, 1)) // fails or not
 		send(t, l, "new only")
-		if b, _ := io.ReadAll(old); len(b) != frameHeader { // the first frame's
+		if b, _ := io.ReadAll(old); len(b) != pingSize { // the first frame's
 			t.Errorf("%d bytes came out of the old transport", len(b))
 		}
-		b := make([]byte, 2*frameHeader+8)
-		if _, err := io.ReadFull(h, b); err != nil || string(b[2*frameHeader:]) != "new only" {
+		b := make([]byte, pingSize+frameHeader+8)
+		if _, err := io.ReadFull(h, b); err != nil || string(b[pingSize+frameHeader:]) != "new only" {
 			t.Errorf("new transport: %q, %v", b, err)
 		}
 		r.close(t, l)

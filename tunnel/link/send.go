@@ -2,11 +2,7 @@
 
 package link
 
-import (
-	"io"
-	"sync"
-	"time"
-)
+import "sync"
 
 // outbound is what a link knows of its own bytes; the link's mu guards it.
 type outbound struct {
@@ -18,6 +14,8 @@ type outbound struct {
 	waiting  int  // in Write
 	ack      bool // one is due
 	ping     bool // likewise
+	pong     bool // likewise
+	bye      bool // was sent on this transport
 }
 
 // scratches recycles the buffers in which a frame's head meets its body. It is a
@@ -52,8 +50,8 @@ func (l *Link) send() {
 		switch {
 		case err != nil:
 			l.lostLocked(t, err)
-		case h.kind == frameBye:
-			l.partLocked(t)
+		case h.kind == frameBye && l.state.eof:
+			l.finishLocked() // both have said it
 		}
 	}
 	l.mu.Unlock()
@@ -74,21 +72,7 @@ func (l *Link) lullLocked(t *transport, h head) bool {
 func (l *Link) nextLocked() (*transport, head, *chunk) {
 	for !l.state.over {
 		if l.cur != nil {
-			h := head{offset: l.out.sent, ack: l.in.consumed}
-			var c *chunk
-			switch {
-			case l.out.sent < l.out.ring.end:
-				c = l.out.ring.at(l.out.sent)
-				h.kind, h.length = frameData, int(c.end()-l.out.sent)
-			case l.state.closed:
-				h.kind = frameBye
-			case l.out.ping:
-				h.kind = framePing
-			case l.out.ack:
-				h.kind = frameAck
-			}
-			if h.kind != 0 {
-				l.sendingLocked(h)
+			if h, c := l.frameLocked(); h.kind != 0 {
 				return l.cur, h, c
 			}
 		}
@@ -97,17 +81,44 @@ func (l *Link) nextLocked() (*transport, head, *chunk) {
 	return nil, head{}, nil
 }
 
+// frameLocked is the next frame for the transport, of kind 0 if there is none.
+func (l *Link) frameLocked() (head, *chunk) {
+	h := head{offset: l.out.sent, ack: l.in.consumed}
+	var c *chunk
+	switch {
+	case l.out.bye:
+		return head{}, nil
+	case l.state.eof: // nobody is left to read anything else
+		h.kind = frameBye
+	case l.out.ping:
+		h = head{kind: framePing}
+		h.allowed, h.rtt = l.pulse.asking(l.now())
+		l.out.ping = false
+		return h, nil
+	case l.out.pong:
+		l.out.pong = false
+		return head{kind: framePong}, nil
+	case l.out.sent < l.out.ring.end:
+		c = l.out.ring.at(l.out.sent)
+		h.kind, h.length = frameData, int(c.end()-l.out.sent)
+	case l.state.closed:
+		h.kind = frameBye
+	case l.out.ack:
+		h.kind = frameAck
+	default:
+		return head{}, nil
+	}
+	l.sendingLocked(h)
+	return h, c
+}
+
 // sendingLocked notes what h will have said. Whether it arrives is another
 // matter: if not, the next transport starts over.
 func (l *Link) sendingLocked(h head) {
 	l.out.sent += uint64(h.length)
 	l.out.high = max(l.out.high, l.out.sent)
 	l.in.acked = h.ack
-	// A ping wants an answer, which data does not; anything says that we live.
-	l.out.ack = false
-	if h.kind == framePing {
-		l.out.ping = false
-	}
+	l.out.ack, l.out.bye = false, h.kind == frameBye
 	if l.out.waiting > 0 && h.length > 0 {
 		l.room.Broadcast()
 	}
@@ -119,8 +130,8 @@ func (t *transport) write(h head, body []byte) error {
 	buf, _ := scratches.Get().(*[record]byte)
 	defer scratches.Put(buf)
 	h.put(buf[:])
-	n := copy(buf[frameHeader:], body)
-	if _, err := t.conn.Write(buf[:frameHeader+n]); err != nil {
+	n := copy(buf[h.size():], body)
+	if _, err := t.conn.Write(buf[:h.size()+n]); err != nil {
 		return err
 	}
 	if n == len(body) {
@@ -128,29 +139,4 @@ func (t *transport) write(h head, body []byte) error {
 	}
 	_, err := t.conn.Write(body[n:])
 	return err
-}
-
-// partLocked waits for the peer to have read our bye: it hangs up then. Closed
-// at once, with something unread, TCP would drop the bye for a reset. The linger
-// timer bounds it.
-func (l *Link) partLocked(t *transport) {
-	for l.in.reading && !l.state.over {
-		l.todo.Wait()
-	}
-	if l.state.over || t != l.cur {
-		return
-	}
-	l.in.reading = true
-	l.mu.Unlock()
-	_ = t.conn.SetReadDeadline(time.Time{}) // interruptLocked's may still stand
-	if t.batch != nil {
-		_ = t.batch.uncork() // nothing is held any more
-	}
-	if c, ok := t.conn.(interface{ CloseWrite() error }); ok {
-		_ = c.CloseWrite() // two ends that close at once wait for each other's
-	}
-	_, _ = io.Copy(io.Discard, t.br) // whatever ends it, it is the end
-	l.mu.Lock()
-	l.in.reading = false
-	l.finishLocked()
 }

@@ -4,6 +4,7 @@ package link
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"math"
@@ -20,6 +21,11 @@ import (
 //
 //	kind u8 | length u24 of the body | offset u64 | ack u64 | body
 //
+// save for two that have to be short, since an idle link sends nothing else:
+//
+//	ping: kind u8 | allowed u24 ms | round trip u32 µs
+//	pong: kind u8 | 0 u24
+//
 // Offset is that of the body's first byte or, in a frame without one, of the
 // next byte to come. Ack says how many bytes the sender's user has taken from
 // Read: the peer may forget those. A receiver skips what it has already and
@@ -29,6 +35,8 @@ const (
 	wireVersion   = 1
 	messageHeader = 4
 	frameHeader   = 20
+	pingSize      = 8
+	pongSize      = 4
 
 	maxBody = 256 << 10 // of a frame
 	maxText = 256       // of a refusal
@@ -51,8 +59,14 @@ const (
 const (
 	frameData = 1 // the only one with a body
 	frameAck  = 2
-	framePing = 3 // to be answered by any frame at once
-	frameBye  = 4 // the sender has closed the link; the last frame
+	// A ping is to be answered by a pong at once. If it is the dialing end's, it
+	// says how long that end may be silent from now on, and the latest round
+	// trip, or 0.
+	framePing = 3
+	// A bye says that the sender has closed the link, or has heard that its peer
+	// has. It is the last frame; to one a bye is the answer.
+	frameBye  = 4
+	framePong = 5
 )
 
 // terms are buffer u32 bytes, keepalive u32 ms, window u32 ms.
@@ -71,6 +85,8 @@ type (
 	linkID [idSize]byte
 	secret [secretSize]byte
 )
+
+func (id linkID) String() string { return hex.EncodeToString(id[:4]) }
 
 // A message is one of those above; which fields count depends on its kind.
 type message struct {
@@ -212,24 +228,60 @@ type head struct {
 	length int // of the body
 	offset uint64
 	ack    uint64
+
+	allowed, rtt time.Duration // of a ping only
+}
+
+// size is how long h is on the wire.
+func (h head) size() int { return headSize(h.kind) }
+
+// headSize is how long the head of a frame of some kind is.
+func headSize(kind uint8) int {
+	switch kind {
+	case framePing:
+		return pingSize
+	case framePong:
+		return pongSize
+	default:
+		return frameHeader
+	}
 }
 
 // put writes h to the start of b.
 func (h head) put(b []byte) {
-	binary.BigEndian.PutUint32(b, uint32(h.kind)<<24|uint32(h.length))
-	binary.BigEndian.PutUint64(b[4:], h.offset)
-	binary.BigEndian.PutUint64(b[12:], h.ack)
+	const most = 1<<24 - 1
+	switch h.kind {
+	case framePing:
+		ms := min(max(h.allowed.Milliseconds(), 0), most)
+		binary.BigEndian.PutUint32(b, framePing<<24|uint32(ms))
+		binary.BigEndian.PutUint32(b[4:], uint32(min(max(h.rtt.Microseconds(), 0), math.MaxUint32)))
+	case framePong:
+		binary.BigEndian.PutUint32(b, framePong<<24)
+	default:
+		binary.BigEndian.PutUint32(b, uint32(h.kind)<<24|uint32(h.length))
+		binary.BigEndian.PutUint64(b[4:], h.offset)
+		binary.BigEndian.PutUint64(b[12:], h.ack)
+	}
 }
 
-// decodeHead decodes the start of b, which holds frameHeader bytes at least.
+// decodeHead decodes the start of b, which holds as much as headSize of its first
+// byte says, at least.
 func decodeHead(b []byte) (head, error) {
 	first := binary.BigEndian.Uint32(b)
-	h := head{
-		kind:   uint8(first >> 24),
-		length: int(first & 0xffffff),
-		offset: binary.BigEndian.Uint64(b[4:]),
-		ack:    binary.BigEndian.Uint64(b[12:]),
+	h := head{kind: uint8(first >> 24)}
+	rest := int(first & 0xffffff)
+	switch h.kind {
+	case framePing:
+		h.allowed = time.Duration(rest) * time.Millisecond
+		h.rtt = time.Duration(binary.BigEndian.Uint32(b[4:])) * time.Microsecond
+		return h, nil
+	case framePong:
+		if rest != 0 {
+			return head{}, fmt.Errorf("%w: pong with %d bytes", ErrProtocol, rest)
+		}
+		return h, nil
 	}
+	h.length, h.offset, h.ack = rest, binary.BigEndian.Uint64(b[4:]), binary.BigEndian.Uint64(b[12:])
 	switch {
 	case h.kind < frameData || h.kind > frameBye:
 		return head{}, fmt.Errorf("%w: frame of kind %d", ErrProtocol, h.kind)

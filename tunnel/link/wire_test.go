@@ -69,16 +69,22 @@ func FuzzMessage(f *testing.F) {
 }
 
 func FuzzHead(f *testing.F) {
-	for _, h := range []head{{kind: frameData, length: maxBody, offset: 1, ack: 2}, {kind: frameAck}, {kind: frameBye, offset: 1 << 40}} {
-		b := make([]byte, frameHeader)
+	for _, h := range []head{
+		{kind: frameData, length: maxBody, offset: 1, ack: 2},
+		{kind: frameAck},
+		{kind: frameBye, offset: 1 << 40},
+		{kind: framePing, allowed: longestSilence, rtt: 30 * time.Millisecond},
+		{kind: framePong},
+	} {
+		b := make([]byte, h.size())
 		h.put(b)
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) < frameHeader {
+		if len(b) == 0 || len(b) < headSize(b[0]) {
 			return
 		}
-		b = b[:frameHeader]
+		b = b[:headSize(b[0])]
 		h, err := decodeHead(b)
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) {
@@ -86,11 +92,27 @@ func FuzzHead(f *testing.F) {
 			}
 			return
 		}
-		again := make([]byte, frameHeader)
+		again := make([]byte, h.size())
 		if h.put(again); !bytes.Equal(again, b) {
 			t.Errorf("%x encodes as %x", b, again)
 		}
 	})
+}
+
+// A ping says what it can: the rest is cut off.
+func TestPingRange(t *testing.T) {
+	for _, tc := range []struct{ allowed, rtt, wantAllowed, wantRTT time.Duration }{
+		{14 * time.Second, 1234567, 14 * time.Second, 1234 * time.Microsecond},
+		{-1, -1, 0, 0},
+		{1000 * time.Hour, 1000 * time.Hour, (1<<24 - 1) * time.Millisecond, (1<<32 - 1) * time.Microsecond},
+	} {
+		b := make([]byte, pingSize)
+		head{kind: framePing, allowed: tc.allowed, rtt: tc.rtt}.put(b)
+		h, err := decodeHead(b)
+		if err != nil || h.allowed != tc.wantAllowed || h.rtt != tc.wantRTT {
+			t.Errorf("%v, %v: %+v, %v", tc.allowed, tc.rtt, h, err)
+		}
+	}
 }
 
 // The ring against a slice.
