@@ -54,6 +54,13 @@ func newDialer(c *Config) *dialer {
 	}
 }
 
+// NewDial returns what connects to servers as an Agent does, for who keeps no
+// tunnel: to whichever address of a name answers, and through the HTTP proxy that
+// proxy names, if any. A nil proxy means none.
+func NewDial(proxy func(server string) (*url.URL, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return newDialer(&Config{Proxy: proxy}).DialContext
+}
+
 // DialContext makes the connection below TLS, through the proxy if there is one
 // for addr.
 func (d *dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -197,11 +197,11 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 
 // moor makes the tunnel, if there is to be one, and what connects to the API server.
 func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Registerer, log *slog.Logger) (func(ctx context.Context, network, addr string) (net.Conn, error), error) {
-	if o.transport == setup.SSH {
-		return (&straight{servers: o.addrs}).DialContext, nil
-	}
 	if s := proxied(o.addrs); s != "" {
 		log.Info("going through a proxy", "servers", s)
+	}
+	if o.transport == setup.SSH {
+		return (&straight{servers: o.addrs, dial: agent.NewDial(proxyFor)}).DialContext, nil
 	}
 	streams := tunnel.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
 	var err error

@@ -64,17 +64,19 @@ func listenKubelet(ctx context.Context, port int) (net.Listener, error) {
 // straight connects to one of several servers, without a tunnel.
 type straight struct {
 	servers []string // HOST:PORT
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 	last    atomic.Uint32
 }
 
 // DialContext tries the server that answered last, and then the others in turn.
 func (s *straight) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
-	d := net.Dialer{Timeout: serverTimeout}
 	var errs []error
 	first := s.last.Load()
 	for i := range uint32(len(s.servers)) {
 		at := (first + i) % uint32(len(s.servers))
-		c, err := d.DialContext(ctx, "tcp", s.servers[at])
+		one, cancel := context.WithTimeout(ctx, serverTimeout)
+		c, err := s.dial(one, "tcp", s.servers[at])
+		cancel()
 		if err == nil {
 			s.last.Store(at)
 			return c, nil

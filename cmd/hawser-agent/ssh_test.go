@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
@@ -77,7 +78,7 @@ func TestStraight(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = down.Close()
-	s := &straight{servers: []string{down.Addr().String(), up.Addr().String()}}
+	s := &straight{servers: []string{down.Addr().String(), up.Addr().String()}, dial: agent.NewDial(nil)}
 	for range 2 {
 		c, err := s.DialContext(t.Context(), "", "")
 		if err != nil {
