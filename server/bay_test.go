@@ -68,6 +68,13 @@ func (d *docks) Serve(ctx context.Context, f func(context.Context, tunnel.Sessio
 	})
 }
 
+// Transport and Handshakes make docks a tunnel.Doorkeeper.
+func (d *docks) Transport() string { return "memory" }
+
+func (d *docks) Handshakes() tunnel.Handshakes {
+	return tunnel.Handshakes{Done: 7, Failed: 5, Refused: 3, Underway: 1}
+}
+
 // last is the hub's end of the latest session.
 func (b *bay) last() *berth {
 	b.mu.Lock()

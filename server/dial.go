@@ -36,27 +36,32 @@ type attempt func(ctx context.Context, m *member, d tunnel.Dial) (*conn, error)
 // counted dials by try and counts what fails.
 func (h *Hub) counted(ctx context.Context, network, addr string, try attempt) (net.Conn, error) {
 	began := time.Now()
-	c, m, err := h.dial(ctx, network, addr, try)
+	c, w, err := h.dial(ctx, network, addr, try)
 	if err != nil {
-		transport := "none"
-		if m != nil {
-			transport = m.transport
-		}
-		h.dialed(m, transport, err, time.Since(began))
+		h.dialed(w, err, time.Since(began))
 		return nil, err
 	}
 	return c, nil
 }
 
+// A way is what a dial took: a session, or what goes around the tunnel.
+type way struct {
+	transport string
+	member    *member // nil if it was no session
+}
+
+func (m *member) way() way { return way{m.transport, m} }
+
 // dial finds the session that leads to addr and tries it. With an error goes the
-// session that was tried; nil if none was.
-func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*conn, *member, error) {
+// way that was tried.
+func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*conn, way, error) {
+	nowhere := way{transport: "none"}
 	node, target, err := h.routes.resolve(network, addr)
 	if err != nil {
-		return nil, nil, err
+		return nil, nowhere, err
 	}
 	if h.draining.Load() {
-		return nil, nil, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "server is shutting down"}
+		return nil, nowhere, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "server is shutting down"}
 	}
 	d := tunnel.Dial{Network: "tcp", Addr: target, Name: addr}
 	var tried *member
@@ -64,23 +69,22 @@ func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*con
 		m := h.registry.find(node)
 		switch {
 		case m == nil && err != nil:
-			return nil, tried, err // lost under the dial, and nothing has come since
+			return nil, tried.way(), err // lost under the dial, and nothing has come since
 		case m == nil:
-			c, berr := h.beyond(ctx, node, d)
-			return c, nil, berr
+			return h.beyond(ctx, node, d)
 		case m == tried:
-			return nil, m, err
+			return nil, m.way(), err
 		case m.leaving():
-			return nil, m, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "node " + node + " is leaving"}
+			return nil, m.way(), &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "node " + node + " is leaving"}
 		}
 		var c *conn
 		if c, err = try(ctx, m, d); err == nil {
-			return c, m, nil
+			return c, m.way(), nil
 		}
 		// A session that was replaced under the dial carried no byte of the
 		// caller's: the new one may be tried, once.
 		if tried != nil || ctx.Err() != nil || !errors.Is(err, tunnel.Lost) {
-			return nil, m, err
+			return nil, m.way(), err
 		}
 		tried = m
 	}
@@ -95,7 +99,7 @@ func (h *Hub) connect(ctx context.Context, m *member, d tunnel.Dial) (*conn, err
 	if err != nil {
 		return nil, m.explain(d.Name, err)
 	}
-	h.dialed(m, m.transport, nil, time.Since(began))
+	h.dialed(m.way(), nil, time.Since(began))
 	return h.track(m, openerServer, s, tunnel.Addr(d.Name)), nil
 }
 
@@ -109,7 +113,7 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 	opened := false // and so who is told of the outcome is answered, not the caller
 	s, err := d.Start(ctx, m.session, func(err error) {
 		if opened {
-			h.dialed(m, m.transport, err, time.Since(began))
+			h.dialed(m.way(), err, time.Since(began))
 		}
 	})
 	if err != nil {
@@ -172,19 +176,19 @@ func (e *reconnecting) Error() string {
 func (e *reconnecting) Unwrap() error { return tunnel.Parked }
 
 // beyond dials into a node that has no session.
-func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, error) {
+func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, way, error) {
 	if h.config.Beyond != nil {
 		if dial, ok := h.config.Beyond(node); ok {
-			began := time.Now()
+			w, began := way{transport: h.config.BeyondName}, time.Now()
 			c, err := dial(ctx, d.Network, d.Addr)
 			if err != nil {
-				return nil, renamed(d.Name, err)
+				return nil, w, renamed(d.Name, err)
 			}
-			h.dialed(nil, h.config.BeyondName, nil, time.Since(began))
-			return h.track(nil, openerServer, asStream(c), tunnel.Addr(d.Name)), nil
+			h.dialed(w, nil, time.Since(began))
+			return h.track(nil, openerServer, asStream(c), tunnel.Addr(d.Name)), w, nil
 		}
 	}
-	return nil, &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
+	return nil, way{transport: "none"}, &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
 }
 
 // renamed is err as a dial's to addr.

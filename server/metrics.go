@@ -63,18 +63,18 @@ func newMetrics(r prometheus.Registerer, a *admission) (*metrics, error) {
 	return m, nil
 }
 
-// dialed counts a dial that took d, through m unless that is nil.
-func (h *Hub) dialed(m *member, transport string, err error, d time.Duration) {
-	h.metrics.dials.WithLabelValues(transport, label(err)).Inc()
+// dialed counts a dial that took d.
+func (h *Hub) dialed(w way, err error, d time.Duration) {
+	h.metrics.dials.WithLabelValues(w.transport, label(err)).Inc()
 	if err == nil {
-		h.metrics.dialSeconds.WithLabelValues(transport).Observe(d.Seconds())
+		h.metrics.dialSeconds.WithLabelValues(w.transport).Observe(d.Seconds())
 	}
 	switch {
-	case m == nil:
+	case w.member == nil:
 	case err == nil:
-		m.dialsMade.Add(1)
+		w.member.dialsMade.Add(1)
 	default:
-		m.dialsFailed.Add(1)
+		w.member.dialsFailed.Add(1)
 	}
 }
 
