@@ -287,4 +287,4 @@ func (s *session) lastSeenLocked() uint32 {
 	return s.next - 2
 }
 
-var _ tunnel.Session = (*session)(nil)
+var _ tunnel.Resumer = (*session)(nil)

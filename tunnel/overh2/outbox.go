@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -172,8 +171,5 @@ func (s *session) hangUp(err error) {
 	s.mu.Unlock()
 	_ = s.conn.SetReadDeadline(time.Now().Add(lastWords)) // if it fails, so does the reader
 	<-s.gone
-	if c, ok := s.conn.(interface{ NetConn() net.Conn }); ok {
-		_ = c.NetConn().Close() // or TLS would try to say goodbye, for five seconds
-	}
-	_ = s.conn.Close() // nothing could be done about it
+	s.Abort() // or TLS would try to say goodbye, for five seconds
 }

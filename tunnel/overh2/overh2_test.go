@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
@@ -51,6 +52,31 @@ var testTLS = sync.OnceValue(func() *tls.Config {
 // overLoopback makes a session over TLS and TCP.
 func overLoopback(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session) {
 	t.Helper()
+	addr, accepted := listen(t, o)
+	return dial(t, addr, o), <-accepted
+}
+
+// overRelay makes one over a network with faults.
+func overRelay(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session, net tunneltest.Faults) {
+	t.Helper()
+	addr, accepted := listen(t, o)
+	relay := tunneltest.NewRelay(t, addr)
+	return dial(t, relay.Addr(), o), <-accepted, relay
+}
+
+func dial(t testing.TB, addr string, o tunnel.Options) tunnel.Session {
+	t.Helper()
+	o.TLS = testTLS()
+	s, err := Dial(t.Context(), addr, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// listen listens until the test is over.
+func listen(t testing.TB, o tunnel.Options) (addr string, accepted <-chan tunnel.Session) {
+	t.Helper()
 	o.TLS = testTLS()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -61,11 +87,11 @@ func overLoopback(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Sessi
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	accepted := make(chan tunnel.Session)
+	sessions := make(chan tunnel.Session)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		serr := l.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
-			accepted <- s
+			sessions <- s
 			<-ctx.Done()
 		})
 		if serr != nil {
@@ -76,11 +102,7 @@ func overLoopback(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Sessi
 		cancel()
 		wg.Wait()
 	})
-	dialer, err = Dial(t.Context(), ln.Addr().String(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dialer, <-accepted
+	return ln.Addr().String(), sessions
 }
 
 // overMemory makes a session without TLS.
@@ -92,11 +114,13 @@ func overMemory(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session
 
 func overConns(_ testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter *session) {
 	// The end that dialed is HTTP/2's server.
-	return newSession(a, tunnel.Peer{Addr: a.RemoteAddr()}, false, o),
-		newSession(b, tunnel.Peer{Addr: b.RemoteAddr()}, true, o)
+	return newSession(carrier.NewPipe(a, tunnel.Peer{Addr: a.RemoteAddr()}), false, o),
+		newSession(carrier.NewPipe(b, tunnel.Peer{Addr: b.RemoteAddr()}), true, o)
 }
 
 func TestConformance(t *testing.T) {
 	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, overLoopback) })
 	t.Run("Memory", func(t *testing.T) { tunneltest.Run(t, overMemory) })
 }
+
+func TestResumes(t *testing.T) { tunneltest.RunResume(t, overRelay) }

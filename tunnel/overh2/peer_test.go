@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -101,7 +102,7 @@ func TestUnruly(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			peer, c := memnet.Pipe(memnet.Addr("peer"), memnet.Addr("us"))
-			s := newSession(c, tunnel.Peer{}, tc.server, tunnel.Options{})
+			s := newSession(carrier.NewPipe(c, tunnel.Peer{}), tc.server, tunnel.Options{})
 			var wg sync.WaitGroup
 			wg.Go(func() { _, _ = io.Copy(io.Discard, peer) })
 			say := newScript(!tc.server)
@@ -121,7 +122,7 @@ func TestUnruly(t *testing.T) {
 // memory.
 func TestQuestionsAreBounded(t *testing.T) {
 	peer, c := memnet.Pipe(memnet.Addr("peer"), memnet.Addr("us"))
-	s := newSession(c, tunnel.Peer{}, false, tunnel.Options{})
+	s := newSession(carrier.NewPipe(c, tunnel.Peer{}), false, tunnel.Options{})
 	say := newScript(true)
 	for range 1000 {
 		_ = say.WritePing(false, [8]byte{})
@@ -161,7 +162,7 @@ func FuzzPeer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, client bool, in []byte) {
 		peer, c := memnet.Pipe(memnet.Addr("peer"), memnet.Addr("us"))
-		s := newSession(c, tunnel.Peer{}, client, tunnel.Options{})
+		s := newSession(carrier.NewPipe(c, tunnel.Peer{}), client, tunnel.Options{})
 		var wg sync.WaitGroup
 		wg.Go(func() { _, _ = io.Copy(io.Discard, peer) })
 		_, _ = peer.Write(in)

@@ -5,7 +5,6 @@ package overh2
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 const (
@@ -31,9 +31,9 @@ const (
 // A session is one end. Streams are in streams as long as the peer may speak of
 // them.
 type session struct {
-	peer   tunnel.Peer
-	conn   net.Conn
-	client bool // HTTP/2's
+	*carrier.Pipe
+	conn   net.Conn // the pipe's
+	client bool     // HTTP/2's
 	framer *http2.Framer
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -66,10 +66,10 @@ type session struct {
 	broken     error // what writing failed with
 }
 
-// newSession makes a session of c and owns it.
-func newSession(c net.Conn, peer tunnel.Peer, client bool, o tunnel.Options) *session {
+// newSession makes a session of p and owns it.
+func newSession(p *carrier.Pipe, client bool, o tunnel.Options) *session {
 	s := &session{
-		peer: peer, conn: c, client: client,
+		Pipe: p, conn: p.Conn(), client: client,
 		ours:     make(chan struct{}, o.Streams()),
 		theirs:   make(chan struct{}, o.Streams()),
 		gone:     make(chan struct{}),
@@ -84,7 +84,7 @@ func newSession(c net.Conn, peer tunnel.Peer, client bool, o tunnel.Options) *se
 	}
 	s.in.window = sessionWindow
 	s.out.init(s.kick)
-	s.framer = http2.NewFramer(&s.out, c)
+	s.framer = http2.NewFramer(&s.out, s.conn)
 	s.framer.SetReuseFrames()
 	s.framer.SetMaxReadFrameSize(frameSize)
 	s.framer.MaxHeaderListSize = 1 << 10
@@ -118,11 +118,9 @@ func (s *session) lost(err error) error {
 	case broken != nil && (errors.Is(err, io.EOF) || errors.As(err, &ne) && ne.Timeout()):
 		// Whoever failed to write has left the peer some time for last words,
 		// and there were none.
-		return fmt.Errorf("%w: %w", tunnel.Lost, broken)
-	case errors.Is(err, io.EOF):
-		return fmt.Errorf("%w: peer closed the connection", tunnel.Lost)
+		return carrier.Lost(broken)
 	default:
-		return fmt.Errorf("%w: %w", tunnel.Lost, err)
+		return carrier.Lost(err)
 	}
 }
 
@@ -158,7 +156,6 @@ func (s *session) why() error {
 }
 
 func (s *session) Context() context.Context { return s.ctx }
-func (s *session) Peer() tunnel.Peer        { return s.peer }
 
 func (s *session) Close() error {
 	s.end(tunnel.ErrSessionClosed)

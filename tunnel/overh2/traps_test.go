@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -352,7 +353,7 @@ func TestLastWords(t *testing.T) {
 	defer b.Close()
 	words := errors.New("you are not welcome")
 	c := &broken{Conn: a, words: words, wrote: make(chan struct{})}
-	s := newSession(c, tunnel.Peer{}, false, tunnel.Options{})
+	s := newSession(carrier.NewPipe(c, tunnel.Peer{}), false, tunnel.Options{})
 	<-s.Context().Done()
 	if err := context.Cause(s.Context()); !errors.Is(err, words) || !errors.Is(err, tunnel.Lost) {
 		t.Errorf("cause: %v", err)

@@ -38,18 +38,14 @@ package overyamux
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
-	"fmt"
 	"io"
-	"log/slog"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/yamux"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 const (
@@ -59,15 +55,29 @@ const (
 	// backlog is how many streams may wait to be accepted. Both ends must agree
 	// on it: it is part of the protocol.
 	backlog = 256
-
-	handshakeTimeout = 10 * time.Second
-	// maxHandshakes is how many handshakes may be under way at a listener.
-	maxHandshakes = 1024
 )
 
+// protocol is yamux as package carrier has it.
+func protocol() carrier.Protocol {
+	return carrier.Protocol{
+		Name: "yamux", ALPN: tunnel.ALPN,
+		Start: func(p *carrier.Pipe, dialed bool, o tunnel.Options) (tunnel.Session, error) {
+			return newSession(p, dialed, o)
+		},
+	}
+}
+
 // Transport is this package as a tunnel.Transport.
-func Transport() tunnel.Transport {
-	return tunnel.Transport{Name: "yamux", Dial: Dial, Listen: Listen}
+func Transport() tunnel.Transport { return protocol().Transport() }
+
+// Dial makes a session with the server at addr, HOST:PORT.
+func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+	return protocol().Dial(ctx, addr, o)
+}
+
+// Listen makes sessions of the connections that ln accepts.
+func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
+	return protocol().Listen(ln, o)
 }
 
 // config is yamux's, without any of its timers.
@@ -82,116 +92,4 @@ func config() *yamux.Config {
 		StreamCloseTimeout:     0,
 		LogOutput:              io.Discard, // what it says also comes as an error
 	}
-}
-
-// Dial makes a session with the server at addr, HOST:PORT.
-func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	conf, err := tunnel.ClientTLS(o.TLS, addr)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", addr, err)
-	}
-	dial := o.Dial
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
-	raw, err := dial(ctx, "tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", addr, err)
-	}
-	c := tls.Client(raw, conf)
-	err = c.HandshakeContext(ctx)
-	if err == nil {
-		err = tunnel.CheckALPN(c.ConnectionState())
-	}
-	if err != nil {
-		_ = raw.Close() // the handshake's error is the news
-		return nil, fmt.Errorf("connect to %s: %w", addr, err)
-	}
-	return overTLS(c, true, o)
-}
-
-// overTLS makes a session of a finished handshake and owns c.
-func overTLS(c *tls.Conn, client bool, o tunnel.Options) (tunnel.Session, error) {
-	state := c.ConnectionState()
-	return newSession(c, tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: "yamux"}, client, o)
-}
-
-// Listen makes sessions of the connections that ln accepts.
-func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	conf, err := tunnel.ServerTLS(o.TLS)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	return &listener{Listener: ln, tls: conf, options: o, lobby: tunnel.NewLobby(maxHandshakes)}, nil
-}
-
-type listener struct {
-	net.Listener
-	tls     *tls.Config
-	options tunnel.Options
-	lobby   *tunnel.Lobby // those in their handshake
-}
-
-func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
-	shut := func() {
-		_ = l.Close() // nothing could be done about it
-		l.lobby.Close()
-	}
-	stop := context.AfterFunc(ctx, shut)
-	defer stop()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer shut()
-	for {
-		c, err := l.Accept()
-		switch {
-		case err == nil:
-			wg.Go(func() { l.serve(ctx, c, f) })
-		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
-			return nil
-		default:
-			return fmt.Errorf("accept: %w", err)
-		}
-	}
-}
-
-// serve shakes hands and runs f.
-func (l *listener) serve(ctx context.Context, raw net.Conn, f func(context.Context, tunnel.Session)) {
-	leave := l.lobby.Enter(raw)
-	defer leave()
-	hctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
-	c := tls.Server(raw, l.tls)
-	err := c.HandshakeContext(hctx)
-	cancel()
-	if err == nil {
-		err = tunnel.CheckALPN(c.ConnectionState())
-	}
-	if err != nil {
-		l.options.Log.Info("handshake failed", "addr", raw.RemoteAddr().String(), "err", err)
-		partFrom(raw)
-		return
-	}
-	s, err := overTLS(c, false, l.options)
-	if err != nil {
-		l.options.Log.Error("cannot make a session", "addr", raw.RemoteAddr().String(), "err", err)
-		return
-	}
-	leave()
-	f(ctx, s)
-	if err := s.Close(); err != nil {
-		l.options.Log.Debug("session did not close cleanly", "addr", raw.RemoteAddr().String(), "err", err)
-	}
-}
-
-// partFrom closes a connection on which an alert has been sent last. Closed with
-// something unread, and a client sends on until it has read the alert, TCP would
-// drop the alert for a reset.
-func partFrom(raw net.Conn) {
-	_ = tunnel.CloseWrite(raw) // none of these matters any more
-	_ = raw.SetReadDeadline(time.Now().Add(lastWords))
-	_, _ = io.CopyN(io.Discard, raw, 64<<10)
-	_ = raw.Close()
 }

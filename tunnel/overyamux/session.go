@@ -6,17 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"sync"
 
 	"github.com/hashicorp/yamux"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 type session struct {
-	peer   tunnel.Peer
+	*carrier.Pipe
 	wire   *wire
 	mux    *yamux.Session
 	ctx    context.Context
@@ -30,11 +29,11 @@ type session struct {
 	tasks sync.WaitGroup
 }
 
-// newSession makes a session of c and owns it.
-func newSession(c net.Conn, peer tunnel.Peer, client bool, o tunnel.Options) (*session, error) {
+// newSession makes a session of p and owns it.
+func newSession(p *carrier.Pipe, client bool, o tunnel.Options) (*session, error) {
 	s := &session{
-		peer:   peer,
-		wire:   newWire(c, client),
+		Pipe:   p,
+		wire:   newWire(p.Conn(), client),
 		ours:   make(chan struct{}, o.Streams()),
 		theirs: make(chan struct{}, o.Streams()),
 	}
@@ -44,7 +43,7 @@ func newSession(c net.Conn, peer tunnel.Peer, client bool, o tunnel.Options) (*s
 	}
 	mux, err := start(s.wire, config())
 	if err != nil {
-		_ = c.Close() // the other error is the news
+		p.Abort() // the other error is the news
 		return nil, fmt.Errorf("start yamux: %w", err)
 	}
 	s.mux = mux
@@ -63,6 +62,7 @@ func (s *session) bury() {
 	s.over = true
 	s.mu.Unlock()
 	s.tasks.Wait()
+	s.wire.closing.Wait()
 	s.cancel(s.why())
 }
 
@@ -90,20 +90,9 @@ func (s *session) why() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cause == nil {
-		s.cause = lost(s.wire.broken())
+		s.cause = carrier.Lost(s.wire.broken())
 	}
 	return s.cause
-}
-
-func lost(err error) error {
-	switch {
-	case err == nil:
-		return fmt.Errorf("%w: yamux gave up", tunnel.Lost)
-	case errors.Is(err, io.EOF):
-		return fmt.Errorf("%w: peer closed the connection", tunnel.Lost)
-	default:
-		return fmt.Errorf("%w: %w", tunnel.Lost, err)
-	}
 }
 
 // end ends the session for a reason of this end's.
@@ -117,7 +106,6 @@ func (s *session) end(cause error) {
 }
 
 func (s *session) Context() context.Context { return s.ctx }
-func (s *session) Peer() tunnel.Peer        { return s.peer }
 
 func (s *session) Close() error {
 	s.end(tunnel.ErrSessionClosed)
@@ -209,3 +197,5 @@ func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	<-s.theirs
 	return nil, err
 }
+
+var _ tunnel.Resumer = (*session)(nil)

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -274,7 +275,7 @@ func TestUnruly(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			peer, c := memnet.Pipe(memnet.Addr("peer"), memnet.Addr("us"))
-			s, err := newSession(c, tunnel.Peer{}, false, tunnel.Options{})
+			s, err := newSession(carrier.NewPipe(c, tunnel.Peer{}), false, tunnel.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -293,7 +294,7 @@ func TestUnruly(t *testing.T) {
 // A flood of streams that nobody accepts is bounded.
 func backlogIsBounded(t *testing.T) {
 	peer, c := memnet.Pipe(memnet.Addr("peer"), memnet.Addr("us"))
-	s, err := newSession(c, tunnel.Peer{}, false, tunnel.Options{})
+	s, err := newSession(carrier.NewPipe(c, tunnel.Peer{}), false, tunnel.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +379,7 @@ func TestLastWords(t *testing.T) {
 	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
 	words := errors.New("you are not welcome")
 	c := &broken{Conn: a, words: words, wrote: make(chan struct{})}
-	s, err := newSession(c, tunnel.Peer{}, true, tunnel.Options{})
+	s, err := newSession(carrier.NewPipe(c, tunnel.Peer{}), true, tunnel.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

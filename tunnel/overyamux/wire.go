@@ -86,10 +86,22 @@ type wire struct {
 	err     error           // why the connection is of no more use
 
 	unread chan struct{} // closed when reading has failed, and err says why
+
+	once    sync.Once
+	closing sync.WaitGroup // for the connection, once Close has been called
 }
 
 func newWire(c net.Conn, odd bool) *wire {
 	return &wire{Conn: c, odd: odd, ended: make(map[uint32]bool), unread: make(chan struct{})}
+}
+
+// Close is for yamux, which keeps its streams waiting for it. A connection may
+// have last words, and those may take their time: closing.Wait waits for them.
+func (w *wire) Close() error {
+	w.once.Do(func() {
+		w.closing.Go(func() { _ = w.Conn.Close() }) // nothing could be done about it
+	})
+	return nil
 }
 
 // Read is for yamux.

@@ -1,0 +1,207 @@
+// Entrance: strangers, in bounded number, and not all of them computing at a
+// time.
+
+package carrier
+
+import (
+	"container/list"
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// maxGuests is how many connections of a listener may be in their handshake.
+	maxGuests = 1024
+	// complaints is how often the log is told that there are too many.
+	complaints = 10 * time.Second
+)
+
+// sorry is what a client hears for whom there is no place: a TLS record with the
+// fatal alert internal_error (RFC 8446, 6), which is what comes closest to busy.
+// It is written here once and never changed.
+var sorry = [...]byte{21, 3, 3, 0, 2, 2, 80}
+
+// An entrance admits strangers to their handshakes. A handshake computes only
+// while it holds a token, and gives it back while it waits for its client: so a
+// storm of clients is served one after the other and not all of them too late,
+// sessions that are there keep their share of the processors, and a slow client
+// costs nothing but a place.
+type entrance struct {
+	limit  int
+	tokens chan struct{} // one for each handshake that computes
+	log    *slog.Logger
+
+	mu      sync.Mutex // guards the following
+	guests  list.List  // of *guest, oldest first
+	closed  bool
+	refused int       // since the last complaint
+	told    time.Time // when that was
+}
+
+func newEntrance(limit int, log *slog.Logger) *entrance {
+	return &entrance{limit: limit, tokens: make(chan struct{}, runtime.GOMAXPROCS(0)), log: log}
+}
+
+// admit finds a place for c, if need be that of a client which has kept us
+// waiting. Without one it says so, closes c and returns nil.
+func (e *entrance) admit(c net.Conn) *guest {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		_ = c.Close() // nobody is here any more
+		return nil
+	}
+	if e.guests.Len() >= e.limit && !e.evictLocked() {
+		e.complainLocked()
+		e.mu.Unlock()
+		dismiss(c)
+		e.mu.Lock()
+		return nil
+	}
+	g := &guest{Conn: c, entrance: e}
+	g.place = e.guests.PushBack(g)
+	return g
+}
+
+// evictLocked closes the oldest connection whose client is to blame for its being
+// here still.
+func (e *entrance) evictLocked() bool {
+	for at := e.guests.Front(); at != nil; at = at.Next() {
+		g, _ := at.Value.(*guest)
+		if g.phase == listening {
+			e.guests.Remove(at)
+			g.evicted = true
+			_ = g.Conn.Close() // its reader notices
+			return true
+		}
+	}
+	return false
+}
+
+// complainLocked tells the log now and then.
+func (e *entrance) complainLocked() {
+	e.refused++
+	if now := time.Now(); now.Sub(e.told) >= complaints {
+		e.log.Warn("too many handshakes at a time: clients are sent away", "limit", e.limit, "refused", e.refused)
+		e.told, e.refused = now, 0
+	}
+}
+
+// dismiss sends a client away that has not been heard.
+func dismiss(c net.Conn) {
+	_ = c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // seven bytes fit, or else there is nobody
+	_, _ = c.Write(sorry[:])                                 // likewise
+	_ = c.Close()
+}
+
+// close closes every connection in its handshake and all that come later.
+func (e *entrance) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	for at := e.guests.Front(); at != nil; at = at.Next() {
+		g, _ := at.Value.(*guest)
+		_ = g.Conn.Close() // its reader notices
+	}
+}
+
+// A phase is what a guest is about.
+type phase uint8
+
+const (
+	coming    phase = iota // has only just been admitted
+	listening              // waits for its client
+	queued                 // has heard from its client and waits for its turn
+	computing
+)
+
+// A guest is a connection that takes turns while it is in its handshake, and is
+// transparent afterwards.
+type guest struct {
+	net.Conn
+	entrance *entrance
+	place    *list.Element
+	inside   atomic.Bool // the handshake is over
+
+	// Owned by the goroutine that shakes hands.
+	over    <-chan struct{} // closed when the time for that is over
+	holding bool            // a token
+
+	// The entrance's mutex guards the following.
+	phase   phase
+	evicted bool
+}
+
+// shake shakes hands with f, for as long as ctx lets it, and gives the place
+// back.
+func (g *guest) shake(ctx context.Context, f func(context.Context) error) error {
+	g.over = ctx.Done()
+	err := f(ctx)
+	g.rest()
+	g.inside.Store(true)
+	g.entrance.mu.Lock()
+	defer g.entrance.mu.Unlock()
+	if !g.evicted {
+		g.entrance.guests.Remove(g.place)
+	}
+	return err
+}
+
+// Read reads from the client. During the handshake that is when others have
+// their turn.
+func (g *guest) Read(p []byte) (int, error) {
+	if g.inside.Load() {
+		return g.Conn.Read(p)
+	}
+	g.rest()
+	g.enter(listening)
+	n, err := g.Conn.Read(p)
+	g.enter(queued)
+	select {
+	case g.entrance.tokens <- struct{}{}:
+		g.holding = true
+		g.enter(computing)
+	case <-g.over:
+		return n, os.ErrDeadlineExceeded
+	}
+	return n, err
+}
+
+// rest ends a turn.
+func (g *guest) rest() {
+	if g.holding {
+		g.holding = false
+		<-g.entrance.tokens
+	}
+}
+
+func (g *guest) enter(p phase) {
+	g.entrance.mu.Lock()
+	defer g.entrance.mu.Unlock()
+	g.phase = p
+}
+
+// level is for a handshake that failed: one that was cut short because of others
+// is no news.
+func (g *guest) level() slog.Level {
+	g.entrance.mu.Lock()
+	defer g.entrance.mu.Unlock()
+	if g.evicted {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+// NetConn is the connection itself.
+func (g *guest) NetConn() net.Conn { return g.Conn }
+
+// CloseWrite ends our direction.
+func (g *guest) CloseWrite() error { return tunnel.CloseWrite(g.Conn) }

@@ -1,0 +1,154 @@
+package carrier
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// crowded is a server with room for few handshakes.
+func crowded(t *testing.T, ca *authority, limit int, log *slog.Logger) *server {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := protocol().listen(ln, tunnel.Options{TLS: ca.server(t), Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.entrance.limit = limit
+	return l.run(t)
+}
+
+// Clients that say nothing, or half a word, keep nobody out.
+func TestSlowHandshakes(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	const limit = 8
+	srv := crowded(t, ca, limit, nil)
+	var slow []net.Conn
+	for i := range 5 * limit {
+		c, err := net.Dial("tcp", srv.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i%2 == 1 {
+			_, _ = io.WriteString(c, "\x16\x03\x01\x02\x00\x01") // of a ClientHello
+		}
+		slow = append(slow, c)
+		eventually(t, "admitted", func() bool { return srv.guests(listening, c) == 1 })
+		if n := srv.guests(listening, nil); n != min(i+1, limit) {
+			t.Fatalf("after %d clients there are %d", i+1, n)
+		}
+	}
+	for range 3 {
+		near := dial(t, srv.addr, tunnel.Options{TLS: ca.client(t, "a")})
+		said(t, near, srv.next(t), "let in")
+	}
+	// It was the oldest that had to go.
+	_ = slow[0].SetReadDeadline(time.Now().Add(patience))
+	if _, err := slow[0].Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("the slowest client is still there: %v", err)
+	}
+}
+
+func isTimeout(err error) bool {
+	ne, ok := err.(net.Error) //nolint:errorlint // of package net itself
+	return ok && ne.Timeout()
+}
+
+// While the server is the slow end, clients that are there keep their places, and
+// those that come are sent away at once.
+func TestStorm(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	const limit = 4
+	var log lines
+	srv := crowded(t, ca, limit, log.logger())
+	tokens := srv.listener.entrance.tokens
+	for range cap(tokens) {
+		tokens <- struct{}{} // nobody computes
+	}
+	var wg sync.WaitGroup
+	for range limit {
+		wg.Go(func() {
+			s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "a")})
+			if err != nil {
+				t.Errorf("one that was let in: %v", err)
+				return
+			}
+			_ = s.Close()
+		})
+	}
+	eventually(t, "waiting for their turn", func() bool { return srv.guests(queued, nil) == limit })
+	for range 3 {
+		_, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "b")})
+		if err == nil || context.Cause(within(t)) != nil {
+			t.Errorf("one too many: %v", err)
+		}
+	}
+	if got := log.String(); strings.Count(got, "too many handshakes") != 1 {
+		t.Errorf("log: %s", got)
+	}
+	for range cap(tokens) {
+		<-tokens
+	}
+	wg.Wait()
+	eventually(t, "empty", func() bool { return srv.listener.entrance.size() == 0 && len(tokens) == 0 })
+}
+
+// A server that stops does not wait for slow clients.
+func TestStopDuringHandshakes(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	srv := crowded(t, ca, 8, nil)
+	c, err := net.Dial("tcp", srv.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	eventually(t, "there", func() bool { return srv.guests(listening, c) == 1 })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		srv.stop()
+	}()
+	select {
+	case <-done:
+	case <-within(t).Done():
+		t.Fatal("still waiting")
+	}
+	g := srv.listener.entrance
+	a, b := net.Pipe()
+	defer a.Close()
+	if g.admit(b) != nil {
+		t.Error("a closed entrance admits")
+	}
+}
+
+// guests is how many are in that phase of their handshake; with a client's
+// connection, of that one.
+func (s *server) guests(in phase, c net.Conn) (n int) {
+	e := s.listener.entrance
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for at := e.guests.Front(); at != nil; at = at.Next() {
+		g := at.Value.(*guest)
+		if g.phase == in && (c == nil || g.RemoteAddr().String() == c.LocalAddr().String()) {
+			n++
+		}
+	}
+	return n
+}
+
+func (e *entrance) size() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.guests.Len()
+}

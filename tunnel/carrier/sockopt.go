@@ -1,0 +1,77 @@
+// Socket options: a connection that holds back little, ends in time, and keeps
+// its speed where packets get lost.
+
+package carrier
+
+import (
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// unsent is how many bytes a socket may hold that TCP has not sent yet: what
+	// lies there cannot be unsent, and whatever comes later waits behind it. It
+	// is what a batch holds; less makes for more wake-ups, and no delay is saved
+	// once it is below what a path carries within a millisecond or two.
+	unsent = 128 << 10
+	// unacknowledged is how long what was sent may go without an answer before
+	// the kernel gives the connection up, which by itself it does after a
+	// quarter of an hour.
+	unacknowledged = 20 * time.Second
+
+	// The names that LinkOptions.Congestion knows besides the kernel's own.
+	congestionAuto   = "auto"
+	congestionSystem = "system"
+	// lossless is what auto prefers: it does not take loss for a full queue.
+	lossless = "bbr"
+)
+
+// tune sets the options of the TCP connection that c is or wraps. It does what
+// the kernel lets it: all of them are about speed, and a connection works without.
+func tune(c net.Conn, o tunnel.Options) {
+	tcp := tcpBelow(c)
+	if tcp == nil {
+		return
+	}
+	// As for what follows: whatever fails, the connection is slower or broken, and
+	// if it is broken its user finds out.
+	_ = tcp.SetNoDelay(true)
+	_ = tcp.SetKeepAlive(false) // who is dead is found out above
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return
+	}
+	name := o.Link.Congestion
+	if name == "" || name == congestionAuto {
+		name = lossless
+	}
+	_ = raw.Control(func(fd uintptr) {
+		tuneSocket(int(fd))
+		if name == congestionSystem {
+			return
+		}
+		if err := setCongestion(int(fd), name); err != nil {
+			o.Log.Debug("congestion control stays the system's", "wanted", name, "err", err)
+		}
+	})
+}
+
+// tcpBelow finds the TCP connection that c is or wraps; nil if there is none.
+func tcpBelow(c net.Conn) *net.TCPConn {
+	for range 8 { // no stack of ours is deeper
+		switch x := c.(type) {
+		case *net.TCPConn:
+			return x
+		case interface{ NetConn() net.Conn }:
+			c = x.NetConn()
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+var _ syscall.Conn = (*net.TCPConn)(nil)

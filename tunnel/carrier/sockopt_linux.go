@@ -1,0 +1,44 @@
+// Socket options as Linux has them.
+
+package carrier
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+func tuneSocket(fd int) {
+	// Older kernels know none of these; see tune.
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
+}
+
+func setCongestion(fd int, name string) error {
+	return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+}
+
+// checkCongestion says whether this process may use a congestion control that
+// was asked for by name.
+func checkCongestion(name string) error {
+	if name == "" || name == congestionAuto || name == congestionSystem {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("open a socket: %w", err)
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written to it
+	if err := setCongestion(fd, name); err != nil {
+		allowed, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_allowed_congestion_control") // to be of help
+		return fmt.Errorf("congestion control %q: %w: the kernel allows auto, system and %s",
+			name, err, strings.TrimSpace(string(allowed)))
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package carrier
+
+import (
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/link"
+)
+
+func tcpPair(t *testing.T) (near, far *net.TCPConn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	a, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+	return a.(*net.TCPConn), b.(*net.TCPConn)
+}
+
+// option reads an option of a socket.
+func option[T any](t *testing.T, c *net.TCPConn, get func(fd int) (T, error)) (v T) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gerr error
+	if err := raw.Control(func(fd uintptr) { v, gerr = get(int(fd)) }); err != nil || gerr != nil {
+		t.Fatal(err, gerr)
+	}
+	return v
+}
+
+func congestion(t *testing.T, c *net.TCPConn) string {
+	return option(t, c, func(fd int) (string, error) { return unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
+}
+
+func TestTune(t *testing.T) {
+	near, _ := tcpPair(t)
+	// However it is wrapped.
+	tune(link.NewBatch(&guest{Conn: near}).Conn, tunnel.Options{Log: slog.New(slog.DiscardHandler)})
+	for name, tc := range map[string]struct{ level, option, want int }{
+		"TCP_NODELAY":       {unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+		"SO_KEEPALIVE":      {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0},
+		"TCP_NOTSENT_LOWAT": {unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent},
+		"TCP_USER_TIMEOUT":  {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds())},
+	} {
+		got := option(t, near, func(fd int) (int, error) { return unix.GetsockoptInt(fd, tc.level, tc.option) })
+		if got != tc.want {
+			t.Errorf("%s is %d, want %d", name, got, tc.want)
+		}
+	}
+	tune(nil, tunnel.Options{}) // nothing to do
+}
+
+func TestCongestion(t *testing.T) {
+	allowed, err := os.ReadFile("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+	if err != nil {
+		t.Skipf("the kernel does not tell what it allows: %v", err)
+	}
+	names := strings.Fields(string(allowed))
+	for _, name := range names {
+		near, _ := tcpPair(t)
+		tune(near, tunnel.Options{Link: tunnel.LinkOptions{Congestion: name}, Log: slog.New(slog.DiscardHandler)})
+		if got := congestion(t, near); got != name {
+			t.Errorf("asked for %s, got %s", name, got)
+		}
+		if err := checkCongestion(name); err != nil {
+			t.Error(err)
+		}
+	}
+	near, far := tcpPair(t)
+	tune(near, tunnel.Options{Link: tunnel.LinkOptions{Congestion: "system"}, Log: slog.New(slog.DiscardHandler)})
+	if got, want := congestion(t, near), congestion(t, far); got != want {
+		t.Errorf("system is %s, want %s", got, want)
+	}
+	ca := newAuthority(t, "ca")
+	o := tunnel.Options{TLS: ca.client(t, "a"), Link: tunnel.LinkOptions{Congestion: "carrier-pigeon"}}
+	if _, err := protocol().Dial(within(t), "127.0.0.1:1", o); err == nil || !strings.Contains(err.Error(), `"carrier-pigeon"`) || !strings.Contains(err.Error(), names[0]) {
+		t.Errorf("an unknown name: %v", err)
+	}
+}
