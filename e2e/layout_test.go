@@ -147,7 +147,7 @@ var homes = []struct {
 	{"github.com/hashicorp/yamux", []string{"tunnel/overyamux"}, "a multiplexer has one adapter"},
 	{"golang.org/x/net/http2", []string{"tunnel/overh2"}, "a multiplexer has one adapter, and this import is due to change with the standard library"},
 	{"github.com/quic-go/quic-go", []string{"tunnel/overquic"}, "a transport has one adapter"},
-	{"golang.org/x/crypto/ssh", []string{"tunnel/overssh"}, "the legacy mode has one adapter"},
+	{"golang.org/x/crypto/ssh", []string{"tunnel/overssh", "cmd/internal/bench/sshd"}, "the legacy mode has one adapter, and a server to measure it against"},
 	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "cmd/hawser"}, "it is a thousand packages"},
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
 	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},

@@ -1,0 +1,144 @@
+package sshd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overssh"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestServers reaches a target through either server, and finds nothing of it
+// afterwards.
+func TestServers(t *testing.T) {
+	for name, start := range map[string]func(context.Context, string) (*Server, error){
+		"own": func(ctx context.Context, dir string) (*Server, error) {
+			return newOwn(ctx, dir, errors.New("not wanted"))
+		},
+		"whatever is installed": Start,
+	} {
+		t.Run(name, func(t *testing.T) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			dir := t.TempDir()
+			if err := MakeKeys(dir); err != nil {
+				t.Fatal(err)
+			}
+			s, err := start(t.Context(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- s.Run(ctx) }()
+			through(t, dir, s)
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			for _, pid := range s.Processes() {
+				if pid != os.Getpid() && exists(pid) {
+					t.Errorf("process %d is left", pid)
+				}
+			}
+			if c, err := net.Dial("tcp", s.Addr); err == nil {
+				_ = c.Close()
+				t.Errorf("%s still listens", s.Addr)
+			}
+		})
+	}
+}
+
+func exists(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+// through sends something to a target through s, and asks for one that s does not
+// serve.
+func through(t *testing.T, dir string, s *Server) {
+	t.Helper()
+	target, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	d, stop := dialer(t, dir, s)
+	defer stop()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	near, err := d.Connect(ctx, "tcp", target.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := target.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, way := range [][2]tunnel.Stream{{near, far.(*net.TCPConn)}, {far.(*net.TCPConn), near}} {
+		if _, err := io.WriteString(way[0], "hello"); err != nil {
+			t.Error(err)
+		}
+		if err := way[0].CloseWrite(); err != nil {
+			t.Error(err)
+		}
+		if b, err := io.ReadAll(way[1]); string(b) != "hello" || err != nil {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+	_, _ = near.Close(), far.Close()
+	if st, err := d.Connect(ctx, "tcp", "192.0.2.1:80"); err == nil {
+		_ = st.Close()
+		t.Error("reached an address that is not on loopback")
+	}
+}
+
+func dialer(t *testing.T, dir string, s *Server) (d *overssh.Dialer, stop func()) {
+	t.Helper()
+	line, err := os.ReadFile(filepath.Join(dir, HostKey+".pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := overssh.ParseHostKey(string(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := new(overssh.HostKeys)
+	if err := known.Pin("node-1", key); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = overssh.New(overssh.Config{
+		Node: "node-1", Addr: s.Addr, User: s.User, KeyFile: filepath.Join(dir, UserKey), HostKeys: known,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	return d, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestNoKeys says what is missing.
+func TestNoKeys(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_, err := Start(t.Context(), t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), HostKey) {
+		t.Errorf("%v", err)
+	}
+}
