@@ -25,7 +25,7 @@ import (
 // transport first. The ssh mode is none of them: it has no tunnel.
 func transports() map[string][]tunnel.Transport {
 	quic, yamux, h2 := overquic.Transport(), overyamux.Transport(), overh2.Transport()
-	table := map[string][]tunnel.Transport{"auto": {yamux}}
+	table := map[string][]tunnel.Transport{"auto": {quic, yamux}}
 	for _, t := range []tunnel.Transport{quic, yamux, h2} {
 		table[t.Name] = []tunnel.Transport{t}
 	}
