@@ -76,6 +76,19 @@ func (a *authority) pool() *x509.CertPool {
 	return p
 }
 
+// authorities are what auth.ServerTLS asks for.
+func (a *authority) authorities() (*x509.CertPool, error) { return a.pool(), nil }
+
+// certificate is c whatever the client says.
+func certificate(c *tls.Certificate) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c, nil }
+}
+
+// showing is c whatever the server asks for.
+func showing(c *tls.Certificate) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c, nil }
+}
+
 // quay is the whole server on one real port: hub and an API server that says who
 // asks.
 func quay(t *testing.T, ca *authority) (*Hub, string) {
@@ -89,10 +102,7 @@ func quay(t *testing.T, ca *authority) (*Hub, string) {
 		t.Fatal(err)
 	}
 	serving := ca.server()
-	conf := auth.ServerTLS(
-		func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil },
-		func() (*x509.CertPool, error) { return ca.pool(), nil },
-	)
+	conf := auth.ServerTLS(certificate(serving), ca.authorities)
 	links, err := overyamux.Listen(port.Tunnel(tunnel.ALPN), tunnel.Options{TLS: conf, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -140,8 +150,7 @@ func moor(t *testing.T, addr string, cas *x509.CertPool, cert *tls.Certificate, 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
-	s, err := overyamux.Dial(ctx, addr, tunnel.Options{TLS: auth.ClientTLS(show, cas, "")})
+	s, err := overyamux.Dial(ctx, addr, tunnel.Options{TLS: auth.ClientTLS(showing(cert), cas, "")})
 	if err != nil {
 		return nil, err
 	}
