@@ -44,6 +44,7 @@ type entrance struct {
 	closed  bool
 	refused int       // since the last complaint
 	told    time.Time // when that was
+	turned  uint64    // refused since the beginning
 }
 
 func newEntrance(limit int, log *slog.Logger) *entrance {
@@ -89,10 +90,18 @@ func (e *entrance) evictLocked() bool {
 // complainLocked tells the log now and then.
 func (e *entrance) complainLocked() {
 	e.refused++
+	e.turned++
 	if now := time.Now(); now.Sub(e.told) >= complaints {
 		e.log.Warn("too many handshakes at a time: clients are sent away", "limit", e.limit, "refused", e.refused)
 		e.told, e.refused = now, 0
 	}
+}
+
+// count is how many guests there are, and how many have been refused.
+func (e *entrance) count() (guests int, refused uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.guests.Len(), e.turned
 }
 
 // dismiss sends a client away that has not been heard.

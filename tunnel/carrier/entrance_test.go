@@ -97,6 +97,9 @@ func TestStorm(t *testing.T) {
 	if got := log.String(); strings.Count(got, "too many handshakes") != 1 {
 		t.Errorf("log: %s", got)
 	}
+	if got := srv.listener.Handshakes(); got.Refused != 3 || got.Underway != limit {
+		t.Errorf("handshakes: %+v", got)
+	}
 	for range cap(tokens) {
 		<-tokens
 	}

@@ -13,6 +13,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -138,6 +139,17 @@ type listener struct {
 	options  tunnel.Options
 	registry *link.Registry
 	entrance *entrance
+
+	done, failed atomic.Uint64 // handshakes
+}
+
+// Transport implements tunnel.Doorkeeper.
+func (l *listener) Transport() string { return l.protocol.Name }
+
+// Handshakes implements tunnel.Doorkeeper.
+func (l *listener) Handshakes() tunnel.Handshakes {
+	underway, refused := l.entrance.count()
+	return tunnel.Handshakes{Done: l.done.Load(), Failed: l.failed.Load(), Refused: refused, Underway: underway}
 }
 
 func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
@@ -225,10 +237,12 @@ func (l *listener) handshake(ctx context.Context, g *guest) (*tls.Conn, error) {
 		err = checkALPN(c, l.names)
 	}
 	if err != nil {
+		l.failed.Add(1)
 		l.options.Log.Log(ctx, g.level(), "handshake failed", "addr", g.RemoteAddr().String(), "err", err)
 		partFrom(g)
 		return nil, err
 	}
+	l.done.Add(1)
 	return c, nil
 }
 
