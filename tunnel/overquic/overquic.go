@@ -16,24 +16,56 @@
 //   - Close ends one direction. Here the other one is given up as well, at once:
 //     a peer that goes on writing is told that nobody reads. QUIC's directions
 //     are independent, so that what we have written still arrives.
-//   - A stall of one stream can use up the window of the connection. That window
-//     is as large as those of all streams together.
-//   - Its idle timeout ends a session that the control stream finds well. It is
-//     longer than any time the control stream can be set to.
+//   - A stall of one stream can use up the window of the connection: see Windows.
+//   - The library's idle timeout knows no detach window. A session here watches
+//     its path itself: see Paths.
 //   - A stream exists for the peer once something has been said on it. Each begins
 //     with a byte of the opener's that means nothing else. What the opener says
 //     at once still goes with it.
 //   - What has been received when a connection ends is lost if it has not been
 //     read. That is so here as well, and the reader gets an error.
 //
-// Memory is bounded: each stream buffers at most a window of 2 MiB that nobody
-// has read, each end of a session has at most Options.MaxStreams streams, and at
-// most 256 more wait to be accepted. At 100 ms of round trip a window lets one
-// stream carry 20 MB/s.
+// # Paths
+//
+// QUIC recovers loss, so there is no link below it: a session outlives its path
+// because the connection does. The end that dialed asks for a sign of life after
+// 14 s in which nothing came, or at once when something of its own has had no
+// answer for a second or a burst from the peer has stopped; it asks again after
+// 3 s and takes the path for dead after 6. From the second question on it tries to
+// get through, again and again until the detach window is over: it sends from
+// another socket, which a NAT or a firewall knows nothing bad of, and begins anew
+// with what was on its way, since by itself QUIC waits the longer the longer a
+// path has been dead. Move does the same in peace: it makes sure of the other path
+// first. The accepting end asks nothing; it knows when it should have heard from
+// the peer, and follows where the peer's packets come from (RFC 9000, 9).
+//
+// With LinkOptions.Metered the 14 s double each time, up to 10 minutes, as long as
+// the path keeps the peer's address and needs no other socket; and the end of a
+// burst asks nothing.
+//
+// What cannot be sent for the time being, because there is no route or a firewall
+// is in the way, counts as lost on the way.
+//
+// # Windows
+//
+// A stream may have 64 KiB unread at first and up to 4 MiB once its reader has
+// shown that it keeps up; that lets one stream carry 30 MB/s at 100 ms of round
+// trip. The connection's window is 64 KiB for every stream there may be and
+// 128 MiB besides. So a thousand streams that nobody reads hold 64 MiB and leave
+// room for their neighbours, as do 32 that had grown as far as they can before
+// their readers stalled. One session never has more unread than that window,
+// 288 MiB by default.
+//
+// A stream that has written 512 KiB is bulk and yields to all that has not.
+//
+// # Handshakes
 //
 // A server that was killed and is back has nothing to answer the packets of its
 // former sessions with but a stateless reset (RFC 9000, 10.3), whose key is
 // derived from that of its certificate.
+//
+// Handshakes are resumed (RFC 8446, 2.2) if the TLS configuration of the dialing
+// end has a ClientSessionCache. There is no early data.
 //
 // A listener asks a client whose address is not verified to come again with a
 // token (RFC 9000, 8.1.2) while many handshakes are under way, and refuses those
@@ -42,16 +74,8 @@ package overquic
 
 import (
 	"context"
-	"crypto/hkdf"
-	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -60,10 +84,20 @@ import (
 )
 
 const (
-	window  = 2 << 20
+	// A stream may have this much unread at first, and as it proves to be read
+	// quickly up to that much.
+	firstWindow = 64 << 10
+	window      = 4 << 20
+	// headroom is what streams that have grown may have unread together, beyond
+	// the firstWindow of each.
+	headroom = 128 << 20
+
 	backlog = 256
-	// idle is beyond the longest silence that tunnel.Welcome admits, a day.
-	idle = 25 * time.Hour
+	// idle is beyond the longest silence that this package's own watch admits.
+	idle = maxPromise + time.Hour
+	// packetSize passes on every path that IPv6 passes on, tunnels included. What
+	// more a path bears is found out (RFC 8899).
+	packetSize = 1200
 
 	handshakeTimeout = 10 * time.Second
 	// maxHandshakes is how many handshakes may be under way at a listener. From
@@ -87,15 +121,17 @@ func Transport() tunnel.Transport {
 // config is QUIC's, with room for the streams of o.
 func config(o tunnel.Options) *quic.Config {
 	streams := o.Streams() + backlog
+	all := 2*firstWindow*uint64(streams) + headroom // of both ends' streams
 	return &quic.Config{
 		HandshakeIdleTimeout:           handshakeTimeout / 2, // it may take twice that in all
 		MaxIdleTimeout:                 idle,
-		InitialStreamReceiveWindow:     window,
+		InitialStreamReceiveWindow:     firstWindow,
 		MaxStreamReceiveWindow:         window,
-		InitialConnectionReceiveWindow: 2 * window * uint64(streams), // of both ends
-		MaxConnectionReceiveWindow:     2 * window * uint64(streams),
+		InitialConnectionReceiveWindow: all,
+		MaxConnectionReceiveWindow:     all,
 		MaxIncomingStreams:             int64(streams),
 		MaxIncomingUniStreams:          1, // the tally
+		InitialPacketSize:              packetSize,
 	}
 }
 
@@ -113,189 +149,21 @@ func dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 	if err != nil {
 		return nil, err
 	}
-	pc, to, err := socket(ctx, addr, o)
+	m, err := moor(ctx, addr, o)
 	if err != nil {
 		return nil, err
 	}
-	t := &quic.Transport{Conn: pc}
-	shut := func() {
-		_ = t.Close() // nothing could be done about either
-		_ = pc.Close()
-	}
 	hctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	c, err := t.Dial(hctx, to, tlsConf, config(o))
+	c, err := m.ways[0].Dial(hctx, m.quay.to, tlsConf, config(o))
 	if err != nil {
-		shut()
+		m.close()
 		return nil, alert(err)
 	}
-	s, err := newSession(c, o, shut)
+	m.conn = c
+	s, err := newSession(c, o, m)
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
-}
-
-// socket is what a session with addr goes through: one of our own, or what
-// o.Dial makes.
-func socket(ctx context.Context, addr string, o tunnel.Options) (net.PacketConn, net.Addr, error) {
-	if o.Dial != nil {
-		c, err := o.Dial(ctx, "udp", addr)
-		if err != nil {
-			return nil, nil, err
-		}
-		return connected{c}, c.RemoteAddr(), nil
-	}
-	// To connect a UDP socket sends nothing, resolves the name, and picks an
-	// address to which there is a way. QUIC wants a socket that is not connected.
-	probe, err := new(net.Dialer).DialContext(ctx, "udp", addr)
-	if err != nil {
-		return nil, nil, err
-	}
-	to, local := probe.RemoteAddr(), probe.LocalAddr().(*net.UDPAddr)
-	if err = probe.Close(); err != nil {
-		return nil, nil, err
-	}
-	network := "udp6"
-	if local.IP.To4() != nil {
-		network = "udp4"
-	}
-	pc, err := new(net.ListenConfig).ListenPacket(ctx, network, ":0")
-	return pc, to, err
-}
-
-// A connected packet connection is a net.Conn that keeps packets apart.
-type connected struct{ net.Conn }
-
-func (c connected) ReadFrom(p []byte) (int, net.Addr, error) {
-	n, err := c.Read(p)
-	return n, c.RemoteAddr(), err
-}
-
-func (c connected) WriteTo(p []byte, _ net.Addr) (int, error) { return c.Write(p) }
-
-// ListenPacket makes sessions of the QUIC connections that come to pc. It owns
-// pc.
-func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) {
-	conf, err := tunnel.ServerTLS(o.TLS)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", pc.LocalAddr(), err)
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	o.TLS = conf
-	return &listener{conn: pc, options: o}, nil
-}
-
-type listener struct {
-	conn       net.PacketConn
-	options    tunnel.Options // with the TLS configuration that is used
-	handshakes atomic.Int64   // under way
-}
-
-func (l *listener) Addr() net.Addr { return l.conn.LocalAddr() }
-
-func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
-	t := &quic.Transport{
-		Conn:                l.conn,
-		StatelessResetKey:   resetKey(l.options.TLS),
-		ConnContext:         l.admit,
-		VerifySourceAddress: func(net.Addr) bool { return l.handshakes.Load() >= fewHandshakes },
-	}
-	defer func() {
-		_ = t.Close() // nothing could be done about either
-		_ = l.conn.Close()
-	}()
-	ln, err := t.Listen(l.options.TLS, config(l.options))
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", l.conn.LocalAddr(), err)
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer func() { _ = ln.Close() }() // leaves the sessions alone; never fails
-	for {
-		c, err := ln.Accept(ctx)
-		switch {
-		case err == nil:
-			wg.Go(func() { l.serve(ctx, c, f) })
-		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
-			return nil
-		default:
-			return fmt.Errorf("accept: %w", err)
-		}
-	}
-}
-
-// resetKey is a secret that the server of this certificate has again when it has
-// been restarted, so that it can tell clients of its former life that their
-// connections are no more (RFC 9000, 10.3). It is nil if the certificate's key
-// cannot be read; then those clients find out by themselves.
-func resetKey(c *tls.Config) *quic.StatelessResetKey {
-	cert, err := certificate(c)
-	if err != nil || cert == nil {
-		return nil
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
-	if err != nil {
-		return nil
-	}
-	secret, err := hkdf.Key(sha256.New, der, nil, "hawser/1 stateless reset", len(quic.StatelessResetKey{}))
-	if err != nil {
-		return nil
-	}
-	return (*quic.StatelessResetKey)(secret)
-}
-
-// certificate is the one that c shows now to a client that says nothing.
-func certificate(c *tls.Config) (*tls.Certificate, error) {
-	hello := new(tls.ClientHelloInfo)
-	if c.GetConfigForClient != nil {
-		chosen, err := c.GetConfigForClient(hello)
-		if err != nil {
-			return nil, err
-		}
-		if chosen != nil {
-			c = chosen
-		}
-	}
-	switch {
-	case c.GetCertificate != nil:
-		return c.GetCertificate(hello)
-	case len(c.Certificates) > 0:
-		return &c.Certificates[0], nil
-	default:
-		return nil, errors.New("no certificate")
-	}
-}
-
-// shaken is where a connection's context keeps the func to call when the
-// handshake is over.
-type shaken struct{}
-
-// admit counts the handshakes and refuses more than there may be.
-func (l *listener) admit(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
-	if l.handshakes.Add(1) > maxHandshakes {
-		l.handshakes.Add(-1)
-		return nil, errors.New("too many handshakes")
-	}
-	done := sync.OnceFunc(func() { l.handshakes.Add(-1) })
-	context.AfterFunc(ctx, done) // it has failed, or is over and so is the connection
-	return context.WithValue(ctx, shaken{}, done), nil
-}
-
-// serve runs f.
-func (l *listener) serve(ctx context.Context, c *quic.Conn, f func(context.Context, tunnel.Session)) {
-	if done, ok := c.Context().Value(shaken{}).(func()); ok {
-		done()
-	}
-	s, err := newSession(c, l.options, func() {})
-	if err != nil {
-		l.options.Log.Info("cannot make a session", "addr", c.RemoteAddr().String(), "err", err)
-		return
-	}
-	f(ctx, s)
-	if err := s.Close(); err != nil {
-		l.options.Log.Debug("session did not close cleanly", "addr", c.RemoteAddr().String(), "err", err)
-	}
 }

@@ -7,8 +7,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/quic-go/quic-go"
 
@@ -19,6 +22,14 @@ import (
 const (
 	codeClosed   quic.ApplicationErrorCode = 0
 	codeProtocol quic.ApplicationErrorCode = 1
+	codeGone     quic.ApplicationErrorCode = 2
+)
+
+// The tally goes before all streams, and streams that have proven to be bulk
+// behind all others (RFC 9218, 4.1, where 3 is the default).
+const (
+	urgencyTally = 0
+	urgencyBulk  = 4
 )
 
 var errProtocol = errors.New("peer breaks the protocol")
@@ -28,28 +39,57 @@ type session struct {
 	peer    tunnel.Peer
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	shut    func()        // gives back what is below the connection
 	ours    chan struct{} // one token for each stream that this end opened
 	theirs  chan struct{} // one for each that the peer opened and we accepted
 	waiting chan struct{} // one for each of ours that the peer has not accepted
 
+	log     *slog.Logger
+	mooring *mooring // at the dialing end, and owned; nil at the other
+
 	tally   *quic.SendStream
 	tallyMu sync.Mutex // guards writing to tally
 
-	mu    sync.Mutex // guards the following
-	cause error      // why this end ended the session; nil if it did not
+	resting atomic.Bool   // watch has nothing to look at
+	stirred chan struct{} // holds a token once somebody uses the session
+	words   chan word     // from the peer's tally to watch
+	promise atomic.Int64  // within how many nanoseconds the peer hears from this end
+
+	// Owned by watch.
+	asker  *asker  // at the dialing end
+	hearer *hearer // at the other
+	roused bool
+
+	mu    sync.Mutex       // guards the following
+	cause error            // why this end ended the session; nil if it did not
+	link  tunnel.LinkState // but for what the connection itself knows
 }
 
-// newSession makes a session of c and owns it. shut is called after c is closed.
-func newSession(c *quic.Conn, o tunnel.Options, shut func()) (*session, error) {
+// newSession makes a session of c and owns both it and m, which is nil at the
+// accepting end.
+func newSession(c *quic.Conn, o tunnel.Options, m *mooring) (*session, error) {
 	state := c.ConnectionState().TLS
+	addr := c.RemoteAddr()
 	s := &session{
 		conn:    c,
-		peer:    tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: "quic"},
-		shut:    shut,
+		peer:    tunnel.Peer{Addr: addr, TLS: &state, Transport: "quic"},
+		mooring: m,
+		log:     o.Log,
 		ours:    make(chan struct{}, o.Streams()),
 		theirs:  make(chan struct{}, o.Streams()),
 		waiting: make(chan struct{}, backlog),
+		stirred: make(chan struct{}, 1),
+		words:   make(chan word),
+		link:    tunnel.LinkState{Window: max(o.Link.Window(), 0), Addr: addr},
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	interval := o.Link.Interval()
+	if m != nil {
+		s.asker = newAsker(interval, o.Link.Metered, s.link.Window)
+		s.promise.Store(int64(s.asker.promise()))
+	} else {
+		s.hearer = &hearer{promise: interval, window: s.link.Window}
 	}
 	err := tunnel.CheckALPN(state)
 	if err == nil {
@@ -57,9 +97,11 @@ func newSession(c *quic.Conn, o tunnel.Options, shut func()) (*session, error) {
 	}
 	if err != nil {
 		_ = c.CloseWithError(codeProtocol, "no tally") // the other error is the news
-		shut()
+		s.shut()
 		return nil, fmt.Errorf("start session: %w", err)
 	}
+	s.tally.SetPriority(urgencyTally, false)
+	s.say(word{kind: kindHello, window: s.link.Window, interval: interval})
 	// The session is a root of its own: it ends by Close or by its connection,
 	// not with whoever happened to dial.
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -67,34 +109,68 @@ func newSession(c *quic.Conn, o tunnel.Options, shut func()) (*session, error) {
 	return s, nil
 }
 
-// run reads the peer's tally until the connection ends, and then cleans up.
+// run looks after the connection until it ends, and then cleans up.
 func (s *session) run() {
+	var wg sync.WaitGroup
+	wg.Go(s.watch)
+	if s.mooring != nil && s.link.Window > 0 {
+		wg.Go(func() { s.mooring.prepare(s.conn.Context()) })
+	}
 	if err := s.readTally(); err != nil {
-		s.end(codeProtocol, fmt.Errorf("%w: %w", tunnel.Lost, err))
+		s.end(codeProtocol, &gone{code: tunnel.Lost, text: "session ended", cause: err})
 	}
 	<-s.conn.Context().Done()
+	wg.Wait()
+	if s.mooring != nil && s.unheard() {
+		s.mooring.part()
+	}
 	s.shut()
 	s.cancel(s.why())
 }
 
-// readTally counts the streams that the peer accepts. The error is nil if the
-// connection has ended.
+// unheard says whether the peer may not know that this end has ended the session.
+func (s *session) unheard() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Is(s.cause, tunnel.ErrSessionClosed) && !s.link.Parked.IsZero()
+}
+
+// shut gives back what is below the connection.
+func (s *session) shut() {
+	if s.mooring != nil {
+		s.mooring.close()
+	}
+}
+
+// readTally counts the streams that the peer accepts, and hands on the rest of
+// what it says. The error is nil if the connection has ended.
 func (s *session) readTally() error {
-	in, err := s.conn.AcceptUniStream(s.conn.Context())
+	ctx := s.conn.Context()
+	in, err := s.conn.AcceptUniStream(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // it fails only with the connection
 	}
-	buf := make([]byte, backlog)
+	var (
+		said []byte
+		buf  = make([]byte, backlog)
+	)
 	for {
 		n, err := in.Read(buf)
-		for range n {
-			select {
-			case <-s.waiting:
-			default:
-				return fmt.Errorf("%w: it accepts more than was opened", errProtocol)
+		said = append(said, buf[:n]...)
+		for {
+			w, size, derr := decodeWord(said)
+			if derr != nil {
+				return derr
 			}
+			if size == 0 {
+				break
+			}
+			if derr = s.hear(ctx, w); derr != nil {
+				return derr
+			}
+			said = said[size:]
 		}
-		if err != nil && s.conn.Context().Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("%w: it stops counting", errProtocol)
 		}
 		if err != nil {
@@ -103,13 +179,37 @@ func (s *session) readTally() error {
 	}
 }
 
+// hear takes a word of the peer's.
+func (s *session) hear(ctx context.Context, w word) error {
+	if w.kind == kindAccepted {
+		select {
+		case <-s.waiting:
+			return nil
+		default:
+			return fmt.Errorf("%w: it accepts more than was opened", errProtocol)
+		}
+	}
+	select {
+	case s.words <- w:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
 // count tells the peer that one of its streams has been accepted. At most
 // backlog of these can be on their way, which fit into one packet: it does not
 // wait for the link.
 func (s *session) count() {
 	s.tallyMu.Lock()
 	defer s.tallyMu.Unlock()
-	_, _ = s.tally.Write([]byte{1}) // fails only with the connection
+	_, _ = s.tally.Write([]byte{kindAccepted}) // fails only with the connection
+}
+
+// say tells the peer something if there is room for it.
+func (s *session) say(w word) {
+	s.tallyMu.Lock()
+	defer s.tallyMu.Unlock()
+	_ = s.tally.TryWriteAll(appendWord(nil, w)) // it will be said again, or nobody waits for it
 }
 
 // end closes the connection for a reason of this end's, unless it is closed.
@@ -119,6 +219,9 @@ func (s *session) end(code quic.ApplicationErrorCode, cause error) {
 		s.cause = cause
 	}
 	s.mu.Unlock()
+	if s.mooring != nil {
+		s.mooring.keep()
+	}
 	_ = s.conn.CloseWithError(code, cause.Error()) // never fails
 }
 
@@ -132,22 +235,58 @@ func (s *session) explain(err error) error {
 	var (
 		app       *quic.ApplicationError
 		transport *quic.TransportError
+		idle      *quic.IdleTimeoutError
 	)
 	switch {
 	case s.cause != nil:
 		return s.cause
 	case err == nil:
-		return fmt.Errorf("%w: connection closed", tunnel.Lost)
+		return &gone{code: tunnel.Lost, text: "connection closed"}
+	case errors.As(err, &app) && app.Remote && app.ErrorCode == codeGone:
+		return &gone{code: tunnel.Dead, text: "peer closed the connection: " + app.ErrorMessage}
 	case errors.As(err, &app) && app.Remote:
-		return fmt.Errorf("%w: peer closed the connection: %s", tunnel.Lost, app.ErrorMessage)
+		return &gone{code: tunnel.Lost, text: "peer closed the connection: " + app.ErrorMessage}
 	case errors.As(err, &transport):
-		return fmt.Errorf("%w: %w", tunnel.Lost, alert(err))
+		return &gone{code: tunnel.Lost, text: "connection broke", cause: alert(err)}
+	case errors.As(err, &idle):
+		return &gone{code: tunnel.Dead, text: err.Error()}
 	default:
 		// Others unwrap to what would mislead: a session that was cut is no
 		// deadline, and not closed by its own end.
-		return fmt.Errorf("%w: %s", tunnel.Lost, err.Error())
+		return &gone{code: tunnel.Lost, text: err.Error()}
 	}
 }
+
+// A gone is why there is no session any more. It unwraps to its code, to
+// syscall.ECONNRESET and to the cause.
+type gone struct {
+	code  tunnel.Code // Dead if the peer fell silent, or Lost
+	text  string
+	cause error
+}
+
+func (g *gone) Error() string {
+	text := g.code.String() + ": " + g.text
+	if g.cause != nil {
+		text += ": " + g.cause.Error()
+	}
+	return text
+}
+
+func (g *gone) Unwrap() []error {
+	errs := []error{g.code, syscall.ECONNRESET}
+	if g.cause != nil {
+		errs = append(errs, g.cause)
+	}
+	return errs
+}
+
+// Timeout and Temporary make it a net.Error. It is never a timeout in the sense
+// of a deadline, so that nobody tries the same stream again.
+func (g *gone) Timeout() bool { return false }
+
+// Temporary is the code's.
+func (g *gone) Temporary() bool { return g.code.Temporary() }
 
 // alert makes of an alert of the peer's TLS what it is over TCP.
 func alert(err error) error {
@@ -160,6 +299,22 @@ func alert(err error) error {
 
 func (s *session) Context() context.Context { return s.ctx }
 func (s *session) Peer() tunnel.Peer        { return s.peer }
+
+// localAddr and remoteAddr are the ends of the path. The dialing end must not ask
+// its connection, which changes them without a lock.
+func (s *session) localAddr() net.Addr {
+	if s.mooring != nil {
+		return s.mooring.local.Load()
+	}
+	return s.conn.LocalAddr()
+}
+
+func (s *session) remoteAddr() net.Addr {
+	if s.mooring != nil {
+		return s.peer.Addr
+	}
+	return s.conn.RemoteAddr()
+}
 
 func (s *session) Close() error {
 	s.end(codeClosed, tunnel.ErrSessionClosed)
@@ -180,6 +335,7 @@ func (s *session) take(ctx context.Context, tokens chan struct{}) error {
 }
 
 func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
+	s.stir()
 	if err := s.take(ctx, s.ours); err != nil {
 		return nil, err
 	}
@@ -209,6 +365,7 @@ func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
 		return nil, s.failed(ctx, err)
 	}
 	s.count()
+	s.stir()
 	st := newStream(s, q, s.theirs)
 	st.mark = true
 	return st, nil

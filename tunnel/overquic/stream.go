@@ -26,6 +26,9 @@ const (
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
+// bulk is how much a stream has to write to be put behind all others.
+const bulk = 512 << 10
+
 // A stream is a tunnel.Stream and a tunnel.Aborter.
 type stream struct {
 	session *session
@@ -35,7 +38,8 @@ type stream struct {
 	rmu  sync.Mutex // held by the one Read at a time
 	mark bool       // the byte with which the stream begins is yet to be read; guarded by rmu
 
-	wmu sync.Mutex // held by the one Write at a time
+	wmu   sync.Mutex // held by the one Write at a time
+	wrote int        // how much, up to bulk; guarded by wmu
 
 	mu      sync.Mutex // guards the following
 	closed  bool       // by Close or Abort
@@ -50,8 +54,8 @@ func newStream(s *session, q *quic.Stream, tokens chan struct{}) *stream {
 	return &stream{session: s, quic: q, tokens: tokens}
 }
 
-func (st *stream) LocalAddr() net.Addr  { return st.session.conn.LocalAddr() }
-func (st *stream) RemoteAddr() net.Addr { return st.session.conn.RemoteAddr() }
+func (st *stream) LocalAddr() net.Addr  { return st.session.localAddr() }
+func (st *stream) RemoteAddr() net.Addr { return st.session.remoteAddr() }
 
 // opError says what went wrong, as package net does.
 func (st *stream) opError(op string, err error) error {
@@ -115,6 +119,7 @@ func (st *stream) Read(p []byte) (int, error) {
 	if !st.mark {
 		n, err = st.quic.Read(p)
 	}
+	st.session.stir()
 	switch {
 	case n > 0 || err == nil:
 		return n, nil // an error comes again
@@ -137,8 +142,14 @@ func (st *stream) Write(p []byte) (int, error) {
 	if err := st.begin(); err != nil {
 		return 0, st.opError("write", err)
 	}
+	st.session.stir()
 	n, err := st.quic.Write(p)
 	st.finish(n < len(p))
+	if st.wrote < bulk {
+		if st.wrote += n; st.wrote >= bulk {
+			st.quic.SetPriority(urgencyBulk, true)
+		}
+	}
 	if err != nil {
 		return n, st.wrong("write", err)
 	}
@@ -258,7 +269,7 @@ func (st *stream) setDeadline(deadline *time.Time, set func(time.Time) error, t 
 }
 
 var (
-	_ tunnel.Session = (*session)(nil)
+	_ tunnel.Resumer = (*session)(nil)
 	_ tunnel.Stream  = (*stream)(nil)
 	_ tunnel.Aborter = (*stream)(nil)
 )

@@ -1,0 +1,147 @@
+// Listening: the accepting end's socket, and who is let in.
+
+package overquic
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// ListenPacket makes sessions of the QUIC connections that come to pc. It owns
+// pc.
+func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) {
+	conf, err := tunnel.ServerTLS(o.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", pc.LocalAddr(), err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.TLS = conf
+	return &listener{conn: serving(pc, o.Log), options: o}, nil
+}
+
+type listener struct {
+	conn       net.PacketConn
+	options    tunnel.Options // with the TLS configuration that is used
+	handshakes atomic.Int64   // under way
+}
+
+func (l *listener) Addr() net.Addr { return l.conn.LocalAddr() }
+
+func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
+	t := &quic.Transport{
+		Conn:                l.conn,
+		StatelessResetKey:   resetKey(l.options.TLS),
+		ConnContext:         l.admit,
+		VerifySourceAddress: func(net.Addr) bool { return l.handshakes.Load() >= fewHandshakes },
+	}
+	defer func() {
+		_ = t.Close() // nothing could be done about either
+		_ = l.conn.Close()
+	}()
+	ln, err := t.Listen(l.options.TLS, config(l.options))
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", l.conn.LocalAddr(), err)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer func() { _ = ln.Close() }() // leaves the sessions alone; never fails
+	for {
+		c, err := ln.Accept(ctx)
+		switch {
+		case err == nil:
+			wg.Go(func() { l.serve(ctx, c, f) })
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return nil
+		default:
+			return fmt.Errorf("accept: %w", err)
+		}
+	}
+}
+
+// resetKey is a secret that the server of this certificate has again when it has
+// been restarted, so that it can tell clients of its former life that their
+// connections are no more (RFC 9000, 10.3). It is nil if the certificate's key
+// cannot be read; then those clients find out by themselves.
+func resetKey(c *tls.Config) *quic.StatelessResetKey {
+	cert, err := certificate(c)
+	if err != nil || cert == nil {
+		return nil
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		return nil
+	}
+	secret, err := hkdf.Key(sha256.New, der, nil, "hawser/1 stateless reset", len(quic.StatelessResetKey{}))
+	if err != nil {
+		return nil
+	}
+	return (*quic.StatelessResetKey)(secret)
+}
+
+// certificate is the one that c shows now to a client that says nothing.
+func certificate(c *tls.Config) (*tls.Certificate, error) {
+	hello := new(tls.ClientHelloInfo)
+	if c.GetConfigForClient != nil {
+		chosen, err := c.GetConfigForClient(hello)
+		if err != nil {
+			return nil, err
+		}
+		if chosen != nil {
+			c = chosen
+		}
+	}
+	switch {
+	case c.GetCertificate != nil:
+		return c.GetCertificate(hello)
+	case len(c.Certificates) > 0:
+		return &c.Certificates[0], nil
+	default:
+		return nil, errors.New("no certificate")
+	}
+}
+
+// shaken is where a connection's context keeps the func to call when the
+// handshake is over.
+type shaken struct{}
+
+// admit counts the handshakes and refuses more than there may be.
+func (l *listener) admit(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
+	if l.handshakes.Add(1) > maxHandshakes {
+		l.handshakes.Add(-1)
+		return nil, errors.New("too many handshakes")
+	}
+	done := sync.OnceFunc(func() { l.handshakes.Add(-1) })
+	context.AfterFunc(ctx, done) // it has failed, or is over and so is the connection
+	return context.WithValue(ctx, shaken{}, done), nil
+}
+
+// serve runs f.
+func (l *listener) serve(ctx context.Context, c *quic.Conn, f func(context.Context, tunnel.Session)) {
+	if done, ok := c.Context().Value(shaken{}).(func()); ok {
+		done()
+	}
+	s, err := newSession(c, l.options, nil)
+	if err != nil {
+		l.options.Log.Info("cannot make a session", "addr", c.RemoteAddr().String(), "err", err)
+		return
+	}
+	f(ctx, s)
+	if err := s.Close(); err != nil {
+		l.options.Log.Debug("session did not close cleanly", "addr", c.RemoteAddr().String(), "err", err)
+	}
+}

@@ -1,0 +1,245 @@
+package overquic
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// A wire is a path in a world without clocks: a question is answered after a
+// round trip, unless the path is dead or forgets whoever is silent for too long.
+type wire struct {
+	now            time.Time
+	sent, received uint64
+	dead           bool
+	bears          time.Duration // silence; 0: any
+	quiet          time.Time     // since when
+	asks, kicks    int
+	sockets        int
+}
+
+// run has a look at the times that a asks for until end or until f says so, and
+// returns when that was.
+func (w *wire) run(a *asker, end time.Time, f func(step) bool) time.Time {
+	for next := w.now; !next.After(end); {
+		w.now = next
+		s := a.look(look{now: w.now, sent: w.sent, received: w.received, rtt: 50 * time.Millisecond})
+		if w.bears > 0 && w.now.Sub(w.quiet) > w.bears && (s.ask || s.kick) {
+			w.dead = true
+		}
+		if s.fresh {
+			w.dead, w.sockets = w.dead && w.bears == 0, w.sockets+1
+		}
+		if s.kick {
+			w.kicks++
+		}
+		if s.ask {
+			w.asks++
+		}
+		if s.ask || s.kick {
+			w.sent++
+			if !w.dead {
+				w.received, w.quiet = w.received+1, w.now
+			}
+		}
+		if f != nil && f(s) {
+			return w.now
+		}
+		next = s.next
+	}
+	return end
+}
+
+func newWire(a *asker) *wire {
+	start := time.Unix(0, 0)
+	a.start(look{now: start})
+	a.random = func() float64 { return 1 }
+	return &wire{now: start, quiet: start}
+}
+
+// A quiet path is asked every 14 s, and no more than once.
+func TestAskerIdle(t *testing.T) {
+	a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)
+	w := newWire(a)
+	w.run(a, w.now.Add(time.Hour), nil)
+	if w.asks < 240 || w.asks > 257 {
+		t.Errorf("%d questions in an idle hour", w.asks)
+	}
+	if w.kicks != 0 {
+		t.Errorf("%d tries on a path that works", w.kicks)
+	}
+}
+
+// A quiet path that dies is found to be dead within 20 s, tried ever again, and
+// given up when the window is over.
+func TestAskerDead(t *testing.T) {
+	a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)
+	w := newWire(a)
+	w.run(a, w.now.Add(time.Minute), nil)
+	w.dead = true
+	died := w.quiet
+	lost := w.run(a, w.now.Add(time.Hour), func(s step) bool { return s.lost })
+	if d := lost.Sub(died); d > 20*time.Second+time.Second {
+		t.Errorf("noticed after %v", d)
+	}
+	over := w.run(a, w.now.Add(time.Hour), func(s step) bool { return s.over })
+	if d := over.Sub(lost); d < time.Minute || d > time.Minute+2*time.Second {
+		t.Errorf("given up after %v", d)
+	}
+	if w.kicks < 40 || w.kicks > 80 || w.sockets < 10 || w.sockets > 14 {
+		t.Errorf("%d tries with %d sockets", w.kicks, w.sockets)
+	}
+}
+
+// A path that is used and dies is found to be dead sooner, and one that comes
+// back is told.
+func TestAskerBusy(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		use  func(w *wire)
+	}{
+		{"sending", func(w *wire) { w.sent++ }},
+		{"receiving", func(w *wire) { w.received += burst; w.sent++ }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)
+			w := newWire(a)
+			end := w.now.Add(20 * time.Second)
+			for w.now.Before(end) {
+				tc.use(w)
+				w.received++
+				s := a.look(look{now: w.now, sent: w.sent, received: w.received})
+				w.now = s.next
+			}
+			died := w.now
+			w.dead = true
+			if tc.name == "sending" {
+				w.sent++
+			}
+			lost := w.run(a, w.now.Add(time.Hour), func(s step) bool { return s.lost })
+			if d := lost.Sub(died); d > 9*time.Second {
+				t.Errorf("noticed after %v", d)
+			}
+			w.dead = false
+			back := w.run(a, w.now.Add(time.Hour), func(s step) bool { return s.back })
+			if d := back.Sub(lost); d > 2*time.Second {
+				t.Errorf("noticed that it works again after %v", d)
+			}
+		})
+	}
+}
+
+// A slow path is given time.
+func TestAskerSlow(t *testing.T) {
+	a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)
+	w := newWire(a)
+	rtt := 3 * time.Second
+	var answer time.Time
+	for end := w.now.Add(10 * time.Minute); w.now.Before(end); {
+		if !answer.IsZero() && !w.now.Before(answer) {
+			w.received, answer = w.received+1, time.Time{}
+		}
+		s := a.look(look{now: w.now, sent: w.sent, received: w.received, rtt: rtt})
+		if s.lost || s.kick {
+			t.Fatalf("gave up a path with a round trip of %v", rtt)
+		}
+		if s.ask {
+			w.sent, answer = w.sent+1, w.now.Add(rtt)
+		}
+		w.now = s.next
+	}
+}
+
+// A metered session asks ever less often, and never less often than the path
+// bears.
+func TestAskerMetered(t *testing.T) {
+	day := 24 * time.Hour
+	t.Run("patient path", func(t *testing.T) {
+		a := newAsker(tunnel.DefaultKeepalive, true, time.Minute)
+		w := newWire(a)
+		w.run(a, w.now.Add(day), nil)
+		if w.asks > 160 || a.interval != maxInterval {
+			t.Errorf("%d questions a day, every %v at last", w.asks, a.interval)
+		}
+	})
+	t.Run("path that forgets", func(t *testing.T) {
+		a := newAsker(tunnel.DefaultKeepalive, true, time.Minute)
+		w := newWire(a)
+		w.bears = 2 * time.Minute
+		w.run(a, w.now.Add(time.Hour), nil)
+		if a.interval > w.bears || a.interval < tunnel.DefaultKeepalive {
+			t.Errorf("asks every %v where silence is borne for %v", a.interval, w.bears)
+		}
+		sockets := w.sockets
+		w.run(a, w.now.Add(day), nil)
+		if w.sockets != sockets {
+			t.Errorf("the path was lost another %d times", w.sockets-sockets)
+		}
+	})
+	t.Run("promise", func(t *testing.T) {
+		// What the peer has been promised before a silence covers the silence.
+		a := newAsker(tunnel.DefaultKeepalive, true, time.Minute)
+		w := newWire(a)
+		promised, last := a.promise(), w.now
+		w.run(a, w.now.Add(day), func(s step) bool {
+			if s.ask {
+				if d := w.now.Sub(last); d > promised+time.Second {
+					t.Fatalf("silent for %v after promising %v", d, promised)
+				}
+				promised, last = a.promise(), w.now
+			}
+			return false
+		})
+	})
+}
+
+// A process that was stopped does not blame the path.
+func TestLateLooks(t *testing.T) {
+	start := time.Unix(0, 0)
+	a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)
+	a.start(look{now: start})
+	s := a.look(look{now: start.Add(10 * time.Minute)})
+	if s.lost || s.over || s.kick {
+		t.Errorf("dialing end: %+v", s)
+	}
+	h := &hearer{promise: tunnel.DefaultKeepalive, window: time.Minute}
+	h.start(look{now: start})
+	if s := h.look(look{now: start.Add(10 * time.Minute)}); s.lost || s.over {
+		t.Errorf("accepting end: %+v", s)
+	}
+}
+
+// The accepting end misses a peer after what it was promised and the time for
+// its questions.
+func TestHearer(t *testing.T) {
+	start := time.Unix(0, 0)
+	h := &hearer{promise: tunnel.DefaultKeepalive, window: time.Minute}
+	h.start(look{now: start})
+	received := uint64(0)
+	var lost, back, over time.Time
+	for now := start; now.Before(start.Add(10*time.Minute)) && over.IsZero(); {
+		if since := now.Sub(start); since < time.Minute || since > 2*time.Minute && lost.IsZero() == false && back.IsZero() {
+			received++
+		}
+		s := h.look(look{now: now, received: received})
+		switch {
+		case s.lost && lost.IsZero():
+			lost = now
+		case s.back:
+			back = now
+		case s.over:
+			over = now
+		}
+		now = s.next
+	}
+	if d := lost.Sub(start); d < 75*time.Second || d > 81*time.Second {
+		t.Errorf("lost after %v", d)
+	}
+	if d := back.Sub(start); d < 2*time.Minute || d > 2*time.Minute+2*time.Second {
+		t.Errorf("back after %v", d)
+	}
+	if d := over.Sub(back); d < 80*time.Second || d > 83*time.Second {
+		t.Errorf("over %v after it was last heard", d)
+	}
+}

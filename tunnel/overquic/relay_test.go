@@ -1,0 +1,153 @@
+// A relay of packets that can be told to misbehave.
+
+package overquic
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// The directions of a relay, from the dialing end's view.
+const (
+	up   = 0
+	down = 1
+)
+
+// A relay is a NAT between clients and a server: each client address has a port
+// of its own towards the server.
+type relay struct {
+	t      testing.TB
+	pc     *net.UDPConn
+	server *net.UDPAddr
+	wg     sync.WaitGroup
+
+	drop    [2]atomic.Pointer[func(size int) bool]
+	packets [2]atomic.Int64
+	bytes   [2]atomic.Int64 // with headers of UDP and IPv4
+
+	mu      sync.Mutex // guards the following
+	ports   map[netip.AddrPort]*net.UDPConn
+	clients map[netip.AddrPort]bool // ever seen
+	closed  bool
+}
+
+func newRelay(t testing.TB, server net.Addr) *relay {
+	t.Helper()
+	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	setReceiveBuffer(pc, bufferSize)
+	r := &relay{
+		t: t, pc: pc, server: server.(*net.UDPAddr),
+		ports: map[netip.AddrPort]*net.UDPConn{}, clients: map[netip.AddrPort]bool{},
+	}
+	r.wg.Go(r.upstream)
+	t.Cleanup(func() {
+		r.mu.Lock()
+		r.closed = true
+		_ = r.pc.Close()
+		r.mu.Unlock()
+		r.rebind()
+		r.wg.Wait()
+	})
+	return r
+}
+
+func (r *relay) addr() string { return r.pc.LocalAddr().String() }
+
+// pass says whether a packet goes on, and counts it.
+func (r *relay) pass(way, size int) bool {
+	if drop := r.drop[way].Load(); drop != nil && (*drop)(size) {
+		return false
+	}
+	r.packets[way].Add(1)
+	r.bytes[way].Add(int64(size) + 28)
+	return true
+}
+
+func (r *relay) upstream() {
+	buf := make([]byte, 2048)
+	for {
+		n, from, err := r.pc.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return
+		}
+		if port := r.port(from); port != nil && r.pass(up, n) {
+			_, _ = port.Write(buf[:n]) // a relay loses packets
+		}
+	}
+}
+
+// port is the one that belongs to a client.
+func (r *relay) port(client netip.AddrPort) *net.UDPConn {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.clients[client] = true
+	if p := r.ports[client]; p != nil || r.closed {
+		return p
+	}
+	p, err := net.DialUDP("udp4", nil, r.server)
+	if err != nil {
+		r.t.Errorf("relay: %v", err)
+		return nil
+	}
+	setReceiveBuffer(p, bufferSize)
+	r.ports[client] = p
+	r.wg.Go(func() {
+		buf := make([]byte, 2048)
+		for {
+			n, err := p.Read(buf)
+			if err != nil {
+				return
+			}
+			if r.pass(down, n) {
+				_, _ = r.pc.WriteToUDPAddrPort(buf[:n], client) // as above
+			}
+		}
+	})
+	return p
+}
+
+// rebind forgets which port belongs to whom.
+func (r *relay) rebind() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c, p := range r.ports {
+		_ = p.Close()
+		delete(r.ports, c)
+	}
+}
+
+// seen is how many addresses clients have had.
+func (r *relay) seen() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.clients)
+}
+
+// lose has a direction drop the packets that f says; nil means none.
+func (r *relay) lose(way int, f func(size int) bool) {
+	if f == nil {
+		r.drop[way].Store(nil)
+		return
+	}
+	r.drop[way].Store(&f)
+}
+
+// hole drops everything in both directions, or nothing.
+func (r *relay) hole(on bool) {
+	f := func(int) bool { return true }
+	if !on {
+		f = nil
+	}
+	r.lose(up, f)
+	r.lose(down, f)
+}
+
+// Cut and Stall make a relay what tunneltest asks for.
+func (r *relay) Cut()          { r.rebind() }
+func (r *relay) Stall(on bool) { r.hole(on) }

@@ -1,0 +1,206 @@
+// Watching: what a session does about its path.
+
+package overquic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// stir says that the session is used: a path that carries something is looked at
+// more often than one at rest.
+func (s *session) stir() {
+	if s.resting.Load() {
+		select {
+		case s.stirred <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// see takes a look.
+func (s *session) see() look {
+	st := s.conn.ConnectionStats()
+	return look{now: time.Now(), sent: st.PacketsSent, received: st.PacketsReceived, rtt: st.SmoothedRTT}
+}
+
+// watch looks after the path until the connection ends.
+func (s *session) watch() {
+	ctx := s.conn.Context()
+	s.start(s.see())
+	t := time.NewTimer(0)
+	defer t.Stop()
+	var next time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		case <-s.stirred:
+			// Whatever stirred us has yet to show.
+			s.resting.Store(false)
+			if soon := time.Now().Add(s.tempo().busy); soon.Before(next) {
+				next = soon
+			}
+			t.Reset(time.Until(next))
+			continue
+		case w := <-s.words:
+			s.obey(w)
+			t.Reset(0) // whoever speaks is there
+			continue
+		}
+		now := s.pulse(s.see())
+		s.follow(ctx, now)
+		next = now.next
+		s.resting.Store(now.idle)
+		t.Reset(time.Until(next))
+	}
+}
+
+// obey does what the peer's word asks for. Only watch calls it.
+func (s *session) obey(w word) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case w.kind == kindHello:
+		s.link.Window = min(s.link.Window, w.window)
+		if s.asker != nil {
+			s.asker.window = s.link.Window
+			s.asker.atLeast(w.interval)
+		} else {
+			s.hearer.window = s.link.Window
+			s.hearer.promise = max(s.hearer.promise, min(w.interval, maxPromise))
+		}
+	case w.kind == kindBeat && s.hearer != nil:
+		s.hearer.promise = min(w.interval, maxPromise)
+	case w.kind == kindMoved && s.asker != nil:
+		// If it is not our doing, then something on the path has forgotten us
+		// while we were silent.
+		if !s.mooring.shifted.Swap(false) {
+			s.asker.fall()
+		}
+	}
+}
+
+func (s *session) tempo() tempo {
+	if s.asker != nil {
+		return s.asker.tempo
+	}
+	return tempoOf(s.hearer.promise)
+}
+
+// start is the first look.
+func (s *session) start(l look) {
+	if s.asker != nil {
+		s.asker.start(l)
+	} else {
+		s.hearer.start(l)
+	}
+}
+
+// pulse is the step after l.
+func (s *session) pulse(l look) step {
+	if s.asker != nil {
+		return s.asker.look(l)
+	}
+	return s.hearer.look(l)
+}
+
+// follow does what a step says.
+func (s *session) follow(ctx context.Context, now step) {
+	s.mu.Lock()
+	switch {
+	case now.lost:
+		s.link.Parked = time.Now()
+		s.link.Parks++
+	case now.back:
+		s.link.Parked = time.Time{}
+		s.link.Resumes++
+	}
+	window := s.link.Window
+	s.mu.Unlock()
+	switch {
+	case now.lost:
+		s.log.Debug("path is dead", "addr", s.peer.Addr.String())
+	case now.back:
+		s.log.Debug("path is alive again", "addr", s.peer.Addr.String())
+	}
+	if now.over {
+		s.end(codeGone, &gone{code: tunnel.Dead, text: fmt.Sprintf("peer is silent and has not come back within %v", window)})
+		return
+	}
+	if s.asker != nil {
+		s.promise.Store(int64(s.asker.promise()))
+	}
+	if now.ask {
+		s.beat()
+	}
+	if now.kick {
+		// What has been asked goes with it once more.
+		if err := s.mooring.kick(ctx, now.fresh); err != nil {
+			s.log.Debug("cannot try another path", "addr", s.peer.Addr.String(), "err", err)
+		}
+		s.rouse()
+	}
+	if s.hearer != nil {
+		s.follows()
+	}
+}
+
+// follows tells the peer if its packets have come to come from another address.
+func (s *session) follows() {
+	addr := s.conn.RemoteAddr()
+	s.mu.Lock()
+	moved := addr.String() != s.link.Addr.String()
+	s.link.Addr = addr
+	s.mu.Unlock()
+	if moved {
+		s.say(word{kind: kindMoved})
+	}
+}
+
+// Link is how the connection fares.
+func (s *session) Link() tunnel.LinkState {
+	st := s.conn.ConnectionStats()
+	s.mu.Lock()
+	l := s.link
+	s.mu.Unlock()
+	if s.hearer != nil {
+		l.Addr = s.conn.RemoteAddr()
+	}
+	l.RTT = st.SmoothedRTT
+	l.Replayed, l.Sent, l.Received = st.BytesLost, st.BytesSent, st.BytesReceived
+	return l
+}
+
+// Move changes to another socket, after making sure that the server can be
+// reached through it.
+func (s *session) Move(ctx context.Context) error {
+	if s.mooring == nil {
+		return errors.New("move session: only the end that dialed can")
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.conn.Context(), func() { cancel(s.why()) })()
+	if err := s.mooring.move(ctx); err != nil {
+		return fmt.Errorf("move session: %w", err)
+	}
+	s.beat()
+	return nil
+}
+
+// beat says when the peer will hear from this end again.
+func (s *session) beat() {
+	s.say(word{kind: kindBeat, interval: time.Duration(s.promise.Load())})
+}
+
+// rouse has the library look at what there is to do, of which changing a path
+// tells it nothing.
+func (s *session) rouse() {
+	s.tally.SetPriority(urgencyTally, s.roused)
+	s.roused = !s.roused
+}
