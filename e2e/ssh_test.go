@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -255,6 +256,9 @@ func TestSSH(t *testing.T) {
 	t.Run("sshd is gone", c.failsWith([]string{"logs", "steady"}, "node-1", "sshd of node-1"))
 	s.start(t)
 	c.works(t, "steady")
+	if s.node != nil {
+		t.Run("cut", func(t *testing.T) { testSSHCut(t, c, s) })
+	}
 
 	s.stop()
 	now := s.newKey(t, "host")
@@ -262,6 +266,34 @@ func TestSSH(t *testing.T) {
 	t.Run("another host key", c.failsWith([]string{"logs", "steady"}, "ssh host key of node node-1 has changed", now, "hawser ssh pin node-1"))
 	if out, err := c.pinned(t, s, now).CombinedOutput(); err != nil {
 		t.Fatalf("pin: %v\n%s", err, out)
+	}
+	c.works(t, "steady")
+}
+
+// testSSHCut has the node vanish without a word: a log that is being followed ends,
+// dials say what is wrong, and when the node is back so is everything.
+func testSSHCut(t *testing.T, c *cluster, s *sshd) {
+	cmd := c.startKubectl(t, "logs", "-f", "steady")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readUntil(out, "started"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.node.Cut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, out); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait() // what counts is that it ends
+	c.failsWith([]string{"logs", "steady"}, "sshd of node-1")(t)
+	if err := s.node.Heal(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	c.works(t, "steady")
 }
