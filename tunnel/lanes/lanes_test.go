@@ -102,47 +102,62 @@ var testTLS = sync.OnceValue(func() *tls.Config {
 // overLoopback makes sessions of a transport over TLS on loopback.
 func overLoopback(tr tunnel.Transport) maker {
 	return func(ctx context.Context, t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session, err error) {
-		o.TLS = testTLS()
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		addr, accepted, err := listen(ctx, t, tr, o)
 		if err != nil {
 			return nil, nil, err
 		}
-		l, err := tr.Listen(ln, o)
-		if err != nil {
-			return nil, nil, err
-		}
-		life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		accepted := make(chan tunnel.Session)
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			serr := l.Serve(life, func(ctx context.Context, s tunnel.Session) {
-				select {
-				case accepted <- s:
-				case <-ctx.Done():
-				}
-				select {
-				case <-s.Context().Done():
-				case <-ctx.Done():
-				}
-			})
-			if serr != nil {
-				t.Errorf("serve: %v", serr)
+		return meet(ctx, tr, addr, o, accepted)
+	}
+}
+
+// listen listens until the test is over.
+func listen(ctx context.Context, t testing.TB, tr tunnel.Transport, o tunnel.Options) (addr string, accepted <-chan tunnel.Session, err error) {
+	o.TLS = testTLS()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	l, err := tr.Listen(ln, o)
+	if err != nil {
+		return "", nil, err
+	}
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	sessions := make(chan tunnel.Session)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		serr := l.Serve(life, func(ctx context.Context, s tunnel.Session) {
+			select {
+			case sessions <- s:
+			case <-ctx.Done():
+			}
+			select {
+			case <-s.Context().Done():
+			case <-ctx.Done():
 			}
 		})
-		t.Cleanup(func() {
-			cancel()
-			wg.Wait()
-		})
-		if dialer, err = tr.Dial(ctx, ln.Addr().String(), o); err != nil {
-			return nil, nil, err
+		if serr != nil {
+			t.Errorf("serve: %v", serr)
 		}
-		select {
-		case accepter = <-accepted:
-			return dialer, accepter, nil
-		case <-ctx.Done():
-			_ = dialer.Close()
-			return nil, nil, context.Cause(ctx)
-		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return ln.Addr().String(), sessions, nil
+}
+
+// meet makes a session with a listener and returns both its ends.
+func meet(ctx context.Context, tr tunnel.Transport, addr string, o tunnel.Options, accepted <-chan tunnel.Session) (dialer, accepter tunnel.Session, err error) {
+	o.TLS = testTLS()
+	if dialer, err = tr.Dial(ctx, addr, o); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case accepter = <-accepted:
+		return dialer, accepter, nil
+	case <-ctx.Done():
+		_ = dialer.Close()
+		return nil, nil, context.Cause(ctx)
 	}
 }
 

@@ -369,7 +369,7 @@ func (st *stream) readError(err error) error {
 }
 
 // explain puts an error in its final shape. All lanes die with lane 0, which is
-// the one that knows why.
+// then the one that knows why.
 func (st *stream) explain(op string, err error) error {
 	if cause := context.Cause(st.session.home.Context()); cause != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		err = cause

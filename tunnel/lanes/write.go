@@ -39,14 +39,6 @@ var scratch = sync.Pool{New: func() any { return new([smallest + 32]byte) }}
 func (st *stream) Write(p []byte) (n int, err error) {
 	st.wmu.Lock()
 	defer st.wmu.Unlock()
-	if st.out.leg != nil && st.out.settled && len(p) > 0 {
-		n, err = st.out.leg.child.Write(p)
-		st.out.leg.said.Add(int64(n))
-		if err == nil {
-			return n, nil
-		}
-		return n, st.wrote(n < len(p), err)
-	}
 	if err = st.mayWrite(); err != nil {
 		return 0, st.opError("write", err)
 	}
