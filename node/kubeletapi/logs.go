@@ -111,9 +111,10 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil && !out.begun && ctx.Err() == nil {
 		writeError(w, err)
-	} else if err != nil && ctx.Err() == nil {
+	} else if err != nil {
+		// The client has gone, this process is about to end, or the log cannot be
+		// read: not ending the response properly is the only way left to say so.
 		s.log.Debug("log cut short", "container", c.ID, "err", err)
-		// Not ending the response properly is the only way left to say so.
 		panic(http.ErrAbortHandler)
 	}
 }

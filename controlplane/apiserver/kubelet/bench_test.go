@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	randv2 "math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -169,6 +170,9 @@ func (k *fakeKubelet) logs(w http.ResponseWriter, r *http.Request, parts []strin
 	}
 }
 
+// much is how many bytes the command of that name writes.
+const much = 4 << 20
+
 // container1 is what runs in the fake node's only container.
 type container1 struct{}
 
@@ -186,6 +190,15 @@ func (container1) ExecInContainer(_ context.Context, _, _, _ string, cmd []strin
 		s := <-resize
 		fmt.Fprintf(out, "%dx%d tty=%v", s.Width, s.Height, tty)
 		return nil
+	case "endless":
+		for i := 0; ; i++ {
+			if _, err := fmt.Fprintf(out, "%07d\n", i); err != nil {
+				return err
+			}
+		}
+	case "much":
+		_, err := io.CopyN(out, randv2.NewChaCha8([32]byte{1}), much)
+		return err
 	case "exit":
 		return exec.CodeExitError{Err: errors.New("exit"), Code: 42}
 	}

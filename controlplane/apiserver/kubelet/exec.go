@@ -124,10 +124,11 @@ func (b *backend) terminal(ctx context.Context, verb, name, containerName string
 	if err != nil {
 		return nil, err
 	}
-	translator := translate.NewStreamTranslatorHandler(location, b.kubelet, b.MaxBytesPerSecond, translate.Options{
+	location.Scheme = "http" // TLS is the transport's
+	translator := translate.NewStreamTranslatorHandler(location, b.upgrading, b.MaxBytesPerSecond, translate.Options{
 		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
 	})
-	return translate.NewTranslatingHandler(b.upgrade(location, resp), translator,
+	return translate.NewTranslatingHandler(b.upgrade(location, b.upgrading, resp), translator,
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol), nil
 }
 
@@ -163,14 +164,14 @@ func (r *portForwardREST) Connect(ctx context.Context, name string, options runt
 	if err != nil {
 		return nil, err
 	}
-	h := r.upgrade(location, resp)
+	h := r.upgrade(location, r.kubelet, resp)
 	return translate.NewTranslatingHandler(h, translate.NewTunnelingHandler(h),
 		wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }
 
 // upgrade joins the client to the kubelet at location, byte for byte.
-func (b *backend) upgrade(location *url.URL, resp rest.Responder) http.Handler {
-	h := proxy.NewUpgradeAwareHandler(location, b.kubelet, false, true, responder{resp})
+func (b *backend) upgrade(location *url.URL, transport http.RoundTripper, resp rest.Responder) http.Handler {
+	h := proxy.NewUpgradeAwareHandler(location, transport, false, true, responder{resp})
 	h.MaxBytesPerSec = b.MaxBytesPerSecond
 	return h
 }

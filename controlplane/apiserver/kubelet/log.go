@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -95,8 +96,33 @@ func (s *logStreamer) InputStream(ctx context.Context, apiVersion, accept string
 		}
 		return nil, false, "", statusError(err)
 	}
-	return body, flush, contentType, nil
+	if body == nil {
+		return nil, flush, contentType, nil
+	}
+	return &cutLog{body: body, ctx: ctx}, flush, contentType, nil
 }
+
+// A cutLog is the body of a log that must not look complete when it is not.
+// Whoever copies it to the client ends the answer in good order whatever the
+// error, so a log that breaks off takes the answer with it.
+type cutLog struct {
+	body io.ReadCloser
+	ctx  context.Context //nolint:containedctx // of the request whose answer this is
+}
+
+func (l *cutLog) Read(p []byte) (int, error) {
+	n, err := l.body.Read(p)
+	switch {
+	case err == nil, errors.Is(err, io.EOF), l.ctx.Err() != nil:
+		return n, err
+	case n > 0:
+		return n, nil // the error will be there again
+	default:
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (l *cutLog) Close() error { return l.body.Close() }
 
 func validateLogOptions(o *corev1.PodLogOptions) field.ErrorList {
 	var errs field.ErrorList

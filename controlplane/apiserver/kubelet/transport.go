@@ -26,11 +26,12 @@ const (
 	idleTimeout    = 30 * time.Second
 )
 
-// transports are the three ways to a node.
+// transports are the ways to a node.
 type transports struct {
-	kubelet  *http.Transport // verified, with our certificate
-	insecure *http.Transport // not verified, with our certificate: logs only, when asked for
-	plain    *http.Transport // not verified, no certificate: the proxies
+	upgrading *http.Transport // does TLS itself, so that it is given plain URLs: exec and attach
+	kubelet   *http.Transport // verified, with our certificate
+	insecure  *http.Transport // not verified, with our certificate: logs only, when asked for
+	plain     *http.Transport // not verified, no certificate: the proxies
 }
 
 // LoadTLS reads the files of the API server's identity towards kubelets.
@@ -98,7 +99,10 @@ func newTransports(o Options) transports {
 			Protocols: http1(),
 		}
 	}
-	return transports{kubelet: with(secure, o.DialEarly), insecure: with(insecure, o.DialEarly), plain: with(plain, o.Dial)}
+	return transports{
+		upgrading: &http.Transport{DialContext: bounded(witnessed(o.DialEarly, secure)), Protocols: http1()},
+		kubelet:   with(secure, o.DialEarly), insecure: with(insecure, o.DialEarly), plain: with(plain, o.Dial),
+	}
 }
 
 func http1() *http.Protocols {
