@@ -154,6 +154,8 @@ func (l *Link) settle(err error) bool {
 	case l.cur != nil || err == nil:
 	case l.state.closed:
 		l.finishLocked()
+	case errors.Is(err, ErrProtocol):
+		l.brokenLocked(err)
 	case final(err):
 		l.failLocked(err)
 	}

@@ -67,6 +67,30 @@ func expired(cause error) *Error {
 	return &Error{Code: code, Text: "detach window is over", cause: cause}
 }
 
+// Why a resumption is refused, for this end's log only: a stranger learns no more
+// than that there is nothing for it.
+var (
+	errForeign = errors.New("the link belongs to another identity")
+	errSecret  = errors.New("the secret is wrong or was used before")
+)
+
+// unknown is the refusal of a resumption; cause may be nil.
+func unknown(cause error) *Error {
+	return &Error{Code: tunnel.Lost, Text: "no such link", cause: cause}
+}
+
+func late() *Error { return &Error{Code: tunnel.Replaced, Text: "a later attempt came first"} }
+
+// suspicious says whether a refused resumption is one that no honest peer makes.
+func suspicious(err error) bool {
+	return errors.Is(err, tunnel.Denied) || errors.Is(err, errForeign) || errors.Is(err, errSecret)
+}
+
+// nonsense is the end of a link whose peer breaks the protocol.
+func nonsense(err error) *Error {
+	return &Error{Code: tunnel.Internal, Text: "peer cannot be trusted", cause: err}
+}
+
 // refusal is what the server answered, as an error.
 func refusal(m message) *Error {
 	return &Error{Code: m.code, Text: "refused by the server: " + m.text}

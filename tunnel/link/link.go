@@ -30,10 +30,12 @@ const (
 	// watchPeriod is how soon somebody reads for a writer that waits while its
 	// own side reads nothing.
 	watchPeriod = 10 * time.Millisecond
-	// lastWords is how long Close waits for the peer to hear of it, and lastTry
-	// how long for another transport to say it on.
+	// lastWords is how long Close waits for the peer to hear of it, or to make some
+	// progress towards that, of which it grants lastGrace such times at most.
 	lastWords = time.Second
-	lastTry   = 2 * time.Second
+	lastGrace = 4
+	// lastTry is how long it waits for another transport to say it on.
+	lastTry = 2 * time.Second
 	// handshakeTimeout bounds what comes before the first frame.
 	handshakeTimeout = 10 * time.Second
 )
@@ -266,9 +268,10 @@ func (l *Link) unwritableLocked() error {
 
 // Close sends what was written, tells the peer, so that it does not wait for
 // another transport, and waits for the link's goroutines. That takes a second at
-// most. If there is no transport, or it breaks, the dialing end tries to get one
-// for that purpose, once and for two seconds at most; the accepting end leaves it
-// at that if it is parked, and the peer learns when it tries to resume.
+// most, or five while bytes get across. If there is no transport, or it breaks,
+// the dialing end tries to get one for that purpose, once and for two seconds at
+// most; the accepting end leaves it at that if it is parked, and the peer learns
+// when it tries to resume.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	l.closeLocked()
@@ -314,6 +317,7 @@ func (l *Link) byeLocked() {
 
 // lingerLocked bounds the link's end.
 func (l *Link) lingerLocked(d time.Duration) {
+	l.park.lingered = l.progressLocked() + l.out.sent
 	if l.park.linger == nil {
 		l.park.linger = time.AfterFunc(d, l.giveUp)
 	} else {
@@ -321,11 +325,18 @@ func (l *Link) lingerLocked(d time.Duration) {
 	}
 }
 
-// giveUp ends the wait for the peer to hear of Close.
+// giveUp ends the wait for the peer to hear of Close, unless it gets nearer.
 func (l *Link) giveUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.finishLocked()
+	progress := l.progressLocked() + l.out.sent
+	if l.cur == nil || progress == l.park.lingered || l.park.graces >= lastGrace {
+		l.finishLocked()
+		return
+	}
+	l.park.lingered = progress
+	l.park.graces++
+	l.park.linger.Reset(lastWords)
 }
 
 // finishLocked makes the link over. What has come in can still be read.

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net"
 	"time"
-
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 const (
@@ -43,6 +41,9 @@ type parking struct {
 	useless  int
 	taken    time.Time // when the transport was
 	progress uint64    // at that time
+
+	lingered uint64 // progress when the wait for the end was last extended
+	graces   int    // how often it was
 
 	tick, expiry, linger *time.Timer // nil until first needed
 }
@@ -174,7 +175,7 @@ func (l *Link) expire() {
 // brokenLocked gives the link up because the peer makes no sense: no other
 // transport would mend that.
 func (l *Link) brokenLocked(err error) {
-	l.failLocked(&Error{Code: tunnel.Internal, Text: "peer cannot be trusted", cause: err})
+	l.failLocked(nonsense(err))
 }
 
 // keepalive looks after the transport once an interval.
@@ -219,6 +220,11 @@ func (l *Link) resumeLocked(t *transport, received, ack uint64) error {
 	if received > l.out.high || ack > received {
 		return fmt.Errorf("%w: it has %d bytes of %d", ErrProtocol, received, l.out.high)
 	}
+	if l.dial != nil && received < l.out.ring.base {
+		// The accepting end says it after fencing, when nothing can have changed
+		// since; the dialing end's word may be older than its acknowledgements.
+		return fmt.Errorf("%w: it has %d bytes and acknowledged %d", ErrProtocol, received, l.out.ring.base)
+	}
 	l.dropTransportLocked()
 	if l.dial != nil && l.park.tries == 0 {
 		l.pulse.learn(l.now()) // the first attempt: nothing is wrong with the network
@@ -251,11 +257,11 @@ func (l *Link) fence(m message, fresh secret) (message, error) {
 	newer := l.park.unconfirmed && subtle.ConstantTimeCompare(m.secret[:], l.park.fresh[:]) == 1
 	switch {
 	case l.state.over:
-		return message{}, unknown()
+		return message{}, unknown(nil)
 	case !known && !newer:
-		return message{}, unknown()
+		return message{}, unknown(errSecret)
 	case m.attempt <= l.park.attempt:
-		return message{}, &Error{Code: tunnel.Replaced, Text: "a later attempt came first"}
+		return message{}, late()
 	}
 	if newer {
 		l.park.secret = l.park.fresh
@@ -274,10 +280,10 @@ func (l *Link) resume(t *transport, m message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state.over {
-		return unknown()
+		return unknown(nil)
 	}
 	if l.park.attempt != m.attempt {
-		return &Error{Code: tunnel.Replaced, Text: "a later attempt came first"}
+		return late()
 	}
 	err := l.resumeLocked(t, m.received, m.ack)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 
@@ -108,18 +109,35 @@ func (r *Registry) Accept(ctx context.Context, conn net.Conn) (l *Link, resumed 
 
 // decide finds the link that conn is for, and what to answer.
 func (r *Registry) decide(conn net.Conn, m message) (*Link, message, error) {
+	var l *Link
+	var answer message
 	identity, err := r.conf.Identity(conn)
-	if err != nil {
-		return nil, message{}, &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
-	}
-	switch m.kind {
-	case kindOpen:
-		return r.open(identity, m)
-	case kindResume:
-		return r.resume(conn, identity, m)
+	switch {
+	case err != nil:
+		err = &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
+	case m.kind == kindOpen:
+		l, answer, err = r.open(identity, m)
+	case m.kind == kindResume:
+		l, answer, err = r.resume(conn, identity, m)
 	default:
-		return nil, message{}, fmt.Errorf("%w: message of kind %d", ErrProtocol, m.kind)
+		err = fmt.Errorf("%w: message of kind %d", ErrProtocol, m.kind)
 	}
+	if err != nil && m.kind == kindResume {
+		r.audit(conn, identity, m, err)
+	}
+	return l, answer, err
+}
+
+// audit puts a refused resumption on record. After a restart of the server honest
+// peers are refused as well, and so is one that has overtaken itself: those need
+// nobody's attention.
+func (r *Registry) audit(conn net.Conn, identity string, m message, err error) {
+	level := slog.LevelInfo
+	if suspicious(err) {
+		level = slog.LevelWarn
+	}
+	r.conf.Log.Log(context.Background(), level, "resumption refused",
+		"link", m.id.String(), "identity", identity, "addr", conn.RemoteAddr().String(), "attempt", m.attempt, "err", err)
 }
 
 // refusalText is as much of err as is for the peer to know.
@@ -130,8 +148,6 @@ func refusalText(err error) string {
 	}
 	return "invalid request"
 }
-
-func unknown() *Error { return &Error{Code: tunnel.Lost, Text: "no such link"} }
 
 // open makes a link, which has no transport yet.
 func (r *Registry) open(identity string, m message) (*Link, message, error) {
@@ -153,9 +169,11 @@ func (r *Registry) resume(conn net.Conn, identity string, m message) (*Link, mes
 	r.mu.Lock()
 	l := r.links[m.id]
 	r.mu.Unlock()
-	// A stranger learns no more than that there is nothing for it.
-	if l == nil || l.identity != identity {
-		return nil, message{}, unknown()
+	switch {
+	case l == nil:
+		return nil, message{}, unknown(nil)
+	case l.identity != identity:
+		return nil, message{}, unknown(errForeign)
 	}
 	if r.conf.Resume != nil {
 		if err := r.conf.Resume(conn); err != nil {

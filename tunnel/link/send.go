@@ -15,7 +15,7 @@ type outbound struct {
 	ack      bool // one is due
 	ping     bool // likewise
 	pong     bool // likewise
-	bye      bool // was sent on this transport
+	bye      bool // has gone out on this transport
 }
 
 // scratches recycles the buffers in which a frame's head meets its body. It is a
@@ -50,8 +50,10 @@ func (l *Link) send() {
 		switch {
 		case err != nil:
 			l.lostLocked(t, err)
-		case h.kind == frameBye && l.state.eof:
-			l.finishLocked() // both have said it
+		case h.kind == frameBye && t == l.cur:
+			if l.out.bye = true; l.state.eof {
+				l.finishLocked() // both have said it
+			}
 		}
 	}
 	l.mu.Unlock()
@@ -118,7 +120,7 @@ func (l *Link) sendingLocked(h head) {
 	l.out.sent += uint64(h.length)
 	l.out.high = max(l.out.high, l.out.sent)
 	l.in.acked = h.ack
-	l.out.ack, l.out.bye = false, h.kind == frameBye
+	l.out.ack = false
 	if l.out.waiting > 0 && h.length > 0 {
 		l.room.Broadcast()
 	}
