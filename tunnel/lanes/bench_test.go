@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"testing"
+	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
@@ -22,7 +23,7 @@ func BenchmarkYamux(b *testing.B) {
 	})
 	b.Run("lanes", func(b *testing.B) {
 		tunneltest.Benchmark(b, func(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session) {
-			return pair(t, mk, o, Config{})
+			return pair(t, mk, o, Config{RTT: func() time.Duration { return 100 * time.Microsecond }})
 		})
 	})
 }

@@ -32,27 +32,33 @@ func (s *Session) limit() int {
 	s.mu.Lock()
 	up := len(s.lanes)
 	s.mu.Unlock()
-	if up > 0 {
-		return s.tune.far
+	if up == 0 && s.isShort() {
+		return s.tune.near
 	}
+	return s.tune.far
+}
+
+// isShort says whether the path is known to be short.
+func (s *Session) isShort() bool {
 	var rtt time.Duration
 	if s.config.RTT != nil {
 		rtt = s.config.RTT()
 	} else if l, ok := tunnel.LinkOf(s.home); ok {
 		rtt = l.RTT
 	}
-	if rtt > 0 && rtt < s.tune.short {
-		return s.tune.near
-	}
-	return s.tune.far
+	return rtt > 0 && rtt < s.tune.short
 }
 
-// need is how many lanes beside lane 0 would do for those that have moved, those
-// that wait and one more.
-func (s *Session) needLocked() int {
+// needLocked is how many lanes beside lane 0 would do for those that have moved,
+// those that wait and one more. On a short path one connection carries as much as
+// several, and for less.
+func (s *Session) needLocked(short bool) int {
 	n := s.demand.waiting + 1
 	for _, l := range s.lanes {
 		n += l.loadLocked()
+	}
+	if short {
+		n = 1
 	}
 	return min(n, s.config.Max-1)
 }
@@ -60,9 +66,10 @@ func (s *Session) needLocked() int {
 // warm sees that there will be a lane for one more direction. At the accepting
 // end it says how many lanes to ask the peer for; zero if there is nothing to ask.
 func (s *Session) warm() (ask int) {
+	short := s.isShort()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	need := s.needLocked()
+	need := s.needLocked(short)
 	if s.dialing {
 		s.makeLocked(need)
 		return 0

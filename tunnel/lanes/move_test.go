@@ -62,14 +62,21 @@ func TestBulkMoves(t *testing.T) {
 	})
 }
 
-// A short path pays for no lane before it has seen more.
+// A short path pays for no lane before it has seen more, and never for a second
+// one.
 func TestShortPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			rtt   time.Duration
-			size  int64
-			lanes int
-		}{{time.Millisecond, 120 << 10, 1}, {time.Millisecond, 1 << 20, 2}, {time.Second, 120 << 10, 2}, {0, 120 << 10, 2}} {
+			rtt    time.Duration
+			size   int64
+			lanes  int // then
+			second int // and with a second large transfer
+		}{
+			{time.Millisecond, 120 << 10, 1, 2},
+			{time.Millisecond, 1 << 20, 2, 2},
+			{time.Second, 120 << 10, 2, 3},
+			{0, 120 << 10, 2, 3},
+		} {
 			r := newRoad(t, standard, DefaultMax)
 			r.near[0].state.RTT = c.rtt
 			near, far := connect(t, r.dialer, r.accepter)
@@ -78,6 +85,13 @@ func TestShortPath(t *testing.T) {
 			}
 			if n := r.dialer.Lanes(); n != c.lanes {
 				t.Errorf("%d bytes at %v of round trip: %d lanes, want %d", c.size, c.rtt, n, c.lanes)
+			}
+			near2, far2 := connect(t, r.dialer, r.accepter)
+			if err := both(func() error { return say(near2, 0, 1<<20) }, func() error { return expect(far2, 0, 1<<20) }); err != nil {
+				t.Fatal(err)
+			}
+			if n := r.dialer.Lanes(); n != c.second {
+				t.Errorf("a second transfer at %v of round trip: %d lanes, want %d", c.rtt, n, c.second)
 			}
 			_, _ = r.dialer.Close(), r.accepter.Close()
 		}
