@@ -25,7 +25,7 @@
 // KiB.
 //
 // Bounds. The ring holds at most Config.Buffer bytes and takes memory in chunks
-// as it needs them; beyond the first chunk it asks the process's Budget. A full
+// as it needs them; beyond the first 4 KiB it asks the process's Budget. A full
 // ring makes Write wait: nothing is ever dropped. At most 256 KiB lie in it
 // unsent, lest a keystroke queue behind bulk. Bytes are acknowledged when Read
 // has handed them out, so a reader that stalls holds up its peer's writer, and

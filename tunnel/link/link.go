@@ -59,7 +59,8 @@ type Config struct {
 	// Window is how long a link may stay parked. The shorter one of both ends'
 	// holds. It is kept between 10 ms and 24 h; the default is 60 s.
 	Window time.Duration
-	// Budget bounds the rings of all links that share it; nil is no bound.
+	// Budget bounds the rings of all links that share it, save 4 KiB each; nil is
+	// no bound.
 	Budget *Budget
 	// Log is told when a link is parked, resumed and given up; nil means
 	// discard.

@@ -12,8 +12,9 @@ import (
 )
 
 // readAhead is how much is read at a time where frames are short. Long bodies go
-// straight to whoever reads.
-const readAhead = 4 << 10
+// straight to whoever reads. Every link has such a buffer for as long as it has a
+// transport, so it is small.
+const readAhead = 1 << 10
 
 // inbound is what a link knows of its peer's bytes; the link's mu guards it.
 type inbound struct {

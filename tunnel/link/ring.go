@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// smallChunk serves a link that has little to say: a parked one with a
-	// single heartbeat in it holds no more than this.
+	// smallChunk serves a link that has little to say, and one that gets no more:
+	// a parked one with a single heartbeat in it holds no more than this.
 	smallChunk = 4 << 10
 	// chunkSize and a frame's header fill four TLS records to the brim (RFC
 	// 8446, 5.1).
@@ -17,8 +17,9 @@ const (
 	record    = 16 << 10
 )
 
-// A Budget bounds what all the links that share it keep for replay, beyond one
-// chunk (64 KiB) each, without which a link could not go on at all. Nil is
+// A Budget bounds what all the links that share it keep for replay, beyond 4 KiB
+// each, without which a link could not go on at all. Whoever comes first is
+// served first: while parked links hold it all, the others go on, slowly. Nil is
 // without bound.
 type Budget struct {
 	limit int64
@@ -101,18 +102,24 @@ func (r *ring) tail(want int) *chunk {
 			return c
 		}
 	}
+	var c *chunk
 	first := len(r.chunks) == 0
-	pool, size := &chunkPool, chunkSize
-	if first && want <= smallChunk {
-		pool, size = &smallPool, smallChunk
-	}
-	if !first && (r.held+size > r.limit || !r.budget.take(size)) {
+	switch {
+	case first && want <= smallChunk:
+		c, _ = smallPool.Get().(*chunk)
+		c.paid = false
+	case r.held+chunkSize <= r.limit && r.budget.take(chunkSize):
+		c, _ = chunkPool.Get().(*chunk)
+		c.paid = true
+	case first:
+		c, _ = smallPool.Get().(*chunk)
+		c.paid = false
+	default:
 		return nil
 	}
-	c, _ := pool.Get().(*chunk)
-	c.start, c.n, c.paid = r.end, 0, !first
+	c.start, c.n = r.end, 0
 	r.chunks = append(r.chunks, c)
-	r.held += size
+	r.held += len(c.buf)
 	return c
 }
 
