@@ -2,10 +2,11 @@
 // (RFC 9113).
 //
 // The frames, and the compression of headers, are those of
-// golang.org/x/net/http2. Its Transport and its Server are not used, because
-// they cannot carry a net.Conn: a handler ends its direction only by returning,
-// which resets the other one; a body that is being read has no deadline; a reset
-// is a panic; and each stream takes two goroutines and a buffer at either end.
+// golang.org/x/net/http2, and the multiplexer is package mux. The library's
+// Transport and its Server are not used, because they cannot carry a net.Conn: a
+// handler ends its direction only by returning, which resets the other one; a
+// body that is being read has no deadline; a reset is a panic; and each stream
+// takes two goroutines and a buffer at either end.
 //
 // HTTP/2 lets only the client open streams, and the client is the end that
 // accepted the TCP connection: the agent, which dialed it, is the HTTP/2 server.
@@ -23,17 +24,8 @@
 // gives a stream up; with NO_ERROR it says that nobody reads what still comes.
 // GOAWAY is an end's last word. No end sends PING, trailers, padding or a push.
 //
-// What a program writes is copied into the session's outbox, of at most 64 KiB,
-// which a goroutine empties into the connection: frames that are written
-// together leave together, and no call on a stream ever waits for the link any
-// longer than its deadline. Streams that want room in the outbox queue for it and
-// get it one frame at a time.
-//
-// Memory is bounded: each stream buffers at most a window of 2 MiB that nobody
-// has read, each end of a session has at most Options.MaxStreams streams, and at
-// most 256 more wait to be accepted. The window of the session as a whole never
-// closes, so that streams which nobody reads do not hold up the others. At
-// 100 ms of round trip a window lets one stream carry 20 MB/s.
+// Windows are as package mux says. That of the session as a whole never closes, so
+// that streams which nobody reads do not hold up the others.
 package overh2
 
 import (
@@ -42,13 +34,22 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
+	"github.com/hawser-project/hawser/tunnel/mux"
 )
 
 // ALPN tells this transport from the others on the same port (RFC 7301).
 const ALPN = tunnel.ALPN + "+h2"
 
-// protocol is this package as package carrier has it.
-func protocol() carrier.Protocol {
+const (
+	// backlog is how many streams of the client's may wait to be accepted,
+	// offers how many the client holds out for the server to open. Both ends
+	// must agree on them: they are part of the protocol.
+	backlog = 256
+	offers  = 64
+)
+
+// Protocol is this package as package carrier has it.
+func Protocol() carrier.Protocol {
 	return carrier.Protocol{
 		Name: "h2", ALPN: ALPN,
 		Start: func(p *carrier.Pipe, dialed bool, o tunnel.Options) (tunnel.Session, error) {
@@ -58,14 +59,21 @@ func protocol() carrier.Protocol {
 }
 
 // Transport is this package as a tunnel.Transport.
-func Transport() tunnel.Transport { return protocol().Transport() }
+func Transport() tunnel.Transport { return Protocol().Transport() }
 
 // Dial makes a session with the server at addr, HOST:PORT.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	return protocol().Dial(ctx, addr, o)
+	return Protocol().Dial(ctx, addr, o)
 }
 
 // Listen makes sessions of the connections that ln accepts.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	return protocol().Listen(ln, o)
+	return Protocol().Listen(ln, o)
+}
+
+// newSession makes a session of p and owns it.
+func newSession(p *carrier.Pipe, client bool, o tunnel.Options) *mux.Session {
+	return mux.New(p, backlog, o, func(s *mux.Session) mux.Framing {
+		return newFraming(s, p.Conn(), client)
+	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/mux"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
@@ -112,7 +113,7 @@ func overMemory(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session
 	return overConns(t, a, b, o)
 }
 
-func overConns(_ testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter *session) {
+func overConns(_ testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter *mux.Session) {
 	// The end that dialed is HTTP/2's server.
 	return newSession(carrier.NewPipe(a, tunnel.Peer{Addr: a.RemoteAddr()}), false, o),
 		newSession(carrier.NewPipe(b, tunnel.Peer{Addr: b.RemoteAddr()}), true, o)

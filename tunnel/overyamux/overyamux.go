@@ -1,95 +1,61 @@
-// Package overyamux makes tunnel sessions of TLS connections with
-// github.com/hashicorp/yamux.
+// Package overyamux makes tunnel sessions of TLS connections with the frames of
+// yamux (github.com/hashicorp/yamux, spec.md).
 //
-// The multiplexer is the library's. What the library leaves open is closed
-// here, on two floors. A wire sits between yamux and TLS and looks at the frame
-// headers as they pass; a stream wraps yamux's. For each trap in the library:
+// The frames are yamux's and the multiplexer is package mux. The library's own is
+// not used, because what it leaves open cannot be closed from outside: a read
+// waits for all of a frame that has begun, whatever its deadline; a write that
+// waits for the connection has none; there is no reset, and what a stream has
+// queued cannot be taken back; each write is two, and visits two goroutines; and
+// 1,000 streams whose readers have stalled may cost 2 GB.
 //
-//   - A stuck open ends the whole session after StreamOpenTimeout, and a write
-//     that takes longer than ConnectionWriteTimeout fails with its bytes still
-//     on their way and the window miscounted. Both timers are off: the control
-//     stream decides when a session is dead.
-//   - OpenStream knows no context. Open waits beside it, and a stream that
-//     nobody wants any more is reset as soon as it is open.
-//   - Close is a half-close, and a half-closed stream is reset when
-//     StreamCloseTimeout has passed, however busy its other half. That timer is
-//     off too. Close of a stream here sends the end, reads on for a bounded time
-//     and a bounded number of bytes, and then resets, so that a peer that goes on
-//     talking learns that nobody listens.
-//   - There is no reset. The wire writes the frame for it, between two of
-//     yamux's, and shows yamux the same frame as if the peer had sent it, which
-//     is what makes yamux forget the stream.
-//   - When a session dies, Read of every stream returns io.EOF. The wire knows
-//     which streams the peer really ended; all others get an error.
-//   - A deadline that has passed is not looked at while there is something to
-//     read or room to write, and does not interrupt a write that waits for the
-//     link. Both are done here; see stream.Write for what remains.
-//   - Every frame is two writes, so two TLS records and two system calls. The
-//     wire joins them.
-//   - Each ping is answered by a goroutine of its own. Nobody here pings, and a
-//     peer that does is cut off.
-//   - The sentinels unwrap to nothing. Errors here unwrap to net.ErrClosed,
-//     os.ErrDeadlineExceeded, syscall.ECONNRESET and tunnel.Lost.
-//
-// Memory is bounded: each stream buffers at most a window, each end of a session
-// has at most Options.MaxStreams streams, and at most 256 more wait to be
-// accepted.
+// Where this departs from the specification: a stream's first window is 64 KiB
+// and what the first frame of either end adds to it (package mux says how much);
+// nobody sends pings, of which the pipe or the control stream takes care; a stream
+// that finds the backlog full is not reset but never opened, because the end that
+// opens knows how many wait; a reset gives a stream up; and no end sends a reserved
+// flag, or a frame for a stream that nobody has opened. A peer that does what no
+// peer of ours does is cut off.
 package overyamux
 
 import (
 	"context"
-	"io"
 	"net"
-	"time"
-
-	"github.com/hashicorp/yamux"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
+	"github.com/hawser-project/hawser/tunnel/mux"
 )
 
-const (
-	// window is how much of a stream may be on its way unread. At 100 ms of
-	// round trip it lets one stream carry 20 MB/s.
-	window = 2 << 20
-	// backlog is how many streams may wait to be accepted. Both ends must agree
-	// on it: it is part of the protocol.
-	backlog = 256
-)
+// backlog is how many streams may wait to be accepted. Both ends must agree on
+// it: it is part of the protocol.
+const backlog = 256
 
-// protocol is yamux as package carrier has it.
-func protocol() carrier.Protocol {
+// Protocol is yamux as package carrier has it.
+func Protocol() carrier.Protocol {
 	return carrier.Protocol{
 		Name: "yamux", ALPN: tunnel.ALPN,
 		Start: func(p *carrier.Pipe, dialed bool, o tunnel.Options) (tunnel.Session, error) {
-			return newSession(p, dialed, o)
+			return newSession(p, dialed, o), nil
 		},
 	}
 }
 
 // Transport is this package as a tunnel.Transport.
-func Transport() tunnel.Transport { return protocol().Transport() }
+func Transport() tunnel.Transport { return Protocol().Transport() }
 
 // Dial makes a session with the server at addr, HOST:PORT.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	return protocol().Dial(ctx, addr, o)
+	return Protocol().Dial(ctx, addr, o)
 }
 
 // Listen makes sessions of the connections that ln accepts.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	return protocol().Listen(ln, o)
+	return Protocol().Listen(ln, o)
 }
 
-// config is yamux's, without any of its timers.
-func config() *yamux.Config {
-	return &yamux.Config{
-		AcceptBacklog:          backlog,
-		EnableKeepAlive:        false,
-		KeepAliveInterval:      time.Hour, // unused, but may not be zero
-		ConnectionWriteTimeout: 100 * 365 * 24 * time.Hour,
-		MaxStreamWindowSize:    window,
-		StreamOpenTimeout:      0,
-		StreamCloseTimeout:     0,
-		LogOutput:              io.Discard, // what it says also comes as an error
-	}
+// newSession makes a session of p and owns it.
+func newSession(p *carrier.Pipe, dialed bool, o tunnel.Options) *mux.Session {
+	return mux.New(p, backlog, o, func(s *mux.Session) mux.Framing {
+		return newFraming(s, p.Conn(), dialed)
+	})
 }

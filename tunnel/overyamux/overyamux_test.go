@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/mux"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
@@ -112,17 +113,9 @@ func overMemory(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session
 	return overConns(t, a, b, o)
 }
 
-func overConns(t testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter *session) {
-	t.Helper()
-	sa, err := newSession(carrier.NewPipe(a, tunnel.Peer{Addr: a.RemoteAddr()}), true, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sb, err := newSession(carrier.NewPipe(b, tunnel.Peer{Addr: b.RemoteAddr()}), false, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sa, sb
+func overConns(_ testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter *mux.Session) {
+	return newSession(carrier.NewPipe(a, tunnel.Peer{Addr: a.RemoteAddr()}), true, o),
+		newSession(carrier.NewPipe(b, tunnel.Peer{Addr: b.RemoteAddr()}), false, o)
 }
 
 func TestConformance(t *testing.T) {

@@ -63,12 +63,15 @@ type resumption struct {
 	net              Faults
 }
 
-// start makes the session. A connection is found dead soon: the faults last no
-// longer than they must.
-func (r *resumption) start(t *testing.T, window time.Duration) {
+// soon has a dead connection found soon, so that faults last no longer than they
+// must.
+const soon = 250 * time.Millisecond
+
+// start makes the session.
+func (r *resumption) start(t *testing.T, window, keepalive time.Duration) {
 	t.Helper()
 	r.dialer, r.accepter, r.net = r.mk(t, tunnel.Options{
-		Link: tunnel.LinkOptions{DetachWindow: window, Keepalive: 250 * time.Millisecond},
+		Link: tunnel.LinkOptions{DetachWindow: window, Keepalive: keepalive},
 	})
 	t.Cleanup(func() {
 		r.net.Stall(false) // or closing would take its time
@@ -213,7 +216,7 @@ func linkState(s tunnel.Session) tunnel.LinkState {
 
 // Whatever is cut, every byte arrives once.
 func testCuts(t *testing.T, r *resumption) {
-	r.start(t, tunnel.DefaultDetachWindow)
+	r.start(t, tunnel.DefaultDetachWindow, soon)
 	cuts := 0
 	const size, most = 8 * 8 << 20, 120 // where replays go by in one piece there are fewer
 	r.flows(t, size/8, size/most, func() { cuts++; r.net.Cut() })
@@ -225,7 +228,7 @@ func testCuts(t *testing.T, r *resumption) {
 
 // A silence that is noticed, and one that is not.
 func testStalls(t *testing.T, r *resumption) {
-	r.start(t, tunnel.DefaultDetachWindow)
+	r.start(t, tunnel.DefaultDetachWindow, soon)
 	stalls := 0
 	const size = 8 * 2 << 20
 	r.flows(t, size/8, size/4, func() {
@@ -243,7 +246,7 @@ func testStalls(t *testing.T, r *resumption) {
 
 // A dial that begins while the session is parked waits, and then goes through.
 func testOpenWhileParked(t *testing.T, r *resumption) {
-	r.start(t, tunnel.DefaultDetachWindow)
+	r.start(t, tunnel.DefaultDetachWindow, soon)
 	r.park(t)
 	ctx := within(t)
 	var serving, dialing sync.WaitGroup
@@ -294,7 +297,7 @@ func echo(ctx context.Context, s tunnel.Session) error {
 // While a session is parked, deadlines and contexts hold, and nothing of it is
 // over when they have passed.
 func testBoundedWhileParked(t *testing.T, r *resumption) {
-	r.start(t, tunnel.DefaultDetachWindow)
+	r.start(t, tunnel.DefaultDetachWindow, soon)
 	near, far := streams(t, r.dialer, r.accepter)
 	r.park(t)
 	for _, st := range []tunnel.Stream{near, far} {
@@ -335,7 +338,7 @@ func testBoundedWhileParked(t *testing.T, r *resumption) {
 // A session moves to another connection while it is busy, and is not parked for
 // that.
 func testMove(t *testing.T, r *resumption) {
-	r.start(t, tunnel.DefaultDetachWindow)
+	r.start(t, tunnel.DefaultDetachWindow, tunnel.DefaultKeepalive)
 	moves := 0
 	const size = 8 * 4 << 20
 	r.flows(t, size/8, size/8, func() {
@@ -355,7 +358,7 @@ func testMove(t *testing.T, r *resumption) {
 // When the window is over, whatever is blocked on either end fails, with an error
 // that says so and is neither an end nor a timeout.
 func testWindowOver(t *testing.T, r *resumption) {
-	r.start(t, time.Second)
+	r.start(t, time.Second, soon)
 	type end struct {
 		name             string
 		s                tunnel.Session
@@ -405,7 +408,7 @@ func testAccepterClosesWhileParked(t *testing.T, r *resumption) { closesWhilePar
 // An end that closes while the session is parked does not wait for the network;
 // the other end learns of it when that is back, long before the window is over.
 func closesWhileParked(t *testing.T, r *resumption, dialer bool) {
-	r.start(t, 10*time.Minute)
+	r.start(t, 10*time.Minute, soon)
 	closing, other := r.dialer, r.accepter
 	if !dialer {
 		closing, other = other, closing

@@ -1,6 +1,6 @@
-// Stream: an HTTP/2 stream as tunnel wants it.
+// Stream: a stream as tunnel wants it.
 
-package overh2
+package mux
 
 import (
 	"errors"
@@ -10,8 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/net/http2"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -25,7 +23,7 @@ const (
 
 // A stream is a tunnel.Stream and a tunnel.Aborter.
 type stream struct {
-	session *session
+	session *Session
 	id      uint32
 
 	rmu sync.Mutex // held by the one Read at a time
@@ -33,7 +31,7 @@ type stream struct {
 
 	// All that follows is guarded by the session's mutex.
 	tokens chan struct{} // holds a token of this stream's; nil before it is opened or accepted
-	waits  bool          // opened by the client, not yet accepted by the server
+	waits  bool          // opened by this end, and in the peer's backlog
 
 	closed bool // by Close or Abort
 	shut   bool // by CloseWrite or Close
@@ -46,8 +44,7 @@ type stream struct {
 
 	in struct {
 		buffer
-		window int // what the peer may still send
-		owed   int // what has been read and not yet been added to the window
+		window window
 	}
 	window  int // what we may still send
 	pending int // what a Write under way has not yet put into the outbox
@@ -57,9 +54,8 @@ type stream struct {
 	wdl     time.Time
 }
 
-func newStream(s *session, id uint32) *stream {
-	st := &stream{session: s, id: id, window: s.initial, reader: make(chan struct{}, 1)}
-	st.in.window = window
+func newStream(s *Session, id uint32) *stream {
+	st := &stream{session: s, id: id, window: Least, reader: make(chan struct{}, 1)}
 	st.writer.wake = make(chan struct{}, 1)
 	return st
 }
@@ -146,33 +142,38 @@ func (st *stream) tryRead(p []byte) (n int, deadline time.Time, err error) {
 	return n, st.rdl, err
 }
 
-// creditLocked lets the peer send n bytes more. It is told when they have become
-// many.
+// creditLocked notes that n bytes were read or thrown away, and tells the peer
+// when they have become many.
 func (st *stream) creditLocked(n int) {
-	st.in.owed += n
-	if st.in.owed >= window/4 && !st.ended && !st.left && !st.session.dead {
-		_ = st.session.framer.WriteWindowUpdate(st.id, uint32(st.in.owed)) // an outbox never fails
-		st.in.window += st.in.owed
-		st.in.owed = 0
+	if n == 0 || st.ended || st.left || st.session.dead {
+		return
+	}
+	if give := st.session.readLocked(&st.in.window, n); give > 0 {
+		st.session.framing.Credit(st.id, give)
 	}
 }
 
-// receivedLocked takes data from the peer, which with its padding was of some
-// size.
-func (st *stream) receivedLocked(data []byte, size int) {
-	st.creditLocked(size - len(data))
-	if !st.closed {
-		st.in.write(data)
-		signal(st.reader)
+// receivedLocked takes data from the peer. It owns b if that is not nil; p lies
+// in it then.
+func (st *stream) receivedLocked(p []byte, b *Block) {
+	st.in.window.open -= len(p)
+	if st.closed {
+		b.Free()
+		st.ignoreLocked(len(p))
 		return
 	}
-	st.ignoreLocked(len(data))
+	if b == nil {
+		st.in.write(p)
+	} else {
+		st.in.add(p, b)
+	}
+	signal(st.reader)
 }
 
 // ignoreLocked throws away bytes of a closed stream.
 func (st *stream) ignoreLocked(n int) {
 	if st.linger += n; st.linger > lingerBytes {
-		st.resetLocked(http2.ErrCodeNo)
+		st.resetLocked(false)
 		return
 	}
 	st.creditLocked(n)
@@ -195,13 +196,14 @@ func (st *stream) brokenLocked() {
 	st.wakeLocked()
 }
 
-// resetLocked tells the peer that the stream is no more.
-func (st *stream) resetLocked(code http2.ErrCode) {
+// resetLocked tells the peer that the stream is no more: because it was abandoned,
+// or because nobody reads what the peer still sends.
+func (st *stream) resetLocked(abandoned bool) {
 	if st.left || st.session.dead {
 		st.leaveLocked()
 		return
 	}
-	_ = st.session.framer.WriteRSTStream(st.id, code) // an outbox never fails
+	st.session.framing.Reset(st.id, abandoned)
 	st.brokenLocked()
 }
 
@@ -211,7 +213,7 @@ func (st *stream) finishLocked() {
 		return
 	}
 	st.said = true
-	_ = st.session.framer.WriteData(st.id, true, nil) // an outbox never fails
+	st.session.framing.Data(st.id, true, nil)
 	st.settleLocked()
 }
 
@@ -234,6 +236,7 @@ func (st *stream) leaveLocked() {
 	if st.closed && st.tokens != nil {
 		<-st.tokens
 		st.tokens = nil
+		st.session.closeLocked(&st.in.window)
 	}
 }
 
@@ -310,13 +313,13 @@ func (st *stream) putLocked(p []byte) int {
 		o.leave(&st.writer)
 		return 0
 	}
+	st.writer.bulk = len(p) > little
 	if !o.enter(&st.writer) {
 		return 0
 	}
-	n := min(len(p), frameSize, st.window, o.window)
-	_ = st.session.framer.WriteData(st.id, false, p[:n]) // an outbox never fails
+	n := min(len(p), MaxFrame, st.window)
+	st.session.framing.Data(st.id, false, p[:n])
 	st.window -= n
-	o.window -= n
 	st.pending -= n
 	o.done(&st.writer)
 	return n
@@ -346,11 +349,11 @@ func (st *stream) Close() error {
 	if st.closed {
 		return nil
 	}
-	unread := st.in.size()
+	unread := st.in.bytes
 	cut := st.closeLocked()
 	switch {
 	case cut:
-		st.resetLocked(http2.ErrCodeCancel)
+		st.resetLocked(true)
 	case st.left || s.dead:
 		st.leaveLocked()
 	default:
@@ -363,7 +366,7 @@ func (st *stream) Close() error {
 	st.timer = time.AfterFunc(lingerTime, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		st.resetLocked(http2.ErrCodeNo)
+		st.resetLocked(false)
 	})
 	return nil
 }
@@ -374,7 +377,7 @@ func (st *stream) Abort() error {
 	defer st.session.mu.Unlock()
 	if !st.closed {
 		st.closeLocked()
-		st.resetLocked(http2.ErrCodeCancel)
+		st.resetLocked(true)
 	}
 	return nil
 }

@@ -1,16 +1,12 @@
 // Outbox: what is to be written to the connection, and who may add to it.
 
-package overh2
+package mux
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -19,20 +15,20 @@ const (
 	// outLimit is how full an outbox may be for a stream to add another frame,
 	// outCap what it holds without growing.
 	outLimit = 48 << 10
-	outCap   = outLimit + frameSize + 512
+	outCap   = outLimit + MaxFrame + 512
 	// controlLimit is how much may be in it that the peer has brought about:
-	// answers to settings and pings, resets and window updates.
+	// answers, resets and window updates.
 	controlLimit = 1 << 20
+
+	// little is how much a stream may have to say that takes precedence over
+	// bulk, and favours how often that may happen while bulk waits.
+	little  = 4 << 10
+	favours = 8
 
 	// partingTime is how long a session that ends tries to write what is left.
 	partingTime = 250 * time.Millisecond
 	// lastWords is how long a connection that takes nothing more is listened to.
 	lastWords = time.Second
-)
-
-var (
-	errProtocol  = errors.New("peer breaks the protocol")
-	errExhausted = errors.New("out of stream numbers")
 )
 
 // outCaps recycles outboxes' memory: an idle session needs none. It is a cache
@@ -41,36 +37,29 @@ var outCaps = sync.Pool{New: func() any { return new([outCap]byte) }}
 
 // An outbox is guarded by its session's mutex.
 type outbox struct {
-	buf    []byte
-	window int       // what the peer lets the session send
-	queue  []*waiter // those who wait for room or window
-	fault  error     // why the session must end
-	kick   chan struct{}
-
-	hpack *hpack.Encoder // into block
-	block bytes.Buffer
+	buf     []byte
+	queues  [2][]*waiter // those who wait for room: with little to say, and with bulk
+	favours int          // how often the first of these was preferred in a row
+	fault   error        // why the session must end
+	kick    chan struct{}
 }
 
 // A waiter waits in an outbox's queue. While it is granted it is its turn.
 type waiter struct {
 	wake            chan struct{} // holds at most one
+	bulk            bool          // which queue it belongs to
 	queued, granted bool
+	in              int // the queue that it is in, if it is queued
 }
 
-func (o *outbox) init(kick chan struct{}) {
-	o.kick = kick
-	o.window = 1<<16 - 1 // RFC 9113, 6.9.2
-	o.hpack = hpack.NewEncoder(&o.block)
-}
-
-// Write is for the framer. It never fails.
+// Write adds to the outbox, whether there is room or not. It never fails.
 func (o *outbox) Write(p []byte) (int, error) {
 	if o.buf == nil {
 		o.buf = outCaps.Get().(*[outCap]byte)[:0]
 	}
 	o.buf = append(o.buf, p...)
 	if len(o.buf) > outCap+controlLimit && o.fault == nil {
-		o.fault = fmt.Errorf("%w: it asks for more answers than it reads", errProtocol)
+		o.fault = Violation("it asks for more answers than it reads")
 	}
 	signal(o.kick)
 	return len(p), nil
@@ -91,18 +80,26 @@ func recycle(buf []byte) {
 	}
 }
 
-func (o *outbox) room() bool { return len(o.buf) < outLimit && o.window > 0 }
+func (o *outbox) room() bool { return len(o.buf) < outLimit }
+
+// queueOf is the number of the queue for w.
+func queueOf(w *waiter) int {
+	if w.bulk {
+		return 1
+	}
+	return 0
+}
 
 // enter says whether w may add a frame. If not it is queued, and woken when it
 // should ask again.
 func (o *outbox) enter(w *waiter) bool {
-	if o.room() && (w.granted || len(o.queue) == 0) {
+	if o.room() && (w.granted || len(o.queues[0])+len(o.queues[1]) == 0) {
 		return true
 	}
 	w.granted = false
 	if !w.queued {
-		w.queued = true
-		o.queue = append(o.queue, w)
+		w.queued, w.in = true, queueOf(w)
+		o.queues[w.in] = append(o.queues[w.in], w)
 	}
 	return false
 }
@@ -117,27 +114,38 @@ func (o *outbox) done(w *waiter) {
 func (o *outbox) leave(w *waiter) {
 	if w.queued {
 		w.queued = false
-		i := slices.Index(o.queue, w)
-		o.queue = slices.Delete(o.queue, i, i+1)
+		q := o.queues[w.in]
+		i := slices.Index(q, w)
+		o.queues[w.in] = slices.Delete(q, i, i+1)
 	}
 	o.done(w)
 }
 
-// pass makes it the turn of the first in the queue, if there is something to
-// have.
+// pass makes it somebody's turn, if there is room.
 func (o *outbox) pass() {
-	if len(o.queue) == 0 || !o.room() {
+	if !o.room() {
 		return
 	}
-	w := o.queue[0]
-	o.queue = slices.Delete(o.queue, 0, 1)
+	q := 0
+	switch {
+	case len(o.queues[0]) == 0 && len(o.queues[1]) == 0:
+		return
+	case len(o.queues[0]) == 0:
+		q, o.favours = 1, 0
+	case len(o.queues[1]) > 0 && o.favours == favours:
+		q, o.favours = 1, 0
+	case len(o.queues[1]) > 0:
+		o.favours++
+	}
+	w := o.queues[q][0]
+	o.queues[q] = slices.Delete(o.queues[q], 0, 1)
 	w.queued, w.granted = false, true
 	signal(w.wake)
 }
 
 // write empties the outbox into the connection until the session is dead, and
 // then closes it.
-func (s *session) write() {
+func (s *Session) write() {
 	for {
 		s.mu.Lock()
 		buf, dead, fault := s.out.take(), s.dead, s.out.fault
@@ -165,7 +173,7 @@ func (s *session) write() {
 // that hangs up may have said why, and those words lie behind what has been read
 // so far: with TLS 1.3 that is how a client learns that the server does not
 // accept its certificate.
-func (s *session) hangUp(err error) {
+func (s *Session) hangUp(err error) {
 	s.mu.Lock()
 	s.broken = err
 	s.mu.Unlock()

@@ -1,7 +1,7 @@
-// What the suite does not know: a link that stalls, streams that are cut, and
+// What the suite does not know, on each framing: a link that stalls, streams that are cut, and
 // what is left in the books.
 
-package overh2
+package mux_test
 
 import (
 	"context"
@@ -15,18 +15,34 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/mux"
+	"github.com/hawser-project/hawser/tunnel/overh2"
+	"github.com/hawser-project/hawser/tunnel/overyamux"
 )
 
-// linked is a session over a connection in memory, which can be stalled.
-func linked(t *testing.T) (link *memnet.Conn, dialer, accepter *session) {
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// protocols are the framings that there are.
+var protocols = []carrier.Protocol{overyamux.Protocol(), overh2.Protocol()}
+
+// over makes a session of two connected connections.
+func over(t testing.TB, p carrier.Protocol, a, b net.Conn, o tunnel.Options) (dialer, accepter *mux.Session) {
 	t.Helper()
-	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-	dialer, accepter = overConns(t, a, b, tunnel.Options{})
-	t.Cleanup(func() { _ = dialer.Close(); _ = accepter.Close() })
-	return a, dialer, accepter
+	return one(t, p, a, true, o), one(t, p, b, false, o)
+}
+
+func one(t testing.TB, p carrier.Protocol, c net.Conn, dialed bool, o tunnel.Options) *mux.Session {
+	t.Helper()
+	s, err := p.Start(carrier.NewPipe(c, tunnel.Peer{Addr: c.RemoteAddr()}), dialed, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.(*mux.Session)
 }
 
 func open(t *testing.T, from, to tunnel.Session) (near, far tunnel.Stream) {
@@ -42,28 +58,33 @@ func open(t *testing.T, from, to tunnel.Session) (near, far tunnel.Stream) {
 	return near, far
 }
 
-// bothWays runs f in a bubble, with the streams opened from either end.
-func bothWays(t *testing.T, f func(t *testing.T, link *memnet.Conn, opener, answerer *session)) {
+// bothWays runs f in a bubble for each framing, with the streams opened from
+// either end of a session over a connection in memory, which can be stalled.
+func bothWays(t *testing.T, f func(t *testing.T, link *memnet.Conn, opener, answerer *mux.Session)) {
 	t.Helper()
-	for _, d := range []struct {
-		name string
-		swap bool
-	}{{"FromDialer", false}, {"FromAccepter", true}} {
-		t.Run(d.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				link, opener, answerer := linked(t)
-				if d.swap {
-					opener, answerer = answerer, opener
-				}
-				f(t, link, opener, answerer)
+	for _, p := range protocols {
+		for _, d := range []struct {
+			name string
+			swap bool
+		}{{"FromDialer", false}, {"FromAccepter", true}} {
+			t.Run(p.Name+"/"+d.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+					opener, answerer := over(t, p, a, b, tunnel.Options{})
+					t.Cleanup(func() { _ = opener.Close(); _ = answerer.Close() })
+					if d.swap {
+						opener, answerer = answerer, opener
+					}
+					f(t, a, opener, answerer)
+				})
 			})
-		})
+		}
 	}
 }
 
 // A link that stalls for an hour ends nothing, whatever was going on.
 func TestNoTimerEndsASession(t *testing.T) {
-	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *session) {
+	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *mux.Session) {
 		near, far := open(t, opener, answerer)
 		link.Stall(true)
 		var wg sync.WaitGroup
@@ -84,7 +105,7 @@ func TestNoTimerEndsASession(t *testing.T) {
 }
 
 func TestHalfClosedStreamHasNoFuse(t *testing.T) {
-	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
+	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *mux.Session) {
 		near, far := open(t, opener, answerer)
 		if err := near.CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -104,7 +125,7 @@ func TestHalfClosedStreamHasNoFuse(t *testing.T) {
 // A deadline is kept, even if it is the link that does not move; the bytes that
 // were counted arrive when it does, and no others.
 func TestWriteDeadlineOnStalledLink(t *testing.T) {
-	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *session) {
+	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *mux.Session) {
 		near, far := open(t, opener, answerer)
 		link.Stall(true)
 		start := time.Now()
@@ -113,7 +134,7 @@ func TestWriteDeadlineOnStalledLink(t *testing.T) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(start) != 5*time.Second {
 			t.Fatalf("wrote %d, %v after %v", n, err, time.Since(start))
 		}
-		if n == 0 || n > 2*outCap+64<<10 { // the link holds 64 KiB
+		if n == 0 || n > 2*mux.OutCap+64<<10 { // the link holds 64 KiB
 			t.Errorf("%d bytes lie in a stalled link", n)
 		}
 		_ = near.SetWriteDeadline(time.Time{})
@@ -129,7 +150,7 @@ func TestWriteDeadlineOnStalledLink(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForTheLink(t *testing.T) {
-	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *session) {
+	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *mux.Session) {
 		one, _ := open(t, opener, answerer)
 		two, _ := open(t, opener, answerer)
 		link.Stall(true)
@@ -143,7 +164,7 @@ func TestCloseDoesNotWaitForTheLink(t *testing.T) {
 		if err := opener.Close(); err != nil {
 			t.Error(err)
 		}
-		if d := time.Since(start); d > lastWords {
+		if d := time.Since(start); d > mux.LastWords {
 			t.Errorf("the session took %v", d)
 		}
 		link.Stall(false)
@@ -152,11 +173,12 @@ func TestCloseDoesNotWaitForTheLink(t *testing.T) {
 
 // A Write that Close has cut short does not look complete.
 func TestCutWriteIsReset(t *testing.T) {
-	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
+	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *mux.Session) {
 		near, far := open(t, opener, answerer)
+		synctest.Wait() // the window is open
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if n, err := near.Write(make([]byte, 2*window)); !errors.Is(err, net.ErrClosed) || n != window {
+			if n, err := near.Write(make([]byte, 2*mux.Most)); !errors.Is(err, net.ErrClosed) || n != mux.Least+mux.First {
 				t.Errorf("wrote %d, %v", n, err)
 			}
 		})
@@ -173,11 +195,6 @@ func TestCutWriteIsReset(t *testing.T) {
 
 // However a stream ends, it is in nobody's books in the end.
 func TestNothingIsLeftBehind(t *testing.T) {
-	books := func(s *session) int {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.streams) + len(s.incoming) + s.unanswered + len(s.out.queue) + len(s.ours) + len(s.theirs)
-	}
 	for _, tc := range []struct {
 		name string
 		end  func(near, far tunnel.Stream)
@@ -199,20 +216,20 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		}},
 		{"peer writes on", func(near, far tunnel.Stream) {
 			_ = near.Close()
-			if n, err := io.Copy(far, endless{}); !errors.Is(err, syscall.ECONNRESET) || n > lingerBytes+window {
+			if n, err := io.Copy(far, endless{}); !errors.Is(err, syscall.ECONNRESET) || n > mux.LingerBytes+mux.Most {
 				panic(err)
 			}
 			_ = far.Close()
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
+			bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *mux.Session) {
 				for range 10 {
 					near, far := open(t, opener, answerer)
 					tc.end(near, far)
 				}
 				time.Sleep(2 * time.Minute) // the bubble's clock
-				if a, b := books(opener), books(answerer); a != 0 || b != 0 {
+				if a, b := opener.Books(), answerer.Books(); a != 0 || b != 0 {
 					t.Errorf("left at the opener %d, at the accepter %d", a, b)
 				}
 				open(t, opener, answerer)
@@ -227,7 +244,7 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 // The peer's end that came before the session's is an end; no end is none.
 func TestEndBeforeDeath(t *testing.T) {
-	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
+	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *mux.Session) {
 		ended, farEnded := open(t, opener, answerer)
 		cut, farCut := open(t, opener, answerer)
 		for _, st := range []tunnel.Stream{farEnded, farCut} {
@@ -252,8 +269,8 @@ func TestEndBeforeDeath(t *testing.T) {
 // A stream that was opened and given up before anybody accepted it is not
 // accepted, and takes no place from others.
 func TestGivenUpBeforeAccepted(t *testing.T) {
-	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *session) {
-		for range 2 * backlog {
+	bothWays(t, func(t *testing.T, _ *memnet.Conn, opener, answerer *mux.Session) {
+		for range 512 {
 			st, err := opener.Open(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -275,11 +292,12 @@ func TestGivenUpBeforeAccepted(t *testing.T) {
 
 // An Open that was given up leaves no stream behind, here or there.
 func TestAbandonedOpen(t *testing.T) {
-	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *session) {
+	bothWays(t, func(t *testing.T, link *memnet.Conn, opener, answerer *mux.Session) {
 		filler, _ := open(t, opener, answerer)
+		synctest.Wait() // its window is open
 		link.Stall(true)
 		var wg sync.WaitGroup
-		wg.Go(func() { _, _ = filler.Write(make([]byte, 1<<20)) })
+		wg.Go(func() { _, _ = filler.Write(make([]byte, mux.Least+mux.First)) })
 		synctest.Wait()
 		for range 10 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -291,41 +309,47 @@ func TestAbandonedOpen(t *testing.T) {
 		link.Stall(false)
 		wg.Wait()
 		synctest.Wait()
-		if a, b := len(opener.streams), len(answerer.streams); a != 1 || b != 1 || len(opener.ours) != 1 {
-			t.Errorf("streams: %d at the opener, %d at the accepter, %d tokens; want the filler's", a, b, len(opener.ours))
+		if a, b := opener.Live(), answerer.Live(); a != 1 || b != 1 {
+			t.Errorf("streams: %d at the opener, %d at the accepter; want the filler's", a, b)
 		}
 	})
 }
 
 // Frames that are written while the connection is busy leave together.
 func TestFramesAreJoined(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-		c := &counter{Conn: a}
-		dialer, accepter := overConns(t, c, b, tunnel.Options{})
-		defer accepter.Close()
-		defer dialer.Close()
-		near, far := open(t, dialer, accepter)
-		filler, _ := open(t, dialer, accepter)
-		synctest.Wait()
-		a.Stall(true)
-		_, _ = filler.Write(make([]byte, 40<<10)) // fits into the outbox
-		_, _ = filler.Write(make([]byte, 40<<10)) // and this, while that is on its way
-		synctest.Wait()
-		before := c.count()
-		for range 100 {
-			if _, err := near.Write([]byte("key")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		a.Stall(false)
-		if _, err := io.ReadFull(far, make([]byte, 300)); err != nil {
+	for _, p := range protocols {
+		t.Run(p.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { framesAreJoined(t, p) })
+		})
+	}
+}
+
+func framesAreJoined(t *testing.T, p carrier.Protocol) {
+	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+	c := &counter{Conn: a}
+	dialer, accepter := over(t, p, c, b, tunnel.Options{})
+	defer accepter.Close()
+	defer dialer.Close()
+	near, far := open(t, dialer, accepter)
+	filler, _ := open(t, dialer, accepter)
+	synctest.Wait()
+	a.Stall(true)
+	_, _ = filler.Write(make([]byte, 40<<10)) // fits into the outbox
+	_, _ = filler.Write(make([]byte, 40<<10)) // and this, while that is on its way
+	synctest.Wait()
+	before := c.count()
+	for range 100 {
+		if _, err := near.Write([]byte("key")); err != nil {
 			t.Fatal(err)
 		}
-		if n := c.count() - before; n > 2 {
-			t.Errorf("100 small writes behind a stall became %d", n)
-		}
-	})
+	}
+	a.Stall(false)
+	if _, err := io.ReadFull(far, make([]byte, 300)); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.count() - before; n > 2 {
+		t.Errorf("100 small writes behind a stall became %d", n)
+	}
 }
 
 type counter struct {
@@ -352,8 +376,7 @@ func TestLastWords(t *testing.T) {
 	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
 	defer b.Close()
 	words := errors.New("you are not welcome")
-	c := &broken{Conn: a, words: words, wrote: make(chan struct{})}
-	s := newSession(carrier.NewPipe(c, tunnel.Peer{}), false, tunnel.Options{})
+	s := one(t, overh2.Protocol(), &broken{Conn: a, words: words, wrote: make(chan struct{})}, true, tunnel.Options{})
 	<-s.Context().Done()
 	if err := context.Cause(s.Context()); !errors.Is(err, words) || !errors.Is(err, tunnel.Lost) {
 		t.Errorf("cause: %v", err)

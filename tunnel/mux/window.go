@@ -1,0 +1,80 @@
+// Windows: how much of a stream may be on its way unread.
+
+package mux
+
+import "time"
+
+const (
+	// Least is a stream's window to begin with. Both ends must agree on it: it
+	// is part of the protocol.
+	Least = 64 << 10
+	// first is what is added to that at once if the session has it to spare.
+	first = 192 << 10
+	// most is how far a window grows, and budget is what a session has for the
+	// part beyond Least of all its windows.
+	most   = 2 << 20
+	budget = 64 << 20
+
+	maxWindow = 1<<31 - 1
+
+	// A window that is in the way is one that is read half empty within two
+	// round trips, of which too short ones, and unknown ones, count as long as
+	// this.
+	shortest = 20 * time.Millisecond
+)
+
+// A window is what this end lets the peer send. The session's mutex guards it.
+type window struct {
+	size  int       // how large it is when everything has been read
+	open  int       // what the peer may still send
+	owed  int       // what has been read and not yet been given back
+	since time.Time // when something was given back last
+}
+
+// openLocked makes the first window of a stream, and says how much larger than
+// Least it is.
+func (s *Session) openLocked(w *window) (extra int) {
+	w.size, w.open = Least, Least
+	return s.widenLocked(w)
+}
+
+// widenLocked adds to the window of a new stream what can be spared, and says how
+// much that is.
+func (s *Session) widenLocked(w *window) (extra int) {
+	if s.spare >= first {
+		extra = first
+		s.spare -= extra
+	}
+	w.size, w.open, w.since = w.size+extra, w.open+extra, time.Now()
+	return extra
+}
+
+// readLocked notes that n bytes were read, and says how many the peer should be
+// told that it may send; 0 if it is too soon to say so.
+func (s *Session) readLocked(w *window, n int) int {
+	w.owed += n
+	if w.owed < w.size/2 {
+		return 0
+	}
+	now := time.Now()
+	if more := min(w.size, most-w.size, s.spare); more > 0 && now.Sub(w.since) < 2*s.roundTrip() {
+		s.spare -= more
+		w.size += more
+		w.owed += more
+	}
+	give := w.owed
+	w.owed, w.since = 0, now
+	w.open += give
+	return give
+}
+
+// closeLocked gives back what a window had beyond Least.
+func (s *Session) closeLocked(w *window) {
+	if w.size > Least {
+		s.spare += w.size - Least
+	}
+	w.size = 0
+}
+
+// roundTrip is that of the connection, or a guess.
+func (s *Session) roundTrip() time.Duration { return max(s.Link().RTT, shortest) }
