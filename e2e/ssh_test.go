@@ -35,6 +35,8 @@ type sshd struct {
 	ip   string    // by which the server reaches it
 	port int
 	stop func()
+
+	kubelet string // port of the node's kubelet API
 }
 
 // newSSHD makes the files of an sshd; it skips, loudly, where there is none to run.
@@ -52,14 +54,14 @@ func newSSHD(t *testing.T, node *lab.Node) *sshd {
 			t.Fatal(err)
 		}
 	}
-	s := &sshd{dir: shortTempDir(t), user: me.Username, node: node, ip: "127.0.0.1", port: 22, stop: func() {}}
+	s := &sshd{dir: shortTempDir(t), user: me.Username, node: node, ip: "127.0.0.1", port: 22, kubelet: "10250", stop: func() {}}
 	if node != nil {
 		s.ip = node.NATIP()
 		if err := node.Expose(t.Context(), 22); err != nil {
 			t.Fatal(err)
 		}
 	} else {
-		s.port = freePort(t)
+		s.port, s.kubelet = freePort(t), strconv.Itoa(freePort(t))
 	}
 	s.newKey(t, "id")
 	s.newKey(t, "host")
@@ -169,7 +171,7 @@ func sshCluster(t *testing.T) (*cluster, *sshd, string) {
 	var where *lab.Node
 	args := []string{"--nodes", "0"}
 	if netnsHere(t) {
-		network, err := lab.New(t.Context(), t.Name())
+		network, err := lab.New(t.Context(), shortTempDir(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,11 +191,9 @@ func sshCluster(t *testing.T) (*cluster, *sshd, string) {
 		"--server-arg=--ssh-port="+strconv.Itoa(s.port), "--server-arg=--connect-uds="+uds)...)
 	join := c.joinCommand(t, filepath.Join(client, "hawser"))
 	agent := append([]string{filepath.Join(under, "hawser-agent")}, append(join[1:], "--node-name", "node-1", "--node-ip", s.ip,
-		"--data-dir", filepath.Join(c.dir, "nodes", "node-1"), "--transport", "ssh")...)
+		"--data-dir", filepath.Join(c.dir, "nodes", "node-1"), "--transport", "ssh", "--kubelet-port", s.kubelet)...)
 	if where != nil {
 		agent = where.Command(t.Context(), agent[0], agent[1:]...).Args
-	} else {
-		agent = append(agent, "--kubelet-port", strconv.Itoa(freePort(t)))
 	}
 	run(t, agent, filepath.Join(c.dir, "node-1"))
 	c.waitNode(t, "node-1")
@@ -316,6 +316,8 @@ func testSSHFront(t *testing.T, s *sshd, uds string) {
 	closed := strconv.Itoa(freePort(t)) // on the loopback of either machine
 	for target, want := range map[string]int{
 		net.JoinHostPort("node-1", strconv.Itoa(s.port)): http.StatusOK,
+		net.JoinHostPort("node-1", s.kubelet):            http.StatusOK,
+		net.JoinHostPort(s.ip, s.kubelet):                http.StatusOK, // it listens on the loopback only
 		net.JoinHostPort("node-1", closed):               http.StatusBadGateway,
 		"127.0.0.1%25node-1:" + closed:                   http.StatusBadGateway,
 		"224.0.0.1%25node-1:80":                          http.StatusBadGateway, // the kernel knows no way there
@@ -336,6 +338,16 @@ func testSSHFront(t *testing.T, s *sshd, uds string) {
 			t.Errorf("CONNECT %s: %s (%s), want %d", target, resp.Status, resp.Header.Get("Proxy-Status"), want)
 		}
 		_ = conn.Close()
+	}
+	if s.node == nil {
+		return
+	}
+	// Nobody on the node's network gets at the kubelet without its sshd.
+	if conn, err := s.node.Dial(t.Context(), "tcp", net.JoinHostPort(s.node.IP(), s.kubelet)); err == nil {
+		_ = conn.Close()
+		t.Error("the kubelet API listens on more than the loopback")
+	} else if !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Error(err)
 	}
 }
 
