@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -40,24 +41,14 @@ const (
 	pingTimeout = 15 * time.Second
 )
 
-// NewAPI makes a client that speaks protobuf over HTTP/2. closeConnections drops
-// the connections it has, for when they are dead or a new certificate is to be
-// shown; requests made afterwards make new ones.
-func NewAPI(c APIConfig) (api kubernetes.Interface, closeConnections func(), err error) {
+// NewAPI makes a client that speaks protobuf over HTTP/2, and the connections
+// that it uses.
+func NewAPI(c APIConfig) (kubernetes.Interface, *Connections, error) {
 	if c.Host == "" || c.TLS == nil || c.Dial == nil {
 		return nil, nil, errors.New("node: APIConfig.Host, TLS and Dial are required")
 	}
-	dialer := connrotation.NewDialer(c.Dial)
-	transport := &http.Transport{
-		DialContext:           dialer.DialContext,
-		TLSClientConfig:       c.TLS.Clone(),
-		ForceAttemptHTTP2:     true,
-		TLSHandshakeTimeout:   10 * time.Second,
-		IdleConnTimeout:       90 * time.Second,
-		MaxIdleConnsPerHost:   4,
-		ExpectContinueTimeout: time.Second,
-		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
-	}
+	conns := &Connections{dialer: connrotation.NewDialer(c.Dial), tls: c.TLS.Clone()}
+	conns.current.Store(conns.transport())
 	cfg := &rest.Config{
 		Host:      "https://" + c.Host,
 		UserAgent: cmp.Or(c.UserAgent, "hawser-agent"),
@@ -70,14 +61,50 @@ func NewAPI(c APIConfig) (api kubernetes.Interface, closeConnections func(), err
 	}
 	// The client is made for the transport, so that client-go adds no dialing or
 	// certificate watching of its own, whose goroutines could not be ended.
-	api, err = kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: userAgent{transport, cfg.UserAgent}})
+	api, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: userAgent{conns, cfg.UserAgent}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make API client: %w", err)
 	}
-	return api, func() {
-		dialer.CloseAll()
-		transport.CloseIdleConnections()
-	}, nil
+	return api, conns, nil
+}
+
+// Connections are a client's connections to the API server. All methods may be
+// called at the same time.
+type Connections struct {
+	dialer  *connrotation.Dialer
+	tls     *tls.Config
+	current atomic.Pointer[http.Transport]
+}
+
+func (c *Connections) transport() *http.Transport {
+	return &http.Transport{
+		DialContext:           c.dialer.DialContext,
+		TLSClientConfig:       c.tls.Clone(),
+		ForceAttemptHTTP2:     true,
+		TLSHandshakeTimeout:   10 * time.Second,
+		IdleConnTimeout:       90 * time.Second,
+		MaxIdleConnsPerHost:   4,
+		ExpectContinueTimeout: time.Second,
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *Connections) RoundTrip(r *http.Request) (*http.Response, error) {
+	return c.current.Load().RoundTrip(r)
+}
+
+// Close drops all connections, and the requests on them, for when they are dead or
+// a new certificate is to be shown. Later requests make new ones.
+func (c *Connections) Close() {
+	c.dialer.CloseAll()
+	c.current.Load().CloseIdleConnections()
+}
+
+// Renew has later requests make new connections. Requests under way, such as
+// watches, go on, and the connections they are on end when these have.
+func (c *Connections) Renew() {
+	c.current.Swap(c.transport()).CloseIdleConnections() // the others time out when idle
 }
 
 // userAgent names the client in each request.

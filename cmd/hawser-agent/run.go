@@ -50,9 +50,8 @@ type parts struct {
 	node     *node.Node
 	rotation *bootstrap.Rotation
 	kubelet  *kubeletapi.Server
-	streams  net.Listener // of the kubelet API
-	// closeAPI closes the node's connections to the API server.
-	closeAPI func()
+	streams  net.Listener      // of the kubelet API
+	conns    *node.Connections // to the API server
 }
 
 // run is the node's life until ctx is done. Pods go on after it.
@@ -98,7 +97,7 @@ func (p *parts) run(ctx context.Context) error {
 			upper.Go(func() error { return part(upperCtx) })
 		}
 		err := upper.Wait()
-		p.closeAPI() // the link is drained once nothing is open on it
+		p.conns.Close() // the link is drained once nothing is open on it
 		return err
 	})
 	return group.Wait()
@@ -146,7 +145,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		return nil, err
 	}
 	var api kubernetes.Interface
-	api, p.closeAPI, err = node.NewAPI(node.APIConfig{
+	api, p.conns, err = node.NewAPI(node.APIConfig{
 		Host:      net.JoinHostPort(apiName, "443"),
 		TLS:       id.ClientTLS(apiName),
 		Dial:      dial,
@@ -167,7 +166,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	}
 	if p.node, err = node.New(node.Config{
 		Name: o.nodeName, API: api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
-		CloseConnections: p.closeAPI,
+		CloseConnections: p.conns.Close,
 		NoRegister:       !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
 		Annotations: o.annotations(), KubeletPort: int32(o.kubeletPort),
 		IPs: o.ips, MaxPods: o.maxPods, Reserved: o.reserved,
@@ -179,7 +178,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	}
 	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
 		Identity: id, Requests: api.CertificatesV1().CertificateSigningRequests(),
-		Addresses: p.node.IPs, Renewed: p.closeAPI, Log: log,
+		Addresses: p.node.IPs, Renewed: p.conns.Close, Log: log,
 	}); err != nil {
 		return nil, err
 	}
@@ -210,6 +209,7 @@ func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Regi
 		NodeName:      o.nodeName,
 		Transports:    transports()[o.transport],
 		Link:          o.link,
+		Lanes:         o.flags.Lanes,
 		ProbeInterval: o.probe,
 		TLS:           func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
 		Proxy:         proxyFor,
@@ -228,10 +228,13 @@ func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Regi
 }
 
 // moved reacts to the link's move to another session. Connections that are stuck
-// on the older one are given up, so that heartbeats go on at once.
+// on the older one are given up, so that heartbeats go on at once; any others end
+// when the requests on them have.
 func (p *parts) moved(stuck bool) {
 	if stuck {
-		p.closeAPI()
+		p.conns.Close()
+	} else {
+		p.conns.Renew()
 	}
 }
 

@@ -78,7 +78,16 @@ func (o *transportOptions) check(servers []string) error {
 // proxyFor is the proxy that the environment has for server, HOST:PORT; nil if
 // there is none.
 func proxyFor(server string) (*url.URL, error) {
-	via, err := httpproxy.FromEnvironment().ProxyFunc()(&url.URL{Scheme: "https", Host: server})
+	env := httpproxy.FromEnvironment()
+	text := env.HTTPSProxy
+	if text != "" && !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	_, err := url.Parse(text) // what is no URL would be taken for no proxy
+	var via *url.URL
+	if err == nil {
+		via, err = env.ProxyFunc()(&url.URL{Scheme: "https", Host: server})
+	}
 	if err != nil {
 		// The error has the variable's value in it, and that a password.
 		return nil, errors.New("HTTPS_PROXY is no URL: want http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, with what is special in them percent-encoded")

@@ -24,7 +24,7 @@ import (
 
 	"github.com/moby/spdystream/spdy"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -337,9 +337,12 @@ func (w *witness) conclude(err error) {
 	text := fmt.Sprintf("the connection to node %s was lost before the result was known: %s", w.node, why)
 	message := []byte(text)
 	if status {
-		s := apierrors.NewInternalError(errors.New(text)).Status()
 		var merr error
-		if message, merr = json.Marshal(&s); merr != nil {
+		if message, merr = json.Marshal(&metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status:   metav1.StatusFailure, Reason: metav1.StatusReasonInternalError,
+			Code: http.StatusInternalServerError, Message: text,
+		}); merr != nil {
 			message = []byte(text) // which no client takes for success either
 		}
 	}
