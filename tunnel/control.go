@@ -23,8 +23,8 @@ const (
 	// resumerInterval and resumerTimeout are theirs for sessions that see to
 	// their liveness themselves: what is left to find out is whether anybody at
 	// the other end still minds its streams.
-	resumerInterval = 5 * time.Minute
-	resumerTimeout  = 11 * time.Minute
+	resumerInterval = time.Hour
+	resumerTimeout  = 150 * time.Minute
 
 	// partingTime is how long an end that hangs up waits for the other to do
 	// the same, so that the reason gets across before the connection goes.

@@ -29,7 +29,7 @@ type Welcome struct {
 	// Session names the session in both ends' logs.
 	Session uint64
 	// Interval and Timeout are those of the pings, for both ends. Zero means the
-	// defaults: 10 s and 30 s, or, for a Resumer, 5 min and 11 min.
+	// defaults: 10 s and 30 s, or, for a Resumer, an hour and two and a half.
 	Interval, Timeout time.Duration
 	Meta              Meta
 }
