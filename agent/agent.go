@@ -21,6 +21,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
 const (
@@ -65,6 +66,10 @@ type Config struct {
 	Transports []tunnel.Transport
 	// Link is about the connections below the sessions.
 	Link tunnel.LinkOptions
+	// Lanes is how many lanes a session may have, if the server allows as many, so
+	// that bulk does not hold up keystrokes; zero means 4, and 1 none but the
+	// session itself.
+	Lanes int
 	// TLS is asked anew for each link, so that a rotated certificate or
 	// authority is picked up; see auth.ClientTLS. Nil only suits a transport
 	// in memory.
@@ -224,6 +229,9 @@ func (c *Config) setTimes() error {
 	}
 	if c.MaxBackoff < c.MinBackoff {
 		return fmt.Errorf("highest back-off %v is below the lowest, %v", c.MaxBackoff, c.MinBackoff)
+	}
+	if c.Lanes <= 0 {
+		c.Lanes = lanes.DefaultMax
 	}
 	if c.DrainTimeout <= 0 {
 		c.DrainTimeout = DefaultDrainTimeout

@@ -33,8 +33,9 @@ type link struct {
 	sequence  uint64 // of its greeting
 	since     time.Time
 	log       *slog.Logger
-	streams   occupancy // that a server has open
-	opened    occupancy // that the node has open
+	streams   occupancy      // that a server has open
+	opened    occupancy      // that the node has open
+	minders   sync.WaitGroup // of the control streams of further lanes
 
 	// given is done once the link has been left for another one because it did
 	// not answer: who waits for it should go there.
@@ -107,6 +108,7 @@ func (l *link) run(ctx context.Context) {
 	}
 	stop()
 	group.Wait()
+	l.minders.Wait() // they ended with the session
 	l.giveUp()
 	if l.err == nil {
 		l.err = context.Cause(l.session.Context())

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
 const (
@@ -51,6 +52,7 @@ func (a *Agent) meta(keeps []uint64) tunnel.Meta {
 	if a.cfg.Version != "" {
 		m["version"] = a.cfg.Version
 	}
+	lanes.Offer(m, a.cfg.Lanes)
 	if len(keeps) > 0 {
 		texts := make([]string, len(keeps))
 		for i, n := range keeps {
@@ -96,6 +98,7 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 		opened:  occupancy{limit: math.MaxInt, idle: make(chan struct{})}, // the session itself has a limit
 		done:    make(chan struct{}),
 	}
+	l.widen(p)
 	l.given, l.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	return l, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
 // APIServer is the address at which an agent finds the API server through its
@@ -51,6 +52,9 @@ type Config struct {
 	MaxGreeting int
 	// MaxSessions is how many sessions there may be; zero means 65,536.
 	MaxSessions int
+	// Lanes is how many lanes a session may have, so that bulk does not hold up
+	// keystrokes; zero means 4, and 1 none but the session itself.
+	Lanes int
 	// PingInterval and PingTimeout watch over silent sessions, at both ends;
 	// zero means what the kind of session calls for; see tunnel.Welcome.
 	PingInterval, PingTimeout time.Duration
@@ -104,6 +108,9 @@ func New(c Config) (*Hub, error) {
 	}
 	c.DrainTimeout = bounded(c.DrainTimeout, defaultDrainTimeout)
 	c.ParkedPatience = bounded(c.ParkedPatience, defaultParkedPatience)
+	if c.Lanes <= 0 {
+		c.Lanes = lanes.DefaultMax
+	}
 	if c.MaxNodeSeries <= 0 {
 		c.MaxNodeSeries = defaultMaxNodeSeries
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -110,6 +111,9 @@ func (p *Port) Run(ctx context.Context) error {
 		case err == nil:
 			pause = 0
 			wg.Go(func() { p.sort(ctx, c) })
+			// In a storm, who has said hello already should be heard before the
+			// next comes in, and not lose a place because nobody had the time.
+			runtime.Gosched()
 		case ctx.Err() != nil:
 			return nil
 		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost && !errors.Is(err, net.ErrClosed):

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
 // maxFenced is how many superseded instances of a node are remembered while it
@@ -32,6 +33,7 @@ type member struct {
 	node      string
 	hello     tunnel.Hello
 	session   tunnel.Session
+	lanes     *lanes.Session // the same; nil if there is only one
 	transport string
 	control   *tunnel.Control
 	addr      net.Addr

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
 const (
@@ -28,14 +29,29 @@ const (
 // session serves s until it ends, is replaced, or ctx is done.
 func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	began := time.Now()
-	node, _ := h.config.Identify(s.Peer()) // asked again, and told of, below
-	if err := h.admission.enter(node, began); err != nil {
+	claimed, _ := h.config.Identify(s.Peer()) // asked again, and told of, below
+	if err := h.admission.enter(claimed, began); err != nil {
 		h.sendAway(ctx, s, err)
 		return
 	}
-	m, err := h.greet(ctx, s)
-	h.admission.leave(node, time.Since(began))
-	if err != nil {
+	var (
+		m    *member
+		lane *tunnel.Control
+	)
+	greeting, node, err := h.hear(ctx, s)
+	if err == nil {
+		if _, _, further := lanes.Joined(greeting.Meta); further {
+			lane, err = h.extend(s, greeting, node)
+		} else {
+			m, err = h.welcome(ctx, s, greeting, node)
+		}
+	}
+	h.admission.leave(claimed, time.Since(began))
+	switch {
+	case err != nil:
+		return
+	case lane != nil:
+		h.tend(ctx, s, lane)
 		return
 	}
 	defer m.oust(nil)
@@ -51,40 +67,55 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	log.Info("node disconnected", "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
 }
 
-// greet makes a member of s and welcomes it. On error s is of no more use, and
-// that has been told and logged.
-func (h *Hub) greet(ctx context.Context, s tunnel.Session) (*member, error) {
+// hear waits for the greeting of s and says which node's it is. On error s is of no
+// more use, and that has been told and logged.
+func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, string, error) {
 	log := h.log.With("addr", s.Peer().Addr.String())
 	hctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	greeting, err := tunnel.Await(hctx, s)
 	cancel()
 	if err != nil {
 		log.Info("agent did not say hello", "err", err)
-		return nil, err
+		return nil, "", err
 	}
 	node, err := h.admit(ctx, s, greeting.Hello)
 	if err != nil {
 		log.Warn("agent turned away", "node", greeting.Node, "err", err)
 		h.refuse(greeting, err)
-		return nil, err
+		return nil, "", err
 	}
+	return greeting, node, nil
+}
+
+// welcome makes a member of s and welcomes it. On error s is of no more use, and
+// that has been told and logged.
+func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Greeting, node string) (*member, error) {
 	m := &member{
 		id: h.lastID.Add(1), node: node, hello: greeting.Hello,
 		session: s, transport: cmp.Or(s.Peer().Transport, "memory"), addr: s.Peer().Addr, since: time.Now(),
 		demoted: make(chan struct{}),
 	}
 	m.ousted, m.oust = context.WithCancelCause(context.WithoutCancel(ctx))
-	m.control = greeting.Control(tunnel.Welcome{
+	welcome := tunnel.Welcome{
 		Session: m.id, Interval: h.config.PingInterval, Timeout: h.config.PingTimeout,
 		Meta: tunnel.Meta{"version": h.config.Version},
-	})
-	if err = h.judged(m, h.registry.attach(m)); err != nil {
+	}
+	n := lanes.Agreed(greeting.Meta, h.config.Lanes)
+	lanes.Offer(welcome.Meta, n)
+	m.control = greeting.Control(welcome)
+	if n > 1 {
+		// The control stream stays on lane 0 as it is. All streams after it are
+		// the lanes', from now on at both ends.
+		m.lanes = lanes.New(s, lanes.Config{Max: n, RTT: m.control.RTT, Log: h.log.With("node", node, "session", m.id)})
+		m.session = m.lanes
+	}
+	if err := h.judged(m, h.registry.attach(m)); err != nil {
 		h.refuse(greeting, err)
 		m.oust(nil)
 		return nil, err
 	}
-	if err = m.control.Welcome(); err != nil {
-		log.Info("agent left before it was welcome", "node", node, "err", err)
+	if err := m.control.Welcome(); err != nil {
+		h.log.Info("agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
 		h.registry.detach(m)
 		m.oust(nil)
 		return nil, err

@@ -209,6 +209,7 @@ func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Regi
 		NodeName:      o.nodeName,
 		Transports:    transports()[o.transport],
 		Link:          o.link,
+		Lanes:         o.flags.Lanes,
 		ProbeInterval: o.probe,
 		TLS:           func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
 		Proxy:         proxyFor,

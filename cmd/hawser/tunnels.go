@@ -91,6 +91,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 		Beyond:     t.ssh.beyond,
 		BeyondName: setup.SSH,
 		API:        func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
+		Lanes:      o.links.Lanes,
 		Version:    buildVersion(),
 		Log:        log,
 		Metrics:    metricsRegisterer(),

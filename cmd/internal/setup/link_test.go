@@ -24,6 +24,8 @@ func TestLinkFlags(t *testing.T) {
 		"short window":    {"--detach-window 10ms", tunnel.LinkOptions{}, "--detach-window 10ms"},
 		"long window":     {"--detach-window 25h", tunnel.LinkOptions{}, "--detach-window 25h"},
 		"keepalive":       {"--link-keepalive 0", tunnel.LinkOptions{}, "--link-keepalive 0s"},
+		"no lane":         {"--lanes 0", tunnel.LinkOptions{}, "--lanes 0"},
+		"many lanes":      {"--lanes 17", tunnel.LinkOptions{}, "--lanes 17"},
 		"congestion":      {"--tcp-congestion ../bbr", tunnel.LinkOptions{}, `--tcp-congestion "../bbr"`},
 	} {
 		t.Run(name, func(t *testing.T) {
