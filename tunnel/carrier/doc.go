@@ -31,7 +31,9 @@
 // others wait, for their turn or for their client. When all places are taken, a
 // newcomer costs the one its place that has kept us waiting the longest; if
 // nobody has, because we are the slow end, the newcomer is sent away with an
-// alert of seven bytes.
+// alert of seven bytes. So it is, whatever the places, once somebody has waited
+// two seconds for a turn: a queue longer than clients' patience would have us
+// compute for those who have left.
 //
 // What this package is not: it multiplexes nothing, and it does not say who is
 // welcome. Options.TLS says who gets a session, and LinkOptions.Resume whose

@@ -20,6 +20,10 @@ import (
 const (
 	// maxGuests is how many connections of a listener may be in their handshake.
 	maxGuests = 1024
+	// maxQueue is how long a guest may wait for a turn before newcomers are sent
+	// away: a client gives up after ten seconds, and whatever was computed for one
+	// that has is lost to the others.
+	maxQueue = 2 * time.Second
 	// complaints is how often the log is told that there are too many.
 	complaints = 10 * time.Second
 )
@@ -60,16 +64,34 @@ func (e *entrance) admit(c net.Conn) *guest {
 		_ = c.Close() // nobody is here any more
 		return nil
 	}
-	if e.guests.Len() >= e.limit && !e.evictLocked() {
+	now := time.Now()
+	if e.behindLocked(now) || e.guests.Len() >= e.limit && !e.evictLocked() {
 		e.complainLocked()
 		e.mu.Unlock()
 		dismiss(c)
 		e.mu.Lock()
 		return nil
 	}
-	g := &guest{Conn: c, entrance: e}
+	g := &guest{Conn: c, entrance: e, since: now}
 	g.place = e.guests.PushBack(g)
 	return g
+}
+
+// behindLocked says whether anybody has waited for us for too long. The guests who
+// came first have, if anybody has, so not many need to be asked.
+func (e *entrance) behindLocked(now time.Time) bool {
+	asked := 0
+	for at := e.guests.Front(); at != nil && asked < cap(e.tokens)+1; at = at.Next() {
+		g, _ := at.Value.(*guest)
+		if g.phase == listening || g.phase == computing {
+			continue
+		}
+		if now.Sub(g.since) > maxQueue {
+			return true
+		}
+		asked++
+	}
+	return false
 }
 
 // evictLocked closes the oldest connection whose client is to blame for its being
@@ -146,6 +168,7 @@ type guest struct {
 
 	// The entrance's mutex guards the following.
 	phase   phase
+	since   time.Time // when that began
 	evicted bool
 }
 
@@ -195,7 +218,7 @@ func (g *guest) rest() {
 func (g *guest) enter(p phase) {
 	g.entrance.mu.Lock()
 	defer g.entrance.mu.Unlock()
-	g.phase = p
+	g.phase, g.since = p, time.Now()
 }
 
 // level is for a handshake that failed: one that was cut short because of others

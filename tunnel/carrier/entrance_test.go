@@ -107,6 +107,49 @@ func TestStorm(t *testing.T) {
 	eventually(t, "empty", func() bool { return srv.listener.entrance.size() == 0 && len(tokens) == 0 })
 }
 
+// A server that has fallen behind sends newcomers away before all places are
+// taken, and takes them again when it has caught up.
+func TestBehind(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	srv := crowded(t, ca, 8, nil)
+	e := srv.listener.entrance
+	for range cap(e.tokens) {
+		e.tokens <- struct{}{} // nobody computes
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "a")})
+		if err != nil {
+			t.Errorf("one that was let in: %v", err)
+			return
+		}
+		_ = s.Close()
+	})
+	eventually(t, "waiting for its turn", func() bool { return srv.guests(queued, nil) == 1 })
+	if n, _ := e.count(); n != 1 {
+		t.Fatalf("%d guests", n)
+	}
+	e.mu.Lock()
+	e.guests.Front().Value.(*guest).since = time.Now().Add(-maxQueue - time.Second)
+	e.mu.Unlock()
+	if s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "b")}); err == nil {
+		_ = s.Close()
+		t.Error("let in")
+	}
+	if got := srv.listener.Handshakes(); got.Refused != 1 {
+		t.Errorf("handshakes: %+v", got)
+	}
+	for range cap(e.tokens) {
+		<-e.tokens
+	}
+	wg.Wait()
+	s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "b")})
+	if err != nil {
+		t.Fatalf("once it has caught up: %v", err)
+	}
+	_ = s.Close()
+}
+
 // A server that stops does not wait for slow clients.
 func TestStopDuringHandshakes(t *testing.T) {
 	ca := newAuthority(t, "ca")
