@@ -237,22 +237,35 @@ func (m *mooring) move(ctx context.Context) error {
 }
 
 // kick tries to get through where nothing does: with a new socket if fresh, or
-// else once more with the one there is.
-func (m *mooring) kick(ctx context.Context, fresh bool) error {
+// else once more with the one there is. While somebody validates a path through
+// the other door it leaves that door alone: on a path that is in use nothing can
+// be validated.
+// It says whether the library begins anew.
+func (m *mooring) kick(ctx context.Context, fresh bool) (bool, error) {
+	free := false
+	select {
+	case m.shift <- struct{}{}:
+		defer func() { <-m.shift }()
+		free = true
+	default:
+	}
 	m.mu.Lock()
 	door := m.active
-	if fresh && m.paths[1-door] != nil {
+	if free && fresh && m.paths[1-door] != nil {
 		door = 1 - door
 	}
 	known := m.paths[door] != nil
 	m.mu.Unlock()
 	if fresh {
 		if err := m.open(ctx, door); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if !known {
-		return nil // the library tries by itself, if ever more seldom
+		return false, nil // the library tries by itself, if ever more seldom
 	}
-	return m.change(door)
+	if err := m.change(door); err != nil {
+		return false, err
+	}
+	return true, nil
 }

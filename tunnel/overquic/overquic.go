@@ -31,7 +31,8 @@
 // because the connection does. The end that dialed asks for a sign of life after
 // 14 s in which nothing came, or at once when something of its own has had no
 // answer for a second or a burst from the peer has stopped; it asks again after
-// 3 s and takes the path for dead after 6. From the second question on it tries to
+// 3 s and takes the path for dead after 6. What counts is an answer: a path on
+// which only the peer's packets arrive is dead as well, and the peer is told. From the second question on it tries to
 // get through, again and again until the detach window is over: it sends from
 // another socket, which a NAT or a firewall knows nothing bad of, and begins anew
 // with what was on its way, since by itself QUIC waits the longer the longer a
@@ -132,6 +133,7 @@ func config(o tunnel.Options) *quic.Config {
 		MaxIncomingStreams:             int64(streams),
 		MaxIncomingUniStreams:          1, // the tally
 		InitialPacketSize:              packetSize,
+		EnableDatagrams:                true, // see kindDeaf
 	}
 }
 

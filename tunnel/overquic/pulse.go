@@ -26,7 +26,7 @@ type tempo struct {
 	// asked again and another path is tried; after twice as long the path counts
 	// as dead. It grows with the round trip, and is not under leastGrace.
 	grace time.Duration
-	// late (1.5 s) is a delay of a look by which the process, not the path, is at
+	// late (750 ms) is a delay of a look by which the process, not the path, is at
 	// fault.
 	late time.Duration
 	// busy (1 s) is the time between two looks at a path that carries something,
@@ -38,25 +38,34 @@ type tempo struct {
 }
 
 func tempoOf(interval time.Duration) tempo {
-	u := min(max(interval, 14*time.Millisecond), tunnel.DefaultKeepalive) / 14
+	u := min(max(interval, 280*time.Millisecond), tunnel.DefaultKeepalive) / 14
 	g := max(3*u, leastGrace)
-	return tempo{grace: g, late: g / 2, busy: u, asked: u / 4, retry: g / 3, fresh: 5 * g / 3}
+	return tempo{grace: g, late: g / 4, busy: u, asked: u / 4, retry: g / 3, fresh: max(5*g/3, leastFresh)}
 }
 
-// leastGrace is what a starved machine may need for an answer.
-const leastGrace = 500 * time.Millisecond
+const (
+	// leastGrace is what a starved machine may need for an answer.
+	leastGrace = time.Second
+	// leastFresh leaves the server room for another address: it knows three that
+	// it has yet to make sure of, and forgets one after 5 s.
+	leastFresh = 2 * time.Second
+)
 
 // slowest bounds the time between two tries, which grows with how long they have
 // been in vain.
 const slowest = 10 * time.Second
 
 // A look is what there is to see of a connection: how many packets it has sent
-// and received, and its round trip.
+// and received, its round trip, and the latest sample of that, each of which is an
+// answer to something that was sent.
 type look struct {
 	now            time.Time
 	sent, received uint64
-	rtt            time.Duration
+	rtt, sample    time.Duration
 }
+
+// unsampled is the sample on a path that has none.
+const unsampled = 100 * time.Millisecond
 
 // A step is what follows from a look.
 type step struct {
@@ -78,7 +87,8 @@ type asker struct {
 
 	last    look
 	planned time.Time
-	heard   time.Time
+	heard   time.Time     // when something last came
+	proved  time.Time     // when something of ours was last answered
 	flowing bool          // the latest look saw a burst come in
 	asked   time.Time     // when the oldest question without an answer was asked; zero if there is none
 	silence time.Duration // that came before asked, if it was what made us ask
@@ -114,7 +124,7 @@ func (a *asker) promise() time.Duration {
 
 // start is the first look.
 func (a *asker) start(l look) {
-	a.last, a.heard, a.planned = l, l.now, l.now
+	a.last, a.heard, a.proved, a.planned = l, l.now, l.now, l.now
 }
 
 // look says what to do after l.
@@ -122,7 +132,7 @@ func (a *asker) look(l look) step {
 	if over := l.now.Sub(a.planned); over > a.tempo.late {
 		// This process was stopped or starved, and what has come meanwhile may
 		// not have been read: the silence is its own.
-		a.heard = a.heard.Add(over)
+		a.heard, a.proved = a.heard.Add(over), a.proved.Add(over)
 		if !a.asked.IsZero() {
 			a.asked = a.asked.Add(over)
 		}
@@ -131,22 +141,28 @@ func (a *asker) look(l look) step {
 		}
 	}
 	var s step
-	heard, sent := l.received != a.last.received, l.sent != a.last.sent
-	a.flowing = a.flowing && !heard || l.received-a.last.received >= burst
-	a.last = l
+	received, sent := l.received-a.last.received, l.sent != a.last.sent
+	answered := l.sample != a.last.sample && l.sample != unsampled
+	starved := a.flowing && received < burst
+	a.flowing, a.last = received >= burst, l
+	if received > 0 {
+		a.heard = l.now
+	}
 	switch {
-	case heard:
+	case answered:
 		s = a.hear(l)
-	case a.asked.IsZero():
-		s = a.quiet(l, sent)
-	default:
+	case !a.asked.IsZero():
 		s = a.wait(l)
+	default:
+		// Either something of ours has had no answer, or what was coming has
+		// stopped: that may be its end, or the path's.
+		s = a.quiet(l, sent && received == 0 || starved && !a.metered)
 	}
 	a.planned = s.next
 	return s
 }
 
-// hear notes a sign of life.
+// hear notes an answer.
 func (a *asker) hear(l look) step {
 	s := step{back: !a.parked.IsZero(), next: l.now.Add(a.tempo.busy)}
 	switch {
@@ -156,25 +172,28 @@ func (a *asker) hear(l look) step {
 	default: // it took another socket
 		a.fall()
 	}
-	a.heard = l.now
+	a.heard, a.proved = l.now, l.now
 	a.asked, a.parked, a.retry, a.freshAt, a.again = time.Time{}, time.Time{}, time.Time{}, time.Time{}, false
 	return s
 }
 
-// quiet is for when nothing has come and nothing is owed yet.
-func (a *asker) quiet(l look, sent bool) step {
-	due := a.heard.Add(a.interval)
+// quiet is for when no answer has come and none is owed yet.
+func (a *asker) quiet(l look, doubt bool) step {
+	due := a.proved.Add(a.interval)
 	switch {
-	case !l.now.Before(due):
-		a.silence = a.interval
-	case sent || a.flowing && !a.metered:
-		// Either something of ours has no answer yet, or what was coming has
-		// stopped: that may be its end, or the path's.
+	case doubt:
 		a.silence = 0
-	default:
+	case l.now.Before(due) && a.heard.Equal(l.now):
+		return step{next: l.now.Add(min(a.tempo.busy, due.Sub(l.now)))}
+	case l.now.Before(due):
 		return step{idle: true, next: due}
+	default:
+		a.silence = 0
+		if l.now.Sub(a.heard) >= a.interval {
+			a.silence = a.interval
+		}
 	}
-	a.flowing, a.asked, a.unit = false, l.now, max(a.tempo.grace, 2*l.rtt)
+	a.asked, a.unit = l.now, max(a.tempo.grace, 2*l.rtt)
 	return step{ask: true, next: l.now.Add(a.tempo.asked)}
 }
 
@@ -205,6 +224,9 @@ func (a *asker) wait(l look) step {
 	return s
 }
 
+// hurry makes the next look of one that waits try another socket.
+func (a *asker) hurry() { a.retry, a.freshAt = time.Time{}, time.Time{} }
+
 // fall makes the interval shorter than the silence that the path has not borne,
 // and keeps it so.
 func (a *asker) fall() {
@@ -219,12 +241,19 @@ func (a *asker) fall() {
 type hearer struct {
 	promise time.Duration // within which the peer is heard
 	window  time.Duration // 0: the session ends with its path
+	deaf    time.Time     // until when nothing of ours reaches the peer, which says so
 
 	received uint64
 	planned  time.Time
 	heard    time.Time
 	parked   time.Time
 }
+
+// Of deafness the peer tells again every deafPause, and it is believed for deafFor.
+const (
+	deafPause = 5 * time.Second
+	deafFor   = slowest + 2*time.Second
+)
 
 func (h *hearer) start(l look) {
 	h.received, h.heard, h.planned = l.received, l.now, l.now
@@ -242,7 +271,13 @@ func (h *hearer) look(l look) step {
 	var s step
 	limit := h.promise + 2*max(t.grace, 2*l.rtt)
 	switch {
-	case l.received != h.received:
+	case l.now.Before(h.deaf) && (h.parked.IsZero() || l.now.Sub(h.parked) < h.window):
+		s = step{lost: h.parked.IsZero(), over: h.window <= 0, next: l.now.Add(t.busy)}
+		if s.lost {
+			h.parked = l.now
+		}
+		h.received, h.heard = l.received, l.now
+	case l.received != h.received && !l.now.Before(h.deaf):
 		s = step{back: !h.parked.IsZero(), next: l.now.Add(2 * t.busy)}
 		h.received, h.heard, h.parked = l.received, l.now, time.Time{}
 	case !h.parked.IsZero():

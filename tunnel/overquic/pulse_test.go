@@ -12,6 +12,7 @@ import (
 type wire struct {
 	now            time.Time
 	sent, received uint64
+	sample         time.Duration
 	dead           bool
 	bears          time.Duration // silence; 0: any
 	quiet          time.Time     // since when
@@ -24,7 +25,7 @@ type wire struct {
 func (w *wire) run(a *asker, end time.Time, f func(step) bool) time.Time {
 	for next := w.now; !next.After(end); {
 		w.now = next
-		s := a.look(look{now: w.now, sent: w.sent, received: w.received, rtt: 50 * time.Millisecond})
+		s := a.look(look{now: w.now, sent: w.sent, received: w.received, rtt: 50 * time.Millisecond, sample: w.sample})
 		if w.bears > 0 && w.now.Sub(w.quiet) > w.bears && (s.ask || s.kick) {
 			w.dead = true
 		}
@@ -40,7 +41,7 @@ func (w *wire) run(a *asker, end time.Time, f func(step) bool) time.Time {
 		if s.ask || s.kick {
 			w.sent++
 			if !w.dead {
-				w.received, w.quiet = w.received+1, w.now
+				w.received, w.sample, w.quiet = w.received+1, w.sample+1, w.now
 			}
 		}
 		if f != nil && f(s) {
@@ -109,7 +110,8 @@ func TestAskerBusy(t *testing.T) {
 			for w.now.Before(end) {
 				tc.use(w)
 				w.received++
-				s := a.look(look{now: w.now, sent: w.sent, received: w.received})
+				w.sample++
+				s := a.look(look{now: w.now, sent: w.sent, received: w.received, sample: w.sample})
 				w.now = s.next
 			}
 			died := w.now
@@ -130,17 +132,32 @@ func TestAskerBusy(t *testing.T) {
 	}
 }
 
+// A path on which packets come but none goes is as dead as another.
+func TestAskerHalfDead(t *testing.T) {
+	a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)
+	w := newWire(a)
+	w.dead = true
+	lost := w.run(a, w.now.Add(time.Hour), func(s step) bool {
+		w.received++ // the server sends again what is not acknowledged
+		return s.lost
+	})
+	if d := lost.Sub(w.quiet); d > 20*time.Second+time.Second {
+		t.Errorf("noticed after %v", d)
+	}
+}
+
 // A slow path is given time.
 func TestAskerSlow(t *testing.T) {
 	a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)
 	w := newWire(a)
 	rtt := 3 * time.Second
 	var answer time.Time
+	var sample time.Duration
 	for end := w.now.Add(10 * time.Minute); w.now.Before(end); {
 		if !answer.IsZero() && !w.now.Before(answer) {
-			w.received, answer = w.received+1, time.Time{}
+			w.received, sample, answer = w.received+1, sample+1, time.Time{}
 		}
-		s := a.look(look{now: w.now, sent: w.sent, received: w.received, rtt: rtt})
+		s := a.look(look{now: w.now, sent: w.sent, received: w.received, rtt: rtt, sample: sample})
 		if s.lost || s.kick {
 			t.Fatalf("gave up a path with a round trip of %v", rtt)
 		}
@@ -207,6 +224,40 @@ func TestLateLooks(t *testing.T) {
 	h.start(look{now: start})
 	if s := h.look(look{now: start.Add(10 * time.Minute)}); s.lost || s.over {
 		t.Errorf("accepting end: %+v", s)
+	}
+}
+
+// The accepting end is parked while the peer says that it hears nothing, and for
+// no longer than the window.
+func TestHearerDeaf(t *testing.T) {
+	now := time.Unix(0, 0)
+	h := &hearer{promise: tunnel.DefaultKeepalive, window: time.Minute}
+	h.start(look{now: now})
+	received := uint64(0)
+	see := func(d time.Duration) step {
+		now = now.Add(d)
+		received++
+		return h.look(look{now: now, received: received})
+	}
+	h.deaf = now.Add(2 * time.Minute)
+	if s := see(time.Second); !s.lost {
+		t.Errorf("deaf: %+v", s)
+	}
+	if s := see(time.Second); s.back || s.lost || s.over {
+		t.Errorf("still deaf: %+v", s)
+	}
+	h.deaf = time.Time{}
+	if s := see(time.Second); !s.back {
+		t.Errorf("no longer deaf: %+v", s)
+	}
+	h.deaf = now.Add(2 * time.Minute)
+	for range 60 {
+		if s := see(time.Second); s.over {
+			t.Fatal("given up too early")
+		}
+	}
+	if s := see(time.Second); !s.over {
+		t.Errorf("a minute later: %+v", s)
 	}
 }
 

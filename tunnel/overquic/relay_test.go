@@ -28,10 +28,9 @@ type relay struct {
 	packets [2]atomic.Int64
 	bytes   [2]atomic.Int64 // with headers of UDP and IPv4
 
-	mu      sync.Mutex // guards the following
-	ports   map[netip.AddrPort]*net.UDPConn
-	clients map[netip.AddrPort]bool // ever seen
-	closed  bool
+	mu     sync.Mutex // guards the following
+	ports  map[netip.AddrPort]*net.UDPConn
+	closed bool
 }
 
 func newRelay(t testing.TB, server net.Addr) *relay {
@@ -43,7 +42,7 @@ func newRelay(t testing.TB, server net.Addr) *relay {
 	setReceiveBuffer(pc, bufferSize)
 	r := &relay{
 		t: t, pc: pc, server: server.(*net.UDPAddr),
-		ports: map[netip.AddrPort]*net.UDPConn{}, clients: map[netip.AddrPort]bool{},
+		ports: map[netip.AddrPort]*net.UDPConn{},
 	}
 	r.wg.Go(r.upstream)
 	t.Cleanup(func() {
@@ -86,7 +85,6 @@ func (r *relay) upstream() {
 func (r *relay) port(client netip.AddrPort) *net.UDPConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.clients[client] = true
 	if p := r.ports[client]; p != nil || r.closed {
 		return p
 	}
@@ -120,13 +118,6 @@ func (r *relay) rebind() {
 		_ = p.Close()
 		delete(r.ports, c)
 	}
-}
-
-// seen is how many addresses clients have had.
-func (r *relay) seen() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.clients)
 }
 
 // lose has a direction drop the packets that f says; nil means none.

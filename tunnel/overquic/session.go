@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/quic-go/quic-go"
 
@@ -58,6 +59,7 @@ type session struct {
 	asker  *asker  // at the dialing end
 	hearer *hearer // at the other
 	roused bool
+	cried  time.Time // when it last said that it is deaf
 
 	mu    sync.Mutex       // guards the following
 	cause error            // why this end ended the session; nil if it did not
@@ -112,9 +114,12 @@ func newSession(c *quic.Conn, o tunnel.Options, m *mooring) (*session, error) {
 // run looks after the connection until it ends, and then cleans up.
 func (s *session) run() {
 	var wg sync.WaitGroup
-	wg.Go(s.watch)
 	if s.mooring != nil && s.link.Window > 0 {
 		wg.Go(func() { s.mooring.prepare(s.conn.Context()) })
+	}
+	wg.Go(s.watch)
+	if s.mooring == nil {
+		wg.Go(s.datagrams)
 	}
 	if err := s.readTally(); err != nil {
 		s.end(codeProtocol, &gone{code: tunnel.Lost, text: "session ended", cause: err})

@@ -28,6 +28,13 @@ const (
 	kindHello    = 2
 	kindBeat     = 3
 	kindMoved    = 4
+
+	// kindDeaf is what the dialing end says in a datagram (RFC 9221) when nothing
+	// of the accepting end's reaches it any more. On the tally it would wait for
+	// all that has to be sent again.
+	kindDeaf = 5
+	// kindHurry is Move's own and never on the wire: try another path now.
+	kindHurry = 0
 )
 
 // beatPadding makes a packet with nothing else in it long enough for an answer.

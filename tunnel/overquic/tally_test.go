@@ -25,7 +25,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("%+v came back as %+v, size %d, %v", w, got, size, err)
 		}
 	}
-	for _, b := range [][]byte{{0}, {5}, {kindHello, 0, 0, 0, 1, 0, 0, 0, 0}} {
+	for _, b := range [][]byte{{kindHurry}, {kindDeaf}, {6}, {kindHello, 0, 0, 0, 1, 0, 0, 0, 0}} {
 		if _, _, err := decodeWord(b); err == nil {
 			t.Errorf("%v means something", b)
 		}

@@ -25,7 +25,7 @@ func (s *session) stir() {
 // see takes a look.
 func (s *session) see() look {
 	st := s.conn.ConnectionStats()
-	return look{now: time.Now(), sent: st.PacketsSent, received: st.PacketsReceived, rtt: st.SmoothedRTT}
+	return look{now: time.Now(), sent: st.PacketsSent, received: st.PacketsReceived, rtt: st.SmoothedRTT, sample: st.LatestRTT}
 }
 
 // watch looks after the path until the connection ends.
@@ -76,7 +76,11 @@ func (s *session) obey(w word) {
 			s.hearer.promise = max(s.hearer.promise, min(w.interval, maxPromise))
 		}
 	case w.kind == kindBeat && s.hearer != nil:
-		s.hearer.promise = min(w.interval, maxPromise)
+		s.hearer.promise, s.hearer.deaf = min(w.interval, maxPromise), time.Time{}
+	case w.kind == kindHurry:
+		s.asker.hurry()
+	case w.kind == kindDeaf:
+		s.hearer.deaf = time.Now().Add(deafFor)
 	case w.kind == kindMoved && s.asker != nil:
 		// If it is not our doing, then something on the path has forgotten us
 		// while we were silent.
@@ -136,18 +140,48 @@ func (s *session) follow(ctx context.Context, now step) {
 	if s.asker != nil {
 		s.promise.Store(int64(s.asker.promise()))
 	}
-	if now.ask {
+	if s.asker != nil && (now.ask || now.back) {
 		s.beat()
 	}
 	if now.kick {
-		// What has been asked goes with it once more.
-		if err := s.mooring.kick(ctx, now.fresh); err != nil {
-			s.log.Debug("cannot try another path", "addr", s.peer.Addr.String(), "err", err)
-		}
-		s.rouse()
+		s.kick(ctx, now.fresh)
 	}
 	if s.hearer != nil {
 		s.follows()
+	}
+}
+
+// kick tries to get through. What has been asked goes with it once more.
+func (s *session) kick(ctx context.Context, fresh bool) {
+	changed, err := s.mooring.kick(ctx, fresh)
+	if err != nil {
+		s.log.Debug("cannot try another path", "addr", s.peer.Addr.String(), "err", err)
+	}
+	// A datagram waits for room in a short queue, of which there is enough as
+	// what is on its way has been given up.
+	if now := time.Now(); changed && !s.asker.parked.IsZero() && now.Sub(s.cried) >= deafPause {
+		s.cried = now
+		_ = s.conn.SendDatagram([]byte{kindDeaf}) // it will be said again
+	}
+	s.rouse()
+}
+
+// datagrams hands on what datagrams say.
+func (s *session) datagrams() {
+	ctx := s.conn.Context()
+	for {
+		d, err := s.conn.ReceiveDatagram(ctx)
+		if err != nil {
+			return
+		}
+		if len(d) != 1 || d[0] != kindDeaf {
+			continue
+		}
+		select {
+		case s.words <- word{kind: kindDeaf}:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
@@ -178,7 +212,8 @@ func (s *session) Link() tunnel.LinkState {
 }
 
 // Move changes to another socket, after making sure that the server can be
-// reached through it.
+// reached through it. If the path is dead there is nothing to lose, and it changes
+// until the server is reached.
 func (s *session) Move(ctx context.Context) error {
 	if s.mooring == nil {
 		return errors.New("move session: only the end that dialed can")
@@ -186,10 +221,34 @@ func (s *session) Move(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.conn.Context(), func() { cancel(s.why()) })()
-	if err := s.mooring.move(ctx); err != nil {
+	move := s.mooring.move
+	if !s.Link().Parked.IsZero() {
+		move = s.hurry
+	}
+	if err := move(ctx); err != nil {
 		return fmt.Errorf("move session: %w", err)
 	}
 	s.beat()
+	return nil
+}
+
+// hurry has watch try another path now, and waits until the session is parked no
+// more.
+func (s *session) hurry(ctx context.Context) error {
+	select {
+	case s.words <- word{kind: kindHurry}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	look := time.NewTicker(tempoOf(0).asked)
+	defer look.Stop()
+	for !s.Link().Parked.IsZero() {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	return nil
 }
 
