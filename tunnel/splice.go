@@ -11,13 +11,63 @@ import (
 	"sync"
 )
 
-// spliceBuffer is what one direction of a spliced pair holds. Larger buffers
-// mean fewer and larger frames on the tunnel; 64 KiB is four TLS records.
-const spliceBuffer = 64 << 10
+const (
+	// bulkBuffer is what one direction of a spliced pair holds while there is
+	// much to move. Larger buffers mean fewer and larger frames on the tunnel;
+	// 64 KiB is four TLS records.
+	bulkBuffer = 64 << 10
+	// littleBuffer is what it holds while there is not, which for most streams
+	// is most of the time.
+	littleBuffer = 4 << 10
+)
 
-// buffers recycles splice buffers. It is a cache and holds nothing that anybody
+// The pools recycle splice buffers. They are caches and hold nothing that anybody
 // could observe.
-var buffers = sync.Pool{New: func() any { return new([spliceBuffer]byte) }}
+var (
+	bulkBuffers   = sync.Pool{New: func() any { return new([bulkBuffer]byte) }}
+	littleBuffers = sync.Pool{New: func() any { return new([littleBuffer]byte) }}
+)
+
+// A spliceBuffer is as large as what comes. The zero spliceBuffer is little.
+type spliceBuffer struct {
+	bulk   *[bulkBuffer]byte // nil while there is little to move
+	little *[littleBuffer]byte
+}
+
+// bytes is where to read to.
+func (b *spliceBuffer) bytes() []byte {
+	if b.bulk != nil {
+		return b.bulk[:]
+	}
+	if b.little == nil {
+		b.little = littleBuffers.Get().(*[littleBuffer]byte)
+	}
+	return b.little[:]
+}
+
+// fit chooses the size for the next read by what the last one has brought: one
+// that fills a little buffer calls for a large one, and one that would have fitted
+// calls for a little one again. Nothing read may be in use any more.
+func (b *spliceBuffer) fit(read int) {
+	switch {
+	case b.bulk == nil && read == littleBuffer:
+		b.free()
+		b.bulk = bulkBuffers.Get().(*[bulkBuffer]byte)
+	case b.bulk != nil && read < littleBuffer:
+		b.free()
+	}
+}
+
+// free gives the buffer back.
+func (b *spliceBuffer) free() {
+	if b.bulk != nil {
+		bulkBuffers.Put(b.bulk)
+	}
+	if b.little != nil {
+		littleBuffers.Put(b.little)
+	}
+	b.bulk, b.little = nil, nil
+}
 
 // Counts are bytes moved by a Splice of a and b.
 type Counts struct{ AtoB, BtoA int64 }
@@ -67,16 +117,18 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 
 // pump copies src to dst until src ends and then ends dst's direction.
 func pump(dst, src net.Conn) (n int64, err error) {
-	buf := buffers.Get().(*[spliceBuffer]byte)
-	defer buffers.Put(buf)
+	var buf spliceBuffer
+	defer buf.free()
 	for {
-		r, rerr := src.Read(buf[:])
+		p := buf.bytes()
+		r, rerr := src.Read(p)
 		if r > 0 {
-			w, werr := dst.Write(buf[:r])
+			w, werr := dst.Write(p[:r])
 			n += int64(w)
 			if werr != nil {
 				return n, fmt.Errorf("write: %w", werr)
 			}
+			buf.fit(r)
 		}
 		switch {
 		case rerr == nil:
