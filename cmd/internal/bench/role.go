@@ -86,7 +86,9 @@ func Serve(ctx context.Context, role string, in *os.File, out io.Writer) error {
 	if !ok {
 		return fmt.Errorf("role %q is none of %v", role, slices.Sorted(maps.Keys(makers)))
 	}
-	debug.SetGCPercent(gcPercent)
+	if role != relayControl && role != relayNode { // the yardstick is as Go comes
+		debug.SetGCPercent(gcPercent)
+	}
 	// What ssh-node starts is to end with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
