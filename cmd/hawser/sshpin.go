@@ -117,7 +117,7 @@ func (o *hostKeys) pin(ctx context.Context, name string, in io.Reader, out io.Wr
 		return err
 	}
 	for _, k := range pinned {
-		if _, err := fmt.Fprintf(out, "pinned for %s: %s %s\n", name, k.Type(), k.Fingerprint()); err != nil {
+		if _, err = fmt.Fprintf(out, "pinned for %s: %s %s\n", name, k.Type(), k.Fingerprint()); err != nil {
 			return err
 		}
 	}
@@ -125,7 +125,7 @@ func (o *hostKeys) pin(ctx context.Context, name string, in io.Reader, out io.Wr
 	if err != nil {
 		return err
 	}
-	if err := o.change(func(keys *overssh.HostKeys) error { return keys.Pin(name, key) }); err != nil {
+	if err = o.change(func(keys *overssh.HostKeys) error { return keys.Pin(name, key) }); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(out, "pinned for %s from now on: %s %s\n", name, key.Type(), key.Fingerprint())
@@ -144,7 +144,7 @@ func (o *hostKeys) confirmed(ctx context.Context, name, addr string, in io.Reade
 	if err != nil {
 		return key, err
 	}
-	if _, err := fmt.Fprintf(out, "The sshd of %s at %s shows\n  %s %s\nOn the node, compare that with what this prints:\n  ssh-keygen -lf %s\nPin it? Type yes, or the fingerprint that the node prints: ",
+	if _, err = fmt.Fprintf(out, "The sshd of %s at %s shows\n  %s %s\nOn the node, compare that with what this prints:\n  ssh-keygen -lf %s\nPin it? Type yes, or the fingerprint that the node prints: ",
 		name, addr, key.Type(), key.Fingerprint(), keyFileOf(key.Type())); err != nil {
 		return key, err
 	}
@@ -216,7 +216,7 @@ func (o *hostKeys) unpin(name string, out io.Writer) error {
 		if len(pinned) == 0 {
 			return fmt.Errorf("no host key is pinned for %q in %s: hawser ssh list shows those that are", name, o.knownHosts)
 		}
-		if err := keys.Unpin(name); err != nil {
+		if err = keys.Unpin(name); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(out, "no host key is pinned for %s any more\n", name)

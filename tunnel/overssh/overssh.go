@@ -1,7 +1,7 @@
 // Package overssh reaches a node through the OpenSSH server that runs on it.
 //
-// Deprecated: this is the way clusters reached their nodes before there were
-// agents that call home. It is kept for nodes that already run sshd and for
+// The mode is deprecated: it is the way clusters reached their nodes before there
+// were agents that call home. It is kept for nodes that already run sshd and for
 // comparison; it needs an inbound path to every node, costs more than the other
 // transports and says less about failures. New clusters use the agent's own
 // transports.
