@@ -39,17 +39,18 @@ var outCaps = sync.Pool{New: func() any { return new([outCap]byte) }}
 type outbox struct {
 	buf     []byte
 	queues  [2][]*waiter // those who wait for room: with little to say, and with bulk
-	favours int          // how often the first of these was preferred in a row
+	turn    *waiter      // whose turn it is, until it has used that or given it up
+	favours int          // how often the first queue was preferred in a row
 	fault   error        // why the session must end
 	kick    chan struct{}
 }
 
-// A waiter waits in an outbox's queue. While it is granted it is its turn.
+// A waiter waits in an outbox's queue.
 type waiter struct {
-	wake            chan struct{} // holds at most one
-	bulk            bool          // which queue it belongs to
-	queued, granted bool
-	in              int // the queue that it is in, if it is queued
+	wake   chan struct{} // holds at most one
+	bulk   bool          // which queue it belongs to
+	queued bool
+	in     int // the queue that it is in, if it is queued
 }
 
 // Write adds to the outbox, whether there is room or not. It never fails.
@@ -93,10 +94,12 @@ func queueOf(w *waiter) int {
 // enter says whether w may add a frame. If not it is queued, and woken when it
 // should ask again.
 func (o *outbox) enter(w *waiter) bool {
-	if o.room() && (w.granted || len(o.queues[0])+len(o.queues[1]) == 0) {
+	if o.room() && (o.turn == w || len(o.queues[0])+len(o.queues[1]) == 0) {
 		return true
 	}
-	w.granted = false
+	if o.turn == w {
+		o.turn = nil
+	}
 	if !w.queued {
 		w.queued, w.in = true, queueOf(w)
 		o.queues[w.in] = append(o.queues[w.in], w)
@@ -106,7 +109,9 @@ func (o *outbox) enter(w *waiter) bool {
 
 // done ends w's turn.
 func (o *outbox) done(w *waiter) {
-	w.granted = false
+	if o.turn == w {
+		o.turn = nil
+	}
 	o.pass()
 }
 
@@ -123,7 +128,7 @@ func (o *outbox) leave(w *waiter) {
 
 // pass makes it somebody's turn, if there is room.
 func (o *outbox) pass() {
-	if !o.room() {
+	if o.turn != nil || !o.room() {
 		return
 	}
 	q := 0
@@ -139,7 +144,7 @@ func (o *outbox) pass() {
 	}
 	w := o.queues[q][0]
 	o.queues[q] = slices.Delete(o.queues[q], 0, 1)
-	w.queued, w.granted = false, true
+	w.queued, o.turn = false, w
 	signal(w.wake)
 }
 

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// sessionWindow is how much of all streams may be on its way: more than any
-	// link holds.
+	// sessionWindow is how much of all streams may be on its way. Each end opens
+	// it with its first words and again when half of it has come, read or unread:
+	// more than any link holds, so that nobody need count what it sends.
 	sessionWindow = 1 << 30
-	maxWindow     = 1<<31 - 1
 	maxStreamID   = 1<<31 - 1
 
 	// The authorities of CONNECT requests.
@@ -44,7 +44,7 @@ type framing struct {
 	next     uint32              // no stream of this number or above has been opened
 	offers   []uint32            // at the server: streams to be opened
 	offering map[uint32]struct{} // at the client: those held out to the server
-	in, out  int                 // what the peer, and this end, may still send in all
+	in       int                 // what the peer may still send in all
 	hpack    *hpack.Encoder      // into block
 	block    bytes.Buffer
 }
@@ -53,7 +53,7 @@ func newFraming(s *mux.Session, r io.Reader, client bool) *framing {
 	f := &framing{
 		session: s, client: client, r: r, framer: http2.NewFramer(s, r),
 		next: 1, offering: make(map[uint32]struct{}),
-		in: sessionWindow, out: 1<<16 - 1, // RFC 9113, 6.9.2
+		in: sessionWindow,
 	}
 	f.framer.SetReuseFrames()
 	f.framer.SetMaxReadFrameSize(mux.MaxFrame) // what HTTP/2 lets every peer send (RFC 9113, 4.2)
@@ -143,10 +143,6 @@ func (f *framing) Forgotten(uint32) {
 }
 
 func (f *framing) Data(id uint32, end bool, p []byte) {
-	if f.out -= len(p); f.out < 0 {
-		f.session.Fail(mux.Violation("it lets the session's window close"))
-		return
-	}
 	_ = f.framer.WriteData(id, end, p)
 }
 
@@ -319,10 +315,7 @@ func (f *framing) data(x *http2.DataFrame) error {
 
 func (f *framing) credited(x *http2.WindowUpdateFrame) error {
 	if x.StreamID == 0 {
-		if f.out += int(x.Increment); f.out > maxWindow {
-			return mux.Violation("a window without end")
-		}
-		return nil
+		return nil // see sessionWindow
 	}
 	if err := f.known(x); err != nil {
 		return err
