@@ -109,8 +109,9 @@ func TestLaneZeroDies(t *testing.T) {
 		if err := context.Cause(r.dialer.Context()); !errors.Is(err, tunnel.Lost) {
 			t.Errorf("cause: %v", err)
 		}
-		for i := range r.near {
-			if r.near[i].Context().Err() == nil || r.far[i].Context().Err() == nil {
+		nears, fars := r.ends()
+		for i := range nears {
+			if nears[i].Context().Err() == nil || fars[i].Context().Err() == nil {
 				t.Errorf("lane %d lives on", i)
 			}
 		}
@@ -158,8 +159,8 @@ func TestNoLane(t *testing.T) {
 			at += 128 << 10
 			time.Sleep(time.Second)
 		}
-		if r.dials < 5 || r.dials > 20 {
-			t.Errorf("%d dials in ten minutes", r.dials)
+		if r.dialed() < 5 || r.dialed() > 20 {
+			t.Errorf("%d dials in ten minutes", r.dialed())
 		}
 		r.mu.Lock()
 		r.fail = nil
@@ -187,8 +188,8 @@ func TestMaxOne(t *testing.T) {
 		if err := both(func() error { return say(near, 0, 4<<20) }, func() error { return expect(far, 0, 4<<20) }); err != nil {
 			t.Fatal(err)
 		}
-		if d := time.Since(began); d > 0 || r.dials > 0 {
-			t.Errorf("waited %v, dialed %d times", d, r.dials)
+		if d := time.Since(began); d > 0 || r.dialed() > 0 {
+			t.Errorf("waited %v, dialed %d times", d, r.dialed())
 		}
 		_, _ = r.dialer.Close(), r.accepter.Close()
 	})
@@ -304,7 +305,8 @@ func TestLinkAndMove(t *testing.T) {
 		if err := tunnel.Move(t.Context(), r.dialer); err != nil {
 			t.Error(err)
 		}
-		for i, s := range r.near {
+		nears, _ := r.ends()
+		for i, s := range nears {
 			if s.moved.Load() != 1 {
 				t.Errorf("lane %d moved %d times", i, s.moved.Load())
 			}

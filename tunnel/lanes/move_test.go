@@ -37,7 +37,7 @@ func TestBulkMoves(t *testing.T) {
 	directions(t, standard, func(t *testing.T, r *road, from, to *Session) {
 		for _, size := range []int64{100 << 10, 4 << 20} {
 			for _, opener := range []*Session{from, to} {
-				before := r.near[0].wrote.Load() + r.far[0].wrote.Load()
+				before := r.atHome()
 				var near, far tunnel.Stream
 				if opener == from {
 					near, far = connect(t, from, to)
@@ -50,7 +50,7 @@ func TestBulkMoves(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if home := r.near[0].wrote.Load() + r.far[0].wrote.Load() - before; home > int64(standard.far)+1024 {
+				if home := r.atHome() - before; home > int64(standard.far)+1024 {
 					t.Errorf("%d of %d bytes on lane 0", home, size)
 				}
 				_, _ = near.Close(), far.Close()
@@ -145,9 +145,9 @@ func TestComesHome(t *testing.T) {
 			if from.legs() != 0 || to.legs() != 0 {
 				t.Fatalf("round %d: %d and %d legs after a pause", round, from.legs(), to.legs())
 			}
-			home := r.near[0].wrote.Load() + r.far[0].wrote.Load()
+			home := r.atHome()
 			burst(1000)
-			if said := r.near[0].wrote.Load() + r.far[0].wrote.Load() - home; said < 1000 {
+			if said := r.atHome() - home; said < 1000 {
 				t.Errorf("round %d: %d of 1000 bytes on lane 0", round, said)
 			}
 			time.Sleep(2 * standard.idle)
@@ -155,8 +155,8 @@ func TestComesHome(t *testing.T) {
 				t.Errorf("round %d: %d and %d lanes after a long pause", round, a, b)
 			}
 		}
-		if r.dials != 3 {
-			t.Errorf("%d lanes dialed, want 3", r.dials)
+		if r.dialed() != 3 {
+			t.Errorf("%d lanes dialed, want 3", r.dialed())
 		}
 	})
 }
@@ -181,8 +181,8 @@ func TestLanesAreShared(t *testing.T) {
 		wg.Wait()
 		from.mu.Lock()
 		defer from.mu.Unlock()
-		if len(from.lanes) != DefaultMax-1 || r.dials != DefaultMax-1 {
-			t.Errorf("%d lanes beside lane 0 of %d dialed, want %d", len(from.lanes), r.dials, DefaultMax-1)
+		if len(from.lanes) != DefaultMax-1 || r.dialed() != DefaultMax-1 {
+			t.Errorf("%d lanes beside lane 0 of %d dialed, want %d", len(from.lanes), r.dialed(), DefaultMax-1)
 		}
 		for n, l := range from.lanes {
 			if len(l.legs) < 5 || len(l.legs) > 6 {
@@ -207,7 +207,7 @@ func TestBothDirections(t *testing.T) {
 		if err := both(talk(near), talk(far)); err != nil {
 			t.Fatal(err)
 		}
-		if home := r.near[0].wrote.Load() + r.far[0].wrote.Load(); home > 2*int64(standard.far)+1024 {
+		if home := r.atHome(); home > 2*int64(standard.far)+1024 {
 			t.Errorf("%d bytes on lane 0", home)
 		}
 		_, _ = near.Close(), far.Close()

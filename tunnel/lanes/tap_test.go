@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -128,6 +129,26 @@ func newRoad(t testing.TB, tune tuning, lanes int) *road {
 		},
 	})
 	return r
+}
+
+// atHome is how many bytes have been written on lane 0, at both ends.
+func (r *road) atHome() int64 {
+	near, far := r.ends()
+	return near[0].wrote.Load() + far[0].wrote.Load()
+}
+
+// ends are the dialer's and the accepter's ends of all lanes there have been.
+func (r *road) ends() (near, far []*tap) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.near), slices.Clone(r.far)
+}
+
+// dialed is how often a lane was dialed.
+func (r *road) dialed() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dials
 }
 
 // prepare makes a lane before it is needed, and says when both ends have it.
