@@ -27,7 +27,7 @@ func TestLanes(t *testing.T) {
 			}
 		})
 		a := h.sail(Config{Servers: []string{"hub:1"}, Allow: targets(t, "10.0.0.1:80"), Lanes: 3})
-		s := next(t, pier.moored)
+		s := <-pier.moored
 		st, err := tunnel.Connect(t.Context(), s, "tcp", "10.0.0.1:80")
 		if err != nil {
 			t.Fatal(err)

@@ -215,3 +215,42 @@ func TestThroughProxy(t *testing.T) {
 		t.Errorf("the proxy was asked for %v", got)
 	}
 }
+
+// TestProxyDiesMidStream: the proxy drops every connection, and a stream goes on
+// through it as if nothing had happened.
+func TestProxyDiesMidStream(t *testing.T) {
+	ca := newAuthority(t)
+	addr, moored := dock(t, ca, echo)
+	l := new(lock)
+	via := newLock(t, l)
+	conf := wireConfig(addr, ca, ca.leaf(t, time.Now().Add(time.Hour)))
+	conf.Proxy = func(string) (*url.URL, error) { return via, nil }
+	a, err := New(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	<-moored
+	c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"one", "two", "three"} {
+		say(t, c, text)
+		l.cut()
+	}
+	exchangeText(t, c)
+	if n := len(l.requests()); n < 4 {
+		t.Errorf("the proxy was asked %d times, want 4", n)
+	}
+	if s := a.State(); s.Session != 1 {
+		t.Errorf("state: %+v", s)
+	}
+}
