@@ -1,0 +1,214 @@
+// Package fleet simulates many agents in few processes, to see what a server
+// makes of them.
+//
+// The mental model: a Fleet is as many real agents (package agent), each with a
+// certificate of its own, as one process can hold; a Harbor is the part of a
+// server that they meet: port, hub and the transports over TCP. Nothing is left
+// out between them but the API server and the pods. What a test wants to know
+// goes through the processes' standard input and output, a line each way.
+//
+// What this package is not: a load generator. Its agents idle, and come back.
+package fleet
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// Config configures a Fleet. Server, PKI, Count and Transport are required.
+type Config struct {
+	// Server is where the agents connect, HOST:PORT.
+	Server string
+	// PKI is the directory of the cluster's authority, whose key signs the
+	// agents' certificates.
+	PKI string
+	// First numbers the first agent, Count is how many there are: they are nodes
+	// sim-FIRST, sim-FIRST+1, ….
+	First, Count int
+	// Transport is what they use.
+	Transport tunnel.Transport
+	// Link is about the connections below their sessions.
+	Link tunnel.LinkOptions
+
+	Log *slog.Logger // nil means discard
+}
+
+// A Fleet is many agents. Run runs them; the other methods may be called at the
+// same time.
+type Fleet struct {
+	agents []*agent.Agent
+
+	mu    sync.Mutex            // guards the following
+	conns map[net.Conn]struct{} // below the sessions
+}
+
+// New makes the agents and their certificates. It starts nothing.
+func New(c Config) (*Fleet, error) {
+	if c.Server == "" || c.PKI == "" || c.Count <= 0 || c.Transport.Dial == nil {
+		return nil, errors.New("fleet: Config.Server, PKI, Count and Transport are required")
+	}
+	ca, err := loadAuthority(c.PKI)
+	if err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	f := &Fleet{conns: make(map[net.Conn]struct{})}
+	for i := range c.Count {
+		name := fmt.Sprintf("sim-%d", c.First+i)
+		cert, err := ca.issue(name)
+		if err != nil {
+			return nil, fmt.Errorf("fleet: certificate of %s: %w", name, err)
+		}
+		conf := auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }, ca.pool, "")
+		a, err := agent.New(agent.Config{
+			Servers: []string{c.Server}, NodeName: name,
+			Transports: []tunnel.Transport{c.Transport}, Link: c.Link,
+			TLS:  func(context.Context) (*tls.Config, error) { return conf, nil },
+			Dial: f.dial, Log: c.Log,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("fleet: %w", err)
+		}
+		f.agents = append(f.agents, a)
+	}
+	return f, nil
+}
+
+// Run runs the agents until ctx is done and they have left.
+func (f *Fleet) Run(ctx context.Context) error {
+	errs := make([]error, len(f.agents))
+	var wg sync.WaitGroup
+	for i, a := range f.agents {
+		wg.Go(func() { errs[i] = a.Run(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// Connected is how many agents have a session that has a connection.
+func (f *Fleet) Connected() int {
+	n := 0
+	for _, a := range f.agents {
+		if a.State().Connected {
+			n++
+		}
+	}
+	return n
+}
+
+// Cut breaks all connections over TCP at once, as a reset would, and says how
+// many there were.
+func (f *Fleet) Cut() int {
+	f.mu.Lock()
+	all := f.conns
+	f.conns = make(map[net.Conn]struct{})
+	f.mu.Unlock()
+	for c := range all {
+		_ = tunnel.Abort(c) // that is the point
+	}
+	return len(all)
+}
+
+func (f *Fleet) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return c, nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.conns[tcp] = struct{}{}
+	return &listed{tcp, f}, nil
+}
+
+// A listed connection is one that Cut knows of.
+type listed struct {
+	*net.TCPConn
+	fleet *Fleet
+}
+
+func (c *listed) Close() error {
+	c.fleet.mu.Lock()
+	delete(c.fleet.conns, c.TCPConn)
+	c.fleet.mu.Unlock()
+	return c.TCPConn.Close()
+}
+
+// NetConn is what the transports tune.
+func (c *listed) NetConn() net.Conn { return c.TCPConn }
+
+// An authority issues agents' certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func loadAuthority(dir string) (*authority, error) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, pki.CA+".crt"), filepath.Join(dir, pki.CA+".key"))
+	if err != nil {
+		return nil, fmt.Errorf("load authority: %w", err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("load authority: key is a %T", pair.PrivateKey)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, pki.CA+".crt"))
+	if err != nil {
+		return nil, fmt.Errorf("load authority: %w", err)
+	}
+	a := &authority{key: key, pool: x509.NewCertPool()}
+	a.pool.AppendCertsFromPEM(raw)
+	block, _ := pem.Decode(raw)
+	if block == nil {
+		return nil, errors.New("load authority: no certificate")
+	}
+	if a.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
+		return nil, fmt.Errorf("load authority: %w", err)
+	}
+	return a, nil
+}
+
+// issue makes a node's certificate, which lasts for a day.
+func (a *authority) issue(node string) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
+		NotBefore:    time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
