@@ -14,7 +14,8 @@ import (
 // demand is what is known of lanes that are not there yet. The session's mu
 // guards it.
 type demand struct {
-	waiting int // directions that wait for a lane
+	waiting int  // directions that wait for a lane
+	vain    bool // somebody has waited in vain since a lane last came: nobody waits again
 
 	// At the dialing end.
 	dials    int // under way
@@ -118,6 +119,7 @@ func (s *Session) dial(number int) {
 	if err != nil {
 		pause := min(s.tune.backoff<<min(d.failures, 16), s.tune.maxBackoff)
 		d.failures++
+		d.vain = true
 		d.retry = time.Now().Add(pause)
 		s.notifyLocked() // nobody need wait for it
 		s.log.Info("cannot add a lane", "lane", number, "retry", pause, "err", err)
@@ -161,6 +163,7 @@ func (s *Session) joinLocked(number int, session tunnel.Session) error {
 	}
 	l := &lane{of: s, number: number, session: session, legs: make(map[*leg]struct{}), quiet: time.Now()}
 	s.lanes[number] = l
+	s.demand.vain = false
 	s.notifyLocked()
 	s.spawnLocked(l.run)
 	return nil
@@ -186,6 +189,7 @@ func (s *Session) pick() (l *lane, changed <-chan struct{}, err error) {
 	if !s.dialing {
 		pending = s.demand.asked > len(s.lanes) && time.Since(s.demand.askedAt) < s.tune.patience
 	}
+	pending = pending && !s.demand.vain
 	switch {
 	// While lanes are being made for several directions the first to come must
 	// not get them all.
@@ -197,6 +201,13 @@ func (s *Session) pick() (l *lane, changed <-chan struct{}, err error) {
 	default:
 		return nil, nil, errNoLane
 	}
+}
+
+// disappoint notes that somebody has waited in vain.
+func (s *Session) disappoint() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.demand.vain = true
 }
 
 // wait counts those that wait for a lane.

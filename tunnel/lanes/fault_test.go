@@ -152,12 +152,16 @@ func TestNoLane(t *testing.T) {
 			t.Errorf("waited %v for a lane", d)
 		}
 		at := int64(1 << 20)
+		began = time.Now()
 		for range 600 {
 			if err := both(func() error { return say(near, at, 128<<10) }, func() error { return expect(far, at, 128<<10) }); err != nil {
 				t.Fatal(err)
 			}
 			at += 128 << 10
 			time.Sleep(time.Second)
+		}
+		if d := time.Since(began) - 600*time.Second; d > standard.patience {
+			t.Errorf("waited %v for lanes that do not come", d)
 		}
 		if r.dialed() < 5 || r.dialed() > 20 {
 			t.Errorf("%d dials in ten minutes", r.dialed())

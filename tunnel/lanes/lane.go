@@ -90,6 +90,16 @@ func (g *leg) over() {
 	})
 }
 
+// isOver says whether the peer has read the leg to its end, or it was given up.
+func (g *leg) isOver() bool {
+	select {
+	case <-g.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // close winds the leg up: what the peer goes on saying is heard for a while, and
 // then it is told.
 func (g *leg) close() {

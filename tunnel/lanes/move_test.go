@@ -161,6 +161,37 @@ func TestComesHome(t *testing.T) {
 	})
 }
 
+// While nobody reads a leg that has ended, what follows does not flood lane 0.
+func TestUnreadLeg(t *testing.T) {
+	directions(t, modest(), func(t *testing.T, r *road, from, to *Session) {
+		r.prepare(t, 1)
+		near, far := connect(t, from, to)
+		const first = 80 << 10 // fits into the windows
+		if err := say(near, 0, first); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second) // and it comes home
+		before := r.atHome()
+		_ = near.SetWriteDeadline(time.Now().Add(time.Minute))
+		n, err := io.Copy(near, &pattern{at: first, left: 1 << 20})
+		if !isTimeout(err) {
+			t.Errorf("write: %v", err)
+		}
+		if home := r.atHome() - before; home > int64(modest().far)+1024 {
+			t.Errorf("%d bytes on lane 0 while nobody reads", home)
+		}
+		_ = near.SetWriteDeadline(time.Time{})
+		if err := both(func() error { return errors.Join(say(near, first+n, 1<<20), near.CloseWrite()) }, func() error {
+			return errors.Join(expect(far, 0, first+n+1<<20), isEnd(far))
+		}); err != nil {
+			t.Error(err)
+		}
+		if home := r.atHome() - before; home > 2*int64(modest().far)+1024 {
+			t.Errorf("%d bytes on lane 0", home)
+		}
+	})
+}
+
 // Sixteen at once share what lanes there may be, and there are no more.
 func TestLanesAreShared(t *testing.T) {
 	directions(t, standard, func(t *testing.T, r *road, from, to *Session) {

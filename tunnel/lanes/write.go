@@ -158,25 +158,27 @@ func (st *stream) allowance(size int) (int, error) {
 	}
 }
 
-// mayMove says whether a leg can begin: the stream's number is known to both
-// ends, and the leg before is over.
+// mayMove says whether a leg can begin: both ends know the stream's number.
 func (st *stream) mayMove() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.number != 0 && st.going == nil
+	return st.number != 0
 }
 
-// move begins a leg. It waits for a lane if there may soon be one.
+// move begins a leg. It waits for a lane if there may soon be one, and before
+// that for the leg before to be read: what would be said at home meanwhile could
+// not be read any earlier.
 func (st *stream) move() error {
+	if err := st.settleUp(); err != nil {
+		return err
+	}
 	s := st.session
 	s.wait(1)
 	defer s.wait(-1)
 	patience := time.NewTimer(s.tune.patience)
 	defer patience.Stop()
 	for {
-		st.mu.Lock()
-		err, deadline, changes := st.stoppedLocked(st.wdl), st.wdl, st.changesLocked()
-		st.mu.Unlock()
+		deadline, changes, err := st.goingOn()
 		if err != nil {
 			return err
 		}
@@ -190,9 +192,35 @@ func (st *stream) move() error {
 			return err
 		}
 		if await(changes, lanes, patience.C, deadline) {
+			s.disappoint()
 			return errNoLane
 		}
 	}
+}
+
+// settleUp waits until there is no leg.
+func (st *stream) settleUp() error {
+	for {
+		st.mu.Lock()
+		g := st.going
+		st.mu.Unlock()
+		if g == nil || g.isOver() {
+			return nil
+		}
+		deadline, changes, err := st.goingOn()
+		if err != nil {
+			return err
+		}
+		await(changes, g.done, nil, deadline)
+	}
+}
+
+// goingOn says why a Write may not go on, or else until when it may and what is
+// closed when that changes.
+func (st *stream) goingOn() (deadline time.Time, changes <-chan struct{}, err error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.wdl, st.changesLocked(), st.stoppedLocked(st.wdl)
 }
 
 // embark begins a leg on l.
