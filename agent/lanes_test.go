@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -52,6 +53,7 @@ func TestLanes(t *testing.T) {
 		}
 		a.stop()
 		<-a.done
+		synctest.Wait()
 		if n := len(a.log.lines("disconnected")); n != 0 || s.Context().Err() == nil {
 			t.Errorf("the session: %v; said so %d times", s.Context().Err(), n)
 		}
