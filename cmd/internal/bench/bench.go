@@ -31,7 +31,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -86,9 +85,9 @@ type Config struct {
 	Sessions, Streams int
 	// Version is that of the program, for the report.
 	Version string
-	// Command makes the command that calls Serve in that role; nil means this
-	// program with the arguments bench serve --role=ROLE.
-	Command func(role string) (*exec.Cmd, error)
+	// Command is the program, with its arguments, that calls Serve in that role;
+	// nil means this program with the arguments bench serve --role=ROLE.
+	Command func(role string) ([]string, error)
 	// Progress is told what is being done, in lines; nil means nobody is.
 	Progress io.Writer
 }
@@ -145,12 +144,12 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // ownProgram runs this program in a role.
-func ownProgram(role string) (*exec.Cmd, error) {
+func ownProgram(role string) ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	return exec.Command(self, "bench", "serve", "--role="+role), nil
+	return []string{self, "bench", "serve", "--role=" + role}, nil
 }
 
 // A run is a comparison under way.
@@ -185,7 +184,7 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 			err = context.Cause(ctx)
 		}
 	}()
-	if err := r.measure(ctx); err != nil {
+	if err = r.measure(ctx); err != nil {
 		return nil, err
 	}
 	r.report.finish()

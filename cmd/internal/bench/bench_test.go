@@ -269,9 +269,9 @@ func TestBadConfig(t *testing.T) {
 		"rounds: -1 is not between 1 and 100":              {Rounds: -1},
 		"sessions: 1000000 is not between 1 and 10000":     {Sessions: 1_000_000},
 		"streams: 1001 is not between 1 and 1000":          {Streams: 1001},
-		"start relay-node: fork/exec /nowhere/hawser: no ": {Command: func(string) (*exec.Cmd, error) { return exec.Command("/nowhere/hawser"), nil }},
-		"relay-node: exit status 1: oh no": {Command: func(string) (*exec.Cmd, error) {
-			return exec.Command("/bin/sh", "-c", "echo oh no >&2; exit 1"), nil
+		"start relay-node: fork/exec /nowhere/hawser: no ": {Command: func(string) ([]string, error) { return []string{"/nowhere/hawser"}, nil }},
+		"relay-node: exit status 1: oh no": {Command: func(string) ([]string, error) {
+			return []string{"/bin/sh", "-c", "echo oh no >&2; exit 1"}, nil
 		}},
 	} {
 		if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {

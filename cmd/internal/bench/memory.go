@@ -48,7 +48,7 @@ func growth(f func() error, n int, processes ...*process) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f(); err != nil {
+	if err = f(); err != nil {
 		return nil, err
 	}
 	after, err := settle()
@@ -63,20 +63,20 @@ func growth(f func() error, n int, processes ...*process) ([]float64, error) {
 
 // streamMemory opens idle streams at s.
 func (r *run) streamMemory(ctx context.Context, s *system) (_ figures, err error) {
-	if _, err := dialEcho(ctx, s, nil); err != nil { // what only the first one needs
+	if _, err = dialEcho(ctx, s, nil); err != nil { // what only the first one needs
 		return nil, err
 	}
 	n := r.cfg.Streams
 	idle := make([]net.Conn, 0, n)
 	each, err := growth(func() error {
 		for range n {
-			c, err := open(ctx, s, modeEcho, 'x')
-			if err != nil {
-				return err
+			c, oerr := open(ctx, s, modeEcho, 'x')
+			if oerr != nil {
+				return oerr
 			}
 			idle = append(idle, c)
-			if err := readEcho(c); err != nil {
-				return err
+			if oerr = readEcho(c); oerr != nil {
+				return oerr
 			}
 		}
 		return nil
@@ -103,19 +103,19 @@ func (r *run) sessionMemory(ctx context.Context, name string) (_ float64, err er
 		n = min(n, maxSSHSessions)
 		err = r.startSSH(ctx, s, "-idle", n+1)
 		more = func() error {
-			_, err := s.control.ask(doWait, n+1)
-			return err
+			_, aerr := s.control.ask(doWait, n+1)
+			return aerr
 		}
 	} else {
 		err = r.startTunnel(ctx, s, "-idle")
 		more = func() error {
-			p, err := r.launchAgents(ctx, s, 2, n)
-			if err != nil {
-				return err
+			p, lerr := r.launchAgents(ctx, s, 2, n)
+			if lerr != nil {
+				return lerr
 			}
 			s.more = p
-			_, err = s.control.ask(doWait, n+1)
-			return err
+			_, lerr = s.control.ask(doWait, n+1)
+			return lerr
 		}
 	}
 	if err != nil {

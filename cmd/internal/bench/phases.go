@@ -128,16 +128,16 @@ func roundTrips(ctx context.Context, d time.Duration, s *system, streams int, na
 		return nil, err
 	}
 	defer c.Close()
-	if err := readEcho(c); err != nil {
+	if err = readEcho(c); err != nil {
 		return nil, err
 	}
 	l := newLoad(s, modeSource)
 	defer func() { err = errors.Join(err, l.stop()) }()
-	if err := l.start(ctx, streams); err != nil {
+	if err = l.start(ctx, streams); err != nil {
 		return nil, err
 	}
 	if streams > 0 {
-		if err := pause(ctx, warmUp(d)); err != nil {
+		if err = pause(ctx, warmUp(d)); err != nil {
 			return nil, err
 		}
 	}
@@ -174,10 +174,10 @@ func roundTrips(ctx context.Context, d time.Duration, s *system, streams int, na
 func bulk(ctx context.Context, d time.Duration, s *system, mode byte, streams int, name string) (_ figures, err error) {
 	l := newLoad(s, mode)
 	defer func() { err = errors.Join(err, l.stop()) }()
-	if err := l.start(ctx, streams); err != nil {
+	if err = l.start(ctx, streams); err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, warmUp(d)); err != nil {
+	if err = pause(ctx, warmUp(d)); err != nil {
 		return nil, err
 	}
 	cpu := func() (control, node time.Duration, err error) {
@@ -196,11 +196,11 @@ func bulk(ctx context.Context, d time.Duration, s *system, mode byte, streams in
 		return nil, err
 	}
 	before, began := l.moved(), time.Now()
-	if err := pause(ctx, d); err != nil {
+	if err = pause(ctx, d); err != nil {
 		return nil, err
 	}
 	for l.moved() == before && time.Since(began) < patience { // a machine busy with something else
-		if err := pause(ctx, d); err != nil {
+		if err = pause(ctx, d); err != nil {
 			return nil, err
 		}
 	}

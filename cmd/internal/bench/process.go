@@ -34,16 +34,15 @@ type process struct {
 }
 
 // launch starts a process and gives it its order. It ends with ctx.
-func launch(ctx context.Context, command func(role string) (*exec.Cmd, error), role string, o order) (*process, error) {
-	made, err := command(role)
+func launch(ctx context.Context, command func(role string) ([]string, error), role string, o order) (*process, error) {
+	argv, err := command(role)
 	if err != nil {
 		return nil, err
 	}
 	p := &process{role: role}
 	ctx, p.cancel = context.WithCancel(ctx)
 	// A command with a context can be ended gently, and then not so gently.
-	p.cmd = exec.CommandContext(ctx, made.Path, made.Args[1:]...)
-	p.cmd.Env = made.Env
+	p.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
 		p.cancel()

@@ -192,9 +192,9 @@ func (p *part) reply(ctx context.Context, q question) (a answer, err error) {
 		if p.wait == nil {
 			return a, errors.New("there is nothing to wait for")
 		}
-		ctx, cancel := context.WithTimeout(ctx, setupTime)
+		bounded, cancel := context.WithTimeout(ctx, setupTime)
 		defer cancel()
-		err = p.wait(ctx, q.Count)
+		err = p.wait(bounded, q.Count)
 	default:
 		err = fmt.Errorf("asked for %q", q.Do)
 	}

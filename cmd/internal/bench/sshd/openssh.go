@@ -73,7 +73,7 @@ func startOpenSSH(ctx context.Context, dir string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &openSSH{cmd: exec.Command(program, "-D", "-e", "-f", config)}
+	s := &openSSH{cmd: exec.CommandContext(context.WithoutCancel(ctx), program, "-D", "-e", "-f", config)}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	log, err := s.cmd.StderrPipe()
 	if err != nil {

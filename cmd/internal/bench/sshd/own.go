@@ -127,7 +127,7 @@ func forward(ctx context.Context, nc ssh.NewChannel) {
 		return
 	}
 	c := target.(*net.TCPConn)
-	defer c.Close()
+	defer func() { _ = c.Close() }() // whoever is at the ends notices
 	ch, requests, err := nc.Accept()
 	if err != nil {
 		return
