@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -243,8 +244,8 @@ func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) er
 		st, err := s.Accept(ctx)
 		switch {
 		case err == nil:
-		case ctx.Err() != nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, Lost):
-			return nil
+		case ctx.Err() != nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, Lost) || errors.Is(err, syscall.ECONNRESET):
+			return nil // the last is what a session ends with whose window is over
 		default:
 			return fmt.Errorf("accept stream: %w", err)
 		}

@@ -72,6 +72,10 @@ var cases = []struct {
 	{"CloseUnblocks", testCloseUnblocks},
 	{"CanceledOpenAndAccept", testCanceled},
 	{"DialAndAnswer", testDialAndAnswer},
+	{"Outcomes", testOutcomes},
+	{"TargetReset", testTargetReset},
+	{"CanceledDials", testCanceledDials},
+	{"AbortBulk", testAbortBulk},
 }
 
 func testConn(t *testing.T, pair Make) {
