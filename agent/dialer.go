@@ -114,7 +114,7 @@ func (d *dialer) addresses(ctx context.Context, addr string) ([]netip.AddrPort, 
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", addr, err)
 	}
-	if ip, err := netip.ParseAddr(host); err == nil {
+	if ip, perr := netip.ParseAddr(host); perr == nil {
 		return []netip.AddrPort{netip.AddrPortFrom(ip, port)}, nil
 	}
 	lookup, cancel := context.WithTimeout(ctx, resolveTimeout)

@@ -28,7 +28,7 @@ func sourceOf(to netip.Addr) string {
 	if err != nil {
 		return ""
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }() // nothing was sent
 	return addrOf(c.LocalAddr()).String()
 }
 

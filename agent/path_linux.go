@@ -43,10 +43,10 @@ func lookUpRoute(to netip.Addr) (string, error) {
 		return "", fmt.Errorf("open netlink: %w", err)
 	}
 	defer func() { _ = syscall.Close(fd) }()
-	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &syscall.Timeval{Sec: netlinkTimeout}); err != nil {
+	if err = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &syscall.Timeval{Sec: netlinkTimeout}); err != nil {
 		return "", fmt.Errorf("open netlink: %w", err)
 	}
-	if err := syscall.Sendto(fd, routeRequest(to), 0, &syscall.SockaddrNetlink{Family: syscall.AF_NETLINK}); err != nil {
+	if err = syscall.Sendto(fd, routeRequest(to), 0, &syscall.SockaddrNetlink{Family: syscall.AF_NETLINK}); err != nil {
 		return "", fmt.Errorf("ask for route: %w", err)
 	}
 	b := make([]byte, answerSize)

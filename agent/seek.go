@@ -196,9 +196,9 @@ func (k *keeper) seek(ctx context.Context, reason string, l *link, p plan, patie
 	out := make(chan found, 1)
 	k.search.found = out
 	k.links.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		bounded, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		n, err := k.agent.connect(ctx, p)
+		n, err := k.agent.connect(bounded, p)
 		out <- found{link: n, reason: reason, server: p.server, err: err}
 	})
 }
@@ -274,9 +274,9 @@ func (k *keeper) shifted(ctx context.Context, l *link) {
 	ended := make(chan moveEnd, 1)
 	k.moving = ended
 	k.links.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, moveTimeout)
+		bounded, cancel := context.WithTimeout(ctx, moveTimeout)
 		defer cancel()
-		ended <- moveEnd{l, tunnel.Move(ctx, l.session)}
+		ended <- moveEnd{l, tunnel.Move(bounded, l.session)}
 	})
 }
 

@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 		// Lingers for a second after a SPDY connection whose close failed, in case
 		// somebody asks why.
 		goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"),
+		// A client's, which after a connection that broke off goes on until its next
+		// ping fails.
+		goleak.IgnoreTopFunction("k8s.io/client-go/tools/remotecommand.(*heartbeat).start"),
 	)
 }
 

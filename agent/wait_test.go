@@ -1,0 +1,141 @@
+// Tests of what makes the agent wait, and what does not.
+
+package agent
+
+import (
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// TestRetryAfter: a server that says when to come back is left alone until then,
+// and agents that were told the same come back at different times.
+func TestRetryAfter(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		const asked = 10 * time.Second
+		h.verdict = func(n int, _ tunnel.Hello) error {
+			if n > 1 {
+				return nil
+			}
+			return fmt.Errorf("%s: %w", tunnel.RetryText(asked, "too many agents at once"), tunnel.Busy)
+		}
+		defer h.open("hub:1")()
+		start := time.Now()
+		a := h.sail(Config{Servers: []string{"hub:1"}})
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took < asked || took > asked*3/2 || h.greetings() != 2 {
+			t.Errorf("connected after %v and %d attempts, was asked to wait %v", took, h.greetings(), asked)
+		}
+	})
+}
+
+// TestRetryAfterElsewhere: another server is no part of it.
+func TestRetryAfterElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		h.verdict = func(n int, _ tunnel.Hello) error {
+			if n > 1 {
+				return nil
+			}
+			return fmt.Errorf("%s: %w", tunnel.RetryText(time.Minute, "too many agents at once"), tunnel.Busy)
+		}
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		start := time.Now()
+		a := h.sail(Config{Servers: []string{"hub:1", "hub:2"}})
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 0 || a.State().Server != "hub:2" {
+			t.Errorf("connected to %s after %v", a.State().Server, took)
+		}
+	})
+}
+
+// TestFlapping: sessions that live for a while do not add up to a back-off.
+func TestFlapping(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		h.sail(Config{Servers: []string{"hub:1"}})
+		for range 50 {
+			m := next(t, h.moored)
+			pass(settled)
+			_ = m.session.Close()
+		}
+	})
+}
+
+// TestWaitCutShort: a change of the way out may be what the agent waits for.
+func TestWaitCutShort(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		a := h.sail(Config{Servers: []string{"hub:1"}, MinBackoff: time.Second, MaxBackoff: time.Hour})
+		pass(6 * time.Hour) // the wait is long by now
+		defer h.open("hub:1")()
+		if a.State().Connected {
+			t.Skip("the wait was over just then")
+		}
+		changed := time.Now()
+		h.shift("wlan0")
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(changed); took > time.Second {
+			t.Errorf("connected %v after the way out changed", took)
+		}
+	})
+}
+
+// TestGoodbyeIsRead: a server that is done says goodbye, and what it sent before
+// that is delivered first.
+func TestGoodbyeIsRead(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		ln, err := h.net.Listen(t.Context(), "tcp", "10.0.0.7:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		got := make(chan string, 1)
+		h.group.Go(func() {
+			c, err := ln.Accept()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			<-time.After(5 * time.Second) // a slow target
+			b, err := io.ReadAll(c)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- string(b)
+		})
+		h.sail(Config{Servers: []string{"hub:1"}, Allow: targets(t, "10.0.0.0/8")})
+		m := next(t, h.moored)
+		c, err := tunnel.Connect(t.Context(), m.session, "tcp", "10.0.0.7:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, "last words"); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+		if err := m.control.Part(t.Context(), tunnel.Draining, "moved"); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		select {
+		case s := <-got:
+			if s != "last words" {
+				t.Errorf("the target read %q", s)
+			}
+		default:
+			t.Error("the session ended before the target had read all")
+		}
+	})
+}
