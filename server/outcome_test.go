@@ -114,6 +114,7 @@ func rowDialer(t *testing.T, rows []outcome) func(ctx context.Context, network, 
 type harbor struct {
 	hub     *Hub
 	socket  string
+	links   tunnel.Listener
 	session tunnel.Session // the agent's end
 	cut     func()         // has the agent's connection break, and no other come about
 }
@@ -152,7 +153,7 @@ func newHarbor(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Op
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &harbor{hub: hub, socket: filepath.Join(t.TempDir(), "s")}
+	h := &harbor{hub: hub, links: links, socket: filepath.Join(t.TempDir(), "s")}
 	l, err := net.Listen("unix", h.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -340,6 +341,9 @@ func TestOutcomesOfSessions(t *testing.T) {
 	gone := outcome{addr: "n:1", code: tunnel.NoNode, status: 503, reason: "destination_unavailable", text: "node n is not connected", again: true}
 	onTransports(t, func(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Options) (tunnel.Listener, error)) {
 		h := newHarbor(t, transport, listen, nil)
+		if d, ok := h.links.(tunnel.Doorkeeper); !ok || d.Transport() != transport.Name || d.Handshakes() != (tunnel.Handshakes{Done: 1}) {
+			t.Errorf("handshakes are not counted: %T", h.links)
+		}
 		c, err := h.hub.DialContext(t.Context(), "tcp", "n:1")
 		if err != nil {
 			t.Fatal(err)

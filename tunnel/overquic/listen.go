@@ -38,6 +38,18 @@ type listener struct {
 	conn       net.PacketConn
 	options    tunnel.Options // with the TLS configuration that is used
 	handshakes atomic.Int64   // under way
+
+	done, failed, refused atomic.Uint64 // handshakes
+}
+
+// Transport implements tunnel.Doorkeeper.
+func (l *listener) Transport() string { return Transport().Name }
+
+// Handshakes implements tunnel.Doorkeeper.
+func (l *listener) Handshakes() tunnel.Handshakes {
+	return tunnel.Handshakes{
+		Done: l.done.Load(), Failed: l.failed.Load(), Refused: l.refused.Load(), Underway: int(l.handshakes.Load()),
+	}
 }
 
 func (l *listener) Addr() net.Addr { return l.conn.LocalAddr() }
@@ -123,11 +135,18 @@ type shaken struct{}
 func (l *listener) admit(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
 	if l.handshakes.Add(1) > maxHandshakes {
 		l.handshakes.Add(-1)
+		l.refused.Add(1)
 		return nil, errors.New("too many handshakes")
 	}
-	done := sync.OnceFunc(func() { l.handshakes.Add(-1) })
-	context.AfterFunc(ctx, done) // it has failed, or is over and so is the connection
-	return context.WithValue(ctx, shaken{}, done), nil
+	var once sync.Once
+	end := func(count *atomic.Uint64) {
+		once.Do(func() {
+			l.handshakes.Add(-1)
+			count.Add(1)
+		})
+	}
+	context.AfterFunc(ctx, func() { end(&l.failed) }) // or it is over, and so is the connection
+	return context.WithValue(ctx, shaken{}, func() { end(&l.done) }), nil
 }
 
 // serve runs f.
