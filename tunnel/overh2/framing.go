@@ -143,7 +143,17 @@ func (f *framing) Forgotten(uint32) {
 }
 
 func (f *framing) Data(id uint32, end bool, p []byte) {
-	_ = f.framer.WriteData(id, end, p)
+	// The framer would copy p once more, to write it in one piece.
+	var flags http2.Flags
+	if end {
+		flags = http2.FlagDataEndStream
+	}
+	n := len(p)
+	_, _ = f.session.Write([]byte{
+		byte(n >> 16), byte(n >> 8), byte(n), byte(http2.FrameData), byte(flags),
+		byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id),
+	})
+	_, _ = f.session.Write(p)
 }
 
 func (f *framing) Credit(id uint32, n int) {
