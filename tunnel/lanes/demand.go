@@ -14,8 +14,9 @@ import (
 // demand is what is known of lanes that are not there yet. The session's mu
 // guards it.
 type demand struct {
-	waiting int  // directions that wait for a lane
-	vain    bool // somebody has waited in vain since a lane last came: nobody waits again
+	waiting int           // directions that wait for a lane
+	rtt     time.Duration // at most, by how long the latest lane took to come; zero before
+	vain    bool          // somebody has waited in vain since a lane last came: nobody waits again
 
 	// At the dialing end.
 	dials    int // under way
@@ -39,7 +40,9 @@ func (s *Session) limit() int {
 	return s.tune.far
 }
 
-// isShort says whether the path is known to be short.
+// isShort says whether the path is known to be short. It may have changed since
+// anybody measured: how long a lane took to come tells, and if that was only
+// because an end is busy, there are more lanes than would have done.
 func (s *Session) isShort() bool {
 	var rtt time.Duration
 	if s.config.RTT != nil {
@@ -47,30 +50,33 @@ func (s *Session) isShort() bool {
 	} else if l, ok := tunnel.LinkOf(s.home); ok {
 		rtt = l.RTT
 	}
-	return rtt > 0 && rtt < s.tune.short
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return rtt > 0 && max(rtt, s.demand.rtt) < s.tune.short
 }
 
 // needLocked is how many lanes beside lane 0 would do for those that have moved,
-// those that wait and one more. On a short path one connection carries as much as
-// several, and for less.
-func (s *Session) needLocked(short bool) int {
-	n := s.demand.waiting + 1
+// those that wait and more of them. On a short path one connection carries as much
+// as several, and for less.
+func (s *Session) needLocked(more int, short bool) int {
+	n := s.demand.waiting + more
 	for _, l := range s.lanes {
 		n += l.loadLocked()
 	}
 	if short {
-		n = 1
+		n = min(n, 1)
 	}
 	return min(n, s.config.Max-1)
 }
 
-// warm sees that there will be a lane for one more direction. At the accepting
-// end it says how many lanes to ask the peer for; zero if there is nothing to ask.
-func (s *Session) warm() (ask int) {
+// warm sees that there will be lanes for those that wait and more of them. At the
+// accepting end it says how many to ask the peer for; zero if there is nothing to
+// ask.
+func (s *Session) warm(more int) (ask int) {
 	short := s.isShort()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	need := s.needLocked(short)
+	need := s.needLocked(more, short)
 	if s.dialing {
 		s.makeLocked(need)
 		return 0
@@ -82,6 +88,10 @@ func (s *Session) warm() (ask int) {
 	d.asked, d.askedAt = need, now
 	return min(need, maxWanted)
 }
+
+// cameLocked notes how long a lane took to come: the asking, a connection, its
+// handshake and its greeting, each a round trip or so.
+func (s *Session) cameLocked(took time.Duration) { s.demand.rtt = max(took/4, 1) }
 
 // wanted does what the peer asks for.
 func (s *Session) wanted(lanes int) error {
@@ -111,9 +121,11 @@ func (s *Session) makeLocked(want int) {
 func (s *Session) dial(number int) {
 	ctx, cancel := context.WithTimeout(s.home.Context(), s.tune.dial)
 	defer cancel()
+	began := time.Now()
 	session, err := s.config.Dial(ctx, number)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.cameLocked(time.Since(began))
 	d := &s.demand
 	d.dials--
 	if err != nil {
@@ -142,6 +154,9 @@ func (s *Session) Add(lane int, session tunnel.Session) error {
 	err := fmt.Errorf("%w: this end makes the lanes", tunnel.Invalid)
 	if !s.dialing {
 		s.mu.Lock()
+		if took := time.Since(s.demand.askedAt); s.demand.asked > len(s.lanes) && took < s.tune.patience {
+			s.cameLocked(took)
+		}
 		err = s.joinLocked(lane, session)
 		s.mu.Unlock()
 	}

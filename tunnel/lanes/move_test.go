@@ -192,6 +192,28 @@ func TestUnreadLeg(t *testing.T) {
 	})
 }
 
+// A path that has become long since anybody measured it gets more lanes, for those
+// who wait for the first one already.
+func TestStaleRoundTrip(t *testing.T) {
+	directions(t, standard, func(t *testing.T, r *road, from, to *Session) {
+		r.near[0].state.RTT, r.far[0].state.RTT = time.Millisecond, time.Millisecond
+		r.slow = 400 * time.Millisecond
+		var wg sync.WaitGroup
+		for range 16 {
+			near, far := connect(t, from, to)
+			wg.Go(func() {
+				if err := both(func() error { return say(near, 0, 1<<20) }, func() error { return expect(far, 0, 1<<20) }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := from.Lanes(); n != DefaultMax {
+			t.Errorf("%d lanes", n)
+		}
+	})
+}
+
 // Sixteen at once share what lanes there may be, and there are no more.
 func TestLanesAreShared(t *testing.T) {
 	directions(t, standard, func(t *testing.T, r *road, from, to *Session) {

@@ -102,7 +102,8 @@ type road struct {
 	near  []*tap     // the dialer's ends; lane 0 first
 	far   []*tap
 	dials int
-	fail  error // for whoever dials a lane
+	fail  error         // for whoever dials a lane
+	slow  time.Duration // and how long it takes
 }
 
 func newRoad(t testing.TB, tune tuning, lanes int) *road {
@@ -123,9 +124,11 @@ func newRoad(t testing.TB, tune tuning, lanes int) *road {
 		Max: lanes, tune: tune,
 		Dial: func(context.Context, int) (tunnel.Session, error) {
 			r.mu.Lock()
-			defer r.mu.Unlock()
 			r.dials++
-			return nil, r.fail
+			slow, fail := r.slow, r.fail
+			r.mu.Unlock()
+			time.Sleep(slow)
+			return nil, fail
 		},
 	})
 	return r

@@ -4,6 +4,7 @@ package lanes
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"sync"
@@ -18,7 +19,7 @@ type outbound struct {
 	// said.
 	pend []byte
 	owed int
-	room [24]byte
+	room [32]byte // more than a number, a wish and a size
 
 	leg     *leg // where the bytes go; nil at home
 	settled bool // and the peer has been told
@@ -134,18 +135,11 @@ func (st *stream) allowance(size int) (int, error) {
 	if o.said+size <= limit/2 {
 		return size, nil
 	}
-	if ask := st.session.warm(); ask > 0 {
-		o.pend = appendWanted(o.pend, ask)
-	}
+	o.ask(st.session.warm(1))
 	if left := limit - o.said; left > 0 {
 		return min(size, left), nil
 	}
 	o.said = limit
-	if len(o.pend) > 0 { // before waiting for the answer
-		if _, err := st.push(nil); err != nil {
-			return 0, err
-		}
-	}
 	switch err := st.move(); {
 	case err == nil:
 		o.said = 0
@@ -155,6 +149,14 @@ func (st *stream) allowance(size int) (int, error) {
 		return size, nil
 	default:
 		return 0, err
+	}
+}
+
+// ask has the peer asked for lanes, unless it is for none, or what is pending is
+// stuck: then it would not hear.
+func (o *outbound) ask(lanes int) {
+	if lanes > 0 && len(o.pend) <= binary.MaxVarintLen64 {
+		o.pend = appendWanted(o.pend, lanes)
 	}
 }
 
@@ -181,6 +183,12 @@ func (st *stream) move() error {
 		deadline, changes, err := st.goingOn()
 		if err != nil {
 			return err
+		}
+		st.out.ask(s.warm(0))
+		if len(st.out.pend) > 0 { // before waiting for what it asks for
+			if _, err = st.push(nil); err != nil {
+				return err
+			}
 		}
 		l, lanes, err := s.pick()
 		if err != nil {
