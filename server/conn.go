@@ -20,6 +20,7 @@ type conn struct {
 	tunnel.Stream
 	remote       net.Addr
 	traffic      *traffic
+	explain      func(error) error // what an error is due to; nil if it says so itself
 	once         sync.Once
 	afterClosing func()
 }
@@ -29,6 +30,9 @@ func (c *conn) RemoteAddr() net.Addr { return c.remote }
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Stream.Read(p)
 	c.traffic.fromNode.Add(uint64(n))
+	if err != nil && c.explain != nil {
+		err = c.explain(err)
+	}
 	return n, err
 }
 

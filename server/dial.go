@@ -120,7 +120,15 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 		return nil, m.explain(d.Name, err)
 	}
 	opened = true
-	return h.track(m, openerServer, s, tunnel.Addr(d.Name)), nil
+	c := h.track(m, openerServer, s, tunnel.Addr(d.Name))
+	c.explain = func(err error) error {
+		var dial *tunnel.DialError
+		if errors.As(err, &dial) {
+			return m.explain(d.Name, err)
+		}
+		return err
+	}
+	return c, nil
 }
 
 // patience bounds a dial into a session that is parked.

@@ -90,8 +90,16 @@ func TestParkedUnderDial(t *testing.T) {
 		time.AfterFunc(time.Second, b.last().park)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
+		early, err := b.hub.DialEarly(ctx, "tcp", "n:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer early.Close()
 		if _, err := b.hub.DialContext(ctx, "tcp", "n:1"); !errors.Is(err, tunnel.Parked) || !strings.Contains(err.Error(), "for 9s") {
 			t.Errorf("%v", err)
+		}
+		if _, err := early.Read(make([]byte, 1)); !errors.Is(err, tunnel.Parked) || !strings.Contains(err.Error(), "dial n:1: node n has been reconnecting for ") {
+			t.Errorf("early: %v", err)
 		}
 		b.last().resume()
 	})

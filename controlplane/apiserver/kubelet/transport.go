@@ -26,6 +26,9 @@ const (
 	idleTimeout    = 30 * time.Second
 )
 
+// handshakeGrace is how much longer than a dial a TLS handshake may take.
+const handshakeGrace = time.Second
+
 // transports are the ways to a node.
 type transports struct {
 	upgrading *http.Transport // does TLS itself, so that it is given plain URLs: exec and attach
@@ -85,9 +88,11 @@ func newTransports(o Options) transports {
 	}
 	with := func(c *tls.Config, dial DialFunc) *http.Transport {
 		return &http.Transport{
-			DialContext:           bounded(dial),
-			TLSClientConfig:       c,
-			TLSHandshakeTimeout:   o.DialTimeout,
+			DialContext:     bounded(dial),
+			TLSClientConfig: c,
+			// An early dial may take its time within the handshake, and knows better
+			// what it waited for.
+			TLSHandshakeTimeout:   o.DialTimeout + handshakeGrace,
 			MaxIdleConns:          maxIdle,
 			MaxIdleConnsPerHost:   maxIdlePerHost,
 			IdleConnTimeout:       idleTimeout,
