@@ -253,6 +253,30 @@ func (l *Link) Write(p []byte) (int, error) {
 	}
 }
 
+// TryWrite puts of head and then of body as much into the ring as there is room
+// for right now, and says how much that was. It does not wait, and reports no
+// error: if there is one, or somebody is in Write, it takes nothing, and Write says
+// why.
+func (l *Link) TryWrite(head, body []byte) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.out.writing || l.unwritableLocked() != nil {
+		return 0
+	}
+	for _, p := range [...][]byte{head, body} {
+		free := max(gather-int(l.out.ring.end-l.out.sent), 0)
+		m := l.out.ring.append(p[:min(len(p), free)])
+		if n += m; m < len(p) {
+			break
+		}
+	}
+	if n > 0 {
+		l.oweLocked()
+		l.todo.Signal()
+	}
+	return n
+}
+
 // unwritableLocked is why nothing can be written; nil if it can.
 func (l *Link) unwritableLocked() error {
 	switch {

@@ -56,8 +56,14 @@ type Framing interface {
 
 // What follows is for framings, with the session's mutex held.
 
-// Write puts a frame, or a part of one, into the outbox.
-func (s *Session) Write(p []byte) (int, error) { return s.out.Write(p) }
+// Write sends a frame, or a part of one. It never fails.
+func (s *Session) Write(p []byte) (int, error) {
+	s.out.put(p, nil)
+	return len(p), nil
+}
+
+// WriteFrame sends a frame in two parts.
+func (s *Session) WriteFrame(head, body []byte) { s.out.put(head, body) }
 
 // Opened is told that the peer has opened a stream.
 func (s *Session) Opened(id uint32) error {

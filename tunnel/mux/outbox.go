@@ -38,11 +38,19 @@ var outCaps = sync.Pool{New: func() any { return new([outCap]byte) }}
 // An outbox is guarded by its session's mutex.
 type outbox struct {
 	buf     []byte
+	direct  trier        // what the outbox can be left out for; nil if nothing
+	busy    bool         // the writer has something in hand
 	queues  [2][]*waiter // those who wait for room: with little to say, and with bulk
 	turn    *waiter      // whose turn it is, until it has used that or given it up
 	favours int          // how often the first queue was preferred in a row
 	fault   error        // why the session must end
 	kick    chan struct{}
+}
+
+// A trier takes what it has room for, without waiting: a link does, which gathers
+// what is written itself.
+type trier interface {
+	TryWrite(head, body []byte) int
 }
 
 // A waiter waits in an outbox's queue.
@@ -53,23 +61,31 @@ type waiter struct {
 	in     int // the queue that it is in, if it is queued
 }
 
-// Write adds to the outbox, whether there is room or not. It never fails.
-func (o *outbox) Write(p []byte) (int, error) {
+// put adds a frame, whether there is room or not: straight to the connection if
+// nothing is before it and that takes it at once.
+func (o *outbox) put(head, body []byte) {
+	if o.direct != nil && !o.busy && len(o.buf) == 0 {
+		n := o.direct.TryWrite(head, body)
+		if n == len(head)+len(body) {
+			return
+		}
+		skip := min(n, len(head))
+		head, body = head[skip:], body[n-skip:]
+	}
 	if o.buf == nil {
 		o.buf = outCaps.Get().(*[outCap]byte)[:0]
 	}
-	o.buf = append(o.buf, p...)
+	o.buf = append(append(o.buf, head...), body...)
 	if len(o.buf) > outCap+controlLimit && o.fault == nil {
 		o.fault = Violation("it asks for more answers than it reads")
 	}
 	signal(o.kick)
-	return len(p), nil
 }
 
-// take empties the outbox.
+// take empties the outbox into the writer's hand.
 func (o *outbox) take() []byte {
 	buf := o.buf
-	o.buf = nil
+	o.buf, o.busy = nil, len(buf) > 0
 	o.pass()
 	return buf
 }

@@ -62,6 +62,7 @@ func New(p *carrier.Pipe, backlog int, o tunnel.Options, framing func(*Session) 
 		spare:   budget,
 	}
 	s.out.kick = s.kick
+	s.out.direct, _ = s.conn.(trier)
 	s.framing = framing(s)
 	s.mu.Lock()
 	s.framing.Greet()

@@ -149,11 +149,10 @@ func (f *framing) Data(id uint32, end bool, p []byte) {
 		flags = http2.FlagDataEndStream
 	}
 	n := len(p)
-	_, _ = f.session.Write([]byte{
+	f.session.WriteFrame([]byte{
 		byte(n >> 16), byte(n >> 8), byte(n), byte(http2.FrameData), byte(flags),
 		byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id),
-	})
-	_, _ = f.session.Write(p)
+	}, p)
 }
 
 func (f *framing) Credit(id uint32, n int) {

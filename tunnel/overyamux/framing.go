@@ -91,10 +91,7 @@ func newFraming(s *mux.Session, r io.Reader, odd bool) *framing {
 // put spells a frame.
 func (f *framing) put(kind byte, flags uint16, id uint32, length int, body []byte) {
 	h := newHeader(kind, flags, id, length)
-	_, _ = f.session.Write(h[:]) // never fails
-	if len(body) > 0 {
-		_, _ = f.session.Write(body) // likewise
-	}
+	f.session.WriteFrame(h[:], body)
 }
 
 func (f *framing) Greet() {}
