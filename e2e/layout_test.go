@@ -144,8 +144,8 @@ var homes = []struct {
 	in       []string
 	why      string
 }{
-	{"github.com/hashicorp/yamux", []string{"tunnel/overyamux"}, "a multiplexer has one adapter"},
-	{"golang.org/x/net/http2", []string{"tunnel/overh2"}, "a multiplexer has one adapter, and this import is due to change with the standard library"},
+	{"github.com/hashicorp/yamux", nil, "its frames are spelled by tunnel/overyamux, and tests alone compare with it"},
+	{"golang.org/x/net/http2", []string{"tunnel/overh2"}, "a framing has one adapter, and this import is due to change with the standard library"},
 	{"github.com/quic-go/quic-go", []string{"tunnel/overquic"}, "a transport has one adapter"},
 	{"golang.org/x/crypto/ssh", []string{"tunnel/overssh", "cmd/internal/bench/sshd"}, "the legacy mode has one adapter, and a server to measure it against"},
 	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "cmd/hawser"}, "it is a thousand packages"},

@@ -102,7 +102,7 @@ func (e *entrance) evictLocked() bool {
 		if g.phase == listening {
 			e.guests.Remove(at)
 			g.evicted = true
-			_ = g.Conn.Close() // its reader notices
+			_ = g.Close() // its reader notices
 			return true
 		}
 	}
@@ -140,7 +140,7 @@ func (e *entrance) close() {
 	e.closed = true
 	for at := e.guests.Front(); at != nil; at = at.Next() {
 		g, _ := at.Value.(*guest)
-		_ = g.Conn.Close() // its reader notices
+		_ = g.Close() // its reader notices
 	}
 }
 

@@ -64,9 +64,9 @@ func (p Protocol) listen(ln net.Listener, o tunnel.Options) (*listener, error) {
 	c.Budget = link.NewBudget(budget)
 	if ask := o.Link.Resume; ask != nil {
 		c.Resume = func(c net.Conn) error {
-			conn, err := overTLS(c)
-			if err != nil {
-				return err
+			conn, cerr := overTLS(c)
+			if cerr != nil {
+				return cerr
 			}
 			return ask(p.peer(conn))
 		}

@@ -144,8 +144,10 @@ func (s *Session) why() error {
 	return s.cause
 }
 
+// Context is done once the session is dead; see tunnel.Session.
 func (s *Session) Context() context.Context { return s.ctx }
 
+// Close ends the session and its pipe.
 func (s *Session) Close() error {
 	s.end(tunnel.ErrSessionClosed)
 	<-s.ctx.Done()
@@ -184,6 +186,8 @@ func (s *Session) take(ctx context.Context, tokens chan struct{}) error {
 	}
 }
 
+// Open opens a stream; see tunnel.Session. While the session is parked it does so
+// as long as what it says fits into the link, and then waits.
 func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
 	if err := s.take(ctx, s.ours); err != nil {
 		return nil, err
@@ -196,6 +200,7 @@ func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
 	return st, nil
 }
 
+// Accept waits for a stream that the peer opened; see tunnel.Session.
 func (s *Session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	if err := s.take(ctx, s.theirs); err != nil {
 		return nil, err
