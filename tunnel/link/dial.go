@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -16,6 +17,12 @@ const (
 	// resume, after the first, which is made at once.
 	lowestBackoff  = 100 * time.Millisecond
 	highestBackoff = 5 * time.Second
+	// hedge is how long a connection may take to come about before another is
+	// tried beside it: the path may have changed under the first, which then
+	// waits for its own retransmissions.
+	hedge = time.Second
+	// resumeTimeout bounds what is said on a connection that is there.
+	resumeTimeout = 3 * time.Second
 )
 
 // errReplaced is why a transport ends that still worked.
@@ -121,11 +128,14 @@ func (l *Link) redial() {
 	for range useless {
 		bound = min(2*bound, highestBackoff)
 	}
+	began := time.Now()
 	for wait := useless > 1; ; wait = true {
 		if wait {
-			l.pause(time.Duration(rand.Float64() * float64(bound)))
+			// What the attempt itself took counts.
+			l.pause(time.Duration(rand.Float64()*float64(bound)) - time.Since(began))
 			bound = min(2*bound, highestBackoff)
 		}
+		began = time.Now()
 		err := l.attempt(l.ctx, false)
 		if l.settle(err) {
 			return
@@ -181,15 +191,60 @@ func (l *Link) attempt(ctx context.Context, move bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	conn, err := l.dial(ctx)
+	conn, err := l.connect(ctx)
 	if err != nil {
 		return err
 	}
+	ctx, cancel = context.WithTimeout(ctx, resumeTimeout)
+	defer cancel()
 	t := newTransport(conn)
 	if err = l.resumeOn(ctx, t); err != nil {
 		t.abort()
 	}
 	return err
+}
+
+// connect dials, and dials again beside it for each hedge that passes without a
+// connection or an error. The first of either decides; what the others come to
+// is thrown away.
+func (l *Link) connect(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	results := make(chan result)
+	dials := 0
+	start := func() {
+		dials++
+		group.Go(func() {
+			conn, err := l.dial(ctx)
+			results <- result{conn, err}
+		})
+	}
+	tick := time.NewTicker(hedge)
+	defer tick.Stop()
+	start()
+	for {
+		select {
+		case r := <-results:
+			dials--
+			cancel()
+			for ; dials > 0; dials-- {
+				if late := <-results; late.conn != nil {
+					newTransport(late.conn).abort()
+				}
+			}
+			return r.conn, r.err
+		case <-tick.C:
+			if ctx.Err() == nil {
+				start()
+			}
+		}
+	}
 }
 
 // resumeOn resumes the link on t. On error t is still the caller's.

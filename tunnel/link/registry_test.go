@@ -108,6 +108,8 @@ func TestSecrets(t *testing.T) {
 
 // Of two resumptions at once one wins, and the link has one transport.
 func TestRace(t *testing.T) {
+	var closing sync.WaitGroup // each takes a second: the peer is gone
+	defer closing.Wait()
 	for range 50 {
 		r := newRig(t, Config{})
 		opened := r.shake(t).open(t)
@@ -130,7 +132,7 @@ func TestRace(t *testing.T) {
 		}
 		r.cut()
 		r.set(func() { _ = r.near[1].Abort() }) // never fails
-		r.close(t, l)
+		closing.Go(func() { r.close(t, l) })
 	}
 }
 
