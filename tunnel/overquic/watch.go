@@ -134,7 +134,7 @@ func (s *session) follow(ctx context.Context, now step) {
 		s.log.Debug("path is alive again", "addr", s.peer.Addr.String())
 	}
 	if now.over {
-		s.end(codeGone, &gone{code: tunnel.Dead, text: fmt.Sprintf("peer is silent and has not come back within %v", window)})
+		s.end(codeGone, &gone{code: tunnel.Dead, text: fmt.Sprintf("detach window is over: no answer for %v", window)})
 		return
 	}
 	if s.asker != nil {
