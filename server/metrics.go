@@ -1,10 +1,11 @@
-// What the hub counts as it happens. What it finds out only when asked is in
-// ledger.go. No label but that of nodes, which is bounded there, has more values
+// What the hub counts as it happens, and what it finds out only when asked, from
+// the ledger. No label but that of nodes, which is bounded there, has more values
 // than there are codes or transports.
 
 package server
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,4 +85,121 @@ func label(err error) string {
 		return "ok"
 	}
 	return tunnel.CodeOf(err).String()
+}
+
+// A series is how one figure of an account is shown.
+type series struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	label string // the second label's value; empty if there is none
+	value func(account) float64
+}
+
+// figures are all that is shown of an account under the given first label.
+func figures(label, prefix, of string) []series {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, prefix+name), help+of, append([]string{label}, labels...), nil)
+	}
+	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	streams := describe("streams", "Open streams by who opened them,", "opener")
+	payload := describe("bytes_total", "Payload carried through the tunnel,", "direction")
+	wire := describe("link_bytes_total", "Bytes on the links, once each,", "direction")
+	return []series{
+		{describe("sessions", "Sessions,"), gauge, "", func(a account) float64 { return float64(a.sessions) }},
+		{describe("sessions_parked", "Sessions that wait for another connection,"), gauge, "", func(a account) float64 { return float64(a.parked) }},
+		{streams, gauge, openerServer, func(a account) float64 { return float64(a.byServer) }},
+		{streams, gauge, openerAgent, func(a account) float64 { return float64(a.byAgent) }},
+		{payload, counter, "to_node", func(a account) float64 { return float64(a.toNode) }},
+		{payload, counter, "from_node", func(a account) float64 { return float64(a.fromNode) }},
+		{wire, counter, "to_node", func(a account) float64 { return float64(a.sent) }},
+		{wire, counter, "from_node", func(a account) float64 { return float64(a.received) }},
+		{describe("link_replayed_bytes_total", "Bytes sent again on another connection,"), counter, "", func(a account) float64 { return float64(a.replayed) }},
+		{describe("link_queued_bytes", "Bytes that wait to be sent or acknowledged,"), gauge, "", func(a account) float64 { return float64(a.queued) }},
+		{describe("link_parks_total", "Connections that sessions lost,"), counter, "", func(a account) float64 { return float64(a.parks) }},
+		{describe("link_resumes_total", "Connections that sessions took after their first,"), counter, "", func(a account) float64 { return float64(a.resumes) }},
+	}
+}
+
+// A collector shows a ledger, and the handshakes of listeners.
+type collector struct {
+	ledger      *ledger
+	byTransport []series
+	byNode      []series
+
+	doors                []tunnel.Doorkeeper
+	handshakes, underway *prometheus.Desc
+}
+
+func newCollector(l *ledger, listeners []tunnel.Listener) *collector {
+	const of = " by node; those above the limit together."
+	node := figures("node", "node_", of)
+	dials := prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "node_dials_total"), "Dials by result and"+of, []string{"node", "result"}, nil)
+	rtt := prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "node_rtt_seconds"), "Latest round trip,"+of, []string{"node"}, nil)
+	node = append(node,
+		series{dials, prometheus.CounterValue, "ok", func(a account) float64 { return float64(a.dialsMade) }},
+		series{dials, prometheus.CounterValue, "error", func(a account) float64 { return float64(a.dialsFailed) }},
+		series{rtt, prometheus.GaugeValue, "", func(a account) float64 { return a.rtt.Seconds() }})
+	c := &collector{
+		ledger: l, byTransport: figures("transport", "", " by transport."), byNode: node,
+		handshakes: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_total"),
+			"Handshakes of clients of the tunnel, by result.", []string{"transport", "result"}, nil),
+		underway: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_underway"),
+			"Handshakes of clients of the tunnel that are not over.", []string{"transport"}, nil),
+	}
+	for _, listener := range listeners {
+		if d, ok := listener.(tunnel.Doorkeeper); ok {
+			c.doors = append(c.doors, d)
+		}
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, s := range slices.Concat(c.byTransport, c.byNode) {
+		if s.label == "" || s.label == openerServer || s.label == "to_node" || s.label == "ok" {
+			out <- s.desc // once each
+		}
+	}
+	out <- c.handshakes
+	out <- c.underway
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	byTransport, byNode := c.ledger.sums()
+	show := func(all map[string]account, figures []series) {
+		for key, a := range all {
+			for _, s := range figures {
+				labels := []string{key}
+				if s.label != "" {
+					labels = append(labels, s.label)
+				}
+				out <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(a), labels...)
+			}
+		}
+	}
+	show(byTransport, c.byTransport)
+	show(byNode, c.byNode)
+	c.collectHandshakes(out)
+}
+
+// collectHandshakes shows one series for each transport, however many listeners
+// it has.
+func (c *collector) collectHandshakes(out chan<- prometheus.Metric) {
+	sums := make(map[string]tunnel.Handshakes)
+	for _, d := range c.doors {
+		h, sum := d.Handshakes(), sums[d.Transport()]
+		sum.Done += h.Done
+		sum.Failed += h.Failed
+		sum.Refused += h.Refused
+		sum.Underway += h.Underway
+		sums[d.Transport()] = sum
+	}
+	for name, sum := range sums {
+		for result, n := range map[string]uint64{"done": sum.Done, "failed": sum.Failed, "refused": sum.Refused} {
+			out <- prometheus.MustNewConstMetric(c.handshakes, prometheus.CounterValue, float64(n), name, result)
+		}
+		out <- prometheus.MustNewConstMetric(c.underway, prometheus.GaugeValue, float64(sum.Underway), name)
+	}
 }
