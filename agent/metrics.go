@@ -217,3 +217,39 @@ var (
 	_ tunnel.Stream  = (*tracked)(nil)
 	_ tunnel.Aborter = (*tracked)(nil)
 )
+
+// Descriptions of what a ledger collects. They are written here once and never
+// changed.
+var (
+	parksDesc   = linkDesc("parks_total", "Connections that were lost under a session that outlived them.")
+	resumesDesc = linkDesc("resumes_total", "Connections that a session took after its first.")
+	resentDesc  = linkDesc("resent_bytes_total", "Bytes that had to be sent again.")
+	bytesDesc   = linkDesc("bytes_total", "Bytes of sessions on the wire, once each, by way (sent, received).", "way")
+	queuedDesc  = linkDesc("queued_bytes", "Bytes that wait to be sent or to be acknowledged.")
+)
+
+func linkDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("hawser_agent_link_"+name, help, append([]string{"transport"}, labels...), nil)
+}
+
+// Describe implements prometheus.Collector.
+func (g *ledger) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{parksDesc, resumesDesc, resentDesc, bytesDesc, queuedDesc} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g *ledger) Collect(out chan<- prometheus.Metric) {
+	for transport, st := range g.totals() {
+		count := func(d *prometheus.Desc, v uint64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{transport}, labels...)...)
+		}
+		count(parksDesc, st.Parks)
+		count(resumesDesc, st.Resumes)
+		count(resentDesc, st.Replayed)
+		count(bytesDesc, st.Sent, "sent")
+		count(bytesDesc, st.Received, "received")
+		out <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, float64(st.Queued), transport)
+	}
+}
