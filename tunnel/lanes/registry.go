@@ -166,14 +166,14 @@ func (e *endings) add(lane int, cause error) {
 	}
 }
 
-// whereabouts says of a lane whether it is there, and else why it has ended, if
-// that is known; and what is closed when that next changes.
-func (s *Session) whereabouts(lane int) (up bool, ended error, changed <-chan struct{}) {
+// whereabouts says of a lane whether it is there, or else with an error why it has
+// ended, if that is known; and what is closed when that next changes.
+func (s *Session) whereabouts(lane int) (up bool, changed <-chan struct{}, ended error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
-		return false, context.Cause(s.home.Context()), s.changed
+		return false, s.changed, context.Cause(s.home.Context())
 	}
 	_, up = s.lanes[lane]
-	return up, s.ended.causes[lane], s.changed
+	return up, s.changed, s.ended.causes[lane]
 }

@@ -124,7 +124,8 @@ func (st *stream) Read(p []byte) (int, error) {
 		switch {
 		case st.in.leg != nil:
 			if n, err = st.in.leg.child.Read(p); n == 0 && errors.Is(err, io.EOF) {
-				err = st.legRead()
+				st.legRead()
+				err = nil
 			}
 		case st.in.lane != 0:
 			err = st.awaitLeg()
@@ -201,7 +202,7 @@ func (st *stream) awaitLeg() error {
 	t := time.NewTicker(st.session.tune.probe)
 	defer t.Stop()
 	for began := time.Now(); ; {
-		up, ended, lanes := st.session.whereabouts(st.in.lane)
+		up, lanes, ended := st.session.whereabouts(st.in.lane)
 		st.mu.Lock()
 		g, deadline := st.coming, st.rdl
 		err := st.stoppedLocked(deadline)
@@ -284,7 +285,7 @@ func await(a, b <-chan struct{}, timer <-chan time.Time, deadline time.Time) boo
 }
 
 // legRead ends a leg that has been read to its end.
-func (st *stream) legRead() error {
+func (st *stream) legRead() {
 	g := st.in.leg
 	st.in.leg, st.in.lane = nil, 0
 	st.mu.Lock()
@@ -293,7 +294,6 @@ func (st *stream) legRead() error {
 	}
 	st.mu.Unlock()
 	g.close() // which tells the peer
-	return nil
 }
 
 // arrive takes a leg that the peer has begun.
