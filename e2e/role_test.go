@@ -22,7 +22,13 @@ func playRole(role string) error {
 	name, arg, _ := strings.Cut(role, " ")
 	switch name {
 	case "hash-server":
-		return hashServer(arg)
+		return serve(arg, answerHash)
+	case "echo-server":
+		return serve(arg, echo)
+	case "wan-target":
+		return serve(arg, answerWAN)
+	case "wan-dialer":
+		return dialWAN(arg)
 	case "wait":
 		fmt.Println("waiting")
 		c := make(chan os.Signal, 1)
@@ -33,10 +39,8 @@ func playRole(role string) error {
 	return fmt.Errorf("no role %q", name)
 }
 
-// hashServer answers each connection, once its client has closed its half, with
-// the SHA-256 of what it sent, and then with that many bytes back, so that both
-// directions and both half-closes are seen.
-func hashServer(addr string) error {
+// serve answers each connection.
+func serve(addr string, answer func(*net.TCPConn) error) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
@@ -48,13 +52,23 @@ func hashServer(addr string) error {
 			return err
 		}
 		go func() { // ends with the connection; the process with SIGTERM
-			if err := answerHash(c.(*net.TCPConn)); err != nil && !errors.Is(err, io.EOF) {
+			if err := answer(c.(*net.TCPConn)); err != nil && !errors.Is(err, io.EOF) {
 				fmt.Println("connection:", err)
 			}
 		}()
 	}
 }
 
+// echo sends back what comes.
+func echo(c *net.TCPConn) error {
+	defer c.Close()
+	_, err := io.Copy(c, c)
+	return err
+}
+
+// answerHash answers, once the client has closed its half, with the SHA-256 of
+// what it sent, and then with that many bytes back, so that both directions and
+// both half-closes are seen.
 func answerHash(c *net.TCPConn) error {
 	defer c.Close()
 	h := sha256.New()

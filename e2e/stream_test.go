@@ -187,13 +187,7 @@ func testCopy(t *testing.T, c *cluster) {
 const forwardPort = 18711
 
 func testPortForward(t *testing.T, c *cluster) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A container's /tmp is its own: what lies in the machine's is mounted.
-	c.podWith(t, "hash", fmt.Sprintf(`,"env":[{"name":%q,"value":"hash-server 127.0.0.1:%d"}],"volumeMounts":[{"name":"test","mountPath":"/e2e"}]`, roleEnv, forwardPort),
-		fmt.Sprintf(`,"volumes":[{"name":"test","hostPath":{"path":%q}}]`, filepath.Dir(self)), "/e2e/"+filepath.Base(self))
+	c.roleInPod(t, "hash", fmt.Sprintf("hash-server 127.0.0.1:%d", forwardPort))
 	local := c.forward(t, "hash", forwardPort)
 	const total, conns = 100 << 20, 4
 	var wg sync.WaitGroup

@@ -34,6 +34,8 @@ type Relay struct {
 // NewRelay listens on a port of loopback and relays to a TCP address. The caller
 // closes it.
 func NewRelay(upstream string) (*Relay, error) {
+	// Some toxics narrate to the library's global log, whatever logger they get.
+	zerolog.SetGlobalLevel(zerolog.Disabled)
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
 	r := &Relay{proxy: toxiproxy.NewProxy(server, "relay", "127.0.0.1:0", upstream), names: map[string]bool{}}
 	if err := r.proxy.Start(); err != nil {
@@ -59,7 +61,8 @@ func (r *Relay) Limit(d Direction, bytes int64) error {
 	return r.add("limit_data", d, map[string]int64{"bytes": bytes})
 }
 
-// Reset closes each connection with a TCP reset after so long.
+// Reset passes nothing on and closes each connection with a TCP reset after so
+// long.
 func (r *Relay) Reset(d Direction, after time.Duration) error {
 	return r.add("reset_peer", d, map[string]int64{"timeout": after.Milliseconds()})
 }

@@ -1,0 +1,452 @@
+// Streams that outlive their connections: logs, a port-forward and a terminal,
+// while the node's link is cut in every way there is, over each transport.
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/hawser-project/hawser/e2e/lab"
+)
+
+// cutsScript is 200 cuts of all kinds, ten of which are blackholes of five
+// seconds.
+const cutsScript = `
+seed %d
+at 1s   cuts 95 between 50ms..600ms kinds rst,blackhole,rebind,move for 50ms..500ms on node-1
+at 100s cuts 10 between 100ms..1s kinds blackhole for 5s on node-1
+at 170s cuts 95 between 50ms..600ms kinds rst,blackhole,rebind,move for 50ms..500ms on node-1
+`
+
+// Nothing that a stream carries is lost or comes twice, whatever happens to the
+// node's link, and whoever uses it notices nothing but a pause.
+func TestCuts(t *testing.T) {
+	t.Parallel()
+	for i, transport := range []string{"yamux", "h2", "quic"} {
+		t.Run(transport, func(t *testing.T) {
+			if !netnsHere(t) {
+				t.Skip("cutting links takes network namespaces")
+			}
+			t.Parallel()
+			c := startUp(t, "--nodes", "1", "--netns", "--agent-arg=--transport="+transport)
+			loads := startLoads(t, c)
+			c.suffer(t, fmt.Sprintf(cutsScript, i+1))
+			loads.finish(t)
+		})
+	}
+}
+
+// suffer runs a script of faults on the cluster's links.
+func (c *cluster) suffer(t *testing.T, text string) {
+	t.Helper()
+	script, err := lab.ParseScript(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := c.lab(t)
+	faults := 0
+	if err := script.Run(t.Context(), l, func(lab.Event) { faults++ }); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d faults", faults)
+}
+
+// lab gives access to the cluster's links until the test ends.
+func (c *cluster) lab(t *testing.T) *lab.Lab {
+	t.Helper()
+	l, err := lab.Open(t.Context(), c.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// A load is a stream that goes on until it is told to finish, and then says
+// whether every byte came once.
+type load struct {
+	name   string
+	count  func() int64 // how far it is
+	finish func() error
+	done   func() string
+}
+
+type loads []load
+
+// startLoads starts one of each.
+func startLoads(t *testing.T, c *cluster) loads {
+	return loads{startNumbers(t, c), startEcho(t, c), startKeys(t, c)}
+}
+
+// finish finishes all.
+func (ls loads) finish(t *testing.T) {
+	for _, l := range ls {
+		if err := l.finish(); err != nil {
+			t.Errorf("%s: %v", l.name, err)
+		} else {
+			t.Logf("%s: %s", l.name, l.done())
+		}
+	}
+}
+
+// goOn waits until each has come a little further.
+func (ls loads) goOn(t *testing.T, what string) {
+	t.Helper()
+	from := make([]int64, len(ls))
+	for i, l := range ls {
+		from[i] = l.count()
+	}
+	eventually(t, what, func() error {
+		for i, l := range ls {
+			if l.count() == from[i] {
+				return fmt.Errorf("%s stands still", l.name)
+			}
+		}
+		return nil
+	})
+}
+
+// startNumbers follows the log of a container that counts.
+func startNumbers(t *testing.T, c *cluster) load {
+	c.podWith(t, "numbers", "", "", "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
+	cmd := c.startKubectl(t, "logs", "-f", "numbers")
+	var stderr lines
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var seen atomic.Int64
+	broken := make(chan error, 1)
+	go func() {
+		sc := bufio.NewScanner(out)
+		for i := int64(1); ; i++ {
+			if want := fmt.Sprintf("number %d", i); !sc.Scan() || sc.Text() != want {
+				broken <- fmt.Errorf("got %q (%v) in place of %q; kubectl says %q", sc.Text(), sc.Err(), want, stderr.String())
+				return
+			}
+			seen.Store(i)
+		}
+	}()
+	return load{
+		name: "logs -f", count: seen.Load,
+		finish: func() error {
+			var want int64
+			eventually(t, "the last number is told", func() error {
+				out, stderr, _ := c.kubectl(t, "", "logs", "--tail=1", "numbers")
+				if _, err := fmt.Sscanf(out, "number %d", &want); err != nil {
+					return errors.New(out + stderr)
+				}
+				return nil
+			})
+			eventuallySeen := time.Now().Add(patience)
+			tick := time.NewTicker(50 * time.Millisecond)
+			defer tick.Stop()
+			for seen.Load() < want {
+				select {
+				case err := <-broken:
+					return err
+				case <-tick.C:
+				}
+				if time.Now().After(eventuallySeen) {
+					return fmt.Errorf("stands at %d of %d", seen.Load(), want)
+				}
+			}
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				return err
+			}
+			<-broken
+			_ = cmd.Wait() // interrupted by us
+			return nil
+		},
+		done: func() string { return fmt.Sprintf("%d lines", seen.Load()) },
+	}
+}
+
+// startEcho sends bytes of chance through kubectl port-forward to a server that
+// sends them back, and compares.
+func startEcho(t *testing.T, c *cluster) load {
+	port := freePort(t) // nodes that are plain processes share the machine's
+	c.roleInPod(t, "echo", fmt.Sprintf("echo-server 127.0.0.1:%d", port))
+	conn, err := net.Dial("tcp", c.forward(t, "echo", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ctx, stop := context.WithCancel(t.Context())
+	sent, back := sha256.New(), sha256.New()
+	var n atomic.Int64
+	wrote, read := make(chan error, 1), make(chan error, 1)
+	go func() { wrote <- sendPaced(ctx, conn.(*net.TCPConn), sent) }()
+	go func() {
+		_, err := io.Copy(io.MultiWriter(back, counter{&n}), conn)
+		read <- err
+	}()
+	return load{
+		name: "port-forward", count: n.Load,
+		finish: func() error {
+			stop()
+			for _, half := range []chan error{wrote, read} {
+				select {
+				case err := <-half:
+					if err != nil {
+						return fmt.Errorf("after %d bytes: %w", n.Load(), err)
+					}
+				case <-time.After(patience):
+					return fmt.Errorf("hangs after %d bytes", n.Load())
+				}
+			}
+			if got, want := hex.EncodeToString(back.Sum(nil)), hex.EncodeToString(sent.Sum(nil)); got != want {
+				return fmt.Errorf("%d bytes came back, and not those that were sent", n.Load())
+			}
+			return nil
+		},
+		done: func() string { return fmt.Sprintf("%d bytes, SHA-256 %x", n.Load(), back.Sum(nil)) },
+	}
+}
+
+// sendPaced sends 1.6 MB a second until ctx is done, then ends its half.
+func sendPaced(ctx context.Context, c *net.TCPConn, sum hash.Hash) error {
+	source := rand.NewChaCha8([32]byte{1})
+	block := make([]byte, 16<<10)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return c.CloseWrite()
+		case <-tick.C:
+		}
+		_, _ = source.Read(block) // never fails
+		_, _ = sum.Write(block)
+		if _, err := c.Write(block); err != nil {
+			return err
+		}
+	}
+}
+
+// counter counts what is written to it.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
+}
+
+// startKeys types into a shell and reads what it answers.
+func startKeys(t *testing.T, c *cluster) load {
+	c.podWith(t, "shell", "", "", "sleep", "10000")
+	cmd := c.startKubectl(t, "exec", "-it", "shell", "--", "sh")
+	tty, err := pty.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tty.Close() })
+	ctx, stop := context.WithCancel(t.Context())
+	typed := make(chan error, 1)
+	var n atomic.Int64
+	go func() { typed <- typeKeys(ctx, tty, &n) }()
+	return load{
+		name: "exec -it", count: n.Load,
+		finish: func() error {
+			stop()
+			if err := <-typed; err != nil {
+				return fmt.Errorf("after %d lines: %w", n.Load(), err)
+			}
+			if _, err := io.WriteString(tty, "exit 7\n"); err != nil {
+				return err
+			}
+			_, _ = io.Copy(io.Discard, tty) // until the terminal is hung up
+			err := cmd.Wait()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 7 {
+				return fmt.Errorf("kubectl ended with %w, want exit code 7", err)
+			}
+			return nil
+		},
+		done: func() string { return fmt.Sprintf("%d lines answered", n.Load()) },
+	}
+}
+
+func typeKeys(ctx context.Context, tty *os.File, n *atomic.Int64) error {
+	tick := time.NewTicker(300 * time.Millisecond)
+	defer tick.Stop()
+	answers := bufio.NewScanner(tty)
+	for ctx.Err() == nil {
+		i := n.Load() + 1
+		// Written so that the echo of what is typed is not the answer.
+		if _, err := fmt.Fprintf(tty, "echo answer $((%d+0)).\n", i); err != nil {
+			return err
+		}
+		want := fmt.Sprintf("answer %d.", i)
+		for {
+			if !answers.Scan() {
+				return fmt.Errorf("ended without %q: %w", want, errors.Join(answers.Err(), io.ErrUnexpectedEOF))
+			}
+			if strings.Contains(answers.Text(), want) {
+				break
+			}
+		}
+		n.Store(i)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// roleInPod runs a role of this test binary, a server, in a pod.
+func (c *cluster) roleInPod(t *testing.T, name, role string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A container's /tmp is its own: what lies in the machine's is mounted.
+	c.podWith(t, name, fmt.Sprintf(`,"env":[{"name":%q,"value":%q}],"volumeMounts":[{"name":"test","mountPath":"/e2e"}]`, roleEnv, role),
+		fmt.Sprintf(`,"volumes":[{"name":"test","hostPath":{"path":%q}}]`, filepath.Dir(self)), "/e2e/"+filepath.Base(self))
+	eventually(t, name+" listens", func() error {
+		if out, stderr, _ := c.kubectl(t, "", "logs", name); !strings.HasPrefix(out, "listening") {
+			return errors.New(out + stderr)
+		}
+		return nil
+	})
+}
+
+// Past the detach window there is no pretending: every client hears of it, and
+// nothing that was cut off passes for complete.
+func TestPastTheWindow(t *testing.T) {
+	t.Parallel()
+	for _, transport := range []string{"yamux", "h2", "quic"} {
+		t.Run(transport, func(t *testing.T) {
+			if !netnsHere(t) {
+				t.Skip("cutting links takes network namespaces")
+			}
+			t.Parallel()
+			c := startUp(t, "--nodes", "1", "--netns", "--agent-arg=--transport="+transport,
+				"--agent-arg=--detach-window=3s", "--agent-arg=--link-keepalive=1s", "--server-arg=--link-keepalive=1s")
+			c.podWith(t, "numbers", "", "", "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
+			const port = 18713
+			c.roleInPod(t, "echo", fmt.Sprintf("echo-server 127.0.0.1:%d", port))
+			conn, err := net.Dial("tcp", c.forward(t, "echo", port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, "hello"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
+				t.Fatal(err)
+			}
+			follow := c.begin(t, "number 5", "logs", "-f", "numbers")
+			endless := c.begin(t, "line 5", "exec", "numbers", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done")
+			node, err := c.lab(t).Node("node-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := node.Cut(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range []*begun{follow, endless} {
+				k.mustFail(t)
+			}
+			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the forwarded connection read %d bytes, %v", n, err)
+			}
+			for _, log := range c.logFiles() {
+				eventually(t, "the reason is logged in "+log, func() error {
+					b, err := os.ReadFile(log)
+					if err == nil && !bytes.Contains(b, []byte("detach window is over")) {
+						err = errors.New("not yet")
+					}
+					return err
+				})
+			}
+			if err := node.Heal(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "exec works again", func() error {
+				out, stderr, code := c.kubectl(t, "", "exec", "numbers", "--", "echo", "back")
+				if code != 0 || out != "back\n" {
+					return errors.New(out + stderr)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// begun is a kubectl that has begun to say something.
+type begun struct {
+	*exec.Cmd
+	stderr *lines
+	ended  chan struct{} // closed when its output has ended
+}
+
+// begin starts a kubectl and waits for a line of its output.
+func (c *cluster) begin(t *testing.T, line string, args ...string) *begun {
+	t.Helper()
+	b := &begun{Cmd: c.startKubectl(t, args...), stderr: &lines{}, ended: make(chan struct{})}
+	b.Stderr = b.stderr
+	out, err := b.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readUntil(out, line); err != nil {
+		t.Fatal(err, b.stderr)
+	}
+	go func() {
+		defer close(b.ended)
+		_, _ = io.Copy(io.Discard, out)
+	}()
+	return b
+}
+
+// mustFail waits for the end and wants it to be a failure with a word.
+func (b *begun) mustFail(t *testing.T) {
+	t.Helper()
+	select {
+	case <-b.ended:
+	case <-time.After(patience):
+		_ = b.Process.Kill()
+		<-b.ended
+		t.Errorf("%v goes on as if nothing had happened", b.Args[1:])
+	}
+	if err := b.Wait(); err == nil || strings.TrimSpace(b.stderr.String()) == "" {
+		t.Errorf("%v was cut off and ended with %v, saying %q", b.Args[1:], err, b.stderr)
+	}
+}
