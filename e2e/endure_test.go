@@ -148,7 +148,7 @@ func startNumbers(t *testing.T, c *cluster) load {
 		sc := bufio.NewScanner(out)
 		for i := int64(1); ; i++ {
 			if want := fmt.Sprintf("number %d", i); !sc.Scan() || sc.Text() != want {
-				broken <- fmt.Errorf("got %q (%v) in place of %q; kubectl says %q", sc.Text(), sc.Err(), want, stderr.String())
+				broken <- errors.Join(fmt.Errorf("got %q in place of %q; kubectl says %q", sc.Text(), want, stderr.String()), sc.Err())
 				return
 			}
 			seen.Store(i)

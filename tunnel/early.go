@@ -253,5 +253,5 @@ func (e *early) SetReadDeadline(t time.Time) error {
 
 // SetDeadline sets both of the caller's deadlines.
 func (e *early) SetDeadline(t time.Time) error {
-	return errors.Join(e.SetReadDeadline(t), e.Stream.SetWriteDeadline(t))
+	return errors.Join(e.SetReadDeadline(t), e.SetWriteDeadline(t))
 }

@@ -173,7 +173,7 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 		return nil, fmt.Errorf("make directory for keys and sockets: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.dir)) }()
-	if err := makeKeys(r.dir); err != nil {
+	if err = makeKeys(r.dir); err != nil {
 		return nil, err
 	}
 	defer func() {
