@@ -1,6 +1,7 @@
 package sshd
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -54,9 +55,13 @@ func TestServers(t *testing.T) {
 					t.Errorf("process %d is left", pid)
 				}
 			}
+			// The port may be somebody else's by now.
 			if c, err := net.Dial("tcp", s.Addr); err == nil {
+				_ = c.SetReadDeadline(time.Now().Add(time.Second)) // a server of SSH speaks first
+				if b, _ := bufio.NewReader(c).Peek(4); string(b) == "SSH-" {
+					t.Errorf("%s still listens", s.Addr)
+				}
 				_ = c.Close()
-				t.Errorf("%s still listens", s.Addr)
 			}
 		})
 	}
