@@ -266,7 +266,10 @@ func TestCut(t *testing.T) {
 				t.Fatalf("%d connections were cut", cut)
 			}
 			s.until(n, func(r Report) int { return min(int(r.Resumes), attached(r)) })
-			if after := s.report(); after.Handshakes != before.Handshakes+n || after.Refused != before.Refused {
+			// An attempt that is slow has another beside it, so there may be more
+			// handshakes than cuts; a session that had to begin anew would have been
+			// refused first.
+			if after := s.report(); after.Handshakes < before.Handshakes+n || after.Refused != before.Refused || after.Sessions != n {
 				t.Errorf("before %+v, after %+v: the sessions are new ones", before, after)
 			}
 		})

@@ -127,7 +127,7 @@ func newRoad(t testing.TB, tune tuning, lanes int) *road {
 			r.dials++
 			slow, fail := r.slow, r.fail
 			r.mu.Unlock()
-			time.Sleep(slow)
+			<-time.After(slow)
 			return nil, fail
 		},
 	})
