@@ -78,7 +78,7 @@ func (c *cluster) relayedNode(t *testing.T, name string, flags ...string) *lab.R
 		t.Fatal(err)
 	}
 	t.Cleanup(relay.Close)
-	args := []string{filepath.Join(under, "hawser-agent"), "--node-name", name, "--data-dir", filepath.Join(shortTempDir(t), "data")}
+	args := []string{filepath.Join(under, "hawser-agent"), "--node-name", name, "--data-dir", filepath.Join(c.dir, "nodes", name)}
 	join := c.joinCommand(t, filepath.Join(client, "hawser"))
 	for i, word := range join {
 		if word == "--server" {
@@ -87,5 +87,7 @@ func (c *cluster) relayedNode(t *testing.T, name string, flags ...string) *lab.R
 	}
 	run(t, append(append(args, join[1:]...), flags...), filepath.Join(c.dir, name))
 	c.waitNode(t, name)
+	// Containers outlive their agent: they go while it is there.
+	t.Cleanup(func() { c.mustKubectl(t, "", "delete", "pods", "--all", "--now") })
 	return relay
 }
