@@ -56,7 +56,6 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	}
 	defer m.oust(nil)
 	h.admission.seat(1)
-	h.ledger.open(m)
 	log := h.log.With("addr", m.addr.String(), "node", m.node, "session", m.id)
 	log.Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
 	err = h.serve(ctx, m)
@@ -109,14 +108,19 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		m.lanes = lanes.New(s, lanes.Config{Max: n, RTT: m.control.RTT, Log: h.log.With("node", node, "session", m.id)})
 		m.session = m.lanes
 	}
+	// Entered before the session that it replaces is left: the node's sums last
+	// as long as the ledger has one of its sessions.
+	h.ledger.open(m)
 	if err := h.judged(m, h.registry.attach(m)); err != nil {
 		h.refuse(greeting, err)
+		h.ledger.close(m)
 		m.oust(nil)
 		return nil, err
 	}
 	if err := m.control.Welcome(); err != nil {
 		h.log.Info("agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
 		h.registry.detach(m)
+		h.ledger.close(m)
 		m.oust(nil)
 		return nil, err
 	}
