@@ -76,11 +76,6 @@ func (k *KeyPair) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	return k.Certificate()
 }
 
-// GetClientCertificate has the shape of tls.Config's field.
-func (k *KeyPair) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	return k.Certificate()
-}
-
 // Authorities are the certificates in a PEM file that may be replaced at any
 // time, as for KeyPair.
 type Authorities struct {

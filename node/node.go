@@ -103,7 +103,6 @@ type Node struct {
 	ref     corev1.ObjectReference
 	resolve func(ctx context.Context) ([]netip.Addr, error) // a seam of tests
 
-	syncNow   chan struct{}
 	addresses atomic.Pointer[[]string] // InternalIPs, primary first
 	status    statusLoop
 }
@@ -129,7 +128,6 @@ func New(cfg Config) (*Node, error) {
 		machine: &machine{root: "/", dataDir: cfg.DataDir},
 		self:    &self{},
 		metrics: newMetrics(cfg.Registerer),
-		syncNow: make(chan struct{}, 1),
 		// The uid of a Node in its own events is its name, so that they can be found
 		// before there is an object.
 		ref: corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: cfg.Name, UID: typesUID(cfg.Name)},
@@ -179,14 +177,6 @@ func (n *Node) IPs() []string {
 		return *p
 	}
 	return nil
-}
-
-// Sync has the status computed now instead of at the next update.
-func (n *Node) Sync() {
-	select {
-	case n.syncNow <- struct{}{}:
-	default:
-	}
 }
 
 // Run registers the node, sends heartbeats and runs pods until ctx is done, and

@@ -69,7 +69,6 @@ func (n *Node) updateStatus(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
-		case <-n.syncNow:
 		}
 	}
 }

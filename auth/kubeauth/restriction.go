@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -22,9 +21,6 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 )
-
-// RestrictionName is the name of the admission plugin.
-const RestrictionName = "NodeRestriction"
 
 // restriction is the admission plugin.
 type restriction struct {
@@ -43,11 +39,6 @@ func NodeRestriction(o *Objects) admission.Interface {
 		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete),
 		objects: o,
 	}
-}
-
-// RegisterRestriction makes the plugin known to an API server by its name.
-func RegisterRestriction(plugins *admission.Plugins, o *Objects) {
-	plugins.Register(RestrictionName, func(io.Reader) (admission.Interface, error) { return NodeRestriction(o), nil })
 }
 
 // Validate implements admission.ValidationInterface.

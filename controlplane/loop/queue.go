@@ -74,9 +74,6 @@ func NewQueue[K comparable](c Config[K]) *Queue[K] {
 // Add asks for a look at key.
 func (q *Queue[K]) Add(key K) { q.q.Add(key) }
 
-// AddAfter asks for a look at key after d.
-func (q *Queue[K]) AddAfter(key K, d time.Duration) { q.q.AddAfter(key, d) }
-
 // Run works on keys until ctx is done. It returns the panic of a Reconcile as
 // an error, and nil when asked to stop.
 func (q *Queue[K]) Run(ctx context.Context) error {

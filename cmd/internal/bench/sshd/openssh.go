@@ -92,7 +92,7 @@ func startOpenSSH(ctx context.Context, dir string) (*Server, error) {
 	}
 	return &Server{
 		Addr: addr, User: me.Username, Kind: version(ctx, program),
-		run: s.run, close: s.close, processes: func() []int { return tree(s.cmd.Process.Pid) },
+		run: s.run, processes: func() []int { return tree(s.cmd.Process.Pid) },
 	}, nil
 }
 

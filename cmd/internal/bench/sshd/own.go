@@ -56,7 +56,7 @@ func newOwn(ctx context.Context, dir string, why error) (*Server, error) {
 	s := &own{listener: l, config: config}
 	return &Server{
 		Addr: l.Addr().String(), User: ownUser, Kind: fmt.Sprintf("Go's x/crypto/ssh (no OpenSSH: %v)", why),
-		run: s.run, close: func() { _ = l.Close() }, processes: func() []int { return []int{os.Getpid()} },
+		run: s.run, processes: func() []int { return []int{os.Getpid()} },
 	}, nil
 }
 

@@ -34,15 +34,13 @@ type Server struct {
 	Kind string
 
 	run       func(context.Context) error
-	close     func()
 	processes func() []int
 }
 
 // Start starts OpenSSH's server if it is installed and comes up, and else makes
 // one of our own, whose Kind says why. dir has the keys; logs and configuration
 // go there. The calling goroutine must be locked to a thread that lives until Run
-// has returned: the kernel ends OpenSSH with that thread. Either Run or Close must
-// be called.
+// has returned: the kernel ends OpenSSH with that thread. Run must be called.
 func Start(ctx context.Context, dir string) (*Server, error) {
 	s, err := startOpenSSH(ctx, dir)
 	if err == nil {
@@ -56,9 +54,6 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 
 // Run serves until ctx is done. Nothing of the server is left when it returns.
 func (s *Server) Run(ctx context.Context) error { return s.run(ctx) }
-
-// Close ends a server that was never run.
-func (s *Server) Close() { s.close() }
 
 // Processes are the ids of the processes that serve now.
 func (s *Server) Processes() []int { return s.processes() }
