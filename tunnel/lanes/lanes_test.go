@@ -2,17 +2,9 @@ package lanes
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -74,81 +66,17 @@ func inMemory(_ context.Context, _ testing.TB, o tunnel.Options) (dialer, accept
 	return dialer, accepter, nil
 }
 
-var testTLS = sync.OnceValue(func() *tls.Config {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		panic(err)
-	}
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
-	if err != nil {
-		panic(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		panic(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(leaf)
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		RootCAs:      pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
-	}
-})
-
 // overLoopback makes sessions of a transport over TLS on loopback.
 func overLoopback(tr tunnel.Transport) maker {
 	return func(ctx context.Context, t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session, err error) {
-		addr, accepted, err := listen(ctx, t, tr, o)
-		if err != nil {
-			return nil, nil, err
-		}
-		return meet(ctx, tr, addr, o, accepted)
+		addr, accepted := tunneltest.ListenTCP(t, tr, o)
+		return meet(ctx, t, tr, addr, o, accepted)
 	}
-}
-
-// listen listens until the test is over.
-func listen(ctx context.Context, t testing.TB, tr tunnel.Transport, o tunnel.Options) (addr string, accepted <-chan tunnel.Session, err error) {
-	o.TLS = testTLS()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	l, err := tr.Listen(ln, o)
-	if err != nil {
-		return "", nil, err
-	}
-	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	sessions := make(chan tunnel.Session)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		serr := l.Serve(life, func(ctx context.Context, s tunnel.Session) {
-			select {
-			case sessions <- s:
-			case <-ctx.Done():
-			}
-			select {
-			case <-s.Context().Done():
-			case <-ctx.Done():
-			}
-		})
-		if serr != nil {
-			t.Errorf("serve: %v", serr)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		wg.Wait()
-	})
-	return ln.Addr().String(), sessions, nil
 }
 
 // meet makes a session with a listener and returns both its ends.
-func meet(ctx context.Context, tr tunnel.Transport, addr string, o tunnel.Options, accepted <-chan tunnel.Session) (dialer, accepter tunnel.Session, err error) {
-	o.TLS = testTLS()
+func meet(ctx context.Context, t testing.TB, tr tunnel.Transport, addr string, o tunnel.Options, accepted <-chan tunnel.Session) (dialer, accepter tunnel.Session, err error) {
+	o.TLS = tunneltest.TLS(t)
 	if dialer, err = tr.Dial(ctx, addr, o); err != nil {
 		return nil, nil, err
 	}

@@ -147,16 +147,13 @@ func TestResumes(t *testing.T) {
 	tunneltest.RunResume(t, func(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session, net tunneltest.Faults) {
 		tr := overyamux.Transport()
 		o.Link.Keepalive *= 4 // several lanes are busy at once: none may seem dead
-		addr, accepted, err := listen(t.Context(), t, tr, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		addr, accepted := tunneltest.ListenTCP(t, tr, o)
 		relay := tunneltest.NewRelay(t, addr)
 		var mu sync.Mutex // held by whoever dials, so that both ends of a session meet
-		mk := func(ctx context.Context, _ testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session, err error) {
+		mk := func(ctx context.Context, t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session, err error) {
 			mu.Lock()
 			defer mu.Unlock()
-			return meet(ctx, tr, relay.Addr(), o, accepted)
+			return meet(ctx, t, tr, relay.Addr(), o, accepted)
 		}
 		d, a := pair(t, mk, o, Config{})
 		return d, a, relay

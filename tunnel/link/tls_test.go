@@ -5,48 +5,26 @@ package link
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/net/nettest"
+
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // testTLS is for both ends.
 func testTLS(t testing.TB) *tls.Config {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"server"},
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(leaf)
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		RootCAs:      pool, ServerName: "server", MinVersion: tls.VersionTLS13,
-		DynamicRecordSizingDisabled: true,
-	}
+	c := tunneltest.TLS(t)
+	c.ClientAuth, c.ServerName, c.MinVersion = tls.NoClientCert, "server", tls.VersionTLS13
+	c.DynamicRecordSizingDisabled = true // as tunnel.ClientTLS and ServerTLS do
+	return c
 }
 
 // A harbor accepts links over TLS on loopback and can cut what is below.

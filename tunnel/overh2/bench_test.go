@@ -6,4 +6,4 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-func BenchmarkSession(b *testing.B) { tunneltest.Benchmark(b, overLoopback) }
+func BenchmarkSession(b *testing.B) { tunneltest.Benchmark(b, tunneltest.OverTCP(Transport())) }

@@ -26,7 +26,7 @@ var quick = tunnel.LinkOptions{Keepalive: 700 * time.Millisecond}
 // relayed makes a session through a relay.
 func relayed(t testing.TB, o tunnel.Options) (dialer, accepter *session, r *relay) {
 	t.Helper()
-	o.TLS = testTLS()
+	o.TLS = tunneltest.TLS(t)
 	pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -36,22 +36,7 @@ func relayed(t testing.TB, o tunnel.Options) (dialer, accepter *session, r *rela
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	accepted := make(chan tunnel.Session, 1)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		serr := l.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
-			accepted <- s
-			<-ctx.Done()
-		})
-		if serr != nil {
-			t.Errorf("serve: %v", serr)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		wg.Wait()
-	})
+	accepted := tunneltest.Serve(t, l)
 	s, err := Dial(t.Context(), r.addr(), o)
 	if err != nil {
 		t.Fatal(err)

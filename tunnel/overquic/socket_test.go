@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 func TestLost(t *testing.T) {
@@ -184,7 +185,7 @@ func TestTickets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := ListenPacket(pc, tunnel.Options{TLS: testTLS()})
+	l, err := ListenPacket(pc, tunnel.Options{TLS: tunneltest.TLS(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +198,7 @@ func TestTickets(t *testing.T) {
 			<-s.Context().Done()
 		})
 	})
-	conf := testTLS().Clone()
+	conf := tunneltest.TLS(t)
 	conf.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	for i := range 2 {
 		s, err := Dial(ctx, l.Addr().String(), tunnel.Options{TLS: conf})
@@ -255,7 +256,7 @@ func TestIdleCost(t *testing.T) {
 // asks.
 func TestKilledServerIdle(t *testing.T) {
 	t.Parallel()
-	o := tunnel.Options{TLS: testTLS(), Link: tunnel.LinkOptions{Keepalive: time.Second}}
+	o := tunnel.Options{TLS: tunneltest.TLS(t), Link: tunnel.LinkOptions{Keepalive: time.Second}}
 	serve := func(addr string) (net.PacketConn, func()) {
 		pc, err := net.ListenPacket("udp4", addr)
 		if err != nil {

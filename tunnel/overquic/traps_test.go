@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // patience bounds waits. It is no measure: what takes this long hangs.
@@ -187,7 +188,7 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := ListenPacket(pc, tunnel.Options{TLS: testTLS()})
+	l, err := ListenPacket(pc, tunnel.Options{TLS: tunneltest.TLS(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func TestCertificates(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			conf := testTLS().Clone()
+			conf := tunneltest.TLS(t)
 			tc.mend(conf)
 			s, err := Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: conf})
 			if err == nil { // with TLS 1.3 a client is done before the server has looked at it
@@ -260,7 +261,7 @@ func TestKilledServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := ListenPacket(pc, tunnel.Options{TLS: testTLS()})
+		l, err := ListenPacket(pc, tunnel.Options{TLS: tunneltest.TLS(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +279,7 @@ func TestKilledServer(t *testing.T) {
 		return pc, func() { cancel(); wg.Wait() }
 	}
 	pc, gone := serve("127.0.0.1:0")
-	s, err := Dial(t.Context(), pc.LocalAddr().String(), tunnel.Options{TLS: testTLS()})
+	s, err := Dial(t.Context(), pc.LocalAddr().String(), tunnel.Options{TLS: tunneltest.TLS(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +321,7 @@ func TestListenNeedsPackets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	if _, err := Transport().Listen(ln, tunnel.Options{TLS: testTLS()}); err == nil {
+	if _, err := Transport().Listen(ln, tunnel.Options{TLS: tunneltest.TLS(t)}); err == nil {
 		t.Error("no error")
 	}
 }
