@@ -46,7 +46,7 @@ func newBench() *cobra.Command {
 	f.StringSliceVar(&o.transports, "transports", bench.Transports(), "what to compare; without relay there are no ratios")
 	f.DurationVar(&o.duration, "duration", bench.DefaultDuration, "length of each measurement")
 	f.IntVar(&o.rounds, "rounds", bench.DefaultRounds, "how often each measurement is made")
-	f.BoolVar(&o.quick, "quick", false, "take a third of a minute, for a rough idea: one round of short measurements")
+	f.BoolVar(&o.quick, "quick", false, "take about half a minute, for a rough idea: one round of short measurements")
 	f.StringVar(&o.json, "json", "", "write all figures to this file as JSON")
 	f.StringVar(&o.plot, "plot", "", "draw the figures into this file, .svg or .png")
 	cmd.AddCommand(newBenchServe())

@@ -135,10 +135,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Authorizer:       authz,
 		Rules:            authz,
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
-			return kubelet.Storages(kubelet.Options{
-				Pods: g.Pod, Nodes: g.Node, Services: g.Service, EndpointSlices: g.EndpointSlices,
-				Dial: t.hub.DialContext, DialEarly: t.hub.DialEarly, TLS: toKubelets, Authorizer: authz,
-			})
+			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},
 		Admission:                    []admission.Interface{kubeauth.NodeRestriction(objects)},
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
@@ -169,6 +166,13 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Log:             log,
 	})
 	return p, err
+}
+
+// throughTunnels is what of the API leads to nodes: logs, exec, proxies.
+func throughTunnels(t *tunnels, g apiserver.Getters, o kubelet.Options) map[string]rest.Storage {
+	o.Pods, o.Nodes, o.Services, o.EndpointSlices = g.Pod, g.Node, g.Service, g.EndpointSlices
+	o.Dial, o.DialEarly = t.hub.DialContext, t.hub.DialEarly
+	return kubelet.Storages(o)
 }
 
 // metricsRegisterer is the registry that /metrics of the API server shows.
