@@ -1,0 +1,231 @@
+// Package replicaset keeps as many pods of a kind as each ReplicaSet asks for.
+//
+// A look at a ReplicaSet takes its pods (see package children), leaves out those
+// that have ended or are being deleted, makes what is missing from the template
+// or deletes what is too much, and writes down in the status what there is. A
+// pod that is being deleted does not count however long it takes to go, so a pod
+// evicted from a node that cannot hear of it is replaced elsewhere at once.
+//
+// What it is not: it does not replace pods whose template has changed; nothing
+// here knows of Deployments, which do that by making ReplicaSets.
+package replicaset
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/hawser-project/hawser/controlplane/children"
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// DefaultWorkers is how many ReplicaSets are worked on at once if not told
+// otherwise.
+const DefaultWorkers = 5
+
+// ownerIndex is the index of ReplicaSets by the uid of what controls them.
+const ownerIndex = "metadata.ownerReferences.controller"
+
+// Config configures a Controller. The zero value is good.
+type Config struct {
+	Workers int                  // ReplicaSets worked on at once; zero means DefaultWorkers
+	Events  record.EventRecorder // nil means none
+	Log     *slog.Logger         // nil means discard
+}
+
+// A Controller is Kubernetes' replicaset-controller.
+type Controller struct {
+	cfg    Config
+	client kubernetes.Interface
+	sets   appslisters.ReplicaSetLister
+	inf    cache.SharedIndexInformer
+	pods   *children.Pods
+	log    *slog.Logger
+}
+
+// New returns a controller that watches through f. It fails if f's informers
+// have stopped.
+func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+	if c.Workers <= 0 {
+		c.Workers = DefaultWorkers
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	sets := f.Apps().V1().ReplicaSets()
+	ctl := &Controller{cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer()}
+	ctl.log = c.Log.With("controller", ctl.Name())
+	if err := index(ctl.inf); err != nil {
+		return nil, err
+	}
+	pods, err := children.New(children.Config{
+		Client: client, Pods: f.Core().V1().Pods().Informer(), Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+		Live: func(ctx context.Context, ns, name string) (metav1.Object, error) {
+			return client.AppsV1().ReplicaSets(ns).Get(ctx, name, metav1.GetOptions{})
+		},
+		Adopt: children.Active, Events: c.Events,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctl.pods = pods
+	return ctl, nil
+}
+
+func index(inf cache.SharedIndexInformer) error {
+	if _, there := inf.GetIndexer().GetIndexers()[ownerIndex]; there {
+		return nil
+	}
+	err := inf.AddIndexers(cache.Indexers{ownerIndex: func(obj any) ([]string, error) {
+		if rs, ok := obj.(*appsv1.ReplicaSet); ok {
+			if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
+				return []string{string(ref.UID)}, nil
+			}
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("index replica sets by controller: %w", err)
+	}
+	return nil
+}
+
+// Name is the controller's name in Kubernetes.
+func (*Controller) Name() string { return "replicaset-controller" }
+
+// Run keeps pods until ctx is done. The informers must be running.
+func (c *Controller) Run(ctx context.Context) error {
+	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
+	for _, watch := range []func() (func(), error){
+		func() (func(), error) { return loop.Watch(c.inf, q.Add) },
+		func() (func(), error) { return c.pods.Watch(q.Add, c.matching) },
+	} {
+		stop, err := watch()
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	return q.Run(ctx)
+}
+
+// matching returns the keys of the ReplicaSets that might adopt p.
+func (c *Controller) matching(p *corev1.Pod) []string {
+	sets, err := c.sets.ReplicaSets(p.Namespace).List(labels.Everything())
+	if err != nil {
+		return nil
+	}
+	var keys []string
+	for _, rs := range sets {
+		selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
+		if err == nil && !selector.Empty() && selector.Matches(labels.Set(p.Labels)) {
+			keys = append(keys, rs.Namespace+"/"+rs.Name)
+		}
+	}
+	return keys
+}
+
+func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error) {
+	ns, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil //nolint:nilerr // a key that is none is nobody's
+	}
+	rs, err := c.sets.ReplicaSets(ns).Get(name)
+	if apierrors.IsNotFound(err) {
+		c.pods.Forget(key)
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
+	if err != nil {
+		c.log.Warn("the selector cannot be read", "replicaset", key, "error", err)
+		return 0, nil
+	}
+	if selector.Empty() {
+		return 0, nil // would be about every pod there is
+	}
+	o := children.Owner{Object: rs, Selector: selector}
+	pods, err := c.pods.Of(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	if rs.DeletionTimestamp == nil {
+		failed = c.scale(ctx, o, rs, children.Filter(pods, children.Active))
+	}
+	status, again := observe(rs, pods, failed, time.Now())
+	if err := c.write(ctx, rs, status); err != nil {
+		return 0, err
+	}
+	return again, failed
+}
+
+// scale makes or deletes pods so that there are as many as rs wants.
+func (c *Controller) scale(ctx context.Context, o children.Owner, rs *appsv1.ReplicaSet, active []*corev1.Pod) error {
+	surplus := len(active) - wanted(rs)
+	switch {
+	case surplus < 0:
+		_, err := c.pods.Create(ctx, o, min(-surplus, children.MaxWrites), func(int) *corev1.Pod {
+			return children.FromTemplate(o, &rs.Spec.Template)
+		})
+		return err
+	case surplus > 0:
+		company, err := c.company(rs)
+		if err != nil {
+			return err
+		}
+		children.ByWorth(active, company, time.Now())
+		_, err = c.pods.Delete(ctx, o, active[:min(surplus, children.MaxWrites)])
+		return err
+	}
+	return nil
+}
+
+func wanted(rs *appsv1.ReplicaSet) int {
+	if rs.Spec.Replicas == nil {
+		return 1
+	}
+	return int(*rs.Spec.Replicas)
+}
+
+// company counts, by node, the active pods of rs and of the sets that have the
+// same controller: the old and the new set of one deployment.
+func (c *Controller) company(rs *appsv1.ReplicaSet) (func(node string) int, error) {
+	family := []any{rs}
+	if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
+		objs, err := c.inf.GetIndexer().ByIndex(ownerIndex, string(ref.UID))
+		if err != nil {
+			return nil, fmt.Errorf("look up replica sets by controller: %w", err)
+		}
+		family = objs
+	}
+	on := make(map[string]int)
+	for _, obj := range family {
+		member, ok := obj.(*appsv1.ReplicaSet)
+		if !ok {
+			continue
+		}
+		pods, err := c.pods.Controlled(member.UID)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range children.Filter(pods, children.Active) {
+			on[p.Spec.NodeName]++
+		}
+	}
+	return func(node string) int { return on[node] }, nil
+}
