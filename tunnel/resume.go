@@ -85,6 +85,11 @@ type Resumer interface {
 type LinkState struct {
 	// Parked is since when there is no connection; zero while there is one.
 	Parked time.Time
+	// Cause is why there is none; nil while there is one. It wraps Dead if the
+	// peer fell silent, and is what the system said of the connection otherwise.
+	Cause error
+	// Heard is when something last came from the peer.
+	Heard time.Time
 	// Window is how long the session may stay parked; zero if it ends with its
 	// connection.
 	Window time.Duration
@@ -109,6 +114,26 @@ func LinkOf(s Session) (LinkState, bool) {
 	}
 	l := r.Link()
 	return l, l.Window > 0
+}
+
+// A Teller is a Resumer that says by itself when it is parked and when it goes on.
+type Teller interface {
+	Resumer
+	// Tell has f called from now on, with the state after the change, whenever the
+	// session loses its connection and whenever it has one again; its end is for
+	// Context to tell. A connection that gives way to the next without a gap is no
+	// change. f takes the place of any before it. It must return at once and not
+	// call the session, and may still be called once after the session has ended.
+	Tell(f func(LinkState))
+}
+
+// Tell has s tell f of its parking if it is a Teller, and says whether it is.
+func Tell(s Session, f func(LinkState)) bool {
+	t, ok := s.(Teller)
+	if ok {
+		t.Tell(f)
+	}
+	return ok
 }
 
 // Move moves s if it is a Resumer, and does nothing otherwise.

@@ -39,9 +39,20 @@ func (p *Pipe) Link() tunnel.LinkState {
 	if p.link == nil {
 		return tunnel.LinkState{Addr: p.conn.RemoteAddr()}
 	}
-	s := p.link.Stats()
+	return state(p.link.Stats())
+}
+
+// Tell tells f when the pipe is parked and when it goes on; see tunnel.Teller. A
+// pipe that ends with its connection has nothing to tell.
+func (p *Pipe) Tell(f func(tunnel.LinkState)) {
+	if p.link != nil {
+		p.link.Tell(func(s link.Stats) { f(state(s)) })
+	}
+}
+
+func state(s link.Stats) tunnel.LinkState {
 	return tunnel.LinkState{
-		Parked: s.Parked, Window: s.Window, Addr: p.conn.RemoteAddr(), RTT: s.RTT,
+		Parked: s.Parked, Cause: s.Cause, Heard: s.Heard, Window: s.Window, Addr: s.Addr, RTT: s.RTT,
 		Parks: s.Parks, Resumes: s.Resumes,
 		Replayed: s.Replayed, Sent: s.Sent, Received: s.Received, Queued: s.Queued,
 	}

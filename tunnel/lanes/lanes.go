@@ -274,4 +274,7 @@ func (s *Session) Lanes() int {
 	return 1 + len(s.lanes)
 }
 
-var _ tunnel.Resumer = (*Session)(nil)
+// Tell tells f when lane 0 is parked and when it goes on; see tunnel.Teller.
+func (s *Session) Tell(f func(tunnel.LinkState)) { tunnel.Tell(s.home, f) }
+
+var _ tunnel.Teller = (*Session)(nil)

@@ -124,12 +124,19 @@ type Link struct {
 	pulse pulse
 	park  parking
 	stats Stats
+	tell  func(Stats) // nil if nobody wants to know
 }
 
 // Stats are how a link fares, and counts since its birth.
 type Stats struct {
 	// Parked is since when there is no transport; zero while there is one.
 	Parked time.Time
+	// Cause is why there is none; nil while there is one.
+	Cause error
+	// Heard is when something last came from the peer.
+	Heard time.Time
+	// Addr is the peer's, of the latest transport.
+	Addr net.Addr
 	// Window is how long the link may stay parked, as both ends agreed.
 	Window time.Duration
 	// RTT is the latest round trip; zero before the first is known. The
@@ -404,10 +411,28 @@ func (l *Link) now() time.Duration { return time.Since(l.born) }
 func (l *Link) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.statsLocked()
+}
+
+func (l *Link) statsLocked() Stats {
 	s := l.stats
+	s.Cause, s.Heard = l.park.cause, l.born.Add(l.pulse.heard)
+	if l.last != nil {
+		s.Addr = l.last.conn.RemoteAddr()
+	}
 	s.RTT, s.Window, s.Queued = l.pulse.rtt, l.conf.Window, int(l.out.ring.end-l.out.ring.base)
 	s.Sent, s.Received = l.out.high, l.in.received
 	return s
+}
+
+// Tell has f called whenever the link is parked and whenever it has a transport
+// again, with what Stats would say; a transport that gives way to another is no
+// change. f takes the place of any before it. It is called with the link locked: it
+// must return at once and not call the link.
+func (l *Link) Tell(f func(Stats)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tell = f
 }
 
 // LocalAddr is that of the latest transport.

@@ -25,6 +25,7 @@ type parking struct {
 	cause     error     // why the last transport was lost
 	redialing bool      // a goroutine is at it
 	moving    bool      // the peer may be about to drop the transport for another
+	told      bool      // somebody has been told that there is none
 
 	tries  int  // attempts to resume that failed since
 	spared bool // the window was over while this process was stopped
@@ -81,6 +82,10 @@ func (l *Link) takeLocked(t *transport) {
 	// The first frame tells the peer that we have its answer.
 	l.out.ping, l.out.pong, l.out.bye = true, false, false
 	l.wakeLocked()
+	if l.park.told && l.tell != nil {
+		l.park.told = false
+		l.tell(l.statsLocked())
+	}
 	if l.state.closed {
 		l.pumpLocked()
 	}
@@ -142,6 +147,10 @@ func (l *Link) parkLocked(cause error) {
 	if !l.park.moving && !l.state.closed {
 		l.stats.Parks++
 		l.conf.Log.Info("link parked", "link", l.name(), "err", cause)
+		if l.tell != nil {
+			l.park.told = true
+			l.tell(l.statsLocked())
+		}
 	}
 	if l.park.expiry == nil {
 		l.park.expiry = time.AfterFunc(l.conf.Window, l.expire)

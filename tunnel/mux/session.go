@@ -44,7 +44,7 @@ type Session struct {
 	broken     error // what writing failed with
 }
 
-var _ tunnel.Resumer = (*Session)(nil)
+var _ tunnel.Teller = (*Session)(nil)
 
 // New makes a session of p, which it owns. At most backlog streams wait to be
 // accepted at either end: both must agree on it. Framing is called once, to make

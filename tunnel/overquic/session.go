@@ -64,6 +64,7 @@ type session struct {
 	mu    sync.Mutex       // guards the following
 	cause error            // why this end ended the session; nil if it did not
 	link  tunnel.LinkState // but for what the connection itself knows
+	tell  func(tunnel.LinkState)
 }
 
 // newSession makes a session of c and owns both it and m, which is nil at the
@@ -81,7 +82,7 @@ func newSession(c *quic.Conn, o tunnel.Options, m *mooring) (*session, error) {
 		waiting: make(chan struct{}, backlog),
 		stirred: make(chan struct{}, 1),
 		words:   make(chan word),
-		link:    tunnel.LinkState{Window: max(o.Link.Window(), 0), Addr: addr},
+		link:    tunnel.LinkState{Window: max(o.Link.Window(), 0), Addr: addr, Heard: time.Now()},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

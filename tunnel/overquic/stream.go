@@ -269,7 +269,7 @@ func (st *stream) setDeadline(deadline *time.Time, set func(time.Time) error, t 
 }
 
 var (
-	_ tunnel.Resumer = (*session)(nil)
+	_ tunnel.Teller  = (*session)(nil)
 	_ tunnel.Stream  = (*stream)(nil)
 	_ tunnel.Aborter = (*stream)(nil)
 )

@@ -117,16 +117,21 @@ func (s *session) pulse(l look) step {
 // follow does what a step says.
 func (s *session) follow(ctx context.Context, now step) {
 	s.mu.Lock()
+	s.link.Heard = s.heard()
 	switch {
 	case now.lost:
 		s.link.Parked = time.Now()
 		s.link.Parks++
+		s.link.Cause = fmt.Errorf("%w: nothing heard for %v", tunnel.Dead, time.Since(s.link.Heard).Round(time.Millisecond))
 	case now.back:
-		s.link.Parked = time.Time{}
+		s.link.Parked, s.link.Cause = time.Time{}, nil
 		s.link.Resumes++
 	}
-	window := s.link.Window
+	window, tell := s.link.Window, s.tell
 	s.mu.Unlock()
+	if tell != nil && (now.lost || now.back) {
+		tell(s.Link())
+	}
 	switch {
 	case now.lost:
 		s.log.Debug("path is dead", "addr", s.peer.Addr.String())
@@ -149,6 +154,21 @@ func (s *session) follow(ctx context.Context, now step) {
 	if s.hearer != nil {
 		s.follows()
 	}
+}
+
+// heard is when a look last found that something had come. Only watch calls it.
+func (s *session) heard() time.Time {
+	if s.asker != nil {
+		return s.asker.heard
+	}
+	return s.hearer.heard
+}
+
+// Tell tells f when the path dies and when it is alive again; see tunnel.Teller.
+func (s *session) Tell(f func(tunnel.LinkState)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell = f
 }
 
 // kick tries to get through. What has been asked goes with it once more.

@@ -45,6 +45,7 @@ func RunResume(t *testing.T, mk MakeResumer) {
 	}{
 		{"Cuts", testCuts},
 		{"Stalls", testStalls},
+		{"Tells", testTells},
 		{"OpenWhileParked", testOpenWhileParked},
 		{"BoundedWhileParked", testBoundedWhileParked},
 		{"Move", testMove},
@@ -242,6 +243,61 @@ func testStalls(t *testing.T, r *resumption) {
 	if l := linkState(r.dialer); stalls < 2 || l.Parks == 0 {
 		t.Errorf("%d stalls: %+v", stalls, l)
 	}
+}
+
+// Both ends tell when the session is parked, why, and when it goes on.
+func testTells(t *testing.T, r *resumption) {
+	r.start(t, tunnel.DefaultDetachWindow, soon)
+	began := time.Now()
+	ctx := within(t)
+	var serving sync.WaitGroup
+	serving.Go(func() { serveEcho(ctx, r.accepter) })
+	for range 10 { // a session that has been of some use
+		if err := echo(ctx, r.dialer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := make(map[string]chan tunnel.LinkState)
+	for name, s := range map[string]tunnel.Session{"dialer": r.dialer, "accepter": r.accepter} {
+		c := make(chan tunnel.LinkState, 16) // a path may be found dead more than once
+		told[name] = c
+		if !tunnel.Tell(s, func(l tunnel.LinkState) { c <- l }) {
+			t.Fatalf("%s: %T has nothing to tell", name, s)
+		}
+	}
+	next := func(name string) tunnel.LinkState {
+		select {
+		case l := <-told[name]:
+			return l
+		case <-ctx.Done():
+			t.Fatalf("%s tells nothing: %+v, %+v", name, linkState(r.dialer), linkState(r.accepter))
+			return tunnel.LinkState{}
+		}
+	}
+	r.net.Stall(true)
+	for name := range told {
+		l := next(name)
+		if l.Parked.IsZero() || !errors.Is(l.Cause, tunnel.Dead) || l.Parks == 0 || l.Addr == nil {
+			t.Errorf("%s, parked by a silence: %+v", name, l)
+		}
+		if l.Heard.Before(began.Add(-time.Minute)) || !l.Heard.Before(l.Parked) {
+			t.Errorf("%s was last heard %v, and parked %v", name, l.Heard, l.Parked)
+		}
+	}
+	r.net.Stall(false)
+	for name := range told {
+		for {
+			l := next(name)
+			if l.Parked.IsZero() != (l.Cause == nil) {
+				t.Errorf("%s: %+v", name, l)
+			}
+			if l.Parked.IsZero() {
+				break
+			}
+		}
+	}
+	_, _ = r.dialer.Close(), r.accepter.Close()
+	finishes(t, "serving", serving.Wait)
 }
 
 // A dial that begins while the session is parked waits, and then goes through.
