@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
@@ -124,9 +125,13 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context) error) err
 	return nil
 }
 
-// term stands for election once, and leads once.
+// term waits for the Lease to be free, stands for election once, and leads once.
 func (e *Elector) term(ctx context.Context, lead func(context.Context) error) error {
-	lock, elected := e.lock(), make(chan context.Context, 1)
+	stale, ok, err := e.standBy(ctx)
+	if err != nil || !ok {
+		return err
+	}
+	lock, elected := e.lock(stale), make(chan context.Context, 1)
 	candidate, err := leaderelection.NewLeaderElector(e.election(lock, elected))
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
@@ -146,10 +151,11 @@ func (e *Elector) term(ctx context.Context, lead func(context.Context) error) er
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-ended:
+	case <-time.After(e.cfg.RetryPeriod): // another was faster, or the API server does not answer
 		return nil
 	case holding = <-elected:
 	}
+	e.once.Do(func() { close(e.known) })
 	e.cfg.Log.Info("leading", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "identity", e.cfg.Identity)
 	err = e.lead(ctx, holding, lead)
 	lost := holding.Err() != nil
@@ -173,7 +179,7 @@ func (e *Elector) lead(ctx, holding context.Context, f func(context.Context) err
 
 // giveBack makes the Lease nobody's, so that the next leader need not wait for it
 // to expire. Failing is harmless.
-func (e *Elector) giveBack(ctx context.Context, lock *resourcelock.LeaseLock) {
+func (e *Elector) giveBack(ctx context.Context, lock resourcelock.Interface) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.RetryPeriod)
 	defer cancel()
 	held, _, err := lock.Get(ctx)
@@ -188,16 +194,16 @@ func (e *Elector) giveBack(ctx context.Context, lock *resourcelock.LeaseLock) {
 	}
 }
 
-func (e *Elector) lock() *resourcelock.LeaseLock {
-	lock := &resourcelock.LeaseLock{
+func (e *Elector) lock(stale *coordinationv1.LeaseSpec) *lock {
+	l := &lock{stale: stale, LeaseLock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: e.cfg.Namespace, Name: e.cfg.Name},
 		Client:     e.cfg.Client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.cfg.Identity},
-	}
+	}}
 	if e.cfg.Events != nil {
-		lock.LockConfig.EventRecorder = e.cfg.Events
+		l.LockConfig.EventRecorder = e.cfg.Events
 	}
-	return lock
+	return l
 }
 
 // election does not let client-go give the Lease back: it would before the leader
@@ -209,12 +215,6 @@ func (e *Elector) election(lock resourcelock.Interface, elected chan<- context.C
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) { elected <- ctx },
 			OnStoppedLeading: func() {},
-			OnNewLeader: func(identity string) {
-				e.once.Do(func() { close(e.known) })
-				if identity != e.cfg.Identity {
-					e.cfg.Log.Info("another leads", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "leader", identity)
-				}
-			},
 		},
 	}
 }

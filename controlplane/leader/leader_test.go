@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
@@ -74,7 +76,11 @@ func (r *race) enter(identity string, lingers time.Duration) *candidate {
 		obj, err := r.client.Invokes(a, &coordinationv1.Lease{})
 		return true, obj, err
 	})
-	e, err := New(Config{Client: client, Identity: identity})
+	client.PrependWatchReactor("leases", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := r.client.InvokesWatch(a)
+		return true, w, err
+	})
+	e, err := New(Config{Client: client, Identity: identity, Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)).With("candidate", identity)})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -127,7 +133,7 @@ func TestStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRace(t)
 		a := r.enter("a", time.Second)
-		pass(0)
+		pass(time.Second)
 		if !a.leading.Load() {
 			t.Fatal("nobody leads")
 		}
@@ -149,8 +155,7 @@ func TestStopped(t *testing.T) {
 		if r.holder() == "a" {
 			t.Error("a did not give the lease back")
 		}
-		// b looks every 2 s, and at most 2.2 times that late.
-		pass(5 * time.Second)
+		pass(time.Second)
 		if !b.leading.Load() {
 			t.Error("b did not take over from a leader that stopped")
 		}
@@ -168,18 +173,18 @@ func TestCutOff(t *testing.T) {
 		who := "a"
 		r.cut.Store(&who)
 		// a stops at most 12 s after its last renewal and lingers for 3; b takes over
-		// after 15 and a retry. The check that they do not overlap is in enter.
-		pass(15*time.Second + 5*time.Second)
+		// after 15. The check that they do not overlap is in enter.
+		pass(15*time.Second + time.Millisecond)
 		if a.leading.Load() || !b.leading.Load() || r.holder() != "b" {
 			t.Errorf("a leads: %v, b leads: %v, %q holds the lease", a.leading.Load(), b.leading.Load(), r.holder())
 		}
 		r.cut.Store(nil)
-		pass(time.Minute)
+		pass(3 * time.Minute) // a's watch has backed off
 		if a.leading.Load() || a.terms.Load() != 1 {
 			t.Error("a leads again although b does")
 		}
 		b.stop(t)
-		pass(5 * time.Second)
+		pass(time.Second)
 		if !a.leading.Load() || a.terms.Load() != 2 {
 			t.Error("a does not lead again after b")
 		}
@@ -204,7 +209,7 @@ func TestCrashed(t *testing.T) {
 		}
 		b := r.enter("b", 0)
 		a := r.enter("a", 0)
-		synctest.Wait()
+		pass(time.Second)
 		if !a.leading.Load() || b.leading.Load() {
 			t.Error("a does not have its own lease")
 		}

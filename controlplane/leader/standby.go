@@ -1,0 +1,116 @@
+package leader
+
+// Standing by: waiting for the Lease to be free.
+//
+// client-go's candidates poll, and each sees a renewal, and that renewals have
+// stopped, up to two retries late. One that watches takes over LeaseDuration after
+// the last renewal, and costs the API server nothing meanwhile.
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// standBy returns once the Lease does not exist, is nobody's or this candidate's
+// own, or has not been renewed in time; in that case it returns what the Lease
+// then said. ok is false if ctx is done first.
+func (e *Elector) standBy(ctx context.Context) (stale *coordinationv1.LeaseSpec, ok bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	f := informers.NewSharedInformerFactoryWithOptions(e.cfg.Client, 0, informers.WithNamespace(e.cfg.Namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, e.cfg.Name).String()
+		}))
+	defer f.Shutdown()
+	defer cancel()
+	leases, changed := f.Coordination().V1().Leases(), make(chan struct{}, 1)
+	poke := func(any) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	_, err = leases.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: poke, UpdateFunc: func(_, obj any) { poke(obj) }, DeleteFunc: poke,
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("leader election: watch the lease: %w", err)
+	}
+	f.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), leases.Informer().HasSynced) {
+		return nil, false, nil
+	}
+	var (
+		last    *coordinationv1.LeaseSpec
+		expired <-chan time.Time
+	)
+	for {
+		lease, missing := leases.Lister().Leases(e.cfg.Namespace).Get(e.cfg.Name)
+		if missing != nil {
+			return nil, true, nil
+		}
+		holder := value(lease.Spec.HolderIdentity)
+		if holder == "" || holder == e.cfg.Identity {
+			return nil, true, nil
+		}
+		if last == nil || !same(last, &lease.Spec) {
+			if last == nil || value(last.HolderIdentity) != holder {
+				e.found(holder)
+			}
+			last = lease.Spec.DeepCopy()
+			// The holder's own word on how long it is to be waited for.
+			expired = time.After(time.Duration(value(last.LeaseDurationSeconds)) * time.Second)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, false, nil
+		case <-changed:
+		case <-expired:
+			return last, true, nil
+		}
+	}
+}
+
+// found is told of another leader.
+func (e *Elector) found(holder string) {
+	e.once.Do(func() { close(e.known) })
+	e.cfg.Log.Info("another leads", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "leader", holder)
+}
+
+// A lock is the Lease as client-go's election sees it: nobody's if it is stale.
+type lock struct {
+	*resourcelock.LeaseLock
+	stale *coordinationv1.LeaseSpec // nil means that it is not
+}
+
+// Get implements resourcelock.Interface. What is then written names the version
+// that was read, so a renewal that comes between is not undone.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.LeaseLock.Get(ctx)
+	if err != nil || l.stale == nil {
+		return record, raw, err
+	}
+	if was := resourcelock.LeaseSpecToLeaderElectionRecord(l.stale); record.HolderIdentity == was.HolderIdentity && record.RenewTime.Equal(&was.RenewTime) {
+		record.HolderIdentity = ""
+	}
+	return record, raw, nil
+}
+
+// same tells whether nobody has renewed or taken the Lease between a and b.
+func same(a, b *coordinationv1.LeaseSpec) bool {
+	return value(a.HolderIdentity) == value(b.HolderIdentity) && a.RenewTime.Equal(b.RenewTime)
+}
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
