@@ -47,6 +47,8 @@ type Options struct {
 	Dial func(ctx context.Context, pod runtime.PodID, port uint16) (net.Conn, error)
 	// SandboxIPs are the addresses of every sandbox.
 	SandboxIPs []string
+	// KeepNoCalls leaves Calls empty, for a Runtime that is used for long.
+	KeepNoCalls bool
 }
 
 // Runtime is a runtime.Runtime in memory. Its methods may be called at the same
@@ -189,7 +191,7 @@ func (r *Runtime) Start(_ context.Context, spec runtime.Container) (string, erro
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.calls = append(r.calls, "start "+label(spec))
+	r.calledLocked("start " + label(spec))
 	if _, ok := r.sandboxes[spec.Pod]; !ok {
 		return "", fmt.Errorf("start container %s: sandbox: %w", spec.Name, runtime.ErrNotFound)
 	}
@@ -216,11 +218,20 @@ func (r *Runtime) Start(_ context.Context, spec runtime.Container) (string, erro
 	return c.status.ID, nil
 }
 
+func (r *Runtime) calledLocked(call string) {
+	if !r.opts.KeepNoCalls {
+		r.calls = append(r.calls, call)
+	}
+}
+
 func (r *Runtime) checkStartLocked(spec runtime.Container) {
 	if len(spec.Argv) == 0 {
 		r.violations = append(r.violations, fmt.Errorf("start %s: no command", label(spec)))
 	}
 	for _, c := range r.containers {
+		if c.spec.Pod.NamespacedName == spec.Pod.NamespacedName && c.spec.Pod.UID != spec.Pod.UID && c.status.State == runtime.Running {
+			r.violations = append(r.violations, fmt.Errorf("start %s while the pod of that name and uid %s runs", label(spec), c.spec.Pod.UID))
+		}
 		if c.spec.Pod != spec.Pod || c.spec.Name != spec.Name {
 			continue
 		}
@@ -286,7 +297,7 @@ func (r *Runtime) begin(id string, call func(*container) string) (*container, er
 	if !ok {
 		return nil, fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
 	}
-	r.calls = append(r.calls, call(c))
+	r.calledLocked(call(c))
 	if c.changing {
 		r.violations = append(r.violations, fmt.Errorf("container %s changed twice at the same time", label(c.spec)))
 	}
