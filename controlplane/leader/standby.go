@@ -43,6 +43,12 @@ func (e *Elector) standBy(ctx context.Context) (stale *coordinationv1.LeaseSpec,
 	if err != nil {
 		return nil, false, fmt.Errorf("leader election: watch the lease: %w", err)
 	}
+	err = leases.Informer().SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		e.cfg.Log.Debug("the lease cannot be watched; the watch is tried again", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "err", err)
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("leader election: watch the lease: %w", err)
+	}
 	f.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), leases.Informer().HasSynced) {
 		return nil, false, nil
