@@ -88,6 +88,7 @@ type berth struct {
 	tunnel.Session
 	mu      sync.Mutex // guards the following
 	state   tunnel.LinkState
+	tell    func(tunnel.LinkState)
 	resumed chan struct{} // closed unless parked
 }
 
@@ -101,20 +102,32 @@ func (x *berth) Link() tunnel.LinkState {
 
 func (x *berth) Move(context.Context) error { return errors.New("only agents move") }
 
-func (x *berth) park() {
+func (x *berth) Tell(f func(tunnel.LinkState)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.tell = f
+}
+
+func (x *berth) park() { x.parkFor(io.EOF, 0) }
+
+// parkFor parks it for a reason, after nothing had come for so long.
+func (x *berth) parkFor(cause error, silence time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.state.Parked, x.resumed = time.Now(), make(chan struct{})
+	x.state.Cause, x.state.Heard = cause, time.Now().Add(-silence)
 	x.state.Parks++
+	x.tell(x.state)
 }
 
 func (x *berth) resume() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.state.Parked = time.Time{}
+	x.state.Parked, x.state.Cause, x.state.Heard = time.Time{}, nil, time.Now()
 	x.state.Resumes++
 	x.state.Replayed += 100
 	close(x.resumed)
+	x.tell(x.state)
 }
 
 func (x *berth) Open(ctx context.Context) (tunnel.Stream, error) {

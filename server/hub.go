@@ -74,6 +74,9 @@ type Config struct {
 	// MaxNodeSeries is how many nodes have metrics of their own; zero means
 	// 1000. The others share one.
 	MaxNodeSeries int
+	// MaxGone is how many nodes Observe remembers that have no session any more;
+	// zero means 20,000. The longest gone are forgotten first.
+	MaxGone int
 	// Version is told to agents.
 	Version string
 
@@ -87,6 +90,7 @@ type Hub struct {
 	log      *slog.Logger
 	metrics  *metrics
 	ledger   *ledger
+	history  *history
 	registry registry
 	routes   routes
 	lastID   atomic.Uint64
@@ -114,10 +118,14 @@ func New(c Config) (*Hub, error) {
 	if c.MaxNodeSeries <= 0 {
 		c.MaxNodeSeries = defaultMaxNodeSeries
 	}
+	if c.MaxGone <= 0 {
+		c.MaxGone = defaultMaxGone
+	}
 	if c.BeyondName == "" {
 		c.BeyondName = "beyond"
 	}
 	h := &Hub{config: c, log: c.Log, ledger: newLedger(c.MaxNodeSeries, c.BeyondName), admission: newAdmission(c.MaxGreeting, c.MaxSessions)}
+	h.history = newHistory(c.MaxGone)
 	var err error
 	if h.metrics, err = newMetrics(c.Metrics, h.admission); err != nil {
 		return nil, fmt.Errorf("hub: register metrics: %w", err)

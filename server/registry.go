@@ -44,6 +44,8 @@ type member struct {
 
 	dialsMade, dialsFailed atomic.Uint64
 
+	told tunnel.LinkState // the latest that the link said by itself; guarded by the history's mu
+
 	// ousted is done, with the reason, when a newer session has taken over.
 	ousted context.Context
 	oust   context.CancelCauseFunc

@@ -58,8 +58,10 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	h.admission.seat(1)
 	log := h.log.With("addr", m.addr.String(), "node", m.node, "session", m.id)
 	log.Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
+	h.history.attach(m, h.registry.find)
 	err = h.serve(ctx, m)
 	h.registry.detach(m)
+	h.history.end(m, err)
 	h.ledger.close(m)
 	h.admission.seat(-1)
 	h.metrics.ended.WithLabelValues(m.transport, label(err)).Inc()
@@ -80,6 +82,9 @@ func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, str
 	node, err := h.admit(ctx, s, greeting.Hello)
 	if err != nil {
 		log.Warn("agent turned away", "node", greeting.Node, "err", err)
+		if proved, perr := h.config.Identify(s.Peer()); perr == nil && errors.Is(err, tunnel.Denied) {
+			h.history.refuse(proved, s.Peer().Addr.String(), err)
+		}
 		h.refuse(greeting, err)
 		return nil, "", err
 	}
@@ -108,6 +113,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		m.lanes = lanes.New(s, lanes.Config{Max: n, RTT: m.control.RTT, Log: h.log.With("node", node, "session", m.id)})
 		m.session = m.lanes
 	}
+	h.history.watch(m)
 	// Entered before the session that it replaces is left: the node's sums last
 	// as long as the ledger has one of its sessions.
 	h.ledger.open(m)

@@ -121,9 +121,10 @@ type Teller interface {
 	Resumer
 	// Tell has f called from now on, with the state after the change, whenever the
 	// session loses its connection and whenever it has one again; its end is for
-	// Context to tell. A connection that gives way to the next without a gap is no
-	// change. f takes the place of any before it. It must return at once and not
-	// call the session, and may still be called once after the session has ended.
+	// Context to tell. If it has none already, f is called before Tell returns. A
+	// connection that gives way to the next without a gap is no change. Calls come
+	// one after the other, in the order of the changes. f takes the place of any
+	// before it; it must return at once and not call the session.
 	Tell(f func(LinkState))
 }
 

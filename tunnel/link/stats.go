@@ -54,11 +54,15 @@ func (l *Link) statsLocked() Stats {
 }
 
 // Tell has f called whenever the link is parked and whenever it has a transport
-// again, with what Stats would say; a transport that gives way to another is no
-// change. f takes the place of any before it. It is called with the link locked: it
+// again, with what Stats would say, and now if it is parked; a transport that gives
+// way to another is no change. f takes the place of any before it. It is called with the link locked: it
 // must return at once and not call the link.
 func (l *Link) Tell(f func(Stats)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tell = f
+	l.tell, l.park.told = f, false
+	if f != nil && !l.park.since.IsZero() && !l.park.moving && !l.state.over {
+		l.park.told = true
+		f(l.statsLocked())
+	}
 }

@@ -127,11 +127,11 @@ func (s *session) follow(ctx context.Context, now step) {
 		s.link.Parked, s.link.Cause = time.Time{}, nil
 		s.link.Resumes++
 	}
-	window, tell := s.link.Window, s.tell
-	s.mu.Unlock()
-	if tell != nil && (now.lost || now.back) {
-		tell(s.Link())
+	if s.tell != nil && (now.lost || now.back) {
+		s.tell(s.link)
 	}
+	window := s.link.Window
+	s.mu.Unlock()
 	switch {
 	case now.lost:
 		s.log.Debug("path is dead", "addr", s.peer.Addr.String())
@@ -169,6 +169,9 @@ func (s *session) Tell(f func(tunnel.LinkState)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tell = f
+	if f != nil && !s.link.Parked.IsZero() {
+		f(s.link)
+	}
 }
 
 // kick tries to get through. What has been asked goes with it once more.

@@ -1,0 +1,130 @@
+// Causes: why a session is not what it was, as far as its error tells.
+
+package server
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// A State is how the session of a node stands.
+type State int
+
+const (
+	// Detached: there is none.
+	Detached State = iota
+	// Attached: there is one, and it has a connection.
+	Attached
+	// Parked: there is one, and it waits for another connection.
+	Parked
+)
+
+// String is the state's name.
+func (s State) String() string {
+	switch s {
+	case Attached:
+		return "Attached"
+	case Parked:
+		return "Parked"
+	default:
+		return "Detached"
+	}
+}
+
+// A Cause is the kind of reason for which a session lost its connection or ended.
+// What matters is what it proves about the agent: Closed, that its host was there
+// to say so; Silent, nothing at all.
+type Cause int
+
+const (
+	// Unknown: it is attached.
+	Unknown Cause = iota
+	// Silent: nothing was heard for as long as is allowed, or the network said
+	// that there is no way.
+	Silent
+	// Closed: the far side, or something on the way, closed or reset the
+	// connection.
+	Closed
+	// Left: the agent said goodbye.
+	Left
+	// Replaced: another session of the node has taken its place.
+	Replaced
+	// Refused: the agent was turned away.
+	Refused
+	// Drained: this server shut down.
+	Drained
+	// Failed: the agent broke the protocol, or the tunnel itself has a fault.
+	Failed
+)
+
+// String is the cause's name.
+func (c Cause) String() string {
+	names := [...]string{"Unknown", "Silent", "Closed", "Left", "Replaced", "Refused", "Drained", "Failed"}
+	if c < 0 || int(c) >= len(names) {
+		return names[Unknown]
+	}
+	return names[c]
+}
+
+// deliberate says whether somebody meant it.
+func (c Cause) deliberate() bool {
+	return c == Left || c == Replaced || c == Refused || c == Drained
+}
+
+// causeOf says what kind of reason err is.
+func causeOf(err error) Cause {
+	var (
+		bye   *tunnel.Goodbye
+		errno syscall.Errno
+	)
+	switch {
+	case err == nil:
+		return Unknown
+	case errors.As(err, &bye) && bye.Code != tunnel.Internal, errors.Is(err, tunnel.Draining):
+		return Left
+	case errors.Is(err, tunnel.Replaced):
+		return Replaced
+	case errors.Is(err, tunnel.Denied):
+		return Refused
+	case errors.Is(err, tunnel.Dead), errors.Is(err, os.ErrDeadlineExceeded), silentErrno(err):
+		return Silent
+	case errors.Is(err, tunnel.Internal), errors.Is(err, tunnel.ErrFrame):
+		return Failed
+	case errors.Is(err, tunnel.Lost), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &errno):
+		return Closed
+	default:
+		return Failed
+	}
+}
+
+// silentErrno says whether the system gave a connection up for want of answers.
+func silentErrno(err error) bool {
+	for _, e := range []syscall.Errno{
+		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ENETDOWN, syscall.EHOSTDOWN,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxText bounds what is kept of an error's text, in bytes.
+const maxText = 512
+
+// text is what err says, cut short.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	s := err.Error()
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "")
+	}
+	return s
+}

@@ -1,0 +1,321 @@
+// History: what became of each node's session, and why.
+
+package server
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// maxChanges is how many changes of a node are remembered.
+	maxChanges = 16
+	// defaultMaxGone is how many nodes without a session are.
+	defaultMaxGone = 20_000
+)
+
+// A Change is a turn in the life of a node's session.
+type Change struct {
+	// Number counts the node's changes since the hub has known it, from 1.
+	Number uint64
+	At     time.Time
+	State  State
+	Cause  Cause  // of Parked and Detached
+	Err    string // what was said of it, for people
+	// Heard is when something last came from the agent: nothing did between then
+	// and At. Zero means that the kind of session does not say.
+	Heard     time.Time
+	Session   uint64 // its ID; zero if the agent was refused before it had one
+	Transport string
+	Addr      string // where the agent's packets came from
+}
+
+// An Observation is what the hub knows of a node. Its Change is the latest; while
+// the node is attached, Heard, Transport and Addr are as of now.
+type Observation struct {
+	Node string
+	Change
+	// Connected is since when the latest session exists, or when it began.
+	Connected time.Time
+	// Instance is what the agent's process calls itself.
+	Instance uint64
+	// Window is how long the session may stay parked; zero if it cannot be.
+	Window time.Duration
+	RTT    time.Duration // the latest; zero if unknown
+	// Parks and Resumes are the latest session's.
+	Parks, Resumes uint64
+	Draining       bool // the agent has said that it is about to leave
+	// Changes are the latest 16, oldest first.
+	Changes []Change
+}
+
+// A record is what is kept of a node.
+type record struct {
+	member    *member // nil once it has ended
+	count     uint64
+	changes   []Change // never empty
+	seen      Observation
+	place     *list.Element // among the gone; nil while there is a session
+	forgotten bool          // to be removed once the session has ended
+}
+
+func (r *record) latest() *Change { return &r.changes[len(r.changes)-1] }
+
+// add makes c the latest.
+func (r *record) add(c Change) {
+	r.count++
+	c.Number = r.count
+	if len(r.changes) == maxChanges {
+		r.changes = slices.Delete(r.changes, 0, 1)
+	}
+	r.changes = append(r.changes, c)
+}
+
+// history remembers. Links tell it of their parking while they are locked: it
+// calls nothing while it is locked itself.
+type history struct {
+	maxGone int
+
+	mu        sync.Mutex // guards the following
+	nodes     map[string]*record
+	gone      *list.List // names of nodes without a session, the longest gone first
+	followers map[*follower]struct{}
+}
+
+func newHistory(maxGone int) *history {
+	return &history{
+		maxGone: maxGone, nodes: make(map[string]*record),
+		gone: list.New(), followers: make(map[*follower]struct{}),
+	}
+}
+
+// recordLocked is the node's record, or a new one without any change.
+func (h *history) recordLocked(node string) *record {
+	r := h.nodes[node]
+	if r == nil {
+		r = new(record)
+		h.nodes[node] = r
+	}
+	return r
+}
+
+// watch has m's link tell of itself.
+func (h *history) watch(m *member) {
+	tunnel.Tell(m.session, func(l tunnel.LinkState) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		m.told = l
+		h.toldLocked(m)
+	})
+}
+
+// attach notes that m takes its node's dials. It may come late: current says
+// whether m still does.
+func (h *history) attach(m *member, current func(node string) *member) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if current(m.node) != m {
+		return
+	}
+	r := h.recordLocked(m.node)
+	if r.place != nil {
+		h.gone.Remove(r.place)
+		r.place = nil
+	}
+	r.member, r.forgotten = m, false
+	r.seen = Observation{Node: m.node, Connected: m.since, Instance: m.hello.Instance}
+	r.add(Change{At: m.since, State: Attached, Heard: m.since, Session: m.id, Transport: m.transport, Addr: m.addr.String()})
+	h.notifyLocked(m.node)
+	h.toldLocked(m)
+}
+
+// toldLocked takes note of what m's link has told.
+func (h *history) toldLocked(m *member) {
+	r := h.nodes[m.node]
+	if r == nil || r.member != m {
+		return
+	}
+	c := *r.latest()
+	parked := !m.told.Parked.IsZero()
+	if parked == (c.State == Parked) {
+		return
+	}
+	c.At, c.State, c.Cause, c.Err = time.Now(), Attached, 0, ""
+	if parked {
+		c.At, c.State, c.Cause, c.Err = m.told.Parked, Parked, causeOf(m.told.Cause), text(m.told.Cause)
+	}
+	c.Heard = m.told.Heard
+	if m.told.Addr != nil {
+		c.Addr = m.told.Addr.String()
+	}
+	r.add(c)
+	h.notifyLocked(m.node)
+}
+
+// end notes why m is over; a nil err means that the hub drained.
+func (h *history) end(m *member, err error) {
+	last := m.observe()
+	why, said := m.ending(err)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.nodes[m.node]
+	if r == nil || r.member != m {
+		return
+	}
+	c := *r.latest()
+	if c.State != Parked {
+		c.Heard = last.Heard
+	} else if !why.deliberate() { // it was lost when it was parked
+		why = c.Cause
+	}
+	c.At, c.State, c.Cause, c.Err = time.Now(), Detached, why, said
+	r.add(c)
+	r.member, r.seen = nil, last
+	h.buryLocked(m.node, r)
+	h.notifyLocked(m.node)
+}
+
+// refuse notes that an agent that proved to be node's was turned away.
+func (h *history) refuse(node, addr string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.recordLocked(node)
+	if r.member != nil {
+		return // another agent's, which goes on
+	}
+	c := Change{At: time.Now(), State: Detached, Cause: Refused, Err: text(err), Addr: addr}
+	if len(r.changes) > 0 {
+		if l := r.latest(); l.Cause == c.Cause && l.Err == c.Err {
+			return // it tries again and again
+		}
+	}
+	r.seen.Node = node
+	r.add(c)
+	if r.place == nil {
+		h.buryLocked(node, r)
+	}
+	h.notifyLocked(node)
+}
+
+// buryLocked puts r among the gone, of which the oldest are forgotten.
+func (h *history) buryLocked(node string, r *record) {
+	if r.forgotten {
+		delete(h.nodes, node)
+		return
+	}
+	r.place = h.gone.PushBack(node)
+	for h.gone.Len() > h.maxGone {
+		oldest := h.gone.Front()
+		name, _ := h.gone.Remove(oldest).(string)
+		delete(h.nodes, name)
+		h.notifyLocked(name)
+	}
+}
+
+func (h *history) forget(node string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.nodes[node]
+	switch {
+	case r == nil:
+	case r.member != nil:
+		r.forgotten = true
+	default:
+		h.gone.Remove(r.place)
+		delete(h.nodes, node)
+		h.notifyLocked(node)
+	}
+}
+
+// observe is what there is to see of node.
+func (h *history) observe(node string) (Observation, bool) {
+	h.mu.Lock()
+	r := h.nodes[node]
+	if r == nil {
+		h.mu.Unlock()
+		return Observation{}, false
+	}
+	o, m := r.seen, r.member
+	o.Change, o.Changes = *r.latest(), slices.Clone(r.changes)
+	h.mu.Unlock()
+	if m == nil {
+		return o, true
+	}
+	return merged(o, m.observe()), true
+}
+
+// merged is what a record says, with what its session says now.
+func merged(kept, now Observation) Observation {
+	heard, addr := now.Heard, now.Addr
+	now.Change, now.Changes = kept.Change, kept.Changes
+	if now.State == Attached {
+		now.Heard = heard
+		if addr != "" {
+			now.Addr = addr
+		}
+	}
+	return now
+}
+
+func (h *history) names() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Sorted(maps.Keys(h.nodes))
+}
+
+// observe is what m says of itself: all but the turns of its life.
+func (m *member) observe() Observation {
+	o := Observation{
+		Node: m.node, Connected: m.since, Instance: m.hello.Instance, RTT: m.control.RTT(), Draining: m.leaving(),
+	}
+	l, _ := tunnel.LinkOf(m.session)
+	o.Window, o.Parks, o.Resumes, o.Heard = l.Window, l.Parks, l.Resumes, l.Heard
+	if l.Addr != nil {
+		o.Addr = l.Addr.String()
+	}
+	return o
+}
+
+// ending is why m is over, which its control stream and its session may know from
+// different sides; nil means that the hub drained.
+func (m *member) ending(err error) (Cause, string) {
+	if err == nil {
+		return Drained, "the server shut down"
+	}
+	below := context.Cause(m.session.Context())
+	switch {
+	case causeOf(err).deliberate():
+		return causeOf(err), text(err)
+	case m.leaving():
+		return Left, text(err)
+	case below != nil && !errors.Is(below, tunnel.ErrSessionClosed):
+		return causeOf(below), text(below)
+	default:
+		return causeOf(err), text(err)
+	}
+}
+
+// Observe is what is known of a node that has, or had, a session here.
+func (h *Hub) Observe(node string) (Observation, bool) { return h.history.observe(node) }
+
+// Observations are those of all nodes known, by name.
+func (h *Hub) Observations() []Observation {
+	var all []Observation
+	for _, name := range h.history.names() {
+		if o, ok := h.history.observe(name); ok {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// Forget forgets a node that is no more: at once if it has no session, or else
+// when that ends.
+func (h *Hub) Forget(node string) { h.history.forget(node) }
