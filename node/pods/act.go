@@ -86,15 +86,31 @@ func (w *worker) prepare(now time.Time) {
 	p.busy = true
 	pod, facts, again := w.pod, w.downward(), p.done
 	w.task(func() func() {
-		err := w.r.volumes.Setup(w.ctx, pod, facts)
+		err := w.volumes.Setup(w.ctx, pod, facts)
+		kept := w.inputs.save()
 		var st runtime.SandboxStatus
 		if err == nil && !again {
 			st, err = w.r.cfg.Runtime.EnsureSandbox(w.ctx, runtime.Sandbox{
 				Pod: w.id, Hostname: hostname(pod), LogDir: w.r.places.podLogs(w.id),
 			})
 		}
-		return func() { w.preparedWith(st, err) }
+		return func() {
+			w.keptWith(kept)
+			w.preparedWith(st, err)
+		}
 	})
+}
+
+// keptWith says, once, that what containers are made from is not kept on disk.
+func (w *worker) keptWith(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != w.unkept {
+		w.log.Warn("what the pod's containers are made from is not kept on disk: after a restart without a server they cannot be started again", "err", err)
+	}
+	w.unkept = text
 }
 
 func (w *worker) preparedWith(st runtime.SandboxStatus, err error) {
@@ -148,6 +164,7 @@ func (w *worker) start(f *fact) {
 		res := w.startAttempt(ctx, pod, spec, next, ips, facts)
 		return func() {
 			cancelled := ctx.Err() != nil
+			w.keptWith(res.kept)
 			cancel()
 			c.startCancel = nil
 			w.startedWith(spec, c, next, delay, res, cancelled)
@@ -168,14 +185,16 @@ func (w *worker) nextDelay(f *fact, delay time.Duration) time.Duration {
 	return min(2*delay, w.r.cfg.MaxCrashDelay)
 }
 
-// A startResult is what became of a start. At most one of the errors is set.
+// A startResult is what became of a start. At most one of its errors is set.
 type startResult struct {
 	config, start, hook error
 	id                  string
+	kept                error // of keeping the inputs, which matters later
 }
 
 func (w *worker) startAttempt(ctx context.Context, pod *corev1.Pod, spec *corev1.Container, attempt int, ips []string, facts downward.Facts) startResult {
-	c, err := w.r.assemble(ctx, pod, spec, attempt, facts)
+	c, err := w.assemble(ctx, pod, spec, attempt, facts)
+	kept := w.inputs.save()
 	if err == nil {
 		err = prepareFiles(&c)
 	}
@@ -183,7 +202,7 @@ func (w *worker) startAttempt(ctx context.Context, pod *corev1.Pod, spec *corev1
 		err = w.prune(ctx, spec.Name, attempt)
 	}
 	if err != nil {
-		return startResult{config: err}
+		return startResult{config: err, kept: kept}
 	}
 	if attempt == 0 {
 		w.event(spec, corev1.EventTypeNormal, "Pulled", fmt.Sprintf(
@@ -191,16 +210,16 @@ func (w *worker) startAttempt(ctx context.Context, pod *corev1.Pod, spec *corev1
 	}
 	id, err := w.r.cfg.Runtime.Start(ctx, c)
 	if err != nil {
-		return startResult{start: err}
+		return startResult{start: err, kept: kept}
 	}
 	w.event(spec, corev1.EventTypeNormal, "Created", "Created container: "+spec.Name)
 	w.event(spec, corev1.EventTypeNormal, "Started", "Started container "+spec.Name)
 	if spec.Lifecycle != nil && spec.Lifecycle.PostStart != nil {
 		if err := w.hook(ctx, ips, spec, id, spec.Lifecycle.PostStart); err != nil {
-			return startResult{id: id, hook: err}
+			return startResult{id: id, hook: err, kept: kept}
 		}
 	}
-	return startResult{id: id}
+	return startResult{id: id, kept: kept}
 }
 
 // prune removes all attempts of a container but the one before the next, with

@@ -4,7 +4,6 @@
 package pods
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,8 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// maxCheckpoint bounds what is read back. The API stores no object that large.
-const maxCheckpoint = 4 << 20
+const (
+	// maxCheckpoint bounds what is read back. The API stores no object that large.
+	maxCheckpoint = 4 << 20
+	// maxCheckpoints bounds how many are. A node runs a hundred or so.
+	maxCheckpoints = 8192
+)
 
 // A checkpoint is what is kept of a pod.
 type checkpoint struct {
@@ -22,85 +25,80 @@ type checkpoint struct {
 	Pod *corev1.Pod `json:"pod"`
 	// Admitted says that the pod was found to fit this node.
 	Admitted bool `json:"admitted"`
+	// Gone says that the API had the pod no longer: what is left of it is to be
+	// stopped, also without a server.
+	Gone bool `json:"gone,omitempty"`
+
+	inputs []input // of a file of their own
 }
 
 // saveCheckpoint replaces the checkpoint at path.
 func saveCheckpoint(path string, c checkpoint) error {
-	data, err := json.Marshal(c)
+	data, err := encodeRecord(c)
 	if err != nil {
-		return fmt.Errorf("encode checkpoint: %w", err)
+		return fmt.Errorf("write checkpoint: %w", err)
 	}
 	if err = os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write checkpoint: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".pod-*")
-	if err != nil {
+	if err = replaceFile(path, data); err != nil {
 		return fmt.Errorf("write checkpoint: %w", err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write checkpoint: %w", err), os.Remove(f.Name()))
 	}
 	return nil
 }
 
 // loadCheckpoint reads one back.
 func loadCheckpoint(path string) (checkpoint, error) {
-	var c checkpoint
-	info, err := os.Stat(path)
+	data, err := readFile(path, maxCheckpoint)
 	if err != nil {
-		return c, fmt.Errorf("read checkpoint: %w", err)
-	}
-	if info.Size() > maxCheckpoint {
-		return c, fmt.Errorf("read checkpoint %s: %d bytes are too many", path, info.Size())
-	}
-	data, err := os.ReadFile(path) //nolint:gosec // of the data directory
-	if err != nil {
-		return c, fmt.Errorf("read checkpoint: %w", err)
+		return checkpoint{}, fmt.Errorf("read checkpoint: %w", err)
 	}
 	return decodeCheckpoint(data)
 }
 
 func decodeCheckpoint(data []byte) (checkpoint, error) {
 	var c checkpoint
-	if err := json.Unmarshal(data, &c); err != nil {
-		return checkpoint{}, fmt.Errorf("decode checkpoint: %w", err)
+	if err := decodeRecord(data, &c); err != nil {
+		return checkpoint{}, fmt.Errorf("read checkpoint: %w", err)
 	}
 	if c.Pod == nil || c.Pod.UID == "" || c.Pod.Name == "" || c.Pod.Namespace == "" || !filepath.IsLocal(string(c.Pod.UID)) {
-		return checkpoint{}, errors.New("decode checkpoint: it names no pod")
+		return checkpoint{}, errors.New("read checkpoint: it names no pod")
 	}
 	return c, nil
 }
 
-// loadCheckpoints reads all of them. One that cannot be read is an error among
-// others; the rest is returned.
-func (p places) loadCheckpoints() ([]checkpoint, error) {
+// loadCheckpoints reads all of them. Those that cannot be read are set aside; the
+// rest is returned.
+func (p places) loadCheckpoints() ([]checkpoint, []damaged, error) {
 	entries, err := os.ReadDir(p.pods())
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read checkpoints: %w", err)
+		return nil, nil, fmt.Errorf("read checkpoints: %w", err)
 	}
 	var (
 		list []checkpoint
-		errs []error
+		bad  []damaged
 	)
-	for _, e := range entries {
-		c, err := loadCheckpoint(filepath.Join(p.pods(), e.Name(), "pod.json"))
+	for i, e := range entries {
+		if i == maxCheckpoints {
+			return list, bad, fmt.Errorf("read checkpoints: there are %d in %s, and no more than %d are read", len(entries), p.pods(), maxCheckpoints)
+		}
+		dir := filepath.Join(p.pods(), e.Name())
+		removeTemporary(dir)
+		path := filepath.Join(dir, checkpointName)
+		c, err := loadCheckpoint(path)
+		if err == nil && string(c.Pod.UID) != e.Name() {
+			err = fmt.Errorf("read checkpoint: it is that of pod %s", c.Pod.UID)
+		}
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 		case err != nil:
-			errs = append(errs, err)
-		case string(c.Pod.UID) != e.Name():
-			errs = append(errs, fmt.Errorf("checkpoint of pod %s is in the directory of %s", c.Pod.UID, e.Name()))
+			bad = append(bad, setAside(path, err))
 		default:
 			list = append(list, c)
 		}
 	}
-	return list, errors.Join(errs...)
+	return list, bad, nil
 }

@@ -25,7 +25,16 @@ func (p places) pods() string { return filepath.Join(p.dir, "pods") }
 
 func (p places) pod(uid types.UID) string { return filepath.Join(p.pods(), string(uid)) }
 
-func (p places) checkpoint(uid types.UID) string { return filepath.Join(p.pod(uid), "pod.json") }
+// Files in a pod's directory.
+const (
+	checkpointName = "pod.json"
+	inputsName     = "inputs.json"
+)
+
+func (p places) checkpoint(uid types.UID) string { return filepath.Join(p.pod(uid), checkpointName) }
+
+// inputs is where the objects are kept that a pod's containers are made from.
+func (p places) inputs(uid types.UID) string { return filepath.Join(p.pod(uid), inputsName) }
 
 func (p places) logs() string { return filepath.Join(p.dir, "logs") }
 
@@ -45,16 +54,16 @@ func (p places) terminationLog(uid types.UID, container string, attempt int) str
 
 // assemble builds the container's next attempt. Its errors are about the pod's
 // configuration.
-func (r *Runner) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt int, facts downward.Facts) (runtime.Container, error) {
-	id := idOf(pod)
+func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt int, facts downward.Facts) (runtime.Container, error) {
+	id, places := idOf(pod), w.r.places
 	out := runtime.Container{
 		Pod: id, Name: c.Name, Attempt: attempt, Image: c.Image,
 		Stdin: c.Stdin, StdinOnce: c.StdinOnce, TTY: c.TTY,
-		LogPath:        r.places.log(id, c.Name, attempt),
-		TerminationLog: r.places.terminationLog(pod.UID, c.Name, attempt),
+		LogPath:        places.log(id, c.Name, attempt),
+		TerminationLog: places.terminationLog(pod.UID, c.Name, attempt),
 		Resources:      resourcesOf(c),
 	}
-	env, err := environment(ctx, r.objects, pod, c, facts)
+	env, err := environment(ctx, w.inputs, pod, c, facts)
 	if err != nil {
 		return out, err
 	}
@@ -69,7 +78,7 @@ func (r *Runner) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	if err = identity(pod, c, &out); err != nil {
 		return out, err
 	}
-	if out.Mounts, err = r.mounts(pod, c, env); err != nil {
+	if out.Mounts, err = w.mounts(pod, c, env); err != nil {
 		return out, err
 	}
 	out.Mounts = append(out.Mounts, runtime.Mount{
@@ -94,14 +103,14 @@ func hostname(pod *corev1.Pod) string {
 	return name[:min(len(name), 63)]
 }
 
-func (r *Runner) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
+func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
 	var list []runtime.Mount
 	for _, m := range c.VolumeMounts {
 		sub := m.SubPath
 		if m.SubPathExpr != "" {
 			sub = expand(m.SubPathExpr, env)
 		}
-		host, err := r.volumes.Resolve(pod, m.Name, sub)
+		host, err := w.volumes.Resolve(pod, m.Name, sub)
 		if err != nil {
 			return nil, err
 		}

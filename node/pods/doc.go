@@ -15,6 +15,15 @@
 // listed once the checkpoints say what should run, and nothing is stopped merely
 // because it is not known.
 //
+// Beside the checkpoint is what the pod's containers were made from: the ConfigMaps,
+// Secrets and tokens last read, so that a container that ends while the node is cut
+// off, or a machine that reboots, can start it again. Only the agent's user may read
+// these files, which is as much as can be said of the volumes that show the same.
+//
+// A pod whose name another one had, here, starts when nothing of the other runs any
+// more. While a fence is up, because another agent with this node's identity runs
+// the pods, none runs here.
+//
 // Words: a container is tried again and again, each run of it is an attempt, and
 // an attempt that could not be started is an attempt too. A pod is killed when
 // its containers are being stopped for good, settled when nothing is left to do.

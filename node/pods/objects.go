@@ -27,33 +27,88 @@ type objectKey struct {
 	more      string
 }
 
+// answerTimeout is how long a read may take where there is an older answer.
+const answerTimeout = 5 * time.Second
+
 // objects is a cache in front of the API. What was read is used for ttl without
 // asking again, and for as long as the pod lives when the API cannot be reached,
-// so that containers restart without a server. An answer that the object does not
-// exist, or may not be read, is never hidden by the cache. It is bounded by being
-// told of each pod that ends: what no pod has asked for since is dropped.
+// so that containers restart without a server. After a read without an answer
+// nothing that is in the cache is asked for during ttl, so that many reads do not
+// wait one after the other. An answer that the object does not exist, or may not
+// be read, is never hidden by the cache. It is bounded by being told of each pod
+// that ends: what no pod has asked for since is dropped.
 type objects struct {
 	api typedcorev1.CoreV1Interface
 	ttl time.Duration
 
-	mu    sync.Mutex
-	cache map[objectKey]*object
+	mu     sync.Mutex
+	cache  map[objectKey]*object
+	silent time.Time // until when the server is not asked for what is in the cache
 }
 
 type object struct {
-	value any
-	read  time.Time
+	value any       // nil means that the object does not exist
 	until time.Time // when it is to be read anew
 	used  time.Time
+}
+
+// have is the older answer again.
+func (o *object) have(key objectKey) (any, error) {
+	if o.value == nil {
+		return nil, notFound(key)
+	}
+	return o.value, nil
+}
+
+// notFound is in the singular, as kubectl describe has always shown it.
+func notFound(key objectKey) error {
+	return apierrors.NewNotFound(schema.GroupResource{Resource: key.kind}, key.name)
 }
 
 func newObjects(api typedcorev1.CoreV1Interface, ttl time.Duration) *objects {
 	return &objects{api: api, ttl: ttl, cache: map[objectKey]*object{}}
 }
 
+// seed puts an older answer into the cache, to be used where the server gives
+// none. A nil value means that the object did not exist.
+func (o *objects) seed(key objectKey, value any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.cache[key] == nil {
+		o.cache[key] = &object{value: value, used: time.Now()}
+	}
+}
+
+func configMapKey(namespace, name string) objectKey {
+	return objectKey{kind: "configmap", namespace: namespace, name: name}
+}
+
+func secretKey(namespace, name string) objectKey {
+	return objectKey{kind: "secret", namespace: namespace, name: name}
+}
+
+func tokenKey(pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) objectKey {
+	account := pod.Spec.ServiceAccountName
+	if account == "" {
+		account = "default"
+	}
+	return objectKey{
+		kind: "token", namespace: pod.Namespace, name: account,
+		more: fmt.Sprintf("%s/%s/%d", pod.UID, p.Audience, tokenSeconds(p)),
+	}
+}
+
+// tokenSeconds is the life that is asked for.
+func tokenSeconds(p *corev1.ServiceAccountTokenProjection) int64 {
+	if p.ExpirationSeconds != nil {
+		return *p.ExpirationSeconds
+	}
+	return 3600
+}
+
 // ConfigMap implements volumes.Objects.
 func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	v, err := o.load(ctx, objectKey{kind: "configmap", namespace: namespace, name: name}, func(ctx context.Context) (any, time.Time, error) {
+	v, err := o.load(ctx, configMapKey(namespace, name), func(ctx context.Context) (any, time.Time, error) {
 		cm, err := o.api.ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 		return cm, time.Now().Add(o.ttl), err
 	})
@@ -65,7 +120,7 @@ func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (*corev
 
 // Secret implements volumes.Objects.
 func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	v, err := o.load(ctx, objectKey{kind: "secret", namespace: namespace, name: name}, func(ctx context.Context) (any, time.Time, error) {
+	v, err := o.load(ctx, secretKey(namespace, name), func(ctx context.Context) (any, time.Time, error) {
 		s, err := o.api.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 		return s, time.Now().Add(o.ttl), err
 	})
@@ -78,15 +133,7 @@ func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.S
 // Token implements volumes.Objects. A token is asked for anew when four fifths of
 // its life are over, or after a day.
 func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
-	account := pod.Spec.ServiceAccountName
-	if account == "" {
-		account = "default"
-	}
-	seconds := int64(3600)
-	if p.ExpirationSeconds != nil {
-		seconds = *p.ExpirationSeconds
-	}
-	key := objectKey{kind: "token", namespace: pod.Namespace, name: account, more: fmt.Sprintf("%s/%s/%d", pod.UID, p.Audience, seconds)}
+	key, seconds := tokenKey(pod, p), tokenSeconds(p)
 	v, err := o.load(ctx, key, func(ctx context.Context) (any, time.Time, error) {
 		req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
 			ExpirationSeconds: &seconds,
@@ -96,7 +143,7 @@ func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceA
 			req.Spec.Audiences = []string{p.Audience}
 		}
 		now := time.Now()
-		out, err := o.api.ServiceAccounts(pod.Namespace).CreateToken(ctx, account, req, metav1.CreateOptions{})
+		out, err := o.api.ServiceAccounts(pod.Namespace).CreateToken(ctx, key.name, req, metav1.CreateOptions{})
 		if err != nil {
 			return nil, now, err
 		}
@@ -112,30 +159,48 @@ func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceA
 func (o *objects) load(ctx context.Context, key objectKey, read func(context.Context) (any, time.Time, error)) (any, error) {
 	now := time.Now()
 	o.mu.Lock()
-	have := o.cache[key]
-	if have != nil {
-		have.used = now
-		if now.Before(have.until) {
+	older := o.cache[key]
+	if older != nil {
+		older.used = now
+		if now.Before(older.until) || now.Before(o.silent) {
 			defer o.mu.Unlock()
-			return have.value, nil
+			return older.have(key)
 		}
 	}
 	o.mu.Unlock()
 
+	if older != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, answerTimeout)
+		defer cancel()
+	}
 	value, until, err := read(ctx)
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	switch {
 	case err == nil:
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.cache[key] = &object{value: value, read: now, until: until, used: now}
+		o.silent = time.Time{}
+		o.cache[key] = &object{value: value, until: until, used: now}
 		return value, nil
 	case apierrors.IsNotFound(err) && key.kind != "token":
-		// In the singular, as kubectl describe has always shown it.
-		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: key.kind}, key.name)
-	case have != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
-		return have.value, nil // no answer from the server
+		o.cache[key] = &object{used: now}
+		return nil, notFound(key)
+	case older != nil && !answered(err):
+		o.silent = time.Now().Add(o.ttl)
+		return older.have(key)
 	}
 	return nil, fmt.Errorf("read %s %s/%s: %w", key.kind, key.namespace, key.name, err)
+}
+
+// answered tells whether err is the server's word about the object, and not that
+// there is no server, or one that cannot do its work now.
+func answered(err error) bool {
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
+		metav1.StatusReasonServiceUnavailable, metav1.StatusReasonInternalError, metav1.StatusReasonTooManyRequests:
+		return false
+	}
+	return true
 }
 
 // forget drops what a pod that has ended was alone to use: its tokens, and all

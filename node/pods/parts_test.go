@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,6 +14,7 @@ import (
 
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
@@ -290,16 +289,36 @@ func TestObjectsCache(t *testing.T) {
 			t.Error(err)
 		}
 		want(2, "after its time")
+		for _, gone := range []error{
+			apierrors.NewInternalError(errors.New("etcd")), apierrors.NewServiceUnavailable("starting"), errors.New("connection refused"),
+		} {
+			fail.Store(&gone)
+			advance(time.Hour)
+			if err := secret(); err != nil {
+				t.Errorf("offline, %v: %v", gone, err)
+			}
+		}
+		forbidden := error(apierrors.NewForbidden(corev1.Resource("secrets"), "s", nil))
+		fail.Store(&forbidden)
+		advance(time.Hour)
+		if err := secret(); !apierrors.IsForbidden(err) {
+			t.Errorf("a secret that may not be read: %v", err)
+		}
 		gone := errors.New("connection refused")
 		fail.Store(&gone)
-		advance(time.Hour)
 		if err := secret(); err != nil {
 			t.Errorf("offline: %v", err)
 		}
 		if _, err := o.Secret(t.Context(), "ns", "other"); err == nil {
 			t.Error("an unknown secret is read offline")
 		}
+		quiet := gets.Load()
+		if err := secret(); err != nil {
+			t.Errorf("offline again: %v", err)
+		}
+		want(quiet, "while the server is known not to answer")
 		fail.Store(nil)
+		advance(61 * time.Second)
 		if err := api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("secrets"), "ns", "s"); err != nil {
 			t.Fatal(err)
 		}
@@ -368,54 +387,6 @@ func TestListerCoalesces(t *testing.T) {
 		}
 		if begun.Load() != 2 {
 			t.Errorf("%d listings", begun.Load())
-		}
-	})
-}
-
-func TestCheckpoints(t *testing.T) {
-	p := places{dir: t.TempDir()}
-	if list, err := p.loadCheckpoints(); err != nil || len(list) != 0 {
-		t.Errorf("nothing: %v, %v", list, err)
-	}
-	pod := newPod("a", nil)
-	if err := saveCheckpoint(p.checkpoint(pod.UID), checkpoint{Pod: pod, Admitted: true}); err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"torn": `{"pod":`, "empty": "{}", "moved": "", "large": strings.Repeat(" ", maxCheckpoint+1)} {
-		file := filepath.Join(p.pods(), name, "pod.json")
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if name == "moved" {
-			data, err := os.ReadFile(p.checkpoint(pod.UID))
-			if err != nil {
-				t.Fatal(err)
-			}
-			text = string(data)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	list, err := p.loadCheckpoints()
-	if len(list) != 1 || !list[0].Admitted || list[0].Pod.Name != "a" {
-		t.Errorf("checkpoints %+v", list)
-	}
-	if n := strings.Count(fmt.Sprint(err), "\n") + 1; err == nil || n != 4 {
-		t.Errorf("%d errors: %v", n, err)
-	}
-}
-
-func FuzzCheckpoint(f *testing.F) {
-	f.Add([]byte(`{"pod":{"metadata":{"name":"a","namespace":"b","uid":"c"}},"admitted":true}`))
-	f.Add([]byte(`{"pod":{"metadata":{"name":"a","namespace":"b","uid":"../c"}}}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := decodeCheckpoint(data)
-		if err != nil {
-			return
-		}
-		if dir := (places{dir: "/x"}).pod(c.Pod.UID); !strings.HasPrefix(dir, "/x/pods/") {
-			t.Errorf("a checkpoint's pod is in %s", dir)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/volumes"
 )
@@ -54,6 +55,11 @@ type Config struct {
 	ObjectTTL     time.Duration // how long a ConfigMap or Secret read is good for: 30 s
 	Housekeeping  time.Duration // how often leftovers are looked for: 2 min
 
+	// Fence is up while another agent with this node's identity runs the pods. Those
+	// that run here are then stopped, each within its grace, and the API is told
+	// nothing. Nil means never.
+	Fence *fence.Fence
+
 	Metrics *Metrics     // nil means none
 	Log     *slog.Logger // nil discards
 }
@@ -75,11 +81,14 @@ type Runner struct {
 	// ended has the pods whose worker has ended while the API still listed them, so
 	// that they are not taken for new ones.
 	ended map[types.UID]bool
+	// traces are the pods the runtime holds something of, as last listed, without
+	// those whose worker has ended since.
+	traces map[types.UID]runtime.PodID
 
 	// Owned by Run.
 	runtimeName string
-	known       map[types.UID]checkpoint    // read at the start, until the worker is made
-	traces      map[types.UID]runtime.PodID // what the runtime holds, as last listed
+	known       map[types.UID]checkpoint // read at the start, until the worker is made
+	held        map[types.UID]bool       // wait for an older pod of their name
 }
 
 // maxWrites bounds the writes to the API at the same time.
@@ -125,8 +134,9 @@ func New(cfg Config) (*Runner, error) {
 		ended:   map[types.UID]bool{},
 		known:   map[types.UID]checkpoint{},
 		traces:  map[types.UID]runtime.PodID{},
+		held:    map[types.UID]bool{},
 	}
-	r.volumes = volumes.New(r.places.pods(), r.objects)
+	r.volumes = volumes.New(r.places.pods(), nil) // only removes
 	r.source = newSource(cfg, r.Wake)
 	return r, nil
 }
@@ -167,6 +177,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	swept := false
 	r.Wake()
 	for {
+		fenced, toggled := r.cfg.Fence.State()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -178,9 +189,17 @@ func (r *Runner) Run(ctx context.Context) error {
 		case id := <-changes:
 			r.nudge(id.UID)
 			continue
+		case <-toggled:
+			r.Wake()
+			continue
 		case <-housekeeping.C:
 			swept = false
 		case <-r.wake:
+		}
+		if fenced {
+			r.leave()
+			swept = false
+			continue
 		}
 		synced := r.sync(ctx, &workers)
 		if synced && !swept {
@@ -188,41 +207,6 @@ func (r *Runner) Run(ctx context.Context) error {
 			r.sweep(ctx, &workers)
 		}
 	}
-}
-
-// recall reads what an earlier run has left: checkpoints and containers.
-func (r *Runner) recall(ctx context.Context) error {
-	list, err := r.places.loadCheckpoints()
-	if err != nil {
-		r.log.Warn("some pods were forgotten; they are taken up again once the server lists them", "err", err)
-	}
-	for _, c := range list {
-		r.known[c.Pod.UID] = c
-	}
-	if err := r.trace(ctx); err != nil {
-		return fmt.Errorf("list what the runtime runs: %w", err)
-	}
-	return nil
-}
-
-// trace lists the pods the runtime holds anything of.
-func (r *Runner) trace(ctx context.Context) error {
-	ids, err := r.cfg.Runtime.Sandboxes(ctx)
-	if err != nil {
-		return err
-	}
-	containers, err := r.lister.get(ctx)
-	if err != nil {
-		return err
-	}
-	r.traces = map[types.UID]runtime.PodID{}
-	for _, id := range ids {
-		r.traces[id.UID] = id
-	}
-	for uid, list := range containers {
-		r.traces[uid] = list[0].Pod
-	}
-	return nil
 }
 
 func (r *Runner) nudge(uid types.UID) {
@@ -259,6 +243,14 @@ func (r *Runner) sync(ctx context.Context, wg *sync.WaitGroup) bool {
 			delete(r.ended, uid)
 		}
 	}
+	for uid := range r.held {
+		if pods[uid] == nil {
+			delete(r.held, uid)
+		}
+	}
+	if synced {
+		r.dismissLocked(ctx, wg, pods)
+	}
 	for _, p := range order {
 		if w := r.workers[p.UID]; w != nil {
 			w.want(p)
@@ -266,37 +258,50 @@ func (r *Runner) sync(ctx context.Context, wg *sync.WaitGroup) bool {
 			r.takeUpLocked(ctx, wg, p)
 		}
 	}
-	if synced {
-		for uid, w := range r.workers {
-			if pods[uid] == nil {
-				w.wantGone()
-			}
-		}
-		for uid, c := range r.known {
-			if pods[uid] == nil && r.workers[uid] == nil {
-				r.startLocked(ctx, wg, newWorker(r, c.Pod, workerOptions{last: &c.Pod.Status, admitted: true, gone: true}))
-			}
-			delete(r.known, uid)
-		}
-	}
 	r.cfg.Metrics.workers.Set(float64(len(r.workers)))
 	return synced
 }
 
+// dismissLocked sees to it that what the API has no longer goes: pods is all it has.
+func (r *Runner) dismissLocked(ctx context.Context, wg *sync.WaitGroup, pods map[types.UID]*corev1.Pod) {
+	for uid, w := range r.workers {
+		if pods[uid] == nil {
+			w.wantGone()
+		}
+	}
+	for uid, c := range r.known {
+		if pods[uid] != nil {
+			continue
+		}
+		delete(r.known, uid)
+		if r.workers[uid] == nil {
+			r.startLocked(ctx, wg, newWorker(r, c.Pod, workerOptions{last: &c.Pod.Status, admitted: true, gone: true}))
+		}
+	}
+}
+
 // takeUpLocked makes a worker for a pod that has none, unless there is nothing to
-// do for it, or it is not known yet whether it fits.
+// do for it, it is not known yet whether it fits, or an older pod of its name has
+// not gone.
 func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod) {
 	c, remembered := r.known[p.UID]
 	_, traced := r.traces[p.UID]
-	o := workerOptions{admitted: remembered && c.Admitted || traced, recalled: remembered && c.Pod == p}
+	recalled := remembered && c.Pod == p
+	o := workerOptions{
+		admitted: remembered && c.Admitted || traced, recalled: recalled,
+		gone: recalled && c.Gone, inputs: c.inputs,
+	}
 	if remembered {
 		o.last = &c.Pod.Status
 	}
 	ended := terminal(p.Status.Phase) || remembered && terminal(c.Pod.Status.Phase)
-	switch {
-	case ended && p.DeletionTimestamp == nil && !remembered && !traced:
+	if ended && p.DeletionTimestamp == nil && !remembered && !traced {
 		return
-	case !ended && !o.admitted && p.DeletionTimestamp == nil:
+	}
+	if r.holdLocked(p) {
+		return
+	}
+	if !ended && !o.admitted && p.DeletionTimestamp == nil {
 		var node *corev1.Node
 		if r.cfg.Node != nil {
 			if node = r.cfg.Node(); node == nil {
@@ -308,6 +313,45 @@ func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1
 	}
 	delete(r.known, p.UID)
 	r.startLocked(ctx, wg, newWorker(r, p, o))
+}
+
+// holdLocked reports whether the pod has to wait until another one of its name,
+// which the API has replaced by it, has gone from this node with all its processes:
+// a name is an identity, and must not be used twice at the same time.
+func (r *Runner) holdLocked(p *corev1.Pod) bool {
+	name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+	var other types.UID
+	for uid, w := range r.workers {
+		if uid != p.UID && w.id.NamespacedName == name {
+			other = uid
+		}
+	}
+	for uid, id := range r.traces {
+		if uid != p.UID && id.NamespacedName == name {
+			other = uid
+		}
+	}
+	if other == "" {
+		delete(r.held, p.UID)
+		return false
+	}
+	if !r.held[p.UID] {
+		r.held[p.UID] = true
+		r.log.Info("a pod waits until the older one of its name has ended",
+			"namespace", p.Namespace, "pod", p.Name, "uid", string(p.UID), "older", string(other))
+	}
+	return true
+}
+
+// leave has all pods stopped that run here, because another agent runs them.
+func (r *Runner) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.known) // as the other agent leaves them, not as they were here
+	for _, w := range r.workers {
+		w.leave()
+	}
+	r.cfg.Metrics.workers.Set(float64(len(r.workers)))
 }
 
 // activeLocked lists the pods that take room on the node.
@@ -328,7 +372,9 @@ func (r *Runner) startLocked(ctx context.Context, wg *sync.WaitGroup, w *worker)
 		settled := w.run(ctx)
 		r.mu.Lock()
 		delete(r.workers, uid)
-		r.ended[uid] = settled
+		if r.ended[uid] = settled; settled {
+			delete(r.traces, uid)
+		}
 		r.mu.Unlock()
 		r.Wake()
 	})

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
@@ -36,9 +37,23 @@ func newSource(cfg Config, changed func()) *source {
 	return &source{cfg: cfg, changed: changed, pods: map[types.UID]*corev1.Pod{}}
 }
 
-// run watches until ctx is done. Failures are retried with the reflector's
-// back-off.
+// WatchBackoff is how long a node waits before it tries a list or watch again: half
+// a second and up to half more, twice as long each time, ten seconds and up to half
+// more at most, so that a node that was cut off knows soon what it has missed.
+func WatchBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 500 * time.Millisecond, Cap: 10 * time.Second, Factor: 2, Jitter: 0.5, Steps: 16}
+}
+
+// run watches until ctx is done, whenever the fence is down. Failures are retried
+// as WatchBackoff says.
 func (s *source) run(ctx context.Context) {
+	s.cfg.Fence.While(ctx, func(ctx context.Context) {
+		s.watch(ctx)
+		s.forget() // what happens to pods while nobody watches is not known
+	})
+}
+
+func (s *source) watch(ctx context.Context) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", s.cfg.NodeName).String()
 	api := s.cfg.API.CoreV1().Pods(metav1.NamespaceAll)
 	lw := &cache.ListWatch{
@@ -53,8 +68,15 @@ func (s *source) run(ctx context.Context) {
 	}
 	// A client in memory cannot do all that the reflector would ask of a server.
 	lister := cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.API)
-	r := cache.NewReflectorWithOptions(lister, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods"})
+	r := cache.NewReflectorWithOptions(lister, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods", Backoff: WatchBackoff()})
 	r.RunWithContext(ctx)
+}
+
+func (s *source) forget() {
+	s.mu.Lock()
+	s.pods, s.synced = map[types.UID]*corev1.Pod{}, false
+	s.mu.Unlock()
+	s.changed()
 }
 
 // snapshot returns the pods, and whether they are all there are.

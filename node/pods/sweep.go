@@ -22,15 +22,21 @@ import (
 // does not list, so that they are stopped and removed, and removes directories of
 // pods that are gone. It is called only after the API has been listed.
 func (r *Runner) sweep(ctx context.Context, wg *sync.WaitGroup) {
-	if err := r.trace(ctx); err != nil {
+	traces, err := r.trace(ctx)
+	if err != nil {
 		r.log.Warn("cannot look for leftovers, will try again", "err", err)
 		return
 	}
 	pods, _ := r.source.snapshot()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.traces = traces
 	for uid, id := range r.traces {
-		if pods[uid] != nil || r.workers[uid] != nil || r.ended[uid] {
+		if r.ended[uid] {
+			delete(r.traces, uid) // since they were listed
+			continue
+		}
+		if pods[uid] != nil || r.workers[uid] != nil {
 			continue
 		}
 		r.log.Info("stopping a pod that the server does not know", "namespace", id.Namespace, "pod", id.Name, "uid", string(uid))

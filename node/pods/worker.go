@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/volumes"
 )
 
 // A worker takes care of one pod. Whatever takes time is a task in a goroutine of
@@ -28,7 +29,9 @@ type worker struct {
 	log *slog.Logger
 	ref corev1.ObjectReference
 	// isInit has the names of the init containers.
-	isInit map[string]bool
+	isInit  map[string]bool
+	inputs  *inputs
+	volumes *volumes.Set
 
 	wake  chan struct{}
 	tasks sync.WaitGroup
@@ -36,6 +39,7 @@ type worker struct {
 	mu        sync.Mutex
 	wanted    *corev1.Pod // as last seen in the API
 	wantsGone bool        // no longer in the API
+	wantsOut  bool        // another agent has taken over
 	posted    []func()
 	published *corev1.Pod
 	claims    bool // takes room on the node
@@ -46,6 +50,7 @@ type worker struct {
 	pod      *corev1.Pod     // never changed, only replaced
 	seen     *corev1.Pod     // the last of wanted that was looked at
 	gone     bool
+	leaving  bool // another agent has taken over: what runs is stopped, and nothing told
 	admitted bool
 	refused  *refusal
 	api      corev1.PodStatus // the status as the API has it
@@ -53,7 +58,8 @@ type worker struct {
 	wroteAt  time.Time        // when api was last the answer to a write
 	patched  []byte           // the patch that was
 	status   corev1.PodStatus // as last computed
-	saved    *corev1.Pod      // as last written to disk
+	saved    checkpoint       // as last written to disk
+	unkept   string           // why the inputs are not on disk, as last logged
 	ended    bool             // the phase is final
 	kill     *kill
 
@@ -95,6 +101,7 @@ type workerOptions struct {
 	admitted bool
 	refused  *refusal
 	gone     bool
+	inputs   []input // as kept on disk
 	// recalled says that the pod is not as the API has it but as it was kept on disk.
 	recalled bool
 }
@@ -116,6 +123,8 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 		published:  pod,
 		claims:     o.refused == nil,
 	}
+	w.inputs = newInputs(r.objects, r.places.inputs(id.UID), o.inputs)
+	w.volumes = volumes.New(r.places.pods(), w.inputs)
 	w.isInit = map[string]bool{}
 	for i := range pod.Spec.InitContainers {
 		w.isInit[pod.Spec.InitContainers[i].Name] = true
@@ -127,53 +136,6 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 	}
 	w.recover()
 	return w
-}
-
-// recover takes from the status last computed what the runtime may have lost: the
-// end of attempts, and that the pod has ended.
-func (w *worker) recover() {
-	if terminal(w.status.Phase) || terminal(w.api.Phase) {
-		w.ended = true
-		if !terminal(w.status.Phase) {
-			w.status = *w.api.DeepCopy()
-		}
-	}
-	for _, list := range [][]corev1.ContainerStatus{w.status.InitContainerStatuses, w.status.ContainerStatuses, w.status.EphemeralContainerStatuses} {
-		for i := range list {
-			cs := &list[i]
-			c := w.container(cs.Name)
-			c.before = cs
-			c.lost = lostAttempt(w.id, cs)
-		}
-	}
-}
-
-// lostAttempt is the newest attempt that a status tells of, ended if need be
-// because nothing is known of its end.
-func lostAttempt(id runtime.PodID, cs *corev1.ContainerStatus) *runtime.ContainerStatus {
-	a := &runtime.ContainerStatus{
-		Pod: id, Name: cs.Name, Attempt: int(cs.RestartCount), Image: cs.Image, State: runtime.Exited,
-	}
-	t := cs.State.Terminated
-	switch {
-	case t != nil:
-	case cs.State.Running != nil:
-		t = lostState("The container could not be located when the agent was restarted").Terminated
-		t.StartedAt = cs.State.Running.StartedAt
-	case cs.LastTerminationState.Terminated != nil:
-		t = cs.LastTerminationState.Terminated
-	default:
-		return nil
-	}
-	a.ExitCode, a.Signal, a.Reason, a.Message = int(t.ExitCode), int(t.Signal), t.Reason, t.Message
-	a.StartedAt, a.EndedAt = t.StartedAt.Time, t.FinishedAt.Time
-	if a.Reason == reasonCompleted || a.Reason == reasonError {
-		a.Reason = ""
-	}
-	if a.OOMKilled = a.Reason == reasonOOMKilled; a.OOMKilled {
-		a.Reason = ""
-	}
-	return a
 }
 
 // want tells the worker the pod as the API has it now.
@@ -192,6 +154,17 @@ func (w *worker) wantGone() {
 	w.mu.Lock()
 	same := w.wantsGone
 	w.wantsGone = true
+	w.mu.Unlock()
+	if !same {
+		w.nudge()
+	}
+}
+
+// leave tells it that another agent runs the pod now.
+func (w *worker) leave() {
+	w.mu.Lock()
+	same := w.wantsOut
+	w.wantsOut = true
 	w.mu.Unlock()
 	if !same {
 		w.nudge()
@@ -233,8 +206,8 @@ func (w *worker) claim() (*corev1.Pod, bool) {
 	return w.published, w.claims && !terminal(w.published.Status.Phase)
 }
 
-// run takes care of the pod until nothing is left of it, or until ctx is done; it
-// reports whether it was the former.
+// run takes care of the pod until nothing is left of it, until it has left it to
+// another agent, or until ctx is done; it reports whether it was the first.
 func (w *worker) run(ctx context.Context) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer w.tasks.Wait()
@@ -255,7 +228,7 @@ func (w *worker) run(ctx context.Context) bool {
 		}
 		w.next = time.Time{}
 		if w.step(time.Now()) {
-			return true
+			return !w.leaving
 		}
 		timer.Stop()
 		if !w.next.IsZero() {
@@ -271,8 +244,7 @@ func (w *worker) at(t time.Time) {
 	}
 }
 
-// step looks, decides and acts once. It reports whether nothing is left to do for
-// good.
+// step looks, decides and acts once. It reports whether nothing is left to do.
 func (w *worker) step(now time.Time) bool {
 	w.receive()
 	listed, err := w.r.lister.get(w.ctx)
@@ -294,6 +266,9 @@ func (w *worker) step(now time.Time) bool {
 	// What act has begun is part of the status already.
 	w.observe(now, listed[w.id.UID])
 	s.facts = w.facts
+	if w.leaving {
+		return w.left(s)
+	}
 	w.report(s, in)
 	return w.finish(s)
 }
@@ -303,7 +278,7 @@ func (w *worker) receive() {
 	w.mu.Lock()
 	posted, wanted := w.posted, w.wanted
 	w.posted = nil
-	w.gone = w.gone || w.wantsGone
+	w.gone, w.leaving = w.gone || w.wantsGone, w.wantsOut
 	w.mu.Unlock()
 	for _, f := range posted {
 		f()
@@ -340,7 +315,7 @@ func (w *worker) judge(now time.Time) {
 		}
 		w.end(now.Add(grace), &kill{})
 	}
-	if w.ended {
+	if w.ended || w.leaving {
 		w.end(now.Add(gracePeriod(w.pod)), &kill{})
 		return
 	}
@@ -385,6 +360,9 @@ func (w *worker) report(s situation, in intent) {
 	w.claims = w.refused == nil
 	w.mu.Unlock()
 	if w.gone {
+		if !s.quiet() {
+			w.save(pod) // or it would run again after a restart without a server
+		}
 		return
 	}
 	w.save(pod)
@@ -410,16 +388,24 @@ func (w *worker) surroundings() surroundings {
 
 // save writes the checkpoint when it would differ from the one on disk.
 func (w *worker) save(pod *corev1.Pod) {
-	if w.saved != nil && apiequality.Semantic.DeepEqual(w.saved.Spec, pod.Spec) &&
-		apiequality.Semantic.DeepEqual(w.saved.Status, pod.Status) &&
-		w.saved.DeletionTimestamp.Equal(pod.DeletionTimestamp) && w.saved.Generation == pod.Generation {
+	c := checkpoint{Pod: pod, Admitted: w.admitted, Gone: w.gone}
+	if have := w.saved.Pod; have != nil && w.saved.Gone == c.Gone && have.Generation == pod.Generation &&
+		apiequality.Semantic.DeepEqual(have.Spec, pod.Spec) &&
+		apiequality.Semantic.DeepEqual(have.Status, pod.Status) &&
+		have.DeletionTimestamp.Equal(pod.DeletionTimestamp) {
 		return
 	}
-	if err := saveCheckpoint(w.r.places.checkpoint(w.id.UID), checkpoint{Pod: pod, Admitted: w.admitted}); err != nil {
+	if err := saveCheckpoint(w.r.places.checkpoint(w.id.UID), c); err != nil {
 		w.log.Error("pod is not kept on disk: a restart without a server would forget it", "err", err)
 		return
 	}
-	w.saved = pod
+	w.saved = c
+}
+
+// left reports whether nothing of the pod runs or is under way. What it has on disk
+// stays for when the node is this agent's again.
+func (w *worker) left(s situation) bool {
+	return s.quiet() && !w.sandbox.busy && !w.apiWrite.busy && !w.removal.busy
 }
 
 // finish takes the pod away once nothing of it runs: first its volumes, then the
@@ -436,7 +422,7 @@ func (w *worker) finish(s situation) bool {
 		w.at(w.removal.at)
 		return false
 	}
-	if err := w.r.volumes.TearDown(w.id.UID); err != nil {
+	if err := w.volumes.TearDown(w.id.UID); err != nil {
 		w.log.Warn("cannot remove volumes, will try again", "err", err)
 		w.removal.failed(now, w.r.cfg.WriteRetry)
 		w.at(w.removal.at)

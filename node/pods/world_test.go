@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -49,7 +50,9 @@ type world struct {
 
 	mu      sync.Mutex
 	offline bool
+	watches []watch.Interface
 	events  []string
+	log     []string
 	phases  map[types.UID]corev1.PodPhase // as last written
 	patches int
 }
@@ -74,24 +77,41 @@ func newWorld(t *testing.T, o memory.Options) *world {
 		api: fake.NewSimpleClientset(),
 	}
 	w.api.PrependReactor("*", "*", w.outage)
+	w.api.PrependWatchReactor("*", w.watch)
 	w.api.PrependReactor("patch", "pods", w.checkPatch)
 	w.api.PrependReactor("delete", "pods", w.checkDelete)
 	w.cfg = Config{
 		NodeName: thisNode, API: w.api, Runtime: w.rt, Events: w, Dir: t.TempDir(),
 		HostIPs: func() []string { return []string{"10.1.1.1"} },
-		Log:     slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log:     slog.New(slog.NewTextHandler(logWriter{w}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	return w
 }
 
-// logWriter writes to the test's log.
-type logWriter struct{ t *testing.T }
+// logWriter keeps the log.
+type logWriter struct{ w *world }
 
 func (l logWriter) Write(p []byte) (int, error) {
 	if testing.Verbose() {
 		print(string(p))
 	}
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	l.w.log = append(l.w.log, string(p))
 	return len(p), nil
+}
+
+// logged lists the lines of the log that contain text.
+func (w *world) logged(text string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var lines []string
+	for _, line := range w.log {
+		if strings.Contains(line, text) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // start starts a Runner, as an agent that starts does.
@@ -121,18 +141,41 @@ func (w *world) restart() {
 	w.start()
 }
 
-// setOffline makes every call to the API fail as if there were no connection.
+// setOffline makes every call to the API fail as if there were no connection, and
+// breaks the watches.
 func (w *world) setOffline(off bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if off && !w.offline {
+		for _, broken := range w.watches {
+			broken.Stop()
+		}
+		w.watches = nil
+	}
 	w.offline = off
 }
+
+// watch watches until the connection is lost.
+func (w *world) watch(a k8stesting.Action) (bool, watch.Interface, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.offline {
+		return true, nil, errNoConnection
+	}
+	through, err := w.api.Tracker().Watch(a.GetResource(), a.GetNamespace())
+	if err == nil {
+		w.watches = append(w.watches, through)
+	}
+	return true, through, err
+}
+
+var errNoConnection = errors.New("dial tcp: connect: connection refused")
 
 func (w *world) outage(k8stesting.Action) (bool, apiruntime.Object, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.offline {
-		return true, nil, errors.New("dial tcp: connect: connection refused")
+		return true, nil, errNoConnection
 	}
 	return false, nil, nil
 }

@@ -1,0 +1,145 @@
+// This file writes what must outlive the agent, and reads it back.
+
+package pods
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// recordVersion is the version of the records on disk. A record of another one is
+// not read.
+const recordVersion = 1
+
+// A record is a file on disk: data of its version, and the SHA-256 of data's bytes
+// as they stand in the file, which tells a torn or rotten file from a good one.
+type record struct {
+	Version  int             `json:"version"`
+	Checksum string          `json:"checksum"`
+	Data     json.RawMessage `json:"data"`
+}
+
+func checksum(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// encodeRecord is the inverse of decodeRecord.
+func encodeRecord(data any) ([]byte, error) {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return nil, fmt.Errorf("encode record: %w", err)
+	}
+	out, err := json.Marshal(record{Version: recordVersion, Checksum: checksum(raw), Data: raw})
+	if err != nil {
+		return nil, fmt.Errorf("encode record: %w", err)
+	}
+	return out, nil
+}
+
+// decodeRecord fills data from a record's bytes.
+func decodeRecord(file []byte, data any) error {
+	var r record
+	if err := json.Unmarshal(file, &r); err != nil {
+		return fmt.Errorf("decode record: %w", err)
+	}
+	switch {
+	case r.Version != recordVersion:
+		return fmt.Errorf("decode record: it has version %d, this agent reads %d", r.Version, recordVersion)
+	case r.Checksum != checksum(r.Data):
+		return errors.New("decode record: its checksum does not match")
+	}
+	if err := json.Unmarshal(r.Data, data); err != nil {
+		return fmt.Errorf("decode record: %w", err)
+	}
+	return nil
+}
+
+// tempPrefix is how the names of files begin that are being written.
+const tempPrefix = ".writing-"
+
+// replaceFile puts data in place of what is at path, so that a reader finds the one
+// or the other also after the power has gone. Nobody but the agent's user may read
+// it.
+func replaceFile(path string, data []byte) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, tempPrefix+"*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("write file: %w", err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write file: %w", err), os.Remove(f.Name()))
+	}
+	return syncDir(dir)
+}
+
+// syncDir has the names in dir survive a loss of power.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("write directory: %w", err)
+	}
+	if err = errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("write directory: %w", err)
+	}
+	return nil
+}
+
+// readFile reads a file of at most limit bytes.
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read file: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read file: %w", err)
+	case int64(len(data)) > limit:
+		return nil, fmt.Errorf("read file: it has more than %d bytes", limit)
+	case len(bytes.TrimSpace(data)) == 0:
+		return nil, errors.New("read file: it is empty")
+	}
+	return data, nil
+}
+
+// A damaged is a file that could not be read and has been set aside, so that the
+// next start does not stumble over it.
+type damaged struct {
+	path string // where it is now
+	err  error
+}
+
+// setAside renames a file that cannot be read. The one set aside before it, if any,
+// is replaced.
+func setAside(path string, why error) damaged {
+	aside := path + ".damaged"
+	if err := os.Rename(path, aside); err != nil {
+		return damaged{path, errors.Join(why, err)}
+	}
+	return damaged{aside, why}
+}
+
+// removeTemporary removes what a write that was cut short has left in dir.
+func removeTemporary(dir string) {
+	left, err := filepath.Glob(filepath.Join(escapeGlob(dir), tempPrefix+"*"))
+	if err != nil {
+		return // the pattern is a constant
+	}
+	for _, path := range left {
+		_ = os.Remove(path) // it is tried again at the next start, and harms nobody
+	}
+}

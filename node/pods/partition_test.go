@@ -1,0 +1,442 @@
+package pods
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/node/fence"
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/memory"
+)
+
+// slow containers take ten seconds to end.
+var slow = memory.Options{Start: func(runtime.Container) memory.Behaviour {
+	return memory.Behaviour{TermDelay: 10 * time.Second}
+}}
+
+// running lists the containers that run, as POD/UID.
+func (w *world) running() []string {
+	w.t.Helper()
+	list, err := w.rt.Containers(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var names []string
+	for _, c := range list {
+		if c.State == runtime.Running {
+			names = append(names, c.Pod.Name+"/"+string(c.Pod.UID))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (w *world) wantRunning(when string, pods ...*corev1.Pod) {
+	w.t.Helper()
+	var want []string
+	for _, p := range pods {
+		want = append(want, p.Name+"/"+string(p.UID))
+	}
+	slices.Sort(want)
+	if got := w.running(); !slices.Equal(got, want) {
+		w.t.Errorf("%s: %v run, want %v", when, got, want)
+	}
+}
+
+// deletes lists the deletions asked for since from, as POD GRACE UID.
+func (w *world) deletes(from int) []string {
+	var list []string
+	for _, a := range w.api.Actions()[from:] {
+		if d, ok := a.(k8stesting.DeleteActionImpl); ok {
+			list = append(list, fmt.Sprintf("%s %d %s", d.GetName(), *d.DeleteOptions.GracePeriodSeconds, *d.DeleteOptions.Preconditions.UID))
+		}
+	}
+	return list
+}
+
+// TestHealing changes a pod while the node is cut off, with an agent that runs on,
+// one that is restarted while cut off, and one that is down until after.
+func TestHealing(t *testing.T) {
+	agents := map[string]struct{ during, after func(w *world) }{
+		"agent runs on":          {func(*world) {}, func(*world) {}},
+		"agent restarts cut off": {(*world).restart, func(*world) {}},
+		"agent is down":          {func(w *world) { w.stop() }, (*world).start},
+	}
+	for name, agent := range agents {
+		// cut brings pods a and b up, changes a behind the node's back and heals.
+		cut := func(change func(w *world), check func(w *world, a, b *corev1.Pod, from int)) func(t *testing.T) {
+			return func(t *testing.T) {
+				inWorld(t, slow, func(w *world) {
+					a, b := newPod("a", nil), newPod("b", nil)
+					w.create(a)
+					w.create(b)
+					advance(time.Second)
+					w.setOffline(true)
+					agent.during(w)
+					advance(time.Minute)
+					change(w)
+					advance(10 * time.Minute)
+					w.wantRunning("cut off", a, b)
+					from := len(w.api.Actions())
+					w.setOffline(false)
+					agent.after(w)
+					advance(40 * time.Second) // of which 15 until the next try to watch
+					check(w, a, b, from)
+					w.wantRunning("in the end", alive(w, a, b)...)
+					calls := w.rt.Calls()
+					if n := len(slices.DeleteFunc(slices.Clone(calls), func(c string) bool { return !strings.HasPrefix(c, "start b/") })); n != 1 {
+						w.t.Errorf("the pod that was left alone was started %d times: %q", n, calls)
+					}
+				})
+			}
+		}
+		t.Run(name+", deleted by force", cut(func(w *world) { w.remove("a", -1) }, func(w *world, _, b *corev1.Pod, from int) {
+			w.wantRunning("healed", b)
+			if got := w.deletes(from); len(got) != 0 {
+				w.t.Errorf("deleted %q in the API, where it has gone", got)
+			}
+			if dirs, err := os.ReadDir(w.runner.places.pods()); err != nil || len(dirs) != 1 {
+				w.t.Errorf("directories %v, %v; want that of b", dirs, err)
+			}
+		}))
+		t.Run(name+", evicted", cut(func(w *world) { w.remove("a", 30) }, func(w *world, a, b *corev1.Pod, from int) {
+			w.wantRunning("healed", b)
+			if got, want := w.deletes(from), []string{fmt.Sprintf("a 0 %s", a.UID)}; !slices.Equal(got, want) {
+				w.t.Errorf("deletions %q, want %q", got, want)
+			}
+			if w.find("default", "a") != nil {
+				w.t.Error("the deletion was not confirmed")
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if got := w.phases[a.UID]; got != corev1.PodSucceeded {
+				w.t.Errorf("last phase %q, want Succeeded", got)
+			}
+		}))
+		t.Run(name+", evicted with little grace", cut(func(w *world) { w.remove("a", 3) }, func(w *world, a, b *corev1.Pod, _ int) {
+			w.wantRunning("healed", b)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if got := w.phases[a.UID]; got != corev1.PodFailed {
+				w.t.Errorf("last phase %q, want Failed: it was killed", got)
+			}
+		}))
+		t.Run(name+", replaced", cut(func(w *world) {
+			w.remove("a", -1)
+			w.create(newPod("a", nil))
+		}, func(w *world, a, b *corev1.Pod, from int) {
+			second := w.pod("a")
+			if second.UID == a.UID {
+				w.t.Fatal("the pod was not replaced")
+			}
+			w.wantRunning("healed", second, b)
+			if got := w.deletes(from); len(got) != 0 {
+				w.t.Errorf("deletions %q, want none", got)
+			}
+			w.wantPhase("a", corev1.PodRunning)
+			// That no container of the second ran beside one of the first is
+			// watched over by the runtime.
+		}))
+	}
+}
+
+// alive are the pods that are in the API, and what has replaced them.
+func alive(w *world, pods ...*corev1.Pod) []*corev1.Pod {
+	var list []*corev1.Pod
+	for _, p := range pods {
+		if now := w.find(p.Namespace, p.Name); now != nil {
+			list = append(list, now)
+		}
+	}
+	return list
+}
+
+// withInputs makes a pod whose containers need the API in every way there is.
+func withInputs(p *corev1.Pod) {
+	p.Spec.ServiceAccountName = "robot"
+	p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
+		{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}}},
+		{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: ptr.To(true)}},
+	}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "keys", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "keys"}}},
+		{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+		}}}},
+	}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "keys", MountPath: "/keys"}, {Name: "token", MountPath: "/token"}}
+}
+
+func (w *world) addInputs() {
+	w.t.Helper()
+	for _, o := range []apiruntime.Object{
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"KEY": "value"}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keys"}, Data: map[string][]byte{"key": []byte("hidden")}},
+	} {
+		if err := w.api.Tracker().Add(o); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.api.PrependReactor("create", "serviceaccounts", func(a k8stesting.Action) (bool, apiruntime.Object, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.offline {
+			return true, nil, errNoConnection
+		}
+		return true, &authv1.TokenRequest{Status: authv1.TokenRequestStatus{
+			Token: "a token", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour)),
+		}}, nil
+	})
+}
+
+// TestMachineRebootsCutOff: the machine comes back with nothing but its disk, and
+// runs its pods.
+func TestMachineRebootsCutOff(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		w.addInputs()
+		a := newPod("a", withInputs)
+		w.create(a)
+		advance(time.Minute)
+		w.wantRunning("before", a)
+		w.stop()
+		w.rt = memory.New(memory.Options{})
+		w.cfg.Runtime = w.rt
+		w.setOffline(true)
+		w.start()
+		advance(10 * time.Second)
+		w.wantRunning("rebooted", a)
+		spec := w.rt.Specs()[0]
+		if !slices.Contains(spec.Env, "KEY=value") {
+			t.Errorf("environment %q", spec.Env)
+		}
+		for _, m := range spec.Mounts {
+			switch m.ContainerPath {
+			case "/keys":
+				if data, err := os.ReadFile(m.HostPath + "/key"); err != nil || string(data) != "hidden" {
+					t.Errorf("secret %q, %v", data, err)
+				}
+			case "/token":
+				if data, err := os.ReadFile(m.HostPath + "/token"); err != nil || string(data) != "a token" {
+					t.Errorf("token %q, %v", data, err)
+				}
+			}
+		}
+		// It crashes, and the agent is restarted once more.
+		w.restart()
+		w.rt.Exit("a", "main", 1)
+		advance(time.Minute)
+		w.wantRunning("crashed", a)
+		w.setOffline(false)
+		advance(2 * time.Minute)
+		w.wantRunning("healed", a)
+		if got := w.pod("a").Status.ContainerStatuses[0].RestartCount; got != 2 {
+			t.Errorf("restart count %d, want 2", got)
+		}
+	})
+}
+
+// TestChangedInputsAreReadAnew: what is kept on disk does not stand in for what the
+// API has.
+func TestChangedInputsAreReadAnew(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		w.addInputs()
+		w.create(newPod("a", withInputs))
+		advance(time.Minute)
+		w.stop()
+		changed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"KEY": "other"}}
+		if err := w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), changed, "default"); err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		w.rt.Exit("a", "main", 1)
+		advance(time.Minute)
+		specs := w.rt.Specs()
+		if env := specs[len(specs)-1].Env; !slices.Contains(env, "KEY=other") {
+			t.Errorf("environment %q", env)
+		}
+	})
+}
+
+// TestDeletedPodStaysDeleted: an agent that is restarted while it stops a pod that
+// the API has no longer goes on stopping it, also without a server.
+func TestDeletedPodStaysDeleted(t *testing.T) {
+	inWorld(t, slow, func(w *world) {
+		w.create(newPod("a", nil))
+		advance(time.Second)
+		w.remove("a", -1)
+		advance(time.Second)
+		w.stop()
+		w.setOffline(true)
+		w.start()
+		advance(10 * time.Minute)
+		w.wantRunning("cut off")
+		if calls := w.rt.Calls(); len(slices.DeleteFunc(slices.Clone(calls), func(c string) bool { return !strings.HasPrefix(c, "start") })) != 1 {
+			t.Errorf("a deleted pod has come back: %q", calls)
+		}
+		w.setOffline(false)
+		advance(time.Minute)
+		if dirs, err := os.ReadDir(w.runner.places.pods()); err != nil || len(dirs) != 0 {
+			t.Errorf("directories %v, %v; want none", dirs, err)
+		}
+	})
+}
+
+func TestDamagedFiles(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		w.addInputs()
+		a, b, c := newPod("a", nil), newPod("b", nil), newPod("c", withInputs)
+		w.create(a)
+		w.create(b)
+		w.create(c)
+		advance(time.Second)
+		w.stop()
+		w.setOffline(true)
+		for _, path := range []string{w.runner.places.checkpoint(a.UID), w.runner.places.inputs(c.UID)} {
+			if err := os.WriteFile(path, []byte("\x00\x00\x00\x00"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.start()
+		w.rt.Exit("b", "main", 1)
+		advance(time.Minute)
+		for _, path := range []string{w.runner.places.checkpoint(a.UID), w.runner.places.inputs(c.UID)} {
+			if n := len(w.logged(path)); n != 1 {
+				t.Errorf("%d lines name %s, want one", n, path)
+			}
+		}
+		w.wantRunning("cut off", a, b, c)
+		w.setOffline(false)
+		advance(time.Minute)
+		w.wantRunning("healed", a, b, c)
+		for _, p := range []string{"a", "c"} {
+			if got := w.pod(p).Status.ContainerStatuses[0].RestartCount; got != 0 {
+				t.Errorf("pod %s was restarted %d times, want none", p, got)
+			}
+		}
+	})
+}
+
+// TestStrayBeforeItsNamesake: nothing is known of a pod that runs but what the
+// runtime says, and the API has another one of its name.
+func TestStrayBeforeItsNamesake(t *testing.T) {
+	inWorld(t, slow, func(w *world) {
+		first := newPod("a", nil)
+		w.create(first)
+		advance(time.Second)
+		w.stop()
+		if err := os.RemoveAll(w.runner.places.pods()); err != nil {
+			t.Fatal(err)
+		}
+		w.remove("a", -1)
+		second := newPod("a", nil)
+		w.create(second)
+		w.start()
+		advance(5 * time.Second)
+		w.wantRunning("stopping", first)
+		if n := len(w.logged("waits until the older one")); n != 1 {
+			t.Errorf("%d lines say why it waits, want one", n)
+		}
+		advance(20 * time.Second)
+		w.wantRunning("in the end", second)
+	})
+}
+
+// TestFence: another agent with this node's identity has taken over, and goes.
+func TestFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, slow)
+		f := &fence.Fence{}
+		w.cfg.Fence = f
+		w.start()
+		a, b := newPod("a", nil), newPod("b", nil)
+		w.create(a)
+		w.create(b)
+		w.create(newPod("done", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }))
+		w.rt.Exit("done", "main", 0)
+		advance(time.Second)
+		w.wantRunning("alone", a, b)
+		from, patches := len(w.api.Actions()), w.patches
+		f.Set(true)
+		advance(5 * time.Second)
+		w.wantRunning("being stopped", a, b)
+		advance(6 * time.Second)
+		w.wantRunning("fenced")
+		c := newPod("c", nil)
+		w.create(c)
+		w.remove("b", -1)
+		w.update("a", func(p *corev1.Pod) { p.Status.Message = "by another agent" })
+		advance(10 * time.Minute)
+		w.wantRunning("fenced for long")
+		if n := len(w.api.Actions()); n != from || w.patches != patches {
+			t.Errorf("%d calls to the API while fenced: %v", n-from, w.api.Actions()[from:])
+		}
+		f.Set(false)
+		advance(time.Minute)
+		w.wantRunning("taken back", a, c)
+		w.wantPhase("a", corev1.PodRunning)
+		w.wantPhase("done", corev1.PodSucceeded)
+		if got := w.pod("a").Status.ContainerStatuses[0].RestartCount; got != 1 {
+			t.Errorf("restart count %d, want 1", got)
+		}
+		if got := w.deletes(from); len(got) != 0 {
+			t.Errorf("deleted %q", got)
+		}
+		advance(5 * time.Minute)
+		if dirs, err := os.ReadDir(w.runner.places.pods()); err != nil || len(dirs) != 3 {
+			t.Errorf("directories %v, %v; want those of three pods", dirs, err)
+		}
+		// Up and down before the pods have ended.
+		f.Set(true)
+		advance(time.Second)
+		f.Set(false)
+		advance(time.Minute)
+		w.wantRunning("up and down", a, c)
+		w.stop()
+		if err := w.rt.Violations(); err != nil {
+			t.Errorf("the runtime was misused: %v", err)
+		}
+	})
+}
+
+// TestRunningPodsAreNotRefused: a pod that runs here has been admitted, whatever
+// has become of the node, and whatever has become of the agent's files.
+func TestRunningPodsAreNotRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, memory.Options{})
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: thisNode, Labels: map[string]string{"disk": "ssd"}}}
+		w.cfg.Node = func() *corev1.Node { return node }
+		w.start()
+		onSSD := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }
+		a, b := newPod("a", onSSD), newPod("b", onSSD)
+		w.create(a)
+		w.create(b)
+		advance(time.Second)
+		w.wantRunning("before", a, b)
+		w.stop()
+		if err := os.RemoveAll(w.runner.places.pod(b.UID)); err != nil {
+			t.Fatal(err)
+		}
+		node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: thisNode}}
+		w.start()
+		advance(time.Minute)
+		w.wantRunning("relabelled", a, b)
+		w.create(newPod("c", onSSD))
+		advance(time.Second)
+		if got := w.pod("c").Status.Reason; got != "NodeAffinity" {
+			t.Errorf("reason %q, want NodeAffinity", got)
+		}
+		w.stop()
+	})
+}

@@ -1,0 +1,108 @@
+// This file takes up what an earlier run of the agent has left.
+
+package pods
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// recall reads what an earlier run has left: checkpoints and containers. Files that
+// cannot be read are set aside, and nothing else is lost with them.
+func (r *Runner) recall(ctx context.Context) error {
+	list, bad, err := r.places.loadCheckpoints()
+	if err != nil {
+		r.log.Warn("some pods were forgotten; they are taken up again once the server lists them", "err", err)
+	}
+	for _, d := range bad {
+		r.log.Warn("a pod was forgotten, and is taken up again once the server lists it; its file was set aside", "file", d.path, "err", d.err)
+	}
+	for _, c := range list {
+		path := r.places.inputs(c.Pod.UID)
+		if c.inputs, err = loadInputs(path); err != nil {
+			d := setAside(path, err)
+			r.log.Warn("what a pod's containers are made from was forgotten, and is read again from the server; the file was set aside",
+				"namespace", c.Pod.Namespace, "pod", c.Pod.Name, "file", d.path, "err", d.err)
+		}
+		for i := range c.inputs {
+			r.objects.seed(c.inputs[i].key(), c.inputs[i].value())
+		}
+		r.known[c.Pod.UID] = c
+	}
+	if r.traces, err = r.trace(ctx); err != nil {
+		return fmt.Errorf("list what the runtime runs: %w", err)
+	}
+	return nil
+}
+
+// trace lists the pods the runtime holds anything of.
+func (r *Runner) trace(ctx context.Context) (map[types.UID]runtime.PodID, error) {
+	ids, err := r.cfg.Runtime.Sandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	containers, err := r.lister.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	traces := map[types.UID]runtime.PodID{}
+	for _, id := range ids {
+		traces[id.UID] = id
+	}
+	for uid, list := range containers {
+		traces[uid] = list[0].Pod
+	}
+	return traces, nil
+}
+
+// recover takes from the status last computed what the runtime may have lost: the
+// end of attempts, and that the pod has ended.
+func (w *worker) recover() {
+	if terminal(w.status.Phase) || terminal(w.api.Phase) {
+		w.ended = true
+		if !terminal(w.status.Phase) {
+			w.status = *w.api.DeepCopy()
+		}
+	}
+	for _, list := range [][]corev1.ContainerStatus{w.status.InitContainerStatuses, w.status.ContainerStatuses, w.status.EphemeralContainerStatuses} {
+		for i := range list {
+			cs := &list[i]
+			c := w.container(cs.Name)
+			c.before = cs
+			c.lost = lostAttempt(w.id, cs)
+		}
+	}
+}
+
+// lostAttempt is the newest attempt that a status tells of, ended if need be
+// because nothing is known of its end.
+func lostAttempt(id runtime.PodID, cs *corev1.ContainerStatus) *runtime.ContainerStatus {
+	a := &runtime.ContainerStatus{
+		Pod: id, Name: cs.Name, Attempt: int(cs.RestartCount), Image: cs.Image, State: runtime.Exited,
+	}
+	t := cs.State.Terminated
+	switch {
+	case t != nil:
+	case cs.State.Running != nil:
+		t = lostState("The container could not be located when the agent was restarted").Terminated
+		t.StartedAt = cs.State.Running.StartedAt
+	case cs.LastTerminationState.Terminated != nil:
+		t = cs.LastTerminationState.Terminated
+	default:
+		return nil
+	}
+	a.ExitCode, a.Signal, a.Reason, a.Message = int(t.ExitCode), int(t.Signal), t.Reason, t.Message
+	a.StartedAt, a.EndedAt = t.StartedAt.Time, t.FinishedAt.Time
+	if a.Reason == reasonCompleted || a.Reason == reasonError {
+		a.Reason = ""
+	}
+	if a.OOMKilled = a.Reason == reasonOOMKilled; a.OOMKilled {
+		a.Reason = ""
+	}
+	return a
+}
