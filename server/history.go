@@ -116,8 +116,8 @@ func (h *history) watch(m *member) {
 	})
 }
 
-// attach notes that m takes its node's dials. It may come late: current says
-// whether m still does.
+// attach notes that m takes its node's dials, if it does: current says who does,
+// by now.
 func (h *history) attach(m *member, current func(node string) *member) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -58,7 +58,6 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	h.admission.seat(1)
 	log := h.log.With("addr", m.addr.String(), "node", m.node, "session", m.id)
 	log.Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
-	h.history.attach(m, h.registry.find)
 	err = h.serve(ctx, m)
 	h.registry.detach(m)
 	h.history.end(m, err)
@@ -117,7 +116,9 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	// Entered before the session that it replaces is left: the node's sums last
 	// as long as the ledger has one of its sessions.
 	h.ledger.open(m)
-	if err := h.judged(m, h.registry.attach(m)); err != nil {
+	seat := h.registry.attach(m)
+	h.history.attach(m, h.registry.find) // before those that it replaces end
+	if err := h.judged(m, seat); err != nil {
 		h.refuse(greeting, err)
 		h.ledger.close(m)
 		m.oust(nil)
@@ -126,6 +127,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	if err := m.control.Welcome(); err != nil {
 		h.log.Info("agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
 		h.registry.detach(m)
+		h.history.end(m, err)
 		h.ledger.close(m)
 		m.oust(nil)
 		return nil, err
