@@ -3,7 +3,9 @@
 package apiserver_test
 
 import (
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +73,17 @@ func TestEviction(t *testing.T) {
 	if !apierrors.IsTooManyRequests(err) || gone("b") || !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
 		t.Errorf("two are not: %v", err)
 	}
+	b.Status.Conditions = []metav1.Condition{{Type: policyv1.DisruptionAllowedCondition, Status: "False", Reason: policyv1.SyncFailedReason, Message: "no such owner", LastTransitionTime: metav1.Now()}}
+	b = must(budgets.UpdateStatus(ctx, b, metav1.UpdateOptions{}))(t)
+	err = evict("b")
+	if cause, ok := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause); !ok || !strings.HasSuffix(cause.Message, "because it failed sync: no such owner") {
+		t.Errorf("a budget that could not be worked out: %v", err)
+	}
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		t.Errorf("told when to come back, by which clients wait without a word: %d s", seconds)
+	}
+	b.Status.Conditions = nil
+	must(budgets.UpdateStatus(ctx, b, metav1.UpdateOptions{}))(t)
 	// One that does not serve costs nothing while enough others do.
 	if err = evict("c"); err != nil || !gone("c") {
 		t.Errorf("unhealthy: %v", err)
@@ -81,5 +94,81 @@ func TestEviction(t *testing.T) {
 	}
 	if err = evict("nobody"); !apierrors.IsNotFound(err) {
 		t.Errorf("nobody: %v", err)
+	}
+}
+
+// TestEvictionMarks: a pod that goes slowly says that it was evicted; one that
+// was not evicted after all does not.
+func TestEvictionMarks(t *testing.T) {
+	ctx, ns := t.Context(), namespace(t)
+	pods := shared.client.CoreV1().Pods(ns)
+	running(t, ns, "slow", "True")
+	target := func() *corev1.PodCondition {
+		p := must(pods.Get(ctx, "slow", metav1.GetOptions{}))(t)
+		for i := range p.Status.Conditions {
+			if p.Status.Conditions[i].Type == corev1.DisruptionTarget {
+				return &p.Status.Conditions[i]
+			}
+		}
+		return nil
+	}
+	e := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "slow", Namespace: ns}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}}
+	if err := pods.EvictV1(ctx, e); err != nil || target() != nil {
+		t.Errorf("dry run: %v, condition %+v", err, target())
+	}
+	wrong := "1"
+	e.DeleteOptions = &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &wrong}}
+	if err := pods.EvictV1(ctx, e); !apierrors.IsConflict(err) || target() != nil {
+		t.Errorf("another version: %v, condition %+v", err, target())
+	}
+	e.DeleteOptions = &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: ptr.To(must(pods.Get(ctx, "slow", metav1.GetOptions{}))(t).ResourceVersion)}}
+	if err := pods.EvictV1(ctx, e); err != nil {
+		t.Fatalf("this version: %v", err)
+	}
+	if c := target(); c == nil || c.Status != corev1.ConditionTrue || c.Reason != "EvictionByEvictionAPI" || c.LastTransitionTime.IsZero() {
+		t.Errorf("condition %+v", c)
+	}
+	if p := must(pods.Get(ctx, "slow", metav1.GetOptions{}))(t); p.DeletionTimestamp == nil {
+		t.Error("not being deleted")
+	}
+}
+
+// TestEvictionContended: evictions under one budget at the same time get just
+// what it allows, none a conflict.
+func TestEvictionContended(t *testing.T) {
+	const many, allowed = 12, 5
+	ctx, ns := t.Context(), namespace(t)
+	budgets := shared.client.PolicyV1().PodDisruptionBudgets(ns)
+	b := must(budgets.Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}},
+	}, metav1.CreateOptions{}))(t)
+	for i := range many {
+		running(t, ns, fmt.Sprint("p", i), "True")
+	}
+	b.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Generation, DisruptionsAllowed: allowed, CurrentHealthy: many, DesiredHealthy: many - allowed, ExpectedPods: many}
+	must(budgets.UpdateStatus(ctx, b, metav1.UpdateOptions{}))(t)
+	errs := make([]error, many)
+	var wg sync.WaitGroup
+	for i := range many {
+		wg.Go(func() {
+			errs[i] = shared.client.CoreV1().Pods(ns).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), Namespace: ns}})
+		})
+	}
+	wg.Wait()
+	granted := 0
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			granted++
+		case !apierrors.IsTooManyRequests(err):
+			t.Errorf("p%d: %v", i, err)
+		}
+	}
+	b = must(budgets.Get(ctx, "b", metav1.GetOptions{}))(t)
+	if granted != allowed || b.Status.DisruptionsAllowed != 0 || len(b.Status.DisruptedPods) != allowed {
+		t.Errorf("%d granted, %d left, %d noted", granted, b.Status.DisruptionsAllowed, len(b.Status.DisruptedPods))
+	}
+	if len(b.Status.Conditions) != 1 || b.Status.Conditions[0].Reason != policyv1.InsufficientPodsReason {
+		t.Errorf("conditions %+v", b.Status.Conditions)
 	}
 }

@@ -87,8 +87,8 @@ func (s *Server) storages(b *backend, rows []row) (all storages, err error) {
 	}
 	budgets := all.store(policyv1.SchemeGroupVersion, "poddisruptionbudgets")
 	all.add(corev1.SchemeGroupVersion, "pods/eviction", &evictionREST{
-		pods: all.store(corev1.SchemeGroupVersion, "pods"), budgets: budgets,
-		status: all[policyv1.SchemeGroupVersion]["poddisruptionbudgets/status"].(*subREST),
+		pods: all.store(corev1.SchemeGroupVersion, "pods"), podStatus: all[corev1.SchemeGroupVersion]["pods/status"].(*subREST),
+		budgets: budgets, status: all[policyv1.SchemeGroupVersion]["poddisruptionbudgets/status"].(*subREST),
 	})
 	newServiceAllocator(all.store(corev1.SchemeGroupVersion, "services"), s.cfg.ServiceCIDR)
 	all.add(eventsv1.SchemeGroupVersion, "events", all[corev1.SchemeGroupVersion]["events"])
