@@ -4,6 +4,8 @@ package pods
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -13,16 +15,19 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// A refusal is why a pod may not run here. Its reason and message become the
-// pod's.
+// A refusal is why a pod may not run here. Its reason becomes the pod's, its message
+// that of the event.
 type refusal struct{ reason, message string }
+
+// status is the message that becomes the pod's.
+func (r *refusal) status() string { return "Pod was rejected: " + r.message }
 
 // admit says whether the pod fits the node beside the others, which have been
 // admitted and have not ended. A node not known yet refuses nothing but for the
 // number of pods.
 func admit(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int) *refusal {
 	if pod.Spec.OS != nil && pod.Spec.OS.Name != corev1.Linux {
-		return &refusal{"PodOSNotSupported", "Pod was rejected: failed to admit pod as the OS field doesn't match node OS"}
+		return &refusal{"PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"}
 	}
 	if node == nil {
 		if len(others) >= maxPods {
@@ -34,8 +39,8 @@ func admit(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int
 		return predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
 	}
 	noExecute := func(t *corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
-	if taint, found := schedulingv1.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations, noExecute, false); found {
-		return predicate("TaintToleration", fmt.Sprintf("node(s) had untolerated taint {%s: %s}", taint.Key, taint.Value))
+	if _, found := schedulingv1.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations, noExecute, false); found {
+		return predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate")
 	}
 	if portsClash(pod, others) {
 		return predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports")
@@ -44,16 +49,17 @@ func admit(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int
 }
 
 func predicate(reason, message string) *refusal {
-	return &refusal{reason, fmt.Sprintf("Pod was rejected: Predicate %s failed: %s", reason, message)}
+	return &refusal{reason, fmt.Sprintf("Predicate %s failed: %s", reason, message)}
 }
 
 func outOf(name string, requested, used, capacity int64) *refusal {
 	return &refusal{"OutOf" + name, fmt.Sprintf(
-		"Pod was rejected: Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, requested, used, capacity)}
+		"Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, requested, used, capacity)}
 }
 
 // fits counts what the node owns; a resource it does not know is somebody else's
-// to count.
+// to count. A pod that asks for none of a resource has its place although the others
+// have more than there is.
 func fits(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int) *refusal {
 	allocatable := node.Status.Allocatable
 	if q, ok := allocatable[corev1.ResourcePods]; ok {
@@ -71,9 +77,10 @@ func fits(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int)
 			used[name] = sum
 		}
 	}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
-		want, have, taken := wanted[name], allocatable[name], used[name]
-		if want.IsZero() {
+	for _, name := range counted(wanted) {
+		want, taken := wanted[name], used[name]
+		have, known := allocatable[name]
+		if want.IsZero() || !known && !ownResources[name] {
 			continue
 		}
 		sum := taken.DeepCopy()
@@ -83,6 +90,23 @@ func fits(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int)
 		}
 	}
 	return nil
+}
+
+// ownResources are those that every node has, if only none of them.
+var ownResources = map[corev1.ResourceName]bool{
+	corev1.ResourceCPU: true, corev1.ResourceMemory: true, corev1.ResourceEphemeralStorage: true,
+}
+
+// counted lists what is asked for: the node's own resources first, so that a pod that
+// lacks several is refused for the same one each time.
+func counted(wanted corev1.ResourceList) []corev1.ResourceName {
+	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		if !ownResources[name] {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // amount is how Kubernetes counts a resource: CPU in thousandths.
@@ -114,9 +138,11 @@ func portsClash(pod *corev1.Pod, others []*corev1.Pod) bool {
 	return clash
 }
 
+// hostPorts tells of the ports that a pod takes: those of its containers, and of the
+// init containers that stay.
 func hostPorts(pod *corev1.Pod, tell func(p hostPort, ip string)) {
-	for i := range pod.Spec.Containers {
-		for _, p := range pod.Spec.Containers[i].Ports {
+	of := func(c *corev1.Container) {
+		for _, p := range c.Ports {
 			if p.HostPort == 0 {
 				continue
 			}
@@ -129,6 +155,14 @@ func hostPorts(pod *corev1.Pod, tell func(p hostPort, ip string)) {
 				protocol = corev1.ProtocolTCP
 			}
 			tell(hostPort{protocol, p.HostPort}, ip)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		of(&pod.Spec.Containers[i])
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			of(c)
 		}
 	}
 }

@@ -217,7 +217,11 @@ func TestMachineRebootsCutOff(t *testing.T) {
 		w.start()
 		advance(10 * time.Second)
 		w.wantRunning("rebooted", a)
-		spec := w.rt.Specs()[0]
+		specs := w.rt.Specs()
+		if len(specs) == 0 {
+			t.Fatal("no container was started")
+		}
+		spec := specs[0]
 		if !slices.Contains(spec.Env, "KEY=value") {
 			t.Errorf("environment %q", spec.Env)
 		}

@@ -392,6 +392,7 @@ func TestRefusedPods(t *testing.T) {
 		if st := w.pod("second").Status; st.Reason != "OutOfcpu" || !strings.Contains(st.Message, "cpu, requested: 600, used: 600, capacity: 1000") {
 			t.Errorf("reason %q, message %q", st.Reason, st.Message)
 		}
+		w.wantEvent("second Warning OutOfcpu Node didn't have enough resource: cpu, requested: 600")
 		if got := w.pod("elsewhere").Status.Reason; got != "NodeAffinity" {
 			t.Errorf("reason %q", got)
 		}
