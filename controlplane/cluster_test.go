@@ -16,9 +16,11 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +40,7 @@ import (
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/etcd"
+	"github.com/hawser-project/hawser/controlplane/leader"
 )
 
 // patience is how long a test waits for what should take a moment.
@@ -48,7 +51,10 @@ type cluster struct {
 	t     *testing.T
 	host  string
 	ca    string
+	keys  *pki.PKI
 	admin *kubernetes.Clientset
+	// resign stops the controllers that the cluster was started with.
+	resign func()
 }
 
 func startCluster(t *testing.T) *cluster {
@@ -62,7 +68,7 @@ func startCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false)}
+	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false), keys: keys}
 	known := kubeauth.NewObjects()
 	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: c.ca, Secrets: known.Secret})
 	if err != nil {
@@ -85,44 +91,32 @@ func startCluster(t *testing.T) *cluster {
 	if err = known.Use(loopback, f); err != nil {
 		t.Fatal(err)
 	}
-	controllers, err := New(Config{
-		Client: c.as(keys, pki.ControllerManager), SchedulerClient: c.as(keys, pki.Scheduler),
-		SigningCertFile: c.ca, SigningKeyFile: keys.Path(pki.CA, true), SchedulerMinBackoff: 100 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	c.admin = c.client(c.as(keys, pki.Admin))
-	c.run(api, f, controllers)
+	c.run(api, f)
+	c.resign = c.manage("first")
 	return c
 }
 
-// run starts the parts one after the other and stops them, at the test's end, in
-// the other order.
-func (c *cluster) run(api *apiserver.Server, f informers.SharedInformerFactory, controllers *ControlPlane) {
+// manage runs controllers until stop is called or the test ends.
+func (c *cluster) manage(identity string) (stop func()) {
 	c.t.Helper()
-	begin := func(name string, run func(context.Context) error, ready <-chan struct{}) {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
-		done := make(chan error, 1)
-		go func() { done <- run(ctx) }()
-		c.t.Cleanup(func() {
-			cancel()
-			if err := <-done; err != nil {
-				c.t.Errorf("%s: %v", name, err)
-			}
-		})
-		select {
-		case <-ready:
-		case err := <-done:
-			done <- nil
-			c.t.Fatalf("%s ended: %v", name, err)
-		case <-time.After(patience):
-			c.t.Fatalf("%s is not ready after %s", name, patience)
-		}
+	controllers, err := New(Config{
+		Client: c.as(c.keys, pki.ControllerManager), SchedulerClient: c.as(c.keys, pki.Scheduler),
+		SigningCertFile: c.ca, SigningKeyFile: c.keys.Path(pki.CA, true), SchedulerMinBackoff: 100 * time.Millisecond,
+		Leader: &leader.Config{Identity: identity}, Metrics: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		c.t.Fatal(err)
 	}
-	begin("API server", api.Run, api.Ready())
+	return c.begin("controllers of "+identity, controllers.Run, controllers.Ready())
+}
+
+// run starts the API server and what looks at it for the authorizer.
+func (c *cluster) run(api *apiserver.Server, f informers.SharedInformerFactory) {
+	c.t.Helper()
+	c.begin("API server", api.Run, api.Ready())
 	synced := make(chan struct{})
-	begin("informers", func(ctx context.Context) error {
+	c.begin("informers", func(ctx context.Context) error {
 		f.Start(ctx.Done())
 		f.WaitForCacheSync(ctx.Done())
 		close(synced)
@@ -130,7 +124,31 @@ func (c *cluster) run(api *apiserver.Server, f informers.SharedInformerFactory, 
 		f.Shutdown()
 		return nil
 	}, synced)
-	begin("controllers", controllers.Run, controllers.Ready())
+}
+
+// begin starts a part and waits until it is ready. What was begun later is stopped
+// first at the test's end.
+func (c *cluster) begin(name string, run func(context.Context) error, ready <-chan struct{}) (stop func()) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			c.t.Errorf("%s: %v", name, err)
+		}
+	})
+	c.t.Cleanup(stop)
+	select {
+	case <-ready:
+	case err := <-done:
+		done <- nil
+		c.t.Fatalf("%s ended: %v", name, err)
+	case <-time.After(patience):
+		c.t.Fatalf("%s is not ready after %s", name, patience)
+	}
+	return stop
 }
 
 func (c *cluster) as(keys *pki.PKI, name string) *rest.Config {

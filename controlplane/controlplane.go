@@ -8,44 +8,28 @@
 // begins from what the API server holds, so nothing is lost with it.
 //
 // All a controller gets of the cluster is a client, so the same loops run beside
-// this project's API server and beside any other. Run does not care who called
-// it: it can be the whole life of a process, or what a leader does while it is
-// one.
+// this project's API server and beside any other.
+//
+// Of several processes that run controllers for one cluster only the leader's act
+// (package leader), but for the few that speak of their own process alone.
 //
 // What it is not: the API server is not made here (package apiserver is below
 // this one too), nor is anything dialed.
 package controlplane
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
+	"github.com/hawser-project/hawser/controlplane/leader"
 )
-
-// A Controller is a loop with a name. Run returns nil when ctx is done, having
-// joined all it started, and may be called again. It returns an error for a
-// fault that it cannot get over by itself.
-type Controller interface {
-	Name() string
-	Run(ctx context.Context) error
-}
 
 // Bounds of a Config that leaves them zero.
 const (
@@ -82,6 +66,11 @@ type Config struct {
 	// nowhere waits; zero means the scheduler's defaults.
 	SchedulerMinBackoff, SchedulerMaxBackoff time.Duration
 
+	// Leader is how a leader is elected among those who run the same controllers
+	// for one cluster; its Client, Events and Log are filled in. Nil means that
+	// nobody else does.
+	Leader *leader.Config
+
 	// MinRestart and MaxRestart bound the pause before a controller that failed
 	// is started again: the first time MinRestart, then twice as long each time,
 	// until it has run for ten times MaxRestart. Zero means DefaultMinRestart and
@@ -99,7 +88,6 @@ type ControlPlane struct {
 	entries []entry
 	metrics *metrics
 	ready   chan struct{}
-	once    sync.Once // closes ready
 }
 
 // New checks c. It starts nothing.
@@ -123,135 +111,14 @@ func New(c Config) (*ControlPlane, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Leader != nil {
+		if err := c.Leader.Check(); err != nil {
+			return nil, err
+		}
+	}
 	return &ControlPlane{
 		cfg: c, log: c.Log, entries: entries, metrics: newMetrics(c.Metrics), ready: make(chan struct{}),
 	}, nil
-}
-
-// Ready is closed once the caches have been filled and every controller has
-// been started.
-func (p *ControlPlane) Ready() <-chan struct{} { return p.ready }
-
-// Run runs the controllers until ctx is done. It returns an error at once if
-// they cannot be made, and nil when asked to stop.
-func (p *ControlPlane) Run(ctx context.Context) error {
-	s, err := p.share(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.events.Shutdown()
-	var cs []Controller
-	for _, e := range p.entries {
-		c, err := e.make(s)
-		if err != nil {
-			return fmt.Errorf("make %s: %w", e.name, err)
-		}
-		cs = append(cs, c)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer s.informers.Shutdown() // waits for the informers, which end with ctx
-	defer cancel()
-	s.informers.Start(ctx.Done())
-	for typ, ok := range s.informers.WaitForCacheSync(ctx.Done()) {
-		if !ok {
-			p.log.Debug("stopped before a cache was filled", "type", typ)
-			return nil
-		}
-	}
-	return p.runAll(ctx, cs)
-}
-
-func (p *ControlPlane) runAll(ctx context.Context, cs []Controller) error {
-	var wg sync.WaitGroup
-	for _, c := range cs {
-		wg.Go(func() { p.supervise(ctx, c) })
-	}
-	p.once.Do(func() { close(p.ready) })
-	p.log.Info("controllers started", "count", len(cs))
-	wg.Wait()
-	return nil
-}
-
-// supervise runs one controller, again and again, until ctx is done.
-func (p *ControlPlane) supervise(ctx context.Context, c Controller) {
-	log := p.log.With("controller", c.Name())
-	for pause := time.Duration(0); ; {
-		p.metrics.running(c.Name(), true)
-		began := time.Now()
-		err := loop.Protect(func() error { return c.Run(ctx) })
-		p.metrics.running(c.Name(), false)
-		if ctx.Err() != nil {
-			return
-		}
-		if time.Since(began) > 10*p.cfg.MaxRestart {
-			pause = 0
-		}
-		pause = min(max(2*pause, p.cfg.MinRestart), p.cfg.MaxRestart)
-		p.metrics.restart(c.Name())
-		attrs := []any{"error", err, "in", pause}
-		if broken := new(loop.PanicError); errors.As(err, &broken) {
-			attrs = append(attrs, "stack", string(broken.Stack))
-		}
-		log.Error("controller ended; it will be started again", attrs...)
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
-		}
-	}
-}
-
-// shared is what controllers are made from.
-type shared struct {
-	cfg       Config
-	log       *slog.Logger
-	client    kubernetes.Interface
-	scheduler kubernetes.Interface
-	objects   metadata.Interface
-	informers informers.SharedInformerFactory
-	events    record.EventBroadcaster
-}
-
-func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
-	client, err := kubernetes.NewForConfig(tuned(p.cfg.Client, "controllers"))
-	if err != nil {
-		return nil, fmt.Errorf("make the controllers' client: %w", err)
-	}
-	scheduler, err := kubernetes.NewForConfig(tuned(p.cfg.SchedulerClient, "scheduler"))
-	if err != nil {
-		return nil, fmt.Errorf("make the scheduler's client: %w", err)
-	}
-	objects, err := metadata.NewForConfig(tuned(p.cfg.Client, "controllers"))
-	if err != nil {
-		return nil, fmt.Errorf("make the controllers' client: %w", err)
-	}
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: scheduler.CoreV1().Events("")})
-	return &shared{
-		cfg: p.cfg, log: p.log, client: client, scheduler: scheduler, objects: objects,
-		informers: informers.NewSharedInformerFactory(client, 0), events: events,
-	}, nil
-}
-
-// recorder returns a recorder of events that come from component.
-func (s *shared) recorder(component string) record.EventRecorder {
-	return s.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
-}
-
-// tuned returns a copy of c with what every controller wants of a client.
-func tuned(c *rest.Config, name string) *rest.Config {
-	c = rest.CopyConfig(c)
-	rest.AddUserAgent(c, name)
-	if c.QPS == 0 {
-		c.QPS, c.Burst = DefaultQPS, DefaultBurst
-	}
-	if c.ContentType == "" {
-		c.ContentType = "application/vnd.kubernetes.protobuf"
-		c.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	}
-	return c
 }
 
 // Names returns the names of all controllers, which are Kubernetes' own.

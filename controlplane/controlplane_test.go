@@ -105,9 +105,13 @@ func TestOneFailsTheOthersGoOn(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		done := make(chan error, 1)
-		go func() { done <- p.runAll(ctx, []Controller{good, bad, also}) }()
+		started := make(chan struct{})
+		go func() {
+			p.runAll(ctx, []Controller{good, bad, also}, func() { close(started) })
+			done <- nil
+		}()
 		select {
-		case <-p.Ready():
+		case <-started:
 		case <-time.After(time.Minute):
 			t.Fatal("never ready")
 		}

@@ -17,34 +17,35 @@ import (
 type entry struct {
 	name, alias string
 	make        func(*shared) (Controller, error)
+	everywhere  bool // whether it runs in every process, and not just in the leader's
 }
 
 func table() []entry {
 	return []entry{
-		{"certificatesigningrequest-approving-controller", "csrapproving", func(s *shared) (Controller, error) {
+		{name: "certificatesigningrequest-approving-controller", alias: "csrapproving", make: func(s *shared) (Controller, error) {
 			return csr.NewApprover(s.client, s.informers, s.log), nil
 		}},
-		{"certificatesigningrequest-signing-controller", "csrsigning", func(s *shared) (Controller, error) {
+		{name: "certificatesigningrequest-signing-controller", alias: "csrsigning", make: func(s *shared) (Controller, error) {
 			return csr.NewSigner(s.client, s.informers, csr.SignerConfig{
 				CertFile: s.cfg.SigningCertFile, KeyFile: s.cfg.SigningKeyFile,
 				Duration: s.cfg.SigningDuration, Log: s.log,
 			})
 		}},
-		{"certificatesigningrequest-cleaner-controller", "csrcleaner", func(s *shared) (Controller, error) {
+		{name: "certificatesigningrequest-cleaner-controller", alias: "csrcleaner", make: func(s *shared) (Controller, error) {
 			return csr.NewCleaner(s.client, s.informers, s.cfg.RequestCleanPeriod, s.log), nil
 		}},
-		{"token-cleaner-controller", "tokencleaner", func(s *shared) (Controller, error) {
+		{name: "token-cleaner-controller", alias: "tokencleaner", make: func(s *shared) (Controller, error) {
 			return csr.NewTokenCleaner(s.client, s.log), nil
 		}},
-		{"namespace-controller", "namespace", func(s *shared) (Controller, error) {
+		{name: "namespace-controller", alias: "namespace", make: func(s *shared) (Controller, error) {
 			return namespace.New(s.client, s.objects, s.informers, namespace.Config{
 				Recheck: s.cfg.NamespaceRecheck, Log: s.log,
 			}), nil
 		}},
-		{"node-lifecycle-controller", "nodelifecycle", func(s *shared) (Controller, error) {
+		{name: "node-lifecycle-controller", alias: "nodelifecycle", make: func(s *shared) (Controller, error) {
 			return nodelifecycle.New(s.client, s.informers, nodelifecycle.Config{Log: s.log}), nil
 		}},
-		{"kube-scheduler", "scheduler", func(s *shared) (Controller, error) {
+		{name: "kube-scheduler", alias: "scheduler", make: func(s *shared) (Controller, error) {
 			return scheduler.New(s.scheduler, s.informers, scheduler.Config{
 				MinBackoff: s.cfg.SchedulerMinBackoff, MaxBackoff: s.cfg.SchedulerMaxBackoff,
 				Events: s.recorder("default-scheduler"), Log: s.log,

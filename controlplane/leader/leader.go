@@ -93,9 +93,9 @@ func (c Config) defaulted() Config {
 
 // An Elector is a candidate.
 type Elector struct {
-	cfg   Config
-	known chan struct{}
-	once  sync.Once // closes known
+	cfg     Config
+	follows chan struct{}
+	once    sync.Once // closes follows
 }
 
 // New returns a candidate. It starts nothing.
@@ -106,11 +106,11 @@ func New(c Config) (*Elector, error) {
 	if c.Client == nil || c.Identity == "" {
 		return nil, errors.New("leader election: no client or no identity")
 	}
-	return &Elector{cfg: c.defaulted(), known: make(chan struct{})}, nil
+	return &Elector{cfg: c.defaulted(), follows: make(chan struct{})}, nil
 }
 
-// Known is closed once there has been a leader, this one or another.
-func (e *Elector) Known() <-chan struct{} { return e.known }
+// Follows is closed once another has been seen to lead.
+func (e *Elector) Follows() <-chan struct{} { return e.follows }
 
 // Run calls lead each time this candidate becomes the leader, with a context that
 // ends when it no longer is, until ctx is done or lead fails. lead must return
@@ -155,7 +155,6 @@ func (e *Elector) term(ctx context.Context, lead func(context.Context) error) er
 		return nil
 	case holding = <-elected:
 	}
-	e.once.Do(func() { close(e.known) })
 	e.cfg.Log.Info("leading", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "identity", e.cfg.Identity)
 	err = e.lead(ctx, holding, lead)
 	lost := holding.Err() != nil

@@ -140,7 +140,7 @@ func TestStopped(t *testing.T) {
 		b := r.enter("b", 0)
 		pass(time.Minute)
 		select {
-		case <-b.Known():
+		case <-b.Follows():
 		default:
 			t.Error("b does not know of a")
 		}

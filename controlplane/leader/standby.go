@@ -86,7 +86,7 @@ func (e *Elector) standBy(ctx context.Context) (stale *coordinationv1.LeaseSpec,
 
 // found is told of another leader.
 func (e *Elector) found(holder string) {
-	e.once.Do(func() { close(e.known) })
+	e.once.Do(func() { close(e.follows) })
 	e.cfg.Log.Info("another leads", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "leader", holder)
 }
 

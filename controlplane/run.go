@@ -1,0 +1,148 @@
+package controlplane
+
+// Running controllers: in terms of leadership, each by itself.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/controlplane/leader"
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// A Controller is a loop with a name. Run returns nil when ctx is done, having
+// joined all it started, and may be called again. It returns an error for a
+// fault that it cannot get over by itself.
+type Controller interface {
+	Name() string
+	Run(ctx context.Context) error
+}
+
+// Ready is closed once the caches have been filled and every controller has been
+// started that this process is to run: as the leader all of them, and as one that
+// stands by those that run everywhere.
+func (p *ControlPlane) Ready() <-chan struct{} { return p.ready }
+
+// Run runs the controllers until ctx is done. It returns an error at once if
+// they cannot be made, and nil when asked to stop.
+func (p *ControlPlane) Run(ctx context.Context) error {
+	if p.cfg.Leader == nil {
+		return p.term(ctx, p.entries, sync.OnceFunc(func() { close(p.ready) }))
+	}
+	elector, err := p.elector()
+	if err != nil {
+		return err
+	}
+	var everywhere, led []entry
+	for _, e := range p.entries {
+		if e.everywhere {
+			everywhere = append(everywhere, e)
+		} else {
+			led = append(led, e)
+		}
+	}
+	here, leading := make(chan struct{}), make(chan struct{})
+	onceLeading := sync.OnceFunc(func() { close(leading) })
+	return loop.Together(ctx,
+		func(ctx context.Context) error { return p.term(ctx, everywhere, func() { close(here) }) },
+		func(ctx context.Context) error {
+			return elector.Run(ctx, func(ctx context.Context) error { return p.term(ctx, led, onceLeading) })
+		},
+		func(ctx context.Context) error {
+			for _, c := range [][]<-chan struct{}{{here, nil}, {leading, elector.Follows()}} {
+				select {
+				case <-c[0]:
+				case <-c[1]:
+				case <-ctx.Done():
+					return nil
+				}
+			}
+			close(p.ready)
+			return nil
+		},
+	)
+}
+
+func (p *ControlPlane) elector() (*leader.Elector, error) {
+	client, err := p.client(p.cfg.Client, "leader-election")
+	if err != nil {
+		return nil, err
+	}
+	c := *p.cfg.Leader
+	c.Client, c.Log = client, p.log
+	return leader.New(c)
+}
+
+// term makes controllers and runs them until ctx is done.
+func (p *ControlPlane) term(ctx context.Context, entries []entry, started func()) error {
+	s, err := p.share(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.events.Shutdown()
+	defer s.metrics.end()
+	var cs []Controller
+	for _, e := range entries {
+		c, err := e.make(s)
+		if err != nil {
+			return fmt.Errorf("make %s: %w", e.name, err)
+		}
+		cs = append(cs, c)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer s.informers.Shutdown() // waits for the informers, which end with ctx
+	defer cancel()
+	s.informers.Start(ctx.Done())
+	for typ, ok := range s.informers.WaitForCacheSync(ctx.Done()) {
+		if !ok {
+			p.log.Debug("stopped before a cache was filled", "type", typ)
+			return nil
+		}
+	}
+	p.runAll(ctx, cs, started)
+	return nil
+}
+
+func (p *ControlPlane) runAll(ctx context.Context, cs []Controller, started func()) {
+	var wg sync.WaitGroup
+	for _, c := range cs {
+		wg.Go(func() { p.supervise(ctx, c) })
+	}
+	started()
+	p.log.Info("controllers started", "count", len(cs))
+	wg.Wait()
+}
+
+// supervise runs one controller, again and again, until ctx is done.
+func (p *ControlPlane) supervise(ctx context.Context, c Controller) {
+	log := p.log.With("controller", c.Name())
+	for pause := time.Duration(0); ; {
+		p.metrics.running(c.Name(), true)
+		began := time.Now()
+		err := loop.Protect(func() error { return c.Run(ctx) })
+		p.metrics.running(c.Name(), false)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > 10*p.cfg.MaxRestart {
+			pause = 0
+		}
+		pause = min(max(2*pause, p.cfg.MinRestart), p.cfg.MaxRestart)
+		p.metrics.restart(c.Name())
+		attrs := []any{"error", err, "in", pause}
+		if broken := new(loop.PanicError); errors.As(err, &broken) {
+			attrs = append(attrs, "stack", string(broken.Stack))
+		}
+		log.Error("controller ended; it will be started again", attrs...)
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+}
