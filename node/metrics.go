@@ -7,6 +7,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	writes *prometheus.CounterVec
 	ready  prometheus.Gauge
+	fenced prometheus.Gauge
 }
 
 // newMetrics registers the metrics; a nil registerer makes ones that nobody reads.
@@ -18,9 +19,20 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		ready: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "hawser_node_ready", Help: "1 while the node says that it is ready.",
 		}),
+		fenced: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "hawser_node_fenced", Help: "1 while another agent with this node's identity is the node.",
+		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.writes, m.ready)
+		reg.MustRegister(m.writes, m.ready, m.fenced)
 	}
 	return m
+}
+
+// fence says whether the fence is up.
+func (m *metrics) fence(up bool) {
+	m.fenced.Set(0)
+	if up {
+		m.fenced.Set(1)
+	}
 }

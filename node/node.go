@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/hawser-project/hawser/node/events"
+	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/pods"
 	"github.com/hawser-project/hawser/node/runtime"
 )
@@ -84,6 +85,10 @@ type Config struct {
 	StatusReport  time.Duration // how often it is written without a change: 5 min, or StatusUpdate where only that is set
 	LeaseDuration time.Duration // renewed every quarter of it, full seconds: 40 s
 
+	// Fence is up while another agent with this node's identity is the node: no
+	// heartbeat is sent then, and no pod runs. Nil means never. See package fence.
+	Fence *fence.Fence
+
 	// Pods tunes how pods are run; what names the node in it is filled in here.
 	Pods pods.Config
 
@@ -104,7 +109,10 @@ type Node struct {
 	resolve func(ctx context.Context) ([]netip.Addr, error) // a seam of tests
 
 	addresses atomic.Pointer[[]string] // InternalIPs, primary first
-	status    statusLoop
+
+	// Owned by heartbeat.
+	registered bool
+	status     statusLoop
 }
 
 // New checks cfg and makes a Node. It starts nothing.
@@ -140,7 +148,7 @@ func New(cfg Config) (*Node, error) {
 	p := cfg.Pods
 	p.NodeName, p.API, p.Runtime, p.Events, p.Dir = cfg.Name, cfg.API, cfg.Runtime, n.events, cfg.DataDir
 	p.Node, p.HostIPs, p.MaxPods, p.Log = n.self.node, n.IPs, cfg.MaxPods, cfg.Log
-	p.Metrics = pods.NewMetrics(cfg.Registerer)
+	p.Metrics, p.Fence = pods.NewMetrics(cfg.Registerer), cfg.Fence
 	var err error
 	if n.pods, err = pods.New(p); err != nil {
 		return nil, err
@@ -198,19 +206,57 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() { _ = n.events.Run(ctx) }) // never fails
-	wg.Go(func() { n.self.run(ctx, n.cfg) })
 	wg.Go(func() {
-		if n.register(ctx) {
-			wg.Go(func() { n.renewLease(ctx) })
-			n.updateStatus(ctx)
-		}
+		n.cfg.Fence.While(ctx, func(ctx context.Context) {
+			n.self.set(nil) // what becomes of it behind the fence is not known
+			n.self.run(ctx, n.cfg)
+		})
 	})
+	wg.Go(func() { n.tellFence(ctx) })
+	wg.Go(func() { n.cfg.Fence.While(ctx, n.heartbeat) })
 	<-ctx.Done()
 	wg.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return nil
+}
+
+// heartbeat registers the node, once, and renews its Lease and status until ctx is
+// done.
+func (n *Node) heartbeat(ctx context.Context) {
+	if !n.registered {
+		if n.registered = n.register(ctx); !n.registered {
+			return
+		}
+	} else {
+		n.status.reportAt = time.Time{} // it says what another agent has said
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { n.renewLease(ctx) })
+	n.updateStatus(ctx)
+}
+
+// tellFence says when the fence goes up and comes down, until ctx is done.
+func (n *Node) tellFence(ctx context.Context) {
+	told := false
+	for {
+		up, changed := n.cfg.Fence.State()
+		switch {
+		case up && !told:
+			n.log.Error("another agent with this node's identity is the node now: its pods are stopped here, and heartbeats end, until the server takes this agent back", "node", n.cfg.Name)
+		case !up && told:
+			n.log.Info("the node is this agent's again", "node", n.cfg.Name)
+		}
+		told = up
+		n.metrics.fence(up)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
 }
 
 // demoted is a slog.Handler that makes every record a detail.

@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -41,11 +42,15 @@ type world struct {
 	cfg Config
 	n   *Node
 
+	root string
+	stop func() // ends n
+
 	mu     sync.Mutex
 	fail   func(verb, resource string) error
 	calls  []call
 	events []string
 	closes int
+	nodes  int // made so far
 }
 
 type call struct {
@@ -62,7 +67,7 @@ func inWorld(t *testing.T, change func(w *world), f func(w *world)) {
 		w := &world{t: t, rt: memory.New(memory.Options{})}
 		w.api = fake.NewSimpleClientset()
 		w.api.PrependReactor("*", "*", w.react)
-		root := fakeRoot(t)
+		w.root = fakeRoot(t)
 		w.cfg = Config{
 			Name: "node-1", API: w.api, Runtime: w.rt, DataDir: t.TempDir(), Version: "v1.37.2+hawser",
 			Thresholds: Thresholds{DiskAvailable: -1, InodesFree: -1}, // the test machine's own
@@ -75,24 +80,34 @@ func inWorld(t *testing.T, change func(w *world), f func(w *world)) {
 		if change != nil {
 			change(w)
 		}
-		var err error
-		if w.n, err = New(w.cfg); err != nil {
-			t.Fatal(err)
-		}
-		w.n.machine.root = root
-		w.n.resolve = func(context.Context) ([]netip.Addr, error) {
-			return []netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.n.Run(ctx) }()
-		synctest.Wait()
+		w.start()
 		f(w)
+		w.stop()
+	})
+}
+
+// start starts a Node, as an agent that starts does.
+func (w *world) start() {
+	w.t.Helper()
+	n, err := New(w.cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n.machine.root = w.root
+	n.resolve = func(context.Context) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil
+	}
+	w.n = n
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	w.stop = func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			w.t.Errorf("Run: %v", err)
 		}
-	})
+	}
+	synctest.Wait()
 }
 
 // fakeRoot is a machine with 16 GiB.
@@ -145,7 +160,8 @@ func (w *world) react(a k8stesting.Action) (bool, apiruntime.Object, error) {
 		}
 		// The fake gives no uids.
 		if n, ok := c.obj.(*corev1.Node); ok && n.UID == "" {
-			n.UID = "node-uid"
+			w.nodes++
+			n.UID = types.UID("node-uid" + strings.Repeat("'", w.nodes-1))
 		}
 	case k8stesting.PatchAction:
 		c.obj = string(a.GetPatch())
@@ -370,20 +386,6 @@ func TestLease(t *testing.T) {
 		}
 		if got := strings.Join(gaps, " "); !strings.HasPrefix(got, "0.2 0.4 0.8 1.6 3.2 6.4 7.0") {
 			t.Errorf("waits between tries %s", got)
-		}
-	})
-}
-
-func TestDeletedNodeIsNotMadeAgain(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
-		advance(time.Minute)
-		before := len(w.times("create nodes"))
-		if err := w.api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", "node-1"); err != nil {
-			t.Fatal(err)
-		}
-		advance(10 * time.Minute)
-		if n := len(w.times("create nodes")); n != before {
-			t.Errorf("the node was created %d times more", n-before)
 		}
 	})
 }

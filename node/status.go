@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/node/pods"
 )
 
 const (
@@ -280,7 +282,7 @@ func (s *self) run(ctx context.Context, cfg Config) {
 	}
 	// A client in memory cannot do all that the reflector would ask of a server.
 	lister := cache.ToListWatcherWithWatchListSemantics(lw, cfg.API)
-	cache.NewReflectorWithOptions(lister, &corev1.Node{}, store{s, cfg.Name}, cache.ReflectorOptions{Name: "node"}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(lister, &corev1.Node{}, store{s, cfg.Name}, cache.ReflectorOptions{Name: "node", Backoff: pods.WatchBackoff()}).RunWithContext(ctx)
 }
 
 // A store puts what a reflector finds into self.
