@@ -40,8 +40,7 @@ func TestOutage(t *testing.T) {
 				if !errors.Is(err, in) {
 					t.Errorf("%v became %v", in, err)
 				}
-				var q *quietError
-				if errors.As(err, &q) {
+				if IsQuiet(err) {
 					got.WriteByte('y')
 				} else {
 					got.WriteByte('n')

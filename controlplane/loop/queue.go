@@ -52,6 +52,12 @@ type quietError struct{ error }
 
 func (e *quietError) Unwrap() error { return e.error }
 
+// IsQuiet tells whether err has been made Quiet.
+func IsQuiet(err error) bool {
+	var quiet *quietError
+	return errors.As(err, &quiet)
+}
+
 // NewQueue returns a queue. Run must be called, once: it owns the goroutines
 // that the queue starts here and ends them.
 func NewQueue[K comparable](c Config[K]) *Queue[K] {
@@ -129,10 +135,9 @@ func (q *Queue[K]) one(ctx context.Context, key K) error {
 }
 
 func (q *Queue[K]) report(ctx context.Context, key K, err error) {
-	var quiet *quietError
 	switch {
 	case ctx.Err() != nil:
-	case errors.As(err, &quiet):
+	case IsQuiet(err):
 		q.cfg.Log.Debug("not yet", "key", key, "reason", err)
 	default:
 		q.cfg.Log.Warn("will retry", "key", key, "error", err, "tries", q.q.NumRequeues(key)+1)

@@ -1,0 +1,186 @@
+// Package podgc removes pods that nobody else will.
+//
+// Kubernetes leaves a pod's end to the agent of its node: only there is it known
+// that the containers have stopped. Four kinds of pod have nobody to do that, and
+// every so often they are looked for and deleted by force: the oldest of those
+// that have ended, once they are more than a threshold; those that are being
+// deleted on a node that an administrator has declared out of service; those of
+// nodes that do not exist any more; and those that were deleted before they had
+// a node.
+//
+// A node that cannot be seen may merely not be known here yet, so its pods are
+// left alone for a quarantine, and then the API server is asked.
+//
+// What it is not: a node that does not answer is not gone, and its pods are not
+// touched, however long it takes.
+package podgc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// Bounds of a Config that leaves them zero, and DefaultThreshold, which is what
+// Kubernetes has for Config.Threshold.
+const (
+	DefaultThreshold  = 12500
+	DefaultPeriod     = 20 * time.Second
+	DefaultQuarantine = 40 * time.Second
+	DefaultWorkers    = 8
+)
+
+// Config configures a Controller. The zero value keeps every pod that has ended
+// and is good otherwise.
+type Config struct {
+	// Threshold is how many pods that have ended are kept; zero or less keeps all.
+	Threshold int
+	// Period is the time from one look to the next, and Quarantine how long a node
+	// must have been missing before its pods are touched. Zero means DefaultPeriod
+	// and DefaultQuarantine.
+	Period, Quarantine time.Duration
+	Workers            int // pods deleted at once; zero means DefaultWorkers
+
+	Metrics prometheus.Registerer // nil means none
+	Log     *slog.Logger          // nil means discard
+}
+
+// A Controller is Kubernetes' pod-garbage-collector-controller.
+type Controller struct {
+	cfg     Config
+	client  kubernetes.Interface
+	pods    corelisters.PodLister
+	nodes   corelisters.NodeLister
+	synced  []cache.InformerSynced
+	metrics *metrics
+	log     *slog.Logger
+}
+
+// New returns a controller that watches through f. It fails if the metrics cannot
+// be registered.
+func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+	if c.Period <= 0 {
+		c.Period = DefaultPeriod
+	}
+	if c.Quarantine <= 0 {
+		c.Quarantine = DefaultQuarantine
+	}
+	if c.Workers <= 0 {
+		c.Workers = DefaultWorkers
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	m, err := newMetrics(c.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	pods, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
+	ctl := &Controller{
+		cfg: c, client: client, pods: pods.Lister(), nodes: nodes.Lister(), metrics: m,
+		synced: []cache.InformerSynced{pods.Informer().HasSynced, nodes.Informer().HasSynced},
+	}
+	ctl.log = c.Log.With("controller", ctl.Name())
+	return ctl, nil
+}
+
+// Name is the controller's name in Kubernetes.
+func (*Controller) Name() string { return "pod-garbage-collector-controller" }
+
+// Run removes pods until ctx is done. The informers must be running. The
+// quarantine of missing nodes begins anew with each Run.
+func (c *Controller) Run(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
+		return nil
+	}
+	r := &run{Controller: c, outage: loop.NewOutage(c.log), missing: make(map[string]time.Time)}
+	tick := time.NewTicker(c.cfg.Period)
+	defer tick.Stop()
+	for {
+		if err := r.pass(ctx, time.Now()); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// A run is the state of one call of Run, which alone uses it.
+type run struct {
+	*Controller
+	outage  *loop.Outage
+	missing map[string]time.Time // since when a node that pods are bound to has not been seen
+}
+
+// pass looks for all four kinds of pod, once. Its error is a panic; what the API
+// server refuses is tried again with the next pass.
+func (r *run) pass(ctx context.Context, now time.Time) error {
+	pods, err := r.pods.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	nodes, err := r.nodes.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	known := make(map[string]*corev1.Node, len(nodes))
+	for _, n := range nodes {
+		known[n.Name] = n
+	}
+	doomed := terminated(pods, r.cfg.Threshold)
+	doomed = append(doomed, outOfService(pods, known)...)
+	doomed = append(doomed, orphaned(pods, r.gone(ctx, pods, known, now))...)
+	doomed = append(doomed, unscheduled(pods)...)
+	return r.removeAll(ctx, doomed)
+}
+
+// gone returns the nodes that pods are bound to and that do not exist: missing
+// for the whole quarantine, and unknown to the API server.
+func (r *run) gone(ctx context.Context, pods []*corev1.Pod, known map[string]*corev1.Node, now time.Time) map[string]bool {
+	missing := make(map[string]time.Time)
+	for _, p := range pods {
+		name := p.Spec.NodeName
+		if name == "" || known[name] != nil {
+			continue
+		}
+		missing[name] = now
+		if since, already := r.missing[name]; already {
+			missing[name] = since
+		}
+	}
+	r.missing = missing
+	out := make(map[string]bool)
+	for name, since := range missing {
+		if now.Sub(since) < r.cfg.Quarantine {
+			continue
+		}
+		exists, err := r.exists(ctx, name)
+		if err = r.outage.Note(err); err != nil {
+			r.complain(ctx, "cannot tell whether a node exists", err)
+		}
+		switch {
+		case loop.Unreachable(err):
+			return nil // nor can its pods be removed, or any others
+		case err != nil:
+		case exists:
+			delete(missing, name)
+		default:
+			out[name] = true
+		}
+	}
+	return out
+}
