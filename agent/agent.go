@@ -118,6 +118,13 @@ type Config struct {
 	// are of no use for the time being. Who keeps connections open for long
 	// should make new ones. It must not block.
 	Moved func(stuck bool)
+	// Fenced, if not nil, is called with true when a server prefers another agent
+	// with this node's identity, and with false when a session begins after that.
+	// In between this agent must not act for the node: the other one does. Servers
+	// prefer the agent that has connected last, and turn away the one before for as
+	// long as that is connected; Fenced says nothing of servers that are out of
+	// reach. It must not block.
+	Fenced func(fenced bool)
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.
 	MaxStreams int
@@ -144,6 +151,8 @@ type State struct {
 	Session uint64
 	// Since is when a session last began or ended; zero if none has.
 	Since time.Time
+	// Fenced says that a server prefers another agent with this node's identity.
+	Fenced bool
 	// Failures counts the attempts that have failed since the last session
 	// began.
 	Failures int

@@ -53,6 +53,7 @@ type keeper struct {
 	again    string               // a server to try once more before that; empty if there is none
 	asked    map[string]time.Time // until when a server wants to be left alone
 	sequence uint64               // of the latest greeting
+	fenced   bool                 // another agent is preferred
 	// transport is the one that worked last; empty if none has, or if the way out
 	// has changed since.
 	transport string
@@ -207,6 +208,7 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	var wait time.Duration
 	if errors.Is(err, ErrReplaced) { // fenced: the server prefers another agent
 		wait = k.retry.lost(rand.Float64())
+		k.fence(true)
 	} else {
 		wait = k.retry.failed(rand.Float64())
 	}
@@ -217,6 +219,19 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	})
 	k.report(server, err, wait)
 	return wait
+}
+
+// fence notes whether another agent is the node, and tells who wants to know if that
+// is news.
+func (k *keeper) fence(up bool) {
+	if k.fenced == up {
+		return
+	}
+	k.fenced = up
+	k.agent.update(func(s *State) { s.Fenced = up })
+	if f := k.agent.cfg.Fenced; f != nil {
+		f(up)
+	}
 }
 
 // heed notes when a server wants to be asked again. Agents that were all told the
@@ -239,6 +254,7 @@ func (k *keeper) use(ctx context.Context, l *link) {
 		a.current = l
 		*s = State{Connected: true, Server: l.server, Transport: l.transport, Session: l.welcome.Session, Since: time.Now()}
 	})
+	k.fence(false)
 	l.log.Info("connected", "transport", l.transport, "peer", l.session.Peer().Addr, "attempt", k.sequence)
 	k.links.Go(func() { l.run(ctx) })
 	k.forget()
@@ -368,6 +384,7 @@ func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 		return 0
 	}
 	if errors.Is(l.err, ErrReplaced) {
+		k.fence(true) // a session of this agent would have said that it keeps the one in use
 		wait := k.retry.lost(rand.Float64())
 		l.log.Error("disconnected", "lived", lived, "retry", wait, "err", l.err)
 		return wait

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,19 +223,54 @@ func TestClones(t *testing.T) {
 }
 
 // TestFenced: an agent that the server does not let in because of another one
-// backs off as if it had been replaced.
+// backs off as if it had been replaced, and is told once when that begins and when
+// it ends.
 func TestFenced(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harbor) {
-		h.verdict = func(int, tunnel.Hello) error { return tunnel.Replaced }
-		defer h.open("hub:1")()
-		a := h.sail(Config{Servers: []string{"hub:1"}})
+		var other atomic.Bool
+		h.verdict = func(int, tunnel.Hello) error {
+			if other.Load() {
+				return tunnel.Replaced
+			}
+			return nil
+		}
+		shut := h.open("hub:1")
+		var told []bool
+		a := h.sail(Config{Servers: []string{"hub:1"}, Fenced: func(up bool) { told = append(told, up) }})
+		want := func(when string, fenced bool, want ...bool) {
+			t.Helper()
+			if !slices.Equal(told, want) || a.State().Fenced != fenced {
+				t.Errorf("%s: told %v and in state %t, want %v and %t", when, told, a.State().Fenced, want, fenced)
+			}
+		}
+		m := next(t, h.moored)
+		want("connected", false)
+		shut() // which is no word about anybody else
+		pass(10 * time.Minute)
+		want("cut off", false)
+		shut = h.open("hub:1")
+		pass(10 * time.Minute)
+		m = next(t, h.moored)
+		other.Store(true)
+		_ = m.control.HangUp(tunnel.Replaced, "another agent with this node's identity")
+		pass(time.Second)
+		want("replaced", true, true)
+		from := h.greetings()
 		pass(time.Hour)
-		if n := h.greetings(); n < 5 || n > 40 {
+		if n := h.greetings() - from; n < 5 || n > 40 {
 			t.Errorf("%d attempts in an hour", n)
 		}
 		if !errors.Is(a.State().Err, ErrReplaced) {
 			t.Errorf("state: %+v", a.State())
 		}
+		want("turned away", true, true)
+		shut() // a server that is not there takes nothing back
+		pass(10 * time.Minute)
+		want("turned away, and cut off", true, true)
+		other.Store(false)
+		defer h.open("hub:1")()
+		pass(10 * time.Minute)
+		want("taken back", false, true, false)
 	})
 }
 
