@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node"
+	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/kubeletapi"
 	"github.com/hawser-project/hawser/node/pods"
 	"github.com/hawser-project/hawser/node/runtime/process"
@@ -52,6 +53,7 @@ type parts struct {
 	kubelet  *kubeletapi.Server
 	streams  net.Listener      // of the kubelet API
 	conns    *node.Connections // to the API server
+	fence    *fence.Fence      // up while the server prefers another agent of this identity
 }
 
 // run is the node's life until ctx is done. Pods go on after it.
@@ -139,7 +141,7 @@ func join(ctx context.Context, o *options, log *slog.Logger) (*bootstrap.Identit
 func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog.Logger) (*parts, error) {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p := &parts{}
+	p := &parts{fence: &fence.Fence{}}
 	dial, err := p.moor(o, id, metrics, log)
 	if err != nil {
 		return nil, err
@@ -166,8 +168,8 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	}
 	if p.node, err = node.New(node.Config{
 		Name: o.nodeName, API: api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
-		CloseConnections: p.conns.Close,
-		NoRegister:       !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
+		CloseConnections: p.conns.Close, Fence: p.fence,
+		NoRegister: !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
 		Annotations: o.annotations(), KubeletPort: int32(o.kubeletPort),
 		IPs: o.ips, MaxPods: o.maxPods, Reserved: o.reserved,
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
@@ -217,6 +219,7 @@ func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Regi
 		PodIPs:        p.ownsIP,
 		Allow:         o.targets,
 		Moved:         p.moved,
+		Fenced:        p.fence.Set,
 		Version:       kubeletVersion,
 		Log:           log,
 		Metrics:       metrics,

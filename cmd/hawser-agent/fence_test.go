@@ -1,0 +1,161 @@
+// Tests of what becomes of a node whose disk was copied: the agents of two machines,
+// with all that matters of each, at a hub.
+
+package main
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/node"
+	"github.com/hawser-project/hawser/node/fence"
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/memory"
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/inproc"
+)
+
+// A machine is an agent and a node as run joins them. Its API is its own and always
+// within reach, so that what it does not do it has not been kept from.
+type machine struct {
+	t    *testing.T
+	api  *fake.Clientset
+	rt   *memory.Runtime
+	link *agent.Agent
+	stop func()
+}
+
+func boot(t *testing.T, x *inproc.Exchange) *machine {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "uid-a"},
+		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{
+			{Name: "main", Image: "busybox", Command: []string{"/bin/main"}},
+		}},
+	}
+	self := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "uid-node"}}
+	m := &machine{t: t, api: fake.NewSimpleClientset(pod, self), rt: memory.New(memory.Options{})}
+	f := &fence.Fence{}
+	n, err := node.New(node.Config{
+		Name: "node-1", API: m.api, Runtime: m.rt, DataDir: t.TempDir(), Version: kubeletVersion, Fence: f,
+		IPs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}, StatusUpdate: 50 * time.Millisecond, LeaseDuration: time.Second,
+		Thresholds: node.Thresholds{DiskAvailable: -1, InodesFree: -1},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.link, err = agent.New(agent.Config{
+		Servers: []string{"hub:1"}, NodeName: "node-1", Transports: []tunnel.Transport{x.Transport()},
+		MinBackoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, Fenced: f.Set,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.stop = together(t, m.link.Run, n.Run)
+	return m
+}
+
+// together runs fs until the function that it returns is called, or the test ends.
+func together(t *testing.T, fs ...func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ends := make(chan error, len(fs))
+	for _, f := range fs {
+		go func() { ends <- f(ctx) }()
+	}
+	left := len(fs)
+	stop = func() {
+		cancel()
+		for ; left > 0; left-- {
+			if err := <-ends; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// running counts the containers that run.
+func (m *machine) running() int {
+	list, err := m.rt.Containers(m.t.Context())
+	if err != nil {
+		m.t.Error(err)
+	}
+	return len(slices.DeleteFunc(list, func(c runtime.ContainerStatus) bool { return c.State != runtime.Running }))
+}
+
+// spoken counts the calls to the API but for events, which are about what was.
+func (m *machine) spoken() int {
+	n := 0
+	for _, a := range m.api.Actions() {
+		if a.GetResource().Resource != "events" {
+			n++
+		}
+	}
+	return n
+}
+
+// until waits until ok, within a bound that no machine needs.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick, limit := time.NewTicker(5*time.Millisecond), time.NewTimer(time.Minute)
+	defer tick.Stop()
+	defer limit.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+func TestCopiedMachine(t *testing.T) {
+	utilruntime.ErrorHandlers = nil // one of them sleeps
+	var x inproc.Exchange
+	hub, err := server.New(server.Config{
+		Listeners: []tunnel.Listener{x.Listen("hub:1")},
+		Identify:  func(tunnel.Peer) (string, error) { return "node-1", nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	together(t, hub.Run)
+
+	first := boot(t, &x)
+	until(t, "the pod runs", func() bool { return first.link.State().Connected && first.running() == 1 })
+
+	// The hub serves whoever has connected last; the other one leaves it the node.
+	second := boot(t, &x)
+	until(t, "the copy has taken over", func() bool { return second.link.State().Connected && second.running() == 1 })
+	until(t, "the first machine is fenced", func() bool { return first.link.State().Fenced && first.running() == 0 })
+	more := func(m *machine, n int) func() bool {
+		from := m.spoken()
+		return func() bool { return m.spoken() >= from+n }
+	}
+	until(t, "the copy speaks for the node", more(second, 5))
+	said := first.spoken()
+	until(t, "the copy speaks for the node for a while", more(second, 10))
+	if n := first.spoken() - said; n != 0 {
+		t.Errorf("the fenced machine has called the API %d times", n)
+	}
+	if first.running() != 0 || second.running() != 1 {
+		t.Errorf("%d and %d containers run, want none and one", first.running(), second.running())
+	}
+
+	second.stop()
+	until(t, "the first machine is the node again", func() bool {
+		return first.link.State().Connected && !first.link.State().Fenced && first.running() == 1
+	})
+	until(t, "the first machine speaks for the node again", more(first, 5))
+}
