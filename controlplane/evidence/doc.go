@@ -1,0 +1,36 @@
+// Package evidence judges why a node is silent.
+//
+// A node whose heartbeats stop may be dead, or it may be fine and out of reach.
+// Silence alone does not tell, but the tunnel knows more: whose connection was
+// closed by its own host, who said goodbye, who fell silent, and who else did at
+// the same moment. A Judge makes an excuse of that where there is one:
+//
+//	ServerJustStarted  the server was started, or was stopped for a while, and
+//	                   agents have not had time to come back
+//	ServerLostNetwork  the server has no link up, or all sessions fell silent
+//	                   together
+//	SiteLostNetwork    all sessions of a site did, while others live
+//	TunnelAttached     the node is in reach, and only its heartbeats are missing;
+//	                   an excuse only if so configured
+//	Autonomy           an annotation says that pods are kept for some time, whatever
+//	                   the reason
+//
+// A site is the nodes with one topology.kubernetes.io/zone label (and region).
+// Nodes without one belong to no site.
+//
+// The mental model is a set of spans. Each node was heard without a gap from one
+// time to another; of a span that ended by silence the end is a last word. Sessions
+// whose last words are close to each other were cut by one cause. If somebody of
+// the group was heard all through that moment, or has been back for long enough
+// for the others to have come back too, the cause was not the group's network. So
+// whoever is silent alone, and whoever was closed by its own host or said goodbye,
+// is not excused.
+//
+// No excuse lasts for ever: that of a site as long as its autonomy, an hour unless
+// an annotation says otherwise; that of all sessions as long, and a day if the
+// server's own links are down. A node that never had a session, because its
+// kubelet needs none, is treated as Kubernetes does, but for an annotation.
+//
+// What it is not: it does not find out that a node is silent, evicts nothing and
+// writes nothing but one event. It knows no hub, only what its Source says.
+package evidence

@@ -1,0 +1,579 @@
+package evidence
+
+// Tests of judgements, on a virtual clock.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A world is nodes, their sessions and a judge.
+type world struct {
+	t        *testing.T
+	judge    *Judge
+	nodes    cache.Indexer
+	events   *record.FakeRecorder
+	links    error
+	mu       sync.Mutex // guards the following
+	sessions map[string]*Session
+}
+
+func newWorld(t *testing.T, c Config) *world {
+	t.Helper()
+	w := &world{
+		t: t, sessions: make(map[string]*Session), events: record.NewFakeRecorder(100),
+		nodes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}),
+	}
+	c.Source, c.Nodes, c.Events = w, corelisters.NewNodeLister(w.nodes), w.events
+	if c.Links == nil {
+		c.Links = func() error { return w.links }
+	}
+	var err error
+	if w.judge, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// Observe makes the world a Source. An attached node was heard just now.
+func (w *world) Observe(node string) (Session, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.sessions[node]
+	if s == nil {
+		return Session{}, false
+	}
+	out := *s
+	out.Changes = slices.Clone(s.Changes)
+	if out.Change = s.Changes[len(s.Changes)-1]; out.State == Attached && s.Heard.IsZero() {
+		out.Heard = time.Now()
+	} else if out.State == Attached {
+		out.Heard = s.Heard
+	}
+	return out, true
+}
+
+// node makes a node, with a session if it is to have one.
+func (w *world) node(name, zone string, moored bool) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(name), Labels: map[string]string{}, Annotations: map[string]string{},
+	}}
+	if zone != "" {
+		n.Labels[corev1.LabelTopologyZone] = zone
+	}
+	if err := w.nodes.Add(n); err != nil {
+		w.t.Fatal(err)
+	}
+	if moored {
+		w.turn(name, Attached, "", 0)
+	}
+	return n
+}
+
+// turn changes a session, which was last heard so long before.
+func (w *world) turn(name string, state State, cause Cause, silence time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.sessions[name]
+	if s == nil {
+		s = &Session{Node: name}
+		w.sessions[name] = s
+	}
+	s.Heard = time.Time{}
+	s.Changes = append(s.Changes, Change{
+		Number: uint64(len(s.Changes) + 1), At: time.Now(), Heard: time.Now().Add(-silence), State: state, Cause: cause, Addr: "192.0.2.1:4711",
+	})
+}
+
+// hang has a session stay attached and say nothing any more.
+func (w *world) hang(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sessions[name].Heard = time.Now()
+}
+
+// unknown makes a node Unknown as of now.
+func (w *world) unknown(name string) *corev1.Node { return w.ready(name, corev1.ConditionUnknown) }
+
+func (w *world) ready(name string, status corev1.ConditionStatus) *corev1.Node {
+	n := w.get(name).DeepCopy()
+	n.Status.Conditions = append(slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }),
+		corev1.NodeCondition{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.Now()})
+	if err := w.nodes.Update(n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) get(name string) *corev1.Node {
+	o, ok, err := w.nodes.GetByKey(name)
+	if err != nil || !ok {
+		w.t.Fatalf("no node %s: %v", name, err)
+	}
+	return o.(*corev1.Node)
+}
+
+func (w *world) annotate(name, key, value string) {
+	n := w.get(name).DeepCopy()
+	n.Annotations[key] = value
+	if err := w.nodes.Update(n); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) condition(name string, typ corev1.NodeConditionType, status corev1.ConditionStatus) {
+	n := w.get(name).DeepCopy()
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: typ, Status: status})
+	if err := w.nodes.Update(n); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// reason is the excuse of a node that is Unknown; none is "".
+func (w *world) reason(name string) string {
+	w.t.Helper()
+	n := w.get(name)
+	reason, message, ok := w.judge.Excuse(n)
+	if ok != (reason != "") || ok != (message != "") {
+		w.t.Errorf("%s: %q %q %v", name, reason, message, ok)
+	}
+	return reason
+}
+
+// silence cuts nodes and waits until they are Unknown, as they are 40 s later.
+func (w *world) silence(names ...string) {
+	pass(20 * time.Second)
+	for _, n := range names {
+		w.turn(n, Parked, Silent, 20*time.Second)
+	}
+	pass(20 * time.Second)
+	for _, n := range names {
+		w.unknown(n)
+	}
+}
+
+func pass(d time.Duration) { <-time.After(d) }
+
+const settled = 10 * time.Minute // after the server's start
+
+func TestExcuse(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		conf Config
+		do   func(w *world)
+		want map[string]string
+	}{
+		{"one node alone, its site lives", Config{}, func(w *world) { w.silence("a1") }, map[string]string{"a1": ""}},
+		{"one node alone in its site", Config{}, func(w *world) { w.silence("c1") }, map[string]string{"c1": ""}},
+		{"a whole site", Config{}, func(w *world) { w.silence("a1", "a2", "a3") },
+			map[string]string{"a1": SiteLostNetwork, "a2": SiteLostNetwork, "a3": SiteLostNetwork}},
+		{"two of three of a site", Config{}, func(w *world) { w.silence("a1", "a2") }, map[string]string{"a1": "", "a2": ""}},
+		{"two sites at once", Config{}, func(w *world) { w.silence("a1", "a2", "a3", "b1", "b2") },
+			map[string]string{"a1": SiteLostNetwork, "b2": SiteLostNetwork}},
+		{"everybody", Config{}, func(w *world) { w.silence("a1", "a2", "a3", "b1", "b2", "c1", "n1", "n2") },
+			map[string]string{"a1": ServerLostNetwork, "b1": ServerLostNetwork, "c1": ServerLostNetwork, "n1": ServerLostNetwork, "foreign": ""}},
+		{"nodes without a zone are no site", Config{}, func(w *world) { w.silence("n1", "n2") }, map[string]string{"n1": "", "n2": ""}},
+		{"a site, one of it closed by its host before", Config{}, func(w *world) {
+			w.turn("a3", Parked, Closed, 0)
+			w.silence("a1", "a2")
+			w.unknown("a3")
+		}, map[string]string{"a1": SiteLostNetwork, "a2": SiteLostNetwork, "a3": ""}},
+		{"a site, one of it said goodbye before", Config{}, func(w *world) {
+			w.turn("a3", Detached, Left, 0)
+			w.silence("a1", "a2")
+		}, map[string]string{"a1": SiteLostNetwork, "a3": ""}},
+		{"a site whose nodes fell silent at different times", Config{}, func(w *world) {
+			w.silence("a1")
+			w.silence("a2")
+			w.silence("a3")
+		}, map[string]string{"a1": "", "a2": "", "a3": ""}},
+		{"a site that sessions have not noticed yet", Config{}, func(w *world) {
+			w.hang("a1")
+			w.hang("a2")
+			w.hang("a3")
+			pass(41 * time.Second)
+			w.unknown("a1")
+		}, map[string]string{"a1": SiteLostNetwork}},
+		{"a site whose sessions are over", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3")
+			w.turn("a1", Detached, Silent, 40*time.Second)
+		}, map[string]string{"a1": SiteLostNetwork}},
+		{"a site that is back, before all of it is", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3")
+			w.turn("a2", Attached, "", 0)
+			pass(59 * time.Second)
+		}, map[string]string{"a1": SiteLostNetwork, "a3": SiteLostNetwork}},
+		{"a site that is back for long", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3")
+			w.turn("a2", Attached, "", 0)
+			pass(61 * time.Second)
+		}, map[string]string{"a1": "", "a3": ""}},
+		{"a site that was back for a moment", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3")
+			w.turn("a2", Attached, "", 0)
+			pass(30 * time.Second)
+			w.turn("a2", Parked, Silent, 20*time.Second)
+			pass(10 * time.Minute)
+		}, map[string]string{"a1": SiteLostNetwork}},
+		{"a site for longer than its autonomy", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3")
+			pass(time.Hour)
+		}, map[string]string{"a1": ""}},
+		{"a site without autonomy", Config{SiteAutonomy: -1}, func(w *world) { w.silence("a1", "a2", "a3") }, map[string]string{"a1": ""}},
+		{"everybody for longer than that", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3", "b1", "b2", "c1", "n1", "n2")
+			pass(time.Hour)
+		}, map[string]string{"a1": "", "n1": ""}},
+		{"the server's links", Config{}, func(w *world) {
+			w.links = errors.New("no network interface is up (eth0)")
+			w.silence("c1")
+			pass(3 * time.Hour)
+		}, map[string]string{"c1": ServerLostNetwork, "foreign": ""}},
+		{"the server's links for longer than a day", Config{}, func(w *world) {
+			w.links = errors.New("no network interface is up (eth0)")
+			w.silence("c1")
+			pass(24 * time.Hour)
+		}, map[string]string{"c1": ""}},
+		{"the server's links, and an agent beside it", Config{}, func(w *world) {
+			w.links = errors.New("there is no network interface but the loopback")
+			w.silence("c1")
+			s := w.sessions["c1"]
+			s.Changes[len(s.Changes)-1].Addr = "127.0.0.1:4711"
+		}, map[string]string{"c1": ""}},
+		{"closed by its host", Config{}, func(w *world) {
+			w.turn("a1", Parked, Closed, 0)
+			pass(40 * time.Second)
+			w.unknown("a1")
+		}, map[string]string{"a1": ""}},
+		{"turned away", Config{}, func(w *world) { w.turn("a1", Detached, Refused, 0); w.unknown("a1") }, map[string]string{"a1": ""}},
+		{"attached", Config{}, func(w *world) {
+			w.condition("a1", DataPathReady, corev1.ConditionTrue)
+			pass(40 * time.Second)
+			w.unknown("a1")
+		}, map[string]string{"a1": ""}},
+		{"attached, and kept", Config{KeepAttached: true}, func(w *world) {
+			w.condition("a1", DataPathReady, corev1.ConditionTrue)
+			pass(40 * time.Second)
+			w.unknown("a1")
+		}, map[string]string{"a1": TunnelAttached}},
+		{"attached, and kept for too long", Config{KeepAttached: true}, func(w *world) {
+			w.condition("a1", DataPathReady, corev1.ConditionTrue)
+			w.unknown("a1")
+			pass(time.Hour)
+		}, map[string]string{"a1": ""}},
+		{"attached, and nothing answers", Config{KeepAttached: true}, func(w *world) {
+			w.condition("a1", DataPathReady, corev1.ConditionFalse)
+			w.unknown("a1")
+		}, map[string]string{"a1": ""}},
+		{"never had a session", Config{}, func(w *world) { w.unknown("foreign") }, map[string]string{"foreign": ""}},
+		{"not ready by its own word", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3")
+			w.ready("a1", corev1.ConditionFalse)
+		}, map[string]string{"a1": "", "a2": SiteLostNetwork}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, tc.conf)
+				for _, n := range []string{"a1", "a2", "a3", "b1", "b2", "c1"} {
+					w.node(n, n[:1], true)
+				}
+				w.node("n1", "", true)
+				w.node("n2", "", true)
+				w.node("foreign", "a", false)
+				pass(settled)
+				tc.do(w)
+				for node, want := range tc.want {
+					if got := w.reason(node); got != want {
+						t.Errorf("%s: excuse %q, want %q", node, got, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestAutonomy(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		node, site string // annotations; site's is on another node of the site
+		after      time.Duration
+		want       string
+	}{
+		{"none", "", "", 0, ""},
+		{"of the node", "10m", "", 9 * time.Minute, Autonomy},
+		{"of the node, over", "10m", "", 10 * time.Minute, ""},
+		{"of the site", "", "2h", time.Hour, Autonomy},
+		{"of the site, over", "", "2h", 2 * time.Hour, ""},
+		{"the node's goes first", "10m", "2h", time.Hour, ""},
+		{"the node's goes first, longer", "3h", "2h", 150 * time.Minute, Autonomy},
+		{"zero keeps nothing", "0s", "2h", 0, ""},
+		{"malformed is none", "soon", "", 0, ""},
+		{"malformed leaves the site's", "-5m", "2h", time.Hour, Autonomy},
+		{"a year", "8760h", "", 8000 * time.Hour, Autonomy},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Config{})
+				w.node("a1", "a", true)
+				w.node("a2", "a", true)
+				w.node("b1", "b", true)
+				if tc.node != "" {
+					w.annotate("a1", NodeAutonomy, tc.node)
+				}
+				if tc.site != "" {
+					w.annotate("a2", SiteAutonomy, tc.site)
+				}
+				pass(settled)
+				w.turn("a1", Parked, Closed, 0) // whatever the cause
+				w.unknown("a1")
+				pass(tc.after)
+				if got := w.reason("a1"); got != tc.want {
+					t.Errorf("excuse %q, want %q", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// The node's own annotation says as well for how long the loss of its site counts.
+func TestAutonomyBoundsTheSite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		for _, n := range []string{"a1", "a2", "b1"} {
+			w.node(n, n[:1], true)
+		}
+		w.annotate("a1", NodeAutonomy, "0s")
+		pass(settled)
+		w.silence("a1", "a2")
+		if got := w.reason("a1"); got != "" {
+			t.Errorf("a1: %q", got)
+		}
+		if got := w.reason("a2"); got != SiteLostNetwork {
+			t.Errorf("a2: %q", got)
+		}
+	})
+}
+
+func TestJustStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		w.node("known", "a", false)
+		w.condition("known", TunnelConnected, corev1.ConditionTrue) // from before the start
+		w.node("foreign", "a", false)
+		w.node("died", "a", true)
+		w.turn("died", Detached, Closed, 0)
+		for _, n := range []string{"known", "foreign", "died"} {
+			w.unknown(n)
+		}
+		expect := func(when string, want map[string]string) {
+			t.Helper()
+			for n, r := range want {
+				if got := w.reason(n); got != r {
+					t.Errorf("%s: %s: excuse %q, want %q", when, n, got, r)
+				}
+			}
+		}
+		expect("at once", map[string]string{"known": ServerJustStarted, "foreign": "", "died": ""})
+		pass(59 * time.Second)
+		expect("late", map[string]string{"known": ServerJustStarted})
+		pass(time.Second)
+		expect("too late", map[string]string{"known": "", "foreign": "", "died": ""})
+	})
+}
+
+// A process that was stopped knows so by its own ticks, and gives all a while.
+func TestSuspended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		for _, n := range []string{"here", "dead", "foreign"} {
+			w.node(n, "a", n != "foreign")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := w.judge.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		pass(settled)
+		w.turn("dead", Detached, Closed, 0)
+		pass(time.Minute)
+		for _, n := range []string{"here", "dead", "foreign"} {
+			w.unknown(n)
+		}
+		if got := w.reason("here"); got != "" {
+			t.Errorf("before: %q", got)
+		}
+		w.judge.mu.Lock()
+		w.judge.ticked = w.judge.ticked.Add(-30 * time.Second) // as if it had not run since
+		w.judge.mu.Unlock()
+		for n, want := range map[string]string{"here": ServerJustStarted, "dead": "", "foreign": ""} {
+			if got := w.reason(n); got != want {
+				t.Errorf("%s: %q, want %q", n, got, want)
+			}
+		}
+		pass(time.Minute)
+		if got := w.reason("here"); got != "" {
+			t.Errorf("a minute later: %q", got)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// No excuse but an explicit annotation's outlives a day and an hour, whatever has
+// happened.
+func TestNoExcuseIsForEver(t *testing.T) {
+	for _, links := range []error{nil, errors.New("down")} {
+		for i, states := range [][3]Cause{{Silent, Silent, Silent}, {Silent, Silent, Closed}, {Silent, Left, Silent}, {Silent, "", Silent}, {"", "", ""}} {
+			t.Run(fmt.Sprintf("%v %d", links, i), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, Config{KeepAttached: true})
+					w.links = links
+					for k, c := range states {
+						name := fmt.Sprintf("n%d", k)
+						w.node(name, "a", true)
+						w.condition(name, DataPathReady, corev1.ConditionTrue)
+						if c != "" {
+							w.turn(name, Parked, c, 20*time.Second)
+						}
+						w.unknown(name)
+					}
+					pass(DefaultServerBound + DefaultSiteAutonomy)
+					for k := range states {
+						if got := w.reason(fmt.Sprintf("n%d", k)); got != "" {
+							t.Errorf("n%d is still excused: %s", k, got)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestMalformedAnnotationsAreToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		w.node("a1", "a", false)
+		w.annotate("a1", NodeAutonomy, "soon")
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		go func() {
+			pass(2 * time.Minute)
+			w.annotate("a1", NodeAutonomy, "later")
+		}()
+		if err := w.judge.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		close(w.events.Events)
+		var got []string
+		for e := range w.events.Events {
+			got = append(got, e)
+		}
+		if len(got) != 2 || !strings.HasPrefix(got[0], "Warning InvalidAutonomyDuration Annotation node.hawser.dev/autonomy-duration of node a1 is ignored: \"soon\"") ||
+			!strings.Contains(got[1], "later") {
+			t.Errorf("events: %q", got)
+		}
+	})
+}
+
+func TestJudgeLinks(t *testing.T) {
+	lo := net.Interface{Name: "lo", Flags: net.FlagUp | net.FlagRunning | net.FlagLoopback}
+	up := net.Interface{Name: "eth0", Flags: net.FlagUp | net.FlagRunning}
+	noCarrier := net.Interface{Name: "eth1", Flags: net.FlagUp}
+	down := net.Interface{Name: "eth2"}
+	for _, tc := range []struct {
+		name string
+		all  []net.Interface
+		want string
+	}{
+		{"up", []net.Interface{lo, noCarrier, up}, ""},
+		{"no carrier", []net.Interface{lo, noCarrier}, "no network interface is up (eth1)"},
+		{"down", []net.Interface{down, lo, noCarrier}, "no network interface is up (eth2, eth1)"},
+		{"only the loopback", []net.Interface{lo}, "there is no network interface but the loopback"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := ""
+			if err := judgeLinks(tc.all); err != nil {
+				got = err.Error()
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestSiteOf(t *testing.T) {
+	for _, tc := range []struct {
+		labels map[string]string
+		want   string
+	}{
+		{nil, ""},
+		{map[string]string{corev1.LabelTopologyRegion: "r"}, ""},
+		{map[string]string{corev1.LabelTopologyZone: "z"}, "z"},
+		{map[string]string{corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"}, "r/z"},
+		{map[string]string{corev1.LabelFailureDomainBetaZone: "old", corev1.LabelTopologyZone: "z"}, "old"},
+	} {
+		if got := siteOf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels}}); got != tc.want {
+			t.Errorf("%v: %q, want %q", tc.labels, got, tc.want)
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(Config{}); err == nil {
+		t.Error("no source, and no error")
+	}
+}
+
+// BenchmarkExcuse judges ten thousand nodes of a hundred sites, a tenth of which
+// are silent, from one overview made anew each time.
+func BenchmarkExcuse(b *testing.B) {
+	w := &world{sessions: make(map[string]*Session), nodes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+	now := time.Now()
+	var silent []*corev1.Node
+	for i := range 10_000 {
+		name, zone := fmt.Sprintf("n%d", i), fmt.Sprintf("z%d", i%100)
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
+		if err := w.nodes.Add(n); err != nil {
+			b.Fatal(err)
+		}
+		s := &Session{Node: name, Changes: []Change{{At: now.Add(-time.Hour), State: Attached}}}
+		if i%100 < 10 {
+			s.Changes = append(s.Changes, Change{At: now.Add(-20 * time.Second), Heard: now.Add(-40 * time.Second), State: Parked, Cause: Silent})
+			silent = append(silent, n)
+		}
+		w.sessions[name] = s
+	}
+	j, err := New(Config{Source: w, Nodes: corelisters.NewNodeLister(w.nodes), Links: func() error { return nil }, Started: now.Add(-time.Hour)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		j.view = nil
+		for _, n := range silent {
+			if reason, _, _ := j.Excuse(n); reason != SiteLostNetwork {
+				b.Fatal(reason)
+			}
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package evidence
+
+// Groups of nodes that may have been cut by one cause, as sets of spans.
+
+import (
+	"slices"
+	"time"
+)
+
+// A span is a time in which a node was heard without a gap.
+type span struct {
+	node       string
+	begin, end time.Time
+	silent     bool // it ended by silence
+}
+
+// spans are those of s, oldest first.
+func spans(s *Session, now time.Time, patience time.Duration) []span {
+	var (
+		all  []span
+		open *span
+	)
+	for i := range s.Changes {
+		c := &s.Changes[i]
+		switch {
+		case c.State == Attached && open == nil:
+			open = &span{node: s.Node, begin: c.At}
+		case c.State != Attached && open != nil:
+			open.end, open.silent = c.end(), c.Cause == Silent
+			all, open = append(all, *open), nil
+		}
+	}
+	if open != nil {
+		open.end = now
+		if !s.Heard.IsZero() {
+			open.end, open.silent = s.Heard, s.quiet(now, patience)
+		}
+		all = append(all, *open)
+	}
+	return all
+}
+
+// A group is the spans of some nodes, in the order in which they began, with what
+// is asked of them prepared so that an answer takes no walk.
+type group struct {
+	nodes int
+	spans []span
+	// heard[i] is the latest end of spans[:i+1], lasted[i] the length of the
+	// longest of spans[i:].
+	heard  []time.Time
+	lasted []time.Duration
+	last   []span // those that ended by silence, in that order
+}
+
+func (g *group) add(s *Session, now time.Time, patience time.Duration) {
+	g.nodes++
+	g.spans = append(g.spans, spans(s, now, patience)...)
+}
+
+// settle prepares the answers.
+func (g *group) settle() {
+	slices.SortFunc(g.spans, func(a, b span) int { return a.begin.Compare(b.begin) })
+	g.heard, g.lasted = make([]time.Time, len(g.spans)), make([]time.Duration, len(g.spans))
+	for i, s := range g.spans {
+		g.heard[i] = s.end
+		if i > 0 && g.heard[i-1].After(s.end) {
+			g.heard[i] = g.heard[i-1]
+		}
+		if s.silent {
+			g.last = append(g.last, s)
+		}
+	}
+	for i := len(g.spans) - 1; i >= 0; i-- {
+		g.lasted[i] = g.spans[i].end.Sub(g.spans[i].begin)
+		if i+1 < len(g.spans) {
+			g.lasted[i] = max(g.lasted[i], g.lasted[i+1])
+		}
+	}
+	slices.SortFunc(g.last, func(a, b span) int { return a.end.Compare(b.end) })
+}
+
+// after is the index of the first span that began after t.
+func (g *group) after(t time.Time) int {
+	i, _ := slices.BinarySearchFunc(g.spans, t, func(s span, t time.Time) int {
+		if s.begin.After(t) {
+			return 1
+		}
+		return -1
+	})
+	return i
+}
+
+// together says whether node is not the only one whose last word came within
+// window of t.
+func (g *group) together(node string, t time.Time, window time.Duration) bool {
+	from, _ := slices.BinarySearchFunc(g.last, t.Add(-window), func(s span, t time.Time) int { return s.end.Compare(t) })
+	for _, s := range g.last[from:] {
+		if s.end.After(t.Add(window)) {
+			return false
+		}
+		if s.node != node {
+			return true
+		}
+	}
+	return false
+}
+
+// lived says whether somebody was heard without a gap from t or before to window
+// after it.
+func (g *group) lived(t time.Time, window time.Duration) bool {
+	i := g.after(t)
+	return i > 0 && !g.heard[i-1].Before(t.Add(window))
+}
+
+// back says whether somebody has come after t, and was heard for as long as term.
+func (g *group) back(t time.Time, term time.Duration) bool {
+	i := g.after(t)
+	return i < len(g.spans) && g.lasted[i] >= term
+}
+
+// cut says whether whatever silenced node at t silenced the whole group.
+func (g *group) cut(node string, t time.Time, window, term time.Duration) bool {
+	return g != nil && g.together(node, t, window) && !g.lived(t, window) && !g.back(t, term)
+}

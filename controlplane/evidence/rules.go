@@ -1,0 +1,119 @@
+package evidence
+
+// The rules, each a function of what is known.
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A hearing is what is known of a silent node when it is judged.
+type hearing struct {
+	cfg     *Config
+	now     time.Time
+	node    *corev1.Node
+	view    *view
+	stopped time.Time // when this process was last stopped
+	woke    time.Time // and when it went on
+	site    *site     // nil if the node has none
+
+	session Session
+	known   bool      // there is, or was, a session
+	silent  bool      // and it is silent
+	last    time.Time // its last word, if so
+	heard   bool      // the node says itself that it is not ready
+	unknown time.Time // since when its readiness is unknown; zero if it is not
+
+	keep     time.Duration // for how long pods are kept
+	explicit bool          // because an annotation says so
+}
+
+// moored says whether the node has been known to have a tunnel, in this life of
+// the server or before.
+func (h *hearing) moored() bool {
+	return h.known || condition(h.node, TunnelConnected) != ""
+}
+
+func condition(n *corev1.Node, t corev1.NodeConditionType) corev1.ConditionStatus {
+	for _, c := range n.Status.Conditions {
+		if c.Type == t {
+			return c.Status
+		}
+	}
+	return ""
+}
+
+// justStarted excuses nodes that have had no time to come back.
+func justStarted(h *hearing) (reason, message string) {
+	if !h.moored() {
+		return "", ""
+	}
+	if until := h.cfg.Started.Add(h.cfg.StartupGrace); !h.known && h.now.Before(until) {
+		return ServerJustStarted, fmt.Sprintf("the server was started at %s and the node has until %s to come back", clock(h.cfg.Started), clock(until))
+	}
+	until := h.woke.Add(h.cfg.StartupGrace)
+	if h.woke.IsZero() || !h.now.Before(until) || h.known && h.session.proven() && h.session.At.Before(h.stopped) {
+		return "", ""
+	}
+	return ServerJustStarted, fmt.Sprintf("the server was stopped from %s to %s and the node has until %s to come back", clock(h.stopped), clock(h.woke), clock(until))
+}
+
+// serverLost excuses nodes that the server cannot reach because it reaches nobody.
+func serverLost(h *hearing) (reason, message string) {
+	if !h.silent {
+		return "", ""
+	}
+	if h.view.links != nil && !h.session.local() && h.now.Before(h.last.Add(h.cfg.ServerBound)) {
+		return ServerLostNetwork, fmt.Sprintf("the server's own network is down: %v", h.view.links)
+	}
+	if !h.cut(h.view.like(&h.session)) || !h.now.Before(h.last.Add(h.keep)) {
+		return "", ""
+	}
+	return ServerLostNetwork, fmt.Sprintf("all %d nodes with a tunnel fell silent together at %s", h.view.like(&h.session).nodes, clock(h.last))
+}
+
+// siteLost excuses nodes whose site is out of reach.
+func siteLost(h *hearing) (reason, message string) {
+	if !h.silent || h.site == nil || !h.cut(&h.site.group) {
+		return "", ""
+	}
+	until := h.last.Add(h.keep)
+	if !h.now.Before(until) {
+		return "", ""
+	}
+	return SiteLostNetwork, fmt.Sprintf("all %d nodes of site %s fell silent together at %s; pods are kept until %s", h.site.nodes, h.site.name, clock(h.last), clock(until))
+}
+
+func (h *hearing) cut(g *group) bool {
+	return g.cut(h.node.Name, h.last, h.cfg.Together, h.cfg.StartupGrace)
+}
+
+// autonomous excuses nodes that an annotation does.
+func autonomous(h *hearing) (reason, message string) {
+	if !h.explicit || h.unknown.IsZero() {
+		return "", ""
+	}
+	until := h.unknown.Add(h.keep)
+	if !h.now.Before(until) {
+		return "", ""
+	}
+	return Autonomy, fmt.Sprintf("the node is out of reach since %s and an annotation keeps its pods for %v, until %s", clock(h.unknown), h.keep, clock(until))
+}
+
+// attached excuses nodes that are in reach, if that is wanted.
+func attached(h *hearing) (reason, message string) {
+	if !h.cfg.KeepAttached || !h.known || h.silent || h.session.State != Attached || h.unknown.IsZero() ||
+		condition(h.node, DataPathReady) != corev1.ConditionTrue {
+		return "", ""
+	}
+	until := h.unknown.Add(h.keep)
+	if !h.now.Before(until) {
+		return "", ""
+	}
+	return TunnelAttached, fmt.Sprintf("the node's tunnel is attached and its kubelet API answers, only heartbeats are missing; pods are kept until %s", clock(until))
+}
+
+// clock is a time for people.
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,0 +1,99 @@
+package evidence
+
+// What a Source says of sessions.
+
+import (
+	"net/netip"
+	"time"
+)
+
+// A State is how a node's session stands.
+type State string
+
+// The states.
+const (
+	Attached State = "Attached" // it has a connection
+	Parked   State = "Parked"   // it waits for another connection
+	Detached State = "Detached" // there is none
+)
+
+// A Cause is why a session lost its connection or ended.
+type Cause string
+
+// The causes. Others prove as much as Failed does: that it was not silence.
+const (
+	Silent   Cause = "Silent"   // nothing was heard for too long
+	Closed   Cause = "Closed"   // the far side closed or reset it
+	Left     Cause = "Left"     // the agent said goodbye
+	Replaced Cause = "Replaced" // another session of the node took its place
+	Refused  Cause = "Refused"  // the agent was turned away
+	Drained  Cause = "Drained"  // this server shut down
+	Failed   Cause = "Failed"   // a fault
+)
+
+// A Change is a turn in the life of a node's session.
+type Change struct {
+	Number uint64 // counts the node's changes, from 1
+	At     time.Time
+	State  State
+	Cause  Cause  // of Parked and Detached
+	Err    string // for people
+	// Heard is when something last came from the agent before At; zero if that is
+	// not known.
+	Heard     time.Time
+	Session   uint64
+	Transport string
+	Addr      string // where the agent's packets came from
+}
+
+// end is when the span that c ended was over.
+func (c *Change) end() time.Time {
+	if c.Heard.IsZero() {
+		return c.At
+	}
+	return c.Heard
+}
+
+// A Session is what is known of a node's. Its Change is the latest; while it is
+// attached, Heard and Addr are as of now.
+type Session struct {
+	Node string
+	Change
+	Window  time.Duration // how long it may stay parked
+	RTT     time.Duration // zero if unknown
+	Changes []Change      // some, oldest first, at least the latest
+}
+
+// A Source knows sessions. Its methods may be called at the same time.
+type Source interface {
+	// Observe returns what is known of a node that has, or had, a session.
+	Observe(node string) (Session, bool)
+}
+
+// quiet says whether nothing has come from an attached node for as long as
+// patience.
+func (s *Session) quiet(now time.Time, patience time.Duration) bool {
+	return s.State == Attached && !s.Heard.IsZero() && now.Sub(s.Heard) >= patience
+}
+
+// silent returns a node's last word, if it is silent now.
+func (s *Session) silent(now time.Time, patience time.Duration) (time.Time, bool) {
+	switch {
+	case s.State == Attached:
+		return s.Heard, s.quiet(now, patience)
+	default:
+		return s.end(), s.Cause == Silent
+	}
+}
+
+// proven says whether the session's end proves that the node, not the network,
+// ended it.
+func (s *Session) proven() bool {
+	return s.State != Attached && s.Cause != Silent && s.Cause != Drained && s.Cause != Replaced
+}
+
+// local says whether the agent is on this machine, or nowhere that has an address.
+func (s *Session) local() bool {
+	a, err := netip.ParseAddrPort(s.Addr)
+	return err != nil || a.Addr().Unmap().IsLoopback()
+}

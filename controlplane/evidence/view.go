@@ -1,0 +1,178 @@
+package evidence
+
+// The overview of all nodes that judgements are based on.
+
+import (
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Annotations that say for how long pods are kept on a node that is silent, as
+// durations such as 30m. That of the node itself goes before those of its site, of
+// which the longest counts. Zero means that they are not kept.
+const (
+	NodeAutonomy = "node.hawser.dev/autonomy-duration"
+	SiteAutonomy = "site.hawser.dev/autonomy-duration"
+)
+
+// invalidAutonomy is the reason of the event about an annotation that is none of
+// these.
+const invalidAutonomy = "InvalidAutonomyDuration"
+
+// TunnelConnected and DataPathReady are the types of the conditions that tell
+// what the tunnel knows of a node.
+const (
+	TunnelConnected corev1.NodeConditionType = "hawser.dev/TunnelConnected"
+	DataPathReady   corev1.NodeConditionType = "hawser.dev/DataPathReady"
+)
+
+// A site is the nodes of one zone.
+type site struct {
+	group
+
+	name     string
+	autonomy time.Duration // the longest annotation
+	explicit bool          // there is one
+}
+
+// A view is what was known at a time.
+type view struct {
+	at       time.Time
+	links    error
+	far      group              // all with a session from another machine
+	near     group              // and from this one
+	sites    map[string]*site   // by key
+	sessions map[string]Session // of the nodes that have one, or had
+}
+
+// lookLocked makes a view of now.
+func (j *Judge) lookLocked(now time.Time) *view {
+	v := &view{at: now, links: j.cfg.Links(), sites: make(map[string]*site), sessions: make(map[string]Session)}
+	nodes, err := j.cfg.Nodes.List(labels.Everything())
+	if err != nil { // a lister of a cache never fails
+		j.log.Error("list nodes", "err", err)
+	}
+	for _, n := range nodes {
+		where := v.siteOf(n)
+		if d, ok := duration(n, SiteAutonomy); ok && where != nil {
+			where.autonomy, where.explicit = max(where.autonomy, d), true
+		}
+		s, ok := j.cfg.Source.Observe(n.Name)
+		if !ok {
+			continue
+		}
+		v.sessions[n.Name] = s
+		v.like(&s).add(&s, now, j.cfg.Silence)
+		if where != nil {
+			where.add(&s, now, j.cfg.Silence)
+		}
+	}
+	v.far.settle()
+	v.near.settle()
+	for _, s := range v.sites {
+		s.settle()
+	}
+	return v
+}
+
+// like is all the nodes that share s's way to the server: an agent on this machine
+// says nothing about the network.
+func (v *view) like(s *Session) *group {
+	if s.local() {
+		return &v.near
+	}
+	return &v.far
+}
+
+// siteOf is the node's site, which is made if it is the first; nil if it has none.
+func (v *view) siteOf(n *corev1.Node) *site {
+	key := siteOf(n)
+	if key == "" {
+		return nil
+	}
+	s := v.sites[key]
+	if s == nil {
+		s = &site{name: key}
+		v.sites[key] = s
+	}
+	return s
+}
+
+// siteOf is the zone of a node, with its region; empty if it is not in one.
+func siteOf(n *corev1.Node) string {
+	label := func(names ...string) string {
+		for _, name := range names {
+			if v := n.Labels[name]; v != "" {
+				return v
+			}
+		}
+		return ""
+	}
+	zone := label(corev1.LabelFailureDomainBetaZone, corev1.LabelTopologyZone)
+	region := label(corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion)
+	if zone == "" || region == "" {
+		return zone
+	}
+	return region + "/" + zone // no label's value has a slash
+}
+
+// autonomy is what annotations say of a node.
+func (v *view) autonomy(n *corev1.Node, s *site) (time.Duration, bool) {
+	if d, ok := duration(n, NodeAutonomy); ok {
+		return d, true
+	}
+	if s != nil && s.explicit {
+		return s.autonomy, true
+	}
+	if s == nil { // a site of its own
+		return duration(n, SiteAutonomy)
+	}
+	return 0, false
+}
+
+// duration is what an annotation says; not ok if there is none, or none that makes
+// sense.
+func duration(n *corev1.Node, key string) (time.Duration, bool) {
+	text, ok := n.Annotations[key]
+	if !ok {
+		return 0, false
+	}
+	d, err := time.ParseDuration(text)
+	return d, err == nil && d >= 0
+}
+
+// scan tells of annotations that make no sense, of each once.
+func (j *Judge) scan() {
+	nodes, err := j.cfg.Nodes.List(labels.Everything())
+	if err != nil {
+		return
+	}
+	j.mu.Lock()
+	before := j.warned
+	j.mu.Unlock()
+	now := make(map[string]string)
+	for _, n := range nodes {
+		for _, key := range []string{NodeAutonomy, SiteAutonomy} {
+			text, there := n.Annotations[key]
+			if _, ok := duration(n, key); ok || !there {
+				continue
+			}
+			id := string(n.UID) + " " + n.Name + " " + key
+			now[id] = text
+			if told, ok := before[id]; ok && told == text {
+				continue
+			}
+			ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name, UID: n.UID}
+			j.cfg.Events.Eventf(ref, corev1.EventTypeWarning, invalidAutonomy,
+				"Annotation %s of node %s is ignored: %q is no duration; write one such as 30m or 12h", key, n.Name, text)
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !maps.Equal(j.warned, now) {
+		j.warned = now
+	}
+}
