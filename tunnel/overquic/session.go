@@ -65,6 +65,8 @@ type session struct {
 	cause error            // why this end ended the session; nil if it did not
 	link  tunnel.LinkState // but for what the connection itself knows
 	tell  func(tunnel.LinkState)
+	// looked is how many packets had come when watch last looked.
+	looked uint64
 }
 
 // newSession makes a session of c and owns both it and m, which is nil at the

@@ -53,8 +53,9 @@ func (s *session) watch() {
 			t.Reset(0) // whoever speaks is there
 			continue
 		}
-		now := s.pulse(s.see())
-		s.follow(ctx, now)
+		seen := s.see()
+		now := s.pulse(seen)
+		s.follow(ctx, seen, now)
 		next = now.next
 		s.resting.Store(now.idle)
 		t.Reset(time.Until(next))
@@ -114,10 +115,10 @@ func (s *session) pulse(l look) step {
 	return s.hearer.look(l)
 }
 
-// follow does what a step says.
-func (s *session) follow(ctx context.Context, now step) {
+// follow does what a step says, which follows from seen.
+func (s *session) follow(ctx context.Context, seen look, now step) {
 	s.mu.Lock()
-	s.link.Heard = s.heard()
+	s.link.Heard, s.looked = s.heard(), seen.received
 	switch {
 	case now.lost:
 		s.link.Parked = time.Now()
@@ -225,6 +226,9 @@ func (s *session) Link() tunnel.LinkState {
 	st := s.conn.ConnectionStats()
 	s.mu.Lock()
 	l := s.link
+	if st.PacketsReceived > s.looked && l.Parked.IsZero() {
+		l.Heard = time.Now() // since the latest look, which is not long ago unless nothing was going on
+	}
 	s.mu.Unlock()
 	if s.hearer != nil {
 		l.Addr = s.conn.RemoteAddr()
