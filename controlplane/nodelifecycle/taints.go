@@ -1,21 +1,12 @@
-// Package nodelifecycle keeps the taints of nodes in step with what the nodes
-// say about themselves.
-//
-// A node whose Ready condition is not True, or that is short of something, or
-// that somebody has cordoned, carries a NoSchedule taint that says so, and loses
-// it when that is over. A new Node is tainted not-ready by admission, so this is
-// what lets the first pod onto it. Only the taints in this package's table are
-// touched, and only those with effect NoSchedule.
-//
-// What it is not: it does not find out that a node has gone quiet, and it evicts
-// nothing.
 package nodelifecycle
+
+// Which taints a node should have, and how they are written.
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -23,101 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
-	"k8s.io/client-go/tools/cache"
-
-	"github.com/hawser-project/hawser/controlplane/loop"
 )
-
-// DefaultWorkers is how many nodes are worked on at once if not told otherwise.
-const DefaultWorkers = 8
-
-// Config configures a Controller. The zero value is good.
-type Config struct {
-	Workers int          // zero means DefaultWorkers
-	Log     *slog.Logger // nil means discard
-}
-
-// A Controller is the part of Kubernetes' node-lifecycle-controller that the
-// package comment tells.
-type Controller struct {
-	cfg    Config
-	client kubernetes.Interface
-	nodes  corelisters.NodeLister
-	inf    cache.SharedIndexInformer
-	log    *slog.Logger
-}
-
-// New returns a controller that watches through f.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Controller {
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	n := f.Core().V1().Nodes()
-	ctl := &Controller{cfg: c, client: client, nodes: n.Lister(), inf: n.Informer()}
-	ctl.log = c.Log.With("controller", ctl.Name())
-	return ctl
-}
-
-// Name is the controller's name in Kubernetes.
-func (*Controller) Name() string { return "node-lifecycle-controller" }
-
-// Run keeps taints in step until ctx is done. The informers must be running.
-func (c *Controller) Run(ctx context.Context) error {
-	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
-	stop, err := loop.Watch(c.inf, q.Add)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	return q.Run(ctx)
-}
-
-func (c *Controller) sync(ctx context.Context, name string) (time.Duration, error) {
-	node, err := c.nodes.Get(name)
-	if apierrors.IsNotFound(err) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	if _, changed := taints(node, metav1.Now()); !changed {
-		return 0, nil
-	}
-	// Taints are a list that others write too: change the list as it is, and
-	// only if it still is.
-	node, err = c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("look up node %s: %w", name, err)
-	}
-	want, changed := taints(node, metav1.Now())
-	if !changed {
-		return 0, nil
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": node.ResourceVersion},
-		"spec":     map[string]any{"taints": want},
-	})
-	if err != nil {
-		return 0, fmt.Errorf("encode the taints of node %s: %w", name, err)
-	}
-	_, err = c.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return 0, loop.Quiet(err)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("taint node %s: %w", name, err)
-	}
-	return 0, nil
-}
 
 // byCondition says which taint a condition's status calls for.
 var byCondition = map[corev1.NodeConditionType]map[corev1.ConditionStatus]string{
@@ -131,38 +28,30 @@ var byCondition = map[corev1.NodeConditionType]map[corev1.ConditionStatus]string
 	corev1.NodePIDPressure:        {corev1.ConditionTrue: corev1.TaintNodePIDPressure},
 }
 
-// ours are the keys of the taints that belong to this controller.
+// ours are the keys of the NoSchedule taints that belong to this controller.
 var ours = []string{
 	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure,
 	corev1.TaintNodeNetworkUnavailable, corev1.TaintNodePIDPressure, corev1.TaintNodeUnschedulable,
 }
 
-// taints returns what the node's taints should be and whether they are not. A
-// node that says nothing about its readiness is as good as not ready.
-func taints(node *corev1.Node, now metav1.Time) (want []corev1.Taint, changed bool) {
-	keys := wanted(node)
-	for _, t := range node.Spec.Taints {
-		if t.Effect == corev1.TaintEffectNoSchedule && slices.Contains(ours, t.Key) {
-			i := slices.Index(keys, t.Key)
-			if i < 0 {
-				changed = true
-				continue
-			}
-			keys = slices.Delete(keys, i, i+1)
-		}
-		want = append(want, t)
-	}
-	for _, k := range keys {
-		changed = true
-		want = append(want, corev1.Taint{Key: k, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &now})
-	}
-	return want, changed
+// evicting are the keys of the NoExecute taints that belong to it.
+var evicting = []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable}
+
+// An edit returns what a node's taints should be, and whether they are not.
+type edit func(node *corev1.Node, now metav1.Time) (want []corev1.Taint, changed bool)
+
+// noSchedule is the edit that makes the NoSchedule taints what the node's
+// conditions call for. A node that says nothing about its readiness is as good
+// as not ready.
+func noSchedule(node *corev1.Node, now metav1.Time) ([]corev1.Taint, bool) {
+	return replace(node, corev1.TaintEffectNoSchedule, ours, wanted(node), now)
 }
 
 func wanted(node *corev1.Node) []string {
 	var keys []string
 	ready := false
-	for _, c := range node.Status.Conditions {
+	for i := range node.Status.Conditions {
+		c := &node.Status.Conditions[i]
 		ready = ready || c.Type == corev1.NodeReady
 		if key := byCondition[c.Type][c.Status]; key != "" && !slices.Contains(keys, key) {
 			keys = append(keys, key)
@@ -175,4 +64,92 @@ func wanted(node *corev1.Node) []string {
 		keys = append(keys, corev1.TaintNodeUnschedulable)
 	}
 	return keys
+}
+
+// spare is the edit that takes away the NoExecute taints of conditions.
+func spare(node *corev1.Node, now metav1.Time) ([]corev1.Taint, bool) {
+	return replace(node, corev1.TaintEffectNoExecute, evicting, nil, now)
+}
+
+// replace returns the node's taints with those of one effect, as far as their
+// keys are among owned, replaced by keys. Taints that are there stay as they are,
+// with the time they were added; all others are not touched.
+func replace(node *corev1.Node, effect corev1.TaintEffect, owned, keys []string, now metav1.Time) (want []corev1.Taint, changed bool) {
+	for i := range node.Spec.Taints {
+		t := &node.Spec.Taints[i]
+		if t.Effect == effect && slices.Contains(owned, t.Key) {
+			i := slices.Index(keys, t.Key)
+			if i < 0 {
+				changed = true
+				continue
+			}
+			keys = slices.Delete(slices.Clone(keys), i, i+1)
+		}
+		want = append(want, *t)
+	}
+	for _, k := range keys {
+		changed = true
+		want = append(want, corev1.Taint{Key: k, Effect: effect, TimeAdded: &now})
+	}
+	return want, changed
+}
+
+// evicts tells whether the node has the NoExecute taint of a key.
+func evicts(node *corev1.Node, key string) bool {
+	for i := range node.Spec.Taints {
+		if t := &node.Spec.Taints[i]; t.Key == key && t.Effect == corev1.TaintEffectNoExecute {
+			return true
+		}
+	}
+	return false
+}
+
+// editTaints makes a node's taints what do says and tells whether that changed
+// them; it asks nobody if nothing has to change. Taints are a list that others
+// write too, so they are written only if the node still is what do was shown:
+// first node, which is the cache's, then what the server has.
+func (c *Controller) editTaints(ctx context.Context, node *corev1.Node, do edit) (bool, error) {
+	want, changed := do(node, metav1.Now())
+	if !changed {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	for try := 1; ; try++ {
+		err := c.writeTaints(ctx, node, want)
+		switch {
+		case err == nil:
+			return true, nil
+		case apierrors.IsNotFound(err):
+			return false, nil
+		case !apierrors.IsConflict(err) || try == taintTries:
+			return false, fmt.Errorf("taint node %s: %w", node.Name, err)
+		}
+		if !pause(ctx, taintPause+rand.N(taintPause)) {
+			return false, fmt.Errorf("taint node %s: %w", node.Name, err)
+		}
+		fresh, err := c.client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || (err == nil && fresh.UID != node.UID) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("look up node %s: %w", node.Name, err)
+		}
+		node = fresh
+		if want, changed = do(node, metav1.NewTime(time.Now())); !changed {
+			return false, nil
+		}
+	}
+}
+
+func (c *Controller) writeTaints(ctx context.Context, node *corev1.Node, want []corev1.Taint) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
+		"spec":     map[string]any{"taints": want},
+	})
+	if err != nil {
+		return fmt.Errorf("encode taints: %w", err)
+	}
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }

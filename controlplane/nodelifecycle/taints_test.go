@@ -81,7 +81,7 @@ func TestTaints(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := written(tc.node.Spec.Taints)
-			got, changed := taints(tc.node, metav1.Now())
+			got, changed := noSchedule(tc.node, metav1.Now())
 			if written(got) != tc.want || changed != tc.changed {
 				t.Errorf("got %q (changed %v), want %q (%v)", written(got), changed, tc.want, tc.changed)
 			}
@@ -89,7 +89,7 @@ func TestTaints(t *testing.T) {
 				t.Errorf("the node itself was changed from %q to %q", before, after)
 			}
 			tc.node.Spec.Taints = got
-			if again, changed := taints(tc.node, metav1.Now()); changed {
+			if again, changed := noSchedule(tc.node, metav1.Now()); changed {
 				t.Errorf("a second look changes %q to %q", written(got), written(again))
 			}
 		})

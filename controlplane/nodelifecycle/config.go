@@ -1,0 +1,169 @@
+package nodelifecycle
+
+// Config, its defaults, and which combinations of settings are refused.
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// The documented defaults of a Policy.
+const (
+	DefaultMonitorPeriod         = 5 * time.Second
+	DefaultMonitorGracePeriod    = 40 * time.Second
+	DefaultStartupGracePeriod    = 60 * time.Second
+	DefaultEvictionRate          = 0.1
+	DefaultSecondaryEvictionRate = 0.01
+	DefaultUnhealthyZoneThresh   = 0.55
+	DefaultLargeClusterThreshold = 50
+)
+
+// DefaultWorkers is how many nodes are worked on at once if not told otherwise.
+const DefaultWorkers = 8
+
+// A Policy says when a node counts as lost and how fast nodes are evicted from.
+// The fields are those of Kubernetes' flags, whose names Check uses.
+type Policy struct {
+	// MonitorPeriod (--node-monitor-period) passes between the end of one look at
+	// all nodes and the start of the next.
+	MonitorPeriod time.Duration
+	// MonitorGracePeriod (--node-monitor-grace-period) is how long a node may be
+	// quiet before it is Unknown.
+	MonitorGracePeriod time.Duration
+	// StartupGracePeriod (--node-startup-grace-period) is the same for a node that
+	// has never said whether it is ready, from its creation.
+	StartupGracePeriod time.Duration
+	// EvictionRate (--node-eviction-rate) is how many nodes a second of one zone
+	// get a NoExecute taint while the zone is healthy, or down as a whole. Zero
+	// means none.
+	EvictionRate float32
+	// SecondaryEvictionRate (--secondary-node-eviction-rate) is the same for a
+	// large zone that is partly down. Zero means none.
+	SecondaryEvictionRate float32
+	// UnhealthyZoneThreshold (--unhealthy-zone-threshold) is the share of nodes
+	// that are not ready from which on a zone is partly down, if they are more
+	// than two.
+	UnhealthyZoneThreshold float32
+	// LargeClusterThreshold (--large-cluster-size-threshold) is the number of
+	// nodes above which a zone is large. In a smaller one that is partly down
+	// nothing is evicted.
+	LargeClusterThreshold int
+}
+
+// DefaultPolicy returns the documented defaults.
+func DefaultPolicy() Policy {
+	return Policy{
+		MonitorPeriod: DefaultMonitorPeriod, MonitorGracePeriod: DefaultMonitorGracePeriod,
+		StartupGracePeriod: DefaultStartupGracePeriod, EvictionRate: DefaultEvictionRate,
+		SecondaryEvictionRate: DefaultSecondaryEvictionRate, UnhealthyZoneThreshold: DefaultUnhealthyZoneThresh,
+		LargeClusterThreshold: DefaultLargeClusterThreshold,
+	}
+}
+
+// Check refuses settings that contradict each other or themselves. The error is
+// one line that names the flags and says what to do.
+func (p Policy) Check() error {
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"--node-monitor-period", p.MonitorPeriod},
+		{"--node-monitor-grace-period", p.MonitorGracePeriod},
+		{"--node-startup-grace-period", p.StartupGracePeriod},
+	} {
+		if d.value <= 0 {
+			return fmt.Errorf("%s %v is not above zero: give a duration such as 5s", d.flag, d.value)
+		}
+	}
+	if p.MonitorGracePeriod <= p.MonitorPeriod {
+		return fmt.Errorf("--node-monitor-grace-period %v is not above --node-monitor-period %v: "+
+			"a node must be looked at more than once before it can be lost", p.MonitorGracePeriod, p.MonitorPeriod)
+	}
+	for _, r := range []struct {
+		flag  string
+		value float32
+	}{
+		{"--node-eviction-rate", p.EvictionRate},
+		{"--secondary-node-eviction-rate", p.SecondaryEvictionRate},
+	} {
+		if v := float64(r.value); !(v >= 0) || math.IsInf(v, 0) {
+			return fmt.Errorf("%s %s is no rate: give nodes per second, zero or more", r.flag, number(r.value))
+		}
+	}
+	if p.SecondaryEvictionRate > p.EvictionRate {
+		return fmt.Errorf("--secondary-node-eviction-rate %s is above --node-eviction-rate %s: "+
+			"a zone that is partly down cannot be evicted from faster than a healthy one",
+			number(p.SecondaryEvictionRate), number(p.EvictionRate))
+	}
+	if !(p.UnhealthyZoneThreshold >= 0 && p.UnhealthyZoneThreshold <= 1) {
+		return fmt.Errorf("--unhealthy-zone-threshold %s is not between 0 and 1: "+
+			"give the share of a zone's nodes, such as 0.55", number(p.UnhealthyZoneThreshold))
+	}
+	if p.LargeClusterThreshold < 0 {
+		return fmt.Errorf("--large-cluster-size-threshold %d is negative: give a number of nodes, such as 50", p.LargeClusterThreshold)
+	}
+	return nil
+}
+
+func number(f float32) string { return strconv.FormatFloat(float64(f), 'g', -1, 32) }
+
+// Config configures a Controller. The zero value is good.
+type Config struct {
+	// Policy is taken as it is, zero rates included, unless all of it is zero,
+	// which means DefaultPolicy. A period that is not above zero counts as its
+	// default in any case.
+	Policy
+
+	// Excuse is asked about every node whose Ready condition is Unknown, in each
+	// pass and again before the node is tainted. If it knows a reason for the
+	// silence that is not the node's own, no pod is evicted from the node while
+	// that lasts: the node gets no NoExecute taint not-ready or unreachable, and
+	// loses those that it has. reason is one CamelCase word out of few (it labels
+	// a metric), message a sentence for people. Excuse is called from several
+	// goroutines at once, must answer at once and must not change the node. Nil
+	// excuses nobody, which is what Kubernetes does.
+	Excuse func(node *corev1.Node) (reason, message string, excused bool)
+
+	Workers int                   // nodes worked on at once; zero means DefaultWorkers
+	Events  record.EventRecorder  // from component node-controller; nil means none
+	Metrics prometheus.Registerer // nil means none
+	Log     *slog.Logger          // nil means discard
+}
+
+func (c Config) withDefaults() Config {
+	if c.Policy == (Policy{}) {
+		c.Policy = DefaultPolicy()
+	}
+	for _, d := range []struct {
+		value    *time.Duration
+		fallback time.Duration
+	}{
+		{&c.MonitorPeriod, DefaultMonitorPeriod},
+		{&c.MonitorGracePeriod, DefaultMonitorGracePeriod},
+		{&c.StartupGracePeriod, DefaultStartupGracePeriod},
+	} {
+		if *d.value <= 0 {
+			*d.value = d.fallback
+		}
+	}
+	if c.Excuse == nil {
+		c.Excuse = func(*corev1.Node) (string, string, bool) { return "", "", false }
+	}
+	if c.Workers <= 0 {
+		c.Workers = DefaultWorkers
+	}
+	if c.Events == nil {
+		c.Events = &record.FakeRecorder{} // without a channel it discards
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}

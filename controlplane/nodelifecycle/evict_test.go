@@ -1,0 +1,447 @@
+package nodelifecycle
+
+// Tests of whom is evicted from, and when.
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+var noExecuteOnly = []string{":NoExecute"}
+
+// tainted writes the history of nodes that get their taints one after another.
+func tainted(names []string, first, apart time.Duration) []string {
+	out := make([]string, len(names))
+	for i, name := range names {
+		out[i] = fmt.Sprintf("%v %s +unreachable:NoExecute", first+time.Duration(i)*apart, name)
+	}
+	return out
+}
+
+// TestShares: how many of a zone have to be down for it to be slowed or stopped.
+// Nodes are quiet from the first pass on, so they are Unknown at 40 s and, if
+// there is a token, the first of them is tainted at 45.1 s.
+func TestShares(t *testing.T) {
+	const first = 45*second + tick
+	for _, tc := range []struct {
+		nodes, down int
+		policy      func(p *Policy)
+		apart       time.Duration // 0: nothing is tainted
+		state       zoneState
+	}{
+		{20, 10, nil, 10 * second, zoneNormal},
+		{20, 11, nil, 0, zonePartial},
+		{20, 12, nil, 0, zonePartial},
+		{20, 20, nil, 0, zoneFull},
+		{50, 27, nil, 10 * second, zoneNormal},
+		{50, 28, nil, 0, zonePartial},
+		{51, 28, nil, 10 * second, zoneNormal},
+		{51, 29, nil, 100 * second, zonePartial},
+		{2, 1, nil, 10 * second, zoneNormal},
+		{3, 2, nil, 10 * second, zoneNormal},
+		{4, 3, nil, 0, zonePartial},
+		{10, 6, func(p *Policy) { p.LargeClusterThreshold = 5 }, 100 * second, zonePartial},
+		{10, 6, func(p *Policy) { p.LargeClusterThreshold, p.SecondaryEvictionRate = 5, 0 }, 0, zonePartial},
+		{10, 6, func(p *Policy) { p.UnhealthyZoneThreshold = 0.7 }, 10 * second, zoneNormal},
+		{10, 2, func(p *Policy) { p.EvictionRate, p.SecondaryEvictionRate = 0, 0 }, 0, zoneNormal},
+		{10, 4, func(p *Policy) { p.EvictionRate = 2 }, second / 2, zoneNormal},
+	} {
+		t.Run(fmt.Sprintf("%d of %d", tc.down, tc.nodes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				names := named("n", tc.nodes)
+				w.add("z", names...)
+				w.cfg.Policy = DefaultPolicy()
+				if tc.policy != nil {
+					tc.policy(&w.cfg.Policy)
+				}
+				down := names[:tc.down]
+				w.silence(down...)
+				w.start()
+				w.until(40 * second)
+				if got := len(w.happened("Ready=Unknown")); got != tc.down {
+					t.Errorf("%d nodes are Unknown, want %d", got, tc.down)
+				}
+				w.until(5 * time.Minute)
+				var want []string
+				if tc.apart > 0 {
+					want = tainted(down[:min(len(down), 1+int((5*time.Minute-first)/tc.apart))], first, tc.apart)
+				}
+				w.expect("taints", noExecuteOnly, want...)
+				for _, name := range down {
+					if !strings.Contains(written(w.node(name).Spec.Taints), "unreachable:NoSchedule") {
+						t.Errorf("%s is not closed to new pods", name)
+					}
+				}
+				for name, value := range map[string]float64{
+					"node_collector_zone_size":               float64(tc.nodes),
+					"node_collector_unhealthy_nodes_in_zone": float64(tc.down),
+					"node_collector_zone_health":             float64(100*(tc.nodes-tc.down)) / float64(tc.nodes),
+					"node_collector_evictions_total":         float64(len(want)),
+					"hawser_eviction_waiting_nodes":          float64(tc.down - len(want)),
+				} {
+					if got := w.metric(name, key("z")); got != value {
+						t.Errorf("%s is %v, want %v", name, got, value)
+					}
+				}
+				if got := (tally{tc.nodes - tc.down, tc.down}).state(w.cfg.UnhealthyZoneThreshold); got != tc.state {
+					t.Errorf("state %v, want %v", got, tc.state)
+				}
+			})
+		})
+	}
+}
+
+// TestOneZoneOfTwo: a zone that is down as a whole is evicted from at the normal
+// rate, and the other does not notice.
+func TestOneZoneOfTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := named("a", 5), named("b", 5)
+		w.add("a", a...)
+		w.add("b", b...)
+		w.silence(a...)
+		w.silence(b[0])
+		w.start()
+		w.until(85 * second)
+		want := append(tainted(a, 45100*time.Millisecond, 10*second)[:4], "45.1s b01 +unreachable:NoExecute")
+		slices.Sort(want)
+		got := w.happened(":NoExecute")
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// TestEverything: when the last zone goes, the taints of all are taken back; when
+// one node is back, evictions go on at their rate and not all at once.
+func TestEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := named("a", 3), named("b", 3)
+		w.add("a", a...)
+		w.add("b", b...)
+		w.silence(a...)
+		w.start()
+		w.until(70 * second)
+		w.expect("zone a", noExecuteOnly, "45.1s a01 +unreachable:NoExecute", "55.1s a02 +unreachable:NoExecute", "1m5.1s a03 +unreachable:NoExecute")
+		w.silence(b...) // seen last at 1m5s
+		w.until(100 * second)
+		w.expect("not yet", noExecuteOnly)
+		w.until(105 * second)
+		got := w.happened(":NoExecute")
+		slices.Sort(got)
+		if want := []string{"1m45s a01 -unreachable:NoExecute", "1m45s a02 -unreachable:NoExecute", "1m45s a03 -unreachable:NoExecute"}; !slices.Equal(got, want) {
+			t.Errorf("all down: got %q, want %q", got, want)
+		}
+		w.until(time.Hour - second)
+		w.expect("for an hour", noExecuteOnly)
+		if n := w.metric("hawser_eviction_rate", key("a")); n != 0 {
+			t.Errorf("rate %v", n)
+		}
+		w.heal("b03") // noticed at 1h0m0s
+		w.until(time.Hour + 40*second)
+		// Zone a goes on at its rate, beginning with an empty bucket; zone b has
+		// two that are quiet, which is not enough for a disruption.
+		var want []string
+		for _, s := range []string{"1h0m10s a01 b01", "1h0m20s a02 b02", "1h0m30s a03"} {
+			at, names, _ := strings.Cut(s, " ")
+			for name := range strings.FieldsSeq(names) {
+				want = append(want, at+" "+name+" +unreachable:NoExecute")
+			}
+		}
+		if got := w.happened(":NoExecute"); !slices.Equal(got, want) {
+			t.Errorf("one is back: got %q, want %q", got, want)
+		}
+	})
+}
+
+// TestHealing: a node that comes back before its turn is never tainted, and one
+// that comes back after it loses the taint with the next pass.
+func TestHealing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", named("n", 8)...)
+		w.silence("n01", "n02", "n03")
+		w.start()
+		w.until(48 * second)
+		w.expect("first", noExecuteOnly, "45.1s n01 +unreachable:NoExecute")
+		w.heal("n02")
+		w.until(58 * second)
+		w.expect("second is spared", noExecuteOnly, "55.1s n03 +unreachable:NoExecute")
+		w.heal("n01")
+		w.until(5 * time.Minute)
+		w.expect("first is healed", noExecuteOnly, "1m0s n01 -unreachable:NoExecute")
+	})
+}
+
+// TestFlapping: gaps below the grace period do nothing at all; longer ones do
+// what they do each time, at the rate of the zone.
+func TestFlapping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", named("n", 4)...)
+		w.make("f", "z", corev1.ConditionTrue)
+		w.start()
+		for d := 39 * second; d < 10*time.Minute; d += 39 * second {
+			w.until(d)
+			w.renew("f")
+		}
+		w.expect("gaps of 39 s", []string{" f "})
+		for i := range 5 { // each minute 52 s of silence
+			w.until(time.Duration(11+i) * time.Minute)
+			w.heal("f")
+			w.until(time.Duration(11+i)*time.Minute + 8*second)
+			w.silence("f")
+		}
+		w.until(16 * time.Minute)
+		var unknown, add, remove int
+		for _, s := range w.happened(" f ") {
+			switch {
+			case strings.HasSuffix(s, "Ready=Unknown"):
+				unknown++
+			case strings.HasSuffix(s, "+unreachable:NoExecute"):
+				add++
+			case strings.HasSuffix(s, "-unreachable:NoExecute"):
+				remove++
+			}
+		}
+		if unknown != 6 || add != 6 || remove < 5 {
+			t.Errorf("%d times unknown, %d tainted, %d freed", unknown, add, remove)
+		}
+	})
+}
+
+// TestNotReady: a node that says so is tainted at the rate; when it falls silent
+// its pods are already being evicted, so the taint only changes its name.
+func TestNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", named("n", 5)...)
+		w.start()
+		w.until(2 * second)
+		w.post("n01", corev1.ConditionFalse)
+		w.until(6 * second)
+		w.expect("not ready", []string{"n01"}, "2s n01 Ready=False", "2s n01 +not-ready:NoSchedule", "5.1s n01 +not-ready:NoExecute")
+		w.silence("n01") // heard last at 1 s, seen at 5 s with the status
+		w.until(50 * second)
+		w.expect("quiet", []string{"n01"}, "45s n01 Ready=Unknown", "45s n01 -not-ready:NoSchedule", "45s n01 +unreachable:NoSchedule",
+			"50s n01 -not-ready:NoExecute", "50s n01 +unreachable:NoExecute")
+		w.post("n01", corev1.ConditionFalse)
+		w.until(55 * second)
+		w.expect("speaks again", []string{"n01"}, "50s n01 Ready=False", "50s n01 -unreachable:NoSchedule", "50s n01 +not-ready:NoSchedule",
+			"55s n01 -unreachable:NoExecute", "55s n01 +not-ready:NoExecute")
+		if got := w.told(nodeNotReady); len(got) != 0 {
+			t.Errorf("events %q about what the node itself said", got)
+		}
+	})
+}
+
+// TestExcluded: nodes with the label do not count, and are evicted from.
+func TestExcluded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", named("n", 4)...)
+		w.add("z", named("x", 6)...)
+		w.add("only", "y01")
+		for _, name := range append(named("x", 6), "y01") {
+			n := w.node(name)
+			if _, _, err := w.change(name, "", n.UID, func(n *corev1.Node) { n.Labels[excludeDisruption] = "" }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.silence("x01", "x02", "x03", "x04", "x05", "x06", "y01")
+		w.start()
+		w.until(75 * second)
+		got := w.happened(":NoExecute")
+		want := []string{
+			"45.1s x01 +unreachable:NoExecute", "45.1s y01 +unreachable:NoExecute",
+			"55.1s x02 +unreachable:NoExecute", "1m5.1s x03 +unreachable:NoExecute",
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		for zone, size := range map[string]float64{key("z"): 4, key("only"): 0} {
+			if n := w.metric("node_collector_zone_size", zone); n != size {
+				t.Errorf("zone %q has %v nodes", zone, n)
+			}
+			if n := w.metric("node_collector_unhealthy_nodes_in_zone", zone); n != 0 {
+				t.Errorf("zone %q has %v unhealthy nodes", zone, n)
+			}
+		}
+	})
+}
+
+// TestDeleted: a deleted node is taken leave of once and not written to again; a
+// new one of that name is another.
+func TestDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", named("n", 3)...)
+		w.add("y", "other")
+		w.silence("n01", "n02")
+		w.start()
+		w.until(47 * second)
+		if got := w.told(registeredNode); len(got) != 4 || got[0] != "0s n01 Normal RegisteredNode: Node n01 event: Registered Node n01 in Controller" {
+			t.Errorf("events %q", got)
+		}
+		if got, want := w.told(nodeNotReady), []string{
+			"40s n01 Normal NodeNotReady: Node n01 status is now: NodeNotReady",
+			"40s n02 Normal NodeNotReady: Node n02 status is now: NodeNotReady",
+		}; !slices.Equal(got, want) {
+			t.Errorf("events %q", got)
+		}
+		for _, name := range []string{"n02", "other"} {
+			if err := w.store.Delete(nodesGVR, "", name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.silence("other")
+		w.happened()
+		w.until(10 * time.Minute)
+		w.expect("deleted", []string{"n02", "other"})
+		want := []string{
+			"50s n02 Normal RemovingNode: Node n02 event: Removing Node n02 from Controller",
+			"50s other Normal RemovingNode: Node other event: Removing Node other from Controller",
+		}
+		if got := w.told(removingNode); !slices.Equal(got, want) {
+			t.Errorf("events %q", got)
+		}
+		for _, m := range []struct {
+			name, zone string
+			value      float64
+		}{
+			{"node_collector_zone_size", "z", 2}, {"node_collector_unhealthy_nodes_in_zone", "z", 1},
+			{"node_collector_zone_size", "y", 0}, {"node_collector_zone_health", "y", 100}, {"node_collector_evictions_total", "y", 0},
+		} {
+			if got := w.metric(m.name, key(m.zone)); got != m.value {
+				t.Errorf("%s of zone %s is %v, want %v", m.name, m.zone, got, m.value)
+			}
+		}
+		// Deleted and made again between two passes: the silence of the old one is not the new one's.
+		if err := w.store.Delete(nodesGVR, "", "n01"); err != nil {
+			t.Fatal(err)
+		}
+		w.make("n01", "z", corev1.ConditionTrue)
+		w.until(10*time.Minute + 44*second)
+		if gone, come := w.told(removingNode), w.told(registeredNode); len(gone) != 1 || len(come) != 1 {
+			t.Errorf("events %q %q", gone, come)
+		}
+		w.expect("the new one", []string{"n01"})
+		w.until(11 * time.Minute)
+		w.expect("the new one later", []string{"n01 Ready", "NoExecute"}, "10m45s n01 Ready=Unknown", "10m50.1s n01 +unreachable:NoExecute")
+	})
+}
+
+// TestRestart: silence is counted anew, taints stay as they are, and what is due
+// comes at the rate.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", named("n", 10)...)
+		w.silence("n01", "n02", "n03")
+		w.start()
+		w.until(47 * second)
+		w.silence("n04", "n05") // seen last at 45 s
+		w.halt()
+		added := w.node("n01").Spec.Taints
+		w.happened()
+		w.until(82 * second)
+		w.start()
+		w.until(121 * second)
+		w.expect("two go on where they were", []string{"Ready", "NoExecute"},
+			"1m22.1s n02 +unreachable:NoExecute", "1m32.1s n03 +unreachable:NoExecute")
+		w.until(140 * second)
+		got := w.happened("Ready", "NoExecute")
+		slices.Sort(got[:min(2, len(got))])
+		if want := []string{"2m2s n04 Ready=Unknown", "2m2s n05 Ready=Unknown", "2m7.1s n04 +unreachable:NoExecute", "2m17.1s n05 +unreachable:NoExecute"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if now := w.node("n01").Spec.Taints; !slices.EqualFunc(now, added, func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.TimeAdded.Equal(b.TimeAdded) }) {
+			t.Errorf("taints were %+v, are %+v", added, now)
+		}
+		w.writes()
+		w.until(200 * second)
+		if n := w.writes(); n != 0 {
+			t.Errorf("%d writes when nothing changes", n)
+		}
+	})
+}
+
+// TestRestartDisrupted: a controller that starts in a disruption sees it before
+// it evicts anybody.
+func TestRestartDisrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", named("n", 4)...)
+		for _, name := range named("d", 6) {
+			w.make(name, "z", corev1.ConditionUnknown)
+		}
+		w.start()
+		w.until(10 * time.Minute)
+		w.expect("partly down", noExecuteOnly)
+		w.silence(named("n", 4)...)
+		w.until(20 * time.Minute)
+		w.expect("all down", noExecuteOnly)
+	})
+}
+
+// TestFailingTaints: a taint that cannot be written is tried again, at the rate.
+func TestFailingTaints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", named("n", 5)...)
+		w.silence("n01")
+		var tries []time.Duration
+		w.client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			p, _ := a.(clienttesting.PatchAction)
+			if strings.Contains(string(p.GetPatch()), "NoExecute") && len(tries) < 3 {
+				tries = append(tries, w.since())
+				return true, nil, errors.New("no answer") // but the server answers other requests
+			}
+			return false, nil, nil
+		})
+		w.start()
+		w.until(5 * time.Minute)
+		w.expect("in the end", noExecuteOnly, "1m15.1s n01 +unreachable:NoExecute")
+		if want := []time.Duration{45100 * time.Millisecond, 55100 * time.Millisecond, 65100 * time.Millisecond}; !slices.Equal(tries, want) {
+			t.Errorf("tries at %v, want %v", tries, want)
+		}
+		if n := w.logs.count("cannot be reached"); n != 0 {
+			t.Error("one failing request was taken for an outage")
+		}
+	})
+}
+
+// TestMoved: a node that changes its zone waits in that zone's line only.
+func TestMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("a", named("a", 6)...)
+		w.add("b", named("b", 3)...)
+		w.silence("a01", "a02", "a03")
+		w.start()
+		w.until(46 * second)
+		n := w.node("a02")
+		if _, _, err := w.change("a02", "", n.UID, func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "b" }); err != nil {
+			t.Fatal(err)
+		}
+		w.until(2 * time.Minute)
+		w.expect("moved", noExecuteOnly, "45.1s a01 +unreachable:NoExecute", "50.1s a02 +unreachable:NoExecute", "55.1s a03 +unreachable:NoExecute")
+		if a, b := w.metric("node_collector_evictions_total", key("a")), w.metric("node_collector_evictions_total", key("b")); a != 2 || b != 1 {
+			t.Errorf("evictions %v and %v", a, b)
+		}
+	})
+}

@@ -1,0 +1,56 @@
+package nodelifecycle
+
+// Nodes that are quiet for a reason that is not their own.
+
+import corev1 "k8s.io/api/core/v1"
+
+// unexplained labels a freeze whose reason was left empty.
+const unexplained = "Excused"
+
+// excused tells whether a node's silence is explained by something else. Only
+// Unknown is silence: a node that says it is not ready has been heard.
+func (c *Controller) excused(node *corev1.Node) bool {
+	if readiness(node) != corev1.ConditionUnknown {
+		return false
+	}
+	_, _, yes := c.cfg.Excuse(node)
+	return yes
+}
+
+// consider asks whether the node is excused and tells when that has changed.
+func (r *run) consider(node *corev1.Node, rec *nodeRecord) bool {
+	reason, message, yes := r.cfg.Excuse(node)
+	if !yes {
+		r.thaw(node, rec, "it is quiet for no known reason but its own")
+		return false
+	}
+	if reason == "" {
+		reason = unexplained
+	}
+	if rec.frozen != reason {
+		r.count(rec, reason)
+		r.tell(node, corev1.EventTypeWarning, evictionFrozen, "No pod is evicted from node %s: %s: %s", node.Name, reason, message)
+		r.log.Warn("evictions from the node are frozen", "node", node.Name, "reason", reason, "message", message)
+	}
+	return true
+}
+
+// thaw ends a freeze, if there is one. why is said to people.
+func (r *run) thaw(node *corev1.Node, rec *nodeRecord, why string) {
+	if rec.frozen == "" {
+		return
+	}
+	r.tell(node, corev1.EventTypeNormal, evictionResumed, "Node %s is treated as any other again (%s was the reason not to): %s", node.Name, rec.frozen, why)
+	r.log.Info("evictions from the node are no longer frozen", "node", node.Name, "reason", rec.frozen, "because", why)
+	r.count(rec, "")
+}
+
+// count moves a node from one reason's number to another's; empty is none.
+func (r *run) count(rec *nodeRecord, reason string) {
+	if rec.frozen != "" {
+		r.metrics.frozen.WithLabelValues(rec.frozen).Dec()
+	}
+	if rec.frozen = reason; reason != "" {
+		r.metrics.frozen.WithLabelValues(reason).Inc()
+	}
+}

@@ -1,0 +1,190 @@
+package nodelifecycle
+
+// Tests of nodes whose silence is excused.
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// excuses are what Config.Excuse answers, by node.
+type excuses struct {
+	t      *testing.T
+	mu     sync.Mutex
+	byNode map[string][2]string // guarded by mu: reason and message
+	asked  map[string]int
+}
+
+func (e *excuses) excuse(n *corev1.Node) (reason, message string, excused bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := readiness(n); s != corev1.ConditionUnknown {
+		e.t.Errorf("asked about a node that is Ready=%s", s)
+	}
+	e.asked[n.Name]++
+	r, ok := e.byNode[n.Name]
+	return r[0], r[1], ok
+}
+
+func (e *excuses) set(reason, message string, names ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, name := range names {
+		e.byNode[name] = [2]string{reason, message}
+	}
+}
+
+func (e *excuses) clear(names ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, name := range names {
+		delete(e.byNode, name)
+	}
+}
+
+func excusing(w *world) *excuses {
+	e := &excuses{t: w.t, byNode: map[string][2]string{}, asked: map[string]int{}}
+	w.cfg.Excuse = e.excuse
+	return e
+}
+
+// TestFreeze follows an excuse from its beginning to its end, beside a node that
+// has none.
+func TestFreeze(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := excusing(w)
+		w.add("z", named("n", 8)...)
+		w.silence("n01", "n02", "n03")
+		e.set("SiteOffline", "all sessions of site z parked together", "n02", "n03")
+		w.start()
+		w.until(2 * time.Minute)
+		w.expect("only one is evicted from", noExecuteOnly, "45.1s n01 +unreachable:NoExecute")
+		for _, name := range []string{"n02", "n03"} {
+			if got := written(w.node(name).Spec.Taints); got != "unreachable:NoSchedule" || readiness(w.node(name)) != corev1.ConditionUnknown {
+				t.Errorf("%s has taints %q and is Ready=%s", name, got, readiness(w.node(name)))
+			}
+		}
+		want := []string{
+			"45s n02 Warning EvictionFrozen: No pod is evicted from node n02: SiteOffline: all sessions of site z parked together",
+			"45s n03 Warning EvictionFrozen: No pod is evicted from node n03: SiteOffline: all sessions of site z parked together",
+		}
+		if got := w.told(evictionFrozen); !slices.Equal(got, want) {
+			t.Errorf("events %q", got)
+		}
+		if n := w.metric("hawser_eviction_frozen_nodes", "SiteOffline"); n != 2 {
+			t.Errorf("%v frozen", n)
+		}
+		if n := w.metric("node_collector_unhealthy_nodes_in_zone", key("z")); n != 3 {
+			t.Errorf("%v unhealthy: an excused node is not ready all the same", n)
+		}
+		// Later the first is excused too, and loses its taint; the second for another reason.
+		w.until(122 * second)
+		e.set("ServerOffline", "own links down", "n01", "n02")
+		w.until(125 * second)
+		w.expect("called off", noExecuteOnly, "2m5s n01 -unreachable:NoExecute")
+		if got := w.told(evictionFrozen); len(got) != 2 || !strings.Contains(got[0], "n01: ServerOffline") || !strings.Contains(got[1], "n02: ServerOffline") {
+			t.Errorf("events %q", got)
+		}
+		if a, b := w.metric("hawser_eviction_frozen_nodes", "SiteOffline"), w.metric("hawser_eviction_frozen_nodes", "ServerOffline"); a != 1 || b != 2 {
+			t.Errorf("%v and %v frozen", a, b)
+		}
+		// The excuses end: all go on in line, at the rate of the zone.
+		w.until(127 * second)
+		e.clear("n01", "n02", "n03")
+		w.until(10 * time.Minute)
+		got := w.happened(":NoExecute")
+		at, names := make([]string, len(got)), make([]string, len(got))
+		for i, s := range got {
+			at[i], names[i], _ = strings.Cut(s, " ")
+		}
+		slices.Sort(names)
+		if !slices.Equal(at, []string{"2m10.1s", "2m20.1s", "2m30.1s"}) || !slices.Equal(slices.Compact(names), []string{
+			"n01 +unreachable:NoExecute", "n02 +unreachable:NoExecute", "n03 +unreachable:NoExecute",
+		}) {
+			t.Errorf("afterwards %q", got)
+		}
+		if got := w.told(evictionResumed); len(got) != 3 || !strings.HasPrefix(got[0], "2m10s n01 Normal EvictionResumed: Node n01 ") || !strings.Contains(got[0], "ServerOffline") {
+			t.Errorf("events %q", got)
+		}
+		if a, b := w.metric("hawser_eviction_frozen_nodes", "SiteOffline"), w.metric("hawser_eviction_frozen_nodes", "ServerOffline"); a != 0 || b != 0 {
+			t.Errorf("%v and %v frozen", a, b)
+		}
+	})
+}
+
+// TestFreezeInLine: an excuse that comes between a pass and a node's turn counts.
+func TestFreezeInLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := excusing(w)
+		w.add("z", named("n", 5)...)
+		w.silence("n01", "n02")
+		w.start()
+		w.until(55 * second)
+		w.expect("the first", noExecuteOnly, "45.1s n01 +unreachable:NoExecute")
+		e.set("ServerOffline", "", "n01", "n02")
+		w.until(5 * time.Minute)
+		w.expect("the second is not", noExecuteOnly, "1m0s n01 -unreachable:NoExecute")
+	})
+}
+
+// TestThaw: a freeze ends when the node speaks, whatever it says, and when it is
+// deleted; a node that speaks is not asked about.
+func TestThaw(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := excusing(w)
+		w.add("z", named("n", 9)...)
+		w.silence("n01", "n02", "n03")
+		e.set("", "", "n01", "n02", "n03")
+		w.start()
+		w.until(62 * second)
+		if n := w.metric("hawser_eviction_frozen_nodes", unexplained); n != 3 {
+			t.Errorf("%v frozen", n)
+		}
+		w.heal("n01")
+		w.post("n02", corev1.ConditionFalse)
+		if err := w.store.Delete(nodesGVR, "", "n03"); err != nil {
+			t.Fatal(err)
+		}
+		w.until(70 * second)
+		w.expect("one says that it is not ready", noExecuteOnly, "1m5.1s n02 +not-ready:NoExecute")
+		if got := w.told(evictionResumed); len(got) != 2 || !strings.Contains(got[0], "the node is ready") || !strings.Contains(got[1], "not ready") {
+			t.Errorf("events %q", got)
+		}
+		if n := w.metric("hawser_eviction_frozen_nodes", unexplained); n != 0 {
+			t.Errorf("%v frozen", n)
+		}
+	})
+}
+
+// TestFreezeSurvivesRestart: an excused node is not evicted from by the next
+// controller, which counts it anew.
+func TestFreezeSurvivesRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := excusing(w)
+		w.add("z", named("n", 5)...)
+		w.silence("n01")
+		e.set("SiteOffline", "x", "n01")
+		w.start()
+		w.until(60 * second)
+		w.halt()
+		w.start()
+		w.until(2 * time.Minute)
+		w.expect("never", noExecuteOnly)
+		if got := w.told(evictionFrozen); len(got) != 2 {
+			t.Errorf("events %q", got)
+		}
+		if n := w.metric("hawser_eviction_frozen_nodes", "SiteOffline"); n != 1 {
+			t.Errorf("%v frozen", n)
+		}
+	})
+}

@@ -1,0 +1,142 @@
+package nodelifecycle
+
+// What is known of one node, and what it means for its conditions. Nothing here
+// calls anybody.
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Reasons and messages of conditions that this controller sets.
+const (
+	neverUpdated        = "NodeStatusNeverUpdated"
+	neverUpdatedMessage = "Kubelet never posted node status."
+	stoppedPosting      = "NodeStatusUnknown"
+	stoppedMessage      = "Kubelet stopped posting node status."
+)
+
+// silent are the conditions that are Unknown for a node that is not heard from.
+// NetworkUnavailable is not the node's own to report.
+var silent = []corev1.NodeConditionType{
+	corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+}
+
+// A nodeRecord is what is known of a node. It belongs to the monitor; only unready
+// is read by others.
+type nodeRecord struct {
+	node *corev1.Node // as the cache last had it
+	zone string
+
+	met       bool
+	heard     time.Time // when it was last noticed that the node lives
+	posted    bool      // the node had a Ready condition
+	heartbeat metav1.Time
+	leased    bool // the node had a Lease
+	renewed   metav1.MicroTime
+	confirmed metav1.MicroTime // renewal that was seen when the server was asked, if later than the cache's
+
+	unready atomic.Bool // the node has a Ready condition that is not True
+	settled bool        // a pass has dealt with the node
+	frozen  string      // why evictions are frozen; empty: they are not
+}
+
+// hear takes the node and its Lease (nil: none) as they are now and moves heard
+// if there is news. Any difference is news, not only a later time: a node whose
+// clock is set back lives as well.
+func (r *nodeRecord) hear(node *corev1.Node, lease *coordinationv1.Lease, now time.Time) {
+	ready := condition(node, corev1.NodeReady)
+	switch {
+	case !r.met && ready == nil:
+		r.heard = node.CreationTimestamp.Time
+	case !r.met, r.posted != (ready != nil), ready != nil && !ready.LastHeartbeatTime.Equal(&r.heartbeat):
+		r.heard = now
+	}
+	r.met, r.posted = true, ready != nil
+	if ready != nil {
+		r.heartbeat = ready.LastHeartbeatTime
+	}
+	if lease != nil {
+		if t := renewal(lease); !r.leased || !t.Equal(&r.renewed) {
+			r.heard, r.renewed, r.leased = now, t, true
+		}
+	}
+	if r.heard.After(now) {
+		r.heard = now
+	}
+}
+
+// confirm takes the Lease as the server, not the cache, has it and tells whether
+// it is news.
+func (r *nodeRecord) confirm(lease *coordinationv1.Lease, now time.Time) bool {
+	t := renewal(lease)
+	if (r.leased && t.Equal(&r.renewed)) || t.Equal(&r.confirmed) {
+		return false
+	}
+	r.heard, r.confirmed = now, t
+	return true
+}
+
+// lost tells whether the node has been quiet for too long. A node that has never
+// said whether it is ready has the startup grace period.
+func (r *nodeRecord) lost(now time.Time, p Policy) bool {
+	grace := p.MonitorGracePeriod
+	if !r.posted {
+		grace = p.StartupGracePeriod
+	}
+	return !now.Before(r.heard.Add(grace))
+}
+
+func renewal(lease *coordinationv1.Lease) metav1.MicroTime {
+	if lease.Spec.RenewTime == nil {
+		return metav1.MicroTime{}
+	}
+	return *lease.Spec.RenewTime
+}
+
+// silence returns the conditions of a node that is not heard from, and whether
+// they say anything new about its readiness. The node is not changed.
+func silence(node *corev1.Node, now metav1.Time) (conditions []corev1.NodeCondition, changed bool) {
+	if ready := condition(node, corev1.NodeReady); ready != nil && ready.Status == corev1.ConditionUnknown {
+		return node.Status.Conditions, false
+	}
+	conditions = slices.Clone(node.Status.Conditions)
+	for _, typ := range silent {
+		i := slices.IndexFunc(conditions, func(c corev1.NodeCondition) bool { return c.Type == typ })
+		if i < 0 {
+			conditions = append(conditions, corev1.NodeCondition{
+				Type: typ, Status: corev1.ConditionUnknown, Reason: neverUpdated, Message: neverUpdatedMessage,
+				LastHeartbeatTime: node.CreationTimestamp, LastTransitionTime: now,
+			})
+			continue
+		}
+		if c := &conditions[i]; c.Status != corev1.ConditionUnknown {
+			c.Status, c.Reason, c.Message = corev1.ConditionUnknown, stoppedPosting, stoppedMessage
+			c.LastTransitionTime = now
+		}
+	}
+	return conditions, true
+}
+
+// condition returns the node's condition of a type, or nil.
+func condition(node *corev1.Node, typ corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == typ {
+			return c
+		}
+	}
+	return nil
+}
+
+// readiness is the status of the node's Ready condition; empty: it has none.
+func readiness(node *corev1.Node) corev1.ConditionStatus {
+	if c := condition(node, corev1.NodeReady); c != nil {
+		return c.Status
+	}
+	return ""
+}

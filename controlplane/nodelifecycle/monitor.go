@@ -1,0 +1,280 @@
+package nodelifecycle
+
+// The monitor: one pass after another over all nodes.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	nodetopology "k8s.io/component-helpers/node/topology"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// excludeDisruption labels nodes, whatever its value, that do not count when a
+// zone is judged.
+const excludeDisruption = "node.kubernetes.io/exclude-disruption"
+
+// records are what is known of all nodes. The monitor alone changes them.
+type records struct {
+	mu     sync.RWMutex
+	byName map[string]*nodeRecord
+}
+
+// of returns the record of a node, or nil.
+func (r *records) of(node string) *nodeRecord {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.byName[node]
+}
+
+// A sighting is what one pass finds out about one node.
+type sighting struct {
+	node  *corev1.Node // the latest that is known
+	rec   *nodeRecord
+	first bool // this run has not dealt with the node before
+
+	// The status of the Ready condition before and after what this pass did to
+	// it; empty: there is none.
+	observed, current corev1.ConditionStatus
+
+	gone   bool  // the node was deleted meanwhile
+	err    error // why nothing was done about the node in this pass
+	taint  bool  // the node is to wait for a NoExecute taint
+	status bool  // the node's Ready condition was changed
+}
+
+// monitor makes passes until ctx is done.
+func (r *run) monitor(ctx context.Context) error {
+	for {
+		if err := r.pass(ctx); err != nil {
+			return fmt.Errorf("look at all nodes: %w", err)
+		}
+		ended := time.Now()
+		if !pause(ctx, r.cfg.MonitorPeriod) {
+			return nil
+		}
+		// A process that was not running has not listened.
+		if late := time.Since(ended) - r.cfg.MonitorPeriod; late > r.cfg.MonitorGracePeriod/2 {
+			r.log.Warn("this process stood still; nodes are given a new grace period", "for", late)
+			r.forgive(time.Now())
+		}
+	}
+}
+
+// pass looks at every node once. What is to become of nodes that are not ready
+// is put off until all zones have been judged by what this pass found, so that
+// nobody is evicted in the moment before a disruption is seen. An error is a
+// fault of the program.
+func (r *run) pass(ctx context.Context) error {
+	began := time.Now()
+	if r.reach.down.Load() {
+		if !r.reach.back(ctx) {
+			return nil
+		}
+		r.forgive(time.Now())
+	}
+	nodes, err := r.nodes.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	r.enrol(nodes)
+	if err := r.each(ctx, r.examine); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if !r.reach.down.Load() {
+		if err := r.judge(ctx); err != nil {
+			return err
+		}
+	}
+	r.complain()
+	r.metrics.allNodes.Observe(time.Since(began).Seconds())
+	return nil
+}
+
+// enrol makes a sighting of each node, and takes leave of those that are gone.
+func (r *run) enrol(nodes []*corev1.Node) {
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	r.sightings = slices.Grow(r.sightings[:0], len(nodes))
+	for _, n := range nodes {
+		rec := r.records.byName[n.Name]
+		if rec != nil && rec.node.UID != n.UID { // deleted and made again since
+			r.dismissLocked(rec)
+			rec = nil
+		}
+		switch {
+		case rec == nil:
+			rec = &nodeRecord{zone: nodetopology.GetZoneKey(n)}
+			r.records.byName[n.Name] = rec
+			r.tellAdded(n)
+			r.queues.of(rec.zone, r.cfg.EvictionRate)
+			r.metrics.evictions.WithLabelValues(rec.zone)
+		case rec.node != n:
+			if zone := nodetopology.GetZoneKey(n); zone != rec.zone {
+				r.queues.remove(rec.zone, n.Name)
+				rec.zone = zone
+				r.metrics.evictions.WithLabelValues(zone)
+			}
+		}
+		rec.node = n
+		r.sightings = append(r.sightings, sighting{node: n, rec: rec, first: !rec.settled})
+	}
+	if len(r.records.byName) == len(nodes) {
+		return
+	}
+	there := make(map[*nodeRecord]bool, len(nodes))
+	for i := range r.sightings {
+		there[r.sightings[i].rec] = true
+	}
+	for _, rec := range r.records.byName {
+		if !there[rec] {
+			r.dismissLocked(rec)
+		}
+	}
+}
+
+func (r *run) dismissLocked(rec *nodeRecord) {
+	r.tellRemoved(rec.node)
+	r.queues.remove(rec.zone, rec.node.Name)
+	r.count(rec, "")
+	delete(r.records.byName, rec.node.Name)
+}
+
+// each calls f for every sighting, several at once.
+func (r *run) each(ctx context.Context, f func(ctx context.Context, s *sighting)) error {
+	var next atomic.Int64
+	work := func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			i := next.Add(1) - 1
+			if i >= int64(len(r.sightings)) {
+				break
+			}
+			f(ctx, &r.sightings[i])
+		}
+		return nil
+	}
+	return loop.Together(ctx, slices.Repeat([]func(context.Context) error{work}, r.cfg.Workers)...)
+}
+
+// forgive begins the silence of all nodes anew.
+func (r *run) forgive(now time.Time) {
+	for _, rec := range r.records.byName {
+		rec.heard = now
+	}
+}
+
+// complain logs that nodes could not be dealt with, and that they can again;
+// not that nothing has changed.
+func (r *run) complain() {
+	failed, first := 0, error(nil)
+	for i := range r.sightings {
+		if s := &r.sightings[i]; s.err != nil {
+			failed, first = failed+1, cmp.Or(first, s.err)
+		}
+	}
+	switch {
+	case r.reach.down.Load():
+		// That has been said.
+	case failed > 0 && !r.failing:
+		r.log.Warn("nodes could not be updated; nothing is evicted from them", "nodes", failed, "error", first)
+	case failed == 0 && r.failing:
+		r.log.Info("all nodes can be updated again")
+	}
+	r.failing = failed > 0
+}
+
+// tallies counts the nodes of each zone as this pass leaves them.
+func (r *run) tallies() map[string]tally {
+	counts := map[string]tally{}
+	for i := range r.sightings {
+		s := &r.sightings[i]
+		if s.gone {
+			continue
+		}
+		t := counts[s.rec.zone]
+		_, excluded := s.node.Labels[excludeDisruption]
+		switch {
+		case excluded:
+		case s.current == corev1.ConditionTrue:
+			t.ready++
+		default:
+			t.notReady++
+		}
+		counts[s.rec.zone] = t
+	}
+	return counts
+}
+
+// judge judges the zones by what the pass found and sets their rates, and then
+// has the nodes that are to be tainted wait in line.
+func (r *run) judge(ctx context.Context) error {
+	counts := r.tallies()
+	before, now := r.outlook, time.Now()
+	after, change := before.next(counts, r.cfg.Policy)
+	r.outlook = after
+	for zone, rate := range after.rates {
+		r.queues.of(zone, r.cfg.EvictionRate).set(rate, now)
+		if was, is := before.states[zone], after.states[zone]; was != is {
+			t := counts[zone]
+			r.log.Info("a zone has changed", "zone", zone, "from", was, "to", is, "rate", rate, "ready", t.ready, "notReady", t.notReady)
+		}
+	}
+	switch change {
+	case stop:
+		r.log.Warn("no node of any zone is ready; evictions stop, and those that have begun are called off")
+	case resume:
+		r.log.Info("a node is ready again; evictions go on")
+		r.forgive(now)
+	}
+	if after.stopped {
+		if err := r.each(ctx, r.pardon); err != nil {
+			return err
+		}
+	}
+	r.line(now)
+	for _, zone := range r.queues.drop(counts) {
+		r.metrics.gone(zone)
+	}
+	for zone, t := range counts {
+		r.metrics.counted(zone, t, after.rates[zone], r.queues.of(zone, r.cfg.EvictionRate).size())
+	}
+	return nil
+}
+
+// pardon takes a node out of its queue and takes its NoExecute taints back.
+func (r *run) pardon(ctx context.Context, s *sighting) {
+	if s.gone {
+		return
+	}
+	r.queues.remove(s.rec.zone, s.node.Name)
+	r.spare(ctx, s)
+}
+
+// line puts the nodes that are to be tainted in line, the longest quiet first.
+func (r *run) line(now time.Time) {
+	var come []*sighting
+	for i := range r.sightings {
+		if s := &r.sightings[i]; s.taint {
+			come = append(come, s)
+		}
+	}
+	slices.SortFunc(come, func(a, b *sighting) int {
+		return cmp.Or(a.rec.heard.Compare(b.rec.heard), cmp.Compare(a.node.Name, b.node.Name))
+	})
+	for _, s := range come {
+		q := r.queues.of(s.rec.zone, r.cfg.EvictionRate)
+		q.forget(s.node.Name)
+		q.add(s.node.Name, now)
+	}
+}

@@ -1,0 +1,135 @@
+package nodelifecycle
+
+// Controller: what it is made of, and Run.
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// Bounds that are not settings.
+const (
+	podWorkers  = 4
+	tick        = 100 * time.Millisecond // between looks at the queues of nodes to be tainted
+	recheck     = 50 * time.Millisecond  // for a node in such a queue that the cache cannot tell about
+	healthTries = 5                      // attempts to write a node's health in one pass
+	healthPause = 20 * time.Millisecond  // between them
+	taintTries  = 5                      // attempts to change taints that others change as well
+	taintPause  = 100 * time.Millisecond // between them, and up to twice as long
+	callTimeout = 10 * time.Second       // of one request, and of one taint's attempts together
+)
+
+// A Controller is Kubernetes' node-lifecycle-controller.
+type Controller struct {
+	cfg      Config
+	client   kubernetes.Interface
+	nodes    corelisters.NodeLister
+	leases   coordinationlisters.LeaseNamespaceLister
+	pods     corelisters.PodLister
+	podsOf   func(node string) ([]*corev1.Pod, error)
+	indexErr error // why podsOf is nil
+	metrics  *metrics
+	log      *slog.Logger
+
+	nodeInf, leaseInf, podInf cache.SharedIndexInformer
+}
+
+// New returns a controller that watches through f. It starts nothing. cfg should
+// have passed Check.
+func New(client kubernetes.Interface, f informers.SharedInformerFactory, cfg Config) *Controller {
+	cfg = cfg.withDefaults()
+	nodes, pods, leases := f.Core().V1().Nodes(), f.Core().V1().Pods(), f.Coordination().V1().Leases()
+	c := &Controller{
+		cfg: cfg, client: client, metrics: newMetrics(cfg.Metrics),
+		nodes: nodes.Lister(), nodeInf: nodes.Informer(),
+		pods: pods.Lister(), podInf: pods.Informer(),
+		leases: leases.Lister().Leases(corev1.NamespaceNodeLease), leaseInf: leases.Informer(),
+	}
+	c.podsOf, c.indexErr = loop.PodsByNode(c.podInf)
+	c.log = cfg.Log.With("controller", c.Name())
+	return c
+}
+
+// Name is the controller's name in Kubernetes.
+func (*Controller) Name() string { return "node-lifecycle-controller" }
+
+// Run watches over nodes until ctx is done. The informers must be running; Run
+// waits until those it uses have filled their caches. It may be called again
+// after it has returned: what it knew is rebuilt from the caches.
+func (c *Controller) Run(ctx context.Context) error {
+	if c.indexErr != nil {
+		return c.indexErr
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), c.nodeInf.HasSynced, c.leaseInf.HasSynced, c.podInf.HasSynced) {
+		return nil
+	}
+	r := newRun(c)
+	return loop.Together(ctx, r.watch, r.monitor, r.evict, r.tainting.Run, r.marking.Run)
+}
+
+// watch feeds the work queues until ctx is done.
+func (r *run) watch(ctx context.Context) error {
+	stopNodes, err := loop.Watch(r.nodeInf, r.tainting.Add)
+	if err != nil {
+		return err
+	}
+	defer stopNodes()
+	stopPods, err := r.watchPods()
+	if err != nil {
+		return err
+	}
+	defer stopPods()
+	<-ctx.Done()
+	return nil
+}
+
+// A run is the state of one call of Run.
+type run struct {
+	*Controller
+	reach    *reach
+	queues   queues
+	tainting *loop.Queue[string] // nodes whose NoSchedule taints and labels want a look
+	marking  *loop.Queue[podKey] // pods that may have to be marked not ready
+	records  records
+
+	// The rest belongs to the monitor.
+	outlook   outlook
+	sightings []sighting
+	failing   bool // the last pass could not write everything
+}
+
+// newRun makes the state of a Run, which has to run both work queues.
+func newRun(c *Controller) *run {
+	r := &run{Controller: c, queues: queues{byZone: map[string]*zoneQueue{}}, records: records{byName: map[string]*nodeRecord{}}}
+	r.reach = &reach{log: c.log, ask: r.ask}
+	r.tainting = loop.NewQueue(loop.Config[string]{
+		Name: "node_lifecycle_controller", Do: r.reconcile, Workers: c.cfg.Workers, Log: c.log,
+	})
+	r.marking = loop.NewQueue(loop.Config[podKey]{
+		Name: "node_lifecycle_controller_pods", Do: r.mark, Workers: podWorkers, MaxDelay: c.cfg.MonitorPeriod, Log: c.log,
+	})
+	c.metrics.frozen.Reset()
+	return r
+}
+
+// pause waits for d. It returns false if ctx is done first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,280 @@
+package nodelifecycle
+
+// Tests of when a node counts as quiet.
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+const second = time.Second
+
+// TestHeartbeats: either form of heartbeat keeps a node alive, whatever its clock
+// says; without both it is Unknown between G and G+M after the last.
+func TestHeartbeats(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		lease, status bool
+		skew          time.Duration
+	}{
+		{"lease", true, false, 0},
+		{"status", false, true, 0},
+		{"both", true, true, 0},
+		{"neither", false, false, 0},
+		{"lease of a clock that is behind", true, false, -10 * time.Minute},
+		{"lease of a clock that is ahead", true, false, 10 * time.Minute},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.add("z", "other")
+				w.make("n", "z", corev1.ConditionTrue)
+				w.skew["n"] = tc.skew
+				last := time.Duration(0) // the last sign of life, as a pass saw it
+				w.start()
+				for d := 7 * second; d <= 300*second && (tc.lease || tc.status); d += 10 * second {
+					w.until(d)
+					if tc.lease {
+						w.renew("n")
+					}
+					if tc.status {
+						w.post("n", corev1.ConditionTrue)
+					}
+					last = d + 3*second
+				}
+				heartbeat := condition(w.node("n"), corev1.NodeReady).LastHeartbeatTime
+				w.until(last + 40*second - time.Millisecond)
+				w.expect("before the grace period is over", []string{"Ready="})
+				w.until(last + 40*second)
+				w.expect("when it is over", []string{"Ready="}, (last+40*second).String()+" n Ready=Unknown")
+				for _, c := range w.node("n").Status.Conditions {
+					if c.Type == corev1.NodeNetworkUnavailable {
+						if c.Status != corev1.ConditionFalse {
+							t.Errorf("%s is %s", c.Type, c.Status)
+						}
+						continue
+					}
+					if c.Status != corev1.ConditionUnknown || c.Reason != stoppedPosting || c.Message != stoppedMessage ||
+						!c.LastTransitionTime.Time.Equal(time.Now()) || !c.LastHeartbeatTime.Equal(&heartbeat) {
+						t.Errorf("condition %+v", c)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestClockStep: a node that sets its clock back lives, and so does one that is
+// ahead for a while.
+func TestClockStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", "n", "other")
+		w.start()
+		for i, skew := range []time.Duration{10 * time.Minute, -10 * time.Minute, 0, time.Hour, 0} {
+			w.mu.Lock()
+			w.skew["n"] = skew
+			w.mu.Unlock()
+			w.until(time.Duration(i+1) * 2 * time.Minute)
+		}
+		w.expect("after the clock was set", []string{"Ready="})
+	})
+}
+
+// TestNeverPosted: a node made by hand is Unknown after the startup grace period,
+// is evicted from, and becomes ready when an agent of that name starts.
+func TestNeverPosted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", "other", "third")
+		w.start()
+		w.until(2 * second)
+		made := w.make("n", "z", "")
+		w.until(62*second - time.Millisecond)
+		w.expect("before", []string{" n "}, "2s n +not-ready:NoSchedule")
+		w.until(65 * second)
+		w.expect("after", []string{" n "}, "1m5s n Ready=Unknown", "1m5s n -not-ready:NoSchedule", "1m5s n +unreachable:NoSchedule")
+		for _, c := range w.node("n").Status.Conditions {
+			if c.Status != corev1.ConditionUnknown || c.Reason != neverUpdated || c.Message != neverUpdatedMessage ||
+				!c.LastHeartbeatTime.Equal(&made.CreationTimestamp) || !c.LastTransitionTime.Time.Equal(time.Now()) {
+				t.Errorf("condition %+v", c)
+			}
+		}
+		if n := len(w.node("n").Status.Conditions); n != 4 {
+			t.Errorf("%d conditions", n)
+		}
+		w.until(4 * time.Minute)
+		w.expect("evicted", []string{" n "}, "1m5.1s n +unreachable:NoExecute")
+		w.heal("n")
+		w.until(4*time.Minute + 5*second)
+		w.expect("healed", []string{" n "}, "4m0s n Ready=True", "4m0s n -unreachable:NoSchedule", "4m5s n -unreachable:NoExecute")
+		if w.node("n").UID != made.UID {
+			t.Error("it is another node")
+		}
+	})
+}
+
+// TestLeaseAlone: nothing is done to a node that renews its Lease and never
+// posts, however long that is.
+func TestLeaseAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", "other")
+		w.make("n", "z", "")
+		w.beating["n"] = true
+		w.start()
+		w.until(10 * time.Minute)
+		w.expect("all the time", []string{" n "}, "0s n +not-ready:NoSchedule")
+		w.silence("n")
+		// The last heartbeat was at 9m51s, seen at 9m55s.
+		w.until(10*time.Minute + 55*second)
+		w.expect("after the last", []string{" n Ready"}, "10m55s n Ready=Unknown")
+	})
+}
+
+// TestQuietCache: a node is not lost because the cache is behind; the server has
+// the last word, and one renewal counts once.
+func TestQuietCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", "other")
+		w.make("n", "z", corev1.ConditionTrue)
+		ahead := metav1.NewMicroTime(time.Now().Add(30 * second))
+		w.client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+			l.Spec.RenewTime = &ahead
+			return true, l, nil
+		})
+		w.start()
+		w.until(80*second - time.Millisecond)
+		w.expect("renewed at 40 s", []string{"Ready="})
+		w.until(80 * second)
+		w.expect("not renewed since", []string{"Ready="}, "1m20s n Ready=Unknown")
+	})
+}
+
+// TestForeignUnknown: conditions that others have made Unknown are left alone.
+func TestForeignUnknown(t *testing.T) {
+	n := node(nil, "Ready=Unknown", "MemoryPressure=False")
+	if _, changed := silence(n, metav1.Now()); changed {
+		t.Error("changed")
+	}
+	n = node(nil, "Ready=False", "MemoryPressure=Unknown")
+	n.Status.Conditions[1].Reason = "Others"
+	got, changed := silence(n, metav1.Now())
+	if !changed || got[0].Reason != stoppedPosting || got[1].Reason != "Others" || len(got) != 4 || n.Status.Conditions[0].Status != corev1.ConditionFalse {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestOutage: while the API server cannot be reached nothing changes, which is
+// said once, and when it is back nodes have a whole grace period to be heard.
+func TestOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("a", named("a", 3)...)
+		w.add("b", named("b", 3)...)
+		w.start()
+		w.until(2 * second)
+		w.silence("a01")
+		w.until(50 * second)
+		w.expect("one is quiet", []string{"Ready=", "NoExecute"}, "45s a01 Ready=Unknown")
+		w.until(55 * second)
+		w.expect("and tainted", []string{"Ready=", "NoExecute"}, "50.1s a01 +unreachable:NoExecute")
+		w.mu.Lock()
+		w.outage = true
+		w.mu.Unlock()
+		w.until(10*time.Minute + 2*second)
+		w.expect("outage", []string{" "})
+		if n := w.logs.count("cannot be reached"); n != 1 {
+			t.Errorf("the outage was told %d times:\n%s", n, strings.Join(w.logs.all, ""))
+		}
+		w.silence("b01")
+		before := len(w.logs.all)
+		w.mu.Lock()
+		w.outage = false
+		w.mu.Unlock()
+		w.until(15 * time.Minute)
+		w.expect("after the outage", []string{"Ready=", "NoExecute"}, "10m45s b01 Ready=Unknown", "10m50.1s b01 +unreachable:NoExecute")
+		if n := w.logs.count("answers again"); n != 1 {
+			t.Errorf("the end of the outage was told %d times:\n%s", n, strings.Join(w.logs.all[before:], ""))
+		}
+	})
+}
+
+// TestOneNodeFails: a node that cannot be written is not evicted from, counts as
+// what it is, and does not stand in the way of others.
+func TestOneNodeFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", named("n", 5)...)
+		w.fails = func(a clienttesting.Action) error {
+			if u, ok := a.(clienttesting.UpdateAction); ok && a.GetResource().Resource == "nodes" {
+				if n, isNode := u.GetObject().(*corev1.Node); isNode && n.Name == "n01" {
+					return apierrors.NewInternalError(errors.New("no"))
+				}
+			}
+			return nil
+		}
+		w.start()
+		w.until(2 * second)
+		w.silence("n01", "n02")
+		w.until(3 * time.Minute)
+		w.expect("the other", []string{"Ready=", "NoExecute"}, "45s n02 Ready=Unknown", "50.2s n02 +unreachable:NoExecute") // five attempts at n01 take 80 ms
+		if n := w.metric("node_collector_unhealthy_nodes_in_zone", key("z")); n != 2 {
+			t.Errorf("%v unhealthy", n)
+		}
+		if n := w.logs.count("could not be updated"); n != 1 {
+			t.Errorf("told %d times:\n%s", n, strings.Join(w.logs.all, ""))
+		}
+		w.mu.Lock()
+		w.fails = nil
+		w.mu.Unlock()
+		w.until(3*time.Minute + 11*second)
+		got := w.happened("Ready=", "NoExecute")
+		if len(got) != 2 || !strings.HasSuffix(got[0], "n01 Ready=Unknown") || !strings.HasSuffix(got[1], "n01 +unreachable:NoExecute") {
+			t.Errorf("afterwards: %s", got)
+		}
+		if n := w.logs.count("can be updated again"); n != 1 {
+			t.Errorf("its end told %d times", n)
+		}
+	})
+}
+
+// TestConflict: a node that posts at the moment it is called lost is not lost.
+func TestConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", "other")
+		w.make("n", "z", corev1.ConditionTrue)
+		once := true
+		w.client.PrependReactor("update", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if once {
+				once = false
+				n := w.node("n")
+				if _, _, err := w.change("n", "", n.UID, func(n *corev1.Node) { n.Status.Conditions = conditions(corev1.ConditionTrue) }); err != nil {
+					t.Error(err)
+				}
+			}
+			return false, nil, nil
+		})
+		w.start()
+		w.until(80 * second)
+		w.expect("it was heard", []string{"Ready="})
+		w.until(85 * second)
+		w.expect("and then not", []string{"Ready="}, "1m20.02s n Ready=Unknown") // the second attempt was 20 ms later
+		if once {
+			t.Error("there was no conflict")
+		}
+	})
+}
