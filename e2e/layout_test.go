@@ -101,7 +101,7 @@ var floors = map[string][]string{
 	"agent":        {"tunnel", "auth"},
 	"node":         {},
 	"controlplane": {"auth"},
-	"cmd":          {"tunnel", "auth", "server", "agent", "node", "controlplane", "e2e/lab"},
+	"cmd":          {"tunnel", "auth", "server", "agent", "node", "controlplane", "e2e/lab", "e2e/fleet"},
 	"e2e":          {"tunnel", "auth", "server", "agent", "node", "controlplane", "cmd"},
 	"e2e/lab":      {},
 }

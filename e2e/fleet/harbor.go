@@ -128,10 +128,7 @@ type Report struct {
 // system first, so that RSS is what is in use.
 func (h *Harbor) Report(clean bool) (Report, error) {
 	if clean {
-		for range 5 { // a stack that was deep once shrinks by half each time
-			runtime.GC()
-		}
-		debug.FreeOSMemory()
+		Trim()
 	}
 	var r Report
 	for _, s := range h.hub.Sessions() {
@@ -169,6 +166,15 @@ func (h *Harbor) Report(clean bool) (Report, error) {
 	}
 	r.CPU = time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	return r, nil
+}
+
+// Trim gives memory that nobody uses back to the system: joining leaves as much of
+// it as there is in use.
+func Trim() {
+	for range 5 { // a stack that was deep once shrinks by half each time
+		runtime.GC()
+	}
+	debug.FreeOSMemory()
 }
 
 // memory is what the process has in memory, and the most that it ever had.

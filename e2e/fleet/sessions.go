@@ -1,13 +1,5 @@
-// Package fleet simulates many agents in few processes, to see what a server
-// makes of them.
-//
-// The mental model: a Fleet is as many real agents (package agent), each with a
-// certificate of its own, as one process can hold; a Harbor is the part of a
-// server that they meet: port, hub and the transports over TCP. Nothing is left
-// out between them but the API server and the pods. What a test wants to know
-// goes through the processes' standard input and output, a line each way.
-//
-// What this package is not: a load generator. Its agents idle, and come back.
+// Sessions: agents without nodes.
+
 package fleet
 
 import (
@@ -35,8 +27,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// Config configures a Fleet. Server, PKI, Count and Transport are required.
-type Config struct {
+// SessionsConfig configures Sessions. Server, PKI, Count and Transport are required.
+type SessionsConfig struct {
 	// Server is where the agents connect, HOST:PORT.
 	Server string
 	// PKI is the directory of the cluster's authority, whose key signs the
@@ -53,25 +45,24 @@ type Config struct {
 	Log *slog.Logger // nil means discard
 }
 
-// A Fleet is many agents. Run runs them; the other methods may be called at the
-// same time.
-type Fleet struct {
+// Sessions are many agents that keep a session and do nothing with it. Run runs
+// them; the other methods may be called at the same time.
+type Sessions struct {
 	agents []*agent.Agent
-
-	mu    sync.Mutex            // guards the following
-	conns map[net.Conn]struct{} // below the sessions
+	gate   gate // below all sessions
 }
 
-// New makes the agents and their certificates. It starts nothing.
-func New(c Config) (*Fleet, error) {
+// NewSessions makes the agents and their certificates. It starts nothing.
+func NewSessions(c SessionsConfig) (*Sessions, error) {
 	if c.Server == "" || c.PKI == "" || c.Count <= 0 || c.Transport.Dial == nil {
-		return nil, errors.New("fleet: Config.Server, PKI, Count and Transport are required")
+		return nil, errors.New("fleet: SessionsConfig.Server, PKI, Count and Transport are required")
 	}
 	ca, err := loadAuthority(c.PKI)
 	if err != nil {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
-	f := &Fleet{conns: make(map[net.Conn]struct{})}
+	f := &Sessions{}
+	dial := f.gate.through(new(net.Dialer).DialContext)
 	for i := range c.Count {
 		name := fmt.Sprintf("sim-%d", c.First+i)
 		cert, err := ca.issue(name)
@@ -83,7 +74,7 @@ func New(c Config) (*Fleet, error) {
 			Servers: []string{c.Server}, NodeName: name,
 			Transports: []tunnel.Transport{c.Transport}, Link: c.Link,
 			TLS:  func(context.Context) (*tls.Config, error) { return conf, nil },
-			Dial: f.dial, Log: c.Log,
+			Dial: dial, Log: c.Log,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("fleet: %w", err)
@@ -94,7 +85,7 @@ func New(c Config) (*Fleet, error) {
 }
 
 // Run runs the agents until ctx is done and they have left.
-func (f *Fleet) Run(ctx context.Context) error {
+func (f *Sessions) Run(ctx context.Context) error {
 	errs := make([]error, len(f.agents))
 	var wg sync.WaitGroup
 	for i, a := range f.agents {
@@ -105,7 +96,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 }
 
 // Connected is how many agents have a session that has a connection.
-func (f *Fleet) Connected() int {
+func (f *Sessions) Connected() int {
 	n := 0
 	for _, a := range f.agents {
 		if a.State().Connected {
@@ -115,49 +106,9 @@ func (f *Fleet) Connected() int {
 	return n
 }
 
-// Cut breaks all connections over TCP at once, as a reset would, and says how
-// many there were.
-func (f *Fleet) Cut() int {
-	f.mu.Lock()
-	all := f.conns
-	f.conns = make(map[net.Conn]struct{})
-	f.mu.Unlock()
-	for c := range all {
-		_ = tunnel.Abort(c) // that is the point
-	}
-	return len(all)
-}
-
-func (f *Fleet) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	tcp, ok := c.(*net.TCPConn)
-	if !ok {
-		return c, nil
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.conns[tcp] = struct{}{}
-	return &listed{tcp, f}, nil
-}
-
-// A listed connection is one that Cut knows of.
-type listed struct {
-	*net.TCPConn
-	fleet *Fleet
-}
-
-func (c *listed) Close() error {
-	c.fleet.mu.Lock()
-	delete(c.fleet.conns, c.TCPConn)
-	c.fleet.mu.Unlock()
-	return c.TCPConn.Close()
-}
-
-// NetConn is what the transports tune.
-func (c *listed) NetConn() net.Conn { return c.TCPConn }
+// Cut breaks all connections at once, as a reset would, and says how many there
+// were.
+func (f *Sessions) Cut() int { return f.gate.cut() }
 
 // An authority issues agents' certificates.
 type authority struct {

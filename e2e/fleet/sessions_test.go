@@ -42,7 +42,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	removeProgram()
+	os.Exit(code)
 }
 
 func play(args []string) error {
@@ -111,7 +113,7 @@ func playFleet(args []string) error {
 	if _, err := fmt.Sscan(args[3]+" "+args[4], &first, &count); err != nil {
 		return err
 	}
-	f, err := New(Config{Server: args[1], PKI: args[2], First: first, Count: count, Transport: transports()[args[0]]})
+	f, err := NewSessions(SessionsConfig{Server: args[1], PKI: args[2], First: first, Count: count, Transport: transports()[args[0]]})
 	if err != nil {
 		return err
 	}
