@@ -1,0 +1,70 @@
+package tunnelhealth
+
+// Metrics of probes, writes and events.
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	probes  *prometheus.CounterVec // by result
+	seconds prometheus.Histogram
+	writes  *prometheus.CounterVec // by result
+	dropped prometheus.Counter
+}
+
+// newMetrics registers with r; nil works.
+func newMetrics(r prometheus.Registerer) *metrics {
+	const prefix = "hawser_tunnel_health_"
+	results := func(name, help string) *prometheus.CounterVec {
+		return register(r, prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{"result"}))
+	}
+	return &metrics{
+		probes: results("probes_total", "Requests to kubelets for their health, through the tunnel."),
+		seconds: register(r, prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: prefix + "probe_duration_seconds", Help: "Time until a kubelet answered.",
+			Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 9),
+		})),
+		writes: results("writes_total", "Writes of nodes' conditions."),
+		dropped: register(r, prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "events_dropped_total", Help: "Events about sessions that were not told because there were too many.",
+		})),
+	}
+}
+
+func (m *metrics) probed(err error, d time.Duration) {
+	m.probes.WithLabelValues(outcome(err)).Inc()
+	if err == nil {
+		m.seconds.Observe(d.Seconds())
+	}
+}
+
+func (m *metrics) wrote(err error) { m.writes.WithLabelValues(outcome(err)).Inc() }
+
+func outcome(err error) string {
+	if err != nil {
+		return "failed"
+	}
+	return "ok"
+}
+
+// register registers c, or returns what a controller made before in this process
+// has registered in its place.
+func register[C prometheus.Collector](r prometheus.Registerer, c C) C {
+	if r == nil {
+		return c
+	}
+	err := r.Register(c)
+	if before := (prometheus.AlreadyRegisteredError{}); errors.As(err, &before) {
+		if same, ok := before.ExistingCollector.(C); ok {
+			return same
+		}
+	}
+	if err != nil {
+		panic(err) // two different metrics of one name
+	}
+	return c
+}

@@ -1,0 +1,315 @@
+// Package tunnelhealth tells, on each Node, what the tunnel knows of it.
+//
+// Kubernetes knows of a node what the node says about itself, and when it last did.
+// Two conditions add what the control side sees:
+//
+//	hawser.dev/TunnelConnected  whether the node's session has a connection, and
+//	                            if not, why: LinkSilent, ConnectionClosed, AgentStopped
+//	hawser.dev/DataPathReady    whether the node's kubelet API answers through it
+//
+// so that a node whose heartbeats fail while its tunnel is fine looks different
+// from one whose tunnel is gone while its heartbeats are fresh. A node that never
+// had a tunnel gets neither. What happens in between (attached, parked, resumed,
+// detached) is told in events.
+//
+// The mental model: a Source has the truth, and says whose has changed; a queue
+// brings the two conditions in step with it, a write a change. Beside it a second
+// queue asks each attached node's kubelet for its health every half a minute,
+// through the tunnel and with all of TLS, as a request for logs would.
+//
+// What it is not: it judges nobody (that is package evidence) and taints nothing.
+package tunnelhealth
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/hawser-project/hawser/controlplane/evidence"
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// Defaults of a Config.
+const (
+	DefaultProbePeriod  = 30 * time.Second
+	DefaultProbeTimeout = 5 * time.Second
+	DefaultProbes       = 16
+	DefaultProbeRate    = 50
+	DefaultWriteRate    = 20
+	DefaultEventRate    = 10
+	DefaultStartupGrace = 60 * time.Second
+)
+
+const (
+	// workers is how many nodes' conditions are worked on at once.
+	workers = 4
+	// settle is how long a session must have been as it is before that is written:
+	// most that lose their connection have another within it.
+	settle = time.Second
+)
+
+// A Source knows sessions and tells of changes. *server.Hub is one, in other
+// words.
+type Source interface {
+	evidence.Source
+	// Follow calls f with the names of nodes that Observe may say something new of,
+	// all that are known first, until ctx is done.
+	Follow(ctx context.Context, f func(nodes []string)) error
+}
+
+// Config configures a Controller. Source and Dial are required.
+type Config struct {
+	Source Source
+	// Dial reaches addresses such as node-1:10250 through the tunnel.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// TLS is how kubelets are spoken to: which authorities their certificates come
+	// from, and which certificate they are shown. Nil means the system's and none.
+	TLS *tls.Config
+	// ProbePeriod is the time between two probes of a node, a tenth more or less;
+	// zero means DefaultProbePeriod. It is longer if all nodes together would
+	// exceed ProbeRate.
+	ProbePeriod time.Duration
+	// ProbeTimeout bounds a probe; zero means DefaultProbeTimeout.
+	ProbeTimeout time.Duration
+	// Probes is how many probes there are at once; zero means DefaultProbes.
+	Probes int
+	// ProbeRate, WriteRate and EventRate are how many probes, writes of conditions
+	// and events there are a second; zero means the default. A write waits its turn,
+	// an event that exceeds ten seconds' worth is dropped and counted.
+	ProbeRate, WriteRate, EventRate float64
+	// Started is when this server was; zero means at New. Nodes with a tunnel in an
+	// earlier life of it have StartupGrace to come back before they are said to be
+	// gone; zero means DefaultStartupGrace.
+	Started      time.Time
+	StartupGrace time.Duration
+
+	Events  record.EventRecorder  // nil means none
+	Metrics prometheus.Registerer // nil means none
+	Log     *slog.Logger          // nil means discard
+}
+
+func (c Config) withDefaults() Config {
+	for _, d := range []struct {
+		value    *time.Duration
+		fallback time.Duration
+	}{
+		{&c.ProbePeriod, DefaultProbePeriod}, {&c.ProbeTimeout, DefaultProbeTimeout}, {&c.StartupGrace, DefaultStartupGrace},
+	} {
+		if *d.value <= 0 {
+			*d.value = d.fallback
+		}
+	}
+	for _, r := range []struct {
+		value    *float64
+		fallback float64
+	}{
+		{&c.ProbeRate, DefaultProbeRate}, {&c.WriteRate, DefaultWriteRate}, {&c.EventRate, DefaultEventRate},
+	} {
+		if *r.value <= 0 {
+			*r.value = r.fallback
+		}
+	}
+	if c.Probes <= 0 {
+		c.Probes = DefaultProbes
+	}
+	if c.Started.IsZero() {
+		c.Started = time.Now()
+	}
+	if c.Events == nil {
+		c.Events = &record.FakeRecorder{} // without a channel it discards
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// A memo is what is remembered of a node between two looks.
+type memo struct {
+	told  uint64        // the latest change that there was an event for
+	rtt   time.Duration // the round trip that the condition shows
+	probe result
+}
+
+// A Controller keeps the conditions.
+type Controller struct {
+	cfg     Config
+	client  kubernetes.Interface
+	nodes   corelisters.NodeLister
+	inf     cache.SharedIndexInformer
+	log     *slog.Logger
+	metrics *metrics
+	http    *http.Client
+	writes  *rate.Limiter
+	probes  *rate.Limiter
+	events  *rate.Limiter
+
+	mu    sync.Mutex       // guards the following
+	memos map[string]*memo // of nodes that exist
+}
+
+// New returns a controller that watches through f. It starts nothing.
+func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Controller {
+	c = c.withDefaults()
+	n := f.Core().V1().Nodes()
+	ctl := &Controller{
+		cfg: c, client: client, nodes: n.Lister(), inf: n.Informer(), metrics: newMetrics(c.Metrics),
+		http:   newClient(c),
+		writes: rate.NewLimiter(rate.Limit(c.WriteRate), int(c.WriteRate)+1),
+		probes: rate.NewLimiter(rate.Limit(c.ProbeRate), 1),
+		events: rate.NewLimiter(rate.Limit(c.EventRate), 10*int(c.EventRate)+1),
+		memos:  make(map[string]*memo),
+	}
+	ctl.log = c.Log.With("controller", ctl.Name())
+	return ctl
+}
+
+// Name is the controller's name.
+func (*Controller) Name() string { return "hawser-tunnel-health-controller" }
+
+// Run keeps conditions in step until ctx is done. The informers must be running.
+func (c *Controller) Run(ctx context.Context) error {
+	outage := loop.NewOutage(c.log)
+	conditions := loop.NewQueue(loop.Config[string]{
+		Name: c.Name(), Workers: workers, Log: c.log,
+		Do: func(ctx context.Context, node string) (time.Duration, error) {
+			again, err := c.sync(ctx, node)
+			return again, outage.Note(err)
+		},
+	})
+	probes := loop.NewQueue(loop.Config[string]{
+		Name: c.Name() + "-probes", Workers: c.cfg.Probes, Log: c.log,
+		Do: func(ctx context.Context, node string) (time.Duration, error) {
+			again, changed := c.probe(ctx, node)
+			if changed {
+				conditions.Add(node)
+			}
+			return again, nil
+		},
+	})
+	stop, err := loop.Watch(c.inf, func(node string) {
+		conditions.Add(node)
+		if c.unprobed(node) {
+			probes.Add(node)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return loop.Together(ctx, conditions.Run, probes.Run, func(ctx context.Context) error {
+		return c.cfg.Source.Follow(ctx, func(nodes []string) {
+			for _, n := range nodes {
+				conditions.Add(n)
+				probes.Add(n)
+			}
+		})
+	})
+}
+
+// memo calls f with what is remembered of a node, while nobody else does.
+func (c *Controller) memo(node string, f func(*memo)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.memos[node]
+	if m == nil {
+		m = new(memo)
+		c.memos[node] = m
+	}
+	f(m)
+}
+
+// unprobed says whether an attached node has never been asked: one whose session
+// came before its Node.
+func (c *Controller) unprobed(node string) bool {
+	c.mu.Lock()
+	m := c.memos[node]
+	none := m == nil || m.probe.session == 0
+	c.mu.Unlock()
+	if !none {
+		return false
+	}
+	s, ok := c.cfg.Source.Observe(node)
+	return ok && s.State == evidence.Attached
+}
+
+// sync brings a node's conditions in step.
+func (c *Controller) sync(ctx context.Context, name string) (time.Duration, error) {
+	node, err := c.nodes.Get(name)
+	if apierrors.IsNotFound(err) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.memos, name)
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	now := time.Now()
+	s, ok := c.cfg.Source.Observe(name)
+	if !ok {
+		if condition(node, evidence.TunnelConnected) == nil {
+			return 0, nil // not a node with a tunnel
+		}
+		if wait := c.cfg.Started.Add(c.cfg.StartupGrace).Sub(now); wait > 0 {
+			return wait, nil
+		}
+		return 0, c.write(ctx, node, missing(c.cfg.Started))
+	}
+	var m memo
+	c.memo(name, func(kept *memo) {
+		c.tell(node, &s, kept)
+		kept.rtt = shown(kept.rtt, s.RTT)
+		m = *kept
+	})
+	if wait := s.At.Add(settle).Sub(now); wait > 0 && wait <= settle {
+		return wait, nil
+	}
+	return 0, c.write(ctx, node, append(connected(&s, m.rtt), reachable(&s, m.probe)...))
+}
+
+// write writes those of the conditions that differ.
+func (c *Controller) write(ctx context.Context, node *corev1.Node, want []corev1.NodeCondition) error {
+	want = differing(node, want, metav1.Now())
+	if len(want) == 0 {
+		return nil
+	}
+	// Conditions are merged by their type: those of the node itself stay.
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID},
+		"status":   map[string]any{"conditions": want},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the conditions of node %s: %w", node.Name, err)
+	}
+	if err = c.writes.Wait(ctx); err != nil {
+		return err
+	}
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	c.metrics.wrote(err)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return loop.Quiet(err) // it was deleted, and perhaps made anew
+	case err != nil:
+		return fmt.Errorf("write the conditions of node %s: %w", node.Name, err)
+	}
+	return nil
+}
