@@ -51,13 +51,13 @@ func (r *run) bind(ctx context.Context, b binding) {
 		// Gone, made anew, or bound by somebody else: the watch will tell which.
 		r.log.Debug("pod was not bound", "pod", name, "node", b.node, "why", err)
 		r.cache.forget(keyOf(pod))
-		r.queue.failed(name, b.changes, true)
+		r.queue.failed(name, b.changes, 0)
 	default:
 		r.log.Warn("bind pod; will retry", "pod", name, "node", b.node, "error", err)
 		r.cache.forget(keyOf(pod))
 		r.event(pod, corev1.EventTypeWarning, "FailedScheduling", fmt.Sprintf("binding rejected: %v", err))
-		r.queue.failed(name, b.changes, true)
-		r.queue.changed() // the room it had taken is free again
+		r.queue.failed(name, b.changes, 0)
+		r.queue.changed(byRoom) // the room it had taken is free again
 	}
 }
 

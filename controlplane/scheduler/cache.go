@@ -25,6 +25,7 @@ type cache struct {
 	nodes map[string]*nodeInfo
 	order []*nodeInfo // nodes that exist, in the order they came
 	next  int         // where in order the next decision begins
+	fits  []candidate // of the decision being made
 	pods  map[podKey]place
 }
 
@@ -42,7 +43,7 @@ func newCache() *cache {
 func (c *cache) infoLocked(name string) *nodeInfo {
 	n := c.nodes[name]
 	if n == nil {
-		n = &nodeInfo{pods: map[podKey]*podInfo{}, requested: amounts{}, usual: amounts{}}
+		n = &nodeInfo{pods: map[podKey]*podInfo{}}
 		c.nodes[name] = n
 	}
 	return n
@@ -116,8 +117,8 @@ func (c *cache) putLocked(p *podInfo, node string, assumed bool) {
 	k := keyOf(p.pod)
 	n := c.infoLocked(node)
 	n.pods[k] = p
-	n.requested.add(p.requests, 1)
-	n.usual.add(p.usual, 1)
+	n.requested.add(&p.requests, 1)
+	n.usual.add(&p.usual, 1)
 	c.pods[k] = place{node, assumed}
 }
 
@@ -130,8 +131,8 @@ func (c *cache) dropLocked(k podKey) bool {
 	n := c.nodes[at.node]
 	p := n.pods[k]
 	delete(n.pods, k)
-	n.requested.add(p.requests, -1)
-	n.usual.add(p.usual, -1)
+	n.requested.add(&p.requests, -1)
+	n.usual.add(&p.usual, -1)
 	if n.node == nil && len(n.pods) == 0 {
 		delete(c.nodes, at.node)
 	}
@@ -146,30 +147,26 @@ func (c *cache) has(k podKey) bool {
 	return ok
 }
 
-// place decides where p goes and counts it there. If it fits nowhere the name
-// is empty and why says so.
-func (c *cache) place(p *podInfo) (node, why string) {
+// place decides where p goes and counts it there. If it fits nowhere the name is
+// empty, why says so, and needs is what would have to change.
+func (c *cache) place(p *podInfo) (node, why string, needs cause) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	total := len(c.order)
 	want := enough(total)
-	var fits []*nodeInfo
-	reasons := map[string]int{}
+	c.fits = c.fits[:0]
+	reasons := map[reason]int{}
 	looked := 0
-	for ; looked < total && len(fits) < want; looked++ {
-		n := c.order[(c.next+looked)%total]
-		if bad := filter(p, n); len(bad) > 0 {
-			for _, r := range bad {
-				reasons[r]++
-			}
-			continue
+	for ; looked < total && len(c.fits) < want; looked++ {
+		if n := c.order[(c.next+looked)%total]; filter(p, n, reasons) {
+			c.fits = append(c.fits, candidate{node: n})
 		}
-		fits = append(fits, n)
 	}
-	if len(fits) == 0 {
-		return "", explain(total, reasons)
+	if len(c.fits) == 0 {
+		why, needs = explain(total, reasons)
+		return "", why, needs
 	}
-	n := best(p, fits)
+	n := best(p, c.fits)
 	// Begin behind the nodes that were looked at, or, if that is all of them,
 	// behind the first, so that equals take turns.
 	if looked == total {
@@ -177,5 +174,5 @@ func (c *cache) place(p *podInfo) (node, why string) {
 	}
 	c.next = (c.next + looked) % total
 	c.assumeLocked(p, n.node.Name)
-	return n.node.Name, ""
+	return n.node.Name, "", 0
 }

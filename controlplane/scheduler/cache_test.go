@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +23,7 @@ func TestBurstDoesNotOvercommit(t *testing.T) {
 	}
 	count := map[string]int{}
 	for i := range 14 {
-		node, why := c.place(newPodInfo(testPod(fmt.Sprint("p", i), asks("cpu", "500m"))))
+		node, why, _ := c.place(newPodInfo(testPod(fmt.Sprint("p", i), asks("cpu", "500m"))))
 		switch {
 		case i < 12 && node == "":
 			t.Fatalf("pod %d found no room: %s", i, why)
@@ -43,7 +44,7 @@ func TestEqualsTakeTurns(t *testing.T) {
 	}
 	count := map[string]int{}
 	for i := range 8 {
-		node, _ := c.place(newPodInfo(testPod(fmt.Sprint("p", i), nil)))
+		node, _, _ := c.place(newPodInfo(testPod(fmt.Sprint("p", i), nil)))
 		count[node]++
 	}
 	for node, n := range count {
@@ -83,7 +84,7 @@ func TestCacheAccounts(t *testing.T) {
 			c.setPod(p)
 			where[p.Name], assumed[p.Name] = node, false
 		case 4:
-			if n, _ := c.place(newPodInfo(p)); n != "" {
+			if n, _, _ := c.place(newPodInfo(p)); n != "" {
 				where[p.Name], assumed[p.Name] = n, true
 			}
 		case 5:
@@ -124,8 +125,8 @@ func checkAccount(t *testing.T, c *cache, pods []*corev1.Pod, where map[string]s
 		}
 	}
 	for name, n := range c.nodes {
-		if n.requested[corev1.ResourceCPU] != want[name] {
-			t.Errorf("%s: %dm counted, %dm asked for", name, n.requested[corev1.ResourceCPU], want[name])
+		if n.requested.cpu != want[name] {
+			t.Errorf("%s: %dm counted, %dm asked for", name, n.requested.cpu, want[name])
 		}
 		delete(want, name)
 	}
@@ -152,11 +153,11 @@ func TestRecreatedPod(t *testing.T) {
 	old.Spec.NodeName, young.Spec.NodeName = "node", "node"
 	c.setPod(old)
 	c.setPod(young)
-	if got := c.nodes["node"].requested[corev1.ResourceCPU]; got != 2000 {
+	if got := c.nodes["node"].requested.cpu; got != 2000 {
 		t.Errorf("%dm, want both counted until the first is gone", got)
 	}
 	c.removePod(keyOf(old))
-	if got := c.nodes["node"].requested[corev1.ResourceCPU]; got != 1000 {
+	if got := c.nodes["node"].requested.cpu; got != 1000 {
 		t.Errorf("%dm, want one", got)
 	}
 }
@@ -211,35 +212,69 @@ func TestQueueParksAndWakes(t *testing.T) {
 		}
 		q.add(named("p"), 0)
 		seen := expect("new", "p", 0)
-		q.failed(named("p"), seen, false)
+		q.failed(named("p"), seen, byRoom)
 		expect("parked", "", 59*time.Second)
 		seen = expect("looked at again though nothing changed", "p", time.Second)
 
-		q.failed(named("p"), seen, false)
-		q.changed()
+		q.failed(named("p"), seen, byRoom)
+		q.changed(byRoom)
 		expect("changed, backing off", "", 1999*time.Millisecond)
 		seen = expect("changed, after its second back-off", "p", time.Millisecond)
 
-		q.changed() // while it is being decided about
-		q.failed(named("p"), seen, false)
+		q.changed(byRoom) // while it is being decided about
+		q.failed(named("p"), seen, byRoom)
 		seen = expect("changed meanwhile, after its third back-off", "p", 4*time.Second)
 
-		q.failed(named("p"), seen, true)
+		q.failed(named("p"), seen, 0)
 		seen = expect("not its fault, at the longest back-off", "p", 4*time.Second)
 
-		q.failed(named("p"), seen, false)
+		q.failed(named("p"), seen, byRoom)
 		q.add(named("p"), 0)
 		seen = expect("changed itself", "p", 0)
 
 		q.add(named("p"), 0) // while it is being decided about
-		q.failed(named("p"), seen, false)
+		q.failed(named("p"), seen, byRoom)
 		seen = expect("changed itself meanwhile", "p", 0)
 
 		q.remove(named("p"))
-		q.failed(named("p"), seen, true)
+		q.failed(named("p"), seen, 0)
 		expect("removed", "", 2*time.Minute)
 		if len(q.pods) != 0 || q.later.Len() != 0 || q.now.Len() != 0 {
 			t.Errorf("left over: %d %d %d", len(q.pods), q.later.Len(), q.now.Len())
+		}
+	})
+}
+
+// TestQueueWakesWhatItHelps: pods that wait for something else are left alone.
+func TestQueueWakesWhatItHelps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(Config{MinBackoff: time.Second, MaxBackoff: time.Second, Recheck: time.Minute})
+		needs := map[string]cause{"room": byRoom, "labels": byLabels, "taints": byTaints, "either": byRoom | byTaints}
+		for name, what := range needs {
+			q.add(named(name), 0)
+			_, seen := takes(q, 0)
+			q.failed(named(name), seen, what)
+		}
+		<-time.After(2 * time.Second)
+		for _, step := range []struct {
+			what cause
+			want []string
+		}{
+			{0, nil},
+			{byLabels, []string{"labels"}},
+			{byRoom, []string{"either", "room"}},
+			{byTaints, []string{"taints"}},
+			{byAny, nil}, // all have been woken
+		} {
+			q.changed(step.what)
+			var got []string
+			for name, _ := takes(q, 0); name != ""; name, _ = takes(q, 0) {
+				got = append(got, name)
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, step.want) {
+				t.Errorf("cause %b wakes %q, want %q", step.what, got, step.want)
+			}
 		}
 	})
 }

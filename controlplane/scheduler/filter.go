@@ -3,8 +3,8 @@ package scheduler
 // Filter: whether a node can take a pod, as a pure function.
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -15,26 +15,113 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// amounts are quantities of resources: thousandths of a core for cpu, whole
-// units for all else.
-type amounts map[corev1.ResourceName]int64
+// amounts are quantities of resources: thousandths of a core for cpu, whole units
+// for all else.
+type amounts struct {
+	cpu, memory int64
+	other       map[corev1.ResourceName]int64
+}
 
 func amountsOf(l corev1.ResourceList) amounts {
-	a := make(amounts, len(l))
+	a := amounts{other: make(map[corev1.ResourceName]int64, len(l))}
 	for name, q := range l {
-		if name == corev1.ResourceCPU {
-			a[name] = q.MilliValue()
-		} else {
-			a[name] = q.Value()
+		switch name {
+		case corev1.ResourceCPU:
+			a.cpu = q.MilliValue()
+		case corev1.ResourceMemory:
+			a.memory = q.Value()
+		default:
+			a.other[name] = q.Value()
 		}
 	}
 	return a
 }
 
-func (a amounts) add(b amounts, sign int64) {
-	for name, n := range b {
-		a[name] += sign * n
+// of is the amount of one resource.
+func (a *amounts) of(name corev1.ResourceName) int64 {
+	switch name {
+	case corev1.ResourceCPU:
+		return a.cpu
+	case corev1.ResourceMemory:
+		return a.memory
 	}
+	return a.other[name]
+}
+
+func (a *amounts) add(b *amounts, sign int64) {
+	a.cpu += sign * b.cpu
+	a.memory += sign * b.memory
+	for name, n := range b.other {
+		if a.other == nil {
+			a.other = map[corev1.ResourceName]int64{}
+		}
+		if a.other[name] += sign * n; a.other[name] == 0 {
+			delete(a.other, name)
+		}
+	}
+}
+
+// A demand is what a pod asks of one resource.
+type demand struct {
+	name   corev1.ResourceName
+	amount int64
+	short  reason // if there is not as much
+}
+
+// demandsOf lists what is asked for, by name.
+func demandsOf(a *amounts) []demand {
+	var out []demand
+	add := func(name corev1.ResourceName, n int64) {
+		if n > 0 && name != corev1.ResourcePods {
+			out = append(out, demand{name, n, reason{text: "Insufficient " + string(name), cause: byRoom}})
+		}
+	}
+	add(corev1.ResourceCPU, a.cpu)
+	add(corev1.ResourceMemory, a.memory)
+	for name, n := range a.other {
+		add(name, n)
+	}
+	slices.SortFunc(out, func(a, b demand) int { return cmp.Compare(a.name, b.name) })
+	return out
+}
+
+// A cause is a set of things that can keep a pod off a node, and that can change.
+type cause uint8
+
+const (
+	byTaints cause = 1 << iota // the node's taints, and whether it is cordoned
+	byLabels                   // its labels
+	byRoom                     // what is left of it
+
+	byAny = byTaints | byLabels | byRoom
+)
+
+// A reason is why a node cannot take a pod. It is put into words only once all
+// nodes have been looked at.
+type reason struct {
+	text  string
+	taint struct{ key, value string } // which, if it is one
+	cause cause
+}
+
+func (r reason) String() string {
+	if r.taint.key == "" {
+		return r.text
+	}
+	return fmt.Sprintf("%s {%s: %s}", r.text, r.taint.key, r.taint.value)
+}
+
+var (
+	cordoned  = reason{text: "node(s) were unschedulable", cause: byTaints}
+	elsewhere = reason{text: "node(s) didn't match Pod's node affinity/selector", cause: byLabels}
+	noPorts   = reason{text: "node(s) didn't have free ports for the requested pod ports", cause: byRoom}
+	tooMany   = reason{text: "Too many pods", cause: byRoom}
+)
+
+func repelled(t *corev1.Taint) reason {
+	r := reason{text: "node(s) had untolerated taint", cause: byTaints}
+	r.taint.key, r.taint.value = t.Key, t.Value
+	return r
 }
 
 // A hostPort is a port that a pod takes from its node.
@@ -55,10 +142,13 @@ func (p hostPort) clashes(q hostPort) bool {
 type podInfo struct {
 	pod      *corev1.Pod
 	requests amounts
+	demands  []demand // the same, as a list
 	// usual is requests with a guess where a container asks for nothing, so that
 	// pods without requests spread as well.
-	usual    amounts
-	ports    []hostPort
+	usual amounts
+	ports []hostPort
+	// choosy says that affinity, which has the selector as well, asks for anything.
+	choosy   bool
 	affinity nodeaffinity.RequiredNodeAffinity
 }
 
@@ -77,6 +167,10 @@ func newPodInfo(pod *corev1.Pod) *podInfo {
 		requests: amountsOf(resourcehelper.PodRequests(pod, opts)),
 		affinity: nodeaffinity.GetRequiredNodeAffinity(pod),
 	}
+	a := pod.Spec.Affinity
+	p.choosy = len(pod.Spec.NodeSelector) > 0 ||
+		a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
+	p.demands = demandsOf(&p.requests)
 	opts.NonMissingContainerRequests = guess
 	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts))
 	p.ports = hostPorts(&pod.Spec)
@@ -122,37 +216,47 @@ type nodeInfo struct {
 	usual       amounts
 }
 
-// filter returns why the node cannot take the pod, or nothing if it can. The
-// first kind of reason is the only one told, but for resources, of which all
-// that are short are.
-func filter(p *podInfo, n *nodeInfo) []string {
+// filter tells whether the node can take the pod, and counts in why what keeps it
+// from that. The first kind of reason is the only one told, but for resources, of
+// which all that are short are.
+func filter(p *podInfo, n *nodeInfo, why map[reason]int) bool {
 	spec := &p.pod.Spec
 	if n.node.Spec.Unschedulable && !tolerates(spec, &corev1.Taint{
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
 	}) {
-		return []string{"node(s) were unschedulable"}
+		why[cordoned]++
+		return false
 	}
-	if t, bad := untolerated(spec, n.node.Spec.Taints); bad {
-		return []string{fmt.Sprintf("node(s) had untolerated taint {%s: %s}", t.Key, t.Value)}
+	if t := untolerated(spec, n.node.Spec.Taints); t != nil {
+		why[repelled(t)]++
+		return false
 	}
-	if ok, err := p.affinity.Match(n.node); err != nil || !ok {
-		return []string{"node(s) didn't match Pod's node affinity/selector"}
+	if p.choosy {
+		if ok, err := p.affinity.Match(n.node); err != nil || !ok {
+			why[elsewhere]++
+			return false
+		}
 	}
 	if !portsFree(p, n) {
-		return []string{"node(s) didn't have free ports for the requested pod ports"}
+		why[noPorts]++
+		return false
 	}
-	return short(p, n)
+	return !short(p, n, why)
 }
 
 func tolerates(spec *corev1.PodSpec, t *corev1.Taint) bool {
 	return corev1helpers.TolerationsTolerateTaint(klog.Logger{}, spec.Tolerations, t, false)
 }
 
-// untolerated returns the first taint that keeps the pod away.
-func untolerated(spec *corev1.PodSpec, taints []corev1.Taint) (corev1.Taint, bool) {
-	return corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, taints, spec.Tolerations, func(t *corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
-	}, false)
+// untolerated returns the first taint that keeps the pod away; nil if none does.
+func untolerated(spec *corev1.PodSpec, taints []corev1.Taint) *corev1.Taint {
+	for i := range taints {
+		t := &taints[i]
+		if (t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute) && !tolerates(spec, t) {
+			return t
+		}
+	}
+	return nil
 }
 
 func portsFree(p *podInfo, n *nodeInfo) bool {
@@ -169,30 +273,38 @@ func portsFree(p *podInfo, n *nodeInfo) bool {
 	return true
 }
 
-// short returns which resources of the node do not suffice.
-func short(p *podInfo, n *nodeInfo) []string {
-	var reasons []string
-	if int64(len(n.pods))+1 > n.allocatable[corev1.ResourcePods] {
-		reasons = append(reasons, "Too many pods")
+// short counts which resources of the node do not suffice, and tells whether any
+// does not.
+func short(p *podInfo, n *nodeInfo, why map[reason]int) bool {
+	short := false
+	if int64(len(n.pods))+1 > n.allocatable.of(corev1.ResourcePods) {
+		why[tooMany]++
+		short = true
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.requests)) {
-		want := p.requests[name]
-		if name != corev1.ResourcePods && want > 0 && want > n.allocatable[name]-n.requested[name] {
-			reasons = append(reasons, "Insufficient "+string(name))
+	for i := range p.demands {
+		d := &p.demands[i]
+		if d.amount > n.allocatable.of(d.name)-n.requested.of(d.name) {
+			why[d.short]++
+			short = true
 		}
 	}
-	return reasons
+	return short
 }
 
-// explain says, as kubectl describe shows it, why none of nodes can take a pod.
-func explain(nodes int, reasons map[string]int) string {
+// explain says, as kubectl describe shows it, why none of nodes can take a pod, and
+// what would have to change.
+func explain(nodes int, why map[reason]int) (string, cause) {
 	if nodes == 0 {
-		return "no nodes available to schedule pods"
+		return "no nodes available to schedule pods", byAny
 	}
-	var parts []string
-	for reason, count := range reasons {
-		parts = append(parts, fmt.Sprintf("%d %s", count, reason))
+	var (
+		parts []string
+		needs cause
+	)
+	for r, count := range why {
+		parts = append(parts, fmt.Sprintf("%d %s", count, r))
+		needs |= r.cause
 	}
 	slices.Sort(parts)
-	return fmt.Sprintf("0/%d nodes are available: %s.", nodes, strings.Join(parts, ", "))
+	return fmt.Sprintf("0/%d nodes are available: %s.", nodes, strings.Join(parts, ", ")), needs
 }

@@ -5,6 +5,7 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,28 @@ func required(key string, op corev1.NodeSelectorOperator, values ...string) func
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}},
 			}}},
+		}}
+	}
+}
+
+// exists1 is a term that asks for all of some labels.
+func exists1(keys ...string) corev1.NodeSelectorTerm {
+	var t corev1.NodeSelectorTerm
+	for _, key := range keys {
+		t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpExists})
+	}
+	return t
+}
+
+// fields1 is a term about the node's name.
+func fields1(op corev1.NodeSelectorOperator, name string) corev1.NodeSelectorTerm {
+	return corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: op, Values: []string{name}}}}
+}
+
+func terms(ts ...corev1.NodeSelectorTerm) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: ts},
 		}}
 	}
 }
@@ -166,6 +189,29 @@ func TestFilter(t *testing.T) {
 		{"selector, another value", labeled("disk", "hdd"), selector("disk", "ssd"), nil, noMatch},
 		{"affinity In", labeled("zone", "b"), required("zone", corev1.NodeSelectorOpIn, "a", "b"), nil, ""},
 		{"affinity In, not", labeled("zone", "c"), required("zone", corev1.NodeSelectorOpIn, "a", "b"), nil, noMatch},
+		{"affinity In, no label", nil, required("zone", corev1.NodeSelectorOpIn, "a", "b"), nil, noMatch},
+		{"affinity NotIn, no label", nil, required("zone", corev1.NodeSelectorOpNotIn, "a"), nil, ""},
+		{"affinity NotIn, not", labeled("zone", "a"), required("zone", corev1.NodeSelectorOpNotIn, "a"), nil, noMatch},
+		{"affinity Exists", labeled("zone", ""), required("zone", corev1.NodeSelectorOpExists), nil, ""},
+		{"affinity DoesNotExist, not", labeled("zone", ""), required("zone", corev1.NodeSelectorOpDoesNotExist), nil, noMatch},
+		{"affinity Lt", labeled("cores", "7"), required("cores", corev1.NodeSelectorOpLt, "8"), nil, ""},
+		{"affinity Lt, not", labeled("cores", "8"), required("cores", corev1.NodeSelectorOpLt, "8"), nil, noMatch},
+		{"affinity Lt, no label", nil, required("cores", corev1.NodeSelectorOpLt, "8"), nil, noMatch},
+		{"affinity Gt, a label that is no number", labeled("cores", "many"), required("cores", corev1.NodeSelectorOpGt, "8"), nil, noMatch},
+		{"affinity, second term", labeled("b", ""), terms(exists1("a"), exists1("b")), nil, ""},
+		{"affinity, no term", labeled("c", ""), terms(exists1("a"), exists1("b")), nil, noMatch},
+		{"affinity, an empty term is none", nil, terms(corev1.NodeSelectorTerm{}), nil, noMatch},
+		{"affinity, both expressions", labeled("a", "", "b", ""), terms(exists1("a", "b")), nil, ""},
+		{"affinity, one expression of two", labeled("a", ""), terms(exists1("a", "b")), nil, noMatch},
+		{"selector and affinity", labeled("disk", "ssd", "a", ""), both(terms(exists1("a")), selector("disk", "ssd")), nil, ""},
+		{"selector without affinity", labeled("disk", "ssd"), both(terms(exists1("a")), selector("disk", "ssd")), nil, noMatch},
+		{"affinity by another node's name", nil, terms(fields1(corev1.NodeSelectorOpIn, "other")), nil, noMatch},
+		{"affinity by not being the node", nil, terms(fields1(corev1.NodeSelectorOpNotIn, "node")), nil, noMatch},
+		{"preferred only", nil, func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
+				{Weight: 1, Preference: exists1("a")},
+			}}}
+		}, nil, ""},
 		{"affinity NotIn", labeled("zone", "c"), required("zone", corev1.NodeSelectorOpNotIn, "a"), nil, ""},
 		{"affinity Exists, not", nil, required("zone", corev1.NodeSelectorOpExists), nil, noMatch},
 		{"affinity DoesNotExist", nil, required("zone", corev1.NodeSelectorOpDoesNotExist), nil, ""},
@@ -211,7 +257,7 @@ func TestFilter(t *testing.T) {
 		{"a device nobody has", nil, asks("example.com/gpu", "1"), nil, "Insufficient example.com/gpu"},
 		{"nothing asked of a full node", nil, nil, []func(*corev1.Pod){asks("cpu", "2", "memory", "4Gi")}, ""},
 		{"nothing asked of an overcommitted node", func(n *corev1.Node) { n.Status.Allocatable["cpu"] = resource.MustParse("1") }, nil, []func(*corev1.Pod){asks("cpu", "2")}, ""},
-		{"no capacity", func(n *corev1.Node) { n.Status.Allocatable = nil }, asks("cpu", "1m"), nil, "Too many pods; Insufficient cpu"},
+		{"no capacity", func(n *corev1.Node) { n.Status.Allocatable = nil }, asks("cpu", "1m"), nil, "Insufficient cpu; Too many pods"},
 		{"one pod too many", func(n *corev1.Node) { n.Status.Allocatable["pods"] = resource.MustParse("2") }, nil, []func(*corev1.Pod){nil, nil}, "Too many pods"},
 		{"the last pod", func(n *corev1.Node) { n.Status.Allocatable["pods"] = resource.MustParse("3") }, nil, []func(*corev1.Pod){nil, nil}, ""},
 		{"two containers", nil, func(p *corev1.Pod) {
@@ -233,35 +279,49 @@ func TestFilter(t *testing.T) {
 			for i, change := range tc.on {
 				on = append(on, testPod(fmt.Sprint("there-", i), change))
 			}
-			got := strings.Join(filter(newPodInfo(testPod("p", tc.pod)), infoOf(testNode("node", tc.node), on...)), "; ")
-			if got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
+			why := map[reason]int{}
+			fits := filter(newPodInfo(testPod("p", tc.pod)), infoOf(testNode("node", tc.node), on...), why)
+			var got []string
+			for r, n := range why {
+				got = append(got, r.String())
+				if n != 1 || r.cause == 0 || r.cause&byAny != r.cause {
+					t.Errorf("%q is counted %d times, with cause %b", r, n, r.cause)
+				}
+			}
+			slices.Sort(got)
+			if got := strings.Join(got, "; "); got != tc.want || fits != (tc.want == "") {
+				t.Errorf("got %q and %t, want %q", got, fits, tc.want)
 			}
 		})
 	}
 }
 
 func TestExplain(t *testing.T) {
+	cpu, memory := reason{text: "Insufficient cpu", cause: byRoom}, reason{text: "Insufficient memory", cause: byRoom}
 	for _, tc := range []struct {
 		nodes   int
-		reasons map[string]int
+		reasons map[reason]int
 		want    string
+		needs   cause
 	}{
-		{0, nil, "no nodes available to schedule pods"},
-		{1, map[string]int{"Insufficient cpu": 1}, "0/1 nodes are available: 1 Insufficient cpu."},
+		{0, nil, "no nodes available to schedule pods", byAny},
+		{1, map[reason]int{cpu: 1}, "0/1 nodes are available: 1 Insufficient cpu.", byRoom},
+		{3, map[reason]int{elsewhere: 3}, "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", byLabels},
 		{
 			2,
-			map[string]int{"Insufficient cpu": 1, "node(s) had untolerated taint {k: v}": 1},
+			map[reason]int{cpu: 1, repelled(&corev1.Taint{Key: "k", Value: "v"}): 1},
 			"0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {k: v}.",
+			byRoom | byTaints,
 		},
 		{
 			12,
-			map[string]int{"node(s) were unschedulable": 10, "Insufficient memory": 2, "Insufficient cpu": 2},
+			map[reason]int{cordoned: 10, memory: 2, cpu: 2},
 			"0/12 nodes are available: 10 node(s) were unschedulable, 2 Insufficient cpu, 2 Insufficient memory.",
+			byRoom | byTaints,
 		},
 	} {
-		if got := explain(tc.nodes, tc.reasons); got != tc.want {
-			t.Errorf("got  %q\nwant %q", got, tc.want)
+		if got, needs := explain(tc.nodes, tc.reasons); got != tc.want || needs != tc.needs {
+			t.Errorf("got  %q, %b\nwant %q, %b", got, needs, tc.want, tc.needs)
 		}
 	}
 }
@@ -290,15 +350,29 @@ func TestBest(t *testing.T) {
 		{"first of equals", nil, []*nodeInfo{infoOf(testNode("b", nil)), infoOf(testNode("a", nil))}, "b"},
 		{"the preferred", prefers(1, "ssd"), []*nodeInfo{infoOf(testNode("a", nil)), infoOf(testNode("b", labeled("ssd", "")))}, "b"},
 		{"the preferred though fuller", both2(prefers(1, "ssd"), asks("cpu", "100m")), []*nodeInfo{infoOf(testNode("a", nil)), infoOf(testNode("b", labeled("ssd", "")), testPod("x", asks("cpu", "1")))}, "b"},
+		{"the sum of what is preferred", preferring(corev1.PreferredSchedulingTerm{Weight: 60, Preference: exists1("x")}, corev1.PreferredSchedulingTerm{Weight: 40, Preference: exists1("y")}, corev1.PreferredSchedulingTerm{Weight: 50, Preference: exists1("z")}), []*nodeInfo{infoOf(testNode("a", labeled("x", ""))), infoOf(testNode("b", labeled("y", "", "z", "")))}, "b"},
+		{"preferred by name", preferring(corev1.PreferredSchedulingTerm{Weight: 1, Preference: fields1(corev1.NodeSelectorOpIn, "b")}), []*nodeInfo{infoOf(testNode("a", nil)), infoOf(testNode("b", nil))}, "b"},
+		{"what does not parse is not preferred", preferring(corev1.PreferredSchedulingTerm{Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "x", Operator: "Nonsense"}}}}), []*nodeInfo{infoOf(testNode("a", nil), testPod("x", asks("cpu", "1"))), infoOf(testNode("b", nil))}, "b"},
+		{"fewer that would rather not", nil, []*nodeInfo{infoOf(testNode("a", func(n *corev1.Node) { wary(n); tainted("v", "", corev1.TaintEffectPreferNoSchedule)(n) })), infoOf(testNode("b", wary))}, "b"},
 		{"not the one that would rather not", nil, []*nodeInfo{infoOf(testNode("a", wary)), infoOf(testNode("b", nil), testPod("x", asks("cpu", "1")))}, "b"},
 		{"tolerated reluctance does not matter", tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists}), []*nodeInfo{infoOf(testNode("a", wary)), infoOf(testNode("b", nil), testPod("x", asks("cpu", "1")))}, "a"},
 		{"no capacity told", nil, []*nodeInfo{infoOf(testNode("a", func(n *corev1.Node) { n.Status.Allocatable = quantities("pods", "5") })), infoOf(testNode("b", nil))}, "b"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := best(newPodInfo(testPod("p", tc.pod)), tc.nodes).node.Name; got != tc.want {
+			var fits []candidate
+			for _, n := range tc.nodes {
+				fits = append(fits, candidate{node: n})
+			}
+			if got := best(newPodInfo(testPod("p", tc.pod)), fits).node.Name; got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
+	}
+}
+
+func preferring(ts ...corev1.PreferredSchedulingTerm) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: ts}}
 	}
 }
 

@@ -23,6 +23,7 @@ type waiting struct {
 	ready    time.Time // the end of its back-off
 	due      time.Time // when it is looked at even if nothing changes
 	parked   bool
+	needs    cause // then, what has to change for it to be looked at
 
 	in    *podHeap // which heap it is in, or nil
 	index int      // where in that heap
@@ -97,18 +98,25 @@ func (q *queue) moveLocked(w *waiting, to *podHeap) {
 	}
 }
 
-// changed says that something has happened that might help parked pods.
-func (q *queue) changed() {
+// changed says that something has happened that might help parked pods, those that
+// need it.
+func (q *queue) changed(what cause) {
+	if what == 0 {
+		return
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.changes++
+	woken := false
 	for _, w := range q.later.pods {
-		if w.parked {
-			w.parked, w.due = false, w.ready
+		if w.parked && w.needs&what != 0 {
+			w.parked, w.due, woken = false, w.ready, true
 		}
 	}
-	heap.Init(&q.later)
-	q.signal()
+	if woken {
+		heap.Init(&q.later)
+		q.signal()
+	}
 }
 
 // take waits for a pod that is ready and takes it. The pod stays known: one of
@@ -149,10 +157,10 @@ func (q *queue) poll(now time.Time) (*waiting, uint64, time.Duration) {
 	return nil, 0, q.cfg.Recheck
 }
 
-// failed puts back a pod that found no node. It is parked, unless something has
-// changed since it was taken; then it comes back after its back-off. retry
-// brings it back in any case: the fault was not the pod's.
-func (q *queue) failed(name types.NamespacedName, changes uint64, retry bool) {
+// failed puts back a pod that found no node. It is parked until something that it
+// needs changes, unless anything has changed since it was taken; then it comes back
+// after its back-off. So does one that needs nothing: the fault was not the pod's.
+func (q *queue) failed(name types.NamespacedName, changes uint64, needs cause) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := q.pods[name]
@@ -163,12 +171,12 @@ func (q *queue) failed(name types.NamespacedName, changes uint64, retry bool) {
 	w.tries++
 	w.ready = now.Add(backoff(w.tries, q.cfg.MinBackoff, q.cfg.MaxBackoff))
 	w.due = w.ready
-	parked := !retry && q.changes == changes
+	parked := needs != 0 && q.changes == changes
 	if parked {
 		w.due = now.Add(max(q.cfg.Recheck, w.ready.Sub(now)))
 	}
 	q.moveLocked(w, &q.later)
-	w.parked = parked
+	w.parked, w.needs = parked, needs
 	q.signal()
 }
 

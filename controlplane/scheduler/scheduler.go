@@ -5,6 +5,7 @@ package scheduler
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -170,7 +171,7 @@ func (r *run) podSeen(before, pod *corev1.Pod) {
 		r.cache.setPod(pod)
 		r.queue.remove(name)
 		if before != nil && before.Spec.NodeName != "" && !equality.Semantic.DeepEqual(before.Spec.Containers, pod.Spec.Containers) {
-			r.queue.changed() // resized, perhaps to less
+			r.queue.changed(byRoom) // resized, perhaps to less
 		}
 	case r.mine(pod):
 		if before == nil || relevant(before, pod) {
@@ -185,7 +186,7 @@ func (r *run) podSeen(before, pod *corev1.Pod) {
 func (r *run) podGone(pod *corev1.Pod) {
 	r.queue.remove(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 	if r.cache.removePod(keyOf(pod)) {
-		r.queue.changed()
+		r.queue.changed(byRoom)
 	}
 }
 
@@ -210,16 +211,14 @@ func (r *run) nodeEvents() clientcache.ResourceEventHandler {
 		AddFunc: func(obj any) {
 			if n, ok := obj.(*corev1.Node); ok {
 				r.cache.setNode(n)
-				r.queue.changed()
+				r.queue.changed(byAny)
 			}
 		},
 		UpdateFunc: func(before, obj any) {
 			old, _ := before.(*corev1.Node)
 			if n, ok := obj.(*corev1.Node); ok {
 				r.cache.setNode(n)
-				if old == nil || offers(old, n) {
-					r.queue.changed()
-				}
+				r.queue.changed(offers(old, n))
 			}
 		},
 		DeleteFunc: func(obj any) {
@@ -227,20 +226,29 @@ func (r *run) nodeEvents() clientcache.ResourceEventHandler {
 				obj = d.Obj
 			}
 			if n, ok := obj.(*corev1.Node); ok {
-				r.cache.removeNode(n.Name)
-				r.queue.changed() // only the message of what is parked: it counts one less
+				r.cache.removeNode(n.Name) // which helps nobody
 			}
 		},
 	}
 }
 
-// offers tells whether what changed in a node can make room for a pod. Its
-// heartbeats, by far the most frequent change, cannot.
-func offers(before, now *corev1.Node) bool {
-	return before.Spec.Unschedulable != now.Spec.Unschedulable ||
-		!equality.Semantic.DeepEqual(before.Spec.Taints, now.Spec.Taints) ||
-		!equality.Semantic.DeepEqual(before.Labels, now.Labels) ||
-		!equality.Semantic.DeepEqual(before.Status.Allocatable, now.Status.Allocatable)
+// offers tells what has changed in a node that can help a pod. Its heartbeats, by
+// far the most frequent change, cannot. before is nil if it is not known.
+func offers(before, now *corev1.Node) cause {
+	if before == nil || before.UID != now.UID {
+		return byAny
+	}
+	var what cause
+	if before.Spec.Unschedulable != now.Spec.Unschedulable || !equality.Semantic.DeepEqual(before.Spec.Taints, now.Spec.Taints) {
+		what |= byTaints
+	}
+	if !maps.Equal(before.Labels, now.Labels) {
+		what |= byLabels
+	}
+	if !equality.Semantic.DeepEqual(before.Status.Allocatable, now.Status.Allocatable) {
+		what |= byRoom
+	}
+	return what
 }
 
 // decide takes pods from the queue, one by one, until ctx is done.
@@ -257,10 +265,11 @@ func (r *run) decide(ctx context.Context) error {
 		}
 		p := newPodInfo(pod)
 		b := binding{pod: p, changes: changes}
-		if b.node, b.why = r.cache.place(p); b.node == "" {
+		var needs cause
+		if b.node, b.why, needs = r.cache.place(p); b.node == "" {
 			// Parked before it is told, so that nothing that happens meanwhile
 			// is missed.
-			r.queue.failed(name, changes, false)
+			r.queue.failed(name, changes, needs)
 		}
 		select {
 		case <-ctx.Done():

@@ -415,3 +415,63 @@ func TestRunAgain(t *testing.T) {
 		f.Shutdown()
 	})
 }
+
+// TestPriority: of pods that wait for room the most important gets it, and among
+// equals the oldest.
+func TestPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		defer b.stop()
+		important := func(priority int32) func(*corev1.Pod) {
+			return func(p *corev1.Pod) {
+				asks("cpu", "2")(p) // all of a node
+				p.Spec.Priority = &priority
+			}
+		}
+		for i, priority := range []int32{0, 0, -1, 2_000_000_000, 5} {
+			b.create(testPod(fmt.Sprint("p", i), important(priority)))
+			after(time.Second)
+		}
+		after(20 * time.Second) // the longest back-off is over
+		for i, want := range []string{"p3", "p4", "p0", "p1", "p2"} {
+			node := fmt.Sprint("node-", i)
+			if _, err := b.client.CoreV1().Nodes().Create(t.Context(), testNode(node, nil), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			after(11 * time.Second)
+			b.isOn(want, node)
+		}
+	})
+}
+
+// TestWhatDoesNotWake: what cannot help a pod does not have it looked at again.
+func TestWhatDoesNotWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tainted1 := testNode("node-1", tainted("k", "v", corev1.TaintEffectNoSchedule))
+		there := testPod("there", func(p *corev1.Pod) { p.Spec.NodeName = "node-1" })
+		b := start(t, nil, tainted1, there, testNode("node-2", tainted("k", "v", corev1.TaintEffectNoSchedule)))
+		defer b.stop()
+		b.create(testPod("p", nil))
+		after(5 * time.Second)
+		told := len(b.events.about("p"))
+		if err := b.client.CoreV1().Pods("ns").Delete(t.Context(), "there", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.client.CoreV1().Nodes().Delete(t.Context(), "node-2", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		bigger := tainted1.DeepCopy()
+		bigger.Labels["new"] = ""
+		bigger.Status.Allocatable = quantities("cpu", "64", "memory", "64Gi", "pods", "110")
+		b.update(bigger)
+		after(40 * time.Second)
+		if got := b.events.about("p"); len(got) != told {
+			t.Errorf("it was looked at again: %q", got)
+		}
+		free := bigger.DeepCopy()
+		free.Spec.Taints = nil
+		b.update(free)
+		after(time.Second)
+		b.isOn("p", "node-1")
+	})
+}

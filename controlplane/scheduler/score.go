@@ -26,27 +26,27 @@ type candidate struct {
 	affinity, taints int64 // to be seen relative to the others'
 }
 
-// best returns the node to bind p to. Of equals the first wins; the caller
-// rotates the order.
-func best(p *podInfo, fits []*nodeInfo) *nodeInfo {
+// best returns the node to bind p to, and fills in what it finds about each. Of
+// equals the first wins; the caller rotates the order.
+func best(p *podInfo, fits []candidate) *nodeInfo {
 	var preferred *nodeaffinity.PreferredSchedulingTerms
-	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
 		// A term that does not parse prefers nothing; validation has refused it.
 		preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
-	cs := make([]candidate, len(fits))
 	var maxAffinity, maxTaints int64
-	for i, n := range fits {
-		c := candidate{node: n, room: room(p, n), taints: avoided(p, n.node)}
+	for i := range fits {
+		c := &fits[i]
+		c.room, c.taints = left(p, c.node), avoided(p, c.node.node)
 		if preferred != nil {
-			c.affinity = preferred.Score(n.node)
+			c.affinity = preferred.Score(c.node.node)
 		}
 		maxAffinity, maxTaints = max(maxAffinity, c.affinity), max(maxTaints, c.taints)
-		cs[i] = c
 	}
 	var winner *nodeInfo
 	var high int64 = -1
-	for _, c := range cs {
+	for i := range fits {
+		c := &fits[i]
 		s := weightRoom*c.room + weightAffinity*share(c.affinity, maxAffinity) + weightTaints*(fullScore-share(c.taints, maxTaints))
 		if s > high {
 			winner, high = c.node, s
@@ -62,19 +62,20 @@ func share(n, of int64) int64 {
 	return n * fullScore / of
 }
 
-// room is how much of a node's cpu and memory would be left with p on it.
-func room(p *podInfo, n *nodeInfo) int64 {
+// left is how much of a node's cpu and memory would be left with p on it.
+func left(p *podInfo, n *nodeInfo) int64 {
 	var sum, kinds int64
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		total := n.allocatable[name]
+	add := func(total, taken int64) {
 		if total <= 0 {
-			continue
+			return
 		}
 		kinds++
-		if left := total - n.usual[name] - p.usual[name]; left > 0 {
+		if left := total - taken; left > 0 {
 			sum += share(left, total)
 		}
 	}
+	add(n.allocatable.cpu, n.usual.cpu+p.usual.cpu)
+	add(n.allocatable.memory, n.usual.memory+p.usual.memory)
 	if kinds == 0 {
 		return 0
 	}
