@@ -187,7 +187,7 @@ func TestFleetReaction(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := condition(n, corev1.NodeReady)
+			c := readyCondition(n)
 			if c.Status == corev1.ConditionTrue {
 				continue
 			}

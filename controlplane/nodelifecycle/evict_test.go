@@ -323,8 +323,11 @@ func TestDeleted(t *testing.T) {
 			name, zone string
 			value      float64
 		}{
-			{"node_collector_zone_size", "z", 2}, {"node_collector_unhealthy_nodes_in_zone", "z", 1},
-			{"node_collector_zone_size", "y", 0}, {"node_collector_zone_health", "y", 100}, {"node_collector_evictions_total", "y", 0},
+			{"node_collector_zone_size", "z", 2},
+			{"node_collector_unhealthy_nodes_in_zone", "z", 1},
+			{"node_collector_zone_size", "y", 0},
+			{"node_collector_zone_health", "y", 100},
+			{"node_collector_evictions_total", "y", 0},
 		} {
 			if got := w.metric(m.name, key(m.zone)); got != m.value {
 				t.Errorf("%s of zone %s is %v, want %v", m.name, m.zone, got, m.value)

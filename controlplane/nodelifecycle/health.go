@@ -50,7 +50,7 @@ type nodeRecord struct {
 // if there is news. Any difference is news, not only a later time: a node whose
 // clock is set back lives as well.
 func (r *nodeRecord) hear(node *corev1.Node, lease *coordinationv1.Lease, now time.Time) {
-	ready := condition(node, corev1.NodeReady)
+	ready := readyCondition(node)
 	switch {
 	case !r.met && ready == nil:
 		r.heard = node.CreationTimestamp.Time
@@ -92,6 +92,11 @@ func (r *nodeRecord) lost(now time.Time, p Policy) bool {
 	return !now.Before(r.heard.Add(grace))
 }
 
+// stoodStill tells whether a pass comes so late that this process cannot have
+// been running. Nobody has listened then, and the API server, which may be part
+// of the process, has not either.
+func (p Policy) stoodStill(late time.Duration) bool { return late > p.MonitorGracePeriod/2 }
+
 func renewal(lease *coordinationv1.Lease) metav1.MicroTime {
 	if lease.Spec.RenewTime == nil {
 		return metav1.MicroTime{}
@@ -102,7 +107,7 @@ func renewal(lease *coordinationv1.Lease) metav1.MicroTime {
 // silence returns the conditions of a node that is not heard from, and whether
 // they say anything new about its readiness. The node is not changed.
 func silence(node *corev1.Node, now metav1.Time) (conditions []corev1.NodeCondition, changed bool) {
-	if ready := condition(node, corev1.NodeReady); ready != nil && ready.Status == corev1.ConditionUnknown {
+	if ready := readyCondition(node); ready != nil && ready.Status == corev1.ConditionUnknown {
 		return node.Status.Conditions, false
 	}
 	conditions = slices.Clone(node.Status.Conditions)
@@ -123,10 +128,10 @@ func silence(node *corev1.Node, now metav1.Time) (conditions []corev1.NodeCondit
 	return conditions, true
 }
 
-// condition returns the node's condition of a type, or nil.
-func condition(node *corev1.Node, typ corev1.NodeConditionType) *corev1.NodeCondition {
+// readyCondition returns the node's Ready condition, or nil.
+func readyCondition(node *corev1.Node) *corev1.NodeCondition {
 	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == typ {
+		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
 			return c
 		}
 	}
@@ -135,7 +140,7 @@ func condition(node *corev1.Node, typ corev1.NodeConditionType) *corev1.NodeCond
 
 // readiness is the status of the node's Ready condition; empty: it has none.
 func readiness(node *corev1.Node) corev1.ConditionStatus {
-	if c := condition(node, corev1.NodeReady); c != nil {
+	if c := readyCondition(node); c != nil {
 		return c.Status
 	}
 	return ""

@@ -61,8 +61,7 @@ func (r *run) monitor(ctx context.Context) error {
 		if !pause(ctx, r.cfg.MonitorPeriod) {
 			return nil
 		}
-		// A process that was not running has not listened.
-		if late := time.Since(ended) - r.cfg.MonitorPeriod; late > r.cfg.MonitorGracePeriod/2 {
+		if late := time.Since(ended) - r.cfg.MonitorPeriod; r.cfg.stoodStill(late) {
 			r.log.Warn("this process stood still; nodes are given a new grace period", "for", late)
 			r.forgive(time.Now())
 		}

@@ -52,7 +52,7 @@ func TestHeartbeats(t *testing.T) {
 					}
 					last = d + 3*second
 				}
-				heartbeat := condition(w.node("n"), corev1.NodeReady).LastHeartbeatTime
+				heartbeat := readyCondition(w.node("n")).LastHeartbeatTime
 				w.until(last + 40*second - time.Millisecond)
 				w.expect("before the grace period is over", []string{"Ready="})
 				w.until(last + 40*second)
@@ -275,6 +275,31 @@ func TestConflict(t *testing.T) {
 		w.expect("and then not", []string{"Ready="}, "1m20.02s n Ready=Unknown") // the second attempt was 20 ms later
 		if once {
 			t.Error("there was no conflict")
+		}
+	})
+}
+
+// TestStandstill: a process that stood still gives nodes a new grace period, one
+// that is merely slow does not.
+func TestStandstill(t *testing.T) {
+	p := DefaultPolicy()
+	for late, want := range map[time.Duration]bool{0: false, 5 * second: false, 20 * second: false, 21 * second: true, time.Hour: true} {
+		if got := p.stoodStill(late); got != want {
+			t.Errorf("%v late: %v", late, got)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		fl := newFleet(t)
+		if err := fl.run.pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Hour)
+		fl.run.forgive(time.Now())
+		if err := fl.run.pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if fl.writes != 0 {
+			t.Errorf("%d nodes were lost while nobody listened", fl.writes)
 		}
 	})
 }
