@@ -243,14 +243,14 @@ func TestFenced(t *testing.T) {
 				t.Errorf("%s: told %v and in state %t, want %v and %t", when, told, a.State().Fenced, want, fenced)
 			}
 		}
-		m := next(t, h.moored)
+		next(t, h.moored)
 		want("connected", false)
 		shut() // which is no word about anybody else
 		pass(10 * time.Minute)
 		want("cut off", false)
 		shut = h.open("hub:1")
 		pass(10 * time.Minute)
-		m = next(t, h.moored)
+		m := next(t, h.moored)
 		other.Store(true)
 		_ = m.control.HangUp(tunnel.Replaced, "another agent with this node's identity")
 		pass(time.Second)

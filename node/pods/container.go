@@ -55,12 +55,12 @@ func (p places) terminationLog(uid types.UID, container string, attempt int) str
 // assemble builds the container's next attempt. Its errors are about the pod's
 // configuration.
 func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt int, facts downward.Facts) (runtime.Container, error) {
-	id, places := idOf(pod), w.r.places
+	id, dirs := idOf(pod), w.r.places
 	out := runtime.Container{
 		Pod: id, Name: c.Name, Attempt: attempt, Image: c.Image,
 		Stdin: c.Stdin, StdinOnce: c.StdinOnce, TTY: c.TTY,
-		LogPath:        places.log(id, c.Name, attempt),
-		TerminationLog: places.terminationLog(pod.UID, c.Name, attempt),
+		LogPath:        dirs.log(id, c.Name, attempt),
+		TerminationLog: dirs.terminationLog(pod.UID, c.Name, attempt),
 		Resources:      resourcesOf(c),
 	}
 	env, err := environment(ctx, w.inputs, pod, c, facts)
