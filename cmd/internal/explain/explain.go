@@ -1,0 +1,281 @@
+// Package explain says in one page what is wrong with a node, since when, and what
+// will happen next.
+//
+// It looks only at what the API has: the Node with its conditions and taints, its
+// Lease, events, and pods. So it works against any cluster; the conditions of a
+// tunnel, where there are some, let it name the layer that is broken. Explain is a
+// function from those objects to a Report, and WriteText one from a Report to a
+// page; neither asks anybody anything.
+package explain
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Conditions of nodes that have a tunnel.
+const (
+	tunnelConnected corev1.NodeConditionType = "hawser.dev/TunnelConnected"
+	dataPathReady   corev1.NodeConditionType = "hawser.dev/DataPathReady"
+)
+
+// DefaultGrace is how long a node may be quiet before it turns Unknown, where the
+// server was not told otherwise.
+const DefaultGrace = 40 * time.Second
+
+// maxEvents is how many events a report has, the latest.
+const maxEvents = 8
+
+// Objects are what the API has about a node.
+type Objects struct {
+	Name  string
+	Now   time.Time // by the server's clock
+	Grace time.Duration
+	Node  *corev1.Node          // nil if there is none
+	Lease *coordinationv1.Lease // nil if there is none
+	// Events about the node, and Pods bound to it, in any order.
+	Events []corev1.Event
+	Pods   []corev1.Pod
+}
+
+// A Report is the answer. Times are the server's; those that are not known are
+// zero, and left out of JSON.
+type Report struct {
+	Node      string      `json:"node"`
+	Time      time.Time   `json:"time"`
+	Site      string      `json:"site,omitempty"`
+	Autonomy  string      `json:"autonomy,omitempty"` // the node's annotation
+	Cordoned  bool        `json:"cordoned,omitempty"`
+	Verdict   Verdict     `json:"verdict"`
+	Ready     *Condition  `json:"ready,omitempty"`
+	Heartbeat Heartbeat   `json:"heartbeat"`
+	Tunnel    *Condition  `json:"tunnel,omitempty"`
+	DataPath  *Condition  `json:"dataPath,omitempty"`
+	LastError *LastError  `json:"lastError,omitempty"`
+	Frozen    *Freeze     `json:"evictionsFrozen,omitempty"`
+	Taints    []Taint     `json:"taints,omitempty"`
+	Pods      []Pod       `json:"pods,omitempty"`
+	Next      []Step      `json:"next"`
+	Events    []EventLine `json:"events,omitempty"`
+}
+
+// A Verdict names the broken layer.
+type Verdict struct {
+	Layer Layer  `json:"layer"`
+	Text  string `json:"text"`
+}
+
+// A Condition is one of the node's.
+type Condition struct {
+	Status  corev1.ConditionStatus `json:"status"`
+	Reason  string                 `json:"reason,omitempty"`
+	Message string                 `json:"message,omitempty"`
+	Since   time.Time              `json:"since,omitzero"`
+}
+
+// A Heartbeat is when the node was last heard of by the API server.
+type Heartbeat struct {
+	Lease    time.Time `json:"leaseRenewed,omitzero"`
+	Holder   string    `json:"leaseHolder,omitempty"`
+	Duration string    `json:"leaseDuration,omitempty"`
+	Status   time.Time `json:"statusPosted,omitzero"`
+	// Latest is the later of both, and Stale says that it is longer ago than the
+	// grace period.
+	Latest time.Time `json:"latest,omitzero"`
+	Stale  bool      `json:"stale"`
+}
+
+// A LastError is the latest thing that went wrong.
+type LastError struct {
+	Text  string    `json:"text"`
+	Since time.Time `json:"since,omitzero"`
+}
+
+// A Freeze is that nothing is evicted from the node, and why.
+type Freeze struct {
+	Reason  string    `json:"reason"`
+	Message string    `json:"message,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+}
+
+// A Taint is one of the node's.
+type Taint struct {
+	Key    string             `json:"key"`
+	Value  string             `json:"value,omitempty"`
+	Effect corev1.TaintEffect `json:"effect"`
+	Since  time.Time          `json:"since,omitzero"`
+}
+
+// A Pod is one on the node and what becomes of it because of taints.
+type Pod struct {
+	Name     string    `json:"name"` // namespace/name
+	Phase    string    `json:"phase"`
+	Leaving  time.Time `json:"deletedSince,omitzero"` // it is being deleted
+	Evicted  bool      `json:"evicted"`               // it will be, at At, unless the taint goes before
+	At       time.Time `json:"evictedAt,omitzero"`
+	Terminal bool      `json:"terminal,omitempty"` // it has ended by itself
+}
+
+// A Step is what happens next; At is zero if it has no time.
+type Step struct {
+	At   time.Time `json:"at,omitzero"`
+	Text string    `json:"text"`
+}
+
+// An EventLine is an event.
+type EventLine struct {
+	At      time.Time `json:"at,omitzero"`
+	Type    string    `json:"type"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Count   int32     `json:"count,omitempty"`
+}
+
+// Explain makes the report of o.
+func Explain(o Objects) *Report {
+	if o.Grace <= 0 {
+		o.Grace = DefaultGrace
+	}
+	r := &Report{Node: o.Name, Time: o.Now, Events: events(o.Events)}
+	if n := o.Node; n != nil {
+		r.Site = site(n)
+		r.Autonomy = n.Annotations["node.hawser.dev/autonomy-duration"]
+		r.Cordoned = n.Spec.Unschedulable
+		r.Ready, r.Tunnel, r.DataPath = pick(n, corev1.NodeReady), pick(n, tunnelConnected), pick(n, dataPathReady)
+		for _, t := range n.Spec.Taints {
+			out := Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
+			if t.TimeAdded != nil {
+				out.Since = t.TimeAdded.Time
+			}
+			r.Taints = append(r.Taints, out)
+		}
+	}
+	r.Heartbeat = heartbeat(&o)
+	r.Frozen = frozen(r, events(o.Events))
+	r.Pods = pods(&o)
+	r.LastError = lastError(r)
+	r.Verdict = judge(&o, r)
+	r.Next = next(&o, r)
+	if len(r.Events) > maxEvents {
+		r.Events = r.Events[:maxEvents]
+	}
+	return r
+}
+
+func pick(n *corev1.Node, t corev1.NodeConditionType) *Condition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == t {
+			return &Condition{Status: c.Status, Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time}
+		}
+	}
+	return nil
+}
+
+func site(n *corev1.Node) string {
+	zone, region := n.Labels[corev1.LabelTopologyZone], n.Labels[corev1.LabelTopologyRegion]
+	if zone == "" || region == "" {
+		return zone
+	}
+	return region + "/" + zone
+}
+
+func heartbeat(o *Objects) Heartbeat {
+	var h Heartbeat
+	if l := o.Lease; l != nil {
+		if l.Spec.RenewTime != nil {
+			h.Lease = l.Spec.RenewTime.Time
+		}
+		if l.Spec.HolderIdentity != nil {
+			h.Holder = *l.Spec.HolderIdentity
+		}
+		if l.Spec.LeaseDurationSeconds != nil {
+			h.Duration = (time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second).String()
+		}
+	}
+	if o.Node != nil {
+		for _, c := range o.Node.Status.Conditions {
+			// What the lifecycle controller writes moves no heartbeat, but its own
+			// conditions begin at the node's creation.
+			if c.Type == corev1.NodeReady && c.Reason != "NodeStatusNeverUpdated" {
+				h.Status = c.LastHeartbeatTime.Time
+			}
+		}
+	}
+	h.Latest = h.Lease
+	if h.Status.After(h.Latest) {
+		h.Latest = h.Status
+	}
+	h.Stale = h.Latest.IsZero() || o.Now.Sub(h.Latest) > o.Grace
+	return h
+}
+
+// events are those about the node, the latest first.
+func events(all []corev1.Event) []EventLine {
+	var out []EventLine
+	for i := range all {
+		e := &all[i]
+		line := EventLine{At: e.LastTimestamp.Time, Type: e.Type, Reason: e.Reason, Message: e.Message, Count: e.Count}
+		if e.Series != nil {
+			line.At, line.Count = e.Series.LastObservedTime.Time, e.Series.Count
+		}
+		for _, t := range []time.Time{e.EventTime.Time, e.FirstTimestamp.Time, e.CreationTimestamp.Time} {
+			if line.At.IsZero() {
+				line.At = t
+			}
+		}
+		out = append(out, line)
+	}
+	slices.SortStableFunc(out, func(a, b EventLine) int {
+		return cmp.Or(b.At.Compare(a.At), strings.Compare(a.Reason, b.Reason))
+	})
+	return out
+}
+
+// frozen is the freeze that the latest event of its kind tells of, while the node
+// is one that a freeze is about.
+func frozen(r *Report, all []EventLine) *Freeze {
+	if r.Ready == nil || r.Ready.Status != corev1.ConditionUnknown {
+		return nil
+	}
+	for _, e := range all {
+		if e.At.Before(r.Ready.Since) {
+			return nil // of another time
+		}
+		switch e.Reason {
+		case "EvictionResumed":
+			return nil
+		case "EvictionFrozen":
+			f := &Freeze{Message: e.Message, Since: e.At}
+			// No pod is evicted from node NAME: Reason: message
+			if _, rest, ok := strings.Cut(e.Message, "node "+r.Node+": "); ok {
+				f.Reason, f.Message, _ = strings.Cut(rest, ": ")
+			}
+			return f
+		}
+	}
+	return nil
+}
+
+// lastError is what the layers say of themselves, the lowest first, or else the
+// latest warning.
+func lastError(r *Report) *LastError {
+	for _, c := range []*Condition{r.Tunnel, r.DataPath} {
+		if c != nil && c.Status == corev1.ConditionFalse {
+			return &LastError{Text: c.Reason + ": " + c.Message, Since: c.Since}
+		}
+	}
+	if r.Ready != nil && r.Ready.Status == corev1.ConditionFalse {
+		return &LastError{Text: r.Ready.Reason + ": " + r.Ready.Message, Since: r.Ready.Since}
+	}
+	for _, e := range r.Events {
+		if e.Type == corev1.EventTypeWarning {
+			return &LastError{Text: e.Reason + ": " + e.Message, Since: e.At}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,277 @@
+package explain
+
+// Faults, seeded as the objects that the API has then, and what is said of them.
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var now = time.Date(2026, 11, 22, 14, 5, 8, 0, time.UTC)
+
+// A scene is the objects of a test, which begin as a node in good health.
+type scene struct{ o Objects }
+
+func healthy() *scene {
+	s := &scene{Objects{Name: "node-1", Now: now, Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "node-1", Labels: map[string]string{corev1.LabelTopologyZone: "berlin", corev1.LabelTopologyRegion: "eu"},
+	}}}}
+	s.ready("True", "KubeletReady", "kubelet is posting ready status", time.Hour)
+	s.o.Node.Status.Conditions[0].LastHeartbeatTime = ago(2 * time.Minute)
+	s.lease(5 * time.Second)
+	s.tunnel("True", "Attached", "session 3 over quic from 192.0.2.1:4711, attached since 2026-11-22T13:05:08Z, round trip about 20ms", time.Hour)
+	s.path("True", "ProbeSucceeded", "the kubelet API answers through the tunnel", time.Hour)
+	return s
+}
+
+func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
+
+func (s *scene) set(t corev1.NodeConditionType, status, reason, message string, since time.Duration) {
+	c := corev1.NodeCondition{Type: t, Status: corev1.ConditionStatus(status), Reason: reason, Message: message, LastTransitionTime: ago(since)}
+	for i := range s.o.Node.Status.Conditions {
+		if has := &s.o.Node.Status.Conditions[i]; has.Type == t {
+			c.LastHeartbeatTime = has.LastHeartbeatTime
+			*has = c
+			return
+		}
+	}
+	s.o.Node.Status.Conditions = append(s.o.Node.Status.Conditions, c)
+}
+
+func (s *scene) ready(status, reason, message string, since time.Duration) {
+	s.set(corev1.NodeReady, status, reason, message, since)
+}
+
+func (s *scene) tunnel(status, reason, message string, since time.Duration) {
+	s.set(tunnelConnected, status, reason, message, since)
+}
+
+func (s *scene) path(status, reason, message string, since time.Duration) {
+	s.set(dataPathReady, status, reason, message, since)
+}
+
+func (s *scene) foreign() {
+	s.o.Node.Status.Conditions = s.o.Node.Status.Conditions[:1]
+}
+
+func (s *scene) lease(age time.Duration) {
+	holder, seconds, at := "node-1", int32(40), metav1.NewMicroTime(now.Add(-age))
+	s.o.Lease = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &at}}
+}
+
+// lost is a node whose heartbeats ended four minutes ago.
+func (s *scene) lost() {
+	s.lease(4 * time.Minute)
+	s.o.Node.Status.Conditions[0].LastHeartbeatTime = ago(5 * time.Minute)
+	s.ready("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", 200*time.Second)
+}
+
+func (s *scene) noTunnel(reason string) {
+	s.tunnel("False", reason, "no session since 2026-11-22T14:01:11Z; peer is silent", 237*time.Second)
+	s.path("Unknown", "NoTunnel", "the kubelet API cannot be reached without the tunnel", 237*time.Second)
+}
+
+func (s *scene) event(reason, message string, age time.Duration) {
+	s.o.Events = append(s.o.Events, corev1.Event{Type: "Warning", Reason: reason, Message: message, LastTimestamp: ago(age)})
+}
+
+func (s *scene) freeze(reason, message string) {
+	s.event("EvictionFrozen", "No pod is evicted from node node-1: "+reason+": "+message, 3*time.Minute)
+}
+
+func (s *scene) taint(effect corev1.TaintEffect, age time.Duration) {
+	at := ago(age)
+	s.o.Node.Spec.Taints = append(s.o.Node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: effect, TimeAdded: &at})
+}
+
+// pod has a pod tolerate unreachable for so many seconds; negative is for good.
+func (s *scene) pod(name string, seconds int64) {
+	t := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	if seconds >= 0 {
+		t.TolerationSeconds = &seconds
+	}
+	s.o.Pods = append(s.o.Pods, corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, CreationTimestamp: ago(time.Hour)},
+		Spec:       corev1.PodSpec{Tolerations: []corev1.Toleration{t}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	})
+}
+
+// Each fault, the layer it is told as, and what the page says besides.
+func TestFaults(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		seed  func(s *scene)
+		layer Layer
+		says  []string // parts of the page
+	}{
+		{"nothing", func(*scene) {}, Healthy, []string{"nothing is broken", "round trip about 20ms", "at site eu/berlin", "fresh: lease renewed 5s ago by node-1", "nothing is due"}},
+		{"cordoned", func(s *scene) { s.o.Node.Spec.Unschedulable = true }, Healthy, []string{"takes no new pods", "cordoned"}},
+		{"never joined", func(s *scene) { s.o.Node, s.o.Lease = nil, nil }, NeverJoined, []string{"hawser token create", "nothing, until it joins"}},
+		{"node deleted under its agent", func(s *scene) { s.o.Node = nil; s.pod("web", 300) }, Deleted, []string{"its lease is and 1 pods are left", "garbage collector deletes what is left on it: ns/web"}},
+		{"made by hand, no agent", func(s *scene) {
+			s.o.Lease, s.o.Node.Status.Conditions = nil, nil
+		}, NeverReported, []string{"no agent has ever reported", "none ever", "stays not-ready"}},
+		{"never updated", func(s *scene) {
+			s.o.Lease, s.o.Node.Status.Conditions = nil, nil
+			s.ready("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.", time.Minute)
+		}, NeverReported, []string{"gets the taint node.kubernetes.io/unreachable:NoExecute"}},
+		{"agent killed", func(s *scene) { s.lost(); s.noTunnel("ConnectionClosed") }, AgentGone, []string{"agent process gone", "Last error", "ConnectionClosed: no session since", "stale: lease renewed 4m0s ago"}},
+		{"agent killed, session parked, heartbeats still fresh", func(s *scene) { s.noTunnel("ParkedConnectionClosed") }, AgentGone, []string{"waits for another connection", "heartbeats are fresh all the same"}},
+		{"agent stopped", func(s *scene) { s.lost(); s.noTunnel("AgentStopped") }, AgentStopped, []string{"said goodbye"}},
+		{"agent revoked", func(s *scene) { s.lost(); s.noTunnel("AgentRefused") }, AgentRefused, []string{"turned it away"}},
+		{"node cut off", func(s *scene) { s.lost(); s.noTunnel("LinkSilent") }, Link, []string{"link silent", "as soon as the eviction rate of its zone allows"}},
+		{"node cut off a moment ago", func(s *scene) { s.lease(25 * time.Second); s.noTunnel("ParkedLinkSilent") }, Link, []string{
+			"2026-11-22T14:05:23Z (in 15s): the node turns Unknown unless a heartbeat arrives",
+		}},
+		{"heartbeats long over, not yet seen", func(s *scene) { s.lease(50 * time.Second); s.noTunnel("ParkedLinkSilent") }, Link, []string{"(due): the node turns Unknown at the next look"}},
+		{"not back since the server's start", func(s *scene) { s.lost(); s.noTunnel("NotConnected") }, ServerRestart, []string{"agent not back"}},
+		{"tunnel fault", func(s *scene) { s.lost(); s.noTunnel("TunnelFailed") }, Tunnel, []string{"tunnel failed"}},
+		{"server just started", func(s *scene) { s.lost(); s.noTunnel("NotConnected"); s.freeze("ServerJustStarted", "soon back") }, ServerRestart, []string{"server just started: soon back"}},
+		{"server cut off", func(s *scene) {
+			s.lost()
+			s.noTunnel("LinkSilent")
+			s.freeze("ServerLostNetwork", "no interface is up (eth0)")
+		}, ServerNetwork, []string{"server lost network: no interface is up (eth0)", "evictions are frozen since 2026-11-22T14:02:08Z: ServerLostNetwork: no interface is up (eth0)"}},
+		{"site cut off", func(s *scene) {
+			s.lost()
+			s.noTunnel("LinkSilent")
+			s.freeze("SiteLostNetwork", "all 3 nodes of site berlin")
+		}, SiteNetwork, []string{"site lost network: all 3 nodes of site berlin"}},
+		{"a site's freeze that is over", func(s *scene) {
+			s.lost()
+			s.noTunnel("LinkSilent")
+			s.freeze("SiteLostNetwork", "all 3 nodes of site berlin")
+			s.event("EvictionResumed", "Node node-1 is treated as any other again", time.Minute)
+		}, Link, []string{"gets the taint"}},
+		{"a freeze of another time", func(s *scene) {
+			s.lost()
+			s.noTunnel("LinkSilent")
+			s.event("EvictionFrozen", "No pod is evicted from node node-1: SiteLostNetwork: once", time.Hour)
+		}, Link, []string{"gets the taint"}},
+		{"kept by an annotation", func(s *scene) {
+			s.lost()
+			s.noTunnel("ConnectionClosed")
+			s.o.Node.Annotations = map[string]string{"node.hawser.dev/autonomy-duration": "12h"}
+			s.freeze("Autonomy", "kept for 12h0m0s")
+		}, AgentGone, []string{"Autonomy     12h, by annotation", "evictions are frozen since 2026-11-22T14:02:08Z: Autonomy: kept for 12h0m0s"}},
+		{"node component hangs", func(s *scene) { s.lost() }, NodeComponent, []string{"node component hangs", "the kubelet API answers, but heartbeats have stopped"}},
+		{"agent hangs but for its tunnel", func(s *scene) { s.lost(); s.path("False", "ProbeFailed", "no answer within 5s", time.Minute) }, NodeComponent, []string{"neither heartbeats nor the kubelet API", "ProbeFailed: no answer within 5s"}},
+		{"kubelet API does not answer", func(s *scene) { s.path("False", "ProbeFailed", "connection refused", time.Minute) }, KubeletAPI, []string{"logs, exec and port-forward fail", "connection refused"}},
+		{"not ready by its own word", func(s *scene) {
+			s.ready("False", "KubeletNotReady", "container runtime is down", time.Minute)
+		}, NodeItself, []string{"container runtime is down", "gets the taint node.kubernetes.io/not-ready:NoExecute"}},
+		{"back again", func(s *scene) { s.lost(); s.lease(time.Second) }, HeartbeatDelay, []string{"heartbeats arrive again", "becomes Ready with its next report"}},
+		{"heartbeats late", func(s *scene) { s.lease(30 * time.Second) }, HeartbeatDelay, []string{"(in 10s): the node turns Unknown unless"}},
+		{"foreign kubelet silent", func(s *scene) { s.foreign(); s.lost() }, SilentNode, []string{"no tunnel to say why", "none known"}},
+		{"foreign kubelet well", func(s *scene) { s.foreign() }, Healthy, []string{"nothing is broken"}},
+		{"tainted", func(s *scene) {
+			s.lost()
+			s.noTunnel("LinkSilent")
+			s.taint(corev1.TaintEffectNoSchedule, 200*time.Second)
+			s.taint(corev1.TaintEffectNoExecute, 177*time.Second)
+			s.pod("b", 300)
+			s.pod("a", 300)
+			s.pod("later", 600)
+			s.pod("daemon", -1)
+		}, Link, []string{
+			"tainted node.kubernetes.io/unreachable:NoExecute since 2026-11-22T14:02:11Z",
+			"2026-11-22T14:07:11Z (in 2m3s): deleted for want of tolerance: ns/a, ns/b",
+			"2026-11-22T14:12:11Z (in 7m3s): deleted for want of tolerance: ns/later",
+			"1 pods tolerate the taints for good and stay", "4, of which 3 are to be evicted and 0 are being deleted",
+		}},
+		{"many pods", func(s *scene) {
+			s.lost()
+			s.noTunnel("LinkSilent")
+			s.taint(corev1.TaintEffectNoExecute, time.Minute)
+			for i := range 9 {
+				s.pod(fmt.Sprintf("p%d", i), 0)
+			}
+		}, Link, []string{"(due): deleted for want of tolerance: ns/p0, ns/p1, ns/p2, ns/p3, ns/p4, and 4 more"}},
+		{"pods on their way out", func(s *scene) {
+			s.lost()
+			s.noTunnel("LinkSilent")
+			s.taint(corev1.TaintEffectNoExecute, 10*time.Minute)
+			s.pod("web", 300)
+			s.o.Pods[0].DeletionTimestamp = &metav1.Time{Time: now}
+		}, Link, []string{"1, of which 0 are to be evicted and 1 are being deleted"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := healthy()
+			tc.seed(s)
+			r := Explain(s.o)
+			if r.Verdict.Layer != tc.layer {
+				t.Errorf("layer %s, want %s", r.Verdict.Layer, tc.layer)
+			}
+			var page bytes.Buffer
+			if err := r.WriteText(&page); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range tc.says {
+				if !strings.Contains(page.String(), want) {
+					t.Errorf("the page does not say %q", want)
+				}
+			}
+			if lines := strings.Count(page.String(), "\n"); lines > 40 {
+				t.Errorf("%d lines are more than a page", lines)
+			}
+			raw, err := json.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var back Report
+			if err := json.Unmarshal(raw, &back); err != nil || back.Verdict != r.Verdict || len(back.Next) == 0 {
+				t.Errorf("as JSON: %v\n%s", err, raw)
+			}
+			if t.Failed() {
+				t.Logf("\n%s", page.String())
+			}
+		})
+	}
+}
+
+func TestEviction(t *testing.T) {
+	at := func(d time.Duration) *metav1.Time { x := ago(d); return &x }
+	sec := func(n int64) *int64 { return &n }
+	a := corev1.Taint{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: at(time.Minute)}
+	b := corev1.Taint{Key: "b", Effect: corev1.TaintEffectNoExecute, TimeAdded: at(time.Minute)}
+	tol := func(key string, s *int64) corev1.Toleration {
+		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, TolerationSeconds: s}
+	}
+	for _, tc := range []struct {
+		name   string
+		taints []corev1.Taint
+		tols   []corev1.Toleration
+		came   time.Duration // ago
+		in     time.Duration
+		goes   bool
+	}{
+		{"no taint", nil, nil, time.Hour, 0, false},
+		{"another effect", []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}, nil, time.Hour, 0, false},
+		{"not tolerated", []corev1.Taint{a}, nil, time.Hour, -time.Minute, true},
+		{"for good", []corev1.Taint{a}, []corev1.Toleration{tol("a", nil)}, time.Hour, 0, false},
+		{"for a while", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(300))}, time.Hour, 4 * time.Minute, true},
+		{"the first that covers it", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(300)), tol("", sec(10))}, time.Hour, 4 * time.Minute, true},
+		{"one of two for good", []corev1.Taint{a, b}, []corev1.Toleration{tol("a", nil), tol("b", sec(90))}, time.Hour, 30 * time.Second, true},
+		{"the shorter of two", []corev1.Taint{a, b}, []corev1.Toleration{tol("a", sec(300)), tol("b", sec(90))}, time.Hour, 30 * time.Second, true},
+		{"negative is at once", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(-5))}, time.Hour, -time.Minute, true},
+		{"absurd is long", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(1<<62))}, time.Hour, maxSeconds*time.Second - time.Minute, true},
+		{"came after the taint", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(300))}, 10 * time.Second, 290 * time.Second, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(tc.came)}, Spec: corev1.PodSpec{Tolerations: tc.tols}}
+			due, goes := eviction(p, tc.taints, now)
+			if goes != tc.goes || goes && due.Sub(now) != tc.in {
+				t.Errorf("goes %v in %v, want %v in %v", goes, due.Sub(now), tc.goes, tc.in)
+			}
+		})
+	}
+}

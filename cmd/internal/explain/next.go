@@ -1,0 +1,190 @@
+package explain
+
+// What will happen next, and when.
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+)
+
+// maxNames is how many pods a step names.
+const maxNames = 5
+
+// maxSeconds bounds a toleration, so that it can be added to a time.
+const maxSeconds = 100 * 365 * 24 * 60 * 60
+
+// pods are those of the node, and when taints have them evicted.
+func pods(o *Objects) []Pod {
+	var out []Pod
+	for i := range o.Pods {
+		p := &o.Pods[i]
+		pod := Pod{Name: p.Namespace + "/" + p.Name, Phase: string(p.Status.Phase)}
+		pod.Terminal = p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		switch {
+		case p.DeletionTimestamp != nil:
+			pod.Leaving = p.DeletionTimestamp.Time
+			if grace := p.DeletionGracePeriodSeconds; grace != nil { // the timestamp is when it should be over
+				pod.Leaving = pod.Leaving.Add(-time.Duration(*grace) * time.Second)
+			}
+		case o.Node != nil:
+			pod.At, pod.Evicted = eviction(p, o.Node.Spec.Taints, o.Now)
+		}
+		out = append(out, pod)
+	}
+	slices.SortFunc(out, func(a, b Pod) int {
+		switch {
+		case a.Evicted != b.Evicted && a.Evicted:
+			return -1
+		case a.Evicted != b.Evicted:
+			return 1
+		}
+		return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// eviction is when the NoExecute taints have p evicted; not ok is never. A taint
+// counts from when it was added, or from when the pod came if that was later, and
+// the first toleration that covers it says for how long it is borne.
+func eviction(p *corev1.Pod, taints []corev1.Taint, now time.Time) (at time.Time, ok bool) {
+	for i := range taints {
+		t := &taints[i]
+		if t.Effect != corev1.TaintEffectNoExecute {
+			continue
+		}
+		goes := now // a taint that does not say since when
+		if t.TimeAdded != nil {
+			goes = t.TimeAdded.Time
+		}
+		if came := bound(p); came.After(goes) {
+			goes = came
+		}
+		j := slices.IndexFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return o.ToleratesTaint(klog.Logger{}, t, false) })
+		if j >= 0 {
+			seconds := p.Spec.Tolerations[j].TolerationSeconds
+			if seconds == nil {
+				continue
+			}
+			goes = goes.Add(time.Duration(min(max(*seconds, 0), maxSeconds)) * time.Second)
+		}
+		if !ok || goes.Before(at) {
+			at, ok = goes, true
+		}
+	}
+	return at, ok
+}
+
+// bound is since when p is on its node.
+func bound(p *corev1.Pod) time.Time {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(p.CreationTimestamp.Time) {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return p.CreationTimestamp.Time
+}
+
+// next are the steps.
+func next(o *Objects, r *Report) []Step {
+	if o.Node == nil {
+		if len(o.Pods) > 0 {
+			return []Step{{Text: fmt.Sprintf("the pod garbage collector deletes what is left on it: %s", names(r.Pods))}}
+		}
+		return []Step{{Text: "nothing, until it joins"}}
+	}
+	var steps []Step
+	if o.Node.DeletionTimestamp != nil {
+		steps = append(steps, Step{Text: "the node is being deleted"})
+	}
+	steps = append(steps, turning(o, r)...)
+	steps = append(steps, evictions(r)...)
+	if len(steps) == 0 {
+		steps = append(steps, Step{Text: "nothing is due"})
+	}
+	return steps
+}
+
+// turning says what becomes of the Ready condition and the taints that follow it.
+func turning(o *Objects, r *Report) []Step {
+	deadline := r.Heartbeat.Latest.Add(o.Grace)
+	switch {
+	case r.Ready == nil:
+		return []Step{{Text: "the node stays not-ready until an agent reports for it"}}
+	case r.Ready.Status == corev1.ConditionUnknown && !r.Heartbeat.Stale:
+		return []Step{{Text: "the node becomes Ready with its next report of status"}}
+	case r.Ready.Status != corev1.ConditionUnknown && r.Heartbeat.Stale:
+		return []Step{{At: deadline, Text: "the node turns Unknown at the next look of the lifecycle controller, unless a heartbeat arrives"}}
+	case r.Ready.Status == corev1.ConditionTrue && o.Now.Sub(r.Heartbeat.Latest) > o.Grace/2:
+		return []Step{{At: deadline, Text: "the node turns Unknown unless a heartbeat arrives"}}
+	case r.Ready.Status == corev1.ConditionTrue:
+		return nil
+	case r.Frozen != nil:
+		return []Step{{Text: fmt.Sprintf("evictions are frozen since %s: %s: %s", stamp(r.Frozen.Since), r.Frozen.Reason, r.Frozen.Message)}}
+	}
+	want := corev1.TaintNodeNotReady
+	if r.Ready.Status == corev1.ConditionUnknown {
+		want = corev1.TaintNodeUnreachable
+	}
+	for _, t := range r.Taints {
+		if t.Key == want && t.Effect == corev1.TaintEffectNoExecute {
+			return nil // evictions has it
+		}
+	}
+	return []Step{{Text: "the node gets the taint " + want + ":NoExecute as soon as the eviction rate of its zone allows; its pods' tolerations count from then"}}
+}
+
+// evictions are the pods that taints have deleted, in the order of their times.
+func evictions(r *Report) []Step {
+	var steps []Step
+	for _, t := range r.Taints {
+		if t.Effect == corev1.TaintEffectNoExecute && !t.Since.IsZero() {
+			steps = append(steps, Step{Text: fmt.Sprintf("tainted %s:%s since %s", t.Key, t.Effect, stamp(t.Since))})
+		}
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	var due []Pod
+	flush := func() {
+		if len(due) > 0 {
+			steps = append(steps, Step{At: due[0].At, Text: "deleted for want of tolerance: " + names(due)})
+		}
+		due = nil
+	}
+	stay := 0
+	for _, p := range r.Pods {
+		switch {
+		case !p.Leaving.IsZero() || p.Terminal:
+		case !p.Evicted:
+			stay++
+		default:
+			if len(due) > 0 && !due[0].At.Equal(p.At) {
+				flush()
+			}
+			due = append(due, p)
+		}
+	}
+	flush()
+	if stay > 0 {
+		steps = append(steps, Step{Text: fmt.Sprintf("%d pods tolerate the taints for good and stay", stay)})
+	}
+	return steps
+}
+
+// names are the pods', not too many.
+func names(ps []Pod) string {
+	var all []string
+	for _, p := range ps {
+		all = append(all, p.Name)
+	}
+	if len(all) > maxNames {
+		all = append(all[:maxNames], fmt.Sprintf("and %d more", len(all)-maxNames))
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,151 @@
+package explain
+
+// The verdict: which layer is broken.
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A Layer is what can be broken between a user and a pod.
+type Layer string
+
+// The layers, and what it means that one is named.
+const (
+	Healthy        Layer = "none"
+	NeverJoined    Layer = "never-joined"    // there is no such node
+	NeverReported  Layer = "never-reported"  // a Node that no agent has ever spoken for
+	Deleted        Layer = "deleted"         // the Node is gone, and something of it is left
+	ServerNetwork  Layer = "server-network"  // the server reaches nobody
+	ServerRestart  Layer = "server-restart"  // agents have had no time to come back
+	SiteNetwork    Layer = "site-network"    // nobody of the site can be reached
+	AgentStopped   Layer = "agent-stopped"   // it said goodbye
+	AgentGone      Layer = "agent-gone"      // its host closed the connection
+	AgentRefused   Layer = "agent-refused"   // it was turned away
+	Link           Layer = "link"            // nothing comes from there
+	Tunnel         Layer = "tunnel"          // a fault in it
+	NodeComponent  Layer = "node-component"  // the tunnel works, heartbeats stopped
+	KubeletAPI     Layer = "kubelet-api"     // heartbeats arrive, logs and exec do not work
+	SilentNode     Layer = "silent"          // no tunnel tells why
+	NodeItself     Layer = "node"            // it says itself that it is not ready
+	HeartbeatDelay Layer = "heartbeat-delay" // late, and not too late yet
+)
+
+// judge names the broken layer.
+func judge(o *Objects, r *Report) Verdict {
+	switch {
+	case o.Node == nil && (o.Lease != nil || len(o.Pods) > 0):
+		return verdict(Deleted, "the Node object is gone; its %s left: an agent that still runs there has to be restarted to register anew", leftovers(o))
+	case o.Node == nil:
+		return verdict(NeverJoined, "there is no node of this name: it never joined, or was deleted; "+
+			"make a command to join it with: hawser token create --print-join-command")
+	}
+	if v, ok := excused(r); ok {
+		return v
+	}
+	if r.Tunnel != nil && r.Tunnel.Status != corev1.ConditionTrue {
+		return tunnelGone(r)
+	}
+	switch {
+	case r.Ready == nil && r.Heartbeat.Latest.IsZero(), r.Ready != nil && r.Ready.Reason == "NodeStatusNeverUpdated":
+		return verdict(NeverReported, "the Node object exists, but no agent has ever reported for it")
+	case r.Tunnel != nil && silent(r):
+		return attachedAndSilent(r)
+	case silent(r):
+		return verdict(SilentNode, "no heartbeat arrives, and there is no tunnel to say why: the node, its agent or the network between is down")
+	case r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse:
+		return verdict(KubeletAPI, "kubelet API does not answer: heartbeats arrive, but logs, exec and port-forward fail")
+	case r.Ready == nil || r.Ready.Status != corev1.ConditionTrue:
+		return notReady(r)
+	case o.Now.Sub(r.Heartbeat.Latest) > o.Grace/2:
+		return verdict(HeartbeatDelay, "heartbeats are late; everything else looks well")
+	case r.Cordoned:
+		return verdict(Healthy, "nothing is broken; the node is cordoned and takes no new pods")
+	default:
+		return verdict(Healthy, "nothing is broken")
+	}
+}
+
+// silent says whether heartbeats have stopped. A node that was taken for lost and
+// has a heartbeat since is on its way back.
+func silent(r *Report) bool { return r.Heartbeat.Stale }
+
+func verdict(l Layer, format string, args ...any) Verdict {
+	return Verdict{Layer: l, Text: fmt.Sprintf(format, args...)}
+}
+
+func leftovers(o *Objects) string {
+	var left []string
+	if o.Lease != nil {
+		left = append(left, "lease is")
+	}
+	if n := len(o.Pods); n > 0 {
+		left = append(left, fmt.Sprintf("%d pods are", n))
+	}
+	return strings.Join(left, " and ")
+}
+
+// excused is the verdict where the server has found that the silence is not the
+// node's own.
+func excused(r *Report) (Verdict, bool) {
+	if r.Frozen == nil {
+		return Verdict{}, false
+	}
+	switch r.Frozen.Reason {
+	case "ServerLostNetwork":
+		return verdict(ServerNetwork, "server lost network: %s", r.Frozen.Message), true
+	case "ServerJustStarted":
+		return verdict(ServerRestart, "server just started: %s", r.Frozen.Message), true
+	case "SiteLostNetwork":
+		return verdict(SiteNetwork, "site lost network: %s", r.Frozen.Message), true
+	}
+	return Verdict{}, false
+}
+
+// tunnelGone is the verdict on a node whose session has no connection.
+func tunnelGone(r *Report) Verdict {
+	reason, parked := strings.CutPrefix(r.Tunnel.Reason, "Parked")
+	note := ""
+	if parked {
+		note = "; its session waits for another connection"
+	}
+	if !r.Heartbeat.Stale {
+		note += "; heartbeats are fresh all the same, so the agent may be on its way back"
+	}
+	switch reason {
+	case "AgentStopped":
+		return verdict(AgentStopped, "agent stopped: it said goodbye%s", note)
+	case "ConnectionClosed":
+		return verdict(AgentGone, "agent process gone: its host closed the connection, and nothing has come back%s", note)
+	case "AgentRefused":
+		return verdict(AgentRefused, "agent refused: the server turned it away%s", note)
+	case "LinkSilent":
+		return verdict(Link, "link silent: nothing comes from the node, which may be off or cut off%s", note)
+	case "NotConnected":
+		return verdict(ServerRestart, "agent not back: it has not connected since the server was started%s", note)
+	default:
+		return verdict(Tunnel, "tunnel failed%s", note)
+	}
+}
+
+// attachedAndSilent is the verdict on a node that is in reach and sends no
+// heartbeats.
+func attachedAndSilent(r *Report) Verdict {
+	if r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse {
+		return verdict(NodeComponent, "node component hangs: the tunnel is attached, but neither heartbeats nor the kubelet API come through it")
+	}
+	return verdict(NodeComponent, "node component hangs: the tunnel is attached and the kubelet API answers, but heartbeats have stopped")
+}
+
+func notReady(r *Report) Verdict {
+	switch {
+	case r.Ready == nil:
+		return verdict(NodeItself, "heartbeats arrive, but the node has not said yet whether it is ready")
+	case r.Ready.Status == corev1.ConditionUnknown:
+		return verdict(HeartbeatDelay, "heartbeats arrive again; the node has not reported since that it is ready")
+	default:
+		return verdict(NodeItself, "node not ready, by its own word: %s", r.Ready.Message)
+	}
+}
