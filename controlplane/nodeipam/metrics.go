@@ -1,0 +1,86 @@
+package nodeipam
+
+// What the controller counts, by the names that Kubernetes gives it.
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics all have the label clusterCIDR, of which there are two values at most.
+type metrics struct {
+	allocations, releases *prometheus.CounterVec
+	most, usage           *prometheus.GaugeVec
+	tries                 *prometheus.HistogramVec
+}
+
+// newMetrics registers with r; nil works. Several controllers that are made in
+// turn for the same registry share what it has.
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	labels := []string{"clusterCIDR"}
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Subsystem: "node_ipam_controller", Name: name, Help: help}
+	}
+	m := &metrics{
+		allocations: prometheus.NewCounterVec(prometheus.CounterOpts(opts("cidrset_cidrs_allocations_total", "Blocks that became used.")), labels),
+		releases:    prometheus.NewCounterVec(prometheus.CounterOpts(opts("cidrset_cidrs_releases_total", "Blocks that became free.")), labels),
+		most:        prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("cirdset_max_cidrs", "Blocks that there are.")), labels),
+		usage:       prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("cidrset_usage_cidrs", "Share of the blocks that is used, from 0 to 1.")), labels),
+		tries: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Subsystem: "node_ipam_controller", Name: "cidrset_allocation_tries_per_request",
+			Help:    "Used blocks that were come across in looking for a free one.",
+			Buckets: prometheus.ExponentialBuckets(1, 5, 5),
+		}, labels),
+	}
+	if r == nil {
+		return m, nil
+	}
+	err := errors.Join(
+		register(r, &m.allocations), register(r, &m.releases), register(r, &m.most), register(r, &m.usage), register(r, &m.tries),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("register the metrics of node address ranges: %w", err)
+	}
+	return m, nil
+}
+
+// register registers *c, or makes it what r has already by its name.
+func register[C prometheus.Collector](r prometheus.Registerer, c *C) error {
+	err := r.Register(*c)
+	var there prometheus.AlreadyRegisteredError
+	if !errors.As(err, &there) {
+		return err
+	}
+	old, ok := there.ExistingCollector.(C)
+	if !ok {
+		return err
+	}
+	*c = old
+	return nil
+}
+
+// size notes a pool that begins empty.
+func (m *metrics) size(p *pool) {
+	m.most.WithLabelValues(p.all.String()).Set(float64(len(p.users)))
+	m.used(p)
+}
+
+func (m *metrics) used(p *pool) {
+	m.usage.WithLabelValues(p.all.String()).Set(float64(p.taken) / float64(len(p.users)))
+}
+
+func (m *metrics) took(p *pool, n int) {
+	m.allocations.WithLabelValues(p.all.String()).Add(float64(n))
+	m.used(p)
+}
+
+func (m *metrics) freed(p *pool, n int) {
+	m.releases.WithLabelValues(p.all.String()).Add(float64(n))
+	m.used(p)
+}
+
+func (m *metrics) tried(p *pool, n int) {
+	m.tries.WithLabelValues(p.all.String()).Observe(float64(n))
+}
