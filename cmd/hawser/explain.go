@@ -1,0 +1,163 @@
+// hawser explain: what is wrong with a node, since when, and what comes next.
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/cmd/internal/explain"
+)
+
+const (
+	// explainEvents and explainPods bound what is read about a node.
+	explainEvents = 500
+	explainPods   = 1000
+	// skewIgnored is how far this machine's clock may be off the server's before
+	// the server's is used: its word for the time is a whole second.
+	skewIgnored = 2 * time.Second
+)
+
+func newExplain() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "explain", Short: "Say what is wrong with a node",
+		// Without these two a subcommand that does not exist would print the help
+		// and succeed.
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var (
+		kubeconfig, dir, output string
+		grace                   time.Duration
+	)
+	node := &cobra.Command{
+		Use:   "node NAME",
+		Short: "Name the layer that is broken, since when, and what happens next",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case output != "" && output != "json":
+				return fmt.Errorf("-o %s: there is json, or nothing for a page of text", output)
+			case grace <= 0:
+				return fmt.Errorf("--node-monitor-grace-period %v is not above zero: give the server's, such as 40s", grace)
+			case kubeconfig != "" && dir != "":
+				return fmt.Errorf("--kubeconfig and --dir say both which cluster: give one")
+			}
+			if dir != "" {
+				kubeconfig = filepath.Join(dir, adminKubeconfig)
+			}
+			rc, err := loadKubeconfig(kubeconfig)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
+			defer cancel()
+			return explainNode(ctx, cmd.OutOrStdout(), rc, args[0], grace, output)
+		},
+	}
+	f := node.Flags()
+	f.StringVarP(&output, "output", "o", "", "json for a machine to read")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default $KUBECONFIG, then ./.hawser/"+adminKubeconfig+")")
+	f.StringVar(&dir, "dir", "", "directory of a cluster that hawser up started")
+	f.DurationVar(&grace, "node-monitor-grace-period", explain.DefaultGrace, "the server's: how long a node may be quiet before it is Unknown")
+	cmd.AddCommand(node)
+	return cmd
+}
+
+func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name string, grace time.Duration, output string) error {
+	var clock serverClock
+	rc = rest.CopyConfig(rc)
+	rc.Wrap(clock.watch)
+	client, err := kubernetes.NewForConfig(rc)
+	if err != nil {
+		return err
+	}
+	o, err := gather(ctx, client, name)
+	if err != nil {
+		return fmt.Errorf("explain node %s: %w", name, err)
+	}
+	o.Now, o.Grace = clock.now(), grace
+	r := explain.Explain(*o)
+	if output == "" {
+		return r.WriteText(out)
+	}
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}
+
+// gather reads all that the API has about a node. What is not there is not an
+// error.
+func gather(ctx context.Context, client kubernetes.Interface, name string) (*explain.Objects, error) {
+	o := &explain.Objects{Name: name}
+	var err error
+	if o.Node, err = client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); err != nil {
+		o.Node = nil
+		if !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	if o.Lease, err = client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, name, metav1.GetOptions{}); err != nil {
+		o.Lease = nil
+		if !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	events, err := client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.Set{"involvedObject.kind": "Node", "involvedObject.name": name}.String(), Limit: explainEvents,
+	})
+	if err != nil {
+		return nil, err
+	}
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String(), Limit: explainPods,
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.Events, o.Pods = events.Items, pods.Items
+	return o, nil
+}
+
+// A serverClock knows how far the server's clock is ahead of this machine's, from
+// its answers.
+type serverClock struct{ ahead atomic.Int64 } // nanoseconds
+
+func (c *serverClock) watch(below http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		resp, err := below.RoundTrip(r)
+		if err == nil {
+			if at, derr := http.ParseTime(resp.Header.Get("Date")); derr == nil {
+				c.ahead.Store(int64(time.Until(at)))
+			}
+		}
+		return resp, err
+	})
+}
+
+// now is the time at the server.
+func (c *serverClock) now() time.Time {
+	now := time.Now()
+	if ahead := time.Duration(c.ahead.Load()); ahead.Abs() > skewIgnored {
+		now = now.Add(ahead)
+	}
+	return now
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
