@@ -26,9 +26,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/controlplane/leader"
+	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
+	"github.com/hawser-project/hawser/controlplane/podgc"
 )
 
 // Bounds of a Config that leaves them zero.
@@ -62,6 +65,12 @@ type Config struct {
 	// NamespaceRecheck is how soon a namespace that is being deleted is looked at
 	// again; zero means namespace.DefaultRecheck.
 	NamespaceRecheck time.Duration
+	// Lifecycle says when nodes are lost and how fast they are evicted from; zero
+	// means nodelifecycle.DefaultPolicy. Excuse is nodelifecycle.Config's.
+	Lifecycle nodelifecycle.Policy
+	Excuse    func(node *corev1.Node) (reason, message string, excused bool)
+	// PodGC is the pod garbage collector's; Metrics and Log are filled in.
+	PodGC podgc.Config
 	// SchedulerMinBackoff and SchedulerMaxBackoff bound how long a pod that fits
 	// nowhere waits; zero means the scheduler's defaults.
 	SchedulerMinBackoff, SchedulerMaxBackoff time.Duration

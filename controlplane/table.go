@@ -7,9 +7,13 @@ import (
 	"strings"
 
 	"github.com/hawser-project/hawser/controlplane/csr"
+	"github.com/hawser-project/hawser/controlplane/disruption"
 	"github.com/hawser-project/hawser/controlplane/namespace"
 	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
+	"github.com/hawser-project/hawser/controlplane/podgc"
+	"github.com/hawser-project/hawser/controlplane/replicaset"
 	"github.com/hawser-project/hawser/controlplane/scheduler"
+	"github.com/hawser-project/hawser/controlplane/tainteviction"
 )
 
 // An entry is a controller that can be made. alias is the name that Kubernetes
@@ -43,7 +47,30 @@ func table() []entry {
 			}), nil
 		}},
 		{name: "node-lifecycle-controller", alias: "nodelifecycle", make: func(s *shared) (Controller, error) {
-			return nodelifecycle.New(s.client, s.informers, nodelifecycle.Config{Log: s.log}), nil
+			return nodelifecycle.New(s.client, s.informers, nodelifecycle.Config{
+				Policy: s.cfg.Lifecycle, Excuse: s.cfg.Excuse,
+				Events: s.recorder("node-controller"), Metrics: s.metrics, Log: s.log,
+			}), nil
+		}},
+		{name: "taint-eviction-controller", make: func(s *shared) (Controller, error) {
+			return tainteviction.New(s.client, s.informers, tainteviction.Config{
+				Events: s.recorder("taint-eviction-controller"), Metrics: s.metrics, Log: s.log,
+			})
+		}},
+		{name: "pod-garbage-collector-controller", alias: "podgc", make: func(s *shared) (Controller, error) {
+			c := s.cfg.PodGC
+			c.Metrics, c.Log = s.metrics, s.log
+			return podgc.New(s.client, s.informers, c)
+		}},
+		{name: "replicaset-controller", alias: "replicaset", make: func(s *shared) (Controller, error) {
+			return replicaset.New(s.client, s.informers, replicaset.Config{
+				Events: s.recorder("replicaset-controller"), Log: s.log,
+			})
+		}},
+		{name: "disruption-controller", alias: "disruption", make: func(s *shared) (Controller, error) {
+			return disruption.New(s.client, s.informers, disruption.Config{
+				Events: s.recorder("controllermanager"), Log: s.log,
+			}), nil
 		}},
 		{name: "kube-scheduler", alias: "scheduler", make: func(s *shared) (Controller, error) {
 			return scheduler.New(s.scheduler, s.informers, scheduler.Config{
@@ -54,7 +81,9 @@ func table() []entry {
 	}
 }
 
-func (e *entry) called(name string) bool { return name == e.name || name == e.alias }
+func (e *entry) called(name string) bool {
+	return name == e.name || e.alias != "" && name == e.alias
+}
 
 // on tells whether a selection asks for the controller.
 func (e *entry) on(selection []string) bool {

@@ -12,13 +12,10 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
-	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -42,11 +39,12 @@ type serverOptions struct {
 	etcdCertFile string
 	etcdKeyFile  string
 
-	serviceRange         string
-	notReadyToleration   int64
-	unreachToleration    int64
-	controllers          []string
-	clusterSigningPeriod time.Duration
+	serviceRange       string
+	notReadyToleration int64
+	unreachToleration  int64
+
+	controllers controllerOptions
+	beside      besideOptions
 
 	verbosity int
 	logFormat string
@@ -74,8 +72,8 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.serviceRange, "service-cluster-ip-range", "10.96.0.0/12", "addresses given to services")
 	f.Int64Var(&o.notReadyToleration, "default-not-ready-toleration-seconds", 300, "toleration of not-ready:NoExecute added to pods that have none")
 	f.Int64Var(&o.unreachToleration, "default-unreachable-toleration-seconds", 300, "toleration of unreachable:NoExecute added to pods that have none")
-	f.StringSliceVar(&o.controllers, "controllers", []string{"*"}, "controllers to run: '*' for all, NAME to add, -NAME to leave out")
-	f.DurationVar(&o.clusterSigningPeriod, "cluster-signing-duration", 365*24*time.Hour, "longest life of certificates signed for nodes")
+	o.controllers.addFlags(f)
+	o.beside.addFlags(f)
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 }
@@ -85,6 +83,9 @@ func (o *serverOptions) check() error {
 	var err error
 	if o.bind = net.ParseIP(o.bindAddress); o.bind == nil {
 		return fmt.Errorf("--bind-address %q is not an IP address", o.bindAddress)
+	}
+	if o.beside.kubeconfig != "" && !o.beside.flags.Changed("secure-port") {
+		o.securePort = besidePort
 	}
 	if o.securePort < 1 || o.securePort > 65535 {
 		return fmt.Errorf("--secure-port %d: want 1 to 65535", o.securePort)
@@ -113,16 +114,16 @@ func (o *serverOptions) check() error {
 			return fmt.Errorf("%s %d is negative", flag, v)
 		}
 	}
-	if o.clusterSigningPeriod < time.Hour {
-		return fmt.Errorf("--cluster-signing-duration %s: want an hour or more", o.clusterSigningPeriod)
-	}
 	if err = setup.CheckLogFormat(o.logFormat); err != nil {
 		return fmt.Errorf("--log-format %w", err)
 	}
 	if err = o.checkEtcd(); err != nil {
 		return err
 	}
-	if err = o.checkControllers(); err != nil {
+	if err = o.controllers.check(); err != nil {
+		return err
+	}
+	if err = o.beside.check(o.controllers.enabled); err != nil {
 		return err
 	}
 	if o.dataDir, err = setup.DataDir(o.dataDir); err != nil {
@@ -182,16 +183,6 @@ func (o *serverOptions) checkEtcd() error {
 			return fmt.Errorf("%s: %w", flag, err)
 		}
 		_ = f.Close()
-	}
-	return nil
-}
-
-func (o *serverOptions) checkControllers() error {
-	known := controlplane.Names()
-	for _, c := range o.controllers {
-		if name := strings.TrimPrefix(c, "-"); c != "*" && !slices.Contains(known, name) {
-			return fmt.Errorf("--controllers %q: there are %s", c, strings.Join(known, ", "))
-		}
 	}
 	return nil
 }

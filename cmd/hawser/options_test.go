@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -46,8 +47,21 @@ func TestServerOptions(t *testing.T) {
 		"unreadable etcd CA":      {[]string{"--etcd-servers", "https://10.0.0.1:2379", "--etcd-cafile", "/nowhere"}, "--etcd-cafile: open /nowhere"},
 		"controller":              {[]string{"--controllers", "*,-nonsense"}, `--controllers "-nonsense"`},
 		"controllers by name":     {[]string{"--controllers", "*,-kube-scheduler"}, ""},
-		"log format":              {[]string{"--log-format", "xml"}, `--log-format "xml"`},
-		"data dir":                {[]string{"--data-dir", "/proc/nowhere"}, "--data-dir: mkdir /proc/nowhere"},
+		"controllers, fast": {[]string{"--node-monitor-period=200ms", "--node-monitor-grace-period=2s", "--node-eviction-rate=10", "--pod-gc-sync-period=1s",
+			"--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms"}, ""},
+		"eviction rates":  {[]string{"--secondary-node-eviction-rate", "0.2"}, "--secondary-node-eviction-rate 0.2 is above --node-eviction-rate 0.1"},
+		"zone threshold":  {[]string{"--unhealthy-zone-threshold", "55"}, "--unhealthy-zone-threshold 55"},
+		"grace period":    {[]string{"--node-monitor-grace-period", "1s"}, "--node-monitor-grace-period 1s"},
+		"pod GC":          {[]string{"--pod-gc-sync-period", "0"}, "--pod-gc-sync-period 0s"},
+		"quarantine":      {[]string{"--pod-gc-orphan-quarantine", "-1s"}, "--pod-gc-orphan-quarantine -1s"},
+		"leader's times":  {[]string{"--leader-elect-lease-duration", "5s"}, "--leader-elect-renew-deadline 10s"},
+		"beside":          {[]string{"--kubeconfig", "x"}, ""},
+		"beside, signing": {[]string{"--kubeconfig", "x", "--controllers", "certificatesigningrequest-signing-controller"}, "needs --cluster-signing-cert-file"},
+		"beside, etcd":    {[]string{"--kubeconfig", "x", "--etcd-servers", "https://10.0.0.1:2379"}, "--etcd-servers does not go with --kubeconfig"},
+		"signing alone":   {[]string{"--cluster-signing-cert-file", "x", "--cluster-signing-key-file", "y"}, "needs --kubeconfig"},
+		"half a signer":   {[]string{"--kubeconfig", "x", "--cluster-signing-key-file", "y"}, "go together"},
+		"log format":      {[]string{"--log-format", "xml"}, `--log-format "xml"`},
+		"data dir":        {[]string{"--data-dir", "/proc/nowhere"}, "--data-dir: mkdir /proc/nowhere"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -81,5 +95,30 @@ func TestServingCertificateNamesWhatIsAdvertised(t *testing.T) {
 	}
 	if o.localURL() != "https://127.0.0.2:6443" {
 		t.Errorf("local URL %s", o.localURL())
+	}
+}
+
+// TestIdentity: a server is the same candidate each time it starts, and no other's.
+func TestIdentity(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	first, err := identity(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := identity(dir); err != nil || again != first {
+		t.Errorf("%q and then %q, %v", first, again, err)
+	}
+	if x, err := identity(other); err != nil || x == first {
+		t.Errorf("two servers are both %q, %v", x, err)
+	}
+	// A crash in the middle of writing it.
+	if err := os.WriteFile(filepath.Join(dir, identityFile), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if x, err := identity(dir); err != nil || strings.HasSuffix(x, "_") {
+		t.Errorf("%q of an empty file, %v", x, err)
+	}
+	if _, err := identity(filepath.Join(dir, "missing")); err == nil || !strings.Contains(err.Error(), "--data-dir") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -48,6 +48,9 @@ func newServer() *cobra.Command {
 			}
 			log := setup.NewLogger(o.logFormat, o.verbosity)
 			bridgeKlog(log)
+			if o.beside.kubeconfig != "" {
+				return runBeside(cmd.Context(), &o, log)
+			}
 			return runServer(cmd.Context(), &o, log)
 		},
 	}
@@ -155,17 +158,20 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 	if err = t.follow(p.shared.Core().V1().Nodes().Informer()); err != nil {
 		return nil, err
 	}
-	p.controllers, err = controlplane.New(controlplane.Config{
-		Client:          o.identity(keys, pki.ControllerManager),
-		SchedulerClient: o.identity(keys, pki.Scheduler),
-		Enabled:         o.controllers,
-		SigningCertFile: keys.Path(pki.CA, false),
-		SigningKeyFile:  keys.Path(pki.CA, true),
-		SigningDuration: o.clusterSigningPeriod,
-		Metrics:         metricsRegisterer(),
-		Log:             log,
-	})
+	p.controllers, err = newControllers(o, keys, log)
 	return p, err
+}
+
+// newControllers makes the controllers of the API server of this process.
+func newControllers(o *serverOptions, keys *pki.PKI, log *slog.Logger) (*controlplane.ControlPlane, error) {
+	c, err := o.controllers.config(o.dataDir)
+	if err != nil {
+		return nil, err
+	}
+	c.Client, c.SchedulerClient = o.identity(keys, pki.ControllerManager), o.identity(keys, pki.Scheduler)
+	c.SigningCertFile, c.SigningKeyFile = keys.Path(pki.CA, false), keys.Path(pki.CA, true)
+	c.Metrics, c.Log = metricsRegisterer(), log
+	return controlplane.New(c)
 }
 
 // throughTunnels is what of the API leads to nodes: logs, exec, proxies.

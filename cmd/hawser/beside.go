@@ -1,0 +1,119 @@
+// hawser server --kubeconfig: the controllers alone, for a cluster whose API server
+// is another process's.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/controlplane"
+)
+
+const (
+	// besidePort is where a controller manager answers, by custom.
+	besidePort = 10257
+	// signer is the controller that needs the cluster's key.
+	signer = "certificatesigningrequest-signing-controller"
+)
+
+// besideOptions are the flags that make sense beside another API server only.
+type besideOptions struct {
+	kubeconfig              string
+	signingCert, signingKey string
+	withoutSigner           bool // set by check
+	flags                   *pflag.FlagSet
+}
+
+// onlyEmbedded are flags of what does not run beside another API server.
+var onlyEmbedded = []string{
+	"advertise-address", "tls-san", "connect-port", "connect-uds", "service-cluster-ip-range",
+	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
+	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds",
+}
+
+func (o *besideOptions) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "run the controllers alone, for the cluster of this kubeconfig; neither an API server nor the tunnel")
+	f.StringVar(&o.signingCert, "cluster-signing-cert-file", "", "with --kubeconfig: authority that signs certificates")
+	f.StringVar(&o.signingKey, "cluster-signing-key-file", "", "with --kubeconfig: key of --cluster-signing-cert-file")
+	o.flags = f
+}
+
+// check refuses what cannot work, naming the flag.
+func (o *besideOptions) check(enabled []string) error {
+	if (o.signingCert == "") != (o.signingKey == "") {
+		return errors.New("--cluster-signing-cert-file and --cluster-signing-key-file go together")
+	}
+	if o.kubeconfig == "" {
+		if o.signingCert != "" {
+			return errors.New("--cluster-signing-cert-file needs --kubeconfig: the embedded API server has an authority of its own")
+		}
+		return nil
+	}
+	for _, name := range onlyEmbedded {
+		if o.flags.Changed(name) {
+			return fmt.Errorf("--%s does not go with --kubeconfig: the API server is another process's", name)
+		}
+	}
+	o.withoutSigner = o.signingCert == "" && !slices.Contains(enabled, "-"+signer)
+	if o.withoutSigner && slices.Contains(enabled, signer) {
+		return fmt.Errorf("--controllers %s needs --cluster-signing-cert-file and --cluster-signing-key-file beside another API server", signer)
+	}
+	return nil
+}
+
+// runBeside runs controllers until ctx is done.
+func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
+	unlock, err := setup.Lock(o.dataDir, "server.lock")
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	defer unlock()
+	client, err := clientcmd.BuildConfigFromFlags("", o.beside.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	c, err := o.controllers.config(o.dataDir)
+	if err != nil {
+		return err
+	}
+	c.Client, c.SigningCertFile, c.SigningKeyFile = client, o.beside.signingCert, o.beside.signingKey
+	c.Metrics, c.Log = metricsRegisterer(), log
+	if o.beside.withoutSigner {
+		c.Enabled = append(slices.Clone(c.Enabled), "-"+signer)
+		log.Info("no certificates are signed here", "reason", "no --cluster-signing-cert-file")
+	}
+	controllers, err := controlplane.New(c)
+	if err != nil {
+		return err
+	}
+	reviews, err := kubernetes.NewForConfig(client)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	front, err := newHealth(ctx, o, reviews, controllers.Ready())
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return front.run(ctx) })
+	group.Go(func() error { return controllers.Run(ctx) })
+	group.Go(func() error {
+		select {
+		case <-controllers.Ready():
+			log.Info("ready", "address", "https://"+front.serving.Listener.Addr().String(), "cluster", client.Host, "version", apiVersion)
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	return group.Wait()
+}

@@ -1,0 +1,129 @@
+// The flags of the controllers, which hawser server runs beside the API server or
+// beside another one.
+
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/controlplane/leader"
+	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
+	"github.com/hawser-project/hawser/controlplane/podgc"
+)
+
+// identityFile names this data directory among those that stand for election.
+const identityFile = "identity"
+
+// controllerOptions are the flags of the controllers. Names, defaults and meanings
+// are Kubernetes' own where it has the flag.
+type controllerOptions struct {
+	enabled       []string
+	signingPeriod time.Duration
+	lifecycle     nodelifecycle.Policy
+	podGC         podgc.Config
+	elect         bool
+	leader        leader.Config
+}
+
+func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.enabled, "controllers", []string{"*"}, "controllers to run: '*' for all, NAME to add, -NAME to leave out")
+	f.DurationVar(&o.signingPeriod, "cluster-signing-duration", 365*24*time.Hour, "longest life of certificates signed for nodes")
+	o.addLifecycleFlags(f)
+	f.IntVar(&o.podGC.Threshold, "terminated-pod-gc-threshold", podgc.DefaultThreshold, "pods that have ended and are kept; 0 keeps all")
+	f.DurationVar(&o.podGC.Period, "pod-gc-sync-period", podgc.DefaultPeriod, "how often pods are looked for that nobody will end")
+	f.DurationVar(&o.podGC.Quarantine, "pod-gc-orphan-quarantine", podgc.DefaultQuarantine, "how long a node must be missing before its pods are deleted")
+	o.addLeaderFlags(f)
+}
+
+func (o *controllerOptions) addLifecycleFlags(f *pflag.FlagSet) {
+	p, d := &o.lifecycle, nodelifecycle.DefaultPolicy()
+	f.DurationVar(&p.MonitorPeriod, "node-monitor-period", d.MonitorPeriod, "time between two looks at all nodes")
+	f.DurationVar(&p.MonitorGracePeriod, "node-monitor-grace-period", d.MonitorGracePeriod, "how long a node may be silent before its conditions are Unknown")
+	f.DurationVar(&p.StartupGracePeriod, "node-startup-grace-period", d.StartupGracePeriod, "the same for a node that has never said whether it is ready")
+	f.Float32Var(&p.EvictionRate, "node-eviction-rate", d.EvictionRate, "nodes a second of a zone from which pods are evicted while the zone is healthy, or down as a whole")
+	f.Float32Var(&p.SecondaryEvictionRate, "secondary-node-eviction-rate", d.SecondaryEvictionRate, "the same while a large zone is partly down")
+	f.Float32Var(&p.UnhealthyZoneThreshold, "unhealthy-zone-threshold", d.UnhealthyZoneThreshold, "share of a zone's nodes, if more than two, whose silence makes it partly down")
+	f.IntVar(&p.LargeClusterThreshold, "large-cluster-size-threshold", d.LargeClusterThreshold, "nodes above which a zone is large; a smaller one that is partly down is not evicted from")
+}
+
+func (o *controllerOptions) addLeaderFlags(f *pflag.FlagSet) {
+	l := &o.leader
+	f.BoolVar(&o.elect, "leader-elect", true, "run controllers only while holding the lease, so that several servers can stand by")
+	f.DurationVar(&l.LeaseDuration, "leader-elect-lease-duration", leader.DefaultLeaseDuration, "how long others wait for a leader that does not renew the lease")
+	f.DurationVar(&l.RenewDeadline, "leader-elect-renew-deadline", leader.DefaultRenewDeadline, "how long a leader tries to renew the lease before it stops leading")
+	f.DurationVar(&l.RetryPeriod, "leader-elect-retry-period", leader.DefaultRetryPeriod, "time between tries to get or renew the lease")
+	f.StringVar(&l.Name, "leader-elect-resource-name", leader.DefaultName, "name of the lease")
+	f.StringVar(&l.Namespace, "leader-elect-resource-namespace", leader.DefaultNamespace, "namespace of the lease")
+}
+
+// check refuses what cannot work, naming the flag.
+func (o *controllerOptions) check() error {
+	known := controlplane.Names()
+	for _, c := range o.enabled {
+		if name := strings.TrimPrefix(c, "-"); c != "*" && !slices.Contains(known, name) {
+			return fmt.Errorf("--controllers %q: there are %s", c, strings.Join(known, ", "))
+		}
+	}
+	if o.signingPeriod < time.Hour {
+		return fmt.Errorf("--cluster-signing-duration %s: want an hour or more", o.signingPeriod)
+	}
+	if err := o.lifecycle.Check(); err != nil {
+		return err
+	}
+	for flag, d := range map[string]time.Duration{"--pod-gc-sync-period": o.podGC.Period, "--pod-gc-orphan-quarantine": o.podGC.Quarantine} {
+		if d <= 0 {
+			return fmt.Errorf("%s %s: want a duration such as 20s", flag, d)
+		}
+	}
+	return o.leader.Check()
+}
+
+// config is what the controllers are made from, without what only the caller has.
+// The identity under which they stand for election is kept in dir, so that a server
+// that was killed need not wait for its own lease to expire.
+func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
+	c := controlplane.Config{
+		Enabled: o.enabled, SigningDuration: o.signingPeriod,
+		Lifecycle: o.lifecycle, PodGC: o.podGC,
+	}
+	if o.elect {
+		identity, err := identity(dir)
+		if err != nil {
+			return c, err
+		}
+		l := o.leader
+		l.Identity = identity
+		c.Leader = &l
+	}
+	return c, nil
+}
+
+// identity is the name of the host and one that dir keeps. The lock on dir makes it
+// no other process's.
+func identity(dir string) (string, error) {
+	name := filepath.Join(dir, identityFile)
+	kept, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(strings.TrimSpace(string(kept))) == 0 {
+		kept = []byte(rand.Text() + "\n")
+		err = os.WriteFile(name, kept, 0o600)
+	}
+	if err != nil {
+		return "", fmt.Errorf("--data-dir: keep the identity of this server: %w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return host + "_" + strings.TrimSpace(string(kept)), nil
+}

@@ -1,0 +1,158 @@
+// The port of a process that has nothing to serve but word of itself: health to
+// everybody, metrics to those whom the cluster allows to read them.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/authorization/path"
+	"k8s.io/apiserver/pkg/authorization/union"
+	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	apiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/client-go/kubernetes"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+const (
+	// goodbye is how long requests that are underway may take when the process stops.
+	goodbye = 5 * time.Second
+	// reviewCache is how long an answer of the cluster about a caller is good for.
+	reviewCache = 10 * time.Second
+)
+
+// reviewRetry bounds how often the cluster is asked about one request.
+var reviewRetry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
+
+// health is the port and what answers there.
+type health struct {
+	serving *apiserver.SecureServingInfo
+	clients *dynamiccertificates.ConfigMapCAController // the cluster's authority of client certificates
+	handler http.Handler
+}
+
+// newHealth opens the port. Who a caller is and what that may read is asked of the
+// cluster (TokenReview, SubjectAccessReview), which also says by which authority
+// it knows client certificates.
+func newHealth(ctx context.Context, o *serverOptions, cluster kubernetes.Interface, ready <-chan struct{}) (*health, error) {
+	cert, err := ownCertificate(filepath.Join(o.dataDir, "pki"), o.bind)
+	if err != nil {
+		return nil, err
+	}
+	h := &health{}
+	h.clients, err = dynamiccertificates.NewDynamicCAFromConfigMapController("client-ca", "kube-system", "extension-apiserver-authentication", "client-ca-file", cluster)
+	if err != nil {
+		return nil, fmt.Errorf("who may read metrics: %w", err)
+	}
+	authn, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
+		Anonymous:               &apiserverapi.AnonymousAuthConfig{Enabled: true},
+		TokenAccessReviewClient: cluster.AuthenticationV1(), TokenAccessReviewTimeout: reviewCache,
+		WebhookRetryBackoff: &reviewRetry, CacheTTL: reviewCache,
+		ClientCertificateCAContentProvider: h.clients,
+	}.New()
+	if err != nil {
+		return nil, fmt.Errorf("who may read metrics: %w", err)
+	}
+	public, err := path.NewAuthorizer([]string{"/healthz", "/livez", "/readyz", "/livez/*", "/readyz/*"})
+	if err != nil {
+		return nil, fmt.Errorf("who may read metrics: %w", err)
+	}
+	asked, err := authorizerfactory.DelegatingAuthorizerConfig{
+		SubjectAccessReviewClient: cluster.AuthorizationV1(),
+		AllowCacheTTL:             reviewCache, DenyCacheTTL: reviewCache, WebhookRetryBackoff: &reviewRetry,
+	}.New()
+	if err != nil {
+		return nil, fmt.Errorf("who may read metrics: %w", err)
+	}
+	authz, err := union.New(
+		union.NamedAuthorizer{AuthorizerName: "public", Authorizer: public},
+		union.NamedAuthorizer{AuthorizerName: "cluster", Authorizer: asked})
+	if err != nil {
+		return nil, fmt.Errorf("who may read metrics: %w", err)
+	}
+	h.handler = guarded(pages(ready), authn, authz)
+	l, err := listen(ctx, "--secure-port", o.listenAddress(o.securePort))
+	if err != nil {
+		return nil, err
+	}
+	h.serving = &apiserver.SecureServingInfo{Listener: l, Cert: cert, ClientCA: h.clients}
+	return h, nil
+}
+
+// ownCertificate is one that nobody has signed; it is kept in dir.
+func ownCertificate(dir string, bind net.IP) (dynamiccertificates.CertKeyContentProvider, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	cert, key, err := certutil.GenerateSelfSignedCertKeyWithFixtures("localhost", []net.IP{net.IPv4(127, 0, 0, 1), bind}, nil, dir)
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate for --secure-port: %w", err)
+	}
+	return dynamiccertificates.NewStaticCertKeyContent("controllers", cert, key)
+}
+
+func pages(ready <-chan struct{}) http.Handler {
+	m := mux.NewPathRecorderMux("controllers")
+	healthz.InstallHandler(m)
+	healthz.InstallLivezHandler(m)
+	healthz.InstallReadyzHandler(m, healthz.NamedCheck("controllers", func(*http.Request) error {
+		select {
+		case <-ready:
+			return nil
+		default:
+			return errors.New("the controllers have not started")
+		}
+	}))
+	m.Handle("/metrics", legacyregistry.Handler())
+	return m
+}
+
+func guarded(h http.Handler, authn authenticator.Request, authz authorizer.Authorizer) http.Handler {
+	codecs := serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	h = genericfilters.WithAuthorization(h, authz, codecs)
+	h = genericfilters.WithAuthentication(h, authn, genericfilters.Unauthorized(codecs), nil, nil)
+	return genericfilters.WithRequestInfo(h, &request.RequestInfoFactory{
+		APIPrefixes: sets.NewString("apis", "api"), GrouplessAPIPrefixes: sets.NewString("api"),
+	})
+}
+
+// run serves until ctx is done.
+func (h *health) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		h.clients.Run(ctx, 1)
+		return nil
+	})
+	group.Go(func() error {
+		stopped, _, err := h.serving.Serve(h.handler, goodbye, ctx.Done())
+		if err != nil {
+			return fmt.Errorf("--secure-port: %w", err)
+		}
+		<-ctx.Done()
+		<-stopped
+		return nil
+	})
+	return group.Wait()
+}
