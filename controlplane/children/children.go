@@ -11,10 +11,11 @@
 //
 // A cache lags behind what was just written, and a controller that counts its
 // pods in a lagging cache makes too many. Pods therefore lays its own writes
-// over the cache: a pod that it made is there, one that it deleted is on its way
-// out, from the moment the server said so. A pod it made is dropped from this
-// overlay once the cache has reached that pod's resource version, whether the
-// pod is in it or not; nothing waits, and nothing is forgotten by a guess.
+// over the cache: a pod that it made or adopted is there, one that it deleted is
+// on its way out, from the moment the server said so. A pod it made is dropped
+// from this overlay once the cache has reached that pod's resource version,
+// whether the pod is in it or not; nothing waits, and nothing is forgotten by a
+// guess.
 //
 // What it is not: it does not decide how many pods there should be.
 package children
@@ -89,7 +90,7 @@ type Pods struct {
 // writes is what was done for an owner and may not be in the cache yet.
 type writes struct {
 	owner   types.UID
-	made    map[types.UID]made
+	made    map[types.UID]made // or adopted
 	deleted map[types.UID]bool
 	freed   map[types.UID]bool // of the finalizer
 }
@@ -137,8 +138,8 @@ func (p *Pods) Of(ctx context.Context, o Owner) ([]*corev1.Pod, error) {
 		return nil, err
 	}
 	have, released := p.release(ctx, o, have)
-	adopted, failed := p.adopt(ctx, o)
-	return p.overlay(o, append(have, adopted...), version), errors.Join(released, failed)
+	failed := p.adopt(ctx, o)
+	return p.overlay(o, have, version), errors.Join(released, failed)
 }
 
 // Controlled returns the pods that the cache shows as controlled by the object

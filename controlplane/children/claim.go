@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,43 +44,56 @@ func (p *Pods) letGo(ctx context.Context, o Owner, pod *corev1.Pod) error {
 	if p.cfg.Finalizer != "" {
 		m["$deleteFromPrimitiveList/finalizers"] = []string{p.cfg.Finalizer}
 	}
-	err := p.patch(ctx, pod, m)
+	_, err := p.patch(ctx, pod, m)
 	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
 		return nil // gone, or has no such reference any more
 	}
 	return err
 }
 
-// adopt makes the pods that o may have its own and returns them.
-func (p *Pods) adopt(ctx context.Context, o Owner) ([]*corev1.Pod, error) {
+// adopt makes the pods that o may have its own. As they are from then on, they
+// are in the overlay.
+func (p *Pods) adopt(ctx context.Context, o Owner) error {
 	if o.GetDeletionTimestamp() != nil {
-		return nil, nil
+		return nil
 	}
 	orphans, err := p.indexed(orphansOf(o.GetNamespace()))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var adopted []*corev1.Pod
 	var errs []error
 	confirmed := false
 	for _, pod := range orphans {
-		if pod.DeletionTimestamp != nil || !o.Selector.Matches(labels.Set(pod.Labels)) || p.cfg.Adopt != nil && !p.cfg.Adopt(pod) {
+		if !p.adoptable(o, pod) {
 			continue
 		}
 		if !confirmed {
 			if err := p.confirm(ctx, o); err != nil {
-				return nil, fmt.Errorf("adopt pods: %w", err)
+				return fmt.Errorf("adopt pods: %w", err)
 			}
 			confirmed = true
 		}
-		switch err := p.take(ctx, o, pod); {
-		case err == nil:
-			adopted = append(adopted, pod)
-		case !apierrors.IsNotFound(err):
+		if err := p.take(ctx, o, pod); err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("adopt pod %s: %w", pod.Name, err))
 		}
 	}
-	return adopted, errors.Join(errs...)
+	return errors.Join(errs...)
+}
+
+// adoptable tells whether pod, which the cache shows without a controller, may
+// become o's and is not already.
+func (p *Pods) adoptable(o Owner, pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil || !o.Selector.Matches(labels.Set(pod.Labels)) || p.cfg.Adopt != nil && !p.cfg.Adopt(pod) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.recent[o.key()]
+	if w == nil || w.owner != o.GetUID() {
+		return true
+	}
+	_, taken := w.made[pod.UID]
+	return !taken
 }
 
 // confirm asks the server whether o is still there, is the same, and stays.
@@ -101,18 +115,22 @@ func (p *Pods) take(ctx context.Context, o Owner, pod *corev1.Pod) error {
 	if p.cfg.Finalizer != "" {
 		m["finalizers"] = []string{p.cfg.Finalizer}
 	}
-	return p.patch(ctx, pod, m)
+	taken, err := p.patch(ctx, pod, m)
+	if err != nil {
+		return err
+	}
+	p.note(o, func(w *writes) { w.made[taken.UID] = made{taken, time.Now()} })
+	return nil
 }
 
 func (p *Pods) reference(o Owner) *metav1.OwnerReference {
 	return metav1.NewControllerRef(o, p.cfg.Kind)
 }
 
-func (p *Pods) patch(ctx context.Context, pod *corev1.Pod, metadata map[string]any) error {
+func (p *Pods) patch(ctx context.Context, pod *corev1.Pod, metadata map[string]any) (*corev1.Pod, error) {
 	data, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
-		return fmt.Errorf("encode: %w", err)
+		return nil, fmt.Errorf("encode: %w", err)
 	}
-	_, err = p.cfg.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
-	return err
+	return p.cfg.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
 }

@@ -95,6 +95,9 @@ func (p *Pods) delete(ctx context.Context, o Owner, pod *corev1.Pod) error {
 // Free takes the finalizer off pods of o and returns how many are without it.
 func (p *Pods) Free(ctx context.Context, o Owner, pods []*corev1.Pod) (int, error) {
 	return each(len(pods), func(i int) error {
+		if !slices.Contains(pods[i].Finalizers, p.cfg.Finalizer) {
+			return nil
+		}
 		if err := p.FreeOrphan(ctx, pods[i]); err != nil {
 			return err
 		}
@@ -105,10 +108,7 @@ func (p *Pods) Free(ctx context.Context, o Owner, pods []*corev1.Pod) (int, erro
 
 // FreeOrphan takes the finalizer off a pod whose owner is gone.
 func (p *Pods) FreeOrphan(ctx context.Context, pod *corev1.Pod) error {
-	if !slices.Contains(pod.Finalizers, p.cfg.Finalizer) {
-		return nil
-	}
-	err := p.patch(ctx, pod, map[string]any{"uid": pod.UID, "$deleteFromPrimitiveList/finalizers": []string{p.cfg.Finalizer}})
+	_, err := p.patch(ctx, pod, map[string]any{"uid": pod.UID, "$deleteFromPrimitiveList/finalizers": []string{p.cfg.Finalizer}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("take the finalizer off pod %s: %w", pod.Name, err)
 	}

@@ -1,0 +1,121 @@
+package job
+
+// Making and deleting the pods of a Job.
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/controlplane/children"
+)
+
+// indexVariable tells the containers of an Indexed Job's pod which index it is.
+const indexVariable = "JOB_COMPLETION_INDEX"
+
+// act makes or deletes pods and notes whether the Job is complete. It returns
+// when more can be made.
+func (c *Controller) act(ctx context.Context, o children.Owner, l *look, p *pause) (time.Duration, error) {
+	if l.end != nil {
+		return 0, c.stop(ctx, o, l)
+	}
+	children.ByWorth(l.active, func(string) int { return 0 }, l.now)
+	useless, others := []*corev1.Pod(nil), l.active
+	if indexed(l.job) {
+		useless, others = l.surplus()
+	}
+	// Pods that are of no use make no room for others until they are gone.
+	missing := l.shortage()
+	if n := max(-missing, len(useless)); n > 0 {
+		return 0, c.drop(ctx, o, l, append(useless, others...)[:min(n, children.MaxWrites)])
+	}
+	if l.enough() && !suspended(l.job) {
+		l.end = &condition{batchv1.JobComplete, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods"}
+		return 0, nil
+	}
+	if missing <= 0 {
+		return 0, nil
+	}
+	if wait := p.left(c.cfg.MinBackoff, c.cfg.MaxBackoff, l.now); wait > 0 {
+		return wait, nil
+	}
+	return 0, c.make(ctx, o, l, min(missing, children.MaxWrites))
+}
+
+// stop deletes what still runs of a Job that has come to its end. The finalizers
+// stay: these pods count as having failed.
+func (c *Controller) stop(ctx context.Context, o children.Owner, l *look) error {
+	return c.delete(ctx, o, l, l.active[:min(len(l.active), children.MaxWrites)])
+}
+
+// drop deletes pods that are not needed now. That is nobody's failure, so they
+// are taken out of the count first.
+func (c *Controller) drop(ctx context.Context, o children.Owner, l *look, pods []*corev1.Pod) error {
+	if _, err := c.pods.Free(ctx, o, pods); err != nil {
+		return err
+	}
+	l.free(pods)
+	return c.delete(ctx, o, l, pods)
+}
+
+func (c *Controller) delete(ctx context.Context, o children.Owner, l *look, pods []*corev1.Pod) error {
+	gone, err := c.pods.Delete(ctx, o, pods)
+	l.running -= gone
+	l.terminating += gone
+	if err == nil {
+		l.ready -= len(children.Filter(pods, children.Ready))
+	}
+	return err
+}
+
+func (c *Controller) make(ctx context.Context, o children.Owner, l *look, n int) error {
+	var at []int
+	if indexed(l.job) {
+		at = l.pending(n)
+		n = len(at)
+	}
+	made, err := c.pods.Create(ctx, o, n, func(i int) *corev1.Pod {
+		p := children.FromTemplate(o, &l.job.Spec.Template)
+		p.Finalizers = append(p.Finalizers, batchv1.JobTrackingFinalizer)
+		if at != nil {
+			number(p, l.job.Name, at[i])
+		}
+		return p
+	})
+	l.running += made
+	return err
+}
+
+// number makes p the pod of an index: by name, by host name, by label and
+// annotation, and by an environment variable in every container.
+func number(p *corev1.Pod, job string, index int) {
+	i := strconv.Itoa(index)
+	if p.Annotations == nil {
+		p.Annotations = make(map[string]string, 1)
+	}
+	if p.Labels == nil {
+		p.Labels = make(map[string]string, 1)
+	}
+	p.Annotations[batchv1.JobCompletionIndexAnnotation] = i
+	p.Labels[batchv1.JobCompletionIndexAnnotation] = i
+	// The server adds five characters; a pod's name is a host name here.
+	const longest = 63 - 5
+	suffix := "-" + i + "-"
+	p.GenerateName = job[:min(len(job), longest-len(suffix))] + suffix
+	p.Spec.Hostname = fmt.Sprintf("%s-%d", job, index)
+	for _, set := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for k := range set {
+			has := slices.ContainsFunc(set[k].Env, func(v corev1.EnvVar) bool { return v.Name == indexVariable })
+			if !has {
+				set[k].Env = append(set[k].Env, corev1.EnvVar{Name: indexVariable, ValueFrom: &corev1.EnvVarSource{
+					FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobCompletionIndexAnnotation + "']"},
+				}})
+			}
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package job
+
+// Pods whose Job is gone or done with, and that nobody will count any more: their
+// finalizer must not keep them for ever.
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// watchStrays calls add with the key of each pod that may be a stray.
+func (c *Controller) watchStrays(add func(key string)) (stop func(), err error) {
+	consider := func(obj any) {
+		if p, ok := obj.(*corev1.Pod); ok && tracked(p) && !c.counted(p) {
+			add(p.Namespace + "/" + p.Name)
+		}
+	}
+	pods, err := c.podInf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: consider, UpdateFunc: func(_, obj any) { consider(obj) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	ofJob := func(obj any) {
+		if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = last.Obj
+		}
+		j, ok := obj.(*batchv1.Job)
+		if !ok {
+			return
+		}
+		// A lookup in a cache's own index does not fail.
+		if held, err := c.pods.Controlled(j.UID); err == nil {
+			for _, p := range held {
+				consider(p)
+			}
+		}
+	}
+	jobs, err := c.inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(_, obj any) {
+			if j, ok := obj.(*batchv1.Job); ok && finished(j) {
+				ofJob(j)
+			}
+		},
+		DeleteFunc: ofJob,
+	})
+	if err != nil {
+		_ = c.podInf.RemoveEventHandler(pods)
+		return nil, fmt.Errorf("watch jobs: %w", err)
+	}
+	return func() { _, _ = c.podInf.RemoveEventHandler(pods), c.inf.RemoveEventHandler(jobs) }, nil
+}
+
+// counted tells whether the cache knows a Job that will count p.
+func (c *Controller) counted(p *corev1.Pod) bool {
+	ref := metav1.GetControllerOfNoCopy(p)
+	if ref == nil {
+		return len(c.matching(p)) > 0
+	}
+	j, err := c.jobs.Jobs(p.Namespace).Get(ref.Name)
+	return err == nil && j.UID == ref.UID && !finished(j)
+}
+
+// stray takes the finalizer off the pod at key if no Job will. The cache of Jobs
+// may be behind that of pods, so the server is asked.
+func (c *Controller) stray(ctx context.Context, key string) (time.Duration, error) {
+	obj, exists, err := c.podInf.GetStore().GetByKey(key)
+	p, ok := obj.(*corev1.Pod)
+	if err != nil || !exists || !ok || !tracked(p) || c.counted(p) {
+		return 0, err
+	}
+	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
+		j, err := c.client.BatchV1().Jobs(p.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return 0, fmt.Errorf("look up job %s: %w", ref.Name, err)
+		}
+		if err == nil && j.UID == ref.UID && !finished(j) {
+			return 0, nil
+		}
+	}
+	return 0, c.pods.FreeOrphan(ctx, p)
+}
