@@ -7,6 +7,12 @@
 // What a status consists of are pure functions of what the machine, the runtime
 // and the configuration say.
 //
+// Nothing of this needs the API to be within reach: pods are kept running, and kept
+// on disk, until the API says otherwise. A node whose object is deleted goes on
+// without one and is made anew only when it starts again. A node whose identity
+// another agent has taken over stands back, behind a fence.Fence, until the server
+// takes its agent back.
+//
 // It is not the agent: it knows no tunnel. It talks to the API server through the
 // client it is given, wherever that client's connections go. It serves no API
 // either; package kubeletapi does, and learns from Pods what it needs. Containers

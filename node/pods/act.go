@@ -63,9 +63,10 @@ func (w *worker) downward() downward.Facts {
 	f := downward.Facts{NodeName: w.r.cfg.NodeName, PodIPs: a.podIPs, HostIPs: a.hostIPs}
 	if w.r.cfg.Node != nil {
 		if node := w.r.cfg.Node(); node != nil {
-			f.Allocatable = node.Status.Allocatable
+			w.allocatable = node.Status.Allocatable
 		}
 	}
+	f.Allocatable = w.allocatable
 	return f
 }
 

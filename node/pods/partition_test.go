@@ -11,6 +11,7 @@ import (
 
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
@@ -248,6 +249,58 @@ func TestMachineRebootsCutOff(t *testing.T) {
 		if got := w.pod("a").Status.ContainerStatuses[0].RestartCount; got != 2 {
 			t.Errorf("restart count %d, want 2", got)
 		}
+	})
+}
+
+// TestWhatHappenedCutOff: a pod that has ended stays ended, what was said of the
+// others is put right, and a container that is told of its node is told the same.
+func TestWhatHappenedCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, memory.Options{})
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: thisNode}, Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("3"), "pods": resource.MustParse("10")},
+		}}
+		w.cfg.Node = func() *corev1.Node { return node }
+		w.start()
+		w.create(newPod("job", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }))
+		w.create(newPod("service", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CORES", ValueFrom: &corev1.EnvVarSource{
+				ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"},
+			}}}
+		}))
+		advance(time.Second)
+		w.setOffline(true)
+		w.rt.Exit("job", "main", 0)
+		advance(time.Second)
+		w.stop()
+		node = nil // as after a start without a server
+		w.start()
+		w.rt.Exit("service", "main", 1)
+		advance(time.Minute)
+		// As the node's silence has others say:
+		w.update("service", func(p *corev1.Pod) {
+			for i := range p.Status.Conditions {
+				if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady {
+					c.Status, c.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
+				}
+			}
+		})
+		w.setOffline(false)
+		advance(time.Minute)
+		w.wantPhase("job", corev1.PodSucceeded)
+		w.wantRunning("healed", w.pod("service"))
+		if got := condition(w.pod("service"), corev1.PodReady); got != "True" {
+			t.Errorf("Ready is %s, want True again", got)
+		}
+		for _, c := range w.rt.Specs() {
+			if c.Pod.Name == "service" && !slices.Contains(c.Env, "CORES=3") {
+				t.Errorf("attempt %d has environment %q", c.Attempt, c.Env)
+			}
+			if c.Pod.Name == "job" && c.Attempt > 0 {
+				t.Error("the job ran again")
+			}
+		}
+		w.stop()
 	})
 }
 

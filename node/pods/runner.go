@@ -289,7 +289,7 @@ func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1
 	recalled := remembered && c.Pod == p
 	o := workerOptions{
 		admitted: remembered && c.Admitted || traced, recalled: recalled,
-		gone: recalled && c.Gone, inputs: c.inputs,
+		gone: recalled && c.Gone, inputs: c.inputs, allocatable: c.Allocatable,
 	}
 	if remembered {
 		o.last = &c.Pod.Status

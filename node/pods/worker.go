@@ -60,8 +60,10 @@ type worker struct {
 	status   corev1.PodStatus // as last computed
 	saved    checkpoint       // as last written to disk
 	unkept   string           // why the inputs are not on disk, as last logged
-	ended    bool             // the phase is final
-	kill     *kill
+	// allocatable is the node's, as last known.
+	allocatable corev1.ResourceList
+	ended       bool // the phase is final
+	kill        *kill
 
 	containers map[string]*container
 	facts      []fact
@@ -102,6 +104,8 @@ type workerOptions struct {
 	refused  *refusal
 	gone     bool
 	inputs   []input // as kept on disk
+	// allocatable is the node's, as kept on disk.
+	allocatable corev1.ResourceList
 	// recalled says that the pod is not as the API has it but as it was kept on disk.
 	recalled bool
 }
@@ -125,6 +129,7 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 	}
 	w.inputs = newInputs(r.objects, r.places.inputs(id.UID), o.inputs)
 	w.volumes = volumes.New(r.places.pods(), w.inputs)
+	w.allocatable = o.allocatable
 	w.isInit = map[string]bool{}
 	for i := range pod.Spec.InitContainers {
 		w.isInit[pod.Spec.InitContainers[i].Name] = true
@@ -388,10 +393,11 @@ func (w *worker) surroundings() surroundings {
 
 // save writes the checkpoint when it would differ from the one on disk.
 func (w *worker) save(pod *corev1.Pod) {
-	c := checkpoint{Pod: pod, Admitted: w.admitted, Gone: w.gone}
+	c := checkpoint{Pod: pod, Admitted: w.admitted, Gone: w.gone, Allocatable: w.allocatable}
 	if have := w.saved.Pod; have != nil && w.saved.Gone == c.Gone && have.Generation == pod.Generation &&
 		apiequality.Semantic.DeepEqual(have.Spec, pod.Spec) &&
 		apiequality.Semantic.DeepEqual(have.Status, pod.Status) &&
+		apiequality.Semantic.DeepEqual(w.saved.Allocatable, c.Allocatable) &&
 		have.DeletionTimestamp.Equal(pod.DeletionTimestamp) {
 		return
 	}
