@@ -34,6 +34,7 @@ type world struct {
 	*testing.T
 	ctx    context.Context
 	client *fake.Clientset
+	server *apitest.Server
 	events *record.FakeRecorder
 	began  time.Time
 	stop   func() // ends the controller that runs
@@ -70,11 +71,11 @@ func numbered(s *batchv1.JobSpec) { s.CompletionMode = ptr.To(batchv1.IndexedCom
 func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		client, _, err := apitest.New(objs...)
+		client, server, err := apitest.New(objs...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(10000), began: time.Now()}
+		w := &world{T: t, ctx: t.Context(), client: client, server: server, events: record.NewFakeRecorder(10000), began: time.Now()}
 		w.start()
 		w.settle(0)
 		f(w)
