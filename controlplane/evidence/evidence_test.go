@@ -220,12 +220,16 @@ func TestExcuse(t *testing.T) {
 			w.silence("a1", "a2", "a3")
 			w.turn("a2", Attached, "", 0)
 			pass(59 * time.Second)
-		}, map[string]string{"a1": SiteLostNetwork, "a3": SiteLostNetwork}},
+		}, map[string]string{"a1": SiteLostNetwork, "a2": SiteLostNetwork, "a3": SiteLostNetwork}},
 		{"a site that is back for long", Config{}, func(w *world) {
 			w.silence("a1", "a2", "a3")
 			w.turn("a2", Attached, "", 0)
 			pass(61 * time.Second)
-		}, map[string]string{"a1": "", "a3": ""}},
+		}, map[string]string{"a1": "", "a2": "", "a3": ""}},
+		{"one node alone that is back", Config{}, func(w *world) {
+			w.silence("a1")
+			w.turn("a1", Attached, "", 0)
+		}, map[string]string{"a1": ""}},
 		{"a site that was back for a moment", Config{}, func(w *world) {
 			w.silence("a1", "a2", "a3")
 			w.turn("a2", Attached, "", 0)

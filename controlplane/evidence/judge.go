@@ -210,7 +210,9 @@ func (j *Judge) open(node *corev1.Node, now time.Time) *hearing {
 		site: v.sites[siteOf(node)],
 	}
 	c.session, c.known = v.sessions[node.Name]
-	c.last, c.silent = c.session.silent(now, j.cfg.Silence)
+	if c.last, c.silent = c.session.silent(now, j.cfg.Silence); !c.silent {
+		c.last, c.silent = c.session.returned(now, j.cfg.StartupGrace)
+	}
 	c.unknown, c.heard = readiness(node)
 	c.keep, c.explicit = v.autonomy(node, c.site)
 	if !c.explicit {

@@ -21,7 +21,7 @@ type hearing struct {
 
 	session Session
 	known   bool      // there is, or was, a session
-	silent  bool      // and it is silent
+	silent  bool      // and it is silent, or was until just now
 	last    time.Time // its last word, if so
 	heard   bool      // the node says itself that it is not ready
 	unknown time.Time // since when its readiness is unknown; zero if it is not

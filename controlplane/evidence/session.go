@@ -86,6 +86,17 @@ func (s *Session) silent(now time.Time, patience time.Duration) (time.Time, bool
 	}
 }
 
+// returned returns the last word before a silence that has been over for less than
+// term: the node is in reach, and has had no time for a heartbeat.
+func (s *Session) returned(now time.Time, term time.Duration) (time.Time, bool) {
+	n := len(s.Changes)
+	if s.State != Attached || n < 2 || !now.Before(s.Changes[n-1].At.Add(term)) {
+		return time.Time{}, false
+	}
+	before := &s.Changes[n-2]
+	return before.end(), before.State != Attached && before.Cause == Silent
+}
+
 // proven says whether the session's end proves that the node, not the network,
 // ended it.
 func (s *Session) proven() bool {

@@ -261,12 +261,21 @@ func frozen(r *Report, all []EventLine) *Freeze {
 	return nil
 }
 
+// cause is the end of a condition's message, which says why; what comes before it
+// says since when.
+func cause(message string) string {
+	if i := strings.LastIndex(message, "; "); i >= 0 {
+		return message[i+2:]
+	}
+	return message
+}
+
 // lastError is what the layers say of themselves, the lowest first, or else the
 // latest warning.
 func lastError(r *Report) *LastError {
 	for _, c := range []*Condition{r.Tunnel, r.DataPath} {
 		if c != nil && c.Status == corev1.ConditionFalse {
-			return &LastError{Text: c.Reason + ": " + c.Message, Since: c.Since}
+			return &LastError{Text: c.Reason + ": " + cause(c.Message), Since: c.Since}
 		}
 	}
 	if r.Ready != nil && r.Ready.Status == corev1.ConditionFalse {

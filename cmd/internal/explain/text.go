@@ -28,7 +28,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	line("Verdict", "%s", r.Verdict.Text)
 	r.layers(line)
 	if e := r.LastError; e != nil {
-		line("Last error", "%s, %s", e.Text, r.since(e.Since))
+		line("Last error", "%s; %s", e.Text, r.since(e.Since))
 	}
 	if r.Autonomy != "" {
 		line("Autonomy", "%s, by annotation", r.Autonomy)
