@@ -52,9 +52,20 @@ func (w *worker) act(s situation, in intent) {
 				f.spec.Name, w.id.Name, w.id.Namespace, w.id.UID))
 		}
 	}
-	if in.start != nil {
+	if in.start != nil && !w.early(s.now) {
 		w.start(in.start)
 	}
+}
+
+// early reports whether nothing is to be started yet, because all that is known of
+// the pod is what was kept on disk: it may have been moved to another node while
+// this one was away.
+func (w *worker) early(now time.Time) bool {
+	if w.apiKnown || !now.Before(w.r.patience) {
+		return false
+	}
+	w.at(w.r.patience)
+	return true
 }
 
 // facts about the pod for the downward API.

@@ -13,7 +13,8 @@
 // have ended, a checkpoint on disk keeps the pod as last seen with the status last
 // computed, and the API has the status last written. Until the API has been
 // listed once the checkpoints say what should run, and nothing is stopped merely
-// because it is not known.
+// because it is not known. What runs is taken over at once; what does not is started
+// only after the API has had a little time to say that it has gone elsewhere.
 //
 // Beside the checkpoint is what the pod's containers were made from: the ConfigMaps,
 // Secrets and tokens last read, so that a container that ends while the node is cut

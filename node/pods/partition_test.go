@@ -216,7 +216,9 @@ func TestMachineRebootsCutOff(t *testing.T) {
 		w.cfg.Runtime = w.rt
 		w.setOffline(true)
 		w.start()
-		advance(10 * time.Second)
+		advance(9 * time.Second)
+		w.wantRunning("just rebooted") // there might be a server
+		advance(2 * time.Second)
 		w.wantRunning("rebooted", a)
 		specs := w.rt.Specs()
 		if len(specs) == 0 {
@@ -248,6 +250,33 @@ func TestMachineRebootsCutOff(t *testing.T) {
 		w.wantRunning("healed", a)
 		if got := w.pod("a").Status.ContainerStatuses[0].RestartCount; got != 2 {
 			t.Errorf("restart count %d, want 2", got)
+		}
+	})
+}
+
+// TestMovedWhileAway: pods that were taken off the node while its machine was down
+// do not run again, not for a moment, if there is a server to say so.
+func TestMovedWhileAway(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		a, b := newPod("a", nil), newPod("b", nil)
+		w.create(a)
+		w.create(b)
+		w.create(newPod("c", nil))
+		advance(time.Second)
+		w.stop()
+		w.rt = memory.New(memory.Options{})
+		w.cfg.Runtime = w.rt
+		w.remove("a", -1)
+		w.remove("c", 30)
+		w.setOffline(true)
+		w.start()
+		advance(5 * time.Second) // the way to the server is not there at once
+		w.setOffline(false)
+		advance(time.Minute)
+		w.wantRunning("healed", b)
+		w.wantCalls("start b/main#1")
+		if w.find("default", "c") != nil {
+			t.Error("the deletion was not confirmed")
 		}
 	})
 }

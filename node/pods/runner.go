@@ -54,6 +54,9 @@ type Config struct {
 	VolumeRefresh time.Duration // how often content from the API is brought up to date: 60 s
 	ObjectTTL     time.Duration // how long a ConfigMap or Secret read is good for: 30 s
 	Housekeeping  time.Duration // how often leftovers are looked for: 2 min
+	// Patience is how long containers that do not run wait at the start for the API
+	// to say whether they still should; after that the files on disk say so: 10 s.
+	Patience time.Duration
 
 	// Fence is up while another agent with this node's identity runs the pods. Those
 	// that run here are then stopped, each within its grace, and the API is told
@@ -87,6 +90,7 @@ type Runner struct {
 
 	// Owned by Run.
 	runtimeName string
+	patience    time.Time                // the end of Config.Patience
 	known       map[types.UID]checkpoint // read at the start, until the worker is made
 	held        map[types.UID]bool       // wait for an older pod of their name
 }
@@ -113,6 +117,7 @@ func New(cfg Config) (*Runner, error) {
 	cfg.VolumeRefresh = cmp.Or(cfg.VolumeRefresh, time.Minute)
 	cfg.ObjectTTL = cmp.Or(cfg.ObjectTTL, 30*time.Second)
 	cfg.Housekeeping = cmp.Or(cfg.Housekeeping, 2*time.Minute)
+	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Second)
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
 	}
@@ -156,7 +161,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask runtime what it is: %w", err)
 	}
-	r.runtimeName = info.Name
+	r.runtimeName, r.patience = info.Name, time.Now().Add(r.cfg.Patience)
 	if err := r.recall(ctx); err != nil {
 		return err
 	}
