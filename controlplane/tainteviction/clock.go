@@ -98,7 +98,8 @@ func since(n *corev1.Node, t *corev1.Taint, seen time.Time) time.Time {
 }
 
 // taintsWritten returns when the taints of n became what they are, as far as the
-// server has kept track; zero means that it has not. Whoever changes the list
+// server has kept track; zero means that it has not, which is so for nodes that
+// were made with nothing but a name. Whoever changes the list
 // becomes its only owner, and who sets it to what it is already becomes one more,
 // so the earliest owner is meant.
 func taintsWritten(n *corev1.Node) time.Time {
