@@ -270,7 +270,7 @@ func TestMovedWhileAway(t *testing.T) {
 		w.remove("c", 30)
 		w.setOffline(true)
 		w.start()
-		advance(5 * time.Second) // the way to the server is not there at once
+		advance(2 * time.Second) // the way to the server is not there at once
 		w.setOffline(false)
 		advance(time.Minute)
 		w.wantRunning("healed", b)
