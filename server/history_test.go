@@ -61,8 +61,10 @@ func TestCauseOf(t *testing.T) {
 
 type wrapped struct{ all []error }
 
-func (*wrapped) Error() string     { return "wrapped" }
-func (w *wrapped) Unwrap() []error { return slices.DeleteFunc(w.all, func(e error) bool { return e == nil }) }
+func (*wrapped) Error() string { return "wrapped" }
+func (w *wrapped) Unwrap() []error {
+	return slices.DeleteFunc(w.all, func(e error) bool { return e == nil })
+}
 
 // turns are a node's changes, as text.
 func (b *bay) turns(node string) string {

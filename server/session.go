@@ -116,9 +116,9 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	// Entered before the session that it replaces is left: the node's sums last
 	// as long as the ledger has one of its sessions.
 	h.ledger.open(m)
-	seat := h.registry.attach(m)
+	place := h.registry.attach(m)
 	h.history.attach(m, h.registry.find) // before those that it replaces end
-	if err := h.judged(m, seat); err != nil {
+	if err := h.judged(m, place); err != nil {
 		h.refuse(greeting, err)
 		h.ledger.close(m)
 		m.oust(nil)

@@ -183,13 +183,25 @@ func TestExcuse(t *testing.T) {
 	}{
 		{"one node alone, its site lives", Config{}, func(w *world) { w.silence("a1") }, map[string]string{"a1": ""}},
 		{"one node alone in its site", Config{}, func(w *world) { w.silence("c1") }, map[string]string{"c1": ""}},
-		{"a whole site", Config{}, func(w *world) { w.silence("a1", "a2", "a3") },
-			map[string]string{"a1": SiteLostNetwork, "a2": SiteLostNetwork, "a3": SiteLostNetwork}},
+		{
+			"a whole site",
+			Config{},
+			func(w *world) { w.silence("a1", "a2", "a3") },
+			map[string]string{"a1": SiteLostNetwork, "a2": SiteLostNetwork, "a3": SiteLostNetwork},
+		},
 		{"two of three of a site", Config{}, func(w *world) { w.silence("a1", "a2") }, map[string]string{"a1": "", "a2": ""}},
-		{"two sites at once", Config{}, func(w *world) { w.silence("a1", "a2", "a3", "b1", "b2") },
-			map[string]string{"a1": SiteLostNetwork, "b2": SiteLostNetwork}},
-		{"everybody", Config{}, func(w *world) { w.silence("a1", "a2", "a3", "b1", "b2", "c1", "n1", "n2") },
-			map[string]string{"a1": ServerLostNetwork, "b1": ServerLostNetwork, "c1": ServerLostNetwork, "n1": ServerLostNetwork, "foreign": ""}},
+		{
+			"two sites at once",
+			Config{},
+			func(w *world) { w.silence("a1", "a2", "a3", "b1", "b2") },
+			map[string]string{"a1": SiteLostNetwork, "b2": SiteLostNetwork},
+		},
+		{
+			"everybody",
+			Config{},
+			func(w *world) { w.silence("a1", "a2", "a3", "b1", "b2", "c1", "n1", "n2") },
+			map[string]string{"a1": ServerLostNetwork, "b1": ServerLostNetwork, "c1": ServerLostNetwork, "n1": ServerLostNetwork, "foreign": ""},
+		},
 		{"nodes without a zone are no site", Config{}, func(w *world) { w.silence("n1", "n2") }, map[string]string{"n1": "", "n2": ""}},
 		{"a site, one of it closed by its host before", Config{}, func(w *world) {
 			w.turn("a3", Parked, Closed, 0)

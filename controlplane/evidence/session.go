@@ -78,12 +78,10 @@ func (s *Session) quiet(now time.Time, patience time.Duration) bool {
 
 // silent returns a node's last word, if it is silent now.
 func (s *Session) silent(now time.Time, patience time.Duration) (time.Time, bool) {
-	switch {
-	case s.State == Attached:
+	if s.State == Attached {
 		return s.Heard, s.quiet(now, patience)
-	default:
-		return s.end(), s.Cause == Silent
 	}
+	return s.end(), s.Cause == Silent
 }
 
 // returned returns the last word before a silence that has been over for less than

@@ -406,9 +406,17 @@ func TestReasons(t *testing.T) {
 func TestShownRoundTrip(t *testing.T) {
 	ms := time.Millisecond
 	for _, tc := range []struct{ so, rtt, want time.Duration }{
-		{0, 0, 0}, {0, 40 * time.Microsecond, 100 * time.Microsecond}, {0, ms, ms}, {0, 18 * ms, 20 * ms}, {0, 33 * ms, 50 * ms},
-		{20 * ms, 55 * ms, 20 * ms}, {20 * ms, 61 * ms, 50 * ms}, {20 * ms, 7 * ms, 20 * ms}, {20 * ms, 6 * ms, 5 * ms},
-		{20 * ms, 0, 20 * ms}, {0, time.Hour, 60 * time.Minute},
+		{0, 0, 0},
+		{0, 40 * time.Microsecond, 100 * time.Microsecond},
+		{0, ms, ms},
+		{0, 18 * ms, 20 * ms},
+		{0, 33 * ms, 50 * ms},
+		{20 * ms, 55 * ms, 20 * ms},
+		{20 * ms, 61 * ms, 50 * ms},
+		{20 * ms, 7 * ms, 20 * ms},
+		{20 * ms, 6 * ms, 5 * ms},
+		{20 * ms, 0, 20 * ms},
+		{0, time.Hour, 60 * time.Minute},
 	} {
 		if got := shown(tc.so, tc.rtt); got != tc.want && tc.rtt < time.Hour || got <= 0 && tc.rtt > 0 {
 			t.Errorf("%v after %v: %v, want %v", tc.rtt, tc.so, got, tc.want)
