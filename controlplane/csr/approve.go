@@ -60,7 +60,7 @@ func (a *Approver) Run(ctx context.Context) error {
 	}
 	defer stopNodes()
 	if !cache.WaitForCacheSync(ctx.Done(), a.reqInf.HasSynced, a.nodeInf.HasSynced) {
-		return q.Run(ctx) // ctx is done; Run only ends the queue
+		return nil
 	}
 	return q.Run(ctx)
 }

@@ -264,3 +264,30 @@ func TestWatch(t *testing.T) {
 		f.Shutdown()
 	})
 }
+
+// TestQueueBeforeRun: a queue that is never run leaves no goroutine (TestMain
+// looks), and one that is run has what was added before.
+func TestQueueBeforeRun(t *testing.T) {
+	done := make(chan string, 3)
+	q := NewQueue(Config[string]{Name: "t", Do: func(_ context.Context, k string) (time.Duration, error) {
+		done <- k
+		return 0, nil
+	}})
+	q.Add("a")
+	q.Add("b")
+	q.Add("a")
+	if len(done) > 0 {
+		t.Error("worked on before Run")
+	}
+	never := NewQueue(Config[string]{Name: "never", Do: func(context.Context, string) (time.Duration, error) { return 0, nil }})
+	never.Add("x")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- q.Run(ctx) }()
+	got := []string{<-done, <-done}
+	slices.Sort(got)
+	cancel()
+	if err := <-ended; err != nil || !slices.Equal(got, []string{"a", "b"}) || len(done) > 0 {
+		t.Errorf("worked on %v and %d more, %v", got, len(done), err)
+	}
+}

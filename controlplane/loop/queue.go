@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -41,7 +42,10 @@ type Config[K comparable] struct {
 // are dropped. A controller makes its queue anew each time it runs.
 type Queue[K comparable] struct {
 	cfg Config[K]
-	q   workqueue.TypedRateLimitingInterface[K]
+
+	mu    sync.Mutex                              // guards the following
+	early map[K]struct{}                          // keys added before Run
+	q     workqueue.TypedRateLimitingInterface[K] // nil before Run, which alone reads it without mu
 }
 
 // Quiet marks an error as an expected reason to look again: the key is retried
@@ -58,8 +62,7 @@ func IsQuiet(err error) bool {
 	return errors.As(err, &quiet)
 }
 
-// NewQueue returns a queue. Run must be called, once: it owns the goroutines
-// that the queue starts here and ends them.
+// NewQueue returns a queue. It starts nothing; Run may be called once.
 func NewQueue[K comparable](c Config[K]) *Queue[K] {
 	if c.Workers <= 0 {
 		c.Workers = DefaultWorkers
@@ -73,16 +76,36 @@ func NewQueue[K comparable](c Config[K]) *Queue[K] {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[K](c.MinDelay, c.MaxDelay)
-	return &Queue[K]{cfg: c, q: workqueue.NewTypedRateLimitingQueue(limiter)}
+	return &Queue[K]{cfg: c, early: make(map[K]struct{})}
 }
 
 // Add asks for a look at key.
-func (q *Queue[K]) Add(key K) { q.q.Add(key) }
+func (q *Queue[K]) Add(key K) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.q == nil {
+		q.early[key] = struct{}{}
+		return
+	}
+	q.q.Add(key)
+}
+
+// open begins to hand out keys.
+func (q *Queue[K]) open() {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[K](q.cfg.MinDelay, q.cfg.MaxDelay)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.q = workqueue.NewTypedRateLimitingQueue(limiter)
+	for key := range q.early {
+		q.q.Add(key)
+	}
+	q.early = nil
+}
 
 // Run works on keys until ctx is done. It returns the panic of a Reconcile as
 // an error, and nil when asked to stop.
 func (q *Queue[K]) Run(ctx context.Context) error {
+	q.open()
 	defer q.q.ShutDown()
 	fs := []func(context.Context) error{func(ctx context.Context) error {
 		<-ctx.Done()
