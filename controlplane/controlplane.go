@@ -26,10 +26,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/controlplane/leader"
+	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
 	"github.com/hawser-project/hawser/controlplane/podgc"
 )
@@ -66,11 +66,15 @@ type Config struct {
 	// again; zero means namespace.DefaultRecheck.
 	NamespaceRecheck time.Duration
 	// Lifecycle says when nodes are lost and how fast they are evicted from; zero
-	// means nodelifecycle.DefaultPolicy. Excuse is nodelifecycle.Config's.
+	// means nodelifecycle.DefaultPolicy.
 	Lifecycle nodelifecycle.Policy
-	Excuse    func(node *corev1.Node) (reason, message string, excused bool)
-	// PodGC is the pod garbage collector's; Metrics and Log are filled in.
+	// Tunnel is what this process knows of the nodes' tunnels; nil means that it
+	// has none.
+	Tunnel *Tunnel
+	// PodGC is the pod garbage collector's, and IPAM the allocator's of pod CIDRs;
+	// Events, Metrics and Log are filled in.
 	PodGC podgc.Config
+	IPAM  nodeipam.Config
 	// SchedulerMinBackoff and SchedulerMaxBackoff bound how long a pod that fits
 	// nowhere waits; zero means the scheduler's defaults.
 	SchedulerMinBackoff, SchedulerMaxBackoff time.Duration

@@ -90,7 +90,9 @@ func (p *ControlPlane) term(ctx context.Context, entries []entry, started func()
 		if err != nil {
 			return fmt.Errorf("make %s: %w", e.name, err)
 		}
-		cs = append(cs, c)
+		if c != nil {
+			cs = append(cs, c)
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.informers.Shutdown() // waits for the informers, which end with ctx

@@ -8,8 +8,9 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/disruption"
+	"github.com/hawser-project/hawser/controlplane/job"
 	"github.com/hawser-project/hawser/controlplane/namespace"
-	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
+	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/podgc"
 	"github.com/hawser-project/hawser/controlplane/replicaset"
 	"github.com/hawser-project/hawser/controlplane/scheduler"
@@ -20,8 +21,8 @@ import (
 // gave it before; it is understood as well.
 type entry struct {
 	name, alias string
-	make        func(*shared) (Controller, error)
-	everywhere  bool // whether it runs in every process, and not just in the leader's
+	make        func(*shared) (Controller, error) // may return nil if there is nothing for it to do
+	everywhere  bool                              // whether it runs in every process, and not just in the leader's
 }
 
 func table() []entry {
@@ -46,11 +47,15 @@ func table() []entry {
 				Recheck: s.cfg.NamespaceRecheck, Log: s.log,
 			}), nil
 		}},
-		{name: "node-lifecycle-controller", alias: "nodelifecycle", make: func(s *shared) (Controller, error) {
-			return nodelifecycle.New(s.client, s.informers, nodelifecycle.Config{
-				Policy: s.cfg.Lifecycle, Excuse: s.cfg.Excuse,
-				Events: s.recorder("node-controller"), Metrics: s.metrics, Log: s.log,
-			}), nil
+		{name: "node-lifecycle-controller", alias: "nodelifecycle", make: newNodeLifecycle},
+		{name: "hawser-tunnel-health-controller", make: newTunnelHealth, everywhere: true},
+		{name: "node-ipam-controller", alias: "nodeipam", make: func(s *shared) (Controller, error) {
+			c := s.cfg.IPAM
+			if !c.Allocate {
+				return nil, nil
+			}
+			c.Events, c.Metrics, c.Log = s.recorder("cidrAllocator"), s.metrics, s.log
+			return nodeipam.New(s.client, s.informers, c)
 		}},
 		{name: "taint-eviction-controller", make: func(s *shared) (Controller, error) {
 			return tainteviction.New(s.client, s.informers, tainteviction.Config{
@@ -65,6 +70,11 @@ func table() []entry {
 		{name: "replicaset-controller", alias: "replicaset", make: func(s *shared) (Controller, error) {
 			return replicaset.New(s.client, s.informers, replicaset.Config{
 				Events: s.recorder("replicaset-controller"), Log: s.log,
+			})
+		}},
+		{name: "job-controller", alias: "job", make: func(s *shared) (Controller, error) {
+			return job.New(s.client, s.informers, job.Config{
+				Events: s.recorder("job-controller"), Log: s.log,
 			})
 		}},
 		{name: "disruption-controller", alias: "disruption", make: func(s *shared) (Controller, error) {

@@ -39,6 +39,7 @@ var onlyEmbedded = []string{
 	"advertise-address", "tls-san", "connect-port", "connect-uds", "service-cluster-ip-range",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
 	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds",
+	"cause-aware-eviction", "site-autonomy-duration", "keep-attached-nodes", "tunnel-probe-period",
 }
 
 func (o *besideOptions) addFlags(f *pflag.FlagSet) {

@@ -17,9 +17,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/controlplane/evidence"
 	"github.com/hawser-project/hawser/controlplane/leader"
+	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
 	"github.com/hawser-project/hawser/controlplane/podgc"
+	"github.com/hawser-project/hawser/controlplane/tunnelhealth"
 )
 
 // identityFile names this data directory among those that stand for election.
@@ -32,8 +35,15 @@ type controllerOptions struct {
 	signingPeriod time.Duration
 	lifecycle     nodelifecycle.Policy
 	podGC         podgc.Config
+	ipam          nodeipam.Config
 	elect         bool
-	leader        leader.Config
+
+	causeAware   bool
+	siteAutonomy time.Duration
+	keepAttached bool
+	probePeriod  time.Duration
+
+	leader leader.Config
 }
 
 func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
@@ -43,6 +53,12 @@ func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.podGC.Threshold, "terminated-pod-gc-threshold", podgc.DefaultThreshold, "pods that have ended and are kept; 0 keeps all")
 	f.DurationVar(&o.podGC.Period, "pod-gc-sync-period", podgc.DefaultPeriod, "how often pods are looked for that nobody will end")
 	f.DurationVar(&o.podGC.Quarantine, "pod-gc-orphan-quarantine", podgc.DefaultQuarantine, "how long a node must be missing before its pods are deleted")
+	f.BoolVar(&o.ipam.Allocate, "allocate-node-cidrs", false, "give each node a block of --cluster-cidr for its pods")
+	f.StringVar(&o.ipam.ClusterCIDR, "cluster-cidr", "", "addresses of pods: a range, or one of IPv4 and one of IPv6 with a comma between them")
+	f.IntVar(&o.ipam.MaskSize, "node-cidr-mask-size", 0, "prefix length of a node's block (default 24, and 64 for IPv6)")
+	f.IntVar(&o.ipam.MaskSizeIPv4, "node-cidr-mask-size-ipv4", 0, "the same for the IPv4 range of two")
+	f.IntVar(&o.ipam.MaskSizeIPv6, "node-cidr-mask-size-ipv6", 0, "the same for the IPv6 range of two")
+	o.addTunnelFlags(f)
 	o.addLeaderFlags(f)
 }
 
@@ -55,6 +71,14 @@ func (o *controllerOptions) addLifecycleFlags(f *pflag.FlagSet) {
 	f.Float32Var(&p.SecondaryEvictionRate, "secondary-node-eviction-rate", d.SecondaryEvictionRate, "the same while a large zone is partly down")
 	f.Float32Var(&p.UnhealthyZoneThreshold, "unhealthy-zone-threshold", d.UnhealthyZoneThreshold, "share of a zone's nodes, if more than two, whose silence makes it partly down")
 	f.IntVar(&p.LargeClusterThreshold, "large-cluster-size-threshold", d.LargeClusterThreshold, "nodes above which a zone is large; a smaller one that is partly down is not evicted from")
+}
+
+// addTunnelFlags adds the flags of what only a process with tunnels can do.
+func (o *controllerOptions) addTunnelFlags(f *pflag.FlagSet) {
+	f.BoolVar(&o.causeAware, "cause-aware-eviction", true, "evict nobody from a node while the tunnel has another explanation for its silence than its death; false is what Kubernetes does")
+	f.DurationVar(&o.siteAutonomy, "site-autonomy-duration", evidence.DefaultSiteAutonomy, "how long that holds for a site or a server that has lost its network, unless an annotation says otherwise")
+	f.BoolVar(&o.keepAttached, "keep-attached-nodes", false, "count a tunnel that works as such an explanation, for as long")
+	f.DurationVar(&o.probePeriod, "tunnel-probe-period", tunnelhealth.DefaultProbePeriod, "how often each node's kubelet is asked for its health through the tunnel")
 }
 
 func (o *controllerOptions) addLeaderFlags(f *pflag.FlagSet) {
@@ -81,10 +105,16 @@ func (o *controllerOptions) check() error {
 	if err := o.lifecycle.Check(); err != nil {
 		return err
 	}
-	for flag, d := range map[string]time.Duration{"--pod-gc-sync-period": o.podGC.Period, "--pod-gc-orphan-quarantine": o.podGC.Quarantine} {
+	for flag, d := range map[string]time.Duration{"--pod-gc-sync-period": o.podGC.Period, "--pod-gc-orphan-quarantine": o.podGC.Quarantine, "--tunnel-probe-period": o.probePeriod} {
 		if d <= 0 {
 			return fmt.Errorf("%s %s: want a duration such as 20s", flag, d)
 		}
+	}
+	if o.siteAutonomy < 0 {
+		return fmt.Errorf("--site-autonomy-duration %s is negative: want a duration such as 1h, or 0 for none", o.siteAutonomy)
+	}
+	if err := o.ipam.Check(); err != nil {
+		return err
 	}
 	return o.leader.Check()
 }
@@ -95,7 +125,7 @@ func (o *controllerOptions) check() error {
 func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 	c := controlplane.Config{
 		Enabled: o.enabled, SigningDuration: o.signingPeriod,
-		Lifecycle: o.lifecycle, PodGC: o.podGC,
+		Lifecycle: o.lifecycle, PodGC: o.podGC, IPAM: o.ipam,
 	}
 	if o.elect {
 		identity, err := identity(dir)
@@ -107,6 +137,21 @@ func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 		c.Leader = &l
 	}
 	return c, nil
+}
+
+// judge is how silence is judged; nil means that it is not.
+func (o *controllerOptions) judge() *evidence.Config {
+	if !o.causeAware {
+		return nil
+	}
+	autonomy := o.siteAutonomy
+	if autonomy == 0 {
+		autonomy = -1 // none, where zero means the default
+	}
+	return &evidence.Config{
+		SiteAutonomy: autonomy, KeepAttached: o.keepAttached,
+		Silence: o.lifecycle.MonitorGracePeriod / 2, StartupGrace: o.lifecycle.StartupGracePeriod,
+	}
 }
 
 // identity is the name of the host and one that dir keeps. The lock on dir makes it

@@ -120,6 +120,9 @@ func (o *serverOptions) check() error {
 	if err = o.checkEtcd(); err != nil {
 		return err
 	}
+	if o.beside.kubeconfig == "" {
+		o.controllers.ipam.ServiceCIDR = o.services.String()
+	}
 	if err = o.controllers.check(); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -158,12 +159,12 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 	if err = t.follow(p.shared.Core().V1().Nodes().Informer()); err != nil {
 		return nil, err
 	}
-	p.controllers, err = newControllers(o, keys, log)
+	p.controllers, err = newControllers(o, keys, t, toKubelets, log)
 	return p, err
 }
 
 // newControllers makes the controllers of the API server of this process.
-func newControllers(o *serverOptions, keys *pki.PKI, log *slog.Logger) (*controlplane.ControlPlane, error) {
+func newControllers(o *serverOptions, keys *pki.PKI, t *tunnels, toKubelets *tls.Config, log *slog.Logger) (*controlplane.ControlPlane, error) {
 	c, err := o.controllers.config(o.dataDir)
 	if err != nil {
 		return nil, err
@@ -171,6 +172,10 @@ func newControllers(o *serverOptions, keys *pki.PKI, log *slog.Logger) (*control
 	c.Client, c.SchedulerClient = o.identity(keys, pki.ControllerManager), o.identity(keys, pki.Scheduler)
 	c.SigningCertFile, c.SigningKeyFile = keys.Path(pki.CA, false), keys.Path(pki.CA, true)
 	c.Metrics, c.Log = metricsRegisterer(), log
+	c.Tunnel = &controlplane.Tunnel{
+		Source: hubSource{t.hub}, Dial: t.hub.DialContext, TLS: toKubelets,
+		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(),
+	}
 	return controlplane.New(c)
 }
 

@@ -1,0 +1,70 @@
+package controlplane
+
+// What the controllers know of the nodes' tunnels, where this process has them.
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"time"
+
+	"github.com/hawser-project/hawser/controlplane/evidence"
+	"github.com/hawser-project/hawser/controlplane/loop"
+	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
+	"github.com/hawser-project/hawser/controlplane/tunnelhealth"
+)
+
+// Tunnel is what there is to know of nodes beyond what they say of themselves.
+// Source and Dial are required.
+type Tunnel struct {
+	Source tunnelhealth.Source
+	// Dial and TLS are how kubelets are reached and spoken to.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	TLS  *tls.Config
+	// ProbePeriod is how often each kubelet is asked for its health; zero means
+	// tunnelhealth.DefaultProbePeriod.
+	ProbePeriod time.Duration
+	// Judge is how silence is judged before pods are evicted; Source, Nodes, Events
+	// and Log are filled in. Nil means that it is not: silence is death.
+	Judge *evidence.Config
+}
+
+// A judged controller runs with the judge that it asks.
+type judged struct {
+	*nodelifecycle.Controller
+	judge *evidence.Judge
+}
+
+// Run implements Controller.
+func (c *judged) Run(ctx context.Context) error {
+	return loop.Together(ctx, c.judge.Run, c.Controller.Run)
+}
+
+func newNodeLifecycle(s *shared) (Controller, error) {
+	c := nodelifecycle.Config{
+		Policy: s.cfg.Lifecycle, Events: s.recorder("node-controller"), Metrics: s.metrics, Log: s.log,
+	}
+	if s.cfg.Tunnel == nil || s.cfg.Tunnel.Judge == nil {
+		return nodelifecycle.New(s.client, s.informers, c), nil
+	}
+	j := *s.cfg.Tunnel.Judge
+	j.Source, j.Nodes = s.cfg.Tunnel.Source, s.informers.Core().V1().Nodes().Lister()
+	j.Events, j.Log = c.Events, s.log
+	judge, err := evidence.New(j)
+	if err != nil {
+		return nil, err
+	}
+	c.Excuse = judge.Excuse
+	return &judged{Controller: nodelifecycle.New(s.client, s.informers, c), judge: judge}, nil
+}
+
+func newTunnelHealth(s *shared) (Controller, error) {
+	t := s.cfg.Tunnel
+	if t == nil {
+		return nil, nil
+	}
+	return tunnelhealth.New(s.client, s.informers, tunnelhealth.Config{
+		Source: t.Source, Dial: t.Dial, TLS: t.TLS, ProbePeriod: t.ProbePeriod,
+		Events: s.recorder("hawser-tunnel-health-controller"), Metrics: s.metrics, Log: s.log,
+	}), nil
+}
