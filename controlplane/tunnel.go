@@ -21,11 +21,13 @@ type Tunnel struct {
 	// Dial and TLS are how kubelets are reached and spoken to.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	TLS  *tls.Config
+	// Started is when this process was; zero means when the controllers are made.
+	Started time.Time
 	// ProbePeriod is how often each kubelet is asked for its health; zero means
 	// tunnelhealth.DefaultProbePeriod.
 	ProbePeriod time.Duration
-	// Judge is how silence is judged before pods are evicted; Source, Nodes, Events
-	// and Log are filled in. Nil means that it is not: silence is death.
+	// Judge is how silence is judged before pods are evicted; Source, Nodes,
+	// Started, Events and Log are filled in. Nil means that it is not: silence is death.
 	Judge *evidence.Config
 }
 
@@ -48,6 +50,7 @@ func newNodeLifecycle(s *shared) (Controller, error) {
 		return nodelifecycle.New(s.client, s.informers, c), nil
 	}
 	j := *s.cfg.Tunnel.Judge
+	j.Started = s.cfg.Tunnel.Started
 	j.Source, j.Nodes = s.cfg.Tunnel.Source, s.informers.Core().V1().Nodes().Lister()
 	j.Events, j.Log = c.Events, s.log
 	judge, err := evidence.New(j)
@@ -64,7 +67,8 @@ func newTunnelHealth(s *shared) (Controller, error) {
 		return nil, nil
 	}
 	return tunnelhealth.New(s.client, s.informers, tunnelhealth.Config{
-		Source: t.Source, Dial: t.Dial, TLS: t.TLS, ProbePeriod: t.ProbePeriod,
+		Source: t.Source, Dial: t.Dial, TLS: t.TLS, ProbePeriod: t.ProbePeriod, Started: t.Started,
+		StartupGrace: s.cfg.Lifecycle.StartupGracePeriod,
 		Events: s.recorder("hawser-tunnel-health-controller"), Metrics: s.metrics, Log: s.log,
 	}), nil
 }

@@ -173,7 +173,7 @@ func newControllers(o *serverOptions, keys *pki.PKI, t *tunnels, toKubelets *tls
 	c.SigningCertFile, c.SigningKeyFile = keys.Path(pki.CA, false), keys.Path(pki.CA, true)
 	c.Metrics, c.Log = metricsRegisterer(), log
 	c.Tunnel = &controlplane.Tunnel{
-		Source: hubSource{t.hub}, Dial: t.hub.DialContext, TLS: toKubelets,
+		Source: hubSource{t.hub}, Dial: t.hub.DialContext, TLS: toKubelets, Started: time.Now(),
 		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(),
 	}
 	return controlplane.New(c)

@@ -250,6 +250,7 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 				t.hub.SetRoutes(name)
 				t.ssh.remove(name)
 				t.deleted.add(name)
+				t.hub.Forget(name)
 			}
 		},
 	})
