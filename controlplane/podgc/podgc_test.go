@@ -294,11 +294,18 @@ func TestFinalizers(t *testing.T) {
 		p := pod("p", "n", corev1.PodRunning)
 		p.Finalizers = []string{"example.com/wait"}
 		l := newLab(t, p)
-		l.run(Config{})
+		reg := l.run(Config{})
 		l.at(5 * time.Minute)
 		l.stop()
 		if got, want := l.gone(), "p@40s"; got != want {
 			t.Errorf("removed %q, want %q", got, want)
+		}
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP pod_gc_collector_force_delete_pods_total Pods that the garbage collector set out to delete by force.
+# TYPE pod_gc_collector_force_delete_pods_total counter
+pod_gc_collector_force_delete_pods_total{namespace="ns",reason="orphaned"} 1
+`)); err != nil {
+			t.Error(err)
 		}
 		if got := l.pod("p"); got == nil || got.Status.Phase != corev1.PodFailed {
 			t.Errorf("it is %v, want there and failed", got)

@@ -168,6 +168,15 @@ func TestWhen(t *testing.T) {
 			l.at(60 * s)
 			restart(l)
 		}, "p@1m20s q@50s", "Marking for p, Marking for q"},
+		{"fraction of a second, looked at twice", nil, nil, func(l *lab) {
+			l.taint(execute("a"))
+			l.at(50*s + 900*time.Millisecond)
+			p := pod("p", tolerates("a", 30))
+			p.CreationTimestamp = metav1.NewTime(l.start.Add(50 * s)) // as the API has it
+			l.create(p)
+			l.at(60 * s)
+			l.tolerate("p", tolerates("a", 30), tolerates("b"))
+		}, "p@1m20.9s", "Marking for p"},
 		{"deleted by somebody else meanwhile", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taint(execute("a"))
 			l.at(20 * s)
