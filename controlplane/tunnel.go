@@ -69,6 +69,6 @@ func newTunnelHealth(s *shared) (Controller, error) {
 	return tunnelhealth.New(s.client, s.informers, tunnelhealth.Config{
 		Source: t.Source, Dial: t.Dial, TLS: t.TLS, ProbePeriod: t.ProbePeriod, Started: t.Started,
 		StartupGrace: s.cfg.Lifecycle.StartupGracePeriod,
-		Events: s.recorder("hawser-tunnel-health-controller"), Metrics: s.metrics, Log: s.log,
+		Events:       s.recorder("hawser-tunnel-health-controller"), Metrics: s.metrics, Log: s.log,
 	}), nil
 }
