@@ -106,9 +106,8 @@ func (r *run) update(ctx context.Context, s *sighting) error {
 	if err != nil {
 		return fmt.Errorf("update the status of node %s: %w", n.Name, err)
 	}
-	if s.observed == "" { // the condition that was just made is the one we know
+	if s.observed == "" { // a node that has never spoken was unknown all along
 		s.observed = corev1.ConditionUnknown
-		s.rec.posted, s.rec.heartbeat = true, n.CreationTimestamp
 	}
 	s.node, s.status = updated, true
 	return nil

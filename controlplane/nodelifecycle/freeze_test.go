@@ -65,7 +65,7 @@ func TestFreeze(t *testing.T) {
 		e.set("SiteOffline", "all sessions of site z parked together", "n02", "n03")
 		w.start()
 		w.until(2 * time.Minute)
-		w.expect("only one is evicted from", noExecuteOnly, "45.1s n01 +unreachable:NoExecute")
+		w.expect("only one is evicted from", noExecuteOnly, "45.05s n01 +unreachable:NoExecute")
 		for _, name := range []string{"n02", "n03"} {
 			if got := written(w.node(name).Spec.Taints); got != "unreachable:NoSchedule" || readiness(w.node(name)) != corev1.ConditionUnknown {
 				t.Errorf("%s has taints %q and is Ready=%s", name, got, readiness(w.node(name)))
@@ -105,7 +105,7 @@ func TestFreeze(t *testing.T) {
 			at[i], names[i], _ = strings.Cut(s, " ")
 		}
 		slices.Sort(names)
-		if !slices.Equal(at, []string{"2m10.1s", "2m20.1s", "2m30.1s"}) || !slices.Equal(slices.Compact(names), []string{
+		if !slices.Equal(at, []string{"2m10.05s", "2m20.05s", "2m30.05s"}) || !slices.Equal(slices.Compact(names), []string{
 			"n01 +unreachable:NoExecute", "n02 +unreachable:NoExecute", "n03 +unreachable:NoExecute",
 		}) {
 			t.Errorf("afterwards %q", got)
@@ -128,10 +128,30 @@ func TestFreezeInLine(t *testing.T) {
 		w.silence("n01", "n02")
 		w.start()
 		w.until(55 * second)
-		w.expect("the first", noExecuteOnly, "45.1s n01 +unreachable:NoExecute")
+		w.expect("the first", noExecuteOnly, "45.05s n01 +unreachable:NoExecute")
 		e.set("ServerOffline", "", "n01", "n02")
 		w.until(5 * time.Minute)
 		w.expect("the second is not", noExecuteOnly, "1m0s n01 -unreachable:NoExecute")
+	})
+}
+
+// TestOrder: of nodes that come in line together, the longest quiet is first.
+func TestOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := excusing(w)
+		w.add("z", named("n", 9)...)
+		e.set("SiteOffline", "x", "n01", "n02", "n03")
+		w.silence("n02")
+		w.start()
+		w.until(12 * second)
+		w.silence("n03")
+		w.until(22 * second)
+		w.silence("n01")
+		w.until(122 * second)
+		e.clear("n01", "n02", "n03")
+		w.until(150 * second)
+		w.expect("in order", noExecuteOnly, "2m5.05s n02 +unreachable:NoExecute", "2m15.05s n03 +unreachable:NoExecute", "2m25.05s n01 +unreachable:NoExecute")
 	})
 }
 
@@ -155,7 +175,7 @@ func TestThaw(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.until(70 * second)
-		w.expect("one says that it is not ready", noExecuteOnly, "1m5.1s n02 +not-ready:NoExecute")
+		w.expect("one says that it is not ready", noExecuteOnly, "1m5.05s n02 +not-ready:NoExecute")
 		if got := w.told(evictionResumed); len(got) != 2 || !strings.Contains(got[0], "the node is ready") || !strings.Contains(got[1], "not ready") {
 			t.Errorf("events %q", got)
 		}

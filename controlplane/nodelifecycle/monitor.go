@@ -251,13 +251,11 @@ func (r *run) judge(ctx context.Context) error {
 	return nil
 }
 
-// pardon takes a node out of its queue and takes its NoExecute taints back.
+// pardon takes a node's NoExecute taints back.
 func (r *run) pardon(ctx context.Context, s *sighting) {
-	if s.gone {
-		return
+	if !s.gone {
+		r.spare(ctx, s)
 	}
-	r.queues.remove(s.rec.zone, s.node.Name)
-	r.spare(ctx, s)
 }
 
 // line puts the nodes that are to be tainted in line, the longest quiet first.

@@ -21,7 +21,7 @@ import (
 const (
 	podWorkers  = 4
 	tick        = 100 * time.Millisecond // between looks at the queues of nodes to be tainted
-	recheck     = 50 * time.Millisecond  // for a node in such a queue that the cache cannot tell about
+	recheck     = 50 * time.Millisecond  // before such a node that could not be tainted is tried again, at the earliest
 	healthTries = 5                      // attempts to write a node's health in one pass
 	healthPause = 20 * time.Millisecond  // between them
 	taintTries  = 5                      // attempts to change taints that others change as well

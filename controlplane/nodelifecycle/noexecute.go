@@ -77,38 +77,51 @@ func (q *queues) all() []*zoneQueue {
 	return out
 }
 
-// evict hands out NoExecute taints until ctx is done.
+// evict hands out NoExecute taints until ctx is done. It looks at the queues
+// between passes rather than while one fills them: the periods of passes are
+// multiples of a tick.
 func (r *run) evict(ctx context.Context) error {
+	if !pause(ctx, tick/2) {
+		return nil
+	}
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	for {
+		if !r.reach.down.Load() {
+			r.taintDue(ctx)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
 		}
-		if r.reach.down.Load() {
-			continue
-		}
-		for _, q := range r.queues.all() {
-			for node, ok := q.take(time.Now()); ok; node, ok = q.take(time.Now()) {
-				if done, again := r.taint(ctx, node); !done {
-					q.retry(node, time.Now().Add(again))
-				}
+	}
+}
+
+// taintDue taints the nodes whose turn it is in their zones.
+func (r *run) taintDue(ctx context.Context) {
+	for _, q := range r.queues.all() {
+		for ctx.Err() == nil {
+			node, ok := q.take(time.Now())
+			if !ok {
+				break
+			}
+			if !r.taint(ctx, node) {
+				q.retry(node, time.Now().Add(recheck))
 			}
 		}
 	}
 }
 
-// taint gives a node the NoExecute taint that it has come to deserve. done is
-// false if it should be tried again after some time.
-func (r *run) taint(ctx context.Context, name string) (done bool, again time.Duration) {
+// taint gives a node the NoExecute taint that it has come to deserve. It returns
+// false if that should be tried again.
+func (r *run) taint(ctx context.Context, name string) bool {
 	node, err := r.nodes.Get(name)
 	if apierrors.IsNotFound(err) {
-		return true, 0
+		return true
 	}
 	if err != nil || readiness(node) == "" {
-		return false, recheck
+		return false
 	}
 	var key string
 	changed, err := r.editTaints(ctx, node, func(n *corev1.Node, now metav1.Time) ([]corev1.Taint, bool) {
@@ -122,11 +135,11 @@ func (r *run) taint(ctx context.Context, name string) (done bool, again time.Dur
 		if err = r.reach.note(ctx, err); ctx.Err() == nil && !r.reach.down.Load() {
 			r.log.Warn("will try to taint the node again", "node", name, "error", err)
 		}
-		return false, 0
+		return false
 	}
 	if changed {
 		r.metrics.evictions.WithLabelValues(nodetopology.GetZoneKey(node)).Inc()
 		r.log.Info("pods are evicted from a node that is not ready", "node", name, "taint", key)
 	}
-	return true, 0
+	return true
 }

@@ -140,6 +140,24 @@ func TestPodsLater(t *testing.T) {
 	}
 }
 
+// TestPodElsewhere: a pod that was made again on another node is that node's.
+func TestPodElsewhere(t *testing.T) {
+	fl := newFleet(t)
+	if err := fl.run.pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fl.run.records.of("node-0000").unready.Store(true)
+	for pod, writes := range map[string]int{"pod-00001": 0, "pod-00000": 1} {
+		fl.writes = 0
+		if _, err := fl.run.mark(t.Context(), podKey{"node-0000", "ns", pod}); err != nil {
+			t.Fatal(err)
+		}
+		if fl.writes != writes {
+			t.Errorf("%s: %d writes, want %d", pod, fl.writes, writes)
+		}
+	}
+}
+
 func TestOldNames(t *testing.T) {
 	const linux, arm = "kubernetes.io/os=linux", "kubernetes.io/arch=arm64"
 	for _, tc := range []struct{ labels, want string }{

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -129,14 +128,14 @@ func (c *Controller) editTaints(ctx context.Context, node *corev1.Node, do edit)
 			return false, fmt.Errorf("taint node %s: %w", node.Name, err)
 		}
 		fresh, err := c.client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || (err == nil && fresh.UID != node.UID) {
+		if apierrors.IsNotFound(err) {
 			return false, nil
 		}
 		if err != nil {
 			return false, fmt.Errorf("look up node %s: %w", node.Name, err)
 		}
 		node = fresh
-		if want, changed = do(node, metav1.NewTime(time.Now())); !changed {
+		if want, changed = do(node, metav1.Now()); !changed {
 			return false, nil
 		}
 	}

@@ -312,6 +312,7 @@ func (w *world) start() {
 	f := informers.NewSharedInformerFactory(w.client, 0)
 	c := New(w.client, f, w.cfg)
 	f.Start(ctx.Done())
+	synctest.Wait() // the caches are full: the next line, which polls, takes no time
 	f.WaitForCacheSync(ctx.Done())
 	done := make(chan error, 1)
 	var wg sync.WaitGroup
