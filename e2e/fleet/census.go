@@ -25,7 +25,7 @@ type Counts struct {
 
 // String is for people.
 func (c Counts) String() string {
-	return fmt.Sprintf("%d Ready, %d NotReady, %d Unknown, of %d registered", c.Ready, c.NotReady, c.Unknown, c.Registered)
+	return fmt.Sprintf("%d joined, %d registered: %d Ready, %d NotReady, %d Unknown", c.Joined, c.Registered, c.Ready, c.NotReady, c.Unknown)
 }
 
 // A census watches the nodes with certain names. It keeps no more of a node than

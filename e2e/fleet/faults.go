@@ -156,8 +156,8 @@ func (f *Fault) parseWho(s string) error {
 	number, share := strings.CutSuffix(s, "%")
 	switch n, err := strconv.Atoi(s); {
 	case share:
-		p, err := strconv.ParseFloat(number, 64)
-		if err != nil || !(p > 0 && p <= 100) {
+		p, bad := strconv.ParseFloat(number, 64)
+		if bad != nil || !(p > 0 && p <= 100) {
 			return fmt.Errorf("WHO %q: want a share above 0%% and up to 100%%", s)
 		}
 		f.Percent = p

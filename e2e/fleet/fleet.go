@@ -33,6 +33,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -67,7 +68,8 @@ type Weight string
 // The weights.
 const (
 	// Light nodes are made for this: lease, status and pods as a node has them, for
-	// half of the memory. Volumes, probes, hooks and restarts they have not.
+	// half of the memory. Volumes, probes, hooks and restarts they have not, and
+	// their certificates are not renewed.
 	Light Weight = "light"
 	// Full nodes are what hawser-agent is made of, but for their containers.
 	Full Weight = "full"
@@ -215,6 +217,8 @@ func (f *Fleet) dir(name string) string { return filepath.Join(f.cfg.Dir, name) 
 // name somebody else has; then all end.
 func (f *Fleet) Run(ctx context.Context) error {
 	defer f.idle()
+	// The libraries of Kubernetes log through the context.
+	ctx = logr.NewContext(ctx, logr.FromSlogHandler(f.cfg.Log.Handler()))
 	token, done, err := f.token(ctx)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -151,11 +151,11 @@ func (m *member) awaken(ctx context.Context) bool {
 // apply begins or ends a fault.
 func (m *member) apply(s Step) {
 	kind := s.Fault.Kind
-	switch {
-	case kind == Cut:
+	switch kind {
+	case Cut:
 		m.wire.cut()
 		return
-	case kind == Flap:
+	case Flap:
 		kind = Silence
 	}
 	m.mu.Lock()
@@ -258,9 +258,9 @@ func (m *member) together(ctx context.Context, link *agent.Agent, conns *node.Co
 	})
 	group.Go(func() error {
 		defer stop()
-		upper, ctx := errgroup.WithContext(ctx)
+		upper, upperCtx := errgroup.WithContext(ctx)
 		for _, part := range parts {
-			upper.Go(func() error { return part(ctx) })
+			upper.Go(func() error { return part(upperCtx) })
 		}
 		err := upper.Wait()
 		conns.Close()

@@ -93,7 +93,7 @@ func startServer(t testing.TB, args ...string) *site {
 		wg.Wait()
 		if err := <-ended; err != nil || t.Failed() {
 			b, _ := os.ReadFile(log.Name())
-			t.Logf("server: %v\n%s", err, b[max(0, len(b)-8000):])
+			t.Logf("server: %v\n%s", err, b[max(0, len(b)-3000):])
 		}
 		_ = log.Close()
 	})

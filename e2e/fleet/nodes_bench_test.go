@@ -1,0 +1,237 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The size that the figures of README are of takes minutes:
+//
+//	go test ./e2e/fleet -run '^$' -bench Nodes -benchtime 1x -fleet.nodes 2000
+var (
+	nodes     = flag.Int("fleet.nodes", 200, "how many nodes BenchmarkNodes simulates, ten pods each")
+	weightOf  = flag.String("fleet.weight", string(Light), "their weight")
+	graceFlag = flag.Duration("fleet.grace", 0, "node-monitor-grace-period of the server, if not the default")
+)
+
+const (
+	podsPerNode = 10
+	// leaseRate is that of 10,000 nodes which renew every ten seconds, to which the
+	// cost of fewer is scaled up.
+	leaseRate = 1000
+	// leaseTime is how long lease renewals are watched.
+	leaseTime = 30 * time.Second
+)
+
+// BenchmarkNodes shows what a fleet of nodes with pods costs the server: to join,
+// to be there, to renew leases; how long the node lifecycle controller takes to
+// look at all of them, and how soon it finds out that some are gone.
+func BenchmarkNodes(b *testing.B) {
+	for b.Loop() {
+		benchmarkNodes(b, *nodes)
+	}
+}
+
+func benchmarkNodes(b *testing.B, n int) {
+	b.Helper()
+	var args []string
+	if *graceFlag > 0 {
+		args = append(args, "--node-monitor-grace-period", graceFlag.String())
+	}
+	s := startServer(b, args...)
+	s.trim(b)
+	empty, own := s.usage(b), usageOf(b, os.Getpid())
+	begun := time.Now()
+	f, stop := s.startFleet(b, Config{Nodes: n, Zones: min(n, 4), Weight: Weight(*weightOf)})
+	took := time.Since(begun)
+	there := s.usage(b)
+	b.Logf("join: %d nodes in %v, %.1f/s, %v of the server's CPU", n, took.Round(time.Millisecond), float64(n)/took.Seconds(), there.cpu-empty.cpu)
+	b.ReportMetric(float64(n)/took.Seconds(), "joins/s")
+	b.ReportMetric(1000*(there.cpu-empty.cpu).Seconds()/float64(n), "server-CPU-ms/join")
+	Trim()
+	s.trim(b)
+	there = s.usage(b)
+	mine := usageOf(b, os.Getpid())
+	b.Logf("memory: server %d MiB, fleet %d MiB", there.rss>>20, mine.rss>>20)
+	b.ReportMetric(float64(there.rss-empty.rss)/float64(n)/1024, "server-KiB/node")
+	b.ReportMetric(float64(mine.rss-own.rss)/float64(n)/1024, "fleet-KiB/node")
+	s.benchLeases(b)
+	s.benchPods(b, f, n*podsPerNode)
+	s.benchReaction(b, f)
+	stop()
+}
+
+// benchLeases shows what renewing leases costs.
+func (s *site) benchLeases(b *testing.B) {
+	b.Helper()
+	before, count := s.usage(b), s.metric(b, leaseUpdates)
+	begun := time.Now()
+	<-time.After(leaseTime)
+	took := time.Since(begun)
+	cpu, renewals := s.usage(b).cpu-before.cpu, s.metric(b, leaseUpdates)-count
+	if renewals == 0 {
+		b.Fatal("no lease was renewed")
+	}
+	cores := cpu.Seconds() / took.Seconds()
+	b.Logf("leases: %.0f renewals/s take %.2f cores of the server; %d a second would take %.2f", renewals/took.Seconds(), cores, leaseRate, cores*leaseRate*took.Seconds()/renewals)
+	b.ReportMetric(cores*leaseRate*took.Seconds()/renewals, "server-cores@1000leases/s")
+}
+
+const (
+	leaseUpdates = `apiserver_request_body_size_bytes_count{group="coordination.k8s.io",resource="leases",verb="update"}`
+	passes       = "node_collector_update_all_nodes_health_duration_seconds_count"
+	passTime     = "node_collector_update_all_nodes_health_duration_seconds_sum"
+)
+
+// benchPods puts pods on the nodes and then looks at how long a pass over all
+// nodes takes.
+func (s *site) benchPods(b *testing.B, f *Fleet, n int) {
+	b.Helper()
+	begun := time.Now()
+	group, ctx := errgroup.WithContext(b.Context())
+	group.SetLimit(32)
+	for i := range n {
+		group.Go(func() error {
+			_, err := s.api.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i)},
+				Spec: corev1.PodSpec{
+					NodeName: f.members[i%len(f.members)].name, AutomountServiceAccountToken: new(false),
+					Containers: []corev1.Container{{Name: "c", Image: "image", Command: []string{"server"}}},
+				},
+			}, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		b.Fatal(err)
+	}
+	eventually(b, "all pods run", func() error {
+		list, err := s.api.CoreV1().Pods("default").List(b.Context(), metav1.ListOptions{FieldSelector: "status.phase!=Running", Limit: 1})
+		if err == nil && len(list.Items) > 0 {
+			err = errors.New("some do not")
+		}
+		return err
+	})
+	took := time.Since(begun)
+	b.Logf("pods: %d run after %v", n, took.Round(time.Millisecond))
+	b.ReportMetric(float64(n)/took.Seconds(), "pods/s")
+	count, sum := s.metric(b, passes), s.metric(b, passTime)
+	const watched = 3
+	eventually(b, "passes over all nodes", func() error {
+		if now := s.metric(b, passes); now < count+watched {
+			return fmt.Errorf("%v after %v", now, count)
+		}
+		return nil
+	})
+	each := (s.metric(b, passTime) - sum) / (s.metric(b, passes) - count)
+	b.Logf("a pass over %d nodes with %d pods takes %.0f ms; the server has %d MiB", len(f.members), n, 1000*each, s.usage(b).rss>>20)
+	b.ReportMetric(1000*each, "pass-ms")
+	if each > 1 {
+		b.Errorf("a pass over all nodes takes %.1f s, want less than one", each)
+	}
+}
+
+// benchReaction kills a twentieth of the nodes and shows how long after its last
+// renewal of the lease each is Unknown. The API tells that time in full seconds,
+// rounded down.
+func (s *site) benchReaction(b *testing.B, f *Fleet) {
+	b.Helper()
+	victims := max(1, len(f.members)/20)
+	hit := make([]int, victims)
+	for i := range hit {
+		hit[i] = i * len(f.members) / victims
+	}
+	f.Apply(one(Kill, true, hit...))
+	f.until(b, "the killed nodes are Unknown", func(c Counts) bool { return c.Unknown >= victims })
+	var worst time.Duration
+	for _, i := range hit {
+		name := f.members[i].name
+		for _, c := range s.node(b, name).Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
+				worst = max(worst, c.LastTransitionTime.Sub(s.renewed(b, name)))
+			}
+		}
+	}
+	b.Logf("reaction: %d of %d nodes killed, all Unknown at most %v after their last heartbeat", victims, len(f.members), worst.Round(time.Millisecond))
+	b.ReportMetric(worst.Seconds(), "reaction-s")
+	f.Apply(one(Kill, false, hit...))
+	begun := time.Now()
+	f.until(b, "all are Ready again", func(c Counts) bool { return c.Ready == len(f.members) })
+	b.Logf("all Ready again %v after they were let", time.Since(begun).Round(time.Millisecond))
+}
+
+// metric reads one of the server's.
+func (s *site) metric(tb testing.TB, name string) float64 {
+	tb.Helper()
+	text, err := s.api.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return v
+		}
+	}
+	return 0
+}
+
+// trim has the server collect its garbage, as it does by itself later.
+func (s *site) trim(tb testing.TB) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	if _, err := s.api.Discovery().RESTClient().Get().AbsPath("/debug/pprof/heap").Param("gc", "1").DoRaw(ctx); err != nil {
+		tb.Logf("the server's memory has garbage in it: %v", err)
+	}
+}
+
+// A usage is what a process has used and holds.
+type usage struct {
+	cpu time.Duration
+	rss int // bytes
+}
+
+func (s *site) usage(tb testing.TB) usage { tb.Helper(); return usageOf(tb, s.pid) }
+
+func usageOf(tb testing.TB, pid int) usage {
+	tb.Helper()
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have spaces in it
+	fields := strings.Fields(rest)
+	const user, system, resident, tick = 11, 12, 21, 10 * time.Millisecond
+	var u usage
+	for _, at := range []int{user, system} {
+		n, err := strconv.Atoi(fields[at])
+		if err != nil {
+			tb.Fatal(err)
+		}
+		u.cpu += time.Duration(n) * tick
+	}
+	pages, err := strconv.Atoi(fields[resident])
+	if err != nil {
+		tb.Fatal(err)
+	}
+	u.rss = pages * syscall.Getpagesize()
+	return u
+}
