@@ -85,6 +85,9 @@ var userRules = map[string][]rule{
 		// Namespace deletion and garbage collection are about every kind there is.
 		{verbs: read, groups: []string{"*"}, resources: []string{"*"}},
 		{verbs: remove, groups: []string{"*"}, resources: []string{"*"}},
+		// For owner references and finalizers, which every object can have. A patch
+		// of those alone cannot be told from another here.
+		{verbs: []string{"patch"}, groups: []string{"*"}, resources: []string{"*"}},
 		{verbs: change, groups: core, resources: []string{"namespaces/finalize", "*/status"}},
 		{verbs: change, groups: []string{"apps", "batch", "policy", "storage.k8s.io", certificatesGroup}, resources: []string{"*/status"}},
 		{verbs: write, groups: core, resources: []string{
