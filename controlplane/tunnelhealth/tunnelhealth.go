@@ -146,6 +146,7 @@ func (c Config) withDefaults() Config {
 type memo struct {
 	told  uint64        // the latest change that there was an event for
 	rtt   time.Duration // the round trip that the condition shows
+	lost  time.Time     // when the node was last found silent, by its condition
 	probe result
 }
 
@@ -207,7 +208,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	})
 	stop, err := loop.Watch(c.inf, func(node string) {
 		conditions.Add(node)
-		if c.unprobed(node) {
+		if c.unprobed(node) || c.lost(node) {
 			probes.Add(node)
 		}
 	})
@@ -249,6 +250,28 @@ func (c *Controller) unprobed(node string) bool {
 	}
 	s, ok := c.cfg.Source.Observe(node)
 	return ok && s.State == evidence.Attached
+}
+
+// lost says whether a node has been found silent since it was last asked here: what
+// its kubelet says then is worth knowing at once.
+func (c *Controller) lost(name string) bool {
+	node, err := c.nodes.Get(name)
+	if err != nil {
+		return false
+	}
+	for i := range node.Status.Conditions {
+		ready := &node.Status.Conditions[i]
+		if ready.Type != corev1.NodeReady || ready.Status != corev1.ConditionUnknown {
+			continue
+		}
+		news := false
+		c.memo(name, func(m *memo) {
+			news = !m.lost.Equal(ready.LastTransitionTime.Time)
+			m.lost = ready.LastTransitionTime.Time
+		})
+		return news
+	}
+	return false
 }
 
 // sync brings a node's conditions in step.

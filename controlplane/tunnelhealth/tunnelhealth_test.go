@@ -326,6 +326,31 @@ func TestProbes(t *testing.T) {
 	})
 }
 
+// TestLostIsAsked: a node that has been found silent is asked at once, once.
+func TestLostIsAsked(t *testing.T) {
+	run(t, Config{ProbePeriod: time.Hour}, []*corev1.Node{node(moored)}, func(b *bench) {
+		b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 1})
+		pass(time.Minute)
+		b.hub.answer("", errors.New("nothing comes back"))
+		n, err := b.client.CoreV1().Nodes().Get(b.t.Context(), moored, metav1.GetOptions{})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+			Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.Now(),
+		})
+		if _, err = b.client.CoreV1().Nodes().UpdateStatus(b.t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			b.t.Fatal(err)
+		}
+		before := b.hub.asks()
+		pass(10 * time.Second)
+		b.expect("silent", "True Attached", "False ProbeFailed")
+		if n := b.hub.asks() - before; n != 2 {
+			b.t.Errorf("asked %d times, want twice: only two failures are believed", n)
+		}
+	})
+}
+
 // A node of which only conditions are left, from before the server was started.
 func TestMissing(t *testing.T) {
 	was := corev1.NodeCondition{Type: evidence.TunnelConnected, Status: corev1.ConditionTrue, Reason: Attached}

@@ -85,7 +85,7 @@ type Heartbeat struct {
 	Duration string    `json:"leaseDuration,omitempty"`
 	Status   time.Time `json:"statusPosted,omitzero"`
 	// Latest is the later of both, and Stale says that it is longer ago than the
-	// grace period.
+	// grace period, or than the server found the node silent.
 	Latest time.Time `json:"latest,omitzero"`
 	Stale  bool      `json:"stale"`
 }
@@ -155,7 +155,7 @@ func Explain(o Objects) *Report {
 			r.Taints = append(r.Taints, out)
 		}
 	}
-	r.Heartbeat = heartbeat(&o)
+	r.Heartbeat = heartbeat(&o, r.Ready)
 	r.Frozen = frozen(r, events(o.Events))
 	r.Pods = pods(&o)
 	r.LastError = lastError(r)
@@ -184,7 +184,7 @@ func site(n *corev1.Node) string {
 	return region + "/" + zone
 }
 
-func heartbeat(o *Objects) Heartbeat {
+func heartbeat(o *Objects, ready *Condition) Heartbeat {
 	var h Heartbeat
 	if l := o.Lease; l != nil {
 		if l.Spec.RenewTime != nil {
@@ -211,6 +211,11 @@ func heartbeat(o *Objects) Heartbeat {
 		h.Latest = h.Status
 	}
 	h.Stale = h.Latest.IsZero() || o.Now.Sub(h.Latest) > o.Grace
+	if ready != nil && ready.Status == corev1.ConditionUnknown {
+		// The server has found the node silent, whatever its grace period is: that
+		// holds until there is a heartbeat since. Conditions count in seconds.
+		h.Stale = h.Stale || h.Latest.Before(ready.Since.Add(time.Second))
+	}
 	return h
 }
 

@@ -170,6 +170,11 @@ func TestFaults(t *testing.T) {
 			s.ready("False", "KubeletNotReady", "container runtime is down", time.Minute)
 		}, NodeItself, []string{"container runtime is down", "gets the taint node.kubernetes.io/not-ready:NoExecute"}},
 		{"back again", func(s *scene) { s.lost(); s.lease(time.Second) }, HeartbeatDelay, []string{"heartbeats arrive again", "becomes Ready with its next report"}},
+		{"lost by a short grace period", func(s *scene) {
+			s.lease(15 * time.Second)
+			s.o.Node.Status.Conditions[0].LastHeartbeatTime = ago(16 * time.Second)
+			s.ready("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", 11*time.Second)
+		}, NodeComponent, []string{"stale: lease renewed 15s ago"}},
 		{"heartbeats late", func(s *scene) { s.lease(30 * time.Second) }, HeartbeatDelay, []string{"(in 10s): the node turns Unknown unless"}},
 		{"foreign kubelet silent", func(s *scene) { s.foreign(); s.lost() }, SilentNode, []string{"no tunnel to say why", "none known"}},
 		{"foreign kubelet well", func(s *scene) { s.foreign() }, Healthy, []string{"nothing is broken"}},
