@@ -36,8 +36,8 @@ import (
 
 // Bounds of a Config that leaves them zero.
 const (
-	DefaultQPS        = 200
-	DefaultBurst      = 400
+	DefaultQPS        = 2000 // a zone of a thousand nodes is lost in a second
+	DefaultBurst      = 4000
 	DefaultMinRestart = time.Second
 	DefaultMaxRestart = time.Minute
 )

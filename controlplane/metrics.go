@@ -2,7 +2,11 @@ package controlplane
 
 // Metrics of the controllers as a whole.
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 type metrics struct {
 	up       *prometheus.GaugeVec
@@ -33,3 +37,48 @@ func (m *metrics) running(name string, yes bool) {
 }
 
 func (m *metrics) restart(name string) { m.restarts.WithLabelValues(name).Inc() }
+
+// A scope registers metrics until it ends, so that controllers which are made
+// afresh can register theirs again.
+type scope struct {
+	r prometheus.Registerer // nil registers nothing
+
+	mu  sync.Mutex
+	all []prometheus.Collector // guarded by mu
+}
+
+// Register implements prometheus.Registerer.
+func (s *scope) Register(c prometheus.Collector) error {
+	if s.r == nil {
+		return nil
+	}
+	if err := s.r.Register(c); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, c)
+	return nil
+}
+
+// MustRegister implements prometheus.Registerer.
+func (s *scope) MustRegister(cs ...prometheus.Collector) {
+	for _, c := range cs {
+		if err := s.Register(c); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Unregister implements prometheus.Registerer.
+func (s *scope) Unregister(c prometheus.Collector) bool { return s.r != nil && s.r.Unregister(c) }
+
+// end takes back what was registered.
+func (s *scope) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.all {
+		s.r.Unregister(c)
+	}
+	s.all = nil
+}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"  // requests and the election, by their usual names
+	_ "k8s.io/component-base/metrics/prometheus/workqueue" // depth and latency of the controllers' queues, likewise
 
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/evidence"

@@ -95,7 +95,7 @@ func (q *Queue[K]) open() {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[K](q.cfg.MinDelay, q.cfg.MaxDelay)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.q = workqueue.NewTypedRateLimitingQueue(limiter)
+	q.q = workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[K]{Name: q.cfg.Name})
 	for key := range q.early {
 		q.q.Add(key)
 	}
