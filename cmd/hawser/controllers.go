@@ -38,7 +38,9 @@ type controllerOptions struct {
 	lifecycle     nodelifecycle.Policy
 	podGC         podgc.Config
 	ipam          nodeipam.Config
-	elect         bool
+	// podEvictionTimeout is a flag that Kubernetes had, and that many still set.
+	podEvictionTimeout time.Duration
+	elect              bool
 
 	causeAware   bool
 	siteAutonomy time.Duration
@@ -72,6 +74,8 @@ func (o *controllerOptions) addLifecycleFlags(f *pflag.FlagSet) {
 	f.Float32Var(&p.EvictionRate, "node-eviction-rate", d.EvictionRate, "nodes a second of a zone from which pods are evicted while the zone is healthy, or down as a whole")
 	f.Float32Var(&p.SecondaryEvictionRate, "secondary-node-eviction-rate", d.SecondaryEvictionRate, "the same while a large zone is partly down")
 	f.Float32Var(&p.UnhealthyZoneThreshold, "unhealthy-zone-threshold", d.UnhealthyZoneThreshold, "share of a zone's nodes, if more than two, whose silence makes it partly down")
+	f.DurationVar(&o.podEvictionTimeout, "pod-eviction-timeout", 0, "")
+	_ = f.MarkHidden("pod-eviction-timeout") // it fails only if there is no such flag
 	f.IntVar(&p.LargeClusterThreshold, "large-cluster-size-threshold", d.LargeClusterThreshold, "nodes above which a zone is large; a smaller one that is partly down is not evicted from")
 }
 
@@ -103,6 +107,9 @@ func (o *controllerOptions) check() error {
 	}
 	if o.signingPeriod < time.Hour {
 		return fmt.Errorf("--cluster-signing-duration %s: want an hour or more", o.signingPeriod)
+	}
+	if o.podEvictionTimeout != 0 {
+		return errors.New("--pod-eviction-timeout is no more, in Kubernetes since 1.27: set --default-unreachable-toleration-seconds and --default-not-ready-toleration-seconds, or tolerations of pods")
 	}
 	if err := o.lifecycle.Check(); err != nil {
 		return err

@@ -60,6 +60,7 @@ func TestServerOptions(t *testing.T) {
 		"blocks too large":        {[]string{"--allocate-node-cidrs", "--cluster-cidr", "10.244.0.0/16", "--node-cidr-mask-size", "8"}, "--node-cidr-mask-size"},
 		"not cause-aware":         {[]string{"--cause-aware-eviction=false", "--site-autonomy-duration=0"}, ""},
 		"site autonomy":           {[]string{"--site-autonomy-duration=-1s"}, "--site-autonomy-duration -1s"},
+		"a flag of old":           {[]string{"--pod-eviction-timeout=5m"}, "--default-unreachable-toleration-seconds"},
 		"probe period":            {[]string{"--tunnel-probe-period=0"}, "--tunnel-probe-period 0s"},
 		"leader's times":          {[]string{"--leader-elect-lease-duration", "5s"}, "--leader-elect-renew-deadline 10s"},
 		"beside":                  {[]string{"--kubeconfig", "x"}, ""},
