@@ -53,7 +53,7 @@ func New(objs ...runtime.Object) (*fake.Clientset, *Server, error) {
 			return nil, nil, err
 		}
 		s.admit(m)
-		if err := s.ObjectTracker.Add(o); err != nil {
+		if err := s.Add(o); err != nil {
 			return nil, nil, fmt.Errorf("add %s: %w", m.GetName(), err)
 		}
 	}

@@ -36,9 +36,11 @@ func pod(name string, edits ...func(*corev1.Pod)) *corev1.Pod {
 }
 
 func phase(ph corev1.PodPhase) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Status.Phase = ph } }
-func unready(p *corev1.Pod)                      { p.Status.Conditions[0].Status = corev1.ConditionFalse }
-func unbound(p *corev1.Pod)                      { p.Spec.NodeName = "" }
-func on(node string) func(*corev1.Pod)           { return func(p *corev1.Pod) { p.Spec.NodeName = node } }
+
+func unready(p *corev1.Pod)            { p.Status.Conditions[0].Status = corev1.ConditionFalse }
+func unbound(p *corev1.Pod)            { p.Spec.NodeName = "" }
+func on(node string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = node } }
+
 func cost(c string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: c} }
 }

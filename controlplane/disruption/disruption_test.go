@@ -179,7 +179,8 @@ func TestSums(t *testing.T) {
 			"10 expected, 12 of 5 healthy, 7 allowed, gen 1, True SufficientPods", "",
 		},
 		{
-			"one each of all kinds", least("50%"), []runtime.Object{stateful, old, job, set("rs", 4, nil)},
+			"one each of all kinds", least("50%"),
+			[]runtime.Object{stateful, old, job, set("rs", 4, nil)},
 			slices.Concat(pods("p", 4, ref("apps/v1", "StatefulSet", "s")), pods("q", 4, ref("v1", "ReplicationController", "rc")),
 				pods("j", 4, ref("batch/v1", "Job", "j")), pods("r", 4, mine)),
 			"16 expected, 16 of 8 healthy, 8 allowed, gen 1, True SufficientPods", "",

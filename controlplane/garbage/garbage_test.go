@@ -58,8 +58,10 @@ func (d disco) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIReso
 	lists := []*metav1.APIResourceList{
 		{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "events", Kind: "Event", Namespaced: true, Verbs: all}}},
 		{GroupVersion: "example.com/v1", APIResources: []metav1.APIResource{
-			{Name: "things", Kind: "Thing", Namespaced: true, Verbs: all}, {Name: "things/status", Kind: "Thing", Namespaced: true, Verbs: metav1.Verbs{"get"}},
-			{Name: "parts", Kind: "Part", Namespaced: true, Verbs: all}, {Name: "hosts", Kind: "Host", Verbs: all},
+			{Name: "things", Kind: "Thing", Namespaced: true, Verbs: all},
+			{Name: "things/status", Kind: "Thing", Namespaced: true, Verbs: metav1.Verbs{"get"}},
+			{Name: "parts", Kind: "Part", Namespaced: true, Verbs: all},
+			{Name: "hosts", Kind: "Host", Verbs: all},
 			{Name: "quiets", Kind: "Quiet", Namespaced: true, Verbs: metav1.Verbs{"get", "delete"}},
 		}},
 	}

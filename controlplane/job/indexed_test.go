@@ -175,7 +175,8 @@ func TestSuccessPolicy(t *testing.T) {
 		{"any two", rules(batchv1.SuccessPolicyRule{SucceededCount: ptr.To[int32](2)}), []int{3, 1}, true, "Matched rules at index 0"},
 		{
 			"one of some, second rule", rules(batchv1.SuccessPolicyRule{SucceededIndexes: ptr.To("0")}, batchv1.SuccessPolicyRule{SucceededIndexes: ptr.To("1-3"), SucceededCount: ptr.To[int32](1)}),
-			[]int{2}, true, "Matched rules at index 1",
+			[]int{2},
+			true, "Matched rules at index 1",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

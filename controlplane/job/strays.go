@@ -36,11 +36,9 @@ func (c *Controller) watchStrays(add func(key string)) (stop func(), err error) 
 		if !ok {
 			return
 		}
-		// A lookup in a cache's own index does not fail.
-		if held, err := c.pods.Controlled(j.UID); err == nil {
-			for _, p := range held {
-				consider(p)
-			}
+		held, _ := c.pods.Controlled(j.UID) // a lookup in a cache's own index does not fail
+		for _, p := range held {
+			consider(p)
 		}
 	}
 	jobs, err := c.inf.AddEventHandler(cache.ResourceEventHandlerFuncs{

@@ -84,13 +84,12 @@ func TestExpiry(t *testing.T) {
 					<-time.After(d)
 					synctest.Wait()
 				}
-				switch {
-				case tc.after == stays:
+				if tc.after == stays {
 					settle(24 * time.Hour)
 					if !there() {
 						t.Error("gone")
 					}
-				default:
+				} else {
 					if tc.after > 0 {
 						settle(tc.after - time.Second)
 						if !there() {
