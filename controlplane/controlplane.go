@@ -143,6 +143,12 @@ func Names() []string {
 	return out
 }
 
+// CheckEnabled says whether a selection of controllers (Config.Enabled) makes sense.
+func CheckEnabled(selection []string) error {
+	_, err := enabled(selection)
+	return err
+}
+
 // enabled returns what of the table the selection asks for. An exact name, or
 // -name, goes before a star.
 func enabled(selection []string) ([]entry, error) {

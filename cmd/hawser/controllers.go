@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -99,11 +98,8 @@ func (o *controllerOptions) addLeaderFlags(f *pflag.FlagSet) {
 
 // check refuses what cannot work, naming the flag.
 func (o *controllerOptions) check() error {
-	known := controlplane.Names()
-	for _, c := range o.enabled {
-		if name := strings.TrimPrefix(c, "-"); c != "*" && !slices.Contains(known, name) {
-			return fmt.Errorf("--controllers %q: there are %s", c, strings.Join(known, ", "))
-		}
+	if err := controlplane.CheckEnabled(o.enabled); err != nil {
+		return fmt.Errorf("--%w", err)
 	}
 	if o.signingPeriod < time.Hour {
 		return fmt.Errorf("--cluster-signing-duration %s: want an hour or more", o.signingPeriod)
