@@ -170,8 +170,10 @@ func (c *cluster) kill(t *testing.T, of string) []string {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+	// Not until its parent has taken leave of it: a process may be dead while
+	// threads of it still hold its files, and their locks.
 	eventually(t, of+" is gone", func() error {
-		if alive(pid) {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 			return errors.New("still there")
 		}
 		return nil

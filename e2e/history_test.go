@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,10 +27,10 @@ import (
 // order, however slow the machine is: no look comes too late.
 type history struct {
 	mu     sync.Mutex
-	nodes  []*corev1.Node  // guarded by mu, as are those below
-	pods   []*corev1.Pod   // of the namespace default
-	gone   []*corev1.Pod   // the last versions of those that were deleted
-	events []*corev1.Event // of all namespaces
+	nodes  map[string][]*corev1.Node // by name; guarded by mu, as are those below
+	pods   []*corev1.Pod             // of the namespace default
+	gone   []*corev1.Pod             // the last versions of those that were deleted
+	events []*corev1.Event           // of all namespaces
 	broken error
 	notify chan struct{}
 }
@@ -36,7 +38,7 @@ type history struct {
 // watch begins a history with what there is.
 func (c *cluster) watch(t *testing.T) *history {
 	t.Helper()
-	h := &history{}
+	h := &history{nodes: map[string][]*corev1.Node{}}
 	core := c.client.CoreV1().RESTClient()
 	ctx, cancel := context.WithCancel(context.Background())
 	var followers sync.WaitGroup
@@ -74,7 +76,8 @@ func (h *history) begin(list runtime.Object) {
 	switch l := list.(type) {
 	case *corev1.NodeList:
 		for i := range l.Items {
-			h.nodes = append(h.nodes, &l.Items[i])
+			n := &l.Items[i]
+			h.nodes[n.Name] = append(h.nodes[n.Name], n)
 		}
 	case *corev1.PodList:
 		for i := range l.Items {
@@ -89,7 +92,7 @@ func (h *history) add(e watch.Event) {
 	defer h.mu.Unlock()
 	switch o := e.Object.(type) {
 	case *corev1.Node:
-		h.nodes = append(h.nodes, o)
+		h.nodes[o.Name] = append(h.nodes[o.Name], o)
 	case *corev1.Pod:
 		h.pods = append(h.pods, o)
 		if e.Type == watch.Deleted {
@@ -157,13 +160,13 @@ func (h *history) node(t *testing.T, name, what string, like func(*corev1.Node) 
 func (h *history) versions(name string) []*corev1.Node {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var out []*corev1.Node
-	for _, n := range h.nodes {
-		if n.Name == name {
-			out = append(out, n)
-		}
-	}
-	return out
+	return slices.Clip(h.nodes[name])
+}
+
+// latest is the last version of a node so far.
+func (h *history) latest(name string) *corev1.Node {
+	versions := h.versions(name)
+	return versions[len(versions)-1]
 }
 
 // pod waits for a version of a pod that is like so and returns the first.
@@ -185,7 +188,18 @@ func (h *history) pod(t *testing.T, what string, like func(*corev1.Pod) bool) *c
 func (h *history) allPods() []*corev1.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.pods[:len(h.pods):len(h.pods)]
+	return slices.Clip(h.pods)
+}
+
+// latestPod is the last version of a pod so far, or nil.
+func (h *history) latestPod(uid types.UID) *corev1.Pod {
+	pods := h.allPods()
+	for i := len(pods) - 1; i >= 0; i-- {
+		if pods[i].UID == uid {
+			return pods[i]
+		}
+	}
+	return nil
 }
 
 // lost waits until a pod's object has been deleted and returns its last version.
@@ -214,14 +228,14 @@ func (h *history) goneAlready(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// told counts how often an event with a reason has been told of an object, by its
-// name, with a message that is so; empty is any.
+// told counts how often an event with a reason, or any, has been told of an object, by its
+// name, with a message that has this in it.
 func (h *history) told(reason, name, message string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	counts := map[types.UID]int{}
 	for _, e := range h.events {
-		if e.Reason == reason && e.InvolvedObject.Name == name && (message == "" || e.Message == message) {
+		if (reason == "" || e.Reason == reason) && e.InvolvedObject.Name == name && strings.Contains(e.Message, message) {
 			n := int(e.Count)
 			if e.Series != nil {
 				n = int(e.Series.Count)

@@ -24,8 +24,7 @@ const holdGrace = 2
 // hold is what such a pod's process does. Its name is the pod's uid.
 const hold = `echo "$0" >> /diary/starts; trap 'exit 0' TERM; while :; do sleep 1000 & wait "$!"; done`
 
-// holding is the spec of such a pod, which would rather be on a node than
-// elsewhere.
+// holding is the spec of such a pod on a node; with none the scheduler chooses.
 func (c *cluster) holding(t *testing.T, node string, tolerations ...corev1.Toleration) corev1.PodSpec {
 	t.Helper()
 	diary := filepath.Join(c.dir, "diary")
@@ -36,14 +35,7 @@ func (c *cluster) holding(t *testing.T, node string, tolerations ...corev1.Toler
 	return corev1.PodSpec{
 		TerminationGracePeriodSeconds: &grace,
 		Tolerations:                   tolerations,
-		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
-				Weight: 100,
-				Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
-					{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
-				}},
-			}},
-		}},
+		NodeName:                      node,
 		Containers: []corev1.Container{{
 			Name: "main", Image: "none", Command: []string{"sh", "-c", hold, "$(POD_UID)"},
 			Env: []corev1.EnvVar{{

@@ -4,7 +4,12 @@
 package e2e
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,34 +26,67 @@ const (
 	// long pods that say nothing about it stay on one that is unreachable.
 	grace     = 8 * time.Second
 	tolerated = 3 * time.Second
+	// quarantine is how long a node must be missing before its pods are deleted.
+	quarantine = 2 * time.Second
 	// late is by how much anything may be late on a slow machine.
 	late = 30 * time.Second
+
+	tunnelConnected corev1.NodeConditionType = "hawser.dev/TunnelConnected"
+	dataPathReady   corev1.NodeConditionType = "hawser.dev/DataPathReady"
 )
 
-// quick is a cluster with short periods.
-var quick = []string{
-	"--netns",
-	"--server-arg=--node-monitor-period=500ms",
-	"--server-arg=--node-monitor-grace-period=" + grace.String(),
-	"--server-arg=--default-unreachable-toleration-seconds=3",
-	"--server-arg=--default-not-ready-toleration-seconds=3",
-	"--server-arg=--node-eviction-rate=10",
-	"--server-arg=--pod-gc-sync-period=1s",
-	"--server-arg=--pod-gc-orphan-quarantine=2s",
-	"--server-arg=--link-keepalive=1s",
-	"--agent-arg=--link-keepalive=1s",
-	"--agent-arg=--node-status-update-frequency=1s",
-	"--agent-arg=--node-lease-duration-seconds=4",
-}
+// quickLifecycle are flags of whoever runs the controllers, and quickTunnel of
+// both ends of a tunnel.
+var (
+	quickLifecycle = []string{
+		"--node-monitor-period=500ms",
+		"--node-monitor-grace-period=" + grace.String(),
+		"--node-eviction-rate=10",
+		"--pod-gc-sync-period=1s",
+		"--pod-gc-orphan-quarantine=" + quarantine.String(),
+	}
+	quickTunnel = []string{"--link-keepalive=1s"}
+	quickServer = []string{
+		fmt.Sprintf("--default-unreachable-toleration-seconds=%v", tolerated.Seconds()),
+		fmt.Sprintf("--default-not-ready-toleration-seconds=%v", tolerated.Seconds()),
+	}
+	quickAgent = []string{"--node-status-update-frequency=1s", "--node-lease-duration-seconds=4"}
+)
 
-// startQuick starts such a cluster, behind NATs.
+// startQuick starts a cluster with these, behind NATs, and waits until its nodes
+// take pods.
 func startQuick(t *testing.T, args ...string) *cluster {
 	t.Helper()
 	if !netnsHere(t) {
 		t.Skip("cutting links takes network namespaces")
 	}
 	t.Parallel()
-	return startUp(t, append(args, quick...)...)
+	c := startUp(t, slices.Concat(args, quickArgs())...)
+	c.settle(t)
+	return c
+}
+
+func quickArgs() []string {
+	args := []string{"--netns"}
+	for _, arg := range slices.Concat(quickLifecycle, quickTunnel, quickServer) {
+		args = append(args, "--server-arg="+arg)
+	}
+	for _, arg := range slices.Concat(quickTunnel, quickAgent) {
+		args = append(args, "--agent-arg="+arg)
+	}
+	return args
+}
+
+// settle waits until all nodes take pods: for a moment, those that are ready are
+// still out of bounds.
+func (c *cluster) settle(t *testing.T) {
+	t.Helper()
+	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	h := c.watch(t)
+	for _, n := range nodes.Items {
+		back(t, h, n.Name)
+	}
 }
 
 // A node that is cut off is unreachable, and its pods are evicted when, and only
@@ -127,8 +165,7 @@ func timely(t *testing.T, what string, is, from time.Time) {
 func back(t *testing.T, h *history, name string) {
 	t.Helper()
 	h.until(t, name+" is back", func() error {
-		versions := h.versions(name)
-		n := versions[len(versions)-1]
+		n := h.latest(name)
 		if condition(n, corev1.NodeReady).Status != corev1.ConditionTrue || len(n.Spec.Taints) > 0 {
 			return fmt.Errorf("conditions %v, taints %v", n.Status.Conditions, n.Spec.Taints)
 		}
@@ -141,12 +178,7 @@ func back(t *testing.T, h *history, name string) {
 func (c *cluster) again(t *testing.T, h *history, p *corev1.Pod, pids []int) {
 	t.Helper()
 	h.until(t, p.Name+" is ready again", func() error {
-		var last *corev1.Pod
-		for _, v := range h.allPods() {
-			if v.UID == p.UID {
-				last = v
-			}
-		}
+		last := h.latestPod(p.UID)
 		if podReady(last) != corev1.ConditionTrue {
 			return fmt.Errorf("conditions %v", last.Status.Conditions)
 		}
@@ -187,8 +219,22 @@ func testHealedInTime(t *testing.T, c *cluster, node *lab.Node) {
 	h.pod(t, "patient is not ready", func(p *corev1.Pod) bool {
 		return p.UID == patient.UID && podReady(p) == corev1.ConditionFalse
 	})
+	silent := condition(h.node(t, "node-1", "has no tunnel", is(tunnelConnected, corev1.ConditionFalse)), tunnelConnected)
+	if !strings.HasSuffix(silent.Reason, "LinkSilent") {
+		t.Errorf("the tunnel is not connected because of %s: %s", silent.Reason, silent.Message)
+	}
+	c.explained(t, "node-1", "link")
 	must(t, node.Heal(t.Context()))
 	back(t, h, "node-1")
+	h.until(t, "logs and exec are known to work", func() error {
+		for _, of := range []corev1.NodeConditionType{tunnelConnected, dataPathReady} {
+			if c := condition(h.latest("node-1"), of); c.Status != corev1.ConditionTrue {
+				return fmt.Errorf("%v", c)
+			}
+		}
+		return nil
+	})
+	c.explained(t, "node-1", "none")
 	c.again(t, h, patient, pids)
 	h.until(t, "the eviction is called off", func() error {
 		if h.told("TaintManagerEviction", "patient", "Cancelling deletion of Pod default/patient") == 0 {
@@ -200,6 +246,27 @@ func testHealedInTime(t *testing.T, c *cluster, node *lab.Node) {
 	c.answers(t, patient)
 	c.mustKubectl(t, "", "delete", "pod", "patient", "--wait=true", "--timeout=120s")
 	c.aliveIs(t, patient, 0)
+}
+
+// explained waits until hawser explain names a layer as the one that is broken.
+func (c *cluster) explained(t *testing.T, node, layer string) {
+	t.Helper()
+	_, client := bin(t)
+	eventually(t, "the broken layer is "+layer, func() error {
+		var r struct{ Verdict struct{ Layer string } }
+		out, err := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), "explain", "node", node,
+			"--dir", c.dir, "--node-monitor-grace-period", grace.String(), "-o", "json").CombinedOutput()
+		if err == nil {
+			err = json.Unmarshal(out, &r)
+		}
+		if err == nil && r.Verdict.Layer != layer {
+			err = errors.New(r.Verdict.Layer)
+		}
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	})
 }
 
 // answers waits until exec into a pod answers.
@@ -217,16 +284,18 @@ func (c *cluster) answers(t *testing.T, p *corev1.Pod) {
 // A node that stays away loses pods, each in its own time.
 func testHealedTooLate(t *testing.T, c *cluster, node *lab.Node) {
 	h := c.watch(t)
-	spec := c.holding(t, "node-1")
+	c.hold(t, "web", c.holding(t, "node-1"))
+	c.held(t, h, "web", "node-1")
 	one := int32(1)
 	_, err := c.client.AppsV1().ReplicaSets("default").Create(t.Context(), &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.ReplicaSetSpec{
 			Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}, Spec: spec},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}, Spec: c.holding(t, "")},
 		},
 	}, metav1.CreateOptions{})
 	must(t, err)
+	h.pod(t, "web is adopted", func(p *corev1.Pod) bool { return p.Name == "web" && metav1.GetControllerOf(p) != nil })
 	c.hold(t, "at-once", c.holding(t, "node-1", unreachable(seconds(0))))
 	c.hold(t, "later", c.holding(t, "node-1", unreachable(seconds(6))))
 	c.hold(t, "never", c.holding(t, "node-1", unreachable(nil)))

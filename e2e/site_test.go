@@ -1,0 +1,237 @@
+// Many nodes that are cut off at once, because somebody else's network is to
+// blame.
+
+package e2e
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/e2e/lab"
+)
+
+// A server that hears of nobody, or of nobody of a site, blames the network and
+// leaves pods where they are; unless it is told to do what Kubernetes documents.
+func TestSites(t *testing.T) {
+	t.Parallel()
+	for _, transport := range []string{"yamux", "quic"} {
+		t.Run(transport, func(t *testing.T) {
+			c := startQuick(t, "--nodes", "3", "--agent-arg=--transport="+transport)
+			s := newSites(t, c)
+			t.Run("server lost its network", func(t *testing.T) { s.testServerLost(t) })
+			t.Run("site lost its network", func(t *testing.T) { s.testSiteLost(t) })
+			t.Run("site lost, as documented", func(t *testing.T) { s.testSiteLostAsDocumented(t) })
+		})
+	}
+}
+
+// sites are two of them, with a pod on each node that may be evicted at any time.
+type sites struct {
+	*cluster
+	nodes []*lab.Node // the first two are the north, the third is the south
+	pods  []*corev1.Pod
+	pids  [][]int
+}
+
+func newSites(t *testing.T, c *cluster) *sites {
+	s := &sites{cluster: c, nodes: c.lab(t).Nodes()}
+	h := c.watch(t)
+	for i, n := range s.nodes {
+		site := "north"
+		if i == 2 {
+			site = "south"
+		}
+		c.mustKubectl(t, "", "label", "node", n.Name, corev1.LabelTopologyZone+"="+site)
+		name := "on-" + n.Name
+		c.hold(t, name, c.holding(t, n.Name))
+		s.pods = append(s.pods, c.held(t, h, name, n.Name))
+		s.pids = append(s.pids, processesOfPod(s.pods[i].UID))
+	}
+	return s
+}
+
+// cut silences nodes, and heal lets them speak again.
+func cut(t *testing.T, nodes ...*lab.Node) {
+	t.Helper()
+	for _, n := range nodes {
+		must(t, n.Cut(t.Context()))
+	}
+}
+
+func heal(t *testing.T, nodes ...*lab.Node) {
+	t.Helper()
+	for _, n := range nodes {
+		must(t, n.Heal(t.Context()))
+	}
+}
+
+// frozen waits until evictions from the nodes are frozen for a reason, and long
+// enough after that for any pod to be evicted; none may be.
+func (s *sites) frozen(t *testing.T, h *history, reason string, nodes ...*lab.Node) {
+	t.Helper()
+	for _, n := range nodes {
+		h.node(t, n.Name, "is Unknown", is(corev1.NodeReady, corev1.ConditionUnknown))
+		h.until(t, "evictions from "+n.Name+" are frozen", func() error {
+			if h.told("EvictionFrozen", n.Name, reason) == 0 {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	frozen := fmt.Sprintf("hawser_eviction_frozen_nodes{reason=%q}", reason)
+	eventually(t, frozen, func() error {
+		if got := s.metric(t, frozen); got != float64(len(nodes)) {
+			return fmt.Errorf("%v, want %d", got, len(nodes))
+		}
+		return nil
+	})
+	s.passes(t, 2*int(tolerated/(500*time.Millisecond)))
+	s.spared(t, h)
+	for i, p := range s.pods {
+		if now := processesOfPod(p.UID); fmt.Sprint(now) != fmt.Sprint(s.pids[i]) {
+			t.Errorf("the processes of %s were %v and are %v", p.Name, s.pids[i], now)
+		}
+	}
+}
+
+// spared checks that nobody was, or is to be, evicted.
+func (s *sites) spared(t *testing.T, h *history) {
+	t.Helper()
+	stays(t, h, s.pods...)
+	for _, n := range s.nodes {
+		for _, v := range h.versions(n.Name) {
+			if evicting(v) != nil {
+				t.Errorf("%s was to be left since %v", n.Name, evicting(v).TimeAdded)
+				break
+			}
+		}
+	}
+}
+
+// passes waits until the lifecycle controller has looked at all nodes n times.
+func (c *cluster) passes(t *testing.T, n int) {
+	t.Helper()
+	const passes = "node_collector_update_all_nodes_health_duration_seconds_count"
+	from := c.metric(t, passes)
+	eventually(t, "the controller looks at the nodes", func() error {
+		if done := c.metric(t, passes) - from; done < float64(n) {
+			return fmt.Errorf("%v times, not yet %d", done, n)
+		}
+		return nil
+	})
+}
+
+// metric reads one of the server's metrics, by name and labels; 0 if there is none.
+func (c *cluster) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	body, err := c.client.Discovery().RESTClient().Get().AbsPath("/metrics").Stream(t.Context())
+	must(t, err)
+	defer body.Close()
+	lines := bufio.NewScanner(body)
+	for lines.Scan() {
+		value, is := strings.CutPrefix(lines.Text(), name+" ")
+		if !is {
+			continue
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		must(t, err)
+		return v
+	}
+	must(t, lines.Err())
+	return 0
+}
+
+func (s *sites) testServerLost(t *testing.T) {
+	h := s.watch(t)
+	cut(t, s.nodes...)
+	s.frozen(t, h, "ServerLostNetwork", s.nodes...)
+	heal(t, s.nodes...)
+	s.whole(t, h)
+}
+
+func (s *sites) testSiteLost(t *testing.T) {
+	h := s.watch(t)
+	north, south := s.nodes[:2], s.nodes[2]
+	cut(t, north...)
+	s.frozen(t, h, "SiteLostNetwork", north...)
+	for _, v := range h.versions(south.Name) {
+		if !is(corev1.NodeReady, corev1.ConditionTrue)(v) {
+			t.Errorf("%s of another site is %v", south.Name, v.Status.Conditions)
+		}
+	}
+	heal(t, north...)
+	s.whole(t, h)
+}
+
+// whole waits until all is as before, with the same processes.
+func (s *sites) whole(t *testing.T, h *history) {
+	t.Helper()
+	for i, n := range s.nodes {
+		back(t, h, n.Name)
+		s.again(t, h, s.pods[i], s.pids[i])
+	}
+	s.spared(t, h)
+}
+
+// Without regard for the cause, a zone that is down as a whole is evicted from at
+// the ordinary rate.
+func (s *sites) testSiteLostAsDocumented(t *testing.T) {
+	const every = 4 * time.Second
+	run(t, append(s.kill(t, "server"), "--cause-aware-eviction=false", "--node-eviction-rate=0.25"), filepath.Join(s.dir, "server"))
+	eventually(t, "the API answers again", func() error {
+		_, err := s.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+		return err
+	})
+	h := s.watch(t)
+	for _, n := range s.nodes {
+		s.heardOf(t, n.Name)
+		back(t, h, n.Name)
+	}
+	h = s.watch(t)
+	cut(t, s.nodes[:2]...)
+	var since []time.Time
+	for _, n := range s.nodes[:2] {
+		since = append(since, s.silent(t, h, n.Name).TimeAdded.Time)
+	}
+	// Both times are cut to whole seconds.
+	if apart := since[1].Sub(since[0]).Abs(); apart <= every-time.Second {
+		t.Errorf("two nodes were to be left %v apart, want at least %v", apart, every)
+	}
+	for i, p := range s.pods[:2] {
+		going := h.pod(t, p.Name+" is told to go", func(v *corev1.Pod) bool {
+			return v.UID == p.UID && v.DeletionTimestamp != nil
+		})
+		timely(t, p.Name+" is told to go", toldToGo(going), since[i].Add(tolerated))
+	}
+	if n := h.told("EvictionFrozen", s.nodes[0].Name, ""); n != 0 {
+		t.Errorf("with the switch off an eviction was frozen %d times", n)
+	}
+	stays(t, h, s.pods[2])
+	heal(t, s.nodes[:2]...)
+	for i, n := range s.nodes[:2] {
+		back(t, h, n.Name)
+		s.aliveIs(t, h.lost(t, s.pods[i]), 0)
+	}
+}
+
+// heardOf waits for a heartbeat of a node that is yet to come.
+func (c *cluster) heardOf(t *testing.T, name string) {
+	t.Helper()
+	from := time.Now()
+	eventually(t, name+" is heard of", func() error {
+		lease, err := c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil && !lease.Spec.RenewTime.After(from) {
+			err = errors.New("not since " + lease.Spec.RenewTime.String())
+		}
+		return err
+	})
+}
