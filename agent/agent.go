@@ -121,9 +121,9 @@ type Config struct {
 	// Fenced, if not nil, is called with true when a server prefers another agent
 	// with this node's identity, and with false when a session begins after that.
 	// In between this agent must not act for the node: the other one does. Servers
-	// prefer the agent that has connected last, and turn away the one before for as
-	// long as that is connected; Fenced says nothing of servers that are out of
-	// reach. It must not block.
+	// prefer the agent that has started last, and turn away the one before for as
+	// long as that is connected, or may run its pods although it is not; Fenced says
+	// nothing of servers that are out of reach. It must not block.
 	Fenced func(fenced bool)
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.

@@ -206,13 +206,12 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	a := k.agent
 	a.metrics.failures.WithLabelValues(reasonLabel(err)).Inc()
 	var wait time.Duration
-	if errors.Is(err, ErrReplaced) { // fenced: the server prefers another agent
-		wait = k.retry.lost(rand.Float64())
-		k.fence(true)
+	if errors.Is(err, ErrReplaced) {
+		wait = k.lost(err)
 	} else {
 		wait = k.retry.failed(rand.Float64())
+		k.heed(server, err)
 	}
-	k.heed(server, err)
 	a.update(func(s *State) {
 		s.Server, s.Err = server, err
 		s.Failures++
@@ -220,6 +219,21 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	k.report(server, err, wait)
 	return wait
 }
+
+// lost notes that a server prefers another agent, and says how long to wait: as long
+// as the server asks for, which knows when that can change, or else ever longer.
+func (k *keeper) lost(err error) time.Duration {
+	k.fence(true)
+	wait := k.retry.lost(rand.Float64())
+	if asked, ok := tunnel.RetryAfter(err); ok {
+		wait = spread(asked)
+	}
+	return wait
+}
+
+// spread is up to half as long again as d. Agents that were all told the same do
+// not come back together.
+func spread(d time.Duration) time.Duration { return d + time.Duration(rand.Float64()*float64(d)/2) }
 
 // fence notes whether another agent is the node, and tells who wants to know if that
 // is news.
@@ -234,11 +248,10 @@ func (k *keeper) fence(up bool) {
 	}
 }
 
-// heed notes when a server wants to be asked again. Agents that were all told the
-// same do not come back together.
+// heed notes when a server wants to be asked again.
 func (k *keeper) heed(server string, err error) {
 	if d, ok := tunnel.RetryAfter(err); ok {
-		k.asked[server] = time.Now().Add(d + time.Duration(rand.Float64()*float64(d)/2))
+		k.asked[server] = time.Now().Add(spread(d))
 	}
 }
 
@@ -383,10 +396,9 @@ func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 		l.log.Info("left", "lived", lived)
 		return 0
 	}
-	if errors.Is(l.err, ErrReplaced) {
-		k.fence(true) // a session of this agent would have said that it keeps the one in use
-		wait := k.retry.lost(rand.Float64())
-		l.log.Error("disconnected", "lived", lived, "retry", wait, "err", l.err)
+	if errors.Is(l.err, ErrReplaced) { // a session of this agent would have said that it keeps the one in use
+		wait := k.lost(l.err)
+		l.log.Error("another agent is this node now", "lived", lived, "next", at(wait), "err", l.err)
 		return wait
 	}
 	var bye *tunnel.Goodbye
@@ -411,7 +423,14 @@ type repeat struct {
 
 // report writes one line for a failed attempt. While a server fails in the same
 // way again and again it does so once a minute, with a count.
+//
+// An agent that is turned away because of another one, whose attempts are far apart,
+// says each time when the next will be: somebody is waiting for that.
 func (k *keeper) report(server string, err error, wait time.Duration) {
+	if errors.Is(err, ErrReplaced) {
+		k.agent.log.Error("turned away: another agent is this node", "server", server, "next", at(wait), "err", err)
+		return
+	}
 	now, text := time.Now(), stable(err)
 	last := k.logged[server]
 	if last.text == text && now.Sub(last.at) < repeatEvery {
@@ -432,6 +451,9 @@ func (k *keeper) report(server string, err error, wait time.Duration) {
 	}
 	k.agent.log.Warn("cannot connect", args...)
 }
+
+// at is the time after a wait, to the second.
+func at(wait time.Duration) string { return time.Now().Add(wait).Format(time.RFC3339) }
 
 // stable is what of an error stays the same from one attempt to the next: a
 // network error also names the local port.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -271,6 +272,40 @@ func TestFenced(t *testing.T) {
 		defer h.open("hub:1")()
 		pass(10 * time.Minute)
 		want("taken back", false, true, false)
+	})
+}
+
+// TestTurnedAwayUntil: an agent that the server prefers another one to comes back
+// when the server has asked it to, and says each time when that will be.
+func TestTurnedAwayUntil(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		const asked, refusals = 40 * time.Second, 20
+		var knocks []time.Time
+		h.verdict = func(n int, _ tunnel.Hello) error {
+			knocks = append(knocks, time.Now())
+			if n > refusals {
+				return nil
+			}
+			return fmt.Errorf("%s: %w", tunnel.RetryText(asked, "another agent with this node's identity is connected"), tunnel.Replaced)
+		}
+		defer h.open("hub:1")()
+		a := h.sail(Config{Servers: []string{"hub:1"}})
+		pass(time.Hour)
+		if !a.State().Connected || len(knocks) != refusals+1 {
+			t.Fatalf("%d attempts, and then %+v", len(knocks), a.State())
+		}
+		lines := a.log.lines("turned away")
+		if len(lines) != refusals {
+			t.Fatalf("%d lines for %d refusals: %q", len(lines), refusals, a.log.lines(""))
+		}
+		for i, line := range lines {
+			if d := knocks[i+1].Sub(knocks[i]); d < asked || d > asked*3/2 {
+				t.Errorf("attempt %d comes after %v", i+2, d)
+			}
+			if when := knocks[i+1].Format(time.RFC3339); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "next="+when) {
+				t.Errorf("the next attempt is at %s, but: %s", when, line)
+			}
+		}
 	})
 }
 

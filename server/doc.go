@@ -24,9 +24,37 @@
 // agent that says it is about to leave is told goodbye once nothing is open here,
 // and hangs up in turn once nothing is open there.
 //
-// An agent that comes back after another instance with its identity has taken
-// over is a cloned machine and is turned away for as long as the other one is
-// connected.
+// # Two agents with one identity
+//
+// A machine whose disk was copied, or restored elsewhere, has a double: two agents
+// with one certificate. Each process calls itself by an instance number of its own,
+// so that a double can be told from an agent that reconnects. An instance that the
+// hub has not seen is the node from then on, because whoever starts an agent means
+// it to be the node; the one before is told, stops its pods, and is turned away,
+// whenever it knocks, by a log line at either end with the addresses of both.
+//
+// The hard question is when to take it back. Pods outlive connections and agents:
+// that the preferred agent has no session, even that it was killed, says nothing of
+// its pods. To take the other one back then would have both machines run them. So
+// an agent that was superseded is turned away for 15 minutes (Config.TakeBack)
+// after the preferred one's session has ended, which is after its detach window.
+// No bound is safe from a longer partition, and without any a node whose machine
+// burned down would stay empty until somebody came. After that time those who
+// rely on a pod's running once are late anyway: controllers have given the silent
+// node up. There are quicker ways, each with a reason to believe that nothing runs
+// twice, or at somebody's word:
+//
+//   - The preferred agent says goodbye, as when it is uninstalled: then it is a
+//     minute, which covers that it was only restarted.
+//   - The node is deleted (Forget): its pods are deleted with it.
+//   - The agent that is turned away is restarted: it is new, and somebody's choice.
+//
+// The preferred agent itself comes back whenever it can, and so does the
+// next process on its machine. Once the other one has been taken back it is the
+// preferred one, and the one before is turned away in turn.
+//
+// All this is one hub's memory, of a bounded number of nodes, and lost when it
+// restarts: then whoever knocks last is new.
 //
 // What this package is not: it knows no transport (package cmd joins them), no
 // Kubernetes, and no policy about who may dial what; front ends authorize their

@@ -317,5 +317,9 @@ func (h *Hub) Observations() []Observation {
 }
 
 // Forget forgets a node that is no more: at once if it has no session, or else
-// when that ends.
-func (h *Hub) Forget(node string) { h.history.forget(node) }
+// when that ends. If it has none, an agent that another one had superseded may
+// come back at once.
+func (h *Hub) Forget(node string) {
+	h.registry.forget(node)
+	h.history.forget(node)
+}

@@ -74,9 +74,14 @@ type Config struct {
 	// MaxNodeSeries is how many nodes have metrics of their own; zero means
 	// 1000. The others share one.
 	MaxNodeSeries int
-	// MaxGone is how many nodes Observe remembers that have no session any more;
-	// zero means 20,000. The longest gone are forgotten first.
+	// MaxGone is how many nodes are remembered that have no session any more, for
+	// Observe and for TakeBack; zero means 20,000. The longest gone are forgotten
+	// first.
 	MaxGone int
+	// TakeBack is for how long an agent that another one with its identity has
+	// superseded is turned away after the other's session has ended; zero means
+	// 15 min. If the other one has said goodbye it is a minute at most.
+	TakeBack time.Duration
 	// Version is told to agents.
 	Version string
 
@@ -121,11 +126,15 @@ func New(c Config) (*Hub, error) {
 	if c.MaxGone <= 0 {
 		c.MaxGone = defaultMaxGone
 	}
+	if c.TakeBack <= 0 {
+		c.TakeBack = defaultTakeBack
+	}
 	if c.BeyondName == "" {
 		c.BeyondName = "beyond"
 	}
 	h := &Hub{config: c, log: c.Log, ledger: newLedger(c.MaxNodeSeries, c.BeyondName), admission: newAdmission(c.MaxGreeting, c.MaxSessions)}
 	h.history = newHistory(c.MaxGone)
+	h.registry.takeBack, h.registry.maxGone = c.TakeBack, c.MaxGone
 	var err error
 	if h.metrics, err = newMetrics(c.Metrics, h.admission); err != nil {
 		return nil, fmt.Errorf("hub: register metrics: %w", err)

@@ -163,37 +163,6 @@ func TestNewestSessionWins(t *testing.T) {
 	})
 }
 
-// A machine and its copy: the copy takes over, the original is told, and when it
-// comes back it is turned away, which is a log line and a metric. When the copy
-// leaves, the original may come back.
-func TestCloneIsFenced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
-		original := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
-		clone := b.mustConnect(tunnel.Hello{Node: "n", Instance: 2, Sequence: 1})
-		<-original.gone
-		if !errors.Is(original.err, tunnel.Replaced) || !strings.Contains(original.err.Error(), "another agent with this node's identity") {
-			t.Errorf("original: %v", original.err)
-		}
-		for i := range 3 {
-			_, err := b.connect(tunnel.Hello{Node: "n", Instance: 1, Sequence: uint64(2 + i)}, nil)
-			if !errors.Is(err, tunnel.Replaced) || !strings.Contains(err.Error(), "copy of that machine") {
-				t.Errorf("original, coming back: %v", err)
-			}
-		}
-		if n := b.metric("clones_total"); n != 3 {
-			t.Errorf("clones: %v", n)
-		}
-		if !strings.Contains(b.log.String(), "level=WARN msg=\"two agents use one node's identity") {
-			t.Errorf("no line in the log:\n%s", b.log)
-		}
-		_ = clone.session.Close()
-		<-clone.gone
-		synctest.Wait()
-		b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 9})
-	})
-}
-
 func TestRefusedSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		denied := errors.New("certificate is revoked")

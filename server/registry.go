@@ -3,6 +3,7 @@
 package server
 
 import (
+	"container/list"
 	"context"
 	"net"
 	"slices"
@@ -15,10 +16,6 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/lanes"
 )
-
-// maxFenced is how many superseded instances of a node are remembered while it
-// is connected.
-const maxFenced = 16
 
 // keepsKey is the hello's metadata in which an agent that moves to another
 // session says which older ones it still holds.
@@ -64,34 +61,6 @@ func (m *member) leaving() bool {
 	}
 }
 
-// A verdict is what to do with a session that says hello.
-type verdict int
-
-const (
-	admit     verdict = iota // nobody is there
-	reconnect                // the same agent, again: it has lost the older session, or moves to this one
-	takeover                 // another instance: it was restarted, or cloned
-	stale                    // an older session of the same agent, arriving late
-	fenced                   // an instance that has been superseded by the one that is there
-)
-
-// judge decides. It is given who is there, which instances it has superseded,
-// and who knocks.
-func judge(there *tunnel.Hello, superseded []uint64, knocks tunnel.Hello) verdict {
-	switch {
-	case there == nil:
-		return admit
-	case there.Instance == knocks.Instance && knocks.Sequence > there.Sequence:
-		return reconnect
-	case there.Instance == knocks.Instance:
-		return stale
-	case slices.Contains(superseded, knocks.Instance):
-		return fenced
-	default:
-		return takeover
-	}
-}
-
 // kept are the sequence numbers of the older sessions that the agent says it
 // still holds: decimal, separated by commas, the latest of them first. What makes
 // no sense is left out.
@@ -106,11 +75,15 @@ func kept(h tunnel.Hello) []uint64 {
 	return all
 }
 
-// An entry is what is known of a connected node.
+// An entry is what is known of a node.
 type entry struct {
 	current    *member   // takes all dials; nil once it has ended and a waning one has not
 	waning     []*member // demoted, newest first: their streams go on
 	superseded []uint64  // instances, oldest first
+	left       bool      // the agent has said that it leaves
+
+	gone  *absence      // nil while there are sessions
+	place *list.Element // with gone: among the registry's
 }
 
 // newest is the session that a newcomer is compared with.
@@ -131,8 +104,12 @@ func (e *entry) members() []*member {
 }
 
 type registry struct {
+	takeBack time.Duration // for how long superseded instances are turned away
+	maxGone  int           // how many nodes without a session are remembered
+
 	mu      sync.Mutex // guards the following
 	nodes   map[string]*entry
+	gone    list.List     // names of nodes without a session, the longest gone first
 	changed chan struct{} // closed at the next change
 }
 
@@ -142,6 +119,7 @@ type seat struct {
 	// there is the newest session of the node before the newcomer; nil if
 	// there was none.
 	there *member
+	gone  *absence // if it has had one
 	// ousted are the sessions that have lost their places, and demoted is the
 	// one that gets no more dials; nil if there is none.
 	ousted  []*member
@@ -155,26 +133,31 @@ func (r *registry) attach(m *member) seat {
 	if r.nodes == nil {
 		r.nodes = make(map[string]*entry)
 	}
+	now := time.Now()
+	r.expireLocked(now)
 	e := r.nodes[m.node]
 	if e == nil {
 		e = new(entry)
 	}
 	var (
 		there *tunnel.Hello
-		s     = seat{there: e.newest()}
+		wait  time.Duration
+		s     = seat{there: e.newest(), gone: e.gone}
 	)
 	if s.there != nil {
 		there = &s.there.hello
 	}
-	switch s.verdict = judge(there, e.superseded, m.hello); s.verdict {
-	case stale, fenced:
+	if e.gone != nil {
+		wait = e.gone.takeBack.Sub(now)
+	}
+	switch s.verdict = judge(there, e.superseded, wait, m.hello); s.verdict {
+	case stale, fenced, barred:
 		return s
+	case admit:
+		r.unburyLocked(e, m.hello.Instance)
 	case takeover:
-		e.superseded = append(e.superseded, there.Instance)
-		if len(e.superseded) > maxFenced {
-			e.superseded = slices.Delete(e.superseded, 0, 1)
-		}
-		s.ousted, e.waning = e.members(), nil
+		e.supersede(there.Instance, m.hello.Instance)
+		s.ousted, e.waning, e.left = e.members(), nil, false
 	case reconnect:
 		keeps, all := kept(m.hello), e.members()
 		e.waning = nil
@@ -196,21 +179,23 @@ func (r *registry) attach(m *member) seat {
 	return s
 }
 
-// detach takes m out, unless others have its place already.
-func (r *registry) detach(m *member) {
+// detach takes m out, unless others have its place already. It is told whether the
+// agent has said that it leaves.
+func (r *registry) detach(m *member, left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.nodes[m.node]
-	if e == nil {
+	if e == nil || !slices.Contains(e.members(), m) {
 		return
 	}
+	e.left = e.left || left
 	e.waning = slices.DeleteFunc(e.waning, func(old *member) bool { return old == m })
 	if e.current == m {
 		e.current = nil
 		r.notifyLocked()
 	}
 	if e.newest() == nil {
-		delete(r.nodes, m.node)
+		r.buryLocked(e, m, time.Now())
 	}
 }
 

@@ -5,41 +5,15 @@ import (
 	"testing"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
-
-func TestJudge(t *testing.T) {
-	hello := func(instance, sequence uint64) tunnel.Hello {
-		return tunnel.Hello{Instance: instance, Sequence: sequence}
-	}
-	one := hello(1, 5)
-	for _, tc := range []struct {
-		name       string
-		there      *tunnel.Hello
-		superseded []uint64
-		knocks     tunnel.Hello
-		want       verdict
-	}{
-		{"nobody there", nil, nil, hello(1, 1), admit},
-		{"nobody there, though superseded once", nil, []uint64{1}, hello(1, 1), admit},
-		{"same instance, later session", &one, nil, hello(1, 6), reconnect},
-		{"same instance, earlier session", &one, nil, hello(1, 4), stale},
-		{"same instance, same session", &one, nil, hello(1, 5), stale},
-		{"another instance", &one, nil, hello(2, 1), takeover},
-		{"another instance, others superseded", &one, []uint64{7, 8}, hello(2, 1), takeover},
-		{"a superseded instance", &one, []uint64{7, 2, 8}, hello(2, 900), fenced},
-	} {
-		if got := judge(tc.there, tc.superseded, tc.knocks); got != tc.want {
-			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
-		}
-	}
-}
 
 func TestRegistryForgets(t *testing.T) {
 	var r registry
-	last := &member{node: "n", hello: tunnel.Hello{Instance: 0, Sequence: 1}}
+	last := &member{node: "n", addr: memnet.Addr("here"), hello: tunnel.Hello{Instance: 0, Sequence: 1}}
 	r.attach(last)
 	for i := uint64(1); i < 100; i++ {
-		m := &member{node: "n", hello: tunnel.Hello{Instance: i, Sequence: 1}}
+		m := &member{node: "n", addr: memnet.Addr("here"), hello: tunnel.Hello{Instance: i, Sequence: 1}}
 		changed := r.next()
 		if s := r.attach(m); s.verdict != takeover || s.there != last || !slices.Equal(s.ousted, []*member{last}) {
 			t.Fatalf("instance %d: %+v", i, s)
@@ -49,7 +23,7 @@ func TestRegistryForgets(t *testing.T) {
 		default:
 			t.Fatal("no notice of the change")
 		}
-		r.detach(last) // late: it has been replaced
+		r.detach(last, false) // late: it has been replaced
 		if r.find("n") != m {
 			t.Fatal("the older session's end took the newer out")
 		}
@@ -58,7 +32,7 @@ func TestRegistryForgets(t *testing.T) {
 	if n := len(r.nodes["n"].superseded); n != maxFenced {
 		t.Errorf("%d instances remembered", n)
 	}
-	r.detach(last)
+	r.detach(last, false)
 	if len(r.nodes) != 0 || r.find("n") != nil {
 		t.Error("a node that left is remembered")
 	}
@@ -82,7 +56,7 @@ func TestRegistryDemotes(t *testing.T) {
 	var r registry
 	session := func(instance, sequence uint64, keeps string) (*member, seat) {
 		m := &member{
-			node: "n", demoted: make(chan struct{}),
+			node: "n", addr: memnet.Addr("here"), demoted: make(chan struct{}),
 			hello: tunnel.Hello{Instance: instance, Sequence: sequence, Meta: tunnel.Meta{keepsKey: keeps}},
 		}
 		return m, r.attach(m)
@@ -112,13 +86,13 @@ func TestRegistryDemotes(t *testing.T) {
 		t.Errorf("the same again: %+v", s)
 	}
 	changed := r.next()
-	r.detach(two)
+	r.detach(two, false)
 	select {
 	case <-changed:
 		t.Error("the end of a waning session is no change")
 	default:
 	}
-	r.detach(four)
+	r.detach(four, false)
 	if r.find("n") != nil || len(r.all()) != 0 {
 		t.Error("a demoted session takes dials again")
 	}
@@ -134,7 +108,7 @@ func TestRegistryDemotes(t *testing.T) {
 	if s.verdict != takeover || !slices.Equal(s.ousted, []*member{six, five}) || demoted(six) {
 		t.Errorf("another instance: %+v", s)
 	}
-	r.detach(clone)
+	r.detach(clone, false)
 	if len(r.nodes) != 0 {
 		t.Errorf("left: %v", r.nodes)
 	}

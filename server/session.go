@@ -59,7 +59,7 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	log := h.log.With("addr", m.addr.String(), "node", m.node, "session", m.id)
 	log.Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
 	err = h.serve(ctx, m)
-	h.registry.detach(m)
+	h.registry.detach(m, m.leaving())
 	h.history.end(m, err)
 	h.ledger.close(m)
 	h.admission.seat(-1)
@@ -126,7 +126,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	}
 	if err := m.control.Welcome(); err != nil {
 		h.log.Info("agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
-		h.registry.detach(m)
+		h.registry.detach(m, m.leaving())
 		h.history.end(m, err)
 		h.ledger.close(m)
 		m.oust(nil)
@@ -210,15 +210,14 @@ func (h *Hub) judged(m *member, s seat) error {
 		oust(s.ousted, fmt.Errorf("%w: the agent reconnected from %s", tunnel.Replaced, m.addr))
 	case takeover:
 		h.metrics.replaced.WithLabelValues("takeover").Inc()
-		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.addr.String())
-		oust(s.ousted, fmt.Errorf("%w: another agent with this node's identity connected from %s", tunnel.Replaced, m.addr))
+		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.where())
+		oust(s.ousted, fmt.Errorf("%w: another agent with this node's identity connected from %s and takes over from this one, at %s", tunnel.Replaced, m.addr, s.there.where()))
 	case stale:
 		return fmt.Errorf("%w: a later session of this agent is connected already", tunnel.Replaced)
 	case fenced:
-		h.metrics.clones.Inc()
-		h.log.Warn("two agents use one node's identity: give one of them an identity of its own",
-			"node", m.node, "refused", m.addr.String(), "connected", s.there.addr.String())
-		return fmt.Errorf("%w: another agent with this node's identity took over from %s and is connected; if this is a copy of that machine, remove its data directory and join it under another name", tunnel.Replaced, s.there.addr)
+		return h.turnAway(m, s.there.where())
+	case barred:
+		return h.turnAwayFor(m, s.gone)
 	}
 	return nil
 }
@@ -326,7 +325,7 @@ func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struc
 // drain tells the agent, waits until nothing that the hub dialed is open, or
 // time is up, and hangs up. It returns why the session ended if that came first.
 func (h *Hub) drain(m *member, ended <-chan error) error {
-	h.registry.detach(m)
+	h.registry.detach(m, m.leaving())
 	const text = "server is shutting down"
 	if err := m.control.Drain(tunnel.Draining, text); err != nil {
 		return err

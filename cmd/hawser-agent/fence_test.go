@@ -126,6 +126,7 @@ func TestCopiedMachine(t *testing.T) {
 	hub, err := server.New(server.Config{
 		Listeners: []tunnel.Listener{x.Listen("hub:1")},
 		Identify:  func(tunnel.Peer) (string, error) { return "node-1", nil },
+		TakeBack:  200 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,231 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+func TestJudge(t *testing.T) {
+	hello := func(instance, sequence uint64) tunnel.Hello {
+		return tunnel.Hello{Instance: instance, Sequence: sequence}
+	}
+	one := hello(1, 5)
+	for _, tc := range []struct {
+		name       string
+		there      *tunnel.Hello
+		superseded []uint64
+		barredFor  time.Duration
+		knocks     tunnel.Hello
+		want       verdict
+	}{
+		{"nobody there", nil, nil, 0, hello(1, 1), admit},
+		{"nobody there, though superseded", nil, []uint64{1}, 1, hello(1, 1), barred},
+		{"nobody there, though superseded long ago", nil, []uint64{1}, 0, hello(1, 1), admit},
+		{"nobody there, others superseded", nil, []uint64{2}, time.Hour, hello(1, 1), admit},
+		{"same instance, later session", &one, nil, 0, hello(1, 6), reconnect},
+		{"same instance, earlier session", &one, nil, 0, hello(1, 4), stale},
+		{"same instance, same session", &one, nil, 0, hello(1, 5), stale},
+		{"another instance", &one, nil, 0, hello(2, 1), takeover},
+		{"another instance, others superseded", &one, []uint64{7, 8}, 0, hello(2, 1), takeover},
+		{"a superseded instance", &one, []uint64{7, 2, 8}, 0, hello(2, 900), fenced},
+	} {
+		if got := judge(tc.there, tc.superseded, tc.barredFor, tc.knocks); got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// A fleet is the agents of one node, each an instance that counts its sessions.
+type fleet struct {
+	*bay
+	sessions map[uint64]uint64
+}
+
+// knock has an instance connect.
+func (f *fleet) knock(instance uint64) (*boat, error) {
+	f.t.Helper()
+	f.sessions[instance]++
+	return f.connect(tunnel.Hello{Node: "n", Instance: instance, Sequence: f.sessions[instance]}, nil)
+}
+
+// let fails the test unless an instance is let in.
+func (f *fleet) let(instance uint64) *boat {
+	f.t.Helper()
+	x, err := f.knock(instance)
+	if err != nil {
+		f.t.Fatalf("instance %d: %v", instance, err)
+	}
+	return x
+}
+
+// lose ends an instance's session without a word.
+func (f *fleet) lose(x *boat) {
+	_ = x.session.Close()
+	<-x.gone
+	synctest.Wait()
+}
+
+// turned fails the test unless an instance is turned away, and told why, when to
+// come back and whom it is about. It returns when it is asked to.
+func (f *fleet) turned(instance uint64, why string) time.Duration {
+	f.t.Helper()
+	_, err := f.knock(instance)
+	after, ok := tunnel.RetryAfter(err)
+	if !errors.Is(err, tunnel.Replaced) || !ok || after > fencedAgain || strings.Count(fmt.Sprint(err), ", at ") != 2 || !strings.Contains(fmt.Sprint(err), why) {
+		f.t.Fatalf("instance %d: %v, want to be turned away: %s", instance, err, why)
+	}
+	return after
+}
+
+func inFleet(t *testing.T, f func(t *testing.T, f *fleet)) {
+	synctest.Test(t, func(t *testing.T) {
+		f(t, &fleet{bay: newBay(t, Config{MaxGone: 2}), sessions: make(map[uint64]uint64)})
+	})
+}
+
+// A machine and its copy: the copy takes over, the original is told, and when it
+// comes back it is turned away, which is a log line that names both and a metric.
+func TestCloneIsFenced(t *testing.T) {
+	inFleet(t, func(t *testing.T, f *fleet) {
+		original := f.let(1)
+		f.let(2)
+		<-original.gone
+		if !errors.Is(original.err, tunnel.Replaced) || !strings.Contains(original.err.Error(), "another agent with this node's identity") {
+			t.Errorf("original: %v", original.err)
+		}
+		for range 3 {
+			if after := f.turned(1, "is connected"); after != fencedAgain {
+				t.Errorf("asked to come back after %v", after)
+			}
+		}
+		if n := f.metric("clones_total"); n != 3 {
+			t.Errorf("clones: %v", n)
+		}
+		line := "level=WARN msg=\"two agents use one node's identity: give one of them an identity of its own\" node=n refused="
+		if log := f.log.String(); strings.Count(log, line) != 3 || !strings.Contains(log, " connected=") {
+			t.Errorf("no lines in the log:\n%s", log)
+		}
+	})
+}
+
+// A copy that falls silent may still run the pods: the original is not taken back
+// before that can be of no matter any more. If the copy comes back first, it is the
+// node; and if the original was, the copy is turned away.
+func TestSilentCloneKeepsTheNode(t *testing.T) {
+	inFleet(t, func(t *testing.T, f *fleet) {
+		f.let(1)
+		f.lose(f.let(2))
+		f.turned(1, "may still run its pods")
+		time.Sleep(defaultTakeBack / 2) // the bubble's clock
+		f.turned(1, "may still run its pods")
+		clone := f.let(2)
+		f.turned(1, "is connected")
+		time.Sleep(time.Hour) // the bubble's clock
+		f.lose(clone)
+		gone := time.Now()
+		for after := f.turned(1, "may still run its pods"); time.Since(gone)+after < defaultTakeBack; after = f.turned(1, "may still run its pods") {
+			time.Sleep(after) // the bubble's clock
+		}
+		if !strings.Contains(f.log.String(), " preferred=") {
+			t.Errorf("no line in the log:\n%s", f.log)
+		}
+		time.Sleep(time.Until(gone.Add(defaultTakeBack))) // the bubble's clock
+		f.let(1)
+		f.turned(2, "is connected")
+	})
+}
+
+// A copy that leaves by itself makes room, but not for as long as a restart takes:
+// what comes back then is the node.
+func TestCloneLeaves(t *testing.T) {
+	leave := func(x *boat) {
+		_ = x.control.Drain(tunnel.Draining, "agent is stopping")
+		<-x.gone
+		synctest.Wait()
+	}
+	inFleet(t, func(t *testing.T, f *fleet) {
+		f.let(1)
+		leave(f.let(2))
+		time.Sleep(takeBackLeft / 2) // the bubble's clock
+		f.turned(1, "may still run its pods")
+		restarted := f.let(3)
+		f.turned(1, "is connected")
+		leave(restarted)
+		time.Sleep(takeBackLeft - time.Second) // the bubble's clock
+		f.turned(1, "may still run its pods")
+		time.Sleep(time.Second) // the bubble's clock
+		f.let(1)
+		f.turned(3, "is connected")
+	})
+}
+
+// Whoever comes while nobody is there has taken over from the one before, which is
+// turned away when it is back.
+func TestSupersededWhileAway(t *testing.T) {
+	inFleet(t, func(_ *testing.T, f *fleet) {
+		f.lose(f.let(1))
+		f.let(2)
+		f.turned(1, "is connected")
+	})
+}
+
+// An agent that is restarted is a new one, and let in at once.
+func TestRestartedOriginalIsLetIn(t *testing.T) {
+	inFleet(t, func(_ *testing.T, f *fleet) {
+		f.let(1)
+		f.lose(f.let(2))
+		f.turned(1, "or at once if it is restarted")
+		f.let(3)
+		f.turned(2, "is connected")
+		f.turned(1, "is connected")
+	})
+}
+
+// Of a node that has been deleted, nothing is left that could run twice. While it
+// is connected, what is known of it stays.
+func TestForgottenNodeIsOpen(t *testing.T) {
+	inFleet(t, func(_ *testing.T, f *fleet) {
+		f.let(1)
+		clone := f.let(2)
+		f.hub.Forget("n")
+		f.turned(1, "is connected")
+		f.lose(clone)
+		f.turned(1, "may still run its pods")
+		f.hub.Forget("n")
+		f.let(1)
+	})
+}
+
+// The registry remembers so many nodes without a session, and for so long.
+func TestRegistryIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := registry{takeBack: time.Minute, maxGone: 3}
+		leave := func(node string) {
+			m := &member{node: node, addr: memnet.Addr("here"), hello: tunnel.Hello{Instance: 1, Sequence: 1}}
+			if s := r.attach(m); s.verdict != admit {
+				t.Errorf("%s: %d", node, s.verdict)
+			}
+			r.detach(m, false)
+			r.detach(m, false) // it is gone
+		}
+		for i := range 10 {
+			leave(fmt.Sprint(i))
+			time.Sleep(time.Second) // the bubble's clock
+		}
+		if len(r.nodes) != 3 || r.nodes["9"] == nil || r.nodes["7"] == nil || r.gone.Len() != 3 {
+			t.Errorf("remembered: %v", r.nodes)
+		}
+		time.Sleep(memory*time.Minute - 2*time.Second) // the bubble's clock
+		leave("9")
+		if len(r.nodes) != 1 || r.gone.Len() != 1 {
+			t.Errorf("remembered for too long: %v", r.nodes)
+		}
+	})
+}
