@@ -53,6 +53,7 @@ type session struct {
 	resting atomic.Bool   // watch has nothing to look at
 	stirred chan struct{} // holds a token once somebody uses the session
 	words   chan word     // from the peer's tally to watch
+	cries   chan struct{} // holds a token while watch wants the peer told that this end is deaf
 	promise atomic.Int64  // within how many nanoseconds the peer hears from this end
 
 	// Owned by watch.
@@ -84,6 +85,7 @@ func newSession(c *quic.Conn, o tunnel.Options, m *mooring) (*session, error) {
 		waiting: make(chan struct{}, backlog),
 		stirred: make(chan struct{}, 1),
 		words:   make(chan word),
+		cries:   make(chan struct{}, 1),
 		link:    tunnel.LinkState{Window: max(o.Link.Window(), 0), Addr: addr, Heard: time.Now()},
 	}
 	if s.log == nil {
@@ -123,6 +125,8 @@ func (s *session) run() {
 	wg.Go(s.watch)
 	if s.mooring == nil {
 		wg.Go(s.datagrams)
+	} else {
+		wg.Go(s.cry)
 	}
 	if err := s.readTally(); err != nil {
 		s.end(codeProtocol, &gone{code: tunnel.Lost, text: "session ended", cause: err})

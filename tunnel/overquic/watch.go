@@ -181,13 +181,33 @@ func (s *session) kick(ctx context.Context, fresh bool) {
 	if err != nil {
 		s.log.Debug("cannot try another path", "addr", s.peer.Addr.String(), "err", err)
 	}
-	// A datagram waits for room in a short queue, of which there is enough as
-	// what is on its way has been given up.
-	if now := time.Now(); changed && !s.asker.parked.IsZero() && now.Sub(s.cried) >= deafPause {
+	// Where nothing has been begun anew, this is also what is left to get an answer
+	// to: the library asks for one to what is on its way ever more seldom, and
+	// before it knows that the peer has its part of the handshake only by packets
+	// that the peer, which has it, cannot read any more.
+	if now := time.Now(); !s.asker.parked.IsZero() && (!changed || now.Sub(s.cried) >= deafPause) {
 		s.cried = now
-		_ = s.conn.SendDatagram([]byte{kindDeaf}) // it will be said again
+		select {
+		case s.cries <- struct{}{}:
+		default: // the one before has yet to go
+		}
 	}
 	s.rouse()
+}
+
+// cry says in datagrams that this end is deaf, whenever watch wants it to, until
+// the connection ends. A datagram waits for room in a short queue, which is why
+// watch does not say it itself.
+func (s *session) cry() {
+	done := s.conn.Context().Done()
+	for {
+		select {
+		case <-s.cries:
+			_ = s.conn.SendDatagram([]byte{kindDeaf}) // it will be said again
+		case <-done:
+			return
+		}
+	}
 }
 
 // datagrams hands on what datagrams say.
