@@ -28,10 +28,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-project/hawser/controlplane/garbage"
+	"github.com/hawser-project/hawser/controlplane/job"
 	"github.com/hawser-project/hawser/controlplane/leader"
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
 	"github.com/hawser-project/hawser/controlplane/podgc"
+	"github.com/hawser-project/hawser/controlplane/replicaset"
+	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 )
 
 // Bounds of a Config that leaves them zero.
@@ -75,6 +79,15 @@ type Config struct {
 	// Events, Metrics and Log are filled in.
 	PodGC podgc.Config
 	IPAM  nodeipam.Config
+	// CollectGarbage says whether objects go with their owners. The API server
+	// must have been told the same.
+	CollectGarbage bool
+	// Garbage, ReplicaSet, Job and FinishedJob are the configurations of these
+	// controllers, without Events, Metrics and Log.
+	Garbage     garbage.Config
+	ReplicaSet  replicaset.Config
+	Job         job.Config
+	FinishedJob ttlafterfinished.Config
 	// SchedulerMinBackoff and SchedulerMaxBackoff bound how long a pod that fits
 	// nowhere waits; zero means the scheduler's defaults.
 	SchedulerMinBackoff, SchedulerMaxBackoff time.Duration

@@ -114,7 +114,9 @@ func (p *ControlPlane) runAll(ctx context.Context, cs []Controller, started func
 		wg.Go(func() { p.supervise(ctx, c) })
 	}
 	started()
-	p.log.Info("controllers started", "count", len(cs))
+	if len(cs) > 0 {
+		p.log.Info("controllers started", "count", len(cs))
+	}
 	wg.Wait()
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/disruption"
+	"github.com/hawser-project/hawser/controlplane/garbage"
 	"github.com/hawser-project/hawser/controlplane/job"
 	"github.com/hawser-project/hawser/controlplane/namespace"
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
@@ -15,6 +16,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/replicaset"
 	"github.com/hawser-project/hawser/controlplane/scheduler"
 	"github.com/hawser-project/hawser/controlplane/tainteviction"
+	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 )
 
 // An entry is a controller that can be made. alias is the name that Kubernetes
@@ -26,6 +28,10 @@ type entry struct {
 }
 
 func table() []entry {
+	return slices.Concat(forCertificates(), forNodes(), forPods(), forWorkloads())
+}
+
+func forCertificates() []entry {
 	return []entry{
 		{name: "certificatesigningrequest-approving-controller", alias: "csrapproving", make: func(s *shared) (Controller, error) {
 			return csr.NewApprover(s.client, s.informers, s.log), nil
@@ -42,11 +48,11 @@ func table() []entry {
 		{name: "token-cleaner-controller", alias: "tokencleaner", make: func(s *shared) (Controller, error) {
 			return csr.NewTokenCleaner(s.client, s.log), nil
 		}},
-		{name: "namespace-controller", alias: "namespace", make: func(s *shared) (Controller, error) {
-			return namespace.New(s.client, s.objects, s.informers, namespace.Config{
-				Recheck: s.cfg.NamespaceRecheck, Log: s.log,
-			}), nil
-		}},
+	}
+}
+
+func forNodes() []entry {
+	return []entry{
 		{name: "node-lifecycle-controller", alias: "nodelifecycle", make: newNodeLifecycle},
 		{name: "hawser-tunnel-health-controller", make: newTunnelHealth, everywhere: true},
 		{name: "node-ipam-controller", alias: "nodeipam", make: func(s *shared) (Controller, error) {
@@ -56,6 +62,17 @@ func table() []entry {
 			}
 			c.Events, c.Metrics, c.Log = s.recorder("cidrAllocator"), s.metrics, s.log
 			return nodeipam.New(s.client, s.informers, c)
+		}},
+	}
+}
+
+func forPods() []entry {
+	return []entry{
+		{name: "kube-scheduler", alias: "scheduler", make: func(s *shared) (Controller, error) {
+			return scheduler.New(s.scheduler, s.informers, scheduler.Config{
+				MinBackoff: s.cfg.SchedulerMinBackoff, MaxBackoff: s.cfg.SchedulerMaxBackoff,
+				Events: s.recorder("default-scheduler"), Log: s.log,
+			}), nil
 		}},
 		{name: "taint-eviction-controller", make: func(s *shared) (Controller, error) {
 			return tainteviction.New(s.client, s.informers, tainteviction.Config{
@@ -67,26 +84,43 @@ func table() []entry {
 			c.Metrics, c.Log = s.metrics, s.log
 			return podgc.New(s.client, s.informers, c)
 		}},
-		{name: "replicaset-controller", alias: "replicaset", make: func(s *shared) (Controller, error) {
-			return replicaset.New(s.client, s.informers, replicaset.Config{
-				Events: s.recorder("replicaset-controller"), Log: s.log,
-			})
-		}},
-		{name: "job-controller", alias: "job", make: func(s *shared) (Controller, error) {
-			return job.New(s.client, s.informers, job.Config{
-				Events: s.recorder("job-controller"), Log: s.log,
-			})
-		}},
 		{name: "disruption-controller", alias: "disruption", make: func(s *shared) (Controller, error) {
 			return disruption.New(s.client, s.informers, disruption.Config{
 				Events: s.recorder("controllermanager"), Log: s.log,
 			}), nil
 		}},
-		{name: "kube-scheduler", alias: "scheduler", make: func(s *shared) (Controller, error) {
-			return scheduler.New(s.scheduler, s.informers, scheduler.Config{
-				MinBackoff: s.cfg.SchedulerMinBackoff, MaxBackoff: s.cfg.SchedulerMaxBackoff,
-				Events: s.recorder("default-scheduler"), Log: s.log,
+	}
+}
+
+func forWorkloads() []entry {
+	return []entry{
+		{name: "namespace-controller", alias: "namespace", make: func(s *shared) (Controller, error) {
+			return namespace.New(s.client, s.objects, s.informers, namespace.Config{
+				Recheck: s.cfg.NamespaceRecheck, Log: s.log,
 			}), nil
+		}},
+		{name: "garbage-collector-controller", alias: "garbagecollector", make: func(s *shared) (Controller, error) {
+			c := s.cfg.Garbage
+			if !s.cfg.CollectGarbage {
+				return nil, nil
+			}
+			c.Events, c.Metrics, c.Log = s.recorder("garbage-collector-controller"), s.metrics, s.log
+			return garbage.New(s.client, s.objects, c), nil
+		}},
+		{name: "replicaset-controller", alias: "replicaset", make: func(s *shared) (Controller, error) {
+			c := s.cfg.ReplicaSet
+			c.Events, c.Log = s.recorder("replicaset-controller"), s.log
+			return replicaset.New(s.client, s.informers, c)
+		}},
+		{name: "job-controller", alias: "job", make: func(s *shared) (Controller, error) {
+			c := s.cfg.Job
+			c.Events, c.Log = s.recorder("job-controller"), s.log
+			return job.New(s.client, s.informers, c)
+		}},
+		{name: "ttl-after-finished-controller", alias: "ttl-after-finished", make: func(s *shared) (Controller, error) {
+			c := s.cfg.FinishedJob
+			c.Log = s.log
+			return ttlafterfinished.New(s.client, s.informers, c), nil
 		}},
 	}
 }

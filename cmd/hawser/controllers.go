@@ -19,10 +19,14 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/evidence"
+	"github.com/hawser-project/hawser/controlplane/garbage"
+	"github.com/hawser-project/hawser/controlplane/job"
 	"github.com/hawser-project/hawser/controlplane/leader"
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
 	"github.com/hawser-project/hawser/controlplane/podgc"
+	"github.com/hawser-project/hawser/controlplane/replicaset"
+	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 	"github.com/hawser-project/hawser/controlplane/tunnelhealth"
 )
 
@@ -37,6 +41,13 @@ type controllerOptions struct {
 	lifecycle     nodelifecycle.Policy
 	podGC         podgc.Config
 	ipam          nodeipam.Config
+
+	collectGarbage bool
+	garbage        garbage.Config
+	replicaSet     replicaset.Config
+	job            job.Config
+	finishedJob    ttlafterfinished.Config
+
 	// podEvictionTimeout is a flag that Kubernetes had, and that many still set.
 	podEvictionTimeout time.Duration
 	elect              bool
@@ -61,6 +72,7 @@ func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.ipam.MaskSize, "node-cidr-mask-size", 0, "prefix length of a node's block (default 24, and 64 for IPv6)")
 	f.IntVar(&o.ipam.MaskSizeIPv4, "node-cidr-mask-size-ipv4", 0, "the same for the IPv4 range of two")
 	f.IntVar(&o.ipam.MaskSizeIPv6, "node-cidr-mask-size-ipv6", 0, "the same for the IPv6 range of two")
+	o.addWorkloadFlags(f)
 	o.addTunnelFlags(f)
 	o.addLeaderFlags(f)
 }
@@ -76,6 +88,16 @@ func (o *controllerOptions) addLifecycleFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.podEvictionTimeout, "pod-eviction-timeout", 0, "")
 	_ = f.MarkHidden("pod-eviction-timeout") // it fails only if there is no such flag
 	f.IntVar(&p.LargeClusterThreshold, "large-cluster-size-threshold", d.LargeClusterThreshold, "nodes above which a zone is large; a smaller one that is partly down is not evicted from")
+}
+
+func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
+	f.BoolVar(&o.collectGarbage, "enable-garbage-collector", true, "delete objects with their owners; the API server and the controllers must be told the same")
+	f.IntVar(&o.garbage.Workers, "concurrent-gc-syncs", garbage.DefaultWorkers, "objects that the garbage collector works on at once")
+	f.IntVar(&o.replicaSet.Workers, "concurrent-replicaset-syncs", replicaset.DefaultWorkers, "ReplicaSets worked on at once")
+	f.IntVar(&o.job.Workers, "concurrent-job-syncs", job.DefaultWorkers, "Jobs worked on at once")
+	f.DurationVar(&o.job.MinBackoff, "job-min-backoff", job.DefaultMinBackoff, "how long after a pod of a Job has failed the next is made; doubles with each")
+	f.DurationVar(&o.job.MaxBackoff, "job-max-backoff", job.DefaultMaxBackoff, "the longest that grows to")
+	f.IntVar(&o.finishedJob.Workers, "concurrent-ttl-after-finished-syncs", ttlafterfinished.DefaultWorkers, "Jobs that have ended and are worked on at once")
 }
 
 // addTunnelFlags adds the flags of what only a process with tunnels can do.
@@ -107,21 +129,40 @@ func (o *controllerOptions) check() error {
 	if o.podEvictionTimeout != 0 {
 		return errors.New("--pod-eviction-timeout is no more, in Kubernetes since 1.27: set --default-unreachable-toleration-seconds and --default-not-ready-toleration-seconds, or tolerations of pods")
 	}
-	if err := o.lifecycle.Check(); err != nil {
-		return err
-	}
-	for flag, d := range map[string]time.Duration{"--pod-gc-sync-period": o.podGC.Period, "--pod-gc-orphan-quarantine": o.podGC.Quarantine, "--tunnel-probe-period": o.probePeriod} {
-		if d <= 0 {
-			return fmt.Errorf("%s %s: want a duration such as 20s", flag, d)
-		}
-	}
 	if o.siteAutonomy < 0 {
 		return fmt.Errorf("--site-autonomy-duration %s is negative: want a duration such as 1h, or 0 for none", o.siteAutonomy)
+	}
+	if err := o.checkNumbers(); err != nil {
+		return err
+	}
+	if err := o.lifecycle.Check(); err != nil {
+		return err
 	}
 	if err := o.ipam.Check(); err != nil {
 		return err
 	}
 	return o.leader.Check()
+}
+
+// checkNumbers refuses periods and counts that are none.
+func (o *controllerOptions) checkNumbers() error {
+	for flag, d := range map[string]time.Duration{
+		"--pod-gc-sync-period": o.podGC.Period, "--pod-gc-orphan-quarantine": o.podGC.Quarantine, "--tunnel-probe-period": o.probePeriod,
+		"--job-min-backoff": o.job.MinBackoff, "--job-max-backoff": o.job.MaxBackoff,
+	} {
+		if d <= 0 {
+			return fmt.Errorf("%s %s: want a duration such as 20s", flag, d)
+		}
+	}
+	for flag, n := range map[string]int{
+		"--concurrent-gc-syncs": o.garbage.Workers, "--concurrent-replicaset-syncs": o.replicaSet.Workers,
+		"--concurrent-job-syncs": o.job.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
+	} {
+		if n <= 0 {
+			return fmt.Errorf("%s %d: want one or more", flag, n)
+		}
+	}
+	return nil
 }
 
 // config is what the controllers are made from, without what only the caller has.
@@ -131,6 +172,8 @@ func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 	c := controlplane.Config{
 		Enabled: o.enabled, SigningDuration: o.signingPeriod,
 		Lifecycle: o.lifecycle, PodGC: o.podGC, IPAM: o.ipam,
+		CollectGarbage: o.collectGarbage, Garbage: o.garbage,
+		ReplicaSet: o.replicaSet, Job: o.job, FinishedJob: o.finishedJob,
 	}
 	if o.elect {
 		identity, err := identity(dir)

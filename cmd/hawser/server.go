@@ -141,6 +141,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},
+		EnableGarbageCollector:       o.controllers.collectGarbage,
 		Admission:                    []admission.Interface{kubeauth.NodeRestriction(objects)},
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
 		UnreachableTolerationSeconds: &o.unreachToleration,
