@@ -5,6 +5,7 @@ package apiserver_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -51,11 +52,17 @@ func TestPodStatusIsSplit(t *testing.T) {
 func TestBinding(t *testing.T) {
 	ctx, ns := t.Context(), namespace(t)
 	pods := shared.client.CoreV1().Pods(ns)
-	p := must(pods.Create(ctx, pod("p"), metav1.CreateOptions{}))(t)
+	p := pod("p")
+	p.Labels = map[string]string{"app": "p", "zone": "unknown"}
+	p = must(pods.Create(ctx, p, metav1.CreateOptions{}))(t)
+	p.Status.NominatedNodeName = "n2"
+	p = must(pods.UpdateStatus(ctx, p, metav1.UpdateOptions{}))(t)
 	bind := func(uid types.UID, node string) error {
 		return pods.Bind(ctx, &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Name: "p", UID: uid},
-			Target:     corev1.ObjectReference{Kind: "Node", Name: node},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "p", UID: uid, Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"gpu": "3"},
+			},
+			Target: corev1.ObjectReference{Kind: "Node", Name: node},
 		}, metav1.CreateOptions{})
 	}
 	if err := bind("another", "n1"); !apierrors.IsConflict(err) {
@@ -71,6 +78,12 @@ func TestBinding(t *testing.T) {
 	p = must(pods.Get(ctx, "p", metav1.GetOptions{}))(t)
 	if p.Spec.NodeName != "n1" || len(p.Status.Conditions) != 1 || p.Status.Conditions[0].Type != corev1.PodScheduled || p.Status.Conditions[0].Status != corev1.ConditionTrue {
 		t.Errorf("bound pod: %s %+v", p.Spec.NodeName, p.Status.Conditions)
+	}
+	if p.Generation != 1 || p.Status.NominatedNodeName != "" {
+		t.Errorf("bound pod: generation %d, nominated to %q, want 1 and nowhere", p.Generation, p.Status.NominatedNodeName)
+	}
+	if want := map[string]string{"app": "p", "zone": "a"}; !maps.Equal(p.Labels, want) || p.Annotations["gpu"] != "3" {
+		t.Errorf("bound pod: labels %v, annotations %v; want %v and what the binding brought", p.Labels, p.Annotations, want)
 	}
 	if err := pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Target: corev1.ObjectReference{Name: "n"}}, metav1.CreateOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("binding of no pod: %v", err)

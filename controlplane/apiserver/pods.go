@@ -145,7 +145,9 @@ func (r *bindingREST) Create(ctx context.Context, name string, obj runtime.Objec
 // version in the binding are preconditions, not to be replaced.
 func (*bindingREST) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
 
-// bound is p given to the node of b, or an error saying why it cannot be.
+// bound is p given to the node of b, or an error saying why it cannot be. What
+// the binding carries along comes to the pod. The generation stays: it counts
+// what users ask for, and a pod that runs as it was made is still at its first.
 func bound(p *corev1.Pod, b *corev1.Binding) (*corev1.Pod, error) {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -156,13 +158,20 @@ func bound(p *corev1.Pod, b *corev1.Binding) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("pod %v has non-empty .spec.schedulingGates", p.Name)
 	}
 	p.Spec.NodeName = b.Target.Name
-	if p.Annotations == nil {
-		p.Annotations = make(map[string]string, len(b.Annotations))
-	}
-	maps.Copy(p.Annotations, b.Annotations)
-	p.Generation++
+	p.Status.NominatedNodeName = ""
+	p.Annotations = merged(p.Annotations, b.Annotations)
+	p.Labels = merged(p.Labels, b.Labels)
 	setScheduled(p)
 	return p, nil
+}
+
+// merged is have with more written over it.
+func merged(have, more map[string]string) map[string]string {
+	if have == nil {
+		return maps.Clone(more)
+	}
+	maps.Copy(have, more)
+	return have
 }
 
 func setScheduled(p *corev1.Pod) {
