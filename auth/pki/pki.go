@@ -17,10 +17,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/big"
@@ -119,13 +117,6 @@ func (p *PKI) Path(name string, key bool) string {
 
 // CACert returns the authority's certificate.
 func (p *PKI) CACert() *x509.Certificate { return p.caCert }
-
-// CAPin returns what a joining agent is told to expect: sha256:HEX over the
-// authority's public key (SubjectPublicKeyInfo), as kubeadm computes it.
-func (p *PKI) CAPin() string {
-	sum := sha256.Sum256(p.caCert.RawSubjectPublicKeyInfo)
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
 
 // Renew replaces the leaf certificates that are due. A server that runs for
 // longer than their life calls it now and then; who serves them reads the files

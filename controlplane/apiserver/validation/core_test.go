@@ -32,7 +32,7 @@ func TestNamespaces(t *testing.T) {
 		{"deleted", func(n ns) { n.DeletionTimestamp = &metav1.Time{} }, bad(`status.Phase: Invalid value: "Active": may only be 'Terminating' if`)},
 		{"deleted and terminating", func(n ns) { n.DeletionTimestamp = &metav1.Time{}; n.Status.Phase = corev1.NamespaceTerminating }, nil},
 	})
-	mutateUpdate(t, fresh, ValidateNamespaceFinalizeUpdate, []mutation[ns]{
+	mutateUpdate(t, fresh, ValidateNamespaceUpdate, []mutation[ns]{
 		{"done", func(n ns) { n.Spec.Finalizers = nil }, nil},
 		{"bad", func(n ns) { n.Spec.Finalizers = []corev1.FinalizerName{"x"} }, bad("spec.finalizers[0]: Invalid value")},
 	})

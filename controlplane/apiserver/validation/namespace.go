@@ -15,15 +15,9 @@ func ValidateNamespace(n *corev1.Namespace) field.ErrorList {
 	return namespaceFinalizers(n, field.NewPath("spec", "finalizers"))
 }
 
-// ValidateNamespaceUpdate checks a change of a namespace's metadata; its
-// finalizers change through the finalize subresource only.
+// ValidateNamespaceUpdate checks a change of a namespace's metadata, and one of its
+// finalizers, which change through the finalize subresource only.
 func ValidateNamespaceUpdate(n, _ *corev1.Namespace) field.ErrorList { return ValidateNamespace(n) }
-
-// ValidateNamespaceFinalizeUpdate checks a change through the finalize
-// subresource.
-func ValidateNamespaceFinalizeUpdate(n, _ *corev1.Namespace) field.ErrorList {
-	return namespaceFinalizers(n, field.NewPath("spec", "finalizers"))
-}
 
 // ValidateNamespaceStatusUpdate checks that the phase says whether the
 // namespace is being deleted.
