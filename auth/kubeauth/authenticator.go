@@ -40,7 +40,7 @@ func NewAuthenticator(c AuthenticatorConfig) (authenticator.Request, error) {
 	if _, err := ca.load(); err != nil {
 		return nil, fmt.Errorf("authenticator: %w", err)
 	}
-	known := []authenticator.Request{requestx509.NewDynamic(ca.options, requestx509.CommonNameUserConversion)}
+	known := []authenticator.Request{newVerifiedCertificates(ca, certificatesKept)}
 	if c.Secrets != nil {
 		known = append(known, bearertoken.New(&bootstrapTokens{secrets: c.Secrets}))
 	}

@@ -1,0 +1,158 @@
+package kubeauth
+
+// What is remembered of client certificates that were verified.
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	requestx509 "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+const (
+	// certificateTrust is how long a certificate is not verified again. All that
+	// can end its validity, its dates and the authorities that are trusted, is
+	// looked at with every request; this bounds how long clients that have gone
+	// are remembered.
+	certificateTrust = time.Minute
+	// certificatesKept bounds how many are remembered, at less than 1 KiB each:
+	// twice this.
+	certificatesKept = 16384
+)
+
+// verifiedCertificates authenticates client certificates and remembers those
+// that were good. A client sends many requests on one connection, and
+// verifying a signature costs as much as the tenth part of a small request.
+//
+// Only successes are remembered: what to remember is up to whoever holds a
+// certificate of ours, not to anybody who can connect.
+type verifiedCertificates struct {
+	ca     *clientCA
+	verify authenticator.Request
+	limit  int // of each generation
+
+	mu    sync.Mutex
+	pool  *x509.CertPool // by which all below were verified
+	turn  time.Time      // when young was begun
+	young map[certificateKey]verified
+	old   map[certificateKey]verified
+}
+
+// A certificateKey is the digest of all that a client showed.
+type certificateKey [sha256.Size]byte
+
+// A verified is the outcome of a verification.
+type verified struct {
+	response *authenticator.Response // shared: never changed
+	from     time.Time               // when it was verified
+	until    time.Time               // when it has to be again
+}
+
+// newVerifiedCertificates remembers up to twice limit certificates.
+func newVerifiedCertificates(ca *clientCA, limit int) *verifiedCertificates {
+	return &verifiedCertificates{ca: ca, verify: requestx509.NewDynamic(ca.options, requestx509.UserConversionFunc(datedUser)), limit: limit}
+}
+
+// AuthenticateRequest implements authenticator.Request.
+func (v *verifiedCertificates) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return nil, false, nil
+	}
+	// The pool is taken before the certificate is verified: if it is replaced
+	// in between, the outcome is kept for the pool that is gone, and not used.
+	pool, _ := v.ca.load() // the verification reports it, if there is none
+	key, now := keyOf(r.TLS.PeerCertificates), time.Now()
+	if response := v.recall(key, pool, now); response != nil {
+		return response, true, nil
+	}
+	response, ok, err := v.verify.AuthenticateRequest(r)
+	if !ok || err != nil {
+		return response, ok, err
+	}
+	dated := response.User.(*datedInfo)
+	response.User = dated.Info
+	until := now.Add(certificateTrust)
+	if dated.until.Before(until) {
+		until = dated.until
+	}
+	v.remember(key, pool, verified{response: response, from: now, until: until})
+	return copied(response), true, nil
+}
+
+// recall returns what is remembered for key, if it still holds.
+func (v *verifiedCertificates) recall(key certificateKey, pool *x509.CertPool, now time.Time) *authenticator.Response {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if pool == nil || v.pool != pool {
+		return nil
+	}
+	known, ok := v.young[key]
+	if !ok {
+		known, ok = v.old[key]
+	}
+	// A clock that was set back is not believed either.
+	if !ok || now.Before(known.from) || !now.Before(known.until) {
+		return nil
+	}
+	return copied(known.response)
+}
+
+// remember keeps one more. The young become the old when they are many, or when
+// the old have all had their time.
+func (v *verifiedCertificates) remember(key certificateKey, pool *x509.CertPool, one verified) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.young == nil || v.pool != pool:
+		v.pool, v.turn, v.old, v.young = pool, one.from, nil, make(map[certificateKey]verified)
+	case len(v.young) >= v.limit || one.from.Sub(v.turn) >= certificateTrust:
+		v.turn, v.old, v.young = one.from, v.young, make(map[certificateKey]verified)
+	}
+	v.young[key] = one
+}
+
+func keyOf(shown []*x509.Certificate) certificateKey {
+	if len(shown) == 1 {
+		return sha256.Sum256(shown[0].Raw)
+	}
+	h := sha256.New()
+	for _, c := range shown {
+		sum := sha256.Sum256(c.Raw)
+		h.Write(sum[:])
+	}
+	return certificateKey(h.Sum(nil))
+}
+
+// copied is a response of the caller's own, about the same user.
+func copied(r *authenticator.Response) *authenticator.Response {
+	c := *r
+	return &c
+}
+
+// datedInfo is a user, and until when the chain of certificates that proves it is
+// good.
+type datedInfo struct {
+	user.Info
+	until time.Time
+}
+
+// datedUser takes the user from the common name, as Kubernetes does.
+func datedUser(chain []*x509.Certificate) (*authenticator.Response, bool, error) {
+	response, ok, err := requestx509.CommonNameUserConversion(chain)
+	if !ok || err != nil {
+		return response, ok, err
+	}
+	until := chain[0].NotAfter
+	for _, c := range chain[1:] {
+		if c.NotAfter.Before(until) {
+			until = c.NotAfter
+		}
+	}
+	response.User = &datedInfo{Info: response.User, until: until}
+	return response, true, nil
+}

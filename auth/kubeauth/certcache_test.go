@@ -1,0 +1,198 @@
+package kubeauth
+
+// Tests of what is remembered of client certificates.
+
+import (
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+)
+
+// counted is verifiedCertificates with a count of verifications.
+type counted struct {
+	*verifiedCertificates
+	verifications int
+}
+
+func newCounted(t *testing.T, ca *issuer, limit int) (c *counted, file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, ca.pem(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c = &counted{verifiedCertificates: newVerifiedCertificates(&clientCA{file: file}, limit)}
+	verify := c.verify
+	c.verify = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		c.verifications++
+		return verify.AuthenticateRequest(r)
+	})
+	return c, file
+}
+
+// show authenticates by certs and returns who that is, empty if refused.
+func (c *counted) show(t *testing.T, certs ...*x509.Certificate) string {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: certs}
+	resp, ok, err := c.AuthenticateRequest(r)
+	if !ok {
+		return ""
+	}
+	if err != nil {
+		t.Fatalf("accepted with an error: %v", err)
+	}
+	if _, is := resp.User.(*datedInfo); is {
+		t.Error("what is our own got out")
+	}
+	return resp.User.GetName()
+}
+
+const nodeOne = "system:node:node-1"
+
+func (c *counted) expect(t *testing.T, step, want string, verifications int, certs ...*x509.Certificate) {
+	t.Helper()
+	if got := c.show(t, certs...); got != want || c.verifications != verifications {
+		t.Errorf("%s: %q after %d verifications, want %q after %d", step, got, c.verifications, want, verifications)
+	}
+}
+
+// lasting makes a certificate that ends after d.
+func lasting(d time.Duration) func(*x509.Certificate) {
+	return func(c *x509.Certificate) { c.NotAfter = time.Now().Add(d) }
+}
+
+func TestCertificateIsVerifiedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newIssuer(t, "ca")
+		c, _ := newCounted(t, ca, 8)
+		cert := ca.client(t, nil)
+		c.expect(t, "first", nodeOne, 1, cert)
+		<-time.After(certificateTrust - 1)
+		c.expect(t, "again", nodeOne, 1, cert)
+		<-time.After(1)
+		c.expect(t, "a minute later", nodeOne, 2, cert)
+		c.expect(t, "and again", nodeOne, 2, cert)
+	})
+}
+
+func TestRememberedCertificateExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newIssuer(t, "ca")
+		c, _ := newCounted(t, ca, 8)
+		// Certificates have whole seconds; the bubble's clock begins with one.
+		cert := ca.client(t, lasting(10*time.Second))
+		c.expect(t, "fresh", nodeOne, 1, cert)
+		<-time.After(10*time.Second - 1)
+		c.expect(t, "to the last moment", nodeOne, 1, cert)
+		<-time.After(2)
+		c.expect(t, "expired", "", 2, cert)
+		c.expect(t, "still", "", 3, cert)
+	})
+}
+
+// The authority's own end counts as well, and that of one in between.
+func TestRememberedChainExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newIssuer(t, "ca")
+		between := &issuer{key: newKey(t)}
+		between.cert = ca.sign(t, &between.key.PublicKey, func(c *x509.Certificate) {
+			c.Subject = pkix.Name{CommonName: "between"}
+			c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
+			c.NotAfter = time.Now().Add(10 * time.Second)
+		})
+		cert := between.client(t, nil)
+		c, _ := newCounted(t, ca, 8)
+		c.expect(t, "the whole chain", nodeOne, 1, cert, between.cert)
+		c.expect(t, "again", nodeOne, 1, cert, between.cert)
+		c.expect(t, "without the link", "", 2, cert)
+		<-time.After(10*time.Second + 1)
+		c.expect(t, "the link has expired", "", 3, cert, between.cert)
+	})
+}
+
+func TestRememberedCertificateOfAnotherAuthority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newIssuer(t, "first"), newIssuer(t, "second")
+		c, file := newCounted(t, first, 8)
+		cert := first.client(t, nil)
+		c.expect(t, "trusted", nodeOne, 1, cert)
+		stamp := time.Now().Add(time.Hour)
+		if err := errors.Join(os.WriteFile(file, second.pem(), 0o600), os.Chtimes(file, stamp, stamp)); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(recheck)
+		c.expect(t, "no longer", "", 2, cert)
+		c.expect(t, "the new authority's", nodeOne, 3, second.client(t, nil))
+		c.expect(t, "still not", "", 4, cert)
+	})
+}
+
+// Whoever is refused is not remembered, and of the others only so many.
+func TestRememberedCertificatesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca, other := newIssuer(t, "ca"), newIssuer(t, "other")
+		const limit = 4
+		c, _ := newCounted(t, ca, limit)
+		for range 3 * limit {
+			c.show(t, other.client(t, nil))
+		}
+		if n := len(c.young) + len(c.old); n != 0 {
+			t.Fatalf("%d strangers are remembered", n)
+		}
+		var last *x509.Certificate
+		for i := range 5 * limit {
+			last = ca.client(t, func(c *x509.Certificate) { c.Subject.CommonName = fmt.Sprintf("system:node:node-%d", i) })
+			c.show(t, last)
+			if n := len(c.young) + len(c.old); n > 2*limit {
+				t.Fatalf("%d are remembered, want %d at most", n, 2*limit)
+			}
+		}
+		before := c.verifications
+		c.expect(t, "the last", fmt.Sprintf("system:node:node-%d", 5*limit-1), before, last)
+	})
+}
+
+// A response is the caller's own: who adds to it does not change what others get.
+func TestRememberedResponseIsNotShared(t *testing.T) {
+	ca := newIssuer(t, "ca")
+	c, _ := newCounted(t, ca, 8)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.client(t, nil)}}
+	for range 3 {
+		resp, ok, err := c.AuthenticateRequest(r)
+		if !ok || err != nil || resp.User == nil {
+			t.Fatalf("%v, %v, %v", resp, ok, err)
+		}
+		resp.User = nil
+	}
+}
+
+// sign makes a certificate for a key.
+func (i *issuer) sign(t *testing.T, key *ecdsa.PublicKey, change func(*x509.Certificate)) *x509.Certificate {
+	t.Helper()
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(3), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	change(tmpl)
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, i.cert, key, i.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
