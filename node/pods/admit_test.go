@@ -1,13 +1,21 @@
 package pods
 
+// Tests of which pods a node takes, and of what becomes of those it does not.
+
 import (
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
 func TestAdmit(t *testing.T) {
@@ -155,4 +163,59 @@ func TestRefusalsInWords(t *testing.T) {
 			t.Errorf("status %q, want %q", got.status(), want)
 		}
 	}
+}
+
+func TestRefusedPods(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: thisNode, Labels: map[string]string{"disk": "ssd"}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("3"),
+		}},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, memory.Options{})
+		var known atomic.Pointer[corev1.Node]
+		w.cfg.Node = known.Load
+		w.start()
+		cpu := func(q string) func(p *corev1.Pod) {
+			return func(p *corev1.Pod) {
+				p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(q)}
+			}
+		}
+		w.create(newPod("first", cpu("600m")))
+		advance(time.Second)
+		w.wantPhase("first", corev1.PodPending) // it is not known yet whether it fits
+		known.Store(node)
+		w.runner.Wake()
+		advance(time.Second)
+		w.wantPhase("first", corev1.PodRunning)
+		w.create(newPod("second", cpu("600m")))
+		w.create(newPod("elsewhere", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "hdd"} }))
+		advance(time.Second)
+		w.wantPhase("second", corev1.PodFailed)
+		if st := w.pod("second").Status; st.Reason != "OutOfcpu" || !strings.Contains(st.Message, "cpu, requested: 600, used: 600, capacity: 1000") {
+			t.Errorf("reason %q, message %q", st.Reason, st.Message)
+		}
+		w.wantEvent("second Warning OutOfcpu Node didn't have enough resource: cpu, requested: 600")
+		if got := w.pod("elsewhere").Status.Reason; got != "NodeAffinity" {
+			t.Errorf("reason %q", got)
+		}
+		w.create(newPod("third", cpu("100m")))
+		w.create(newPod("fourth", nil))
+		w.create(newPod("fifth", nil))
+		advance(time.Second)
+		if got := w.pod("fifth").Status.Reason; got != "OutOfpods" {
+			t.Errorf("reason %q", got)
+		}
+		w.restart()
+		advance(time.Second)
+		w.wantPhase("first", corev1.PodRunning)
+		w.wantPhase("second", corev1.PodFailed)
+		w.remove("second", 30)
+		advance(time.Second)
+		if w.find("default", "second") != nil {
+			t.Error("a refused pod cannot be deleted")
+		}
+		w.stop()
+	})
 }

@@ -1,5 +1,7 @@
 package pods
 
+// What becomes of pods while their node is cut off.
+
 import (
 	"fmt"
 	"os"
@@ -9,15 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/utils/ptr"
 
-	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
@@ -164,44 +162,6 @@ func alive(w *world, pods ...*corev1.Pod) []*corev1.Pod {
 	return list
 }
 
-// withInputs makes a pod whose containers need the API in every way there is.
-func withInputs(p *corev1.Pod) {
-	p.Spec.ServiceAccountName = "robot"
-	p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
-		{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}}},
-		{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: ptr.To(true)}},
-	}
-	p.Spec.Volumes = []corev1.Volume{
-		{Name: "keys", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "keys"}}},
-		{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
-		}}}},
-	}
-	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "keys", MountPath: "/keys"}, {Name: "token", MountPath: "/token"}}
-}
-
-func (w *world) addInputs() {
-	w.t.Helper()
-	for _, o := range []apiruntime.Object{
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"KEY": "value"}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keys"}, Data: map[string][]byte{"key": []byte("hidden")}},
-	} {
-		if err := w.api.Tracker().Add(o); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	w.api.PrependReactor("create", "serviceaccounts", func(a k8stesting.Action) (bool, apiruntime.Object, error) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.offline {
-			return true, nil, errNoConnection
-		}
-		return true, &authv1.TokenRequest{Status: authv1.TokenRequestStatus{
-			Token: "a token", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour)),
-		}}, nil
-	})
-}
-
 // TestMachineRebootsCutOff: the machine comes back with nothing but its disk, and
 // runs its pods.
 func TestMachineRebootsCutOff(t *testing.T) {
@@ -333,28 +293,6 @@ func TestWhatHappenedCutOff(t *testing.T) {
 	})
 }
 
-// TestChangedInputsAreReadAnew: what is kept on disk does not stand in for what the
-// API has.
-func TestChangedInputsAreReadAnew(t *testing.T) {
-	inWorld(t, memory.Options{}, func(w *world) {
-		w.addInputs()
-		w.create(newPod("a", withInputs))
-		advance(time.Minute)
-		w.stop()
-		changed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"KEY": "other"}}
-		if err := w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), changed, "default"); err != nil {
-			t.Fatal(err)
-		}
-		w.start()
-		w.rt.Exit("a", "main", 1)
-		advance(time.Minute)
-		specs := w.rt.Specs()
-		if env := specs[len(specs)-1].Env; !slices.Contains(env, "KEY=other") {
-			t.Errorf("environment %q", env)
-		}
-	})
-}
-
 // TestDeletedPodStaysDeleted: an agent that is restarted while it stops a pod that
 // the API has no longer goes on stopping it, also without a server.
 func TestDeletedPodStaysDeleted(t *testing.T) {
@@ -375,41 +313,6 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 		advance(time.Minute)
 		if dirs, err := os.ReadDir(w.runner.places.pods()); err != nil || len(dirs) != 0 {
 			t.Errorf("directories %v, %v; want none", dirs, err)
-		}
-	})
-}
-
-func TestDamagedFiles(t *testing.T) {
-	inWorld(t, memory.Options{}, func(w *world) {
-		w.addInputs()
-		a, b, c := newPod("a", nil), newPod("b", nil), newPod("c", withInputs)
-		w.create(a)
-		w.create(b)
-		w.create(c)
-		advance(time.Second)
-		w.stop()
-		w.setOffline(true)
-		for _, path := range []string{w.runner.places.checkpoint(a.UID), w.runner.places.inputs(c.UID)} {
-			if err := os.WriteFile(path, []byte("\x00\x00\x00\x00"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		w.start()
-		w.rt.Exit("b", "main", 1)
-		advance(time.Minute)
-		for _, path := range []string{w.runner.places.checkpoint(a.UID), w.runner.places.inputs(c.UID)} {
-			if n := len(w.logged(path)); n != 1 {
-				t.Errorf("%d lines name %s, want one", n, path)
-			}
-		}
-		w.wantRunning("cut off", a, b, c)
-		w.setOffline(false)
-		advance(time.Minute)
-		w.wantRunning("healed", a, b, c)
-		for _, p := range []string{"a", "c"} {
-			if got := w.pod(p).Status.ContainerStatuses[0].RestartCount; got != 0 {
-				t.Errorf("pod %s was restarted %d times, want none", p, got)
-			}
 		}
 	})
 }
@@ -436,63 +339,6 @@ func TestStrayBeforeItsNamesake(t *testing.T) {
 		}
 		advance(20 * time.Second)
 		w.wantRunning("in the end", second)
-	})
-}
-
-// TestFence: another agent with this node's identity has taken over, and goes.
-func TestFence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slow)
-		f := &fence.Fence{}
-		w.cfg.Fence = f
-		w.start()
-		a, b := newPod("a", nil), newPod("b", nil)
-		w.create(a)
-		w.create(b)
-		w.create(newPod("done", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }))
-		w.rt.Exit("done", "main", 0)
-		advance(time.Second)
-		w.wantRunning("alone", a, b)
-		from, patches := len(w.api.Actions()), w.patches
-		f.Set(true)
-		advance(5 * time.Second)
-		w.wantRunning("being stopped", a, b)
-		advance(6 * time.Second)
-		w.wantRunning("fenced")
-		c := newPod("c", nil)
-		w.create(c)
-		w.remove("b", -1)
-		w.update("a", func(p *corev1.Pod) { p.Status.Message = "by another agent" })
-		advance(10 * time.Minute)
-		w.wantRunning("fenced for long")
-		if n := len(w.api.Actions()); n != from || w.patches != patches {
-			t.Errorf("%d calls to the API while fenced: %v", n-from, w.api.Actions()[from:])
-		}
-		f.Set(false)
-		advance(time.Minute)
-		w.wantRunning("taken back", a, c)
-		w.wantPhase("a", corev1.PodRunning)
-		w.wantPhase("done", corev1.PodSucceeded)
-		if got := w.pod("a").Status.ContainerStatuses[0].RestartCount; got != 1 {
-			t.Errorf("restart count %d, want 1", got)
-		}
-		if got := w.deletes(from); len(got) != 0 {
-			t.Errorf("deleted %q", got)
-		}
-		advance(5 * time.Minute)
-		if dirs, err := os.ReadDir(w.runner.places.pods()); err != nil || len(dirs) != 3 {
-			t.Errorf("directories %v, %v; want those of three pods", dirs, err)
-		}
-		// Up and down before the pods have ended.
-		f.Set(true)
-		advance(time.Second)
-		f.Set(false)
-		advance(time.Minute)
-		w.wantRunning("up and down", a, c)
-		w.stop()
-		if err := w.rt.Violations(); err != nil {
-			t.Errorf("the runtime was misused: %v", err)
-		}
 	})
 }
 

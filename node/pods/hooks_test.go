@@ -1,0 +1,191 @@
+package pods
+
+// Tests of hooks and probes, and of a container's last words.
+
+import (
+	"context"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/memory"
+)
+
+func TestHooksAndProbes(t *testing.T) {
+	var healthy, ready atomic.Bool
+	healthy.Store(true)
+	var hooks atomic.Int32
+	o := memory.Options{Exec: func(ctx context.Context, _ runtime.Container, argv []string, s runtime.Stdio) (int, error) {
+		switch argv[0] {
+		case "alive":
+			if !healthy.Load() {
+				_, _ = s.Err.Write([]byte("not well"))
+				return 1, nil
+			}
+		case "ready":
+			if !ready.Load() {
+				return 1, nil
+			}
+		case "slow": // a hook
+			hooks.Add(1)
+			select {
+			case <-time.After(7 * time.Second):
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
+		case "bad":
+			_, _ = s.Out.Write([]byte("no luck"))
+			return 7, nil
+		}
+		return 0, nil
+	}}
+	exec := func(word string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word}}}
+	}
+	hook := func(word string) *corev1.LifecycleHandler {
+		return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{word}}}
+	}
+	t.Run("probes", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", func(p *corev1.Pod) {
+				c := &p.Spec.Containers[0]
+				c.StartupProbe = &corev1.Probe{ProbeHandler: exec("alive"), InitialDelaySeconds: 5, PeriodSeconds: 1, FailureThreshold: 3}
+				c.LivenessProbe = &corev1.Probe{ProbeHandler: exec("alive"), PeriodSeconds: 10, FailureThreshold: 3, TerminationGracePeriodSeconds: ptr.To[int64](4)}
+				c.ReadinessProbe = &corev1.Probe{ProbeHandler: exec("ready"), PeriodSeconds: 5, SuccessThreshold: 2, FailureThreshold: 1}
+			}))
+			advance(4 * time.Second)
+			if cs := w.pod("a").Status.ContainerStatuses[0]; *cs.Started || cs.Ready {
+				t.Errorf("status before the startup probe %+v", cs)
+			}
+			advance(2 * time.Second)
+			if cs := w.pod("a").Status.ContainerStatuses[0]; !*cs.Started || cs.Ready {
+				t.Errorf("status after the startup probe %+v", cs)
+			}
+			ready.Store(true)
+			advance(11 * time.Second)
+			if got := condition(w.pod("a"), corev1.PodReady); got != "True" {
+				t.Errorf("Ready is %s", got)
+			}
+			ready.Store(false)
+			advance(6 * time.Second)
+			if got := condition(w.pod("a"), corev1.PodReady); got != "False ContainersNotReady" {
+				t.Errorf("Ready is %s", got)
+			}
+			if n := len(w.rt.Calls()); n != 1 {
+				t.Errorf("readiness restarted the container: %q", w.rt.Calls())
+			}
+			healthy.Store(false)
+			advance(26 * time.Second)
+			w.wantCalls("start a/main#0", "stop a/main#0 4s", "start a/main#1")
+			w.wantEvent("a Warning Unhealthy Liveness probe failed: not well")
+			w.wantEvent("a Normal Killing Container main failed liveness probe, will be restarted")
+			advance(12 * time.Second) // now the startup probe fails three times
+			w.wantEvent("a Normal Killing Container main failed startup probe, will be restarted")
+			healthy.Store(true)
+		})
+	})
+	t.Run("preStop", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			hooks.Store(0)
+			w.create(newPod("a", func(p *corev1.Pod) { p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: hook("slow")} }))
+			advance(time.Second)
+			w.remove("a", 30)
+			advance(6 * time.Second)
+			w.wantCalls("start a/main#0")
+			advance(2 * time.Second)
+			w.wantCalls("start a/main#0", "stop a/main#0 23s", "remove a/main#0")
+			if hooks.Load() != 1 {
+				t.Errorf("hook ran %d times", hooks.Load())
+			}
+		})
+	})
+	t.Run("preStop takes too long", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", func(p *corev1.Pod) { p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: hook("slow")} }))
+			advance(time.Second)
+			w.remove("a", 5)
+			advance(6 * time.Second)
+			w.wantCalls("start a/main#0", "stop a/main#0 2s", "remove a/main#0")
+			w.wantEvent("a Warning FailedPreStopHook")
+		})
+	})
+	t.Run("preStop sleep", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", func(p *corev1.Pod) {
+				p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3}}}
+			}))
+			advance(time.Second)
+			w.remove("a", 30)
+			advance(4 * time.Second)
+			w.wantCalls("start a/main#0", "stop a/main#0 27s", "remove a/main#0")
+		})
+	})
+	t.Run("postStart", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", func(p *corev1.Pod) {
+				p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hook("slow")}
+				p.Spec.Containers = append(p.Spec.Containers, container1("second"))
+			}))
+			advance(5 * time.Second)
+			w.wantState("a", "main", "Waiting ContainerCreating")
+			w.wantCalls("start a/main#0")
+			advance(3 * time.Second)
+			w.wantState("a", "main", "Running")
+			w.wantState("a", "second", "Running")
+		})
+	})
+	t.Run("postStart fails", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", func(p *corev1.Pod) {
+				p.Spec.RestartPolicy = corev1.RestartPolicyNever
+				p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hook("bad")}
+			}))
+			advance(time.Second)
+			w.wantCalls("start a/main#0", "stop a/main#0 30s")
+			w.wantEvent(`a Warning FailedPostStartHook Exec lifecycle hook ([bad]) for Container "main" failed`)
+			w.wantPhase("a", corev1.PodSucceeded)
+		})
+	})
+	t.Run("deleted during postStart", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", func(p *corev1.Pod) { p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hook("slow")} }))
+			advance(time.Second)
+			w.remove("a", 30)
+			advance(time.Second)
+			if w.find("default", "a") != nil {
+				t.Error("the pod waits for its hook")
+			}
+		})
+	})
+}
+
+func TestTerminationMessage(t *testing.T) {
+	o := memory.Options{Start: func(c runtime.Container) memory.Behaviour {
+		switch c.Name {
+		case "file":
+			_ = os.WriteFile(c.TerminationLog, []byte("last words"), 0o600)
+		case "logs":
+			_ = os.WriteFile(c.LogPath, []byte("2026-01-01T00:00:00.0Z stdout F one\n2026-01-01T00:00:00.0Z stderr P tw\n2026-01-01T00:00:00.0Z stderr F o\nnonsense\n"), 0o600)
+		}
+		return memory.Behaviour{ExitAfter: time.Second, ExitCode: 1}
+	}}
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.Spec.Containers = []corev1.Container{container1("file"), container1("logs"), container1("none")}
+			p.Spec.Containers[1].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+		}))
+		advance(3 * time.Second)
+		want := map[string]string{"file": "last words", "logs": "one\ntwo\n", "none": ""}
+		for _, cs := range w.pod("a").Status.ContainerStatuses {
+			if cs.State.Terminated == nil || cs.State.Terminated.Message != want[cs.Name] {
+				t.Errorf("container %s: %+v, want message %q", cs.Name, cs.State.Terminated, want[cs.Name])
+			}
+		}
+	})
+}
