@@ -122,6 +122,13 @@ func alertReason(alert error) error {
 	return nil
 }
 
+// expired says whether the server finds this node's certificate expired.
+func expired(err error) bool {
+	const certificateExpired tls.AlertError = 45
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error" && op.Err != nil && op.Err.Error() == certificateExpired.Error()
+}
+
 // remedy is what a person can do.
 func remedy(reason, err error) string {
 	var (
@@ -141,6 +148,8 @@ func remedy(reason, err error) string {
 		return "the address does not speak TLS, check the port"
 	}
 	switch {
+	case expired(err):
+		return "this node's certificate has expired: run \"hawser token create --print-join-command\" on the server and start this agent with the token that it prints; check the clocks"
 	case errors.Is(reason, ErrCertificateRejected):
 		return "check the clocks; if the cluster was made anew, remove the agent's data directory and join with a new token"
 	case errors.Is(reason, ErrServerUntrusted):

@@ -114,7 +114,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{name: "nothing wrong", agent: good, hub: good},
 		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: good, want: ErrCertificateRejected, says: "new token"},
-		{name: "certificate that has expired", agent: side{ours, ours.leaf(t, past)}, hub: good, want: ErrCertificateRejected, says: "clock"},
+		{name: "certificate that has expired", agent: side{ours, ours.leaf(t, past)}, hub: good, want: ErrCertificateRejected, says: "hawser token create --print-join-command"},
 		{name: "no certificate", agent: side{ours, new(tls.Certificate)}, hub: good, want: ErrCertificateRejected, says: "new token"},
 		{name: "server of another authority", agent: good, hub: side{ours, theirs.leaf(t, later)}, want: ErrServerUntrusted, says: "intercepts"},
 		{name: "server's certificate has expired", agent: good, hub: side{ours, ours.leaf(t, past)}, want: ErrServerUntrusted, says: "clock"},

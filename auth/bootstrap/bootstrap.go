@@ -8,6 +8,11 @@
 // needs no token again. A Rotation renews the certificate before it ends, and gets
 // and renews the serving certificate of the node's own API.
 //
+// A node that was away for so long that its certificate has expired is still that
+// node: its pods are to be looked after. So an expired certificate is an identity,
+// with which no server lets the node in, and the Rotation goes on to replace it: by
+// joining anew if it has a token, and else with a word to those who can give it one.
+//
 // This is the TLS bootstrapping of Kubernetes, with the same signers, subjects and
 // usages; the hash is that of kubeadm: SHA-256 over the CA's public key
 // (SubjectPublicKeyInfo, RFC 7469 section 2.4). Nothing is ever trusted but a CA
@@ -50,7 +55,8 @@ const (
 type Config struct {
 	// Servers are https://HOST:PORT, tried in turn. Required.
 	Servers []string
-	// Token and Pins are needed while there is no certificate.
+	// Token and Pins are needed while there is no certificate. If that kept has
+	// expired, Token is enough: the CA is known.
 	Token Token
 	Pins  []Pin
 	// NodeName is the name to be known by. Required.
@@ -72,8 +78,8 @@ const (
 	retryLimit = 30 * time.Second
 )
 
-// Join returns the node's identity: the one kept in the data directory, or else a
-// new one. While no server can be reached it keeps trying, with a log line when
+// Join returns the node's identity: the one kept in the data directory, even if its
+// certificate is not valid now, or else a new one. While no server can be reached it keeps trying, with a log line when
 // the reason is a new one. Errors that trying again cannot mend are returned:
 // ErrTokenRejected, *PinError, *DeniedError, *ClockError, and those about files.
 func Join(ctx context.Context, c Config) (*Identity, error) {
@@ -237,7 +243,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // load returns the identity kept in the data directory, or nil when there is none
-// that still counts and a new one can be got.
+// and a new one can be got.
 func load(c *Config) (*Identity, error) {
 	pair, err := readPair(c.path(clientFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -264,16 +270,9 @@ func load(c *Config) (*Identity, error) {
 	if len(c.Pins) > 0 && !pinsMatch(c.Pins, ca) {
 		return nil, fmt.Errorf("data directory %s belongs to another cluster (CA %s): use another directory, or remove %s to join anew", c.Dir, PinOf(ca), c.pki())
 	}
-	now := time.Now()
-	switch {
-	case now.Before(pair.Leaf.NotBefore):
-		return nil, &ClockError{What: "the node's certificate", Now: now, From: pair.Leaf.NotBefore, Until: pair.Leaf.NotAfter}
-	case now.After(pair.Leaf.NotAfter) && c.Token != (Token{}):
-		c.Log.Warn("the node's certificate has expired, joining anew", "node", c.NodeName, "expired", pair.Leaf.NotAfter)
-		return nil, nil //nolint:nilnil // documented
-	case now.After(pair.Leaf.NotAfter):
-		return nil, fmt.Errorf("%w, or join anew with a token (--token)",
-			&ClockError{What: "the node's certificate", Now: now, From: pair.Leaf.NotBefore, Until: pair.Leaf.NotAfter})
+	if now := time.Now(); now.Before(pair.Leaf.NotBefore) || now.After(pair.Leaf.NotAfter) {
+		c.Log.Warn("the node's certificate is of no use now, going on with what this machine has", "node", c.NodeName,
+			"err", &ClockError{What: "the node's certificate", Now: now, From: pair.Leaf.NotBefore, Until: pair.Leaf.NotAfter})
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(ca)

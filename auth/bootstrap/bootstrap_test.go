@@ -416,30 +416,31 @@ func TestKeptCertificate(t *testing.T) {
 		name        string
 		from, until time.Duration
 		change      func(c *Config)
-		text        string // of the error; empty for none
+		text        string // of the error, or of the log; empty for none
 		asked       bool
+		fails       bool
 	}{
-		{"good", -time.Hour, time.Hour, func(*Config) {}, "", false},
-		{"expired, with token", -2 * time.Hour, -time.Hour, func(*Config) {}, "", true},
-		{"expired, without token", -2 * time.Hour, -time.Hour, func(c *Config) { c.Token = Token{} }, "has expired", false},
-		{"not yet valid", time.Hour, 2 * time.Hour, func(*Config) {}, "set the clock", false},
-		{"another node", -time.Hour, time.Hour, func(c *Config) { c.NodeName = "node-2" }, `belongs to node "node-1", not "node-2"`, false},
-		{"another cluster", -time.Hour, time.Hour, func(c *Config) { c.Pins = []Pin{{1}} }, "belongs to another cluster", false},
+		{"good", -time.Hour, time.Hour, func(*Config) {}, "", false, false},
+		{"expired, with token", -2 * time.Hour, -time.Hour, func(*Config) {}, "has expired", false, false},
+		{"expired, without token", -2 * time.Hour, -time.Hour, func(c *Config) { c.Token = Token{} }, "has expired", false, false},
+		{"not yet valid", time.Hour, 2 * time.Hour, func(*Config) {}, "set the clock", false, false},
+		{"another node", -time.Hour, time.Hour, func(c *Config) { c.NodeName = "node-2" }, `belongs to node "node-1", not "node-2"`, false, true},
+		{"another cluster", -time.Hour, time.Hour, func(c *Config) { c.Pins = []Pin{{1}} }, "belongs to another cluster", false, true},
 		{"torn", -time.Hour, time.Hour, func(c *Config) {
 			if err := os.WriteFile(c.path(clientFile), []byte("x"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "remove the file", false},
-		{"CA lost, with token", -time.Hour, time.Hour, func(c *Config) { loseCA(t, c) }, "", true},
+		}, "remove the file", false, true},
+		{"CA lost, with token", -time.Hour, time.Hour, func(c *Config) { loseCA(t, c) }, "is lost", true, false},
 		{"CA lost, without token", -time.Hour, time.Hour, func(c *Config) {
 			loseCA(t, c)
 			c.Token = Token{}
-		}, "join anew with a token", false},
+		}, "join anew with a token", false, true},
 		{"CA torn", -time.Hour, time.Hour, func(c *Config) {
 			if err := os.WriteFile(c.path(caFile), []byte("x"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-		}, "join anew with a token", false},
+		}, "join anew with a token", false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := s.config()
@@ -455,16 +456,15 @@ func TestKeptCertificate(t *testing.T) {
 				t.Fatal(err)
 			}
 			tt.change(&c)
+			var logged bytes.Buffer
+			c.Log = slog.New(slog.NewTextHandler(&logged, nil))
 			before := s.creates
 			id, err := Join(t.Context(), c)
-			if tt.text != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.text) {
-					t.Errorf("error %v, want %q", err, tt.text)
-				}
-				return
+			if said := fmt.Sprint(err) + logged.String(); (err != nil) != tt.fails || !strings.Contains(said, tt.text) {
+				t.Errorf("error and log: %s, want %q", said, tt.text)
 			}
 			if err != nil {
-				t.Fatal(err)
+				return
 			}
 			got, err := id.GetClientCertificate(nil)
 			if err != nil || (s.creates > before) != tt.asked || got.Leaf.Equal(cert) == tt.asked {

@@ -78,6 +78,22 @@ func (e *ClockError) Error() string {
 	return fmt.Sprintf("%s has expired: it ended at %s and this machine's clock says %s; set the clock", e.What, stamp(e.Until), stamp(e.Now))
 }
 
+// An expiredError means that the node's certificate has expired and cannot be
+// replaced for the time being.
+type expiredError struct {
+	since time.Time
+	err   error // why it cannot be replaced
+}
+
+// Error says what can be done. It does not change with time, so that it is logged
+// once.
+func (e *expiredError) Error() string {
+	return fmt.Sprintf("the node's certificate expired at %s and no server lets the node in with it: on the server, run \"hawser token create --print-join-command\", and start this agent with the token that it prints; pods run on meanwhile (%v)",
+		e.since.UTC().Format(time.RFC3339), e.err)
+}
+
+func (e *expiredError) Unwrap() error { return e.err }
+
 // A timeoutError means that nobody has approved the request in time.
 type timeoutError struct {
 	name string

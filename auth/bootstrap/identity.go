@@ -3,6 +3,7 @@
 package bootstrap
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"sync/atomic"
@@ -42,3 +43,22 @@ func (i *Identity) ClientTLS(serverName string) *tls.Config {
 }
 
 func (i *Identity) expires() time.Time { return i.cert.Load().Leaf.NotAfter }
+
+// rejoin gets a certificate as a machine does that was never a node, from the first
+// server that gives one. The cluster is still the same one.
+func (i *Identity) rejoin(ctx context.Context) error {
+	c := i.cfg
+	c.Pins = []Pin{PinOf(i.ca)}
+	var last error
+	for _, server := range c.Servers {
+		again, err := c.join(ctx, server)
+		if err == nil {
+			i.cert.Store(again.cert.Load())
+			return nil
+		}
+		if last = err; ctx.Err() != nil || final(err) {
+			break
+		}
+	}
+	return last
+}

@@ -208,12 +208,39 @@ func (n *renewal) renew(ctx context.Context) {
 	n.after = time.Now().Add(n.wait/2 + rand.N(n.wait))
 	if msg := err.Error(); msg != n.last {
 		n.last = msg
-		log.Warn("no new "+n.what+" yet, will keep trying", "node", n.rotation.cfg.Identity.NodeName(), "err", err)
+		level := slog.LevelWarn
+		if expired := (*expiredError)(nil); errors.As(err, &expired) {
+			level = slog.LevelError // somebody must act
+		}
+		log.Log(ctx, level, "no new "+n.what+" yet, will keep trying", "node", n.rotation.cfg.Identity.NodeName(), "err", err)
 	}
 }
 
-// replace gets a certificate for a new key and puts it in the place of the old.
+// replace gets a new certificate and puts it in the place of the old. Who renews
+// has to be let in first: for a client certificate that has expired, that takes a
+// token, unless it is only this machine's clock that says so.
 func (n *renewal) replace(ctx context.Context) error {
+	id := n.rotation.cfg.Identity
+	until := id.expires()
+	if n.kind.signer != clientCertificate.signer || !time.Now().After(until) {
+		return n.request(ctx)
+	}
+	var err error
+	if id.cfg.Token != (Token{}) {
+		if err = id.rejoin(ctx); err == nil {
+			n.renewed()
+		}
+	} else {
+		err = n.request(ctx)
+	}
+	if err != nil {
+		return &expiredError{since: until, err: err}
+	}
+	return nil
+}
+
+// request asks for a certificate for a new key, as the node.
+func (n *renewal) request(ctx context.Context) error {
 	c := &n.rotation.cfg
 	key, err := newKey()
 	if err != nil {
@@ -236,8 +263,13 @@ func (n *renewal) replace(ctx context.Context) error {
 		return err
 	}
 	n.cert.Store(pair)
-	if n.kind.signer == clientCertificate.signer && c.Renewed != nil {
-		c.Renewed()
-	}
+	n.renewed()
 	return nil
+}
+
+// renewed tells who wants to know that the client certificate is another.
+func (n *renewal) renewed() {
+	if f := n.rotation.cfg.Renewed; f != nil && n.kind.signer == clientCertificate.signer {
+		f()
+	}
 }

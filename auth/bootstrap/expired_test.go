@@ -1,0 +1,167 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1"
+)
+
+// A diary is a log that may be read while it is written.
+type diary struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (d *diary) Write(p []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.buf.Write(p)
+}
+
+func (d *diary) lines(with string) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var lines []string
+	for line := range strings.Lines(d.buf.String()) {
+		if strings.Contains(line, with) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// outlived has a node's certificate, kept in c.Dir, that has expired.
+func outlived(t *testing.T, c *Config, ca *authority) *x509.Certificate {
+	t.Helper()
+	key, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := ca.sign(t, &x509.Certificate{
+		Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+	}, &key.PublicKey)
+	if err = errors.Join(writePair(c.path(clientFile), encodeCert(cert), key), writeFile(c.path(caFile), encodeCert(ca.cert), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// A node whose certificate has expired while it was away, and that has a token, is
+// itself from the start and joins anew when a server is
+// there. It needs no hash of
+// the CA, which it knows.
+func TestExpiredNodeJoinsAnew(t *testing.T) {
+	ca := newAuthority(t)
+	s := newServer(t, ca, nil)
+	c := s.config()
+	c.Pins = nil
+	old := outlived(t, &c, ca)
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	renewed := make(chan struct{}, 1)
+	r, err := NewRotation(RotationConfig{
+		Identity: id, Requests: &memoryRequests{t: t, fail: errors.New("nobody is let in")},
+		Addresses: func() []string { return nil }, Renewed: func() { renewed <- struct{}{} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	select {
+	case <-renewed:
+	case <-time.After(time.Minute):
+		t.Error("no new certificate in a minute")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	cert, err := id.GetClientCertificate(nil)
+	if err != nil || cert.Leaf.Equal(old) || time.Now().After(cert.Leaf.NotAfter) {
+		t.Errorf("certificate until %v, %v", cert.Leaf.NotAfter, err)
+	}
+	if kept, err := readPair(c.path(clientFile)); err != nil || !kept.Leaf.Equal(cert.Leaf) {
+		t.Errorf("the file has another certificate: %v", err)
+	}
+	if _, err := os.Stat(c.path(pendingFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pending key is still there: %v", err)
+	}
+}
+
+// A token that is no good any more is said to be the matter, with the remedy.
+func TestExpiredNodeWithSpentToken(t *testing.T) {
+	ca := newAuthority(t)
+	c := newServer(t, ca, nil).config()
+	c.Token.Secret = "ffffffffffffffff"
+	outlived(t, &c, ca)
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}, Addresses: func() []string { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = r.client.replace(t.Context())
+	if !errors.Is(err, ErrTokenRejected) || !strings.Contains(err.Error(), "hawser token create --print-join-command") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Without a token it says once what to do, and goes on asking: it may be this
+// machine's clock that is wrong.
+func TestExpiredNodeWithoutToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newAuthority(t)
+		var log diary
+		c := Config{NodeName: "node-1", Dir: t.TempDir(), Servers: []string{"https://x"}, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		old := outlived(t, &c, ca)
+		id, err := Join(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		api := &memoryRequests{t: t, ca: ca, csrs: map[string]*certificates.CertificateSigningRequest{}, life: time.Hour, fail: errors.New("not connected")}
+		r, err := NewRotation(RotationConfig{Identity: id, Requests: api, Addresses: func() []string { return nil }, Log: c.Log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		advance(time.Hour)
+		if n := len(api.tries()); n < 8 || n > 30 {
+			t.Errorf("%d tries in an hour", n)
+		}
+		lines := log.lines("hawser token create --print-join-command")
+		if len(lines) != 1 || !strings.Contains(lines[0], "level=ERROR") || !strings.Contains(lines[0], "not connected") {
+			t.Errorf("said: %q", lines)
+		}
+		api.mu.Lock()
+		api.fail = nil
+		api.mu.Unlock()
+		advance(20 * time.Minute)
+		if cert, err := id.GetClientCertificate(nil); err != nil || cert.Leaf.Equal(old) {
+			t.Errorf("not replaced: %v", err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
