@@ -98,6 +98,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		if p.wait(ctx) {
 			trimMemory()
 			log.Info("ready", "address", o.localURL(), "advertise", o.advertise, "version", apiVersion)
+			paceMemory(ctx)
 		}
 		return nil
 	})

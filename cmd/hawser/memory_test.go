@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestGCPercent(t *testing.T) {
+	const mib = 1 << 20
+	for _, tc := range []struct {
+		name       string
+		now        int
+		rate, live float64
+		want       int
+	}{
+		{"idle", 50, 1 * mib, 80 * mib, 50},
+		{"busy", 50, 160 * mib, 80 * mib, 200},
+		{"very busy", 200, 1000 * mib, 80 * mib, 400},
+		{"nearly the same", 200, 170 * mib, 80 * mib, 200},
+		{"much less", 200, 80 * mib, 80 * mib, 100},
+		{"idle again, from near", 55, 0, 80 * mib, 50},
+		{"nearly the most", 390, 1000 * mib, 80 * mib, 400},
+		{"much to do for what is there", 50, 160 * mib, 800 * mib, 50},
+		{"before the first collection", 50, 160 * mib, 0, 50},
+	} {
+		if got := gcPercent(tc.now, tc.rate, tc.live); got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// A server that becomes busy is given room, and gives it back when it idles.
+func TestPaceMemory(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(idleGCPercent))
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			paceMemory(ctx)
+		}()
+		synctest.Wait()
+		for range 256 {
+			runtime.KeepAlive(make([]byte, 1<<20))
+		}
+		<-time.After(paceEvery)
+		synctest.Wait()
+		if busy := setting(); busy <= idleGCPercent {
+			t.Errorf("%d%% after 128 MiB a second", busy)
+		}
+		<-time.After(20 * paceEvery)
+		synctest.Wait()
+		if idle := setting(); idle != idleGCPercent {
+			t.Errorf("%d%% after nothing was done, want %d%%", idle, idleGCPercent)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// setting is the percentage in force.
+func setting() int {
+	now := debug.SetGCPercent(idleGCPercent)
+	debug.SetGCPercent(now)
+	return now
+}
