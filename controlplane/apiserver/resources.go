@@ -9,6 +9,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -110,7 +111,7 @@ func workloadRows() []row {
 }
 
 func policyRows() []row {
-	policy, rbac := policyv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion
+	policy, rbac, flow := policyv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion, flowcontrolv1.SchemeGroupVersion
 	return []row{
 		of[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](policy, "PodDisruptionBudget", "poddisruptionbudgets", "poddisruptionbudget", row{
 			short: []string{"pdb"}, status: true, generation: true, conditional: true,
@@ -122,6 +123,13 @@ func policyRows() []row {
 		of[schedulingv1.PriorityClass, schedulingv1.PriorityClassList](schedulingv1.SchemeGroupVersion, "PriorityClass", "priorityclasses", "priorityclass", row{
 			short: []string{"pc"}, cluster: true, generation: true,
 		}),
+		of[flowcontrolv1.FlowSchema, flowcontrolv1.FlowSchemaList](flow, "FlowSchema", "flowschemas", "flowschema", row{
+			cluster: true, status: true, generation: true,
+		}),
+		of[flowcontrolv1.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfigurationList](flow,
+			"PriorityLevelConfiguration", "prioritylevelconfigurations", "prioritylevelconfiguration", row{
+				cluster: true, status: true, generation: true,
+			}),
 		of[nodev1.RuntimeClass, nodev1.RuntimeClassList](nodev1.SchemeGroupVersion, "RuntimeClass", "runtimeclasses", "runtimeclass", row{
 			cluster: true, conditional: true,
 		}),

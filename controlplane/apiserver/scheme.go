@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -44,6 +45,7 @@ func groups() map[schema.GroupVersion]func(*runtime.Scheme) error {
 		corev1.SchemeGroupVersion:           corev1.AddToScheme,
 		discoveryv1.SchemeGroupVersion:      discoveryv1.AddToScheme,
 		eventsv1.SchemeGroupVersion:         eventsv1.AddToScheme,
+		flowcontrolv1.SchemeGroupVersion:    flowcontrolv1.AddToScheme,
 		networkingv1.SchemeGroupVersion:     networkingv1.AddToScheme,
 		nodev1.SchemeGroupVersion:           nodev1.AddToScheme,
 		policyv1.SchemeGroupVersion:         policyv1.AddToScheme,

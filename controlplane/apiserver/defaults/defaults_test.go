@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -227,6 +228,16 @@ func TestDefaults(t *testing.T) {
 		{
 			"role binding", &rbacv1.RoleBinding{}, &rbacv1.RoleBinding{}, `{roleRef: {kind: Role, name: r}, subjects: [{kind: User, name: u}, {kind: ServiceAccount, name: s}]}`,
 			`{roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: r}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: u}, {kind: ServiceAccount, name: s}]}`,
+		},
+		{"flow schema", &flowcontrolv1.FlowSchema{}, &flowcontrolv1.FlowSchema{}, `{}`, `{spec: {matchingPrecedence: 1000}}`},
+		{
+			"priority level", &flowcontrolv1.PriorityLevelConfiguration{}, &flowcontrolv1.PriorityLevelConfiguration{},
+			`{spec: {type: Limited, limited: {limitResponse: {type: Queue, queuing: {queues: 8}}}}}`,
+			`{spec: {type: Limited, limited: {nominalConcurrencyShares: 30, lendablePercent: 0, limitResponse: {type: Queue, queuing: {queues: 8, handSize: 8, queueLengthLimit: 50}}}}}`,
+		},
+		{
+			"exempt level", &flowcontrolv1.PriorityLevelConfiguration{}, &flowcontrolv1.PriorityLevelConfiguration{},
+			`{spec: {type: Exempt, exempt: {}}}`, `{spec: {type: Exempt, exempt: {nominalConcurrencyShares: 0, lendablePercent: 0}}}`,
 		},
 		{"priority class", &schedulingv1.PriorityClass{}, &schedulingv1.PriorityClass{}, `{}`, `{preemptionPolicy: PreemptLowerPriority}`},
 		{"storage class", &storagev1.StorageClass{}, &storagev1.StorageClass{}, `{}`, `{reclaimPolicy: Delete, volumeBindingMode: Immediate}`},

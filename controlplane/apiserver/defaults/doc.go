@@ -27,6 +27,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -51,6 +52,8 @@ func AddToScheme(s *runtime.Scheme) error {
 	add(s, func(o *batchv1.CronJob) { cronJob(o) })
 	add(s, func(o *authenticationv1.TokenRequest) { tokenRequest(o) })
 	add(s, func(o *discoveryv1.EndpointSlice) { endpointSlice(o) })
+	add(s, func(o *flowcontrolv1.FlowSchema) { flowSchema(o) })
+	add(s, func(o *flowcontrolv1.PriorityLevelConfiguration) { priorityLevel(o) })
 	add(s, func(o *networkingv1.IngressClass) { ingressClass(o) })
 	add(s, func(o *networkingv1.NetworkPolicy) { networkPolicy(o) })
 	add(s, func(o *nodev1.RuntimeClass) { runtimeClass(o) })

@@ -6,6 +6,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -21,6 +22,26 @@ func endpointSlice(o *discoveryv1.EndpointSlice) {
 	for i := range o.Ports {
 		setPtr(&o.Ports[i].Name, "")
 		setPtr(&o.Ports[i].Protocol, corev1.ProtocolTCP)
+	}
+}
+
+func flowSchema(o *flowcontrolv1.FlowSchema) { set(&o.Spec.MatchingPrecedence, 1000) }
+
+func priorityLevel(o *flowcontrolv1.PriorityLevelConfiguration) {
+	if e := o.Spec.Exempt; e != nil {
+		setPtr(&e.NominalConcurrencyShares, 0)
+		setPtr(&e.LendablePercent, 0)
+	}
+	l := o.Spec.Limited
+	if l == nil {
+		return
+	}
+	setPtr(&l.NominalConcurrencyShares, 30)
+	setPtr(&l.LendablePercent, 0)
+	if q := l.LimitResponse.Queuing; q != nil {
+		set(&q.Queues, 64)
+		set(&q.HandSize, 8)
+		set(&q.QueueLengthLimit, 50)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -117,6 +118,15 @@ func TestSimpleKinds(t *testing.T) {
 	lines(t, "priorityclasses.scheduling.k8s.io", "NAME | VALUE | GLOBAL-DEFAULT | AGE | PREEMPTIONPOLICY", []line[schedulingv1.PriorityClass]{
 		{"one", "{" + named + ", value: 1000, globalDefault: true}", "x | 1000 | true | 24h | PreemptLowerPriority"},
 		{"never", "{" + named + ", value: 0, preemptionPolicy: Never}", "x | 0 | false | 24h | Never"},
+	})
+	lines(t, "flowschemas.flowcontrol.apiserver.k8s.io", "NAME | PRIORITYLEVEL | MATCHINGPRECEDENCE | DISTINGUISHERMETHOD | AGE | MISSINGPL", []line[flowcontrolv1.FlowSchema]{
+		{"new", "{" + named + ", spec: {priorityLevelConfiguration: {name: l}, matchingPrecedence: 1000}}", "x | l | 1000 | <none> | 24h | ?"},
+		{"old", "{" + named + ", spec: {priorityLevelConfiguration: {name: l}, matchingPrecedence: 9, distinguisherMethod: {type: ByUser}}, status: {conditions: [{type: Dangling, status: \"False\"}]}}", "x | l | 9 | ByUser | 24h | False"},
+	})
+	lines(t, "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io", "NAME | TYPE | NOMINALCONCURRENCYSHARES | QUEUES | HANDSIZE | QUEUELENGTHLIMIT | AGE", []line[flowcontrolv1.PriorityLevelConfiguration]{
+		{"queues", "{" + named + ", spec: {type: Limited, limited: {nominalConcurrencyShares: 40, limitResponse: {type: Queue, queuing: {queues: 64, handSize: 6, queueLengthLimit: 50}}}}}", "x | Limited | 40 | 64 | 6 | 50 | 24h"},
+		{"rejects", "{" + named + ", spec: {type: Limited, limited: {nominalConcurrencyShares: 5, limitResponse: {type: Reject}}}}", "x | Limited | 5 | <none> | <none> | <none> | 24h"},
+		{"exempt", "{" + named + ", spec: {type: Exempt, exempt: {nominalConcurrencyShares: 0}}}", "x | Exempt | 0 | <none> | <none> | <none> | 24h"},
 	})
 	lines(t, "resourcequotas", "NAME | REQUEST | LIMIT | AGE", []line[corev1.ResourceQuota]{
 		{"some", "{" + named + `, status: {hard: {pods: "10", limits.cpu: "4", cpu: "2"}, used: {pods: "3", limits.cpu: "1"}}}`, "x | cpu: 0/2, pods: 3/10 | limits.cpu: 1/4 | 24h"},

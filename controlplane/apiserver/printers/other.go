@@ -3,6 +3,7 @@
 package printers
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -35,6 +37,10 @@ func otherTable(gr schema.GroupResource) rest.TableConvertor {
 		return disruptionBudgetTable(gr)
 	case schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}:
 		return priorityClassTable(gr)
+	case schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}:
+		return flowSchemaTable(gr)
+	case schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}:
+		return priorityLevelTable(gr)
 	case schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}:
 		return newTable(gr, columns{nameColumn(), text("Handler", nodev1.RuntimeClass{}.SwaggerDoc()["handler"]), ageColumn()},
 			func(o *nodev1.RuntimeClass, now time.Time) []any {
@@ -117,6 +123,57 @@ func priorityClassTable(gr schema.GroupResource) rest.TableConvertor {
 		return []any{
 			o.Name, int64(o.Value), o.GlobalDefault, age(o.CreationTimestamp, now),
 			string(deref(o.PreemptionPolicy, corev1.PreemptLowerPriority)),
+		}
+	})
+}
+
+func flowSchemaTable(gr schema.GroupResource) rest.TableConvertor {
+	doc := flowcontrolv1.FlowSchemaSpec{}.SwaggerDoc()
+	return newTable(gr, columns{
+		nameColumn(),
+		text("PriorityLevel", doc["priorityLevelConfiguration"]),
+		integer("MatchingPrecedence", doc["matchingPrecedence"]),
+		text("DistinguisherMethod", doc["distinguisherMethod"]),
+		ageColumn(),
+		text("MissingPL", "references a broken or non-existent PriorityLevelConfiguration"),
+	}, func(o *flowcontrolv1.FlowSchema, now time.Time) []any {
+		method, missing := none, "?"
+		if d := o.Spec.DistinguisherMethod; d != nil {
+			method = string(d.Type)
+		}
+		for _, c := range o.Status.Conditions {
+			if c.Type == flowcontrolv1.FlowSchemaConditionDangling {
+				missing = string(c.Status)
+			}
+		}
+		return []any{
+			o.Name, o.Spec.PriorityLevelConfiguration.Name, int64(o.Spec.MatchingPrecedence), method, age(o.CreationTimestamp, now), missing,
+		}
+	})
+}
+
+func priorityLevelTable(gr schema.GroupResource) rest.TableConvertor {
+	limited, queues := flowcontrolv1.LimitedPriorityLevelConfiguration{}.SwaggerDoc(), flowcontrolv1.QueuingConfiguration{}.SwaggerDoc()
+	return newTable(gr, columns{
+		nameColumn(),
+		text("Type", flowcontrolv1.PriorityLevelConfigurationSpec{}.SwaggerDoc()["type"]),
+		text("NominalConcurrencyShares", limited["nominalConcurrencyShares"]),
+		text("Queues", queues["queues"]),
+		text("HandSize", queues["handSize"]),
+		text("QueueLengthLimit", queues["queueLengthLimit"]),
+		ageColumn(),
+	}, func(o *flowcontrolv1.PriorityLevelConfiguration, now time.Time) []any {
+		var nominal, count, hand, length any = none, none, none, none
+		if l := o.Spec.Limited; l != nil {
+			nominal = deref(l.NominalConcurrencyShares, 0)
+			if q := l.LimitResponse.Queuing; q != nil {
+				count, hand, length = q.Queues, q.HandSize, q.QueueLengthLimit
+			}
+		} else if e := o.Spec.Exempt; e != nil {
+			nominal = deref(e.NominalConcurrencyShares, 0)
+		}
+		return []any{
+			o.Name, string(o.Spec.Type), fmt.Sprint(nominal), fmt.Sprint(count), fmt.Sprint(hand), fmt.Sprint(length), age(o.CreationTimestamp, now),
 		}
 	})
 }

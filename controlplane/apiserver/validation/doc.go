@@ -253,6 +253,10 @@ func otherRules(gk schema.GroupKind) Rules {
 		return Rules{Create: create(ValidateLease), Update: anew(ValidateLease)}
 	case schema.GroupKind{Group: "events.k8s.io", Kind: "Event"}:
 		return Rules{Create: create(ValidateEventsEvent), Update: update(ValidateEventsEventUpdate)}
+	case schema.GroupKind{Group: "flowcontrol.apiserver.k8s.io", Kind: "FlowSchema"}:
+		return Rules{create(ValidateFlowSchema), anew(ValidateFlowSchema), anew(ValidateFlowSchemaStatus)}
+	case schema.GroupKind{Group: "flowcontrol.apiserver.k8s.io", Kind: "PriorityLevelConfiguration"}:
+		return Rules{create(ValidatePriorityLevel), anew(ValidatePriorityLevel), anew(ValidatePriorityLevelStatus)}
 	case schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"}:
 		return Rules{Create: create(ValidateRuntimeClass), Update: update(ValidateRuntimeClassUpdate)}
 	case schema.GroupKind{Group: "policy", Kind: "PodDisruptionBudget"}:

@@ -445,6 +445,7 @@ func TestForKnowsItsKinds(t *testing.T) {
 		{"certificates.k8s.io", "CertificateSigningRequest", "create update status"},
 		{"coordination.k8s.io", "Lease", "create update"},
 		{"events.k8s.io", "Event", "create update"},
+		{"flowcontrol.apiserver.k8s.io", "FlowSchema PriorityLevelConfiguration", "create update status"},
 		{"node.k8s.io", "RuntimeClass", "create update"},
 		{"policy", "PodDisruptionBudget", "create update status"},
 		{"scheduling.k8s.io", "PriorityClass", "create update"},
