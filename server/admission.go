@@ -59,7 +59,7 @@ func (a *admission) enter(node string, now time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	busy := func(after time.Duration, format string, args ...any) error {
-		return &busyError{tunnel.RetryText(after, fmt.Sprintf(format, args...))}
+		return &refusal{tunnel.Busy, tunnel.RetryText(after, fmt.Sprintf(format, args...))}
 	}
 	switch {
 	case a.sessions >= a.maxSessions:
@@ -128,8 +128,12 @@ func (a *admission) busy() int {
 	return a.greeting + a.turned
 }
 
-// A busyError is a refusal whose text begins with when to come back.
-type busyError struct{ text string }
+// A refusal is an error whose text is said as it is: it may begin with when to come
+// back.
+type refusal struct {
+	code tunnel.Code
+	text string
+}
 
-func (e *busyError) Error() string { return e.text }
-func (e *busyError) Unwrap() error { return tunnel.Busy }
+func (e *refusal) Error() string { return e.text }
+func (e *refusal) Unwrap() error { return e.code }

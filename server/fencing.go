@@ -132,22 +132,17 @@ func (m *member) where() string {
 	return m.addr.String()
 }
 
-// A refusal is an error whose text is said as it is.
-type refusal struct {
-	code tunnel.Code
-	text string
-}
-
-func (e *refusal) Error() string { return e.text }
-func (e *refusal) Unwrap() error { return e.code }
-
-// turnAway says and logs why m may not be the node, while another agent is.
-func (h *Hub) turnAway(m *member, there string) error {
+// turnAway says and logs why m may not be the node, while the agent there is.
+func (h *Hub) turnAway(m, there *member) error {
 	h.metrics.clones.Inc()
+	state := "is connected"
+	if l, ok := tunnel.LinkOf(there.session); ok && !l.Parked.IsZero() {
+		state = "has been out of reach since " + l.Parked.UTC().Format(time.RFC3339)
+	}
 	h.log.Warn("two agents use one node's identity: give one of them an identity of its own",
-		"node", m.node, "refused", m.addr.String(), "connected", there)
+		"node", m.node, "refused", m.addr.String(), "preferred", there.where(), "state", state)
 	return &refusal{tunnel.Replaced, tunnel.RetryText(min(h.config.TakeBack, fencedAgain), fmt.Sprintf(
-		"another agent with this node's identity, at %s, took over from this one, at %s, and is connected", there, m.addr))}
+		"another agent with this node's identity, at %s, took over from this one, at %s, and %s", there.where(), m.addr, state))}
 }
 
 // turnAwayFor is turnAway while nobody is the node, but the one that was may still

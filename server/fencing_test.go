@@ -96,6 +96,7 @@ func TestCloneIsFenced(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *fleet) {
 		original := f.let(1)
 		f.let(2)
+		clone := f.last()
 		<-original.gone
 		if !errors.Is(original.err, tunnel.Replaced) || !strings.Contains(original.err.Error(), "another agent with this node's identity") {
 			t.Errorf("original: %v", original.err)
@@ -109,9 +110,11 @@ func TestCloneIsFenced(t *testing.T) {
 			t.Errorf("clones: %v", n)
 		}
 		line := "level=WARN msg=\"two agents use one node's identity: give one of them an identity of its own\" node=n refused="
-		if log := f.log.String(); strings.Count(log, line) != 3 || !strings.Contains(log, " connected=") {
+		if log := f.log.String(); strings.Count(log, line) != 3 || strings.Count(log, " preferred=") != 3 {
 			t.Errorf("no lines in the log:\n%s", log)
 		}
+		clone.park()
+		f.turned(1, "has been out of reach since ")
 	})
 }
 

@@ -215,7 +215,7 @@ func (h *Hub) judged(m *member, s seat) error {
 	case stale:
 		return fmt.Errorf("%w: a later session of this agent is connected already", tunnel.Replaced)
 	case fenced:
-		return h.turnAway(m, s.there.where())
+		return h.turnAway(m, s.there)
 	case barred:
 		return h.turnAwayFor(m, s.gone)
 	}
