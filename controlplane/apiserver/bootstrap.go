@@ -45,17 +45,20 @@ func systemNamespaces() []string {
 // then keeps those objects until ctx is done.
 func (s *Server) bootstrap(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	namespaces, accounts := shared.Core().V1().Namespaces(), shared.Core().V1().ServiceAccounts()
-	changed := make(chan struct{}, 1)
+	changed, flow := make(chan struct{}, 1), make(chan struct{}, 1)
 	for _, i := range []cache.SharedIndexInformer{namespaces.Informer(), accounts.Informer()} {
 		if _, err := i.AddEventHandler(onChange(changed)); err != nil {
 			return fmt.Errorf("watch namespaces: %w", err)
 		}
 	}
+	if err := flowChanges(shared, flow); err != nil {
+		return fmt.Errorf("watch flow control: %w", err)
+	}
 	shared.Start(ctx.Done())
 	if err := s.awaitServing(ctx, client.Discovery().RESTClient()); err != nil {
 		return err
 	}
-	if err := s.ensureAll(ctx, client); err != nil {
+	if err := errors.Join(ensureFlow(ctx, client), s.ensureAll(ctx, client)); err != nil {
 		return fmt.Errorf("make the built-in objects: %w", err)
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), namespaces.Informer().HasSynced, accounts.Informer().HasSynced) {
@@ -68,18 +71,34 @@ func (s *Server) bootstrap(ctx context.Context, client kubernetes.Interface, sha
 	// The start, with its OpenAPI documents, leaves several times as much garbage
 	// as what stays; nothing else would give it back soon.
 	debug.FreeOSMemory()
+	s.keep(ctx, client, shared, changed, flow)
+	return nil
+}
 
+// keep keeps the built-in objects until ctx is done. There is word in changed
+// when a namespace or a service account changed, and in flow when an object of
+// flow control did.
+func (s *Server) keep(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory, changed, flow <-chan struct{}) {
+	namespaces, accounts := shared.Core().V1().Namespaces().Lister(), shared.Core().V1().ServiceAccounts().Lister()
 	tick := time.NewTicker(s.cfg.BuiltinPeriod)
 	defer tick.Stop()
+	flowRight := true
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-changed:
-			err = ensureAccounts(ctx, client, namespaces.Lister(), accounts.Lister())
+			err = ensureAccounts(ctx, client, namespaces, accounts)
+		case <-flow:
+			err = ensureFlow(ctx, client)
+			flowRight = err == nil
 		case <-tick.C:
-			err = errors.Join(s.ensureAll(ctx, client), ensureAccounts(ctx, client, namespaces.Lister(), accounts.Lister()))
+			err = errors.Join(s.ensureAll(ctx, client), ensureAccounts(ctx, client, namespaces, accounts))
+			if !flowRight {
+				again := ensureFlow(ctx, client)
+				flowRight, err = again == nil, errors.Join(err, again)
+			}
 		}
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("cannot keep the built-in objects, will try again", "in", s.cfg.BuiltinPeriod, "err", err)

@@ -88,6 +88,12 @@ type Config struct {
 	// once and its dependents are left alone.
 	EnableGarbageCollector bool
 
+	// MaxRequestsInFlight and MaxMutatingRequestsInFlight add up to how many
+	// requests are answered at a time, watches and streams aside; priority levels
+	// share them (fairness.go). Zero means DefaultMaxRequestsInFlight and
+	// DefaultMaxMutatingRequestsInFlight.
+	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
+
 	// BuiltinPeriod is how often the built-in objects are looked after, such as
 	// the service default/kubernetes. 0 means 10 s.
 	BuiltinPeriod time.Duration
@@ -109,9 +115,17 @@ func (c *Config) complete() error {
 		return errors.New("apiserver: authenticator and authorizer are required")
 	case c.EventTTL < 0 || c.EventTTL > 0 && c.EventTTL < time.Second:
 		return fmt.Errorf("apiserver: event TTL %v is less than a second", c.EventTTL)
+	case c.MaxRequestsInFlight < 0 || c.MaxMutatingRequestsInFlight < 0:
+		return fmt.Errorf("apiserver: %d and %d requests in flight: want none of them negative", c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight)
 	}
 	if c.EventTTL == 0 {
 		c.EventTTL = time.Hour
+	}
+	if c.MaxRequestsInFlight == 0 {
+		c.MaxRequestsInFlight = DefaultMaxRequestsInFlight
+	}
+	if c.MaxMutatingRequestsInFlight == 0 {
+		c.MaxMutatingRequestsInFlight = DefaultMaxMutatingRequestsInFlight
 	}
 	if c.BuiltinPeriod <= 0 {
 		c.BuiltinPeriod = 10 * time.Second

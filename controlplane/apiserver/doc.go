@@ -13,6 +13,9 @@
 // validation and printers below this one, the ways into a node (logs, exec,
 // proxies) from package kubelet through Config.Connect.
 //
+// Requests share the server by Kubernetes' priority levels, so that heartbeats wait
+// for nobody (fairness.go).
+//
 // The data lies in etcd, embedded or elsewhere; see package etcd. One server may
 // use a store at a time: addresses and ports of services are handed out from
 // memory.

@@ -129,6 +129,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
+	s.share(config, loopback, shared)
 	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, &s.cfg)
 	defer back.close()
 	config.RESTOptionsGetter, config.AdmissionControl = back, plugins
