@@ -29,6 +29,7 @@ func TestSites(t *testing.T) {
 			s := newSites(t, c)
 			t.Run("server lost its network", func(t *testing.T) { s.testServerLost(t) })
 			t.Run("site lost its network", func(t *testing.T) { s.testSiteLost(t) })
+			t.Run("site lost for too long", func(t *testing.T) { s.testAutonomyOver(t) })
 			t.Run("site lost, as documented", func(t *testing.T) { s.testSiteLostAsDocumented(t) })
 		})
 	}
@@ -130,24 +131,32 @@ func (c *cluster) passes(t *testing.T, n int) {
 	})
 }
 
-// metric reads one of the server's metrics, by name and labels; 0 if there is none.
+// metric is one of the server's metrics, by name and labels; 0 if there is none.
 func (c *cluster) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	return c.metrics(t)[name]
+}
+
+// metrics are those of the server, by name and labels.
+func (c *cluster) metrics(t *testing.T) map[string]float64 {
 	t.Helper()
 	body, err := c.client.Discovery().RESTClient().Get().AbsPath("/metrics").Stream(t.Context())
 	must(t, err)
 	defer body.Close()
+	out := map[string]float64{}
 	lines := bufio.NewScanner(body)
 	for lines.Scan() {
-		value, is := strings.CutPrefix(lines.Text(), name+" ")
-		if !is {
+		line := lines.Text()
+		at := strings.LastIndexByte(line, ' ')
+		if at < 0 || strings.HasPrefix(line, "#") {
 			continue
 		}
-		v, err := strconv.ParseFloat(value, 64)
+		v, err := strconv.ParseFloat(line[at+1:], 64)
 		must(t, err)
-		return v
+		out[line[:at]] = v
 	}
 	must(t, lines.Err())
-	return 0
+	return out
 }
 
 func (s *sites) testServerLost(t *testing.T) {
@@ -180,6 +189,43 @@ func (s *sites) whole(t *testing.T, h *history) {
 		s.again(t, h, s.pods[i], s.pids[i])
 	}
 	s.spared(t, h)
+}
+
+// A site keeps its pods for as long as it is trusted with them, and no longer.
+func (s *sites) testAutonomyOver(t *testing.T) {
+	const trusted = 12 * time.Second
+	h := s.watch(t)
+	north := s.nodes[:2]
+	for _, n := range north {
+		s.mustKubectl(t, "", "annotate", "node", n.Name, "node.hawser.dev/autonomy-duration="+trusted.String())
+	}
+	cut(t, north...)
+	for i, n := range north {
+		since := s.silent(t, h, n.Name).TimeAdded
+		unknown := h.node(t, n.Name, "is Unknown", is(corev1.NodeReady, corev1.ConditionUnknown))
+		timely(t, n.Name+" is to be left", since.Time, condition(unknown, corev1.NodeReady).LastTransitionTime.Add(trusted))
+		h.until(t, "it is told that evictions from "+n.Name+" were frozen, and are no more", func() error {
+			if h.told("EvictionFrozen", n.Name, "") == 0 || h.told("EvictionResumed", n.Name, "") == 0 {
+				return errNotYet
+			}
+			return nil
+		})
+		h.pod(t, s.pods[i].Name+" is told to go", func(v *corev1.Pod) bool {
+			return v.UID == s.pods[i].UID && v.DeletionTimestamp != nil
+		})
+	}
+	stays(t, h, s.pods[2])
+	heal(t, north...)
+	for i, n := range north {
+		back(t, h, n.Name)
+		s.aliveIs(t, h.lost(t, s.pods[i]), 0)
+		s.mustKubectl(t, "", "annotate", "node", n.Name, "node.hawser.dev/autonomy-duration-")
+		s.hold(t, s.pods[i].Name, s.holding(t, n.Name))
+		old := s.pods[i].UID
+		s.pods[i] = h.pod(t, s.pods[i].Name+" runs anew", func(v *corev1.Pod) bool {
+			return v.Name == s.pods[i].Name && v.UID != old && podReady(v) == corev1.ConditionTrue
+		})
+	}
 }
 
 // Without regard for the cause, a zone that is down as a whole is evicted from at
