@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -42,6 +43,8 @@ type serverOptions struct {
 	serviceRange       string
 	notReadyToleration int64
 	unreachToleration  int64
+	maxInFlight        int
+	maxMutating        int
 
 	controllers controllerOptions
 	beside      besideOptions
@@ -72,6 +75,8 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.serviceRange, "service-cluster-ip-range", "10.96.0.0/12", "addresses given to services")
 	f.Int64Var(&o.notReadyToleration, "default-not-ready-toleration-seconds", 300, "toleration of not-ready:NoExecute added to pods that have none")
 	f.Int64Var(&o.unreachToleration, "default-unreachable-toleration-seconds", 300, "toleration of unreachable:NoExecute added to pods that have none")
+	f.IntVar(&o.maxInFlight, "max-requests-inflight", apiserver.DefaultMaxRequestsInFlight, "with --max-mutating-requests-inflight, how many requests are answered at a time; priority levels share them")
+	f.IntVar(&o.maxMutating, "max-mutating-requests-inflight", apiserver.DefaultMaxMutatingRequestsInFlight, "added to --max-requests-inflight")
 	o.controllers.addFlags(f)
 	o.beside.addFlags(f)
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
@@ -112,6 +117,11 @@ func (o *serverOptions) check() error {
 	for flag, v := range map[string]int64{"--default-not-ready-toleration-seconds": o.notReadyToleration, "--default-unreachable-toleration-seconds": o.unreachToleration} {
 		if v < 0 {
 			return fmt.Errorf("%s %d is negative", flag, v)
+		}
+	}
+	for flag, v := range map[string]int{"--max-requests-inflight": o.maxInFlight, "--max-mutating-requests-inflight": o.maxMutating} {
+		if v < 1 {
+			return fmt.Errorf("%s %d: want at least 1", flag, v)
 		}
 	}
 	if err = setup.CheckLogFormat(o.logFormat); err != nil {

@@ -40,6 +40,8 @@ func TestServerOptions(t *testing.T) {
 		"tiny service range":             {[]string{"--service-cluster-ip-range", "10.0.0.0/30"}, "--service-cluster-ip-range 10.0.0.0/30"},
 		"huge service range":             {[]string{"--service-cluster-ip-range", "10.0.0.0/8"}, "--service-cluster-ip-range 10.0.0.0/8"},
 		"negative toleration":            {[]string{"--default-not-ready-toleration-seconds", "-1"}, "--default-not-ready-toleration-seconds -1"},
+		"no requests":                    {[]string{"--max-requests-inflight", "0"}, "--max-requests-inflight 0"},
+		"no writes":                      {[]string{"--max-mutating-requests-inflight", "-1"}, "--max-mutating-requests-inflight -1"},
 		"short certificates":             {[]string{"--cluster-signing-duration", "1m"}, "--cluster-signing-duration"},
 		"etcd URL":                       {[]string{"--etcd-servers", "10.0.0.1:2379"}, `--etcd-servers "10.0.0.1:2379"`},
 		"etcd key alone":                 {[]string{"--etcd-servers", "https://10.0.0.1:2379", "--etcd-keyfile", "/dev/null"}, "go together"},

@@ -81,18 +81,24 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return errors.Join(err, t.close())
 	}
-	// The port and the tunnels outlive the API server, which ends the requests
-	// that came through them first.
+	// The API server outlives the controllers, which give their lease back last of
+	// all, and the port and the tunnels outlive the API server, which first ends the
+	// requests that came through them.
+	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAPI()
 	tunnelsCtx, stopTunnels := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopTunnels()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.run(tunnelsCtx) })
 	group.Go(func() error {
 		defer stopTunnels()
-		return p.api.Run(ctx)
+		return p.api.Run(apiCtx)
 	})
 	group.Go(func() error { return p.runObjects(ctx) })
-	group.Go(func() error { return p.runControllers(ctx) })
+	group.Go(func() error {
+		defer stopAPI()
+		return p.runControllers(ctx)
+	})
 	group.Go(func() error { return renew(ctx, keys, log) })
 	group.Go(func() error {
 		if p.wait(ctx) {
@@ -146,6 +152,8 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Admission:                    []admission.Interface{kubeauth.NodeRestriction(objects)},
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
 		UnreachableTolerationSeconds: &o.unreachToleration,
+		MaxRequestsInFlight:          o.maxInFlight,
+		MaxMutatingRequestsInFlight:  o.maxMutating,
 		Log:                          log,
 	})
 	if err != nil {
