@@ -39,6 +39,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // controllerIndex is the index of pods by the uid of their controller; those
@@ -108,9 +110,7 @@ func New(c Config) (*Pods, error) {
 			return nil, fmt.Errorf("index pods by controller: %w", err)
 		}
 	}
-	if c.Events == nil {
-		c.Events = &record.FakeRecorder{}
-	}
+	c.Events = loop.Recorder(c.Events)
 	return &Pods{cfg: c, recent: make(map[string]*writes)}, nil
 }
 

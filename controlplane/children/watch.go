@@ -3,13 +3,14 @@ package children
 // Watch says whose pods have changed.
 
 import (
-	"fmt"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // Watch calls add with the key (namespace/name) of each owner that a pod belongs
@@ -32,7 +33,7 @@ func (p *Pods) Watch(add func(key string), matching func(*corev1.Pod) []string) 
 			add(key)
 		}
 	}
-	reg, err := p.cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	return loop.Handle(p.cfg.Pods, cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if pod, ok := obj.(*corev1.Pod); ok && !tell(pod) {
 				offer(pod)
@@ -58,10 +59,6 @@ func (p *Pods) Watch(add func(key string), matching func(*corev1.Pod) []string) 
 			}
 		},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
-	}
-	return func() { _ = p.cfg.Pods.RemoveEventHandler(reg) }, nil
 }
 
 func (p *Pods) isKind(ref *metav1.OwnerReference) bool {

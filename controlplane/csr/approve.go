@@ -38,7 +38,7 @@ type Approver struct {
 func NewApprover(client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger) *Approver {
 	r, n := f.Certificates().V1().CertificateSigningRequests(), f.Core().V1().Nodes()
 	a := &Approver{client: client, requests: r.Lister(), nodes: n.Lister(), reqInf: r.Informer(), nodeInf: n.Informer()}
-	a.log = named(log, a.Name())
+	a.log = loop.Logger(log, a.Name())
 	return a
 }
 

@@ -37,13 +37,6 @@ const (
 
 var everything = labels.Everything()
 
-func named(log *slog.Logger, name string) *slog.Logger {
-	if log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return log.With("controller", name)
-}
-
 // A Cleaner is the controller certificatesigningrequest-cleaner-controller.
 type Cleaner struct {
 	client   kubernetes.Interface
@@ -56,12 +49,10 @@ type Cleaner struct {
 // NewCleaner returns a cleaner that looks every period; zero means
 // DefaultCleanPeriod. A nil log discards.
 func NewCleaner(client kubernetes.Interface, f informers.SharedInformerFactory, period time.Duration, log *slog.Logger) *Cleaner {
-	if period <= 0 {
-		period = DefaultCleanPeriod
-	}
+	loop.Default(&period, DefaultCleanPeriod)
 	r := f.Certificates().V1().CertificateSigningRequests()
 	c := &Cleaner{client: client, requests: r.Lister(), inf: r.Informer(), period: period}
-	c.log = named(log, c.Name())
+	c.log = loop.Logger(log, c.Name())
 	return c
 }
 
@@ -154,7 +145,7 @@ type TokenCleaner struct {
 // nobody else has a use for them. A nil log discards.
 func NewTokenCleaner(client kubernetes.Interface, log *slog.Logger) *TokenCleaner {
 	t := &TokenCleaner{client: client}
-	t.log = named(log, t.Name())
+	t.log = loop.Logger(log, t.Name())
 	return t
 }
 

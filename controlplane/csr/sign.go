@@ -58,15 +58,13 @@ type Signer struct {
 // NewSigner returns a signer that watches through f. It fails if the authority
 // cannot be read.
 func NewSigner(client kubernetes.Interface, f informers.SharedInformerFactory, c SignerConfig) (*Signer, error) {
-	if c.Duration <= 0 {
-		c.Duration = DefaultDuration
-	}
+	loop.Default(&c.Duration, DefaultDuration)
 	if _, err := loadAuthority(c.CertFile, c.KeyFile); err != nil {
 		return nil, err
 	}
 	r := f.Certificates().V1().CertificateSigningRequests()
 	s := &Signer{cfg: c, client: client, requests: r.Lister(), inf: r.Informer()}
-	s.log = named(c.Log, s.Name())
+	s.log = loop.Logger(c.Log, s.Name())
 	return s, nil
 }
 

@@ -67,24 +67,15 @@ type Controller struct {
 
 // New returns a controller that watches through f.
 func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Controller {
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.DeletionTimeout <= 0 {
-		c.DeletionTimeout = DefaultDeletionTimeout
-	}
-	if c.Events == nil {
-		c.Events = &record.FakeRecorder{}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Workers, DefaultWorkers)
+	loop.Default(&c.DeletionTimeout, DefaultDeletionTimeout)
+	c.Events = loop.Recorder(c.Events)
 	budgets, pods := f.Policy().V1().PodDisruptionBudgets(), f.Core().V1().Pods()
 	ctl := &Controller{
 		cfg: c, client: client, budgets: budgets.Lister(), pods: pods.Lister(), scales: newScales(f),
 		inf: budgets.Informer(), podInf: pods.Informer(),
 	}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	return ctl
 }
 
@@ -94,16 +85,14 @@ func (*Controller) Name() string { return "disruption-controller" }
 // Run keeps budgets until ctx is done. The informers must be running.
 func (c *Controller) Run(ctx context.Context) error {
 	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
-	stop, err := loop.Watch(c.inf, q.Add)
+	var watches loop.Watches
+	watches.Add(loop.Watch(c.inf, q.Add))
+	watches.Add(c.watchPods(q.Add))
+	stop, err := watches.All()
 	if err != nil {
 		return err
 	}
 	defer stop()
-	stopPods, err := c.watchPods(q.Add)
-	if err != nil {
-		return err
-	}
-	defer stopPods()
 	return q.Run(ctx)
 }
 
@@ -118,7 +107,7 @@ func (c *Controller) watchPods(add func(key string)) (stop func(), err error) {
 			c.covering(p, add)
 		}
 	}
-	reg, err := c.podInf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	return loop.Handle(c.podInf, cache.ResourceEventHandlerFuncs{
 		AddFunc: tell,
 		UpdateFunc: func(was, is any) {
 			tell(is)
@@ -130,10 +119,6 @@ func (c *Controller) watchPods(add func(key string)) (stop func(), err error) {
 		},
 		DeleteFunc: tell,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
-	}
-	return func() { _ = c.podInf.RemoveEventHandler(reg) }, nil
 }
 
 func (c *Controller) covering(p *corev1.Pod, add func(key string)) {

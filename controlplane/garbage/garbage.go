@@ -77,23 +77,12 @@ type Controller struct {
 // New returns a controller that finds out by client which kinds there are and
 // watches and changes their objects by objects.
 func New(client kubernetes.Interface, objects metadata.Interface, c Config) *Controller {
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.Refresh <= 0 {
-		c.Refresh = DefaultRefresh
-	}
-	if c.Patience <= 0 {
-		c.Patience = DefaultPatience
-	}
-	if c.Events == nil {
-		c.Events = &record.FakeRecorder{}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Workers, DefaultWorkers)
+	loop.Default(&c.Refresh, DefaultRefresh)
+	loop.Default(&c.Patience, DefaultPatience)
+	c.Events = loop.Recorder(c.Events)
 	ctl := &Controller{cfg: c, objects: objects, discovery: client.Discovery(), metrics: newMetrics(c.Metrics)}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	return ctl
 }
 

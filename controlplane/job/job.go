@@ -81,24 +81,13 @@ type Controller struct {
 // New returns a controller that watches through f. It fails if f's informers
 // have stopped.
 func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.MinBackoff <= 0 {
-		c.MinBackoff = DefaultMinBackoff
-	}
-	if c.MaxBackoff <= 0 {
-		c.MaxBackoff = max(DefaultMaxBackoff, c.MinBackoff)
-	}
-	if c.Events == nil {
-		c.Events = &record.FakeRecorder{}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Workers, DefaultWorkers)
+	loop.Default(&c.MinBackoff, DefaultMinBackoff)
+	loop.Default(&c.MaxBackoff, max(DefaultMaxBackoff, c.MinBackoff))
+	c.Events = loop.Recorder(c.Events)
 	jobs, pods := f.Batch().V1().Jobs(), f.Core().V1().Pods()
 	ctl := &Controller{cfg: c, client: client, jobs: jobs.Lister(), inf: jobs.Informer(), podInf: pods.Informer(), pauses: make(map[string]*pause), written: make(map[string]string)}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	var err error
 	ctl.pods, err = children.New(children.Config{
 		Client: client, Pods: ctl.podInf, Kind: batchv1.SchemeGroupVersion.WithKind("Job"),
@@ -120,29 +109,16 @@ func (*Controller) Name() string { return "job-controller" }
 func (c *Controller) Run(ctx context.Context) error {
 	jobs := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
 	strays := loop.NewQueue(loop.Config[string]{Name: c.Name() + "-orphans", Do: c.stray, Log: c.log})
-	for _, watch := range []func() (func(), error){
-		func() (func(), error) { return loop.Watch(c.inf, jobs.Add) },
-		func() (func(), error) { return c.pods.Watch(jobs.Add, c.matching) },
-		func() (func(), error) { return c.watchStrays(strays.Add) },
-	} {
-		stop, err := watch()
-		if err != nil {
-			return loop.Together(done(ctx), jobs.Run, strays.Run, fails(err))
-		}
-		defer stop()
+	var watches loop.Watches
+	watches.Add(loop.Watch(c.inf, jobs.Add))
+	watches.Add(c.pods.Watch(jobs.Add, c.matching))
+	watches.Add(c.watchStrays(strays.Add))
+	stop, err := watches.All()
+	if err != nil {
+		return err
 	}
+	defer stop()
 	return loop.Together(ctx, jobs.Run, strays.Run)
-}
-
-// done returns a context like ctx that has ended.
-func done(ctx context.Context) context.Context {
-	ctx, cancel := context.WithCancel(ctx)
-	cancel()
-	return ctx
-}
-
-func fails(err error) func(context.Context) error {
-	return func(context.Context) error { return err }
 }
 
 // matching returns the keys of the Jobs that might adopt p.

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // watchStrays calls add with the key of each pod that may be a stray.
@@ -22,12 +24,10 @@ func (c *Controller) watchStrays(add func(key string)) (stop func(), err error) 
 			add(p.Namespace + "/" + p.Name)
 		}
 	}
-	pods, err := c.podInf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	var watches loop.Watches
+	watches.Add(loop.Handle(c.podInf, cache.ResourceEventHandlerFuncs{
 		AddFunc: consider, UpdateFunc: func(_, obj any) { consider(obj) },
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
-	}
+	}))
 	ofJob := func(obj any) {
 		if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = last.Obj
@@ -41,19 +41,15 @@ func (c *Controller) watchStrays(add func(key string)) (stop func(), err error) 
 			consider(p)
 		}
 	}
-	jobs, err := c.inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	watches.Add(loop.Handle(c.inf, cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, obj any) {
 			if j, ok := obj.(*batchv1.Job); ok && finished(j) {
 				ofJob(j)
 			}
 		},
 		DeleteFunc: ofJob,
-	})
-	if err != nil {
-		_ = c.podInf.RemoveEventHandler(pods)
-		return nil, fmt.Errorf("watch jobs: %w", err)
-	}
-	return func() { _, _ = c.podInf.RemoveEventHandler(pods), c.inf.RemoveEventHandler(jobs) }, nil
+	}))
+	return watches.All()
 }
 
 // counted tells whether the cache knows a Job that will count p.

@@ -7,6 +7,9 @@
 // that call's error, so a broken controller ends by itself and whoever runs it
 // can start it afresh, while its neighbours in the process go on.
 //
+// What controllers have in common besides is here too: the defaults of a Config,
+// metrics that are registered again, watches that end together.
+//
 // It is not a framework: there is no registration and no base type. What it
 // does not cover (a ticker, a watch) is an ordinary func handed to Together.
 package loop

@@ -64,15 +64,9 @@ func IsQuiet(err error) bool {
 
 // NewQueue returns a queue. It starts nothing; Run may be called once.
 func NewQueue[K comparable](c Config[K]) *Queue[K] {
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.MinDelay <= 0 {
-		c.MinDelay = DefaultMinDelay
-	}
-	if c.MaxDelay <= 0 {
-		c.MaxDelay = DefaultMaxDelay
-	}
+	Default(&c.Workers, DefaultWorkers)
+	Default(&c.MinDelay, DefaultMinDelay)
+	Default(&c.MaxDelay, DefaultMaxDelay)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

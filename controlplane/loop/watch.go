@@ -1,6 +1,6 @@
 package loop
 
-// Watch feeds a queue from an informer.
+// What feeds queues from informers.
 
 import (
 	"fmt"
@@ -12,18 +12,72 @@ import (
 // and again whenever one is added, changed or deleted. add must return at once.
 // stop ends the calls; the informer goes on for others.
 func Watch(inf cache.SharedIndexInformer, add func(key string)) (stop func(), err error) {
+	return watch(inf, func(_, _ any) bool { return true }, add)
+}
+
+// WatchIf is Watch without the changes that are of no account: concerns is asked
+// about the two states of an object. T is what inf holds pointers to.
+func WatchIf[T any](inf cache.SharedIndexInformer, concerns func(was, is *T) bool, add func(key string)) (stop func(), err error) {
+	return watch(inf, func(was, is any) bool {
+		a, ok := was.(*T)
+		b, also := is.(*T)
+		return !ok || !also || concerns(a, b)
+	}, add)
+}
+
+func watch(inf cache.SharedIndexInformer, concerns func(was, is any) bool, add func(key string)) (stop func(), err error) {
 	seen := func(obj any) {
 		if key, bad := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); bad == nil {
 			add(key)
 		}
 	}
-	reg, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    seen,
-		UpdateFunc: func(_, obj any) { seen(obj) },
+	return Handle(inf, cache.ResourceEventHandlerFuncs{
+		AddFunc: seen,
+		UpdateFunc: func(was, is any) {
+			if concerns(was, is) {
+				seen(is)
+			}
+		},
 		DeleteFunc: seen,
 	})
+}
+
+// Handle has h told of the objects of inf until stop is called; the informer goes
+// on for others. It fails if inf has stopped.
+func Handle(inf cache.SharedIndexInformer, h cache.ResourceEventHandler) (stop func(), err error) {
+	reg, err := inf.AddEventHandler(h)
 	if err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
 	return func() { _ = inf.RemoveEventHandler(reg) }, nil
+}
+
+// Watches is several watches that end together. The zero value is none.
+type Watches struct {
+	stops []func()
+	err   error
+}
+
+// Add takes what Watch and its like return.
+func (w *Watches) Add(stop func(), err error) {
+	if err == nil {
+		w.stops = append(w.stops, stop)
+	} else if w.err == nil {
+		w.err = err
+	}
+}
+
+// All returns what stops them all; or, when it has done so, the first error that
+// was added.
+func (w *Watches) All() (stop func(), err error) {
+	stop = func() {
+		for _, stop := range w.stops {
+			stop()
+		}
+	}
+	if w.err != nil {
+		stop()
+		return nil, w.err
+	}
+	return stop, nil
 }

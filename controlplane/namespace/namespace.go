@@ -62,21 +62,14 @@ type Controller struct {
 
 // New returns a controller that watches through f.
 func New(client kubernetes.Interface, objects metadata.Interface, f informers.SharedInformerFactory, c Config) *Controller {
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.Recheck <= 0 {
-		c.Recheck = DefaultRecheck
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Workers, DefaultWorkers)
+	loop.Default(&c.Recheck, DefaultRecheck)
 	n := f.Core().V1().Namespaces()
 	ctl := &Controller{
 		cfg: c, client: client, objects: objects, discovery: client.Discovery(),
 		namespaces: n.Lister(), inf: n.Informer(),
 	}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	return ctl
 }
 

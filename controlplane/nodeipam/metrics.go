@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // metrics all have the label clusterCIDR, of which there are two values at most.
@@ -34,31 +36,13 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(1, 5, 5),
 		}, labels),
 	}
-	if r == nil {
-		return m, nil
-	}
 	err := errors.Join(
-		register(r, &m.allocations), register(r, &m.releases), register(r, &m.most), register(r, &m.usage), register(r, &m.tries),
+		loop.Register(r, &m.allocations), loop.Register(r, &m.releases), loop.Register(r, &m.most), loop.Register(r, &m.usage), loop.Register(r, &m.tries),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("register the metrics of node address ranges: %w", err)
 	}
 	return m, nil
-}
-
-// register registers *c, or makes it what r has already by its name.
-func register[C prometheus.Collector](r prometheus.Registerer, c *C) error {
-	err := r.Register(*c)
-	var there prometheus.AlreadyRegisteredError
-	if !errors.As(err, &there) {
-		return err
-	}
-	old, ok := there.ExistingCollector.(C)
-	if !ok {
-		return err
-	}
-	*c = old
-	return nil
 }
 
 // size notes a pool that begins empty.

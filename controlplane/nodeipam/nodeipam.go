@@ -83,28 +83,17 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.MinRetry <= 0 {
-		c.MinRetry = DefaultMinRetry
-	}
-	if c.MaxRetry <= 0 {
-		c.MaxRetry = DefaultMaxRetry
-	}
-	if c.Events == nil {
-		c.Events = &record.FakeRecorder{}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Workers, DefaultWorkers)
+	loop.Default(&c.MinRetry, DefaultMinRetry)
+	loop.Default(&c.MaxRetry, DefaultMaxRetry)
+	c.Events = loop.Recorder(c.Events)
 	m, err := newMetrics(c.Metrics)
 	if err != nil {
 		return nil, err
 	}
 	n := f.Core().V1().Nodes()
 	ctl := &Controller{cfg: c, client: client, nodes: n.Lister(), inf: n.Informer(), metrics: m}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	return ctl, nil
 }
 
@@ -134,19 +123,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		Name: c.Name(), Do: r.sync, Workers: c.cfg.Workers,
 		MinDelay: c.cfg.MinRetry, MaxDelay: c.cfg.MaxRetry, Log: c.log,
 	})
-	seen, err := c.inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: r.seen,
-		UpdateFunc: func(was, is any) {
-			if concerns(was, is) {
-				r.seen(is)
-			}
-		},
-		DeleteFunc: r.seen,
-	})
+	stop, err := loop.WatchIf(c.inf, concerns, r.queue.Add)
 	if err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
+		return err
 	}
-	defer func() { _ = c.inf.RemoveEventHandler(seen) }()
+	defer stop()
 	return r.queue.Run(ctx)
 }
 
@@ -162,17 +143,9 @@ type run struct {
 
 // concerns tells whether a change of a node is about its ranges or its end.
 // Nodes report their status often.
-func concerns(was, is any) bool {
-	a, okA := was.(*corev1.Node)
-	b, okB := is.(*corev1.Node)
-	return !okA || !okB || a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-		!slices.Equal(podCIDRs(a), podCIDRs(b))
-}
-
-func (r *run) seen(obj any) {
-	if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-		r.queue.Add(key)
-	}
+func concerns(was, is *corev1.Node) bool {
+	return was.UID != is.UID || (was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
+		!slices.Equal(podCIDRs(was), podCIDRs(is))
 }
 
 // podCIDRs returns the ranges of a node, which may have only the older field.

@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // The documented defaults of a Policy.
@@ -141,29 +143,13 @@ func (c Config) withDefaults() Config {
 	if c.Policy == (Policy{}) {
 		c.Policy = DefaultPolicy()
 	}
-	for _, d := range []struct {
-		value    *time.Duration
-		fallback time.Duration
-	}{
-		{&c.MonitorPeriod, DefaultMonitorPeriod},
-		{&c.MonitorGracePeriod, DefaultMonitorGracePeriod},
-		{&c.StartupGracePeriod, DefaultStartupGracePeriod},
-	} {
-		if *d.value <= 0 {
-			*d.value = d.fallback
-		}
-	}
+	loop.Default(&c.MonitorPeriod, DefaultMonitorPeriod)
+	loop.Default(&c.MonitorGracePeriod, DefaultMonitorGracePeriod)
+	loop.Default(&c.StartupGracePeriod, DefaultStartupGracePeriod)
 	if c.Excuse == nil {
 		c.Excuse = func(*corev1.Node) (string, string, bool) { return "", "", false }
 	}
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.Events == nil {
-		c.Events = &record.FakeRecorder{} // without a channel it discards
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Workers, DefaultWorkers)
+	c.Events = loop.Recorder(c.Events)
 	return c
 }

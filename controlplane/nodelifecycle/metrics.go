@@ -3,9 +3,9 @@ package nodelifecycle
 // Metrics: those of Kubernetes under their names, and what they do not tell.
 
 import (
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 type metrics struct {
@@ -17,10 +17,10 @@ type metrics struct {
 
 func newMetrics(r prometheus.Registerer) *metrics {
 	gauge := func(name, help, label string) *prometheus.GaugeVec {
-		return register(r, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label}))
+		return loop.MustRegister(r, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label}))
 	}
 	seconds := func(name, help string, first float64) prometheus.Histogram {
-		return register(r, prometheus.NewHistogram(prometheus.HistogramOpts{
+		return loop.MustRegister(r, prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(first, 4, 8),
 		}))
 	}
@@ -28,7 +28,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		zoneHealth: gauge("node_collector_zone_health", "Share of a zone's nodes that are ready, in percent.", "zone"),
 		zoneSize:   gauge("node_collector_zone_size", "Nodes of a zone.", "zone"),
 		unhealthy:  gauge("node_collector_unhealthy_nodes_in_zone", "Nodes of a zone that are not ready.", "zone"),
-		evictions: register(r, prometheus.NewCounterVec(prometheus.CounterOpts{
+		evictions: loop.MustRegister(r, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "node_collector_evictions_total",
 			Help: "Nodes of a zone that were given a NoExecute taint because they were not ready.",
 		}, []string{"zone"})),
@@ -40,24 +40,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		waiting: gauge("hawser_eviction_waiting_nodes", "Nodes of a zone that wait for a NoExecute taint.", "zone"),
 		frozen:  gauge("hawser_eviction_frozen_nodes", "Nodes that are quiet and not evicted from, by the reason that excuses them.", "reason"),
 	}
-}
-
-// register registers c, or returns what a controller made before in this process
-// has registered in its place.
-func register[C prometheus.Collector](r prometheus.Registerer, c C) C {
-	if r == nil {
-		return c
-	}
-	err := r.Register(c)
-	if before := (prometheus.AlreadyRegisteredError{}); errors.As(err, &before) {
-		if same, ok := before.ExistingCollector.(C); ok {
-			return same
-		}
-	}
-	if err != nil {
-		panic(err) // two different metrics of one name
-	}
-	return c
 }
 
 // counted tells a zone's numbers after a pass.

@@ -56,7 +56,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, cfg Con
 		leases: leases.Lister().Leases(corev1.NamespaceNodeLease), leaseInf: leases.Informer(),
 	}
 	c.podsOf, c.indexErr = loop.PodsByNode(c.podInf)
-	c.log = cfg.Log.With("controller", c.Name())
+	c.log = loop.Logger(cfg.Log, c.Name())
 	return c
 }
 
@@ -79,16 +79,14 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // watch feeds the work queues until ctx is done.
 func (r *run) watch(ctx context.Context) error {
-	stopNodes, err := loop.Watch(r.nodeInf, r.tainting.Add)
+	var watches loop.Watches
+	watches.Add(loop.Watch(r.nodeInf, r.tainting.Add))
+	watches.Add(r.watchPods())
+	stop, err := watches.All()
 	if err != nil {
 		return err
 	}
-	defer stopNodes()
-	stopPods, err := r.watchPods()
-	if err != nil {
-		return err
-	}
-	defer stopPods()
+	defer stop()
 	<-ctx.Done()
 	return nil
 }

@@ -36,7 +36,7 @@ func (r *run) watchPods() (stop func(), err error) {
 			r.marking.Add(podKey{p.Spec.NodeName, p.Namespace, p.Name})
 		}
 	}
-	reg, err := r.podInf.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+	return loop.Handle(r.podInf, cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
 			if p, ok := obj.(*corev1.Pod); ok && !initial {
 				arrived(p)
@@ -50,10 +50,6 @@ func (r *run) watchPods() (stop func(), err error) {
 			}
 		},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
-	}
-	return func() { _ = r.podInf.RemoveEventHandler(reg) }, nil
 }
 
 // mark marks pods not ready for as long as their node is not.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 type metrics struct {
@@ -25,20 +27,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		pods: counters("force_delete_pods_total", "Pods that the garbage collector set out to delete by force."),
 		errs: counters("force_delete_pod_errors_total", "Pods that the garbage collector failed to delete."),
 	}
-	if r == nil {
-		return m, nil
-	}
-	for _, v := range []**prometheus.CounterVec{&m.pods, &m.errs} {
-		err := r.Register(*v)
-		var there prometheus.AlreadyRegisteredError
-		if errors.As(err, &there) {
-			if old, ok := there.ExistingCollector.(*prometheus.CounterVec); ok {
-				*v, err = old, nil
-			}
-		}
-		if err != nil {
-			return nil, fmt.Errorf("register the metrics of pod garbage collection: %w", err)
-		}
+	if err := errors.Join(loop.Register(r, &m.pods), loop.Register(r, &m.errs)); err != nil {
+		return nil, fmt.Errorf("register the metrics of pod garbage collection: %w", err)
 	}
 	return m, nil
 }

@@ -70,18 +70,9 @@ type Controller struct {
 // New returns a controller that watches through f. It fails if the metrics cannot
 // be registered.
 func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
-	if c.Period <= 0 {
-		c.Period = DefaultPeriod
-	}
-	if c.Quarantine <= 0 {
-		c.Quarantine = DefaultQuarantine
-	}
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Period, DefaultPeriod)
+	loop.Default(&c.Quarantine, DefaultQuarantine)
+	loop.Default(&c.Workers, DefaultWorkers)
 	m, err := newMetrics(c.Metrics)
 	if err != nil {
 		return nil, err
@@ -91,7 +82,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 		cfg: c, client: client, pods: pods.Lister(), nodes: nodes.Lister(), metrics: m,
 		synced: []cache.InformerSynced{pods.Informer().HasSynced, nodes.Informer().HasSynced},
 	}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	return ctl, nil
 }
 

@@ -58,15 +58,10 @@ type Controller struct {
 // New returns a controller that watches through f. It fails if f's informers
 // have stopped.
 func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Workers, DefaultWorkers)
 	sets := f.Apps().V1().ReplicaSets()
 	ctl := &Controller{cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer()}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	if err := index(ctl.inf); err != nil {
 		return nil, err
 	}
@@ -108,16 +103,14 @@ func (*Controller) Name() string { return "replicaset-controller" }
 // Run keeps pods until ctx is done. The informers must be running.
 func (c *Controller) Run(ctx context.Context) error {
 	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
-	for _, watch := range []func() (func(), error){
-		func() (func(), error) { return loop.Watch(c.inf, q.Add) },
-		func() (func(), error) { return c.pods.Watch(q.Add, c.matching) },
-	} {
-		stop, err := watch()
-		if err != nil {
-			return err
-		}
-		defer stop()
+	var watches loop.Watches
+	watches.Add(loop.Watch(c.inf, q.Add))
+	watches.Add(c.pods.Watch(q.Add, c.matching))
+	stop, err := watches.All()
+	if err != nil {
+		return err
 	}
+	defer stop()
 	return q.Run(ctx)
 }
 

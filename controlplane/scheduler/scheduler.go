@@ -61,26 +61,15 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	if c.Name == "" {
 		c.Name = corev1.DefaultSchedulerName
 	}
-	if c.Binders <= 0 {
-		c.Binders = DefaultBinders
-	}
-	if c.MinBackoff <= 0 {
-		c.MinBackoff = DefaultMinBackoff
-	}
-	if c.MaxBackoff <= 0 {
-		c.MaxBackoff = DefaultMaxBackoff
-	}
-	if c.Recheck <= 0 {
-		c.Recheck = DefaultRecheck
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Binders, DefaultBinders)
+	loop.Default(&c.MinBackoff, DefaultMinBackoff)
+	loop.Default(&c.MaxBackoff, DefaultMaxBackoff)
+	loop.Default(&c.Recheck, DefaultRecheck)
 	s := &Scheduler{
 		cfg: c, client: client, pods: f.Core().V1().Pods().Lister(),
 		podInf: f.Core().V1().Pods().Informer(), nodeInf: f.Core().V1().Nodes().Informer(),
 	}
-	s.log = c.Log.With("controller", s.Name())
+	s.log = loop.Logger(c.Log, s.Name())
 	return s
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 type metrics struct {
@@ -30,32 +32,10 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Buckets: []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240},
 		}),
 	}
-	if r == nil {
-		return m, nil
-	}
-	var err error
-	if m.deletions, err = register(r, m.deletions); err != nil {
-		return nil, err
-	}
-	if m.latency, err = register(r, m.latency); err != nil {
-		return nil, err
+	if err := errors.Join(loop.Register(r, &m.deletions), loop.Register(r, &m.latency)); err != nil {
+		return nil, fmt.Errorf("register the metrics of taint eviction: %w", err)
 	}
 	return m, nil
-}
-
-// register returns c, or what r has already by its name.
-func register[C prometheus.Collector](r prometheus.Registerer, c C) (C, error) {
-	err := r.Register(c)
-	var there prometheus.AlreadyRegisteredError
-	if errors.As(err, &there) {
-		if old, ok := there.ExistingCollector.(C); ok {
-			return old, nil
-		}
-	}
-	if err != nil {
-		return c, fmt.Errorf("register the metrics of taint eviction: %w", err)
-	}
-	return c, nil
 }
 
 func (m *metrics) deleted(late time.Duration) {

@@ -68,21 +68,10 @@ type Controller struct {
 // New returns a controller that watches through f. It fails if f has been shut
 // down or the metrics cannot be registered.
 func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.MinRetry <= 0 {
-		c.MinRetry = DefaultMinRetry
-	}
-	if c.MaxRetry <= 0 {
-		c.MaxRetry = DefaultMaxRetry
-	}
-	if c.Events == nil {
-		c.Events = &record.FakeRecorder{}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Workers, DefaultWorkers)
+	loop.Default(&c.MinRetry, DefaultMinRetry)
+	loop.Default(&c.MaxRetry, DefaultMaxRetry)
+	c.Events = loop.Recorder(c.Events)
 	m, err := newMetrics(c.Metrics)
 	if err != nil {
 		return nil, err
@@ -96,7 +85,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 		cfg: c, client: client, pods: pods.Lister(), podInf: pods.Informer(),
 		nodeInf: f.Core().V1().Nodes().Informer(), podsOfNode: byNode, metrics: m,
 	}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	return ctl, nil
 }
 
@@ -116,28 +105,18 @@ func (c *Controller) Run(ctx context.Context) error {
 		Name: c.Name(), Do: r.sync, Workers: c.cfg.Workers,
 		MinDelay: c.cfg.MinRetry, MaxDelay: c.cfg.MaxRetry, Log: c.log,
 	})
-	nodes, err := c.nodeInf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	var watches loop.Watches
+	watches.Add(loop.Handle(c.nodeInf, cache.ResourceEventHandlerFuncs{
 		AddFunc:    r.nodeSeen,
 		UpdateFunc: func(_, obj any) { r.nodeSeen(obj) },
 		DeleteFunc: r.nodeGone,
-	})
+	}))
+	watches.Add(loop.WatchIf(c.podInf, concerns, r.queue.Add))
+	stop, err := watches.All()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.nodeInf.RemoveEventHandler(nodes) }()
-	pods, err := c.podInf.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: r.podSeen,
-		UpdateFunc: func(was, is any) {
-			if concerns(was, is) {
-				r.podSeen(is)
-			}
-		},
-		DeleteFunc: r.podSeen,
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.podInf.RemoveEventHandler(pods) }()
+	defer stop()
 	return r.queue.Run(ctx)
 }
 
@@ -154,21 +133,10 @@ type run struct {
 }
 
 // concerns tells whether a change of a pod can change when it has to go.
-func concerns(was, is any) bool {
-	a, okA := was.(*corev1.Pod)
-	b, okB := is.(*corev1.Pod)
-	if !okA || !okB {
-		return true
-	}
-	return a.UID != b.UID || a.Spec.NodeName != b.Spec.NodeName ||
-		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-		!equality.Semantic.DeepEqual(a.Spec.Tolerations, b.Spec.Tolerations)
-}
-
-func (r *run) podSeen(obj any) {
-	if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-		r.queue.Add(key)
-	}
+func concerns(was, is *corev1.Pod) bool {
+	return was.UID != is.UID || was.Spec.NodeName != is.Spec.NodeName ||
+		(was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
+		!equality.Semantic.DeepEqual(was.Spec.Tolerations, is.Spec.Tolerations)
 }
 
 // nodeSeen notes a node's taints before anything looks at its pods, in the order
@@ -184,7 +152,7 @@ func (r *run) nodeSeen(obj any) {
 		return
 	}
 	for _, p := range pods {
-		r.podSeen(p)
+		r.queue.Add(p.Namespace + "/" + p.Name)
 	}
 }
 

@@ -44,15 +44,10 @@ type Controller struct {
 
 // New returns a controller that watches through f.
 func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Controller {
-	if c.Workers <= 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	loop.Default(&c.Workers, DefaultWorkers)
 	jobs := f.Batch().V1().Jobs()
 	ctl := &Controller{cfg: c, client: client, jobs: jobs.Lister(), inf: jobs.Informer()}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	return ctl
 }
 

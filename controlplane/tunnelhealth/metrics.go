@@ -3,10 +3,11 @@ package tunnelhealth
 // Metrics of probes, writes and events.
 
 import (
-	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 type metrics struct {
@@ -20,16 +21,16 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	const prefix = "hawser_tunnel_health_"
 	results := func(name, help string) *prometheus.CounterVec {
-		return register(r, prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{"result"}))
+		return loop.MustRegister(r, prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{"result"}))
 	}
 	return &metrics{
 		probes: results("probes_total", "Requests to kubelets for their health, through the tunnel."),
-		seconds: register(r, prometheus.NewHistogram(prometheus.HistogramOpts{
+		seconds: loop.MustRegister(r, prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "probe_duration_seconds", Help: "Time until a kubelet answered.",
 			Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 9),
 		})),
 		writes: results("writes_total", "Writes of nodes' conditions."),
-		dropped: register(r, prometheus.NewCounter(prometheus.CounterOpts{
+		dropped: loop.MustRegister(r, prometheus.NewCounter(prometheus.CounterOpts{
 			Name: prefix + "events_dropped_total", Help: "Events about sessions that were not told because there were too many.",
 		})),
 	}
@@ -49,22 +50,4 @@ func outcome(err error) string {
 		return "failed"
 	}
 	return "ok"
-}
-
-// register registers c, or returns what a controller made before in this process
-// has registered in its place.
-func register[C prometheus.Collector](r prometheus.Registerer, c C) C {
-	if r == nil {
-		return c
-	}
-	err := r.Register(c)
-	if before := (prometheus.AlreadyRegisteredError{}); errors.As(err, &before) {
-		if same, ok := before.ExistingCollector.(C); ok {
-			return same
-		}
-	}
-	if err != nil {
-		panic(err) // two different metrics of one name
-	}
-	return c
 }

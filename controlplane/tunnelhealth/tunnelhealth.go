@@ -107,38 +107,17 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	for _, d := range []struct {
-		value    *time.Duration
-		fallback time.Duration
-	}{
-		{&c.ProbePeriod, DefaultProbePeriod}, {&c.ProbeTimeout, DefaultProbeTimeout}, {&c.StartupGrace, DefaultStartupGrace},
-	} {
-		if *d.value <= 0 {
-			*d.value = d.fallback
-		}
-	}
-	for _, r := range []struct {
-		value    *float64
-		fallback float64
-	}{
-		{&c.ProbeRate, DefaultProbeRate}, {&c.WriteRate, DefaultWriteRate}, {&c.EventRate, DefaultEventRate},
-	} {
-		if *r.value <= 0 {
-			*r.value = r.fallback
-		}
-	}
-	if c.Probes <= 0 {
-		c.Probes = DefaultProbes
-	}
+	loop.Default(&c.ProbePeriod, DefaultProbePeriod)
+	loop.Default(&c.ProbeTimeout, DefaultProbeTimeout)
+	loop.Default(&c.StartupGrace, DefaultStartupGrace)
+	loop.Default(&c.ProbeRate, DefaultProbeRate)
+	loop.Default(&c.WriteRate, DefaultWriteRate)
+	loop.Default(&c.EventRate, DefaultEventRate)
+	loop.Default(&c.Probes, DefaultProbes)
 	if c.Started.IsZero() {
 		c.Started = time.Now()
 	}
-	if c.Events == nil {
-		c.Events = &record.FakeRecorder{} // without a channel it discards
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Events = loop.Recorder(c.Events)
 	return c
 }
 
@@ -179,7 +158,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 		events: rate.NewLimiter(rate.Limit(c.EventRate), 10*int(c.EventRate)+1),
 		memos:  make(map[string]*memo),
 	}
-	ctl.log = c.Log.With("controller", ctl.Name())
+	ctl.log = loop.Logger(c.Log, ctl.Name())
 	return ctl
 }
 
