@@ -85,7 +85,10 @@ func (c *Connections) transport() *http.Transport {
 		IdleConnTimeout:       90 * time.Second,
 		MaxIdleConnsPerHost:   4,
 		ExpectContinueTimeout: time.Second,
-		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		// What inflates a compressed answer stays as long as a watch does, which there
+		// is one of for each object that pods refer to.
+		DisableCompression: true,
+		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
 }
 
