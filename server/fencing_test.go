@@ -1,3 +1,5 @@
+// Tests of which of several agents with one identity is the node.
+
 package server
 
 import (

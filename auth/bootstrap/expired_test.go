@@ -1,3 +1,5 @@
+// Tests of nodes whose certificate has expired.
+
 package bootstrap
 
 import (
