@@ -45,21 +45,15 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		w := &world{T: t, ctx: ctx, client: client, events: record.NewFakeRecorder(1000)}
-		factory := informers.NewSharedInformerFactory(client, 0)
-		c := New(client, factory, Config{Events: w.events})
-		factory.Start(ctx.Done())
-		factory.WaitForCacheSync(ctx.Done())
-		done := make(chan error, 1)
-		go func() { done <- c.Run(ctx) }()
+		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(1000)}
+		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
+			return New(client, f, Config{Events: w.events}), nil
+		})
 		w.settle(0)
 		f(w)
-		cancel()
-		if err := <-done; err != nil {
+		if err := stop(); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		factory.Shutdown()
 	})
 }
 

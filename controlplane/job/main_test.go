@@ -86,23 +86,14 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 // start starts a controller that remembers nothing, as after a crash.
 func (w *world) start() {
 	w.Helper()
-	ctx, cancel := context.WithCancel(w.Context())
-	factory := informers.NewSharedInformerFactory(w.client, 0)
-	c, err := New(w.client, factory, Config{Events: w.events})
-	if err != nil {
-		w.Fatal(err)
-	}
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
+	_, stop := apitest.Start(w, w.client, func(f informers.SharedInformerFactory) (*Controller, error) {
+		return New(w.client, f, Config{Events: w.events})
+	})
 	w.stop = func() {
 		w.Helper()
-		cancel()
-		if err := <-done; err != nil {
+		if err := stop(); err != nil {
 			w.Errorf("Run: %v", err)
 		}
-		factory.Shutdown()
 	}
 }
 
@@ -135,16 +126,7 @@ func (w *world) change(edit func(*batchv1.JobSpec)) {
 
 func (w *world) pods() []*corev1.Pod {
 	w.Helper()
-	list, err := w.client.CoreV1().Pods("ns").List(w.ctx, metav1.ListOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	var out []*corev1.Pod
-	for i := range list.Items {
-		out = append(out, &list.Items[i])
-	}
-	slices.SortFunc(out, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	return out
+	return apitest.Pods(w, w.client, "ns")
 }
 
 func (w *world) active() []*corev1.Pod {
@@ -239,17 +221,7 @@ func (w *world) creates() int {
 
 // heard returns events, without those about single pods.
 func (w *world) heard() []string {
-	var out []string
-	for {
-		select {
-		case e := <-w.events.Events:
-			if !strings.Contains(e, " Successful") {
-				out = append(out, e)
-			}
-		default:
-			return out
-		}
-	}
+	return slices.DeleteFunc(apitest.Events(w.events), func(e string) bool { return strings.Contains(e, " Successful") })
 }
 
 func (w *world) first() *corev1.Pod {

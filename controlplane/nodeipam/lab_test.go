@@ -4,7 +4,6 @@ package nodeipam
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -73,20 +72,9 @@ func (l *lab) failing(f func(name string) (after bool, err error)) {
 func (l *lab) run(c Config) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	c.Allocate, c.Metrics, c.Events, c.Log = true, reg, l.events, slog.New(slog.NewTextHandler(&l.log, nil))
-	f := informers.NewSharedInformerFactory(l.client, 0)
-	ctl, err := New(l.client, f, c)
-	l.must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	f.Start(ctx.Done())
-	f.WaitForCacheSync(ctx.Done())
-	done := make(chan error, 1)
-	go func() { done <- ctl.Run(ctx) }()
-	l.stop = func() error {
-		cancel()
-		err := <-done
-		f.Shutdown()
-		return err
-	}
+	_, l.stop = apitest.Start(l.t, l.client, func(f informers.SharedInformerFactory) (*Controller, error) {
+		return New(l.client, f, c)
+	})
 	l.settle()
 	return reg
 }
@@ -146,17 +134,7 @@ func (l *lab) expect(step, want string) {
 	}
 }
 
-func (l *lab) told() string {
-	var out []string
-	for {
-		select {
-		case e := <-l.events.Events:
-			out = append(out, e)
-		default:
-			return strings.Join(out, "; ")
-		}
-	}
-}
+func (l *lab) told() string { return strings.Join(apitest.Events(l.events), "; ") }
 
 func machine(name string, ranges ...string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}

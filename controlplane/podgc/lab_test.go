@@ -4,15 +4,9 @@ package podgc
 
 import (
 	"bytes"
-	"context"
-	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,7 +32,7 @@ type lab struct {
 
 	mu      sync.Mutex
 	hidden  string                                  // guarded by mu: a node that no list or watch shows
-	removed map[string][]time.Duration              // guarded by mu: when deletion of a pod was asked for
+	removed apitest.Times                           // guarded by mu: when deletion of a pod was asked for
 	patches map[string]string                       // guarded by mu: what was patched into its status
 	fail    func(verb, resource, name string) error // guarded by mu: what is answered instead
 }
@@ -50,7 +44,7 @@ func newLab(t *testing.T, objs ...runtime.Object) *lab {
 	}
 	l := &lab{
 		t: t, client: client, server: server, start: time.Now(),
-		removed: map[string][]time.Duration{}, patches: map[string]string{},
+		removed: apitest.Times{}, patches: map[string]string{},
 	}
 	l.failing(func(_, _, _ string) error { return nil })
 	client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -90,49 +84,27 @@ func newLab(t *testing.T, objs ...runtime.Object) *lab {
 func (l *lab) run(c Config) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	c.Metrics, c.Log = reg, slog.New(slog.NewTextHandler(&l.log, nil))
-	f := informers.NewSharedInformerFactory(l.client, 0)
-	ctl, err := New(l.client, f, c)
-	l.must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	f.Start(ctx.Done())
-	f.WaitForCacheSync(ctx.Done())
 	if l.stop == nil {
 		l.start = time.Now() // of the first pass
 	}
-	done := make(chan error, 1)
-	go func() { done <- ctl.Run(ctx) }()
-	l.stop = func() {
-		cancel()
-		if err := <-done; err != nil {
-			l.t.Errorf("Run: %v", err)
-		}
-		f.Shutdown()
-	}
+	_, stop := apitest.Start(l.t, l.client, func(f informers.SharedInformerFactory) (*Controller, error) {
+		return New(l.client, f, c)
+	})
+	l.stop = func() { l.must(stop()) }
 	return reg
 }
 
 // at lets time pass until t.
 func (l *lab) at(t time.Duration) {
 	l.t.Helper()
-	left := time.Until(l.start.Add(t))
-	if left < 0 {
-		l.t.Fatalf("it is %v already", time.Since(l.start))
-	}
-	<-time.After(left)
-	synctest.Wait()
+	apitest.Until(l.t, l.start, t)
 }
 
 // gone says when each pod was removed.
 func (l *lab) gone() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(l.removed)) {
-		for _, at := range l.removed[name] {
-			out = append(out, fmt.Sprintf("%s@%v", name, at))
-		}
-	}
-	return strings.Join(out, " ")
+	return l.removed.String()
 }
 
 func (l *lab) must(err error) {

@@ -62,25 +62,15 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &world{T: t, client: client, events: record.NewFakeRecorder(10000)}
-		ctx, cancel := context.WithCancel(t.Context())
-		w.ctx = ctx
-		factory := informers.NewSharedInformerFactory(client, 0)
-		c, err := New(client, factory, Config{Events: w.events})
-		if err != nil {
-			t.Fatal(err)
-		}
-		factory.Start(ctx.Done())
-		factory.WaitForCacheSync(ctx.Done())
-		done := make(chan error, 1)
-		go func() { done <- c.Run(ctx) }()
+		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(10000)}
+		c, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
+			return New(client, f, Config{Events: w.events})
+		})
 		w.settle(0)
 		f(w)
-		cancel()
-		if err := <-done; err != nil {
+		if err := stop(); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		factory.Shutdown()
 		if len(c.pods.Remembered()) != 0 {
 			t.Errorf("still remembered: %v", c.pods.Remembered())
 		}
@@ -96,16 +86,7 @@ func (w *world) settle(d time.Duration) {
 
 func (w *world) pods() []*corev1.Pod {
 	w.Helper()
-	list, err := w.client.CoreV1().Pods("ns").List(w.ctx, metav1.ListOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	var out []*corev1.Pod
-	for i := range list.Items {
-		out = append(out, &list.Items[i])
-	}
-	slices.SortFunc(out, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	return out
+	return apitest.Pods(w, w.client, "ns")
 }
 
 func (w *world) active() []*corev1.Pod { return children.Filter(w.pods(), children.Active) }
@@ -154,17 +135,7 @@ func (w *world) status(want string) {
 	}
 }
 
-func (w *world) heard() []string {
-	var out []string
-	for {
-		select {
-		case e := <-w.events.Events:
-			out = append(out, e)
-		default:
-			return out
-		}
-	}
-}
+func (w *world) heard() []string { return apitest.Events(w.events) }
 
 func (w *world) creates() int {
 	n := 0

@@ -4,15 +4,11 @@ package tainteviction
 
 import (
 	"bytes"
-	"context"
-	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,8 +34,8 @@ type lab struct {
 	stop   func()
 
 	mu      sync.Mutex
-	deleted map[string][]time.Duration // guarded by mu: when deletion of a pod was asked for
-	fail    func(verb string) error    // guarded by mu: what is answered instead
+	deleted apitest.Times           // guarded by mu: when deletion of a pod was asked for
+	fail    func(verb string) error // guarded by mu: what is answered instead
 }
 
 func newLab(t *testing.T, objs ...runtime.Object) *lab {
@@ -49,7 +45,7 @@ func newLab(t *testing.T, objs ...runtime.Object) *lab {
 	}
 	l := &lab{
 		t: t, client: client, server: server, start: time.Now(), events: record.NewFakeRecorder(10000),
-		deleted: map[string][]time.Duration{}, fail: func(string) error { return nil },
+		deleted: apitest.Times{}, fail: func(string) error { return nil },
 	}
 	for _, verb := range []string{"get", "patch", "delete"} {
 		client.PrependReactor(verb, "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -78,61 +74,34 @@ func (l *lab) check(d clienttesting.DeleteActionImpl) {
 // run starts the controller.
 func (l *lab) run(c Config) *Controller {
 	c.Events, c.Log = l.events, slog.New(slog.NewTextHandler(&l.log, nil))
-	f := informers.NewSharedInformerFactory(l.client, 0)
-	ctl, err := New(l.client, f, c)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	f.Start(ctx.Done())
-	done := make(chan error, 1)
-	go func() { done <- ctl.Run(ctx) }()
-	l.stop = func() {
-		cancel()
-		if err := <-done; err != nil {
-			l.t.Errorf("Run: %v", err)
-		}
-		f.Shutdown()
-	}
+	ctl, stop := apitest.Start(l.t, l.client, func(f informers.SharedInformerFactory) (*Controller, error) {
+		return New(l.client, f, c)
+	})
+	l.stop = func() { l.must(stop()) }
 	return ctl
 }
 
 // at lets time pass until t.
 func (l *lab) at(t time.Duration) {
 	l.t.Helper()
-	left := time.Until(l.start.Add(t))
-	if left < 0 {
-		l.t.Fatalf("it is %v already", time.Since(l.start))
-	}
-	<-time.After(left)
-	synctest.Wait()
+	apitest.Until(l.t, l.start, t)
 }
 
 func (l *lab) told() string {
 	var out []string
-	for {
-		select {
-		case e := <-l.events.Events:
-			e = strings.ReplaceAll(strings.TrimPrefix(e, "Normal TaintManagerEviction "), " deletion", "")
-			out = append(out, strings.ReplaceAll(e, " Pod ns/", " "))
-		default:
-			slices.Sort(out)
-			return strings.Join(out, ", ")
-		}
+	for _, e := range apitest.Events(l.events) {
+		e = strings.ReplaceAll(strings.TrimPrefix(e, "Normal TaintManagerEviction "), " deletion", "")
+		out = append(out, strings.ReplaceAll(e, " Pod ns/", " "))
 	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
 }
 
 // gone says when each pod was deleted.
 func (l *lab) gone() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(l.deleted)) {
-		for _, at := range l.deleted[name] {
-			out = append(out, fmt.Sprintf("%s@%v", name, at))
-		}
-	}
-	return strings.Join(out, " ")
+	return l.deleted.String()
 }
 
 func (l *lab) must(err error) {

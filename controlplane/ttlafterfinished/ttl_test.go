@@ -3,7 +3,6 @@ package ttlafterfinished
 // Tests of when Jobs go, in fake time.
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,13 +60,9 @@ func TestExpiry(t *testing.T) {
 						return true, obj, err
 					})
 				}
-				ctx, cancel := context.WithCancel(t.Context())
-				f := informers.NewSharedInformerFactory(client, 0)
-				c := New(client, f, Config{})
-				f.Start(ctx.Done())
-				f.WaitForCacheSync(ctx.Done())
-				done := make(chan error, 1)
-				go func() { done <- c.Run(ctx) }()
+				_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
+					return New(client, f, Config{}), nil
+				})
 				there := func() bool {
 					t.Helper()
 					j, err := server.Get(batchv1.SchemeGroupVersion.WithResource("jobs"), "ns", "j")
@@ -102,11 +97,9 @@ func TestExpiry(t *testing.T) {
 						t.Error("still there")
 					}
 				}
-				cancel()
-				if err := <-done; err != nil {
+				if err := stop(); err != nil {
 					t.Errorf("Run: %v", err)
 				}
-				f.Shutdown()
 			})
 		})
 	}
