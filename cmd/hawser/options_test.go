@@ -50,8 +50,10 @@ func TestServerOptions(t *testing.T) {
 		"controller":                     {[]string{"--controllers", "*,-nonsense"}, `--controllers: there is no "nonsense"; there are `},
 		"controllers by their old names": {[]string{"--controllers", "csrapproving,-csrsigning"}, ""},
 		"controllers by name":            {[]string{"--controllers", "*,-kube-scheduler"}, ""},
-		"controllers, fast": {[]string{"--node-monitor-period=200ms", "--node-monitor-grace-period=2s", "--node-eviction-rate=10", "--pod-gc-sync-period=1s",
-			"--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms"}, ""},
+		"controllers, fast": {[]string{
+			"--node-monitor-period=200ms", "--node-monitor-grace-period=2s", "--node-eviction-rate=10", "--pod-gc-sync-period=1s",
+			"--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms",
+		}, ""},
 		"eviction rates":          {[]string{"--secondary-node-eviction-rate", "0.2"}, "--secondary-node-eviction-rate 0.2 is above --node-eviction-rate 0.1"},
 		"zone threshold":          {[]string{"--unhealthy-zone-threshold", "55"}, "--unhealthy-zone-threshold 55"},
 		"grace period":            {[]string{"--node-monitor-grace-period", "1s"}, "--node-monitor-grace-period 1s"},
