@@ -51,7 +51,7 @@ func TestFlapping(t *testing.T) {
 	stays(t, h, pods...)
 	for _, name := range []string{"node-2", "node-3"} {
 		for _, v := range h.versions(name) {
-			if !is(corev1.NodeReady, corev1.ConditionTrue)(v) || len(v.Spec.Taints) > 0 {
+			if !is(corev1.NodeReady, corev1.ConditionTrue)(v) || shunned(v) {
 				t.Errorf("%s, which was never cut off, is %v, %v", name, v.Status.Conditions, v.Spec.Taints)
 				break
 			}

@@ -154,7 +154,7 @@ func TestNodeDeleted(t *testing.T) {
 	c.rerun(t, node, c.kill(t, "node-1"))
 	h.until(t, "the node is back", func() error {
 		n := h.latest("node-1")
-		if n.UID == uid || condition(n, corev1.NodeReady).Status != corev1.ConditionTrue || len(n.Spec.Taints) > 0 {
+		if n.UID == uid || condition(n, corev1.NodeReady).Status != corev1.ConditionTrue || shunned(n) {
 			return fmt.Errorf("uid %s, %v, %v", n.UID, n.Status.Conditions, n.Spec.Taints)
 		}
 		return nil
