@@ -101,7 +101,7 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
-	front, err := newHealth(ctx, o, reviews, controllers.Ready())
+	front, err := newHealth(ctx, o, reviews, controllers.Ready(), log)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	group.Go(func() error {
 		select {
 		case <-controllers.Ready():
-			log.Info("ready", "address", "https://"+front.serving.Listener.Addr().String(), "cluster", client.Host, "version", apiVersion)
+			log.Info("ready", "address", "https://"+front.listener.Addr().String(), "cluster", client.Host, "version", apiVersion)
 		case <-ctx.Done():
 		}
 		return nil

@@ -5,8 +5,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -27,7 +29,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/union"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	apiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
@@ -48,15 +49,15 @@ var reviewRetry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Ji
 
 // health is the port and what answers there.
 type health struct {
-	serving *apiserver.SecureServingInfo
-	clients *dynamiccertificates.ConfigMapCAController // the cluster's authority of client certificates
-	handler http.Handler
+	listener net.Listener
+	clients  *dynamiccertificates.ConfigMapCAController // the cluster's authority of client certificates
+	server   *http.Server
 }
 
 // newHealth opens the port. Who a caller is and what that may read is asked of the
 // cluster (TokenReview, SubjectAccessReview), which also says by which authority
 // it knows client certificates.
-func newHealth(ctx context.Context, o *serverOptions, cluster kubernetes.Interface, ready <-chan struct{}) (*health, error) {
+func newHealth(ctx context.Context, o *serverOptions, cluster kubernetes.Interface, ready <-chan struct{}, log *slog.Logger) (*health, error) {
 	cert, err := ownCertificate(filepath.Join(o.dataDir, "pki"), o.bind)
 	if err != nil {
 		return nil, err
@@ -92,25 +93,27 @@ func newHealth(ctx context.Context, o *serverOptions, cluster kubernetes.Interfa
 	if err != nil {
 		return nil, fmt.Errorf("who may read metrics: %w", err)
 	}
-	h.handler = guarded(pages(ready), authn, authz)
-	l, err := listen(ctx, "--secure-port", o.listenAddress(o.securePort))
-	if err != nil {
-		return nil, err
+	h.server = &http.Server{
+		Handler: guarded(pages(ready), authn, authz), ReadHeaderTimeout: goodbye, IdleTimeout: time.Minute,
+		// A certificate is verified, like a token, by the authenticator: the authority
+		// may change while connections stand.
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
+		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	h.serving = &apiserver.SecureServingInfo{Listener: l, Cert: cert, ClientCA: h.clients}
-	return h, nil
+	h.listener, err = listen(ctx, "--secure-port", o.listenAddress(o.securePort))
+	return h, err
 }
 
 // ownCertificate is one that nobody has signed; it is kept in dir.
-func ownCertificate(dir string, bind net.IP) (dynamiccertificates.CertKeyContentProvider, error) {
+func ownCertificate(dir string, bind net.IP) (tls.Certificate, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("--data-dir: %w", err)
+		return tls.Certificate{}, fmt.Errorf("--data-dir: %w", err)
 	}
 	cert, key, err := certutil.GenerateSelfSignedCertKeyWithFixtures("localhost", []net.IP{net.IPv4(127, 0, 0, 1), bind}, nil, dir)
 	if err != nil {
-		return nil, fmt.Errorf("make a certificate for --secure-port: %w", err)
+		return tls.Certificate{}, fmt.Errorf("make a certificate for --secure-port: %w", err)
 	}
-	return dynamiccertificates.NewStaticCertKeyContent("controllers", cert, key)
+	return tls.X509KeyPair(cert, key)
 }
 
 func pages(ready <-chan struct{}) http.Handler {
@@ -146,12 +149,18 @@ func (h *health) run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error {
-		stopped, _, err := h.serving.Serve(h.handler, goodbye, ctx.Done())
-		if err != nil {
+		if err := h.server.ServeTLS(h.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("--secure-port: %w", err)
 		}
+		return nil
+	})
+	group.Go(func() error {
 		<-ctx.Done()
-		<-stopped
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		defer cancel()
+		if h.server.Shutdown(last) != nil {
+			_ = h.server.Close() // what is still underway has had its time
+		}
 		return nil
 	})
 	return group.Wait()
