@@ -22,6 +22,7 @@ import (
 
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
@@ -96,6 +97,7 @@ type Elector struct {
 	cfg     Config
 	follows chan struct{}
 	once    sync.Once // closes follows
+	told    string    // the latest refusal that was logged; Run's own
 }
 
 // New returns a candidate. It starts nothing.
@@ -151,7 +153,8 @@ func (e *Elector) term(ctx context.Context, lead func(context.Context) error) er
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-time.After(e.cfg.RetryPeriod): // another was faster, or the API server does not answer
+	case <-time.After(e.cfg.RetryPeriod): // another was faster, or it is not to be had
+		e.refused(lock.failure())
 		return nil
 	case holding = <-elected:
 	}
@@ -161,11 +164,20 @@ func (e *Elector) term(ctx context.Context, lead func(context.Context) error) er
 	cancel()
 	<-ended
 	if lost {
-		e.cfg.Log.Warn("no longer leading: the lease could not be renewed in time", "lease", e.cfg.Namespace+"/"+e.cfg.Name)
+		e.cfg.Log.Warn("no longer leading: the lease could not be renewed in time", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "err", lock.failure())
 		return err
 	}
 	e.giveBack(ctx, lock)
 	return err
+}
+
+// refused says, once, why a lease that is free cannot be taken.
+func (e *Elector) refused(err error) {
+	if err == nil || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || e.told == err.Error() {
+		return
+	}
+	e.told = err.Error()
+	e.cfg.Log.Warn("cannot take the lease; it is tried again", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "every", e.cfg.RetryPeriod, "err", err)
 }
 
 // lead calls f until ctx is done or the lease is no longer held.

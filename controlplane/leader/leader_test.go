@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -231,6 +233,30 @@ func TestLeadFails(t *testing.T) {
 		}
 		if r.holder() != "" {
 			t.Error("the lease was not given back")
+		}
+	})
+}
+
+// TestForbidden: a candidate that may not write the Lease says so, once.
+func TestForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		client.PrependReactor("create", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(coordinationv1.Resource("leases"), DefaultName, errors.New("no rule allows it"))
+		})
+		var told bytes.Buffer
+		e, err := New(Config{Client: client, Identity: "a", Log: slog.New(slog.NewTextHandler(&told, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err = e.Run(ctx, func(context.Context) error {
+			t.Error("leads without a lease")
+			return nil
+		})
+		if n := strings.Count(told.String(), "no rule allows it"); err != nil || n != 1 {
+			t.Errorf("said %d times, %v:\n%s", n, err, told.String())
 		}
 	})
 }

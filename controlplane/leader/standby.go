@@ -9,6 +9,7 @@ package leader
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -31,23 +32,8 @@ func (e *Elector) standBy(ctx context.Context) (stale *coordinationv1.LeaseSpec,
 	defer f.Shutdown()
 	defer cancel()
 	leases, changed := f.Coordination().V1().Leases(), make(chan struct{}, 1)
-	poke := func(any) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	_, err = leases.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: poke, UpdateFunc: func(_, obj any) { poke(obj) }, DeleteFunc: poke,
-	})
-	if err != nil {
-		return nil, false, fmt.Errorf("leader election: watch the lease: %w", err)
-	}
-	err = leases.Informer().SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
-		e.cfg.Log.Debug("the lease cannot be watched; the watch is tried again", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "err", err)
-	})
-	if err != nil {
-		return nil, false, fmt.Errorf("leader election: watch the lease: %w", err)
+	if err := e.follow(leases.Informer(), changed); err != nil {
+		return nil, false, err
 	}
 	f.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), leases.Informer().HasSynced) {
@@ -84,6 +70,28 @@ func (e *Elector) standBy(ctx context.Context) (stale *coordinationv1.LeaseSpec,
 	}
 }
 
+// follow has changed hold a token after each change of what inf watches.
+func (e *Elector) follow(inf cache.SharedIndexInformer, changed chan<- struct{}) error {
+	poke := func(any) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	_, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: poke, UpdateFunc: func(_, obj any) { poke(obj) }, DeleteFunc: poke,
+	})
+	if err == nil {
+		err = inf.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+			e.cfg.Log.Debug("the lease cannot be watched; the watch is tried again", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "err", err)
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("leader election: watch the lease: %w", err)
+	}
+	return nil
+}
+
 // found is told of another leader.
 func (e *Elector) found(holder string) {
 	e.once.Do(func() { close(e.follows) })
@@ -94,6 +102,32 @@ func (e *Elector) found(holder string) {
 type lock struct {
 	*resourcelock.LeaseLock
 	stale *coordinationv1.LeaseSpec // nil means that it is not
+
+	mu  sync.Mutex
+	err error // guarded by mu: how the latest write failed
+}
+
+// Create and Update implement resourcelock.Interface.
+func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.wrote(l.LeaseLock.Create(ctx, r))
+}
+
+func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.wrote(l.LeaseLock.Update(ctx, r))
+}
+
+func (l *lock) wrote(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+	return err
+}
+
+// failure is how the latest write failed; nil if it did not.
+func (l *lock) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
 }
 
 // Get implements resourcelock.Interface. What is then written names the version
