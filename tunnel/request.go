@@ -20,7 +20,7 @@ const (
 	DefaultDialTimeout = 30 * time.Second
 	// requestTimeout is how long an opened stream may take to say what it
 	// wants.
-	requestTimeout = 10 * time.Second
+	requestTimeout = 30 * time.Second
 )
 
 // A Dial says where a stream should lead.
@@ -203,12 +203,15 @@ func (r *Request) Context(ctx context.Context) (context.Context, context.CancelF
 }
 
 // Answer dials where r wants to go and joins the two until both directions have
-// ended. The error, if any, has been told to the opener when it concerns the
-// dial; n counts the bytes from and to the opener.
+// ended. The dial's context is done when the opener has given up. The error, if any,
+// has been told to the opener when it concerns the dial; n counts the bytes from and
+// to the opener.
 func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (n Counts, err error) {
 	dctx, cancel := r.Context(ctx)
+	opener := newLookout(r.stream, cancel)
 	target, err := dial(dctx, r.Network, r.Addr)
 	cancel()
+	r.stream = opener.stop()
 	if err != nil {
 		err = fmt.Errorf("dial %s: %w", r.Addr, err)
 		if rerr := r.Reject(CodeOf(err), reason(err)); rerr != nil {

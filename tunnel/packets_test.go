@@ -1,0 +1,59 @@
+//go:build linux
+
+package tunnel
+
+import (
+	"net"
+	"syscall"
+	"testing"
+)
+
+// TestDialControl looks at the segments of connections.
+func TestDialControl(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := net.Dialer{ControlContext: DialControl}
+	for _, small := range []bool{false, true} {
+		ctx := t.Context()
+		if small {
+			ctx = SmallPackets(ctx)
+		}
+		c, err := d.DialContext(ctx, "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		far, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer far.Close()
+		for end, conn := range map[string]net.Conn{"dialing": c, "accepting": far} {
+			if size := segment(t, conn); (size <= smallSegment) != small {
+				t.Errorf("small packets: %t, segments of the %s end: %d", small, end, size)
+			}
+		}
+	}
+	if c, err := d.DialContext(SmallPackets(t.Context()), "udp", l.Addr().String()); err != nil {
+		t.Errorf("UDP: %v", err)
+	} else {
+		_ = c.Close()
+	}
+}
+
+func segment(t *testing.T, c net.Conn) (size int) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cerr := raw.Control(func(fd uintptr) {
+		size, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG)
+	}); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	return size
+}
