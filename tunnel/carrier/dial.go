@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/link"
@@ -70,7 +71,7 @@ func (p Protocol) dial(ctx context.Context, addr string, o tunnel.Options) (tunn
 	if err != nil {
 		return nil, err
 	}
-	first, err := d.connect(ctx)
+	first, err := d.first(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +101,7 @@ func resumes(s tls.ConnectionState) bool { return strings.HasSuffix(s.Negotiated
 // linkConfig is o as package link has it, but for the budget.
 func linkConfig(o tunnel.Options) link.Config {
 	return link.Config{
+		Unsent: limitUnsent,
 		Buffer: o.Link.Buffer, Keepalive: o.Link.Interval(), Metered: o.Link.Metered, Window: o.Link.Window(), Log: o.Log,
 	}
 }
@@ -109,6 +111,7 @@ type dialer struct {
 	addr    string
 	tls     *tls.Config
 	options tunnel.Options
+	packets packets
 }
 
 func newDialer(addr string, alpn []string, o tunnel.Options) (*dialer, error) {
@@ -125,17 +128,21 @@ func newDialer(addr string, alpn []string, o tunnel.Options) (*dialer, error) {
 	}
 	if o.Dial == nil {
 		// Who is dead is found out above, and at a lower price.
-		o.Dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}).DialContext
+		o.Dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, ControlContext: tunnel.DialControl}).DialContext
 	}
 	return &dialer{addr: addr, tls: conf, options: o}, nil
 }
 
 // connect makes a connection and shakes hands on it.
-func (d *dialer) connect(ctx context.Context) (*tls.Conn, error) {
+func (d *dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
+	if small {
+		ctx = tunnel.SmallPackets(ctx)
+	}
 	raw, err := d.options.Dial(ctx, "tcp", d.addr)
 	if err != nil {
 		return nil, err
 	}
+	d.packets.reach(time.Now())
 	tune(raw, d.options)
 	c := tls.Client(link.NewBatch(raw), d.tls)
 	if err = c.HandshakeContext(ctx); err == nil {
@@ -150,10 +157,12 @@ func (d *dialer) connect(ctx context.Context) (*tls.Conn, error) {
 
 // reconnect makes another connection for a link.
 func (d *dialer) reconnect(ctx context.Context) (net.Conn, error) {
-	c, err := d.connect(ctx)
+	small := d.packets.next(time.Now())
+	c, err := d.connect(ctx, small)
 	if err != nil {
 		return nil, err
 	}
+	d.packets.worked(time.Now(), small, true)
 	if !resumes(c.ConnectionState()) {
 		_ = c.NetConn().Close() // of no use
 		return nil, &link.Error{Code: tunnel.Lost, Text: "the server does not resume any more"}

@@ -21,8 +21,8 @@ const (
 	// maxGuests is how many connections of a listener may be in their handshake.
 	maxGuests = 1024
 	// maxQueue is how long a guest may wait for a turn before newcomers are sent
-	// away: a client gives up after ten seconds, and whatever was computed for one
-	// that has is lost to the others.
+	// away: a client gives up sooner or later, and whatever was computed for one that
+	// has is lost to the others.
 	maxQueue = 2 * time.Second
 	// complaints is how often the log is told that there are too many.
 	complaints = 10 * time.Second

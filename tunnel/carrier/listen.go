@@ -24,7 +24,10 @@ const (
 	// defaultBudget is LinkOptions.Budget's.
 	defaultBudget = 256 << 20
 
-	handshakeTimeout = 10 * time.Second
+	// handshakeTimeout leaves room for three round trips of three seconds, and for a
+	// packet of each to be lost. A client that takes its time costs a place, which it
+	// loses once somebody else wants it.
+	handshakeTimeout = 30 * time.Second
 	// parting bounds how long a client that was refused is read from; see partFrom.
 	parting = time.Second
 

@@ -15,7 +15,8 @@ const (
 	// unsent is how many bytes a socket may hold that TCP has not sent yet: what
 	// lies there cannot be unsent, and whatever comes later waits behind it. It
 	// is what a batch holds; less makes for more wake-ups, and no delay is saved
-	// once it is below what a path carries within a millisecond or two.
+	// once it is below what a path carries within a millisecond or two. A link
+	// lowers it where a path carries less.
 	unsent = 128 << 10
 	// unacknowledged is how long what was sent may go without an answer before
 	// the kernel gives the connection up, which by itself it does after a
@@ -57,6 +58,17 @@ func tune(c net.Conn, o tunnel.Options) {
 			o.Log.Debug("congestion control stays the system's", "wanted", name, "err", err)
 		}
 	})
+}
+
+// limitUnsent is link.Config's Unsent.
+func limitUnsent(c net.Conn, bytes int) {
+	tcp := tcpBelow(c)
+	if tcp == nil {
+		return
+	}
+	if raw, err := tcp.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { setUnsent(int(fd), bytes) })
+	}
 }
 
 // tcpBelow finds the TCP connection that c is or wraps; nil if there is none.

@@ -13,8 +13,12 @@ import (
 
 func tuneSocket(fd int) {
 	// Older kernels know none of these; see tune.
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
+	setUnsent(fd, unsent)
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
+}
+
+func setUnsent(fd, bytes int) {
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes) // as above
 }
 
 func setCongestion(fd int, name string) error {

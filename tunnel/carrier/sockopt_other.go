@@ -13,6 +13,8 @@ var errNoCongestion = errors.New("not supported on this system")
 
 func tuneSocket(int) {}
 
+func setUnsent(_, _ int) {}
+
 func setCongestion(int, string) error { return errNoCongestion }
 
 // checkCongestion says whether this process may use a congestion control that

@@ -19,9 +19,13 @@ const (
 	highestBackoff = 5 * time.Second
 	// hedge is how long a connection may take to come about before another is
 	// tried beside it: the path may have changed under the first, which then
-	// waits for its own retransmissions.
-	hedge = time.Second
-	// resumeTimeout bounds what is said on a connection that is there.
+	// waits for its own retransmissions. After hedges of them the wait doubles with
+	// each: a path on which they all take long is not to be filled with more.
+	hedge  = time.Second
+	hedges = 3
+	// resumeTimeout bounds what is said on a connection that is there, where that
+	// came about at once. Elsewhere it may take three times as long as that did,
+	// which was two round trips or more, so that one lost packet does not matter.
 	resumeTimeout = 3 * time.Second
 )
 
@@ -191,11 +195,11 @@ func (l *Link) attempt(ctx context.Context, move bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	conn, err := l.connect(ctx)
+	conn, took, err := l.connect(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, cancel = context.WithTimeout(ctx, resumeTimeout)
+	ctx, cancel = context.WithTimeout(ctx, max(resumeTimeout, 3*took))
 	defer cancel()
 	t := newTransport(conn)
 	if err = l.resumeOn(ctx, t); err != nil {
@@ -205,28 +209,31 @@ func (l *Link) attempt(ctx context.Context, move bool) error {
 }
 
 // connect dials, and dials again beside it for each hedge that passes without a
-// connection or an error. The first of either decides; what the others come to
-// is thrown away.
-func (l *Link) connect(ctx context.Context) (net.Conn, error) {
+// connection or an error. The first of either decides, and took so long; what the
+// others come to is thrown away.
+func (l *Link) connect(ctx context.Context) (conn net.Conn, took time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {
 		conn net.Conn
+		took time.Duration
 		err  error
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
 	results := make(chan result)
-	dials := 0
+	dials, begun, wait := 0, 0, hedge
 	start := func() {
 		dials++
+		begun++
 		group.Go(func() {
+			began := time.Now()
 			conn, err := l.dial(ctx)
-			results <- result{conn, err}
+			results <- result{conn, time.Since(began), err}
 		})
 	}
-	tick := time.NewTicker(hedge)
-	defer tick.Stop()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
 	start()
 	for {
 		select {
@@ -238,11 +245,15 @@ func (l *Link) connect(ctx context.Context) (net.Conn, error) {
 					newTransport(late.conn).abort()
 				}
 			}
-			return r.conn, r.err
-		case <-tick.C:
+			return r.conn, r.took, r.err
+		case <-timer.C:
 			if ctx.Err() == nil {
 				start()
 			}
+			if begun > hedges {
+				wait *= 2
+			}
+			timer.Reset(wait)
 		}
 	}
 }

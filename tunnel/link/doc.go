@@ -26,8 +26,9 @@
 //
 // Bounds. The ring holds at most Config.Buffer bytes and takes memory in chunks
 // as it needs them; beyond the first 4 KiB it asks the process's Budget. A full
-// ring makes Write wait: nothing is ever dropped. At most 256 KiB lie in it
-// unsent, lest a keystroke queue behind bulk. Bytes are acknowledged when Read
+// ring makes Write wait: nothing is ever dropped. As much lies in it
+// unsent as the path carries in a quarter of a second, 8 KiB at least and 128 KiB at
+// most, lest a keystroke queue behind bulk. Bytes are acknowledged when Read
 // has handed them out, so a reader that stalls holds up its peer's writer, and
 // what arrives for it meanwhile is bounded by the peer's ring.
 //

@@ -57,6 +57,9 @@ func silence(d time.Duration) error {
 	return fmt.Errorf("%w: nothing heard for %v", tunnel.Dead, d.Round(time.Millisecond))
 }
 
+// deafness is why a transport is given up at the peer's word.
+func deafness() error { return fmt.Errorf("%w: it hears nothing", tunnel.Dead) }
+
 // expired is the end of a link whose transport was lost through cause and never
 // replaced.
 func expired(cause error) *Error {

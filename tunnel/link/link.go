@@ -23,8 +23,6 @@ const (
 )
 
 const (
-	// gather is how many bytes may lie in the ring unsent.
-	gather = 256 << 10
 	// ackDelay is how long an acknowledgement waits for a frame to ride on.
 	ackDelay = 100 * time.Millisecond
 	// watchPeriod is how soon somebody reads for a writer that waits while its
@@ -36,8 +34,9 @@ const (
 	lastGrace = 4
 	// lastTry is how long it waits for another transport to say it on.
 	lastTry = 2 * time.Second
-	// handshakeTimeout bounds what comes before the first frame.
-	handshakeTimeout = 10 * time.Second
+	// handshakeTimeout bounds what comes before the first frame. It leaves room for
+	// three round trips of three seconds, and for a packet of each to be lost.
+	handshakeTimeout = 30 * time.Second
 )
 
 // Config is how a link behaves. Zero fields mean the default.
@@ -62,6 +61,10 @@ type Config struct {
 	// Budget bounds the rings of all links that share it, save 4 KiB each; nil is
 	// no bound.
 	Budget *Budget
+	// Unsent has the connection below TLS, a Batch's, hold no more than so many bytes
+	// that it has not sent; nil if it cannot be told. It is called now and then, when
+	// it has become clear what the path takes.
+	Unsent func(below net.Conn, bytes int)
 	// Log is told when a link is parked, resumed and given up; nil means
 	// discard.
 	Log *slog.Logger
@@ -106,6 +109,7 @@ type Link struct {
 	parting  chan struct{} // closed by Close
 
 	work sync.WaitGroup // sender, pump, redialer
+	pace pace           // the sender's
 
 	mu    sync.Mutex // guards the following
 	room  sync.Cond  // for writers
@@ -137,6 +141,7 @@ func newLink(c Config, peerBuffer int, dial func(context.Context) (net.Conn, err
 	// happened to dial.
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.room.L, l.todo.L, l.news.L = &l.mu, &l.mu, &l.mu
+	l.pace.reset()
 	l.out.ring = ring{limit: c.Buffer, budget: c.Budget}
 	// The peer never has more on its way than its ring holds; what is left over
 	// is for chunks that are not full.
@@ -215,7 +220,7 @@ func (l *Link) Write(p []byte) (int, error) {
 			l.out.writing, mine = true, true
 		}
 		if mine {
-			if free := gather - int(l.out.ring.end-l.out.sent); free > 0 {
+			if free := l.freeLocked(); free > 0 {
 				n := l.out.ring.append(p[:min(len(p), free)])
 				p, total = p[n:], total+n
 				l.oweLocked()
@@ -243,8 +248,7 @@ func (l *Link) TryWrite(head, body []byte) (n int) {
 		return 0
 	}
 	for _, p := range [...][]byte{head, body} {
-		free := max(gather-int(l.out.ring.end-l.out.sent), 0)
-		m := l.out.ring.append(p[:min(len(p), free)])
+		m := l.out.ring.append(p[:min(len(p), l.freeLocked())])
 		if n += m; m < len(p) {
 			break
 		}
@@ -255,6 +259,13 @@ func (l *Link) TryWrite(head, body []byte) (n int) {
 	}
 	return n
 }
+
+// Ahead is how many bytes there may be of what is to be written and cannot be
+// unwritten, so that the next to be written need not wait for long.
+func (l *Link) Ahead() int { return int(l.pace.ahead.Load()) }
+
+// freeLocked is for how many more bytes there is room to be unsent in.
+func (l *Link) freeLocked() int { return max(l.Ahead()-int(l.out.ring.end-l.out.sent), 0) }
 
 // unwritableLocked is why nothing can be written; nil if it can.
 func (l *Link) unwritableLocked() error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -43,38 +44,40 @@ func TestBudgetShared(t *testing.T) {
 // Parked links keep to the budget as well, with whoever writes waiting, and give
 // it back.
 func TestBudgetParked(t *testing.T) {
-	const (
-		links = 50
-		limit = 1 << 20
-	)
-	budget := NewBudget(limit)
-	r := newRig(t, Config{Budget: budget})
-	r.registry.conf.MaxPerIdentity = links
-	var all []*Link
-	for range links {
-		a, b := r.pair(t, Config{})
-		all = append(all, a, b)
-	}
-	r.set(func() {
-		r.down = errors.New("no way")
-		for _, c := range r.near {
-			_ = c.Abort() // never fails
+	synctest.Test(t, func(t *testing.T) {
+		const (
+			links = 50
+			limit = 1 << 20
+		)
+		budget := NewBudget(limit)
+		r := newRig(t, Config{Budget: budget})
+		r.registry.conf.MaxPerIdentity = links
+		var all []*Link
+		for range links {
+			a, b := r.pair(t, Config{})
+			all = append(all, a, b)
+		}
+		r.set(func() {
+			r.down = errors.New("no way")
+			for _, c := range r.near {
+				_ = c.Abort() // never fails
+			}
+		})
+		data := make([]byte, 1<<20)
+		for i := 1; i < len(all); i += 2 {
+			_ = all[i].SetWriteDeadline(time.Now().Add(time.Millisecond)) // fails once closed only
+			if n, err := all[i].Write(data); n == 0 || n == len(data) || !isTimeout(err) {
+				t.Errorf("wrote %d, %v", n, err)
+			}
+		}
+		if used := budget.Used(); used > limit {
+			t.Errorf("budget: %d", used)
+		}
+		r.close(t, all...)
+		if used := budget.Used(); used != 0 {
+			t.Errorf("in the end: %d", used)
 		}
 	})
-	data := make([]byte, 1<<20)
-	for i := 1; i < len(all); i += 2 {
-		_ = all[i].SetWriteDeadline(time.Now().Add(time.Millisecond)) // fails once closed only
-		if n, err := all[i].Write(data); n == 0 || n == len(data) || !isTimeout(err) {
-			t.Errorf("wrote %d, %v", n, err)
-		}
-	}
-	if used := budget.Used(); used > limit {
-		t.Errorf("budget: %d", used)
-	}
-	r.close(t, all...)
-	if used := budget.Used(); used != 0 {
-		t.Errorf("in the end: %d", used)
-	}
 }
 
 // An idle link costs its goroutines, its reader and little else, whatever it has

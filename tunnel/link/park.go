@@ -14,9 +14,10 @@ const (
 	// it carries nothing.
 	settled = time.Second
 	// asleep is how late the end of the window may be noticed before this process
-	// must have been stopped: then it takes another handshakeTimeout for a
-	// resumption that may be waiting at its door.
+	// must have been stopped: then it takes until grace is over for a resumption
+	// that may be waiting at its door.
 	asleep = time.Second
+	grace  = 10 * time.Second
 )
 
 // parking is what a link needs to change transports; the link's mu guards it.
@@ -40,8 +41,9 @@ type parking struct {
 
 	// useless counts transports in a row that broke at once and carried nothing.
 	useless  int
-	taken    time.Time // when the transport was
-	progress uint64    // at that time
+	silent   time.Duration // for so long, and therefore given up soon; zero if not
+	taken    time.Time     // when the transport was
+	progress uint64        // at that time
 
 	lingered uint64 // progress when the wait for the end was last extended
 	graces   int    // how often it was
@@ -67,7 +69,7 @@ func (l *Link) takeLocked(t *transport) {
 		t.batch.cork()
 	}
 	l.park.since, l.park.cause, l.stats.Parked = time.Time{}, nil, time.Time{}
-	l.park.spared, l.park.moving = false, false
+	l.park.spared, l.park.moving, l.park.silent = false, false, 0
 	l.park.taken, l.park.progress = time.Now(), l.progressLocked()
 	if l.park.expiry != nil {
 		l.park.expiry.Stop()
@@ -80,7 +82,7 @@ func (l *Link) takeLocked(t *transport) {
 		l.park.tick.Reset(wait)
 	}
 	// The first frame tells the peer that we have its answer.
-	l.out.ping, l.out.pong, l.out.bye = true, false, false
+	l.out.ping, l.out.pong, l.out.bye, l.out.deaf = true, false, false, false
 	l.wakeLocked()
 	if l.park.told && l.tell != nil {
 		l.park.told = false
@@ -175,7 +177,7 @@ func (l *Link) expire() {
 	case late < 0: // it was parked again meanwhile
 	case late > asleep && !l.park.spared:
 		l.park.spared = true
-		l.park.expiry.Reset(handshakeTimeout)
+		l.park.expiry.Reset(grace)
 	default:
 		l.failLocked(expired(l.park.cause))
 	}
@@ -194,10 +196,17 @@ func (l *Link) keepalive() {
 	if l.cur == nil {
 		return
 	}
+	if l.park.silent > 0 {
+		l.lostLocked(l.cur, silence(l.park.silent))
+		return
+	}
 	now := l.now()
 	b := l.pulse.tick(now, l.in.received+l.out.high)
 	if b.dead > 0 {
-		l.lostLocked(l.cur, silence(b.dead))
+		// The peer may hear us all the same. It gets a moment to.
+		l.park.silent, l.out.deaf = b.dead, true
+		l.todo.Signal()
+		l.park.tick.Reset(l.pulse.retry() / 16)
 		return
 	}
 	if b.ask {

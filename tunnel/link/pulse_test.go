@@ -419,7 +419,7 @@ func TestExpiryWhileStopped(t *testing.T) {
 		if s := b.Stats(); s.Parked.IsZero() {
 			t.Errorf("gave up: %+v", s)
 		}
-		time.Sleep(handshakeTimeout)
+		time.Sleep(grace)
 		synctest.Wait()
 		if links, _ := r.registry.Len(); links != 0 {
 			t.Errorf("still waits")

@@ -55,6 +55,7 @@ func (in *inbound) stop() {
 type transport struct {
 	conn  net.Conn
 	batch *Batch // nil if conn holds nothing back
+	paced bool   // the connection below has been told how much it may hold
 
 	br     *bufio.Reader
 	head   head // of the frame being read
@@ -156,6 +157,9 @@ func (l *Link) heardLocked(h head, offset uint64, p []byte) int {
 		return 0
 	case framePong:
 		l.pulse.answered(now)
+		return 0
+	case frameDeaf:
+		l.lostLocked(l.cur, deafness())
 		return 0
 	}
 	if h.ack > l.out.high || offset > l.in.received {

@@ -2,7 +2,10 @@
 
 package link
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // outbound is what a link knows of its own bytes; the link's mu guards it.
 type outbound struct {
@@ -15,6 +18,7 @@ type outbound struct {
 	ack      bool // one is due
 	ping     bool // likewise
 	pong     bool // likewise
+	deaf     bool // likewise; the transport is given up soon after
 	bye      bool // has gone out on this transport
 }
 
@@ -37,6 +41,7 @@ func (l *Link) send() {
 			body = c.buf[h.offset-c.start:][:h.length]
 		}
 		l.mu.Unlock()
+		began := l.now()
 		err := t.write(h, body)
 		l.mu.Lock()
 		if c != nil {
@@ -47,6 +52,7 @@ func (l *Link) send() {
 			err = t.batch.Flush()
 			l.mu.Lock()
 		}
+		l.paceLocked(t, h.size()+len(body), began)
 		switch {
 		case err != nil:
 			l.lostLocked(t, err)
@@ -60,6 +66,16 @@ func (l *Link) send() {
 	if l.ended != nil {
 		l.ended(l)
 	}
+}
+
+// paceLocked has no more lie before t than it takes in a moment, here and below.
+func (l *Link) paceLocked(t *transport, n int, began time.Duration) {
+	changed := l.pace.wrote(n, began, l.now())
+	if !changed && t.paced || l.conf.Unsent == nil || t.batch == nil {
+		return
+	}
+	t.paced = true
+	l.conf.Unsent(t.batch.Conn, l.Ahead()/2)
 }
 
 // lullLocked says whether h was the last frame to go out for now: what a batch
@@ -92,6 +108,9 @@ func (l *Link) frameLocked() (head, *chunk) {
 		return head{}, nil
 	case l.state.eof: // nobody is left to read anything else
 		h.kind = frameBye
+	case l.out.deaf:
+		l.out.deaf = false
+		return head{kind: frameDeaf}, nil
 	case l.out.ping:
 		h = head{kind: framePing}
 		h.allowed, h.rtt = l.pulse.asking(l.now())

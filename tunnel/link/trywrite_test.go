@@ -28,7 +28,7 @@ func TestTryWrite(t *testing.T) {
 				break
 			}
 		}
-		if taken < gather || taken > 4<<20 {
+		if taken < firstAhead || taken > 4<<20 {
 			t.Errorf("took %d", taken)
 		}
 		// Nothing overtakes somebody who waits.

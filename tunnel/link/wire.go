@@ -21,10 +21,11 @@ import (
 //
 //	kind u8 | length u24 of the body | offset u64 | ack u64 | body
 //
-// save for two that have to be short, since an idle link sends nothing else:
+// save for some that have to be short, since an idle link sends nothing else:
 //
 //	ping: kind u8 | allowed u24 ms | round trip u32 µs
 //	pong: kind u8 | 0 u24
+//	deaf: kind u8 | 0 u24
 //
 // Offset is that of the body's first byte or, in a frame without one, of the
 // next byte to come. Ack says how many bytes the sender's user has taken from
@@ -67,6 +68,10 @@ const (
 	// has. It is the last frame; to one a bye is the answer.
 	frameBye  = 4
 	framePong = 5
+	// A deaf says that the sender has heard nothing for too long and is about to
+	// close the transport: one that works in this direction only would look as if
+	// its other end had died.
+	frameDeaf = 6
 )
 
 // terms are buffer u32 bytes, keepalive u32 ms, window u32 ms.
@@ -240,7 +245,7 @@ func headSize(kind uint8) int {
 	switch kind {
 	case framePing:
 		return pingSize
-	case framePong:
+	case framePong, frameDeaf:
 		return pongSize
 	default:
 		return frameHeader
@@ -255,8 +260,8 @@ func (h head) put(b []byte) {
 		ms := min(max(h.allowed.Milliseconds(), 0), most)
 		binary.BigEndian.PutUint32(b, framePing<<24|uint32(ms))
 		binary.BigEndian.PutUint32(b[4:], uint32(min(max(h.rtt.Microseconds(), 0), math.MaxUint32)))
-	case framePong:
-		binary.BigEndian.PutUint32(b, framePong<<24)
+	case framePong, frameDeaf:
+		binary.BigEndian.PutUint32(b, uint32(h.kind)<<24)
 	default:
 		binary.BigEndian.PutUint32(b, uint32(h.kind)<<24|uint32(h.length))
 		binary.BigEndian.PutUint64(b[4:], h.offset)
@@ -275,9 +280,9 @@ func decodeHead(b []byte) (head, error) {
 		h.allowed = time.Duration(rest) * time.Millisecond
 		h.rtt = time.Duration(binary.BigEndian.Uint32(b[4:])) * time.Microsecond
 		return h, nil
-	case framePong:
+	case framePong, frameDeaf:
 		if rest != 0 {
-			return head{}, fmt.Errorf("%w: pong with %d bytes", ErrProtocol, rest)
+			return head{}, fmt.Errorf("%w: frame of kind %d with %d bytes", ErrProtocol, h.kind, rest)
 		}
 		return h, nil
 	}

@@ -12,7 +12,7 @@
 // overyamux and overh2 are one each. A Framing spells what the session tells it
 // to, and tells the session what the peer has said.
 //
-// Turns. The outbox holds 64 KiB at most. Streams that want room in it queue for
+// Turns. The outbox holds 64 KiB at most, and less on a slow path. Streams that want room in it queue for
 // it and get it one frame at a time; those that have little to say, and streams
 // that are being opened, get theirs before bulk, but never more than eight in a
 // row while bulk waits. So a keystroke waits for what is in the outbox and below

@@ -51,6 +51,9 @@ type outbox struct {
 // what is written itself.
 type trier interface {
 	TryWrite(head, body []byte) int
+	// Ahead is how much may be on its way there before the path is kept busy for
+	// too long.
+	Ahead() int
 }
 
 // A waiter waits in an outbox's queue.
@@ -97,7 +100,19 @@ func recycle(buf []byte) {
 	}
 }
 
-func (o *outbox) room() bool { return len(o.buf) < outLimit }
+func (o *outbox) room() bool { return len(o.buf) < o.limit() }
+
+// limit is how full the outbox may be for another frame to be added: less on a slow
+// path, where whatever has little to say would wait for what is in it.
+func (o *outbox) limit() int {
+	if o.direct == nil {
+		return outLimit
+	}
+	return min(outLimit, max(o.direct.Ahead(), little))
+}
+
+// frame is how much of a stream's data a frame may hold.
+func (o *outbox) frame() int { return min(MaxFrame, o.limit()) }
 
 // queueOf is the number of the queue for w.
 func queueOf(w *waiter) int {

@@ -317,7 +317,7 @@ func (st *stream) putLocked(p []byte) int {
 	if !o.enter(&st.writer) {
 		return 0
 	}
-	n := min(len(p), MaxFrame, st.window)
+	n := min(len(p), o.frame(), st.window)
 	st.session.framing.Data(st.id, false, p[:n])
 	st.window -= n
 	st.pending -= n

@@ -3,18 +3,13 @@
 package tunneltest
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -112,104 +107,6 @@ func eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// A flow sends random bytes along one direction of a stream and knows on the far
-// side whether they are the same.
-type flow struct {
-	size     int64
-	arrived  *atomic.Int64 // of all flows
-	from, to tunnel.Stream
-}
-
-func (f flow) run(t *testing.T, seed uint64) {
-	var wg sync.WaitGroup
-	said, heard := sha256.New(), sha256.New()
-	wg.Go(func() {
-		var key [32]byte
-		key[0] = byte(seed)
-		src := io.TeeReader(io.LimitReader(rand.NewChaCha8(key), f.size), said)
-		// The writes are of all sizes, and the reads too.
-		if err := inPieces(f.from, src, rand.New(rand.NewPCG(seed, 1))); err != nil {
-			t.Errorf("write: %v", err)
-		}
-		if err := f.from.CloseWrite(); err != nil {
-			t.Errorf("close write: %v", err)
-		}
-	})
-	n, err := io.Copy(io.MultiWriter(heard, counting{f.arrived}), f.to)
-	wg.Wait()
-	if err != nil || n != f.size || !same(said, heard) {
-		t.Errorf("of %d bytes %d arrived, the same: %t, %v", f.size, n, same(said, heard), err)
-	}
-}
-
-func same(a, b hash.Hash) bool { return bytes.Equal(a.Sum(nil), b.Sum(nil)) }
-
-// inPieces writes what r gives in pieces of random sizes.
-func inPieces(w io.Writer, r io.Reader, random *rand.Rand) error {
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := io.ReadFull(r, buf[:1+random.IntN(len(buf))])
-		if n > 0 {
-			if _, werr := w.Write(buf[:n]); werr != nil {
-				return werr
-			}
-		}
-		if err != nil {
-			return nil // the end
-		}
-	}
-}
-
-type counting struct{ n *atomic.Int64 }
-
-func (c counting) Write(p []byte) (int, error) {
-	c.n.Add(int64(len(p)))
-	return len(p), nil
-}
-
-// flows runs two streams opened from either end, with bulk in both directions of
-// each, and calls fault once every step bytes until all has arrived.
-func (r *resumption) flows(t *testing.T, size, step int64, fault func()) {
-	t.Helper()
-	var arrived atomic.Int64
-	var wg sync.WaitGroup
-	done := make(chan struct{})
-	for i := range uint64(4) {
-		a, b := r.dialer, r.accepter
-		if i%2 == 1 {
-			a, b = b, a
-		}
-		near, far := streams(t, a, b)
-		wg.Go(func() { flow{size: size, arrived: &arrived, from: near, to: far}.run(t, 2*i) })
-		wg.Go(func() { flow{size: size, arrived: &arrived, from: far, to: near}.run(t, 2*i+1) })
-	}
-	go func() {
-		defer close(done)
-		wg.Wait()
-	}()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	idle := time.Now()
-	for next, last := step, int64(0); ; {
-		select {
-		case <-done:
-			return
-		case <-tick.C:
-		}
-		n := arrived.Load()
-		if n > last {
-			last, idle = n, time.Now()
-		}
-		if time.Since(idle) > patience {
-			t.Fatalf("nothing arrives any more after %d bytes: %+v", n, linkState(r.dialer))
-		}
-		if n >= next {
-			next = n + step
-			fault()
-		}
-	}
-}
-
 func linkState(s tunnel.Session) tunnel.LinkState {
 	l, _ := tunnel.LinkOf(s)
 	return l
@@ -277,7 +174,10 @@ func testTells(t *testing.T, r *resumption) {
 	r.net.Stall(true)
 	for name := range told {
 		l := next(name)
-		if l.Parked.IsZero() || !errors.Is(l.Cause, tunnel.Dead) || l.Parks == 0 || l.Addr == nil {
+		for l.Parked.IsZero() { // a busy machine may have found its path dead before
+			l = next(name)
+		}
+		if !errors.Is(l.Cause, tunnel.Dead) || l.Parks == 0 || l.Addr == nil {
 			t.Errorf("%s, parked by a silence: %+v", name, l)
 		}
 		if l.Heard.Before(began.Add(-time.Minute)) || !l.Heard.Before(l.Parked) {

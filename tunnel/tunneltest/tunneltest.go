@@ -75,6 +75,8 @@ var cases = []struct {
 	{"Outcomes", testOutcomes},
 	{"TargetReset", testTargetReset},
 	{"CanceledDials", testCanceledDials},
+	{"GivenUp", testGivenUp},
+	{"AnsweredLate", testAnsweredLate},
 	{"AbortBulk", testAbortBulk},
 }
 

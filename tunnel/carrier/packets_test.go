@@ -1,0 +1,95 @@
+package carrier
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
+)
+
+// A hole is a way to a server on which large packets vanish while it is open.
+type hole struct {
+	open  atomic.Bool
+	large atomic.Int64 // connections with such packets
+	small atomic.Int64
+}
+
+func (h *hole) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if tunnel.WantsSmallPackets(ctx) {
+		h.small.Add(1)
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	h.large.Add(1)
+	if !h.open.Load() {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	near, far := net.Pipe()
+	go func() { _, _ = io.Copy(io.Discard, far) }() // ends with near
+	return near, nil
+}
+
+// A server whose answers do not fit is reached all the same, at first and later.
+func TestLargePacketsVanish(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	for name, from := range map[string]bool{"from the first": true, "later on": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := serve(t, tunnel.Options{TLS: ca.server(t)})
+			relay := tunneltest.NewRelay(t, srv.addr)
+			var h hole
+			h.open.Store(from)
+			near := dial(t, relay.Addr(), tunnel.Options{TLS: ca.client(t, "a"), Dial: h.dial})
+			far := srv.next(t)
+			said(t, near, far, "hello")
+			if (h.small.Load() > 0) != from {
+				t.Errorf("%d connections with small packets", h.small.Load())
+			}
+			h.open.Store(true)
+			relay.Cut()
+			said(t, near, far, "after a cut")
+			before := h.large.Load()
+			relay.Cut()
+			said(t, near, far, "after another")
+			if n := h.large.Load() - before; n != 0 {
+				t.Errorf("what was known about the path was tried again %d times", n)
+			}
+		})
+	}
+}
+
+func TestPackets(t *testing.T) {
+	at := func(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }
+	var p packets
+	p.worked(at(0), false, false)
+	if p.next(at(time.Second)) {
+		t.Error("small packets after the first connection")
+	}
+	if p.next(at(time.Minute)) {
+		t.Error("small packets though nobody has been reached")
+	}
+	p.reach(at(time.Minute))
+	if p.next(at(time.Minute + smallAfter - 1)) {
+		t.Error("small packets too early")
+	}
+	if !p.next(at(time.Minute + smallAfter)) {
+		t.Error("no small packets for a handshake without an answer")
+	}
+	p.worked(at(2*time.Minute), false, true)
+	if p.next(at(4 * time.Minute)) {
+		t.Error("small packets after a connection that has lasted")
+	}
+	p.reach(at(4 * time.Minute))
+	p.worked(at(4*time.Minute), false, true)
+	if !p.next(at(4*time.Minute + shortLived - 1)) {
+		t.Error("large packets after two that have failed")
+	}
+	p.worked(at(6*time.Minute), true, true)
+	if !p.next(at(time.Hour)) {
+		t.Error("large packets on a path that is known")
+	}
+}
