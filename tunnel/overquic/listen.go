@@ -154,7 +154,11 @@ func (l *listener) serve(ctx context.Context, c *quic.Conn, f func(context.Conte
 	if done, ok := c.Context().Value(shaken{}).(func()); ok {
 		done()
 	}
-	s, err := newSession(c, l.options, nil)
+	var muted *mutes
+	if u, ok := l.conn.(*served); ok {
+		muted = &u.muted
+	}
+	s, err := newSession(c, l.options, nil, muted)
 	if err != nil {
 		l.options.Log.Info("cannot make a session", "addr", c.RemoteAddr().String(), "err", err)
 		return

@@ -44,6 +44,14 @@
 // the path keeps the peer's address and needs no other socket; and the end of a
 // burst asks nothing.
 //
+// A path can come to pass smaller packets only, and say nothing of it. The library
+// makes its packets small again when it begins anew on a path and at no other time.
+// The dialing end gets no answers then and tries another path, as above. Where only
+// the accepting end has much to say all seems well to the dialing end, because
+// acknowledgements are small. So the accepting end, which has no answer to what fills
+// its packets while it hears from the peer, falls silent for a while: then the peer
+// tries another path.
+//
 // What cannot be sent for the time being, because there is no route or a firewall
 // is in the way, counts as lost on the way.
 //
@@ -163,7 +171,7 @@ func dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 		return nil, alert(err)
 	}
 	m.conn = c
-	s, err := newSession(c, o, m)
+	s, err := newSession(c, o, m, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -32,8 +32,9 @@ type tempo struct {
 	// busy (1 s) is the time between two looks at a path that carries something,
 	// asked (250 ms) at one that owes an answer.
 	busy, asked time.Duration
-	// retry (1 s) is the most that passes between two tries to get through, and
-	// fresh (5 s) the least between two sockets for that.
+	// retry (1 s) is the most that passes between two tries to get through, but
+	// for the one after a new socket, and fresh (5 s) the least between two sockets
+	// for that.
 	retry, fresh time.Duration
 }
 
@@ -51,17 +52,17 @@ const (
 	leastFresh = 2 * time.Second
 )
 
-// slowest bounds the time between two tries, which grows with how long they have
-// been in vain.
+// slowest bounds the time between two tries, which grows with how long, and with
+// how many sockets, they have been in vain.
 const slowest = 10 * time.Second
 
-// A look is what there is to see of a connection: how many packets it has sent
-// and received, its round trip, and the latest sample of that, each of which is an
-// answer to something that was sent.
+// A look is what there is to see of a connection: how many packets it has sent and
+// received, how many bytes it has sent, its round trip, and the latest sample of
+// that, each of which is an answer to something that was sent.
 type look struct {
-	now            time.Time
-	sent, received uint64
-	rtt, sample    time.Duration
+	now                   time.Time
+	sent, received, bytes uint64
+	rtt, sample           time.Duration
 }
 
 // unsampled is the sample on a path that has none.
@@ -72,6 +73,7 @@ type step struct {
 	ask, kick, fresh bool // kick: try to get through; fresh: with another socket
 	lost, back       bool // the path has become dead, has come alive
 	over             bool // the detach window is over
+	mute             bool // nothing is to be sent to where the peer is now
 	idle             bool // there is no need to look before next unless something happens
 	next             time.Time
 }
@@ -96,6 +98,8 @@ type asker struct {
 	unit    time.Duration // grace with this question
 	retry   time.Time     // when the next try is due
 	freshAt time.Time     // when the latest socket of this silence was opened
+	listens time.Duration // how long an answer will be waited for after the next one
+	tried   bool          // nothing has come since the latest try
 	parked  time.Time     // since when the path is dead
 	ceiling time.Duration // of interval
 }
@@ -152,7 +156,7 @@ func (a *asker) look(l look) step {
 	case answered:
 		s = a.hear(l)
 	case !a.asked.IsZero():
-		s = a.wait(l)
+		s = a.wait(l, received > 0)
 	default:
 		// Either something of ours has had no answer, or what was coming has
 		// stopped: that may be its end, or the path's.
@@ -174,6 +178,7 @@ func (a *asker) hear(l look) step {
 	}
 	a.heard, a.proved = l.now, l.now
 	a.asked, a.parked, a.retry, a.freshAt, a.again = time.Time{}, time.Time{}, time.Time{}, time.Time{}, false
+	a.listens, a.tried = 0, false
 	return s
 }
 
@@ -197,8 +202,8 @@ func (a *asker) quiet(l look, doubt bool) step {
 	return step{ask: true, next: l.now.Add(a.tempo.asked)}
 }
 
-// wait is for when an answer is owed.
-func (a *asker) wait(l look) step {
+// wait is for when an answer is owed; something else may have come.
+func (a *asker) wait(l look, came bool) step {
 	s := step{next: l.now.Add(a.tempo.asked)}
 	waited := l.now.Sub(a.asked)
 	if waited < a.unit {
@@ -215,17 +220,31 @@ func (a *asker) wait(l look) step {
 		s.over = true
 	case a.window > 0 && !l.now.Before(a.retry):
 		s.kick = true
+		pause := time.Duration(a.random() * float64(min(max(a.tempo.retry, waited/60), slowest)))
 		if a.freshAt.IsZero() || l.now.Sub(a.freshAt) >= a.tempo.fresh {
 			s.fresh, a.freshAt = true, l.now
+			// Each try makes the library forget what it has sent, and with that the
+			// answer to it. A path that is not dead but has become slow is found
+			// out by trying nothing for longer than it takes.
+			a.listens = min(max(2*a.listens, a.tempo.retry), slowest)
+			pause = max(pause, a.listens)
 		}
-		pause := min(max(a.tempo.retry, waited/60), slowest)
-		a.retry = l.now.Add(time.Duration(a.random() * float64(pause)))
+		a.retry = l.now.Add(pause)
+		a.tried = true
+	case a.tried && came:
+		// The server sees another address and makes sure of it (RFC 9000, 9.3);
+		// until it is sure it answers to the old one, where nobody is. What we have
+		// to say to that counts against the congestion window, which the try has
+		// filled. Beginning anew lets it out first. It gets all the time that the try
+		// had: something does come through.
+		s.kick, a.tried = true, false
+		a.retry = l.now.Add(a.listens)
 	}
 	return s
 }
 
 // hurry makes the next look of one that waits try another socket.
-func (a *asker) hurry() { a.retry, a.freshAt = time.Time{}, time.Time{} }
+func (a *asker) hurry() { a.retry, a.freshAt, a.listens = time.Time{}, time.Time{}, 0 }
 
 // fall makes the interval shorter than the silence that the path has not borne,
 // and keeps it so.
@@ -234,60 +253,4 @@ func (a *asker) fall() {
 		a.ceiling = max(a.interval/2, a.least)
 		a.interval = a.ceiling
 	}
-}
-
-// A hearer is the pulse of the accepting end, which asks nothing. It has no
-// clock.
-type hearer struct {
-	promise time.Duration // within which the peer is heard
-	window  time.Duration // 0: the session ends with its path
-	deaf    time.Time     // until when nothing of ours reaches the peer, which says so
-
-	received uint64
-	planned  time.Time
-	heard    time.Time
-	parked   time.Time
-}
-
-// Of deafness the peer tells again every deafPause, and it is believed for deafFor.
-const (
-	deafPause = 5 * time.Second
-	deafFor   = slowest + 2*time.Second
-)
-
-func (h *hearer) start(l look) {
-	h.received, h.heard, h.planned = l.received, l.now, l.now
-}
-
-// look says what to do after l.
-func (h *hearer) look(l look) step {
-	t := tempoOf(h.promise)
-	if over := l.now.Sub(h.planned); over > t.late {
-		h.heard = h.heard.Add(over)
-		if !h.parked.IsZero() {
-			h.parked = h.parked.Add(over)
-		}
-	}
-	var s step
-	limit := h.promise + 2*max(t.grace, 2*l.rtt)
-	switch {
-	case l.now.Before(h.deaf) && (h.parked.IsZero() || l.now.Sub(h.parked) < h.window):
-		s = step{lost: h.parked.IsZero(), over: h.window <= 0, next: l.now.Add(t.busy)}
-		if s.lost {
-			h.parked = l.now
-		}
-		h.received, h.heard = l.received, l.now
-	case l.received != h.received && !l.now.Before(h.deaf):
-		s = step{back: !h.parked.IsZero(), next: l.now.Add(2 * t.busy)}
-		h.received, h.heard, h.parked = l.received, l.now, time.Time{}
-	case !h.parked.IsZero():
-		s = step{over: l.now.Sub(h.parked) >= h.window, next: l.now.Add(t.busy)}
-	case l.now.Sub(h.heard) >= limit:
-		h.parked = l.now
-		s = step{lost: true, over: h.window <= 0, next: l.now.Add(t.busy)}
-	default:
-		s = step{idle: true, next: h.heard.Add(limit)}
-	}
-	h.planned = s.next
-	return s
 }

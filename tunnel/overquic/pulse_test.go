@@ -18,6 +18,9 @@ type wire struct {
 	quiet          time.Time     // since when
 	asks, kicks    int
 	sockets        int
+	// checks has the peer ask back where it does not know the address, instead of
+	// answering; asking says that it has yet to be answered.
+	checks, asking bool
 }
 
 // run has a look at the times that a asks for until end or until f says so, and
@@ -40,7 +43,12 @@ func (w *wire) run(a *asker, end time.Time, f func(step) bool) time.Time {
 		}
 		if s.ask || s.kick {
 			w.sent++
-			if !w.dead {
+			w.asking = w.checks && (w.asking || s.fresh)
+			switch {
+			case w.dead:
+			case w.asking:
+				w.received, w.asking = w.received+1, false
+			default:
 				w.received, w.sample, w.quiet = w.received+1, w.sample+1, w.now
 			}
 		}
@@ -72,6 +80,21 @@ func TestAskerIdle(t *testing.T) {
 	}
 }
 
+// A server that asks back where it does not know the address gets its answer at
+// once, however long the path has been dead and tries are apart.
+func TestAskerIsAskedBack(t *testing.T) {
+	a := newAsker(tunnel.DefaultKeepalive, false, time.Hour)
+	w := newWire(a)
+	w.dead, w.checks = true, true
+	w.run(a, w.now.Add(10*time.Minute), nil)
+	w.dead = false
+	healed := w.now
+	back := w.run(a, w.now.Add(time.Hour), func(s step) bool { return s.back })
+	if d := back.Sub(healed); d > slowest+time.Second {
+		t.Errorf("back after %v", d)
+	}
+}
+
 // A quiet path that dies is found to be dead within 20 s, tried ever again, and
 // given up when the window is over.
 func TestAskerDead(t *testing.T) {
@@ -88,7 +111,7 @@ func TestAskerDead(t *testing.T) {
 	if d := over.Sub(lost); d < time.Minute || d > time.Minute+2*time.Second {
 		t.Errorf("given up after %v", d)
 	}
-	if w.kicks < 40 || w.kicks > 80 || w.sockets < 10 || w.sockets > 14 {
+	if w.kicks < 12 || w.kicks > 30 || w.sockets < 7 || w.sockets > 10 {
 		t.Errorf("%d tries with %d sockets", w.kicks, w.sockets)
 	}
 }
@@ -143,6 +166,36 @@ func TestAskerHalfDead(t *testing.T) {
 	})
 	if d := lost.Sub(w.quiet); d > 20*time.Second+time.Second {
 		t.Errorf("noticed after %v", d)
+	}
+}
+
+// A path that becomes slow all of a sudden is in use again within the window,
+// though each try to get through puts an end to the wait for earlier answers.
+func TestAskerSuddenlySlow(t *testing.T) {
+	for _, rtt := range []time.Duration{time.Second, 3 * time.Second, 6 * time.Second} {
+		t.Run(rtt.String(), func(t *testing.T) {
+			a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)
+			w := newWire(a)
+			var answer time.Time
+			for began := w.now; ; {
+				if !answer.IsZero() && !w.now.Before(answer) {
+					w.received, w.sample, answer = w.received+1, w.sample+1, time.Time{}
+				}
+				s := a.look(look{now: w.now, sent: w.sent, received: w.received, rtt: 50 * time.Millisecond, sample: w.sample})
+				switch {
+				case w.sample > 0 && a.parked.IsZero() && a.asked.IsZero():
+					if d := w.now.Sub(began); d > time.Minute {
+						t.Errorf("in use again after %v", d)
+					}
+					return
+				case s.over:
+					t.Fatalf("given up after %v", w.now.Sub(began))
+				case s.kick, s.ask && answer.IsZero():
+					w.sent, answer = w.sent+1, w.now.Add(rtt)
+				}
+				w.now = s.next
+			}
+		})
 	}
 }
 

@@ -3,11 +3,13 @@
 package overquic
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // The directions of a relay, from the dialing end's view.
@@ -25,6 +27,7 @@ type relay struct {
 	wg     sync.WaitGroup
 
 	drop    [2]atomic.Pointer[func(size int) bool]
+	lag     atomic.Int64 // of what goes down, in nanoseconds
 	packets [2]atomic.Int64
 	bytes   [2]atomic.Int64 // with headers of UDP and IPv4
 
@@ -102,9 +105,15 @@ func (r *relay) port(client netip.AddrPort) *net.UDPConn {
 			if err != nil {
 				return
 			}
-			if r.pass(down, n) {
-				_, _ = r.pc.WriteToUDPAddrPort(buf[:n], client) // as above
+			if !r.pass(down, n) {
+				continue
 			}
+			if lag := time.Duration(r.lag.Load()); lag > 0 {
+				late := bytes.Clone(buf[:n])
+				time.AfterFunc(lag, func() { _, _ = r.pc.WriteToUDPAddrPort(late, client) })
+				continue
+			}
+			_, _ = r.pc.WriteToUDPAddrPort(buf[:n], client) // as above
 		}
 	})
 	return p

@@ -46,6 +46,7 @@ type session struct {
 
 	log     *slog.Logger
 	mooring *mooring // at the dialing end, and owned; nil at the other
+	muted   *mutes   // at the accepting end, of its listener's socket; nil where that has none
 
 	tally   *quic.SendStream
 	tallyMu sync.Mutex // guards writing to tally
@@ -71,14 +72,15 @@ type session struct {
 }
 
 // newSession makes a session of c and owns both it and m, which is nil at the
-// accepting end.
-func newSession(c *quic.Conn, o tunnel.Options, m *mooring) (*session, error) {
+// accepting end. There, muted may not be.
+func newSession(c *quic.Conn, o tunnel.Options, m *mooring, muted *mutes) (*session, error) {
 	state := c.ConnectionState().TLS
 	addr := c.RemoteAddr()
 	s := &session{
 		conn:    c,
 		peer:    tunnel.Peer{Addr: addr, TLS: &state, Transport: "quic"},
 		mooring: m,
+		muted:   muted,
 		log:     o.Log,
 		ours:    make(chan struct{}, o.Streams()),
 		theirs:  make(chan struct{}, o.Streams()),
@@ -135,6 +137,9 @@ func (s *session) run() {
 	wg.Wait()
 	if s.mooring != nil && s.unheard() {
 		s.mooring.part()
+	}
+	if s.muted != nil {
+		s.muted.unmute(s.conn.RemoteAddr())
 	}
 	s.shut()
 	s.cancel(s.why())

@@ -34,10 +34,14 @@ type served struct {
 	*net.UDPConn
 	log   *slog.Logger
 	sized atomic.Int32 // how many of the two buffers have their size
+	muted mutes
 }
 
 // WriteMsgUDP sends a packet, or loses it.
 func (s *served) WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error) {
+	if s.muted.has(addr) {
+		return len(b), len(oob), nil
+	}
 	n, oobn, err = s.UDPConn.WriteMsgUDP(b, oob, addr)
 	if lost(err) {
 		return len(b), len(oob), nil

@@ -25,7 +25,7 @@ func (s *session) stir() {
 // see takes a look.
 func (s *session) see() look {
 	st := s.conn.ConnectionStats()
-	return look{now: time.Now(), sent: st.PacketsSent, received: st.PacketsReceived, rtt: st.SmoothedRTT, sample: st.LatestRTT}
+	return look{now: time.Now(), sent: st.PacketsSent, received: st.PacketsReceived, bytes: st.BytesSent, rtt: st.SmoothedRTT, sample: st.LatestRTT}
 }
 
 // watch looks after the path until the connection ends.
@@ -123,7 +123,7 @@ func (s *session) follow(ctx context.Context, seen look, now step) {
 	case now.lost:
 		s.link.Parked = time.Now()
 		s.link.Parks++
-		s.link.Cause = fmt.Errorf("%w: nothing heard for %v", tunnel.Dead, time.Since(s.link.Heard).Round(time.Millisecond))
+		s.link.Cause = s.silence()
 	case now.back:
 		s.link.Parked, s.link.Cause = time.Time{}, nil
 		s.link.Resumes++
@@ -155,6 +155,18 @@ func (s *session) follow(ctx context.Context, seen look, now step) {
 	if s.hearer != nil {
 		s.follows()
 	}
+	if now.mute && s.muted != nil {
+		s.log.Debug("path bears no full packets", "addr", s.conn.RemoteAddr().String())
+		s.muted.mute(s.conn.RemoteAddr(), time.Now().Add(min(s.hearer.promise, longestMute)+slowest))
+	}
+}
+
+// silence is why the path counts as dead. Only watch calls it.
+func (s *session) silence() error {
+	if s.hearer != nil && time.Now().Before(s.hearer.deaf) {
+		return fmt.Errorf("%w: it hears nothing", tunnel.Dead)
+	}
+	return fmt.Errorf("%w: nothing heard for %v", tunnel.Dead, time.Since(s.heard()).Round(time.Millisecond))
 }
 
 // heard is when a look last found that something had come. Only watch calls it.
@@ -233,10 +245,13 @@ func (s *session) datagrams() {
 func (s *session) follows() {
 	addr := s.conn.RemoteAddr()
 	s.mu.Lock()
-	moved := addr.String() != s.link.Addr.String()
+	before := s.link.Addr
 	s.link.Addr = addr
 	s.mu.Unlock()
-	if moved {
+	if addr.String() != before.String() {
+		if s.muted != nil {
+			s.muted.unmute(before)
+		}
 		s.say(word{kind: kindMoved})
 	}
 }
