@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 const (
@@ -23,6 +25,9 @@ const (
 	// resolveTimeout bounds the wait for a name server: one that does not answer
 	// should cost less than the attempt.
 	resolveTimeout = 2500 * time.Millisecond
+	// dialTimeout bounds the coming about of a connection: five tries of TCP's, after
+	// which the next is sixteen seconds away and a new attempt is better.
+	dialTimeout = 20 * time.Second
 	// maxAddresses bounds how many addresses of a name are tried.
 	maxAddresses = 16
 )
@@ -44,7 +49,7 @@ type dialer struct {
 
 func newDialer(c *Config) *dialer {
 	// Who is dead is found out by the sessions, and at a lower price.
-	one := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}
+	one := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, ControlContext: tunnel.DialControl}
 	return &dialer{
 		custom:  c.Dial,
 		one:     one.DialContext,
@@ -95,6 +100,8 @@ func (d *dialer) direct(ctx context.Context, network, addr string) (net.Conn, er
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
 	var losers sync.WaitGroup
 	defer losers.Wait() // they stop at once
 	c, err := race(ctx, &losers, len(addrs), addressHeadStart, func(ctx context.Context, i int) (net.Conn, error) {

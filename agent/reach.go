@@ -20,8 +20,9 @@ import (
 
 const (
 	// connectTimeout bounds one attempt: certificate, connection, handshake and
-	// greeting. It leaves room for seven round trips of almost three seconds.
-	connectTimeout = 20 * time.Second
+	// greeting. It leaves room for a path of three seconds on which every fifth
+	// packet gets lost.
+	connectTimeout = 45 * time.Second
 	// transportHeadStart is how long a transport may take before the next one
 	// is tried beside it. With UDP dropped silently it is what that costs.
 	transportHeadStart = time.Second

@@ -143,7 +143,7 @@ func (k *keeper) notice(l *link) {
 	was := l.seen
 	l.seen = now
 	switch {
-	case was.Parked.IsZero() && !now.Parked.IsZero():
+	case !now.Parked.IsZero() && !now.Parked.Equal(was.Parked): // again, perhaps, since the last look
 		l.log.Warn("connection lost, the session waits for another", "window", now.Window)
 		k.agent.update(func(*State) {})
 	case !was.Parked.IsZero() && now.Parked.IsZero():

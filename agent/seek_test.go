@@ -299,6 +299,15 @@ func TestParkedComesBack(t *testing.T) {
 		if len(a.log.lines("on another connection")) != 1 {
 			t.Errorf("log of a short loss: %q", a.log.lines(""))
 		}
+		b.park()
+		pass(2 * lookEvery)
+		b.resume()
+		b.park()
+		pass(2 * lookEvery)
+		if len(a.log.lines("connection lost, the session waits")) != 3 || len(a.log.lines("session goes on")) != 1 {
+			t.Errorf("log of two losses between which nobody looked: %q", a.log.lines(""))
+		}
+		b.resume()
 	})
 }
 

@@ -27,7 +27,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -79,8 +78,9 @@ const (
 )
 
 // Join returns the node's identity: the one kept in the data directory, even if its
-// certificate is not valid now, or else a new one. While no server can be reached it keeps trying, with a log line when
-// the reason is a new one. Errors that trying again cannot mend are returned:
+// certificate is not valid now, or else a new one. While no server can be reached it
+// keeps trying, with a log line when the reason is a new one; one that asks to come
+// back later is left alone for so long, though no longer than 5 min. Errors that trying again cannot mend are returned:
 // ErrTokenRejected, *PinError, *DeniedError, *ClockError, and those about files.
 func Join(ctx context.Context, c Config) (*Identity, error) {
 	if err := c.check(); err != nil {
@@ -96,10 +96,14 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 	if len(c.Pins) == 0 {
 		return nil, errors.New("the cluster's CA is not known yet: its hash is needed (--discovery-token-ca-cert-hash)")
 	}
-	last := ""
+	last, r := "", round{busyUntil: map[string]time.Time{}}
 	for wait := retryFirst; ; wait = min(2*wait, retryLimit) {
 		for _, server := range c.Servers {
+			if !r.may(server, time.Now()) {
+				continue
+			}
 			id, err := c.join(ctx, server)
+			r.heard(server, err, time.Now())
 			if err == nil {
 				c.Log.Info("the node has its certificate", "node", c.NodeName, "until", id.expires())
 				return id, nil
@@ -108,16 +112,25 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 				return nil, err
 			}
 			if msg := err.Error(); msg != last {
-				c.Log.Warn("cannot join yet, will keep trying", "server", server, "err", err)
+				c.complain(server, err)
 				last = msg
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("join the cluster: %w", context.Cause(ctx))
-		case <-time.After(wait/2 + rand.N(wait)):
+		case <-time.After(r.pause(c.Servers, wait, time.Now())):
 		}
 	}
+}
+
+// complain says why a server has given no certificate yet.
+func (c *Config) complain(server string, err error) {
+	log := c.Log.With("server", server, "err", err)
+	if after := asked(err); after > 0 {
+		log = log.With("after", after)
+	}
+	log.Warn("cannot join yet, will keep trying")
 }
 
 func (c *Config) check() error {
@@ -169,7 +182,7 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 	defer transport.CloseIdleConnections()
 	client, err := certificatesv1.NewForConfigAndClient(
 		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
-		&http.Client{Transport: bearer{transport, c.Token}})
+		&http.Client{Transport: bearer{heedful{transport}, c.Token}})
 	if err != nil {
 		return nil, fmt.Errorf("make client for %s: %w", server, err)
 	}

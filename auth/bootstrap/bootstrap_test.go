@@ -104,7 +104,8 @@ type server struct {
 	changed chan struct{}
 	creates int
 	token   string
-	refuse  int // this many requests are answered with 503 first
+	refuse  int                                               // this many requests are answered with 503 first
+	busy    func(w http.ResponseWriter, r *http.Request) bool // has answered; called with mu held
 }
 
 func newServer(t *testing.T, ca *authority, leaf *x509.Certificate) *server {
@@ -138,9 +139,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if refused {
 		s.refuse--
 	}
+	busy := s.busy != nil && s.busy(w, r)
 	s.mu.Unlock()
 	name := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/apis/certificates.k8s.io/v1/certificatesigningrequests"), "/")
 	switch {
+	case busy:
 	case refused:
 		s.answer(w, apierrors.NewServiceUnavailable("starting").Status(), http.StatusServiceUnavailable)
 	case r.Header.Get("Authorization") != "Bearer "+s.token:

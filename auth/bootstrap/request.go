@@ -153,8 +153,9 @@ func (r *request) create(ctx context.Context, csr *certificates.CertificateSigni
 
 // wait returns the certificate once there is one.
 func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigningRequest) ([]byte, error) {
-	const pause = time.Second
+	told := false
 	for {
+		pause := time.Second
 		now, err := r.api.Get(ctx, csr.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -169,11 +170,17 @@ func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigning
 			if data == nil && verdict == nil {
 				data, verdict = r.watch(ctx, csr.Name, now.ResourceVersion)
 			}
-			if data != nil || verdict != nil {
+			if err = verdict; data != nil || verdict != nil && asked(verdict) == 0 {
 				return data, verdict
 			}
 		default:
 			r.log.Debug("cannot look at the certificate request, will try again", "err", err)
+		}
+		if after := asked(err); after > 0 {
+			if pause = max(pause, after); !told {
+				r.log.Info("the server is busy, will ask for the certificate when it says", "request", csr.Name, "err", err, "after", after)
+				told = true
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -183,12 +190,16 @@ func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigning
 	}
 }
 
-// watch waits for the outcome as long as one watch lasts; no outcome is nil, nil.
+// watch waits for the outcome as long as one watch lasts; no outcome is nil, nil,
+// or that the server asks to come back later.
 func (r *request) watch(ctx context.Context, name, version string) ([]byte, error) {
 	w, err := r.api.Watch(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
 		ResourceVersion: version,
 	})
+	if asked(err) > 0 {
+		return nil, err
+	}
 	if err != nil {
 		return nil, nil //nolint:nilerr // the caller looks again, and returns errors that last
 	}

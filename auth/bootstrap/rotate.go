@@ -205,7 +205,7 @@ func (n *renewal) renew(ctx context.Context) {
 		return
 	}
 	n.wait = min(max(2*n.wait, renewFirst), renewLimit)
-	n.after = time.Now().Add(n.wait/2 + rand.N(n.wait))
+	n.after = time.Now().Add(max(n.wait/2+rand.N(n.wait), asked(err)))
 	if msg := err.Error(); msg != n.last {
 		n.last = msg
 		level := slog.LevelWarn

@@ -1,0 +1,108 @@
+// This file is about servers that ask to come back later.
+
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// maxAsked bounds how long a server may ask to be left alone.
+	maxAsked = 5 * time.Minute
+	// maxExcuse bounds how much is read of an answer that is of no use.
+	maxExcuse = 4 << 10
+)
+
+// A busyError means that the server has answered 429 or 503 and said when to come
+// back (RFC 9110 section 10.2.3).
+type busyError struct {
+	host, status string
+	after        time.Duration
+}
+
+// Error leaves out for how long, so that it is logged once.
+func (e *busyError) Error() string {
+	return fmt.Sprintf("%s is busy (%s) and asks to come back later", e.host, e.status)
+}
+
+// asked is how long the server wants to be left alone, as far as err says so.
+func asked(err error) time.Duration {
+	if busy := (*busyError)(nil); errors.As(err, &busy) {
+		return busy.after
+	}
+	return 0
+}
+
+// heedful turns answers of servers that ask to come back later into errors. The
+// client would wait by itself, but only so often, and without a word.
+type heedful struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (h heedful) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := h.RoundTripper.RoundTrip(r)
+	if err != nil || resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
+		return resp, err
+	}
+	after, ok := retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	if !ok {
+		return resp, nil
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, maxExcuse) // so that the connection can be used again
+	_ = resp.Body.Close()
+	return nil, &busyError{host: r.URL.Host, status: resp.Status, after: after}
+}
+
+// retryAfter reads the value of a Retry-After header: seconds, or a date.
+func retryAfter(value string, now time.Time) (time.Duration, bool) {
+	value = strings.TrimSpace(value)
+	after := time.Duration(0)
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		after = time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
+	} else if at, err := http.ParseTime(value); err == nil {
+		after = at.Sub(now)
+	} else {
+		return 0, false
+	}
+	return min(max(after, 0), maxAsked), true
+}
+
+// A round is one try at all servers, of which each may have asked for time.
+type round struct {
+	busyUntil map[string]time.Time
+}
+
+// may reports whether a server may be asked now.
+func (r *round) may(server string, now time.Time) bool { return !now.Before(r.busyUntil[server]) }
+
+// heard notes what came of asking a server.
+func (r *round) heard(server string, err error, now time.Time) {
+	if after := asked(err); after > 0 {
+		r.busyUntil[server] = now.Add(after)
+	} else {
+		delete(r.busyUntil, server)
+	}
+}
+
+// pause is how long to wait before the next round: the back-off, somewhat longer or
+// shorter, and after that as long as no server may be asked. Those who were told
+// the same number come back at different times.
+func (r *round) pause(servers []string, backoff time.Duration, now time.Time) time.Duration {
+	wait := backoff/2 + rand.N(backoff)
+	first := time.Duration(-1)
+	for _, s := range servers {
+		if left := r.busyUntil[s].Sub(now); first < 0 || left < first {
+			first = max(left, 0)
+		}
+	}
+	if first > 0 {
+		return first + wait/2
+	}
+	return wait
+}
