@@ -58,23 +58,23 @@ func TestConnections(t *testing.T) {
 		}
 		return resp
 	}
-	finish := func(path string, wantDials int32) {
+	finish := func(path string, least, most int32) {
 		t.Helper()
 		resp := get(path)
 		defer resp.Body.Close()
 		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "done" || resp.ProtoMajor != 2 {
 			t.Errorf("%s: %q, %v over %s", path, b, err, resp.Proto)
 		}
-		if n := dials.Load(); n != wantDials {
-			t.Errorf("%d dials, want %d", n, wantDials)
+		if n := dials.Load(); n < least || n > most {
+			t.Errorf("%d dials, want %d to %d", n, least, most)
 		}
 	}
 	first, second := get("/watch"), get("/watch")
 	defer first.Body.Close()
 	defer second.Body.Close()
-	finish("/", 1)
+	finish("/", 1, 1)
 	conns.Renew()
-	finish("/", 2)
+	finish("/", 2, 2)
 	release <- struct{}{}
 	release <- struct{}{}
 	for _, resp := range []*http.Response{first, second} {
@@ -88,5 +88,7 @@ func TestConnections(t *testing.T) {
 	if b, err := io.ReadAll(third.Body); err == nil {
 		t.Errorf("a request on a closed connection ends with %q", b)
 	}
-	finish("/", 3)
+	// While its pool has yet to hear of the end of the old connection, net/http may
+	// give the request to that, and dial for each time it has to try again.
+	finish("/", 3, 5)
 }

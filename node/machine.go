@@ -5,6 +5,7 @@ package node
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -27,11 +28,9 @@ type facts struct {
 	available    int64 // of it, without swapping
 	swap         int64
 	hugePages    map[string]int64 // bytes by page size, such as 2Mi
-	disk         int64            // bytes of the file system of the data directory
-	diskFree     int64            // of it, for users
-	inodes       int64
-	inodesFree   int64
-	pids         int64 // processes and threads there can be
+	nodefs       fileSystem       // of the data directory
+	imagefs      fileSystem       // of the runtime
+	pids         int64            // processes and threads there can be
 	pidsUsed     int64
 	kernel       string
 	osImage      string
@@ -41,11 +40,20 @@ type facts struct {
 	architecture string
 }
 
+// A fileSystem is how much there is of one.
+type fileSystem struct {
+	device             uint64
+	size, free         int64 // bytes, free for users
+	inodes, inodesFree int64
+}
+
 // read gathers the facts. Those that only name the machine are left empty where
-// they cannot be read; without the others there is an error.
-func (m *machine) read() (facts, error) {
+// they cannot be read; without the others there is an error. The runtime keeps
+// images and containers in runtimeDir; that of one which says nothing about it is
+// taken to be the data directory.
+func (m *machine) read(runtimeDir string) (facts, error) {
 	f := facts{cpus: goruntime.NumCPU(), architecture: goruntime.GOARCH}
-	err := errors.Join(m.readMemory(&f), m.readDisk(&f), m.readPIDs(&f))
+	err := errors.Join(m.readMemory(&f), f.nodefs.read(m.dataDir), f.imagefs.read(cmp.Or(runtimeDir, m.dataDir)), m.readPIDs(&f))
 	f.hugePages = m.hugePages()
 	f.kernel = m.text("proc/sys/kernel/osrelease")
 	f.osImage = m.osImage()
@@ -105,13 +113,18 @@ func (m *machine) readMemory(f *facts) error {
 	return nil
 }
 
-func (m *machine) readDisk(f *facts) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(m.dataDir, &st); err != nil {
-		return fmt.Errorf("file system of %s: %w", m.dataDir, err)
+func (s *fileSystem) read(dir string) error {
+	var of unix.Stat_t
+	if err := unix.Stat(dir, &of); err != nil {
+		return fmt.Errorf("device of %s: %w", dir, err)
 	}
-	f.disk, f.diskFree = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize //nolint:gosec // disks are smaller than 8 EiB
-	f.inodes, f.inodesFree = int64(st.Files), int64(st.Ffree)                 //nolint:gosec // as above
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("file system of %s: %w", dir, err)
+	}
+	s.device = of.Dev
+	s.size, s.free = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize //nolint:gosec // disks are smaller than 8 EiB
+	s.inodes, s.inodesFree = int64(st.Files), int64(st.Ffree)             //nolint:gosec // as above
 	return nil
 }
 

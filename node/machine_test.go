@@ -4,14 +4,14 @@ import "testing"
 
 func TestRealMachine(t *testing.T) {
 	m := &machine{root: "/", dataDir: t.TempDir()}
-	f, err := m.read()
+	f, err := m.read("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.cpus < 1 || f.memory < 1<<20 || f.available <= 0 || f.available > f.memory || f.disk <= 0 || f.diskFree > f.disk || f.pids <= f.pidsUsed || f.kernel == "" || f.bootID == "" {
+	if f.cpus < 1 || f.memory < 1<<20 || f.available <= 0 || f.available > f.memory || f.nodefs.size <= 0 || f.nodefs.free > f.nodefs.size || f.imagefs != f.nodefs || f.pids <= f.pidsUsed || f.kernel == "" || f.bootID == "" {
 		t.Errorf("facts %+v", f)
 	}
-	if _, err := (&machine{root: t.TempDir(), dataDir: "/nonexistent"}).read(); err == nil {
+	if _, err := (&machine{root: t.TempDir(), dataDir: "/nonexistent"}).read(""); err == nil {
 		t.Error("a machine without /proc and data directory has facts")
 	}
 }

@@ -135,7 +135,9 @@ func New(cfg Config) (*Node, error) {
 	if err := checkLabels(cfg.Labels); err != nil {
 		return nil, fmt.Errorf("node labels: %w", err)
 	}
-	defaults(&cfg)
+	if err := defaults(&cfg); err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
 	n := &Node{
 		cfg:     cfg,
 		log:     cfg.Log,
@@ -163,7 +165,7 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-func defaults(cfg *Config) {
+func defaults(cfg *Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -178,7 +180,7 @@ func defaults(cfg *Config) {
 	cfg.MaxPods = cmp.Or(cfg.MaxPods, 110)
 	cfg.Hostname = cmp.Or(cfg.Hostname, cfg.Name)
 	cfg.KubeletPort = cmp.Or(cfg.KubeletPort, KubeletPort)
-	cfg.Thresholds.defaults()
+	return cfg.Thresholds.defaults()
 }
 
 // Pods answers for the pods of the node; it is what kubeletapi asks.

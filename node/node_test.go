@@ -70,7 +70,7 @@ func inWorld(t *testing.T, change func(w *world), f func(w *world)) {
 		w.root = fakeRoot(t)
 		w.cfg = Config{
 			Name: "node-1", API: w.api, Runtime: w.rt, DataDir: t.TempDir(), Version: "v1.37.2+hawser",
-			Thresholds: Thresholds{DiskAvailable: -1, InodesFree: -1}, // the test machine's own
+			Thresholds: Thresholds{Hard: []Threshold{{Signal: MemoryAvailable, Amount: 100 << 20}, {Signal: PIDAvailable, Percent: 5}}}, // not of the test machine's own disk
 			CloseConnections: func() {
 				w.mu.Lock()
 				defer w.mu.Unlock()

@@ -5,6 +5,8 @@ package node
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +94,38 @@ func TestRegistration(t *testing.T) {
 			if !w.sawEvent(e) {
 				t.Errorf("no event %q among %q", e, w.events)
 			}
+		}
+	})
+}
+
+// TestExternalCloud: no pods before a cloud controller manager has seen the node, and
+// its addresses stay.
+func TestExternalCloud(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cfg.ExternalCloud = true
+		w.cfg.IPs = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}
+	}, func(w *world) {
+		advance(time.Second)
+		n := w.node()
+		if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].ToString() != "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule" {
+			t.Errorf("taints %v", n.Spec.Taints)
+		}
+		if got := n.Annotations["alpha.kubernetes.io/provided-node-ip"]; got != "192.0.2.7,2001:db8::7" {
+			t.Errorf("addresses asked for: %q", got)
+		}
+		want := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.2.3"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.7"}}
+		n.Status.Addresses = want
+		nodes := w.api.CoreV1().Nodes()
+		if _, err := nodes.UpdateStatus(w.t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		before := len(w.times("patch nodes/status"))
+		advance(15 * time.Minute)
+		if len(w.times("patch nodes/status")) == before {
+			t.Error("no status was written since")
+		}
+		if got := w.node().Status.Addresses; !slices.Equal(got, want) {
+			t.Errorf("addresses %v, want the cloud's", got)
 		}
 	})
 }

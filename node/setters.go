@@ -18,38 +18,6 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// Thresholds say when the machine is short of something. Zero fields mean the
-// defaults named; a negative one means never.
-type Thresholds struct {
-	MemoryAvailable int64 // bytes: 100 MiB
-	DiskAvailable   int   // percent of the data directory's file system: 10
-	InodesFree      int   // percent of its inodes: 5
-	PIDsAvailable   int   // percent of the processes there can be: 5
-	// Recovery is how long a shortage is still reported after it is over: 5 min.
-	Recovery time.Duration
-}
-
-func (t *Thresholds) defaults() {
-	t.MemoryAvailable = cmp.Or(t.MemoryAvailable, 100<<20)
-	t.DiskAvailable = cmp.Or(t.DiskAvailable, 10)
-	t.InodesFree = cmp.Or(t.InodesFree, 5)
-	t.PIDsAvailable = cmp.Or(t.PIDsAvailable, 5)
-	t.Recovery = cmp.Or(t.Recovery, 5*time.Minute)
-}
-
-// below reports whether free is less than percent of all.
-func below(free, all int64, percent int) bool {
-	return percent > 0 && all > 0 && float64(free) < float64(all)*float64(percent)/100
-}
-
-func (t *Thresholds) memory(f facts) bool { return f.available < t.MemoryAvailable }
-
-func (t *Thresholds) disk(f facts) bool {
-	return below(f.diskFree, f.disk, t.DiskAvailable) || below(f.inodesFree, f.inodes, t.InodesFree)
-}
-
-func (t *Thresholds) pids(f facts) bool { return below(f.pids-f.pidsUsed, f.pids, t.PIDsAvailable) }
-
 // A report is all that a status is computed from.
 type report struct {
 	cfg      *Config
@@ -108,7 +76,7 @@ func (r *report) setResources(st *corev1.NodeStatus) {
 		corev1.ResourceCPU:              *resource.NewMilliQuantity(int64(r.facts.cpus)*1000, resource.DecimalSI),
 		corev1.ResourceMemory:           byteCount(r.facts.memory),
 		corev1.ResourcePods:             *resource.NewQuantity(int64(r.cfg.MaxPods), resource.DecimalSI),
-		corev1.ResourceEphemeralStorage: byteCount(r.facts.disk),
+		corev1.ResourceEphemeralStorage: byteCount(r.facts.nodefs.size),
 	}
 	huge := int64(0)
 	for size, n := range r.facts.hugePages {
@@ -129,8 +97,8 @@ func (r *report) setResources(st *corev1.NodeStatus) {
 			take(name, q)
 		}
 	}
-	take(corev1.ResourceMemory, byteCount(huge+max(r.cfg.Thresholds.MemoryAvailable, 0)))
-	take(corev1.ResourceEphemeralStorage, byteCount(r.facts.disk/100*int64(max(r.cfg.Thresholds.DiskAvailable, 0))))
+	take(corev1.ResourceMemory, byteCount(huge+r.cfg.Thresholds.reserve(MemoryAvailable, r.facts.memory)))
+	take(corev1.ResourceEphemeralStorage, byteCount(r.cfg.Thresholds.reserve(NodefsAvailable, r.facts.nodefs.size)))
 	keepOthers(capacity, st.Capacity)
 	keepOthers(allocatable, st.Allocatable)
 	st.Capacity, st.Allocatable = capacity, allocatable

@@ -203,19 +203,22 @@ func (n *Node) report(ctx context.Context) *report {
 		}
 	}
 	var err error
-	r.facts, err = n.machine.read()
-	problem(err)
-	if r.info, err = n.cfg.Runtime.Info(ctx); err != nil {
-		problem(fmt.Errorf("container runtime is down: %w", err))
-	} else if err = n.cfg.Runtime.Healthy(ctx); err != nil {
-		problem(fmt.Errorf("container runtime is down: %w", err))
+	if r.info, err = n.cfg.Runtime.Info(ctx); err == nil {
+		err = n.cfg.Runtime.Healthy(ctx)
 	}
+	if err != nil {
+		err = fmt.Errorf("container runtime is down: %w", err)
+	}
+	down := err
+	r.facts, err = n.machine.read(r.info.Dir)
+	problem(err)
+	problem(down)
 	if !n.cfg.ExternalCloud {
 		problem(l.noAddress)
 	}
 	t := &n.cfg.Thresholds
-	for i, short := range []bool{t.memory(r.facts), t.disk(r.facts), t.pids(r.facts)} {
-		if short {
+	for i, c := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		if t.short(&r.facts, c) {
 			l.pressure[i] = r.now
 		}
 	}

@@ -49,7 +49,7 @@ func boot(t *testing.T, x *inproc.Exchange) *machine {
 	n, err := node.New(node.Config{
 		Name: "node-1", API: m.api, Runtime: m.rt, DataDir: t.TempDir(), Version: kubeletVersion, Fence: f,
 		IPs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}, StatusUpdate: 50 * time.Millisecond, LeaseDuration: time.Second,
-		Thresholds: node.Thresholds{DiskAvailable: -1, InodesFree: -1},
+		Thresholds: node.Thresholds{Hard: []node.Threshold{}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,9 @@ type Events interface {
 	Event(ref corev1.ObjectReference, eventType, reason, message string)
 }
 
+// DefaultPatience is Config.Patience where nothing else is said.
+const DefaultPatience = 10 * time.Second
+
 // Config of a Runner. Zero durations mean the defaults named.
 type Config struct {
 	NodeName string               // required
@@ -55,7 +58,7 @@ type Config struct {
 	ObjectTTL     time.Duration // how long a ConfigMap or Secret read is good for: 30 s
 	Housekeeping  time.Duration // how often leftovers are looked for: 2 min
 	// Patience is how long containers that do not run wait at the start for the API
-	// to say whether they still should; after that the files on disk say so: 10 s.
+	// to say whether they still should; after that the files on disk say so: DefaultPatience.
 	Patience time.Duration
 
 	// Fence is up while another agent with this node's identity runs the pods. Those
@@ -117,7 +120,7 @@ func New(cfg Config) (*Runner, error) {
 	cfg.VolumeRefresh = cmp.Or(cfg.VolumeRefresh, time.Minute)
 	cfg.ObjectTTL = cmp.Or(cfg.ObjectTTL, 30*time.Second)
 	cfg.Housekeeping = cmp.Or(cfg.Housekeeping, 2*time.Minute)
-	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Second)
+	cfg.Patience = cmp.Or(cfg.Patience, DefaultPatience)
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
 	}

@@ -54,6 +54,8 @@ type PodID struct {
 type Info struct {
 	// Name and Version make up nodeInfo.containerRuntimeVersion, NAME://VERSION.
 	Name, Version string
+	// Dir is where it keeps images and containers. Empty means not to be known.
+	Dir string
 }
 
 // A Sandbox is what the containers of a pod share.

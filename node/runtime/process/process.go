@@ -245,7 +245,7 @@ func (r *Runtime) spawn(f func()) bool {
 
 // Info says what the runtime is.
 func (r *Runtime) Info(context.Context) (runtime.Info, error) {
-	return runtime.Info{Name: "process", Version: r.cfg.Version}, nil
+	return runtime.Info{Name: "process", Version: r.cfg.Version, Dir: r.cfg.DataDir}, nil
 }
 
 // Healthy returns nil while Run runs and the data directory can be written.
