@@ -9,6 +9,11 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+
 	"github.com/hawser-project/hawser/controlplane/leader"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
@@ -32,10 +37,6 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 	if p.cfg.Leader == nil {
 		return p.term(ctx, p.entries, sync.OnceFunc(func() { close(p.ready) }))
 	}
-	elector, err := p.elector()
-	if err != nil {
-		return err
-	}
 	var everywhere, led []entry
 	for _, e := range p.entries {
 		if e.everywhere {
@@ -43,6 +44,20 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 		} else {
 			led = append(led, e)
 		}
+	}
+	if len(led) == 0 {
+		// A process that would do nothing as the leader leaves that to others.
+		return p.term(ctx, everywhere, sync.OnceFunc(func() { close(p.ready) }))
+	}
+	client, err := p.client(p.cfg.Client, "leader-election")
+	if err != nil {
+		return err
+	}
+	events := broadcast(ctx, client)
+	defer events.Shutdown()
+	elector, err := p.elector(client, events)
+	if err != nil {
+		return err
 	}
 	here, leading := make(chan struct{}), make(chan struct{})
 	onceLeading := sync.OnceFunc(func() { close(leading) })
@@ -66,17 +81,15 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 	)
 }
 
-func (p *ControlPlane) elector() (*leader.Elector, error) {
-	client, err := p.client(p.cfg.Client, "leader-election")
-	if err != nil {
-		return nil, err
-	}
+// elector tells in events who leads, as from the component that Kubernetes names.
+func (p *ControlPlane) elector(client kubernetes.Interface, events record.EventBroadcaster) (*leader.Elector, error) {
 	c := *p.cfg.Leader
 	c.Client, c.Log = client, p.log
+	c.Events = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-controller-manager"})
 	return leader.New(c)
 }
 
-// term makes controllers and runs them until ctx is done.
+// term makes controllers and runs them until ctx is done, also if there are none.
 func (p *ControlPlane) term(ctx context.Context, entries []entry, started func()) error {
 	s, err := p.share(ctx)
 	if err != nil {
@@ -118,6 +131,7 @@ func (p *ControlPlane) runAll(ctx context.Context, cs []Controller, started func
 		p.log.Info("controllers started", "count", len(cs))
 	}
 	wg.Wait()
+	<-ctx.Done()
 }
 
 // supervise runs one controller, again and again, until ctx is done.

@@ -3,6 +3,10 @@ package controlplane
 // Tests of terms: of controllers that run while their process leads.
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -38,12 +42,57 @@ func TestTwoManagers(t *testing.T) {
 	if h := holder(); h != "second" {
 		t.Errorf("%q leads", h)
 	}
+	for _, message := range []string{"first became leader", "second became leader"} {
+		workload{c}.becomes(message+" kube-controller-manager", func() string {
+			events, err := c.admin.CoreV1().Events(leader.DefaultNamespace).List(t.Context(), metav1.ListOptions{
+				FieldSelector: "reason=LeaderElection,involvedObject.kind=Lease,involvedObject.name=" + leader.DefaultName,
+			})
+			if err != nil {
+				return err.Error()
+			}
+			var told []string
+			for i := range events.Items {
+				e := &events.Items[i]
+				if e.Message == message {
+					return e.Message + " " + e.Source.Component
+				}
+				told = append(told, e.Message)
+			}
+			return fmt.Sprintf("%q", told)
+		})
+	}
 }
 
 func TestElectionRefused(t *testing.T) {
 	_, err := New(Config{Client: &rest.Config{}, Leader: &leader.Config{LeaseDuration: time.Second}})
 	if err == nil || !strings.Contains(err.Error(), "--leader-elect-renew-deadline") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestNothingToLead: a process that was told to run nothing is ready, asks nobody
+// for anything, and leaves the lease to others.
+func TestNothingToLead(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.Errorf("%s %s", r.Method, r.URL)
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer api.Close()
+	for name, leads := range map[string]*leader.Config{"elected": {Identity: "x"}, "alone": nil} {
+		t.Run(name, func(t *testing.T) {
+			p, err := New(Config{Client: &rest.Config{Host: api.URL}, Enabled: []string{}, Leader: leads})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- p.Run(ctx) }()
+			<-p.Ready()
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

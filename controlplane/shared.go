@@ -42,12 +42,17 @@ func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the controllers' client: %w", err)
 	}
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: scheduler.CoreV1().Events("")})
 	return &shared{
 		cfg: p.cfg, log: p.log, client: client, scheduler: scheduler, objects: objects, metrics: &scope{r: p.cfg.Metrics},
-		informers: informers.NewSharedInformerFactory(client, 0), events: events,
+		informers: informers.NewSharedInformerFactory(client, 0), events: broadcast(ctx, scheduler),
 	}, nil
+}
+
+// broadcast takes events to the API until it is shut down, which its caller does.
+func broadcast(ctx context.Context, client kubernetes.Interface) record.EventBroadcaster {
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	return events
 }
 
 // client returns a client for what the user agent says.

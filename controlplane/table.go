@@ -3,8 +3,11 @@ package controlplane
 // The table of controllers.
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/disruption"
@@ -14,6 +17,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/podgc"
 	"github.com/hawser-project/hawser/controlplane/replicaset"
+	"github.com/hawser-project/hawser/controlplane/rootca"
 	"github.com/hawser-project/hawser/controlplane/scheduler"
 	"github.com/hawser-project/hawser/controlplane/tainteviction"
 	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
@@ -99,6 +103,7 @@ func forWorkloads() []entry {
 				Recheck: s.cfg.NamespaceRecheck, Log: s.log,
 			}), nil
 		}},
+		{name: "root-ca-certificate-publisher-controller", alias: "root-ca-cert-publisher", make: newRootCA},
 		{name: "garbage-collector-controller", alias: "garbagecollector", make: func(s *shared) (Controller, error) {
 			c := s.cfg.Garbage
 			if !s.cfg.CollectGarbage {
@@ -125,19 +130,36 @@ func forWorkloads() []entry {
 	}
 }
 
+// newRootCA publishes the authority by which the controllers themselves know the
+// API server; there is nothing to publish where they do not verify it.
+func newRootCA(s *shared) (Controller, error) {
+	c := rest.CopyConfig(s.cfg.Client)
+	if err := rest.LoadTLSFiles(c); err != nil {
+		return nil, fmt.Errorf("read the API server's authority: %w", err)
+	}
+	if len(c.CAData) == 0 {
+		return nil, nil
+	}
+	return rootca.New(s.client, s.informers, rootca.Config{CA: c.CAData, Log: s.log})
+}
+
 func (e *entry) called(name string) bool {
 	return name == e.name || e.alias != "" && name == e.alias
 }
 
-// on tells whether a selection asks for the controller.
+// on tells whether a selection asks for the controller. One that only leaves out
+// means all the others.
 func (e *entry) on(selection []string) bool {
+	others := len(selection) > 0
 	for _, s := range selection {
 		if e.called(s) {
 			return true
 		}
-		if name, off := strings.CutPrefix(s, "-"); off && e.called(name) {
+		name, off := strings.CutPrefix(s, "-")
+		if off && e.called(name) {
 			return false
 		}
+		others = others && (off || s == "*")
 	}
-	return slices.Contains(selection, "*")
+	return others || slices.Contains(selection, "*")
 }

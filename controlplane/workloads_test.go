@@ -1,10 +1,12 @@
 package controlplane
 
-// A test of the workload controllers against a real API server: replicas that
-// scale, a budget that refuses and grants evictions, a Job that completes.
+// A test of the workload controllers against a real API server: an authority that is
+// published, replicas that scale, a budget that refuses and grants evictions, a Job
+// that completes.
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -85,9 +87,25 @@ func TestWorkloads(t *testing.T) {
 	if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	t.Run("authority", c.authority)
 	t.Run("replicas", c.replicas)
 	t.Run("budget", c.budget)
 	t.Run("job", c.job)
+}
+
+// authority: a namespace says by whom the API server is known.
+func (c workload) authority(t *testing.T) {
+	want, err := os.ReadFile(c.ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.becomes(string(want), func() string {
+		m, err := c.admin.CoreV1().ConfigMaps(workNamespace).Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		return m.Data["ca.crt"]
+	})
 }
 
 func (c workload) set() *appsv1.ReplicaSet {

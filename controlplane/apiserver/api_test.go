@@ -275,7 +275,8 @@ func TestWatchList(t *testing.T) {
 func TestManyReaders(t *testing.T) {
 	ctx, ns := t.Context(), namespace(t)
 	pods := shared.client.CoreV1().Pods(ns)
-	must(pods.Create(ctx, pod("p"), metav1.CreateOptions{}))(t)
+	p := must(pods.Create(ctx, pod("p"), metav1.CreateOptions{}))(t)
+	must(pods.Get(ctx, "p", metav1.GetOptions{ResourceVersion: p.ResourceVersion}))(t) // the cache has it now
 	raw := rest.CopyConfig(shared.config)
 	client := must(kubernetes.NewForConfig(raw))(t).CoreV1().RESTClient()
 	t.Run("group", func(t *testing.T) {

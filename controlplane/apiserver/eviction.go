@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -204,11 +205,20 @@ func (r *evictionREST) budgetOf(ctx context.Context, p *corev1.Pod) (*policyv1.P
 			continue // a selector that cannot be read covers nothing
 		}
 		if found != nil {
-			return nil, apierrors.NewInternalError(fmt.Errorf("this pod has more than one PodDisruptionBudget, which the eviction subresource does not support"))
+			return nil, twoBudgets()
 		}
 		found = &items[i]
 	}
 	return found, nil
+}
+
+// twoBudgets is Kubernetes' refusal, word for word: kubectl drain shows it, and
+// other programs know it by its text.
+func twoBudgets() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+		Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+	}}
 }
 
 // charge takes one disruption from the budget.

@@ -180,6 +180,21 @@ func getters(all storages) Getters {
 	}
 }
 
+// remembered reads nodes from the watch cache of store, which may be a moment behind.
+func remembered(store *genericregistry.Store) func(ctx context.Context, name string) (*corev1.Node, error) {
+	return func(ctx context.Context, name string) (*corev1.Node, error) {
+		obj, err := store.Get(ctx, name, &metav1.GetOptions{ResourceVersion: "0"})
+		if err != nil {
+			return nil, err
+		}
+		n, ok := obj.(*corev1.Node)
+		if !ok {
+			return nil, fmt.Errorf("store of nodes holds a %T", obj)
+		}
+		return n, nil
+	}
+}
+
 // getter reads one object from store.
 func getter[T any, P object[T]](store *genericregistry.Store) func(context.Context, string) (P, error) {
 	return func(ctx context.Context, name string) (P, error) {

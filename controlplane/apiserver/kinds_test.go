@@ -85,6 +85,19 @@ func TestBinding(t *testing.T) {
 	if want := map[string]string{"app": "p", "zone": "a"}; !maps.Equal(p.Labels, want) || p.Annotations["gpu"] != "3" {
 		t.Errorf("bound pod: labels %v, annotations %v; want %v and what the binding brought", p.Labels, p.Annotations, want)
 	}
+	placed := pod("placed")
+	must(pods.Create(ctx, placed, metav1.CreateOptions{}))(t)
+	n := must(shared.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "node-of-" + ns, Labels: map[string]string{corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"},
+	}}, metav1.CreateOptions{}))(t)
+	must(shared.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{ResourceVersion: n.ResourceVersion}))(t) // it is in the cache
+	if err := pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "placed"}, Target: corev1.ObjectReference{Kind: "Node", Name: "node-of-" + ns}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	placed = must(pods.Get(ctx, "placed", metav1.GetOptions{}))(t)
+	if placed.Labels[corev1.LabelTopologyZone] != "z" || placed.Labels[corev1.LabelTopologyRegion] != "r" {
+		t.Errorf("bound pod: labels %v, want its node's zone and region", placed.Labels)
+	}
 	if err := pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Target: corev1.ObjectReference{Name: "n"}}, metav1.CreateOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("binding of no pod: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -28,6 +29,7 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 		builtin.ServiceAccount(),
 		builtin.Priority(),
 		builtin.DefaultTolerationSeconds(*s.cfg.NotReadyTolerationSeconds, *s.cfg.UnreachableTolerationSeconds),
+		builtin.PodTopologyLabels(func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) }),
 		builtin.CertificateApproval(s.authz),
 		builtin.CertificateSigning(s.authz),
 	}, s.cfg.Admission...)

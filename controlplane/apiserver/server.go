@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -45,6 +46,9 @@ type Server struct {
 	serving  *genericapiserver.SecureServingInfo
 	loopback *rest.Config
 	ready    chan struct{}
+
+	// node reads a node from the watch cache; set before anything is served.
+	node func(ctx context.Context, name string) (*corev1.Node, error)
 }
 
 // New checks cfg. It starts nothing, and reads no file but the certificates.
@@ -141,6 +145,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
+	s.node = remembered(all.store(corev1.SchemeGroupVersion, "nodes"))
 	if err := all.install(srv, scheme, codecs); err != nil {
 		all.destroy()
 		return fmt.Errorf("apiserver: %w", err)

@@ -4,19 +4,24 @@ package apitest
 // at what it did and said.
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 )
 
@@ -97,4 +102,93 @@ func (ts Times) String() string {
 		}
 	}
 	return strings.Join(out, " ")
+}
+
+// A Lab is a server, a client of it that can be made to fail, and what a controller
+// did there. It is for bubbles of synctest.
+type Lab struct {
+	testing.TB
+	Client *fake.Clientset
+	Server *Server
+	Start  time.Time     // when it was made; a test may set it to another beginning
+	Said   *bytes.Buffer // for the controller to write to
+	Stop   func()        // ends the controller that Run has started last; nil before
+
+	mu    sync.Mutex
+	times Times                                   // guarded by mu
+	fail  func(verb, resource, name string) error // guarded by mu
+}
+
+// NewLab makes a lab with objs. Observe, if it is not nil, sees each request that
+// names an object and does not fail.
+func NewLab(t testing.TB, observe func(l *Lab, a clienttesting.Action), objs ...runtime.Object) *Lab {
+	t.Helper()
+	client, server, err := New(objs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &Lab{TB: t, Client: client, Server: server, Start: time.Now(), Said: &bytes.Buffer{}, times: Times{}}
+	client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		named, ok := a.(interface{ GetName() string })
+		if !ok {
+			return false, nil, nil
+		}
+		l.mu.Lock()
+		fail := l.fail
+		l.mu.Unlock()
+		if fail != nil {
+			if err := fail(a.GetVerb(), a.GetResource().Resource, named.GetName()); err != nil {
+				return true, nil, err
+			}
+		}
+		if observe != nil {
+			observe(l, a)
+		}
+		return false, nil, nil
+	})
+	return l
+}
+
+// Run makes a controller with New and starts it in l; see Start.
+func Run[C Controller](l *Lab, New func(informers.SharedInformerFactory) (C, error)) C {
+	l.Helper()
+	c, stop := Start(l, l.Client, New)
+	l.Stop = func() { l.Must(stop()) }
+	return c
+}
+
+// At lets time pass until d after Start; see Until.
+func (l *Lab) At(d time.Duration) {
+	l.Helper()
+	Until(l, l.Start, d)
+}
+
+// Must fails the test upon an error.
+func (l *Lab) Must(err error) {
+	l.Helper()
+	if err != nil {
+		l.Fatal(err)
+	}
+}
+
+// Failing has requests that name an object answered with the errors of f; nil lets
+// all be. It may be called at any time.
+func (l *Lab) Failing(f func(verb, resource, name string) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fail = f
+}
+
+// Note notes that something happens to an object now.
+func (l *Lab) Note(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.times[name] = append(l.times[name], time.Since(l.Start))
+}
+
+// Noted returns what has been noted.
+func (l *Lab) Noted() Times {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.times)
 }

@@ -2,7 +2,11 @@ package garbage
 
 // What prometheus sees.
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
 
 // metrics counts failures to learn which kinds there are.
 type metrics struct {
@@ -14,8 +18,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		Name: "garbagecollector_controller_resources_sync_error_total",
 		Help: "Number of garbage collector resources sync errors",
 	})}
-	if r != nil {
-		r.MustRegister(m.syncErrors)
-	}
+	m.syncErrors = loop.MustRegister(r, m.syncErrors)
 	return m
 }

@@ -41,10 +41,10 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look, p *paus
 	if missing <= 0 {
 		return 0, nil
 	}
-	if wait := p.left(c.cfg.MinBackoff, c.cfg.MaxBackoff, l.now); wait > 0 {
+	if wait := p.left(c.cfg.MinBackoff, c.cfg.MaxBackoff, l.now); wait > 0 && !limited(l.job) {
 		return wait, nil
 	}
-	return 0, c.make(ctx, o, l, min(missing, children.MaxWrites))
+	return c.make(ctx, o, l, min(missing, children.MaxWrites))
 }
 
 // stop deletes what still runs of a Job that has come to its end. The finalizers
@@ -73,10 +73,12 @@ func (c *Controller) delete(ctx context.Context, o children.Owner, l *look, pods
 	return err
 }
 
-func (c *Controller) make(ctx context.Context, o children.Owner, l *look, n int) error {
+// make makes up to n pods. It returns when more can be made.
+func (c *Controller) make(ctx context.Context, o children.Owner, l *look, n int) (time.Duration, error) {
 	var at []int
+	var again time.Duration
 	if indexed(l.job) {
-		at = l.pending(n)
+		at, again = l.pending(n, func(i int) time.Duration { return l.resting(l.last[i], c.cfg.MinBackoff, c.cfg.MaxBackoff) })
 		n = len(at)
 	}
 	made, err := c.pods.Create(ctx, o, n, func(i int) *corev1.Pod {
@@ -85,10 +87,13 @@ func (c *Controller) make(ctx context.Context, o children.Owner, l *look, n int)
 		if at != nil {
 			number(p, l.job.Name, at[i])
 		}
+		if limited(l.job) {
+			l.tally(p, l.last[at[i]])
+		}
 		return p
 	})
 	l.running += made
-	return err
+	return again, err
 }
 
 // number makes p the pod of an index: by name, by host name, by label and

@@ -61,6 +61,10 @@ func (l *look) settle() {
 	if indexed(l.job) {
 		s.CompletedIndexes, s.Succeeded = l.completed.String(), int32(l.completed.size())
 	}
+	if limited(l.job) {
+		givenUp := l.givenUp.String()
+		s.FailedIndexes = &givenUp
+	}
 }
 
 // note writes the uids of pods that have ended into the status. It returns those
@@ -78,6 +82,9 @@ func (l *look) note() (noted, free []*corev1.Pod) {
 			}
 			noted = append(noted, p)
 		case corev1.PodFailed:
+			if l.held(p) {
+				continue // a later look counts it
+			}
 			if slices.Contains(u.Failed, p.UID) {
 				break // noted by an earlier look
 			}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -129,9 +130,10 @@ func indexOf(p *corev1.Pod) int {
 
 func valid(j *batchv1.Job, i int) bool { return i >= 0 && i < completions(j) }
 
-// pending returns up to n of the lowest indexes that have neither succeeded nor
-// a pod that may yet succeed.
-func (l *look) pending(n int) []int {
+// pending returns up to n of the lowest indexes that have neither succeeded, nor
+// been given up, nor a pod that may yet succeed, and that need not rest; if those
+// are too few, also when the next of the others need no more.
+func (l *look) pending(n int, rest func(index int) time.Duration) (now []int, next time.Duration) {
 	taken := make(map[int]bool, len(l.active))
 	for _, p := range l.pods {
 		// One that is being deleted but counts as running is not replaced yet.
@@ -139,13 +141,20 @@ func (l *look) pending(n int) []int {
 			taken[indexOf(p)] = true
 		}
 	}
-	var out []int
-	for i := 0; i < completions(l.job) && len(out) < n; i++ {
-		if !taken[i] && !l.completed.has(i) {
-			out = append(out, i)
+	for i := 0; i < completions(l.job) && len(now) < n; i++ {
+		if taken[i] || l.completed.has(i) || l.givenUp.has(i) {
+			continue
 		}
+		if wait := rest(i); wait > 0 {
+			next = soonest(next, wait)
+			continue
+		}
+		now = append(now, i)
 	}
-	return out
+	if len(now) == n {
+		next = 0
+	}
+	return now, next
 }
 
 // surplus parts the active pods, which are in order of worth, into those that an

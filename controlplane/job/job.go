@@ -17,9 +17,11 @@
 // A Job that ends gets the condition SuccessCriteriaMet or FailureTarget at once
 // and Complete or Failed when none of its pods runs any more.
 //
-// What it is not: limits on failures per index (spec.backoffLimitPerIndex and
-// what needs it) are not supported; such a Job is told so by an event and is not
-// started.
+// The pods of an Indexed Job may have a limit on failures for each index. Of such a
+// Job the last pod of an index that has failed is held, and not counted, until the
+// one in its place is there, which carries on the index's number of failures.
+//
+// What it is not: it makes no Jobs, and deletes none that have finished.
 package job
 
 import (
@@ -158,10 +160,6 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 	}
 	if by := job.Spec.ManagedBy; by != nil && *by != batchv1.JobControllerName {
 		return 0, nil // another controller's
-	}
-	if job.Spec.BackoffLimitPerIndex != nil {
-		c.cfg.Events.Event(job, corev1.EventTypeWarning, "NotSupported", "spec.backoffLimitPerIndex is not supported: no pods are made for this job")
-		return 0, nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(job.Spec.Selector)
 	if err != nil || selector.Empty() {

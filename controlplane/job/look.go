@@ -21,10 +21,12 @@ type look struct {
 	pods []*corev1.Pod
 	now  time.Time
 
-	active    []*corev1.Pod // as they were at first
-	succeeded int           // in all, counted or not
-	failed    int           // in all, counted or not
-	completed indexes       // of an Indexed Job: those that have succeeded
+	active    []*corev1.Pod       // as they were at first
+	succeeded int                 // in all, counted or not
+	failed    int                 // in all, counted or not
+	completed indexes             // of an Indexed Job: those that have succeeded
+	givenUp   indexes             // of one that limits failures per index: those that have failed for good
+	last      map[int]*corev1.Pod // of such a Job: see replaced
 
 	running, ready, terminating int                // pods, as far as we have come
 	freed                       map[types.UID]bool // of the finalizer, since
@@ -88,6 +90,8 @@ func newLook(job *batchv1.Job, pods []*corev1.Pod, now time.Time) *look {
 		l.completed = l.completed.with(more)
 		l.succeeded = l.completed.size()
 	}
+	l.giveUp()
+	l.last = l.replaced()
 	return l
 }
 
@@ -226,7 +230,7 @@ func (l *look) verdict() {
 	if l.job.Spec.BackoffLimit != nil {
 		limit = int(*l.job.Spec.BackoffLimit)
 	}
-	rule := l.matchedSuccess()
+	rule, tooMany := l.matchedSuccess(), l.tooMany()
 	switch message := l.fatal(); {
 	case message != "":
 		l.end = &condition{batchv1.JobFailed, batchv1.JobReasonPodFailurePolicy, message}
@@ -234,6 +238,8 @@ func (l *look) verdict() {
 		l.end = &condition{batchv1.JobFailed, batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit"}
 	case l.overdue():
 		l.end = &condition{batchv1.JobFailed, batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline"}
+	case tooMany != nil:
+		l.end = tooMany
 	case rule >= 0:
 		l.end = &condition{batchv1.JobComplete, batchv1.JobReasonSuccessPolicy, fmt.Sprintf("Matched rules at index %d", rule)}
 	}

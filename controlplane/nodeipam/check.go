@@ -24,20 +24,8 @@ func (c *Config) Check() error {
 // pools returns a pool for each of the cluster's ranges, none if nothing is to be
 // allocated.
 func (c *Config) pools() ([]*pool, error) {
-	if !c.Allocate {
-		return nil, nil
-	}
-	if c.ClusterCIDR == "" {
-		return nil, errors.New("--allocate-node-cidrs needs --cluster-cidr, such as 10.244.0.0/16")
-	}
-	ranges, err := parseRanges("--cluster-cidr", c.ClusterCIDR)
-	if err != nil {
-		return nil, err
-	}
-	if len(ranges) > 2 || len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
-		return nil, fmt.Errorf("--cluster-cidr %s: want one range, or one of IPv4 and one of IPv6", c.ClusterCIDR)
-	}
-	if err := c.apart(ranges); err != nil {
+	ranges, err := c.ranges()
+	if err != nil || !c.Allocate {
 		return nil, err
 	}
 	if err := c.unambiguous(ranges); err != nil {
@@ -52,6 +40,25 @@ func (c *Config) pools() ([]*pool, error) {
 		out = append(out, newPool(all, bits))
 	}
 	return out, nil
+}
+
+// ranges returns the cluster's ranges. They may be said, and are then checked,
+// also where somebody else allocates from them.
+func (c *Config) ranges() ([]netip.Prefix, error) {
+	if c.ClusterCIDR == "" {
+		if c.Allocate {
+			return nil, errors.New("--allocate-node-cidrs needs --cluster-cidr, such as 10.244.0.0/16")
+		}
+		return nil, nil
+	}
+	ranges, err := parseRanges("--cluster-cidr", c.ClusterCIDR)
+	if err != nil {
+		return nil, err
+	}
+	if len(ranges) > 2 || len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
+		return nil, fmt.Errorf("--cluster-cidr %s: want one range, or one of IPv4 and one of IPv6", c.ClusterCIDR)
+	}
+	return ranges, c.apart(ranges)
 }
 
 // parseRanges reads ranges with commas between them. Bits beyond the prefix are

@@ -15,7 +15,10 @@ func TestCheck(t *testing.T) {
 		pools string // what comes of it
 		err   string // or how the error begins
 	}{
-		{"off", Config{ClusterCIDR: "nonsense", MaskSize: -1}, "[]", ""},
+		{"off", Config{MaskSize: -1}, "[]", ""},
+		{"off, with a range", Config{ClusterCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12", MaskSize: -1}, "[]", ""},
+		{"off, nonsense", Config{ClusterCIDR: "nonsense"}, "", `--cluster-cidr "nonsense": `},
+		{"off, services within", Config{ClusterCIDR: "10.0.0.0/8", ServiceCIDR: "10.96.0.0/12"}, "", "--service-cluster-ip-range 10.96.0.0/12 overlaps --cluster-cidr 10.0.0.0/8"},
 		{"no range", Config{}, "", "--allocate-node-cidrs needs --cluster-cidr"},
 		{"default", Config{ClusterCIDR: "10.244.0.0/16"}, "[10.244.0.0/16-24]", ""},
 		{"default of IPv6", Config{ClusterCIDR: "fd00:10::/48"}, "[fd00:10::/48-64]", ""},
@@ -52,7 +55,7 @@ func TestCheck(t *testing.T) {
 		{"services cannot be read", Config{ClusterCIDR: "10.244.0.0/16", ServiceCIDR: "10.96"}, "", `--service-cluster-ip-range "10.96": `},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.c.Allocate = tc.name != "off"
+			tc.c.Allocate = !strings.HasPrefix(tc.name, "off")
 			pools, err := tc.c.pools()
 			if tc.err != "" {
 				if err == nil || !strings.HasPrefix(err.Error(), tc.err) || strings.Contains(err.Error(), "\n") {

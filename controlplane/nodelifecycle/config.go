@@ -27,14 +27,16 @@ const (
 	DefaultLargeClusterThreshold = 50
 )
 
-// DefaultWorkers is how many nodes are worked on at once if not told otherwise.
-const DefaultWorkers = 8
+// DefaultWorkers is how many nodes a pass works on at once if not told otherwise.
+// Hardly any node is work. When many have fallen silent together, though, the last
+// has to wait for the others, and what they wait for is answers from a busy server.
+const DefaultWorkers = 32
 
 // A Policy says when a node counts as lost and how fast nodes are evicted from.
 // The fields are those of Kubernetes' flags, whose names Check uses.
 type Policy struct {
-	// MonitorPeriod (--node-monitor-period) passes between the end of one look at
-	// all nodes and the start of the next.
+	// MonitorPeriod (--node-monitor-period) passes between the beginnings of two
+	// looks at all nodes.
 	MonitorPeriod time.Duration
 	// MonitorGracePeriod (--node-monitor-grace-period) is how long a node may be
 	// quiet before it is Unknown.
@@ -133,7 +135,7 @@ type Config struct {
 	// excuses nobody, which is what Kubernetes does.
 	Excuse func(node *corev1.Node) (reason, message string, excused bool)
 
-	Workers int                   // nodes worked on at once; zero means DefaultWorkers
+	Workers int                   // nodes a pass works on at once; zero means DefaultWorkers
 	Events  record.EventRecorder  // from component node-controller; nil means none
 	Metrics prometheus.Registerer // nil means none
 	Log     *slog.Logger          // nil means discard

@@ -33,10 +33,10 @@ func (r *run) examine(ctx context.Context, s *sighting) {
 	switch {
 	case s.observed == corev1.ConditionTrue && s.current != corev1.ConditionTrue:
 		r.tellStatus(s.node, nodeNotReady)
-		r.marking.Add(podKey{node: s.node.Name})
+		s.mark = true
 	case s.first && s.current == corev1.ConditionUnknown, s.status:
 		// Whoever found it quiet before us may not have come to its pods.
-		r.marking.Add(podKey{node: s.node.Name})
+		s.mark = true
 	}
 }
 
@@ -77,7 +77,7 @@ func (r *run) update(ctx context.Context, s *sighting) error {
 	if err != nil {
 		lease = nil // the cache has none
 	}
-	s.rec.hear(s.node, lease, now)
+	s.rec.hear(s.node, lease, r.arrivals, now)
 	s.observed = readiness(s.node)
 	s.current = s.observed
 	if !s.rec.lost(now, r.cfg.Policy) {

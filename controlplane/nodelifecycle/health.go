@@ -48,14 +48,18 @@ type nodeRecord struct {
 
 // hear takes the node and its Lease (nil: none) as they are now and moves heard
 // if there is news. Any difference is news, not only a later time: a node whose
-// clock is set back lives as well.
-func (r *nodeRecord) hear(node *corev1.Node, lease *coordinationv1.Lease, now time.Time) {
+// clock is set back lives as well. What came says when the news did; a node that is
+// met for the first time has only just been noticed.
+func (r *nodeRecord) hear(node *corev1.Node, lease *coordinationv1.Lease, came *arrivals, now time.Time) {
 	ready := readyCondition(node)
+	beat, renewed := came.of(node.Name)
 	switch {
 	case !r.met && ready == nil:
 		r.heard = node.CreationTimestamp.Time
-	case !r.met, r.posted != (ready != nil), ready != nil && !ready.LastHeartbeatTime.Equal(&r.heartbeat):
+	case !r.met, r.posted != (ready != nil):
 		r.heard = now
+	case ready != nil && !ready.LastHeartbeatTime.Equal(&r.heartbeat):
+		r.heard = since(beat.said.Equal(&ready.LastHeartbeatTime), beat.came, r.heard, now)
 	}
 	r.met, r.posted = true, ready != nil
 	if ready != nil {
@@ -63,7 +67,8 @@ func (r *nodeRecord) hear(node *corev1.Node, lease *coordinationv1.Lease, now ti
 	}
 	if lease != nil {
 		if t := renewal(lease); !r.leased || !t.Equal(&r.renewed) {
-			r.heard, r.renewed, r.leased = now, t, true
+			r.heard = since(r.leased && renewed.said.Equal(&t), renewed.came, r.heard, now)
+			r.renewed, r.leased = t, true
 		}
 	}
 	if r.heard.After(now) {

@@ -49,19 +49,23 @@ type sighting struct {
 	err    error // why nothing was done about the node in this pass
 	taint  bool  // the node is to wait for a NoExecute taint
 	status bool  // the node's Ready condition was changed
+	mark   bool  // the node's pods are to be marked not ready
 }
 
-// monitor makes passes until ctx is done.
+// monitor makes passes until ctx is done. They begin MonitorPeriod apart; one that
+// takes about that long or longer still leaves the server some rest.
 func (r *run) monitor(ctx context.Context) error {
 	for {
+		began := time.Now()
 		if err := r.pass(ctx); err != nil {
 			return fmt.Errorf("look at all nodes: %w", err)
 		}
 		ended := time.Now()
-		if !pause(ctx, r.cfg.MonitorPeriod) {
+		rest := max(r.cfg.MonitorPeriod-ended.Sub(began), r.cfg.MonitorPeriod/restPart)
+		if !pause(ctx, rest) {
 			return nil
 		}
-		if late := time.Since(ended) - r.cfg.MonitorPeriod; r.cfg.stoodStill(late) {
+		if late := time.Since(ended) - rest; r.cfg.stoodStill(late) {
 			r.log.Warn("this process stood still; nodes are given a new grace period", "for", late)
 			r.forgive(time.Now())
 		}
@@ -91,6 +95,7 @@ func (r *run) pass(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	r.markAll()
 	if !r.reach.down.Load() {
 		if err := r.judge(ctx); err != nil {
 			return err
@@ -164,6 +169,17 @@ func (r *run) each(ctx context.Context, f func(ctx context.Context, s *sighting)
 		return nil
 	}
 	return loop.Together(ctx, slices.Repeat([]func(context.Context) error{work}, r.cfg.Workers)...)
+}
+
+// markAll has the pods of nodes marked that this pass has found not ready. It comes
+// when all nodes have been seen to: a node has many pods, and when many nodes fall
+// silent together none is to wait for the pods of the others.
+func (r *run) markAll() {
+	for i := range r.sightings {
+		if s := &r.sightings[i]; s.mark {
+			r.marking.Add(podKey{node: s.node.Name})
+		}
+	}
 }
 
 // forgive begins the silence of all nodes anew.

@@ -19,14 +19,16 @@ import (
 
 // Bounds that are not settings.
 const (
-	podWorkers  = 4
-	tick        = 100 * time.Millisecond // between looks at the queues of nodes to be tainted
-	recheck     = 50 * time.Millisecond  // before such a node that could not be tainted is tried again, at the earliest
-	healthTries = 5                      // attempts to write a node's health in one pass
-	healthPause = 20 * time.Millisecond  // between them
-	taintTries  = 5                      // attempts to change taints that others change as well
-	taintPause  = 100 * time.Millisecond // between them, and up to twice as long
-	callTimeout = 10 * time.Second       // of one request, and of one taint's attempts together
+	podWorkers   = 4
+	taintWorkers = 8                      // nodes whose taints by condition are brought up to date at once
+	restPart     = 5                      // of the time between passes is rest between them, at least
+	tick         = 100 * time.Millisecond // between looks at the queues of nodes to be tainted
+	recheck      = 50 * time.Millisecond  // before such a node that could not be tainted is tried again, at the earliest
+	healthTries  = 5                      // attempts to write a node's health in one pass
+	healthPause  = 20 * time.Millisecond  // between them
+	taintTries   = 5                      // attempts to change taints that others change as well
+	taintPause   = 100 * time.Millisecond // between them, and up to twice as long
+	callTimeout  = 10 * time.Second       // of one request, and of one taint's attempts together
 )
 
 // A Controller is Kubernetes' node-lifecycle-controller.
@@ -82,6 +84,7 @@ func (r *run) watch(ctx context.Context) error {
 	var watches loop.Watches
 	watches.Add(loop.Watch(r.nodeInf, r.tainting.Add))
 	watches.Add(r.watchPods())
+	watches.Add(r.arrivals.watch(r.nodeInf, r.leaseInf))
 	stop, err := watches.All()
 	if err != nil {
 		return err
@@ -99,6 +102,7 @@ type run struct {
 	tainting *loop.Queue[string] // nodes whose NoSchedule taints and labels want a look
 	marking  *loop.Queue[podKey] // pods that may have to be marked not ready
 	records  records
+	arrivals *arrivals
 
 	// The rest belongs to the monitor.
 	outlook   outlook
@@ -108,10 +112,10 @@ type run struct {
 
 // newRun makes the state of a Run, which has to run both work queues.
 func newRun(c *Controller) *run {
-	r := &run{Controller: c, queues: queues{byZone: map[string]*zoneQueue{}}, records: records{byName: map[string]*nodeRecord{}}}
+	r := &run{Controller: c, queues: queues{byZone: map[string]*zoneQueue{}}, records: records{byName: map[string]*nodeRecord{}}, arrivals: newArrivals()}
 	r.reach = &reach{log: c.log, ask: r.ask}
 	r.tainting = loop.NewQueue(loop.Config[string]{
-		Name: "node_lifecycle_controller", Do: r.reconcile, Workers: c.cfg.Workers, Log: c.log,
+		Name: "node_lifecycle_controller", Do: r.reconcile, Workers: taintWorkers, Log: c.log,
 	})
 	r.marking = loop.NewQueue(loop.Config[podKey]{
 		Name: "node_lifecycle_controller_pods", Do: r.mark, Workers: podWorkers, MaxDelay: c.cfg.MonitorPeriod, Log: c.log,

@@ -4,7 +4,9 @@ package nodelifecycle
 
 import (
 	"errors"
+	"fmt"
 	"maps"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 )
 
@@ -199,5 +202,37 @@ func TestLabels(t *testing.T) {
 		if got := w.node("n").Labels; got["beta.kubernetes.io/os"] != "linux" || got["mine"] != "x" || len(got) != 4 {
 			t.Errorf("labels %v", got)
 		}
+	})
+}
+
+// TestNodesFirst: when many nodes fall silent together, none of them waits for the
+// pods of others.
+func TestNodesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", "other", "third")
+		for i := range 5 * DefaultWorkers {
+			name := fmt.Sprintf("quiet-%d", i)
+			w.add("z", name)
+			w.pod("pod-"+name, name, corev1.ConditionTrue)
+			w.silence(name)
+		}
+		var done []string
+		w.client.PrependReactor("update", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			goruntime.Gosched() // and let others come first
+			if r := a.GetResource().Resource; a.GetSubresource() == "status" && (len(done) == 0 || done[len(done)-1] != r) {
+				done = append(done, r)
+			}
+			return false, nil, nil
+		})
+		w.start()
+		w.until(42 * second)
+		if got := w.readyPods(); len(got) > 0 {
+			t.Errorf("still ready: %q", got)
+		}
+		if want := []string{"nodes", "pods"}; !slices.Equal(done, want) {
+			t.Errorf("written in turns: %q, want %q", done, want)
+		}
+		w.halt()
 	})
 }

@@ -3,7 +3,6 @@ package podgc
 // The cluster that tests run the controller in.
 
 import (
-	"bytes"
 	"log/slog"
 	"sync"
 	"testing"
@@ -15,134 +14,89 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
 )
 
-// A lab is a cluster with the controller. Times are since it was made.
+// A lab is a cluster with the controller. It notes when deletion of a pod was asked
+// for.
 type lab struct {
-	t      *testing.T
-	client *fake.Clientset
-	server *apitest.Server
-	start  time.Time
-	log    bytes.Buffer
-	stop   func()
+	*apitest.Lab
 
 	mu      sync.Mutex
-	hidden  string                                  // guarded by mu: a node that no list or watch shows
-	removed apitest.Times                           // guarded by mu: when deletion of a pod was asked for
-	patches map[string]string                       // guarded by mu: what was patched into its status
-	fail    func(verb, resource, name string) error // guarded by mu: what is answered instead
+	hidden  string            // guarded by mu: a node that no list or watch shows
+	patches map[string]string // guarded by mu: what was patched into a pod's status
 }
 
 func newLab(t *testing.T, objs ...runtime.Object) *lab {
-	client, server, err := apitest.New(objs...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &lab{
-		t: t, client: client, server: server, start: time.Now(),
-		removed: apitest.Times{}, patches: map[string]string{},
-	}
-	l.failing(func(_, _, _ string) error { return nil })
-	client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		named, ok := a.(interface{ GetName() string })
-		if !ok {
-			return false, nil, nil
-		}
+	l := &lab{patches: map[string]string{}}
+	l.Lab = apitest.NewLab(t, func(_ *apitest.Lab, a clienttesting.Action) { l.observe(a) }, objs...)
+	l.Client.PrependReactor("get", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		name := named.GetName()
-		if err := l.fail(a.GetVerb(), a.GetResource().Resource, name); err != nil {
-			return true, nil, err
-		}
-		if name == l.hidden && a.GetVerb() == "get" {
-			return true, machine(name), nil
-		}
-		switch a := a.(type) {
-		case clienttesting.DeleteActionImpl:
-			if o := a.DeleteOptions; a.Resource.Resource == "pods" && o.Preconditions != nil {
-				if o.GracePeriodSeconds == nil || *o.GracePeriodSeconds != 0 || o.Preconditions.UID == nil {
-					t.Errorf("%s deleted with %+v", name, o)
-				}
-				l.removed[name] = append(l.removed[name], time.Since(l.start))
-			}
-		case clienttesting.PatchActionImpl:
-			if a.Subresource != "status" {
-				t.Errorf("%s patched in %q", name, a.Subresource)
-			}
-			l.patches[name] = string(a.Patch)
+		if get, ok := a.(clienttesting.GetAction); ok && l.hidden != "" && get.GetName() == l.hidden {
+			return true, machine(l.hidden), nil
 		}
 		return false, nil, nil
 	})
 	return l
 }
 
+// observe: deletion is at once, and of one certain pod; only statuses are patched.
+func (l *lab) observe(a clienttesting.Action) {
+	switch a := a.(type) {
+	case clienttesting.DeleteActionImpl:
+		if o := a.DeleteOptions; a.Resource.Resource == "pods" && o.Preconditions != nil {
+			if o.GracePeriodSeconds == nil || *o.GracePeriodSeconds != 0 || o.Preconditions.UID == nil {
+				l.Errorf("%s deleted with %+v", a.Name, o)
+			}
+			l.Note(a.Name)
+		}
+	case clienttesting.PatchActionImpl:
+		if a.Subresource != "status" {
+			l.Errorf("%s patched in %q", a.Name, a.Subresource)
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.patches[a.Name] = string(a.Patch)
+	}
+}
+
 // run starts the controller and returns the registry of its metrics.
 func (l *lab) run(c Config) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
-	c.Metrics, c.Log = reg, slog.New(slog.NewTextHandler(&l.log, nil))
-	if l.stop == nil {
-		l.start = time.Now() // of the first pass
+	c.Metrics, c.Log = reg, slog.New(slog.NewTextHandler(l.Said, nil))
+	if l.Stop == nil {
+		l.Start = time.Now() // of the first pass
 	}
-	_, stop := apitest.Start(l.t, l.client, func(f informers.SharedInformerFactory) (*Controller, error) {
-		return New(l.client, f, c)
-	})
-	l.stop = func() { l.must(stop()) }
+	apitest.Run(l.Lab, func(f informers.SharedInformerFactory) (*Controller, error) { return New(l.Client, f, c) })
 	return reg
 }
 
-// at lets time pass until t.
-func (l *lab) at(t time.Duration) {
-	l.t.Helper()
-	apitest.Until(l.t, l.start, t)
-}
-
-// gone says when each pod was removed.
-func (l *lab) gone() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.removed.String()
-}
-
-func (l *lab) must(err error) {
-	l.t.Helper()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-}
-
-func (l *lab) failing(f func(verb, resource, name string) error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.fail = f
-}
-
 func (l *lab) createNode(name string) {
-	l.t.Helper()
-	_, err := l.client.CoreV1().Nodes().Create(l.t.Context(), machine(name), metav1.CreateOptions{})
-	l.must(err)
+	l.Helper()
+	_, err := l.Client.CoreV1().Nodes().Create(l.Context(), machine(name), metav1.CreateOptions{})
+	l.Must(err)
 }
 
 func (l *lab) deleteNode(name string) {
-	l.t.Helper()
-	l.must(l.client.CoreV1().Nodes().Delete(l.t.Context(), name, metav1.DeleteOptions{}))
+	l.Helper()
+	l.Must(l.Client.CoreV1().Nodes().Delete(l.Context(), name, metav1.DeleteOptions{}))
 }
 
 func (l *lab) deletePod(name string) {
-	l.t.Helper()
-	l.must(l.client.CoreV1().Pods("ns").Delete(l.t.Context(), name, metav1.DeleteOptions{}))
+	l.Helper()
+	l.Must(l.Client.CoreV1().Pods("ns").Delete(l.Context(), name, metav1.DeleteOptions{}))
 }
 
 func (l *lab) pod(name string) *corev1.Pod {
-	l.t.Helper()
-	p, err := l.client.CoreV1().Pods("ns").Get(l.t.Context(), name, metav1.GetOptions{})
+	l.Helper()
+	p, err := l.Client.CoreV1().Pods("ns").Get(l.Context(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	l.must(err)
+	l.Must(err)
 	return p
 }
 

@@ -43,30 +43,30 @@ func TestOrphans(t *testing.T) {
 		{"node is there", []string{"n"}, func(*lab) {}, ""},
 		{"never was there", nil, func(*lab) {}, "done@40s p@40s q@40s"},
 		{"deleted", []string{"n"}, func(l *lab) {
-			l.at(25 * s)
+			l.At(25 * s)
 			l.deleteNode("n")
 		}, "done@1m20s p@1m20s q@1m20s"},
 		{"deleted just before a pass", []string{"n"}, func(l *lab) {
-			l.at(20*s - 1)
+			l.At(20*s - 1)
 			l.deleteNode("n")
 		}, "done@1m0s p@1m0s q@1m0s"},
 		{"comes within the quarantine", nil, func(l *lab) {
-			l.at(35 * s)
+			l.At(35 * s)
 			l.createNode("n")
 		}, ""},
 		{"comes, and goes again", nil, func(l *lab) {
-			l.at(35 * s)
+			l.At(35 * s)
 			l.createNode("n")
-			l.at(45 * s)
+			l.At(45 * s)
 			l.deleteNode("n")
 		}, "done@1m40s p@1m40s q@1m40s"},
 		{"cannot ask", nil, func(l *lab) {
-			l.failing(unreachable)
-			l.at(70 * s)
-			l.failing(func(_, _, _ string) error { return nil })
+			l.Failing(unreachable)
+			l.At(70 * s)
+			l.Failing(nil)
 		}, "done@1m20s p@1m20s q@1m20s"},
 		{"may not ask", nil, func(l *lab) {
-			l.failing(func(verb, resource, name string) error {
+			l.Failing(func(verb, resource, name string) error {
 				if verb == "get" && resource == "nodes" {
 					return apierrors.NewForbidden(corev1.Resource("nodes"), name, errors.New("no"))
 				}
@@ -79,8 +79,8 @@ func TestOrphans(t *testing.T) {
 			l.hidden = "n"
 		}, ""},
 		{"restarted", nil, func(l *lab) {
-			l.at(30 * s)
-			l.stop()
+			l.At(30 * s)
+			l.Stop()
 			l.run(Config{})
 		}, "done@1m10s p@1m10s q@1m10s"},
 	} {
@@ -92,11 +92,11 @@ func TestOrphans(t *testing.T) {
 				}
 				l := newLab(t, objs...)
 				l.run(Config{})
-				l.at(0)
+				l.At(0)
 				tc.do(l)
-				l.at(10 * time.Minute)
-				l.stop()
-				if got := l.gone(); got != tc.gone {
+				l.At(10 * time.Minute)
+				l.Stop()
+				if got := l.Noted().String(); got != tc.gone {
 					t.Errorf("removed %q, want %q", got, tc.gone)
 				}
 				if tc.gone == "" {
@@ -152,17 +152,17 @@ func TestTerminating(t *testing.T) {
 				free.Finalizers = []string{"example.com/wait"} // or deletion would be the end of it
 				l := newLab(t, n, pod("p", "n", corev1.PodRunning), pod("stays", "n", corev1.PodRunning), free)
 				l.run(Config{})
-				l.at(5 * s)
+				l.At(5 * s)
 				l.deletePod("p")
 				// The server gives a pod without a node no grace; another might.
 				grace := int64(30)
 				stuck := l.pod("free")
 				now := metav1.Now()
 				stuck.DeletionTimestamp, stuck.DeletionGracePeriodSeconds = &now, &grace
-				l.must(l.server.ObjectTracker.Update(corev1.SchemeGroupVersion.WithResource("pods"), stuck, "ns"))
-				l.at(5 * time.Minute)
-				l.stop()
-				if got := l.gone(); got != tc.want {
+				l.Must(l.Server.ObjectTracker.Update(corev1.SchemeGroupVersion.WithResource("pods"), stuck, "ns"))
+				l.At(5 * time.Minute)
+				l.Stop()
+				if got := l.Noted().String(); got != tc.want {
 					t.Errorf("removed %q, want %q", got, tc.want)
 				}
 				if p := l.patches["free"]; !strings.Contains(p, `"phase":"Failed"`) || strings.Contains(p, "conditions") {
@@ -200,9 +200,9 @@ func TestThreshold(t *testing.T) {
 				evicted.Status.Reason = "Evicted"
 				l := newLab(t, append(objs, evicted)...)
 				reg := l.run(Config{Threshold: tc.threshold})
-				l.at(5 * time.Minute)
-				l.stop()
-				if got := l.gone(); got != tc.want {
+				l.At(5 * time.Minute)
+				l.Stop()
+				if got := l.Noted().String(); got != tc.want {
 					t.Errorf("removed %q, want %q", got, tc.want)
 				}
 				if len(l.patches) != 0 {
@@ -251,7 +251,7 @@ func TestFailures(t *testing.T) {
 				}
 				l := newLab(t, objs...)
 				tries := 0
-				l.failing(func(verb, resource, _ string) error {
+				l.Failing(func(verb, resource, _ string) error {
 					if tc.verb == "" || verb == tc.verb && resource == "pods" {
 						tries++
 						return tc.err
@@ -259,18 +259,18 @@ func TestFailures(t *testing.T) {
 					return nil
 				})
 				reg := l.run(Config{Workers: 1})
-				l.at(90 * s) // passes at 40, 60 and 80
-				l.failing(func(_, _, _ string) error { return nil })
+				l.At(90 * s) // passes at 40, 60 and 80
+				l.Failing(nil)
 				if tries != tc.tries {
 					t.Errorf("%d requests failed, want %d", tries, tc.tries)
 				}
-				l.at(110 * s)
-				l.stop()
-				if got := len(l.removed); got != 20 {
+				l.At(110 * s)
+				l.Stop()
+				if got := len(l.Noted()); got != 20 {
 					t.Errorf("%d pods removed in the end, want 20", got)
 				}
-				if got := strings.Count(l.log.String(), "level=WARN"); got != tc.warnings {
-					t.Errorf("%d warnings, want %d:\n%s", got, tc.warnings, &l.log)
+				if got := strings.Count(l.Said.String(), "level=WARN"); got != tc.warnings {
+					t.Errorf("%d warnings, want %d:\n%s", got, tc.warnings, l.Said)
 				}
 				want := ""
 				if tc.errs > 0 {
@@ -295,9 +295,9 @@ func TestFinalizers(t *testing.T) {
 		p.Finalizers = []string{"example.com/wait"}
 		l := newLab(t, p)
 		reg := l.run(Config{})
-		l.at(5 * time.Minute)
-		l.stop()
-		if got, want := l.gone(), "p@40s"; got != want {
+		l.At(5 * time.Minute)
+		l.Stop()
+		if got, want := l.Noted().String(), "p@40s"; got != want {
 			t.Errorf("removed %q, want %q", got, want)
 		}
 		if err := testutil.GatherAndCompare(reg, strings.NewReader(`
@@ -318,14 +318,14 @@ func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, pod("p", "n", corev1.PodRunning))
 		l.run(Config{Period: s, Quarantine: 3 * s, Workers: 3})
-		l.at(10 * s)
-		l.stop()
-		if got, want := l.gone(), "p@3s"; got != want {
+		l.At(10 * s)
+		l.Stop()
+		if got, want := l.Noted().String(), "p@3s"; got != want {
 			t.Errorf("removed %q, want %q", got, want)
 		}
-		f := informers.NewSharedInformerFactory(l.client, 0) // not started: its caches never fill
-		c, err := New(l.client, f, Config{})
-		l.must(err)
+		f := informers.NewSharedInformerFactory(l.Client, 0) // not started: its caches never fill
+		c, err := New(l.Client, f, Config{})
+		l.Must(err)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := c.Run(ctx); err != nil {

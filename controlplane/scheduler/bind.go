@@ -45,6 +45,10 @@ func (r *run) bind(ctx context.Context, b binding) {
 	case err == nil:
 		r.event(pod, corev1.EventTypeNormal, "Scheduled",
 			fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, b.node))
+		if what := unheeded(&pod.Spec); what != "" {
+			r.event(pod, corev1.EventTypeWarning, "ConstraintsNotHeeded",
+				fmt.Sprintf("Assigned without regard to %s, which this scheduler does not know", what))
+		}
 		r.queue.remove(name)
 	case ctx.Err() != nil:
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):

@@ -17,5 +17,6 @@
 // required node affinity, host ports, requests against allocatable, the number
 // of pods; preferred node affinity and PreferNoSchedule taints for choosing.
 // What it is not: it knows nothing of volumes, affinity between pods or topology
-// spread, and it never evicts a pod to make room for another.
+// spread (a pod that demands the latter two is bound, and told in an event that they
+// were not heeded), and it never evicts a pod to make room for another.
 package scheduler

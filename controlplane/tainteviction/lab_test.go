@@ -3,11 +3,9 @@ package tainteviction
 // The cluster that tests run the controller in.
 
 import (
-	"bytes"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,75 +14,39 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
 )
 
-// A lab is a cluster with the controller. Times are since it was made.
+// A lab is a cluster with the controller. It notes when deletion of a pod was asked
+// for.
 type lab struct {
-	t      *testing.T
-	client *fake.Clientset
-	server *apitest.Server
-	start  time.Time
+	*apitest.Lab
 	events *record.FakeRecorder
-	log    bytes.Buffer
-	stop   func()
-
-	mu      sync.Mutex
-	deleted apitest.Times           // guarded by mu: when deletion of a pod was asked for
-	fail    func(verb string) error // guarded by mu: what is answered instead
 }
 
 func newLab(t *testing.T, objs ...runtime.Object) *lab {
-	client, server, err := apitest.New(objs...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &lab{
-		t: t, client: client, server: server, start: time.Now(), events: record.NewFakeRecorder(10000),
-		deleted: apitest.Times{}, fail: func(string) error { return nil },
-	}
-	for _, verb := range []string{"get", "patch", "delete"} {
-		client.PrependReactor(verb, "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			if err := l.fail(verb); err != nil {
-				return true, nil, err
-			}
-			if d, ok := a.(clienttesting.DeleteActionImpl); ok {
-				l.check(d)
-				l.deleted[d.Name] = append(l.deleted[d.Name], time.Since(l.start))
-			}
-			return false, nil, nil
-		})
-	}
-	return l
+	return &lab{Lab: apitest.NewLab(t, observe, objs...), events: record.NewFakeRecorder(10000)}
 }
 
-// check: deletion is graceful, and of one certain pod.
-func (l *lab) check(d clienttesting.DeleteActionImpl) {
-	if o := d.DeleteOptions; o.GracePeriodSeconds != nil || o.Preconditions == nil || o.Preconditions.UID == nil {
-		l.t.Errorf("%s deleted with %+v", d.Name, o)
+// observe: deletion is graceful, and of one certain pod.
+func observe(l *apitest.Lab, a clienttesting.Action) {
+	d, ok := a.(clienttesting.DeleteActionImpl)
+	if !ok || d.Resource.Resource != "pods" {
+		return
 	}
+	if o := d.DeleteOptions; o.GracePeriodSeconds != nil || o.Preconditions == nil || o.Preconditions.UID == nil {
+		l.Errorf("%s deleted with %+v", d.Name, o)
+	}
+	l.Note(d.Name)
 }
 
 // run starts the controller.
 func (l *lab) run(c Config) *Controller {
-	c.Events, c.Log = l.events, slog.New(slog.NewTextHandler(&l.log, nil))
-	ctl, stop := apitest.Start(l.t, l.client, func(f informers.SharedInformerFactory) (*Controller, error) {
-		return New(l.client, f, c)
-	})
-	l.stop = func() { l.must(stop()) }
-	return ctl
-}
-
-// at lets time pass until t.
-func (l *lab) at(t time.Duration) {
-	l.t.Helper()
-	apitest.Until(l.t, l.start, t)
+	c.Events, c.Log = l.events, slog.New(slog.NewTextHandler(l.Said, nil))
+	return apitest.Run(l.Lab, func(f informers.SharedInformerFactory) (*Controller, error) { return New(l.Client, f, c) })
 }
 
 func (l *lab) told() string {
@@ -97,23 +59,9 @@ func (l *lab) told() string {
 	return strings.Join(out, ", ")
 }
 
-// gone says when each pod was deleted.
-func (l *lab) gone() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.deleted.String()
-}
-
-func (l *lab) must(err error) {
-	l.t.Helper()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-}
-
 // taint sets the taints of node n, with the time now unless they have one.
 func (l *lab) taint(ts ...corev1.Taint) {
-	l.t.Helper()
+	l.Helper()
 	now := metav1.Now()
 	for i := range ts {
 		if ts[i].TimeAdded == nil {
@@ -124,33 +72,27 @@ func (l *lab) taint(ts ...corev1.Taint) {
 }
 
 func (l *lab) taintAsIs(ts ...corev1.Taint) {
-	l.t.Helper()
-	n, err := l.client.CoreV1().Nodes().Get(l.t.Context(), "n", metav1.GetOptions{})
-	l.must(err)
+	l.Helper()
+	n, err := l.Client.CoreV1().Nodes().Get(l.Context(), "n", metav1.GetOptions{})
+	l.Must(err)
 	n.Spec.Taints = ts
-	_, err = l.client.CoreV1().Nodes().Update(l.t.Context(), n, metav1.UpdateOptions{})
-	l.must(err)
+	_, err = l.Client.CoreV1().Nodes().Update(l.Context(), n, metav1.UpdateOptions{})
+	l.Must(err)
 }
 
 func (l *lab) tolerate(pod string, ts ...corev1.Toleration) {
-	l.t.Helper()
-	p, err := l.client.CoreV1().Pods("ns").Get(l.t.Context(), pod, metav1.GetOptions{})
-	l.must(err)
+	l.Helper()
+	p, err := l.Client.CoreV1().Pods("ns").Get(l.Context(), pod, metav1.GetOptions{})
+	l.Must(err)
 	p.Spec.Tolerations = ts
-	_, err = l.client.CoreV1().Pods("ns").Update(l.t.Context(), p, metav1.UpdateOptions{})
-	l.must(err)
+	_, err = l.Client.CoreV1().Pods("ns").Update(l.Context(), p, metav1.UpdateOptions{})
+	l.Must(err)
 }
 
 func (l *lab) create(p *corev1.Pod) {
-	l.t.Helper()
-	_, err := l.client.CoreV1().Pods("ns").Create(l.t.Context(), p, metav1.CreateOptions{})
-	l.must(err)
-}
-
-func (l *lab) failing(f func(verb string) error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.fail = f
+	l.Helper()
+	_, err := l.Client.CoreV1().Pods("ns").Create(l.Context(), p, metav1.CreateOptions{})
+	l.Must(err)
 }
 
 func machine(ts ...corev1.Taint) *corev1.Node {
@@ -177,9 +119,9 @@ func tolerates(key string, seconds ...int64) corev1.Toleration {
 }
 
 func (l *lab) uid(name string) types.UID {
-	l.t.Helper()
-	p, err := l.client.CoreV1().Pods("ns").Get(l.t.Context(), name, metav1.GetOptions{})
-	l.must(err)
+	l.Helper()
+	p, err := l.Client.CoreV1().Pods("ns").Get(l.Context(), name, metav1.GetOptions{})
+	l.Must(err)
 	return p.UID
 }
 

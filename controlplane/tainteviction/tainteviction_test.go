@@ -31,7 +31,7 @@ const s = time.Second
 // the deletions asked for, and the events.
 func TestWhen(t *testing.T) {
 	type steps = func(l *lab)
-	restart := func(l *lab) { l.stop(); l.run(Config{}) }
+	restart := func(l *lab) { l.Stop(); l.run(Config{}) }
 	for _, tc := range []struct {
 		name   string
 		pods   []*corev1.Pod
@@ -40,9 +40,9 @@ func TestWhen(t *testing.T) {
 		gone   string
 		events string
 	}{
-		{"not tainted", []*corev1.Pod{pod("p")}, nil, func(l *lab) { l.at(60 * s) }, "", ""},
+		{"not tainted", []*corev1.Pod{pod("p")}, nil, func(l *lab) { l.At(60 * s) }, "", ""},
 		{"at once", []*corev1.Pod{pod("p"), pod("q", tolerates("b"))}, nil, func(l *lab) {
-			l.at(10 * s)
+			l.At(10 * s)
 			l.taint(execute("a"))
 		}, "p@10s q@10s", "Marking for p, Marking for q"},
 		{"other effects", []*corev1.Pod{pod("p")}, nil, func(l *lab) {
@@ -52,7 +52,7 @@ func TestWhen(t *testing.T) {
 			pod("forever", tolerates("a")), pod("half", tolerates("a", 30)), pod("minute", tolerates("a", 60)),
 			pod("zero", tolerates("a", 0)), pod("less", tolerates("a", -5)),
 		}, nil, func(l *lab) {
-			l.at(10 * s)
+			l.At(10 * s)
 			l.taint(execute("a"))
 		}, "half@40s less@10s minute@1m10s zero@10s", "Marking for half, Marking for less, Marking for minute, Marking for zero"},
 		{"more than can be counted", []*corev1.Pod{pod("p", tolerates("a", 1<<62))}, nil, func(l *lab) {
@@ -66,140 +66,140 @@ func TestWhen(t *testing.T) {
 		}, "p@20s", "Marking for p"},
 		{"each taint counts from its own time", []*corev1.Pod{pod("p", tolerates("a", 50), tolerates("b", 20))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(40 * s)
-			now := metav1.NewTime(l.start)
+			l.At(40 * s)
+			now := metav1.NewTime(l.Start)
 			a := execute("a")
 			a.TimeAdded = &now
 			l.taint(a, execute("b"))
 		}, "p@50s", "Marking for p"},
 		{"called off", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(29 * s)
+			l.At(29 * s)
 			l.taint()
 		}, "", "Cancelling of p"},
 		{"called off and begun again at once", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taintAsIs(execute("a"))
-			l.at(20 * s)
+			l.At(20 * s)
 			l.taintAsIs()
 			l.taintAsIs(execute("a"))
 		}, "p@50s", "Cancelling of p, Marking for p"},
 		{"brought forward by another taint", []*corev1.Pod{pod("p", tolerates("a", 300), tolerates("b", 5))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
+			l.At(20 * s)
 			l.taint(execute("a"), execute("b"))
 		}, "p@25s", "Marking for p"},
 		{"brought forward to now", []*corev1.Pod{pod("p", tolerates("a", 300))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
+			l.At(20 * s)
 			l.taint(execute("a"), execute("b"))
 		}, "p@20s", "Marking for p"},
 		{"brought forward by a shorter toleration", []*corev1.Pod{pod("p", tolerates("a", 300))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
+			l.At(20 * s)
 			l.tolerate("p", tolerates("a", 60))
 		}, "p@1m0s", "Marking for p"},
 		{"not put off by a longer toleration", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
+			l.At(20 * s)
 			l.tolerate("p", tolerates("a", 300))
 		}, "p@30s", "Marking for p"},
 		{"called off by tolerating forever", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
+			l.At(20 * s)
 			l.tolerate("p", tolerates("a"))
 		}, "", "Cancelling of p"},
 		{"not put off by another reason", []*corev1.Pod{pod("p", tolerates("not-ready", 30), tolerates("unreachable", 30))}, nil, func(l *lab) {
 			l.taint(execute("not-ready"))
-			l.at(20 * s)
+			l.At(20 * s)
 			l.taint(execute("unreachable"))
 		}, "p@30s", "Marking for p"},
 		{"restarted", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
-			l.at(10 * s)
+			l.At(10 * s)
 			l.taint(execute("a"))
-			l.at(25 * s)
+			l.At(25 * s)
 			restart(l)
 		}, "p@40s", "Marking for p"},
 		{"due while nobody ran", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
-			l.stop()
-			l.at(50 * s)
+			l.At(20 * s)
+			l.Stop()
+			l.At(50 * s)
 			l.run(Config{})
 		}, "p@50s", "Marking for p"},
 		{"restarted after the deletion", []*corev1.Pod{pod("p")}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(5 * s)
+			l.At(5 * s)
 			restart(l)
 		}, "p@0s", "Marking for p"},
 		{"restarted, no time but that of the list", []*corev1.Pod{pod("p", tolerates("a", 30))}, written(machine(execute("a")), 0), func(l *lab) {
-			l.at(20 * s)
+			l.At(20 * s)
 			restart(l)
 		}, "p@30s", "Marking for p"},
 		{"restarted, no time at all", []*corev1.Pod{pod("p", tolerates("a", 30))}, machine(execute("a")), func(l *lab) {
-			l.at(20 * s)
+			l.At(20 * s)
 			restart(l)
 		}, "p@50s", "Marking for p"},
 		{"from the future", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
-			later := metav1.NewTime(l.start.Add(time.Hour))
+			later := metav1.NewTime(l.Start.Add(time.Hour))
 			a := execute("a")
 			a.TimeAdded = &later
-			l.at(10 * s)
+			l.At(10 * s)
 			l.taintAsIs(a)
 		}, "p@40s", "Marking for p"},
 		{"before there was a node", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
-			before := metav1.NewTime(l.start.Add(-time.Hour))
+			before := metav1.NewTime(l.Start.Add(-time.Hour))
 			a := execute("a")
 			a.TimeAdded = &before
-			l.at(10 * s)
+			l.At(10 * s)
 			l.taintAsIs(a)
 		}, "p@30s", "Marking for p"},
 		{"fraction of a second", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
-			cut := metav1.NewTime(l.start.Add(10 * s))
+			cut := metav1.NewTime(l.Start.Add(10 * s))
 			a := execute("a")
 			a.TimeAdded = &cut
-			l.at(10*s + 900*time.Millisecond)
+			l.At(10*s + 900*time.Millisecond)
 			l.taintAsIs(a)
 		}, "p@40.9s", "Marking for p"},
 		{"bound to a node tainted long ago", nil, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(50 * s)
+			l.At(50 * s)
 			l.create(pod("p", tolerates("a", 30)))
 			l.create(pod("q"))
-			l.at(60 * s)
+			l.At(60 * s)
 			restart(l)
 		}, "p@1m20s q@50s", "Marking for p, Marking for q"},
 		{"fraction of a second, looked at twice", nil, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(50*s + 900*time.Millisecond)
+			l.At(50*s + 900*time.Millisecond)
 			p := pod("p", tolerates("a", 30))
-			p.CreationTimestamp = metav1.NewTime(l.start.Add(50 * s)) // as the API has it
+			p.CreationTimestamp = metav1.NewTime(l.Start.Add(50 * s)) // as the API has it
 			l.create(p)
-			l.at(60 * s)
+			l.At(60 * s)
 			l.tolerate("p", tolerates("a", 30), tolerates("b"))
 		}, "p@1m20.9s", "Marking for p"},
 		{"deleted by somebody else meanwhile", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
-			l.must(l.server.ObjectTracker.Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"))
+			l.At(20 * s)
+			l.Must(l.Server.ObjectTracker.Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"))
 		}, "", "Cancelling of p"},
 		{"another of the same name", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
-			l.must(l.server.ObjectTracker.Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"))
+			l.At(20 * s)
+			l.Must(l.Server.ObjectTracker.Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"))
 			l.create(pod("p", tolerates("a", 30)))
 		}, "p@50s", "Cancelling of p, Marking for p"},
 		{"node gone", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
-			l.must(l.client.CoreV1().Nodes().Delete(l.t.Context(), "n", metav1.DeleteOptions{}))
+			l.At(20 * s)
+			l.Must(l.Client.CoreV1().Nodes().Delete(l.Context(), "n", metav1.DeleteOptions{}))
 		}, "p@30s", "Marking for p"},
 		{"node made anew", []*corev1.Pod{pod("p", tolerates("a", 30))}, nil, func(l *lab) {
 			l.taint(execute("a"))
-			l.at(20 * s)
-			l.must(l.client.CoreV1().Nodes().Delete(l.t.Context(), "n", metav1.DeleteOptions{}))
-			l.at(25 * s)
-			_, err := l.client.CoreV1().Nodes().Create(l.t.Context(), machine(), metav1.CreateOptions{})
-			l.must(err)
+			l.At(20 * s)
+			l.Must(l.Client.CoreV1().Nodes().Delete(l.Context(), "n", metav1.DeleteOptions{}))
+			l.At(25 * s)
+			_, err := l.Client.CoreV1().Nodes().Create(l.Context(), machine(), metav1.CreateOptions{})
+			l.Must(err)
 		}, "", "Cancelling of p"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -213,11 +213,11 @@ func TestWhen(t *testing.T) {
 				}
 				l := newLab(t, append(objs, tc.node)...)
 				l.run(Config{})
-				l.at(0)
+				l.At(0)
 				tc.do(l)
-				l.at(10 * time.Minute)
-				l.stop()
-				if got := l.gone(); got != tc.gone {
+				l.At(10 * time.Minute)
+				l.Stop()
+				if got := l.Noted().String(); got != tc.gone {
 					t.Errorf("deleted %q, want %q", got, tc.gone)
 				}
 				if got := l.told(); got != tc.events {
@@ -238,29 +238,29 @@ func TestLeftAlone(t *testing.T) {
 		l := newLab(t, machine(), pod("mine"), own)
 		reg := prometheus.NewRegistry()
 		l.run(Config{Metrics: reg})
-		l.must(l.client.CoreV1().Pods("ns").Delete(t.Context(), "mine", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(l.uid("mine")))}))
-		l.at(5 * s)
+		l.Must(l.Client.CoreV1().Pods("ns").Delete(t.Context(), "mine", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(l.uid("mine")))}))
+		l.At(5 * s)
 		l.taint(execute("a"))
-		l.at(60 * s)
-		if got, want := l.gone(), "mine@0s own@35s"; got != want {
+		l.At(60 * s)
+		if got, want := l.Noted().String(), "mine@0s own@35s"; got != want {
 			t.Errorf("deleted %q, want %q", got, want)
 		}
 		if got, want := l.told(), "Marking for own"; got != want {
 			t.Errorf("told %q, want %q", got, want)
 		}
-		p, err := l.client.CoreV1().Pods("ns").Get(t.Context(), "own", metav1.GetOptions{})
-		l.must(err)
-		if want := l.start.Add(42 * s); !p.DeletionTimestamp.Time.Equal(want) {
+		p, err := l.Client.CoreV1().Pods("ns").Get(t.Context(), "own", metav1.GetOptions{})
+		l.Must(err)
+		if want := l.Start.Add(42 * s); !p.DeletionTimestamp.Time.Equal(want) {
 			t.Errorf("it has until %v, want %v", p.DeletionTimestamp, want)
 		}
 		want := corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager", ObservedGeneration: 1,
-			Message: "Taint manager: deleting due to NoExecute taint", LastTransitionTime: metav1.NewTime(l.start.Add(35 * s)),
+			Message: "Taint manager: deleting due to NoExecute taint", LastTransitionTime: metav1.NewTime(l.Start.Add(35 * s)),
 		}
 		if len(p.Status.Conditions) != 1 || p.Status.Conditions[0].String() != want.String() {
 			t.Errorf("conditions %v, want %v", p.Status.Conditions, want)
 		}
-		l.stop()
+		l.Stop()
 		if err := testutil.GatherAndCompare(reg, strings.NewReader(`
 # HELP taint_eviction_controller_pod_deletions_total Pods deleted because of a NoExecute taint.
 # TYPE taint_eviction_controller_pod_deletions_total counter
@@ -301,27 +301,27 @@ func TestRetry(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLab(t, machine(), pod("p"))
-				l.failing(func(verb string) error {
-					if verb == tc.verb {
+				l.Failing(func(verb, resource, _ string) error {
+					if verb == tc.verb && resource == "pods" {
 						return tc.err
 					}
 					return nil
 				})
 				l.run(Config{})
-				l.at(5 * s)
+				l.At(5 * s)
 				l.taint(execute("a"))
-				l.at(tc.until)
-				l.failing(func(string) error { return nil })
+				l.At(tc.until)
+				l.Failing(nil)
 				if tc.untaint {
 					l.taint()
 				}
-				l.at(2 * time.Hour)
-				l.stop()
-				if got := l.gone(); got != tc.gone {
+				l.At(2 * time.Hour)
+				l.Stop()
+				if got := l.Noted().String(); got != tc.gone {
 					t.Errorf("deleted %q, want %q", got, tc.gone)
 				}
-				if got := strings.Count(l.log.String(), "level=WARN"); got != tc.warnings {
-					t.Errorf("%d warnings, want %d:\n%s", got, tc.warnings, &l.log)
+				if got := strings.Count(l.Said.String(), "level=WARN"); got != tc.warnings {
+					t.Errorf("%d warnings, want %d:\n%s", got, tc.warnings, l.Said)
 				}
 				if got := l.told(); got != tc.events {
 					t.Errorf("told %q, want %q", got, tc.events)
@@ -342,15 +342,16 @@ func TestMany(t *testing.T) {
 		}
 		l := newLab(t, objs...)
 		l.run(Config{})
-		l.at(10 * s)
+		l.At(10 * s)
 		l.taint(execute("a"))
-		l.at(60*s - 1)
-		l.stop()
+		l.At(60*s - 1)
+		l.Stop()
 		l.run(Config{})
-		l.at(200 * s)
-		l.stop()
+		l.At(200 * s)
+		l.Stop()
+		deleted := l.Noted()
 		for i := range count {
-			got, want := l.deleted[fmt.Sprintf("p%d", i)], time.Duration(10+i%100)*s
+			got, want := deleted[fmt.Sprintf("p%d", i)], time.Duration(10+i%100)*s
 			if len(got) != 1 || got[0] != want {
 				t.Fatalf("p%d deleted at %v, want %v", i, got, want)
 			}

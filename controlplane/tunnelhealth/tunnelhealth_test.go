@@ -339,10 +339,10 @@ func TestLostIsAsked(t *testing.T) {
 		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
 			Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.Now(),
 		})
+		before := b.hub.asks()
 		if _, err = b.client.CoreV1().Nodes().UpdateStatus(b.t.Context(), n, metav1.UpdateOptions{}); err != nil {
 			b.t.Fatal(err)
 		}
-		before := b.hub.asks()
 		pass(10 * time.Second)
 		b.expect("silent", "True Attached", "False ProbeFailed")
 		if n := b.hub.asks() - before; n != 2 {

@@ -77,6 +77,7 @@ type witness struct {
 	// writer; zero until then.
 	spdy        atomic.Bool
 	errorStream atomic.Uint32
+	closed      atomic.Bool // by Close: nobody wants to know any more
 
 	// sent is the writer's.
 	sent struct {
@@ -152,6 +153,12 @@ func (f *frames) next(p []byte) (body, control, rest []byte, err error) {
 		return nil, f.control, p[n:], nil
 	}
 	return nil, nil, p[n:], nil
+}
+
+// Close ends the connection on the client's behalf.
+func (w *witness) Close() error {
+	w.closed.Store(true)
+	return w.Conn.Close()
 }
 
 // Write passes p to the kubelet and finds out which stream the status is to come
@@ -321,13 +328,14 @@ func appendData(out []byte, stream uint32, flags byte, body []byte) []byte {
 }
 
 // conclude says how it ended if the kubelet has not. A connection that was lost is
-// always cut short; one that was closed is if the protocol always has a status.
+// always cut short, also when it was given up at this end, with all that a session
+// carried; one that the kubelet closed is if the protocol always has a status.
 func (w *witness) conclude(err error) {
 	g := &w.got
 	stream := w.errorStream.Load()
 	status := strings.HasPrefix(g.version, "v4.") || strings.HasPrefix(g.version, "v5.")
 	closed := errors.Is(err, io.EOF)
-	if !w.spdy.Load() || g.plain || g.told || stream == 0 || closed && !status || errors.Is(err, net.ErrClosed) {
+	if !w.spdy.Load() || g.plain || g.told || stream == 0 || closed && !status || w.closed.Load() {
 		return
 	}
 	why := err.Error()

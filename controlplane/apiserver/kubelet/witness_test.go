@@ -25,7 +25,12 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-var errLost = errors.New("session lost")
+var (
+	errLost = errors.New("session lost")
+	// errBelow is of a connection that this end has closed, but not the client's
+	// part of it: what carries it was given up.
+	errBelow = fmt.Errorf("session closed: %w", net.ErrClosed)
+)
 
 // A weak network loses all its connections when it is told to.
 type weak struct {
@@ -90,7 +95,7 @@ func (s *starts) Write(p []byte) (int, error) {
 // the node is lost, and what it was given is a beginning of what was said.
 func TestCutExec(t *testing.T) {
 	for how, executor := range executors {
-		for what, err := range map[string]error{"lost": errLost, "closed": io.EOF} {
+		for what, err := range map[string]error{"lost": errLost, "closed": io.EOF, "closed below": errBelow} {
 			t.Run(how+"/"+what, func(t *testing.T) {
 				n := &weak{err: err}
 				b := start(t, func(o *Options) {

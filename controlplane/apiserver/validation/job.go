@@ -17,6 +17,7 @@ import (
 // Bounds of jobs.
 const (
 	maxIndexed           = 100_000 // parallelism beyond which the status of indexes would not fit an object
+	maxOfMany            = 10_000  // parallelism, and indexes that may fail, of a job with more than maxIndexed of them
 	maxFailureRules      = 20
 	maxFailureExitCodes  = 255
 	maxFailureConditions = 20
@@ -59,7 +60,11 @@ func jobSpec(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	errs = append(errs, optionalNonNegative(s.BackoffLimitPerIndex, p.Child("backoffLimitPerIndex"))...)
 	errs = append(errs, optionalNonNegative(s.MaxFailedIndexes, p.Child("maxFailedIndexes"))...)
 	errs = append(errs, jobIndexes(s, p)...)
-	errs = append(errs, optionalOneOf(s.PodReplacementPolicy, p.Child("podReplacementPolicy"), batchv1.Failed, batchv1.TerminatingOrFailed)...)
+	replacement := []batchv1.PodReplacementPolicy{batchv1.Failed, batchv1.TerminatingOrFailed}
+	if s.PodFailurePolicy != nil { // which is about how pods have ended
+		replacement = replacement[:1]
+	}
+	errs = append(errs, optionalOneOf(s.PodReplacementPolicy, p.Child("podReplacementPolicy"), replacement...)...)
 	if m := s.ManagedBy; m != nil {
 		at := p.Child("managedBy")
 		errs = append(errs, qualifiedName(*m, at)...)
@@ -110,9 +115,32 @@ func jobIndexes(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 		if s.Completions != nil && *m > *s.Completions {
 			errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), *m, "must be less than or equal to completions"))
 		}
+		if *m > maxIndexed {
+			errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), *m, fmt.Sprintf("must be less than or equal to %d", maxIndexed)))
+		}
 		if s.BackoffLimitPerIndex == nil {
 			errs = append(errs, field.Required(p.Child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"))
 		}
+	}
+	if deref(s.Completions) > maxIndexed && s.BackoffLimitPerIndex != nil {
+		errs = append(errs, manyLimited(s, p)...)
+	}
+	return errs
+}
+
+// manyLimited checks a job with limits per index that has so many indexes that those
+// that have failed would not fit its status if they could be any.
+func manyLimited(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	why := fmt.Sprintf("when completions are above %d and used with backoff limit per index", maxIndexed)
+	least := fmt.Sprintf("must be less than or equal to %d %s", maxOfMany, why)
+	var errs field.ErrorList
+	if n := deref(s.Parallelism); n > maxOfMany {
+		errs = append(errs, field.Invalid(p.Child("parallelism"), n, least))
+	}
+	if m := s.MaxFailedIndexes; m == nil {
+		errs = append(errs, field.Required(p.Child("maxFailedIndexes"), "must be specified "+why))
+	} else if *m > maxOfMany {
+		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), *m, least))
 	}
 	return errs
 }

@@ -195,6 +195,7 @@ func TestJobs(t *testing.T) {
 	rule := func(r batchv1.PodFailurePolicyRule) func(job) {
 		return func(o job) {
 			o.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{r}}
+			o.Spec.PodReplacementPolicy = ptr(batchv1.Failed)
 		}
 	}
 	codes := func(op batchv1.PodFailurePolicyOnExitCodesOperator, v ...int32) *batchv1.PodFailurePolicyOnExitCodesRequirement {
@@ -221,6 +222,29 @@ func TestJobs(t *testing.T) {
 		{
 			"failed indexes", func(o job) { indexed(o); o.Spec.MaxFailedIndexes = ptr[int32](5) },
 			bad("spec.backoffLimitPerIndex: Required value: when maxFailedIndexes is specified", "spec.maxFailedIndexes: Invalid value: 5: must be less than or equal to completions"),
+		},
+		{
+			"limits of many indexes", func(o job) {
+				indexed(o)
+				o.Spec.Completions, o.Spec.Parallelism = ptr[int32](100_001), ptr[int32](10_001)
+				o.Spec.BackoffLimitPerIndex = ptr[int32](1)
+			},
+			bad("spec.parallelism: Invalid value: 10001: must be less than or equal to 10000 when completions are above 100000", "spec.maxFailedIndexes: Required value: must be specified when completions are above 100000"),
+		},
+		{
+			"many failed indexes", func(o job) {
+				indexed(o)
+				o.Spec.Completions, o.Spec.Parallelism = ptr[int32](200_000), ptr[int32](10_000)
+				o.Spec.BackoffLimitPerIndex, o.Spec.MaxFailedIndexes = ptr[int32](1), ptr[int32](100_001)
+			},
+			bad("spec.maxFailedIndexes: Invalid value: 100001: must be less than or equal to 100000", "spec.maxFailedIndexes: Invalid value: 100001: must be less than or equal to 10000 when"),
+		},
+		{
+			"replacement with a failure policy", func(o job) {
+				o.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{}
+				o.Spec.PodReplacementPolicy = ptr(batchv1.TerminatingOrFailed)
+			},
+			bad(`spec.podReplacementPolicy: Unsupported value: "TerminatingOrFailed": supported values: "Failed"`),
 		},
 		{"replacement", func(o job) { o.Spec.PodReplacementPolicy = ptr(batchv1.PodReplacementPolicy("x")) }, bad("spec.podReplacementPolicy: Unsupported value")},
 		{"managed by", func(o job) { o.Spec.ManagedBy = ptr("a b") }, bad("spec.managedBy: Invalid value")},
