@@ -13,10 +13,10 @@ import (
 const (
 	// maxFenced is how many superseded instances of a node are remembered.
 	maxFenced = 16
-	// defaultTakeBack is three times as long as controllers wait for a silent node
+	// DefaultTakeBack is three times as long as controllers wait for a silent node
 	// before they replace its pods elsewhere: nobody counts on them running only
 	// once any more, and links that come back at all have long been back.
-	defaultTakeBack = 15 * time.Minute
+	DefaultTakeBack = 15 * time.Minute
 	// takeBackLeft is that time after an agent that left by itself. One that was
 	// only restarted, its pods running on, is back before that.
 	takeBackLeft = time.Minute

@@ -128,20 +128,20 @@ func TestSilentCloneKeepsTheNode(t *testing.T) {
 		f.let(1)
 		f.lose(f.let(2))
 		f.turned(1, "may still run its pods")
-		time.Sleep(defaultTakeBack / 2) // the bubble's clock
+		time.Sleep(DefaultTakeBack / 2) // the bubble's clock
 		f.turned(1, "may still run its pods")
 		clone := f.let(2)
 		f.turned(1, "is connected")
 		time.Sleep(time.Hour) // the bubble's clock
 		f.lose(clone)
 		gone := time.Now()
-		for after := f.turned(1, "may still run its pods"); time.Since(gone)+after < defaultTakeBack; after = f.turned(1, "may still run its pods") {
+		for after := f.turned(1, "may still run its pods"); time.Since(gone)+after < DefaultTakeBack; after = f.turned(1, "may still run its pods") {
 			time.Sleep(after) // the bubble's clock
 		}
 		if !strings.Contains(f.log.String(), " preferred=") {
 			t.Errorf("no line in the log:\n%s", f.log)
 		}
-		time.Sleep(time.Until(gone.Add(defaultTakeBack))) // the bubble's clock
+		time.Sleep(time.Until(gone.Add(DefaultTakeBack))) // the bubble's clock
 		f.let(1)
 		f.turned(2, "is connected")
 	})

@@ -29,8 +29,8 @@ const (
 	defaultParkedPatience = 3 * time.Second
 	defaultMaxNodeSeries  = 1000
 	// helloTimeout is how long a session may take from its handshake to its
-	// hello.
-	helloTimeout = 10 * time.Second
+	// hello, on a path of three seconds on which packets get lost as well.
+	helloTimeout = 30 * time.Second
 )
 
 // Config configures a Hub. Listeners is required; zero fields mean a good
@@ -80,7 +80,7 @@ type Config struct {
 	MaxGone int
 	// TakeBack is for how long an agent that another one with its identity has
 	// superseded is turned away after the other's session has ended; zero means
-	// 15 min. If the other one has said goodbye it is a minute at most.
+	// DefaultTakeBack. If the other one has said goodbye it is a minute at most.
 	TakeBack time.Duration
 	// Version is told to agents.
 	Version string
@@ -127,7 +127,7 @@ func New(c Config) (*Hub, error) {
 		c.MaxGone = defaultMaxGone
 	}
 	if c.TakeBack <= 0 {
-		c.TakeBack = defaultTakeBack
+		c.TakeBack = DefaultTakeBack
 	}
 	if c.BeyondName == "" {
 		c.BeyondName = "beyond"
