@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node"
+	"github.com/hawser-project/hawser/node/pods"
 )
 
 // options are the flags. Names, defaults and meanings are the kubelet's where it
@@ -37,6 +38,9 @@ type options struct {
 	kubeletPort int // with transport ssh
 
 	register         bool
+	schedulable      bool
+	cloud            string
+	providerID       string
 	taints, labels   string
 	allowTargets     []string
 	maxPods          int
@@ -46,6 +50,9 @@ type options struct {
 	statusReport     time.Duration
 	leaseSeconds     int32
 	volumeRefresh    time.Duration
+	evictionHard     string
+	pressureOver     time.Duration
+	offlinePatience  time.Duration
 	containerLogSize int64
 	containerLogs    int
 
@@ -59,8 +66,12 @@ type options struct {
 	nodeLabels map[string]string
 	nodeTaints []corev1.Taint
 	reserved   corev1.ResourceList
+	thresholds node.Thresholds
 	targets    agent.Targets
 }
+
+// externalCloud is the only value of --cloud-provider that Kubernetes has left.
+const externalCloud = "external"
 
 func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.servers, "server", nil, "URL of the server, https://HOST:PORT; several are tried in turn (required)")
@@ -76,6 +87,9 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.register, "register-node", true, "create the Node object if there is none")
 	f.StringVar(&o.taints, "register-with-taints", "", "taints of a new Node object, KEY=VALUE:EFFECT,…")
 	f.StringVar(&o.labels, "node-labels", "", "labels of a new Node object, KEY=VALUE,…")
+	f.BoolVar(&o.schedulable, "register-schedulable", true, "whether a new Node object may have pods at once; if not it is cordoned")
+	f.StringVar(&o.cloud, "cloud-provider", "", "external: a cloud controller manager sets the addresses of the node, and no pods come before it has")
+	f.StringVar(&o.providerID, "provider-id", "", "what a cloud or an inventory calls the machine, PROVIDER://ID; written to a new Node object")
 	f.StringSliceVar(&o.allowTargets, "allow-target", nil, "what the server may reach beside this node's kubelet and pods: CIDR or HOST:PORT, port * for any")
 	f.IntVar(&o.maxPods, "max-pods", 110, "how many pods the node takes")
 	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
@@ -83,6 +97,9 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often the node's status is computed")
 	f.DurationVar(&o.statusReport, "node-status-report-frequency", 5*time.Minute, "how often it is written when nothing has changed (the update frequency, if only that is given)")
 	f.Int32Var(&o.leaseSeconds, "node-lease-duration-seconds", 40, "how long the node's lease lasts; it is renewed every quarter of it")
+	f.StringVar(&o.evictionHard, "eviction-hard", node.DefaultEvictionHard, "when the node reports pressure, SIGNAL<QUANTITY,… with signals memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available; what is not named has no threshold, and the default ones of imagefs are for a runtime with a file system of its own")
+	f.DurationVar(&o.pressureOver, "eviction-pressure-transition-period", 5*time.Minute, "how long pressure is reported after it is over")
+	f.DurationVar(&o.offlinePatience, "offline-patience", pods.DefaultPatience, "how long an agent that has started waits for the API before it starts pods that it knows from disk")
 	f.DurationVar(&o.volumeRefresh, "sync-frequency", time.Minute, "how often configMaps and secrets in volumes are brought up to date")
 	f.Int64Var(&o.containerLogSize, "container-log-max-size", 10<<20, "bytes at which a container's log is rotated")
 	f.IntVar(&o.containerLogs, "container-log-max-files", 5, "how many files of a container's log are kept")
@@ -92,7 +109,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 
 // check refuses what cannot work, naming the flag.
 func (o *options) check(f *pflag.FlagSet) error {
-	for _, part := range []func() error{o.checkServers, o.checkName, o.checkRegistration, o.checkResources, o.checkPeriods} {
+	for _, part := range []func() error{o.checkServers, o.checkName, o.checkRegistration, o.checkResources, func() error { return o.checkPressure(f) }, o.checkPeriods} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -171,6 +188,9 @@ func (o *options) checkRegistration() error {
 	if o.nodeTaints, err = node.ParseTaints(o.taints); err != nil {
 		return fmt.Errorf("--register-with-taints: %w", err)
 	}
+	if o.cloud != "" && o.cloud != externalCloud {
+		return fmt.Errorf("--cloud-provider %q: want %s, or none: clouds have controller managers of their own", o.cloud, externalCloud)
+	}
 	return nil
 }
 
@@ -196,6 +216,23 @@ func (o *options) checkResources() error {
 	return nil
 }
 
+// checkPressure leaves the default thresholds to the node: it knows which of them
+// make sense.
+func (o *options) checkPressure(f *pflag.FlagSet) error {
+	hard, err := node.ParseThresholds(o.evictionHard)
+	if err != nil {
+		return fmt.Errorf("--eviction-hard: %w", err)
+	}
+	if f.Changed("eviction-hard") {
+		o.thresholds.Hard = hard
+	}
+	if o.pressureOver < 0 {
+		return fmt.Errorf("--eviction-pressure-transition-period %s: want 0 or more", o.pressureOver)
+	}
+	o.thresholds.Recovery = max(o.pressureOver, 1) // 0 would be the default
+	return nil
+}
+
 func (o *options) checkPeriods() error {
 	for flag, d := range map[string]time.Duration{
 		"--node-status-update-frequency": o.statusUpdate,
@@ -205,6 +242,9 @@ func (o *options) checkPeriods() error {
 		if d < 100*time.Millisecond {
 			return fmt.Errorf("%s %s: want 100ms or more", flag, d)
 		}
+	}
+	if o.offlinePatience < 0 {
+		return fmt.Errorf("--offline-patience %s: want 0 or more", o.offlinePatience)
 	}
 	if o.leaseSeconds < 1 {
 		return fmt.Errorf("--node-lease-duration-seconds %d: want 1 or more", o.leaseSeconds)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,6 +37,8 @@ func TestOptions(t *testing.T) {
 		"two of one family": {[]string{"--node-ip", "10.0.0.1,10.0.0.2"}, "--node-ip"},
 		"label":             {[]string{"--node-labels", "node-role.kubernetes.io/master="}, "--node-labels"},
 		"taint":             {[]string{"--register-with-taints", "a=b:Never"}, "--register-with-taints"},
+		"cloud":             {[]string{"--cloud-provider", "external", "--provider-id", "x://1", "--register-schedulable=false"}, ""},
+		"cloud of old":      {[]string{"--cloud-provider", "aws"}, `--cloud-provider "aws": want external`},
 		"target":            {[]string{"--allow-target", "10.0.0.0/99"}, "--allow-target"},
 		"targets":           {[]string{"--allow-target", "10.0.0.0/8,127.0.0.1:*"}, ""},
 		"reserved":          {[]string{"--kube-reserved", "cpu=lots"}, "--kube-reserved"},
@@ -49,6 +52,11 @@ func TestOptions(t *testing.T) {
 		"congestion":        {[]string{"--tcp-congestion", "Fast!"}, `--tcp-congestion "Fast!"`},
 		"probes":            {[]string{"--transport-probe-interval", "0"}, "--transport-probe-interval 0s"},
 		"runtime":           {[]string{"--runtime", "docker"}, `--runtime "docker"`},
+		"signal":            {[]string{"--eviction-hard", "disk.free<10%"}, `--eviction-hard: signal "disk.free" is unknown, want memory.available, nodefs.available`},
+		"threshold":         {[]string{"--eviction-hard", "nodefs.available<ten"}, "--eviction-hard"},
+		"no thresholds":     {[]string{"--eviction-hard", ""}, ""},
+		"transition":        {[]string{"--eviction-pressure-transition-period", "-1s"}, "--eviction-pressure-transition-period -1s"},
+		"patience":          {[]string{"--offline-patience", "-1s"}, "--offline-patience -1s"},
 		"log files":         {[]string{"--container-log-max-files", "1"}, "--container-log-max-files 1"},
 		"data dir":          {[]string{"--data-dir", "/proc/nowhere"}, "--data-dir: mkdir /proc/nowhere"},
 	}
@@ -101,5 +109,26 @@ func TestServerIsRequired(t *testing.T) {
 	o.addFlags(f)
 	if err := o.check(f); err == nil || !strings.Contains(err.Error(), "--server is missing") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestThresholdsReplaceTheDefaults is the kubelet's rule: who sets one threshold has
+// set them all.
+func TestThresholdsReplaceTheDefaults(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "[]node.Threshold(nil)"}, // the node's own
+		{[]string{"--eviction-hard", ""}, "[]node.Threshold{}"},
+		{[]string{"--eviction-hard", "nodefs.available<1%"}, `[]node.Threshold{node.Threshold{Signal:"nodefs.available", Amount:0, Percent:1}}`},
+	} {
+		o, err := parse(t, tt.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%#v", o.thresholds.Hard); got != tt.want {
+			t.Errorf("%v: %s, want %s", tt.args, got, tt.want)
+		}
 	}
 }

@@ -106,9 +106,15 @@ func (p *parts) run(ctx context.Context) error {
 }
 
 // join returns the node's identity, asking for one with the token if there is
-// none yet.
+// none yet. There is so little to say that its packets can be small from the first.
 func join(ctx context.Context, o *options, log *slog.Logger) (*bootstrap.Identity, error) {
-	c := bootstrap.Config{NodeName: o.nodeName, Dir: o.dataDir, Log: log}
+	dial := agent.NewDial(proxyFor)
+	c := bootstrap.Config{
+		NodeName: o.nodeName, Dir: o.dataDir, Log: log,
+		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return dial(tunnel.SmallPackets(ctx), network, addr)
+		},
+	}
 	for _, addr := range o.addrs {
 		c.Servers = append(c.Servers, "https://"+addr)
 	}
@@ -170,10 +176,11 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		Name: o.nodeName, API: api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
 		CloseConnections: p.conns.Close, Fence: p.fence,
 		NoRegister: !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
+		Unschedulable: !o.schedulable, ExternalCloud: o.cloud == externalCloud, ProviderID: o.providerID,
 		Annotations: o.annotations(), KubeletPort: int32(o.kubeletPort),
-		IPs: o.ips, MaxPods: o.maxPods, Reserved: o.reserved,
+		IPs: o.ips, MaxPods: o.maxPods, Reserved: o.reserved, Thresholds: o.thresholds,
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
-		Pods:       pods.Config{VolumeRefresh: o.volumeRefresh},
+		Pods:       pods.Config{VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1)},
 		Registerer: metrics, Log: log,
 	}); err != nil {
 		return nil, err

@@ -34,13 +34,16 @@ type besideOptions struct {
 	flags                   *pflag.FlagSet
 }
 
-// onlyEmbedded are flags of what does not run beside another API server.
+// onlyEmbedded are flags of what does not run beside another API server. A value
+// that turns it off may be said there as well.
 var onlyEmbedded = []string{
-	"advertise-address", "tls-san", "connect-port", "connect-uds", "service-cluster-ip-range",
+	"advertise-address", "tls-san", "connect-port", "connect-uds",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
 	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds",
 	"cause-aware-eviction", "site-autonomy-duration", "keep-attached-nodes", "tunnel-probe-period",
 }
+
+var off = map[string]string{"connect-port": "0", "cause-aware-eviction": "false", "keep-attached-nodes": "false"}
 
 func (o *besideOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "run the controllers alone, for the cluster of this kubeconfig; neither an API server nor the tunnel")
@@ -61,7 +64,7 @@ func (o *besideOptions) check(enabled []string) error {
 		return nil
 	}
 	for _, name := range onlyEmbedded {
-		if o.flags.Changed(name) {
+		if f := o.flags.Lookup(name); f.Changed && f.Value.String() != off[name] {
 			return fmt.Errorf("--%s does not go with --kubeconfig: the API server is another process's", name)
 		}
 	}
@@ -89,7 +92,7 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	}
 	c.Client, c.SigningCertFile, c.SigningKeyFile = client, o.beside.signingCert, o.beside.signingKey
 	c.Metrics, c.Log = metricsRegisterer(), log
-	if o.beside.withoutSigner {
+	if o.beside.withoutSigner && len(c.Enabled) > 0 {
 		c.Enabled = append(slices.Clone(c.Enabled), "-"+signer)
 		log.Info("no certificates are signed here", "reason", "no --cluster-signing-cert-file")
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"  // requests and the election, by their usual names
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // depth and latency of the controllers' queues, likewise
 
@@ -141,18 +142,33 @@ func (o *controllerOptions) check() error {
 	if err := o.ipam.Check(); err != nil {
 		return err
 	}
+	if msgs := validation.IsDNS1123Subdomain(o.leader.Name); len(msgs) > 0 {
+		return fmt.Errorf("--leader-elect-resource-name %q: %s", o.leader.Name, msgs[0])
+	}
+	if msgs := validation.IsDNS1123Label(o.leader.Namespace); len(msgs) > 0 {
+		return fmt.Errorf("--leader-elect-resource-namespace %q: %s", o.leader.Namespace, msgs[0])
+	}
 	return o.leader.Check()
 }
+
+// minPeriod is less than anybody needs, and keeps a slip of the keyboard from
+// making a loop that never rests.
+const minPeriod = 10 * time.Millisecond
 
 // checkNumbers refuses periods and counts that are none.
 func (o *controllerOptions) checkNumbers() error {
 	for flag, d := range map[string]time.Duration{
 		"--pod-gc-sync-period": o.podGC.Period, "--pod-gc-orphan-quarantine": o.podGC.Quarantine, "--tunnel-probe-period": o.probePeriod,
-		"--job-min-backoff": o.job.MinBackoff, "--job-max-backoff": o.job.MaxBackoff,
+		"--node-monitor-period": o.lifecycle.MonitorPeriod,
+		"--job-min-backoff":     o.job.MinBackoff, "--job-max-backoff": o.job.MaxBackoff,
+		"--leader-elect-lease-duration": o.leader.LeaseDuration, "--leader-elect-renew-deadline": o.leader.RenewDeadline, "--leader-elect-retry-period": o.leader.RetryPeriod,
 	} {
-		if d <= 0 {
-			return fmt.Errorf("%s %s: want a duration such as 20s", flag, d)
+		if d < minPeriod {
+			return fmt.Errorf("%s %s: want a duration such as 20s, not below %s", flag, d, minPeriod)
 		}
+	}
+	if o.job.MinBackoff > o.job.MaxBackoff {
+		return fmt.Errorf("--job-min-backoff %s is above --job-max-backoff %s", o.job.MinBackoff, o.job.MaxBackoff)
 	}
 	for flag, n := range map[string]int{
 		"--concurrent-gc-syncs": o.garbage.Workers, "--concurrent-replicaset-syncs": o.replicaSet.Workers,

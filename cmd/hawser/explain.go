@@ -91,7 +91,16 @@ func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name strin
 		return fmt.Errorf("explain node %s: %w", name, err)
 	}
 	o.Now, o.Grace = clock.now(), grace
-	r := explain.Explain(*o)
+	if err := write(out, explain.Explain(*o), output); err != nil {
+		return err
+	}
+	if o.Node == nil { // what is left of it has been told; a script is told by the exit code
+		return fmt.Errorf("explain: there is no node %q", name)
+	}
+	return nil
+}
+
+func write(out io.Writer, r *explain.Report, output string) error {
 	if output == "" {
 		return r.WriteText(out)
 	}

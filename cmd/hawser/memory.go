@@ -18,8 +18,10 @@ const (
 	// lives. What collections cost goes with the inverse, so beyond this there is
 	// little left to save.
 	busyGCPercent = 400
-	// collectEvery is how far apart the collections of a busy server are to be.
-	collectEvery = time.Second
+	// percentOf is what a heap is to grow by, in percent of what lives, for each MiB
+	// that is allocated in a second. To mark a GiB takes a processor about a second,
+	// so that, however much lives, collections take a tenth of one.
+	percentOf = 1.0
 	// paceEvery is how often that is looked at.
 	paceEvery = 2 * time.Second
 )
@@ -31,40 +33,37 @@ func trimMemory() {
 	debug.FreeOSMemory()
 }
 
-// paceMemory keeps collections about collectEvery apart until ctx is done, within
+// paceMemory keeps what collections cost in proportion until ctx is done, within
 // idleGCPercent and busyGCPercent: a server of many nodes allocates in a second
 // more than half of what it holds, and would mark everything it holds several
 // times a second. It is to begin after trimMemory.
 func paceMemory(ctx context.Context) {
 	tick := time.NewTicker(paceEvery)
 	defer tick.Stop()
-	percent, rate, last := idleGCPercent, 0.0, readHeap()
+	percent, rate, last := idleGCPercent, 0.0, allocated()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := readHeap()
+		now := allocated()
 		// A lull is believed only by halves, so that bursts do not each begin with
 		// little room.
-		rate = max(float64(now.allocated-last.allocated)/paceEvery.Seconds(), rate/2)
+		rate = max(float64(now-last)/paceEvery.Seconds(), rate/2)
 		last = now
-		if next := gcPercent(percent, rate, float64(now.live)); next != percent {
+		if next := gcPercent(percent, rate); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
 		}
 	}
 }
 
-// gcPercent is the percentage by which a heap that has live bytes, and allocates
-// rate bytes a second, is to grow before it is collected. It stays at the one
-// there is, now, if that is nearly right: setting it stops the world.
-func gcPercent(now int, rate, live float64) int {
-	if live <= 0 {
-		return now
-	}
-	want := int(min(max(100*rate*collectEvery.Seconds()/live, idleGCPercent), busyGCPercent))
+// gcPercent is the percentage by which a heap is to grow before it is collected,
+// if rate bytes are allocated in a second. It stays at the one there is, now, if
+// that is nearly right: setting it stops the world.
+func gcPercent(now int, rate float64) int {
+	want := int(min(max(percentOf*rate/(1<<20), idleGCPercent), busyGCPercent))
 	bound := want == idleGCPercent || want == busyGCPercent
 	if near := want > now*4/5 && want < now*5/4; near && !bound {
 		return now
@@ -72,14 +71,9 @@ func gcPercent(now int, rate, live float64) int {
 	return want
 }
 
-// A heap is what the runtime says of its own.
-type heap struct {
-	allocated uint64 // bytes, since the start
-	live      uint64 // bytes that the last collection left
-}
-
-func readHeap() heap {
-	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
+// allocated is how many bytes have been allocated since the start.
+func allocated() uint64 {
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(samples)
-	return heap{allocated: samples[0].Value.Uint64(), live: samples[1].Value.Uint64()}
+	return samples[0].Value.Uint64()
 }

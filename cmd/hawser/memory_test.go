@@ -12,22 +12,20 @@ import (
 func TestGCPercent(t *testing.T) {
 	const mib = 1 << 20
 	for _, tc := range []struct {
-		name       string
-		now        int
-		rate, live float64
-		want       int
+		name string
+		now  int
+		rate float64
+		want int
 	}{
-		{"idle", 50, 1 * mib, 80 * mib, 50},
-		{"busy", 50, 160 * mib, 80 * mib, 200},
-		{"very busy", 200, 1000 * mib, 80 * mib, 400},
-		{"nearly the same", 200, 170 * mib, 80 * mib, 200},
-		{"much less", 200, 80 * mib, 80 * mib, 100},
-		{"idle again, from near", 55, 0, 80 * mib, 50},
-		{"nearly the most", 390, 1000 * mib, 80 * mib, 400},
-		{"much to do for what is there", 50, 160 * mib, 800 * mib, 50},
-		{"before the first collection", 50, 160 * mib, 0, 50},
+		{"idle", 50, 1 * mib, 50},
+		{"busy", 50, 160 * mib, 160},
+		{"very busy", 200, 1000 * mib, 400},
+		{"nearly the same", 200, 170 * mib, 200},
+		{"much less", 200, 80 * mib, 80},
+		{"idle again, from near", 55, 0, 50},
+		{"nearly the most", 390, 1000 * mib, 400},
 	} {
-		if got := gcPercent(tc.now, tc.rate, tc.live); got != tc.want {
+		if got := gcPercent(tc.now, tc.rate); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
 		}
 	}

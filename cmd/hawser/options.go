@@ -12,11 +12,13 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
+	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -32,8 +34,9 @@ type serverOptions struct {
 	connectPort int
 	connectUDS  string
 
-	links setup.LinkFlags
-	ssh   sshOptions
+	links    setup.LinkFlags
+	takeBack time.Duration
+	ssh      sshOptions
 
 	etcdServers  []string
 	etcdCAFile   string
@@ -67,6 +70,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.connectPort, "connect-port", 8131, "port of the HTTP CONNECT front end (mutual TLS); 0 turns it off")
 	f.StringVar(&o.connectUDS, "connect-uds", "", "unix socket of the HTTP CONNECT front end (mode 0600)")
 	o.links.Add(f)
+	f.DurationVar(&o.takeBack, "take-back-after", server.DefaultTakeBack, "how long an agent whose node another one has taken over is turned away once that one is gone; a minute at most if it has said goodbye")
 	o.ssh.addFlags(f)
 	f.StringSliceVar(&o.etcdServers, "etcd-servers", nil, "URLs of an etcd cluster to use instead of the embedded one")
 	f.StringVar(&o.etcdCAFile, "etcd-cafile", "", "authority of the certificates of --etcd-servers")
@@ -114,15 +118,8 @@ func (o *serverOptions) check() error {
 	if bits := o.services.Addr().BitLen() - o.services.Bits(); bits < 3 || bits > 20 {
 		return fmt.Errorf("--service-cluster-ip-range %s: want between 8 and 2^20 addresses", o.serviceRange)
 	}
-	for flag, v := range map[string]int64{"--default-not-ready-toleration-seconds": o.notReadyToleration, "--default-unreachable-toleration-seconds": o.unreachToleration} {
-		if v < 0 {
-			return fmt.Errorf("%s %d is negative", flag, v)
-		}
-	}
-	for flag, v := range map[string]int{"--max-requests-inflight": o.maxInFlight, "--max-mutating-requests-inflight": o.maxMutating} {
-		if v < 1 {
-			return fmt.Errorf("%s %d: want at least 1", flag, v)
-		}
+	if err = o.checkNumbers(); err != nil {
+		return err
 	}
 	if err = setup.CheckLogFormat(o.logFormat); err != nil {
 		return fmt.Errorf("--log-format %w", err)
@@ -130,7 +127,7 @@ func (o *serverOptions) check() error {
 	if err = o.checkEtcd(); err != nil {
 		return err
 	}
-	if o.beside.kubeconfig == "" {
+	if o.beside.kubeconfig == "" || o.beside.flags.Changed("service-cluster-ip-range") {
 		o.controllers.ipam.ServiceCIDR = o.services.String()
 	}
 	if err = o.controllers.check(); err != nil {
@@ -143,6 +140,23 @@ func (o *serverOptions) check() error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	return o.ssh.check(o.dataDir)
+}
+
+func (o *serverOptions) checkNumbers() error {
+	for flag, v := range map[string]int64{"--default-not-ready-toleration-seconds": o.notReadyToleration, "--default-unreachable-toleration-seconds": o.unreachToleration} {
+		if v < 0 {
+			return fmt.Errorf("%s %d is negative", flag, v)
+		}
+	}
+	for flag, v := range map[string]int{"--max-requests-inflight": o.maxInFlight, "--max-mutating-requests-inflight": o.maxMutating} {
+		if v < 1 {
+			return fmt.Errorf("%s %d: want at least 1", flag, v)
+		}
+	}
+	if o.takeBack < time.Second {
+		return fmt.Errorf("--take-back-after %s: want 1s or more", o.takeBack)
+	}
+	return nil
 }
 
 // advertised picks the address that nodes are told.

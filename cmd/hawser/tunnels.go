@@ -92,6 +92,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 		BeyondName: setup.SSH,
 		API:        func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
 		Lanes:      o.links.Lanes,
+		TakeBack:   o.takeBack,
 		Version:    buildVersion(),
 		Log:        log,
 		Metrics:    metricsRegisterer(),
