@@ -95,7 +95,7 @@ func BenchmarkIdleAgent(b *testing.B) {
 }
 
 // residentBytes reads VmRSS.
-func residentBytes(b *testing.B, pid int) int64 {
+func residentBytes(b testing.TB, pid int) int64 {
 	b.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

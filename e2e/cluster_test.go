@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +23,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // patience bounds every wait for something that must happen. It is generous:
@@ -53,7 +54,9 @@ func startUp(t testing.TB, args ...string) *cluster {
 func (c *cluster) start(t testing.TB, args ...string) {
 	t.Helper()
 	under, _ := bin(t)
-	c.up = exec.Command(filepath.Join(under, "hawser"), append([]string{"up", "--dir", c.dir, "--port", strconv.Itoa(c.port)}, args...)...)
+	// What this machine is short of is not the concern of these tests.
+	first := []string{"up", "--dir", c.dir, "--port", strconv.Itoa(c.port), "--agent-arg=--eviction-hard="}
+	c.up = exec.Command(filepath.Join(under, "hawser"), append(first, args...)...)
 	c.out = &lines{}
 	c.up.Stdout, c.up.Stderr = c.out, c.out
 	if err := c.up.Start(); err != nil {
@@ -162,11 +165,7 @@ func (c *cluster) pid(t testing.TB, of string) int {
 // which it was running.
 func (c *cluster) kill(t *testing.T, of string) []string {
 	t.Helper()
-	pid := c.pid(t, of)
-	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid, args := c.pid(t, of), c.cmdline(t, of)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -178,6 +177,16 @@ func (c *cluster) kill(t *testing.T, of string) []string {
 		}
 		return nil
 	})
+	return args
+}
+
+// cmdline is the command line by which a process of the cluster runs.
+func (c *cluster) cmdline(t *testing.T, of string) []string {
+	t.Helper()
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c.pid(t, of)))
+	if err != nil {
+		t.Fatal(err)
+	}
 	return strings.Split(strings.TrimSuffix(string(args), "\x00"), "\x00")
 }
 
@@ -252,19 +261,7 @@ func (c *cluster) mustKubectl(t *testing.T, stdin string, args ...string) string
 // eventually repeats check until it returns nil.
 func eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		<-tick.C
-	}
+	await.Until(t, patience, what, check)
 }
 
 // processesOf lists the processes whose command line names dir, or a container
@@ -305,12 +302,7 @@ func shortTempDir(t testing.TB) string {
 
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return await.FreePort(t)
 }
 
 // lines collects output and tells of more.

@@ -97,8 +97,20 @@ type load struct {
 type loads []load
 
 // startLoads starts one of each.
-func startLoads(t *testing.T, c *cluster) loads {
-	return loads{startNumbers(t, c), startEcho(t, c), startKeys(t, c)}
+func startLoads(t *testing.T, c *cluster) loads { return startLoadsOn(t, c, "") }
+
+// startLoadsOn starts one of each on a node; with none the scheduler chooses.
+func startLoadsOn(t *testing.T, c *cluster, node string) loads {
+	t.Helper()
+	return loads{startNumbers(t, c, node), startEcho(t, c, node), startKeys(t, c, node)}
+}
+
+// on is a pod's name, and what its spec says of where it runs.
+func on(node, pod string) (name, spec string) {
+	if node == "" {
+		return pod, ""
+	}
+	return pod + "-" + node, fmt.Sprintf(`,"nodeName":%q`, node)
 }
 
 // finish finishes all.
@@ -130,9 +142,19 @@ func (ls loads) goOn(t *testing.T, what string) {
 }
 
 // startNumbers follows the log of a container that counts.
-func startNumbers(t *testing.T, c *cluster) load {
-	c.podWith(t, "numbers", "", "", "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
-	cmd := c.startKubectl(t, "logs", "-f", "numbers")
+func startNumbers(t *testing.T, c *cluster, node string) load {
+	t.Helper()
+	return startLines(t, c, node, "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done",
+		func(i int64) string { return fmt.Sprintf("number %d", i) })
+}
+
+// startLines follows the log of a container whose line i, from 1, is known, and
+// begins with "number" and i.
+func startLines(t *testing.T, c *cluster, node, script string, line func(i int64) string) load {
+	t.Helper()
+	pod, spec := on(node, "numbers")
+	c.podWith(t, pod, "", spec, "sh", "-c", script)
+	cmd := c.startKubectl(t, "logs", "-f", pod)
 	var stderr lines
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -147,7 +169,7 @@ func startNumbers(t *testing.T, c *cluster) load {
 	go func() {
 		sc := bufio.NewScanner(out)
 		for i := int64(1); ; i++ {
-			if want := fmt.Sprintf("number %d", i); !sc.Scan() || sc.Text() != want {
+			if want := line(i); !sc.Scan() || sc.Text() != want {
 				broken <- errors.Join(fmt.Errorf("got %q in place of %q; kubectl says %q", sc.Text(), want, stderr.String()), sc.Err())
 				return
 			}
@@ -159,7 +181,7 @@ func startNumbers(t *testing.T, c *cluster) load {
 		finish: func() error {
 			var want int64
 			eventually(t, "the last number is told", func() error {
-				out, stderr, _ := c.kubectl(t, "", "logs", "--tail=1", "numbers")
+				out, stderr, _ := c.kubectl(t, "", "logs", "--tail=1", pod)
 				if _, err := fmt.Sscanf(out, "number %d", &want); err != nil {
 					return errors.New(out + stderr)
 				}
@@ -191,10 +213,12 @@ func startNumbers(t *testing.T, c *cluster) load {
 
 // startEcho sends bytes of chance through kubectl port-forward to a server that
 // sends them back, and compares.
-func startEcho(t *testing.T, c *cluster) load {
+func startEcho(t *testing.T, c *cluster, node string) load {
+	t.Helper()
+	pod, spec := on(node, "echo")
 	port := freePort(t) // nodes that are plain processes share the machine's
-	c.roleInPod(t, "echo", fmt.Sprintf("echo-server 127.0.0.1:%d", port))
-	conn, err := net.Dial("tcp", c.forward(t, "echo", port))
+	c.roleInPodWith(t, pod, spec, fmt.Sprintf("echo-server 127.0.0.1:%d", port))
+	conn, err := net.Dial("tcp", c.forward(t, pod, port))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,9 +284,11 @@ func (c counter) Write(p []byte) (int, error) {
 }
 
 // startKeys types into a shell and reads what it answers.
-func startKeys(t *testing.T, c *cluster) load {
-	c.podWith(t, "shell", "", "", "sleep", "10000")
-	cmd := c.startKubectl(t, "exec", "-it", "shell", "--", "sh")
+func startKeys(t *testing.T, c *cluster, node string) load {
+	t.Helper()
+	pod, spec := on(node, "shell")
+	c.podWith(t, pod, "", spec, "sleep", "10000")
+	cmd := c.startKubectl(t, "exec", "-it", pod, "--", "sh")
 	tty, err := pty.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
@@ -325,13 +351,19 @@ func typeKeys(ctx context.Context, tty *os.File, n *atomic.Int64) error {
 // roleInPod runs a role of this test binary, a server, in a pod.
 func (c *cluster) roleInPod(t *testing.T, name, role string) {
 	t.Helper()
+	c.roleInPodWith(t, name, "", role)
+}
+
+// roleInPodWith is roleInPod with more JSON for the pod's spec.
+func (c *cluster) roleInPodWith(t *testing.T, name, spec, role string) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// A container's /tmp is its own: what lies in the machine's is mounted.
 	c.podWith(t, name, fmt.Sprintf(`,"env":[{"name":%q,"value":%q}],"volumeMounts":[{"name":"test","mountPath":"/e2e"}]`, roleEnv, role),
-		fmt.Sprintf(`,"volumes":[{"name":"test","hostPath":{"path":%q}}]`, filepath.Dir(self)), "/e2e/"+filepath.Base(self))
+		spec+fmt.Sprintf(`,"volumes":[{"name":"test","hostPath":{"path":%q}}]`, filepath.Dir(self)), "/e2e/"+filepath.Base(self))
 	eventually(t, name+" listens", func() error {
 		if out, stderr, _ := c.kubectl(t, "", "logs", name); !strings.HasPrefix(out, "listening") {
 			return errors.New(out + stderr)

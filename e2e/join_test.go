@@ -46,8 +46,10 @@ func TestJoin(t *testing.T) {
 		"bad name":        {append(with("", ""), "--node-name", "Node_1"), []string{"--node-name", "Node_1"}},
 		"name is taken":   {append(with("", ""), "--node-name", "node-1"), []string{"node-1", "another"}},
 		"bad label":       {append(with("", ""), "--node-labels", "kubernetes.io/custom=1"), []string{"--node-labels", "kubernetes.io/custom"}},
+		"a cloud of old":  {append(with("", ""), "--cloud-provider", "aws"), []string{"--cloud-provider", "aws"}},
 		"bad taint":       {append(with("", ""), "--register-with-taints", "a=b:Never"), []string{"--register-with-taints", "Never"}},
 		"bad target":      {append(with("", ""), "--allow-target", "10.0.0.0/99"), []string{"--allow-target", "10.0.0.0/99"}},
+		"unknown signal":  {append(with("", ""), "--eviction-hard", "disk.free<10%"), []string{"--eviction-hard", "disk.free", "nodefs.available"}},
 		"bad server":      {with("--server", "http://127.0.0.1:1"), []string{"--server", "https://"}},
 		"unknown flag":    {append(with("", ""), "--nonsense"), []string{"--nonsense"}},
 		"unwritable data": {append(with("", ""), "--data-dir", "/proc/nowhere"), []string{"/proc/nowhere"}},
@@ -82,17 +84,30 @@ func TestJoin(t *testing.T) {
 		cancel()
 		_ = cmd.Wait()
 	})
+	t.Run("short of memory", func(t *testing.T) {
+		run(t, append([]string{agent}, append(with("", ""), "--node-name", "short", "--data-dir", filepath.Join(shortTempDir(t), "data"),
+			"--eviction-hard", "memory.available<99.9%", "--node-status-update-frequency", "1s")...), filepath.Join(c.dir, "short"))
+		c.watch(t).node(t, "short", "says that it is short of memory, and of nothing else, and is tainted for it", func(n *corev1.Node) bool {
+			return is(corev1.NodeReady, corev1.ConditionTrue)(n) && is(corev1.NodeMemoryPressure, corev1.ConditionTrue)(n) &&
+				is(corev1.NodeDiskPressure, corev1.ConditionFalse)(n) && is(corev1.NodePIDPressure, corev1.ConditionFalse)(n) &&
+				taint(n, corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule) != nil
+		})
+	})
 	t.Run("a good command joins", func(t *testing.T) {
 		dir := filepath.Join(shortTempDir(t), "data")
 		run(t, append([]string{agent}, append(with("", ""), "--node-name", "late", "--data-dir", dir,
-			"--node-labels", "disk=ssd", "--register-with-taints", "a=b:NoSchedule")...), filepath.Join(c.dir, "late"))
+			"--node-labels", "disk=ssd", "--register-with-taints", "a=b:NoSchedule", "--register-schedulable=false",
+			"--cloud-provider", "external", "--provider-id", "inventory://late")...), filepath.Join(c.dir, "late"))
 		c.waitNode(t, "late")
 		node, err := c.client.CoreV1().Nodes().Get(t.Context(), "late", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if node.Labels["disk"] != "ssd" || !hasTaint(node, "a") {
+		if node.Labels["disk"] != "ssd" || !hasTaint(node, "a") || !hasTaint(node, "node.cloudprovider.kubernetes.io/uninitialized") {
 			t.Errorf("labels %v, taints %v", node.Labels, node.Spec.Taints)
+		}
+		if !node.Spec.Unschedulable || node.Spec.ProviderID != "inventory://late" {
+			t.Errorf("schedulable, or not as the inventory has it: %+v", node.Spec)
 		}
 		keys, _ := filepath.Glob(filepath.Join(dir, "pki", "*"))
 		for _, k := range keys {

@@ -28,7 +28,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 )
@@ -40,6 +39,7 @@ func TestOthers(t *testing.T) {
 		"--server-arg=--node-eviction-rate=10", "--server-arg=--default-unreachable-toleration-seconds=2",
 		"--server-arg=--pod-gc-sync-period=1s", "--server-arg=--pod-gc-orphan-quarantine=1s")
 	t.Run("controller", func(t *testing.T) { testController(t, c) })
+	t.Run("clocks", func(t *testing.T) { testClocks(t, c) })
 	t.Run("node", func(t *testing.T) { testNodeOfOthers(t, c) })
 }
 
@@ -220,23 +220,23 @@ func testController(t *testing.T, c *cluster) {
 // nor a tunnel. It lives until stop is called.
 func joinForeign(t *testing.T, c *cluster, name string) (stop func()) {
 	t.Helper()
+	return joinForeignAt(t, c, name, clock.RealClock{})
+}
+
+// joinForeignAt is joinForeign with a clock for it.
+func joinForeignAt(t *testing.T, c *cluster, name string, at clock.Clock) (stop func()) {
+	t.Helper()
 	nodes := c.client.CoreV1().Nodes()
 	_, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	status := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","lastHeartbeatTime":%q}],
-		"capacity":{"cpu":"2","memory":"4Gi","pods":"10"},"allocatable":{"cpu":"2","memory":"4Gi","pods":"10"}}}`, time.Now().UTC().Format(time.RFC3339))
+		"capacity":{"cpu":"2","memory":"4Gi","pods":"10"},"allocatable":{"cpu":"2","memory":"4Gi","pods":"10"}}}`, at.Now().UTC().Format(time.RFC3339))
 	if _, err = nodes.Patch(t.Context(), name, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	heartbeat := lease.NewController(clock.RealClock{}, c.client, name, 8, nil, time.Second, name, corev1.NamespaceNodeLease, nil)
-	go func() { defer close(ended); heartbeat.Run(ctx) }()
-	stop = func() { cancel(); <-ended }
-	t.Cleanup(stop)
-	return stop
+	return beat(t, c, name, at)
 }
 
 // testNodeOfOthers has a node die that Hawser knows nothing about but what the

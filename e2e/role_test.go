@@ -25,6 +25,10 @@ func playRole(role string) error {
 		return serve(arg, answerHash)
 	case "echo-server":
 		return serve(arg, echo)
+	case "noise-server":
+		return serve(arg, answerNoise)
+	case "download-server":
+		return serve(arg, download)
 	case "wan-target":
 		return serve(arg, answerWAN)
 	case "wan-dialer":

@@ -140,7 +140,13 @@ func (c *cluster) metric(t *testing.T, name string) float64 {
 // metrics are those of the server, by name and labels.
 func (c *cluster) metrics(t *testing.T) map[string]float64 {
 	t.Helper()
-	body, err := c.client.Discovery().RESTClient().Get().AbsPath("/metrics").Stream(t.Context())
+	return c.metricsAt(t, "/metrics")
+}
+
+// metricsAt are those that the API has at a path, by name and labels.
+func (c *cluster) metricsAt(t *testing.T, path string) map[string]float64 {
+	t.Helper()
+	body, err := c.client.Discovery().RESTClient().Get().AbsPath(path).Stream(t.Context())
 	must(t, err)
 	defer body.Close()
 	out := map[string]float64{}

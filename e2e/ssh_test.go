@@ -164,12 +164,12 @@ func descendants(pid int) []int {
 }
 
 // sshCluster starts a server and, on a machine of its own where that can be had, a
-// node in this mode.
-func sshCluster(t *testing.T) (*cluster, *sshd, string) {
+// node in this mode; each with flags, for hawser up and for the agent.
+func sshCluster(t *testing.T, up, more []string) (*cluster, *sshd, string) {
 	t.Helper()
 	under, client := bin(t)
 	var where *lab.Node
-	args := []string{"--nodes", "0"}
+	args := append([]string{"--nodes", "0"}, up...)
 	if netnsHere(t) {
 		network, err := lab.New(t.Context(), shortTempDir(t))
 		if err != nil {
@@ -191,7 +191,8 @@ func sshCluster(t *testing.T) (*cluster, *sshd, string) {
 		"--server-arg=--ssh-port="+strconv.Itoa(s.port), "--server-arg=--connect-uds="+uds)...)
 	join := c.joinCommand(t, filepath.Join(client, "hawser"))
 	agent := append([]string{filepath.Join(under, "hawser-agent")}, append(join[1:], "--node-name", "node-1", "--node-ip", s.ip,
-		"--data-dir", filepath.Join(c.dir, "nodes", "node-1"), "--transport", "ssh", "--kubelet-port", s.kubelet)...)
+		"--data-dir", filepath.Join(c.dir, "nodes", "node-1"), "--transport", "ssh", "--kubelet-port", s.kubelet, "--eviction-hard=")...)
+	agent = append(agent, more...)
 	if where != nil {
 		agent = where.Command(t.Context(), agent[0], agent[1:]...).Args
 	}
@@ -231,7 +232,7 @@ func (c *cluster) pinned(t *testing.T, s *sshd, fingerprint string) *exec.Cmd {
 // TestSSH has a node without a tunnel reached through its sshd, whose host key an
 // administrator must have pinned.
 func TestSSH(t *testing.T) {
-	c, s, uds := sshCluster(t)
+	c, s, uds := sshCluster(t, nil, nil)
 	t.Cleanup(func() { // the pod outlives its agent
 		_, _, _ = c.kubectl(t, "", "delete", "pod", "steady", "--now")
 	})

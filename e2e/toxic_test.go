@@ -78,7 +78,7 @@ func (c *cluster) relayedNode(t *testing.T, name string, flags ...string) *lab.R
 		t.Fatal(err)
 	}
 	t.Cleanup(relay.Close)
-	args := []string{filepath.Join(under, "hawser-agent"), "--node-name", name, "--data-dir", filepath.Join(c.dir, "nodes", name)}
+	args := []string{filepath.Join(under, "hawser-agent"), "--node-name", name, "--data-dir", filepath.Join(c.dir, "nodes", name), "--eviction-hard="}
 	join := c.joinCommand(t, filepath.Join(client, "hawser"))
 	for i, word := range join {
 		if word == "--server" {

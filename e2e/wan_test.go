@@ -142,7 +142,7 @@ func benchTunnel(b *testing.B, shape emulator.Shape, congestion, transport strin
 }
 
 // startRole runs a role of this test binary on a node and waits for its word.
-func startRole(b *testing.B, n *lab.Node, role string) (stop func()) {
+func startRole(b testing.TB, n *lab.Node, role string) (stop func()) {
 	b.Helper()
 	self, err := os.Executable()
 	if err != nil {

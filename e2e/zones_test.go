@@ -24,11 +24,11 @@ const (
 	// controller finds them silent in two looks that follow each other at most.
 	// Both leave time to a slow machine.
 	zonePeriod = 4 * time.Second
-	zoneSpread = zonePeriod / 2
+	zoneSpread = zonePeriod * 3 / 4
 	// zoneGrace is how long they may be silent, and zoneBeat how often those
 	// speak that are not to be.
-	zoneGrace = 20 * time.Second
-	zoneBeat  = zoneGrace / 4
+	zoneGrace = 40 * time.Second
+	zoneBeat  = zoneGrace / 8
 	// zoneRate and zoneSlow are how many nodes a second of a zone may be evicted
 	// from, and of a large one that is partly down.
 	zoneRate, zoneSlow = 5, 0.5
@@ -130,7 +130,7 @@ func testNobodyLeft(t *testing.T, c *cluster, beats *heartbeats, zones []*zone) 
 			speaking = append(speaking, name)
 		}
 	}
-	beats.silence(t, speaking)
+	beats.stop(speaking)
 	calledOff := func() error {
 		for _, name := range everybody {
 			n := h.latest(name)
@@ -326,11 +326,7 @@ func (b *heartbeats) renew(ctx context.Context, names []string) error {
 // silence has nodes speak a last time, together, and never again.
 func (b *heartbeats) silence(t *testing.T, names []string) {
 	t.Helper()
-	b.mu.Lock()
-	for _, name := range names {
-		delete(b.speaking, name)
-	}
-	b.mu.Unlock()
+	b.stop(names)
 	eventually(t, "nodes speak together", func() error {
 		began := time.Now()
 		must(t, b.renew(t.Context(), names))
@@ -339,6 +335,15 @@ func (b *heartbeats) silence(t *testing.T, names []string) {
 		}
 		return nil
 	})
+}
+
+// stop has nodes speak no more.
+func (b *heartbeats) stop(names []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range names {
+		delete(b.speaking, name)
+	}
 }
 
 // speak has a node speak again.

@@ -129,7 +129,7 @@ func (l *light) complain(what string, err error) {
 // renew renews the lease, every quarter of its duration.
 func (l *light) renew(ctx context.Context) {
 	owner := func(o *coordinationv1.Lease) error {
-		o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: l.m.name, UID: l.uid}}
+		node.PrepareLease(o, l.m.name, l.uid)
 		return nil
 	}
 	d := l.m.fleet.cfg.LeaseDuration

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // program is hawser, built when the first test asks for it. Fleets meet it as they
@@ -72,7 +73,7 @@ func startServer(t testing.TB, args ...string) *site {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	port := freePort(t)
+	port := strconv.Itoa(await.FreePort(t))
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
@@ -131,16 +132,6 @@ func (s *site) await(t testing.TB, kubeconfig, log string, ended chan error) {
 	}
 }
 
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-}
-
 // startFleet runs a fleet until the test ends, or until stop is called, which waits
 // for it.
 func (s *site) startFleet(t testing.TB, c Config) (f *Fleet, stop func()) {
@@ -181,19 +172,7 @@ func (f *Fleet) until(t testing.TB, what string, done func(Counts) bool) {
 // eventually repeats check until it returns nil.
 func eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		<-tick.C
-	}
+	await.Until(t, patience, what, check)
 }
 
 // one is a step that begins or ends a fault of the kind on all nodes given.
@@ -218,6 +197,7 @@ func TestFleet(t *testing.T) {
 			c.Prefix, c.Dir = string(w)+"-", t.TempDir()
 			f, stop := s.startFleet(t, c)
 			testNodes(t, s, f)
+			testLeases(t, s, f)
 			testPods(t, s, f)
 			testFaults(t, s, f)
 			uid := s.node(t, f.Names()[0]).UID
@@ -267,6 +247,22 @@ func testNodes(t *testing.T, s *site, f *Fleet) {
 	}
 	if len(seen) != 2*len(f.Names()) {
 		t.Errorf("addresses: %v", seen)
+	}
+}
+
+// testLeases finds Leases that are their nodes' and without a record of their fields,
+// once they have been renewed.
+func testLeases(t *testing.T, s *site, f *Fleet) {
+	t.Helper()
+	for _, name := range f.Names() {
+		uid := s.node(t, name).UID
+		eventually(t, "the lease of "+name+" is as it should be", func() error {
+			l, err := s.api.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), name, metav1.GetOptions{})
+			if err == nil && (len(l.ManagedFields) != 0 || len(l.OwnerReferences) != 1 || l.OwnerReferences[0].UID != uid) {
+				err = fmt.Errorf("%d managers of fields, owners %v", len(l.ManagedFields), l.OwnerReferences)
+			}
+			return err
+		})
 	}
 }
 

@@ -41,6 +41,7 @@ type faults struct {
 	cut     Direction
 	loss    float64 // share of packets, each way
 	reset   bool
+	noUDP   bool
 	shaped  bool // the emulator is in the path
 	binding int  // how often the NAT has been rebound
 }
@@ -77,6 +78,9 @@ func (f faults) rules() string {
 	}{{Out, `oifname "wan0"`}, {In, `iifname "wan0"`}} {
 		if f.cut&way.direction != 0 {
 			fmt.Fprintf(&b, "\t\t%s drop\n", way.match)
+		}
+		if f.noUDP {
+			fmt.Fprintf(&b, "\t\t%s meta l4proto udp drop\n", way.match)
 		}
 		if f.reset {
 			fmt.Fprintf(&b, "\t\t%s meta l4proto tcp reject with tcp reset\n", way.match)
@@ -126,6 +130,12 @@ func (n *Node) CutOneWay(ctx context.Context, d Direction) error {
 // Heal ends Cut and CutOneWay. Other faults stay.
 func (n *Node) Heal(ctx context.Context) error {
 	return n.change(ctx, "heal", func(f *faults) { f.cut = 0 })
+}
+
+// BlockUDP drops every UDP packet, both ways, as networks do that know of nothing
+// but the web; false ends it.
+func (n *Node) BlockUDP(ctx context.Context, on bool) error {
+	return n.change(ctx, "block UDP", func(f *faults) { f.noUDP = on })
 }
 
 // Loss drops a share of the packets, 0 to 1, each way, by chance without a seed; 0
@@ -253,5 +263,5 @@ func (n *Node) Clear(ctx context.Context) error {
 	return errors.Join(
 		n.Shape(ctx, noShape, noShape),
 		n.Rate(ctx, 0),
-		n.change(ctx, "clear", func(f *faults) { f.cut, f.loss, f.reset = 0, 0, false }))
+		n.change(ctx, "clear", func(f *faults) { f.cut, f.loss, f.reset, f.noUDP = 0, 0, false, false }))
 }

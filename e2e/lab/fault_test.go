@@ -446,10 +446,14 @@ func TestClear(t *testing.T) {
 	must(t, n.Loss(t.Context(), 1))
 	must(t, n.Rate(t.Context(), 1000))
 	must(t, n.setReset(t.Context(), true))
+	must(t, n.BlockUDP(t.Context(), true))
 	must(t, n.Clear(t.Context()))
 	node, host := tcpPair(t, l, n)
 	send(t, node, "clear")
 	receive(t, host, "clear")
+	packets, packetsHost := udpPair(t, l, n)
+	send(t, packets, "clear")
+	receiveFrom(t, packetsHost, "clear")
 }
 
 // TestOpen makes faults in a lab that somebody else has made.

@@ -27,7 +27,7 @@ import (
 //	at 13s loss node-1 2% for 10s           # each way, by the kernel
 //	at 13s rate node-1 1mbit                # each way: bit, kbit, mbit, gbit per second
 //	at 20s shape node-1 delay 50ms jitter 5ms loss 1% reorder 1% duplicate 0.1%
-//	       hold 10ms rate 10mbit queue 65536 mtu 1280   (one line) the emulator, both ways
+//	       corrupt 0.1% hold 10ms rate 10mbit queue 65536 mtu 1280   (one line) the emulator, both ways
 //	at 60s clear node-1                     # ends all but rebind and move
 //	at 1s cuts 200 between 100ms..2s kinds rst,blackhole,rebind,move for 100ms..5s on node-1
 //
@@ -198,6 +198,8 @@ func parseShape(st *statement, in *reader) {
 			st.shape.Reorder = in.share()
 		case "duplicate":
 			st.shape.Duplicate = in.share()
+		case "corrupt":
+			st.shape.Corrupt = in.share()
 		case "rate":
 			st.shape.Rate = in.rate()
 		case "queue":
@@ -205,7 +207,7 @@ func parseShape(st *statement, in *reader) {
 		case "mtu":
 			st.shape.MTU = in.count(1 << 16)
 		default:
-			in.fail("%q is no property of a link: want delay, jitter, loss, reorder, hold, duplicate, rate, queue or mtu", key)
+			in.fail("%q is no property of a link: want delay, jitter, loss, reorder, hold, duplicate, corrupt, rate, queue or mtu", key)
 		}
 	}
 	if in.err == nil && st.shape == noShape {

@@ -114,10 +114,10 @@ func TestSeries(t *testing.T) {
 }
 
 func TestParseShape(t *testing.T) {
-	s, err := ParseScript("shape node-1 delay 50ms jitter 5ms loss 1% reorder 2% hold 7ms duplicate 0.5% rate 8mbit queue 65536 mtu 1280 for 2s")
+	s, err := ParseScript("shape node-1 delay 50ms jitter 5ms loss 1% reorder 2% hold 7ms duplicate 0.5% corrupt 0.25% rate 8mbit queue 65536 mtu 1280 for 2s")
 	must(t, err)
 	got := fmt.Sprintf("%+v", s.statements[0].shape)
-	want := "{Delay:50ms Jitter:5ms Loss:0.01 Duplicate:0.005 Reorder:0.02 Hold:7ms Rate:1000000 Queue:65536 MTU:1280}"
+	want := "{Delay:50ms Jitter:5ms Loss:0.01 Duplicate:0.005 Reorder:0.02 Corrupt:0.0025 Hold:7ms Rate:1000000 Queue:65536 MTU:1280}"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -184,7 +184,7 @@ func TestPlanRefusesUnknownNodes(t *testing.T) {
 func FuzzParseScript(f *testing.F) {
 	f.Add("seed 7\nat 2s cut node-1 for 5s; at 10s rebind node-2 # comment")
 	f.Add("at 1s cuts 20 between 100ms..2s kinds rst,blackhole,rebind,move for 1s..2s on node-1")
-	f.Add("shape node-1 delay 50ms jitter 5ms loss 1% reorder 2% hold 7ms duplicate 0.5% rate 8mbit queue 65536 mtu 1280 for 2s")
+	f.Add("shape node-1 delay 50ms jitter 5ms loss 1% reorder 2% hold 7ms duplicate 0.5% corrupt 0.25% rate 8mbit queue 65536 mtu 1280 for 2s")
 	f.Add("loss node-1 0.1%; rate node-2 9gbit for 1h; reset node-1; move node-1; clear node-2; heal node-1")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := ParseScript(text)

@@ -1,5 +1,5 @@
 // Package emulator is a network link in software: it delays, jitters, reorders,
-// duplicates, slows down and loses whole packets.
+// duplicates, damages, slows down and loses packets.
 //
 // A Link is one direction, and only decides: it is told the time, takes packets and
 // says which are due when. It starts nothing and reads no clock, so a test of it
@@ -43,6 +43,7 @@ type Shape struct {
 	Loss      float64       // share of packets that vanish, 0 to 1
 	Duplicate float64       // share of packets that arrive twice, 0 to 1
 	Reorder   float64       // share of packets that are held back, so that later ones overtake them, 0 to 1
+	Corrupt   float64       // share of packets of which one bit is turned over, 0 to 1: whoever checks sums loses them later
 	Hold      time.Duration // how long those are held back; 0 means 10 ms
 	Rate      int64         // bytes per second; 0 means without limit
 	Queue     int           // bytes that wait in front of the wire of a limited rate; 0 means one round trip's worth, at least 64 KiB
@@ -54,7 +55,7 @@ func (s Shape) Check() error {
 	for _, share := range []struct {
 		name string
 		of   float64
-	}{{"loss", s.Loss}, {"duplicate", s.Duplicate}, {"reorder", s.Reorder}} {
+	}{{"loss", s.Loss}, {"duplicate", s.Duplicate}, {"reorder", s.Reorder}, {"corrupt", s.Corrupt}} {
 		// Written so that NaN is refused too.
 		if !(share.of >= 0 && share.of <= 1) {
 			return fmt.Errorf("%s %v: must be from 0 to 1", share.name, share.of)
@@ -86,6 +87,7 @@ type Counts struct {
 	TooLarge   uint64 // above the MTU
 	Duplicated uint64
 	Reordered  uint64
+	Corrupted  uint64
 }
 
 // A Link is one direction of an emulated link. It is not safe for concurrent use.
@@ -123,7 +125,7 @@ func (l *Link) SetShape(shape Shape) error {
 func (l *Link) Counts() Counts { return l.counts }
 
 // Send decides what becomes of a packet that reaches the link at now. The link
-// keeps p until Due has returned it.
+// owns p until Due has returned it.
 func (l *Link) Send(now time.Time, p []byte) {
 	l.counts.Sent++
 	switch {
@@ -138,6 +140,10 @@ func (l *Link) Send(now time.Time, p []byte) {
 		return
 	}
 	sent := l.transmit(now, len(p))
+	if len(p) > 0 && l.happens(l.shape.Corrupt) {
+		l.counts.Corrupted++
+		p[l.chance.IntN(len(p))] ^= 1 << l.chance.IntN(8)
+	}
 	copies := 1
 	if l.happens(l.shape.Duplicate) {
 		l.counts.Duplicated++

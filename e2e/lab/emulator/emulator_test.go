@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"slices"
 	"testing"
 	"time"
@@ -177,6 +178,7 @@ func TestChance(t *testing.T) {
 		{"loss", Shape{Loss: 0.1}, func(c Counts) uint64 { return c.Lost }},
 		{"duplicate", Shape{Duplicate: 0.1}, func(c Counts) uint64 { return c.Duplicated }},
 		{"reorder", Shape{Reorder: 0.1}, func(c Counts) uint64 { return c.Reordered }},
+		{"corrupt", Shape{Corrupt: 0.1}, func(c Counts) uint64 { return c.Corrupted }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLink(t, c.shape, 7)
@@ -203,6 +205,30 @@ func TestLossOfAllAndOfNone(t *testing.T) {
 	if all := drain(t, l); len(all) != 0 {
 		t.Errorf("%d packets passed a link that loses all", len(all))
 	}
+}
+
+// TestCorrupt turns one bit of a packet over, and tells.
+func TestCorrupt(t *testing.T) {
+	const n = 1000
+	l := newLink(t, Shape{Corrupt: 0.5}, 3)
+	for range n {
+		l.Send(start, make([]byte, 100))
+	}
+	damaged := uint64(0)
+	for p := l.Due(start); p != nil; p = l.Due(start) {
+		turned := 0
+		for _, b := range p {
+			turned += bits.OnesCount8(b)
+		}
+		if turned > 1 {
+			t.Fatalf("%d bits of a packet are turned over", turned)
+		}
+		damaged += uint64(turned)
+	}
+	if got := l.Counts().Corrupted; got != damaged || damaged == 0 || damaged == n {
+		t.Errorf("%d of %d packets are damaged, %d are counted", damaged, n, got)
+	}
+	l.Send(start, nil) // nothing to be turned over
 }
 
 // TestJitter varies the delay within its bounds and keeps the order.
@@ -291,7 +317,7 @@ func TestShapeChangesUnderWay(t *testing.T) {
 
 func TestCheckNamesTheField(t *testing.T) {
 	for name, s := range map[string]Shape{
-		"loss": {Loss: 1.1}, "duplicate": {Duplicate: -0.1}, "reorder": {Reorder: math.NaN()},
+		"loss": {Loss: 1.1}, "duplicate": {Duplicate: -0.1}, "corrupt": {Corrupt: 2}, "reorder": {Reorder: math.NaN()},
 		"delay": {Jitter: -1}, "rate": {Rate: -1},
 	} {
 		if _, err := New(s, 1); err == nil || !bytes.Contains([]byte(err.Error()), []byte(name)) {

@@ -1,0 +1,110 @@
+// A cluster whose nodes come over different transports.
+
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/hawser-project/hawser/e2e/lab"
+)
+
+// A mixed cluster has a node behind a NAT for each transport.
+type mixed struct {
+	*cluster
+	links *lab.Lab
+	nodes []moored
+}
+
+// A moored node comes over one transport.
+type moored struct {
+	*lab.Node
+	transport string
+	loads     // none at first
+}
+
+// startMixed starts one.
+func startMixed(t *testing.T, args ...string) *mixed {
+	t.Helper()
+	if !netnsHere(t) {
+		t.Skip("cutting links takes network namespaces")
+	}
+	t.Parallel()
+	transports := []string{"yamux", "h2", "quic"}
+	c := startUp(t, append([]string{"--nodes", fmt.Sprint(len(transports)), "--netns", "--agent-arg=--transport=" + transports[0]}, args...)...)
+	m := &mixed{cluster: c, links: c.lab(t)}
+	for i, n := range m.links.Nodes() {
+		m.nodes = append(m.nodes, moored{Node: n, transport: transports[i]})
+		if i > 0 {
+			c.restartNode(t, n, "--transport="+transports[i])
+		}
+	}
+	for _, n := range m.nodes {
+		c.comesOver(t, n.transport, 1)
+		c.waitNode(t, n.Name)
+	}
+	return m
+}
+
+// load starts loads on each node.
+func (m *mixed) load(t *testing.T, start ...func(t *testing.T, c *cluster, node string) load) {
+	t.Helper()
+	for i, n := range m.nodes {
+		for _, s := range start {
+			m.nodes[i].loads = append(m.nodes[i].loads, s(t, m.cluster, n.Name))
+		}
+	}
+	for _, n := range m.nodes {
+		n.goOn(t, "before anything has happened")
+	}
+}
+
+// restartNode kills the agent of a node and runs it again, with further flags.
+func (c *cluster) restartNode(t *testing.T, n *lab.Node, flags ...string) {
+	t.Helper()
+	args := append(c.kill(t, n.Name), flags...)
+	run(t, n.Command(t.Context(), args[0], args[1:]...).Args, filepath.Join(c.dir, "nodes", n.Name, "agent"))
+}
+
+// restart does so with all agents. They end with t.
+func (m *mixed) restart(t *testing.T, flags ...string) {
+	t.Helper()
+	for _, n := range m.nodes {
+		m.restartNode(t, n.Node, flags...)
+	}
+}
+
+// each has something begin on all nodes, and then checks one after the other.
+func (m *mixed) each(t *testing.T, name string, begin func(*testing.T, moored), check func(*testing.T, moored)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		for _, n := range m.nodes {
+			begin(t, n)
+		}
+		for _, n := range m.nodes {
+			t.Run(n.transport, func(t *testing.T) { check(t, n) })
+		}
+	})
+}
+
+// beside runs a part of the test for all nodes at a time.
+func (m *mixed) beside(t *testing.T, name string, part func(*testing.T, moored)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		for _, n := range m.nodes {
+			t.Run(n.transport, func(t *testing.T) {
+				t.Parallel()
+				part(t, n)
+			})
+		}
+	})
+}
+
+// finish finishes the loads of all nodes: nothing may have been lost.
+func (m *mixed) finish(t *testing.T) {
+	t.Helper()
+	for _, n := range m.nodes {
+		t.Run(n.transport, n.finish)
+	}
+}

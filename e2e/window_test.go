@@ -1,0 +1,49 @@
+// Sessions of which one end does not want to outlive their connections.
+
+package e2e
+
+import (
+	"errors"
+	"testing"
+)
+
+// An end with no detach window gets sessions that end with their connection: streams
+// fail at once, with a word, and the next ones work.
+func TestNoWindow(t *testing.T) {
+	t.Parallel()
+	for transport, flag := range map[string]string{
+		"yamux": "--agent-arg=--detach-window=0",
+		"h2":    "--server-arg=--detach-window=0",
+		"quic":  "--agent-arg=--detach-window=0",
+	} {
+		t.Run(transport, func(t *testing.T) {
+			if !netnsHere(t) {
+				t.Skip("cutting links takes network namespaces")
+			}
+			t.Parallel()
+			c := startUp(t, "--nodes=1", "--netns", "--agent-arg=--transport="+transport, flag,
+				"--agent-arg=--link-keepalive=1s", "--server-arg=--link-keepalive=1s")
+			c.podWith(t, "numbers", "", "", "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
+			follow := c.begin(t, "number 5", "logs", "-f", "numbers")
+			endless := c.begin(t, "line 5", "exec", "numbers", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done")
+			node, err := c.lab(t).Node("node-1")
+			must(t, err)
+			cut(t, node)
+			follow.mustFail(t)
+			endless.mustFail(t)
+			for name, v := range c.metrics(t) {
+				if metricIs(name, "hawser_hub_sessions_parked") && v > 0 {
+					t.Errorf("%s %v", name, v)
+				}
+			}
+			heal(t, node)
+			eventually(t, "exec works again", func() error {
+				out, stderr, code := c.kubectl(t, "", "exec", "numbers", "--", "echo", "back")
+				if code != 0 || out != "back\n" {
+					return errors.New(out + stderr)
+				}
+				return nil
+			})
+		})
+	}
+}
