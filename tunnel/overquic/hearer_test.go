@@ -64,6 +64,74 @@ func TestHearerMeasures(t *testing.T) {
 	}
 }
 
+// The accepting end is parked while the peer says that it hears nothing, and for
+// no longer than the window.
+func TestHearerDeaf(t *testing.T) {
+	now := time.Unix(0, 0)
+	h := &hearer{promise: tunnel.DefaultKeepalive, window: time.Minute}
+	h.start(look{now: now})
+	received := uint64(0)
+	see := func(d time.Duration) step {
+		now = now.Add(d)
+		received++
+		return h.look(look{now: now, received: received})
+	}
+	h.deaf = now.Add(2 * time.Minute)
+	if s := see(time.Second); !s.lost {
+		t.Errorf("deaf: %+v", s)
+	}
+	if s := see(time.Second); s.back || s.lost || s.over {
+		t.Errorf("still deaf: %+v", s)
+	}
+	h.deaf = time.Time{}
+	if s := see(time.Second); !s.back {
+		t.Errorf("no longer deaf: %+v", s)
+	}
+	h.deaf = now.Add(2 * time.Minute)
+	for range 60 {
+		if s := see(time.Second); s.over {
+			t.Fatal("given up too early")
+		}
+	}
+	if s := see(time.Second); !s.over {
+		t.Errorf("a minute later: %+v", s)
+	}
+}
+
+// The accepting end misses a peer after what it was promised and the time for
+// its questions.
+func TestHearer(t *testing.T) {
+	start := time.Unix(0, 0)
+	h := &hearer{promise: tunnel.DefaultKeepalive, window: time.Minute}
+	h.start(look{now: start})
+	received := uint64(0)
+	var lost, back, over time.Time
+	for now := start; now.Before(start.Add(10*time.Minute)) && over.IsZero(); {
+		if since := now.Sub(start); since < time.Minute || since > 2*time.Minute && lost.IsZero() == false && back.IsZero() {
+			received++
+		}
+		s := h.look(look{now: now, received: received})
+		switch {
+		case s.lost && lost.IsZero():
+			lost = now
+		case s.back:
+			back = now
+		case s.over:
+			over = now
+		}
+		now = s.next
+	}
+	if d := lost.Sub(start); d < 75*time.Second || d > 81*time.Second {
+		t.Errorf("lost after %v", d)
+	}
+	if d := back.Sub(start); d < 2*time.Minute || d > 2*time.Minute+2*time.Second {
+		t.Errorf("back after %v", d)
+	}
+	if d := over.Sub(back); d < 80*time.Second || d > 83*time.Second {
+		t.Errorf("over %v after it was last heard", d)
+	}
+}
+
 // An address is muted until its time is over or somebody says so, and no other is;
 // so are only so many.
 func TestMutes(t *testing.T) {
@@ -87,5 +155,9 @@ func TestMutes(t *testing.T) {
 	}
 	if m.has(addr(maxMuted)) || !m.has(addr(maxMuted-1)) {
 		t.Error("the bound is another")
+	}
+	m.mute(addr(1), time.Now().Add(-time.Hour))
+	if m.has(addr(1)) {
+		t.Error("what is muted already is not muted anew when there is no room for others")
 	}
 }

@@ -34,13 +34,14 @@ func (m *mutes) mute(addr net.Addr, until time.Time) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.until) >= maxMuted {
+	k := key(u)
+	if _, again := m.until[k]; !again && len(m.until) >= maxMuted {
 		return
 	}
 	if m.until == nil {
 		m.until = map[netip.AddrPort]time.Time{}
 	}
-	m.until[key(u)] = until
+	m.until[k] = until
 	m.any.Store(true)
 }
 

@@ -99,7 +99,7 @@ type asker struct {
 	retry   time.Time     // when the next try is due
 	freshAt time.Time     // when the latest socket of this silence was opened
 	listens time.Duration // how long an answer will be waited for after the next one
-	tried   bool          // nothing has come since the latest try
+	tried   bool          // there was a try to which nothing has come back yet
 	parked  time.Time     // since when the path is dead
 	ceiling time.Duration // of interval
 }

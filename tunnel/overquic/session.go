@@ -72,7 +72,8 @@ type session struct {
 }
 
 // newSession makes a session of c and owns both it and m, which is nil at the
-// accepting end. There, muted may not be.
+// accepting end. So is muted at the dialing end, and where the listener's socket can
+// mute nobody.
 func newSession(c *quic.Conn, o tunnel.Options, m *mooring, muted *mutes) (*session, error) {
 	state := c.ConnectionState().TLS
 	addr := c.RemoteAddr()
@@ -139,7 +140,7 @@ func (s *session) run() {
 		s.mooring.part()
 	}
 	if s.muted != nil {
-		s.muted.unmute(s.conn.RemoteAddr())
+		s.muted.unmute(s.addr())
 	}
 	s.shut()
 	s.cancel(s.why())

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -156,8 +157,9 @@ func (s *session) follow(ctx context.Context, seen look, now step) {
 		s.follows()
 	}
 	if now.mute && s.muted != nil {
-		s.log.Debug("path bears no full packets", "addr", s.conn.RemoteAddr().String())
-		s.muted.mute(s.conn.RemoteAddr(), time.Now().Add(min(s.hearer.promise, longestMute)+slowest))
+		addr := s.addr() // that was judged; packets may come from another by now
+		s.log.Debug("path bears no full packets", "addr", addr.String())
+		s.muted.mute(addr, time.Now().Add(min(s.hearer.promise, longestMute)+slowest))
 	}
 }
 
@@ -254,6 +256,13 @@ func (s *session) follows() {
 		}
 		s.say(word{kind: kindMoved})
 	}
+}
+
+// addr is where the peer's packets came from when follows last looked.
+func (s *session) addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.link.Addr
 }
 
 // Link is how the connection fares.
