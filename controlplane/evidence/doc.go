@@ -24,7 +24,8 @@
 // the group was heard all through that moment, or has been back for long enough
 // for the others to have come back too, the cause was not the group's network. So
 // whoever is silent alone, and whoever was closed by its own host or said goodbye,
-// is not excused.
+// is not excused. The judge looks at sessions itself, all the time: one whose silence
+// was over before it noticed has nothing to say of it afterwards.
 //
 // No excuse lasts for ever: that of a site as long as its autonomy, an hour unless
 // an annotation says otherwise; that of all sessions as long, and a day if the

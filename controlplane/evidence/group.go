@@ -19,7 +19,18 @@ func spans(s *Session, now time.Time, patience time.Duration) []span {
 	var (
 		all  []span
 		open *span
+		gaps = s.gaps
 	)
+	// add adds a span without the gaps in it.
+	add := func(whole span) {
+		for ; len(gaps) > 0 && !gaps[0].to.After(whole.end); gaps = gaps[1:] {
+			if g := gaps[0]; !g.from.Before(whole.begin) {
+				all = append(all, span{node: s.Node, begin: whole.begin, end: g.from, silent: true})
+				whole.begin = g.to
+			}
+		}
+		all = append(all, whole)
+	}
 	for i := range s.Changes {
 		c := &s.Changes[i]
 		switch {
@@ -27,7 +38,8 @@ func spans(s *Session, now time.Time, patience time.Duration) []span {
 			open = &span{node: s.Node, begin: c.At}
 		case c.State != Attached && open != nil:
 			open.end, open.silent = c.end(), c.Cause == Silent
-			all, open = append(all, *open), nil
+			add(*open)
+			open = nil
 		}
 	}
 	if open != nil {
@@ -35,7 +47,7 @@ func spans(s *Session, now time.Time, patience time.Duration) []span {
 		if !s.Heard.IsZero() {
 			open.end, open.silent = s.Heard, s.quiet(now, patience)
 		}
-		all = append(all, *open)
+		add(*open)
 	}
 	return all
 }

@@ -93,7 +93,9 @@ type Judge struct {
 	stopped time.Time  // when this process was last stopped; zero if it never was
 	woke    time.Time  // when it went on
 	view    *view
-	warned  map[string]string // malformed annotations told of, by key of node and annotation
+	// sightings are of the sessions that there were at the latest look, by node.
+	sightings map[string]*sighting
+	warned    map[string]string // malformed annotations told of, by key of node and annotation
 }
 
 // New checks c. It starts nothing.
@@ -119,7 +121,7 @@ func New(c Config) (*Judge, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Judge{cfg: c, log: c.Log, warned: make(map[string]string)}, nil
+	return &Judge{cfg: c, log: c.Log, warned: make(map[string]string), sightings: make(map[string]*sighting)}, nil
 }
 
 // or is d with its default for zero, and zero for what is negative.
@@ -130,8 +132,8 @@ func or(d, fallback time.Duration) time.Duration {
 	return max(d, 0)
 }
 
-// Run notices when this process is stopped, and annotations that make no sense,
-// until ctx is done.
+// Run notices when this process is stopped, silences that nobody else does, and
+// annotations that make no sense, until ctx is done.
 func (j *Judge) Run(ctx context.Context) error {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -153,6 +155,9 @@ func (j *Judge) Run(ctx context.Context) error {
 		now := time.Now()
 		j.mu.Lock()
 		j.tickLocked(now)
+		if j.view == nil || now.Sub(j.view.at) >= j.cfg.Silence/looks {
+			j.view = j.lookLocked(now) // though nobody is judged, lest a gap be missed
+		}
 		j.mu.Unlock()
 		if now.Sub(scanned) >= scanPeriod {
 			scanned = now

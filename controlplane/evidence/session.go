@@ -62,6 +62,8 @@ type Session struct {
 	Window  time.Duration // how long it may stay parked
 	RTT     time.Duration // zero if unknown
 	Changes []Change      // some, oldest first, at least the latest
+
+	gaps []gap // the judge's own knowledge, oldest first
 }
 
 // A Source knows sessions. Its methods may be called at the same time.
@@ -88,6 +90,9 @@ func (s *Session) silent(now time.Time, patience time.Duration) (time.Time, bool
 // term: the node is in reach, and has had no time for a heartbeat.
 func (s *Session) returned(now time.Time, term time.Duration) (time.Time, bool) {
 	n := len(s.Changes)
+	if g := len(s.gaps); g > 0 && n > 0 && s.State == Attached && s.gaps[g-1].to.After(s.Changes[n-1].At) {
+		return s.gaps[g-1].from, now.Before(s.gaps[g-1].to.Add(term))
+	}
 	if s.State != Attached || n < 2 || !now.Before(s.Changes[n-1].At.Add(term)) {
 		return time.Time{}, false
 	}

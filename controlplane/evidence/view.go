@@ -64,11 +64,15 @@ func (j *Judge) lookLocked(now time.Time) *view {
 		if !ok {
 			continue
 		}
+		j.sightLocked(&s, now)
 		v.sessions[n.Name] = s
 		v.like(&s).add(&s, now, j.cfg.Silence)
 		if where != nil {
 			where.add(&s, now, j.cfg.Silence)
 		}
+	}
+	if len(j.sightings) > len(v.sessions) {
+		j.forgetLocked(now)
 	}
 	v.far.settle()
 	v.near.settle()

@@ -101,6 +101,13 @@ func (w *world) hang(name string) {
 	w.sessions[name].Heard = time.Now()
 }
 
+// speak has it go on as if nothing had been.
+func (w *world) speak(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sessions[name].Heard = time.Time{}
+}
+
 // unknown makes a node Unknown as of now.
 func (w *world) unknown(name string) *corev1.Node { return w.ready(name, corev1.ConditionUnknown) }
 

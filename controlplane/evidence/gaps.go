@@ -1,0 +1,67 @@
+package evidence
+
+// Gaps: silences that were over before a session had noticed them, as it does late
+// with a long keepalive or --metered. Afterwards it looks as if they had never been.
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+const (
+	// maxGaps is how many gaps of a node are remembered.
+	maxGaps = 8
+	// looks is how many times, while a node says nothing for as long as Silence, it
+	// is looked at.
+	looks = 4
+)
+
+// A gap is a time in which nothing came through a connection.
+type gap struct {
+	from, to time.Time // the last word before it, and one after it
+}
+
+// A sighting is what was known of a session when it was last looked at.
+type sighting struct {
+	at, heard time.Time
+	number    uint64 // of the latest change
+	quiet     bool   // it was attached, and had said nothing for as long as Silence
+	gaps      []gap  // never written to
+}
+
+// sightLocked compares a session with what was known of it before, and tells it of
+// its gaps.
+func (j *Judge) sightLocked(s *Session, now time.Time) {
+	k := j.sightings[s.Node]
+	if k == nil {
+		k = &sighting{}
+		j.sightings[s.Node] = k
+	}
+	if k.quiet {
+		if word := s.wordAfter(k.number); word.After(k.at) {
+			k.gaps = append(slices.Clone(k.gaps[max(len(k.gaps)-maxGaps+1, 0):]), gap{k.heard, word})
+		}
+	}
+	k.at, k.heard, k.number, k.quiet = now, s.Heard, s.Number, s.quiet(now, j.cfg.Silence)
+	s.gaps = k.gaps
+}
+
+// forgetLocked forgets whoever has not been looked at now.
+func (j *Judge) forgetLocked(now time.Time) {
+	maps.DeleteFunc(j.sightings, func(_ string, k *sighting) bool { return !k.at.Equal(now) })
+}
+
+// wordAfter is when something was last heard on the connection that there was as
+// of a change, as far as that is known.
+func (s *Session) wordAfter(number uint64) time.Time {
+	if s.Number == number {
+		return s.Heard
+	}
+	for i := range s.Changes {
+		if c := &s.Changes[i]; c.Number == number+1 {
+			return c.end()
+		}
+	}
+	return time.Time{}
+}
