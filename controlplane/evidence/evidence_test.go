@@ -95,6 +95,32 @@ func TestExcuse(t *testing.T) {
 			w.turn("a2", Parked, Silent, 20*time.Second)
 			pass(10 * time.Minute)
 		}, map[string]string{"a1": SiteLostNetwork}},
+		{"a site, one of which comes and goes", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3")
+			for range 3 {
+				w.turn("a2", Attached, "", 0)
+				pass(30 * time.Second)
+				w.turn("a2", Parked, Silent, 0)
+				w.turn("a2", Attached, "", 0)
+			}
+		}, map[string]string{"a1": SiteLostNetwork, "a2": SiteLostNetwork}},
+		{"a site, one of which comes and goes and is gone", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3")
+			w.turn("a2", Attached, "", 0)
+			pass(30 * time.Second)
+			w.turn("a2", Parked, Silent, 0)
+			pass(30 * time.Second)
+		}, map[string]string{"a1": SiteLostNetwork, "a2": SiteLostNetwork}},
+		{"one node that comes and goes while its site is back", Config{}, func(w *world) {
+			w.silence("a1", "a2", "a3")
+			w.turn("a1", Attached, "", 0)
+			w.turn("a3", Attached, "", 0)
+			for range 3 {
+				w.turn("a2", Attached, "", 0)
+				pass(30 * time.Second)
+				w.turn("a2", Parked, Silent, 0)
+			}
+		}, map[string]string{"a2": ""}},
 		{"a site for longer than its autonomy", Config{}, func(w *world) {
 			w.silence("a1", "a2", "a3")
 			pass(time.Hour)

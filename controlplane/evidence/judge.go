@@ -218,6 +218,7 @@ func (j *Judge) open(node *corev1.Node, now time.Time) *hearing {
 	if c.last, c.silent = c.session.silent(now, j.cfg.Silence); !c.silent {
 		c.last, c.silent = c.session.returned(now, j.cfg.StartupGrace)
 	}
+	c.last = c.session.first(c.last, now, j.cfg.Silence, j.cfg.StartupGrace)
 	c.unknown, c.heard = readiness(node)
 	c.keep, c.explicit = v.autonomy(node, c.site)
 	if !c.explicit {

@@ -111,3 +111,18 @@ func (s *Session) local() bool {
 	a, err := netip.ParseAddrPort(s.Addr)
 	return err != nil || a.Addr().Unmap().IsLoopback()
 }
+
+// first returns the last word before the first of the silences that follow each other
+// until that of a last word, with nothing between them but returns shorter than term:
+// whoever was back for a moment may have been so by chance, or been the first.
+func (s *Session) first(last, now time.Time, patience, term time.Duration) time.Time {
+	all := spans(s, now, patience)
+	i := len(all) - 1
+	for i >= 0 && !all[i].end.Equal(last) {
+		i--
+	}
+	for ; i > 0 && all[i-1].silent && all[i].end.Sub(all[i].begin) < term; i-- {
+		last = all[i-1].end
+	}
+	return last
+}
