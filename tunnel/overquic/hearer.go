@@ -15,6 +15,7 @@ type hearer struct {
 	planned  time.Time
 	heard    time.Time
 	parked   time.Time
+	hope     bool // something has come since it was parked
 
 	proved look // when something of ours was last answered, or the silence was ended
 }
@@ -23,6 +24,9 @@ type hearer struct {
 const (
 	deafPause = 5 * time.Second
 	deafFor   = slowest + 2*time.Second
+	// heed is how long what comes first on a path that was dead is given to be read:
+	// it may be the word that the peer hears nothing.
+	heed = 50 * time.Millisecond
 )
 
 func (h *hearer) start(l look) {
@@ -46,10 +50,13 @@ func (h *hearer) look(l look) step {
 		if s.lost {
 			h.parked = l.now
 		}
-		h.received, h.heard = l.received, l.now
-	case l.received != h.received && !l.now.Before(h.deaf):
+		h.received, h.heard, h.hope = l.received, l.now, false
+	case l.received != h.received && !l.now.Before(h.deaf) && !h.parked.IsZero() && !h.hope:
+		h.received, h.hope = l.received, true
+		s.next = l.now.Add(heed)
+	case (l.received != h.received || h.hope) && !l.now.Before(h.deaf):
 		s = step{back: !h.parked.IsZero(), next: l.now.Add(2 * t.busy)}
-		h.received, h.heard, h.parked = l.received, l.now, time.Time{}
+		h.received, h.heard, h.parked, h.hope = l.received, l.now, time.Time{}, false
 	case !h.parked.IsZero():
 		s = step{over: l.now.Sub(h.parked) >= h.window, next: l.now.Add(t.busy)}
 	case l.now.Sub(h.heard) >= limit:

@@ -84,7 +84,16 @@ func TestHearerDeaf(t *testing.T) {
 		t.Errorf("still deaf: %+v", s)
 	}
 	h.deaf = time.Time{}
-	if s := see(time.Second); !s.back {
+	if s := see(time.Second); s.back || s.next.After(now.Add(heed)) {
+		t.Errorf("no longer deaf, as far as is known yet: %+v", s)
+	}
+	h.deaf = now.Add(2 * time.Minute)
+	if s := see(heed); s.back || s.lost {
+		t.Errorf("deaf all the same: %+v", s)
+	}
+	h.deaf = time.Time{}
+	see(time.Second)
+	if s := see(heed); !s.back {
 		t.Errorf("no longer deaf: %+v", s)
 	}
 	h.deaf = now.Add(2 * time.Minute)
