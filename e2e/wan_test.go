@@ -45,12 +45,7 @@ var wanShapes = []struct {
 // BenchmarkWAN measures each way to the node by itself, one after the other, on
 // each link, with each congestion control that the kernel lets be chosen.
 func BenchmarkWAN(b *testing.B) {
-	if raceFlag != "" {
-		b.Skip("SKIPPED: the race detector multiplies time and memory")
-	}
-	if err := lab.Check(); err != nil {
-		b.Skipf("SKIPPED: a wide-area link takes network namespaces: %v", err)
-	}
+	needWAN(b)
 	for _, w := range wanShapes {
 		for _, congestion := range []string{"cubic", "bbr"} {
 			b.Run(w.name+"/"+congestion+"/tcp", func(b *testing.B) {
@@ -65,80 +60,99 @@ func BenchmarkWAN(b *testing.B) {
 	}
 }
 
+func needWAN(b *testing.B) {
+	b.Helper()
+	if raceFlag != "" {
+		b.Skip("SKIPPED: the race detector multiplies time and memory")
+	}
+	if err := lab.Check(); err != nil {
+		b.Skipf("SKIPPED: a wide-area link takes network namespaces: %v", err)
+	}
+}
+
 // A wanPath opens connections to the target on the node.
 type wanPath func() (net.Conn, error)
 
-// benchPlain has the node dial out, as it is behind a NAT, and serve what it
-// dialed.
 func benchPlain(b *testing.B, shape emulator.Shape, congestion string) {
 	for b.Loop() {
-		name := shortTempDir(b)
-		l, err := lab.New(b.Context(), name)
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer func() { _ = l.Close(context.WithoutCancel(b.Context())) }()
-		n, err := l.AddNode(b.Context(), "node-1")
-		if err != nil {
-			b.Fatal(err)
-		}
-		control := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-			cerr := c.Control(func(fd uintptr) {
-				err = syscall.SetsockoptString(int(fd), syscall.IPPROTO_TCP, 13 /* TCP_CONGESTION */, congestion)
-			})
-			return errors.Join(cerr, err)
-		}}
-		ln, err := control.Listen(b.Context(), "tcp", net.JoinHostPort(l.HostIP(), "0"))
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer ln.Close()
-		stop := startRole(b, n, fmt.Sprintf("wan-dialer %s 64", ln.Addr()))
-		defer stop()
-		// Dialed before the link is shaped, as a pool of connections would be.
-		pool := make(chan net.Conn, 64)
-		for range cap(pool) {
-			c, err := ln.Accept()
-			if err != nil {
-				b.Fatal(err)
-			}
-			pool <- c
-		}
+		n, open := plainPath(b, congestion, 64)
 		if err := n.Shape(b.Context(), shape, shape); err != nil {
 			b.Fatal(err)
 		}
-		measureWAN(b, func() (net.Conn, error) {
-			select {
-			case c := <-pool:
-				return c, nil
-			default:
-				return nil, errors.New("the pool of connections is empty")
-			}
-		})
+		measureWAN(b, open)
 	}
 }
 
 func benchTunnel(b *testing.B, shape emulator.Shape, congestion, transport string) {
 	for b.Loop() {
-		socket := filepath.Join(shortTempDir(b), "connect")
-		c := startUp(b, "--nodes", "1", "--netns", "--server-arg=--connect-uds="+socket, "--server-arg=--tcp-congestion="+congestion,
-			"--agent-arg=--transport="+transport, "--agent-arg=--tcp-congestion="+congestion, "--agent-arg=--allow-target=127.0.0.1:*")
-		l, err := lab.Open(b.Context(), c.dir)
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer func() { _ = l.Close(context.WithoutCancel(b.Context())) }()
-		n, err := l.Node("node-1")
-		if err != nil {
-			b.Fatal(err)
-		}
-		stop := startRole(b, n, fmt.Sprintf("wan-target 127.0.0.1:%d", wanTarget))
-		defer stop()
+		n, open := tunnelPath(b, congestion, transport)
 		if err := n.Shape(b.Context(), shape, shape); err != nil {
 			b.Fatal(err)
 		}
-		measureWAN(b, func() (net.Conn, error) { return connectUnix(socket, fmt.Sprintf("node-1:%d", wanTarget)) })
+		measureWAN(b, open)
 	}
+}
+
+// plainPath has a node dial out, as it is behind a NAT, and serve what it dialed: so
+// many connections, as a pool of them would be before they are needed.
+func plainPath(b *testing.B, congestion string, conns int) (*lab.Node, wanPath) {
+	b.Helper()
+	l, err := lab.New(b.Context(), shortTempDir(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Close(context.WithoutCancel(b.Context())) })
+	n, err := l.AddNode(b.Context(), "node-1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	control := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		cerr := c.Control(func(fd uintptr) {
+			err = syscall.SetsockoptString(int(fd), syscall.IPPROTO_TCP, 13 /* TCP_CONGESTION */, congestion)
+		})
+		return errors.Join(cerr, err)
+	}}
+	ln, err := control.Listen(b.Context(), "tcp", net.JoinHostPort(l.HostIP(), "0"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = ln.Close() })
+	b.Cleanup(startRole(b, n, fmt.Sprintf("wan-dialer %s %d", ln.Addr(), conns)))
+	pool := make(chan net.Conn, conns)
+	for range conns {
+		c, err := ln.Accept()
+		if err != nil {
+			b.Fatal(err)
+		}
+		pool <- c
+	}
+	return n, func() (net.Conn, error) {
+		select {
+		case c := <-pool:
+			return c, nil
+		default:
+			return nil, errors.New("the pool of connections is empty")
+		}
+	}
+}
+
+// tunnelPath has a node of a cluster reached through CONNECT.
+func tunnelPath(b *testing.B, congestion, transport string) (*lab.Node, wanPath) {
+	b.Helper()
+	socket := filepath.Join(shortTempDir(b), "connect")
+	c := startUp(b, "--nodes", "1", "--netns", "--server-arg=--connect-uds="+socket, "--server-arg=--tcp-congestion="+congestion,
+		"--agent-arg=--transport="+transport, "--agent-arg=--tcp-congestion="+congestion, "--agent-arg=--allow-target=127.0.0.1:*")
+	l, err := lab.Open(b.Context(), c.dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Close(context.WithoutCancel(b.Context())) })
+	n, err := l.Node("node-1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(startRole(b, n, fmt.Sprintf("wan-target 127.0.0.1:%d", wanTarget)))
+	return n, func() (net.Conn, error) { return connectUnix(socket, fmt.Sprintf("node-1:%d", wanTarget)) }
 }
 
 // startRole runs a role of this test binary on a node and waits for its word.
