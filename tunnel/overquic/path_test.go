@@ -47,27 +47,40 @@ func TestUploadOutlivesLongBlackhole(t *testing.T) {
 }
 
 // A path that passes fewer bytes at a time than it did, and says nothing of it,
-// while a transfer fills it: the transfer goes on, whichever end writes.
+// while transfers fill it: they go on, whichever end writes.
 func TestPathNarrows(t *testing.T) {
 	t.Parallel()
-	for _, way := range []string{"upload", "download"} {
+	for _, way := range []string{"upload", "download", "both", "both, where only the way down does"} {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
 			a, b, r := relayed(t, tunnel.Options{Link: quick})
 			prepared(t, a)
-			from, to := tunnel.Session(a), tunnel.Session(b)
-			if way == "download" {
-				from, to = b, a
+			var flows []*flow
+			if way != "download" {
+				flows = append(flows, newFlow(t, a, b, 1))
 			}
-			f := newFlow(t, from, to, 1)
-			f.goesOn(t, 4<<20) // until packets are as large as they get
+			if way != "upload" {
+				flows = append(flows, newFlow(t, b, a, 2))
+			}
+			goOn := func(n int64) {
+				for _, f := range flows {
+					f.goesOn(t, n)
+				}
+			}
+			goOn(4 << 20) // until packets are as large as they get
 			large := func(size int) bool { return size > 1280-28 }
-			r.lose(up, large)
-			r.lose(down, large)
-			for range 3 {
-				f.goesOn(t, 1<<20)
+			if way != "both, where only the way down does" {
+				r.lose(up, large)
 			}
-			f.end(t)
+			r.lose(down, large)
+			began := time.Now()
+			for range 3 {
+				goOn(1 << 20)
+			}
+			t.Logf("on their way again after %v", time.Since(began).Round(time.Millisecond))
+			for _, f := range flows {
+				f.end(t)
+			}
 			dials(t, a, b)
 		})
 	}
