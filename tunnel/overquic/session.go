@@ -108,7 +108,7 @@ func newSession(c *quic.Conn, o tunnel.Options, m *mooring, muted *mutes) (*sess
 	if err != nil {
 		_ = c.CloseWithError(codeProtocol, "no tally") // the other error is the news
 		s.shut()
-		return nil, fmt.Errorf("start session: %w", err)
+		return nil, fmt.Errorf("start session: %w", alert(err))
 	}
 	s.tally.SetPriority(urgencyTally, false)
 	s.say(word{kind: kindHello, window: s.link.Window, interval: interval})

@@ -199,15 +199,16 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("serve: %v", err)
 		}
 	})
+	refused := func(err error) bool {
+		var op *net.OpError
+		return errors.As(err, &op) && op.Op == "remote error" && op.Err.Error() == tls.AlertError(116).Error()
+	}
 	for _, tc := range []struct {
 		name string
 		mend func(c *tls.Config)
 		want func(err error) bool
 	}{
-		{"no certificate", func(c *tls.Config) { c.Certificates = nil }, func(err error) bool {
-			var op *net.OpError
-			return errors.As(err, &op) && op.Op == "remote error" && op.Err.Error() == tls.AlertError(116).Error()
-		}},
+		{"no certificate", func(c *tls.Config) { c.Certificates = nil }, refused},
 		{"untrusted server", func(c *tls.Config) { c.RootCAs = nil }, func(err error) bool {
 			var cert *tls.CertificateVerificationError
 			return errors.As(err, &cert)
@@ -226,6 +227,30 @@ func TestCertificates(t *testing.T) {
 			}
 		})
 	}
+	t.Run("no certificate, and the server is quick", func(t *testing.T) {
+		conf := tunneltest.TLS(t)
+		conf.Certificates = nil
+		o := tunnel.Options{TLS: conf}
+		m, err := moor(t.Context(), l.Addr().String(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if conf, err = tunnel.ClientTLS(conf, l.Addr().String()); err != nil {
+			t.Fatal(err)
+		}
+		c, err := m.ways[0].Dial(t.Context(), m.quay.to, conf, config(o))
+		if err != nil { // quicker still
+			m.close()
+			err = alert(err)
+		} else {
+			<-c.Context().Done()
+			m.conn = c
+			_, err = newSession(c, o, m, nil)
+		}
+		if !refused(err) {
+			t.Errorf("got %v", err)
+		}
+	})
 	cancel()
 	wg.Wait()
 	if n := l.(*listener).handshakes.Load(); n != 0 {
