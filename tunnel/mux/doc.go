@@ -22,8 +22,10 @@
 // Windows. A stream starts with a window of 64 KiB, to which each end adds 192 KiB
 // at once as long as its session has that to spare. A window that is read half
 // empty within two round trips is in the way, and doubles, up to 2 MiB: that fills
-// 100 Mbit/s at 100 ms of round trip, and 20 MB/s. All that windows have beyond
-// their first 64 KiB comes from a budget of 64 MiB a session. So 1,000 streams
+// 100 Mbit/s at 100 ms of round trip, and 20 MB/s. On a path that loses packets what
+// comes behind a lost one waits for it, so that it takes more: 8 MiB, as long as half
+// of the session's budget is left. All that windows have beyond
+// their first 64 KiB comes from that budget, of 64 MiB a session. So 1,000 streams
 // whose readers have stalled cost at most 128 MiB, and a reader that stalls costs
 // its neighbours nothing: there is no window for the session as a whole. Buffers
 // hold memory only for what lies in them.

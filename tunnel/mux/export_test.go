@@ -5,6 +5,7 @@ package mux
 // Constants of the package's.
 const (
 	First       = first
+	Fair        = fair
 	Most        = most
 	Budget      = budget
 	OutCap      = outCap

@@ -156,7 +156,7 @@ func TestWindowsGrow(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			eachFraming(t, tunnel.Options{}, func(t *testing.T, r *rig) {
 				_, far := r.bulk(t, 1)
-				for range 64 {
+				for range 128 {
 					time.Sleep(tc.pause) // the bubble's clock
 					if _, err := io.CopyN(io.Discard, far[0], 128<<10); err != nil {
 						t.Fatal(err)
@@ -169,6 +169,32 @@ func TestWindowsGrow(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Readers that were quick and stall leave their neighbours windows that fill a path.
+func TestLargeWindowsLeaveRoom(t *testing.T) {
+	eachFraming(t, tunnel.Options{}, func(t *testing.T, r *rig) {
+		const greedy = 16
+		_, far := r.bulk(t, greedy)
+		for _, st := range far {
+			if _, err := io.CopyN(io.Discard, st, 2*mux.Most); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		before, _ := r.accepter.Unread()
+		if most := mux.Budget + greedy*mux.Least; before > most {
+			t.Errorf("%d bytes lie unread, of %d that there may be", before, most)
+		}
+		_, one := r.bulk(t, 1)
+		if _, err := io.CopyN(io.Discard, one[0], 2*mux.Most); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if all, _ := r.accepter.Unread(); all-before < mux.Fair/2 {
+			t.Errorf("a window of %d is left for another, want %d", all-before, mux.Fair)
+		}
+	})
 }
 
 // Streams that are given up take along what they had still to send: the next one

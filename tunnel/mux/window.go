@@ -10,9 +10,11 @@ const (
 	Least = 64 << 10
 	// first is what is added to that at once if the session has it to spare.
 	first = 192 << 10
-	// most is how far a window grows, and budget is what a session has for the
-	// part beyond Least of all its windows.
-	most   = 2 << 20
+	// budget is what a session has for the part beyond Least of all its windows. A
+	// window grows up to fair, and as long as half of that is left, up to most: a lost
+	// packet holds up what comes behind it for a round trip or two.
+	fair   = 2 << 20
+	most   = 8 << 20
 	budget = 64 << 20
 
 	maxWindow = 1<<31 - 1
@@ -57,7 +59,7 @@ func (s *Session) readLocked(w *window, n int) int {
 		return 0
 	}
 	now := time.Now()
-	if more := min(w.size, most-w.size, s.spare); more > 0 && now.Sub(w.since) < 2*s.roundTrip() {
+	if more := s.growthLocked(w); more > 0 && now.Sub(w.since) < 2*s.roundTrip() {
 		s.spare -= more
 		w.size += more
 		w.owed += more
@@ -66,6 +68,14 @@ func (s *Session) readLocked(w *window, n int) int {
 	w.owed, w.since = 0, now
 	w.open += give
 	return give
+}
+
+// growthLocked is by how much a window may grow now.
+func (s *Session) growthLocked(w *window) int {
+	if more := min(w.size, most-w.size); s.spare-more >= budget/2 {
+		return more
+	}
+	return min(w.size, max(fair-w.size, 0), s.spare)
 }
 
 // closeLocked gives back what a window had beyond Least.
