@@ -48,6 +48,7 @@ func TestProxy(t *testing.T) {
 	run(t, via.Args, filepath.Join(c.dir, "nodes", "node-1", "agent"))
 	mark.until(t, patience, "msg=connected", "transport=yamux")
 	c.waitNode(t, "node-1")
+	c.settle(t)
 
 	h := c.watch(t)
 	const parks = `hawser_hub_link_parks_total{transport="yamux"}`

@@ -440,6 +440,7 @@ func TestDeletedSet(t *testing.T) {
 		if err := w.client.AppsV1().ReplicaSets("ns").Delete(w.ctx, "web", metav1.DeleteOptions{}); err != nil {
 			w.Fatal(err)
 		}
+		w.settle(time.Second) // it is known, as nobody promises of what is deleted next
 		for _, p := range w.pods() {
 			if err := w.client.CoreV1().Pods("ns").Delete(w.ctx, p.Name, metav1.DeleteOptions{}); err != nil {
 				w.Fatal(err)

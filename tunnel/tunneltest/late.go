@@ -45,8 +45,10 @@ func testGivenUp(t *testing.T, pair Make) {
 	for name, early := range map[string]string{"silent": "", "with early data": strings.Repeat("x", 1900)} {
 		ctx, cancel := context.WithCancel(within(t))
 		var opener sync.WaitGroup
+		begun := make(chan struct{}) // closed when Start has returned
 		opener.Go(func() {
 			if early == "" {
+				close(begun) // Connect returns when it is given up
 				if _, err := tunnel.Connect(ctx, a, "tcp", "silent:1"); !errors.Is(err, tunnel.Canceled) {
 					t.Errorf("%s: connect: %v", name, err)
 				}
@@ -56,6 +58,7 @@ func testGivenUp(t *testing.T, pair Make) {
 			if err == nil {
 				_, err = io.WriteString(st, early)
 			}
+			close(begun)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 				return
@@ -63,7 +66,7 @@ func testGivenUp(t *testing.T, pair Make) {
 			<-ctx.Done()
 			_ = tunnel.Abort(st)
 		})
-		finishes(t, "begin", func() { <-dialing })
+		finishes(t, "begin", func() { <-dialing; <-begun })
 		cancel()
 		finishes(t, "give up", func() {
 			if err := <-ended; !errors.Is(err, context.Canceled) {
