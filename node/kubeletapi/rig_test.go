@@ -205,7 +205,6 @@ func (g *rig) wait(id string) {
 		}
 		select {
 		case <-ch:
-		case <-time.After(50 * time.Millisecond): // it may have ended before Watch began
 		case <-ctx.Done():
 			g.t.Fatal("container does not end")
 		}

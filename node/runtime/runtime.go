@@ -210,8 +210,9 @@ type Runtime interface {
 	// Containers lists all that have not been removed, also those started by an
 	// earlier process of the agent.
 	Containers(ctx context.Context) ([]ContainerStatus, error)
-	// Watch sends the pod whose containers changed state, until ctx is done. It
-	// never closes ch. It may send more often than needed, never less.
+	// Watch sends all pods that have containers, and then each whose containers
+	// changed state, until ctx is done: what happened before it began is not
+	// missed. It never closes ch. It may send more often than needed, never less.
 	Watch(ctx context.Context, ch chan<- PodID) error
 
 	// Exec runs argv in the container and returns its exit code. err is non-nil

@@ -355,6 +355,9 @@ func (r *Runtime) Watch(ctx context.Context, ch chan<- runtime.PodID) error {
 	w := &watcher{pending: map[runtime.PodID]bool{}, wake: make(chan struct{}, 1)}
 	r.mu.Lock()
 	r.watchers[w] = true
+	for _, c := range r.containers {
+		w.pending[c.spec.Pod] = true
+	}
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
@@ -362,11 +365,6 @@ func (r *Runtime) Watch(ctx context.Context, ch chan<- runtime.PodID) error {
 		delete(r.watchers, w)
 	}()
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-w.wake:
-		}
 		r.mu.Lock()
 		pending := slices.Collect(maps.Keys(w.pending))
 		clear(w.pending)
@@ -377,6 +375,11 @@ func (r *Runtime) Watch(ctx context.Context, ch chan<- runtime.PodID) error {
 				return nil
 			case ch <- id:
 			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.wake:
 		}
 	}
 }

@@ -2,11 +2,13 @@ package process
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -214,15 +216,14 @@ func TestWatch(t *testing.T) {
 	ch := make(chan runtime.PodID)
 	done := make(chan error, 1)
 	ctx := t.Context()
-	watching := make(chan struct{})
-	go func() { close(watching); done <- g.Watch(ctx, ch) }()
-	<-watching
+	go func() { done <- g.Watch(ctx, ch) }() // begins before or after the container ends
 	id := g.start(g.container("c", "exit 0"))
 	for g.status(id).State != runtime.Exited {
 		if got := <-ch; got != testPod {
 			t.Errorf("got %v", got)
 		}
 	}
+	g.changed(testPod) // nobody hears of it any more
 	g.stop()
 	if err := <-done; err == nil {
 		t.Error("watch of a stopped runtime returned no error")
@@ -234,6 +235,29 @@ func TestWatch(t *testing.T) {
 		t.Error("Run twice")
 	}
 	newRig(t, Config{DataDir: dir, Isolation: None}) // clears up
+}
+
+// A container may start and end before the watch begins, on a busy machine.
+func TestWatchBeginsLate(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	g.wait(g.start(g.container("c", "exit 0")))
+	ch := make(chan runtime.PodID)
+	ctx, cancel := context.WithTimeout(g.ctx, 10*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- g.Watch(ctx, ch) }()
+	select {
+	case got := <-ch:
+		if got != testPod {
+			t.Errorf("got %v", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	case err := <-done:
+		t.Errorf("watch sent nothing: %v", err)
+	}
 }
 
 func TestDuplicateAttempt(t *testing.T) {

@@ -177,6 +177,8 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.ContainerStatus, er
 	return list, nil
 }
 
+var errStopped = errors.New("process runtime: stopped")
+
 // A watcher is one call of Watch.
 type watcher struct {
 	pending map[runtime.PodID]struct{} // guarded by Runtime.mu
@@ -213,14 +215,12 @@ func (r *Runtime) Watch(ctx context.Context, ch chan<- runtime.PodID) error {
 		}
 		return err
 	}
+	r.mu.Lock()
+	for _, c := range r.containers {
+		w.pending[c.spec.Container.Pod] = struct{}{}
+	}
+	r.mu.Unlock()
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.done:
-			return errors.New("process runtime: stopped")
-		case <-w.wake:
-		}
 		r.mu.Lock()
 		pods := w.pending
 		w.pending = make(map[runtime.PodID]struct{})
@@ -230,7 +230,16 @@ func (r *Runtime) Watch(ctx context.Context, ch chan<- runtime.PodID) error {
 			case ch <- pod:
 			case <-ctx.Done():
 				return nil
+			case <-r.done:
+				return errStopped
 			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.done:
+			return errStopped
+		case <-w.wake:
 		}
 	}
 }

@@ -218,14 +218,14 @@ func (r *Runtime) open(ctx context.Context) error {
 func (r *Runtime) wait(ctx context.Context) error {
 	select {
 	case <-r.done:
-		return errors.New("process runtime: stopped")
+		return errStopped
 	default:
 	}
 	select {
 	case <-r.ready:
 		return nil
 	case <-r.done:
-		return errors.New("process runtime: stopped")
+		return errStopped
 	case <-ctx.Done():
 		return fmt.Errorf("process runtime: not ready: %w", context.Cause(ctx))
 	}
