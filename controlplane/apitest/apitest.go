@@ -215,17 +215,15 @@ func (s *Server) change(gvr schema.GroupVersionResource, obj runtime.Object, ns 
 	return s.storeLocked(gvr, obj, m, ns)
 }
 
-// storeLocked stores obj, or removes it if that is all it was waiting for.
+// storeLocked stores obj, or removes it if that is all it was waiting for: then
+// watchers hear of no change before, as from a real server.
 func (s *Server) storeLocked(gvr schema.GroupVersionResource, obj runtime.Object, m metav1.Object, ns string) error {
 	s.last++
-	m.SetResourceVersion(strconv.FormatInt(s.last, 10))
-	if err := s.ObjectTracker.Update(gvr, obj, ns); err != nil {
-		return err
-	}
 	if ending(m) {
 		return s.ObjectTracker.Delete(gvr, ns, m.GetName())
 	}
-	return nil
+	m.SetResourceVersion(strconv.FormatInt(s.last, 10))
+	return s.ObjectTracker.Update(gvr, obj, ns)
 }
 
 // ending tells whether nothing holds an object that is being deleted.
