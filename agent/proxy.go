@@ -15,6 +15,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 const (
@@ -91,6 +93,7 @@ func (d *dialer) tunnelThrough(ctx context.Context, via *url.URL, addr string) (
 	if err != nil {
 		return nil, fmt.Errorf("reach proxy %s: %w", via.Host, err)
 	}
+	tunnel.Reached(ctx)
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
 	c := raw

@@ -143,6 +143,7 @@ func (d *dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 		return nil, err
 	}
 	d.packets.reach(time.Now())
+	tunnel.Reached(ctx)
 	tune(raw, d.options)
 	c := tls.Client(link.NewBatch(raw), d.tls)
 	if err = c.HandshakeContext(ctx); err == nil {

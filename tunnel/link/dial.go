@@ -9,7 +9,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 const (
@@ -17,10 +21,15 @@ const (
 	// resume, after the first, which is made at once.
 	lowestBackoff  = 100 * time.Millisecond
 	highestBackoff = 5 * time.Second
+	// localBackoff bounds it where this system or a router near says that there is
+	// no way: that costs the peer nothing.
+	localBackoff = time.Second
 	// hedge is how long a connection may take to come about before another is
 	// tried beside it: the path may have changed under the first, which then
-	// waits for its own retransmissions. After hedges of them the wait doubles with
-	// each: a path on which they all take long is not to be filled with more.
+	// waits for its own retransmissions. After hedges of them, once the peer has been
+	// reached, the wait doubles with each: a path on which they all take long is not
+	// to be filled with more. While it has not, another is tried each time in place
+	// of the latest: TCP asks ever more seldom.
 	hedge  = time.Second
 	hedges = 3
 	// resumeTimeout bounds what is said on a connection that is there, where that
@@ -35,7 +44,8 @@ var errReplaced = errors.New("another transport takes over")
 // Dial opens a link on a connection that dial makes, and has dial make another
 // whenever one is lost. Connections must be authenticated on both sides and end
 // at the same Registry; ctx bounds the opening, and dial's own ctx each attempt.
-// The caller owns the link, and the link its connections.
+// dial says by tunnel.Reached that the peer has answered, if that is before it
+// returns. The caller owns the link, and the link its connections.
 func Dial(ctx context.Context, dial func(context.Context) (net.Conn, error), c Config) (*Link, error) {
 	conn, err := dial(ctx)
 	if err != nil {
@@ -144,8 +154,21 @@ func (l *Link) redial() {
 		if l.settle(err) {
 			return
 		}
+		if noWay(err) {
+			bound = min(bound, localBackoff)
+		}
 		l.conf.Log.Debug("cannot resume yet", "link", l.name(), "err", err)
 	}
+}
+
+// noWay says whether err is that packets do not leave this network.
+func noWay(err error) bool {
+	for _, e := range []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENETDOWN, syscall.EHOSTDOWN} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // pause waits, unless the link is over or closed before that.
@@ -208,28 +231,37 @@ func (l *Link) attempt(ctx context.Context, move bool) error {
 	return err
 }
 
+// A try is one dial of several.
+type try struct {
+	quit    context.CancelFunc
+	dropped bool // another is tried in its place
+	conn    net.Conn
+	took    time.Duration
+	err     error
+}
+
 // connect dials, and dials again beside it for each hedge that passes without a
 // connection or an error. The first of either decides, and took so long; what the
 // others come to is thrown away.
 func (l *Link) connect(ctx context.Context) (conn net.Conn, took time.Duration, err error) {
-	ctx, cancel := context.WithCancel(ctx)
+	var reached atomic.Bool
+	ctx, cancel := context.WithCancel(tunnel.OnReached(ctx, func() { reached.Store(true) }))
 	defer cancel()
-	type result struct {
-		conn net.Conn
-		took time.Duration
-		err  error
-	}
 	var group sync.WaitGroup
 	defer group.Wait()
-	results := make(chan result)
-	dials, begun, wait := 0, 0, hedge
+	results := make(chan *try)
+	var latest *try
+	under, begun, wait := 0, 0, hedge
 	start := func() {
-		dials++
-		begun++
+		one, quit := context.WithCancel(ctx)
+		t := &try{quit: quit}
+		latest, under, begun = t, under+1, begun+1
 		group.Go(func() {
+			defer quit()
 			began := time.Now()
-			conn, err := l.dial(ctx)
-			results <- result{conn, time.Since(began), err}
+			t.conn, t.err = l.dial(one)
+			t.took = time.Since(began)
+			results <- t
 		})
 	}
 	timer := time.NewTimer(wait)
@@ -237,20 +269,27 @@ func (l *Link) connect(ctx context.Context) (conn net.Conn, took time.Duration, 
 	start()
 	for {
 		select {
-		case r := <-results:
-			dials--
+		case t := <-results:
+			under--
+			if t.dropped && t.err != nil {
+				continue // because it was
+			}
 			cancel()
-			for ; dials > 0; dials-- {
+			for ; under > 0; under-- {
 				if late := <-results; late.conn != nil {
 					newTransport(late.conn).abort()
 				}
 			}
-			return r.conn, r.took, r.err
+			return t.conn, t.took, t.err
 		case <-timer.C:
+			if begun > hedges+1 && !reached.Load() {
+				latest.dropped = true
+				latest.quit()
+			}
 			if ctx.Err() == nil {
 				start()
 			}
-			if begun > hedges {
+			if begun > hedges && reached.Load() {
 				wait *= 2
 			}
 			timer.Reset(wait)

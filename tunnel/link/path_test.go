@@ -7,8 +7,10 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +55,68 @@ func TestHangingDialIsHedged(t *testing.T) {
 		}
 		if n := dials.Load(); n != 4 {
 			t.Errorf("%d dials", n)
+		}
+		r.close(t, a, b)
+	})
+}
+
+// A path that was dead for long is used within a second of its working again,
+// though TCP asks for a connection ever more seldom.
+func TestDeadPathIsTriedEachSecond(t *testing.T) {
+	for _, dead := range []time.Duration{
+		9500 * time.Millisecond, 11100 * time.Millisecond, 13500 * time.Millisecond, 22 * time.Second, 29300 * time.Millisecond, 47700 * time.Millisecond,
+	} {
+		t.Run(dead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, Config{})
+				var works time.Time // when the path does again
+				var under, most atomic.Int32
+				a, b := pairBy(t, r, func(ctx context.Context) (net.Conn, error) {
+					if n := under.Add(1); n > most.Load() {
+						most.Store(n)
+					}
+					defer under.Add(-1)
+					for pause := time.Second; time.Now().Before(works); pause *= 2 { // RFC 6298
+						select {
+						case <-time.After(pause):
+						case <-ctx.Done():
+							return nil, context.Cause(ctx)
+						}
+					}
+					return r.dial(ctx)
+				})
+				works = time.Now().Add(dead)
+				r.cut()
+				send(t, a, "on we go")
+				expect(t, b, "on we go")
+				if late := time.Since(works); late > time.Second {
+					t.Errorf("the link was resumed %v after the path worked again", late)
+				}
+				if n := most.Load(); n > hedges+3 { // one of them on its way out
+					t.Errorf("%d connections were tried at a time", n)
+				}
+				r.close(t, a, b)
+			})
+		})
+	}
+}
+
+// So it is where the system says at once that there is no way.
+func TestNoRouteIsTriedEachSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{})
+		a, b := r.pair(t, Config{})
+		for range 20 {
+			r.set(func() { r.down = os.NewSyscallError("connect", syscall.ENETUNREACH) })
+			r.cut()
+			time.Sleep(30 * time.Second) // the bubble's clock
+			r.set(func() { r.down = nil })
+			start := time.Now()
+			send(t, a, "on we go")
+			expect(t, b, "on we go")
+			if late := time.Since(start); late > time.Second {
+				t.Errorf("the link was resumed %v after there was a way again", late)
+			}
 		}
 		r.close(t, a, b)
 	})
@@ -128,10 +192,13 @@ func TestSlowPathResumes(t *testing.T) {
 		var dials atomic.Int32
 		a, b := pairBy(t, r, func(ctx context.Context) (net.Conn, error) {
 			dials.Add(1)
-			select {
-			case <-time.After(2 * trip): // TCP and TLS
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
+			for range 2 { // TCP and TLS
+				select {
+				case <-time.After(trip):
+					tunnel.Reached(ctx)
+				case <-ctx.Done():
+					return nil, context.Cause(ctx)
+				}
 			}
 			c, err := r.dial(ctx)
 			if err != nil {
