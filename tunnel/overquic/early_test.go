@@ -21,7 +21,7 @@ func TestBlackholeAtOnce(t *testing.T) {
 			t.Parallel()
 			a, b, r := relayed(t, tunnel.Options{Link: quick})
 			for _, way := range tc.ways {
-				r.lose(way, func(int) bool { return true })
+				r.lose(way, func([]byte) bool { return true })
 			}
 			await(t, "parking", func() bool { return parked(a) && parked(b) })
 			r.hole(false)

@@ -50,7 +50,7 @@ func relayed(t testing.TB, o tunnel.Options) (dialer, accepter *session, r *rela
 }
 
 // await waits until f is true.
-func await(t *testing.T, what string, f func() bool) {
+func await(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -66,7 +66,7 @@ func await(t *testing.T, what string, f func() bool) {
 }
 
 // prepared waits until a session has somewhere to go when its path dies.
-func prepared(t *testing.T, s *session) {
+func prepared(t testing.TB, s *session) {
 	t.Helper()
 	await(t, "another path", func() bool {
 		s.mooring.mu.Lock()
@@ -95,7 +95,7 @@ type flow struct {
 	err        error
 }
 
-func newFlow(t *testing.T, from, to tunnel.Session, seed uint64) *flow {
+func newFlow(t testing.TB, from, to tunnel.Session, seed uint64) *flow {
 	t.Helper()
 	near, far := open(t, from, to)
 	f := &flow{stop: make(chan struct{})}
@@ -151,7 +151,7 @@ func (f *flow) count() int64 {
 }
 
 // goesOn waits until n more bytes have arrived.
-func (f *flow) goesOn(t *testing.T, n int64) {
+func (f *flow) goesOn(t testing.TB, n int64) {
 	t.Helper()
 	start := f.count()
 	await(t, "flow", func() bool {
@@ -162,7 +162,7 @@ func (f *flow) goesOn(t *testing.T, n int64) {
 }
 
 // end ends the flow and compares.
-func (f *flow) end(t *testing.T) {
+func (f *flow) end(t testing.TB) {
 	t.Helper()
 	close(f.stop)
 	f.wg.Wait()
@@ -234,7 +234,7 @@ func TestBlackhole(t *testing.T) {
 				}
 				parks := a.Link().Parks
 				for _, way := range tc.ways {
-					r.lose(way, func(int) bool { return true })
+					r.lose(way, func([]byte) bool { return true })
 				}
 				await(t, "dialing end's parking", func() bool { return parked(a) })
 				await(t, "accepting end's parking", func() bool { return parked(b) })
@@ -407,7 +407,7 @@ func TestFaults(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	a, b, r := relayed(t, tunnel.Options{Link: quick})
 	flows := []*flow{newFlow(t, a, b, 1), newFlow(t, b, a, 2)}
-	all := func(int) bool { return true }
+	all := func([]byte) bool { return true }
 	for i := range faults {
 		for _, f := range flows {
 			f.goesOn(t, 64<<10)
@@ -423,8 +423,8 @@ func TestFaults(t *testing.T) {
 		case 4:
 			var n int
 			every := 3 + random.IntN(10)
-			r.lose(up, func(int) bool { n++; return n%every == 0 })
-			r.lose(down, func(size int) bool { return size%every == 0 })
+			r.lose(up, func([]byte) bool { n++; return n%every == 0 })
+			r.lose(down, func(b []byte) bool { return len(b)%every == 0 })
 		case 5:
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			if err := a.Move(ctx); err != nil {

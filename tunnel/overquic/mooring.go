@@ -255,6 +255,7 @@ func (m *mooring) kick(ctx context.Context, fresh bool) (bool, error) {
 		door = 1 - door
 	}
 	known := m.paths[door] != nil
+	m.doors[door].recall(true)
 	m.mu.Unlock()
 	if fresh {
 		if err := m.open(ctx, door); err != nil {
@@ -268,4 +269,24 @@ func (m *mooring) kick(ctx context.Context, fresh bool) (bool, error) {
 		return false, err
 	}
 	return true, nil
+}
+
+// knock sends the least that has been sent since the latest kick, as it was: the
+// library counts on nothing of the kind, and so need not begin anew, which is what
+// keeps kicks apart. A path that works again has somebody answer; to a packet that
+// has come before nobody does (RFC 9000, 12.3).
+func (m *mooring) knock() {
+	m.mu.Lock()
+	d := &m.doors[m.active]
+	m.mu.Unlock()
+	if least := d.least(); len(least) > 0 {
+		_, _, _ = d.WriteMsgUDP(least, nil, m.quay.to.(*net.UDPAddr)) // there will be another
+	}
+}
+
+// rest is for when there is nothing to knock for.
+func (m *mooring) rest() {
+	for i := range m.doors {
+		m.doors[i].recall(false)
+	}
 }

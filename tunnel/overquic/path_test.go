@@ -3,6 +3,7 @@
 package overquic
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // nothing of it.
 func TestSmallPackets(t *testing.T) {
 	a, b, r := relayed(t, tunnel.Options{Link: quick})
-	large := func(size int) bool { return size > 1280-28 }
+	large := func(b []byte) bool { return len(b) > 1280-28 }
 	r.lose(up, large)
 	r.lose(down, large)
 	prepared(t, a)
@@ -46,6 +47,41 @@ func TestUploadOutlivesLongBlackhole(t *testing.T) {
 	f.end(t)
 }
 
+// While a session waits for what its latest try brings it knocks, and when that is
+// answered it goes on.
+func TestKnock(t *testing.T) {
+	t.Parallel()
+	for _, way := range []string{"upload", "download"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			a, b, r := relayed(t, tunnel.Options{Link: tunnel.LinkOptions{Keepalive: quick.Keepalive, DetachWindow: 5 * time.Minute}})
+			prepared(t, a)
+			from, to := a, b
+			if way == "download" {
+				from, to = b, a
+			}
+			f := newFlow(t, from, to, 1)
+			f.goesOn(t, 1<<20)
+			var knocks atomic.Int32
+			seen := map[string]bool{} // only the relay's one goroutine for this way uses it
+			r.hole(true)
+			r.lose(up, func(p []byte) bool {
+				again := seen[string(p)]
+				seen[string(p)] = true
+				if again && parked(a) {
+					knocks.Add(1)
+					r.hole(false)
+				}
+				return !again
+			})
+			await(t, "a knock", func() bool { return knocks.Load() > 0 })
+			await(t, "the path's return", func() bool { return !parked(a) && !parked(b) })
+			f.goesOn(t, 1<<20)
+			f.end(t)
+		})
+	}
+}
+
 // A path that passes fewer bytes at a time than it did, and says nothing of it,
 // while transfers fill it: they go on, whichever end writes.
 func TestPathNarrows(t *testing.T) {
@@ -68,7 +104,7 @@ func TestPathNarrows(t *testing.T) {
 				}
 			}
 			goOn(4 << 20) // until packets are as large as they get
-			large := func(size int) bool { return size > 1280-28 }
+			large := func(b []byte) bool { return len(b) > 1280-28 }
 			r.lose(up, large)
 			r.lose(down, large)
 			began := time.Now()

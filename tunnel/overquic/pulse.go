@@ -33,7 +33,7 @@ type tempo struct {
 	// asked (250 ms) at one that owes an answer.
 	busy, asked time.Duration
 	// retry (1 s) is the most that passes between two tries to get through, but
-	// for the one after a new socket, and fresh (5 s) the least between two sockets
+	// for the one after a new socket, and between a try and a knock; and fresh (5 s) the least between two sockets
 	// for that.
 	retry, fresh time.Duration
 }
@@ -71,6 +71,7 @@ const unsampled = 100 * time.Millisecond
 // A step is what follows from a look.
 type step struct {
 	ask, kick, fresh bool // kick: try to get through; fresh: with another socket
+	knock            bool // try once more in the least way
 	lost, back       bool // the path has become dead, has come alive
 	over             bool // the detach window is over
 	mute             bool // nothing is to be sent to where the peer is now
@@ -100,6 +101,9 @@ type asker struct {
 	freshAt time.Time     // when the latest socket of this silence was opened
 	listens time.Duration // how long an answer will be waited for after the next one
 	tried   bool          // there was a try to which nothing has come back yet
+	kicked  time.Time     // when the latest try was
+	knocked time.Time     // when the latest knock after it was, or else the try
+	slow    time.Duration // what an answer may have taken, if that is not known better
 	parked  time.Time     // since when the path is dead
 	ceiling time.Duration // of interval
 }
@@ -169,6 +173,13 @@ func (a *asker) look(l look) step {
 // hear notes an answer.
 func (a *asker) hear(l look) step {
 	s := step{back: !a.parked.IsZero(), next: l.now.Add(a.tempo.busy)}
+	a.slow = 0
+	if a.tried && a.knocked.After(a.kicked) {
+		// Either the knock has been answered, and nothing else of what was sent with
+		// the try has arrived; the library, which takes the answer for one to the try,
+		// believes in a long round trip. Or the round trip is that long.
+		s.kick, a.slow = true, l.now.Sub(a.kicked)
+	}
 	switch {
 	case a.asked.IsZero() || a.silence == 0 || !a.metered:
 	case a.freshAt.IsZero():
@@ -198,7 +209,7 @@ func (a *asker) quiet(l look, doubt bool) step {
 			a.silence = a.interval
 		}
 	}
-	a.asked, a.unit = l.now, max(a.tempo.grace, 2*l.rtt)
+	a.asked, a.unit = l.now, max(a.tempo.grace, 2*l.rtt, 2*a.slow)
 	return step{ask: true, next: l.now.Add(a.tempo.asked)}
 }
 
@@ -230,7 +241,7 @@ func (a *asker) wait(l look, came bool) step {
 			pause = max(pause, a.listens)
 		}
 		a.retry = l.now.Add(pause)
-		a.tried = true
+		a.tried, a.kicked, a.knocked = true, l.now, l.now
 	case a.tried && came:
 		// The server sees another address and makes sure of it (RFC 9000, 9.3);
 		// until it is sure it answers to the old one, where nobody is. What we have
@@ -239,6 +250,8 @@ func (a *asker) wait(l look, came bool) step {
 		// had: something does come through.
 		s.kick, a.tried = true, false
 		a.retry = l.now.Add(a.listens)
+	case a.tried && !a.metered && l.now.Sub(a.knocked) >= a.tempo.retry-a.tempo.asked:
+		s.knock, a.knocked = true, l.now
 	}
 	return s
 }

@@ -199,6 +199,73 @@ func TestAskerSuddenlySlow(t *testing.T) {
 	}
 }
 
+// A path that has been dead for however long is tried each second, and one that
+// counts what it carries is not.
+func TestAskerKnocks(t *testing.T) {
+	for _, metered := range []bool{false, true} {
+		a := newAsker(tunnel.DefaultKeepalive, metered, time.Hour)
+		w := newWire(a)
+		w.dead = true
+		var last time.Time
+		var most time.Duration
+		w.run(a, w.now.Add(10*time.Minute), func(s step) bool {
+			if s.kick || s.knock {
+				if !last.IsZero() {
+					most = max(most, w.now.Sub(last))
+				}
+				last = w.now
+			}
+			return false
+		})
+		if metered != (most > time.Second) || most > slowest+time.Second {
+			t.Errorf("metered %v: up to %v between two tries", metered, most)
+		}
+	}
+}
+
+// A path that has become slow stays in use once it is known to be slow, though a
+// knock's answer cannot be told from one that was long on its way.
+func TestAskerStaysSlow(t *testing.T) {
+	for _, rtt := range []time.Duration{time.Second, 3 * time.Second, 6 * time.Second} {
+		t.Run(rtt.String(), func(t *testing.T) {
+			a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)
+			w := newWire(a)
+			type question struct{ asked, answer time.Time }
+			var (
+				way   []question
+				known = 50 * time.Millisecond
+				lost  time.Time
+			)
+			began := w.now
+			for end := w.now.Add(20 * time.Minute); w.now.Before(end); {
+				for len(way) > 0 && !w.now.Before(way[0].answer) {
+					w.received, w.sample = w.received+1, w.sample+1
+					known = way[0].answer.Sub(way[0].asked)
+					way = way[1:]
+				}
+				s := a.look(look{now: w.now, sent: w.sent, received: w.received, rtt: known, sample: w.sample})
+				if s.kick { // what is on its way is forgotten
+					way, known = nil, unsampled
+				}
+				if s.kick || s.ask {
+					w.sent++
+					way = append(way, question{w.now, w.now.Add(rtt)})
+				}
+				if s.over {
+					t.Fatal("given up")
+				}
+				if s.lost {
+					lost = w.now
+				}
+				w.now = s.next
+			}
+			if lost.Sub(began) > time.Minute {
+				t.Errorf("still lost after %v", lost.Sub(began))
+			}
+		})
+	}
+}
+
 // A slow path is given time.
 func TestAskerSlow(t *testing.T) {
 	a := newAsker(tunnel.DefaultKeepalive, false, time.Minute)

@@ -26,7 +26,7 @@ type relay struct {
 	server *net.UDPAddr
 	wg     sync.WaitGroup
 
-	drop    [2]atomic.Pointer[func(size int) bool]
+	drop    [2]atomic.Pointer[func(b []byte) bool]
 	lag     atomic.Int64 // of what goes down, in nanoseconds
 	packets [2]atomic.Int64
 	bytes   [2]atomic.Int64 // with headers of UDP and IPv4
@@ -62,12 +62,12 @@ func newRelay(t testing.TB, server net.Addr) *relay {
 func (r *relay) addr() string { return r.pc.LocalAddr().String() }
 
 // pass says whether a packet goes on, and counts it.
-func (r *relay) pass(way, size int) bool {
-	if drop := r.drop[way].Load(); drop != nil && (*drop)(size) {
+func (r *relay) pass(way int, b []byte) bool {
+	if drop := r.drop[way].Load(); drop != nil && (*drop)(b) {
 		return false
 	}
 	r.packets[way].Add(1)
-	r.bytes[way].Add(int64(size) + 28)
+	r.bytes[way].Add(int64(len(b)) + 28)
 	return true
 }
 
@@ -78,7 +78,7 @@ func (r *relay) upstream() {
 		if err != nil {
 			return
 		}
-		if port := r.port(from); port != nil && r.pass(up, n) {
+		if port := r.port(from); port != nil && r.pass(up, buf[:n]) {
 			_, _ = port.Write(buf[:n]) // a relay loses packets
 		}
 	}
@@ -105,7 +105,7 @@ func (r *relay) port(client netip.AddrPort) *net.UDPConn {
 			if err != nil {
 				return
 			}
-			if !r.pass(down, n) {
+			if !r.pass(down, buf[:n]) {
 				continue
 			}
 			if lag := time.Duration(r.lag.Load()); lag > 0 {
@@ -130,7 +130,7 @@ func (r *relay) rebind() {
 }
 
 // lose has a direction drop the packets that f says; nil means none.
-func (r *relay) lose(way int, f func(size int) bool) {
+func (r *relay) lose(way int, f func(b []byte) bool) {
 	if f == nil {
 		r.drop[way].Store(nil)
 		return
@@ -140,7 +140,7 @@ func (r *relay) lose(way int, f func(size int) bool) {
 
 // hole drops everything in both directions, or nothing.
 func (r *relay) hole(on bool) {
-	f := func(int) bool { return true }
+	f := func([]byte) bool { return true }
 	if !on {
 		f = nil
 	}

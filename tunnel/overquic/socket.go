@@ -119,6 +119,22 @@ type door struct {
 	sized   int
 	heard   chan struct{} // closed when something has come since keep; nil before
 	kept    []byte        // the latest packet that was written since keep
+	recalls bool          // whether to remember the smallest packet
+	small   []byte        // that packet, since recalls was set
+}
+
+// recall has d remember the smallest packet that it writes from now on, or not.
+func (d *door) recall(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.recalls, d.small = on, d.small[:0]
+}
+
+// least is the packet that d remembers; none if it has written none.
+func (d *door) least() []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.small)
 }
 
 // keep has d keep a copy of the latest packet from now on.
@@ -153,12 +169,17 @@ func (d *door) hear() {
 	}
 }
 
-// writing is the socket for writing b.
-func (d *door) writing(b []byte) (*socket, error) {
+// writing is the socket for writing b, which may be several packets.
+func (d *door) writing(b, oob []byte) (*socket, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.heard != nil {
 		d.kept = append(d.kept[:0], b...)
+	}
+	if d.recalls {
+		if first := b[:min(len(b), segment(oob, len(b)))]; len(d.small) == 0 || len(first) < len(d.small) {
+			d.small = append(d.small[:0], first...)
+		}
 	}
 	if d.closed || d.through == nil {
 		return nil, net.ErrClosed
@@ -263,7 +284,7 @@ func (d *door) ReadFrom(b []byte) (n int, addr net.Addr, err error) {
 
 // WriteMsgUDP sends a packet, or loses it.
 func (d *door) WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error) {
-	s, err := d.writing(b)
+	s, err := d.writing(b, oob)
 	if err != nil {
 		return 0, 0, err
 	}

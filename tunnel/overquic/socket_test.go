@@ -45,6 +45,52 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// A door remembers the smallest packet from when it is told to, also of those that
+// are written at once.
+func TestDoorRecalls(t *testing.T) {
+	far, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	to := far.LocalAddr().(*net.UDPAddr)
+	s, err := (&quay{addr: to.String()}).socket(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d door
+	d.lead(s)
+	defer d.Close()
+	write := func(b, oob []byte) {
+		t.Helper()
+		if _, _, err := d.WriteMsgUDP(b, oob, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(want string) {
+		t.Helper()
+		if got := d.least(); string(got) != want {
+			t.Errorf("remembers %q, want %q", got, want)
+		}
+	}
+	write([]byte("early"), nil)
+	expect("")
+	d.recall(true)
+	if segments(t) {
+		write([]byte("packet another"), cutBy(6))
+		expect("packet")
+	}
+	write([]byte("short"), nil)
+	write([]byte("not short"), nil)
+	expect("short")
+	d.recall(true)
+	write([]byte("longer"), nil)
+	expect("longer")
+	d.recall(false)
+	write([]byte("late"), nil)
+	expect("")
+}
+
 // A socket on which nothing can be sent, or that complains of what was sent
 // before, ends no session; when it is exchanged, all goes on.
 func TestDoor(t *testing.T) {

@@ -3,6 +3,7 @@
 package overquic
 
 import (
+	"encoding/binary"
 	"net"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,22 @@ func setOptions(c *net.UDPConn) {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
 	})
+}
+
+// segment is the length of each packet but the last of what is written with oob, or
+// whole if that is one packet (UDP_SEGMENT).
+func segment(oob []byte, whole int) int {
+	for len(oob) > 0 {
+		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
+		switch {
+		case err != nil:
+			return whole
+		case h.Level == unix.IPPROTO_UDP && h.Type == unix.UDP_SEGMENT && len(data) >= 2:
+			return int(binary.NativeEndian.Uint16(data))
+		}
+		oob = rest
+	}
+	return whole
 }
 
 // setReceiveBuffer makes c's receive buffer as large as bytes if it can, beyond

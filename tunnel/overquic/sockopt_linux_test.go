@@ -1,7 +1,9 @@
 package overquic
 
 import (
+	"encoding/binary"
 	"net"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,4 +14,15 @@ func canSegment(c *net.UDPConn) (ok bool) {
 		ok = err == nil
 	})
 	return ok
+}
+
+// cutBy asks for what is written to be cut into packets of so many bytes, as the
+// library does.
+func cutBy(size uint16) []byte {
+	b := make([]byte, unix.CmsgSpace(2))
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+	h.Level, h.Type = unix.IPPROTO_UDP, unix.UDP_SEGMENT
+	h.SetLen(unix.CmsgLen(2))
+	binary.NativeEndian.PutUint16(b[unix.CmsgLen(0):], size)
+	return b
 }

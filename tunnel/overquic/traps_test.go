@@ -28,7 +28,7 @@ func pair(t *testing.T, o tunnel.Options) (dialer, accepter *session) {
 	return a.(*session), b.(*session)
 }
 
-func open(t *testing.T, from, to tunnel.Session) (near, far tunnel.Stream) {
+func open(t testing.TB, from, to tunnel.Session) (near, far tunnel.Stream) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

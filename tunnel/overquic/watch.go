@@ -150,8 +150,13 @@ func (s *session) follow(ctx context.Context, seen look, now step) {
 	if s.asker != nil && (now.ask || now.back) {
 		s.beat()
 	}
-	if now.kick {
+	switch {
+	case now.kick:
 		s.kick(ctx, now.fresh)
+	case now.knock:
+		s.mooring.knock()
+	case s.asker != nil && !s.asker.tried:
+		s.mooring.rest()
 	}
 	if s.hearer != nil {
 		s.follows()
