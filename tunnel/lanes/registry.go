@@ -19,13 +19,14 @@ type registry struct {
 	known map[uint64]*stream
 	early map[uint64]*leg // legs whose stream's number has not been read yet
 
-	// gone are the latest streams that are no more, and whether they were given
-	// up.
-	gone [maxGone]struct {
-		number  uint64
-		aborted bool
-	}
-	oldest int // in gone
+	gone   []departed // the latest streams that are no more, maxGone at most
+	oldest int        // in gone, once there are so many
+}
+
+// A departed is a stream that is no more.
+type departed struct {
+	number  uint64
+	aborted bool // it was given up
 }
 
 func (r *registry) init(dialing bool) {
@@ -50,8 +51,12 @@ func (r *registry) remove(number uint64, aborted bool) {
 		return
 	}
 	delete(r.known, number)
-	g := &r.gone[r.oldest%maxGone]
-	g.number, g.aborted = number, aborted
+	d := departed{number, aborted}
+	if len(r.gone) < maxGone {
+		r.gone = append(r.gone, d)
+		return
+	}
+	r.gone[r.oldest] = d
 	r.oldest = (r.oldest + 1) % maxGone
 }
 

@@ -34,8 +34,8 @@ const (
 	goAwayProtocol = 1
 
 	// readAhead is how much is read at a time where frames are short. The bodies
-	// of long ones go straight into blocks.
-	readAhead = 4 << 10
+	// of long ones go straight into blocks, but for what has been read with the head.
+	readAhead = short
 	// short is the longest body that is not worth a block.
 	short = 2 << 10
 

@@ -184,6 +184,7 @@ func (p *part) reply(ctx context.Context, q question) (a answer, err error) {
 	}
 	switch q.Do {
 	case doSettle:
+		runtime.GC() // what lies in pools is let go of by the second collection
 		debug.FreeOSMemory()
 		fallthrough
 	case doUsage:
