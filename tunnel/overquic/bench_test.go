@@ -72,7 +72,7 @@ func returns(b *testing.B, way string) []time.Duration {
 			r.hole(false)
 			await(b, "the stream", arrived)
 			waits[i] = time.Since(start)
- println(start.UnixMilli()%1000000, r.addr(), "HEALED; waited", waits[i].Milliseconds())
+			println(start.UnixMilli()%1000000, r.addr(), "HEALED; waited", waits[i].Milliseconds())
 		})
 	}
 	wg.Wait()

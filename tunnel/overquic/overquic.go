@@ -36,13 +36,16 @@
 // get through, again and again until the detach window is over: it sends from
 // another socket, which a NAT or a firewall knows nothing bad of, and begins anew
 // with what was on its way, since by itself QUIC waits the longer the longer a
-// path has been dead. Move does the same in peace: it makes sure of the other path
+// path has been dead. An answer may take long, and each beginning forgets what it
+// would answer to, so tries come to be 10 s apart; in between it knocks each second:
+// it sends the smallest packet of the latest try once more, as it was, and begins anew
+// when something comes of that. Move takes another path in peace: it makes sure of it
 // first. The accepting end asks nothing; it knows when it should have heard from
 // the peer, and follows where the peer's packets come from (RFC 9000, 9).
 //
 // With LinkOptions.Metered the 14 s double each time, up to 10 minutes, as long as
-// the path keeps the peer's address and needs no other socket; and the end of a
-// burst asks nothing.
+// the path keeps the peer's address and needs no other socket; the end of a
+// burst asks nothing, and there are no knocks.
 //
 // A path can come to pass smaller packets only, and say nothing of it. The library
 // makes its packets small again when it begins anew on a path and at no other time.
