@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 
@@ -75,7 +76,7 @@ type sshNode struct {
 	kubelet string   // port of the kubelet API on its loopback
 }
 
-func newSSHNodes(o *sshOptions, log *slog.Logger) (*sshNodes, error) {
+func newSSHNodes(o *sshOptions, to prometheus.Registerer, log *slog.Logger) (*sshNodes, error) {
 	s := &sshNodes{port: o.port, known: make(map[string]sshNode)}
 	if o.user == "" {
 		return s, nil
@@ -84,7 +85,7 @@ func newSSHNodes(o *sshOptions, log *slog.Logger) (*sshNodes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--ssh-known-hosts: %w", err)
 	}
-	metrics, err := overssh.NewMetrics(metricsRegisterer())
+	metrics, err := overssh.NewMetrics(to)
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}

@@ -56,7 +56,7 @@ type front struct {
 // what was opened if it never comes to that.
 func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.Logger) (_ *tunnels, err error) {
 	t := &tunnels{log: log}
-	if t.ssh, err = newSSHNodes(&o.ssh, log); err != nil {
+	if t.ssh, err = newSSHNodes(&o.ssh, metricsRegisterer(), log); err != nil {
 		return nil, err
 	}
 	if t.listener, err = listen(ctx, "--secure-port", o.listenAddress(o.securePort)); err != nil {
