@@ -309,10 +309,13 @@ func TestNamespaceDeletion(t *testing.T) {
 	if _, err = namespaces.Get(ctx, ns, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("finalized and still there: %v", err)
 	}
-	_, err = shared.client.CoreV1().ConfigMaps(ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{})
-	if !apierrors.IsNotFound(err) {
-		t.Errorf("create in no namespace: %v", err)
-	}
+	until(t, "create in no namespace is told that there is none", func() bool { // which admission has from a cache
+		_, err = shared.client.CoreV1().ConfigMaps(ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{})
+		if err == nil {
+			t.Fatal("created in no namespace")
+		}
+		return apierrors.IsNotFound(err)
+	})
 	if err = namespaces.Delete(ctx, "kube-system", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("delete kube-system: %v", err)
 	}

@@ -3,6 +3,7 @@
 package apiserver_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -112,6 +113,9 @@ func TestCertificateRequests(t *testing.T) {
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 		},
 	}, metav1.CreateOptions{}))(t)
+	t.Cleanup(func() {
+		_ = shared.client.CertificatesV1().CertificateSigningRequests().Delete(context.WithoutCancel(ctx), csr.Name, metav1.DeleteOptions{})
+	})
 	if csr.Spec.Username != "joe" || csr.Spec.UID != "uid-of-joe" || strings.Join(csr.Spec.Groups, " ") != "testers system:authenticated" {
 		t.Errorf("requester: %+v", csr.Spec)
 	}
