@@ -33,8 +33,8 @@ type tempo struct {
 	// asked (250 ms) at one that owes an answer.
 	busy, asked time.Duration
 	// retry (1 s) is the most that passes between two tries to get through, but
-	// for the one after a new socket, and between a try and a knock; and fresh (5 s) the least between two sockets
-	// for that.
+	// for the one after a new socket, and between a try and a knock; and fresh (5 s)
+	// the least between two sockets for that.
 	retry, fresh time.Duration
 }
 
