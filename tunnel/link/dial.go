@@ -10,7 +10,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -28,8 +27,9 @@ const (
 	// tried beside it: the path may have changed under the first, which then
 	// waits for its own retransmissions. After hedges of them, once the peer has been
 	// reached, the wait doubles with each: a path on which they all take long is not
-	// to be filled with more. While it has not, another is tried each time in place
-	// of the latest: TCP asks ever more seldom.
+	// to be filled with more. While it has not, another is tried each time, as TCP asks
+	// ever more seldom, in place of the one that was tried so hedges ago: which has had
+	// time for a name server that does not answer.
 	hedge  = time.Second
 	hedges = 3
 	// resumeTimeout bounds what is said on a connection that is there, where that
@@ -154,21 +154,11 @@ func (l *Link) redial() {
 		if l.settle(err) {
 			return
 		}
-		if noWay(err) {
+		if tunnel.CodeOf(err) == tunnel.Unreachable {
 			bound = min(bound, localBackoff)
 		}
 		l.conf.Log.Debug("cannot resume yet", "link", l.name(), "err", err)
 	}
-}
-
-// noWay says whether err is that packets do not leave this network.
-func noWay(err error) bool {
-	for _, e := range []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENETDOWN, syscall.EHOSTDOWN} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
 
 // pause waits, unless the link is over or closed before that.
@@ -250,12 +240,15 @@ func (l *Link) connect(ctx context.Context) (conn net.Conn, took time.Duration, 
 	var group sync.WaitGroup
 	defer group.Wait()
 	results := make(chan *try)
-	var latest *try
+	var passing []*try // those that others take the place of; the oldest first
 	under, begun, wait := 0, 0, hedge
 	start := func() {
 		one, quit := context.WithCancel(ctx)
 		t := &try{quit: quit}
-		latest, under, begun = t, under+1, begun+1
+		under, begun = under+1, begun+1
+		if begun > hedges+1 {
+			passing = append(passing, t)
+		}
 		group.Go(func() {
 			defer quit()
 			began := time.Now()
@@ -282,9 +275,10 @@ func (l *Link) connect(ctx context.Context) (conn net.Conn, took time.Duration, 
 			}
 			return t.conn, t.took, t.err
 		case <-timer.C:
-			if begun > hedges+1 && !reached.Load() {
-				latest.dropped = true
-				latest.quit()
+			if len(passing) == hedges && !reached.Load() {
+				passing[0].dropped = true
+				passing[0].quit()
+				passing = passing[1:]
 			}
 			if ctx.Err() == nil {
 				start()

@@ -5,6 +5,7 @@ package link
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -61,44 +62,58 @@ func TestHangingDialIsHedged(t *testing.T) {
 }
 
 // A path that was dead for long is used within a second of its working again,
-// though TCP asks for a connection ever more seldom.
+// though TCP asks for a connection ever more seldom, and a name server that does
+// not answer has to be given up first.
 func TestDeadPathIsTriedEachSecond(t *testing.T) {
-	for _, dead := range []time.Duration{
-		9500 * time.Millisecond, 11100 * time.Millisecond, 13500 * time.Millisecond, 22 * time.Second, 29300 * time.Millisecond, 47700 * time.Millisecond,
-	} {
-		t.Run(dead.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, Config{})
-				var works time.Time // when the path does again
-				var under, most atomic.Int32
-				a, b := pairBy(t, r, func(ctx context.Context) (net.Conn, error) {
-					if n := under.Add(1); n > most.Load() {
-						most.Store(n)
-					}
-					defer under.Add(-1)
-					for pause := time.Second; time.Now().Before(works); pause *= 2 { // RFC 6298
-						select {
-						case <-time.After(pause):
-						case <-ctx.Done():
-							return nil, context.Cause(ctx)
-						}
-					}
-					return r.dial(ctx)
-				})
-				works = time.Now().Add(dead)
-				r.cut()
-				send(t, a, "on we go")
-				expect(t, b, "on we go")
-				if late := time.Since(works); late > time.Second {
-					t.Errorf("the link was resumed %v after the path worked again", late)
-				}
-				if n := most.Load(); n > hedges+3 { // one of them on its way out
-					t.Errorf("%d connections were tried at a time", n)
-				}
-				r.close(t, a, b)
+	for _, resolving := range []time.Duration{0, 2500 * time.Millisecond} {
+		for _, dead := range []time.Duration{
+			9500 * time.Millisecond, 11100 * time.Millisecond, 13500 * time.Millisecond, 22 * time.Second, 29300 * time.Millisecond, 47700 * time.Millisecond,
+		} {
+			t.Run(fmt.Sprint(resolving, "/", dead), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testDeadPath(t, resolving, dead) })
 			})
-		})
+		}
 	}
+}
+
+func testDeadPath(t *testing.T, resolving, dead time.Duration) {
+	r := newRig(t, Config{})
+	var works time.Time // when the path does again
+	var under, most atomic.Int32
+	a, b := pairBy(t, r, func(ctx context.Context) (net.Conn, error) {
+		if n := under.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer under.Add(-1)
+		wait := func(d time.Duration) error {
+			select {
+			case <-time.After(d):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if err := wait(resolving); err != nil {
+			return nil, err
+		}
+		for pause := time.Second; time.Now().Before(works); pause *= 2 { // RFC 6298
+			if err := wait(pause); err != nil {
+				return nil, err
+			}
+		}
+		return r.dial(ctx)
+	})
+	works = time.Now().Add(dead)
+	r.cut()
+	send(t, a, "on we go")
+	expect(t, b, "on we go")
+	if late := time.Since(works); late > time.Second {
+		t.Errorf("the link was resumed %v after the path worked again", late)
+	}
+	if n := most.Load(); n > 1+2*hedges+1 { // one of them on its way out
+		t.Errorf("%d connections were tried at a time", n)
+	}
+	r.close(t, a, b)
 }
 
 // So it is where the system says at once that there is no way.
