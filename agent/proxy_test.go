@@ -13,8 +13,11 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // A lock is an HTTP proxy that knows CONNECT.
@@ -213,6 +216,24 @@ func TestThroughProxy(t *testing.T) {
 	<-moored
 	if got := l.requests(); got[0] != "CONNECT "+addr {
 		t.Errorf("the proxy was asked for %v", got)
+	}
+}
+
+// TestProxyIsReached: who waits for a connection hears that the proxy has taken one,
+// whatever it makes of it.
+func TestProxyIsReached(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	dial := NewDial(func(string) (*url.URL, error) { return &url.URL{Scheme: "http", Host: ln.Addr().String()}, nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var reached atomic.Bool
+	c, err := dial(tunnel.OnReached(ctx, func() { reached.Store(true); cancel() }), "tcp", "server:443")
+	if c != nil || !errors.Is(err, context.Canceled) || !reached.Load() {
+		t.Errorf("connection %v, error %v, reached %t", c, err, reached.Load())
 	}
 }
 

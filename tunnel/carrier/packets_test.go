@@ -2,6 +2,7 @@ package carrier
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"sync/atomic"
@@ -91,5 +92,26 @@ func TestPackets(t *testing.T) {
 	p.worked(at(6*time.Minute), true, true)
 	if !p.next(at(time.Hour)) {
 		t.Error("large packets on a path that is known")
+	}
+}
+
+// Who waits for a connection hears that the server has taken one before hands are
+// shaken, which this server never does.
+func TestReached(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	d, err := newDialer(ln.Addr().String(), []string{"x"}, tunnel.Options{TLS: newAuthority(t, "ca").client(t, "a")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var reached atomic.Bool
+	c, err := d.connect(tunnel.OnReached(ctx, func() { reached.Store(true); cancel() }), false)
+	if c != nil || !errors.Is(err, context.Canceled) || !reached.Load() {
+		t.Errorf("connection %v, error %v, reached %t", c, err, reached.Load())
 	}
 }
