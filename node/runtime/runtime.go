@@ -89,12 +89,39 @@ type Resources struct {
 
 // A Mount makes a file or directory of the host visible in a container.
 type Mount struct {
-	HostPath      string
+	HostPath string
+	// SubPath is the part of HostPath to be mounted; empty means all of it. No
+	// symbolic link on it leads out of HostPath, whoever makes one while it is
+	// being mounted.
+	SubPath       string
 	ContainerPath string // absolute
 	ReadOnly      bool
 	// Optional mounts are left out where they cannot be made; any other one that
 	// cannot be made is an error of Start.
 	Optional bool
+}
+
+// Security is what the processes of a container may do. The zero value is what a
+// container of Kubernetes gets whose securityContext is empty: the capabilities
+// that container runtimes usually leave to root, and no filter of system calls.
+type Security struct {
+	// Privileged processes are not confined: as root they are root on the machine.
+	// What else is asked for here is done all the same where it can be.
+	Privileged bool
+	// AddCapabilities and DropCapabilities change the usual set. They are names as
+	// capabilities(7) has them, with or without CAP_, or ALL; a name in both is
+	// dropped.
+	AddCapabilities  []string
+	DropCapabilities []string
+	// ReadOnlyRoot lets the container write to its volumes and to /dev only.
+	ReadOnlyRoot bool
+	// NoNewPrivileges keeps set-user-id programs and file capabilities from having
+	// an effect.
+	NoNewPrivileges bool
+	// DefaultSeccomp filters system calls as the runtime does by default.
+	DefaultSeccomp bool
+	// HostIPC shares System V IPC and message queues with the machine.
+	HostIPC bool
 }
 
 // A Container says how to run one attempt of one container.
@@ -113,6 +140,11 @@ type Container struct {
 	UID    *int64 // nil: the runtime's choice
 	GID    *int64
 	Groups []int64
+
+	Security Security
+	// OOMScoreAdj is how early the kernel kills the container when the machine has
+	// no memory left, -1000 to 1000 as in proc_pid_oom_score_adj(5).
+	OOMScoreAdj int
 
 	Stdin     bool // keep standard input open for attach
 	StdinOnce bool // close it after the first attach ends

@@ -55,7 +55,7 @@ func probe(ctx context.Context, c Config, iso Isolation) error {
 	cmd := exec.CommandContext(ctx, selfExe)
 	cmd.Args = []string{shimName, probeArg, dir}
 	cmd.Env = []string{}
-	cmd.SysProcAttr = shimAttributes(iso, 0, 0)
+	cmd.SysProcAttr = shimAttributes(iso, 0, 0, false)
 	out, err := cmd.CombinedOutput()
 	if len(out) > 0 {
 		return errors.New(string(out[:min(len(out), 512)]))
@@ -95,13 +95,16 @@ func probeMounts(dir string) error {
 
 // shimAttributes says how to start a shim. In a user namespace this process's user
 // is seen as uid and gid, the only ones there are.
-func shimAttributes(iso Isolation, uid, gid int) *syscall.SysProcAttr {
+func shimAttributes(iso Isolation, uid, gid int, hostIPC bool) *syscall.SysProcAttr {
 	// A session of its own keeps signals of the agent's terminal away.
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if iso == None {
 		return attr
 	}
 	attr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS
+	if !hostIPC {
+		attr.Cloneflags |= unix.CLONE_NEWIPC
+	}
 	if iso == UserNamespace {
 		attr.Cloneflags |= unix.CLONE_NEWUSER
 		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: os.Geteuid(), Size: 1}}
@@ -111,7 +114,7 @@ func shimAttributes(iso Isolation, uid, gid int) *syscall.SysProcAttr {
 			// needs to make the container's surroundings. They do not leave the
 			// namespace, and the commands of the container do not get them.
 			attr.AmbientCaps = []uintptr{
-				unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_SETUID, unix.CAP_SETGID,
+				unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP,
 			}
 		}
 	}

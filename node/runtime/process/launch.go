@@ -25,7 +25,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // A launch is what all commands of one container have in common.
 type launch struct {
-	root string // "" when the container has no root of its own
+	root string // as the shim sees it; "" when the container has no root of its own
 	cwd  string // as the container sees it
 	env  []string
 	cred *syscall.Credential
@@ -242,7 +242,7 @@ type command struct {
 // attributes makes of c what forkExec takes. A process is the leader of a session
 // and process group of its own.
 func (l *launch) attributes(c command, env []string) *syscall.ProcAttr {
-	sys := &syscall.SysProcAttr{Chroot: l.root, Credential: l.cred, Setsid: true}
+	sys := &syscall.SysProcAttr{Credential: l.cred, Setsid: true}
 	if c.tty {
 		sys.Setctty, sys.Ctty = true, 0
 	}

@@ -17,6 +17,7 @@ import (
 
 // A mountEntry is a line of /proc/PID/mountinfo, as proc_pid_mountinfo(5) has it.
 type mountEntry struct {
+	dev   string // names the file system
 	root  string // what of the file system is mounted
 	point string
 	fs    string
@@ -42,6 +43,7 @@ func parseMounts(r io.Reader) ([]mountEntry, error) {
 			return nil, fmt.Errorf("mountinfo: malformed line %q", s.Text())
 		}
 		ms = append(ms, mountEntry{
+			dev:   f[2],
 			root:  unescape(f[3]),
 			point: unescape(f[4]),
 			fs:    g[0],

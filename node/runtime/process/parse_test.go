@@ -159,15 +159,37 @@ func TestParseMounts(t *testing.T) {
 `
 	got, err := parseMounts(strings.NewReader(in))
 	want := []mountEntry{
-		{"/", "/", "ext4", []string{"rw"}},
-		{"/", "/with space", "cgroup", []string{"rw", "cpu", "cpuacct"}},
-		{`/sub\dir`, "/x", "tmpfs", []string{"rw", "size=4k"}},
+		{"8:1", "/", "/", "ext4", []string{"rw"}},
+		{"0:26", "/", "/with space", "cgroup", []string{"rw", "cpu", "cpuacct"}},
+		{"0:27", `/sub\dir`, "/x", "tmpfs", []string{"rw", "size=4k"}},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	if _, err := parseMounts(strings.NewReader("1 2 3\n")); err == nil {
 		t.Error("malformed line accepted")
+	}
+}
+
+// A directory is hidden under every name that mounts give it, and so is each mount
+// of a part of it.
+func TestAliases(t *testing.T) {
+	ms := []mountEntry{
+		{dev: "8:1", root: "/", point: "/"},
+		{dev: "8:2", root: "/", point: "/var"},
+		{dev: "8:2", root: "/lib", point: "/srv/lib"},
+		{dev: "8:2", root: "/lib/hawser/pki", point: "/keys"},
+		{dev: "8:2", root: "/lib/hawser/pki", point: "/var/lib/hawser/again"},
+		{dev: "8:2", root: "/", point: "/other"},
+		{dev: "8:2", root: "/library", point: "/library"},
+		{dev: "8:3", root: "/", point: "/data"},
+	}
+	got := aliases("/var/lib/hawser", ms)
+	if want := []string{"/var/lib/hawser", "/srv/lib/hawser", "/keys", "/other/lib/hawser"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := aliases("/data", ms); !reflect.DeepEqual(got, []string{"/data"}) {
+		t.Errorf("a mount of its own: %q", got)
 	}
 }
 

@@ -13,8 +13,8 @@
 //	  └──unix socket───┘  └── pipes or terminal
 //
 // Where this process may (as root, or by an unprivileged user namespace), a
-// container has its own mount, PID and UTS namespaces. It sees the file system of
-// the machine through an overlay, so that what it writes stays with it, with
+// container has its own mount, PID, IPC and UTS namespaces. It sees the file system
+// of the machine through an overlay, so that what it writes stays with it, with
 // volumes where they belong, a /tmp, /dev and /proc of its own and the pod's host
 // name. The shim is process 1 of the PID namespace: when it dies, the kernel
 // kills everything in the container. Without those powers the command runs in
@@ -22,9 +22,12 @@
 // is an error of Start. Memory, CPU and PID limits are set where cgroups can be
 // written (v2, or v1 hierarchies), and else ignored.
 //
-// What it is not: a sandbox. It keeps well-meaning programs out of each other's
-// way. A container that runs as root is root on the machine, and network and
-// users are the machine's. Images are not pulled.
+// A container that runs as root has the capabilities that container runtimes leave
+// to root, and not more unless it is privileged. It does not see what Config.Hide
+// names, cannot open devices beyond the usual ones, mount or unmount, look into the
+// shim, or signal a process that is not its own. Otherwise it reads the machine's
+// files as root does, because it has no image of its own, and network and users are
+// the machine's. A privileged container is root on the machine.
 //
 // The data directory has this in it; ID is random:
 //

@@ -20,6 +20,10 @@ import (
 
 func TestMain(m *testing.M) {
 	ShimMain()
+	if os.Getenv(attackEnv) != "" {
+		attackMain()
+		return
+	}
 	if os.Getenv(agentEnv) != "" {
 		agentMain()
 		return

@@ -7,6 +7,7 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -24,7 +25,10 @@ import (
 // A reaper starts processes and waits for all descendants of this process.
 type reaper struct {
 	cgroup cgroupDirs
+	group  int  // of version 2, open; -1 when there is none
+	late   bool // processes enter it only once they have been started; see admit
 
+	calls  chan func()
 	starts chan start
 	ends   chan chan struct{} // asks for all descendants to be killed
 	sigs   chan groupSignal
@@ -52,6 +56,8 @@ type started struct {
 func newReaper(cg cgroupDirs) *reaper {
 	return &reaper{
 		cgroup:  cg,
+		group:   -1,
+		calls:   make(chan func()),
 		starts:  make(chan start),
 		ends:    make(chan chan struct{}),
 		sigs:    make(chan groupSignal),
@@ -70,6 +76,19 @@ func (r *reaper) start(path string, argv []string, attr *syscall.ProcAttr) (star
 		return s, s.err
 	case <-r.done:
 		return started{}, runtime.ErrNotRunning
+	}
+}
+
+// call runs f on the thread that starts processes, which sees files as they do. It
+// returns false when that is over.
+func (r *reaper) call(f func()) bool {
+	done := make(chan struct{})
+	select {
+	case r.calls <- func() { defer close(done); f() }:
+		<-done
+		return true
+	case <-r.done:
+		return false
 	}
 }
 
@@ -101,23 +120,21 @@ func (r *reaper) killAll() {
 
 // run works until quit is closed. prepared gets the result of what must succeed
 // before anything can be started.
-func (r *reaper) run(prepared chan<- error) {
+func (r *reaper) run(c confinement, prepared chan<- error) {
 	goruntime.LockOSThread() // and never unlocked: the thread ends with the process
 	defer close(r.done)
 	child := make(chan os.Signal, 1)
 	signal.Notify(child, unix.SIGCHLD)
 	defer signal.Stop(child)
 
-	err := r.cgroup.enterThread()
-	if err == nil {
-		// Powers the shim needed to make the container's surroundings.
-		err = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-	}
+	err := r.prepare(c)
 	prepared <- err
 	for {
 		select {
 		case <-r.quit:
 			return
+		case f := <-r.calls:
+			f()
 		case s := <-r.starts:
 			s.reply <- r.forkExec(s)
 		case g := <-r.sigs:
@@ -133,25 +150,69 @@ func (r *reaper) run(prepared chan<- error) {
 	}
 }
 
+// prepare puts the thread into the container's group and confines it.
+func (r *reaper) prepare(c confinement) error {
+	if err := r.cgroup.enterThread(); err != nil {
+		return err
+	}
+	if dir, ok := r.cgroup[""]; ok {
+		// Once the thread is confined it does not see the directory.
+		fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open cgroup: %w", err)
+		}
+		r.group = fd
+	}
+	r.late = c.filters()
+	return c.enter()
+}
+
 func (r *reaper) forkExec(s start) started {
 	if r.over {
 		return started{err: runtime.ErrNotRunning}
 	}
-	if dir, ok := r.cgroup[""]; ok {
-		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return started{err: err}
-		}
-		defer closeFD(fd)
-		s.attr.Sys.UseCgroupFD, s.attr.Sys.CgroupFD = true, fd
+	if r.group >= 0 && r.late {
+		s.attr.Sys.Ptrace = true
+	} else if r.group >= 0 {
+		s.attr.Sys.UseCgroupFD, s.attr.Sys.CgroupFD = true, r.group
 	}
 	pid, err := syscall.ForkExec(s.path, s.argv, s.attr)
+	if err == nil && s.attr.Sys.Ptrace {
+		err = r.admit(pid)
+	}
 	if err != nil {
 		return started{err: err}
 	}
 	status := make(chan syscall.WaitStatus, 1)
 	r.waiting[pid] = status
 	return started{pid: pid, status: status}
+}
+
+// admit puts a process, which is stopped before its first instruction, into the
+// group and lets it go. The filter of system calls forbids the call by which a
+// process can be started in a group.
+func (r *reaper) admit(pid int) error {
+	var ws syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &ws, 0, nil); err != nil {
+		return os.NewSyscallError("wait4", err)
+	}
+	if !ws.Stopped() {
+		return fmt.Errorf("enter cgroup: the process ended before it began (%v)", ws)
+	}
+	fd, err := unix.Openat(r.group, "cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_, err = unix.Write(fd, []byte(strconv.Itoa(pid)))
+		closeFD(fd)
+	}
+	if err == nil {
+		err = syscall.PtraceDetach(pid)
+	}
+	if err != nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		_, _ = syscall.Wait4(pid, &ws, 0, nil)
+		return fmt.Errorf("enter cgroup: %w", err)
+	}
+	return nil
 }
 
 // reap collects what has ended and says whether anything is left.

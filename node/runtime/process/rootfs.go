@@ -16,8 +16,6 @@ import (
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"golang.org/x/sys/unix"
-
-	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // A rootfs is built once by build and then used as the root of what runs in the
@@ -27,6 +25,7 @@ type rootfs struct {
 	path    string // the new root
 	overlay bool   // writes stay in the container, and mount points can be made
 	owner   [2]int // user and group of the container
+	hidden  []string
 }
 
 // notOverlaid are top directories that get something of their own, or nothing.
@@ -54,19 +53,20 @@ func (r *rootfs) build() error {
 	if err := r.files(); err != nil {
 		return err
 	}
-	for _, step := range []func() error{r.proc, r.sys, r.dev, r.tmp, r.hide} {
+	for _, step := range []func() error{r.dev, r.proc, r.sys, r.tmp, r.hide} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
-	ms := slices.Clone(r.spec.Container.Mounts)
-	slices.SortStableFunc(ms, func(a, b runtime.Mount) int {
-		return strings.Compare(filepath.Clean(a.ContainerPath), filepath.Clean(b.ContainerPath))
-	})
-	for _, m := range ms {
-		if err := r.volume(m); err != nil && !m.Optional {
-			return fmt.Errorf("mount %q at %q: %w", m.HostPath, m.ContainerPath, err)
-		}
+	own, err := r.ownMounts()
+	if err != nil {
+		return err
+	}
+	if err := r.volumes(); err != nil {
+		return err
+	}
+	if r.spec.Container.Security.ReadOnlyRoot {
+		return r.freeze(own)
 	}
 	return nil
 }
@@ -95,7 +95,10 @@ func (r *rootfs) files() error {
 	if err := bind("/", r.path, true); err != nil {
 		return fmt.Errorf("make a root: %w", err)
 	}
-	return unix.Mount("", r.path, "", unix.MS_REC|unix.MS_PRIVATE, "")
+	if err := unix.Mount("", r.path, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make a root: %w", err)
+	}
+	return restrict(r.path, true, r.noDeviceAttr())
 }
 
 // overlays mounts an overlay of / at the new root and one of each file system
@@ -203,7 +206,7 @@ func (r *rootfs) showWhole(path string) error {
 	if err := bind(path, target, true); err != nil {
 		return nil //nolint:nilerr // then it is not there, like what a mount covers
 	}
-	return readOnly(target)
+	return restrict(target, true, unix.MOUNT_ATTR_RDONLY|r.noDeviceAttr())
 }
 
 func touch(path string) error {
@@ -273,174 +276,11 @@ func (r *rootfs) overlayOf(layers, path string) error {
 	if r.spec.Isolation == UserNamespace {
 		opts += ",userxattr"
 	}
-	return unix.Mount("overlay", target, "overlay", 0, opts)
+	return unix.Mount("overlay", target, "overlay", r.noDevices(), opts)
 }
 
 func escapeOption(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `:`, `\:`, `,`, `\,`).Replace(s)
-}
-
-func (r *rootfs) proc() error {
-	target, err := r.dir("/proc", 0o555)
-	if err != nil {
-		return err
-	}
-	if err := unix.Mount("proc", target, "proc", unix.MS_NOSUID|unix.MS_NOEXEC|unix.MS_NODEV, ""); err == nil {
-		return nil
-	}
-	// Some kernels and containers do not let a user namespace have a new one.
-	if err := bind("/proc", target, true); err != nil {
-		return fmt.Errorf("mount /proc: %w", err)
-	}
-	return nil
-}
-
-func (r *rootfs) sys() error {
-	target, err := r.dir("/sys", 0o555)
-	if err != nil {
-		return err
-	}
-	if err := bind("/sys", target, true); err != nil {
-		return fmt.Errorf("mount /sys: %w", err)
-	}
-	return readOnly(target)
-}
-
-// dev makes a /dev with the few devices that programs expect, and terminals and
-// shared memory of its own.
-func (r *rootfs) dev() error {
-	target, err := r.dir("/dev", 0o755)
-	if err != nil {
-		return err
-	}
-	if err := unix.Mount("tmpfs", target, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=0755,size=64m"); err != nil {
-		return fmt.Errorf("mount /dev: %w", err)
-	}
-	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
-		node := filepath.Join(target, name)
-		if err := os.WriteFile(node, nil, 0o666); err != nil {
-			return err
-		}
-		if err := bind("/dev/"+name, node, false); err != nil {
-			return fmt.Errorf("bind /dev/%s: %w", name, err)
-		}
-	}
-	for name, to := range map[string]string{
-		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
-	} {
-		if err := os.Symlink(to, filepath.Join(target, name)); err != nil {
-			return err
-		}
-	}
-	pts, shm := filepath.Join(target, "pts"), filepath.Join(target, "shm")
-	for _, d := range []string{pts, shm} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			return err
-		}
-	}
-	if err := unix.Mount("devpts", pts, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
-		return fmt.Errorf("mount /dev/pts: %w", err)
-	}
-	if err := unix.Mount("shm", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777,size=64m"); err != nil {
-		return fmt.Errorf("mount /dev/shm: %w", err)
-	}
-	return nil
-}
-
-func (r *rootfs) tmp() error {
-	target, err := r.dir("/tmp", 0o777)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(r.spec.Dir, tmpName)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil {
-		return err
-	}
-	if err := bind(dir, target, false); err != nil {
-		return fmt.Errorf("mount /tmp: %w", err)
-	}
-	return nil
-}
-
-// hide covers directories that are none of a container's business.
-func (r *rootfs) hide() error {
-	for _, dir := range r.spec.Hide {
-		target, err := securejoin.SecureJoin(r.path, dir)
-		if err != nil {
-			return err
-		}
-		info, err := os.Stat(target)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if !info.IsDir() || target == r.path {
-			return fmt.Errorf("hide %s: not a directory below /", dir)
-		}
-		if err := unix.Mount("tmpfs", target, "tmpfs", unix.MS_RDONLY, "mode=0555,size=4k"); err != nil {
-			return fmt.Errorf("hide %s: %w", dir, err)
-		}
-	}
-	return nil
-}
-
-// volume puts a file or directory of the machine at its place.
-func (r *rootfs) volume(m runtime.Mount) error {
-	if !filepath.IsAbs(m.ContainerPath) {
-		return errors.New("the path in the container is not absolute")
-	}
-	info, err := os.Stat(m.HostPath)
-	if err != nil {
-		return err
-	}
-	target, err := securejoin.SecureJoin(r.path, m.ContainerPath)
-	if err != nil {
-		return err
-	}
-	if target == r.path {
-		return errors.New("a volume cannot be the root directory")
-	}
-	if err := r.mountPoint(target, info.IsDir()); err != nil {
-		return err
-	}
-	if err := bind(m.HostPath, target, true); err != nil {
-		return err
-	}
-	if m.ReadOnly {
-		return readOnly(target)
-	}
-	return nil
-}
-
-// mountPoint makes sure that target exists, without leaving anything in the
-// machine's own file system.
-func (r *rootfs) mountPoint(target string, dir bool) error {
-	info, err := os.Stat(target)
-	if err == nil {
-		if info.IsDir() != dir {
-			return errors.New("a file and a directory cannot be mounted on each other")
-		}
-		return nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	own := under(target, filepath.Join(r.path, "tmp")) || under(target, filepath.Join(r.path, "dev"))
-	if !r.overlay && !own {
-		return errors.New("there is nothing to mount on, and without an overlay file system it cannot be made")
-	}
-	if dir {
-		return os.MkdirAll(target, 0o755)
-	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-		return err
-	}
-	return touch(target)
 }
 
 // dir returns the place of a directory in the new root, made if it is missing.
@@ -463,9 +303,17 @@ func bind(from, to string, recursive bool) error {
 	return unix.Mount(from, to, "", flags, "")
 }
 
-// readOnly makes a mount and all below it read-only.
-func readOnly(target string) error {
-	err := unix.MountSetattr(-1, target, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+// restrict gives a mount, and with all those below it, attributes that take
+// something away: MOUNT_ATTR_RDONLY, MOUNT_ATTR_NODEV.
+func restrict(target string, all bool, attrs uint64) error {
+	if attrs == 0 {
+		return nil
+	}
+	flags := uint(0)
+	if all {
+		flags = unix.AT_RECURSIVE
+	}
+	err := unix.MountSetattr(-1, target, flags, &unix.MountAttr{Attr_set: attrs})
 	if !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
@@ -475,6 +323,77 @@ func readOnly(target string) error {
 	if err := unix.Statfs(target, &st); err != nil {
 		return err
 	}
-	keep := uintptr(st.Flags) & (unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
-	return unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|keep, "")
+	keep := uintptr(st.Flags) & (unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+	if attrs&unix.MOUNT_ATTR_RDONLY != 0 {
+		keep |= unix.MS_RDONLY
+	}
+	if attrs&unix.MOUNT_ATTR_NODEV != 0 {
+		keep |= unix.MS_NODEV
+	}
+	return unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|keep, "")
+}
+
+// noDeviceAttr keeps devices that a container makes in its files from being opened.
+func (r *rootfs) noDeviceAttr() uint64 {
+	if r.spec.Container.Security.Privileged {
+		return 0
+	}
+	return unix.MOUNT_ATTR_NODEV
+}
+
+// noDevices is noDeviceAttr as a flag of mount(2).
+func (r *rootfs) noDevices() uintptr {
+	if r.spec.Container.Security.Privileged {
+		return 0
+	}
+	return unix.MS_NODEV
+}
+
+// ownMounts are the mounts below the new root, itself included, without those of
+// /dev and /proc.
+func (r *rootfs) ownMounts() ([]string, error) {
+	ms, err := mounts()
+	if err != nil {
+		return nil, err
+	}
+	real, err := filepath.EvalSymlinks(r.path)
+	if err != nil {
+		return nil, err
+	}
+	var own []string
+	for _, m := range ms {
+		if under(m.point, real) && !under(m.point, filepath.Join(real, "dev")) && !under(m.point, filepath.Join(real, "proc")) {
+			own = append(own, m.point)
+		}
+	}
+	return own, nil
+}
+
+// freeze makes own read-only: all but the volumes, which were mounted later.
+func (r *rootfs) freeze(own []string) error {
+	if !r.overlay {
+		return errors.New("a read-only root file system needs overlay file systems")
+	}
+	if !slices.Contains(own, filepath.Clean(r.path)) {
+		// Each top directory is a mount of its own; so becomes what they are in.
+		if err := bind(r.path, r.path, true); err != nil {
+			return fmt.Errorf("make the root read-only: %w", err)
+		}
+		own = append(own, r.path)
+	}
+	for _, point := range own {
+		err := restrict(point, false, unix.MOUNT_ATTR_RDONLY)
+		if err != nil && !covered(point) {
+			return fmt.Errorf("make %s read-only: %w", point, err)
+		}
+	}
+	return nil
+}
+
+// covered says that what was mounted at point cannot be reached there, because of a
+// later mount above it that can only be read.
+func covered(point string) bool {
+	var st unix.Statfs_t
+	err := unix.Statfs(point, &st)
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || err == nil && st.Flags&unix.ST_RDONLY != 0
 }

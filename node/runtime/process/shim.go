@@ -168,13 +168,23 @@ func (s *shim) start() error {
 			return fmt.Errorf("become the parent of orphans: %w", err)
 		}
 	}
+	if err := mayAdd(s.spec.Container.Security, s.spec.Isolation); err != nil {
+		return cannotRun(err)
+	}
+	if err := setOOMScore(s.spec.Container.OOMScoreAdj); err != nil {
+		return cannotRun(fmt.Errorf("set OOM score: %w", err))
+	}
+	// Nobody in the container looks into this process.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("protect the shim: %w", err)
+	}
 	root, err := s.surroundings()
 	if err != nil {
 		return cannotRun(err)
 	}
 	prepared := make(chan error, 1)
 	// Joined by run, and by the end of the process when it has not got that far.
-	go s.reaper.run(prepared)
+	go s.reaper.run(confinement{root: root, security: s.spec.Container.Security}, prepared)
 	if err = <-prepared; err != nil {
 		return cannotRun(err)
 	}
@@ -222,8 +232,11 @@ func (s *shim) start() error {
 func (s *shim) surroundings() (string, error) {
 	c := s.spec.Container
 	if s.spec.Isolation == None {
+		if c.Security.ReadOnlyRoot {
+			return "", errors.New("a read-only root file system needs an agent that runs as root, or user namespaces for unprivileged users")
+		}
 		for _, m := range c.Mounts {
-			same := filepath.Clean(m.HostPath) == filepath.Clean(m.ContainerPath) && !m.ReadOnly
+			same := filepath.Join(m.HostPath, m.SubPath) == filepath.Clean(m.ContainerPath) && !m.ReadOnly
 			if !same && !m.Optional {
 				return "", fmt.Errorf("mounting a volume at %q needs an agent that runs as root, or user namespaces for unprivileged users", m.ContainerPath)
 			}

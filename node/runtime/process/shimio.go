@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -93,9 +92,18 @@ func pipe() (r *os.File, w int, err error) {
 // openTerminal makes a pseudo-terminal, in the container's own /dev/pts where it
 // has one.
 func (s *shim) openTerminal() (master *os.File, slave int, err error) {
+	if !s.reaper.call(func() { master, slave, err = s.openTerminalHere() }) {
+		return nil, -1, runtime.ErrNotRunning
+	}
+	return master, slave, err
+}
+
+// openTerminalHere does so with the calling thread's view of files, so that the
+// terminal has the name by which the container knows it.
+func (s *shim) openTerminalHere() (master *os.File, slave int, err error) {
 	ptmx := "/dev/ptmx"
 	if s.launch.root != "" {
-		ptmx = filepath.Join(s.launch.root, "dev/pts/ptmx")
+		ptmx = "/dev/pts/ptmx"
 	}
 	fd, err := unix.Open(ptmx, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -1,0 +1,256 @@
+package process
+
+// What is mounted into a container, and what is hidden from it.
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// hide covers what is none of a container's business, under each name that it has.
+func (r *rootfs) hide() error {
+	ms, err := mounts()
+	if err != nil {
+		return err
+	}
+	for _, path := range r.spec.Hide {
+		if path, err = filepath.EvalSymlinks(path); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("hide: %w", err)
+		}
+		r.hidden = append(r.hidden, aliases(path, ms)...)
+	}
+	slices.Sort(r.hidden)
+	r.hidden = slices.Compact(r.hidden)
+	for _, path := range r.hidden {
+		err := r.cover(path, func(target string, dir bool) error {
+			if target == r.path {
+				return errors.New("the root directory cannot be hidden")
+			}
+			return r.nothing(target, dir)
+		})
+		if err != nil {
+			return fmt.Errorf("hide %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// aliases lists path, which has no symbolic link in it, and all other paths at
+// which what it leads to, or part of that, is mounted.
+func aliases(path string, ms []mountEntry) []string {
+	all := []string{path}
+	var on *mountEntry
+	for i := range ms { // a later mount covers an earlier one
+		if m := &ms[i]; under(path, m.point) && (on == nil || len(m.point) >= len(on.point)) {
+			on = m
+		}
+	}
+	if on == nil {
+		return all
+	}
+	inFS := filepath.Join(on.root, strings.TrimPrefix(path, on.point))
+	for _, m := range ms {
+		at := ""
+		switch {
+		case m.dev != on.dev:
+		case under(inFS, m.root):
+			at = filepath.Join(m.point, strings.TrimPrefix(inFS, m.root))
+		case under(m.root, inFS):
+			at = m.point
+		}
+		if at != "" && !under(at, path) {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+// volumes mounts what the container asks for, parents first.
+func (r *rootfs) volumes() error {
+	ms := slices.Clone(r.spec.Container.Mounts)
+	slices.SortStableFunc(ms, func(a, b runtime.Mount) int {
+		return strings.Compare(filepath.Clean(a.ContainerPath), filepath.Clean(b.ContainerPath))
+	})
+	for _, m := range ms {
+		if err := r.volume(m); err != nil && !m.Optional {
+			return fmt.Errorf("mount %q at %q: %w", filepath.Join(m.HostPath, m.SubPath), m.ContainerPath, err)
+		}
+	}
+	return nil
+}
+
+// volume puts a file or directory of the machine at its place. Both are held open
+// meanwhile, so that nobody who can write to a directory on the way leads the mount
+// elsewhere.
+func (r *rootfs) volume(m runtime.Mount) error {
+	if !filepath.IsAbs(m.ContainerPath) {
+		return errors.New("the path in the container is not absolute")
+	}
+	source, err := openSource(m)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	info, err := source.Stat()
+	if err != nil {
+		return err
+	}
+	target, err := r.mountPoint(m.ContainerPath, info.IsDir())
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	if err := bind(fdPath(source), fdPath(target), true); err != nil {
+		return err
+	}
+	// The descriptor is of what is below the new mount: its name leads to the mount.
+	at, err := os.Readlink(fdPath(target))
+	if err != nil {
+		return err
+	}
+	attrs := r.noDeviceAttr()
+	if m.ReadOnly {
+		attrs |= unix.MOUNT_ATTR_RDONLY
+	}
+	if err := restrict(at, true, attrs); err != nil || r.spec.Container.Security.Privileged || !info.IsDir() {
+		return err
+	}
+	return r.hideIn(at, source)
+}
+
+// hideIn covers in a volume, which shows the directory source and is mounted at
+// target, what the container is not to see.
+func (r *rootfs) hideIn(target string, source *os.File) error {
+	shown, err := os.Readlink(fdPath(source))
+	if err != nil {
+		return err
+	}
+	for _, path := range r.hidden {
+		if path == shown || !under(path, shown) {
+			continue
+		}
+		at, err := securejoin.SecureJoin(target, strings.TrimPrefix(path, shown))
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(at)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = r.nothing(at, info.IsDir())
+		}
+		if err != nil {
+			return fmt.Errorf("hide %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// fdPath is a path that leads to an open file.
+func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// openSource opens what a mount shows.
+func openSource(m runtime.Mount) (*os.File, error) {
+	base, err := unix.Open(m.HostPath, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: m.HostPath, Err: err}
+	}
+	if m.SubPath == "" {
+		return os.NewFile(uintptr(base), m.HostPath), nil
+	}
+	defer closeFD(base)
+	fd, err := unix.Openat2(base, m.SubPath, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	switch {
+	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ELOOP):
+		return nil, fmt.Errorf("subPath %q leaves its volume", m.SubPath)
+	case err != nil:
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(m.HostPath, m.SubPath), Err: err}
+	}
+	return os.NewFile(uintptr(fd), m.SubPath), nil
+}
+
+// mountPoint opens the place of path in the new root. What is missing on the way is
+// made, without leaving anything in the machine's own file system.
+func (r *rootfs) mountPoint(path string, dir bool) (*os.File, error) {
+	target, err := r.inRoot(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = r.makePlace(path, dir); err == nil {
+			target, err = r.inRoot(path)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := target.Stat()
+	switch at, lerr := os.Readlink(fdPath(target)); {
+	case err != nil || lerr != nil:
+		err = errors.Join(err, lerr)
+	case at == r.path:
+		err = errors.New("a volume cannot be the root directory")
+	case info.IsDir() != dir:
+		err = errors.New("a file and a directory cannot be mounted on each other")
+	default:
+		return target, nil
+	}
+	return nil, errors.Join(err, target.Close())
+}
+
+// inRoot opens path as the container sees it.
+func (r *rootfs) inRoot(path string) (*os.File, error) {
+	l := launch{root: r.path}
+	fd, err := l.open(path, unix.O_PATH)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func (r *rootfs) makePlace(path string, dir bool) error {
+	full, err := securejoin.SecureJoin(r.path, path)
+	if err != nil {
+		return err
+	}
+	own := under(full, filepath.Join(r.path, "tmp")) || under(full, filepath.Join(r.path, "dev"))
+	if !r.overlay && !own {
+		return errors.New("there is nothing to mount on, and without an overlay file system it cannot be made")
+	}
+	root, err := os.OpenFile(r.path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if dir {
+		d, err := securejoin.MkdirAllHandle(root, path, 0o755)
+		if err != nil {
+			return err
+		}
+		return d.Close()
+	}
+	parent, err := securejoin.MkdirAllHandle(root, filepath.Dir(path), 0o755)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	fd, err := unix.Openat(int(parent.Fd()), filepath.Base(path), unix.O_CREAT|unix.O_EXCL|unix.O_RDONLY|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return &fs.PathError{Op: "make", Path: path, Err: err}
+	}
+	closeFD(fd)
+	return nil
+}
