@@ -25,6 +25,8 @@ type Facts struct {
 	HostIPs  []string // primary first
 	// Allocatable of the node stands in for limits a container does not have.
 	Allocatable corev1.ResourceList
+	// Memory of the node in bytes, for what is reckoned from it.
+	Memory int64
 }
 
 // Field returns the value at path, such as metadata.name or

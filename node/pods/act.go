@@ -75,9 +75,13 @@ func (w *worker) downward() downward.Facts {
 	if w.r.cfg.Node != nil {
 		if node := w.r.cfg.Node(); node != nil {
 			w.allocatable = node.Status.Allocatable
+			f.Memory = node.Status.Capacity.Memory().Value()
 		}
 	}
 	f.Allocatable = w.allocatable
+	if f.Memory == 0 {
+		f.Memory = w.allocatable.Memory().Value() // near enough
+	}
 	return f
 }
 
@@ -104,6 +108,7 @@ func (w *worker) prepare(now time.Time) {
 		if err == nil && !again {
 			st, err = w.r.cfg.Runtime.EnsureSandbox(w.ctx, runtime.Sandbox{
 				Pod: w.id, Hostname: hostname(pod), LogDir: w.r.places.podLogs(w.id),
+				Limits: podResources(pod, w.r.cfg.PodMaxPIDs),
 			})
 		}
 		return func() {

@@ -29,6 +29,9 @@ func admit(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int
 	if pod.Spec.OS != nil && pod.Spec.OS.Name != corev1.Linux {
 		return &refusal{"PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"}
 	}
+	if r := refuseSecurity(pod); r != nil {
+		return r
+	}
 	if node == nil {
 		if len(others) >= maxPods {
 			return outOf("pods", 1, int64(len(others)), int64(maxPods))

@@ -62,6 +62,11 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 		LogPath:        dirs.log(id, c.Name, attempt),
 		TerminationLog: dirs.terminationLog(pod.UID, c.Name, attempt),
 		Resources:      resourcesOf(c),
+		Security:       securityOf(pod, c),
+		OOMScoreAdj:    oomScore(pod, c, facts.Memory),
+	}
+	if err := containerSecurity(c); err != nil {
+		return out, err
 	}
 	env, err := environment(ctx, w.inputs, pod, c, facts)
 	if err != nil {
@@ -110,17 +115,32 @@ func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]str
 		if m.SubPathExpr != "" {
 			sub = expand(m.SubPathExpr, env)
 		}
-		host, err := w.volumes.Resolve(pod, m.Name, sub)
+		host, sub, err := w.volumes.Resolve(pod, m.Name, sub)
 		if err != nil {
 			return nil, err
+		}
+		if c.SecurityContext == nil || !isTrue(c.SecurityContext.Privileged) {
+			if err := w.hostPath(pod, m.Name, filepath.Join(host, sub)); err != nil {
+				return nil, err
+			}
 		}
 		path := m.MountPath
 		if !filepath.IsAbs(path) {
 			path = "/" + path
 		}
-		list = append(list, runtime.Mount{HostPath: host, ContainerPath: path, ReadOnly: m.ReadOnly || fromAPI(pod, m.Name)})
+		list = append(list, runtime.Mount{HostPath: host, SubPath: sub, ContainerPath: path, ReadOnly: m.ReadOnly || fromAPI(pod, m.Name)})
 	}
 	return list, nil
+}
+
+// hostPath refuses a path of a hostPath volume that only the agent may use.
+func (w *worker) hostPath(pod *corev1.Pod, volume, path string) error {
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Name == volume && v.HostPath != nil {
+			return w.r.places.hostPathAllowed(path)
+		}
+	}
+	return nil
 }
 
 // fromAPI tells whether a volume shows what the API holds. Those are read-only
@@ -133,25 +153,6 @@ func fromAPI(pod *corev1.Pod, volume string) bool {
 		}
 	}
 	return false
-}
-
-// sharesPerCPU is the weight of one core, and minShares the least weight there is.
-const (
-	sharesPerCPU = 1024
-	minShares    = 2
-)
-
-func resourcesOf(c *corev1.Container) runtime.Resources {
-	limits, requests := c.Resources.Limits, c.Resources.Requests
-	shares := requests.Cpu().MilliValue()
-	if requests.Cpu().IsZero() {
-		shares = limits.Cpu().MilliValue()
-	}
-	return runtime.Resources{
-		MemoryBytes: limits.Memory().Value(),
-		CPUMilli:    limits.Cpu().MilliValue(),
-		CPUShares:   max(shares*sharesPerCPU/1000, minShares),
-	}
 }
 
 // identity sets the user and groups of the container from its security context and

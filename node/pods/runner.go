@@ -48,6 +48,8 @@ type Config struct {
 	// MaxPods is how many pods run at the same time where the node's allocatable
 	// does not say; zero means 110.
 	MaxPods int
+	// PodMaxPIDs is how many processes a pod may have; zero means any number.
+	PodMaxPIDs int64
 
 	CrashDelay    time.Duration // wait before the second restart, doubled each time: 10 s
 	MaxCrashDelay time.Duration // its bound: 5 min

@@ -17,35 +17,58 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// emptyDir makes an empty directory that every user may write to. Medium Memory
-// is a tmpfs where one may be mounted, and a directory like any other elsewhere.
+// emptyDir makes an empty directory that every user may write to, if there is none
+// yet: what containers have made of it is left alone. Medium Memory is a tmpfs where
+// one may be mounted, and a directory like any other elsewhere.
 func emptyDir(dir string, src *corev1.EmptyDirVolumeSource, group *int64) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	_, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = makeEmpty(dir, group)
+	}
+	if err != nil {
 		return fmt.Errorf("make emptyDir: %w", err)
 	}
 	if src.Medium == corev1.StorageMediumMemory {
-		if err := mountMemory(dir, src); err != nil {
-			return err
-		}
-	}
-	if err := own(dir, group); err != nil {
-		return fmt.Errorf("make emptyDir: %w", err)
-	}
-	mode := os.FileMode(0o777)
-	if group != nil {
-		mode |= os.ModeSetgid
-	}
-	if err := os.Chmod(dir, mode); err != nil {
-		return fmt.Errorf("make emptyDir: %w", err)
+		return mountMemory(dir, src, group)
 	}
 	return nil
 }
 
-func mountMemory(dir string, src *corev1.EmptyDirVolumeSource) error {
+// emptyMode lets every user write, and keeps files in the pod's group.
+func emptyMode(group *int64) os.FileMode {
+	if group != nil {
+		return 0o777 | os.ModeSetgid
+	}
+	return 0o777
+}
+
+// makeEmpty makes dir under another name first, so that it is as it should be once
+// it is there.
+func makeEmpty(dir string, group *int64) (err error) {
+	fresh, err := os.MkdirTemp(filepath.Dir(dir), ".empty-")
+	if err != nil {
+		return err
+	}
+	if err = own(fresh, group); err == nil {
+		err = os.Chmod(fresh, emptyMode(group))
+	}
+	if err == nil {
+		err = os.Rename(fresh, dir)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	return nil
+}
+
+func mountMemory(dir string, src *corev1.EmptyDirVolumeSource, group *int64) error {
 	if mounted, err := isMountPoint(dir); err != nil || mounted {
 		return err
 	}
 	options := "mode=0777"
+	if group != nil {
+		options = "mode=02777,gid=" + strconv.FormatInt(*group, 10)
+	}
 	if q := src.SizeLimit; q != nil && q.Value() > 0 {
 		options += ",size=" + strconv.FormatInt(q.Value(), 10)
 	}

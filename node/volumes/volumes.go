@@ -15,10 +15,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -131,53 +132,92 @@ func fsGroup(pod *corev1.Pod) *int64 {
 	return pod.Spec.SecurityContext.FSGroup
 }
 
-// Resolve returns the file or directory of the host that a mount of the named
-// volume shows. subPath is that of the mount, with its variables expanded;
-// directories on the way to it are made. It refuses a path that leaves the volume,
-// also by a symbolic link that a container has put there before. (One put there
-// in the very moment between is not noticed: the runtime's user is the boundary.)
-func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (string, error) {
+// Resolve returns what of the host a mount of the named volume shows: base is the
+// volume, and sub the part of it, empty for all. subPath is that of the mount, with
+// its variables expanded; directories on the way to it are made, with the mode of
+// the volume. It refuses a path that leaves the volume, also by a symbolic
+// link that a container has put there. Since a link can be put there later, too, who
+// mounts sub must open it below base and follow no link that leads out.
+func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string, err error) {
 	i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume })
 	if i < 0 {
-		return "", fmt.Errorf("volume %q not found in pod %q", volume, pod.Name)
+		return "", "", fmt.Errorf("volume %q not found in pod %q", volume, pod.Name)
 	}
-	base := filepath.Join(s.volumesDir(pod.UID), volume)
+	base = filepath.Join(s.volumesDir(pod.UID), volume)
 	if hp := pod.Spec.Volumes[i].HostPath; hp != nil {
 		base = hp.Path
 	}
 	if subPath == "" {
-		return base, nil
+		return base, "", nil
 	}
 	if !filepath.IsLocal(subPath) {
-		return "", fmt.Errorf("subPath %q leaves volume %q", subPath, volume)
+		return "", "", fmt.Errorf("subPath %q leaves volume %q", subPath, volume)
 	}
-	return resolveBelow(base, subPath)
+	sub = filepath.Clean(subPath)
+	return base, sub, makeBelow(base, sub)
 }
 
-func resolveBelow(base, sub string) (string, error) {
+// makeBelow makes the directories of sub that are missing in base.
+func makeBelow(base, sub string) error {
 	root, err := os.OpenRoot(base)
 	if err != nil {
-		return "", fmt.Errorf("open volume: %w", err)
+		return fmt.Errorf("open volume: %w", err)
 	}
 	defer root.Close() //nolint:errcheck // nothing is written through it
-	if _, err = root.Stat(sub); errors.Is(err, os.ErrNotExist) {
-		err = root.MkdirAll(sub, 0o755)
+	// os.Root refuses a path that leads out at each step.
+	if _, err = root.Stat(sub); err == nil || !errors.Is(err, os.ErrNotExist) {
+		return subPathError(sub, err)
 	}
+	info, err := root.Stat(".")
 	if err != nil {
-		return "", fmt.Errorf("subPath %q: %w", sub, err)
+		return subPathError(sub, err)
 	}
-	real, err := filepath.EvalSymlinks(filepath.Join(base, sub))
+	for at := range eachParent(sub) {
+		err := root.Mkdir(at, 0o700)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err == nil {
+			err = likeVolume(root, at, info)
+		}
+		if err != nil {
+			return subPathError(sub, err)
+		}
+	}
+	return nil
+}
+
+func subPathError(sub string, err error) error {
 	if err != nil {
-		return "", fmt.Errorf("subPath %q: %w", sub, err)
+		return fmt.Errorf("subPath %q: %w", sub, err)
 	}
-	realBase, err := filepath.EvalSymlinks(base)
+	return nil
+}
+
+// eachParent goes through the directories on the way to path, and path.
+func eachParent(path string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i, c := range path + "/" {
+			if c == '/' && !yield(path[:i]) {
+				return
+			}
+		}
+	}
+}
+
+// likeVolume gives a directory that was just made the mode of its volume; of one
+// with a group of its own it has that from the kernel. It is opened first, so that
+// nothing that takes its place meanwhile is changed.
+func likeVolume(root *os.Root, path string, volume fs.FileInfo) error {
+	d, err := root.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("subPath %q: %w", sub, err)
+		return err
 	}
-	if real != realBase && !strings.HasPrefix(real, strings.TrimSuffix(realBase, "/")+"/") {
-		return "", fmt.Errorf("subPath %q leaves its volume", sub)
+	defer d.Close() //nolint:errcheck // nothing is written through it
+	if info, err := d.Stat(); err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
+		return err // another has taken its place
 	}
-	return real, nil
+	return d.Chmod(volume.Mode() & (fs.ModePerm | fs.ModeSetgid))
 }
 
 // TearDown removes the volumes of a pod with all they hold. It does not touch

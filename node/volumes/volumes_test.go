@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -160,7 +161,7 @@ func TestContent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			dir, err := s.Resolve(pod, "v", "")
+			dir, _, err := s.Resolve(pod, "v", "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +181,7 @@ func TestModes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := s.Resolve(pod, "v", "")
+	dir, _, err := s.Resolve(pod, "v", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +200,7 @@ func TestReaderSeesOldOrNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := s.Resolve(pod, "v", "")
+	dir, _, err := s.Resolve(pod, "v", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +273,7 @@ func TestFilesThatGo(t *testing.T) {
 	if err = s.Setup(t.Context(), pod, downward.Facts{}); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := s.Resolve(pod, "v", "")
+	dir, _, err := s.Resolve(pod, "v", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,12 +297,12 @@ func TestSubPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := s.Resolve(pod, "v", "")
+	base, _, err := s.Resolve(pod, "v", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Resolve(pod, "v", "x/y"); err != nil || got != filepath.Join(base, "x/y") {
-		t.Errorf("Resolve: %q, %v", got, err)
+	if got, sub, err := s.Resolve(pod, "v", "./x//y"); err != nil || got != base || sub != "x/y" {
+		t.Errorf("Resolve: %q, %q, %v", got, sub, err)
 	}
 	if err := os.Symlink("/etc", filepath.Join(base, "out")); err != nil {
 		t.Fatal(err)
@@ -310,15 +311,85 @@ func TestSubPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"..", "../v2", "/etc", "out", "out/passwd", "x/../../.."} {
-		if got, err := s.Resolve(pod, "v", bad); err == nil {
-			t.Errorf("subPath %q leads to %q", bad, got)
+		if got, sub, err := s.Resolve(pod, "v", bad); err == nil {
+			t.Errorf("subPath %q leads to %q %q", bad, got, sub)
 		}
 	}
-	if got, err := s.Resolve(pod, "v", "in/y"); err != nil || got != filepath.Join(base, "x/y") {
-		t.Errorf("a link within the volume: %q, %v", got, err)
+	if got, sub, err := s.Resolve(pod, "v", "in/y"); err != nil || got != base || sub != "in/y" {
+		t.Errorf("a link within the volume: %q, %q, %v", got, sub, err)
 	}
-	if _, err := s.Resolve(pod, "other", ""); err == nil {
+	if _, _, err := s.Resolve(pod, "other", ""); err == nil {
 		t.Error("an unknown volume is found")
+	}
+}
+
+// Directories on the way to a subPath have the mode of their volume, and only those
+// that were missing.
+func TestSubPathHasTheVolumesMode(t *testing.T) {
+	for _, mode := range []os.FileMode{0o777, 0o750, 0o770 | os.ModeSetgid} {
+		s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		base, _, err := s.Resolve(pod, "v", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(base, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(base, "old"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Resolve(pod, "v", "old/a/b"); err != nil {
+			t.Fatal(err)
+		}
+		for path, want := range map[string]os.FileMode{"old": 0o700, "old/a": mode.Perm(), "old/a/b": mode.Perm()} {
+			if info, err := os.Stat(filepath.Join(base, path)); err != nil || info.Mode().Perm() != want {
+				t.Errorf("volume %v: %s has %v, %v", mode, path, info.Mode(), err)
+			}
+		}
+		if info, err := os.Stat(filepath.Join(base, "old/a/b")); err != nil || info.Mode()&os.ModeSetgid != mode&os.ModeSetgid {
+			t.Errorf("volume %v: group %v, %v", mode, info.Mode(), err)
+		}
+	}
+}
+
+// What a container has made of its emptyDir is left alone when volumes are brought
+// up to date.
+func TestEmptyDirKeepsItsMode(t *testing.T) {
+	for _, medium := range []corev1.StorageMedium{corev1.StorageMediumDefault, corev1.StorageMediumMemory} {
+		s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.TearDown(pod.UID); err != nil {
+				t.Error(err)
+			}
+		})
+		dir, _, err := s.Resolve(pod, "v", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() == 0 {
+			if err := os.Chown(dir, 1234, 1234); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Setup(t.Context(), pod, downward.Facts{}); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(dir)
+		if err != nil || info.Mode().Perm() != 0o700 || os.Geteuid() == 0 && info.Sys().(*syscall.Stat_t).Uid != 1234 {
+			t.Errorf("medium %q: %v, %v", medium, info.Mode(), err)
+		}
+		if names, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(names) != 1 {
+			t.Errorf("left beside it: %v, %v", names, err)
+		}
 	}
 }
 
@@ -333,7 +404,7 @@ func TestEmptyDir(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			dir, err := s.Resolve(pod, "v", "")
+			dir, _, err := s.Resolve(pod, "v", "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -404,7 +475,7 @@ func TestHostPath(t *testing.T) {
 			case err != nil:
 				return
 			}
-			if got, err := s.Resolve(pod, "v", ""); err != nil || got != tt.path {
+			if got, _, err := s.Resolve(pod, "v", ""); err != nil || got != tt.path {
 				t.Errorf("Resolve: %q, %v", got, err)
 			}
 			if err := s.TearDown(pod.UID); err != nil {

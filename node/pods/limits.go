@@ -1,0 +1,110 @@
+// This file computes what the kernel is told of a pod's resources, as the kubelet
+// does.
+
+package pods
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	componentresource "k8s.io/component-helpers/resource"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// sharesPerCPU is the weight of one core, and minShares the least weight there is.
+const (
+	sharesPerCPU = 1024
+	minShares    = 2
+)
+
+func shares(milliCPU int64) int64 { return max(milliCPU*sharesPerCPU/1000, minShares) }
+
+func resourcesOf(c *corev1.Container) runtime.Resources {
+	limits, requests := c.Resources.Limits, c.Resources.Requests
+	milli := requests.Cpu().MilliValue()
+	if requests.Cpu().IsZero() {
+		milli = limits.Cpu().MilliValue()
+	}
+	return runtime.Resources{
+		MemoryBytes: limits.Memory().Value(),
+		CPUMilli:    limits.Cpu().MilliValue(),
+		CPUShares:   shares(milli),
+	}
+}
+
+// podResources are the limits of the pod as a whole: its weight is what its
+// containers ask for together, and it has a limit of a kind when the pod itself or
+// each of its containers has. maxPIDs is that of any pod; 0 means none.
+func podResources(pod *corev1.Pod, maxPIDs int64) runtime.Resources {
+	requests := componentresource.PodRequests(pod, componentresource.PodResourcesOptions{})
+	limits := componentresource.PodLimits(pod, componentresource.PodResourcesOptions{})
+	out := runtime.Resources{CPUShares: shares(requests.Cpu().MilliValue()), PIDs: maxPIDs}
+	if limited(pod, corev1.ResourceMemory) {
+		out.MemoryBytes = limits.Memory().Value()
+	}
+	if limited(pod, corev1.ResourceCPU) {
+		out.CPUMilli = limits.Cpu().MilliValue()
+	}
+	return out
+}
+
+func limited(pod *corev1.Pod, name corev1.ResourceName) bool {
+	if r := pod.Spec.Resources; r != nil {
+		if q := r.Limits[name]; !q.IsZero() {
+			return true
+		}
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if q := list[i].Resources.Limits[name]; q.IsZero() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Scores of oom_score_adj, as the kubelet gives them.
+const (
+	guaranteedOOMScore = -997
+	bestEffortOOMScore = 1000
+)
+
+// nodeCriticalPriority is from which priority on a pod is critical to its node
+// (system-node-critical).
+const nodeCriticalPriority = 2_000_001_000
+
+// oomScore is how early the kernel kills a container when the machine has no memory
+// left: the more of it a pod has asked for, the later. memory is that of the node in
+// bytes, 0 while it is not known.
+func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
+	if p := pod.Spec.Priority; p != nil && *p >= nodeCriticalPriority {
+		return guaranteedOOMScore
+	}
+	switch pod.Status.QOSClass {
+	case corev1.PodQOSGuaranteed:
+		return guaranteedOOMScore
+	case corev1.PodQOSBestEffort:
+		return bestEffortOOMScore
+	}
+	score := int64(bestEffortOOMScore)
+	if request := oomRequest(pod, c); memory > 0 {
+		score -= request * 1000 / memory
+	}
+	// Never as safe as a guaranteed pod, nor as exposed as one that asked for nothing.
+	return int(min(max(score, bestEffortOOMScore+guaranteedOOMScore), bestEffortOOMScore-1))
+}
+
+// oomRequest is how much memory a container has been promised: its own request, with
+// an even part of what the pod has asked for beyond those of its containers.
+func oomRequest(pod *corev1.Pod, c *corev1.Container) int64 {
+	request := c.Resources.Requests.Memory().Value()
+	if pod.Spec.Resources == nil || len(pod.Spec.Containers) == 0 {
+		return request
+	}
+	whole, ok := pod.Spec.Resources.Requests[corev1.ResourceMemory]
+	if !ok {
+		return request
+	}
+	own := componentresource.AggregateContainerRequests(pod, componentresource.PodResourcesOptions{})
+	return request + max(whole.Value()-own.Memory().Value(), 0)/int64(len(pod.Spec.Containers))
+}

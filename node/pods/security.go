@@ -1,0 +1,167 @@
+// This file is about security contexts: what of them the runtime is told, and what
+// a pod is refused for because nothing here could enforce it.
+
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// securityReason is that of pods which are refused for what the kubelet would leave
+// to its container runtime. Where the kubelet has a reason of its own it is that.
+const securityReason = "SecurityContextNotSupported"
+
+// refuseSecurity refuses a pod whose security settings could only be ignored.
+func refuseSecurity(pod *corev1.Pod) *refusal {
+	if err := podSecurity(pod); err != nil {
+		return securityRefusal(err)
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if err := containerSecurity(&list[i]); err != nil {
+				return securityRefusal(err)
+			}
+		}
+	}
+	return nil
+}
+
+// An unsupported setting is named by its path in the pod.
+type unsupported struct{ reason, field, remedy string }
+
+func (u *unsupported) Error() string {
+	return fmt.Sprintf("%s is not supported on this node: %s", u.field, u.remedy)
+}
+
+func securityRefusal(err error) *refusal {
+	r := &refusal{securityReason, err.Error()}
+	var u *unsupported
+	if errors.As(err, &u) && u.reason != "" {
+		r.reason = u.reason
+	}
+	return r
+}
+
+const leaveOut = "leave it out"
+
+func podSecurity(pod *corev1.Pod) error {
+	spec := &pod.Spec
+	switch {
+	case spec.HostPID:
+		return &unsupported{field: "spec.hostPID", remedy: "each container has process ids of its own"}
+	case isTrue(spec.ShareProcessNamespace):
+		return &unsupported{field: "spec.shareProcessNamespace", remedy: "each container has process ids of its own"}
+	case spec.HostUsers != nil && !*spec.HostUsers:
+		return &unsupported{field: "spec.hostUsers: false", remedy: "users are the machine's; set securityContext.runAsUser"}
+	case spec.RuntimeClassName != nil && *spec.RuntimeClassName != "":
+		return &unsupported{field: "spec.runtimeClassName", remedy: "there is one runtime; leave it out"}
+	}
+	s := spec.SecurityContext
+	if s == nil {
+		return nil
+	}
+	const at = "spec.securityContext."
+	if len(s.Sysctls) > 0 {
+		return &unsupported{reason: "SysctlForbidden", field: at + "sysctls", remedy: "kernel parameters are the machine's"}
+	}
+	if s.SupplementalGroupsPolicy != nil && *s.SupplementalGroupsPolicy != corev1.SupplementalGroupsPolicyStrict {
+		return &unsupported{field: at + "supplementalGroupsPolicy: " + string(*s.SupplementalGroupsPolicy), remedy: "groups are those of the pod alone, which is Strict"}
+	}
+	return labels(at, s.SELinuxOptions, s.WindowsOptions, s.AppArmorProfile, s.SeccompProfile)
+}
+
+// containerSecurity is about one container, which may be an ephemeral one.
+func containerSecurity(c *corev1.Container) error {
+	at := "container " + c.Name + ": "
+	for _, m := range c.VolumeMounts {
+		if m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationBidirectional {
+			return &unsupported{field: at + "volumeMounts." + m.Name + ".mountPropagation: Bidirectional", remedy: "what a container mounts stays in it"}
+		}
+	}
+	s := c.SecurityContext
+	if s == nil {
+		return nil
+	}
+	at += "securityContext."
+	if s.ProcMount != nil && *s.ProcMount != corev1.DefaultProcMount {
+		return &unsupported{field: at + "procMount: " + string(*s.ProcMount), remedy: leaveOut}
+	}
+	return labels(at, s.SELinuxOptions, s.WindowsOptions, s.AppArmorProfile, s.SeccompProfile)
+}
+
+// labels looks at what pods and containers have both.
+func labels(at string, selinux *corev1.SELinuxOptions, windows *corev1.WindowsSecurityContextOptions, armor *corev1.AppArmorProfile, seccomp *corev1.SeccompProfile) error {
+	switch {
+	case selinux != nil && *selinux != (corev1.SELinuxOptions{}):
+		return &unsupported{field: at + "seLinuxOptions", remedy: leaveOut}
+	case windows != nil:
+		return &unsupported{field: at + "windowsOptions", remedy: "the node runs Linux"}
+	case armor != nil && armor.Type != corev1.AppArmorProfileTypeUnconfined:
+		return &unsupported{reason: "AppArmor", field: at + "appArmorProfile: " + string(armor.Type), remedy: "Cannot enforce AppArmor; leave it out or set Unconfined"}
+	case seccomp != nil && seccomp.Type != corev1.SeccompProfileTypeUnconfined && seccomp.Type != corev1.SeccompProfileTypeRuntimeDefault:
+		return &unsupported{field: at + "seccompProfile: " + string(seccomp.Type), remedy: "use RuntimeDefault"}
+	}
+	return nil
+}
+
+// securityOf is what the runtime is told to enforce. What the container says counts
+// before what the pod says.
+func securityOf(pod *corev1.Pod, c *corev1.Container) runtime.Security {
+	out := runtime.Security{HostIPC: pod.Spec.HostIPC}
+	seccomp := (*corev1.SeccompProfile)(nil)
+	if p := pod.Spec.SecurityContext; p != nil {
+		seccomp = p.SeccompProfile
+	}
+	if s := c.SecurityContext; s != nil {
+		out.Privileged = isTrue(s.Privileged)
+		out.ReadOnlyRoot = isTrue(s.ReadOnlyRootFilesystem)
+		out.NoNewPrivileges = s.AllowPrivilegeEscalation != nil && !*s.AllowPrivilegeEscalation
+		if s.Capabilities != nil {
+			out.AddCapabilities = capabilityNames(s.Capabilities.Add)
+			out.DropCapabilities = capabilityNames(s.Capabilities.Drop)
+		}
+		if s.SeccompProfile != nil {
+			seccomp = s.SeccompProfile
+		}
+	}
+	out.DefaultSeccomp = seccomp != nil && seccomp.Type == corev1.SeccompProfileTypeRuntimeDefault
+	return out
+}
+
+func capabilityNames(list []corev1.Capability) []string {
+	var names []string
+	for _, c := range list {
+		names = append(names, string(c))
+	}
+	return names
+}
+
+// hostPathAllowed refuses a hostPath volume that leads into the agent's own
+// directory, where the keys of the node and the Secrets of all pods are. The logs
+// of containers there may be read: log collectors do.
+func (p places) hostPathAllowed(path string) error {
+	dir, err := filepath.EvalSymlinks(p.dir)
+	if err != nil {
+		return fmt.Errorf("check hostPath: %w", err)
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil //nolint:nilerr // the volume or its mount says what is wrong
+	}
+	if below(real, dir) && !below(real, filepath.Join(dir, filepath.Base(p.logs()))) {
+		return fmt.Errorf("hostPath %q is in the agent's own directory %s: only privileged containers may use it", path, p.dir)
+	}
+	return nil
+}
+
+// below says whether path is dir or in it; both are clean.
+func below(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
