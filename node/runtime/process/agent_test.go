@@ -44,7 +44,7 @@ type agentAnswer struct {
 }
 
 func agentLoop() error {
-	r, err := New(Config{DataDir: os.Getenv(agentEnv), Isolation: Isolation(os.Getenv("HAWSER_TEST_ISOLATION")), CgroupParent: testCgroup()})
+	r, err := New(Config{DataDir: os.Getenv(agentEnv), Isolation: Isolation(os.Getenv("HAWSER_TEST_ISOLATION")), CgroupParent: testCgroup(), Hide: []string{"/root/.ssh", "/no/such"}})
 	if err != nil {
 		return err
 	}

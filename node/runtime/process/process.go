@@ -83,6 +83,9 @@ type Config struct {
 	// CgroupParent is the name of the cgroup in which those of the pods are made;
 	// empty means hawser.
 	CgroupParent string
+	// Reserved is what all containers together leave to the rest of the machine:
+	// memory in bytes, CPU in thousandths of a core as a weight, and processes.
+	Reserved runtime.Resources
 	// LogMaxBytes bounds one file of a container's log, LogMaxFiles the number of
 	// its files; zero means 10 MiB and 5.
 	LogMaxBytes int64
@@ -208,6 +211,11 @@ func (r *Runtime) open(ctx context.Context) error {
 		r.log.Info("memory and cpu limits are not enforced", "reason", err)
 	}
 	r.cgroups = cg
+	if cg != nil {
+		if err := cg.reserve(r.cfg.Reserved); err != nil {
+			r.log.Warn("what is reserved for the rest of the machine is not kept from containers", "err", err)
+		}
+	}
 	if err := r.loadSandboxes(); err != nil {
 		return fmt.Errorf("process runtime: %w", err)
 	}

@@ -78,7 +78,7 @@ func (r *rootfs) cover(path string, with func(target string, dir bool) error) er
 		return err
 	}
 	info, err := os.Stat(target)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
 	if err != nil {

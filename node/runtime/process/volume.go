@@ -24,8 +24,9 @@ func (r *rootfs) hide() error {
 		return err
 	}
 	for _, path := range r.spec.Hide {
-		if path, err = filepath.EvalSymlinks(path); errors.Is(err, fs.ErrNotExist) {
-			continue
+		path, err = filepath.EvalSymlinks(path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			continue // what this user may not reach, the container may not either
 		}
 		if err != nil {
 			return fmt.Errorf("hide: %w", err)
