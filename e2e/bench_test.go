@@ -29,7 +29,7 @@ func BenchmarkServerReady(b *testing.B) {
 	var ready time.Duration
 	var rss int64
 	for b.Loop() {
-		dir := b.TempDir()
+		dir := filepath.Join(b.TempDir(), "data")
 		began := time.Now()
 		cmd := exec.Command(filepath.Join(under, "hawser"), "server", "--data-dir", dir, "--bind-address", "127.0.0.1",
 			"--secure-port", strconv.Itoa(freePort(b)), "--connect-port", "0")

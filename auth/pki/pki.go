@@ -27,6 +27,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/hawser-project/hawser/auth/privatedir"
 )
 
 // Names of the files, without directory. A certificate NAME.crt has its key in
@@ -89,11 +91,8 @@ func Ensure(c Config) (*PKI, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make key directory: %w", err)
-	}
-	if err := os.Chmod(c.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("protect key directory: %w", err)
+	if err := privatedir.Make(c.Dir); err != nil {
+		return nil, fmt.Errorf("key directory: %w", err)
 	}
 	p := &PKI{cfg: c}
 	if err := p.ensureCA(); err != nil {

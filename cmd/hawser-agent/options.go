@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -44,6 +45,8 @@ type options struct {
 	taints, labels   string
 	allowTargets     []string
 	maxPods          int
+	podMaxPIDs       int64
+	hidePaths        []string
 	kubeReserved     string
 	systemReserved   string
 	statusUpdate     time.Duration
@@ -92,6 +95,8 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.providerID, "provider-id", "", "what a cloud or an inventory calls the machine, PROVIDER://ID; written to a new Node object")
 	f.StringSliceVar(&o.allowTargets, "allow-target", nil, "what the server may reach beside this node's kubelet and pods: CIDR or HOST:PORT, port * for any")
 	f.IntVar(&o.maxPods, "max-pods", 110, "how many pods the node takes")
+	f.Int64Var(&o.podMaxPIDs, "pod-max-pids", -1, "how many processes a pod may have; -1 for any number")
+	f.StringSliceVar(&o.hidePaths, "hide-path", []string{"/root/.ssh"}, "files and directories of the machine that containers do not see, beside those of Hawser")
 	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
 	f.StringVar(&o.systemReserved, "system-reserved", "", "resources kept for the system")
 	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often the node's status is computed")
@@ -133,7 +138,7 @@ func (o *options) check(f *pflag.FlagSet) error {
 	if o.targets, err = agent.ParseTargets(o.allowTargets); err != nil {
 		return fmt.Errorf("--allow-target: %w", err)
 	}
-	if o.dataDir, err = setup.DataDir(o.dataDir); err != nil {
+	if o.dataDir, err = setup.CheckDataDir(o.dataDir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	return nil
@@ -206,6 +211,14 @@ func (o *options) checkResources() error {
 	o.reserved = node.AddReserved(kube, system)
 	if o.maxPods < 1 {
 		return fmt.Errorf("--max-pods %d: want 1 or more", o.maxPods)
+	}
+	if o.podMaxPIDs < -1 {
+		return fmt.Errorf("--pod-max-pids %d: want -1 for any number, or more", o.podMaxPIDs)
+	}
+	for _, p := range o.hidePaths {
+		if !filepath.IsAbs(p) || filepath.Clean(p) == "/" {
+			return fmt.Errorf("--hide-path %q: want an absolute path, and not /", p)
+		}
 	}
 	if o.containerLogSize < 1<<10 {
 		return fmt.Errorf("--container-log-max-size %d: want 1024 or more", o.containerLogSize)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,11 +18,35 @@ func parse(t *testing.T, args ...string) (*options, error) {
 	var o options
 	f := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	o.addFlags(f)
-	base := []string{"--data-dir", filepath.Join(t.TempDir(), "data"), "--server", "https://hub.example"}
+	dir := t.TempDir()
+	base := []string{"--data-dir", filepath.Join(dir, "data"), "--server", "https://hub.example"}
 	if err := f.Parse(append(base, args...)); err != nil {
 		t.Fatal(err)
 	}
-	return &o, o.check(f)
+	err := o.check(f)
+	if left, rerr := os.ReadDir(dir); rerr != nil || len(left) > 0 {
+		t.Errorf("a check made %v, %v", left, rerr)
+	}
+	return &o, err
+}
+
+// What is wrong with the token or the CA's hash is found before anything is made.
+func TestBadTokenMakesNothing(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--token: ":                        {"--token", "x"},
+		"--discovery-token-ca-cert-hash: ": {"--token", "abcdef.0123456789abcdef", "--discovery-token-ca-cert-hash", "md5:1"},
+	} {
+		o, err := parse(t, args...)
+		if err == nil {
+			err = run(t.Context(), o, slog.New(slog.DiscardHandler))
+		}
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if _, err := os.Stat(o.dataDir); err == nil {
+			t.Errorf("%s: %s was made", want, o.dataDir)
+		}
+	}
 }
 
 func TestOptions(t *testing.T) {
@@ -58,7 +84,7 @@ func TestOptions(t *testing.T) {
 		"transition":        {[]string{"--eviction-pressure-transition-period", "-1s"}, "--eviction-pressure-transition-period -1s"},
 		"patience":          {[]string{"--offline-patience", "-1s"}, "--offline-patience -1s"},
 		"log files":         {[]string{"--container-log-max-files", "1"}, "--container-log-max-files 1"},
-		"data dir":          {[]string{"--data-dir", "/proc/nowhere"}, "--data-dir: mkdir /proc/nowhere"},
+		"data dir":          {[]string{"--data-dir", "/proc/version/x"}, "--data-dir: stat /proc/version/x: not a directory"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

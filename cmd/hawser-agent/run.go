@@ -29,6 +29,7 @@ import (
 	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/kubeletapi"
 	"github.com/hawser-project/hawser/node/pods"
+	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -60,12 +61,16 @@ type parts struct {
 func run(ctx context.Context, o *options, log *slog.Logger) error {
 	debug.SetGCPercent(gcPercent)
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what libraries narrate is told by our own lines
-	unlock, err := setup.Lock(o.dataDir, "agent.lock")
+	cfg, err := joinConfig(o, log)
+	if err != nil {
+		return err
+	}
+	unlock, err := setup.TakeDataDir(o.dataDir, "agent.lock")
 	if err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	defer unlock()
-	id, err := join(ctx, o, log)
+	id, err := join(ctx, cfg)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -105,9 +110,9 @@ func (p *parts) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// join returns the node's identity, asking for one with the token if there is
-// none yet. There is so little to say that its packets can be small from the first.
-func join(ctx context.Context, o *options, log *slog.Logger) (*bootstrap.Identity, error) {
+// joinConfig is what join needs. There is so little to say that its packets can be
+// small from the first.
+func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
 	dial := agent.NewDial(proxyFor)
 	c := bootstrap.Config{
 		NodeName: o.nodeName, Dir: o.dataDir, Log: log,
@@ -121,16 +126,22 @@ func join(ctx context.Context, o *options, log *slog.Logger) (*bootstrap.Identit
 	var err error
 	if o.token != "" {
 		if c.Token, err = bootstrap.ParseToken(o.token); err != nil {
-			return nil, fmt.Errorf("--token: %w", err)
+			return c, fmt.Errorf("--token: %w", err)
 		}
 	}
 	for _, h := range o.caHashes {
 		pins, pinErr := bootstrap.ParsePins(h)
 		if pinErr != nil {
-			return nil, fmt.Errorf("--discovery-token-ca-cert-hash: %w", pinErr)
+			return c, fmt.Errorf("--discovery-token-ca-cert-hash: %w", pinErr)
 		}
 		c.Pins = append(c.Pins, pins...)
 	}
+	return c, nil
+}
+
+// join returns the node's identity, asking for one with the token if there is
+// none yet.
+func join(ctx context.Context, c bootstrap.Config) (*bootstrap.Identity, error) {
 	id, err := bootstrap.Join(ctx, c)
 	var pin *bootstrap.PinError
 	switch {
@@ -165,7 +176,8 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	if p.runtime, err = process.New(process.Config{
 		DataDir:     filepath.Join(o.dataDir, "runtime"),
 		Version:     kubeletVersion,
-		Hide:        []string{filepath.Join(o.dataDir, "pki")},
+		Hide:        append(setup.Around(o.dataDir), o.hidePaths...),
+		Reserved:    o.reservedForOthers(),
 		LogMaxBytes: o.containerLogSize,
 		LogMaxFiles: o.containerLogs,
 		Log:         log,
@@ -180,7 +192,9 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		Annotations: o.annotations(), KubeletPort: int32(o.kubeletPort),
 		IPs: o.ips, MaxPods: o.maxPods, Reserved: o.reserved, Thresholds: o.thresholds,
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
-		Pods:       pods.Config{VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1)},
+		Pods: pods.Config{
+			VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0),
+		},
 		Registerer: metrics, Log: log,
 	}); err != nil {
 		return nil, err
@@ -201,6 +215,14 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		p.streams, err = listenKubelet(ctx, o.kubeletPort)
 	}
 	return p, err
+}
+
+// reservedForOthers is what the runtime keeps from containers.
+func (o *options) reservedForOthers() runtime.Resources {
+	pids := o.reserved["pid"]
+	return runtime.Resources{
+		MemoryBytes: o.reserved.Memory().Value(), CPUMilli: o.reserved.Cpu().MilliValue(), PIDs: pids.Value(),
+	}
 }
 
 // moor makes the tunnel, if there is to be one, and what connects to the API server.

@@ -77,15 +77,15 @@ func (o *besideOptions) check(enabled []string) error {
 
 // runBeside runs controllers until ctx is done.
 func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
-	unlock, err := setup.Lock(o.dataDir, "server.lock")
-	if err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
-	}
-	defer unlock()
 	client, err := clientcmd.BuildConfigFromFlags("", o.beside.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
+	unlock, err := setup.TakeDataDir(o.dataDir, "server.lock")
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	defer unlock()
 	c, err := o.controllers.config(o.dataDir)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,7 +76,34 @@ func (c *clusterConfig) check() error {
 			return fmt.Errorf("--netns: %w", err)
 		}
 	}
+	var err error
+	if c.dir, err = setup.CheckDataDir(c.dir); err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	return c.checkServer()
+}
+
+// checkServer refuses arguments that the server would refuse.
+func (c *clusterConfig) checkServer() error {
+	var o serverOptions
+	f := pflag.NewFlagSet("server", pflag.ContinueOnError)
+	o.addFlags(f)
+	err := f.Parse(c.serverFlags("127.0.0.1", "127.0.0.1"))
+	if err == nil {
+		err = o.check()
+	}
+	if err != nil {
+		return fmt.Errorf("--server-arg: %w", err)
+	}
 	return nil
+}
+
+// serverFlags are the arguments of hawser server.
+func (c *clusterConfig) serverFlags(bind, advertise string) []string {
+	return append([]string{
+		"--data-dir", c.dir, "--bind-address", bind, "--advertise-address", advertise,
+		"--secure-port", strconv.Itoa(c.port), "--connect-port", "0",
+	}, c.serverArgs...)
 }
 
 // startCluster returns once every node is Ready. On error nothing is left
@@ -84,26 +112,21 @@ func startCluster(ctx context.Context, cfg clusterConfig) (_ *cluster, err error
 	if err = cfg.check(); err != nil {
 		return nil, err
 	}
-	if cfg.dir, err = filepath.Abs(cfg.dir); err != nil {
+	agentPath, err := sibling("hawser-agent")
+	if err != nil {
 		return nil, err
 	}
-	if err = os.MkdirAll(cfg.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("--dir: %w", err)
-	}
-	unlock, err := setup.Lock(cfg.dir, "up.lock")
+	unlock, err := setup.TakeDataDir(cfg.dir, "up.lock")
 	if err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)
 	}
-	c := &cluster{cfg: cfg, unlock: unlock}
+	c := &cluster{cfg: cfg, unlock: unlock, agentPath: agentPath}
 	c.spawner, c.endSpawn = newSpawner()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.close())
 		}
 	}()
-	if c.agentPath, err = sibling("hawser-agent"); err != nil {
-		return c, err
-	}
 	if cfg.netns {
 		if c.network, err = lab.New(ctx, cfg.dir); err != nil {
 			return c, err
@@ -134,10 +157,7 @@ func (c *cluster) startServer(ctx context.Context) error {
 		bind, advertise = "0.0.0.0", c.network.HostIP()
 	}
 	c.url = "https://" + net.JoinHostPort(advertise, strconv.Itoa(c.cfg.port))
-	args := append([]string{
-		"server", "--data-dir", c.cfg.dir, "--bind-address", bind, "--advertise-address", advertise,
-		"--secure-port", strconv.Itoa(c.cfg.port), "--connect-port", "0",
-	}, c.cfg.serverArgs...)
+	args := append([]string{"server"}, c.cfg.serverFlags(bind, advertise)...)
 	c.server, err = c.spawner.start("server", exec.CommandContext(context.WithoutCancel(ctx), self, args...), c.cfg.dir, "server")
 	if err != nil {
 		return err

@@ -175,7 +175,7 @@ func (o *fleetOptions) checkFiles() error {
 		o.dataDir = filepath.Join(o.dir, "fleet")
 	}
 	var err error
-	if o.dataDir, err = setup.DataDir(o.dataDir); err != nil {
+	if o.dataDir, err = setup.CheckDataDir(o.dataDir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	return nil
@@ -197,15 +197,15 @@ func (o *fleetOptions) make(rc *rest.Config) (*fleet.Fleet, error) {
 
 // run runs the fleet until ctx is done or the time is over.
 func (o *fleetOptions) run(ctx context.Context, out io.Writer) error {
-	unlock, err := setup.Lock(o.dataDir, "fleet.lock")
-	if err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
-	}
-	defer unlock()
 	rc, err := loadKubeconfig(o.kubeconfig)
 	if err != nil {
 		return err
 	}
+	unlock, err := setup.TakeDataDir(o.dataDir, "fleet.lock")
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	defer unlock()
 	bridgeKlog(setup.NewLogger("text", o.verbosity))
 	f, err := o.make(rc)
 	if err != nil {

@@ -42,7 +42,7 @@ func TestFleetOptions(t *testing.T) {
 		"--faults kill:1@soon":                   `--faults "kill:1@soon": AT "soon"`,
 		"--server http://hub.example":            `--server "http://hub.example"`,
 		"--server https://hub.example/path":      `--server "https://hub.example/path"`,
-		"--data-dir /proc/nowhere":               "--data-dir",
+		"--data-dir /proc/version/x":             "--data-dir",
 		"--link-keepalive 0":                     "--link-keepalive 0s",
 	} {
 		_, err := parseFleet(t, strings.Fields(args)...)

@@ -62,7 +62,7 @@ type serverOptions struct {
 }
 
 func (o *serverOptions) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.dataDir, "data-dir", "/var/lib/hawser", "directory of keys, store and "+adminKubeconfig+"; made if missing")
+	f.StringVar(&o.dataDir, "data-dir", setup.ServerDir, "directory of keys, store and "+adminKubeconfig+"; made if missing")
 	f.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "address to listen on")
 	f.IntVar(&o.securePort, "secure-port", 6443, "port of the API and of the tunnel")
 	f.StringVar(&o.advertiseAddress, "advertise-address", "", "address at which nodes reach this server (default the bind address, or that of the default route)")
@@ -136,7 +136,7 @@ func (o *serverOptions) check() error {
 	if err = o.beside.check(o.controllers.enabled); err != nil {
 		return err
 	}
-	if o.dataDir, err = setup.DataDir(o.dataDir); err != nil {
+	if o.dataDir, err = setup.CheckDataDir(o.dataDir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	return o.ssh.check(o.dataDir)

@@ -16,10 +16,15 @@ func parse(t *testing.T, args ...string) (*serverOptions, error) {
 	var o serverOptions
 	f := pflag.NewFlagSet("server", pflag.ContinueOnError)
 	o.addFlags(f)
-	if err := f.Parse(append([]string{"--data-dir", filepath.Join(t.TempDir(), "data")}, args...)); err != nil {
+	dir := t.TempDir()
+	if err := f.Parse(append([]string{"--data-dir", filepath.Join(dir, "data")}, args...)); err != nil {
 		t.Fatal(err)
 	}
-	return &o, o.check()
+	err := o.check()
+	if left, rerr := os.ReadDir(dir); rerr != nil || len(left) > 0 {
+		t.Errorf("a check made %v, %v", left, rerr)
+	}
+	return &o, err
 }
 
 func TestServerOptions(t *testing.T) {
@@ -88,7 +93,7 @@ func TestServerOptions(t *testing.T) {
 		"half a signer":           {[]string{"--kubeconfig", "x", "--cluster-signing-key-file", "y"}, "go together"},
 		"taking back":             {[]string{"--take-back-after", "0"}, "--take-back-after 0s"},
 		"log format":              {[]string{"--log-format", "xml"}, `--log-format "xml"`},
-		"data dir":                {[]string{"--data-dir", "/proc/nowhere"}, "--data-dir: mkdir /proc/nowhere"},
+		"data dir":                {[]string{"--data-dir", "/proc/version/x"}, "--data-dir: stat /proc/version/x: not a directory"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

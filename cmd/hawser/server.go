@@ -61,7 +61,7 @@ func newServer() *cobra.Command {
 
 // runServer serves until ctx is done. Nothing of it is left when it returns.
 func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
-	unlock, err := setup.Lock(o.dataDir, "server.lock")
+	unlock, err := setup.TakeDataDir(o.dataDir, "server.lock")
 	if err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}

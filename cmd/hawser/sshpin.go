@@ -70,7 +70,7 @@ func newSSH() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.list(cmd.OutOrStdout()) },
 	}
 	p := ssh.PersistentFlags()
-	p.StringVar(&o.dataDir, "data-dir", "/var/lib/hawser", "data directory of the server")
+	p.StringVar(&o.dataDir, "data-dir", setup.ServerDir, "data directory of the server")
 	o.addHostFlags(p)
 	ssh.AddCommand(pin, unpin, list)
 	return ssh

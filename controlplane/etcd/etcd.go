@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -25,6 +24,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+
+	"github.com/hawser-project/hawser/auth/privatedir"
 )
 
 // SocketName is the name of the operator's socket in the data directory.
@@ -111,11 +112,8 @@ func (s *Server) Client() *clientv3.Client {
 // returns an error if the member does not start or stops by itself. Run may be
 // called once.
 func (s *Server) Run(ctx context.Context) error {
-	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("etcd: make data directory: %w", err)
-	}
-	if err := os.Chmod(s.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("etcd: protect data directory: %w", err)
+	if err := privatedir.Make(s.cfg.Dir); err != nil {
+		return fmt.Errorf("etcd: data directory: %w", err)
 	}
 	unlock, err := lock(filepath.Join(s.cfg.Dir, "lock"))
 	if err != nil {

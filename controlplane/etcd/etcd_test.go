@@ -69,7 +69,7 @@ func TestDataSurvivesRestart(t *testing.T) {
 }
 
 func TestWatchThroughInProcessClient(t *testing.T) {
-	c, _ := run(t, t.TempDir())
+	c, _ := run(t, filepath.Join(t.TempDir(), "store"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w := c.Watch(ctx, "/w", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
@@ -92,13 +92,17 @@ func TestWatchThroughInProcessClient(t *testing.T) {
 	}
 }
 
-// TestNobodyElseMayEnter: the directory is closed to others, even one that was
-// open, and the only way in is the socket inside it.
+// TestNobodyElseMayEnter: the directory is closed to others, one that is open is
+// refused, and the only way in is the socket inside it.
 func TestNobodyElseMayEnter(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil {
+	open, err := New(Config{Dir: t.TempDir()})
+	if err != nil {
 		t.Fatal(err)
 	}
+	if err := open.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "is open to other users") {
+		t.Errorf("a directory that others may enter: %v", err)
+	}
+	dir := filepath.Join(t.TempDir(), "store")
 	run(t, dir)
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm() != 0o700 {
@@ -161,7 +165,7 @@ func TestLongPath(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	busy := t.TempDir()
+	busy := filepath.Join(t.TempDir(), "store")
 	run(t, busy)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -191,7 +195,7 @@ func TestErrors(t *testing.T) {
 }
 
 func TestStopBeforeReady(t *testing.T) {
-	s, err := New(Config{Dir: t.TempDir()})
+	s, err := New(Config{Dir: filepath.Join(t.TempDir(), "store")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +207,7 @@ func TestStopBeforeReady(t *testing.T) {
 }
 
 func TestDial(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "store")
 	run(t, dir)
 	c, err := Dial(t.Context(), External{Servers: []string{"unix://" + filepath.Join(dir, SocketName)}}, nil)
 	if err != nil {

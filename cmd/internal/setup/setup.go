@@ -6,10 +6,14 @@ package setup
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
+
+	"github.com/hawser-project/hawser/auth/privatedir"
 )
 
 // debugVerbosity is from which --v on the log tells of each stream.
@@ -36,24 +40,85 @@ func NewLogger(format string, verbosity int) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, ho))
 }
 
-// DataDir makes dir if it is missing, gives it mode 0700, makes sure that it can
-// be written, and returns its absolute path.
-func DataDir(dir string) (string, error) {
+// locks are the names by which programs lock their data directories. A directory
+// with one of them is Hawser's.
+var locks = []string{"server.lock", "agent.lock", "up.lock", "fleet.lock"}
+
+// firstFiles are what may be in a data directory before it is first locked: by
+// hawser up, by hawser ssh pin, by who moves an identity, and by file systems.
+var firstFiles = []string{
+	"server.log", "server.pid", "agent.log", "agent.pid", "pki", "ssh_known_hosts", ".ssh_known_hosts.lock", "lost+found",
+}
+
+// CheckDataDir refuses a directory that keys and Secrets must not be kept in: one
+// that others may enter, or that holds files of somebody else. One that is missing
+// is fine. It creates nothing, and returns the absolute path.
+func CheckDataDir(dir string) (string, error) {
+	if dir == "" {
+		return "", errors.New("the path is empty: name a directory")
+	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	if err = os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("%w: choose a directory that can be written", err)
+	err = privatedir.Check(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return dir, nil
 	}
-	if err = os.Chmod(dir, 0o700); err != nil {
+	if err != nil {
+		return "", err
+	}
+	// From here on nobody can lead the name elsewhere.
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		return "", fmt.Errorf("%w: choose a directory of your own", err)
 	}
-	probe, err := os.CreateTemp(dir, ".probe-*")
-	if err != nil {
-		return "", fmt.Errorf("%w: choose a directory that can be written", err)
+	foreign := ""
+	for _, e := range entries {
+		if slices.Contains(locks, e.Name()) {
+			return dir, nil
+		}
+		if foreign == "" && !slices.Contains(firstFiles, e.Name()) {
+			foreign = e.Name()
+		}
 	}
-	return dir, errors.Join(probe.Close(), os.Remove(probe.Name()))
+	if foreign != "" {
+		return "", fmt.Errorf("%s holds files that are not Hawser's, such as %q: choose a directory of its own", dir, foreign)
+	}
+	return dir, nil
+}
+
+// ServerDir is where a server keeps its data unless it is told otherwise.
+const ServerDir = "/var/lib/hawser"
+
+// Around lists the directories of Hawser's on this machine, as far as they can be
+// told from dir, the data directory of an agent: it, those above it that are
+// Hawser's, such as that of hawser up with the keys of the server and the
+// directories of other nodes, and the server's usual one.
+func Around(dir string) []string {
+	list := []string{dir, ServerDir}
+	for up := filepath.Dir(dir); up != "/"; up = filepath.Dir(up) {
+		for _, name := range locks {
+			if _, err := os.Lstat(filepath.Join(up, name)); err == nil {
+				list = append(list, up)
+				break
+			}
+		}
+	}
+	return list
+}
+
+// TakeDataDir makes dir if it is missing, makes sure that it can be written, and
+// takes it for this process as Lock does. name is one of server.lock, agent.lock,
+// up.lock and fleet.lock.
+func TakeDataDir(dir, name string) (unlock func(), err error) {
+	if err := privatedir.Make(dir); err != nil {
+		return nil, err
+	}
+	return Lock(dir, name)
 }
 
 // Lock takes dir for this process, by a lock on the file name in it, until unlock
@@ -61,7 +126,7 @@ func DataDir(dir string) (string, error) {
 func Lock(dir, name string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: choose a directory that can be written", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()

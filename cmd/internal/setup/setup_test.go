@@ -3,28 +3,85 @@ package setup
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
 func TestDataDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
-	got, err := DataDir(dir)
+	got, err := CheckDataDir(dir)
 	if err != nil || got != dir {
 		t.Fatalf("%q, %v", got, err)
 	}
+	if _, err := os.Stat(filepath.Dir(dir)); err == nil {
+		t.Error("a check made something")
+	}
+	unlock, err := TakeDataDir(dir, "agent.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
 	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
 		t.Errorf("mode %v, %v", fi.Mode(), err)
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("left behind: %v, %v", left, err)
-	}
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
+	// What an earlier run has left is Hawser's, whatever was put beside it.
+	if err := os.WriteFile(filepath.Join(dir, "c.sock"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := DataDir(filepath.Join(file, "below")); err == nil || !strings.Contains(err.Error(), file) {
-		t.Errorf("a directory below a file: %v", err)
+	if _, err := CheckDataDir(dir); err != nil {
+		t.Errorf("a second run: %v", err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := CheckDataDir(link); err != nil || got != dir {
+		t.Errorf("a link: %q, %v", got, err)
+	}
+}
+
+func TestRefusedDataDirs(t *testing.T) {
+	private := func(names ...string) string {
+		dir := filepath.Join(t.TempDir(), "dir")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range names {
+			if err := os.WriteFile(filepath.Join(dir, n), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dir
+	}
+	open := private("server.lock")
+	if err := os.Chmod(open, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(private("file"), "file")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(private("thesis.tex"), link); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		"":                                "the path is empty",
+		"/":                               "/ is open to other users (mode 0755)",
+		"/tmp":                            "/tmp ",
+		open:                              "is open to other users (mode 0755)",
+		private("thesis.tex"):             `holds files that are not Hawser's, such as "thesis.tex"`,
+		private("agent.log", ".profile"):  `such as ".profile"`,
+		link:                              `such as "thesis.tex"`,
+		file:                              file + " is not a directory",
+		file + "/below":                   file,
+		private():                         "",
+		private("agent.log", "agent.pid"): "",
+		private("up.lock", "x"):           "",
+		private("lost+found"):             "",
+	} {
+		_, err := CheckDataDir(dir)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", dir, err, want)
+		}
 	}
 }
 
@@ -49,6 +106,26 @@ func TestLogFormat(t *testing.T) {
 	for format, ok := range map[string]bool{"text": true, "json": true, "xml": false, "": false} {
 		if err := CheckLogFormat(format); (err == nil) != ok {
 			t.Errorf("%q: %v", format, err)
+		}
+	}
+}
+
+func TestAround(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"up/nodes/node-1", "alone"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "up", "server.lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for from, want := range map[string][]string{
+		"up/nodes/node-1": {filepath.Join(dir, "up/nodes/node-1"), ServerDir, filepath.Join(dir, "up")},
+		"alone":           {filepath.Join(dir, "alone"), ServerDir},
+	} {
+		if got := Around(filepath.Join(dir, from)); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", from, got, want)
 		}
 	}
 }
