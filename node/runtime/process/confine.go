@@ -36,6 +36,11 @@ func (c confinement) enter() error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("drop capabilities: %w", err)
 	}
+	// Keys that whoever started the agent has in the kernel are not the container's.
+	// (The third argument is its name: none.)
+	if _, _, errno := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 && os.Geteuid() == 0 && errno != unix.ENOSYS {
+		return fmt.Errorf("make a keyring: %w", errno)
+	}
 	keep, err := capsFor(c.security)
 	if err != nil {
 		return err
