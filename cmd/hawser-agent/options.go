@@ -46,6 +46,7 @@ type options struct {
 	allowTargets     []string
 	maxPods          int
 	podMaxPIDs       int64
+	seccompDefault   bool
 	hidePaths        []string
 	kubeReserved     string
 	systemReserved   string
@@ -96,6 +97,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.allowTargets, "allow-target", nil, "what the server may reach beside this node's kubelet and pods: CIDR or HOST:PORT, port * for any")
 	f.IntVar(&o.maxPods, "max-pods", 110, "how many pods the node takes")
 	f.Int64Var(&o.podMaxPIDs, "pod-max-pids", -1, "how many processes a pod may have; -1 for any number")
+	f.BoolVar(&o.seccompDefault, "seccomp-default", false, "filter the system calls of containers that name no seccomp profile: RuntimeDefault instead of Unconfined")
 	f.StringSliceVar(&o.hidePaths, "hide-path", []string{"/root/.ssh"}, "files and directories of the machine that containers do not see, beside those of Hawser")
 	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
 	f.StringVar(&o.systemReserved, "system-reserved", "", "resources kept for the system")

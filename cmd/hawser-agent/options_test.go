@@ -83,6 +83,9 @@ func TestOptions(t *testing.T) {
 		"no thresholds":     {[]string{"--eviction-hard", ""}, ""},
 		"transition":        {[]string{"--eviction-pressure-transition-period", "-1s"}, "--eviction-pressure-transition-period -1s"},
 		"patience":          {[]string{"--offline-patience", "-1s"}, "--offline-patience -1s"},
+		"processes":         {[]string{"--pod-max-pids", "-2"}, "--pod-max-pids -2"},
+		"hidden root":       {[]string{"--hide-path", "/etc/.."}, `--hide-path "/etc/.."`},
+		"hidden somewhere":  {[]string{"--hide-path", "etc"}, `--hide-path "etc"`},
 		"log files":         {[]string{"--container-log-max-files", "1"}, "--container-log-max-files 1"},
 		"data dir":          {[]string{"--data-dir", "/proc/version/x"}, "--data-dir: stat /proc/version/x: not a directory"},
 	}

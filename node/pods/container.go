@@ -62,7 +62,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 		LogPath:        dirs.log(id, c.Name, attempt),
 		TerminationLog: dirs.terminationLog(pod.UID, c.Name, attempt),
 		Resources:      resourcesOf(c),
-		Security:       securityOf(pod, c),
+		Security:       securityOf(pod, c, w.r.cfg.SeccompDefault),
 		OOMScoreAdj:    oomScore(pod, c, facts.Memory),
 	}
 	if err := containerSecurity(c); err != nil {

@@ -50,6 +50,9 @@ type Config struct {
 	MaxPods int
 	// PodMaxPIDs is how many processes a pod may have; zero means any number.
 	PodMaxPIDs int64
+	// SeccompDefault gives containers that name no seccomp profile RuntimeDefault
+	// instead of Unconfined.
+	SeccompDefault bool
 
 	CrashDelay    time.Duration // wait before the second restart, doubled each time: 10 s
 	MaxCrashDelay time.Duration // its bound: 5 min

@@ -112,8 +112,8 @@ func labels(at string, selinux *corev1.SELinuxOptions, windows *corev1.WindowsSe
 }
 
 // securityOf is what the runtime is told to enforce. What the container says counts
-// before what the pod says.
-func securityOf(pod *corev1.Pod, c *corev1.Container) runtime.Security {
+// before what the pod says; filtered is for those of which neither says anything.
+func securityOf(pod *corev1.Pod, c *corev1.Container, filtered bool) runtime.Security {
 	out := runtime.Security{HostIPC: pod.Spec.HostIPC}
 	seccomp := (*corev1.SeccompProfile)(nil)
 	if p := pod.Spec.SecurityContext; p != nil {
@@ -131,7 +131,10 @@ func securityOf(pod *corev1.Pod, c *corev1.Container) runtime.Security {
 			seccomp = s.SeccompProfile
 		}
 	}
-	out.DefaultSeccomp = seccomp != nil && seccomp.Type == corev1.SeccompProfileTypeRuntimeDefault
+	out.DefaultSeccomp = filtered
+	if seccomp != nil {
+		out.DefaultSeccomp = seccomp.Type == corev1.SeccompProfileTypeRuntimeDefault
+	}
 	return out
 }
 

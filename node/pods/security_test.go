@@ -102,7 +102,7 @@ func TestSecurityOf(t *testing.T) {
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
 	})
 	c := &p.Spec.Containers[0]
-	if got, want := securityOf(p, c), (runtime.Security{HostIPC: true, DefaultSeccomp: true}); !reflect.DeepEqual(got, want) {
+	if got, want := securityOf(p, c, false), (runtime.Security{HostIPC: true, DefaultSeccomp: true}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}
 	c.SecurityContext = &corev1.SecurityContext{
@@ -113,12 +113,24 @@ func TestSecurityOf(t *testing.T) {
 	want := runtime.Security{
 		Privileged: true, AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"ALL"}, ReadOnlyRoot: true, NoNewPrivileges: true, HostIPC: true,
 	}
-	if got := securityOf(p, c); !reflect.DeepEqual(got, want) {
+	if got := securityOf(p, c, false); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	c.SecurityContext = &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(true)}
-	if securityOf(p, c).NoNewPrivileges {
+	if securityOf(p, c, false).NoNewPrivileges {
 		t.Error("privileges may be gained")
+	}
+	// Without a profile the node's default counts, and Unconfined is a profile.
+	if !securityOf(p, c, false).DefaultSeccomp {
+		t.Error("the pod's profile does not count")
+	}
+	p.Spec.SecurityContext = nil
+	if securityOf(p, c, false).DefaultSeccomp || !securityOf(p, c, true).DefaultSeccomp {
+		t.Error("the node's default does not count")
+	}
+	c.SecurityContext.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
+	if securityOf(p, c, true).DefaultSeccomp {
+		t.Error("Unconfined does not count")
 	}
 }
 
