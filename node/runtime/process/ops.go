@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
@@ -32,8 +30,12 @@ func (r *Runtime) find(ctx context.Context, id string) (*container, error) {
 // live returns a container that runs.
 func (r *Runtime) live(ctx context.Context, id string) (*container, error) {
 	c, err := r.find(ctx, id)
-	if err == nil && c.isOver() {
+	switch {
+	case err != nil:
+	case c.isOver():
 		return nil, fmt.Errorf("container %s: %w", id, runtime.ErrNotRunning)
+	case c.newer:
+		return nil, c.errNewer()
 	}
 	return c, err
 }
@@ -73,6 +75,9 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	if err != nil || c.isOver() {
 		return err
 	}
+	if c.newer {
+		return c.errNewer()
+	}
 	grace = max(grace, 0)
 	_, err = c.ask(ctx, request{Op: opStop, GraceMS: grace.Milliseconds()})
 	if ctx.Err() != nil {
@@ -101,18 +106,10 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 // number by now.
 func (c *container) killShim() {
 	c.mu.Lock()
-	pid, start := c.record.ShimPID, c.record.ShimStart
+	rec := c.record
 	c.mu.Unlock()
-	if pid <= 1 {
-		return
-	}
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return
-	}
-	defer closeFD(fd)
-	if p, err := readProcStat("/proc", pid); err == nil && p.start == start {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	if rec.ShimPID > 1 {
+		killProcess(procStat{pid: rec.ShimPID, start: rec.ShimStart})
 	}
 }
 

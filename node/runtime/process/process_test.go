@@ -412,6 +412,9 @@ func TestEnvironmentIsTheContainersOwn(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(g.log(id)), "\n")
 		for _, l := range lines {
 			key, _, isVar := strings.Cut(l, "=")
+			if iso == None && l == containerEnv+"="+id {
+				continue
+			}
 			if isVar && !strings.Contains(" A HOME HOSTNAME OLDPWD PATH PWD SHLVL _ ", " "+key+" ") {
 				t.Errorf("variable %q", l)
 			}
