@@ -44,6 +44,7 @@ type options struct {
 	taints, labels   string
 	allowTargets     []string
 	maxPods          int
+	maxImages        int
 	kubeReserved     string
 	systemReserved   string
 	statusUpdate     time.Duration
@@ -92,6 +93,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.providerID, "provider-id", "", "what a cloud or an inventory calls the machine, PROVIDER://ID; written to a new Node object")
 	f.StringSliceVar(&o.allowTargets, "allow-target", nil, "what the server may reach beside this node's kubelet and pods: CIDR or HOST:PORT, port * for any")
 	f.IntVar(&o.maxPods, "max-pods", 110, "how many pods the node takes")
+	f.IntVar(&o.maxImages, "node-status-max-images", node.DefaultMaxImages, "how many images the node's status lists, the largest ones; -1 for all")
 	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
 	f.StringVar(&o.systemReserved, "system-reserved", "", "resources kept for the system")
 	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often the node's status is computed")
@@ -206,6 +208,9 @@ func (o *options) checkResources() error {
 	o.reserved = node.AddReserved(kube, system)
 	if o.maxPods < 1 {
 		return fmt.Errorf("--max-pods %d: want 1 or more", o.maxPods)
+	}
+	if o.maxImages < -1 {
+		return fmt.Errorf("--node-status-max-images %d: want 0 or more, or -1 for all", o.maxImages)
 	}
 	if o.containerLogSize < 1<<10 {
 		return fmt.Errorf("--container-log-max-size %d: want 1024 or more", o.containerLogSize)

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -251,30 +249,25 @@ func (r *Runtime) Resize(ctx context.Context, id string, size runtime.Size) erro
 	return err
 }
 
-// DialPod connects to a port of a pod, which shares the addresses of the machine.
-func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16) (net.Conn, error) {
+// Images lists the names that containers have for theirs; see runtime.Runtime. No file
+// is behind them.
+func (r *Runtime) Images(ctx context.Context) ([]runtime.Image, error) {
 	if err := r.wait(ctx); err != nil {
 		return nil, err
 	}
+	names := map[string]bool{}
 	r.mu.Lock()
-	known := false
 	for _, c := range r.containers {
-		known = known || (c.spec.Container.Pod == id && !c.isOver())
+		if name := c.spec.Container.Image; name != "" && !c.isOver() {
+			names[name] = true
+		}
 	}
 	r.mu.Unlock()
-	if !known {
-		return nil, fmt.Errorf("pod %s: %w", id.NamespacedName, runtime.ErrNotRunning)
+	list := make([]runtime.Image, 0, len(names))
+	for name := range names {
+		list = append(list, runtime.Image{Names: []string{name}})
 	}
-	var errs []error
-	for _, host := range []string{"127.0.0.1", "::1"} {
-		d := net.Dialer{Timeout: replyTimeout}
-		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
-		if err == nil {
-			return conn, nil
-		}
-		errs = append(errs, err)
-	}
-	return nil, fmt.Errorf("connect to port %d of pod %s: %w", port, id.NamespacedName, errs[0])
+	return list, nil
 }
 
 // A sample is a reading of how much processor time a container has used.
