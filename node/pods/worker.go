@@ -219,7 +219,7 @@ func (w *worker) run(ctx context.Context) bool {
 	defer cancel()
 	w.ctx = ctx
 	if w.refused != nil {
-		w.kill = &kill{by: time.Now(), reason: w.refused.reason, message: w.refused.status(), failed: true}
+		w.kill = &kill{by: time.Now(), reason: w.refused.reason, message: w.refused.status(), failed: true, refused: true}
 		w.r.cfg.Events.Event(w.ref, corev1.EventTypeWarning, w.refused.reason, w.refused.message)
 	}
 	timer := time.NewTimer(0)
