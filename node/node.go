@@ -35,6 +35,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/node/events"
 	"github.com/hawser-project/hawser/node/fence"
@@ -83,6 +84,9 @@ type Config struct {
 	KubeletPort int32
 
 	MaxPods int // 110
+	// MaxImages is how many images the status lists, the largest ones; -1 means all,
+	// nil DefaultMaxImages.
+	MaxImages *int
 	// Reserved is what pods may not have of the machine. See ParseReserved.
 	Reserved   corev1.ResourceList
 	Thresholds Thresholds
@@ -178,6 +182,9 @@ func defaults(cfg *Config) error {
 	cfg.StatusUpdate = cmp.Or(cfg.StatusUpdate, 10*time.Second)
 	cfg.LeaseDuration = cmp.Or(cfg.LeaseDuration, 40*time.Second)
 	cfg.MaxPods = cmp.Or(cfg.MaxPods, 110)
+	if cfg.MaxImages == nil {
+		cfg.MaxImages = ptr.To(DefaultMaxImages)
+	}
 	cfg.Hostname = cmp.Or(cfg.Hostname, cfg.Name)
 	cfg.KubeletPort = cmp.Or(cfg.KubeletPort, KubeletPort)
 	return cfg.Thresholds.defaults()

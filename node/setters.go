@@ -24,6 +24,7 @@ type report struct {
 	now      time.Time
 	facts    facts
 	info     runtime.Info
+	images   []runtime.Image // nil when they are not known
 	ips      []netip.Addr
 	problems []string // why the node is not ready
 	// pressure says what the machine is short of now, or was lately.
@@ -37,6 +38,9 @@ func (r *report) set(node *corev1.Node) []event {
 	r.setResources(st)
 	events := r.setInfo(st)
 	st.DaemonEndpoints.KubeletEndpoint.Port = r.cfg.KubeletPort
+	if r.images != nil {
+		st.Images = imagesOf(r.images, *r.cfg.MaxImages)
+	}
 	if st.Images == nil {
 		st.Images = []corev1.ContainerImage{}
 	}

@@ -48,6 +48,7 @@ type options struct {
 	podMaxPIDs       int64
 	seccompDefault   bool
 	hidePaths        []string
+	maxImages        int
 	kubeReserved     string
 	systemReserved   string
 	statusUpdate     time.Duration
@@ -99,6 +100,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.Int64Var(&o.podMaxPIDs, "pod-max-pids", -1, "how many processes a pod may have; -1 for any number")
 	f.BoolVar(&o.seccompDefault, "seccomp-default", false, "filter the system calls of containers that name no seccomp profile: RuntimeDefault instead of Unconfined")
 	f.StringSliceVar(&o.hidePaths, "hide-path", []string{"/root/.ssh"}, "files and directories of the machine that containers do not see, beside those of Hawser")
+	f.IntVar(&o.maxImages, "node-status-max-images", node.DefaultMaxImages, "how many images the node's status lists, the largest ones; -1 for all")
 	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
 	f.StringVar(&o.systemReserved, "system-reserved", "", "resources kept for the system")
 	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often the node's status is computed")
@@ -221,6 +223,9 @@ func (o *options) checkResources() error {
 		if !filepath.IsAbs(p) || filepath.Clean(p) == "/" {
 			return fmt.Errorf("--hide-path %q: want an absolute path, and not /", p)
 		}
+	}
+	if o.maxImages < -1 {
+		return fmt.Errorf("--node-status-max-images %d: want 0 or more, or -1 for all", o.maxImages)
 	}
 	if o.containerLogSize < 1<<10 {
 		return fmt.Errorf("--container-log-max-size %d: want 1024 or more", o.containerLogSize)

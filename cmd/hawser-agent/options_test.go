@@ -69,6 +69,8 @@ func TestOptions(t *testing.T) {
 		"targets":           {[]string{"--allow-target", "10.0.0.0/8,127.0.0.1:*"}, ""},
 		"reserved":          {[]string{"--kube-reserved", "cpu=lots"}, "--kube-reserved"},
 		"pods":              {[]string{"--max-pods", "0"}, "--max-pods 0"},
+		"images":            {[]string{"--node-status-max-images", "-2"}, "--node-status-max-images -2"},
+		"all images":        {[]string{"--node-status-max-images", "-1"}, ""},
 		"period":            {[]string{"--node-status-update-frequency", "1ms"}, "--node-status-update-frequency 1ms"},
 		"lease":             {[]string{"--node-lease-duration-seconds", "0"}, "--node-lease-duration-seconds 0"},
 		"transport":         {[]string{"--transport", "pigeon"}, `--transport "pigeon"`},

@@ -190,7 +190,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		NoRegister: !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
 		Unschedulable: !o.schedulable, ExternalCloud: o.cloud == externalCloud, ProviderID: o.providerID,
 		Annotations: o.annotations(), KubeletPort: int32(o.kubeletPort),
-		IPs: o.ips, MaxPods: o.maxPods, Reserved: o.reserved, Thresholds: o.thresholds,
+		IPs: o.ips, MaxPods: o.maxPods, MaxImages: &o.maxImages, Reserved: o.reserved, Thresholds: o.thresholds,
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
 		Pods: pods.Config{
 			VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,

@@ -46,7 +46,7 @@ type Containers interface {
 	Watch(ctx context.Context, ch chan<- runtime.PodID) error
 	Exec(ctx context.Context, id string, argv []string, s runtime.Stdio) (exit int, err error)
 	Attach(ctx context.Context, id string, s runtime.Stdio) error
-	DialPod(ctx context.Context, id runtime.PodID, port uint16) (net.Conn, error)
+	DialPod(ctx context.Context, id runtime.PodID, port uint16, declared bool) (net.Conn, error)
 	Usage(ctx context.Context, id string) (runtime.Usage, error)
 }
 

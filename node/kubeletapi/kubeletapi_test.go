@@ -318,3 +318,19 @@ func TestServeEnds(t *testing.T) {
 	g.stop()
 	<-done
 }
+
+// TestDeclares: which ports a pod names itself.
+func TestDeclares(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		InitContainers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 1, Protocol: corev1.ProtocolTCP}}}},
+		Containers:     []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 2}, {ContainerPort: 3, Protocol: corev1.ProtocolUDP}}}},
+		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+			Ports: []corev1.ContainerPort{{ContainerPort: 4}},
+		}}},
+	}}
+	for port, want := range map[int32]bool{1: true, 2: true, 3: false, 4: true, 5: false} {
+		if got := declares(pod, port); got != want {
+			t.Errorf("port %d: %v, want %v", port, got, want)
+		}
+	}
+}

@@ -77,6 +77,21 @@ func hasContainer(pod *corev1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name == name })
 }
 
+// declares says whether a container of the pod, of whichever kind, names a TCP port.
+func declares(pod *corev1.Pod, port int32) bool {
+	named := func(p corev1.ContainerPort) bool {
+		return p.ContainerPort == port && (p.Protocol == corev1.ProtocolTCP || p.Protocol == "")
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if slices.ContainsFunc(c.Ports, named) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool {
+		return slices.ContainsFunc(c.Ports, named)
+	})
+}
+
 func containerStatus(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	st := &pod.Status
 	for _, list := range [][]corev1.ContainerStatus{st.ContainerStatuses, st.InitContainerStatuses, st.EphemeralContainerStatuses} {

@@ -37,6 +37,10 @@ import (
 
 func TestMain(m *testing.M) {
 	process.ShimMain()
+	if os.Getenv(echoEnv) != "" {
+		echoMain()
+		return
+	}
 	// The SPDY library takes up to a second to get over a connection that its peer
 	// has closed first.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
@@ -195,7 +196,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	// The library hands out a context that never ends, and does not wait for what
 	// it started.
 	ctx, cancel := context.WithCancel(r.Context())
-	f := &forwarder{ctx: ctx, dial: s.cfg.Runtime.DialPod, pod: podID(pod)}
+	f := &forwarder{ctx: ctx, dial: s.cfg.Runtime.DialPod, pod: pod}
 	portforward.ServePortForward(w, r, f, pod.Name, r.PathValue("uid"), o,
 		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout, portforward.SupportedProtocols)
 	cancel()
@@ -205,8 +206,8 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 // A forwarder connects streams of one client to ports of one pod.
 type forwarder struct {
 	ctx  context.Context //nolint:containedctx // see portForward
-	dial func(ctx context.Context, id runtime.PodID, port uint16) (net.Conn, error)
-	pod  runtime.PodID
+	dial func(ctx context.Context, id runtime.PodID, port uint16, declared bool) (net.Conn, error)
+	pod  *corev1.Pod
 
 	mu   sync.Mutex // guards the following
 	over bool
@@ -232,7 +233,7 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, stre
 	f.wg.Add(1)
 	f.mu.Unlock()
 	defer f.wg.Done()
-	conn, err := f.dial(f.ctx, f.pod, uint16(port))
+	conn, err := f.dial(f.ctx, podID(f.pod), uint16(port), declares(f.pod, port))
 	if err != nil {
 		// An error resets the stream. That must not reach the client before the
 		// reply that opens it does, which the library sends when it gets to it;

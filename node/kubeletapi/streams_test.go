@@ -13,10 +13,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/net/websocket"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -298,38 +300,57 @@ func (g *rig) forward(ports ...string) []portforward.ForwardedPort {
 	return fs
 }
 
-// echo answers each connection with what comes over it, and the end with a word.
-func echo(t *testing.T) int {
-	t.Helper()
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+const echoEnv = "HAWSER_TEST_ECHO"
+
+// echoMain is the program of a container: it answers each connection with what comes
+// over it, and the end with a word.
+func echoMain() {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		fmt.Println("cannot listen:", err)
+		os.Exit(1)
 	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-				_, _ = io.WriteString(c, "bye")
-			})
+	fmt.Println("port", ln.Addr().(*net.TCPAddr).Port)
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			os.Exit(1)
 		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close()
-		wg.Wait()
-	})
-	return ln.Addr().(*net.TCPAddr).Port
+		go func() {
+			defer c.Close()
+			_, _ = io.Copy(c, c)
+			_, _ = io.WriteString(c, "bye")
+		}()
+	}
+}
+
+// echo starts a container of pod p that echoes, and returns its port.
+func (g *rig) echo() int {
+	g.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.start(g.addPod("p", "c"), "c", 0, "exec "+exe, func(c *runtime.Container) { c.Env = []string{echoEnv + "=1"} })
+	for {
+		if _, log := g.get("/containerLogs/default/p/c"); strings.HasSuffix(log, "\n") {
+			port, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(log, "port")))
+			if err != nil {
+				g.t.Fatalf("%q: %v", log, err)
+			}
+			return port
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-g.ctx.Done():
+			g.t.Fatal("the pod does not listen")
+		}
+	}
 }
 
 func TestPortForward(t *testing.T) {
-	port := echo(t)
 	g := newRig(t)
-	g.start(g.addPod("p", "c"), "c", 0, idle)
+	port := g.echo()
 	local := g.forward(fmt.Sprintf("0:%d", port))[0].Local
 	var wg sync.WaitGroup
 	for i := range 4 {
@@ -367,12 +388,18 @@ func (g *rig) roundTrip(port int, data []byte) error {
 	return nil
 }
 
-// A port that nobody listens on is an error of that connection, and the next one
-// works.
+// A port that nobody listens on, or somebody who is not the pod, is an error of that
+// connection, and the next one works.
 func TestPortForwardRefused(t *testing.T) {
 	g := newRig(t)
-	g.start(g.addPod("p", "c"), "c", 0, idle)
-	good := echo(t)
+	good := g.echo()
+	// Somebody else on the machine, who must not be reached.
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	other := strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
 	rt, up, err := spdy.RoundTripperFor(g.restConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -384,6 +411,7 @@ func TestPortForwardRefused(t *testing.T) {
 	defer conn.Close()
 	for i, tt := range []struct{ port, errText, data string }{
 		{"1", "error forwarding port 1 to pod p, uid uid-p: connect to port 1 of pod default/p", ""},
+		{other, "error forwarding port " + other + " to pod p, uid uid-p: connect to port " + other + " of pod default/p: what listens there is not a process of the pod", ""},
 		{strconv.Itoa(good), "", "xbye"},
 	} {
 		h := http.Header{}
@@ -416,9 +444,8 @@ func TestPortForwardRefused(t *testing.T) {
 }
 
 func TestPortForwardWebSocket(t *testing.T) {
-	port := echo(t)
 	g := newRig(t)
-	g.start(g.addPod("p", "c"), "c", 0, idle)
+	port := g.echo()
 	ws := g.websocket(fmt.Sprintf("/portForward/default/p?port=%d&port=1", port))
 	defer ws.Close()
 	if err := websocket.Message.Send(ws, append([]byte{0}, "word"...)); err != nil {

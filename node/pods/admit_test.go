@@ -165,6 +165,26 @@ func TestRefusalsInWords(t *testing.T) {
 	}
 }
 
+// wantShown checks what kubectl get pods shows as the status of a pod: the pod's
+// reason, unless a container's state has one.
+func wantShown(t *testing.T, p *corev1.Pod, want string) {
+	t.Helper()
+	shown := p.Status.Reason
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for _, cs := range list {
+			switch {
+			case cs.State.Waiting != nil && cs.State.Waiting.Reason != "":
+				shown = cs.State.Waiting.Reason
+			case cs.State.Terminated != nil && cs.State.Terminated.Reason != "":
+				shown = cs.State.Terminated.Reason
+			}
+		}
+	}
+	if shown != want {
+		t.Errorf("kubectl shows %q for pod %s, want %q", shown, p.Name, want)
+	}
+}
+
 func TestRefusedPods(t *testing.T) {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: thisNode, Labels: map[string]string{"disk": "ssd"}},
@@ -196,6 +216,8 @@ func TestRefusedPods(t *testing.T) {
 		if st := w.pod("second").Status; st.Reason != "OutOfcpu" || !strings.Contains(st.Message, "cpu, requested: 600, used: 600, capacity: 1000") {
 			t.Errorf("reason %q, message %q", st.Reason, st.Message)
 		}
+		wantShown(t, w.pod("second"), "OutOfcpu")
+		wantShown(t, w.pod("elsewhere"), "NodeAffinity")
 		w.wantEvent("second Warning OutOfcpu Node didn't have enough resource: cpu, requested: 600")
 		if got := w.pod("elsewhere").Status.Reason; got != "NodeAffinity" {
 			t.Errorf("reason %q", got)
@@ -211,6 +233,7 @@ func TestRefusedPods(t *testing.T) {
 		advance(time.Second)
 		w.wantPhase("first", corev1.PodRunning)
 		w.wantPhase("second", corev1.PodFailed)
+		wantShown(t, w.pod("second"), "OutOfcpu")
 		w.remove("second", 30)
 		advance(time.Second)
 		if w.find("default", "second") != nil {

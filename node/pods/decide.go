@@ -105,8 +105,9 @@ type kill struct {
 	by time.Time
 	// reason and message become the pod's where it ends for a reason of its own.
 	reason, message string
-	// failed says that the pod's phase is Failed whatever its containers say.
-	failed bool
+	// failed says that the pod's phase is Failed whatever its containers say, and
+	// refused that this is because the node did not take it.
+	failed, refused bool
 }
 
 // An intent is what should happen next.

@@ -27,7 +27,7 @@ func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.
 			return w.r.cfg.Runtime.Exec(ctx, id, argv, runtime.Stdio{Out: both, Err: both})
 		},
 		Dial: func(ctx context.Context, port uint16) (net.Conn, error) {
-			return w.r.cfg.Runtime.DialPod(ctx, w.id, port)
+			return w.r.cfg.Runtime.DialPod(ctx, w.id, port, true) // who probes a port names it
 		},
 	}
 	if len(ips) > 0 {

@@ -95,6 +95,8 @@ type Runner struct {
 	// traces are the pods the runtime holds something of, as last listed, without
 	// those whose worker has ended since.
 	traces map[types.UID]runtime.PodID
+	// removing has the directories that are being removed, of pods that are gone.
+	removing map[types.UID][]string
 
 	// Owned by Run.
 	runtimeName string
@@ -149,6 +151,7 @@ func New(cfg Config) (*Runner, error) {
 		traces:  map[types.UID]runtime.PodID{},
 		held:    map[types.UID]bool{},
 	}
+	r.removing = map[types.UID][]string{}
 	r.volumes = volumes.New(r.places.pods(), nil) // only removes
 	r.source = newSource(cfg, r.Wake)
 	return r, nil
@@ -311,7 +314,7 @@ func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1
 	if ended && p.DeletionTimestamp == nil && !remembered && !traced {
 		return
 	}
-	if r.holdLocked(p) {
+	if r.removing[p.UID] != nil || r.holdLocked(p) {
 		return
 	}
 	if !ended && !o.admitted && p.DeletionTimestamp == nil {

@@ -67,6 +67,9 @@ func statusOf(s situation, in intent, base *corev1.PodStatus, around surrounding
 		st.Reason, st.Message = s.kill.reason, s.kill.message
 	}
 	for i := range s.facts {
+		if s.kill != nil && s.kill.refused && s.facts[i].newest == nil {
+			continue // nothing is known of it, since it was never tried
+		}
 		cs := containerStatus(&s.facts[i], s, in, around)
 		if terminal(st.Phase) && in.initialized && cs.State.Terminated == nil && s.facts[i].kind != ephemeral {
 			cs.State = lostState("The container could not be located when the pod was terminated")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,13 +20,17 @@ import (
 )
 
 // sweep makes workers for pods that the runtime holds something of and the API
-// does not list, so that they are stopped and removed, and removes directories of
-// pods that are gone. It is called only after the API has been listed.
+// does not list, so that they are stopped and removed, and has directories of pods
+// that are gone removed. It is called only after the API has been listed.
 func (r *Runner) sweep(ctx context.Context, wg *sync.WaitGroup) {
 	traces, err := r.trace(ctx)
 	if err != nil {
 		r.log.Warn("cannot look for leftovers, will try again", "err", err)
 		return
+	}
+	dirs, err := r.places.podDirs()
+	if err != nil {
+		r.log.Warn("cannot look for leftovers, will try again", "err", err)
 	}
 	pods, _ := r.source.snapshot()
 	r.mu.Lock()
@@ -43,34 +48,63 @@ func (r *Runner) sweep(ctx context.Context, wg *sync.WaitGroup) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name, UID: uid}}
 		r.startLocked(ctx, wg, newWorker(r, pod, workerOptions{admitted: true, gone: true}))
 	}
-	keep := func(uid types.UID) bool { return pods[uid] != nil || r.workers[uid] != nil }
-	if err := r.removeLeftovers(keep); err != nil {
-		r.log.Warn("cannot remove leftovers, will try again", "err", err)
+	if len(r.removing) > 0 {
+		return // the last sweep's leftovers are still being removed
+	}
+	for uid := range dirs {
+		if pods[uid] == nil && r.workers[uid] == nil {
+			r.removing[uid] = dirs[uid]
+		}
+	}
+	if len(r.removing) > 0 {
+		leftovers := maps.Clone(r.removing)
+		wg.Go(func() { r.remove(ctx, leftovers) })
 	}
 }
 
-// removeLeftovers removes the directories of pods that keep does not want.
-func (r *Runner) removeLeftovers(keep func(types.UID) bool) error {
+// remove removes the directories of pods that are gone, which may take long. No pod
+// of such a uid is taken up meanwhile.
+func (r *Runner) remove(ctx context.Context, leftovers map[types.UID][]string) {
 	var errs []error
-	dirs, err := readDirs(r.places.pods())
-	errs = append(errs, err)
-	for _, name := range dirs {
-		if uid := types.UID(name); !keep(uid) {
-			if err = r.volumes.TearDown(uid); err == nil {
-				err = os.RemoveAll(r.places.pod(uid))
+	for uid, dirs := range leftovers {
+		if ctx.Err() != nil {
+			break
+		}
+		err := r.volumes.TearDown(uid)
+		for _, dir := range dirs {
+			if err == nil {
+				err = removeDir(dir)
 			}
-			errs = append(errs, err)
 		}
+		errs = append(errs, err)
 	}
-	dirs, err = readDirs(r.places.logs())
-	errs = append(errs, err)
-	for _, name := range dirs {
+	if err := errors.Join(errs...); err != nil {
+		r.log.Warn("cannot remove leftovers, will try again", "err", err)
+	}
+	r.mu.Lock()
+	clear(r.removing)
+	r.mu.Unlock()
+	r.Wake()
+}
+
+// removeDir is a seam of tests.
+var removeDir = os.RemoveAll
+
+// podDirs lists the directories that pods have, those of their logs included.
+func (p places) podDirs() (map[types.UID][]string, error) {
+	found := map[types.UID][]string{}
+	names, err1 := readDirs(p.pods())
+	for _, name := range names {
+		uid := types.UID(name)
+		found[uid] = append(found[uid], p.pod(uid))
+	}
+	names, err2 := readDirs(p.logs())
+	for _, name := range names {
 		// The uid has no underscore, and neither have the other two parts.
-		if uid := types.UID(name[strings.LastIndexByte(name, '_')+1:]); !keep(uid) {
-			errs = append(errs, os.RemoveAll(filepath.Join(r.places.logs(), name)))
-		}
+		uid := types.UID(name[strings.LastIndexByte(name, '_')+1:])
+		found[uid] = append(found[uid], filepath.Join(p.logs(), name))
 	}
-	return errors.Join(errs...)
+	return found, errors.Join(err1, err2)
 }
 
 func readDirs(dir string) ([]string, error) {

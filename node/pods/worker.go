@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/volumes"
@@ -219,7 +219,7 @@ func (w *worker) run(ctx context.Context) bool {
 	defer cancel()
 	w.ctx = ctx
 	if w.refused != nil {
-		w.kill = &kill{by: time.Now(), reason: w.refused.reason, message: w.refused.status(), failed: true}
+		w.kill = &kill{by: time.Now(), reason: w.refused.reason, message: w.refused.status(), failed: true, refused: true}
 		w.r.cfg.Events.Event(w.ref, corev1.EventTypeWarning, w.refused.reason, w.refused.message)
 	}
 	timer := time.NewTimer(0)
@@ -291,24 +291,28 @@ func (w *worker) receive() {
 	if wanted == w.seen {
 		return
 	}
-	w.seen = wanted
-	if !w.stale(wanted) {
-		if !apiequality.Semantic.DeepEqual(wanted.Labels, w.pod.Labels) || !apiequality.Semantic.DeepEqual(wanted.Annotations, w.pod.Annotations) {
-			w.sandbox.refreshAt = time.Time{} // downwardAPI volumes show them
-		}
-		w.pod, w.api, w.apiKnown = wanted, wanted.Status, true
+	if w.stale(wanted) {
+		w.at(w.wroteAt.Add(staleFor)) // unless a newer one comes before
+		return
 	}
+	w.seen = wanted
+	if !apiequality.Semantic.DeepEqual(wanted.Labels, w.pod.Labels) || !apiequality.Semantic.DeepEqual(wanted.Annotations, w.pod.Annotations) {
+		w.sandbox.refreshAt = time.Time{} // downwardAPI volumes show them
+	}
+	w.pod, w.api, w.apiKnown = wanted, wanted.Status, true
 }
 
-// stale reports whether p is older than what a write has just answered, and so
-// merely late. Only for a while: a server restored from a backup counts anew.
+// staleFor is how long after a write an older pod counts as merely late. After that
+// it is that of a server restored from a backup, whose versions are lower.
+const staleFor = time.Minute
+
+// stale reports whether p is older than what a write has just answered.
 func (w *worker) stale(p *corev1.Pod) bool {
-	if time.Since(w.wroteAt) > time.Minute {
+	if time.Since(w.wroteAt) >= staleFor {
 		return false
 	}
-	theirs, err1 := strconv.ParseUint(p.ResourceVersion, 10, 64)
-	ours, err2 := strconv.ParseUint(w.pod.ResourceVersion, 10, 64)
-	return err1 == nil && err2 == nil && theirs < ours
+	order, err := resourceversion.CompareResourceVersion(p.ResourceVersion, w.pod.ResourceVersion)
+	return err == nil && order < 0
 }
 
 // judge begins or hastens the end of the pod.

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
@@ -63,6 +64,7 @@ func (w *worker) write(now time.Time, pod *corev1.Pod) {
 		return
 	}
 	w.apiWrite.busy = true
+	from := w.pod
 	w.task(func() func() {
 		var (
 			out *corev1.Pod
@@ -71,11 +73,12 @@ func (w *worker) write(now time.Time, pod *corev1.Pod) {
 		w.withToken(func() {
 			out, err = w.r.cfg.API.CoreV1().Pods(w.id.Namespace).Patch(w.ctx, w.id.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		})
-		return func() { w.wrote(patch, out, err) }
+		return func() { w.wrote(patch, from, out, err) }
 	})
 }
 
-func (w *worker) wrote(patch []byte, out *corev1.Pod, err error) {
+// wrote takes note of the answer to a patch that was made of the pod from.
+func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 	w.apiWrite.busy = false
 	w.count("patch", err)
 	switch {
@@ -87,8 +90,10 @@ func (w *worker) wrote(patch []byte, out *corev1.Pod, err error) {
 		} else {
 			w.apiWrite.succeeded()
 		}
-		w.wroteAt, w.patched = time.Now(), patch
-		w.pod, w.api = out, out.Status
+		w.patched = patch
+		if w.news(from, out) {
+			w.wroteAt, w.pod, w.api = time.Now(), out, out.Status
+		}
 	case err == nil || apierrors.IsNotFound(err):
 		// Another pod of that name, or none: the watch will say that ours is gone.
 		w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
@@ -96,6 +101,17 @@ func (w *worker) wrote(patch []byte, out *corev1.Pod, err error) {
 		w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
 		w.log.Debug("status not written, will try again", "err", err, "in", w.apiWrite.delay)
 	}
+}
+
+// news reports whether the answer to a patch that was made of the pod from is to
+// replace the pod as last seen: the watch may have told of a newer one meanwhile.
+// Where versions cannot be compared, anything it has told counts as newer.
+func (w *worker) news(from, answer *corev1.Pod) bool {
+	order, err := resourceversion.CompareResourceVersion(answer.ResourceVersion, w.pod.ResourceVersion)
+	if err != nil {
+		return w.pod == from
+	}
+	return order >= 0
 }
 
 // delete deletes the pod's object for good.

@@ -190,6 +190,12 @@ type ContainerStatus struct {
 	LogPath string
 }
 
+// An Image is one that containers can be made of without fetching it.
+type Image struct {
+	Names     []string // at least one
+	SizeBytes int64    // what it takes of the disk; zero when it takes none
+}
+
 // Stdio is a command's terminal or pipes. Nil fields are absent.
 type Stdio struct {
 	In       io.Reader
@@ -257,8 +263,13 @@ type Runtime interface {
 	// Resize sets the size of the container's terminal.
 	Resize(ctx context.Context, id string, size Size) error
 	// DialPod connects to a TCP port that a container of the pod listens on, at
-	// its loopback address.
-	DialPod(ctx context.Context, id PodID, port uint16) (net.Conn, error)
+	// its loopback address. Where pods share the addresses of the machine, a port
+	// that something else listens on is refused; declared says that the pod's spec
+	// names the port, which counts where it cannot be told who listens.
+	DialPod(ctx context.Context, id PodID, port uint16, declared bool) (net.Conn, error)
+	// Images lists the images there are. A runtime that fetches none lists those that
+	// its containers name.
+	Images(ctx context.Context) ([]Image, error)
 	// Usage of a running container.
 	Usage(ctx context.Context, id string) (Usage, error)
 }

@@ -45,6 +45,8 @@ type Options struct {
 	Exec func(ctx context.Context, c runtime.Container, argv []string, s runtime.Stdio) (int, error)
 	// Dial is what DialPod does. Nil refuses.
 	Dial func(ctx context.Context, pod runtime.PodID, port uint16) (net.Conn, error)
+	// Images is what Images returns.
+	Images []runtime.Image
 	// SandboxIPs are the addresses of every sandbox.
 	SandboxIPs []string
 	// KeepNoCalls leaves Calls empty, for a Runtime that is used for long.
@@ -446,12 +448,15 @@ func (r *Runtime) Resize(_ context.Context, id string, _ runtime.Size) error {
 }
 
 // DialPod implements runtime.Runtime.
-func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16) (net.Conn, error) {
+func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, _ bool) (net.Conn, error) {
 	if r.opts.Dial == nil {
 		return nil, fmt.Errorf("dial port %d of pod %s: connection refused", port, id.Name)
 	}
 	return r.opts.Dial(ctx, id, port)
 }
+
+// Images implements runtime.Runtime.
+func (r *Runtime) Images(context.Context) ([]runtime.Image, error) { return r.opts.Images, nil }
 
 // Usage implements runtime.Runtime.
 func (r *Runtime) Usage(_ context.Context, id string) (runtime.Usage, error) {

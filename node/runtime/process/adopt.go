@@ -27,9 +27,7 @@ func lost(s *spec) record {
 		return rec
 	}
 	s.Cgroup.kill()
-	if s.Isolation == None && rec.PID > 1 {
-		killSession(rec.PID, rec.StartedAt)
-	}
+	killLeft(s, &rec)
 	rec.State = runtime.Exited
 	rec.StartedAt = cmp.Or(rec.StartedAt, s.CreatedAt)
 	rec.EndedAt = time.Now()
@@ -42,29 +40,13 @@ func lost(s *spec) record {
 	return rec
 }
 
-// killSession kills the processes of a session whose leader was pid and started
-// at that time, as long as the number is not another's by now.
-func killSession(pid int, at time.Time) {
-	var si unix.Sysinfo_t
-	if unix.Sysinfo(&si) != nil {
-		return
-	}
-	boot := time.Now().Add(-time.Duration(si.Uptime) * time.Second)
-	for _, p := range processes("/proc") {
-		born := boot.Add(time.Duration(p.start) * time.Duration(nanosPerTick))
-		// The uptime is in whole seconds.
-		if p.session == pid && born.After(at.Add(-5*time.Second)) {
-			_ = unix.Kill(p.pid, unix.SIGKILL)
-		}
-	}
-}
-
 // adoptAll finds the containers that earlier processes left.
 func (r *Runtime) adoptAll(ctx context.Context) error {
 	entries, err := os.ReadDir(r.containersDir())
 	if err != nil {
 		return fmt.Errorf("look for containers: %w", err)
 	}
+	defer r.tellNewer()
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -79,27 +61,30 @@ func (r *Runtime) adoptAll(ctx context.Context) error {
 }
 
 func (r *Runtime) adopt(ctx context.Context, dir string) error {
-	var s spec
-	err := readJSON(filepath.Join(dir, specName), &s)
+	s, err := readSpec(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return removeContainer(&spec{Dir: dir}) // not even asked for completely
 	}
 	if err != nil {
 		return err
 	}
-	s.Dir = dir
 	held, err := lock(dir)
-	if errors.Is(err, errLocked) {
-		return r.adoptLive(ctx, &s)
+	switch {
+	case !errors.Is(err, errLocked):
+	case s.Version > version:
+		r.hold(s, record{})
+		return nil
+	default:
+		return r.adoptLive(ctx, s)
 	}
 	if err != nil {
 		return err
 	}
 	defer held.Close()
 	if _, err := os.Stat(filepath.Join(dir, statusName)); errors.Is(err, fs.ErrNotExist) {
-		return removeContainer(&s) // it never ran
+		return removeContainer(s) // it never ran
 	}
-	r.adoptDead(&s)
+	r.adoptDead(s)
 	return nil
 }
 
@@ -119,6 +104,11 @@ func (r *Runtime) adoptLive(ctx context.Context, s *spec) error {
 	conn, rec, err := watchShim(s.Dir)
 	if err != nil {
 		return r.adoptMute(ctx, s, err)
+	}
+	if rec.Version > version {
+		_ = conn.Close()
+		r.hold(s, *rec)
+		return nil
 	}
 	c := newContainer(s, *rec)
 	r.mu.Lock()
@@ -176,4 +166,63 @@ func (r *Runtime) adoptMute(ctx context.Context, s *spec, cause error) error {
 			return fmt.Errorf("shim neither answers nor ends: %w", cause)
 		}
 	}
+}
+
+// hold takes note of a running container whose shim speaks a later version than
+// this agent. It is left alone until it has ended, or a later agent adopts it.
+func (r *Runtime) hold(s *spec, rec record) {
+	rec.State, rec.Version = runtime.Running, max(rec.Version, s.Version)
+	rec.StartedAt = cmp.Or(rec.StartedAt, s.CreatedAt)
+	c := newContainer(s, rec)
+	c.newer = true
+	r.mu.Lock()
+	r.containers[s.ID] = c
+	r.mu.Unlock()
+	r.spawn(func() { r.followLock(c) })
+}
+
+// lockPoll is how often it is looked whether a container that is held has ended.
+const lockPoll = time.Second
+
+// followLock waits until the shim of a container that is held has let go of its
+// lock, as it does when it ends, or for Run to end.
+func (r *Runtime) followLock(c *container) {
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		if held, err := lock(c.spec.Dir); err == nil {
+			defer held.Close()
+			r.end(c, lost(c.spec))
+			c.spec.Cgroup.remove()
+			r.dropPodGroup(c.spec.Container.Pod)
+			close(c.gone)
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-r.done:
+			return
+		}
+	}
+}
+
+// tellNewer says, in one line, that containers are held.
+func (r *Runtime) tellNewer() {
+	held, newest := 0, 0
+	r.mu.Lock()
+	for _, c := range r.containers {
+		if c.newer {
+			held, newest = held+1, max(newest, c.record.Version)
+		}
+	}
+	r.mu.Unlock()
+	if held > 0 {
+		r.log.Error("containers that a newer agent has started are left running; they cannot be stopped or entered before the agent is upgraded again",
+			"containers", held, "version", newest, "known", version)
+	}
+}
+
+// errNewer is the answer to whatever is asked of a container that is held.
+func (c *container) errNewer() error {
+	return fmt.Errorf("container %s: a newer agent has started it (version %d, and this agent knows %d): upgrade the agent", c.spec.ID, c.record.Version, version)
 }

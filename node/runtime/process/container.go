@@ -24,6 +24,7 @@ type container struct {
 	spec  *spec
 	ended chan struct{} // closed once the record says exited
 	gone  chan struct{} // closed once its shim has ended too
+	newer bool          // it is held: see Runtime.hold
 
 	mu     sync.Mutex // guards the following
 	record record
@@ -110,6 +111,7 @@ func (r *Runtime) newSpec(c runtime.Container) (*spec, error) {
 		return nil, err
 	}
 	s := &spec{
+		Version:   version,
 		ID:        hex.EncodeToString(b[:]),
 		CreatedAt: time.Now().UTC(),
 		Container: c,

@@ -6,11 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
 )
@@ -32,8 +28,12 @@ func (r *Runtime) find(ctx context.Context, id string) (*container, error) {
 // live returns a container that runs.
 func (r *Runtime) live(ctx context.Context, id string) (*container, error) {
 	c, err := r.find(ctx, id)
-	if err == nil && c.isOver() {
+	switch {
+	case err != nil:
+	case c.isOver():
 		return nil, fmt.Errorf("container %s: %w", id, runtime.ErrNotRunning)
+	case c.newer:
+		return nil, c.errNewer()
 	}
 	return c, err
 }
@@ -73,6 +73,9 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	if err != nil || c.isOver() {
 		return err
 	}
+	if c.newer {
+		return c.errNewer()
+	}
 	grace = max(grace, 0)
 	_, err = c.ask(ctx, request{Op: opStop, GraceMS: grace.Milliseconds()})
 	if ctx.Err() != nil {
@@ -101,18 +104,10 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 // number by now.
 func (c *container) killShim() {
 	c.mu.Lock()
-	pid, start := c.record.ShimPID, c.record.ShimStart
+	rec := c.record
 	c.mu.Unlock()
-	if pid <= 1 {
-		return
-	}
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return
-	}
-	defer closeFD(fd)
-	if p, err := readProcStat("/proc", pid); err == nil && p.start == start {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	if rec.ShimPID > 1 {
+		killProcess(procStat{pid: rec.ShimPID, start: rec.ShimStart})
 	}
 }
 
@@ -254,30 +249,25 @@ func (r *Runtime) Resize(ctx context.Context, id string, size runtime.Size) erro
 	return err
 }
 
-// DialPod connects to a port of a pod, which shares the addresses of the machine.
-func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16) (net.Conn, error) {
+// Images lists the names that containers have for theirs; see runtime.Runtime. No file
+// is behind them.
+func (r *Runtime) Images(ctx context.Context) ([]runtime.Image, error) {
 	if err := r.wait(ctx); err != nil {
 		return nil, err
 	}
+	names := map[string]bool{}
 	r.mu.Lock()
-	known := false
 	for _, c := range r.containers {
-		known = known || (c.spec.Container.Pod == id && !c.isOver())
+		if name := c.spec.Container.Image; name != "" && !c.isOver() {
+			names[name] = true
+		}
 	}
 	r.mu.Unlock()
-	if !known {
-		return nil, fmt.Errorf("pod %s: %w", id.NamespacedName, runtime.ErrNotRunning)
+	list := make([]runtime.Image, 0, len(names))
+	for name := range names {
+		list = append(list, runtime.Image{Names: []string{name}})
 	}
-	var errs []error
-	for _, host := range []string{"127.0.0.1", "::1"} {
-		d := net.Dialer{Timeout: replyTimeout}
-		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
-		if err == nil {
-			return conn, nil
-		}
-		errs = append(errs, err)
-	}
-	return nil, fmt.Errorf("connect to port %d of pod %s: %w", port, id.NamespacedName, errs[0])
+	return list, nil
 }
 
 // A sample is a reading of how much processor time a container has used.

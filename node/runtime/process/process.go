@@ -19,7 +19,8 @@
 // name. The shim is process 1 of the PID namespace: when it dies, the kernel
 // kills everything in the container. Without those powers the command runs in
 // plain sight of the machine's files, and a volume that would have to be mounted
-// is an error of Start. Memory, CPU and PID limits are set where cgroups can be
+// is an error of Start; what such a container leaves behind when its shim is killed is
+// found by HAWSER_CONTAINER, its id, in the environment. Memory, CPU and PID limits are set where cgroups can be
 // written (v2, or v1 hierarchies), and else ignored.
 //
 // A container that runs as root has the capabilities that container runtimes leave
@@ -37,6 +38,9 @@
 //	c/ID/lock         locked by the shim for as long as it lives
 //	c/ID/sock         the shim's socket
 //	c/ID/rootfs, tmp, layers   what the container sees as its own
+//
+// spec, record and protocol carry a version (see store.go): containers of an earlier
+// agent are adopted, those of a later one are listed and left alone.
 package process
 
 import (

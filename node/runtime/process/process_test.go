@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,10 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(agentEnv) != "" {
 		agentMain()
+		return
+	}
+	if addr := os.Getenv(listenEnv); addr != "" {
+		listenMain(addr)
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -416,6 +421,9 @@ func TestEnvironmentIsTheContainersOwn(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(g.log(id)), "\n")
 		for _, l := range lines {
 			key, _, isVar := strings.Cut(l, "=")
+			if iso == None && l == containerEnv+"="+id {
+				continue
+			}
 			if isVar && !strings.Contains(" A HOME HOSTNAME OLDPWD PATH PWD SHLVL _ ", " "+key+" ") {
 				t.Errorf("variable %q", l)
 			}
@@ -440,4 +448,29 @@ func ExampleRuntime() {
 	info, _ := r.Info(context.Background())
 	fmt.Println(info.Name)
 	// Output: process
+}
+
+// Images are the names that running containers have for theirs.
+func TestImages(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	c := g.container("ended", "exit 0")
+	c.Image = "old:1"
+	g.wait(g.start(c))
+	for i, image := range []string{"app:2", "app:2", "web:3", ""} {
+		c := g.container(fmt.Sprintf("c%d", i), "exec sleep 1000")
+		c.Image = image
+		g.start(c)
+	}
+	list, err := g.Images(g.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, i := range list {
+		names = append(names, i.Names...)
+	}
+	slices.Sort(names)
+	if got := strings.Join(names, " "); got != "app:2 web:3" {
+		t.Errorf("images %q", got)
+	}
 }

@@ -266,7 +266,7 @@ func killDescendants() {
 		return
 	}
 	for _, p := range descendants(os.Getpid(), processes("/proc")) {
-		_ = unix.Kill(p.pid, unix.SIGKILL)
+		killProcess(p)
 	}
 }
 

@@ -86,6 +86,12 @@ func shimMain() error {
 	if req.Op != opRun || req.Spec == nil {
 		return fmt.Errorf("expected to be told what to run, got %q", req.Op)
 	}
+	if req.Spec.Version > version {
+		return fmt.Errorf("told to run a container of version %d, and knows %d", req.Spec.Version, version)
+	}
+	if req.Spec.Isolation == None {
+		req.Spec.Container.Env = append(req.Spec.Container.Env, containerEnv+"="+req.Spec.ID)
+	}
 	s := &shim{
 		spec:   req.Spec,
 		reaper: newReaper(req.Spec.Cgroup),
@@ -209,11 +215,16 @@ func (s *shim) start() error {
 	if err != nil {
 		return startError(exitCodeOf(err), fmt.Sprintf("exec: %q: %v", c.Argv[0], err))
 	}
-	s.record = record{State: runtime.Running, PID: s.main.pid, StartedAt: time.Now()}
+	s.record = record{Version: version, State: runtime.Running, BootID: bootID(), PID: s.main.pid, StartedAt: time.Now()}
 	// /proc is still that of the machine, in which this process has another number
 	// than it sees itself.
 	if self, err := selfInProc(); err == nil {
 		s.record.ShimPID, s.record.ShimStart = self.pid, self.start
+	}
+	if s.spec.Isolation == None {
+		if main, err := readProcStat("/proc", s.main.pid); err == nil {
+			s.record.PIDStart = main.start
+		}
 	}
 	if err := writeJSON(filepath.Join(s.spec.Dir, statusName), s.record); err != nil {
 		s.reaper.killAll()

@@ -29,8 +29,35 @@ const (
 	stderrName = "shim.log"
 )
 
+// version is that of spec, record and the protocol of wire.go. Fields and requests
+// may be added without raising it: either side ignores what it does not know, and
+// does without what it is not told. It is raised when an older side would do harm.
+//
+//	0  is not written: containers from before there were versions
+//	1  the record names the boot and the main process beyond doubt
+//
+// An agent adopts containers of its own version and of all before, with what their
+// shims can do. It leaves those of later versions alone (see hold), for which it
+// reads no more than specHead.
+const version = 1
+
+// A specHead is the part of a spec that is the same in every version.
+type specHead struct {
+	Version   int       `json:"version"`
+	ID        string    `json:"id"`
+	CreatedAt time.Time `json:"createdAt"`
+	Container struct {
+		Pod     runtime.PodID
+		Name    string
+		Attempt int
+		Image   string
+		LogPath string
+	} `json:"container"`
+}
+
 // A spec is what the shim is told to run.
 type spec struct {
+	Version   int               `json:"version,omitempty"`
 	ID        string            `json:"id"`
 	Dir       string            `json:"dir"` // of this container, absolute
 	CreatedAt time.Time         `json:"createdAt"`
@@ -45,8 +72,11 @@ type spec struct {
 
 // A record is what became of it.
 type record struct {
+	Version   int           `json:"version,omitempty"` // that the shim speaks
 	State     runtime.State `json:"state"`
-	PID       int           `json:"pid,omitempty"` // as the shim sees it
+	BootID    string        `json:"bootId,omitempty"`   // of the machine when the record was made
+	PID       int           `json:"pid,omitempty"`      // as the shim sees it
+	PIDStart  uint64        `json:"pidStart,omitempty"` // with PID and BootID, names one process; only without namespaces
 	ShimPID   int           `json:"shimPid,omitempty"`
 	ShimStart uint64        `json:"shimStart,omitempty"` // with ShimPID, names one process
 	StartedAt time.Time     `json:"startedAt"`
@@ -90,6 +120,42 @@ func writeJSON(path string, v any) error {
 	}
 	defer d.Close()
 	return d.Sync()
+}
+
+// readSpec reads what is kept of the container in dir. Of a spec of a later version
+// the result has the part that is the same in all.
+func readSpec(dir string) (*spec, error) {
+	path := filepath.Join(dir, specName)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := decodeSpec(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	s.Dir = dir
+	return s, nil
+}
+
+func decodeSpec(b []byte) (*spec, error) {
+	var head specHead
+	if err := json.Unmarshal(b, &head); err != nil {
+		return nil, err
+	}
+	s := &spec{Version: head.Version, ID: head.ID, CreatedAt: head.CreatedAt}
+	if head.Version <= version {
+		if err := json.Unmarshal(b, s); err != nil {
+			return nil, err
+		}
+	} else {
+		c := &head.Container
+		s.Container = runtime.Container{Pod: c.Pod, Name: c.Name, Attempt: c.Attempt, Image: c.Image, LogPath: c.LogPath}
+	}
+	if s.ID == "" {
+		return nil, errors.New("it names no container")
+	}
+	return s, nil
 }
 
 func readJSON(path string, v any) error {

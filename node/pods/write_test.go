@@ -1,0 +1,146 @@
+package pods
+
+// What the answer to a write may change, and what not.
+
+import (
+	"encoding/json"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/memory"
+)
+
+// patched does what the API does with a patch of a status, and returns the pod it
+// answers with.
+func (w *world) patched(a k8stesting.Action, version int) *corev1.Pod {
+	p := a.(k8stesting.PatchAction)
+	old, err := apiruntime.DefaultUnstructuredConverter.ToUnstructured(w.find(p.GetNamespace(), p.GetName()))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	patch := map[string]any{}
+	if err := json.Unmarshal(p.GetPatch(), &patch); err != nil {
+		w.t.Fatal(err)
+	}
+	merged, err := strategicpatch.StrategicMergeMapPatch(old, patch, corev1.Pod{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out corev1.Pod
+	if err := apiruntime.DefaultUnstructuredConverter.FromUnstructured(merged, &out); err != nil {
+		w.t.Fatal(err)
+	}
+	out.ResourceVersion = strconv.Itoa(version)
+	w.set(&out)
+	return &out
+}
+
+func (w *world) set(p *corev1.Pod) {
+	if err := w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), p, p.Namespace); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestLateAnswer has the answer to a patch arrive after the watch has told of a
+// newer pod.
+func TestLateAnswer(t *testing.T) {
+	changes := map[string]struct {
+		last   corev1.PodPhase // of the last patch there is: no later one mends what its answer breaks
+		change func(p *corev1.Pod)
+		check  func(w *world)
+	}{
+		"label": {
+			corev1.PodRunning,
+			func(p *corev1.Pod) { p.Labels = map[string]string{"new": "yes"} },
+			func(w *world) {
+				if got := w.runner.list()[0].Labels["new"]; got != "yes" {
+					w.t.Errorf("label new is %q: the older pod has replaced the newer", got)
+				}
+			},
+		},
+		"deletion": {
+			corev1.PodSucceeded,
+			func(p *corev1.Pod) {
+				at, seconds := p.CreationTimestamp, int64(5)
+				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &seconds
+			},
+			func(w *world) {
+				if w.find("default", "a") != nil {
+					w.t.Error("the deletion was forgotten")
+				}
+			},
+		},
+	}
+	for name, tt := range changes {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, memory.Options{Start: func(runtime.Container) memory.Behaviour {
+					if tt.last == corev1.PodRunning {
+						return memory.Behaviour{}
+					}
+					return memory.Behaviour{ExitAfter: 5 * time.Second}
+				}})
+				version, late := 9, sync.Once{} // 9 < 10, also where versions are compared
+				w.api.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, apiruntime.Object, error) {
+					version++
+					answer := w.patched(a, version)
+					if answer.Status.Phase != tt.last {
+						return true, answer, nil
+					}
+					late.Do(func() {
+						version++
+						newer := answer.DeepCopy()
+						newer.ResourceVersion = strconv.Itoa(version)
+						tt.change(newer)
+						w.set(newer)
+						time.Sleep(time.Second) // until the watch has told
+					})
+					return true, answer, nil
+				})
+				w.start()
+				w.create(newPod("a", func(p *corev1.Pod) { p.ResourceVersion, p.Spec.RestartPolicy = "8", corev1.RestartPolicyNever }))
+				advance(time.Minute)
+				tt.check(w)
+				w.stop()
+			})
+		})
+	}
+}
+
+// TestRestoredServer: the versions of a server that was restored from a backup are
+// lower than those of before, and count all the same once what is late has passed.
+func TestRestoredServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, memory.Options{})
+		version := 1000
+		w.api.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, apiruntime.Object, error) {
+			version++
+			return true, w.patched(a, version), nil
+		})
+		w.start()
+		w.create(newPod("a", func(p *corev1.Pod) { p.ResourceVersion = "999" }))
+		advance(10 * time.Second)
+		w.wantPhase("a", corev1.PodRunning)
+		version = 50
+		w.update("a", func(p *corev1.Pod) {
+			p.ResourceVersion = "50"
+			p.Labels = map[string]string{"restored": "yes"}
+			p.Status.Phase = corev1.PodPending
+		})
+		advance(2 * time.Minute)
+		w.wantPhase("a", corev1.PodRunning)
+		if got := w.runner.list()[0].Labels["restored"]; got != "yes" {
+			t.Errorf("label restored is %q: the restored server's pod was never taken up", got)
+		}
+		w.stop()
+	})
+}

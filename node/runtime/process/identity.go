@@ -1,0 +1,156 @@
+package process
+
+// Which process a number on disk means. A number alone may be another's by now:
+// after a reboot, or once the kernel has given it out again.
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bootID names this run of the machine's kernel. It is empty when that cannot be
+// told.
+var bootID = sync.OnceValue(func() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+})
+
+// killProcess kills a process that was found in /proc, unless it has ended and its
+// number is another's by now.
+func killProcess(p procStat) {
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if err != nil {
+		return // it has ended
+	}
+	defer closeFD(fd)
+	// What the descriptor means was fixed before this is read.
+	if now, err := readProcStat("/proc", p.pid); err == nil && now.start == p.start {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	}
+}
+
+// sameBoot reports whether the machine has run since the record was made. Where the
+// record does not name the boot, as in version 0, its shim's start by the clock and
+// in ticks must agree.
+func (r *record) sameBoot() bool {
+	if now := bootID(); r.BootID != "" && now != "" {
+		return r.BootID == now
+	}
+	return r.ShimStart != 0 && near(ticksAt(r.ShimStart), r.StartedAt)
+}
+
+// leads reports whether p is the main process that the record names. A record of
+// version 0 does not have its start in ticks.
+func (r *record) leads(p procStat) bool {
+	if p.pid != r.PID {
+		return false
+	}
+	if r.PIDStart != 0 {
+		return p.start == r.PIDStart
+	}
+	return r.Version == 0 && near(ticksAt(p.start), r.StartedAt)
+}
+
+// near allows for clocks that are set in small steps, and for a shim's own start.
+func near(a, b time.Time) bool { return a.Sub(b).Abs() < 5*time.Second }
+
+// ticksAt is the time of day at so many ticks after boot.
+func ticksAt(ticks uint64) time.Time {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Duration(ticks*nanosPerTick) - time.Duration(now.Nano()))
+}
+
+// containerEnv tells, in the environment of each process of a container without
+// namespaces, which container's it is: what has left its session and lost its
+// parents is found by it.
+const containerEnv = "HAWSER_CONTAINER"
+
+// maxEnviron bounds what is read of an environment. The kernel takes 2 MiB by default.
+const maxEnviron = 4 << 20
+
+// marked reports whether a process was started in the container with that id.
+func marked(proc string, pid int, id string) bool {
+	f, err := os.Open(filepath.Join(proc, strconv.Itoa(pid), "environ"))
+	if err != nil {
+		return false // it has ended, or is another user's
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxEnviron))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false
+	}
+	return hasMark(b, id)
+}
+
+// hasMark looks for the mark in an environment as proc_pid_environ(5) has it.
+func hasMark(environ []byte, id string) bool {
+	for kv := range bytes.SplitSeq(environ, []byte{0}) {
+		if v, ok := bytes.CutPrefix(kv, []byte(containerEnv+"=")); ok && id != "" && string(v) == id {
+			return true
+		}
+	}
+	return false
+}
+
+// killPasses bounds how often what is left is looked for: it may start processes
+// while it is being killed.
+const killPasses = 20
+
+// killLeft kills what a container without namespaces has left after its shim died,
+// and nobody else: the processes that have its mark, and those of its session, if
+// that is still its own.
+func killLeft(s *spec, r *record) {
+	if s.Isolation != None || !r.sameBoot() {
+		return
+	}
+	for range killPasses {
+		left := leftOf(s.ID, r, processes("/proc"))
+		if len(left) == 0 {
+			return
+		}
+		for _, p := range left {
+			killProcess(p)
+		}
+		time.Sleep(time.Millisecond) // they take a moment to die
+	}
+}
+
+// leftOf finds what is left of a container among all processes. A session's number
+// is not given out again while a process is in it, so that one process which is
+// known to be the container's speaks for its session.
+func leftOf(id string, r *record, all []procStat) []procStat {
+	var left, session []procStat
+	ours := false
+	for _, p := range all {
+		if p.state == 'Z' || p.pid <= 1 {
+			continue
+		}
+		inSession := r.PID > 1 && p.session == r.PID
+		switch known := r.leads(p) || marked("/proc", p.pid, id); {
+		case inSession:
+			ours = ours || known
+			session = append(session, p)
+		case known:
+			left = append(left, p)
+		}
+	}
+	if ours {
+		left = append(left, session...)
+	}
+	return left
+}

@@ -1,0 +1,233 @@
+package process
+
+// A number on disk must not cost a stranger its life, and what is left of a container
+// must not live on.
+
+import (
+	"bufio"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// aSession starts a script in a session of its own and returns its leader and a file
+// that ends when every process of the script has.
+func aSession(t *testing.T, script string, env ...string) (leader procStat, ended <-chan struct{}) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
+	cmd.Env = append([]string{"PATH=" + defaultPath}, env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := cmd.StdinPipe() // its end is that of the script's processes
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(out)
+	if _, err := r.ReadString('\n'); err != nil { // ready
+		t.Fatal(err)
+	}
+	leader, err = readProcStat("/proc", cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = r.ReadString('\n')
+	}()
+	t.Cleanup(func() {
+		_ = in.Close()
+		<-done
+		_ = cmd.Wait()
+	})
+	return leader, done
+}
+
+// lives fails the test if the session's processes have ended. What lost has killed is
+// dead when it returns, but for the kernel closing its files.
+func lives(t *testing.T, ended <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ended:
+		t.Error("a stranger's session was killed")
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+func dies(t *testing.T, ended <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("what the container has left lives on")
+	}
+}
+
+const (
+	// alone waits for the end of its input.
+	alone = "echo ready; read x"
+	// orphan leaves a process in the session of a leader that has ended: the leader
+	// is a zombie until it is waited for.
+	orphan = "exec 3<&0; { read x <&3; } & echo ready; exit 0"
+	// daemon leaves one in a session of its own.
+	daemon = "exec 3<&0; setsid sh -c 'read x <&3' & echo ready; exit 0"
+)
+
+// TestStrangersLive has records name the session of a process that is not the
+// container's.
+func TestStrangersLive(t *testing.T) {
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		script string
+		record func(leader procStat) record
+	}{
+		"after a reboot": {alone, func(l procStat) record {
+			return record{Version: 1, BootID: "another", PID: l.pid, PIDStart: l.start, StartedAt: now}
+		}},
+		"number given out again": {alone, func(l procStat) record {
+			return record{Version: 1, BootID: bootID(), PID: l.pid, PIDStart: l.start - 1, StartedAt: now}
+		}},
+		"its leader has ended": {orphan, func(l procStat) record {
+			return record{Version: 1, BootID: bootID(), PID: l.pid, PIDStart: l.start - 1, StartedAt: now}
+		}},
+		"no start known": {alone, func(l procStat) record {
+			return record{Version: 1, BootID: bootID(), PID: l.pid, StartedAt: now}
+		}},
+		"old record, after a reboot": {alone, func(l procStat) record {
+			return record{PID: l.pid, ShimPID: 2, ShimStart: l.start + 100_000, StartedAt: now}
+		}},
+		"old record, number given out again": {alone, func(l procStat) record {
+			self, err := selfInProc()
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := ticksAt(self.start).Add(-time.Hour)
+			return record{PID: l.pid, ShimPID: 2, ShimStart: self.start - 360_000, StartedAt: at}
+		}},
+		"old record, its leader has ended": {orphan, func(l procStat) record {
+			return record{PID: l.pid, ShimPID: 2, ShimStart: l.start - 500, StartedAt: ticksAt(l.start - 500)}
+		}},
+		"malformed": {alone, func(l procStat) record {
+			return record{Version: 1, PID: l.pid, StartedAt: now}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leader, ended := aSession(t, tt.script)
+			s := &spec{Version: 1, ID: "0123456789abcdef", Dir: t.TempDir(), Isolation: None}
+			rec := tt.record(leader)
+			rec.State = runtime.Running
+			if err := writeJSON(filepath.Join(s.Dir, statusName), rec); err != nil {
+				t.Fatal(err)
+			}
+			if got := lost(s); got.State != runtime.Exited || got.ExitCode != 137 {
+				t.Errorf("record %+v", got)
+			}
+			lives(t, ended)
+		})
+	}
+}
+
+// TestLeftoversDie has records name a session that is the container's own.
+func TestLeftoversDie(t *testing.T) {
+	const id = "0123456789abcdef"
+	mark := containerEnv + "=" + id
+	v1 := func(l procStat) record {
+		return record{Version: 1, BootID: bootID(), PID: l.pid, PIDStart: l.start, StartedAt: time.Now()}
+	}
+	for name, tt := range map[string]struct {
+		script string
+		env    []string
+		record func(leader procStat) record
+	}{
+		"leader":                        {alone, nil, v1},
+		"leader with the mark":          {alone, []string{mark}, v1},
+		"leader has ended":              {orphan, []string{mark}, v1},
+		"left the session":              {daemon, []string{mark}, v1},
+		"part of the session hides":     {"exec 3<&0; env -i /bin/sh -c 'read x <&3' & { read x <&3; } & echo ready; exit 0", []string{mark}, v1},
+		"process ended before the note": {orphan, []string{mark}, func(l procStat) record { r := v1(l); r.PIDStart = 0; return r }},
+		"old record": {alone, nil, func(l procStat) record {
+			return record{PID: l.pid, ShimPID: 2, ShimStart: l.start, StartedAt: ticksAt(l.start)}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leader, ended := aSession(t, tt.script, tt.env...)
+			s := &spec{Version: 1, ID: id, Dir: t.TempDir(), Isolation: None}
+			rec := tt.record(leader)
+			rec.State = runtime.Running
+			if err := writeJSON(filepath.Join(s.Dir, statusName), rec); err != nil {
+				t.Fatal(err)
+			}
+			lost(s)
+			dies(t, ended)
+		})
+	}
+}
+
+// TestKillProcess kills by number and start, not by number alone.
+func TestKillProcess(t *testing.T) {
+	p, ended := aSession(t, alone)
+	killProcess(procStat{pid: p.pid, start: p.start + 1})
+	lives(t, ended)
+	killProcess(p)
+	dies(t, ended)
+	killProcess(p) // it has ended
+}
+
+// TestDaemonsDieWithTheirShim: a container without namespaces whose process has left
+// its session and its parents, by setsid and a second fork, goes when its shim does.
+func TestDaemonsDieWithTheirShim(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeFD(r)
+	for i, how := range []string{"the command ends", "its shim is killed"} {
+		script := "exec 3>" + fifo + "; (setsid sh -c 'trap \"\" HUP TERM; echo ready; exec sleep 1000' &) ; exec 3>&-; read x; exit 0"
+		c := g.container(strings.ReplaceAll(how, " ", "-"), script)
+		c.Stdin = true
+		c.Attempt = i
+		id := g.start(c)
+		g.waitLog(id, "ready")
+		if i == 0 {
+			if err := g.Stop(g.ctx, id, 0); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			g.containers[id].killShim()
+		}
+		g.wait(id)
+		// Once no process has it open for writing, there is nothing to wait for.
+		fds := []unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, int(patience.Milliseconds())); err != nil || fds[0].Revents&unix.POLLHUP == 0 {
+			t.Errorf("%s: its daemon lives on (%v, %#x)", how, err, fds[0].Revents)
+		}
+	}
+}
+
+func FuzzMark(f *testing.F) {
+	f.Add([]byte("A=b\x00"+containerEnv+"=x\x00"), "x")
+	f.Add([]byte(containerEnv+"="), "")
+	f.Fuzz(func(t *testing.T, environ []byte, id string) {
+		if hasMark(environ, id) && !strings.Contains(string(environ), containerEnv+"="+id) {
+			t.Errorf("%q has no mark %q", environ, id)
+		}
+	})
+}

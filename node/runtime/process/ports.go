@@ -1,0 +1,294 @@
+package process
+
+// Which TCP ports of the machine are a pod's. Pods share the addresses of the machine
+// with everything else on it, so that a port alone says nothing about whose it is.
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// DialPod connects to a port that the pod listens on; see runtime.Runtime.
+func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, declared bool) (net.Conn, error) {
+	if err := r.wait(ctx); err != nil {
+		return nil, err
+	}
+	var shims []int
+	known := false
+	r.mu.Lock()
+	for _, c := range r.containers {
+		if c.spec.Container.Pod == id && !c.isOver() {
+			known = true
+			c.mu.Lock()
+			shims = append(shims, c.record.ShimPID)
+			c.mu.Unlock()
+		}
+	}
+	r.mu.Unlock()
+	if !known {
+		return nil, fmt.Errorf("pod %s: %w", id.NamespacedName, runtime.ErrNotRunning)
+	}
+	owner := &portOwner{shims: shims, declared: declared}
+	var errs []error
+	for _, host := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+		conn, err := owner.dial(ctx, netip.AddrPortFrom(host, port))
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, err)
+	}
+	err := errs[0]
+	if !isForeign(err) && isForeign(errs[1]) {
+		err = errs[1]
+	}
+	return nil, fmt.Errorf("connect to port %d of pod %s: %w", port, id.NamespacedName, err)
+}
+
+// The reasons for which a port is not connected to.
+var (
+	errForeign = errors.New("what listens there is not a process of the pod, and pods of this node share its addresses")
+	errUntold  = errors.New("it cannot be told whether it is the pod's: name it among the containerPorts")
+)
+
+func isForeign(err error) bool { return errors.Is(err, errForeign) || errors.Is(err, errUntold) }
+
+// A portOwner tells whether what listens on a port is a pod.
+type portOwner struct {
+	shims    []int // of the pod's containers
+	declared bool  // the pod says that the port is its own
+}
+
+// dial connects to an address of the machine if it is the pod that is reached there.
+func (o *portOwner) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	before, err := o.check(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	d := net.Dialer{Timeout: replyTimeout}
+	conn, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	// The port may have changed hands meanwhile. One that listened for this one
+	// connection only may have been closed.
+	after, err := o.check(ctx, to)
+	if err == nil && !before && !after {
+		err = errForeign
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// check reports whether anybody listens at an address, and returns an error if it is
+// not the pod.
+func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool, err error) {
+	inodes, err := listening("/proc", at)
+	if err != nil {
+		return true, o.untold(err)
+	}
+	if len(inodes) == 0 {
+		return false, nil
+	}
+	var denied error
+	// Asking each process for its children is quick, and may miss one whose parent
+	// is just ending; looking through all of the machine's does not.
+	for _, find := range []func(pid int) []int{family, allBelow} {
+		left := slices.Clone(inodes)
+		for _, shim := range o.shims {
+			for _, pid := range find(shim) {
+				if ctx.Err() != nil {
+					return true, context.Cause(ctx)
+				}
+				left, err = notOpen("/proc", pid, left)
+				if errors.Is(err, fs.ErrPermission) {
+					denied = err
+				}
+				if len(left) == 0 {
+					return true, nil
+				}
+			}
+		}
+	}
+	if denied != nil {
+		return true, o.untold(denied)
+	}
+	return true, errForeign
+}
+
+// untold is what follows when err keeps it from being told whose a port is: the pod's
+// own word counts.
+func (o *portOwner) untold(err error) error {
+	if o.declared {
+		return nil
+	}
+	return fmt.Errorf("%w (%w)", errUntold, err)
+}
+
+// notOpen returns those of a list of sockets that a process does not have open.
+func notOpen(proc string, pid int, inodes []string) ([]string, error) {
+	dir := filepath.Join(proc, strconv.Itoa(pid), "fd")
+	d, err := os.Open(dir)
+	if err != nil {
+		return inodes, err
+	}
+	defer d.Close()
+	for len(inodes) > 0 {
+		names, err := d.Readdirnames(256)
+		for _, name := range names {
+			link, lerr := os.Readlink(filepath.Join(dir, name))
+			if errors.Is(lerr, fs.ErrPermission) {
+				return inodes, lerr
+			}
+			if inode, ok := strings.CutPrefix(link, "socket:["); ok {
+				inode = strings.TrimSuffix(inode, "]")
+				inodes = slices.DeleteFunc(inodes, func(s string) bool { return s == inode })
+			}
+		}
+		if err != nil {
+			break // io.EOF, or the process has ended
+		}
+	}
+	return inodes, nil
+}
+
+// family lists the processes below pid as they tell of each other.
+func family(pid int) []int {
+	found := []int{pid}
+	for i := 0; i < len(found); i++ {
+		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", found[i]))
+		if err != nil {
+			continue
+		}
+		for _, list := range lists {
+			b, err := os.ReadFile(list)
+			if err != nil {
+				continue
+			}
+			for _, s := range strings.Fields(string(b)) {
+				if child, err := strconv.Atoi(s); err == nil && !slices.Contains(found, child) {
+					found = append(found, child)
+				}
+			}
+		}
+	}
+	return found[1:]
+}
+
+// allBelow lists the processes below pid among all of the machine's.
+func allBelow(pid int) []int {
+	var found []int
+	for _, p := range descendants(pid, processes("/proc")) {
+		found = append(found, p.pid)
+	}
+	return found
+}
+
+// listening finds the sockets, by inode, of which the kernel gives a connection to at
+// to one: those bound to the very address, or else those bound to all.
+func listening(proc string, at netip.AddrPort) ([]string, error) {
+	var classes [4][]string // exact, then all addresses, IPv4 before IPv6
+	for i, name := range []string{"tcp", "tcp6"} {
+		if i == 0 && !at.Addr().Is4() {
+			continue
+		}
+		f, err := os.Open(filepath.Join(proc, "net", name))
+		if errors.Is(err, fs.ErrNotExist) && i == 1 {
+			continue // no IPv6
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look for listening sockets: %w", err)
+		}
+		list, err := parseListeners(f, at.Port())
+		_ = f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("look for listening sockets: %w", err)
+		}
+		for _, l := range list {
+			switch {
+			case l.addr.Unmap() == at.Addr():
+				classes[i] = append(classes[i], l.inode)
+			case l.addr.IsUnspecified():
+				classes[2+i] = append(classes[2+i], l.inode)
+			}
+		}
+	}
+	for _, class := range classes {
+		if len(class) > 0 {
+			return class, nil
+		}
+	}
+	return nil, nil
+}
+
+// A listener is a socket that listens.
+type listener struct {
+	addr  netip.Addr
+	inode string
+}
+
+// stateListen is TCP_LISTEN as /proc/net/tcp writes it.
+const stateListen = "0A"
+
+// parseListeners reads /proc/net/tcp or tcp6 for what listens on a port. Listening
+// sockets come first there (Documentation/networking/proc_net_tcp.rst), so that the
+// rest, which may be long, is not read.
+func parseListeners(r io.Reader, port uint16) ([]listener, error) {
+	lines := bufio.NewScanner(r)
+	lines.Scan() // the heading
+	var found []listener
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) < 10 {
+			return nil, errors.New("malformed list of sockets")
+		}
+		if f[3] != stateListen {
+			break
+		}
+		addr, p, err := parseSocketAddress(f[1])
+		if err != nil {
+			return nil, err
+		}
+		if p == port {
+			found = append(found, listener{addr, f[9]})
+		}
+	}
+	return found, lines.Err()
+}
+
+// parseSocketAddress decodes an address, which is in words of the machine's byte
+// order, and a port.
+func parseSocketAddress(s string) (netip.Addr, uint16, error) {
+	bad := errors.New("malformed address in list of sockets")
+	host, p, ok := strings.Cut(s, ":")
+	port, err := strconv.ParseUint(p, 16, 16)
+	if !ok || err != nil || len(host) != 8 && len(host) != 32 {
+		return netip.Addr{}, 0, bad
+	}
+	var b []byte
+	for ; host != ""; host = host[8:] {
+		word, err := strconv.ParseUint(host[:8], 16, 32)
+		if err != nil {
+			return netip.Addr{}, 0, bad
+		}
+		b = binary.NativeEndian.AppendUint32(b, uint32(word))
+	}
+	addr, _ := netip.AddrFromSlice(b)
+	return addr, uint16(port), nil
+}

@@ -1,0 +1,236 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+const listenEnv = "HAWSER_TEST_LISTEN"
+
+// listenMain is a container's program: it listens at addr, says so, and answers each
+// connection with a word, until it is killed.
+func listenMain(addr string) {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		fmt.Println("cannot listen:", err)
+		os.Exit(1)
+	}
+	fmt.Println("listening", ln.Addr().(*net.TCPAddr).Port, "ready")
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			os.Exit(1)
+		}
+		_, _ = io.WriteString(c, "pod")
+		_ = c.Close()
+	}
+}
+
+// listen starts a container that listens at addr, by way of the words before its
+// program, and returns its port.
+func (g *rig) listen(pod runtime.PodID, name, addr, before string) (port uint16) {
+	g.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	c := g.container(name, "")
+	if g.isolation != None {
+		c.Mounts = []runtime.Mount{{HostPath: exe, ContainerPath: "/listener", ReadOnly: true}}
+		exe = "/listener"
+	}
+	c.Argv[2] = before + " " + exe
+	c.Env = []string{listenEnv + "=" + addr}
+	c.Pod = pod
+	id := g.start(c)
+	g.waitLog(id, "ready")
+	n, err := strconv.ParseUint(strings.Fields(g.log(id))[1], 10, 16)
+	if err != nil {
+		g.t.Fatalf("%q: %v", g.log(id), err)
+	}
+	return uint16(n)
+}
+
+// stranger listens in this process, which is no pod's, and closes what it accepts.
+func stranger(t *testing.T, addr string) (port uint16) {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "stranger")
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = ln.Close()
+		<-done
+	})
+	return uint16(ln.Addr().(*net.TCPAddr).Port)
+}
+
+// reach connects to a port of the pod and returns what is said there.
+func (g *rig) reach(pod runtime.PodID, port uint16, declared bool) (string, error) {
+	conn, err := g.DialPod(g.ctx, pod, port, declared)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	b, err := io.ReadAll(conn)
+	return string(b), err
+}
+
+// TestDialPod reaches what the pod listens on, declared or not, and nothing else.
+func TestDialPod(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		for i, tt := range []struct{ addr, before string }{
+			{"127.0.0.1:0", "exec"},
+			{"0.0.0.0:0", "exec"},
+			{"[::]:0", "exec"},
+			{"[::1]:0", "exec"},
+			{"127.0.0.1:0", "child() { \"$@\" & exec sleep 1000; }; child"},
+			// It leaves its session, and its parents end.
+			{"127.0.0.1:0", "daemon() { (setsid \"$@\" &); exec sleep 1000; }; daemon"},
+		} {
+			port := g.listen(testPod, fmt.Sprintf("c%d", i), tt.addr, tt.before)
+			for _, declared := range []bool{false, true} {
+				if got, err := g.reach(testPod, port, declared); got != "pod" || err != nil {
+					t.Errorf("%s by %q, declared %v: %q, %v", tt.addr, tt.before, declared, got, err)
+				}
+			}
+		}
+		if _, err := g.reach(testPod, 1, false); err == nil || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("nobody listens: %v", err)
+		}
+	})
+}
+
+// TestDialPodRefusesOthers has the port be one of somebody else on the machine.
+func TestDialPodRefusesOthers(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		other := runtime.PodID{NamespacedName: types.NamespacedName{Namespace: "default", Name: "other"}, UID: "uid-2"}
+		theirs := g.listen(other, "theirs", "127.0.0.1:0", "exec")
+		host := stranger(t, "127.0.0.1:0")
+		g.idle("idle")
+		// The pod has the same port at another address of the machine.
+		shadow := g.listen(testPod, "shadow", fmt.Sprintf("127.0.0.2:%d", host), "exec")
+		wide := stranger(t, "[::]:0")
+		for name, port := range map[string]uint16{"another pod": theirs, "the machine": host, "shadowed": shadow, "all addresses": wide} {
+			for _, declared := range []bool{false, true} {
+				if got, err := g.reach(testPod, port, declared); !errors.Is(err, errForeign) {
+					t.Errorf("%s, declared %v: %q, %v", name, declared, got, err)
+				}
+			}
+		}
+		if got, err := g.reach(other, theirs, false); got != "pod" || err != nil {
+			t.Errorf("its own: %q, %v", got, err)
+		}
+	})
+}
+
+// TestDialPodOfEnded: what has ended has no ports.
+func TestDialPodOfEnded(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	host := stranger(t, "127.0.0.1:0")
+	g.wait(g.start(g.container("c", "exit 0")))
+	if _, err := g.reach(testPod, host, true); !errors.Is(err, runtime.ErrNotRunning) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestPortsUntold: where it cannot be told who listens, a declared port is the pod's.
+func TestPortsUntold(t *testing.T) {
+	if err := (&portOwner{declared: true}).untold(fs.ErrPermission); err != nil {
+		t.Errorf("declared: %v", err)
+	}
+	if err := (&portOwner{}).untold(fs.ErrPermission); !errors.Is(err, errUntold) || !strings.Contains(err.Error(), "containerPorts") {
+		t.Errorf("not declared: %v", err)
+	}
+}
+
+const procHeading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+
+// TestListening chooses among listening sockets as the kernel does.
+func TestListening(t *testing.T) {
+	line := func(local, state string, inode int) string {
+		return fmt.Sprintf("   0: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %d 1 0 100 0 0 10 0\n", local, state, inode)
+	}
+	const (
+		any4, lo4, eth4 = "00000000:0050", "0100007F:0050", "0101010A:0050"
+		any6            = "00000000000000000000000000000000:0050"
+		lo6             = "00000000000000000000000001000000:0050"
+		mapped          = "0000000000000000FFFF00000100007F:0050"
+	)
+	four, six := netip.MustParseAddrPort("127.0.0.1:80"), netip.MustParseAddrPort("[::1]:80")
+	for name, tt := range map[string]struct {
+		tcp, tcp6 string
+		at        netip.AddrPort
+		want      []string
+	}{
+		"none":                     {"", "", four, nil},
+		"other port":               {line("0100007F:0051", "0A", 1), "", four, nil},
+		"exact before all":         {line(any4, "0A", 1) + line(lo4, "0A", 2), line(any6, "0A", 3), four, []string{"2"}},
+		"exact by mapped address":  {line(any4, "0A", 1), line(mapped, "0A", 3), four, []string{"3"}},
+		"IPv4 before IPv6":         {line(any4, "0A", 1), line(any6, "0A", 3), four, []string{"1"}},
+		"both families":            {"", line(any6, "0A", 3), four, []string{"3"}},
+		"shared":                   {line(lo4, "0A", 1) + line(lo4, "0A", 2), "", four, []string{"1", "2"}},
+		"another address":          {line(eth4, "0A", 1), "", four, nil},
+		"not listening":            {line(lo4, "01", 1) + line(lo4, "0A", 2), "", four, nil}, // those that listen come first
+		"IPv6":                     {line(lo4, "0A", 1), line(lo6, "0A", 2) + line(any6, "0A", 3), six, []string{"2"}},
+		"IPv6 does not reach IPv4": {line(any4, "0A", 1), "", six, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proc := t.TempDir()
+			if err := os.Mkdir(filepath.Join(proc, "net"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(proc, "net/tcp"), procHeading+tt.tcp, 0o644)
+			write(t, filepath.Join(proc, "net/tcp6"), procHeading+tt.tcp6, 0o644)
+			got, err := listening(proc, tt.at)
+			if err != nil || !slices.Equal(got, tt.want) {
+				t.Errorf("%v, %v; want %v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzListeners(f *testing.F) {
+	for _, name := range []string{"tcp", "tcp6"} {
+		if b, err := os.ReadFile("/proc/net/" + name); err == nil {
+			f.Add(string(b))
+		}
+	}
+	f.Add(procHeading + "0: 0100007F:0050 0 0A 0 0 0 0 0 7\n")
+	f.Fuzz(func(t *testing.T, s string) {
+		list, err := parseListeners(strings.NewReader(s), 80)
+		for _, l := range list {
+			if err == nil && (!l.addr.IsValid() || l.inode == "") {
+				t.Errorf("%+v", l)
+			}
+		}
+	})
+}
