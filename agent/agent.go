@@ -321,7 +321,7 @@ func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn
 		if err != nil {
 			code := tunnel.CodeOf(err)
 			a.metrics.dial(outbound, code)
-			return nil, &tunnel.DialError{Addr: addr, Code: code, Text: err.Error()}
+			return nil, &tunnel.DialError{Addr: addr, Code: code, Text: tunnel.Reason(addr, err)}
 		}
 		c, err := l.dial(ctx, network, addr)
 		if err == nil {
