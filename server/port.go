@@ -63,7 +63,7 @@ type Port struct {
 	tunnel map[string]*tunnel.Handoff // by ALPN
 	api    *tunnel.Handoff
 	lobby  *tunnel.Lobby // those who have not said hello
-	closed *prometheus.CounterVec
+	closed *portMetrics
 	sparse tunnel.Sparse
 }
 
@@ -89,14 +89,9 @@ func NewPort(c PortConfig) (*Port, error) {
 		config: c, lobby: tunnel.NewLobby(c.MaxPeeking),
 		tunnel: make(map[string]*tunnel.Handoff), api: tunnel.NewHandoff(addr, handoffs),
 	}
-	p.closed = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: namespace, Subsystem: "port", Name: "closed_total",
-		Help: "Connections closed before they had sent a TLS hello: too slow, too long, one too many, or gone.",
-	}, []string{"reason"})
-	if c.Metrics != nil {
-		if err := c.Metrics.Register(p.closed); err != nil {
-			return nil, fmt.Errorf("port: register metrics: %w", err)
-		}
+	var err error
+	if p.closed, err = newPortMetrics(c.Metrics); err != nil {
+		return nil, fmt.Errorf("port: register metrics: %w", err)
 	}
 	for _, alpn := range c.Protocols {
 		p.tunnel[alpn] = tunnel.NewHandoff(addr, handoffs)

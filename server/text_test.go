@@ -50,8 +50,11 @@ func TestDialErrorTexts(t *testing.T) {
 				}})
 				// By another way than the tunnel first.
 				_, around := b.hub.DialContext(t.Context(), "tcp", tc.addr)
-				var at error
-				if _, err := b.connect(one("n"), func(ctx context.Context, r *tunnel.Request) { _, at = tunnel.Answer(ctx, r, fail) }); err != nil {
+				at := make(chan error, 2) // one for each dial through the tunnel
+				if _, err := b.connect(one("n"), func(ctx context.Context, r *tunnel.Request) {
+					_, err := tunnel.Answer(ctx, r, fail)
+					at <- err
+				}); err != nil {
 					t.Fatal(err)
 				}
 				_, through := b.hub.DialContext(t.Context(), "tcp", tc.addr)
@@ -66,9 +69,10 @@ func TestDialErrorTexts(t *testing.T) {
 						t.Errorf("%s: %v (%v), want %s", way, err, tunnel.CodeOf(err), tc.want)
 					}
 				}
-				synctest.Wait()
-				if !errors.Is(at, tc.failure) || tunnel.CodeOf(at) != tunnel.CodeOf(tc.failure) {
-					t.Errorf("at the node: %v", at)
+				for range cap(at) {
+					if err := <-at; !errors.Is(err, tc.failure) || tunnel.CodeOf(err) != tunnel.CodeOf(tc.failure) {
+						t.Errorf("at the node: %v", err)
+					}
 				}
 			})
 		})

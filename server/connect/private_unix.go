@@ -1,3 +1,5 @@
+// Privacy of a socket, where files have modes.
+
 //go:build unix
 
 package connect
