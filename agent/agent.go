@@ -82,21 +82,21 @@ type Config struct {
 	// behind one.
 	Proxy func(server string) (*url.URL, error)
 
-	// Kubelet takes the streams for NodeName:10250, in process.
+	// Kubelet takes the streams for NodeName:10250, in process; nil means that the
+	// node has no kubelet API.
 	Kubelet Kubelet
-	// KubeletAddr is dialed for them if Kubelet is nil; if it is empty as
-	// well, the node has no kubelet API.
-	KubeletAddr string
 	// Addresses are the node's own; their port 10250 is the kubelet too. Nil
 	// means that the kubelet is only found by the node's name.
 	Addresses func() []netip.Addr
-	// PodIPs says whether an address belongs to a pod of this node; nil means
-	// that none does. It is called for each stream and must not block.
-	PodIPs func(ip netip.Addr) bool
+	// Declared says whether a running pod of this node has the address and declares
+	// the port; nil means that none does. It is called for each stream and must not
+	// block.
+	Declared func(netip.AddrPort) bool
 	// Allow is what the servers may reach beside that.
 	Allow Targets
 	// Target dials what the policy admits; nil means a net.Dialer that refuses
-	// names that resolve to a metadata service's address.
+	// names that resolve to what the machine keeps to itself: loopback, link-local
+	// addresses, metadata services, and undeclared ports of Addresses.
 	Target func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	// MinBackoff and MaxBackoff bound the wait between attempts; zero means
@@ -208,8 +208,8 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		cfg: c,
 		policy: policy{
-			node: c.NodeName, kubelet: c.Kubelet != nil, kubeletAddr: c.KubeletAddr,
-			own: c.Addresses, pods: c.PodIPs, allow: c.Allow,
+			node: c.NodeName, kubelet: c.Kubelet != nil,
+			own: c.Addresses, pods: c.Declared, allow: c.Allow,
 		},
 		target:   c.Target,
 		dialer:   newDialer(&c),
@@ -321,7 +321,7 @@ func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn
 		if err != nil {
 			code := tunnel.CodeOf(err)
 			a.metrics.dial(outbound, code)
-			return nil, &tunnel.DialError{Addr: addr, Code: code, Text: err.Error()}
+			return nil, &tunnel.DialError{Addr: addr, Code: code, Text: tunnel.Reason(addr, err)}
 		}
 		c, err := l.dial(ctx, network, addr)
 		if err == nil {

@@ -30,8 +30,8 @@ func TestServerReachesNode(t *testing.T) {
 		defer kubelet.Close()
 		h.sail(Config{
 			Servers: []string{"hub:1"}, Version: "v1", Kubelet: kubelet,
-			PodIPs: func(ip netip.Addr) bool { return ip == netip.MustParseAddr("10.0.0.7") },
-			Allow:  targets(t, "localhost:8080"),
+			Declared: func(a netip.AddrPort) bool { return a.Addr() == netip.MustParseAddr("10.0.0.7") },
+			Allow:    targets(t, "localhost:8080"),
 		})
 		m := next(t, h.moored)
 		if m.hello.Node != "node-1" || m.hello.Sequence != 1 || m.hello.Meta["version"] != "v1" {

@@ -180,12 +180,7 @@ func (l *link) admit(ctx context.Context, r *tunnel.Request) error {
 	}
 	if err != nil {
 		l.agent.metrics.dial(inbound, tunnel.CodeOf(err))
-		var de *tunnel.DialError
-		text := err.Error()
-		if errors.As(err, &de) {
-			text = de.Text // the opener knows the address
-		}
-		return errors.Join(err, r.Reject(tunnel.CodeOf(err), text))
+		return errors.Join(err, r.Reject(tunnel.CodeOf(err), tunnel.Reason(r.Addr, err))) // the opener knows the address
 	}
 	if where.kubelet {
 		return l.toKubelet(ctx, r)

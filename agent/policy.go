@@ -30,22 +30,30 @@ var metadata = map[netip.Addr]bool{
 	netip.MustParseAddr("168.63.129.16"):   true, // Azure
 }
 
-// nat64 is the prefix under which translators embed IPv4 addresses (RFC 6052).
-var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+// These are the prefixes under which IPv6 addresses carry IPv4 ones.
+var (
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052
+	nat64Local = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215
+	sixToFour  = netip.MustParsePrefix("2002::/16")      // RFC 3056
+	teredo     = netip.MustParsePrefix("2001::/32")      // RFC 4380
+	compatible = netip.MustParsePrefix("::/96")          // RFC 4291, 2.5.5.1
+)
 
 var (
+	broadcast = netip.MustParseAddr("255.255.255.255")
 	loopback4 = netip.MustParseAddr("127.0.0.1")
 	loopback6 = netip.MustParseAddr("::1")
 )
 
 // A policy decides. It has no state.
 type policy struct {
-	node        string
-	kubelet     bool // whether there is one in this process
-	kubeletAddr string
-	own         func() []netip.Addr
-	pods        func(netip.Addr) bool
-	allow       Targets
+	node    string
+	kubelet bool // whether there is one in this process
+	own     func() []netip.Addr
+	pods    func(netip.AddrPort) bool
+	allow   Targets
+
+	resolver *net.Resolver // nil means the system's
 }
 
 // A verdict is where a stream may go: to the kubelet in this process, or to the
@@ -86,17 +94,18 @@ func (p policy) decideIP(addr string, ip netip.Addr, port uint16) (verdict, erro
 	switch {
 	case ip.Zone() != "":
 		return verdict{}, refuse(addr, tunnel.Denied, "addresses with a zone are not reachable")
-	case ip.IsUnspecified(), ip.IsMulticast():
-		// The unspecified address is loopback in disguise.
+	case !isHost(ip):
 		return verdict{}, refuse(addr, tunnel.Denied, "%v is not the address of a host", ip)
 	case isMetadata(ip):
 		if p.allow.exactly(ip, port) {
 			return verdict{addrs: []string{to}}, nil
 		}
 		return verdict{}, refuse(addr, tunnel.Denied, "%v is a cloud's metadata service; only --allow-target %s admits it", ip, to)
-	case port == KubeletPort && p.own != nil && slices.Contains(p.own(), ip):
+	case carried(ip).IsLoopback() && !ip.IsLoopback() && !p.allow.exactly(ip, port):
+		return verdict{}, refuse(addr, tunnel.Denied, "%v carries a loopback address; only --allow-target %s admits it", ip, to)
+	case port == KubeletPort && p.isOwn(ip):
 		return p.toKubelet(addr)
-	case p.allow.ip(ip, port), p.pods != nil && !ip.IsLoopback() && p.pods(ip):
+	case p.allow.ip(ip, port), p.isPods(ip, port):
 		return verdict{addrs: []string{to}}, nil
 	default:
 		return verdict{}, p.notAllowed(addr, to)
@@ -130,18 +139,22 @@ func (p policy) decideName(addr, host string, port uint16) (verdict, error) {
 }
 
 func (p policy) toKubelet(addr string) (verdict, error) {
-	switch {
-	case p.kubelet:
-		return verdict{kubelet: true}, nil
-	case p.kubeletAddr != "":
-		return verdict{addrs: []string{p.kubeletAddr}}, nil
-	default:
+	if !p.kubelet {
 		return verdict{}, refuse(addr, tunnel.Refused, "node %s has no kubelet API", p.node)
 	}
+	return verdict{kubelet: true}, nil
+}
+
+func (p policy) isOwn(ip netip.Addr) bool { return p.own != nil && slices.Contains(p.own(), ip) }
+
+// isPods says whether a running pod declares the port. What listens on loopback is
+// never a pod's for others.
+func (p policy) isPods(ip netip.Addr, port uint16) bool {
+	return p.pods != nil && !ip.IsLoopback() && p.pods(netip.AddrPortFrom(ip, port))
 }
 
 func (p policy) notAllowed(addr, to string) error {
-	return refuse(addr, tunnel.Denied, "%s is neither the kubelet nor a pod of node %s; --allow-target %s on its agent would admit it", to, p.node, to)
+	return refuse(addr, tunnel.Denied, "%s is neither the kubelet nor a port that a running pod of node %s declares: list it under the container's ports, or --allow-target %s on its agent would admit it", to, p.node, to)
 }
 
 func refuse(addr string, code tunnel.Code, format string, args ...any) error {
@@ -150,18 +163,51 @@ func refuse(addr string, code tunnel.Code, format string, args ...any) error {
 
 // isMetadata looks through the ways to write an IPv4 address as IPv6.
 func isMetadata(ip netip.Addr) bool {
-	ip = ip.WithZone("").Unmap()
-	if nat64.Contains(ip) {
-		b := ip.As16()
-		ip = netip.AddrFrom4([4]byte(b[12:]))
-	}
-	return metadata[ip]
+	return metadata[ip.WithZone("").Unmap()] || metadata[carried(ip)]
 }
 
-// dial is the default way to a target. A name that was admitted must not turn
-// out to be a metadata service's address, whatever its owner has it resolve to.
+// isHost says whether one host may have the address. The unspecified one is loopback
+// in disguise.
+func isHost(ip netip.Addr) bool {
+	for _, ip := range []netip.Addr{ip, carried(ip)} {
+		if ip.IsUnspecified() || ip.IsMulticast() || ip == broadcast {
+			return false
+		}
+	}
+	return true
+}
+
+// carried is the IPv4 address that an IPv6 one carries, and to whose host a
+// translator or a tunnel on the way would take a packet; ip itself, unmapped and
+// without its zone, if it carries none.
+func carried(ip netip.Addr) netip.Addr {
+	ip = ip.WithZone("").Unmap()
+	if ip.Is4() {
+		return ip
+	}
+	b := ip.As16()
+	from := 12
+	switch {
+	case nat64.Contains(ip), nat64Local.Contains(ip):
+	case sixToFour.Contains(ip):
+		from = 2
+	case teredo.Contains(ip):
+		for i := range b[12:] {
+			b[12+i] = ^b[12+i]
+		}
+	case compatible.Contains(ip) && !ip.IsLoopback() && !ip.IsUnspecified():
+	case [4]byte(b[8:]) == [4]byte{0, 0, 0x5e, 0xfe}, [4]byte(b[8:]) == [4]byte{2, 0, 0x5e, 0xfe}: // RFC 5214
+	default:
+		return ip
+	}
+	return netip.AddrFrom4([4]byte(b[from:]))
+}
+
+// dial is the default way to a target. A name that was admitted is resolved once, and
+// each of its addresses is looked at before it is connected to: it must not lead to
+// what the machine keeps to itself, whatever its owner has it resolve to.
 func (p policy) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	d := net.Dialer{ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
+	d := net.Dialer{Resolver: p.resolver, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
 		return p.checkResolved(addr, resolved)
 	}}
 	return d.DialContext(ctx, network, addr)
@@ -172,11 +218,41 @@ func (p policy) checkResolved(addr, resolved string) error {
 	if err != nil {
 		return refuse(addr, tunnel.Invalid, "it resolves to %q", resolved)
 	}
-	ip := to.Addr().WithZone("").Unmap()
-	if isMetadata(ip) && !p.allow.exactly(ip, to.Port()) {
-		return refuse(addr, tunnel.Denied, "it leads to %v, a cloud's metadata service", ip)
+	if host, _, err := net.SplitHostPort(addr); err != nil || isAddr(host) || isLocalName(host) {
+		return err // it has been decided about, or means what it says
 	}
-	return nil
+	ip, port := to.Addr().WithZone("").Unmap(), to.Port()
+	v4 := carried(ip)
+	what := ""
+	switch {
+	case !isHost(ip):
+		what = "not the address of a host"
+	case isMetadata(ip):
+		what = "a cloud's metadata service"
+	case p.allow.ip(ip, port) && ip == v4, p.allow.exactly(ip, port):
+		return nil // an entry names the address as well
+	case v4.IsLoopback():
+		what = "a loopback address"
+	case v4.IsLinkLocalUnicast():
+		what = "a link-local address"
+	case (p.isOwn(ip) || p.isOwn(v4)) && !p.isPods(ip, port):
+		what = "this node's own address, and no running pod declares the port"
+	}
+	if what == "" || p.allow.exactly(ip, port) && isHost(ip) {
+		return nil
+	}
+	return refuse(addr, tunnel.Denied, "it leads to %v, %s; only --allow-target %s as well would admit that", ip, what, netip.AddrPortFrom(ip, port))
+}
+
+func isAddr(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+// isLocalName says whether a name means loopback, and nothing else (RFC 6761, 6.3).
+func isLocalName(host string) bool {
+	name := canonicalName(host)
+	return name == "localhost" || strings.HasSuffix(name, ".localhost")
 }
 
 // splitPort is net.SplitHostPort with a port that is a number from 1 and a host

@@ -3,11 +3,16 @@
 package agent
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
+	"io"
+	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -28,7 +33,10 @@ func TestDecide(t *testing.T) {
 		own: func() []netip.Addr { return []netip.Addr{own} },
 		// Pods of the process runtime have the node's addresses; loopback
 		// stays closed even if somebody reports it as a pod's.
-		pods: func(ip netip.Addr) bool { return ip == pod || ip == own || ip.IsLoopback() || isMetadata(ip) },
+		pods: func(a netip.AddrPort) bool {
+			ip := a.Addr()
+			return a.Port() == 8080 && (ip == pod || ip == own) || ip.IsLoopback() || isMetadata(ip)
+		},
 	}
 	const kubelet = "kubelet"
 	for _, tc := range []struct {
@@ -45,6 +53,9 @@ func TestDecide(t *testing.T) {
 		{"pod, mapped", "", "[::ffff:10.1.0.7]:8080", "10.1.0.7:8080"},
 		{"pod scoped to this node", "", "10.1.0.7%node-1:8080", "10.1.0.7:8080"},
 		{"pod that shares the node's address", "", "192.0.2.1%node-1:8080", "192.0.2.1:8080"},
+		{"a port that no pod declares", "", "10.1.0.7:8081", tunnel.Denied.String()},
+		{"a port of the node that no pod declares", "", "192.0.2.1:22", tunnel.Denied.String()},
+		{"a port of the node that is allowed", "192.0.2.1:22", "192.0.2.1:22", "192.0.2.1:22"},
 		{"pod scoped to another node", "", "10.1.0.7%node-2:8080", tunnel.Denied.String()},
 		{"another node scoped to itself", "", "node-2%node-2:10250", tunnel.Denied.String()},
 		{"the node scoped to itself", "", "node-1%node-1:10250", kubelet},
@@ -78,6 +89,15 @@ func TestDecide(t *testing.T) {
 		{"metadata, mapped", "::/0,0.0.0.0/0", "[::ffff:169.254.169.254]:80", tunnel.Denied.String()},
 		{"metadata, translated", "::/0", "[64:ff9b::a9fe:a9fe]:80", tunnel.Denied.String()},
 		{"metadata scoped to this node", "0.0.0.0/0", "169.254.169.254%node-1:80", tunnel.Denied.String()},
+		{"metadata, 6to4", "::/0", "[2002:a9fe:a9fe::1]:80", tunnel.Denied.String()},
+		{"metadata, Teredo", "::/0", "[2001:0:1:2:3:4:5601:5601]:80", tunnel.Denied.String()},
+		{"metadata, compatible", "::/0", "[::a9fe:a9fe]:80", tunnel.Denied.String()},
+		{"metadata, ISATAP", "::/0", "[2001:db8::5efe:a9fe:a9fe]:80", tunnel.Denied.String()},
+		{"metadata, translated locally", "::/0", "[64:ff9b:1::a9fe:a9fe]:80", tunnel.Denied.String()},
+		{"loopback, translated", "::/0", "[64:ff9b::7f00:1]:80", tunnel.Denied.String()},
+		{"loopback, 6to4", "::/0", "[2002:7f00:1::1]:80", tunnel.Denied.String()},
+		{"unspecified, translated", "::/0", "[64:ff9b::]:80", tunnel.Denied.String()},
+		{"broadcast", "0.0.0.0/0", "255.255.255.255:80", tunnel.Denied.String()},
 		{"unspecified", "0.0.0.0/0", "0.0.0.0:80", tunnel.Denied.String()},
 		{"unspecified 6", "::/0", "[::]:80", tunnel.Denied.String()},
 		{"multicast", "0.0.0.0/0", "224.0.0.1:80", tunnel.Denied.String()},
@@ -134,30 +154,118 @@ func TestNoKubelet(t *testing.T) {
 	if _, err := p.decide("tcp", "node-1:10250"); !errors.Is(err, tunnel.Refused) {
 		t.Errorf("without a kubelet: %v, want Refused", err)
 	}
-	p.kubeletAddr = "127.0.0.1:10250"
-	if v, err := p.decide("tcp", "node-1:10250"); err != nil || !slices.Equal(v.addrs, []string{"127.0.0.1:10250"}) {
-		t.Errorf("with one elsewhere: %v, %v", v, err)
-	}
+	p.kubelet = true
 	p.node = "10.0.0.1" // a DNS subdomain, if an odd one
-	if v, err := p.decide("tcp", "10.0.0.1:10250"); err != nil || len(v.addrs) != 1 {
+	if v, err := p.decide("tcp", "10.0.0.1:10250"); err != nil || !v.kubelet {
 		t.Errorf("node that is called like an address: %v, %v", v, err)
 	}
 }
 
 func TestCheckResolved(t *testing.T) {
-	p := policy{node: "node-1", allow: targets(t, "db.internal:*", "169.254.169.254:81")}
+	p := policy{
+		node: "node-1", allow: targets(t, "db.internal:*", "localhost:*", "169.254.169.254:81", "127.0.0.1:81", "169.254.7.0/24", "[64:ff9b::7f00:1]:81"),
+		own:  func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.0.2.1")} },
+		pods: func(a netip.AddrPort) bool { return a.Port() == 8080 },
+	}
 	for resolved, want := range map[string]tunnel.Code{
 		"192.0.2.7:80":                0,
 		"169.254.169.254:80":          tunnel.Denied,
 		"169.254.169.254:81":          0,
 		"[::ffff:169.254.169.254]:80": tunnel.Denied,
 		"[64:ff9b::a9fe:a9fe]:80":     tunnel.Denied,
+		"127.0.0.1:80":                tunnel.Denied,
+		"127.9.9.9:80":                tunnel.Denied,
+		"127.0.0.1:81":                0, // an entry of its own
+		"[::1]:80":                    tunnel.Denied,
+		"[::ffff:127.0.0.1]:80":       tunnel.Denied,
+		"[64:ff9b::7f00:1]:80":        tunnel.Denied,
+		"[64:ff9b::7f00:1]:81":        0, // likewise
+		"[64:ff9b::c000:207]:80":      0,
+		"[2002:7f00:1::]:80":          tunnel.Denied,
+		"[2002:a9fe:a9fe::]:80":       tunnel.Denied,
+		"0.0.0.0:80":                  tunnel.Denied,
+		"[::]:80":                     tunnel.Denied,
+		"224.0.0.1:80":                tunnel.Denied,
+		"[ff02::1]:80":                tunnel.Denied,
+		"255.255.255.255:80":          tunnel.Denied,
+		"169.254.1.1:80":              tunnel.Denied,
+		"169.254.7.1:80":              0, // likewise
+		"[fe80::1%eth0]:80":           tunnel.Denied,
+		"[fd00:ec2::254]:80":          tunnel.Denied,
+		"100.100.100.200:80":          tunnel.Denied,
+		"168.63.129.16:80":            tunnel.Denied,
+		"10.0.0.1:80":                 0,
+		"[fd00::1]:80":                0,
+		"192.0.2.1:22":                tunnel.Denied,
+		"[::ffff:192.0.2.1]:22":       tunnel.Denied,
+		"[64:ff9b::c000:201]:22":      tunnel.Denied,
+		"192.0.2.1:8080":              0, // a pod declares it
 		"nonsense":                    tunnel.Invalid,
 	} {
 		if got := tunnel.CodeOf(p.checkResolved("db.internal:80", resolved)); got != want {
 			t.Errorf("a name that leads to %s: %v, want %v", resolved, got, want)
 		}
 	}
+	for _, addr := range []string{"127.0.0.1:80", "localhost:80", "db.localhost:80", "LOCALHOST.:80"} { // decided about already
+		if err := p.checkResolved(addr, "127.0.0.1:80"); err != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+}
+
+// A name whose owner has it resolve to loopback leads nowhere, although its first
+// address is a fair one, or was when the name was asked for before.
+func TestNameThatLeadsHome(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	p := policy{node: "node-1", allow: targets(t, "db.internal:*"), resolver: loopbackResolver()}
+	if c, err := p.dial(t.Context(), "tcp", "db.internal:"+port); !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), "127.0.0.1, a loopback address") {
+		t.Errorf("connected: %v, %v", c, err)
+	}
+	p.allow = targets(t, "db.internal:*", l.Addr().String())
+	c, err := p.dial(t.Context(), "tcp", "db.internal:"+port)
+	if err != nil {
+		t.Fatalf("with an entry for the address as well: %v", err)
+	}
+	_ = c.Close()
+}
+
+// loopbackResolver answers that every name is 127.0.0.1.
+func loopbackResolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		near, far := net.Pipe() // no PacketConn: each message has its length in front
+		go func() {
+			defer far.Close()
+			var size [2]byte
+			if _, err := io.ReadFull(far, size[:]); err != nil {
+				return
+			}
+			q := make([]byte, binary.BigEndian.Uint16(size[:]))
+			if _, err := io.ReadFull(far, q); err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if err := m.Unpack(q); err != nil || len(m.Questions) != 1 {
+				return
+			}
+			m.Response, m.Additionals = true, nil
+			if m.Questions[0].Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: m.Questions[0].Name, Class: dnsmessage.ClassINET},
+					Body:   &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
+				}}
+			}
+			out, err := m.Pack()
+			if err == nil {
+				_, _ = far.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(out))), out...))
+			}
+		}()
+		return near, nil
+	}}
 }
 
 func TestParseTargets(t *testing.T) {
@@ -215,7 +323,7 @@ func FuzzDecide(f *testing.F) {
 		f.Add(s)
 	}
 	pod := netip.MustParseAddr("10.1.0.7")
-	closed := policy{node: "node-1", kubelet: true, pods: func(ip netip.Addr) bool { return ip == pod }}
+	closed := policy{node: "node-1", kubelet: true, pods: func(a netip.AddrPort) bool { return a.Addr() == pod }}
 	open := closed
 	open.allow = targets(f, "0.0.0.0/0,::/0")
 	f.Fuzz(func(t *testing.T, addr string) {
@@ -234,7 +342,7 @@ func FuzzDecide(f *testing.F) {
 			return
 		}
 		for _, a := range v.addrs {
-			if ip := netip.MustParseAddrPort(a).Addr(); isMetadata(ip) || ip.IsLoopback() || ip.IsUnspecified() {
+			if ip := netip.MustParseAddrPort(a).Addr(); isMetadata(ip) || carried(ip).IsLoopback() || !isHost(ip) {
 				t.Errorf("%q leads to %s", addr, a)
 			}
 		}

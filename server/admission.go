@@ -53,8 +53,8 @@ func newAdmission(maxGreeting, maxSessions int) *admission {
 	return &admission{maxGreeting: maxGreeting, maxSessions: maxSessions, ofNode: make(map[string]int), took: 10 * time.Millisecond}
 }
 
-// enter lets a session of node be greeted; the caller then calls leave. An error
-// wraps Busy and says when to come back.
+// enter lets a session of node be greeted; the caller then calls greeted, and
+// leave. An error wraps Busy and says when to come back.
 func (a *admission) enter(node string, now time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,15 +87,23 @@ func (a *admission) placeLocked(now time.Time) time.Duration {
 	return a.next.Sub(now)
 }
 
-// leave ends what enter has begun, which took so long.
-func (a *admission) leave(node string, took time.Duration) {
+// greeted ends the greeting that enter has begun, which took so long. The session
+// still counts for its node until leave.
+func (a *admission) greeted(took time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.greeting--
+	a.took += (took - a.took) / 16
+}
+
+// leave ends what enter has begun for the node: the session has its place, or is
+// over.
+func (a *admission) leave(node string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.ofNode[node]--; a.ofNode[node] == 0 {
 		delete(a.ofNode, node)
 	}
-	a.took += (took - a.took) / 16
 }
 
 // turn says whether there is room to tell a session that there is no place; done

@@ -49,7 +49,8 @@ func TestAdmission(t *testing.T) {
 	}
 	// Slow greetings mean a slower queue.
 	for range 100 {
-		a.leave("n0", 2*time.Second)
+		a.greeted(2 * time.Second)
+		a.leave("n0")
 		if err := a.enter("n0", now); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +63,8 @@ func TestAdmission(t *testing.T) {
 		t.Errorf("second: %v", d)
 	}
 	for i := range 20 {
-		a.leave(fmt.Sprint("n", i%10), 0)
+		a.greeted(0)
+		a.leave(fmt.Sprint("n", i%10))
 	}
 	if len(a.ofNode) != 0 || a.busy() != 0 {
 		t.Errorf("left: %v, %d", a.ofNode, a.busy())

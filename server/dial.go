@@ -190,7 +190,7 @@ func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, wa
 			w, began := way{transport: h.config.BeyondName}, time.Now()
 			c, err := dial(ctx, d.Network, d.Addr)
 			if err != nil {
-				return nil, w, renamed(d.Name, err)
+				return nil, w, renamed(d, err)
 			}
 			h.dialed(w, nil, time.Since(began))
 			return h.track(nil, openerServer, asStream(c), tunnel.Addr(d.Name)), w, nil
@@ -199,13 +199,9 @@ func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, wa
 	return nil, way{transport: "none"}, &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
 }
 
-// renamed is err as a dial's to addr.
-func renamed(addr string, err error) *tunnel.DialError {
-	var de *tunnel.DialError
-	if errors.As(err, &de) {
-		return &tunnel.DialError{Addr: addr, Code: de.Code, Text: de.Text}
-	}
-	return &tunnel.DialError{Addr: addr, Code: tunnel.CodeOf(err), Text: err.Error()}
+// renamed is err of dialing d.Addr as a dial's to d.Name.
+func renamed(d tunnel.Dial, err error) *tunnel.DialError {
+	return &tunnel.DialError{Addr: d.Name, Code: tunnel.CodeOf(err), Text: tunnel.Reason(d.Addr, err)}
 }
 
 // asStream makes a stream of c, which closes both directions where it cannot

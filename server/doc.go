@@ -18,7 +18,13 @@
 // If a node connects twice, the newest session wins and the older is told so. An
 // agent that only moves, to another transport or address, says in its hello which
 // older sessions it still holds (metadata "keeps": their sequence numbers, the
-// latest first): those get no more dials, and end when their last stream has.
+// latest first): those get no more dials, and end when their last stream has. If
+// the newest ends before them, the latest of them gets the dials again.
+//
+// A hello alone takes nothing from anybody: whoever said it may be gone by then. A
+// session that would take another's place gets it when its agent has answered the
+// welcome with a ping or a pong, and is ended if that takes 30 s. Until then the
+// other one serves, and a dial goes to the new one only if there is no other.
 //
 // A session ends without loss if both ends have read what they were sent: an
 // agent that says it is about to leave is told goodbye once nothing is open here,

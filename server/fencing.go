@@ -40,6 +40,9 @@ const (
 	barred                   // an instance that has been superseded by one that is not there, but may run pods
 )
 
+// refuses says whether the newcomer gets no place.
+func (v verdict) refuses() bool { return v == stale || v == fenced || v == barred }
+
 // judge decides. It is given who is there, which instances have been superseded,
 // for how long they are turned away once nobody is there, and who knocks.
 func judge(there *tunnel.Hello, superseded []uint64, barredFor time.Duration, knocks tunnel.Hello) verdict {

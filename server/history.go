@@ -116,9 +116,13 @@ func (h *history) watch(m *member) {
 	})
 }
 
-// attach notes that m takes its node's dials, if it does: current says who does,
-// by now.
-func (h *history) attach(m *member, current func(node string) *member) {
+// attach notes that m has taken its node's dials at a time, if it has: current says
+// who has, by now.
+func (h *history) attach(m *member, at time.Time, current func(node string) *member) {
+	heard := at
+	if l := m.observe(); !l.Heard.IsZero() {
+		heard = l.Heard
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if current(m.node) != m {
@@ -131,7 +135,7 @@ func (h *history) attach(m *member, current func(node string) *member) {
 	}
 	r.member, r.forgotten = m, false
 	r.seen = Observation{Node: m.node, Connected: m.since, Instance: m.hello.Instance}
-	r.add(Change{At: m.since, State: Attached, Heard: m.since, Session: m.id, Transport: m.transport, Addr: m.addr.String()})
+	r.add(Change{At: at, State: Attached, Heard: heard, Session: m.id, Transport: m.transport, Addr: m.addr.String()})
 	h.notifyLocked(m.node)
 	h.toldLocked(m)
 }

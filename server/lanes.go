@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/lanes"
@@ -51,14 +52,12 @@ func (h *Hub) tend(ctx context.Context, s tunnel.Session, control *tunnel.Contro
 func (r *registry) member(node string, id uint64) *member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.nodes[node]
-	if e == nil {
-		return nil
+	all := slices.Clone(r.waiting[node])
+	if e := r.nodes[node]; e != nil {
+		all = append(all, e.members()...)
 	}
-	for _, m := range e.members() {
-		if m.id == id {
-			return m
-		}
+	if i := slices.IndexFunc(all, func(m *member) bool { return m.id == id }); i >= 0 {
+		return all[i]
 	}
 	return nil
 }

@@ -87,6 +87,20 @@ func label(err error) string {
 	return tunnel.CodeOf(err).String()
 }
 
+// portMetrics count connections closed before they had sent a TLS hello.
+type portMetrics struct{ *prometheus.CounterVec }
+
+func newPortMetrics(r prometheus.Registerer) (*portMetrics, error) {
+	m := &portMetrics{prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: "port", Name: "closed_total",
+		Help: "Connections closed before they had sent a TLS hello: too slow, too long, one too many, or gone.",
+	}, []string{"reason"})}
+	if r == nil {
+		return m, nil
+	}
+	return m, r.Register(m)
+}
+
 // A series is how one figure of an account is shown.
 type series struct {
 	desc  *prometheus.Desc

@@ -217,6 +217,11 @@ func TestDashboard(t *testing.T) {
 	if _, err := connect.New(connect.Config{Dial: (&net.Dialer{}).DialContext, Metrics: r}); err != nil {
 		t.Fatal(err)
 	}
+	port, err := NewPort(PortConfig{Listener: &failing{errs: []error{net.ErrClosed}}, Metrics: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	port.closed.WithLabelValues("slow")
 	ids, asked := make(map[int]bool), make(map[string]bool)
 	for _, p := range board.Panels {
 		if ids[p.ID] {

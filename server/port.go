@@ -10,10 +10,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -40,14 +43,16 @@ type PortConfig struct {
 	// means 10 s.
 	HelloTimeout time.Duration
 	// MaxPeeking is how many clients may be at it at a time; zero means 1024.
-	// One more, and the one that has taken longest is cut off: a client in
-	// earnest is done within a round trip.
+	// One more, and of those that come from the address with most of them the one
+	// that has taken longest is cut off: a client in earnest is done within a round
+	// trip.
 	MaxPeeking int
 	// Protocols are the ALPN names of the tunnel's transports; none means
 	// tunnel.ALPN only.
 	Protocols []string
 
-	Log *slog.Logger // nil means discard
+	Log     *slog.Logger          // nil means discard
+	Metrics prometheus.Registerer // nil means none
 }
 
 // A Port tells by the ClientHello, which it does not consume, who is meant: with
@@ -58,6 +63,8 @@ type Port struct {
 	tunnel map[string]*tunnel.Handoff // by ALPN
 	api    *tunnel.Handoff
 	lobby  *tunnel.Lobby // those who have not said hello
+	closed *portMetrics
+	sparse tunnel.Sparse
 }
 
 // NewPort checks c. It starts nothing.
@@ -81,6 +88,10 @@ func NewPort(c PortConfig) (*Port, error) {
 	p := &Port{
 		config: c, lobby: tunnel.NewLobby(c.MaxPeeking),
 		tunnel: make(map[string]*tunnel.Handoff), api: tunnel.NewHandoff(addr, handoffs),
+	}
+	var err error
+	if p.closed, err = newPortMetrics(c.Metrics); err != nil {
+		return nil, fmt.Errorf("port: register metrics: %w", err)
 	}
 	for _, alpn := range c.Protocols {
 		p.tunnel[alpn] = tunnel.NewHandoff(addr, handoffs)
@@ -147,7 +158,10 @@ func (p *Port) sort(ctx context.Context, c net.Conn) {
 	hello, alpn, err := p.peek(ctx, c)
 	leave()
 	if err != nil {
-		p.config.Log.Debug("connection without a usable hello", "addr", c.RemoteAddr().String(), "err", err)
+		p.closed.WithLabelValues(closedFor(err)).Inc()
+		if more, ok := p.sparse.Tell(); ok && ctx.Err() == nil {
+			p.config.Log.Info("connection closed without a usable hello", "addr", c.RemoteAddr().String(), "err", err, "others", more)
+		}
 		_ = c.Close()
 		return
 	}
@@ -157,6 +171,20 @@ func (p *Port) sort(ctx context.Context, c net.Conn) {
 	}
 	if err := side.Inject(ctx, &replayed{Conn: c, head: hello}); err != nil {
 		_ = c.Close() // shutting down
+	}
+}
+
+// closedFor is the kind of reason for which a connection had no hello.
+func closedFor(err error) string {
+	switch {
+	case errors.Is(err, errHelloTooLong):
+		return "long"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "slow"
+	case errors.Is(err, net.ErrClosed):
+		return "crowded" // it was closed here, by the lobby
+	default:
+		return "gone"
 	}
 }
 

@@ -32,6 +32,8 @@ type member struct {
 	session   tunnel.Session
 	lanes     *lanes.Session // the same; nil if there is only one
 	transport string
+	waits     bool   // for its agent's answer; owned by who serves it
+	settled   func() // ends the wait as admission sees it; may be called again
 	control   *tunnel.Control
 	addr      net.Addr
 	since     time.Time
@@ -46,9 +48,27 @@ type member struct {
 	// ousted is done, with the reason, when a newer session has taken over.
 	ousted context.Context
 	oust   context.CancelCauseFunc
-	// demoted is closed, by the registry, when a newer session takes the dials
-	// and this one goes on.
-	demoted chan struct{}
+	// turned holds one if the registry has moved dials away from this session, or
+	// back to it; demoted says which.
+	turned chan struct{}
+
+	// The registry's mu guards the following.
+	demoted bool // a newer session takes the dials and this one goes on
+	parting bool // the agent is being told to hang up: it gets no dials again
+}
+
+// turnLocked notes whether m gets dials, and tells who serves it.
+func (m *member) turnLocked(demoted bool) {
+	m.demoted = demoted
+	select {
+	case m.turned <- struct{}{}:
+	default: // one is enough
+	}
+}
+
+// usableLocked says whether dials may be turned to m again.
+func (m *member) usableLocked() bool {
+	return !m.parting && !m.leaving() && m.session.Context().Err() == nil
 }
 
 // leaving says whether the agent has announced that it is about to go.
@@ -109,8 +129,9 @@ type registry struct {
 
 	mu      sync.Mutex // guards the following
 	nodes   map[string]*entry
-	gone    list.List     // names of nodes without a session, the longest gone first
-	changed chan struct{} // closed at the next change
+	waiting map[string][]*member // sessions whose agents have not answered, newest first
+	gone    list.List            // names of nodes without a session, the longest gone first
+	changed chan struct{}        // closed at the next change
 }
 
 // A seat is what attach says of a newcomer.
@@ -120,19 +141,58 @@ type seat struct {
 	// there was none.
 	there *member
 	gone  *absence // if it has had one
+	// waits says that the newcomer would take the place of another agent or session
+	// and has to show first that its agent is there.
+	waits bool
 	// ousted are the sessions that have lost their places, and demoted is the
 	// one that gets no more dials; nil if there is none.
 	ousted  []*member
 	demoted *member
 }
 
-// attach puts m in its place if it may have it.
+// attach puts m in its place if it may have it and takes it from nobody. Otherwise
+// m waits until settle.
 func (r *registry) attach(m *member) seat {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.nodes == nil {
-		r.nodes = make(map[string]*entry)
+		r.nodes, r.waiting = make(map[string]*entry), make(map[string][]*member)
 	}
+	e, s := r.judgeLocked(m)
+	switch {
+	case s.verdict.refuses():
+	case s.verdict == admit && (e.gone == nil || e.gone.instance == m.hello.Instance):
+		r.seatLocked(e, m, &s)
+	default:
+		s.waits = true
+		r.waiting[m.node] = slices.Insert(r.waiting[m.node], 0, m)
+		r.notifyLocked()
+	}
+	return s
+}
+
+// settle puts m, which has waited, in its place if it may still have it.
+func (r *registry) settle(m *member) seat {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dismissLocked(m)
+	e, s := r.judgeLocked(m)
+	if !s.verdict.refuses() {
+		r.seatLocked(e, m, &s)
+	}
+	return s
+}
+
+// dismissLocked ends m's wait.
+func (r *registry) dismissLocked(m *member) {
+	rest := slices.DeleteFunc(r.waiting[m.node], func(other *member) bool { return other == m })
+	if r.waiting[m.node] = rest; len(rest) == 0 {
+		delete(r.waiting, m.node)
+	}
+}
+
+// judgeLocked says what to do with m, and of which entry, which may be a new one.
+func (r *registry) judgeLocked(m *member) (*entry, seat) {
 	now := time.Now()
 	r.expireLocked(now)
 	e := r.nodes[m.node]
@@ -150,13 +210,18 @@ func (r *registry) attach(m *member) seat {
 	if e.gone != nil {
 		wait = e.gone.takeBack.Sub(now)
 	}
-	switch s.verdict = judge(there, e.superseded, wait, m.hello); s.verdict {
-	case stale, fenced, barred:
-		return s
+	s.verdict = judge(there, e.superseded, wait, m.hello)
+	return e, s
+}
+
+// seatLocked makes m the session of e that takes the dials, and notes in s what
+// becomes of the others.
+func (r *registry) seatLocked(e *entry, m *member, s *seat) {
+	switch s.verdict {
 	case admit:
 		r.unburyLocked(e, m.hello.Instance)
 	case takeover:
-		e.supersede(there.Instance, m.hello.Instance)
+		e.supersede(s.there.hello.Instance, m.hello.Instance)
 		s.ousted, e.waning, e.left = e.members(), nil, false
 	case reconnect:
 		keeps, all := kept(m.hello), e.members()
@@ -168,7 +233,7 @@ func (r *registry) attach(m *member) seat {
 				continue
 			case old == e.current:
 				s.demoted = old
-				close(old.demoted)
+				old.turnLocked(true)
 			}
 			e.waning = append(e.waning, old)
 		}
@@ -176,31 +241,87 @@ func (r *registry) attach(m *member) seat {
 	e.current = m
 	r.nodes[m.node] = e
 	r.notifyLocked()
-	return s
 }
 
 // detach takes m out, unless others have its place already. It is told whether the
-// agent has said that it leaves.
-func (r *registry) detach(m *member, left bool) {
+// agent has said that it leaves. If an older session takes the dials again, detach
+// returns it.
+func (r *registry) detach(m *member, left bool) (promoted *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.dismissLocked(m)
 	e := r.nodes[m.node]
 	if e == nil || !slices.Contains(e.members(), m) {
-		return
+		return nil
 	}
 	e.left = e.left || left
 	e.waning = slices.DeleteFunc(e.waning, func(old *member) bool { return old == m })
 	if e.current == m {
-		e.current = nil
+		promoted = e.promoteLocked()
+		e.current = promoted
 		r.notifyLocked()
 	}
 	if e.newest() == nil {
 		r.buryLocked(e, m, time.Now())
 	}
+	return promoted
 }
 
-// find returns the session that takes the node's dials; nil if there is none.
+// promoteLocked takes the newest of the older sessions that can serve, and rather
+// one that has a connection, and turns the dials to it.
+func (e *entry) promoteLocked() *member {
+	var best *member
+	for _, m := range e.waning {
+		if !m.usableLocked() {
+			continue
+		}
+		if m.parked().IsZero() {
+			best = m
+			break
+		}
+		if best == nil {
+			best = m
+		}
+	}
+	if best != nil {
+		e.waning = slices.DeleteFunc(e.waning, func(m *member) bool { return m == best })
+		best.turnLocked(false)
+	}
+	return best
+}
+
+// part says whether m, on which nothing is open, may be told to hang up because
+// another session takes the dials. From then on none are turned to it again.
+func (r *registry) part(m *member) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.parting = m.demoted || m.leaving()
+	return m.parting
+}
+
+// isDemoted says whether another session takes the dials of m's node.
+func (r *registry) isDemoted(m *member) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return m.demoted
+}
+
+// find returns the session that takes the node's dials: if there is none, the newest
+// of those that wait, so that nobody has to wait for them; nil if there are none.
 func (r *registry) find(node string) *member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.nodes[node]; e != nil && e.current != nil {
+		return e.current
+	}
+	if waiting := r.waiting[node]; len(waiting) > 0 {
+		return waiting[0]
+	}
+	return nil
+}
+
+// holder returns the session that has its place; nil if there is none.
+func (r *registry) holder(node string) *member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.nodes[node]; e != nil {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -15,7 +16,11 @@ func TestRegistryForgets(t *testing.T) {
 	for i := uint64(1); i < 100; i++ {
 		m := &member{node: "n", addr: memnet.Addr("here"), hello: tunnel.Hello{Instance: i, Sequence: 1}}
 		changed := r.next()
-		if s := r.attach(m); s.verdict != takeover || s.there != last || !slices.Equal(s.ousted, []*member{last}) {
+		if s := r.attach(m); s.verdict != takeover || !s.waits || len(s.ousted) != 0 || r.find("n") != last {
+			t.Fatalf("instance %d before it has answered: %+v", i, s)
+		}
+		changed = r.next()
+		if s := r.settle(m); s.verdict != takeover || s.there != last || !slices.Equal(s.ousted, []*member{last}) {
 			t.Fatalf("instance %d: %+v", i, s)
 		}
 		select {
@@ -33,7 +38,7 @@ func TestRegistryForgets(t *testing.T) {
 		t.Errorf("%d instances remembered", n)
 	}
 	r.detach(last, false)
-	if len(r.nodes) != 0 || r.find("n") != nil {
+	if len(r.nodes) != 0 || len(r.waiting) != 0 || r.find("n") != nil {
 		t.Error("a node that left is remembered")
 	}
 	if !slices.Equal(r.all(), nil) && len(r.all()) != 0 {
@@ -51,38 +56,62 @@ func TestKept(t *testing.T) {
 	}
 }
 
+// present is a session that is there, as far as a registry asks.
+type present struct{ tunnel.Session }
+
+func (present) Context() context.Context { return context.Background() }
+
+// A roster is a registry and the sessions of node n that it is given.
+type roster struct {
+	registry
+	t *testing.T
+}
+
+// session attaches a session and has its agent answer.
+func (r *roster) session(instance, sequence uint64, keeps string) (*member, seat) {
+	r.t.Helper()
+	m := &member{
+		node: "n", addr: memnet.Addr("here"), session: present{}, control: new(tunnel.Control), turned: make(chan struct{}, 1),
+		hello: tunnel.Hello{Instance: instance, Sequence: sequence, Meta: tunnel.Meta{keepsKey: keeps}},
+	}
+	before := r.find("n")
+	s := r.attach(m)
+	if s.waits {
+		if len(s.ousted) != 0 || s.demoted != nil || before != nil && r.find("n") != before {
+			r.t.Errorf("%d.%d changed something before it had answered: %+v", instance, sequence, s)
+		}
+		s = r.settle(m)
+	}
+	return m, s
+}
+
+// demotes says whether m has been told that it gets no more dials.
+func (r *roster) demotes(m *member) bool {
+	select {
+	case <-m.turned:
+		return r.isDemoted(m)
+	default:
+		return false
+	}
+}
+
 // A session that is kept goes on without dials; whatever is not named is ousted.
 func TestRegistryDemotes(t *testing.T) {
-	var r registry
-	session := func(instance, sequence uint64, keeps string) (*member, seat) {
-		m := &member{
-			node: "n", addr: memnet.Addr("here"), demoted: make(chan struct{}),
-			hello: tunnel.Hello{Instance: instance, Sequence: sequence, Meta: tunnel.Meta{keepsKey: keeps}},
-		}
-		return m, r.attach(m)
-	}
-	demoted := func(m *member) bool {
-		select {
-		case <-m.demoted:
-			return true
-		default:
-			return false
-		}
-	}
-	one, _ := session(1, 1, "")
-	two, s := session(1, 2, "1")
-	if s.verdict != reconnect || s.demoted != one || len(s.ousted) != 0 || !demoted(one) || r.find("n") != two {
+	r := &roster{t: t}
+	one, _ := r.session(1, 1, "")
+	two, s := r.session(1, 2, "1")
+	if s.verdict != reconnect || s.demoted != one || len(s.ousted) != 0 || !r.demotes(one) || r.find("n") != two {
 		t.Fatalf("second session: %+v", s)
 	}
-	three, s := session(1, 3, "2,1")
+	three, s := r.session(1, 3, "2,1")
 	if s.demoted != two || len(s.ousted) != 0 || !slices.Equal(r.nodes["n"].waning, []*member{two, one}) {
 		t.Fatalf("third session: %+v", s)
 	}
-	four, s := session(1, 4, "3,2,1") // one more than there is room for
+	four, s := r.session(1, 4, "3,2,1") // one more than there is room for
 	if s.demoted != three || !slices.Equal(s.ousted, []*member{one}) || !slices.Equal(r.nodes["n"].waning, []*member{three, two}) {
 		t.Fatalf("fourth session: %+v", s)
 	}
-	if _, s = session(1, 4, ""); s.verdict != stale {
+	if _, s = r.session(1, 4, ""); s.verdict != stale {
 		t.Errorf("the same again: %+v", s)
 	}
 	changed := r.next()
@@ -92,24 +121,48 @@ func TestRegistryDemotes(t *testing.T) {
 		t.Error("the end of a waning session is no change")
 	default:
 	}
-	r.detach(four, false)
-	if r.find("n") != nil || len(r.all()) != 0 {
-		t.Error("a demoted session takes dials again")
-	}
-	if _, s = session(1, 3, ""); s.verdict != stale {
-		t.Errorf("older than the one that wanes: %+v", s)
-	}
-	five, s := session(1, 5, "")
-	if s.verdict != reconnect || s.demoted != nil || !slices.Equal(s.ousted, []*member{three}) || r.find("n") != five {
-		t.Errorf("fifth session: %+v", s)
-	}
-	six, _ := session(1, 6, "5")
-	clone, s := session(2, 9, "5,6") // not its own to keep
-	if s.verdict != takeover || !slices.Equal(s.ousted, []*member{six, five}) || demoted(six) {
+	clone, s := r.session(2, 9, "4,3") // not its own to keep
+	if s.verdict != takeover || !slices.Equal(s.ousted, []*member{four, three}) || r.demotes(four) {
 		t.Errorf("another instance: %+v", s)
 	}
 	r.detach(clone, false)
 	if len(r.nodes) != 0 {
 		t.Errorf("left: %v", r.nodes)
+	}
+}
+
+// When the session that takes the dials ends, the newest of the older ones that can
+// serves again.
+func TestRegistryPromotes(t *testing.T) {
+	r := &roster{t: t}
+	one, _ := r.session(1, 1, "")
+	two, _ := r.session(1, 2, "1")
+	if !r.demotes(one) {
+		t.Fatal("the first session was not demoted")
+	}
+	changed := r.next()
+	if older := r.detach(two, false); older != one || r.find("n") != one || len(r.all()) != 1 || len(one.turned) != 1 || r.isDemoted(one) {
+		t.Errorf("the older session does not serve: %v, %v", older, r.find("n"))
+	}
+	<-changed
+	if r.part(one) {
+		t.Error("a session that serves may be told to hang up")
+	}
+	if _, s := r.session(1, 1, ""); s.verdict != stale {
+		t.Errorf("as old as the one that serves: %+v", s)
+	}
+	three, s := r.session(1, 3, "1")
+	if s.demoted != one || r.find("n") != three {
+		t.Errorf("another move: %+v", s)
+	}
+	if !r.part(one) {
+		t.Error("a demoted session may not be told to hang up")
+	}
+	if r.detach(three, false) != nil || r.find("n") != nil {
+		t.Error("a session that is told to hang up takes dials again")
+	}
+	four, s := r.session(1, 4, "")
+	if s.verdict != reconnect || s.demoted != nil || !slices.Equal(s.ousted, []*member{one}) || r.find("n") != four {
+		t.Errorf("fourth session: %+v", s)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -46,25 +47,76 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 			m, err = h.welcome(ctx, s, greeting, node)
 		}
 	}
-	h.admission.leave(claimed, time.Since(began))
+	h.admission.greeted(time.Since(began))
+	leave := sync.OnceFunc(func() { h.admission.leave(claimed) })
+	defer leave()
 	switch {
 	case err != nil:
-		return
 	case lane != nil:
+		leave()
 		h.tend(ctx, s, lane)
-		return
+	default:
+		m.settled = leave
+		h.live(ctx, m)
 	}
+}
+
+// live serves m, which has been welcomed, until it is over.
+func (h *Hub) live(ctx context.Context, m *member) {
 	defer m.oust(nil)
 	h.admission.seat(1)
-	log := h.log.With("addr", m.addr.String(), "node", m.node, "session", m.id)
-	log.Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
-	err = h.serve(ctx, m)
-	h.registry.detach(m, m.leaving())
+	if !m.waits {
+		h.begun(m)
+	}
+	err := h.serve(ctx, m)
+	h.detach(m)
 	h.history.end(m, err)
 	h.ledger.close(m)
 	h.admission.seat(-1)
 	h.metrics.ended.WithLabelValues(m.transport, label(err)).Inc()
-	log.Info("node disconnected", "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
+	said := "node disconnected"
+	if m.waits {
+		said = "session ended before its agent had answered"
+	}
+	m.logTo(h).Info(said, "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
+}
+
+// begun is called when m has its place.
+func (h *Hub) begun(m *member) {
+	m.settled()
+	m.logTo(h).Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
+}
+
+func (m *member) logTo(h *Hub) *slog.Logger {
+	return h.log.With("addr", m.addr.String(), "node", m.node, "session", m.id)
+}
+
+// settle gives m the place that it has waited for, now that its agent has answered.
+// The error says why it may not have it.
+func (h *Hub) settle(ctx context.Context, m *member) error {
+	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	defer cancel()
+	if _, err := h.admit(ctx, m.session, m.hello); err != nil { // much may have changed since its hello
+		return err
+	}
+	place := h.registry.settle(m)
+	h.history.attach(m, time.Now(), h.registry.holder) // before those that it replaces end
+	if err := h.judged(m, place); err != nil {
+		return err
+	}
+	m.waits = false
+	h.begun(m)
+	return nil
+}
+
+// detach takes m out of its place.
+func (h *Hub) detach(m *member) {
+	older := h.registry.detach(m, m.leaving())
+	if older == nil {
+		return
+	}
+	h.log.Info("an older session of the node serves it again", "node", m.node, "from", m.id, "to", older.id)
+	h.history.attach(older, time.Now(), h.registry.holder)
 }
 
 // hear waits for the greeting of s and says which node's it is. On error s is of no
@@ -96,7 +148,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	m := &member{
 		id: h.lastID.Add(1), node: node, hello: greeting.Hello,
 		session: s, transport: cmp.Or(s.Peer().Transport, "memory"), addr: s.Peer().Addr, since: time.Now(),
-		demoted: make(chan struct{}),
+		turned: make(chan struct{}, 1),
 	}
 	m.ousted, m.oust = context.WithCancelCause(context.WithoutCancel(ctx))
 	welcome := tunnel.Welcome{
@@ -117,7 +169,8 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	// as long as the ledger has one of its sessions.
 	h.ledger.open(m)
 	place := h.registry.attach(m)
-	h.history.attach(m, h.registry.find) // before those that it replaces end
+	m.waits = place.waits
+	h.history.attach(m, m.since, h.registry.holder)
 	if err := h.judged(m, place); err != nil {
 		h.refuse(greeting, err)
 		h.ledger.close(m)
@@ -126,7 +179,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	}
 	if err := m.control.Welcome(); err != nil {
 		h.log.Info("agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
-		h.registry.detach(m, m.leaving())
+		h.detach(m)
 		h.history.end(m, err)
 		h.ledger.close(m)
 		m.oust(nil)
@@ -197,8 +250,11 @@ func (h *Hub) admit(ctx context.Context, s tunnel.Session, hello tunnel.Hello) (
 }
 
 // judged does what the registry's verdict demands: it tells the older sessions,
-// or says why the new one may not stay.
+// unless the new one waits, or says why that may not stay.
 func (h *Hub) judged(m *member, s seat) error {
+	if s.waits {
+		return nil
+	}
 	switch s.verdict {
 	case reconnect:
 		reason := "reconnect"
@@ -269,13 +325,31 @@ func (h *Hub) serve(ctx context.Context, m *member) error {
 // to leave, ends once nothing is open on it.
 func (h *Hub) watch(ctx context.Context, m *member, ended <-chan error) error {
 	var (
-		demoted, leaving = m.demoted, m.control.Draining()
-		idle             <-chan struct{} // nil until that would be the end
-		ending           error
+		leaving  = m.control.Draining()
+		idle     <-chan struct{} // nil until that would be the end
+		ending   error
+		answered <-chan struct{}  // nil unless m waits
+		late     <-chan time.Time // likewise
 	)
+	if m.waits {
+		t := time.NewTimer(helloTimeout)
+		defer t.Stop()
+		answered, late = m.control.Answered(), t.C
+	}
 	for {
 		select {
 		case err := <-ended:
+			return err
+		case <-answered:
+			answered, late = nil, nil
+			if err := h.settle(ctx, m); err != nil {
+				h.metrics.refused.WithLabelValues(label(err)).Inc()
+				h.hangUp(m, err)
+				return err
+			}
+		case <-late:
+			err := fmt.Errorf("%w: the agent has not answered its welcome for %v", tunnel.Timeout, helloTimeout)
+			h.hangUp(m, err)
 			return err
 		case <-m.ousted.Done():
 			err := context.Cause(m.ousted)
@@ -283,14 +357,20 @@ func (h *Hub) watch(ctx context.Context, m *member, ended <-chan error) error {
 			return err
 		case <-ctx.Done():
 			return h.drain(m, ended)
-		case <-demoted:
-			demoted, idle = nil, m.open.idle()
-			ending = fmt.Errorf("%w: the agent has moved to another session", tunnel.Draining)
+		case <-m.turned:
+			switch {
+			case h.registry.isDemoted(m):
+				idle = m.open.idle()
+				ending = fmt.Errorf("%w: the agent has moved to another session", tunnel.Draining)
+			case !m.leaving():
+				idle = nil
+			}
 		case <-leaving:
 			leaving, idle = nil, m.open.idle()
 			ending = fmt.Errorf("%w: the agent has left", tunnel.Draining)
 		case <-idle:
-			if idle = h.part(ctx, m, ending); idle == nil {
+			var over bool
+			if idle, over = h.part(ctx, m, ending); over {
 				return ending
 			}
 		}
@@ -300,8 +380,8 @@ func (h *Hub) watch(ctx context.Context, m *member, ended <-chan error) error {
 // part ends a session on which nothing is open: the agent is told that nobody
 // here waits for anything, and hangs up once it has read what is still under way
 // to it. If a stream has been opened meanwhile, part does nothing and returns
-// when to try again.
-func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struct{}) {
+// when to try again; if m serves the node again, it does nothing.
+func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struct{}, over bool) {
 	if !m.leaving() { // it may be about to open a stream that it thought of before it moved
 		t := time.NewTimer(linger)
 		defer t.Stop()
@@ -311,21 +391,24 @@ func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struc
 		case <-ctx.Done():
 		}
 		if m.open.count() > 0 {
-			return m.open.idle()
+			return m.open.idle(), false
 		}
+	}
+	if !h.registry.part(m) {
+		return nil, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, partingPatience)
 	defer cancel()
 	if err := m.control.Part(ctx, tunnel.CodeOf(why), why.Error()); err != nil {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
-	return nil
+	return nil, true
 }
 
 // drain tells the agent, waits until nothing that the hub dialed is open, or
 // time is up, and hangs up. It returns why the session ended if that came first.
 func (h *Hub) drain(m *member, ended <-chan error) error {
-	h.registry.detach(m, m.leaving())
+	h.registry.detach(m, m.leaving()) // an older session drains as well
 	const text = "server is shutting down"
 	if err := m.control.Drain(tunnel.Draining, text); err != nil {
 		return err

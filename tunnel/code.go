@@ -4,11 +4,13 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -135,6 +137,31 @@ func (e *DialError) Error() string {
 		text = e.Code.String()
 	}
 	return "dial " + e.Addr + ": " + text
+}
+
+// Reason is what err says of a dial to addr, without the beginning by which a
+// DialError or package net says once more that it is a dial, and to where: for the
+// Text of a DialError. An address that differs from addr, such as the one that a name
+// has led to, stays.
+func Reason(addr string, err error) string {
+	var (
+		dial *DialError
+		op   *net.OpError
+	)
+	switch {
+	case errors.As(err, &dial) && err.Error() == dial.Error():
+		return cmp.Or(dial.Text, dial.Code.String())
+	case errors.As(err, &op) && err.Error() == op.Error() && op.Op == "dial" && op.Err != nil:
+		why := Reason(addr, op.Err)
+		if op.Addr == nil || op.Addr.String() == addr || errors.As(op.Err, &dial) {
+			return why
+		}
+		return op.Addr.String() + ": " + why
+	}
+	if below := errors.Unwrap(err); below != nil {
+		return strings.Replace(err.Error(), below.Error(), Reason(addr, below), 1)
+	}
+	return err.Error()
 }
 
 // Unwrap gives the code and, where there are such, the standard sentinel and the

@@ -57,6 +57,7 @@ type Control struct {
 	welcome  *welcomeFrame // nil at the dialing end
 	pulse    pulse         // owned by Run
 	draining chan struct{}
+	answered chan struct{}
 	rtt      atomic.Int64  // nanoseconds; 0 before the first pong
 	writing  chan struct{} // holds one token while somebody writes to stream
 }
@@ -67,6 +68,7 @@ func newControl(s Session, st Stream, interval, timeout time.Duration) *Control 
 		stream:   st,
 		pulse:    pulse{interval: interval, timeout: timeout},
 		draining: make(chan struct{}),
+		answered: make(chan struct{}),
 		writing:  make(chan struct{}, 1),
 	}
 }
@@ -82,6 +84,10 @@ func (c *Control) RTT() time.Duration {
 
 // Draining is closed once the peer has said that it is about to leave.
 func (c *Control) Draining() <-chan struct{} { return c.draining }
+
+// Answered is closed once the peer has sent a ping or a pong. At the accepting end
+// that proves that the peer has read the welcome.
+func (c *Control) Answered() <-chan struct{} { return c.answered }
 
 // Drain tells the peer that this end is about to leave: it should open nothing
 // new here.
@@ -211,6 +217,11 @@ func (c *Control) handle(f frame, report func(time.Duration)) error {
 	c.pulse.heard(now)
 	switch f := f.(type) {
 	case *beatFrame:
+		select {
+		case <-c.answered:
+		default:
+			close(c.answered) // only Run gets here
+		}
 		if f.k == kindPing {
 			return c.write(&beatFrame{k: kindPong, number: f.number})
 		}

@@ -195,7 +195,7 @@ func (e *early) settle(err error) error {
 		_ = e.Stream.Close() // the far side has said its last word
 	case err != nil:
 		abortQuietly(e.Stream)
-		err = &DialError{Addr: e.dial.name(), Code: CodeOf(err), Text: err.Error(), cause: err}
+		err = &DialError{Addr: e.dial.name(), Code: CodeOf(err), Text: Reason(e.dial.name(), err), cause: err}
 	}
 	e.mu.Lock()
 	e.failure, e.in = err, nil

@@ -106,7 +106,7 @@ func (d Dial) ask(ctx context.Context, st Stream) (*answerFrame, error) {
 // is done then that is the reason, whatever broke because of it.
 func (d Dial) failed(ctx context.Context, err error) error {
 	err = blame(ctx, err)
-	return &DialError{Addr: d.name(), Code: CodeOf(err), Text: err.Error(), cause: err}
+	return &DialError{Addr: d.name(), Code: CodeOf(err), Text: Reason(d.name(), err), cause: err}
 }
 
 // blame is ctx's cause if ctx is why err came about. The stream's deadline is
@@ -213,8 +213,9 @@ func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, netw
 	cancel()
 	r.stream = opener.stop()
 	if err != nil {
-		err = fmt.Errorf("dial %s: %w", r.Addr, err)
-		if rerr := r.Reject(CodeOf(err), reason(err)); rerr != nil {
+		text := Reason(r.Addr, err) // the opener knows the address
+		err = &DialError{Addr: r.Addr, Code: CodeOf(err), Text: text, cause: err}
+		if rerr := r.Reject(CodeOf(err), text); rerr != nil {
 			err = errors.Join(err, rerr)
 		}
 		return Counts{}, err
@@ -225,15 +226,6 @@ func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, netw
 		return Counts{}, err
 	}
 	return Splice(ctx, st, target)
-}
-
-// reason is err without the address that the opener knows anyway.
-func reason(err error) string {
-	var de *DialError
-	if errors.As(err, &de) && de.Text != "" {
-		return de.Text
-	}
-	return err.Error()
 }
 
 // Serve accepts the streams of s until it ends or ctx is done, reads what each

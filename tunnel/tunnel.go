@@ -41,11 +41,14 @@ type Aborter interface {
 }
 
 // Abort gives s up. The peer sees a reset where the stream can say so and an
-// orderly end where it cannot.
+// orderly end where it cannot, as on a unix socket. A TLS peer sees no close_notify
+// (RFC 8446, 6.1), which would call what was cut complete.
 func Abort(s net.Conn) error {
 	switch c := s.(type) {
 	case Aborter:
 		return c.Abort()
+	case *tls.Conn:
+		return Abort(c.NetConn())
 	case interface{ SetLinger(int) error }: // *net.TCPConn: RST instead of FIN
 		// If this fails the connection is closed or broken already, and Close
 		// below is all that is left to do.

@@ -95,7 +95,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.schedulable, "register-schedulable", true, "whether a new Node object may have pods at once; if not it is cordoned")
 	f.StringVar(&o.cloud, "cloud-provider", "", "external: a cloud controller manager sets the addresses of the node, and no pods come before it has")
 	f.StringVar(&o.providerID, "provider-id", "", "what a cloud or an inventory calls the machine, PROVIDER://ID; written to a new Node object")
-	f.StringSliceVar(&o.allowTargets, "allow-target", nil, "what the server may reach beside this node's kubelet and pods: CIDR or HOST:PORT, port * for any")
+	f.StringSliceVar(&o.allowTargets, "allow-target", nil, "what the server may reach beside this node's kubelet API and the ports that its running pods declare: CIDR or HOST:PORT, port * for any")
 	f.IntVar(&o.maxPods, "max-pods", 110, "how many pods the node takes")
 	f.Int64Var(&o.podMaxPIDs, "pod-max-pids", -1, "how many processes a pod may have; -1 for any number")
 	f.BoolVar(&o.seccompDefault, "seccomp-default", false, "filter the system calls of containers that name no seccomp profile: RuntimeDefault instead of Unconfined")

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -245,7 +244,8 @@ func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Regi
 		TLS:           func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
 		Proxy:         proxyFor,
 		Kubelet:       streams,
-		PodIPs:        p.ownsIP,
+		Addresses:     p.addresses,
+		Declared:      p.declared,
 		Allow:         o.targets,
 		Moved:         p.moved,
 		Fenced:        p.fence.Set,
@@ -270,11 +270,20 @@ func (p *parts) moved(stuck bool) {
 	}
 }
 
-// ownsIP tells whether ip is that of a pod of this node. Pods of the process
-// runtime have the node's own addresses.
-func (p *parts) ownsIP(ip netip.Addr) bool {
-	return p.node != nil && slices.Contains(p.node.IPs(), ip.String())
+// addresses are the node's own, at which its kubelet API is found as well.
+func (p *parts) addresses() []netip.Addr {
+	var all []netip.Addr
+	for _, text := range p.node.IPs() {
+		if ip, err := netip.ParseAddr(text); err == nil {
+			all = append(all, ip)
+		}
+	}
+	return all
 }
+
+// declared tells whether a running pod declares a port at its address. Pods of the
+// process runtime have the node's own addresses.
+func (p *parts) declared(addr netip.AddrPort) bool { return p.node.Pods().Declares(addr) }
 
 // nodeAddr is what the kubelet API's listener is called: it has no port.
 type nodeAddr string

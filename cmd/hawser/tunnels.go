@@ -5,15 +5,12 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -69,6 +66,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 	}()
 	if t.port, err = server.NewPort(server.PortConfig{
 		Listener: t.listener, Protocols: []string{tunnel.ALPN, overh2.ALPN}, Log: log,
+		Metrics: metricsRegisterer(),
 	}); err != nil {
 		return nil, err
 	}
@@ -138,14 +136,14 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, pair *auth.K
 		}
 		conf := auth.ServerTLS(pair.GetCertificate, cas.Pool)
 		conf.NextProtos = []string{"http/1.1"}
-		if err := t.addFront("tls", tls.NewListener(l, conf), connectClientsOnly); err != nil {
+		if err := t.addFront("tls", connect.ListenTLS(l, conf), connectClientsOnly); err != nil {
 			return err
 		}
 	}
 	if o.connectUDS == "" {
 		return nil
 	}
-	l, err := listenUnix(ctx, o.connectUDS)
+	l, err := connect.ListenUnix(ctx, o.connectUDS)
 	if err != nil {
 		return fmt.Errorf("--connect-uds: %w", err)
 	}
@@ -175,31 +173,6 @@ func connectClientsOnly(r *http.Request) error {
 		return nil
 	}
 	return fmt.Errorf("%q may not connect to nodes: use the certificate %s.crt", subject.CommonName, pki.ConnectClient)
-}
-
-// listenUnix listens on a socket that only its owner may connect to. A socket
-// left behind by a process that is gone is replaced.
-func listenUnix(ctx context.Context, path string) (net.Listener, error) {
-	if c, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("%s is in use by another process: stop that one first or choose another path", path)
-	}
-	if fi, err := os.Lstat(path); err == nil {
-		if fi.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("%s exists and is no socket: choose another path", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
 }
 
 // close gives back the ports.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +52,61 @@ func (r *Runner) Pod(_ context.Context, name types.NamespacedName, uid types.UID
 		return nil, fmt.Errorf("pod %q: %w", name.String(), runtime.ErrNotFound)
 	}
 	return found, nil
+}
+
+// Declares says whether a running container of a pod that has the address declares
+// the TCP port there: as a container's port, or, at the node's addresses, as a port of
+// the host.
+func (r *Runner) Declares(addr netip.AddrPort) bool {
+	ip, port := addr.Addr().Unmap().String(), int32(addr.Port())
+	host := slices.Contains(r.cfg.HostIPs(), ip)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.workers {
+		pod := w.current()
+		if terminal(pod.Status.Phase) {
+			continue
+		}
+		own := slices.ContainsFunc(pod.Status.PodIPs, func(p corev1.PodIP) bool { return p.IP == ip })
+		if (own || host) && declares(pod, ip, port, own, host) {
+			return true
+		}
+	}
+	return false
+}
+
+// declares says whether a running container of pod does: own says that the address is
+// the pod's, host that it is the node's.
+func declares(pod *corev1.Pod, ip string, port int32, own, host bool) bool {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if !isRunning(pod, list[i].Name) {
+				continue
+			}
+			for _, p := range list[i].Ports {
+				switch {
+				case p.Protocol != "" && p.Protocol != corev1.ProtocolTCP:
+				case own && p.ContainerPort == port:
+					return true
+				case host && p.HostPort == port && (p.HostIP == "" || p.HostIP == ip || p.HostIP == "0.0.0.0" || p.HostIP == "::"):
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// isRunning says whether a container of the pod runs, as its status has it.
+func isRunning(pod *corev1.Pod, name string) bool {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return list[i].State.Running != nil
+			}
+		}
+	}
+	return false
 }
 
 // IPs returns the addresses of the running pods that have addresses of their own.

@@ -11,8 +11,17 @@
 // When the process runs out of file descriptors, the last few are for saying so:
 // new requests get 503 and tunnels that are open go on.
 //
+// A tunnel that is cut off, at either end, is reset at the other: over TLS by a TCP
+// reset without close_notify. A unix socket has no reset, so that a client there
+// cannot tell a cut from an end, unless what it speaks through the tunnel can.
+//
+// A target that speaks first is held back for 100 ms, or until the client has sent
+// something, because the egress selector takes a byte that comes with the 200 for an
+// error. A client that can do with that asks by "Hawser-Early: yes".
+//
 // The package authenticates and authorizes only by Config.Authorize; the listener
-// it is given does TLS. A unix socket's file mode is its lock.
+// it is given does TLS (ListenTLS). A unix socket's file mode is its lock
+// (ListenUnix).
 package connect
 
 import (
@@ -24,20 +33,31 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/hawser-project/hawser/server/internal/descriptors"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
 const (
 	// DefaultDialTimeout bounds a dial when Config does not say.
 	DefaultDialTimeout = 30 * time.Second
-	// headerTimeout is how long a client may take to send its request.
+	// headerTimeout is how long a client may take to shake hands, and to send its
+	// request.
 	headerTimeout = 10 * time.Second
+	// idleTimeout is how long a connection may be kept open between two requests. A
+	// tunnel may be idle for ever.
+	idleTimeout = time.Minute
+	// maxIdlers is how many connections of a Server may be without a request: in
+	// their handshake, in their header, or kept open after an answer that was no
+	// tunnel.
+	maxIdlers = 512
+	// earlyHeader is the field by which a client that is ready for it asks not to have
+	// a target held back that speaks first: "Hawser-Early: yes".
+	earlyHeader = "Hawser-Early"
 	// maxHeader bounds the request in bytes; a host name has 255 at most.
 	maxHeader = 8 << 10
 	// drainTimeout is how long Serve waits for tunnels to end by themselves.
@@ -67,6 +87,7 @@ type Config struct {
 type Server struct {
 	cfg     Config
 	metrics *metrics
+	idlers  *idlers
 	hold    time.Duration // answerTime
 }
 
@@ -85,7 +106,7 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	return &Server{cfg: c, metrics: m, hold: answerTime}, nil
+	return &Server{cfg: c, metrics: m, idlers: newIdlers(m, c.Log), hold: answerTime}, nil
 }
 
 // Serve serves l, which it owns, until ctx is done, and returns nil then: no new
@@ -97,12 +118,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler:           f,
 		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
+		ConnState:         s.idlers.changed,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return tunnels },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, scarceKey{}, descriptors.Scarce(c))
-		},
+		ConnContext:       s.idlers.enter,
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -129,18 +150,16 @@ type front struct {
 	open gate
 }
 
-// scarceKey is the key of a connection's context under which it says whether it
-// has taken one of the last file descriptors.
-type scarceKey struct{}
-
 // ServeHTTP implements http.Handler.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	in, _ := r.Context().Value(idlerKey{}).(*idler)
+	in.asked.Store(true)
 	if !f.open.enter() {
 		f.refuse(w, r, &tunnel.DialError{Addr: clip(r.Host), Code: tunnel.Draining})
 		return
 	}
 	defer f.open.leave()
-	if scarce, _ := r.Context().Value(scarceKey{}).(bool); scarce {
+	if in.scarce {
 		f.metrics.shed.Inc()
 		w.Header().Set("Connection", "close")
 		f.refuse(w, r, &tunnel.DialError{Addr: clip(r.Host), Code: tunnel.Busy, Text: "the server has no file descriptors to spare"})
@@ -203,7 +222,11 @@ func (f *front) join(w http.ResponseWriter, r *http.Request, target net.Conn) {
 	client := withBuffered(conn, buffered.Reader)
 	f.metrics.open.Inc()
 	defer f.metrics.open.Dec()
-	quiet, stop := holdBack(target, f.hold)
+	hold := f.hold
+	if strings.EqualFold(r.Header.Get(earlyHeader), "yes") {
+		hold = 0
+	}
+	quiet, stop := holdBack(target, hold)
 	defer stop()
 	n, err := tunnel.Splice(f.ctx, client, quiet)
 	f.metrics.moved(n)
@@ -229,12 +252,10 @@ type bufferedConn struct {
 func (c *bufferedConn) Read(p []byte) (int, error) { return c.r.Read(p) }
 
 // CloseWrite passes the half-close on where the connection has one.
-func (c *bufferedConn) CloseWrite() error {
-	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return cw.CloseWrite()
-	}
-	return c.Close()
-}
+func (c *bufferedConn) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }
+
+// Abort gives the connection up.
+func (c *bufferedConn) Abort() error { return tunnel.Abort(c.Conn) }
 
 func clip(s string) string {
 	if len(s) > maxTargetText {

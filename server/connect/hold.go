@@ -23,6 +23,10 @@ type held struct {
 // with the connection.
 func holdBack(target net.Conn, d time.Duration) (h *held, stop func()) {
 	h = &held{Conn: target, ready: make(chan struct{})}
+	if d <= 0 {
+		h.release()
+		return h, func() {}
+	}
 	timer := time.AfterFunc(d, h.release)
 	return h, func() { timer.Stop() }
 }

@@ -17,6 +17,7 @@ type metrics struct {
 	open    prometheus.Gauge
 	bytes   *prometheus.CounterVec
 	shed    prometheus.Counter
+	closed  *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -31,6 +32,9 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		shed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_connect_shed_total", Help: "CONNECT requests refused for want of file descriptors.",
 		}),
+		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_connect_closed_total", Help: "Connections closed before they had a usable request (no_request), or between two (idle).",
+		}, []string{"reason"}),
 		open: prometheus.NewGauge(prometheus.GaugeOpts{Name: "hawser_connect_tunnels", Help: "Open tunnels."}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_connect_bytes_total", Help: "Bytes moved by tunnels that have ended.",
@@ -40,7 +44,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.dials, m.latency, m.open, m.bytes, m.shed} {
+	for _, c := range []prometheus.Collector{m.dials, m.latency, m.open, m.bytes, m.shed, m.closed} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

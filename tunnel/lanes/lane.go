@@ -9,6 +9,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -160,13 +161,23 @@ func (l *lane) accept(wg *sync.WaitGroup) {
 		child, err := l.session.Accept(l.session.Context())
 		if err != nil {
 			if l.session.Context().Err() == nil {
-				l.of.log.Warn("lane is broken", "lane", l.number, "err", err)
+				if !l.isEnd(err) {
+					l.of.log.Warn("lane is broken", "lane", l.number, "err", err)
+				}
 				_ = l.session.Close() // run tells
 			}
 			return
 		}
 		wg.Go(func() { l.receive(child) })
 	}
+}
+
+// isEnd says whether Accept's err is only how the end of the lane looks from here, a
+// moment before the session's context is done.
+func (l *lane) isEnd(err error) bool {
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	return l.retiring || errors.Is(err, tunnel.ErrSessionClosed) || errors.Is(err, tunnel.Lost) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // receive reads how child begins and passes it on.

@@ -116,7 +116,7 @@ type dialError struct {
 func (e *dialError) Unwrap() []error { return []error{e.DialError, e.cause} }
 
 func dialFailed(addr string, err error) error {
-	return &dialError{&tunnel.DialError{Addr: addr, Code: tunnel.CodeOf(err), Text: err.Error()}, err}
+	return &dialError{&tunnel.DialError{Addr: addr, Code: tunnel.CodeOf(err), Text: tunnel.Reason(addr, err)}, err}
 }
 
 var _ net.Error = (*dialError)(nil)

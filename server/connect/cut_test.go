@@ -1,0 +1,193 @@
+// Tests of tunnels that are cut off, at either end.
+
+package connect
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// secure runs a front end over TLS and returns how to reach it.
+func secure(t *testing.T, c Config) (addr string, conf *tls.Config) {
+	t.Helper()
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := httptest.NewTLSServer(nil)
+	defer keys.Close()
+	client, _ := keys.Client().Transport.(*http.Transport)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Serve(ctx, ListenTLS(l, &tls.Config{Certificates: keys.TLS.Certificates, MinVersion: tls.VersionTLS13}))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	conf = client.TLSClientConfig.Clone()
+	conf.ServerName = "example.com"
+	return l.Addr().String(), conf
+}
+
+// throughTLS opens a tunnel over TLS and returns both of its ends.
+func throughTLS(t *testing.T, header string) (client *tls.Conn, r *bufio.Reader, target *net.TCPConn) {
+	t.Helper()
+	targets, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer targets.Close()
+	addr, conf := secure(t, Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", targets.Addr().String())
+	}})
+	c, err := (&tls.Dialer{Config: conf}).DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tunnel.Abort(c) })
+	client, _ = c.(*tls.Conn)
+	if _, err := io.WriteString(client, "CONNECT node-1:10250 HTTP/1.1\r\nHost: x\r\n"+header+"\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	far, err := targets.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = far.Close() })
+	target, _ = far.(*net.TCPConn)
+	r = bufio.NewReader(client)
+	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodConnect})
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp, err)
+	}
+	for _, c := range []net.Conn{client, far} {
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return client, r, target
+}
+
+// What the target's reset has cut off does not look complete to the client.
+func TestCutAtTheTarget(t *testing.T) {
+	client, r, target := throughTLS(t, "")
+	if _, err := io.WriteString(client, "?"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(target, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(target, "half of "); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, r, "half of ")
+	if err := tunnel.Abort(target); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(r); err == nil {
+		t.Errorf("the client read %q and an end in good order", rest)
+	}
+}
+
+// Nor does what the client has cut off look complete to the target: by a reset, or as
+// the kernel closes the connections of a process that is killed, without close_notify.
+func TestCutAtTheClient(t *testing.T) {
+	for how, cut := range map[string]func(*tls.Conn) error{
+		"reset":  func(c *tls.Conn) error { return tunnel.Abort(c) },
+		"killed": func(c *tls.Conn) error { return c.NetConn().Close() },
+		"killed while it reads on": func(c *tls.Conn) error {
+			raw, _ := c.NetConn().(*net.TCPConn)
+			return raw.CloseWrite()
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			client, _, target := throughTLS(t, "")
+			if _, err := io.WriteString(client, "half of "); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, bufio.NewReaderSize(target, 16), "half of ")
+			if err := cut(client); err != nil {
+				t.Fatal(err)
+			}
+			if rest, err := io.ReadAll(target); err == nil {
+				t.Errorf("the target read %q and an end in good order", rest)
+			}
+		})
+	}
+}
+
+// Ends in good order stay what they are, each for its direction.
+func TestEndsOverTLS(t *testing.T) {
+	client, r, target := throughTLS(t, "")
+	if _, err := io.WriteString(client, "question"); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(target); err != nil || string(got) != "question" {
+		t.Fatalf("target: %q, %v", got, err)
+	}
+	if _, err := io.WriteString(target, "answer"); err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(r); err != nil || string(got) != "answer" {
+		t.Errorf("client: %q, %v", got, err)
+	}
+}
+
+// What is cut when the server stops is reset as well, also over what has no reset of
+// its own.
+func TestBufferedClientIsReset(t *testing.T) {
+	a := &aborted{}
+	if err := tunnel.Abort(withBuffered(a, buffered(t, "x"))); err != nil || !a.aborted {
+		t.Errorf("aborted %v, %v", a.aborted, err)
+	}
+}
+
+// aborted is a connection that knows a reset from an end.
+type aborted struct {
+	net.Conn
+	aborted bool
+}
+
+func (a *aborted) Abort() error { a.aborted = true; return nil }
+func (a *aborted) Close() error { return errors.New("closed in good order") }
+
+func buffered(t *testing.T, s string) *bufio.Reader {
+	t.Helper()
+	r := bufio.NewReader(&onlyReads{s})
+	if _, err := r.Peek(len(s)); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+type onlyReads struct{ s string }
+
+func (o *onlyReads) Read(p []byte) (int, error) {
+	n := copy(p, o.s)
+	o.s = o.s[n:]
+	return n, nil
+}

@@ -1,0 +1,186 @@
+// Tests of connections without a request.
+
+package connect
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+// A quay is a front end on a network in memory.
+type quay struct {
+	*Server
+	t   *testing.T
+	net memnet.Network
+	log strings.Builder
+}
+
+// onQuay runs f beside a front end whose targets echo, on the bubble's clock.
+func onQuay(t *testing.T, f func(t *testing.T, q *quay)) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &quay{t: t}
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		dial := func(context.Context, string, string) (net.Conn, error) {
+			near, far := memnet.Pipe(memnet.Addr("near"), memnet.Addr("far"))
+			wg.Go(func() {
+				_, _ = io.Copy(far, far)
+				_ = far.Close()
+			})
+			return near, nil
+		}
+		var err error
+		if q.Server, err = New(Config{Dial: dial, Log: slog.New(slog.NewTextHandler(&q.log, nil))}); err != nil {
+			t.Fatal(err)
+		}
+		l, err := q.net.Listen(t.Context(), "tcp", "front")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		defer cancel()
+		wg.Go(func() {
+			if err := q.Serve(ctx, l); err != nil {
+				t.Error(err)
+			}
+		})
+		f(t, q)
+	})
+}
+
+// say connects and sends text.
+func (q *quay) say(text string) net.Conn {
+	q.t.Helper()
+	c, err := q.net.Dial(q.t.Context(), "tcp", "front")
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	q.t.Cleanup(func() { _ = c.Close() })
+	if _, err := io.WriteString(c, text); err != nil {
+		q.t.Fatal(err)
+	}
+	return c
+}
+
+func answer(t *testing.T, c net.Conn) (*bufio.Reader, *http.Response) {
+	t.Helper()
+	r := bufio.NewReader(c)
+	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, resp
+}
+
+// closedAfter is how long the server waits before it closes c.
+func closedAfter(t *testing.T, r io.Reader) time.Duration {
+	t.Helper()
+	began := time.Now()
+	_, _ = io.Copy(io.Discard, r) // an end or a reset
+	return time.Since(began)
+}
+
+func TestTimesOfConnectionsWithoutARequest(t *testing.T) {
+	onQuay(t, func(t *testing.T, q *quay) {
+		for _, text := range []string{"", "CONNECT node", "CONNECT node-1:1 HTTP/1.1\r\nX: "} {
+			if d := closedAfter(t, q.say(text)); d != headerTimeout {
+				t.Errorf("%q: closed after %v", text, d)
+			}
+		}
+		kept := q.say("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		r, resp := answer(t, kept)
+		if _, err := io.CopyN(io.Discard, r, resp.ContentLength); err != nil {
+			t.Fatal(err)
+		}
+		if d := closedAfter(t, r); d != idleTimeout {
+			t.Errorf("kept open for %v without a further request", d)
+		}
+		synctest.Wait()
+		if n, i := testutil.ToFloat64(q.metrics.closed.WithLabelValues(noRequest)), testutil.ToFloat64(q.metrics.closed.WithLabelValues(idle)); n != 3 || i != 1 {
+			t.Errorf("%v closed without a request, %v idle", n, i)
+		}
+		through := q.say(connectRequest)
+		r, _ = answer(t, through)
+		time.Sleep(4 * time.Hour) // the bubble's clock
+		if _, err := io.WriteString(through, "still here"); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r, "still here")
+		_ = through.Close()
+	})
+}
+
+// Clients that take their time, or say too much, keep nobody out, and the log small.
+func TestCrowdWithoutARequest(t *testing.T) {
+	onQuay(t, func(t *testing.T, q *quay) {
+		for range 4 * maxIdlers {
+			q.say("CONNECT node-1:1 HTTP/1.1\r\n")
+		}
+		synctest.Wait()
+		if inside, cut := q.idlers.lobby.Count(); inside != maxIdlers || cut != 3*maxIdlers {
+			t.Errorf("%d without a request, %d cut off", inside, cut)
+		}
+		c := q.say(connectRequest)
+		r, resp := answer(t, c)
+		if resp.StatusCode != http.StatusOK {
+			t.Fatal(resp.Status)
+		}
+		if _, err := io.WriteString(c, "hello"); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r, "hello")
+		_ = c.Close()
+		large := q.say("CONNECT node-1:1 HTTP/1.1\r\nX: " + strings.Repeat("x", 2*maxHeader) + "\r\n\r\n")
+		if _, resp := answer(t, large); resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("an oversized header: %s", resp.Status)
+		}
+		time.Sleep(headerTimeout) // the bubble's clock
+		synctest.Wait()
+		if inside, _ := q.idlers.lobby.Count(); inside != 0 {
+			t.Errorf("%d are still without a request", inside)
+		}
+		if n := testutil.ToFloat64(q.metrics.closed.WithLabelValues(noRequest)); n < 4*maxIdlers {
+			t.Errorf("%v counted", n)
+		}
+		if n := strings.Count(q.log.String(), "\n"); n < 1 || n > 2 {
+			t.Errorf("%d lines in the log:\n%s", n, q.log.String())
+		}
+	})
+}
+
+// A client that asks for it hears a target that speaks first at once; others do when
+// they have spoken.
+func TestEarlyTargets(t *testing.T) {
+	dial := func(context.Context, string, string) (net.Conn, error) {
+		far, near := net.Pipe()
+		go func() {
+			_, _ = io.WriteString(far, "welcome")
+			_, _ = io.Copy(io.Discard, far)
+		}()
+		return near, nil
+	}
+	for name, c := range map[string]struct{ header, say string }{
+		"asks":            {"Hawser-Early: yes\r\n", ""},
+		"asks in capital": {"hawser-early: YES\r\n", ""},
+		"has spoken":      {"", "hello"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := serveHolding(t, Config{Dial: dial}, 24*time.Hour)
+			_, _, r := request(t, socket, "CONNECT node-1:10250 HTTP/1.1\r\nHost: x\r\n"+c.header+"\r\n"+c.say)
+			expect(t, r, "welcome")
+		})
+	}
+}

@@ -1,0 +1,84 @@
+// Listening: TLS whose cuts are noticed, and unix sockets that are private from the
+// first.
+
+package connect
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// socketMode lets only the owner connect.
+const socketMode = 0o600
+
+// errCut is a TLS connection that ended without close_notify.
+var errCut = errors.New("connection was cut off: no close_notify")
+
+// ListenTLS makes TLS connections under conf of those that l accepts, which it owns.
+// A client that goes without close_notify, as when it is killed, has not ended its
+// direction in good order (RFC 8446, 6.1): reading from it fails with an error that
+// is not io.EOF. Package tls would take that for an end.
+func ListenTLS(l net.Listener, conf *tls.Config) net.Listener {
+	return tls.NewListener(strictListener{l}, conf)
+}
+
+type strictListener struct{ net.Listener }
+
+func (l strictListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return strict{c}, nil
+}
+
+// strict is a connection below TLS: TLS has ended before it does.
+type strict struct{ net.Conn }
+
+func (c strict) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = errCut
+	}
+	return n, err
+}
+
+// Abort gives the connection up.
+func (c strict) Abort() error { return tunnel.Abort(c.Conn) }
+
+// NetConn is the connection itself.
+func (c strict) NetConn() net.Conn { return c.Conn }
+
+// ListenUnix listens on a socket that only its owner may connect to. A socket left
+// behind by a process that is gone is replaced; anything else at path is an error.
+func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if c, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("%s is in use by another process: stop that one first or choose another path", path)
+	}
+	if fi, err := os.Lstat(path); err == nil {
+		if fi.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("%s exists and is no socket: choose another path", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := (&net.ListenConfig{Control: private}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	// Where private can do nothing this is what there is.
+	if err := os.Chmod(path, socketMode); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
