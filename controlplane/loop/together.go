@@ -4,8 +4,12 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -36,6 +40,27 @@ func Protect(f func() error) (err error) {
 		}
 	}()
 	return f()
+}
+
+// panics counts what Broken was told of.
+var panics = prometheus.NewCounter(prometheus.CounterOpts{
+	Name: "hawser_controller_panics_total", Help: "Panics that cost a controller one look at an object, or one event.",
+})
+
+// Panics counts the panics in this process that cost a controller one look at an
+// object, or one event. It is for one registry, or more, to have.
+func Panics() prometheus.Collector { return panics }
+
+// Broken tells whether err is a panic. One is counted and logged, with its stack and
+// what it cost.
+func Broken(log *slog.Logger, cost string, err error) bool {
+	broken := new(PanicError)
+	if !errors.As(err, &broken) {
+		return false
+	}
+	panics.Inc()
+	log.Error("a controller panicked; it goes on with other objects", "object", cost, "error", err, "stack", string(broken.Stack))
+	return true
 }
 
 // Together runs every f with a context that ends when ctx does or when one of

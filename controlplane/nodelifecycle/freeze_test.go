@@ -135,6 +135,32 @@ func TestFreezeInLine(t *testing.T) {
 	})
 }
 
+// TestPanicCostsItsNode: a node over which the controller panics is not evicted
+// from, and nobody else notices.
+func TestPanicCostsItsNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		odd := true
+		w.cfg.Excuse = func(n *corev1.Node) (string, string, bool) {
+			if n.Name == "n01" && odd {
+				panic("cannot judge n01")
+			}
+			return "", "", false
+		}
+		w.add("z", named("n", 5)...)
+		w.silence("n01", "n02")
+		w.start()
+		w.until(2 * time.Minute)
+		w.expect("the other", noExecuteOnly, "45.05s n02 +unreachable:NoExecute")
+		if w.logs.count("cannot judge n01") == 0 || w.logs.count("freeze_test.go") == 0 {
+			t.Error("it was not told, or without a stack")
+		}
+		odd = false
+		w.until(127 * second)
+		w.expect("afterwards", noExecuteOnly, "2m5.05s n01 +unreachable:NoExecute")
+	})
+}
+
 // TestOrder: of nodes that come in line together, the longest quiet is first.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -165,12 +165,21 @@ func (r *run) dismissLocked(rec *nodeRecord) {
 func (r *run) each(ctx context.Context, f func(ctx context.Context, s *sighting)) error {
 	var next atomic.Int64
 	work := func(ctx context.Context) error {
+		var s *sighting
+		look := func() error {
+			f(ctx, s)
+			return nil
+		}
 		for ctx.Err() == nil {
 			i := next.Add(1) - 1
 			if i >= int64(len(r.sightings)) {
 				break
 			}
-			f(ctx, &r.sightings[i])
+			s = &r.sightings[i]
+			if err := loop.Protect(look); err != nil {
+				loop.Broken(r.log, "node "+s.node.Name, err)
+				s.err = err
+			}
 		}
 		return nil
 	}
