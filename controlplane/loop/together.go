@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"golang.org/x/sync/errgroup"
 )
 
@@ -41,15 +39,6 @@ func Protect(f func() error) (err error) {
 	}()
 	return f()
 }
-
-// panics counts what Broken was told of.
-var panics = prometheus.NewCounter(prometheus.CounterOpts{
-	Name: "hawser_controller_panics_total", Help: "Panics that cost a controller one look at an object, or one event.",
-})
-
-// Panics counts the panics in this process that cost a controller one look at an
-// object, or one event. It is for one registry, or more, to have.
-func Panics() prometheus.Collector { return panics }
 
 // Broken tells whether err is a panic. One is counted and logged, with its stack and
 // what it cost.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,9 +141,10 @@ func TestFreezeInLine(t *testing.T) {
 func TestPanicCostsItsNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		odd := true
+		var odd atomic.Bool
+		odd.Store(true)
 		w.cfg.Excuse = func(n *corev1.Node) (string, string, bool) {
-			if n.Name == "n01" && odd {
+			if n.Name == "n01" && odd.Load() {
 				panic("cannot judge n01")
 			}
 			return "", "", false
@@ -155,7 +157,7 @@ func TestPanicCostsItsNode(t *testing.T) {
 		if w.logs.count("cannot judge n01") == 0 || w.logs.count("freeze_test.go") == 0 {
 			t.Error("it was not told, or without a stack")
 		}
-		odd = false
+		odd.Store(false)
 		w.until(127 * second)
 		w.expect("afterwards", noExecuteOnly, "2m5.05s n01 +unreachable:NoExecute")
 	})
