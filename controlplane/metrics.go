@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 type metrics struct {
@@ -23,7 +25,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"controller"}),
 	}
 	if r != nil {
-		r.MustRegister(m.up, m.restarts)
+		r.MustRegister(m.up, m.restarts, loop.Panics())
 	}
 	return m
 }

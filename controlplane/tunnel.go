@@ -57,7 +57,7 @@ func newNodeLifecycle(s *shared) (Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Excuse = judge.Excuse
+	c.Excuse, c.Judged = judge.Excuse, judge.Judges
 	return &judged{Controller: nodelifecycle.New(s.client, s.informers, c), judge: judge}, nil
 }
 

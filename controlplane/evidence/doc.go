@@ -29,7 +29,10 @@
 //
 // No excuse lasts for ever: that of a site as long as its autonomy, an hour unless
 // an annotation says otherwise; that of all sessions as long, and a day if the
-// server's own links are down. A node that never had a session, because its
+// server's own links are down; that of the server's starts twice the time that
+// agents have to come back. None of them is counted from later than when the node
+// was found Unknown, so that groups, neighbours and servers that come and go do not
+// begin it anew. A node that never had a session, because its
 // kubelet needs none, is treated as Kubernetes does, but for an annotation.
 //
 // What it is not: it does not find out that a node is silent, evicts nothing and

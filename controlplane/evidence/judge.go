@@ -200,6 +200,13 @@ func (j *Judge) Excuse(node *corev1.Node) (reason, message string, ok bool) {
 	return "", "", false
 }
 
+// Judges says whether the node has, or had, a session, so that Excuse can tell its
+// death from an outage.
+func (j *Judge) Judges(node *corev1.Node) bool {
+	_, known := j.cfg.Source.Observe(node.Name)
+	return known || condition(node, TunnelConnected) != ""
+}
+
 // open gathers what is known of a node.
 func (j *Judge) open(node *corev1.Node, now time.Time) *hearing {
 	j.mu.Lock()

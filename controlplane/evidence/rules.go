@@ -50,10 +50,12 @@ func justStarted(h *hearing) (reason, message string) {
 	if !h.moored() {
 		return "", ""
 	}
-	if until := h.cfg.Started.Add(h.cfg.StartupGrace); !h.known && h.now.Before(until) {
+	// A node that was found dead before is not found so anew after each start.
+	bound := h.until(h.now, 2*h.cfg.StartupGrace)
+	if until := earlier(h.cfg.Started.Add(h.cfg.StartupGrace), bound); !h.known && h.now.Before(until) {
 		return ServerJustStarted, fmt.Sprintf("the server was started at %s and the node has until %s to come back", clock(h.cfg.Started), clock(until))
 	}
-	until := h.woke.Add(h.cfg.StartupGrace)
+	until := earlier(h.woke.Add(h.cfg.StartupGrace), bound)
 	if h.woke.IsZero() || !h.now.Before(until) || h.known && h.session.proven() && h.session.At.Before(h.stopped) {
 		return "", ""
 	}
@@ -65,10 +67,10 @@ func serverLost(h *hearing) (reason, message string) {
 	if !h.silent {
 		return "", ""
 	}
-	if h.view.links != nil && !h.session.local() && h.now.Before(h.last.Add(h.cfg.ServerBound)) {
+	if h.view.links != nil && !h.session.local() && h.now.Before(h.until(h.last, h.cfg.ServerBound)) {
 		return ServerLostNetwork, fmt.Sprintf("the server's own network is down: %v", h.view.links)
 	}
-	if !h.cut(h.view.like(&h.session)) || !h.now.Before(h.last.Add(h.keep)) {
+	if !h.cut(h.view.like(&h.session)) || !h.now.Before(h.until(h.last, h.keep)) {
 		return "", ""
 	}
 	return ServerLostNetwork, fmt.Sprintf("all %d nodes with a tunnel fell silent together at %s", h.view.like(&h.session).nodes, clock(h.last))
@@ -79,11 +81,29 @@ func siteLost(h *hearing) (reason, message string) {
 	if !h.silent || h.site == nil || !h.cut(&h.site.group) {
 		return "", ""
 	}
-	until := h.last.Add(h.keep)
+	until := h.until(h.last, h.keep)
 	if !h.now.Before(until) {
 		return "", ""
 	}
 	return SiteLostNetwork, fmt.Sprintf("all %d nodes of site %s fell silent together at %s; pods are kept until %s", h.site.nodes, h.site.name, clock(h.last), clock(until))
+}
+
+// until is when an excuse ends that is good for term: counted from a time, and no
+// longer than that from when the node was found silent. What happens while it stays
+// silent begins no term anew: neither that its session comes and goes, nor its
+// neighbours', nor this server.
+func (h *hearing) until(from time.Time, term time.Duration) time.Time {
+	if !h.unknown.IsZero() {
+		from = earlier(from, h.unknown)
+	}
+	return from.Add(term)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func (h *hearing) cut(g *group) bool {

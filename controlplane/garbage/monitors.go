@@ -215,7 +215,7 @@ func (m *monitors) watch(ctx context.Context, k kind) (*monitor, error) {
 			m.do(m.graph.observe(id(o), o))
 		}
 	}
-	reg, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	reg, err := inf.AddEventHandler(loop.Guard(cache.ResourceEventHandlerFuncs{
 		AddFunc: seen,
 		UpdateFunc: func(was, is any) {
 			// A name that was given away in between is another object.
@@ -233,7 +233,7 @@ func (m *monitors) watch(ctx context.Context, k kind) (*monitor, error) {
 				m.do(m.graph.forget(o.UID))
 			}
 		},
-	})
+	}))
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", k.Resource, err)
 	}

@@ -41,7 +41,7 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look, p *paus
 	if missing <= 0 {
 		return 0, nil
 	}
-	if wait := p.left(c.cfg.MinBackoff, c.cfg.MaxBackoff, l.now); wait > 0 && !limited(l.job) {
+	if wait := p.Left(c.cfg.MinBackoff, c.cfg.MaxBackoff, l.now); wait > 0 && !limited(l.job) {
 		return wait, nil
 	}
 	return c.make(ctx, o, l, min(missing, children.MaxWrites))

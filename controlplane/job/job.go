@@ -50,8 +50,8 @@ import (
 // Bounds of a Config that leaves them zero.
 const (
 	DefaultWorkers    = 5
-	DefaultMinBackoff = 10 * time.Second
-	DefaultMaxBackoff = 6 * time.Minute
+	DefaultMinBackoff = children.DefaultMinBackoff
+	DefaultMaxBackoff = children.DefaultMaxBackoff
 )
 
 // Config configures a Controller. The zero value is good.

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/controlplane/children"
 )
 
 func TestCompletes(t *testing.T) {
@@ -128,11 +130,11 @@ func TestPause(t *testing.T) {
 		failures int
 		want     time.Duration
 	}{{0, 0}, {1, 10 * time.Second}, {2, 20 * time.Second}, {5, 160 * time.Second}, {6, 320 * time.Second}, {7, 6 * time.Minute}, {1 << 30, 6 * time.Minute}} {
-		p := &pause{failures: tc.failures, last: at}
-		if got := p.left(DefaultMinBackoff, DefaultMaxBackoff, at); got != tc.want {
+		p := children.Pause{Failures: tc.failures, Last: at}
+		if got := p.Left(DefaultMinBackoff, DefaultMaxBackoff, at); got != tc.want {
 			t.Errorf("%d failures: %s, want %s", tc.failures, got, tc.want)
 		}
-		if got := p.left(DefaultMinBackoff, DefaultMaxBackoff, at.Add(time.Hour)); got != 0 {
+		if got := p.Left(DefaultMinBackoff, DefaultMaxBackoff, at.Add(time.Hour)); got != 0 {
 			t.Errorf("%d failures, an hour later: %s", tc.failures, got)
 		}
 	}

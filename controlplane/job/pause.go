@@ -4,7 +4,6 @@ package job
 
 import (
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,66 +13,27 @@ import (
 
 // A pause is how often pods of a Job have failed since one succeeded.
 type pause struct {
-	job      types.UID
-	failures int
-	last     time.Time // of the failures
-}
+	children.Pause
 
-// left is how much longer to wait before the next pod is made.
-func (p *pause) left(least, most time.Duration, now time.Time) time.Duration {
-	if p.failures == 0 {
-		return 0
-	}
-	d := least
-	for i := 1; i < p.failures && d < most; i++ {
-		d *= 2
-	}
-	return max(p.last.Add(min(d, most)).Sub(now), 0)
+	job types.UID
 }
 
 // after returns the pause after pods have ended.
 func (p *pause) after(l *look, pods []*corev1.Pod) *pause {
 	out := *p
 	pods = slices.Clone(pods)
-	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return l.ended(a).Compare(l.ended(b)) })
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return children.EndedAt(a, l.now).Compare(children.EndedAt(b, l.now)) })
 	for _, pod := range pods {
 		if pod.Status.Phase == corev1.PodSucceeded {
-			out.failures = 0
+			out.Failures = 0
 			continue
 		}
-		out.failures++
-		if at := l.ended(pod); at.After(out.last) {
-			out.last = at
+		out.Failures++
+		if at := children.EndedAt(pod, l.now); at.After(out.Last) {
+			out.Last = at
 		}
 	}
 	return &out
-}
-
-// ended is when p ended: when the last of its containers did or, if it does not
-// say, when it was told to.
-func (l *look) ended(p *corev1.Pod) time.Time {
-	var at time.Time
-	for i := range p.Status.ContainerStatuses {
-		if end := p.Status.ContainerStatuses[i].State.Terminated; end != nil && end.FinishedAt.After(at) {
-			at = end.FinishedAt.Time
-		}
-	}
-	switch {
-	case !at.IsZero():
-		return at
-	case p.DeletionTimestamp != nil:
-		at = p.DeletionTimestamp.Time
-		if g := p.DeletionGracePeriodSeconds; g != nil {
-			at = at.Add(-time.Duration(*g) * time.Second)
-		}
-		return at
-	}
-	for i := range p.Status.Conditions {
-		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return l.now
 }
 
 // pauseOf returns the pause with the pods that have ended and are not counted

@@ -89,7 +89,7 @@ func (l *look) later(p, q *corev1.Pod) bool {
 	if n, m := attempts(p), attempts(q); n != m {
 		return n > m
 	}
-	return l.ended(p).After(l.ended(q))
+	return children.EndedAt(p, l.now).After(children.EndedAt(q, l.now))
 }
 
 // attempts is how many pods of its index had failed when p was made.
@@ -130,8 +130,8 @@ func (l *look) resting(last *corev1.Pod, least, most time.Duration) time.Duratio
 	if last == nil {
 		return 0
 	}
-	p := pause{failures: attempts(last) + 1, last: l.ended(last)}
-	return p.left(least, most, l.now)
+	p := children.Pause{Failures: attempts(last) + 1, Last: children.EndedAt(last, l.now)}
+	return p.Left(least, most, l.now)
 }
 
 // held tells whether a pod that has failed is still needed to tell the next one of

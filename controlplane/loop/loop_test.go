@@ -3,9 +3,12 @@ package loop
 // Tests of the queue and of running together.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -15,11 +18,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -187,14 +193,79 @@ func TestQueueOneAtATime(t *testing.T) {
 	}
 }
 
-func TestQueuePanicEndsRun(t *testing.T) {
-	q := NewQueue(Config[string]{Name: "t", Do: func(_ context.Context, k string) (time.Duration, error) {
-		panic("cannot handle " + k)
-	}})
-	q.Add("x")
-	err := q.Run(t.Context())
-	if p := new(PanicError); !errors.As(err, &p) || err.Error() != "work on x: panic: cannot handle x" {
-		t.Errorf("got %v", err)
+// TestPanicCostsItsKey: a key whose Reconcile panics is tried again with back-off,
+// and the others do not notice; each panic is told with its stack, and counted.
+func TestPanicCostsItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		before := testutil.ToFloat64(panics)
+		began := time.Now()
+		var tries []time.Duration
+		done := map[string]int{}
+		q := NewQueue(Config[string]{Name: "t", Workers: 1, MinDelay: time.Second, Log: slog.New(slog.NewTextHandler(&log, nil)), Do: func(_ context.Context, k string) (time.Duration, error) {
+			if k == "odd" && len(tries) < 4 {
+				tries = append(tries, time.Since(began))
+				panic("cannot handle " + k)
+			}
+			done[k]++
+			return 0, nil
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- q.Run(ctx) }()
+		for _, k := range []string{"a", "odd", "b"} {
+			q.Add(k)
+		}
+		advance(time.Minute)
+		q.Add("c")
+		synctest.Wait()
+		if want := []time.Duration{0, 1e9, 3e9, 7e9}; !slices.Equal(tries, want) {
+			t.Errorf("tried at %v, want %v", tries, want)
+		}
+		if want := map[string]int{"a": 1, "b": 1, "c": 1, "odd": 1}; !maps.Equal(done, want) {
+			t.Errorf("done %v, want %v", done, want)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if n := testutil.ToFloat64(panics) - before; n != 4 || strings.Count(log.String(), "cannot handle odd") != 4 || !strings.Contains(log.String(), "loop_test.go") {
+			t.Errorf("%v counted, told %s", n, log.String())
+		}
+	})
+}
+
+// TestPanicCostsItsEvent: a handler that panics over one object hears of the next.
+func TestPanicCostsItsEvent(t *testing.T) {
+	var log bytes.Buffer
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(&log, nil)))
+	defer klog.ClearLogger()
+	var heard []string
+	of := func(kind string) func(any) {
+		return func(obj any) {
+			p := obj.(*corev1.Pod)
+			heard = append(heard, kind+" "+p.Name)
+			if p.Name == "odd" {
+				panic("cannot " + kind)
+			}
+		}
+	}
+	update := of("update")
+	g := Guard(cache.ResourceEventHandlerFuncs{AddFunc: of("add"), UpdateFunc: func(_, is any) { update(is) }, DeleteFunc: of("delete")})
+	for _, name := range []string{"odd", "p"} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		g.OnAdd(p, true)
+		g.OnUpdate(p, p)
+		g.OnDelete(p)
+		g.OnDelete(cache.DeletedFinalStateUnknown{Obj: p}) // no pod: another panic
+	}
+	if want := []string{"add odd", "update odd", "delete odd", "add p", "update p", "delete p"}; !slices.Equal(heard, want) {
+		t.Errorf("heard %q, want %q", heard, want)
+	}
+	for _, want := range []string{"cannot add", "cannot update", "cannot delete", "ns/odd", "loop_test.go"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%q is not told: %s", want, log.String())
+		}
 	}
 }
 

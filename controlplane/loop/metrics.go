@@ -34,3 +34,12 @@ func MustRegister[C prometheus.Collector](r prometheus.Registerer, c C) C {
 	}
 	return c
 }
+
+// panics counts what Broken was told of.
+var panics = prometheus.NewCounter(prometheus.CounterOpts{
+	Name: "hawser_controller_panics_total", Help: "Panics that cost a controller one look at an object, or one event.",
+})
+
+// Panics counts the panics in this process that cost a controller one look at an
+// object, or one event. It is for one registry, or more, to have.
+func Panics() prometheus.Collector { return panics }

@@ -96,8 +96,8 @@ func (q *Queue[K]) open() {
 	q.early = nil
 }
 
-// Run works on keys until ctx is done. It returns the panic of a Reconcile as
-// an error, and nil when asked to stop.
+// Run works on keys until ctx is done. A Reconcile that panics has failed, for its
+// key alone.
 func (q *Queue[K]) Run(ctx context.Context) error {
 	q.open()
 	defer q.q.ShutDown()
@@ -118,41 +118,35 @@ func (q *Queue[K]) work(ctx context.Context) error {
 		if shutdown {
 			return nil
 		}
-		if err := q.one(ctx, key); err != nil {
-			return err
-		}
+		q.one(ctx, key)
 	}
 }
 
-// one works on one key. Its error is a panic: others are turned into retries.
-func (q *Queue[K]) one(ctx context.Context, key K) error {
+// one works on one key.
+func (q *Queue[K]) one(ctx context.Context, key K) {
 	defer q.q.Done(key)
 	if ctx.Err() != nil {
-		return nil
+		return
 	}
 	var again time.Duration
 	err := Protect(func() (err error) {
 		again, err = q.cfg.Do(ctx, key)
 		return err
 	})
-	var broken *PanicError
-	switch {
-	case errors.As(err, &broken):
-		return fmt.Errorf("work on %v: %w", key, err)
-	case err != nil:
+	if err != nil {
 		q.report(ctx, key, err)
 		q.q.AddRateLimited(key)
-	default:
-		q.q.Forget(key)
-		if again > 0 {
-			q.q.AddAfter(key, again)
-		}
+		return
 	}
-	return nil
+	q.q.Forget(key)
+	if again > 0 {
+		q.q.AddAfter(key, again)
+	}
 }
 
 func (q *Queue[K]) report(ctx context.Context, key K, err error) {
 	switch {
+	case Broken(q.cfg.Log, fmt.Sprintf("%s: %v", q.cfg.Name, key), err):
 	case ctx.Err() != nil:
 	case IsQuiet(err):
 		q.cfg.Log.Debug("not yet", "key", key, "reason", err)

@@ -4,7 +4,9 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 
 	"golang.org/x/sync/errgroup"
@@ -36,6 +38,18 @@ func Protect(f func() error) (err error) {
 		}
 	}()
 	return f()
+}
+
+// Broken tells whether err is a panic. One is counted and logged, with its stack and
+// what it cost.
+func Broken(log *slog.Logger, cost string, err error) bool {
+	broken := new(PanicError)
+	if !errors.As(err, &broken) {
+		return false
+	}
+	panics.Inc()
+	log.Error("a controller panicked; it goes on with other objects", "object", cost, "error", err, "stack", string(broken.Stack))
+	return true
 }
 
 // Together runs every f with a context that ends when ctx does or when one of

@@ -4,8 +4,12 @@ package loop
 
 import (
 	"fmt"
+	"log/slog"
 
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // Watch calls add with the key (namespace/name, or name) of every object of inf,
@@ -45,11 +49,38 @@ func watch(inf cache.SharedIndexInformer, concerns func(was, is any) bool, add f
 // Handle has h told of the objects of inf until stop is called; the informer goes
 // on for others. It fails if inf has stopped.
 func Handle(inf cache.SharedIndexInformer, h cache.ResourceEventHandler) (stop func(), err error) {
-	reg, err := inf.AddEventHandler(h)
+	reg, err := inf.AddEventHandler(Guard(h))
 	if err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
 	return func() { _ = inf.RemoveEventHandler(reg) }, nil
+}
+
+// Guard returns h with its panics contained: one costs that event, not the process.
+// They are told on klog, as informers tell things, for they belong to no controller.
+func Guard(h cache.ResourceEventHandler) cache.ResourceEventHandler { return &guarded{h} }
+
+type guarded struct{ h cache.ResourceEventHandler }
+
+func (g *guarded) OnAdd(obj any, initial bool) { protect(obj, func() { g.h.OnAdd(obj, initial) }) }
+
+func (g *guarded) OnUpdate(was, is any) { protect(is, func() { g.h.OnUpdate(was, is) }) }
+
+func (g *guarded) OnDelete(obj any) { protect(obj, func() { g.h.OnDelete(obj) }) }
+
+func protect(obj any, f func()) {
+	err := Protect(func() error {
+		f()
+		return nil
+	})
+	if err == nil {
+		return
+	}
+	what := fmt.Sprintf("event of %T", obj)
+	if o, bad := meta.Accessor(obj); bad == nil {
+		what += fmt.Sprintf(" %s/%s", o.GetNamespace(), o.GetName())
+	}
+	Broken(slog.New(logr.ToSlogHandler(klog.Background())), what, err)
 }
 
 // Watches is several watches that end together. The zero value is none.

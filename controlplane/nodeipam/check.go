@@ -25,6 +25,10 @@ func (c *Config) Check() error {
 // allocated.
 func (c *Config) pools() ([]*pool, error) {
 	ranges, err := c.ranges()
+	if err != nil {
+		return nil, err
+	}
+	services, err := c.services()
 	if err != nil || !c.Allocate {
 		return nil, err
 	}
@@ -37,7 +41,14 @@ func (c *Config) pools() ([]*pool, error) {
 		if err := fits(all, flag, bits); err != nil {
 			return nil, err
 		}
-		out = append(out, newPool(all, bits))
+		p := newPool(all, bits)
+		for _, s := range services {
+			p.hold(s)
+		}
+		if p.taken == len(p.users) {
+			return nil, fmt.Errorf("--service-cluster-ip-range %s leaves no block of --cluster-cidr %s for nodes: choose ranges that have no address in common", c.ServiceCIDR, all)
+		}
+		out = append(out, p)
 	}
 	return out, nil
 }
@@ -58,7 +69,7 @@ func (c *Config) ranges() ([]netip.Prefix, error) {
 	if len(ranges) > 2 || len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
 		return nil, fmt.Errorf("--cluster-cidr %s: want one range, or one of IPv4 and one of IPv6", c.ClusterCIDR)
 	}
-	return ranges, c.apart(ranges)
+	return ranges, nil
 }
 
 // parseRanges reads ranges with commas between them. Bits beyond the prefix are
@@ -75,23 +86,12 @@ func parseRanges(flag, text string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// apart checks that no address is a service's and a pod's.
-func (c *Config) apart(ranges []netip.Prefix) error {
-	if c.ServiceCIDR == "" {
-		return nil
+// services returns the ranges of services, none if they are not known.
+func (c *Config) services() ([]netip.Prefix, error) {
+	if c.ServiceCIDR == "" || c.ClusterCIDR == "" {
+		return nil, nil
 	}
-	services, err := parseRanges("--service-cluster-ip-range", c.ServiceCIDR)
-	if err != nil {
-		return err
-	}
-	for _, s := range services {
-		for _, r := range ranges {
-			if s.Overlaps(r) {
-				return fmt.Errorf("--service-cluster-ip-range %s overlaps --cluster-cidr %s: choose ranges that have no address in common", s, r)
-			}
-		}
-	}
-	return nil
+	return parseRanges("--service-cluster-ip-range", c.ServiceCIDR)
 }
 
 // unambiguous checks that the flags for the size of a block are those that the

@@ -45,7 +45,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// size notes a pool that begins empty.
+// size notes a pool at its beginning.
 func (m *metrics) size(p *pool) {
 	m.most.WithLabelValues(p.all.String()).Set(float64(len(p.users)))
 	m.used(p)

@@ -47,8 +47,9 @@ type Config struct {
 	// ClusterCIDR is --cluster-cidr: a range, or one of IPv4 and one of IPv6 with a
 	// comma between them. Nodes get their blocks in this order.
 	ClusterCIDR string
-	// ServiceCIDR is --service-cluster-ip-range, one range or more. It must not
-	// overlap ClusterCIDR. Empty means that it is not known here.
+	// ServiceCIDR is --service-cluster-ip-range, one range or more. Blocks of
+	// ClusterCIDR that have addresses in common with it are given to nobody; there
+	// must be others. Empty means that it is not known here.
 	ServiceCIDR string
 	// MaskSize is --node-cidr-mask-size, the length of a block's prefix in bits,
 	// for a cluster of one range; MaskSizeIPv4 and MaskSizeIPv6 are

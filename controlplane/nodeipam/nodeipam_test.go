@@ -44,6 +44,10 @@ func TestAllocation(t *testing.T) {
 		{"one after the other", Config{ClusterCIDR: four}, nil, func(l *lab) {
 			l.create("a", "b", "c")
 		}, "a=10.0.0.0/24 b=10.0.1.0/24 c=10.0.2.0/24"},
+		{"services within", Config{ClusterCIDR: four, ServiceCIDR: "10.0.1.128/26"}, nil, func(l *lab) {
+			l.create("a", "b", "c", "d")
+			l.delete("a")
+		}, "b=10.0.2.0/24 c=10.0.3.0/24 d=10.0.0.0/24"},
 		{"round and round", Config{ClusterCIDR: four}, nil, func(l *lab) {
 			l.create("a", "b", "c")
 			l.delete("a", "b")

@@ -21,6 +21,7 @@ type arrivals struct {
 	mu     sync.Mutex // guards the following
 	beats  map[string]arrival[metav1.Time]
 	leases map[string]arrival[metav1.MicroTime]
+	latest time.Time // when anything came
 }
 
 // An arrival is what a node said of the time, by its own clock, and when it came, by
@@ -61,6 +62,7 @@ func (a *arrivals) node(obj any) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.latest = time.Now()
 	if was := a.beats[n.Name]; was.came.IsZero() || !was.said.Equal(&ready.LastHeartbeatTime) {
 		a.beats[n.Name] = arrival[metav1.Time]{ready.LastHeartbeatTime, time.Now()}
 	}
@@ -74,6 +76,7 @@ func (a *arrivals) lease(obj any) {
 	t := renewal(l)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.latest = time.Now()
 	if was := a.leases[l.Name]; was.came.IsZero() || !was.said.Equal(&t) {
 		a.leases[l.Name] = arrival[metav1.MicroTime]{t, time.Now()}
 	}
@@ -98,6 +101,13 @@ func (a *arrivals) of(node string) (beat arrival[metav1.Time], lease arrival[met
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.beats[node], a.leases[node]
+}
+
+// any is when anything came of any node; zero if nothing has.
+func (a *arrivals) any() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.latest
 }
 
 // since is when a word came of which it is known by now: now, if its arrival was not

@@ -66,6 +66,9 @@ func newFleet(tb testing.TB) *fleet {
 	})
 	client.AddReactor("update", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		u, _ := a.(clienttesting.UpdateAction)
+		if a.GetResource().Resource == "leases" { // the memory
+			return true, u.GetObject(), nil
+		}
 		inf := fl.run.nodeInf
 		if a.GetResource().Resource == "pods" {
 			inf = fl.run.podInf
@@ -75,6 +78,10 @@ func newFleet(tb testing.TB) *fleet {
 		fl.mu.Unlock()
 		obj := u.GetObject()
 		return true, obj, inf.GetIndexer().Update(obj)
+	})
+	client.AddReactor("create", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		c, _ := a.(clienttesting.CreateAction)
+		return true, c.GetObject(), nil
 	})
 	client.AddReactor("get", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		g, _ := a.(clienttesting.GetAction)

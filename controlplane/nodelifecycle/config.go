@@ -127,13 +127,19 @@ type Config struct {
 
 	// Excuse is asked about every node whose Ready condition is Unknown, in each
 	// pass and again before the node is tainted. If it knows a reason for the
-	// silence that is not the node's own, no pod is evicted from the node while
-	// that lasts: the node gets no NoExecute taint not-ready or unreachable, and
-	// loses those that it has. reason is one CamelCase word out of few (it labels
-	// a metric), message a sentence for people. Excuse is called from several
-	// goroutines at once, must answer at once and must not change the node. Nil
-	// excuses nobody, which is what Kubernetes does.
+	// silence that is not the node's own, the node gets no NoExecute taint
+	// not-ready or unreachable while that lasts. A node that has one already is
+	// not asked about: an excuse that began after the taint does not apply, and
+	// the time that its pods have left runs on. reason is one CamelCase word out
+	// of few (it labels a metric), message a sentence for people. Excuse is called
+	// from several goroutines at once, must answer at once and must not change the
+	// node. Nil excuses nobody, which is what Kubernetes does.
 	Excuse func(node *corev1.Node) (reason, message string, excused bool)
+	// Judged tells whether Excuse knows enough of a node to tell death from an
+	// outage. Such a node keeps its NoExecute taint when no node of any zone is
+	// ready; from others it is taken back then, as Kubernetes documents. It is
+	// called as Excuse is. Nil means that no node is.
+	Judged func(node *corev1.Node) bool
 
 	Workers int                   // nodes a pass works on at once; zero means DefaultWorkers
 	Events  record.EventRecorder  // from component node-controller; nil means none
@@ -150,6 +156,9 @@ func (c Config) withDefaults() Config {
 	loop.Default(&c.StartupGracePeriod, DefaultStartupGracePeriod)
 	if c.Excuse == nil {
 		c.Excuse = func(*corev1.Node) (string, string, bool) { return "", "", false }
+	}
+	if c.Judged == nil {
+		c.Judged = func(*corev1.Node) bool { return false }
 	}
 	loop.Default(&c.Workers, DefaultWorkers)
 	c.Events = loop.Recorder(c.Events)

@@ -77,7 +77,11 @@ func (r *run) update(ctx context.Context, s *sighting) error {
 	if err != nil {
 		lease = nil // the cache has none
 	}
+	first := !s.rec.met
 	s.rec.hear(s.node, lease, r.arrivals, now)
+	if first {
+		s.rec.recall(s.node, r.memory.of(s.node.Name), now)
+	}
 	s.observed = readiness(s.node)
 	s.current = s.observed
 	if !s.rec.lost(now, r.cfg.Policy) {
@@ -142,7 +146,6 @@ func (r *run) act(ctx context.Context, s *sighting) {
 	case corev1.ConditionUnknown:
 		if r.consider(s.node, s.rec) {
 			r.queues.remove(s.rec.zone, s.node.Name)
-			r.spare(ctx, s)
 			return
 		}
 		r.condemn(ctx, s, corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady)

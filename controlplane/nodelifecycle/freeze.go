@@ -17,8 +17,13 @@ func (c *Controller) excused(node *corev1.Node) bool {
 	return yes
 }
 
-// consider asks whether the node is excused and tells when that has changed.
+// consider asks whether the node is excused and tells when that has changed. It is
+// too late for an excuse once pods are being evicted.
 func (r *run) consider(node *corev1.Node, rec *nodeRecord) bool {
+	if evicts(node, corev1.TaintNodeUnreachable) || evicts(node, corev1.TaintNodeNotReady) {
+		r.thaw(node, rec, "its pods are being evicted already")
+		return false
+	}
 	reason, message, yes := r.cfg.Excuse(node)
 	if !yes {
 		r.thaw(node, rec, "it is quiet for no known reason but its own")

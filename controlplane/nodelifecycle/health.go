@@ -4,7 +4,10 @@ package nodelifecycle
 // calls anybody.
 
 import (
+	"fmt"
+	"hash/fnv"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -47,9 +50,11 @@ type nodeRecord struct {
 }
 
 // hear takes the node and its Lease (nil: none) as they are now and moves heard
-// if there is news. Any difference is news, not only a later time: a node whose
-// clock is set back lives as well. What came says when the news did; a node that is
-// met for the first time has only just been noticed.
+// if there is news. A status is news if its heartbeat differs, a Lease if its
+// renewTime is later than the one seen before; one that goes back is no heartbeat,
+// and what follows is compared with it, so that a node whose clock is set back is
+// heard with its next renewal. What came says when the news did; a node that is met
+// for the first time has only just been noticed.
 func (r *nodeRecord) hear(node *corev1.Node, lease *coordinationv1.Lease, came *arrivals, now time.Time) {
 	ready := readyCondition(node)
 	beat, renewed := came.of(node.Name)
@@ -66,10 +71,11 @@ func (r *nodeRecord) hear(node *corev1.Node, lease *coordinationv1.Lease, came *
 		r.heartbeat = ready.LastHeartbeatTime
 	}
 	if lease != nil {
-		if t := renewal(lease); !r.leased || !t.Equal(&r.renewed) {
+		t := renewal(lease)
+		if !r.leased || t.After(r.renewed.Time) {
 			r.heard = since(r.leased && renewed.said.Equal(&t), renewed.came, r.heard, now)
-			r.renewed, r.leased = t, true
 		}
+		r.renewed, r.leased = t, true
 	}
 	if r.heard.After(now) {
 		r.heard = now
@@ -80,11 +86,35 @@ func (r *nodeRecord) hear(node *corev1.Node, lease *coordinationv1.Lease, came *
 // it is news.
 func (r *nodeRecord) confirm(lease *coordinationv1.Lease, now time.Time) bool {
 	t := renewal(lease)
-	if (r.leased && t.Equal(&r.renewed)) || t.Equal(&r.confirmed) {
+	if (r.leased && !t.After(r.renewed.Time)) || t.Equal(&r.confirmed) {
 		return false
 	}
 	r.heard, r.confirmed = now, t
 	return true
+}
+
+// recall goes on with what is known of a node that this run has met just now: since
+// when it is Unknown, or how long it had been silent when the last run ended. The
+// time between does not count.
+func (r *nodeRecord) recall(node *corev1.Node, was spell, now time.Time) {
+	ready := readyCondition(node)
+	switch {
+	case ready != nil && ready.Status == corev1.ConditionUnknown:
+		if t := ready.LastTransitionTime.Time; t.Before(r.heard) {
+			r.heard = t
+		}
+	case was.Word != "" && was.Word == r.word(node):
+		if t := now.Add(-was.silent()); t.Before(r.heard) {
+			r.heard = t
+		}
+	}
+}
+
+// word identifies the last word of a node: as long as it is the same nothing has come.
+func (r *nodeRecord) word(node *corev1.Node) string {
+	h := fnv.New64a()
+	fmt.Fprint(h, node.UID, r.posted, r.heartbeat.UnixNano(), r.leased, r.renewed.UnixNano())
+	return strconv.FormatUint(h.Sum64(), 36)
 }
 
 // lost tells whether the node has been quiet for too long. A node that has never

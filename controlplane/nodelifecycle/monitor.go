@@ -55,6 +55,8 @@ type sighting struct {
 // monitor makes passes until ctx is done. They begin MonitorPeriod apart; one that
 // takes about that long or longer still leaves the server some rest.
 func (r *run) monitor(ctx context.Context) error {
+	r.answered = time.Now()
+	r.memory.load(ctx)
 	for {
 		began := time.Now()
 		if err := r.pass(ctx); err != nil {
@@ -66,8 +68,8 @@ func (r *run) monitor(ctx context.Context) error {
 			return nil
 		}
 		if late := time.Since(ended) - rest; r.cfg.stoodStill(late) {
-			r.log.Warn("this process stood still; nodes are given a new grace period", "for", late)
-			r.forgive(time.Now())
+			r.log.Warn("this process stood still; that time does not count as silence of nodes", "for", late)
+			r.hold(late, time.Now())
 		}
 	}
 }
@@ -82,7 +84,10 @@ func (r *run) pass(ctx context.Context) error {
 		if !r.reach.back(ctx) {
 			return nil
 		}
-		r.forgive(time.Now())
+		if t := r.arrivals.any(); t.After(r.answered) {
+			r.answered = t
+		}
+		r.hold(time.Since(r.answered), time.Now())
 	}
 	nodes, err := r.nodes.List(labels.Everything())
 	if err != nil {
@@ -100,6 +105,7 @@ func (r *run) pass(ctx context.Context) error {
 		if err := r.judge(ctx); err != nil {
 			return err
 		}
+		r.remember(ctx)
 	}
 	r.complain()
 	r.metrics.allNodes.Observe(time.Since(began).Seconds())
@@ -159,12 +165,21 @@ func (r *run) dismissLocked(rec *nodeRecord) {
 func (r *run) each(ctx context.Context, f func(ctx context.Context, s *sighting)) error {
 	var next atomic.Int64
 	work := func(ctx context.Context) error {
+		var s *sighting
+		look := func() error {
+			f(ctx, s)
+			return nil
+		}
 		for ctx.Err() == nil {
 			i := next.Add(1) - 1
 			if i >= int64(len(r.sightings)) {
 				break
 			}
-			f(ctx, &r.sightings[i])
+			s = &r.sightings[i]
+			if err := loop.Protect(look); err != nil {
+				loop.Broken(r.log, "node "+s.node.Name, err)
+				s.err = err
+			}
 		}
 		return nil
 	}
@@ -182,10 +197,13 @@ func (r *run) markAll() {
 	}
 }
 
-// forgive begins the silence of all nodes anew.
-func (r *run) forgive(now time.Time) {
+// hold takes a time in which nobody could be heard out of the silence of all nodes.
+// What they had been silent for before that counts.
+func (r *run) hold(gap time.Duration, now time.Time) {
 	for _, rec := range r.records.byName {
-		rec.heard = now
+		if rec.heard = rec.heard.Add(gap); rec.heard.After(now) {
+			rec.heard = now
+		}
 	}
 }
 
@@ -247,10 +265,11 @@ func (r *run) judge(ctx context.Context) error {
 	}
 	switch change {
 	case stop:
-		r.log.Warn("no node of any zone is ready; evictions stop, and those that have begun are called off")
+		r.stopped = now
+		r.log.Warn("no node of any zone is ready; evictions stop, and of nodes without a tunnel those that have begun are called off")
 	case resume:
 		r.log.Info("a node is ready again; evictions go on")
-		r.forgive(now)
+		r.hold(now.Sub(r.stopped), now)
 	}
 	if after.stopped {
 		if err := r.each(ctx, r.pardon); err != nil {
@@ -267,9 +286,10 @@ func (r *run) judge(ctx context.Context) error {
 	return nil
 }
 
-// pardon takes a node's NoExecute taints back.
+// pardon takes a node's NoExecute taints back, unless its silence is judged by more
+// than that of the others.
 func (r *run) pardon(ctx context.Context, s *sighting) {
-	if !s.gone {
+	if !s.gone && !r.cfg.Judged(s.node) {
 		r.spare(ctx, s)
 	}
 }

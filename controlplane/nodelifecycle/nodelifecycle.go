@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
@@ -107,13 +108,17 @@ type run struct {
 	// The rest belongs to the monitor.
 	outlook   outlook
 	sightings []sighting
-	failing   bool // the last pass could not write everything
+	memory    memory
+	answered  time.Time // when the API server was last known to answer, but for arrivals
+	stopped   time.Time // when the last node of all zones was lost
+	failing   bool      // the last pass could not write everything
 }
 
 // newRun makes the state of a Run, which has to run both work queues.
 func newRun(c *Controller) *run {
 	r := &run{Controller: c, queues: queues{byZone: map[string]*zoneQueue{}}, records: records{byName: map[string]*nodeRecord{}}, arrivals: newArrivals()}
 	r.reach = &reach{log: c.log, ask: r.ask}
+	r.memory = memory{client: c.client.CoordinationV1().Leases(metav1.NamespaceSystem), log: c.log}
 	r.tainting = loop.NewQueue(loop.Config[string]{
 		Name: "node_lifecycle_controller", Do: r.reconcile, Workers: taintWorkers, Log: c.log,
 	})

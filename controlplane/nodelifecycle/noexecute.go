@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	nodetopology "k8s.io/component-helpers/node/topology"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // verdict returns the key of the NoExecute taint that a Ready condition calls
@@ -106,7 +108,13 @@ func (r *run) taintDue(ctx context.Context) {
 			if !ok {
 				break
 			}
-			if !r.taint(ctx, node) {
+			done := false
+			err := loop.Protect(func() error {
+				done = r.taint(ctx, node)
+				return nil
+			})
+			loop.Broken(r.log, "taint of node "+node, err)
+			if !done {
 				q.retry(node, time.Now().Add(recheck))
 			}
 		}

@@ -211,7 +211,7 @@ func TestNodesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.add("z", "other", "third")
-		for i := range 5 * DefaultWorkers {
+		for i := range 3 * DefaultWorkers { // fewer than the hundred events that a watch of the store holds
 			name := fmt.Sprintf("quiet-%d", i)
 			w.add("z", name)
 			w.pod("pod-"+name, name, corev1.ConditionTrue)

@@ -56,7 +56,7 @@ func (r *reach) back(ctx context.Context) bool {
 		return false
 	}
 	r.down.Store(false)
-	r.log.Info("the API server answers again; nodes are given a new grace period")
+	r.log.Info("the API server answers again; the outage does not count as silence of nodes")
 	return true
 }
 

@@ -14,6 +14,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -40,9 +41,15 @@ const ownerIndex = "metadata.ownerReferences.controller"
 
 // Config configures a Controller. The zero value is good.
 type Config struct {
-	Workers int                  // ReplicaSets worked on at once; zero means DefaultWorkers
-	Events  record.EventRecorder // nil means none
-	Log     *slog.Logger         // nil means discard
+	Workers int // ReplicaSets worked on at once; zero means DefaultWorkers
+	// MinBackoff is how long to wait before pods are made when those that were made
+	// last in the place of failed ones failed as well; each further time doubles it,
+	// up to MaxBackoff, until one is ready or the ReplicaSet is changed. Zero means
+	// children.DefaultMinBackoff and children.DefaultMaxBackoff.
+	MinBackoff, MaxBackoff time.Duration
+
+	Events record.EventRecorder // nil means none
+	Log    *slog.Logger         // nil means discard
 }
 
 // A Controller is Kubernetes' replicaset-controller.
@@ -53,14 +60,19 @@ type Controller struct {
 	inf    cache.SharedIndexInformer
 	pods   *children.Pods
 	log    *slog.Logger
+
+	mu     sync.Mutex
+	pauses map[string]*pause // guarded by mu; by namespace/name of the ReplicaSet
 }
 
 // New returns a controller that watches through f. It fails if f's informers
 // have stopped.
 func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
+	loop.Default(&c.MinBackoff, children.DefaultMinBackoff)
+	loop.Default(&c.MaxBackoff, max(children.DefaultMaxBackoff, c.MinBackoff))
 	sets := f.Apps().V1().ReplicaSets()
-	ctl := &Controller{cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer()}
+	ctl := &Controller{cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer(), pauses: make(map[string]*pause)}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
 	if err := index(ctl.inf); err != nil {
 		return nil, err
@@ -138,6 +150,7 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 	rs, err := c.sets.ReplicaSets(ns).Get(name)
 	if apierrors.IsNotFound(err) {
 		c.pods.Forget(key)
+		c.forget(key)
 		return 0, nil
 	}
 	if err != nil {
@@ -156,36 +169,45 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 	if err != nil {
 		return 0, err
 	}
+	var wait time.Duration
 	var failed error
 	if rs.DeletionTimestamp == nil {
-		failed = c.scale(ctx, o, rs, children.Filter(pods, children.Active))
+		wait, failed = c.scale(ctx, key, o, rs, pods)
 	}
 	status, again := observe(rs, pods, failed, time.Now())
+	if wait > 0 && (again == 0 || wait < again) {
+		again = wait
+	}
 	if err := c.write(ctx, rs, status); err != nil {
 		return 0, err
 	}
 	return again, failed
 }
 
-// scale makes or deletes pods so that there are as many as rs wants.
-func (c *Controller) scale(ctx context.Context, o children.Owner, rs *appsv1.ReplicaSet, active []*corev1.Pod) error {
+// scale makes or deletes pods so that there are as many as rs wants. It returns when
+// more can be made, if it is too early.
+func (c *Controller) scale(ctx context.Context, key string, o children.Owner, rs *appsv1.ReplicaSet, pods []*corev1.Pod) (time.Duration, error) {
+	wait, active := c.pauseOf(key, rs, pods, time.Now()), children.Filter(pods, children.Active)
 	surplus := len(active) - wanted(rs)
 	switch {
+	case surplus < 0 && wait > 0:
+		return wait, nil
 	case surplus < 0:
+		c.madeFor(key)
 		_, err := c.pods.Create(ctx, o, min(-surplus, children.MaxWrites), func(int) *corev1.Pod {
 			return children.FromTemplate(o, &rs.Spec.Template)
 		})
-		return err
+		return 0, err
 	case surplus > 0:
 		company, err := c.company(rs)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		children.ByWorth(active, company, time.Now())
 		_, err = c.pods.Delete(ctx, o, active[:min(surplus, children.MaxWrites)])
-		return err
+		return 0, err
 	}
-	return nil
+	return 0, nil
 }
 
 func wanted(rs *appsv1.ReplicaSet) int {

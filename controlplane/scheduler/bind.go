@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // bindAll writes decisions until ctx is done.
@@ -21,12 +23,25 @@ func (r *run) bindAll(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case b := <-r.binds:
-			if b.node == "" {
-				r.unschedulable(ctx, b)
-			} else {
-				r.bind(ctx, b)
-			}
+			r.write(ctx, b)
 		}
+	}
+}
+
+// write writes one decision, and takes it back if that panics.
+func (r *run) write(ctx context.Context, b binding) {
+	name := types.NamespacedName{Namespace: b.pod.pod.Namespace, Name: b.pod.pod.Name}
+	err := loop.Protect(func() error {
+		if b.node == "" {
+			r.unschedulable(ctx, b)
+		} else {
+			r.bind(ctx, b)
+		}
+		return nil
+	})
+	if loop.Broken(r.log, "pod "+name.String(), err) {
+		r.cache.forget(keyOf(b.pod.pod))
+		r.queue.failed(name, b.changes, 0)
 	}
 }
 

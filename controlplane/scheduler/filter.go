@@ -245,7 +245,7 @@ func filter(p *podInfo, n *nodeInfo, why map[reason]int) bool {
 }
 
 func tolerates(spec *corev1.PodSpec, t *corev1.Taint) bool {
-	return corev1helpers.TolerationsTolerateTaint(klog.Logger{}, spec.Tolerations, t, false)
+	return corev1helpers.TolerationsTolerateTaint(klog.Logger{}, spec.Tolerations, t, true)
 }
 
 // untolerated returns the first taint that keeps the pod away; nil if none does.

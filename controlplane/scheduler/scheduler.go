@@ -85,12 +85,12 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		queue:     newQueue(s.cfg),
 		binds:     make(chan binding),
 	}
-	pods, err := s.podInf.AddEventHandler(r.podEvents())
+	pods, err := s.podInf.AddEventHandler(loop.Guard(r.podEvents()))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = s.podInf.RemoveEventHandler(pods) }()
-	nodes, err := s.nodeInf.AddEventHandler(r.nodeEvents())
+	nodes, err := s.nodeInf.AddEventHandler(loop.Guard(r.nodeEvents()))
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,15 @@ func (r *run) decide(ctx context.Context) error {
 		p := newPodInfo(pod)
 		b := binding{pod: p, changes: changes}
 		var needs cause
-		if b.node, b.why, needs = r.cache.place(p); b.node == "" {
+		err = loop.Protect(func() error {
+			b.node, b.why, needs = r.cache.place(p)
+			return nil
+		})
+		if loop.Broken(r.log, "pod "+name.String(), err) {
+			r.queue.failed(name, changes, 0)
+			continue
+		}
+		if b.node == "" {
 			// Parked before it is told, so that nothing that happens meanwhile
 			// is missed.
 			r.queue.failed(name, changes, needs)

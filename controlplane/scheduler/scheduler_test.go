@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -382,6 +383,31 @@ func TestBindFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPanicCostsItsPod: a pod over which the scheduler panics gives back its room
+// and is tried again, and others are bound.
+func TestPanicCostsItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var left atomic.Int32
+		left.Store(2)
+		b := start(t, func(c *fake.Clientset) {
+			c.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				create, _ := a.(clienttesting.CreateAction)
+				if o, ok := create.GetObject().(*corev1.Binding); ok && o.Name == "odd" && left.Add(-1) >= 0 {
+					panic("cannot bind")
+				}
+				return false, nil, nil
+			})
+		}, testNode("node-1", nil))
+		defer b.stop()
+		b.create(testPod("odd", asks("cpu", "1")))
+		after(10 * time.Millisecond)
+		b.create(testPod("p", asks("cpu", "1")))
+		after(time.Minute)
+		b.isOn("odd", "node-1")
+		b.isOn("p", "node-1")
+	})
 }
 
 // TestRunAgain: a scheduler that is run a second time starts from what is.

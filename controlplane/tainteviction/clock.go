@@ -76,10 +76,8 @@ func noExecute(n *corev1.Node, known []taint, now time.Time) []taint {
 //
 // That is its timeAdded. Taints that people add often have none; then it is when
 // somebody last wrote the list of taints, which the server keeps for each writer.
-// That may be later than when the taint was added, but not earlier. Times of the
-// API are whole seconds, cut short, so one within the second before seen means
-// seen; one after it is another machine's clock and means seen too. No taint is
-// older than its node.
+// That may be later than when the taint was added, but not earlier. No taint is
+// older than its node. See notBefore for what a time of the API means.
 func since(n *corev1.Node, t *corev1.Taint, seen time.Time) time.Time {
 	at := taintsWritten(n)
 	if !t.TimeAdded.IsZero() {
@@ -91,7 +89,16 @@ func since(n *corev1.Node, t *corev1.Taint, seen time.Time) time.Time {
 	if at.Before(n.CreationTimestamp.Time) {
 		at = n.CreationTimestamp.Time
 	}
-	if seen.Sub(at) < time.Second {
+	return notBefore(at, seen)
+}
+
+// notBefore returns the earliest time of which it is certain that it is not before
+// what the API says happened at, and which was seen later. Times of the API are
+// whole seconds, cut short, so the end of that second is meant, or seen if that is
+// earlier: a toleration must not run out early. A time after seen is another
+// machine's clock and means seen too.
+func notBefore(at, seen time.Time) time.Time {
+	if at = at.Add(time.Second); at.After(seen) {
 		return seen
 	}
 	return at
@@ -136,7 +143,7 @@ func due(tolerations []corev1.Toleration, taints []taint, bound time.Time) (at t
 			goes = bound
 		}
 		j := slices.IndexFunc(tolerations, func(o corev1.Toleration) bool {
-			return o.ToleratesTaint(klog.Logger{}, &t.Taint, false)
+			return o.ToleratesTaint(klog.Logger{}, &t.Taint, true)
 		})
 		if j >= 0 {
 			seconds := tolerations[j].TolerationSeconds
@@ -162,8 +169,5 @@ func boundAt(p *corev1.Pod, now time.Time) time.Time {
 			at = c.LastTransitionTime.Time
 		}
 	}
-	if now.Sub(at) < time.Second {
-		return now
-	}
-	return at
+	return notBefore(at, now)
 }

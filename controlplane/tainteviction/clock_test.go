@@ -35,16 +35,17 @@ func TestSince(t *testing.T) {
 		want    time.Duration
 	}{
 		{"no time at all", 0, 0, nil, 100 * s, 100 * s},
-		{"timeAdded", 40, 0, nil, 100 * s, 40 * s},
-		{"timeAdded goes first", 40, 0, []metav1.ManagedFieldsEntry{owner(30, "", owned)}, 100 * s, 40 * s},
+		{"timeAdded", 40, 0, nil, 100 * s, 41 * s},
+		{"timeAdded goes first", 40, 0, []metav1.ManagedFieldsEntry{owner(30, "", owned)}, 100 * s, 41 * s},
 		{"just now", 100, 0, nil, 100*s + 700*time.Millisecond, 100*s + 700*time.Millisecond},
-		{"a second ago", 99, 0, nil, 100 * s, 99 * s},
+		{"a second ago", 99, 0, nil, 100 * s, 100 * s},
+		{"in that second, at most", 99, 0, nil, 102 * s, 100 * s},
 		{"from the future", 101, 0, nil, 100 * s, 100 * s},
-		{"older than the node", 20, 60, nil, 100 * s, 60 * s},
-		{"list written", 0, 0, []metav1.ManagedFieldsEntry{owner(30, "", owned)}, 100 * s, 30 * s},
+		{"older than the node", 20, 60, nil, 100 * s, 61 * s},
+		{"list written", 0, 0, []metav1.ManagedFieldsEntry{owner(30, "", owned)}, 100 * s, 31 * s},
 		{"list written just now", 0, 0, []metav1.ManagedFieldsEntry{owner(100, "", owned)}, 100*s + 1, 100*s + 1},
-		{"several writers", 0, 0, []metav1.ManagedFieldsEntry{owner(50, "", owned), owner(30, "", owned), owner(70, "", owned)}, 100 * s, 30 * s},
-		{"others wrote other things", 0, 0, []metav1.ManagedFieldsEntry{owner(10, "", other), owner(20, "status", owned), owner(0, "", owned), owner(30, "", owned)}, 100 * s, 30 * s},
+		{"several writers", 0, 0, []metav1.ManagedFieldsEntry{owner(50, "", owned), owner(30, "", owned), owner(70, "", owned)}, 100 * s, 31 * s},
+		{"others wrote other things", 0, 0, []metav1.ManagedFieldsEntry{owner(10, "", other), owner(20, "status", owned), owner(0, "", owned), owner(30, "", owned)}, 100 * s, 31 * s},
 		{"cannot be read", 0, 0, []metav1.ManagedFieldsEntry{owner(30, "", "{"), owner(30, "", `{"f:spec":[]}`), {FieldsV1: nil, Time: &metav1.Time{Time: zero}}}, 100 * s, 100 * s},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -75,10 +76,10 @@ func TestBoundAt(t *testing.T) {
 		cs      []corev1.PodCondition
 		want    time.Duration
 	}{
-		{"created on the node", 10 * s, nil, 10 * s},
-		{"scheduled", 10 * s, []corev1.PodCondition{scheduled(corev1.ConditionTrue, 20*s)}, 20 * s},
-		{"not scheduled", 10 * s, []corev1.PodCondition{scheduled(corev1.ConditionFalse, 20*s)}, 10 * s},
-		{"other condition", 10 * s, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at(20 * s)}}, 10 * s},
+		{"created on the node", 10 * s, nil, 11 * s},
+		{"scheduled", 10 * s, []corev1.PodCondition{scheduled(corev1.ConditionTrue, 20*s)}, 21 * s},
+		{"not scheduled", 10 * s, []corev1.PodCondition{scheduled(corev1.ConditionFalse, 20*s)}, 11 * s},
+		{"other condition", 10 * s, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at(20 * s)}}, 11 * s},
 		{"just now", 99*s + 1, nil, 100 * s},
 		{"from the future", 101 * s, nil, 100 * s},
 	} {

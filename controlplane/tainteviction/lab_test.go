@@ -118,6 +118,13 @@ func tolerates(key string, seconds ...int64) corev1.Toleration {
 	return t
 }
 
+// numeric tolerates taints a whose value compares so with value.
+func numeric(op corev1.TolerationOperator, value string, seconds ...int64) corev1.Toleration {
+	t := tolerates("a", seconds...)
+	t.Operator, t.Value = op, value
+	return t
+}
+
 func (l *lab) uid(name string) types.UID {
 	l.Helper()
 	p, err := l.Client.CoreV1().Pods("ns").Get(l.Context(), name, metav1.GetOptions{})

@@ -264,6 +264,7 @@ func TestEviction(t *testing.T) {
 		{"not tolerated", []corev1.Taint{a}, nil, time.Hour, -time.Minute, true},
 		{"for good", []corev1.Taint{a}, []corev1.Toleration{tol("a", nil)}, time.Hour, 0, false},
 		{"for a while", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(300))}, time.Hour, 4 * time.Minute, true},
+		{"a number that is less", []corev1.Taint{{Key: "a", Value: "5", Effect: corev1.TaintEffectNoExecute, TimeAdded: at(time.Minute)}}, []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpLt, Value: "6"}}, time.Hour, 0, false},
 		{"the first that covers it", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(300)), tol("", sec(10))}, time.Hour, 4 * time.Minute, true},
 		{"one of two for good", []corev1.Taint{a, b}, []corev1.Toleration{tol("a", nil), tol("b", sec(90))}, time.Hour, 30 * time.Second, true},
 		{"the shorter of two", []corev1.Taint{a, b}, []corev1.Toleration{tol("a", sec(300)), tol("b", sec(90))}, time.Hour, 30 * time.Second, true},

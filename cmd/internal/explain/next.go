@@ -65,7 +65,7 @@ func eviction(p *corev1.Pod, taints []corev1.Taint, now time.Time) (at time.Time
 		if came := bound(p); came.After(goes) {
 			goes = came
 		}
-		j := slices.IndexFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return o.ToleratesTaint(klog.Logger{}, t, false) })
+		j := slices.IndexFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return o.ToleratesTaint(klog.Logger{}, t, true) })
 		if j >= 0 {
 			seconds := p.Spec.Tolerations[j].TolerationSeconds
 			if seconds == nil {

@@ -165,6 +165,38 @@ func TestPriority(t *testing.T) {
 	}
 }
 
+// A pod that is written anew without its priority keeps it, and one that gives
+// another is left to validation, which refuses it.
+func TestPriorityIsKept(t *testing.T) {
+	p := Priority()
+	if !p.Handles(admission.Update) {
+		t.Fatal("updates are not its business")
+	}
+	never, lower := corev1.PreemptNever, corev1.PreemptLowerPriority
+	was := &corev1.Pod{Spec: corev1.PodSpec{Priority: ptr.To[int32](1000), PreemptionPolicy: &never, PriorityClassName: "high"}}
+	for _, c := range []struct {
+		name     string
+		is       corev1.PodSpec
+		priority int32
+		policy   corev1.PreemptionPolicy
+	}{
+		{"neither", corev1.PodSpec{PriorityClassName: "high"}, 1000, never},
+		{"no policy", corev1.PodSpec{Priority: ptr.To[int32](1000)}, 1000, never},
+		{"no number", corev1.PodSpec{PreemptionPolicy: &never}, 1000, never},
+		{"others", corev1.PodSpec{Priority: ptr.To[int32](5), PreemptionPolicy: &lower}, 5, lower},
+	} {
+		pod := &corev1.Pod{Spec: c.is}
+		err := p.(admission.MutationInterface).Admit(t.Context(), attributes(pod, was, corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Update), nil)
+		if err != nil || *pod.Spec.Priority != c.priority || *pod.Spec.PreemptionPolicy != c.policy {
+			t.Errorf("%s: %v, %v %v", c.name, err, *pod.Spec.Priority, *pod.Spec.PreemptionPolicy)
+		}
+	}
+	pod := &corev1.Pod{} // from before there were priorities
+	if err := p.(admission.MutationInterface).Admit(t.Context(), attributes(pod, &corev1.Pod{}, corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Update), nil); err != nil || pod.Spec.Priority != nil {
+		t.Errorf("%v, %v", err, pod.Spec.Priority)
+	}
+}
+
 func TestSigners(t *testing.T) {
 	type csr = certificatesv1.CertificateSigningRequest
 	resource := certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")

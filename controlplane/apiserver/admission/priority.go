@@ -19,10 +19,11 @@ import (
 )
 
 // Priority turns a pod's priority class into the number and the preemption policy
-// that schedulers read, and refuses pods that give a number of their own.
+// that schedulers read, and refuses pods that give a number of their own. A pod that
+// is written anew without them keeps both; to change them is not its to allow.
 func Priority() admission.Interface {
 	p := &priority{}
-	p.pods = onPods(p.resolve, admission.Create)
+	p.pods = onPods(p.resolve, admission.Create, admission.Update)
 	return p
 }
 
@@ -50,6 +51,10 @@ func (p *priority) ValidateInitialization() error {
 }
 
 func (p *priority) resolve(ctx context.Context, a admission.Attributes, pod *corev1.Pod) error {
+	if a.GetOperation() == admission.Update {
+		keep(a, pod)
+		return nil
+	}
 	if !p.WaitForReady() {
 		return admission.NewForbidden(a, errors.New("not yet ready to handle request"))
 	}
@@ -76,6 +81,20 @@ func (p *priority) resolve(ctx context.Context, a admission.Attributes, pod *cor
 	}
 	pod.Spec.Priority, pod.Spec.PreemptionPolicy = &value, &policy
 	return nil
+}
+
+// keep gives pod what it leaves out and had before.
+func keep(a admission.Attributes, pod *corev1.Pod) {
+	old, ok := a.GetOldObject().(*corev1.Pod)
+	if !ok {
+		return
+	}
+	if pod.Spec.Priority == nil {
+		pod.Spec.Priority = old.Spec.Priority
+	}
+	if pod.Spec.PreemptionPolicy == nil {
+		pod.Spec.PreemptionPolicy = old.Spec.PreemptionPolicy
+	}
 }
 
 // classOf is the class the pod names, or else the default one; nil if there is

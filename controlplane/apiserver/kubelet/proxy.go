@@ -53,7 +53,7 @@ func (r *podProxyREST) Connect(ctx context.Context, id string, options runtime.O
 		return nil, err
 	}
 	if port == "" {
-		port = firstPort(pod)
+		port = firstPort(pod, scheme)
 	}
 	if pod.Status.PodIP == "" {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s has no IP address yet", name))
@@ -65,14 +65,18 @@ func (r *podProxyREST) Connect(ctx context.Context, id string, options runtime.O
 	return r.pass(&url.URL{Scheme: scheme, Host: host}, o.Path, r.plain, resp), nil
 }
 
-// firstPort is the port of a pod that a request without one means.
-func firstPort(pod *corev1.Pod) string {
+// firstPort is the port of a pod that a request without one means: the first that
+// the pod names, or the scheme's own.
+func firstPort(pod *corev1.Pod, scheme string) string {
 	for i := range pod.Spec.Containers {
 		if ports := pod.Spec.Containers[i].Ports; len(ports) > 0 {
 			return strconv.Itoa(int(ports[0].ContainerPort))
 		}
 	}
-	return ""
+	if scheme == "https" {
+		return "443"
+	}
+	return "80"
 }
 
 type nodeProxyREST struct{ *backend }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -41,7 +42,8 @@ func toleration(t *corev1.Toleration, p *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(operator, t, "value must be empty when `operator` is 'Exists'"))
 		}
 	case corev1.TolerationOpLt, corev1.TolerationOpGt:
-		if _, err := strconv.ParseInt(t.Value, 10, 64); err != nil {
+		// No more than what they are matched by takes for a number.
+		if _, err := strconv.ParseInt(t.Value, 10, 64); err != nil || len(content.IsDecimalInteger(t.Value)) > 0 {
 			errs = append(errs, field.Invalid(p.Child("value"), t.Value, "must be a valid integer when `operator` is 'Lt' or 'Gt'"))
 		}
 	default:

@@ -26,6 +26,10 @@ func TestTolerations(t *testing.T) {
 		{"operator", tol(corev1.Toleration{Key: "a", Operator: "In"}), bad(at + `.operator: Unsupported value: "In"`)},
 		{"number", tol(corev1.Toleration{Key: "a", Operator: "Gt", Value: "5"}), nil},
 		{"no number", tol(corev1.Toleration{Key: "a", Operator: "Lt", Value: "x"}), bad(at + `.value: Invalid value: "x"`)},
+		{"negative number", tol(corev1.Toleration{Key: "a", Operator: "Lt", Value: "-5"}), nil},
+		{"number that matches nothing", tol(corev1.Toleration{Key: "a", Operator: "Gt", Value: "+5"}), bad(at + `.value: Invalid value: "+5"`)},
+		{"number with a zero before it", tol(corev1.Toleration{Key: "a", Operator: "Gt", Value: "05"}), bad(at + `.value: Invalid value: "05"`)},
+		{"number that is too large", tol(corev1.Toleration{Key: "a", Operator: "Gt", Value: "9223372036854775808"}), bad(at + `.value: Invalid value`)},
 		{"effect", tol(corev1.Toleration{Key: "a", Effect: "Never"}), bad(at + `.effect: Unsupported value: "Never": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"`)},
 		{
 			"seconds without eviction", tol(corev1.Toleration{Key: "a", Effect: "NoSchedule", TolerationSeconds: ptr[int64](1)}),

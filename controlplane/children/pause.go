@@ -1,0 +1,59 @@
+package children
+
+// How long to wait before a pod is made in the place of one that failed.
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Defaults of the bounds of a Pause, which are those of Kubernetes' Jobs.
+const (
+	DefaultMinBackoff = 10 * time.Second
+	DefaultMaxBackoff = 6 * time.Minute
+)
+
+// A Pause is how often pods of an owner have failed since one did well.
+type Pause struct {
+	Failures int
+	Last     time.Time // of the failures
+}
+
+// Left is how much longer to wait: least after the first failure, and twice as long
+// after each further one, up to most.
+func (p Pause) Left(least, most time.Duration, now time.Time) time.Duration {
+	if p.Failures <= 0 {
+		return 0
+	}
+	d := least
+	for i := 1; i < p.Failures && d < most; i++ {
+		d *= 2
+	}
+	return max(p.Last.Add(min(d, most)).Sub(now), 0)
+}
+
+// EndedAt is when p ended: when the last of its containers did or, if it does not
+// say, when it was told to; now if that is not known either.
+func EndedAt(p *corev1.Pod, now time.Time) time.Time {
+	var at time.Time
+	for i := range p.Status.ContainerStatuses {
+		if end := p.Status.ContainerStatuses[i].State.Terminated; end != nil && end.FinishedAt.After(at) {
+			at = end.FinishedAt.Time
+		}
+	}
+	switch {
+	case !at.IsZero():
+		return at
+	case p.DeletionTimestamp != nil:
+		at = p.DeletionTimestamp.Time
+		if g := p.DeletionGracePeriodSeconds; g != nil {
+			at = at.Add(-time.Duration(*g) * time.Second)
+		}
+		return at
+	}
+	if c := condition(p, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
+		return c.LastTransitionTime.Time
+	}
+	return now
+}
