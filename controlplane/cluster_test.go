@@ -70,13 +70,13 @@ func startCluster(t *testing.T) *cluster {
 	}
 	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false), keys: keys}
 	known := kubeauth.NewObjects()
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: c.ca, Secrets: known.Secret})
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret})
 	if err != nil {
 		t.Fatal(err)
 	}
 	authz := kubeauth.NewAuthorizer(known)
 	api, err := apiserver.New(apiserver.Config{
-		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: c.ca,
+		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
 		Authenticator: authn, Authorizer: authz, Rules: authz, Admission: []admission.Interface{kubeauth.NodeRestriction(known)},
 	})
@@ -102,8 +102,10 @@ func (c *cluster) manage(identity string) (stop func()) {
 	c.t.Helper()
 	controllers, err := New(Config{
 		Client: c.as(c.keys, pki.ControllerManager), SchedulerClient: c.as(c.keys, pki.Scheduler),
-		SigningCertFile: c.ca, SigningKeyFile: c.keys.Path(pki.CA, true), SchedulerMinBackoff: 100 * time.Millisecond,
-		Leader: &leader.Config{Identity: identity}, Metrics: prometheus.NewRegistry(),
+		SigningCertFile: c.keys.Path(pki.ClientCA, false), SigningKeyFile: c.keys.Path(pki.ClientCA, true),
+		ServingSigningCertFile: c.keys.Path(pki.KubeletCA, false), ServingSigningKeyFile: c.keys.Path(pki.KubeletCA, true),
+		SchedulerMinBackoff: 100 * time.Millisecond,
+		Leader:              &leader.Config{Identity: identity}, Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -182,7 +184,8 @@ func (c *cluster) token(id string, expires time.Duration) *kubernetes.Clientset 
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id}, Type: "bootstrap.kubernetes.io/token",
 		StringData: map[string]string{
 			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
-			"expiration": time.Now().Add(expires).UTC().Format(time.RFC3339),
+			"auth-extra-groups": kubeauth.JoinGroup,
+			"expiration":        time.Now().Add(expires).UTC().Format(time.RFC3339),
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
