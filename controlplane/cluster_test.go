@@ -59,7 +59,12 @@ type cluster struct {
 
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
-	dir := t.TempDir()
+	return startClusterIn(t, t.TempDir())
+}
+
+// startClusterIn starts one with the data in dir.
+func startClusterIn(t *testing.T, dir string) *cluster {
+	t.Helper()
 	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
 	if err != nil {
 		t.Fatal(err)

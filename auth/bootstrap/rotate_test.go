@@ -119,7 +119,7 @@ func (w *rotationWorld) serves(t *testing.T) *tls.Certificate {
 	return cert
 }
 
-func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld)) {
+func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld), before ...func(w *rotationWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &rotationWorld{memoryRequests: &memoryRequests{t: t, ca: newAuthority(t), csrs: map[string]*certificates.CertificateSigningRequest{}, life: life}}
@@ -139,6 +139,9 @@ func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld)) {
 			t.Fatal(err)
 		}
 		w.r = w.rotation(t)
+		for _, prepare := range before {
+			prepare(w)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- w.r.Run(ctx) }()
@@ -252,9 +255,6 @@ func TestServingCertificateWithAddressesIsReplaced(t *testing.T) {
 
 func TestRenewalIsRetried(t *testing.T) {
 	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
-		w.mu.Lock()
-		w.fail = errors.New("connection refused")
-		w.mu.Unlock()
 		advance(time.Hour)
 		n := len(w.tries())
 		if n < 8 || n > 30 {
@@ -279,5 +279,5 @@ func TestRenewalIsRetried(t *testing.T) {
 		if _, err := w.r.GetCertificate(nil); err != nil {
 			t.Errorf("after all was well again: %v", err)
 		}
-	})
+	}, func(w *rotationWorld) { w.fail = errors.New("connection refused") })
 }

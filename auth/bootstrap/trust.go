@@ -131,26 +131,26 @@ func (r *Rotation) followTrust(ctx context.Context) {
 
 // refresh asks the server once.
 func (r *Rotation) refresh(ctx context.Context) error {
-	roots, err := r.published(ctx, rootsName, rootsKey)
-	if err != nil {
-		return err
-	}
-	clients, err := r.published(ctx, clientsName, clientsKey)
-	if err != nil {
-		return err
+	roots, rootsErr := r.published(ctx, rootsName, rootsKey)
+	clients, clientsErr := r.published(ctx, clientsName, clientsKey)
+	missing := errors.Join(rootsErr, clientsErr)
+	for _, err := range []error{rootsErr, clientsErr} {
+		if err != nil && !apierrors.IsNotFound(err) {
+			return missing
+		}
 	}
 	changed, err := r.cfg.Identity.adopt(roots, clients)
 	if changed && r.cfg.TrustChanged != nil {
 		r.cfg.TrustChanged()
 	}
-	return err
+	return errors.Join(err, missing) // a cluster that is just starting publishes them soon
 }
 
 // published reads authorities. A cluster that does not tell its nodes has none: all
 // that there is to go by is the authority by which the node has joined.
 func (r *Rotation) published(ctx context.Context, name, key string) ([]*x509.Certificate, error) {
 	m, err := r.cfg.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+	if apierrors.IsForbidden(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -163,16 +163,17 @@ func (r *Rotation) published(ctx context.Context, name, key string) ([]*x509.Cer
 	return list, nil
 }
 
-// adopt believes and keeps other authorities; none are those there are. New ones of
+// adopt believes and keeps other authorities; none are those there are, and clients of
+// which the cluster has never said anything are known by the server's. New ones of
 // the server must be such that they lead to the certificate that the server showed
 // last: else the node would not find back. It tells whether those of the server are
 // others now.
 func (i *Identity) adopt(roots, clients []*x509.Certificate) (changed bool, err error) {
 	now := i.trust.Load()
-	next := newTrust(now.roots, clients, now.former)
-	if len(clients) == 0 {
-		next.clients, next.clientPool = now.roots, now.rootPool
+	if len(clients) == 0 && now.published {
+		clients = now.clients
 	}
+	next := newTrust(now.roots, clients, now.former)
 	if len(roots) > 0 && !same(roots, now.roots) {
 		if err = i.proven(roots); err != nil {
 			return false, fmt.Errorf("the cluster publishes other authorities of its server, which are not believed: %w", err)
@@ -180,9 +181,6 @@ func (i *Identity) adopt(roots, clients []*x509.Certificate) (changed bool, err 
 		changed = true
 		former := slices.Concat(now.former, now.roots)
 		next = newTrust(roots, clients, former[max(0, len(former)-maxFormer):])
-		if len(clients) == 0 {
-			next.clients, next.clientPool = next.roots, next.rootPool
-		}
 		// The former first: the hash on the command line may be theirs.
 		if err = writeFile(i.cfg.path(formerFile), encodeCerts(next.former...), 0o644); err == nil {
 			err = writeFile(i.cfg.path(caFile), encodeCerts(roots...), 0o644)
@@ -196,6 +194,9 @@ func (i *Identity) adopt(roots, clients []*x509.Certificate) (changed bool, err 
 		if err = writeFile(i.cfg.path(clientsFile), encodeCerts(clients...), 0o644); err != nil {
 			return false, err
 		}
+	}
+	if !next.published {
+		next.clients, next.clientPool = next.roots, next.rootPool
 	}
 	i.trust.Store(next)
 	return changed, nil

@@ -197,6 +197,23 @@ func TestClusterThatPublishesNothing(t *testing.T) {
 	if _, err = os.Stat(id.cfg.path(clientsFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what the cluster has not said was kept: %v", err)
 	}
+	// One that has not published them yet is asked again, and one that has and has not
+	// for a moment is believed still.
+	told := &notices{}
+	r.cfg.ConfigMaps = told
+	if err = r.refresh(t.Context()); err == nil {
+		t.Errorf("nothing is published yet: %v", err)
+	}
+	told.set(rootsName, ca.cert)
+	clients := newAuthority(t)
+	told.set(clientsName, clients.cert)
+	if err = r.refresh(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.cfg.ConfigMaps = &notices{}
+	if err = r.refresh(t.Context()); err == nil || !id.ClientCAs().Equal(poolOf([]*x509.Certificate{clients.cert})) {
+		t.Errorf("what was published before counts no more: %v", err)
+	}
 	// A cluster that cannot be asked is no such one.
 	id = settled(t, ca)
 	if r, err = NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}, ConfigMaps: &notices{err: errors.New("not connected")}}); err != nil {
