@@ -95,6 +95,16 @@ func issuedBy(t *testing.T, c *cluster, name string) *pkitest.Authority {
 	return pkitest.Load(t, c.keys.Path(name, false), c.keys.Path(name, true))
 }
 
+func (c *cluster) client(conf *rest.Config) *kubernetes.Clientset {
+	c.t.Helper()
+	conf.QPS = -1
+	k, err := kubernetes.NewForConfig(conf)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return k
+}
+
 // over is a client of the cluster with a TLS configuration of its own.
 func (c *cluster) over(t *testing.T, conf *tls.Config) *kubernetes.Clientset {
 	t.Helper()
@@ -183,12 +193,16 @@ func joinsAndFollows(t *testing.T, c *cluster, name string, pin bootstrap.Pin) {
 	go func() { done <- r.Run(ctx) }()
 	want := x509.NewCertPool()
 	want.AddCert(c.keys.CACert())
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(patience); ; {
 		_, none := r.GetCertificate(nil)
 		if none == nil && id.ClientTLS("").RootCAs.Equal(want) {
 			break
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-tick.C:
+		case <-deadline:
 			t.Fatalf("%s has not followed: %v", name, none)
 		}
 	}

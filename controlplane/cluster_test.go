@@ -171,16 +171,6 @@ func (c *cluster) as(keys *pki.PKI, name string) *rest.Config {
 	return conf
 }
 
-func (c *cluster) client(conf *rest.Config) *kubernetes.Clientset {
-	c.t.Helper()
-	conf.QPS = -1
-	k, err := kubernetes.NewForConfig(conf)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return k
-}
-
 // token makes a bootstrap token and returns a client that uses it.
 func (c *cluster) token(id string, expires time.Duration) *kubernetes.Clientset {
 	c.t.Helper()
