@@ -56,6 +56,7 @@ func TestNodeName(t *testing.T) {
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
+	from time.Time // when what it issues begins
 }
 
 func newAuthority(t *testing.T) *authority {
@@ -73,7 +74,7 @@ func newAuthority(t *testing.T) *authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &authority{cert, key}
+	return &authority{cert: cert, key: key}
 }
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
@@ -101,7 +102,7 @@ func (a *authority) issue(t *testing.T, cn string, orgs ...string) (certPEM, key
 	key := newKey(t)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn, Organization: orgs},
-		NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"server"},
+		NotBefore: a.from, NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"server"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -280,4 +281,76 @@ func TestTLS(t *testing.T) {
 			t.Error("old authority still trusted")
 		}
 	})
+}
+
+// A client of the server does not take a node for it, whoever signed for the node.
+func TestNodeIsNoServer(t *testing.T) {
+	ca := newAuthority(t)
+	load := func(cn string) *tls.Certificate {
+		c, k := ca.issue(t, cn, NodesGroup)
+		p, err := tls.X509KeyPair(c, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &p
+	}
+	node := load("system:node:n")
+	server := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return node, nil }}
+	client := ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return node, nil }, ca.pool(), "server")
+	if _, err := handshake(t, server, client); err == nil || !strings.Contains(err.Error(), "certificate of a node (system:node:n)") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What an authority signs after another took its place is refused, on resumed
+// connections as well.
+func TestSupersededAuthority(t *testing.T) {
+	old, now := newAuthority(t), newAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	write(t, file, append(now.pem(), old.pem()...))
+	cas, err := LoadAuthorities(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := func(from time.Time) *x509.Certificate {
+		return &x509.Certificate{NotBefore: from, Subject: pkix.Name{CommonName: "system:node:n"}}
+	}
+	before, after := now.cert.NotBefore, now.cert.NotBefore.Add(time.Second)
+	for name, tc := range map[string]struct {
+		chains [][]*x509.Certificate
+		ok     bool
+	}{
+		"nothing verified":      {nil, true},
+		"by the new one":        {[][]*x509.Certificate{{leaf(after), now.cert}}, true},
+		"by the old one before": {[][]*x509.Certificate{{leaf(before), old.cert}}, true},
+		"by the old one later":  {[][]*x509.Certificate{{leaf(after), old.cert}}, false},
+		"by both":               {[][]*x509.Certificate{{leaf(after), old.cert}, {leaf(after), now.cert}}, true},
+	} {
+		if err := cas.Check(tc.chains); (err == nil) != tc.ok || err != nil && !errors.Is(err, ErrSuperseded) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	serving, k := now.issue(t, "server")
+	mine, err := tls.X509KeyPair(serving, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := cas.ServerTLS(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &mine, nil })
+	c, k := old.issue(t, "system:node:n", NodesGroup) // it begins in the year 1
+	early, err := tls.X509KeyPair(c, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err, _ := handshake(t, server, ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &early, nil }, now.pool(), "server")); err != nil {
+		t.Errorf("an old certificate: %v", err)
+	}
+	old.from = time.Now().Add(-time.Minute)
+	c, k = old.issue(t, "system:node:n", NodesGroup)
+	late, err := tls.X509KeyPair(c, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err, _ := handshake(t, server, ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &late, nil }, now.pool(), "server")); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("a late certificate: %v", err)
+	}
 }

@@ -5,6 +5,7 @@ package auth
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -78,11 +79,16 @@ func (k *KeyPair) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
 // Authorities are the certificates in a PEM file that may be replaced at any
 // time, as for KeyPair.
+//
+// The first is the authority that signs now. Others are its predecessors: what
+// they signed before the first one was made counts until it expires, and what
+// they seem to have signed since does not; see Check.
 type Authorities struct {
 	file string
 
 	mu    sync.Mutex // guards the following
 	pool  *x509.CertPool
+	first *x509.Certificate
 	stamp stamp
 	next  time.Time
 }
@@ -110,19 +116,50 @@ func (a *Authorities) Pool() (*x509.CertPool, error) {
 	if a.pool != nil && at == a.stamp {
 		return a.pool, nil
 	}
-	pool, err := readPool(a.file)
+	list, err := readAuthorities(a.file)
 	if err != nil {
 		if a.pool == nil {
 			return nil, err
 		}
 		return a.pool, nil // half-written: the next look is a second away
 	}
-	a.pool, a.stamp = pool, at
-	return pool, nil
+	a.pool, a.first, a.stamp = x509.NewCertPool(), list[0], at
+	for _, cert := range list {
+		a.pool.AddCert(cert)
+	}
+	return a.pool, nil
 }
 
-func readPool(file string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(file)
+// ErrSuperseded is wrapped by errors about certificates that an authority signed
+// after another one had taken its place.
+var ErrSuperseded = errors.New("the authority that signed this certificate had been superseded before: get another certificate")
+
+// Check refuses a certificate that has been verified, by chains, if none of them
+// ends at the authority that signs now, and it begins after that one was made. No
+// chains are none to refuse.
+func (a *Authorities) Check(chains [][]*x509.Certificate) error {
+	a.mu.Lock()
+	first := a.first
+	a.mu.Unlock()
+	for _, chain := range chains {
+		if chain[len(chain)-1].Equal(first) || !chain[0].NotBefore.After(first.NotBefore) {
+			return nil
+		}
+	}
+	if len(chains) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w (common name %q)", ErrSuperseded, chains[0][0].Subject.CommonName)
+}
+
+// CheckConnection is Check for the peer of a connection. It has the shape of
+// tls.Config's VerifyConnection.
+func (a *Authorities) CheckConnection(cs tls.ConnectionState) error {
+	return a.Check(cs.VerifiedChains)
+}
+
+func readAuthorities(file string) ([]*x509.Certificate, error) {
+	data, err := os.ReadFile(file)
 	if err != nil {
 		var pe *fs.PathError
 		if errors.As(err, &pe) {
@@ -130,11 +167,31 @@ func readPool(file string) (*x509.CertPool, error) {
 		}
 		return nil, fmt.Errorf("load certificate authorities %s: %w", file, err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("load certificate authorities %s: no certificate in it", file)
+	list, err := ParseCertificates(data)
+	if err != nil {
+		return nil, fmt.Errorf("load certificate authorities %s: %w", file, err)
 	}
-	return pool, nil
+	return list, nil
+}
+
+// ParseCertificates reads one certificate or more, in PEM. Blocks of other types
+// are skipped.
+func ParseCertificates(data []byte) ([]*x509.Certificate, error) {
+	var list []*x509.Certificate
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("parse certificate: %w", err)
+		}
+		list = append(list, cert)
+	}
+	if len(list) == 0 {
+		return nil, errors.New("no certificate in it")
+	}
+	return list, nil
 }
 
 // A stamp tells two versions of up to two files apart. A replacement of the

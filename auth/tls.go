@@ -5,17 +5,24 @@ package auth
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
+	"strings"
 )
 
 // ServerTLS is the configuration of a listener that speaks TLS 1.3 only to
 // clients with a certificate from cas. Both funcs are asked anew for each
 // handshake, so that what has been replaced on disk is picked up.
 func ServerTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas func() (*x509.CertPool, error)) *tls.Config {
+	return serverTLS(cert, cas, nil)
+}
+
+func serverTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas func() (*x509.CertPool, error), check func(tls.ConnectionState) error) *tls.Config {
 	base := &tls.Config{
-		MinVersion:     tls.VersionTLS13,
-		ClientAuth:     tls.RequireAndVerifyClientCert,
-		ClientCAs:      x509.NewCertPool(), // trusts nobody, should the func below ever not be asked
-		GetCertificate: cert,
+		MinVersion:       tls.VersionTLS13,
+		ClientAuth:       tls.RequireAndVerifyClientCert,
+		ClientCAs:        x509.NewCertPool(), // trusts nobody, should the func below ever not be asked
+		GetCertificate:   cert,
+		VerifyConnection: check, // of resumed sessions, too
 		// Session tickets stay on: they save a client that comes back the
 		// signatures, and package tls checks for each that the certificate in it
 		// has not expired and that its authority is still one of ClientCAs.
@@ -33,13 +40,33 @@ func ServerTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas fu
 	return c
 }
 
+// ServerTLS is the configuration of ServerTLS with a as the authorities, and with
+// Check.
+func (a *Authorities) ServerTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+	return serverTLS(cert, a.Pool, a.CheckConnection)
+}
+
 // ClientTLS is the configuration of a client that shows cert to a server whose
-// certificate must be from cas and carry serverName.
+// certificate must be from cas, carry serverName and be no node's.
 func ClientTLS(cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error), cas *x509.CertPool, serverName string) *tls.Config {
 	return &tls.Config{
 		MinVersion:           tls.VersionTLS13,
 		GetClientCertificate: cert,
 		RootCAs:              cas,
 		ServerName:           serverName,
+		VerifyConnection:     func(cs tls.ConnectionState) error { return NotNode(cs.PeerCertificates) },
 	}
+}
+
+// NotNode refuses the certificates of a server if the first is a node's. There are
+// authorities that sign for nodes and for the server; a node whose certificate such a
+// one signed must not pass for the server.
+func NotNode(shown []*x509.Certificate) error {
+	if len(shown) == 0 {
+		return nil
+	}
+	if subject := shown[0].Subject; strings.HasPrefix(subject.CommonName, NodeUserPrefix) {
+		return fmt.Errorf("the server shows the certificate of a node (%s): it is not the cluster's server; do not go on before you know why", subject.CommonName)
+	}
+	return nil
 }

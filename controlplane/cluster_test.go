@@ -59,7 +59,12 @@ type cluster struct {
 
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
-	dir := t.TempDir()
+	return startClusterIn(t, t.TempDir())
+}
+
+// startClusterIn starts one with the data in dir.
+func startClusterIn(t *testing.T, dir string) *cluster {
+	t.Helper()
 	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
 	if err != nil {
 		t.Fatal(err)
@@ -70,13 +75,13 @@ func startCluster(t *testing.T) *cluster {
 	}
 	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false), keys: keys}
 	known := kubeauth.NewObjects()
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: c.ca, Secrets: known.Secret})
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret})
 	if err != nil {
 		t.Fatal(err)
 	}
 	authz := kubeauth.NewAuthorizer(known)
 	api, err := apiserver.New(apiserver.Config{
-		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: c.ca,
+		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
 		Authenticator: authn, Authorizer: authz, Rules: authz, Admission: []admission.Interface{kubeauth.NodeRestriction(known)},
 	})
@@ -102,8 +107,10 @@ func (c *cluster) manage(identity string) (stop func()) {
 	c.t.Helper()
 	controllers, err := New(Config{
 		Client: c.as(c.keys, pki.ControllerManager), SchedulerClient: c.as(c.keys, pki.Scheduler),
-		SigningCertFile: c.ca, SigningKeyFile: c.keys.Path(pki.CA, true), SchedulerMinBackoff: 100 * time.Millisecond,
-		Leader: &leader.Config{Identity: identity}, Metrics: prometheus.NewRegistry(),
+		SigningCertFile: c.keys.Path(pki.ClientCA, false), SigningKeyFile: c.keys.Path(pki.ClientCA, true),
+		ServingSigningCertFile: c.keys.Path(pki.KubeletCA, false), ServingSigningKeyFile: c.keys.Path(pki.KubeletCA, true),
+		SchedulerMinBackoff: 100 * time.Millisecond,
+		Leader:              &leader.Config{Identity: identity}, Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -164,16 +171,6 @@ func (c *cluster) as(keys *pki.PKI, name string) *rest.Config {
 	return conf
 }
 
-func (c *cluster) client(conf *rest.Config) *kubernetes.Clientset {
-	c.t.Helper()
-	conf.QPS = -1
-	k, err := kubernetes.NewForConfig(conf)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return k
-}
-
 // token makes a bootstrap token and returns a client that uses it.
 func (c *cluster) token(id string, expires time.Duration) *kubernetes.Clientset {
 	c.t.Helper()
@@ -182,7 +179,8 @@ func (c *cluster) token(id string, expires time.Duration) *kubernetes.Clientset 
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id}, Type: "bootstrap.kubernetes.io/token",
 		StringData: map[string]string{
 			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
-			"expiration": time.Now().Add(expires).UTC().Format(time.RFC3339),
+			"auth-extra-groups": kubeauth.JoinGroup,
+			"expiration":        time.Now().Add(expires).UTC().Format(time.RFC3339),
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {

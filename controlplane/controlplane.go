@@ -28,6 +28,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/controlplane/garbage"
 	"github.com/hawser-project/hawser/controlplane/job"
 	"github.com/hawser-project/hawser/controlplane/leader"
@@ -60,9 +61,14 @@ type Config struct {
 
 	// SigningCertFile and SigningKeyFile are the authority that signs
 	// certificates, and SigningDuration the longest that they last; zero means
-	// csr.DefaultDuration.
-	SigningCertFile, SigningKeyFile string
-	SigningDuration                 time.Duration
+	// csr.DefaultDuration. ServingSigningCertFile and ServingSigningKeyFile are that
+	// of kubelets' serving certificates; none means the same.
+	SigningCertFile, SigningKeyFile               string
+	ServingSigningCertFile, ServingSigningKeyFile string
+	SigningDuration                               time.Duration
+	// ServerNames are those of the API server, which no node gets; nil means those
+	// that every server has.
+	ServerNames *auth.ServerNames
 	// RequestCleanPeriod is how often certificate requests that are done with
 	// are looked for; zero means csr.DefaultCleanPeriod.
 	RequestCleanPeriod time.Duration

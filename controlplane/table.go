@@ -38,12 +38,13 @@ func table() []entry {
 func forCertificates() []entry {
 	return []entry{
 		{name: "certificatesigningrequest-approving-controller", alias: "csrapproving", make: func(s *shared) (Controller, error) {
-			return csr.NewApprover(s.client, s.informers, s.log), nil
+			return csr.NewApprover(s.client, s.informers, s.cfg.ServerNames, s.log), nil
 		}},
 		{name: "certificatesigningrequest-signing-controller", alias: "csrsigning", make: func(s *shared) (Controller, error) {
 			return csr.NewSigner(s.client, s.informers, csr.SignerConfig{
 				CertFile: s.cfg.SigningCertFile, KeyFile: s.cfg.SigningKeyFile,
-				Duration: s.cfg.SigningDuration, Log: s.log,
+				ServingCertFile: s.cfg.ServingSigningCertFile, ServingKeyFile: s.cfg.ServingSigningKeyFile,
+				Server: s.cfg.ServerNames, Duration: s.cfg.SigningDuration, Log: s.log,
 			})
 		}},
 		{name: "certificatesigningrequest-cleaner-controller", alias: "csrcleaner", make: func(s *shared) (Controller, error) {

@@ -165,7 +165,7 @@ func testEgress(t *testing.T, c *cluster, transport *apiserver.Transport) {
 		Host: "https://node-1:10250",
 		Dial: dial,
 		TLSClientConfig: rest.TLSClientConfig{
-			CAFile: filepath.Join(pki, "ca.crt"), CertFile: filepath.Join(pki, "kubelet-client.crt"), KeyFile: filepath.Join(pki, "kubelet-client.key"),
+			CAFile: filepath.Join(pki, "kubelet-ca.crt"), CertFile: filepath.Join(pki, "kubelet-client.crt"), KeyFile: filepath.Join(pki, "kubelet-client.key"),
 		},
 	})
 	if err != nil {

@@ -22,9 +22,9 @@ import (
 type APIConfig struct {
 	// Host is the server's host and port as its certificate names it. Required.
 	Host string
-	// TLS has the CA and, in GetClientCertificate, the node's certificate; it is
-	// cloned. Required.
-	TLS *tls.Config
+	// TLS has the CA and, in GetClientCertificate, the node's certificate. It is asked
+	// at the start and by Renew. Required.
+	TLS func() *tls.Config
 	// Dial makes connections, through the tunnel or otherwise. Required.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// UserAgent is what the server logs.
@@ -47,7 +47,7 @@ func NewAPI(c APIConfig) (kubernetes.Interface, *Connections, error) {
 	if c.Host == "" || c.TLS == nil || c.Dial == nil {
 		return nil, nil, errors.New("node: APIConfig.Host, TLS and Dial are required")
 	}
-	conns := &Connections{dialer: connrotation.NewDialer(c.Dial), tls: c.TLS.Clone()}
+	conns := &Connections{dialer: connrotation.NewDialer(c.Dial), tls: c.TLS}
 	conns.current.Store(conns.transport())
 	cfg := &rest.Config{
 		Host:      "https://" + c.Host,
@@ -72,14 +72,14 @@ func NewAPI(c APIConfig) (kubernetes.Interface, *Connections, error) {
 // called at the same time.
 type Connections struct {
 	dialer  *connrotation.Dialer
-	tls     *tls.Config
+	tls     func() *tls.Config
 	current atomic.Pointer[http.Transport]
 }
 
 func (c *Connections) transport() *http.Transport {
 	return &http.Transport{
 		DialContext:           c.dialer.DialContext,
-		TLSClientConfig:       c.tls.Clone(),
+		TLSClientConfig:       c.tls().Clone(),
 		ForceAttemptHTTP2:     true,
 		TLSHandshakeTimeout:   10 * time.Second,
 		IdleConnTimeout:       90 * time.Second,

@@ -36,7 +36,7 @@ func TestConnections(t *testing.T) {
 	var dials atomic.Int32
 	_, conns, err := NewAPI(APIConfig{
 		Host: srv.Listener.Addr().String(),
-		TLS:  &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLS:  func() *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12} },
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			dials.Add(1)
 			return new(net.Dialer).DialContext(ctx, network, srv.Listener.Addr().String())

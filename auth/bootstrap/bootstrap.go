@@ -6,7 +6,9 @@
 // with the token, waits until it is approved and signed, and keeps key and
 // certificate in the data directory. With those it is the node from then on, and
 // needs no token again. A Rotation renews the certificate before it ends, and gets
-// and renews the serving certificate of the node's own API.
+// and renews the serving certificate of the node's own API. It also follows the
+// authorities of the cluster, which may be others one day: of the server, and of the
+// clients of the node's API.
 //
 // A node that was away for so long that its certificate has expired is still that
 // node: its pods are to be looked after. So an expired certificate is an identity,
@@ -23,7 +25,6 @@ package bootstrap
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,7 +45,9 @@ import (
 
 // Names of the files in DIR/pki.
 const (
-	caFile      = "ca.crt"
+	caFile      = "ca.crt"                     // of the server
+	clientsFile = "client-ca.crt"              // of clients of the kubelet API
+	formerFile  = "former-ca.crt"              // of the server, before
 	clientFile  = "kubelet-client-current.pem" // certificate and key
 	servingFile = "kubelet-server-current.pem" // certificate and key
 	pendingFile = "kubelet-client.key.pending" // until there is a certificate for it
@@ -213,7 +216,7 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 	case err != nil:
 		return nil, fmt.Errorf("join the cluster at %s: %w", server, err)
 	}
-	if err := writeFile(c.path(caFile), encodeCert(pinned.ca()), 0o644); err != nil {
+	if err := c.keepRoot(pinned.ca()); err != nil {
 		return nil, err
 	}
 	if err := writePair(c.path(clientFile), cert, key); err != nil {
@@ -265,7 +268,7 @@ func load(c *Config) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	ca, err := readCert(c.path(caFile))
+	believed, err := c.loadTrust()
 	switch {
 	case errors.Is(err, os.ErrNotExist) && c.Token != (Token{}) && len(c.Pins) > 0:
 		c.Log.Warn("the cluster's CA is lost, joining anew", "node", c.NodeName, "file", c.path(caFile))
@@ -280,16 +283,15 @@ func load(c *Config) (*Identity, error) {
 	if name != c.NodeName {
 		return nil, fmt.Errorf("data directory %s belongs to node %q, not %q: use another directory, or remove %s to join anew", c.Dir, name, c.NodeName, c.pki())
 	}
-	if len(c.Pins) > 0 && !pinsMatch(c.Pins, ca) {
-		return nil, fmt.Errorf("data directory %s belongs to another cluster (CA %s): use another directory, or remove %s to join anew", c.Dir, PinOf(ca), c.pki())
+	if len(c.Pins) > 0 && !believed.known(c.Pins) {
+		return nil, fmt.Errorf("data directory %s belongs to another cluster (CA %s): use another directory, or remove %s to join anew", c.Dir, PinOf(believed.roots[0]), c.pki())
 	}
 	if now := time.Now(); now.Before(pair.Leaf.NotBefore) || now.After(pair.Leaf.NotAfter) {
 		c.Log.Warn("the node's certificate is of no use now, going on with what this machine has", "node", c.NodeName,
 			"err", &ClockError{What: "the node's certificate", Now: now, From: pair.Leaf.NotBefore, Until: pair.Leaf.NotAfter})
 	}
-	pool := x509.NewCertPool()
-	pool.AddCert(ca)
-	id := &Identity{cfg: *c, cas: pool, ca: ca}
+	id := &Identity{cfg: *c}
+	id.trust.Store(believed)
 	id.cert.Store(pair)
 	return id, nil
 }

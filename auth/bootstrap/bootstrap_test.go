@@ -85,7 +85,7 @@ func (a *authority) signRequest(t testing.TB, csr *certificates.CertificateSigni
 	if csr.Spec.SignerName == certificates.KubeletServingSignerName {
 		usage = x509.ExtKeyUsageServerAuth
 	}
-	return encodeCert(a.sign(t, &x509.Certificate{
+	return encodeCerts(a.sign(t, &x509.Certificate{
 		Subject: req.Subject, DNSNames: req.DNSNames, IPAddresses: req.IPAddresses, NotBefore: from, NotAfter: until,
 		ExtKeyUsage: []x509.ExtKeyUsage{usage}, KeyUsage: x509.KeyUsageDigitalSignature,
 	}, req.PublicKey))
@@ -244,8 +244,8 @@ func TestJoin(t *testing.T) {
 	if err != nil || cert.Leaf.Subject.CommonName != "system:node:node-1" || cert.Leaf.Subject.Organization[0] != "system:nodes" {
 		t.Errorf("certificate %+v, %v", cert.Leaf.Subject, err)
 	}
-	if !id.CA().Equal(ca.cert) || id.NodeName() != "node-1" {
-		t.Errorf("identity %s of CA %s", id.NodeName(), id.CA().Subject)
+	if !id.trust.Load().roots[0].Equal(ca.cert) || id.NodeName() != "node-1" {
+		t.Errorf("identity %s of CA %s", id.NodeName(), id.trust.Load().roots[0].Subject)
 	}
 	for file, mode := range map[string]os.FileMode{clientFile: 0o600, caFile: 0o644} {
 		if info, no := os.Stat(c.path(file)); no != nil || info.Mode().Perm() != mode {
@@ -326,7 +326,7 @@ func TestJoinIsRefused(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				csr.Status.Certificate = encodeCert(ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "system:node:node-1"}}, &key.PublicKey))
+				csr.Status.Certificate = encodeCerts(ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "system:node:node-1"}}, &key.PublicKey))
 			}
 		}, nil, nil, "for another key"},
 	} {
@@ -455,7 +455,7 @@ func TestKeptCertificate(t *testing.T) {
 				Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
 				NotBefore: now.Add(tt.from), NotAfter: now.Add(tt.until),
 			}, &key.PublicKey)
-			if err = errors.Join(writePair(c.path(clientFile), encodeCert(cert), key), writeFile(c.path(caFile), encodeCert(ca.cert), 0o644)); err != nil {
+			if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(ca.cert), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 			tt.change(&c)

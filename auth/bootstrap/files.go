@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 const (
@@ -61,8 +63,12 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: keyBlock, Bytes: der}), nil
 }
 
-func encodeCert(cert *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: certBlock, Bytes: cert.Raw})
+func encodeCerts(list ...*x509.Certificate) []byte {
+	var out []byte
+	for _, cert := range list {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: certBlock, Bytes: cert.Raw})...)
+	}
+	return out
 }
 
 // writePair keeps a certificate (PEM, with its chain) and its key in one file, so
@@ -87,20 +93,17 @@ func readPair(path string) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-func readCert(path string) (*x509.Certificate, error) {
+// readCerts reads one certificate or more.
+func readCerts(path string) ([]*x509.Certificate, error) {
 	data, err := os.ReadFile(path) //nolint:gosec // of the data directory
 	if err != nil {
 		return nil, fmt.Errorf("read CA: %w", err)
 	}
-	block, _ := pem.Decode(data)
-	if block == nil || block.Type != certBlock {
-		return nil, fmt.Errorf("read CA: %s holds no certificate", path)
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
+	list, err := auth.ParseCertificates(data)
 	if err != nil {
 		return nil, fmt.Errorf("read CA %s: %w", path, err)
 	}
-	return cert, nil
+	return list, nil
 }
 
 // writeFile replaces a file as a whole.

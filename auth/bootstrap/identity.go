@@ -12,24 +12,23 @@ import (
 	"github.com/hawser-project/hawser/auth"
 )
 
-// An Identity is what makes a machine a node: its certificate and key, and the CA
-// of the cluster. Its methods may be called at the same time; the certificate is
-// replaced by a Rotation.
+// An Identity is what makes a machine a node: its certificate and key, and the
+// authorities of the cluster. Its methods may be called at the same time; the
+// certificate and the authorities are replaced by a Rotation.
 type Identity struct {
-	cfg  Config
-	cas  *x509.CertPool
-	ca   *x509.Certificate
-	cert atomic.Pointer[tls.Certificate]
+	cfg   Config
+	trust atomic.Pointer[trust]
+	cert  atomic.Pointer[tls.Certificate]
+	shown atomic.Pointer[[]*x509.Certificate] // what the server has shown last
 }
 
 // NodeName is the name the certificate says.
 func (i *Identity) NodeName() string { return i.cfg.NodeName }
 
-// CAs has the cluster's CA. The caller does not change it.
-func (i *Identity) CAs() *x509.CertPool { return i.cas }
-
-// CA is the cluster's CA.
-func (i *Identity) CA() *x509.Certificate { return i.ca }
+// ClientCAs has the authorities by which the cluster's clients are known, as they are
+// now. The caller does not change it. Until the cluster has said which there are it
+// has none.
+func (i *Identity) ClientCAs() *x509.CertPool { return i.trust.Load().clientPool }
 
 // GetClientCertificate shows the certificate as it is now; it is for tls.Config.
 func (i *Identity) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -37,9 +36,11 @@ func (i *Identity) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certi
 }
 
 // ClientTLS is the configuration of a client that is the node, for a server whose
-// certificate carries serverName.
+// certificate carries serverName. It believes the authorities of now.
 func (i *Identity) ClientTLS(serverName string) *tls.Config {
-	return auth.ClientTLS(i.GetClientCertificate, i.cas, serverName)
+	c := auth.ClientTLS(i.GetClientCertificate, i.trust.Load().rootPool, serverName)
+	c.VerifyConnection = i.see
+	return c
 }
 
 func (i *Identity) expires() time.Time { return i.cert.Load().Leaf.NotAfter }
@@ -48,7 +49,10 @@ func (i *Identity) expires() time.Time { return i.cert.Load().Leaf.NotAfter }
 // server that gives one. The cluster is still the same one.
 func (i *Identity) rejoin(ctx context.Context) error {
 	c := i.cfg
-	c.Pins = []Pin{PinOf(i.ca)}
+	c.Pins = nil
+	for _, root := range i.trust.Load().roots {
+		c.Pins = append(c.Pins, PinOf(root))
+	}
 	var last error
 	for _, server := range c.Servers {
 		again, err := c.join(ctx, server)

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // pinned verifies a server whose CA is known by hash only: the server shows the CA
@@ -49,6 +51,9 @@ func (p *pinned) verify(cs tls.ConnectionState) error {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(root)
+	if err := auth.NotNode(cs.PeerCertificates); err != nil {
+		return err
+	}
 	leaf, now := cs.PeerCertificates[0], time.Now()
 	_, err := leaf.Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: between, DNSName: p.host, CurrentTime: now,

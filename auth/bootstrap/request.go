@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -61,8 +60,7 @@ type request struct {
 	log      *slog.Logger
 	kind     kind
 	node     string
-	names    []string     // DNS names
-	ips      []netip.Addr // of the serving certificate
+	names    []string // of the serving certificate
 	key      *ecdsa.PrivateKey
 	lifetime time.Duration
 	timeout  time.Duration
@@ -98,9 +96,6 @@ func (r *request) object() (*certificates.CertificateSigningRequest, error) {
 		Subject:  pkix.Name{CommonName: auth.NodeUserPrefix + r.node, Organization: []string{auth.NodesGroup}},
 		DNSNames: r.names,
 	}
-	for _, ip := range r.ips {
-		tmpl.IPAddresses = append(tmpl.IPAddresses, ip.AsSlice())
-	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, tmpl, r.key)
 	if err != nil {
 		return nil, fmt.Errorf("make certificate request: %w", err)
@@ -111,7 +106,7 @@ func (r *request) object() (*certificates.CertificateSigningRequest, error) {
 	}
 	sum := sha256.New()
 	sum.Write(pub)
-	_, _ = fmt.Fprintf(sum, "%q%q%q%q%q", r.kind.signer, r.kind.usages, r.node, r.names, r.ips) // a hash never fails
+	_, _ = fmt.Fprintf(sum, "%q%q%q%q", r.kind.signer, r.kind.usages, r.node, r.names) // a hash never fails
 	csr := &certificates.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: r.kind.prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum.Sum(nil))),
@@ -262,18 +257,7 @@ func (r *request) verify(data []byte) error {
 	return nil
 }
 
-// covers reports whether a certificate carries exactly these names and addresses.
-func covers(cert *x509.Certificate, names []string, ips []netip.Addr) bool {
-	var have []netip.Addr
-	for _, b := range cert.IPAddresses {
-		if ip, ok := netip.AddrFromSlice(b); ok {
-			have = append(have, ip.Unmap())
-		}
-	}
-	return sameSet(cert.DNSNames, names, strings.Compare) && sameSet(have, ips, netip.Addr.Compare)
-}
-
-func sameSet[T comparable](a, b []T, compare func(x, y T) int) bool {
-	sorted := func(list []T) []T { return slices.Compact(slices.SortedFunc(slices.Values(list), compare)) }
-	return slices.Equal(sorted(a), sorted(b))
+// covers reports whether a certificate carries exactly these names, and no address.
+func covers(cert *x509.Certificate, names []string) bool {
+	return len(cert.IPAddresses) == 0 && slices.Equal(slices.Sorted(slices.Values(cert.DNSNames)), slices.Sorted(slices.Values(names)))
 }

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -26,14 +25,16 @@ type RotationConfig struct {
 	Identity *Identity
 	// Requests is the certificates API, as the node. Required.
 	Requests Requests
-	// Addresses returns the addresses of the node, which the serving certificate
-	// carries beside the node's name. While there are none there is no serving
-	// certificate to be had. Required.
-	Addresses func() []string
+	// ConfigMaps are where the cluster publishes its authorities, as the node. Nil
+	// means that they stay as they are.
+	ConfigMaps ConfigMaps
+	// TrustChanged is called when the authorities of the server are others: new
+	// connections should ask ClientTLS again. May be nil.
+	TrustChanged func()
 	// Renewed is called when the client certificate has been replaced: connections
 	// made before should be closed. May be nil.
 	Renewed func()
-	// Poll is how often addresses are looked at: 5 s.
+	// Poll is how often the certificates are looked at: 5 s.
 	Poll time.Duration
 	Log  *slog.Logger // nil discards
 }
@@ -59,8 +60,8 @@ const (
 // NewRotation makes a Rotation, with the serving certificate kept from before if
 // it still counts. It starts nothing.
 func NewRotation(c RotationConfig) (*Rotation, error) {
-	if c.Identity == nil || c.Requests == nil || c.Addresses == nil {
-		return nil, errors.New("bootstrap: RotationConfig.Identity, Requests and Addresses are required")
+	if c.Identity == nil || c.Requests == nil {
+		return nil, errors.New("bootstrap: RotationConfig.Identity and Requests are required")
 	}
 	c.Poll = cmp.Or(c.Poll, 5*time.Second)
 	if c.Log == nil {
@@ -70,29 +71,21 @@ func NewRotation(c RotationConfig) (*Rotation, error) {
 	id := c.Identity
 	r.client = &renewal{
 		what: "client certificate", kind: clientCertificate, rotation: r, file: id.cfg.path(clientFile),
-		cert:  &id.cert,
-		named: func() ([]string, []netip.Addr, bool) { return nil, nil, true },
+		cert: &id.cert,
 	}
 	r.serving = &renewal{
 		what: "serving certificate", kind: servingCertificate, rotation: r, file: id.cfg.path(servingFile),
-		cert:  &r.cert,
-		named: r.servingNames,
+		cert: &r.cert, names: []string{id.NodeName()},
 	}
 	pair, err := readPair(r.serving.file)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
 		c.Log.Warn("the serving certificate kept is of no use, asking for another", "file", filepath.Base(r.serving.file), "err", err)
-	case verifies(pair.Leaf, id.cas):
+	case time.Now().Before(pair.Leaf.NotAfter) && pair.Leaf.VerifyHostname(id.NodeName()) == nil:
 		r.cert.Store(pair)
 	}
 	return r, nil
-}
-
-// verifies reports whether a certificate is of the cluster's CA and still valid.
-func verifies(cert *x509.Certificate, cas *x509.CertPool) bool {
-	_, err := cert.Verify(x509.VerifyOptions{Roots: cas, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	return err == nil
 }
 
 // GetCertificate returns the serving certificate; it is for tls.Config. It wraps
@@ -105,24 +98,24 @@ func (r *Rotation) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 }
 
 // ServerTLS is the configuration of the node's API: clients must have a
-// certificate of the cluster's CA.
+// certificate of an authority of the cluster's clients. Which those are may change;
+// Identity.ClientCAs has those of now.
 func (r *Rotation) ServerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,
 		GetCertificate: r.GetCertificate,
 		ClientAuth:     tls.RequireAndVerifyClientCert,
-		ClientCAs:      r.cfg.Identity.cas,
+		ClientCAs:      r.cfg.Identity.ClientCAs(),
 	}
 }
 
-func (r *Rotation) servingNames() ([]string, []netip.Addr, bool) {
-	var ips []netip.Addr
-	for _, a := range r.cfg.Addresses() {
-		if ip, err := netip.ParseAddr(a); err == nil {
-			ips = append(ips, ip.Unmap())
-		}
+// Expires returns when the certificates of the node end: that of its client, and that
+// of its API, zero while there is none.
+func (r *Rotation) Expires() (client, serving time.Time) {
+	if c := r.cert.Load(); c != nil {
+		serving = c.Leaf.NotAfter
 	}
-	return []string{r.cfg.Identity.NodeName()}, ips, len(ips) > 0
+	return r.cfg.Identity.expires(), serving
 }
 
 // Run renews until ctx is done, and returns nil then.
@@ -130,6 +123,7 @@ func (r *Rotation) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.client.run(ctx) })
 	wg.Go(func() { r.serving.run(ctx) })
+	wg.Go(func() { r.followTrust(ctx) })
 	wg.Wait()
 	return nil
 }
@@ -141,11 +135,11 @@ type renewal struct {
 	rotation *Rotation
 	file     string
 	cert     *atomic.Pointer[tls.Certificate]
-	// named returns what the certificate must carry, and whether that is known.
-	named func() (names []string, ips []netip.Addr, ok bool)
+	names    []string // what the certificate must carry
 
 	at    time.Time         // when to renew of
 	of    *x509.Certificate // the certificate that is for
+	by    *x509.Certificate // the authority that of has been compared with
 	wait  time.Duration     // back-off
 	after time.Time         // no try before
 	last  string            // the failure last logged
@@ -174,23 +168,39 @@ func (n *renewal) poll() time.Duration {
 }
 
 // due reports whether a new certificate is wanted now: there is none, it carries
-// other names than it should, or a point between 70 and 90 percent of its life is
-// past.
+// other names than it should, its authority signs no more, or a point between 30 and
+// 50 percent of its life is past. So a node that is cut off has half of it to come
+// back in.
 func (n *renewal) due(now time.Time) bool {
-	names, ips, ok := n.named()
-	if !ok || now.Before(n.after) {
+	if now.Before(n.after) {
 		return false
 	}
 	pair := n.cert.Load()
-	if pair == nil || !covers(pair.Leaf, names, ips) {
+	if pair == nil || !covers(pair.Leaf, n.names) {
 		return true
 	}
 	if n.of != pair.Leaf {
 		life := pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore)
 		n.of = pair.Leaf
-		n.at = pair.Leaf.NotBefore.Add(time.Duration(float64(life) * (0.7 + 0.2*rand.Float64())))
+		n.at = pair.Leaf.NotBefore.Add(time.Duration(float64(life) * (0.3 + 0.2*rand.Float64())))
 	}
-	return !now.Before(n.at)
+	return !now.Before(n.at) || n.superseded(pair.Leaf)
+}
+
+// superseded reports whether the cluster says that its clients have certificates of
+// another authority than this one. It says so once for each: it may be that none is
+// to be had.
+func (n *renewal) superseded(leaf *x509.Certificate) bool {
+	believed := n.rotation.cfg.Identity.trust.Load()
+	if n.kind.signer != clientCertificate.signer || !believed.published || believed.clients[0].Equal(n.by) {
+		return false
+	}
+	n.by = believed.clients[0]
+	if leaf.CheckSignatureFrom(n.by) == nil {
+		return false
+	}
+	n.at = time.Time{} // until there is another certificate
+	return true
 }
 
 func (n *renewal) renew(ctx context.Context) {
@@ -246,9 +256,8 @@ func (n *renewal) request(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	names, ips, _ := n.named()
 	r := &request{
-		api: c.Requests, log: c.Log, kind: n.kind, node: c.Identity.NodeName(), names: names, ips: ips,
+		api: c.Requests, log: c.Log, kind: n.kind, node: c.Identity.NodeName(), names: n.names,
 		key: key, lifetime: c.Identity.cfg.Lifetime, timeout: c.Identity.cfg.ApprovalTimeout,
 	}
 	data, err := r.certificate(ctx)

@@ -2,10 +2,12 @@ package bootstrap
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -101,19 +103,26 @@ func (m *memoryRequests) of(signer string) []*certificates.CertificateSigningReq
 
 type rotationWorld struct {
 	*memoryRequests
-	id        *Identity
-	r         *Rotation
-	addresses atomic.Pointer[[]string]
-	renewed   atomic.Int32
+	id      *Identity
+	r       *Rotation
+	renewed atomic.Int32
 }
 
-func (w *rotationWorld) setAddresses(list ...string) { w.addresses.Store(&list) }
+// serves waits until the node has its serving certificate, a minute after it asked.
+func (w *rotationWorld) serves(t *testing.T) *tls.Certificate {
+	t.Helper()
+	advance(2 * time.Minute)
+	cert, err := w.r.GetCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
 
-func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld)) {
+func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld), before ...func(w *rotationWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &rotationWorld{memoryRequests: &memoryRequests{t: t, ca: newAuthority(t), csrs: map[string]*certificates.CertificateSigningRequest{}, life: life}}
-		w.setAddresses()
 		c := Config{NodeName: "node-1", Dir: t.TempDir(), Servers: []string{"https://x"}}
 		key, err := newKey()
 		if err != nil {
@@ -123,13 +132,16 @@ func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld)) {
 			Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
 			NotBefore: time.Now(), NotAfter: time.Now().Add(life),
 		}, &key.PublicKey)
-		if err = errors.Join(writePair(c.path(clientFile), encodeCert(cert), key), writeFile(c.path(caFile), encodeCert(w.ca.cert), 0o644)); err != nil {
+		if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(w.ca.cert), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 		if w.id, err = Join(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		w.r = w.rotation(t)
+		for _, prepare := range before {
+			prepare(w)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- w.r.Run(ctx) }()
@@ -145,7 +157,7 @@ func (w *rotationWorld) rotation(t *testing.T) *Rotation {
 	t.Helper()
 	r, err := NewRotation(RotationConfig{
 		Identity: w.id, Requests: w.memoryRequests,
-		Addresses: func() []string { return *w.addresses.Load() }, Renewed: func() { w.renewed.Add(1) },
+		Renewed: func() { w.renewed.Add(1) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -166,13 +178,14 @@ func TestClientCertificateIsRenewed(t *testing.T) {
 			t.Fatal(err)
 		}
 		begun := time.Now()
-		advance(7*time.Hour - time.Minute)
-		if n := len(w.tries()); n != 0 {
-			t.Errorf("renewed after %v, before 70 %% of its life", w.tries()[0].Sub(begun))
+		client := certificates.KubeAPIServerClientKubeletSignerName
+		advance(3*time.Hour - time.Minute)
+		if n := len(w.of(client)); n != 0 {
+			t.Errorf("renewed within %v, before 30 %% of its life", time.Since(begun))
 		}
 		advance(2*time.Hour + 2*time.Minute)
-		if n := len(w.tries()); n != 1 {
-			t.Fatalf("%d requests after 90 %% of its life", n)
+		if n := len(w.of(client)); n != 1 {
+			t.Fatalf("%d requests after half of its life", n)
 		}
 		advance(2 * time.Minute)
 		second, err := w.id.GetClientCertificate(nil)
@@ -188,34 +201,17 @@ func TestClientCertificateIsRenewed(t *testing.T) {
 
 func TestServingCertificate(t *testing.T) {
 	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
-		advance(time.Minute)
-		if _, err := w.r.GetCertificate(nil); !errors.Is(err, ErrNoServingCertificate) || len(w.tries()) != 0 {
-			t.Errorf("without addresses: %v, %d requests", err, len(w.tries()))
+		if _, err := w.r.GetCertificate(nil); !errors.Is(err, ErrNoServingCertificate) {
+			t.Errorf("before there is one: %v", err)
 		}
-		w.setAddresses("10.0.0.1", "fd00::1")
-		advance(2 * time.Minute)
-		cert, err := w.r.GetCertificate(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprint(cert.Leaf.DNSNames, cert.Leaf.IPAddresses); got != "[node-1] [10.0.0.1 fd00::1]" {
-			t.Errorf("names %s", got)
+		cert := w.serves(t)
+		if got := fmt.Sprint(cert.Leaf.DNSNames, cert.Leaf.IPAddresses); got != "[node-1] []" {
+			t.Errorf("names %s, want the node's and nothing else", got)
 		}
 		for _, r := range w.of(certificates.KubeletServingSignerName) {
 			if fmt.Sprint(r.Spec.Usages) != "[digital signature server auth]" {
 				t.Errorf("usages %v", r.Spec.Usages)
 			}
-		}
-		// The same in another order is no reason to ask.
-		w.setAddresses("fd00::1", "10.0.0.1")
-		advance(time.Hour)
-		if n := len(w.tries()); n != 1 {
-			t.Errorf("%d requests", n)
-		}
-		w.setAddresses("10.0.0.2")
-		advance(2 * time.Minute)
-		if cert, err = w.r.GetCertificate(nil); err != nil || fmt.Sprint(cert.Leaf.IPAddresses) != "[10.0.0.2]" {
-			t.Errorf("addresses %v, %v", cert.Leaf.IPAddresses, err)
 		}
 		// It is kept for the next start.
 		again := w.rotation(t)
@@ -225,15 +221,40 @@ func TestServingCertificate(t *testing.T) {
 		if w.renewed.Load() != 0 {
 			t.Error("a new serving certificate closes the client's connections")
 		}
+		if client, serving := w.r.Expires(); !client.Equal(w.id.expires()) || !serving.Equal(cert.Leaf.NotAfter) {
+			t.Errorf("said to expire at %v and %v", client, serving)
+		}
+	})
+}
+
+// A serving certificate that names addresses, as agents asked for once, is replaced,
+// and serves meanwhile.
+func TestServingCertificateWithAddressesIsReplaced(t *testing.T) {
+	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
+		w.serves(t)
+		key, err := newKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := w.ca.sign(t, &x509.Certificate{
+			Subject:  pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
+			DNSNames: []string{"node-1"}, IPAddresses: []net.IP{{10, 0, 0, 1}}, NotBefore: time.Now(), NotAfter: time.Now().Add(1000 * time.Hour),
+		}, &key.PublicKey)
+		if err = writePair(w.id.cfg.path(servingFile), encodeCerts(old), key); err != nil {
+			t.Fatal(err)
+		}
+		r := w.rotation(t)
+		if kept, err := r.GetCertificate(nil); err != nil || !kept.Leaf.Equal(old) {
+			t.Errorf("kept certificate: %v", err)
+		}
+		if !r.serving.due(time.Now()) {
+			t.Error("the certificate with an address stays")
+		}
 	})
 }
 
 func TestRenewalIsRetried(t *testing.T) {
 	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
-		w.mu.Lock()
-		w.fail = errors.New("connection refused")
-		w.mu.Unlock()
-		w.setAddresses("10.0.0.1")
 		advance(time.Hour)
 		n := len(w.tries())
 		if n < 8 || n > 30 {
@@ -258,5 +279,5 @@ func TestRenewalIsRetried(t *testing.T) {
 		if _, err := w.r.GetCertificate(nil); err != nil {
 			t.Errorf("after all was well again: %v", err)
 		}
-	})
+	}, func(w *rotationWorld) { w.fail = errors.New("connection refused") })
 }

@@ -20,7 +20,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -234,52 +233,38 @@ func TestTokenLookupFails(t *testing.T) {
 	}
 }
 
-// TestClientCAReload follows the file through a change, damage and loss.
-func TestClientCAReload(t *testing.T) {
-	first, second := newIssuer(t, "first"), newIssuer(t, "second")
-	oldCert, newCert := first.client(t, nil), second.client(t, nil)
+// TestSupersededAuthority: what an authority signed before another took its place
+// counts, and what it seems to have signed afterwards does not.
+func TestSupersededAuthority(t *testing.T) {
+	old, now := newIssuer(t, "old"), newIssuer(t, "now")
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	stamp := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
-	write := func(b []byte) {
-		t.Helper()
-		stamp = stamp.Add(time.Second)
-		if err := errors.Join(os.WriteFile(file, b, 0o600), os.Chtimes(file, stamp, stamp)); err != nil {
-			t.Fatal(err)
+	if err := os.WriteFile(file, append(now.pem(), old.pem()...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := now.cert.NotBefore
+	for name, tc := range map[string]struct {
+		by   *issuer
+		from time.Time
+		want bool
+	}{
+		"before":         {old, began.Add(-time.Minute), true},
+		"at that time":   {old, began, true},
+		"later":          {old, began.Add(time.Second), false},
+		"by the new one": {now, began.Add(time.Second), true},
+	} {
+		cert := tc.by.client(t, func(c *x509.Certificate) { c.NotBefore = tc.from })
+		for range 2 { // the second time it may be remembered
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
+			if _, ok, err := auth.AuthenticateRequest(r); ok != tc.want {
+				t.Errorf("%s: %v, %v", name, ok, err)
+			}
 		}
 	}
-	write(first.pem())
-	synctest.Test(t, func(t *testing.T) {
-		ca := &clientCA{file: file}
-		believes := func(step string, c *x509.Certificate, want bool) {
-			t.Helper()
-			o, ok := ca.options()
-			if !ok {
-				t.Fatalf("%s: nothing to verify by", step)
-			}
-			// The bubble's clock starts long before the certificates do.
-			o.CurrentTime = oldCert.NotBefore.Add(time.Minute)
-			if _, err := c.Verify(o); (err == nil) != want {
-				t.Errorf("%s: %v, want accepted %v", step, err, want)
-			}
-		}
-		believes("first", oldCert, true)
-		believes("first", newCert, false)
-		write(second.pem())
-		<-time.After(2 * recheck)
-		believes("changed", oldCert, false)
-		believes("changed", newCert, true)
-		write([]byte("half a cert"))
-		<-time.After(2 * recheck)
-		believes("damaged", newCert, true)
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(2 * recheck)
-		believes("gone", newCert, true)
-		write(first.pem())
-		<-time.After(2 * recheck)
-		believes("back", oldCert, true)
-	})
 }
 
 func TestNewAuthenticatorNeedsItsFile(t *testing.T) {

@@ -55,7 +55,7 @@ func (z *Authorizer) resource(ctx context.Context, u user.Info, a authorizer.Att
 		return authorizer.DecisionAllow, "", nil
 	}
 	if slices.Contains(u.GetGroups(), bootstrapperGroup) {
-		if anyAllows(bootstrapRules, a) {
+		if anyAllows(bootstrapRules, a) || slices.Contains(u.GetGroups(), JoinGroup) && anyAllows(joinRules, a) {
 			return authorizer.DecisionAllow, "", nil
 		}
 		return z.ownRequest(ctx, u, a)
@@ -130,6 +130,9 @@ func (z *Authorizer) RulesFor(_ context.Context, u user.Info, namespace string) 
 		rules = slices.Concat(rules, userRules[u.GetName()])
 		if slices.Contains(u.GetGroups(), bootstrapperGroup) {
 			rules, incomplete = slices.Concat(rules, bootstrapRules), true
+			if slices.Contains(u.GetGroups(), JoinGroup) {
+				rules = slices.Concat(rules, joinRules)
+			}
 		}
 	}
 	var out []authorizer.ResourceRuleInfo

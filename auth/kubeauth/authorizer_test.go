@@ -39,7 +39,7 @@ var users = map[string]user.Info{
 	"unnamed":      info("system:node:", "system:nodes"),
 	"nogroup":      info("system:node:node-1"),
 	"noname":       info("someone", "system:nodes"),
-	"boot":         info("system:bootstrap:abcdef", "system:bootstrappers"),
+	"boot":         info("system:bootstrap:abcdef", "system:bootstrappers", JoinGroup),
 	"boot2":        info("system:bootstrap:fedcba", "system:bootstrappers", "system:bootstrappers:edge"),
 	"bootnode":     info("system:node:node-1", "system:nodes", "system:bootstrappers"),
 	"controllers":  info("system:kube-controller-manager"),

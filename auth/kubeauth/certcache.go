@@ -12,6 +12,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	requestx509 "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 const (
@@ -32,7 +34,7 @@ const (
 // Only successes are remembered: what to remember is up to whoever holds a
 // certificate of ours, not to anybody who can connect.
 type verifiedCertificates struct {
-	ca     *clientCA
+	ca     *auth.Authorities
 	verify authenticator.Request
 	limit  int // of each generation
 
@@ -54,8 +56,20 @@ type verified struct {
 }
 
 // newVerifiedCertificates remembers up to twice limit certificates.
-func newVerifiedCertificates(ca *clientCA, limit int) *verifiedCertificates {
-	return &verifiedCertificates{ca: ca, verify: requestx509.NewDynamic(ca.options, requestx509.UserConversionFunc(datedUser)), limit: limit}
+func newVerifiedCertificates(ca *auth.Authorities, limit int) *verifiedCertificates {
+	options := func() (x509.VerifyOptions, bool) {
+		o := requestx509.DefaultVerifyOptions()
+		pool, err := ca.Pool()
+		o.Roots = pool
+		return o, err == nil
+	}
+	user := requestx509.UserConversionFunc(func(chain []*x509.Certificate) (*authenticator.Response, bool, error) {
+		if err := ca.Check([][]*x509.Certificate{chain}); err != nil {
+			return nil, false, err
+		}
+		return datedUser(chain)
+	})
+	return &verifiedCertificates{ca: ca, verify: requestx509.NewDynamic(options, user), limit: limit}
 }
 
 // AuthenticateRequest implements authenticator.Request.
@@ -65,7 +79,7 @@ func (v *verifiedCertificates) AuthenticateRequest(r *http.Request) (*authentica
 	}
 	// The pool is taken before the certificate is verified: if it is replaced
 	// in between, the outcome is kept for the pool that is gone, and not used.
-	pool, _ := v.ca.load() // the verification reports it, if there is none
+	pool, _ := v.ca.Pool() // the verification reports it, if there is none
 	key, now := keyOf(r.TLS.PeerCertificates), time.Now()
 	if response := v.recall(key, pool, now); response != nil {
 		return response, true, nil

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -36,6 +37,10 @@ func (z *Authorizer) node(ctx context.Context, node string, a authorizer.Attribu
 	case "/pods":
 		return z.nodePod(ctx, node, a)
 	case "/secrets", "/configmaps":
+		if a.GetResource() == "configmaps" && a.GetVerb() == "get" && a.GetSubresource() == "" &&
+			a.GetNamespace() == metav1.NamespaceSystem && slices.Contains(authorityConfigMaps, a.GetName()) {
+			return authorizer.DecisionAllow, "", nil
+		}
 		return z.nodeReference(ctx, node, a, read)
 	case "/persistentvolumeclaims":
 		return z.nodeReference(ctx, node, a, []string{"get"})
@@ -51,6 +56,10 @@ func (z *Authorizer) node(ctx context.Context, node string, a authorizer.Attribu
 	}
 	return authorizer.DecisionNoOpinion, "", nil
 }
+
+// authorityConfigMaps say in kube-system which authorities the cluster has: whom a node
+// is to take for the API server, and whom for a client.
+var authorityConfigMaps = []string{"kube-root-ca.crt", "extension-apiserver-authentication"}
 
 // ownNamed tells whether a is one of verbs on the object that has the node's
 // name, or a create, whose name NodeRestriction checks.

@@ -122,9 +122,17 @@ var userRules = map[string][]rule{
 // bootstrapRules let a machine without a certificate ask for one. Which requests
 // it may read back is decided by who made them; see ownRequest.
 var bootstrapRules = []rule{
-	{verbs: create, groups: []string{certificatesGroup}, resources: []string{
-		"certificatesigningrequests", "certificatesigningrequests/nodeclient",
-	}},
+	{verbs: create, groups: []string{certificatesGroup}, resources: []string{"certificatesigningrequests"}},
+}
+
+// JoinGroup is the group of bootstrap tokens whose requests for a node's certificate
+// are approved without a person, as kubeadm binds it: a token is in it by its
+// auth-extra-groups.
+const JoinGroup = "system:bootstrappers:kubeadm:default-node-token"
+
+// joinRules are what is bound to JoinGroup.
+var joinRules = []rule{
+	{verbs: create, groups: []string{certificatesGroup}, resources: []string{"certificatesigningrequests/nodeclient"}},
 }
 
 // nodeRules are what every node may do and that touches no other node's things.

@@ -7,12 +7,16 @@ import (
 	"crypto"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // WriteKubeconfig writes to file (mode 0600) a kubeconfig by which the holder of
@@ -50,20 +54,33 @@ func (p *PKI) WriteKubeconfig(file, server, name string) error {
 	return writeFile(file, out, 0o600)
 }
 
-func readCert(file string) (*x509.Certificate, error) {
+// readCerts reads a file of one certificate or more.
+func readCerts(file string) ([]*x509.Certificate, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(b)
-	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, fmt.Errorf("%s holds no PEM certificate", file)
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
+	certs, err := auth.ParseCertificates(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return cert, nil
+	return certs, nil
+}
+
+func sameCerts(a, b []*x509.Certificate) bool {
+	return slices.EqualFunc(a, b, (*x509.Certificate).Equal)
+}
+
+// exists tells whether any of files is there.
+func exists(files ...string) (bool, error) {
+	for _, file := range files {
+		if _, err := os.Stat(file); err == nil {
+			return true, nil
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 func readKey(file string) (crypto.Signer, error) {
@@ -102,6 +119,9 @@ func encodeCerts(certs ...*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
+// changed is called after each change of a file; tests look at what there is then.
+var changed = func() {}
+
 // writeFile puts data under its name in one step and makes it durable.
 func writeFile(file string, data []byte, mode os.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
@@ -127,5 +147,9 @@ func writeFile(file string, data []byte, mode os.FileMode) (err error) {
 	if err = f.Close(); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), file)
+	if err = os.Rename(f.Name(), file); err != nil {
+		return err
+	}
+	changed()
+	return nil
 }

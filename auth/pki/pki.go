@@ -1,15 +1,21 @@
-// Package pki makes and keeps the cluster's own keys and certificates: one
-// certificate authority, the serving certificate of the API port and the client
+// Package pki makes and keeps the cluster's own keys and certificates: three
+// certificate authorities, the serving certificate of the API port and the client
 // certificates of the control plane.
+//
+// Each authority signs for one purpose: CA the serving certificate of the API
+// port, ClientCA certificates of clients, nodes among them, and KubeletCA the
+// serving certificates of kubelets. So no certificate that a node can get passes
+// as the API server's. A directory in which one authority signs everything, as
+// Hawser made them once, is migrated; see authorities.go.
 //
 // Everything is a file of one directory, made on the first start and found on
 // the next one. Certificates that are about to expire, or whose names no longer
-// fit, are made anew; keys of the authority never are. Private keys have mode
+// fit, are made anew; keys of the authorities never are. Private keys have mode
 // 0600, the directory 0700, and a file appears under its name only when it is
 // complete.
 //
 // The package does not sign certificates of nodes: package csr does, with the
-// authority that is kept here.
+// authorities that are kept here.
 package pki
 
 import (
@@ -19,7 +25,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -35,6 +40,8 @@ import (
 // NAME.key.
 const (
 	CA                = "ca"
+	ClientCA          = "client-ca"
+	KubeletCA         = "kubelet-ca"
 	APIServer         = "apiserver"
 	KubeletClient     = "kubelet-client"
 	ConnectClient     = "connect-client"
@@ -79,9 +86,9 @@ type Config struct {
 
 // A PKI is a directory in which Ensure has found or made everything.
 type PKI struct {
-	cfg    Config
-	caCert *x509.Certificate
-	caKey  crypto.Signer
+	cfg                     Config
+	server, client, kubelet authority
+	legacy                  *legacy // nil unless another authority signed everything before
 }
 
 // Ensure makes what is missing in c.Dir, replaces what expires within 60 days
@@ -95,13 +102,13 @@ func Ensure(c Config) (*PKI, error) {
 		return nil, fmt.Errorf("key directory: %w", err)
 	}
 	p := &PKI{cfg: c}
-	if err := p.ensureCA(); err != nil {
+	if err := p.ensureAuthorities(); err != nil {
 		return nil, err
 	}
 	if err := p.Renew(); err != nil {
 		return nil, err
 	}
-	return p, nil
+	return p, p.dropLegacyKey()
 }
 
 // Path returns the file that holds the certificate (or, with key, the private
@@ -114,8 +121,8 @@ func (p *PKI) Path(name string, key bool) string {
 	return filepath.Join(p.cfg.Dir, name+ext)
 }
 
-// CACert returns the authority's certificate.
-func (p *PKI) CACert() *x509.Certificate { return p.caCert }
+// CACert returns the certificate of the authority CA.
+func (p *PKI) CACert() *x509.Certificate { return p.server.cert }
 
 // Renew replaces the leaf certificates that are due. A server that runs for
 // longer than their life calls it now and then; who serves them reads the files
@@ -131,123 +138,65 @@ func (p *PKI) Renew() error {
 
 type leaf struct {
 	name    string
+	issuer  *authority
 	subject pkix.Name
 	usage   []x509.ExtKeyUsage
 	names   []string
 	ips     []net.IP
-	// chain appends the authority's certificate, so that who holds only its hash
-	// can find it in the handshake.
-	chain bool
+	// chain is shown after the certificate: to those who know only the hash of an
+	// authority, or only the one of before.
+	chain []*x509.Certificate
 }
 
 func (p *PKI) leaves() []leaf {
-	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	return []leaf{
-		{
-			name: APIServer, subject: pkix.Name{CommonName: "kube-apiserver"}, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-			names: p.cfg.Names, ips: p.cfg.IPs, chain: true,
-		},
-		{name: KubeletClient, subject: pkix.Name{CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}}, usage: client},
-		{name: ConnectClient, subject: pkix.Name{CommonName: ConnectClientUser}, usage: client},
-		{name: Admin, subject: pkix.Name{CommonName: AdminUser, Organization: []string{AdminGroup}}, usage: client},
-		{name: ControllerManager, subject: pkix.Name{CommonName: ControllerManagerUser}, usage: client},
-		{name: Scheduler, subject: pkix.Name{CommonName: SchedulerUser}, usage: client},
-	}
-}
-
-func (p *PKI) ensureCA() error {
-	certFile, keyFile := p.Path(CA, false), p.Path(CA, true)
-	cert, certErr := readCert(certFile)
-	key, keyErr := readKey(keyFile)
-	switch {
-	case certErr == nil && keyErr == nil:
-		if !matches(cert, key) {
-			return fmt.Errorf("%s does not belong to %s: restore the pair from a backup", keyFile, certFile)
+	leaves := []leaf{{
+		name: APIServer, issuer: &p.server, subject: pkix.Name{CommonName: "kube-apiserver"}, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		names: p.cfg.Names, ips: p.cfg.IPs, chain: p.servingChain(),
+	}}
+	for name, subject := range map[string]pkix.Name{
+		KubeletClient:     {CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}},
+		ConnectClient:     {CommonName: ConnectClientUser},
+		Admin:             {CommonName: AdminUser, Organization: []string{AdminGroup}},
+		ControllerManager: {CommonName: ControllerManagerUser},
+		Scheduler:         {CommonName: SchedulerUser},
+	} {
+		l := leaf{name: name, issuer: &p.client, subject: subject, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+		if name == KubeletClient {
+			l.chain = p.legacy.cross(&p.client)
 		}
-		if now := p.cfg.Now(); now.After(cert.NotAfter) {
-			return fmt.Errorf("the cluster's authority %s expired on %s", certFile, cert.NotAfter.Format(time.DateOnly))
-		}
-		p.caCert, p.caKey = cert, key
-		return nil
-	case errors.Is(certErr, os.ErrNotExist) && errors.Is(keyErr, os.ErrNotExist):
-		return p.makeCA()
-	case certErr != nil:
-		return fmt.Errorf("cluster authority: %w", certErr)
-	default:
-		return fmt.Errorf("key of the cluster authority: %w", keyErr)
+		leaves = append(leaves, l)
 	}
-}
-
-func (p *PKI) makeCA() error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	now := p.cfg.Now()
-	tmpl := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "hawser-ca"},
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(caLife),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	der, err := sign(tmpl, tmpl, key.Public(), key)
-	if err != nil {
-		return err
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return err
-	}
-	// The key first: a crash in between leaves a key without certificate, which
-	// the next start reports instead of quietly founding another cluster.
-	if err := writeKey(p.Path(CA, true), key); err != nil {
-		return err
-	}
-	if err := writeFile(p.Path(CA, false), encodeCerts(cert), 0o644); err != nil {
-		return err
-	}
-	p.caCert, p.caKey = cert, key
-	return nil
+	return leaves
 }
 
 func (p *PKI) ensureLeaf(l leaf) error {
-	cert, certErr := readCert(p.Path(l.name, false))
+	certs, certErr := readCerts(p.Path(l.name, false))
 	key, keyErr := readKey(p.Path(l.name, true))
-	if certErr == nil && keyErr == nil && matches(cert, key) && p.good(cert, l) {
+	if certErr == nil && keyErr == nil && matches(certs[0], key) && p.good(certs[0], l) && sameCerts(certs[1:], l.chain) {
 		return nil
 	}
 	fresh, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
-	now := p.cfg.Now()
+	now, ca := p.cfg.Now(), l.issuer
 	end := now.Add(leafLife)
-	if end.After(p.caCert.NotAfter) {
-		end = p.caCert.NotAfter
+	if end.After(ca.cert.NotAfter) {
+		end = ca.cert.NotAfter
 	}
 	tmpl := &x509.Certificate{
 		Subject: l.subject, NotBefore: now.Add(-backdate), NotAfter: end,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: l.usage,
 		BasicConstraintsValid: true, DNSNames: l.names, IPAddresses: l.ips,
 	}
-	der, err := sign(tmpl, p.caCert, fresh.Public(), p.caKey)
+	made, err := sign(tmpl, ca.cert, fresh.Public(), ca.key)
 	if err != nil {
 		return err
-	}
-	made, err := x509.ParseCertificate(der)
-	if err != nil {
-		return err
-	}
-	chain := []*x509.Certificate{made}
-	if l.chain {
-		chain = append(chain, p.caCert)
 	}
 	if err := writeKey(p.Path(l.name, true), fresh); err != nil {
 		return err
 	}
-	return writeFile(p.Path(l.name, false), encodeCerts(chain...), 0o644)
+	return writeFile(p.Path(l.name, false), encodeCerts(append([]*x509.Certificate{made}, l.chain...)...), 0o644)
 }
 
 // good tells whether cert may stay in place for l.
@@ -256,7 +205,7 @@ func (p *PKI) good(cert *x509.Certificate, l leaf) bool {
 	if now.Before(cert.NotBefore) || now.Add(renewBefore).After(cert.NotAfter) {
 		return false
 	}
-	if cert.CheckSignatureFrom(p.caCert) != nil || cert.Subject.CommonName != l.subject.CommonName {
+	if cert.CheckSignatureFrom(l.issuer.cert) != nil || cert.Subject.CommonName != l.subject.CommonName {
 		return false
 	}
 	for _, n := range l.names {
@@ -272,7 +221,7 @@ func (p *PKI) good(cert *x509.Certificate, l leaf) bool {
 	return true
 }
 
-func sign(tmpl, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) ([]byte, error) {
+func sign(tmpl, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, err
@@ -282,7 +231,7 @@ func sign(tmpl, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signe
 	if err != nil {
 		return nil, fmt.Errorf("sign certificate: %w", err)
 	}
-	return der, nil
+	return x509.ParseCertificate(der)
 }
 
 func matches(cert *x509.Certificate, key crypto.Signer) bool {

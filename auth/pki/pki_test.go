@@ -50,8 +50,8 @@ func TestFilesAreProtected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(entries) != 15 {
-		t.Errorf("%d files, want seven pairs and a kubeconfig: %v", len(entries), entries)
+	if len(entries) != 19 {
+		t.Errorf("%d files, want nine pairs and a kubeconfig: %v", len(entries), entries)
 	}
 	for _, e := range entries {
 		fi, err := e.Info()
@@ -68,7 +68,7 @@ func TestFilesAreProtected(t *testing.T) {
 func TestSecondStartChangesNothing(t *testing.T) {
 	c := config(t)
 	p := ensure(t, c)
-	for _, name := range []string{CA, APIServer, Admin} {
+	for _, name := range []string{CA, ClientCA, KubeletCA, APIServer, Admin} {
 		before := read(t, p.Path(name, false))
 		ensure(t, c)
 		if !bytes.Equal(before, read(t, p.Path(name, false))) {
@@ -128,9 +128,12 @@ func TestBrokenFilesAreNamed(t *testing.T) {
 		spoil func(t *testing.T, p *PKI)
 		want  string
 	}{
-		"authority without key":       {func(t *testing.T, p *PKI) { remove(t, p.Path(CA, true)) }, "ca.key"},
-		"key without authority":       {func(t *testing.T, p *PKI) { remove(t, p.Path(CA, false)) }, "ca.crt"},
-		"authority is no certificate": {func(t *testing.T, p *PKI) { write(t, p.Path(CA, false), "nonsense") }, "ca.crt holds no PEM certificate"},
+		"authority without key": {func(t *testing.T, p *PKI) { remove(t, p.Path(CA, true)) }, "ca.key"},
+		"all of one authority": {func(t *testing.T, p *PKI) {
+			remove(t, p.Path(ClientCA, false))
+			remove(t, p.Path(ClientCA, true))
+		}, "client-ca.crt and its key are missing"},
+		"authority is no certificate": {func(t *testing.T, p *PKI) { write(t, p.Path(CA, false), "nonsense") }, "ca.crt: no certificate in it"},
 		"key of somebody else": {func(t *testing.T, p *PKI) {
 			write(t, p.Path(CA, true), string(read(t, p.Path(Admin, true))))
 		}, "does not belong to"},

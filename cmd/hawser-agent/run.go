@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
@@ -165,7 +167,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	var api kubernetes.Interface
 	api, p.conns, err = node.NewAPI(node.APIConfig{
 		Host:      net.JoinHostPort(apiName, "443"),
-		TLS:       id.ClientTLS(apiName),
+		TLS:       func() *tls.Config { return id.ClientTLS(apiName) },
 		Dial:      dial,
 		UserAgent: "hawser-agent/" + kubeletVersion,
 	})
@@ -200,12 +202,13 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	}
 	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
 		Identity: id, Requests: api.CertificatesV1().CertificateSigningRequests(),
-		Addresses: p.node.IPs, Renewed: p.conns.Close, Log: log,
+		ConfigMaps: api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Log: log,
 	}); err != nil {
 		return nil, err
 	}
+	registerLives(metrics, p.rotation)
 	if p.kubelet, err = kubeletapi.New(kubeletapi.Config{
-		NodeName: o.nodeName, Pods: p.node.Pods(), Runtime: p.runtime, TLS: p.rotation.ServerTLS(),
+		NodeName: o.nodeName, Pods: p.node.Pods(), Runtime: p.runtime, TLS: p.rotation.ServerTLS(), ClientCAs: id.ClientCAs,
 		Gatherer: metrics, DataDir: o.dataDir, Log: log,
 	}); err != nil {
 		return nil, err
@@ -257,6 +260,22 @@ func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Regi
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return p.link.DialContext(ctx, "tcp", apiTarget)
 	}, err
+}
+
+// registerLives shows how long the certificates of the node are still good for, by
+// the names of Kubernetes.
+func registerLives(to prometheus.Registerer, r *bootstrap.Rotation) {
+	left := func(until time.Time) float64 {
+		if until.IsZero() {
+			return math.Inf(1) // as the kubelet says that it has none
+		}
+		return time.Until(until).Seconds()
+	}
+	to.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kubelet_certificate_manager_client_ttl_seconds", Help: "Seconds until the node's client certificate expires, negative once it has.",
+	}, func() float64 { client, _ := r.Expires(); return left(client) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kubelet_certificate_manager_server_ttl_seconds", Help: "Seconds until the serving certificate of the kubelet API expires, +Inf if there is none.",
+	}, func() float64 { _, serving := r.Expires(); return left(serving) }))
 }
 
 // moved reacts to the link's move to another session. Connections that are stuck

@@ -30,7 +30,8 @@ const (
 type besideOptions struct {
 	kubeconfig              string
 	signingCert, signingKey string
-	withoutSigner           bool // set by check
+	servingCert, servingKey string // of kubelets; none means the same
+	withoutSigner           bool   // set by check
 	flags                   *pflag.FlagSet
 }
 
@@ -49,6 +50,8 @@ func (o *besideOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "run the controllers alone, for the cluster of this kubeconfig; neither an API server nor the tunnel")
 	f.StringVar(&o.signingCert, "cluster-signing-cert-file", "", "with --kubeconfig: authority that signs certificates")
 	f.StringVar(&o.signingKey, "cluster-signing-key-file", "", "with --kubeconfig: key of --cluster-signing-cert-file")
+	f.StringVar(&o.servingCert, "cluster-signing-kubelet-serving-cert-file", "", "with --kubeconfig: authority that signs kubelets' serving certificates (default --cluster-signing-cert-file)")
+	f.StringVar(&o.servingKey, "cluster-signing-kubelet-serving-key-file", "", "with --kubeconfig: key of --cluster-signing-kubelet-serving-cert-file")
 	o.flags = f
 }
 
@@ -56,6 +59,12 @@ func (o *besideOptions) addFlags(f *pflag.FlagSet) {
 func (o *besideOptions) check(enabled []string) error {
 	if (o.signingCert == "") != (o.signingKey == "") {
 		return errors.New("--cluster-signing-cert-file and --cluster-signing-key-file go together")
+	}
+	if (o.servingCert == "") != (o.servingKey == "") {
+		return errors.New("--cluster-signing-kubelet-serving-cert-file and --cluster-signing-kubelet-serving-key-file go together")
+	}
+	if o.servingCert != "" && o.signingCert == "" {
+		return errors.New("--cluster-signing-kubelet-serving-cert-file needs --cluster-signing-cert-file, which signs for clients")
 	}
 	if o.kubeconfig == "" {
 		if o.signingCert != "" {
@@ -91,6 +100,7 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return err
 	}
 	c.Client, c.SigningCertFile, c.SigningKeyFile = client, o.beside.signingCert, o.beside.signingKey
+	c.ServingSigningCertFile, c.ServingSigningKeyFile = o.beside.servingCert, o.beside.servingKey
 	c.Metrics, c.Log = metricsRegisterer(), log
 	if o.beside.withoutSigner && len(c.Enabled) > 0 {
 		c.Enabled = append(slices.Clone(c.Enabled), "-"+signer)

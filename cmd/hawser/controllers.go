@@ -19,6 +19,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // depth and latency of the controllers' queues, likewise
 
 	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/evidence"
 	"github.com/hawser-project/hawser/controlplane/garbage"
 	"github.com/hawser-project/hawser/controlplane/job"
@@ -63,7 +64,7 @@ type controllerOptions struct {
 
 func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.enabled, "controllers", []string{"*"}, "controllers to run: '*' for all, NAME to add, -NAME to leave out")
-	f.DurationVar(&o.signingPeriod, "cluster-signing-duration", 365*24*time.Hour, "longest life of certificates signed for nodes")
+	f.DurationVar(&o.signingPeriod, "cluster-signing-duration", csr.DefaultDuration, "longest life of certificates signed for nodes and users; agents renew theirs before half of it is over, so one that is cut off for as long comes back by itself")
 	o.addLifecycleFlags(f)
 	f.IntVar(&o.podGC.Threshold, "terminated-pod-gc-threshold", podgc.DefaultThreshold, "pods that have ended and are kept; 0 keeps all")
 	f.DurationVar(&o.podGC.Period, "pod-gc-sync-period", podgc.DefaultPeriod, "how often pods are looked for that nobody will end")

@@ -90,6 +90,8 @@ func TestServerOptions(t *testing.T) {
 		"beside, signing":         {[]string{"--kubeconfig", "x", "--controllers", "certificatesigningrequest-signing-controller"}, "needs --cluster-signing-cert-file"},
 		"beside, etcd":            {[]string{"--kubeconfig", "x", "--etcd-servers", "https://10.0.0.1:2379"}, "--etcd-servers does not go with --kubeconfig"},
 		"signing alone":           {[]string{"--cluster-signing-cert-file", "x", "--cluster-signing-key-file", "y"}, "needs --kubeconfig"},
+		"half a serving signer":   {[]string{"--kubeconfig", "x", "--cluster-signing-kubelet-serving-key-file", "y"}, "go together"},
+		"serving signer alone":    {[]string{"--kubeconfig", "x", "--cluster-signing-kubelet-serving-cert-file", "y", "--cluster-signing-kubelet-serving-key-file", "z"}, "needs --cluster-signing-cert-file"},
 		"half a signer":           {[]string{"--kubeconfig", "x", "--cluster-signing-key-file", "y"}, "go together"},
 		"taking back":             {[]string{"--take-back-after", "0"}, "--take-back-after 0s"},
 		"log format":              {[]string{"--log-format", "xml"}, `--log-format "xml"`},

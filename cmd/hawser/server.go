@@ -25,6 +25,7 @@ import (
 	clientrest "k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
@@ -121,12 +122,12 @@ type plane struct {
 
 func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.CA, false), Secrets: objects.Secret})
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret})
 	if err != nil {
 		return nil, err
 	}
 	authz := kubeauth.NewAuthorizer(objects)
-	toKubelets, err := kubelet.LoadTLS(keys.Path(pki.CA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
+	toKubelets, err := kubelet.LoadTLS(keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Listener:         t.apiListener(),
 		ServingCertFile:  keys.Path(pki.APIServer, false),
 		ServingKeyFile:   keys.Path(pki.APIServer, true),
-		ClientCAFile:     keys.Path(pki.CA, false),
+		ClientCAFile:     keys.Path(pki.ClientCA, false),
 		AdvertiseAddress: advertise.Unmap(),
 		AdvertisePort:    o.securePort,
 		ServiceCIDR:      o.services,
@@ -149,7 +150,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},
 		EnableGarbageCollector:       o.controllers.collectGarbage,
-		Admission:                    []admission.Interface{kubeauth.NodeRestriction(objects)},
+		Admission:                    []admission.Interface{kubeauth.NodeRestriction(objects), kubeauth.NodeNames(o.ownNames())},
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
 		UnreachableTolerationSeconds: &o.unreachToleration,
 		MaxRequestsInFlight:          o.maxInFlight,
@@ -180,7 +181,9 @@ func newControllers(o *serverOptions, keys *pki.PKI, t *tunnels, toKubelets *tls
 		return nil, err
 	}
 	c.Client, c.SchedulerClient = o.identity(keys, pki.ControllerManager), o.identity(keys, pki.Scheduler)
-	c.SigningCertFile, c.SigningKeyFile = keys.Path(pki.CA, false), keys.Path(pki.CA, true)
+	c.SigningCertFile, c.SigningKeyFile = keys.Path(pki.ClientCA, false), keys.Path(pki.ClientCA, true)
+	c.ServingSigningCertFile, c.ServingSigningKeyFile = keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletCA, true)
+	c.ServerNames = o.ownNames()
 	c.Metrics, c.Log = metricsRegisterer(), log
 	c.Tunnel = &controlplane.Tunnel{
 		Source: hubSource{t.hub}, Dial: t.hub.DialContext, TLS: toKubelets, Started: time.Now(),
@@ -270,6 +273,15 @@ func (o *serverOptions) servingNames() []string {
 		}
 	}
 	return names
+}
+
+// ownNames are all of them, which no node may be called.
+func (o *serverOptions) ownNames() *auth.ServerNames {
+	names := o.servingNames()
+	for _, ip := range o.servingIPs() {
+		names = append(names, ip.String())
+	}
+	return auth.NewServerNames(names...)
 }
 
 func (o *serverOptions) servingIPs() []net.IP {

@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+
+	"github.com/hawser-project/hawser/auth/kubeauth"
 )
 
 const apiTimeout = 30 * time.Second
@@ -105,6 +107,7 @@ func makeToken(ctx context.Context, client kubernetes.Interface, ttl time.Durati
 		bootstrapapi.BootstrapTokenIDKey:               []byte(id),
 		bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
 		bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
+		bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(kubeauth.JoinGroup),
 	}
 	if ttl > 0 {
 		data[bootstrapapi.BootstrapTokenExpirationKey] = []byte(time.Now().Add(ttl).UTC().Format(time.RFC3339))

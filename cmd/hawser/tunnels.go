@@ -74,11 +74,11 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 	if err != nil {
 		return nil, err
 	}
-	cas, err := auth.LoadAuthorities(keys.Path(pki.CA, false))
+	cas, err := auth.LoadAuthorities(keys.Path(pki.ClientCA, false))
 	if err != nil {
 		return nil, err
 	}
-	options := tunnel.Options{TLS: auth.ServerTLS(pair.GetCertificate, cas.Pool), Link: o.link, Log: log}
+	options := tunnel.Options{TLS: cas.ServerTLS(pair.GetCertificate), Link: o.link, Log: log}
 	options.Link.Resume = t.mayResume
 	links, err := t.listen(ctx, options)
 	if err != nil {
@@ -134,7 +134,7 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, pair *auth.K
 		if err != nil {
 			return err
 		}
-		conf := auth.ServerTLS(pair.GetCertificate, cas.Pool)
+		conf := cas.ServerTLS(pair.GetCertificate)
 		conf.NextProtos = []string{"http/1.1"}
 		if err := t.addFront("tls", connect.ListenTLS(l, conf), connectClientsOnly); err != nil {
 			return err

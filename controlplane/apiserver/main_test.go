@@ -132,7 +132,7 @@ func startWith(dir string, change func(*apiserver.Config)) (*instance, error) {
 func testConfig(dir string, p *pki.PKI, l net.Listener) apiserver.Config {
 	return apiserver.Config{
 		Listener:        l,
-		ServingCertFile: p.Path(pki.APIServer, false), ServingKeyFile: p.Path(pki.APIServer, true), ClientCAFile: p.Path(pki.CA, false),
+		ServingCertFile: p.Path(pki.APIServer, false), ServingKeyFile: p.Path(pki.APIServer, true), ClientCAFile: p.Path(pki.ClientCA, false),
 		AdvertiseAddress: netip.MustParseAddr("192.0.2.10"),
 		Etcd:             etcd.Config{Dir: filepath.Join(dir, "etcd")},
 		Connect:          connect,

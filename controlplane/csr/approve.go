@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
@@ -28,16 +28,19 @@ import (
 type Approver struct {
 	client   kubernetes.Interface
 	requests certificateslisters.CertificateSigningRequestLister
-	nodes    corelisters.NodeLister
 	reqInf   cache.SharedIndexInformer
-	nodeInf  cache.SharedIndexInformer
+	server   *auth.ServerNames
 	log      *slog.Logger
 }
 
-// NewApprover returns an approver that watches through f. A nil log discards.
-func NewApprover(client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger) *Approver {
-	r, n := f.Certificates().V1().CertificateSigningRequests(), f.Core().V1().Nodes()
-	a := &Approver{client: client, requests: r.Lister(), nodes: n.Lister(), reqInf: r.Informer(), nodeInf: n.Informer()}
+// NewApprover returns an approver that watches through f. It refuses nodes with a
+// name of server; nil means the names that every server has. A nil log discards.
+func NewApprover(client kubernetes.Interface, f informers.SharedInformerFactory, server *auth.ServerNames, log *slog.Logger) *Approver {
+	if server == nil {
+		server = &auth.ServerNames{}
+	}
+	r := f.Certificates().V1().CertificateSigningRequests()
+	a := &Approver{client: client, requests: r.Lister(), reqInf: r.Informer(), server: server}
 	a.log = loop.Logger(log, a.Name())
 	return a
 }
@@ -53,31 +56,7 @@ func (a *Approver) Run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
-	// A node's addresses may come after its request for a serving certificate.
-	stopNodes, err := loop.Watch(a.nodeInf, func(node string) { a.waiting(node, q.Add) })
-	if err != nil {
-		return err
-	}
-	defer stopNodes()
-	if !cache.WaitForCacheSync(ctx.Done(), a.reqInf.HasSynced, a.nodeInf.HasSynced) {
-		return nil
-	}
 	return q.Run(ctx)
-}
-
-// waiting calls add with the undecided serving requests of a node.
-func (a *Approver) waiting(node string, add func(string)) {
-	all, err := a.requests.List(everything)
-	if err != nil {
-		return
-	}
-	for _, r := range all {
-		approved, denied, failed := decided(r)
-		if r.Spec.Username == nodePrefix+node && r.Spec.SignerName == certificatesv1.KubeletServingSignerName &&
-			!approved && !denied && !failed {
-			add(r.Name)
-		}
-	}
 }
 
 // sync decides about one request.
@@ -98,7 +77,7 @@ func (a *Approver) sync(ctx context.Context, name string) (time.Duration, error)
 	}
 	req, err := parse(r)
 	if err != nil {
-		return 0, a.deny(ctx, r, "InvalidRequest", err.Error())
+		return 0, a.leave(r, err)
 	}
 	if r.Spec.SignerName == certificatesv1.KubeletServingSignerName {
 		return 0, a.serving(ctx, r, req)
@@ -110,7 +89,10 @@ func (a *Approver) sync(ctx context.Context, name string) (time.Duration, error)
 func (a *Approver) kubelet(ctx context.Context, r *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) error {
 	node, err := kubeletClient(req, r.Spec.Usages)
 	if err != nil {
-		return a.deny(ctx, r, "InvalidRequest", err.Error())
+		return a.leave(r, err)
+	}
+	if err = a.server.Check(node); err != nil {
+		return a.deny(ctx, r, "ReservedName", err.Error())
 	}
 	renewal := r.Spec.Username == nodePrefix+node
 	what, message := "nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."
@@ -156,29 +138,26 @@ func (a *Approver) held(ctx context.Context, name string) (string, error) {
 	return held(node, lease, time.Now()), nil
 }
 
-// serving decides about a kubelet's serving certificate. One for addresses that
-// the node does not have stays pending: the node may yet report them, or a
-// person may know better.
+// leave has a request wait for a person: it is not one that is known here.
+func (a *Approver) leave(r *certificatesv1.CertificateSigningRequest, why error) error {
+	a.log.Info("leave to a person", "request", r.Name, "signer", r.Spec.SignerName, "requester", r.Spec.Username, "why", why)
+	return nil
+}
+
+// serving decides about a kubelet's serving certificate. One that names anything
+// but the node waits for a person.
 func (a *Approver) serving(ctx context.Context, r *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) error {
 	name, err := kubeletServing(req, r.Spec.Usages, r.Spec.Username)
 	if err != nil {
-		return a.deny(ctx, r, "InvalidRequest", err.Error())
+		return a.leave(r, err)
 	}
-	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return loop.Quiet(fmt.Errorf("node %s is not registered yet", name))
+	if err = checkOwn(req, a.server); err != nil {
+		return a.deny(ctx, r, "ReservedName", err.Error())
 	}
-	if err != nil {
-		return fmt.Errorf("look up node %s: %w", name, err)
+	if !servesNode(req, name) {
+		return a.leave(r, fmt.Errorf("it does not name exactly the node: names %q, addresses %v", req.DNSNames, req.IPAddresses))
 	}
-	err = checkAddresses(req, node, func(other string) bool {
-		_, missing := a.nodes.Get(other)
-		return missing == nil
-	})
-	if err != nil {
-		return loop.Quiet(err)
-	}
-	return a.approve(ctx, r, "Auto approving kubelet serving certificate: it names exactly the node and its addresses.")
+	return a.approve(ctx, r, "Auto approving kubelet serving certificate: it names exactly the node.")
 }
 
 // allowed asks whether who made the request may have it approved.

@@ -4,7 +4,7 @@
 //
 // A request goes through three hands. The API server notes who made it. The
 // approver decides whether that party may have what it asks for; whatever it
-// does not recognise waits for a person. The signer checks that what is
+// does not recognise waits for a person. Names of the server are refused to nodes. The signer checks that what is
 // approved fits the signer's own rules, since a person may approve anything,
 // and issues it. The two share no state but the request itself.
 //

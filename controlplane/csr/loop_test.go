@@ -9,9 +9,11 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"errors"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +32,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
@@ -75,7 +78,7 @@ func allowByUser(client *fake.Clientset) {
 		create, _ := a.(clienttesting.CreateAction)
 		sar, _ := create.GetObject().(*authorizationv1.SubjectAccessReview)
 		switch {
-		case strings.HasPrefix(sar.Spec.User, "system:bootstrap:"):
+		case sar.Spec.User == "system:bootstrap:abcdef":
 			sar.Status.Allowed = sar.Spec.ResourceAttributes.Subresource == "nodeclient"
 		case strings.HasPrefix(sar.Spec.User, "system:node:"):
 			sar.Status.Allowed = sar.Spec.ResourceAttributes.Subresource == "selfnodeclient"
@@ -86,9 +89,10 @@ func allowByUser(client *fake.Clientset) {
 
 // A bench runs all of this package's controllers against a fake API server.
 type bench struct {
-	client *fake.Clientset
-	ca     *authority
-	stop   func()
+	client  *fake.Clientset
+	ca      *authority // of clients
+	serving *authority
+	stop    func()
 }
 
 func newBench(t *testing.T, objs ...runtime.Object) *bench {
@@ -96,12 +100,17 @@ func newBench(t *testing.T, objs ...runtime.Object) *bench {
 	b := &bench{client: fake.NewClientset(objs...), ca: testAuthority(t, time.Now().Add(-time.Hour), time.Now().Add(365*24*time.Hour))}
 	allowByUser(b.client)
 	f := informers.NewSharedInformerFactory(b.client, 0)
+	b.serving = testAuthority(t, time.Now().Add(-time.Hour), time.Now().Add(365*24*time.Hour))
 	cert, key := b.ca.files(t)
-	signer, err := NewSigner(b.client, f, SignerConfig{CertFile: cert, KeyFile: key, Duration: 24 * time.Hour})
+	servingCert, servingKey := b.serving.files(t)
+	server := auth.NewServerNames("hub", "192.0.2.7")
+	signer, err := NewSigner(b.client, f, SignerConfig{
+		CertFile: cert, KeyFile: key, ServingCertFile: servingCert, ServingKeyFile: servingKey, Server: server, Duration: 24 * time.Hour,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	approver, cleaner, tokens := NewApprover(b.client, f, nil), NewCleaner(b.client, f, time.Hour, nil), NewTokenCleaner(b.client, nil)
+	approver, cleaner, tokens := NewApprover(b.client, f, server, nil), NewCleaner(b.client, f, time.Hour, nil), NewTokenCleaner(b.client, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	f.Start(ctx.Done())
 	f.WaitForCacheSync(ctx.Done())
@@ -173,14 +182,23 @@ func TestFromRequestToCertificate(t *testing.T) {
 	}{
 		{"first", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("node-9", nil), "issued", "Auto approving kubelet client certificate after SubjectAccessReview."},
 		{"first of a name in use", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("node-1", nil), "denied", `node name "node-1" is held by a live node`},
-		{"bad name", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("Bad_Name", nil), "denied", `node name "Bad_Name" is not a DNS subdomain`},
+		{"bad name", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("Bad_Name", nil), "pending", ""},
+		{"the server's name", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("hub", nil), "denied", `node name "hub" is a name of the server (hub): choose another --node-name`},
+		{"the server's address", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("192.0.2.7", nil), "denied", "is a name of the server"},
+		{"renewal of the server's name", clientSigner, "system:node:localhost", nodeGroups, clientUsages, forNode("localhost", nil), "denied", "is a name of the server"},
+		{"no node's", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, subject("alice", "developers"), "pending", ""},
+		{"too many usages", clientSigner, "system:bootstrap:abcdef", bootGroups, append(usages(certificatesv1.UsageServerAuth), clientUsages...), forNode("node-9", nil), "pending", ""},
+		{"with names", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("node-9", dns), "pending", ""},
+		{"token without the binding", clientSigner, "system:bootstrap:fedcba", bootGroups, clientUsages, forNode("node-9", nil), "pending", ""},
 		{"renewal", clientSigner, "system:node:node-1", nodeGroups, clientUsages, forNode("node-1", nil), "issued", "Auto approving self kubelet client certificate after SubjectAccessReview."},
 		{"another node's", clientSigner, "system:node:node-2", nodeGroups, clientUsages, forNode("node-1", nil), "pending", ""},
 		{"by a user", clientSigner, "alice", nil, clientUsages, forNode("node-9", nil), "pending", ""},
-		{"serving", servingSigner, "system:node:node-1", nodeGroups, servingUsages, forNode("node-1", dns), "issued", "it names exactly the node and its addresses"},
+		{"serving", servingSigner, "system:node:node-1", nodeGroups, servingUsages, forNode("node-1", dns), "issued", "it names exactly the node."},
 		{"serving another's address", servingSigner, "system:node:node-1", nodeGroups, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) { r.DNSNames = []string{"node-2"} }), "pending", ""},
-		{"serving of no node", servingSigner, "system:node:node-7", nodeGroups, servingUsages, forNode("node-7", dns), "pending", ""},
-		{"serving of another", servingSigner, "system:node:node-2", nodeGroups, servingUsages, forNode("node-1", dns), "denied", "cannot ask for the serving certificate of node node-1"},
+		{"serving before the node is there", servingSigner, "system:node:node-7", nodeGroups, servingUsages, forNode("node-7", dns), "issued", ""},
+		{"serving its own address", servingSigner, "system:node:node-1", nodeGroups, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) { dns(r); r.IPAddresses = []net.IP{{10, 1, 2, 3}} }), "pending", ""},
+		{"serving the server's name", servingSigner, "system:node:node-1", nodeGroups, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) { r.DNSNames = []string{"node-1", "hub"} }), "denied", `DNS name "hub" is the server's`},
+		{"serving of another", servingSigner, "system:node:node-2", nodeGroups, servingUsages, forNode("node-1", dns), "pending", ""},
 		{"a user's", userSigner, "alice", nil, clientUsages, subject("alice"), "pending", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -197,7 +215,11 @@ func TestFromRequestToCertificate(t *testing.T) {
 					t.Errorf("says %q, want %q", r.Status.Conditions[0].Message, tc.says)
 				}
 				if tc.want == "issued" {
-					checkIssued(t, b.ca, r)
+					ca := b.ca
+					if tc.signer == servingSigner {
+						ca = b.serving
+					}
+					checkIssued(t, ca, r)
 				}
 			})
 		})
@@ -264,28 +286,48 @@ func TestNameIsFreeAgain(t *testing.T) {
 	})
 }
 
-// TestServingWaitsForAddresses: a request that comes before the node has said
-// where it is is approved when it has.
-func TestServingWaitsForAddresses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		node := liveNode(corev1.ConditionTrue)
-		b := newBench(t, node)
-		defer b.stop()
-		b.create(t, object("r", servingSigner, "system:node:node-1", nil, servingUsages, encoded(t, forNode("node-1", func(r *x509.CertificateRequest) {
-			r.DNSNames = []string{"node-1", "host.example.com"}
-		}), nil)))
-		if got := outcome(b.after(t, time.Second, "r")); got != "pending" {
-			t.Fatalf("before: %s", got)
-		}
-		node = node.DeepCopy()
-		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "host.example.com"}}
-		if _, err := b.client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if got := outcome(b.after(t, 10*time.Millisecond, "r")); got != "issued" {
-			t.Errorf("after: %s", got)
+// TestSignKeepsNothingElse: whatever else a request carries is not in the certificate.
+func TestSignKeepsNothingElse(t *testing.T) {
+	isCA, err := asn1.Marshal(struct{ IsCA bool }{true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := forNode("node-1", func(r *x509.CertificateRequest) {
+		r.Subject.OrganizationalUnit, r.Subject.Country = []string{"system:masters"}, []string{"XX"}
+		r.Subject.ExtraNames = []pkix.AttributeTypeAndValue{{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: "kubernetes-admin"}}
+		r.ExtraExtensions = []pkix.Extension{
+			{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Critical: true, Value: isCA},
+			{Id: asn1.ObjectIdentifier{1, 2, 3, 4}, Value: []byte("x")},
 		}
 	})
+	now := time.Now()
+	ca := testAuthority(t, now.Add(-time.Hour), now.Add(time.Hour))
+	r := object("r", clientSigner, "x", nil, clientUsages, encoded(t, req, nil))
+	got, err := parse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = kubeletClient(got, clientUsages); err == nil {
+		t.Errorf("two common names, %q counts, and it is taken for a node", got.Subject.CommonName)
+	}
+	got.Subject.CommonName = "system:node:node-1"
+	text, err := ca.sign(got, clientUsages, time.Minute, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cert.IsCA || cert.Subject.String() != "CN=system:node:node-1,O=system:nodes" || len(cert.Subject.Names) != 2 {
+		t.Errorf("subject %s, CA %v", cert.Subject, cert.IsCA)
+	}
+	for _, e := range cert.Extensions {
+		if e.Id.Equal(asn1.ObjectIdentifier{1, 2, 3, 4}) {
+			t.Error("an extension of the request was copied")
+		}
+	}
 }
 
 // TestSignerChecksWhatAPersonApproved: approval is not enough.

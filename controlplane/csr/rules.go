@@ -10,7 +10,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 const (
@@ -29,16 +30,18 @@ const (
 	nodeNSLease = "kube-node-lease"
 )
 
-// reservedNames are never a node's: a serving certificate for one of them could
-// be shown in the API server's place.
-var reservedNames = []string{
-	"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
-	"apiserver", "localhost",
-}
+// Bounds of what is looked at. Real requests have less than 2 KiB.
+const (
+	maxRequest = 16 << 10
+	maxRSABits = 8192
+)
 
 // parse reads the request that r carries and checks its signature, which proves
 // that whoever made it holds the key.
 func parse(r *certificatesv1.CertificateSigningRequest) (*x509.CertificateRequest, error) {
+	if len(r.Spec.Request) > maxRequest {
+		return nil, fmt.Errorf("request has %d bytes, at most %d are read", len(r.Spec.Request), maxRequest)
+	}
 	block, _ := pem.Decode(r.Spec.Request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
 		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
@@ -46,6 +49,10 @@ func parse(r *certificatesv1.CertificateSigningRequest) (*x509.CertificateReques
 	req, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
 		return nil, fmt.Errorf("parse request: %w", err)
+	}
+	// A signature by a huge key takes long to check.
+	if k, ok := req.PublicKey.(*rsa.PublicKey); ok && k.N.BitLen() > maxRSABits {
+		return nil, fmt.Errorf("RSA key has %d bits, at most %d are read", k.N.BitLen(), maxRSABits)
 	}
 	if err := req.CheckSignature(); err != nil {
 		return nil, fmt.Errorf("check the request's signature: %w", err)
@@ -135,26 +142,28 @@ func kubeletServing(req *x509.CertificateRequest, usages []certificatesv1.KeyUsa
 	return name, checkUsages(usages, certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth)
 }
 
-// checkAddresses refuses a serving certificate for anything but the node's name
-// and the addresses in its status. taken tells whether a name is another node's.
-func checkAddresses(req *x509.CertificateRequest, node *corev1.Node, taken func(name string) bool) error {
-	allowed := []string{node.Name}
-	for _, a := range node.Status.Addresses {
-		allowed = append(allowed, a.Address)
+// servesNode tells whether a serving certificate names exactly the node: by that name
+// everybody who dials a kubelet verifies it.
+func servesNode(req *x509.CertificateRequest, node string) bool {
+	return len(req.DNSNames) == 1 && req.DNSNames[0] == node && len(req.IPAddresses) == 0
+}
+
+// checkOwn refuses names and addresses of the server, in the subject of a node and
+// among the alternative names.
+func checkOwn(req *x509.CertificateRequest, server *auth.ServerNames) error {
+	if node, ok := strings.CutPrefix(req.Subject.CommonName, nodePrefix); ok {
+		if err := server.Check(node); err != nil {
+			return err
+		}
 	}
 	for _, name := range req.DNSNames {
-		switch {
-		case slices.Contains(reservedNames, strings.ToLower(name)):
-			return fmt.Errorf("DNS name %q is reserved", name)
-		case name != node.Name && taken(name):
-			return fmt.Errorf("DNS name %q is another node's", name)
-		case !slices.Contains(allowed, name):
-			return fmt.Errorf("DNS name %q is not among the addresses of node %s", name, node.Name)
+		if server.Own(name) {
+			return fmt.Errorf("DNS name %q is the server's", name)
 		}
 	}
 	for _, ip := range req.IPAddresses {
-		if !slices.ContainsFunc(allowed, func(a string) bool { return ip.Equal(net.ParseIP(a)) }) {
-			return fmt.Errorf("IP address %s is not among the addresses of node %s", ip, node.Name)
+		if server.Own(ip.String()) {
+			return fmt.Errorf("IP address %s is the server's", ip)
 		}
 	}
 	return nil
@@ -189,8 +198,11 @@ func held(node *corev1.Node, lease *coordinationv1.Lease, now time.Time) string 
 
 // checkSigner says whether what a request asks for fits its signer. It is asked
 // for approved requests, whoever approved them.
-func checkSigner(r *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) error {
+func checkSigner(r *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest, server *auth.ServerNames) error {
 	if err := checkKey(req); err != nil {
+		return err
+	}
+	if err := checkOwn(req, server); err != nil {
 		return err
 	}
 	switch r.Spec.SignerName {

@@ -11,7 +11,9 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
+	"math/big"
 	"net"
 	"net/url"
 	"strings"
@@ -24,6 +26,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -138,6 +142,19 @@ func TestCheckSigner(t *testing.T) {
 		{"serving by a token", servingSigner, "system:bootstrap:abcdef", servingUsages, forNode("node-1", dns), nil, "cannot ask for the serving certificate"},
 		{"serving without names", servingSigner, node1, servingUsages, forNode("node-1", nil), nil, "at least one DNS name"},
 		{"serving with URI", servingSigner, node1, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) { dns(r); r.URIs = []*url.URL{link} }), nil, "URIs are not allowed"},
+		{"serving the server's name", servingSigner, node1, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) { r.DNSNames = []string{"node-1", "HUB.example.com."} }), nil, `DNS name "HUB.example.com." is the server's`},
+		{"serving a wildcard of it", servingSigner, node1, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) { r.DNSNames = []string{"*.example.com"} }), nil, "is the server's"},
+		{"serving the server's address", servingSigner, node1, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) { r.IPAddresses = []net.IP{net.ParseIP("192.0.2.7")} }), nil, "IP address 192.0.2.7 is the server's"},
+		{"serving loopback", servingSigner, node1, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) { r.IPAddresses = []net.IP{net.IPv6loopback} }), nil, "IP address ::1 is the server's"},
+		{"client called like the server", clientSigner, "boot", clientUsages, forNode("hub.example.com", nil), nil, "choose another --node-name"},
+		{"client called like its address", clientSigner, "boot", clientUsages, forNode("192.519", nil), nil, "choose another --node-name"},
+		{"serving called like the server", servingSigner, "system:node:kubernetes", servingUsages, forNode("kubernetes", func(r *x509.CertificateRequest) { r.DNSNames = []string{"kubernetes"} }), nil, "choose another --node-name"},
+		{"client that signs code", clientSigner, "boot", append(usages(certificatesv1.UsageCodeSigning), clientUsages...), forNode("node-1", nil), nil, `usage "code signing" is not allowed`},
+		{"client for any use", clientSigner, "boot", append(usages(certificatesv1.UsageAny), clientUsages...), forNode("node-1", nil), nil, `usage "any" is not allowed`},
+		{"serving for any use", servingSigner, node1, append(usages(certificatesv1.UsageAny), servingUsages...), forNode("node-1", dns), nil, `usage "any" is not allowed`},
+		{"serving with e-mail", servingSigner, node1, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) { dns(r); r.EmailAddresses = []string{"a@b"} }), nil, "e-mail addresses"},
+		{"client with prefix in capitals", clientSigner, "boot", clientUsages, subject("System:Node:node-1", "system:nodes"), nil, "must begin with system:node:"},
+		{"client with group in capitals", clientSigner, "boot", clientUsages, subject(node1, "System:Nodes"), nil, "organization must be [system:nodes]"},
 		{"serving that is a client", servingSigner, node1, append(usages(certificatesv1.UsageClientAuth), servingUsages...), forNode("node-1", dns), nil, `usage "client auth" is not allowed`},
 
 		{"user", userSigner, "admin", clientUsages, subject("alice", "developers"), nil, ""},
@@ -154,7 +171,7 @@ func TestCheckSigner(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			checkSays(t, checkSigner(r, req), tc.says)
+			checkSays(t, checkSigner(r, req, auth.NewServerNames("hub.example.com", "192.0.2.7")), tc.says)
 		})
 	}
 }
@@ -182,6 +199,8 @@ func TestParseRefusesWhatIsNotARequest(t *testing.T) {
 	}{
 		"good":      {good, ""},
 		"empty":     {nil, "PEM block type"},
+		"huge":      {append(good, make([]byte, maxRequest)...), "at most 16384 are read"},
+		"huge key":  {hugeKey(t), "RSA key has 16385 bits"},
 		"text":      {[]byte("hello"), "PEM block type"},
 		"key":       {pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: block.Bytes}), "PEM block type"},
 		"truncated": {pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: block.Bytes[:40]}), "parse request"},
@@ -194,6 +213,37 @@ func TestParseRefusesWhatIsNotARequest(t *testing.T) {
 	}
 }
 
+// hugeKey is a request for a key that nobody has, whose signature takes long to
+// check and does not fit.
+func hugeKey(t *testing.T) []byte {
+	t.Helper()
+	n := new(big.Int).SetBit(big.NewInt(1), 1<<14, 1)
+	pub, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: n, E: 65537})
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(encoded(t, forNode("node-1", nil), nil))
+	var request struct {
+		Info struct {
+			Raw           asn1.RawContent
+			Version       int
+			Subject, Key  asn1.RawValue
+			RawAttributes []asn1.RawValue `asn1:"tag:0"`
+		}
+		Algorithm pkix.AlgorithmIdentifier
+		Signature asn1.BitString
+	}
+	if _, err = asn1.Unmarshal(block.Bytes, &request); err != nil {
+		t.Fatal(err)
+	}
+	request.Info.Raw, request.Info.Key = nil, asn1.RawValue{FullBytes: pub}
+	der, err := asn1.Marshal(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add(encoded(f, forNode("node-1", nil), nil))
 	f.Add([]byte("-----BEGIN CERTIFICATE REQUEST-----\n-----END CERTIFICATE REQUEST-----"))
@@ -203,51 +253,39 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := checkSigner(r, req); err == nil && req.Subject.CommonName != "system:node:node-1" {
+		if err := checkSigner(r, req, &auth.ServerNames{}); err == nil && req.Subject.CommonName != "system:node:node-1" {
 			t.Errorf("accepted a serving certificate for %q", req.Subject.CommonName)
 		}
 	})
 }
 
-func TestCheckAddresses(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-		{Type: corev1.NodeInternalIP, Address: "192.168.1.5"},
-		{Type: corev1.NodeInternalIP, Address: "fd00::5"},
-		{Type: corev1.NodeHostName, Address: "host-1.example.com"},
-		{Type: corev1.NodeHostName, Address: "node-2"},
-		{Type: corev1.NodeInternalDNS, Address: "kubernetes.default.svc"},
-		{Type: corev1.NodeExternalIP, Address: "127.0.0.1"},
-	}}}
-	plain := node.DeepCopy()
-	plain.Status.Addresses = plain.Status.Addresses[:3]
+func TestServesNode(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		node *corev1.Node
 		dns  []string
 		ips  []string
-		says string
+		want bool
 	}{
-		{"name", plain, []string{"node-1"}, nil, ""},
-		{"name and addresses", plain, []string{"node-1", "host-1.example.com"}, []string{"192.168.1.5", "fd00::5"}, ""},
-		{"address in 16 bytes", plain, nil, []string{"::ffff:192.168.1.5"}, ""},
-		{"another name", plain, []string{"node-1", "node-3"}, nil, `DNS name "node-3" is not among the addresses of node node-1`},
-		{"a wildcard", plain, []string{"*.example.com"}, nil, "is not among the addresses"},
-		{"a subdomain", plain, []string{"x.node-1"}, nil, "is not among the addresses"},
-		{"another address", plain, nil, []string{"192.168.1.6"}, "IP address 192.168.1.6 is not among the addresses"},
-		{"loopback", plain, nil, []string{"127.0.0.1"}, "IP address 127.0.0.1 is not among"},
-		{"loopback that it has", node, nil, []string{"127.0.0.1"}, ""},
-		{"another node's name, claimed", node, []string{"node-2"}, nil, `DNS name "node-2" is another node's`},
-		{"the API server's name, claimed", node, []string{"kubernetes.default.svc"}, nil, "is reserved"},
-		{"localhost", plain, []string{"LocalHost"}, nil, "is reserved"},
+		{"the node", []string{"node-1"}, nil, true},
+		{"twice", []string{"node-1", "node-1"}, nil, false},
+		{"nothing", nil, nil, false},
+		{"another node", []string{"node-2"}, nil, false},
+		{"another node, too", []string{"node-1", "node-2"}, nil, false},
+		{"in capitals", []string{"Node-1"}, nil, false},
+		{"with a dot", []string{"node-1."}, nil, false},
+		{"a wildcard", []string{"*"}, nil, false},
+		{"a subdomain", []string{"x.node-1"}, nil, false},
+		{"with an address", []string{"node-1"}, []string{"192.168.1.5"}, false},
+		{"an address only", nil, []string{"192.168.1.5"}, false},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			req := forNode("node-1", nil)
-			req.DNSNames = tc.dns
-			for _, ip := range tc.ips {
-				req.IPAddresses = append(req.IPAddresses, net.ParseIP(ip))
-			}
-			checkSays(t, checkAddresses(req, tc.node, func(name string) bool { return name == "node-2" || name == "node-1" }), tc.says)
-		})
+		req := forNode("node-1", nil)
+		req.DNSNames = tc.dns
+		for _, ip := range tc.ips {
+			req.IPAddresses = append(req.IPAddresses, net.ParseIP(ip))
+		}
+		if got := servesNode(req, "node-1"); got != tc.want {
+			t.Errorf("%s: %v", tc.name, got)
+		}
 	}
 }
 

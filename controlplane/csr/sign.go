@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"log/slog"
@@ -24,12 +25,15 @@ import (
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 const (
-	// DefaultDuration is how long a certificate lasts if nothing else is said.
-	DefaultDuration = 8760 * time.Hour
+	// DefaultDuration is how long a certificate lasts if nothing else is said. Agents
+	// renew theirs before half of it is over, so one that is cut off comes back by
+	// itself for three days and a half at least.
+	DefaultDuration = 7 * 24 * time.Hour
 	minDuration     = 10 * time.Minute
 	// backdate allows for a node whose clock is behind.
 	backdate = 5 * time.Minute
@@ -40,6 +44,12 @@ type SignerConfig struct {
 	// CertFile and KeyFile hold the authority, in PEM. They are read for each
 	// certificate, so that a new authority is used at once.
 	CertFile, KeyFile string
+	// ServingCertFile and ServingKeyFile are the authority of the signer
+	// kubernetes.io/kubelet-serving; none means that of the others.
+	ServingCertFile, ServingKeyFile string
+	// Server are the names that are signed for nobody; nil means those that every
+	// server has.
+	Server *auth.ServerNames
 	// Duration is the longest that a certificate lasts; zero means
 	// DefaultDuration. None outlasts the authority.
 	Duration time.Duration
@@ -59,13 +69,29 @@ type Signer struct {
 // cannot be read.
 func NewSigner(client kubernetes.Interface, f informers.SharedInformerFactory, c SignerConfig) (*Signer, error) {
 	loop.Default(&c.Duration, DefaultDuration)
-	if _, err := loadAuthority(c.CertFile, c.KeyFile); err != nil {
-		return nil, err
+	if c.Server == nil {
+		c.Server = &auth.ServerNames{}
+	}
+	if c.ServingCertFile == "" {
+		c.ServingCertFile, c.ServingKeyFile = c.CertFile, c.KeyFile
+	}
+	for _, signer := range signers {
+		if _, err := c.authority(signer); err != nil {
+			return nil, err
+		}
 	}
 	r := f.Certificates().V1().CertificateSigningRequests()
 	s := &Signer{cfg: c, client: client, requests: r.Lister(), inf: r.Informer()}
 	s.log = loop.Logger(c.Log, s.Name())
 	return s, nil
+}
+
+// authority is who signs for a signer.
+func (c *SignerConfig) authority(signer string) (*authority, error) {
+	if signer == certificatesv1.KubeletServingSignerName {
+		return loadAuthority(c.ServingCertFile, c.ServingKeyFile)
+	}
+	return loadAuthority(c.CertFile, c.KeyFile)
 }
 
 // Name is the controller's name in Kubernetes.
@@ -96,12 +122,12 @@ func (s *Signer) sync(ctx context.Context, name string) (time.Duration, error) {
 	}
 	req, err := parse(r)
 	if err == nil {
-		err = checkSigner(r, req)
+		err = checkSigner(r, req, s.cfg.Server)
 	}
 	if err != nil {
 		return 0, s.fail(ctx, r, err)
 	}
-	ca, err := loadAuthority(s.cfg.CertFile, s.cfg.KeyFile)
+	ca, err := s.cfg.authority(r.Spec.SignerName)
 	if err != nil {
 		return 0, err
 	}
@@ -167,7 +193,8 @@ func loadAuthority(certFile, keyFile string) (*authority, error) {
 }
 
 // sign issues a certificate for req, in PEM, good from a little before now and
-// for d at most.
+// for d at most. Of the subject it keeps the common name and the organizations, of
+// the extensions the alternative names.
 func (ca *authority) sign(req *x509.CertificateRequest, usages []certificatesv1.KeyUsage, d time.Duration, now time.Time) ([]byte, error) {
 	if !now.Before(ca.cert.NotAfter) {
 		return nil, fmt.Errorf("the signing authority expired at %s", ca.cert.NotAfter.Format(time.RFC3339))
@@ -178,7 +205,7 @@ func (ca *authority) sign(req *x509.CertificateRequest, usages []certificatesv1.
 	}
 	t := &x509.Certificate{
 		SerialNumber:          serial.Add(serial, big.NewInt(1)),
-		RawSubject:            req.RawSubject,
+		Subject:               pkix.Name{CommonName: req.Subject.CommonName, Organization: req.Subject.Organization},
 		DNSNames:              req.DNSNames,
 		IPAddresses:           req.IPAddresses,
 		EmailAddresses:        req.EmailAddresses,

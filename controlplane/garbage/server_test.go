@@ -59,11 +59,11 @@ func serve(t *testing.T) (kubernetes.Interface, metadata.Interface) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(err)
 	known := kubeauth.NewObjects()
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.CA, false), Secrets: known.Secret})
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret})
 	must(err)
 	authz := kubeauth.NewAuthorizer(known)
 	api, err := apiserver.New(apiserver.Config{
-		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.CA, false),
+		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd: etcd.Config{Dir: filepath.Join(dir, "etcd")}, Authenticator: authn, Authorizer: authz, Rules: authz, EnableGarbageCollector: true,
 	})
 	must(err)

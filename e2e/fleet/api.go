@@ -4,6 +4,7 @@
 package fleet
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -75,7 +76,7 @@ func (p plain) RoundTrip(r *http.Request) (*http.Response, error) {
 // newAPI makes the node's client, whose connections go through link.
 func (m *member) newAPI(link *agent.Agent) (*narrow, *node.Connections, error) {
 	host := net.JoinHostPort(apiName, "443")
-	_, conns, err := node.NewAPI(node.APIConfig{Host: host, TLS: m.identity.ClientTLS(apiName), Dial: m.dialAPI(link)})
+	_, conns, err := node.NewAPI(node.APIConfig{Host: host, TLS: func() *tls.Config { return m.identity.ClientTLS(apiName) }, Dial: m.dialAPI(link)})
 	if err != nil {
 		return nil, nil, err
 	}

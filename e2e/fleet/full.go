@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/kubeletapi"
@@ -38,13 +40,13 @@ func (m *member) liveFull(ctx context.Context) error {
 	}
 	rotation, err := bootstrap.NewRotation(bootstrap.RotationConfig{
 		Identity: m.identity, Requests: api.CertificatesV1().CertificateSigningRequests(),
-		Addresses: n.IPs, Renewed: conns.Close, Log: cfg.Log,
+		ConfigMaps: api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: conns.Renew, Renewed: conns.Close, Log: cfg.Log,
 	})
 	if err != nil {
 		return err
 	}
 	kubelet, err := kubeletapi.New(kubeletapi.Config{
-		NodeName: m.name, Pods: n.Pods(), Runtime: m.runtime, TLS: rotation.ServerTLS(), DataDir: m.fleet.cfg.Dir, Log: cfg.Log,
+		NodeName: m.name, Pods: n.Pods(), Runtime: m.runtime, TLS: rotation.ServerTLS(), ClientCAs: m.identity.ClientCAs, DataDir: m.fleet.cfg.Dir, Log: cfg.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("kubelet API: %w", err)

@@ -79,7 +79,7 @@ func (h *Harbor) Open(ctx context.Context) (run func(context.Context) error, err
 	if err != nil {
 		return nil, err
 	}
-	cas, err := auth.LoadAuthorities(h.keys.Path(pki.CA, false))
+	cas, err := auth.LoadAuthorities(h.keys.Path(pki.ClientCA, false))
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (h *Harbor) Open(ctx context.Context) (run func(context.Context) error, err
 	if err != nil {
 		return nil, err
 	}
-	o := tunnel.Options{TLS: auth.ServerTLS(pair.GetCertificate, cas.Pool), Link: h.config.Link, Log: h.config.Log}
+	o := tunnel.Options{TLS: cas.ServerTLS(pair.GetCertificate), Link: h.config.Link, Log: h.config.Log}
 	o.Link.Resume = func(p tunnel.Peer) error { return h.hub.MayResume(p) }
 	yamux, err := overyamux.Listen(port.Tunnel(tunnel.ALPN), o)
 	if err != nil {

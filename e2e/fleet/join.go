@@ -19,6 +19,7 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/auth/kubeauth"
 )
 
 const (
@@ -61,6 +62,7 @@ func (f *Fleet) token(ctx context.Context) (_ bootstrap.Token, done func(), err 
 			bootstrapapi.BootstrapTokenIDKey:               token.ID,
 			bootstrapapi.BootstrapTokenSecretKey:           token.Secret,
 			bootstrapapi.BootstrapTokenUsageAuthentication: "true",
+			bootstrapapi.BootstrapTokenExtraGroupsKey:      kubeauth.JoinGroup,
 			bootstrapapi.BootstrapTokenDescriptionKey:      "for simulated nodes",
 			bootstrapapi.BootstrapTokenExpirationKey:       time.Now().Add(tokenLife).UTC().Format(time.RFC3339),
 		},

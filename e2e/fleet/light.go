@@ -286,13 +286,13 @@ func (k *lazyKubelet) run(ctx context.Context, l *light) error {
 	m := l.m
 	rotation, err := bootstrap.NewRotation(bootstrap.RotationConfig{
 		Identity: m.identity, Requests: l.api.certificates.CertificateSigningRequests(),
-		Addresses: func() []string { return []string{m.ip.String()} }, Renewed: l.conns.Close, Log: m.fleet.cfg.Log,
+		ConfigMaps: l.api.core.ConfigMaps(metav1.NamespaceSystem), TrustChanged: l.conns.Renew, Renewed: l.conns.Close, Log: m.fleet.cfg.Log,
 	})
 	if err != nil {
 		return errors.Join(err, k.streams.Close())
 	}
 	s, err := kubeletapi.New(kubeletapi.Config{
-		NodeName: m.name, Pods: l.pods, Runtime: m.runtime, TLS: rotation.ServerTLS(), DataDir: m.fleet.cfg.Dir, Log: m.fleet.cfg.Log,
+		NodeName: m.name, Pods: l.pods, Runtime: m.runtime, TLS: rotation.ServerTLS(), ClientCAs: m.identity.ClientCAs, DataDir: m.fleet.cfg.Dir, Log: m.fleet.cfg.Log,
 	})
 	if err != nil {
 		return errors.Join(err, k.streams.Close())

@@ -10,7 +10,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -110,7 +109,7 @@ func (f *Sessions) Connected() int {
 // were.
 func (f *Sessions) Cut() int { return f.gate.cut() }
 
-// An authority issues agents' certificates.
+// An authority issues agents' certificates. The pool has that of the server.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -118,7 +117,7 @@ type authority struct {
 }
 
 func loadAuthority(dir string) (*authority, error) {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, pki.CA+".crt"), filepath.Join(dir, pki.CA+".key"))
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, pki.ClientCA+".crt"), filepath.Join(dir, pki.ClientCA+".key"))
 	if err != nil {
 		return nil, fmt.Errorf("load authority: %w", err)
 	}
@@ -130,14 +129,9 @@ func loadAuthority(dir string) (*authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load authority: %w", err)
 	}
-	a := &authority{key: key, pool: x509.NewCertPool()}
-	a.pool.AppendCertsFromPEM(raw)
-	block, _ := pem.Decode(raw)
-	if block == nil {
+	a := &authority{cert: pair.Leaf, key: key, pool: x509.NewCertPool()}
+	if !a.pool.AppendCertsFromPEM(raw) {
 		return nil, errors.New("load authority: no certificate")
-	}
-	if a.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
-		return nil, fmt.Errorf("load authority: %w", err)
 	}
 	return a, nil
 }

@@ -64,6 +64,9 @@ type Config struct {
 	// may be rotated) and ClientCAs, the CA of the cluster. It is cloned; whether
 	// and how client certificates are asked for is set here, not by the caller.
 	TLS *tls.Config
+	// ClientCAs, unless nil, is asked anew for each handshake instead of
+	// TLS.ClientCAs, so that the authority of clients may be replaced.
+	ClientCAs func() *x509.CertPool
 	// Authorize decides about each request; nil means ControlPlaneOnly.
 	Authorize Authorizer
 

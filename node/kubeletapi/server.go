@@ -102,6 +102,15 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	// Who shows no certificate is told so in HTTP.
 	cfg.ClientAuth = tls.VerifyClientCertIfGiven
 	cfg.MinVersion = max(cfg.MinVersion, tls.VersionTLS12)
+	cfg.NextProtos = []string{"h2", "http/1.1"}
+	if s.cfg.ClientCAs != nil {
+		base := cfg.Clone()
+		cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			now := base.Clone()
+			now.ClientCAs = s.cfg.ClientCAs()
+			return now, nil
+		}
+	}
 	srv := &http.Server{
 		Handler:           s,
 		TLSConfig:         cfg,

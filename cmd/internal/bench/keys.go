@@ -39,8 +39,9 @@ func pkiConfig(dir string) pki.Config {
 
 // An issuer signs certificates of nodes, which in life the control plane does.
 type issuer struct {
-	ca   tls.Certificate
-	pool *x509.CertPool
+	ca      tls.Certificate
+	clients *x509.CertPool // has ca
+	pool    *x509.CertPool // has the authority of the control side
 }
 
 func openIssuer(dir string) (*issuer, error) {
@@ -48,11 +49,12 @@ func openIssuer(dir string) (*issuer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read certificates: %w", err)
 	}
-	i := &issuer{pool: x509.NewCertPool()}
-	if i.ca, err = tls.LoadX509KeyPair(keys.Path(pki.CA, false), keys.Path(pki.CA, true)); err != nil {
+	i := &issuer{pool: x509.NewCertPool(), clients: x509.NewCertPool()}
+	if i.ca, err = tls.LoadX509KeyPair(keys.Path(pki.ClientCA, false), keys.Path(pki.ClientCA, true)); err != nil {
 		return nil, fmt.Errorf("read authority: %w", err)
 	}
 	i.pool.AddCert(keys.CACert())
+	i.clients.AddCert(i.ca.Leaf)
 	return i, nil
 }
 
@@ -92,9 +94,9 @@ func servingTLS(dir string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	cas, err := auth.LoadAuthorities(keys.Path(pki.CA, false))
+	cas, err := auth.LoadAuthorities(keys.Path(pki.ClientCA, false))
 	if err != nil {
 		return nil, err
 	}
-	return auth.ServerTLS(pair.GetCertificate, cas.Pool), nil
+	return cas.ServerTLS(pair.GetCertificate), nil
 }

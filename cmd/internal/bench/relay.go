@@ -62,7 +62,7 @@ func newRelayNode(ctx context.Context, o order) (*part, error) {
 		MinVersion: tls.VersionTLS13,
 		// By itself: the authority that goes with it is for nodes that join.
 		Certificates: []tls.Certificate{{Certificate: cert.Certificate[:1], PrivateKey: cert.PrivateKey}},
-		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: i.pool,
+		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: i.clients,
 	}
 	return newRelay(ctx, o.To, func(raw net.Conn) tunnel.Stream { return tls.Server(raw, c) }, plain)
 }

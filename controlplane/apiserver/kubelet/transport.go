@@ -5,17 +5,17 @@ package kubelet
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // Bounds on connections kept for the next request. A connection in use counts
@@ -39,17 +39,18 @@ type transports struct {
 
 // LoadTLS reads the files of the API server's identity towards kubelets.
 //
-// caFile holds the certificates that sign kubelets' serving certificates.
+// caFile holds the certificates that sign kubelets' serving certificates: the one
+// that signs now, then its predecessors, see auth.Authorities. It is read once.
 // certFile and keyFile are read again for every handshake, so that a renewed
 // pair is used without a restart.
 func LoadTLS(caFile, certFile, keyFile string) (*tls.Config, error) {
-	pem, err := os.ReadFile(caFile)
+	cas, err := auth.LoadAuthorities(caFile)
 	if err != nil {
-		return nil, fmt.Errorf("read the certificate authority of kubelets: %w", err)
+		return nil, fmt.Errorf("authority of kubelets: %w", err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("read the certificate authority of kubelets: no certificate in %s", caFile)
+	pool, err := cas.Pool()
+	if err != nil {
+		return nil, fmt.Errorf("authority of kubelets: %w", err)
 	}
 	load := func() (*tls.Certificate, error) {
 		c, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -64,6 +65,7 @@ func LoadTLS(caFile, certFile, keyFile string) (*tls.Config, error) {
 	return &tls.Config{
 		MinVersion:           tls.VersionTLS12,
 		RootCAs:              pool,
+		VerifyConnection:     cas.CheckConnection,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() },
 	}, nil
 }

@@ -4,6 +4,7 @@ package validation
 
 import (
 	"bytes"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -29,7 +30,7 @@ func ValidateCertificateSigningRequest(r *certificatesv1.CertificateSigningReque
 	p := field.NewPath("spec")
 	var errs field.ErrorList
 	if err := parseRequest(r.Spec.Request); err != nil {
-		errs = append(errs, field.Invalid(p.Child("request"), r.Spec.Request, err.Error()))
+		errs = append(errs, field.Invalid(p.Child("request"), clip(r.Spec.Request), err.Error()))
 	}
 	if len(r.Spec.Usages) == 0 {
 		errs = append(errs, field.Required(p.Child("usages"), ""))
@@ -54,9 +55,19 @@ func ValidateCertificateSigningRequest(r *certificatesv1.CertificateSigningReque
 	return append(errs, csrConditions(r.Status.Conditions, field.NewPath("status", "conditions"))...)
 }
 
+// Bounds of a request; real ones have less than 2 KiB. A signature by a huge key takes
+// long to check.
+const (
+	maxRequest = 16 << 10
+	maxRSABits = 8192
+)
+
 // parseRequest wants a PEM block with a PKCS#10 request (RFC 2986), signed with
 // the key it is about.
 func parseRequest(data []byte) error {
+	if len(data) > maxRequest {
+		return fmt.Errorf("has %d bytes, at most %d are allowed", len(data), maxRequest)
+	}
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
 		return errors.New("PEM block type must be CERTIFICATE REQUEST")
@@ -65,7 +76,16 @@ func parseRequest(data []byte) error {
 	if err != nil {
 		return err
 	}
+	if k, ok := req.PublicKey.(*rsa.PublicKey); ok && k.N.BitLen() > maxRSABits {
+		return fmt.Errorf("RSA key has %d bits, at most %d are allowed", k.N.BitLen(), maxRSABits)
+	}
 	return req.CheckSignature()
+}
+
+// clip leaves of a request what tells it from another, for a message.
+func clip(request []byte) []byte {
+	const some = 1 << 10
+	return request[:min(len(request), some)]
 }
 
 func keyUsages() []certificatesv1.KeyUsage {

@@ -71,6 +71,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		{"no request", func(r csr) { r.Spec.Request = nil }, bad(`spec.request: Invalid value: null: PEM block type must be CERTIFICATE REQUEST`)},
 		{"a certificate for a request", func(r csr) { r.Spec.Request = certificate }, bad("spec.request: Invalid value")},
 		{"rubbish", func(r csr) { r.Spec.Request = bytes.Replace(request, []byte("\nM"), []byte("\nA"), 1) }, bad("spec.request: Invalid value")},
+		{"huge", func(r csr) { r.Spec.Request = append(slices.Clone(request), make([]byte, 16<<10)...) }, bad("spec.request: Invalid value")},
 		{"forged", func(r csr) { r.Spec.Request = forged }, bad("spec.request: Invalid value")},
 		{"no usages", func(r csr) { r.Spec.Usages = nil }, bad("spec.usages: Required value")},
 		{"usages", func(r csr) { r.Spec.Usages = []certificatesv1.KeyUsage{"any", "any", "x"} }, bad(`spec.usages[1]: Duplicate value: "any"`, `spec.usages[2]: Unsupported value: "x"`)},

@@ -1,0 +1,228 @@
+// This file is whom a node believes, and how it learns that this has changed.
+
+package bootstrap
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/auth"
+)
+
+// Where a cluster says in namespace kube-system by which authorities its API server
+// is known, and by which its clients.
+const (
+	rootsName, rootsKey     = "kube-root-ca.crt", "ca.crt"
+	clientsName, clientsKey = "extension-apiserver-authentication", "client-ca-file"
+)
+
+const (
+	// followEvery is how often a node looks whether the authorities have changed,
+	// give or take a quarter.
+	followEvery = time.Hour
+	// maxFormer bounds how many former authorities of the server are remembered.
+	maxFormer = 8
+)
+
+// ConfigMaps are those of namespace kube-system. The typed client is one.
+type ConfigMaps interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.ConfigMap, error)
+}
+
+// trust is whom a node believes. It does not change.
+type trust struct {
+	roots, clients       []*x509.Certificate
+	rootPool, clientPool *x509.CertPool
+	former               []*x509.Certificate // roots of before, believed no more
+	published            bool                // whether clients are what the cluster says
+}
+
+// newTrust believes roots, and as clients those of the authorities clients. None
+// means that the cluster has not said yet, and nobody is believed.
+func newTrust(roots, clients, former []*x509.Certificate) *trust {
+	return &trust{
+		roots: roots, clients: clients, rootPool: poolOf(roots), clientPool: poolOf(clients),
+		former: former, published: len(clients) > 0,
+	}
+}
+
+func poolOf(list []*x509.Certificate) *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, c := range list {
+		pool.AddCert(c)
+	}
+	return pool
+}
+
+// loadTrust reads what was kept in the data directory.
+func (c *Config) loadTrust() (*trust, error) {
+	roots, err := readCerts(c.path(caFile))
+	if err != nil {
+		return nil, err
+	}
+	var others [2][]*x509.Certificate
+	for i, name := range []string{clientsFile, formerFile} {
+		others[i], err = readCerts(c.path(name))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			// It is only a copy.
+			c.Log.Warn("an authority kept is of no use, asking the server again", "file", name, "err", err)
+		}
+	}
+	return newTrust(roots, others[0], others[1]), nil
+}
+
+// known tells whether one of pins is that of the cluster's authority, or of one that
+// it had before: a command line keeps the hash by which the node once joined.
+func (t *trust) known(pins []Pin) bool {
+	return slices.ContainsFunc(slices.Concat(t.roots, t.former), func(c *x509.Certificate) bool { return pinsMatch(pins, c) })
+}
+
+// keepRoot keeps the authority that a node has joined by. What was kept of another
+// one's cluster is removed.
+func (c *Config) keepRoot(root *x509.Certificate) error {
+	if have, err := readCerts(c.path(caFile)); err == nil && PinOf(have[0]) == PinOf(root) {
+		return nil // it may be the same key, certified by another
+	}
+	for _, name := range []string{clientsFile, formerFile, servingFile} {
+		if err := remove(c.path(name)); err != nil {
+			return err
+		}
+	}
+	return writeFile(c.path(caFile), encodeCerts(root), 0o644)
+}
+
+// followTrust learns of other authorities until ctx is done.
+func (r *Rotation) followTrust(ctx context.Context) {
+	if r.cfg.ConfigMaps == nil {
+		return
+	}
+	var wait time.Duration
+	last := ""
+	for {
+		next := followEvery*3/4 + rand.N(followEvery/2)
+		if err := r.refresh(ctx); err != nil && ctx.Err() == nil {
+			wait = min(max(2*wait, renewFirst), renewLimit)
+			next = max(wait/2+rand.N(wait), asked(err))
+			if msg := err.Error(); msg != last {
+				last = msg
+				r.cfg.Log.Warn("cannot learn the cluster's authorities yet, will keep trying", "node", r.cfg.Identity.NodeName(), "err", err)
+			}
+		} else {
+			wait, last = 0, ""
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(next):
+		}
+	}
+}
+
+// refresh asks the server once.
+func (r *Rotation) refresh(ctx context.Context) error {
+	roots, rootsErr := r.published(ctx, rootsName, rootsKey)
+	clients, clientsErr := r.published(ctx, clientsName, clientsKey)
+	missing := errors.Join(rootsErr, clientsErr)
+	for _, err := range []error{rootsErr, clientsErr} {
+		if err != nil && !apierrors.IsNotFound(err) {
+			return missing
+		}
+	}
+	changed, err := r.cfg.Identity.adopt(roots, clients)
+	if changed && r.cfg.TrustChanged != nil {
+		r.cfg.TrustChanged()
+	}
+	return errors.Join(err, missing) // a cluster that is just starting publishes them soon
+}
+
+// published reads authorities. A cluster that does not tell its nodes has none: all
+// that there is to go by is the authority by which the node has joined.
+func (r *Rotation) published(ctx context.Context, name, key string) ([]*x509.Certificate, error) {
+	m, err := r.cfg.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get ConfigMap %s: %w", name, err)
+	}
+	list, err := auth.ParseCertificates([]byte(m.Data[key]))
+	if err != nil {
+		return nil, fmt.Errorf("ConfigMap %s, key %s: %w", name, key, err)
+	}
+	return list, nil
+}
+
+// adopt believes and keeps other authorities; none are those there are, and clients of
+// which the cluster has never said anything are known by the server's. New ones of
+// the server must be such that they lead to the certificate that the server showed
+// last: else the node would not find back. It tells whether those of the server are
+// others now.
+func (i *Identity) adopt(roots, clients []*x509.Certificate) (changed bool, err error) {
+	now := i.trust.Load()
+	if len(clients) == 0 && now.published {
+		clients = now.clients
+	}
+	next := newTrust(now.roots, clients, now.former)
+	if len(roots) > 0 && !same(roots, now.roots) {
+		if err = i.proven(roots); err != nil {
+			return false, fmt.Errorf("the cluster publishes other authorities of its server, which are not believed: %w", err)
+		}
+		changed = true
+		former := slices.Concat(now.former, now.roots)
+		next = newTrust(roots, clients, former[max(0, len(former)-maxFormer):])
+		// The former first: the hash on the command line may be theirs.
+		if err = writeFile(i.cfg.path(formerFile), encodeCerts(next.former...), 0o644); err == nil {
+			err = writeFile(i.cfg.path(caFile), encodeCerts(roots...), 0o644)
+		}
+		if err != nil {
+			return false, err
+		}
+		i.cfg.Log.Info("the cluster's authority is another", "node", i.NodeName(), "hash", PinOf(roots[0]))
+	}
+	if next.published && !same(clients, now.clients) {
+		if err = writeFile(i.cfg.path(clientsFile), encodeCerts(clients...), 0o644); err != nil {
+			return false, err
+		}
+	}
+	if !next.published {
+		next.clients, next.clientPool = next.roots, next.rootPool
+	}
+	i.trust.Store(next)
+	return changed, nil
+}
+
+func same(a, b []*x509.Certificate) bool { return slices.EqualFunc(a, b, (*x509.Certificate).Equal) }
+
+// proven tells whether roots lead to what the server showed last.
+func (i *Identity) proven(roots []*x509.Certificate) error {
+	shown := i.shown.Load()
+	if shown == nil {
+		return errors.New("no connection to the server yet by which to check them")
+	}
+	_, err := (*shown)[0].Verify(x509.VerifyOptions{
+		Roots: poolOf(roots), Intermediates: poolOf((*shown)[1:]), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+	return err
+}
+
+// see remembers what the server has shown.
+func (i *Identity) see(cs tls.ConnectionState) error {
+	if err := auth.NotNode(cs.PeerCertificates); err != nil {
+		return err
+	}
+	if shown := cs.PeerCertificates; len(shown) > 0 {
+		i.shown.Store(&shown)
+	}
+	return nil
+}

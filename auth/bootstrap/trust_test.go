@@ -1,0 +1,225 @@
+// Tests of how a node follows the authorities of its cluster.
+
+package bootstrap
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// notices are the ConfigMaps of a cluster.
+type notices struct {
+	mu   sync.Mutex
+	data map[string]string // by name
+	err  error
+}
+
+func (n *notices) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.ConfigMap, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.err != nil {
+		return nil, n.err
+	}
+	text, ok := n.data[name]
+	if !ok {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, name)
+	}
+	return &corev1.ConfigMap{Data: map[string]string{map[string]string{rootsName: rootsKey, clientsName: clientsKey}[name]: text}}, nil
+}
+
+func (n *notices) set(name string, list ...*x509.Certificate) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.data == nil {
+		n.data = map[string]string{}
+	}
+	n.data[name] = string(encodeCerts(list...))
+}
+
+// settled is a node of one authority, with a certificate for a thousand hours.
+func settled(t *testing.T, ca *authority) *Identity {
+	t.Helper()
+	c := Config{NodeName: "node-1", Dir: t.TempDir(), Servers: []string{"https://x"}}
+	key, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := ca.sign(t, &x509.Certificate{
+		Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
+		NotBefore: time.Now(), NotAfter: time.Now().Add(1000 * time.Hour),
+	}, &key.PublicKey)
+	if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(ca.cert), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return again(t, c)
+}
+
+// again is the same node after a start.
+func again(t *testing.T, c Config) *Identity {
+	t.Helper()
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// shows has the server show a certificate of an authority.
+func shows(t *testing.T, id *Identity, by *authority, cn string) error {
+	t.Helper()
+	key, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := by.sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: cn}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, &key.PublicKey)
+	return id.ClientTLS("kubernetes").VerifyConnection(tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}})
+}
+
+// A node learns of other authorities, keeps them, closes what the old ones vouched for,
+// and has a certificate of the new one of clients soon.
+func TestAuthoritiesAreFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, server, clients := newAuthority(t), newAuthority(t), newAuthority(t)
+		id := settled(t, old)
+		if !id.ClientCAs().Equal(x509.NewCertPool()) {
+			t.Error("clients are believed before the cluster has said which")
+		}
+		if err := shows(t, id, server, "kube-apiserver"); err != nil {
+			t.Fatal(err)
+		}
+		told := &notices{}
+		told.set(rootsName, server.cert)
+		told.set(clientsName, clients.cert, old.cert)
+		changed := 0
+		api := &memoryRequests{t: t, ca: clients, csrs: map[string]*certificates.CertificateSigningRequest{}, life: 1000 * time.Hour}
+		r, err := NewRotation(RotationConfig{Identity: id, Requests: api, ConfigMaps: told, TrustChanged: func() { changed++ }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		advance(10 * time.Minute)
+		cancel()
+		if err = <-done; err != nil {
+			t.Error(err)
+		}
+		if n := len(api.of(certificates.KubeAPIServerClientKubeletSignerName)); n != 1 {
+			t.Errorf("%d requests for a client certificate, want one of the new authority", n)
+		}
+		if changed != 1 {
+			t.Errorf("told %d times that the server's authority is another", changed)
+		}
+		// After a start it is the same node, with the hash of then on its command line.
+		for _, pin := range []Pin{PinOf(old.cert), PinOf(server.cert)} {
+			c := id.cfg
+			c.Pins = []Pin{pin}
+			next := again(t, c)
+			if !next.ClientTLS("x").RootCAs.Equal(poolOf([]*x509.Certificate{server.cert})) {
+				t.Error("the server is not known by the new authority alone")
+			}
+			if !next.ClientCAs().Equal(poolOf([]*x509.Certificate{clients.cert, old.cert})) {
+				t.Error("clients are not known by what the cluster says")
+			}
+			if err := next.cert.Load().Leaf.CheckSignatureFrom(clients.cert); err != nil {
+				t.Errorf("the certificate kept: %v", err)
+			}
+		}
+		c := id.cfg
+		c.Pins = []Pin{PinOf(newAuthority(t).cert)}
+		if _, err := Join(t.Context(), c); err == nil || !strings.Contains(err.Error(), "belongs to another cluster") {
+			t.Errorf("with a hash that was never right: %v", err)
+		}
+	})
+}
+
+// What the server publishes is believed only if it leads to the server: else the node
+// would not find back.
+func TestForeignAuthoritiesAreNotBelieved(t *testing.T) {
+	mine, other := newAuthority(t), newAuthority(t)
+	for name, prepare := range map[string]func(id *Identity){
+		"no connection": func(*Identity) {},
+		"another server": func(id *Identity) {
+			if err := shows(t, id, mine, "kube-apiserver"); err != nil {
+				t.Error(err)
+			}
+		},
+		"a node": func(id *Identity) {
+			if err := shows(t, id, other, "system:node:node-2"); err == nil {
+				t.Error("a node passes as the server")
+			}
+		},
+	} {
+		id := settled(t, mine)
+		prepare(id)
+		if changed, err := id.adopt([]*x509.Certificate{other.cert}, nil); err == nil || changed {
+			t.Errorf("%s: adopted, %v", name, err)
+		}
+		if kept, err := readCerts(id.cfg.path(caFile)); err != nil || !kept[0].Equal(mine.cert) {
+			t.Errorf("%s: the file has another authority: %v", name, err)
+		}
+	}
+}
+
+// A cluster that tells its nodes nothing has one authority, by which they joined.
+func TestClusterThatPublishesNothing(t *testing.T) {
+	ca := newAuthority(t)
+	id := settled(t, ca)
+	forbidden := &notices{err: apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "x", nil)}
+	r, err := NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}, ConfigMaps: forbidden})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = r.refresh(t.Context()); err != nil || !id.ClientCAs().Equal(poolOf([]*x509.Certificate{ca.cert})) {
+		t.Errorf("clients are not known by the one authority: %v", err)
+	}
+	if r.client.superseded(id.cert.Load().Leaf) {
+		t.Error("the certificate is called one of another authority")
+	}
+	if _, err = os.Stat(id.cfg.path(clientsFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what the cluster has not said was kept: %v", err)
+	}
+	// One that has not published them yet is asked again, and one that has and has not
+	// for a moment is believed still.
+	told := &notices{}
+	r.cfg.ConfigMaps = told
+	if err = r.refresh(t.Context()); err == nil {
+		t.Errorf("nothing is published yet: %v", err)
+	}
+	told.set(rootsName, ca.cert)
+	clients := newAuthority(t)
+	told.set(clientsName, clients.cert)
+	if err = r.refresh(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.cfg.ConfigMaps = &notices{}
+	if err = r.refresh(t.Context()); err == nil || !id.ClientCAs().Equal(poolOf([]*x509.Certificate{clients.cert})) {
+		t.Errorf("what was published before counts no more: %v", err)
+	}
+	// A cluster that cannot be asked is no such one.
+	id = settled(t, ca)
+	if r, err = NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}, ConfigMaps: &notices{err: errors.New("not connected")}}); err != nil {
+		t.Fatal(err)
+	}
+	if err = r.refresh(t.Context()); err == nil || !id.ClientCAs().Equal(x509.NewCertPool()) {
+		t.Errorf("clients are believed though the cluster has not been asked: %v", err)
+	}
+}

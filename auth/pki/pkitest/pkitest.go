@@ -1,0 +1,164 @@
+// Package pkitest makes certificates for tests: of authorities that are at hand, and
+// a key directory as it was when one authority signed everything.
+package pkitest
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// An Authority signs whatever a test wants.
+type Authority struct {
+	Cert *x509.Certificate
+	Key  crypto.Signer
+}
+
+// Load reads an authority from its files.
+func Load(t testing.TB, certFile, keyFile string) *Authority {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Authority{Cert: pair.Leaf, Key: pair.PrivateKey.(crypto.Signer)}
+}
+
+// Issue signs tmpl for a new key. A zero NotAfter means in an hour, a zero NotBefore
+// a minute ago.
+func (a *Authority) Issue(t testing.TB, tmpl *x509.Certificate) *tls.Certificate {
+	t.Helper()
+	key := newKey(t)
+	return &tls.Certificate{Certificate: [][]byte{a.sign(t, tmpl, key).Raw}, PrivateKey: key}
+}
+
+func (a *Authority) sign(t testing.TB, tmpl *x509.Certificate, key crypto.Signer) *x509.Certificate {
+	t.Helper()
+	if tmpl.NotAfter.IsZero() {
+		tmpl.NotAfter = time.Now().Add(time.Hour)
+	}
+	if tmpl.NotBefore.IsZero() {
+		tmpl.NotBefore = time.Now().Add(-time.Minute)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl.SerialNumber = serial
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.Cert, key.Public(), a.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// NodeClient is the template of a node's client certificate, as the signer makes it.
+func NodeClient(node string) *x509.Certificate {
+	return &x509.Certificate{
+		Subject:  pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
+	}
+}
+
+// NodeServing is the template of a node's serving certificate for names, which may be
+// IP addresses.
+func NodeServing(node string, names ...string) *x509.Certificate {
+	c := NodeClient(node)
+	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			c.IPAddresses = append(c.IPAddresses, ip)
+		} else {
+			c.DNSNames = append(c.DNSNames, name)
+		}
+	}
+	return c
+}
+
+// Legacy makes in dir the files of a server whose authority signs everything, as they
+// were until there were three authorities, a day ago. names are those of the server,
+// and may be IP addresses.
+func Legacy(t testing.TB, dir string, names ...string) *Authority {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	from, until := time.Now().Add(-24*time.Hour), time.Now().Add(364*24*time.Hour)
+	a := &Authority{Key: newKey(t)}
+	a.Cert = &x509.Certificate{
+		Subject: pkix.Name{CommonName: "hawser-ca"}, NotBefore: from, NotAfter: from.Add(10 * 365 * 24 * time.Hour),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true, IsCA: true,
+	}
+	a.Cert = a.sign(t, a.Cert, a.Key)
+	save(t, dir, "ca", a.Key, a.Cert)
+	serving := NodeServing("", names...)
+	serving.Subject = pkix.Name{CommonName: "kube-apiserver"}
+	leaves := map[string]*x509.Certificate{"apiserver": serving}
+	for name, subject := range map[string]pkix.Name{
+		"kubelet-client":     {CommonName: "kube-apiserver-kubelet-client", Organization: []string{"hawser:kubelet-admin"}},
+		"connect-client":     {CommonName: "hawser:connect-client"},
+		"admin":              {CommonName: "kubernetes-admin", Organization: []string{"system:masters"}},
+		"controller-manager": {CommonName: "system:kube-controller-manager"},
+		"scheduler":          {CommonName: "system:kube-scheduler"},
+	} {
+		c := NodeClient("")
+		c.Subject = subject
+		leaves[name] = c
+	}
+	for name, tmpl := range leaves {
+		tmpl.NotBefore, tmpl.NotAfter = from, until
+		key := newKey(t)
+		chain := []*x509.Certificate{a.sign(t, tmpl, key)}
+		if name == "apiserver" {
+			chain = append(chain, a.Cert)
+		}
+		save(t, dir, name, key, chain...)
+	}
+	return a
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// save writes a pair NAME.key and NAME.crt.
+func save(t testing.TB, dir, name string, key crypto.Signer, chain ...*x509.Certificate) {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var certs []byte
+	for _, c := range chain {
+		certs = append(certs, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+	}
+	for file, data := range map[string][]byte{
+		name + ".key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), name + ".crt": certs,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
