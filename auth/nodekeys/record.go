@@ -22,6 +22,9 @@ const (
 	Namespace = "hawser-node-identities"
 	// Label is what records are told from other config maps by.
 	Label = "hawser.dev/node-identity"
+	// ExtraKey is the entry of a user's extra that says with which key a node has
+	// proved who it is.
+	ExtraKey = "hawser.dev/node-key-sha256"
 	// recordKey is the entry of a ConfigMap's data that holds the record, in JSON.
 	recordKey = "record"
 	// maxKeys bounds the keys of a name: the one in use, and those that it has been

@@ -11,7 +11,6 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,12 +20,14 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // An Approver is the controller certificatesigningrequest-approving-controller.
 type Approver struct {
 	client   kubernetes.Interface
+	names    *nodekeys.Book
 	requests certificateslisters.CertificateSigningRequestLister
 	nodes    corelisters.NodeLister
 	reqInf   cache.SharedIndexInformer
@@ -37,7 +38,7 @@ type Approver struct {
 // NewApprover returns an approver that watches through f. A nil log discards.
 func NewApprover(client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger) *Approver {
 	r, n := f.Certificates().V1().CertificateSigningRequests(), f.Core().V1().Nodes()
-	a := &Approver{client: client, requests: r.Lister(), nodes: n.Lister(), reqInf: r.Informer(), nodeInf: n.Informer()}
+	a := &Approver{client: client, names: nodekeys.NewBook(client), requests: r.Lister(), nodes: n.Lister(), reqInf: r.Informer(), nodeInf: n.Informer()}
 	a.log = loop.Logger(log, a.Name())
 	return a
 }
@@ -124,36 +125,14 @@ func (a *Approver) kubelet(ctx context.Context, r *certificatesv1.CertificateSig
 	if !ok {
 		return loop.Quiet(fmt.Errorf("%s may not create %s", r.Spec.Username, what))
 	}
-	if !renewal {
-		if why, err := a.held(ctx, node); err != nil || why != "" {
-			if err != nil {
-				return err
-			}
-			return a.deny(ctx, r, "NodeNameHeld", why)
-		}
+	why, err := enroll(ctx, a.names, r, node, keyOf(req))
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		return a.deny(ctx, r, "NodeNameHeld", why)
 	}
 	return a.approve(ctx, r, message)
-}
-
-// held asks the API server, not a cache, who has a node's name: two requests for
-// one name may be a moment apart.
-func (a *Approver) held(ctx context.Context, name string) (string, error) {
-	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("look up node %s: %w", name, err)
-	}
-	var lease *coordinationv1.Lease
-	lease, err = a.client.CoordinationV1().Leases(nodeNSLease).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("look up the lease of node %s: %w", name, err)
-	}
-	return held(node, lease, time.Now()), nil
 }
 
 // serving decides about a kubelet's serving certificate. One for addresses that
@@ -204,7 +183,7 @@ func (a *Approver) allowed(ctx context.Context, r *certificatesv1.CertificateSig
 
 func (a *Approver) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest, message string) error {
 	a.log.Info("approve", "request", r.Name, "signer", r.Spec.SignerName, "requester", r.Spec.Username)
-	return a.decide(ctx, r, certificatesv1.CertificateApproved, "AutoApproved", message)
+	return a.decide(ctx, r, certificatesv1.CertificateApproved, autoApproved, message)
 }
 
 func (a *Approver) deny(ctx context.Context, r *certificatesv1.CertificateSigningRequest, reason, message string) error {

@@ -30,6 +30,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
@@ -124,6 +125,14 @@ func (b *bench) create(t *testing.T, r *certificatesv1.CertificateSigningRequest
 	}
 }
 
+// hold has a key hold a node's name.
+func (b *bench) hold(t *testing.T, node string, k nodekeys.Key) {
+	t.Helper()
+	if err := nodekeys.NewBook(b.client).Claim(t.Context(), node, k); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // after lets d pass and returns the request as it then is.
 func (b *bench) after(t *testing.T, d time.Duration, name string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
@@ -172,7 +181,7 @@ func TestFromRequestToCertificate(t *testing.T) {
 		says   string
 	}{
 		{"first", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("node-9", nil), "issued", "Auto approving kubelet client certificate after SubjectAccessReview."},
-		{"first of a name in use", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("node-1", nil), "denied", `node name "node-1" is held by a live node`},
+		{"first of a name in use", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("node-1", nil), "denied", `node name "node-1" is held by the key of another machine`},
 		{"bad name", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("Bad_Name", nil), "denied", `node name "Bad_Name" is not a DNS subdomain`},
 		{"renewal", clientSigner, "system:node:node-1", nodeGroups, clientUsages, forNode("node-1", nil), "issued", "Auto approving self kubelet client certificate after SubjectAccessReview."},
 		{"another node's", clientSigner, "system:node:node-2", nodeGroups, clientUsages, forNode("node-1", nil), "pending", ""},
@@ -185,7 +194,8 @@ func TestFromRequestToCertificate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, busy, leaseAt(time.Now(), ptr.To[int32](40)))
+				b := newBench(t, busy)
+				b.hold(t, "node-1", nodekeys.Key{1})
 				defer b.stop()
 				text := encoded(t, tc.req, nil)
 				b.create(t, object("r", tc.signer, tc.user, tc.groups, tc.usages, text))
@@ -243,25 +253,6 @@ func checkIssued(t *testing.T, ca *authority, r *certificatesv1.CertificateSigni
 	if len(cert.ExtKeyUsage) != 1 || cert.ExtKeyUsage[0] != want {
 		t.Errorf("extended usages %v, want [%v]", cert.ExtKeyUsage, want)
 	}
-}
-
-// TestNameIsFreeAgain: the name of a node that has died can be had by another
-// machine once its lease has run out.
-func TestNameIsFreeAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, liveNode(corev1.ConditionTrue), leaseAt(time.Now(), ptr.To[int32](40)))
-		defer b.stop()
-		req := forNode("node-1", nil)
-		b.create(t, object("early", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, encoded(t, req, nil)))
-		if got := outcome(b.after(t, time.Second, "early")); got != "denied" {
-			t.Errorf("while it lives: %s", got)
-		}
-		<-time.After(40 * time.Second)
-		b.create(t, object("late", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, encoded(t, req, nil)))
-		if got := outcome(b.after(t, time.Second, "late")); got != "issued" {
-			t.Errorf("after its lease: %s", got)
-		}
-	})
 }
 
 // TestServingWaitsForAddresses: a request that comes before the node has said

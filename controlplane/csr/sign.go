@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -24,6 +25,7 @@ import (
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
@@ -50,6 +52,7 @@ type SignerConfig struct {
 type Signer struct {
 	cfg      SignerConfig
 	client   kubernetes.Interface
+	names    *nodekeys.Book
 	requests certificateslisters.CertificateSigningRequestLister
 	inf      cache.SharedIndexInformer
 	log      *slog.Logger
@@ -63,7 +66,7 @@ func NewSigner(client kubernetes.Interface, f informers.SharedInformerFactory, c
 		return nil, err
 	}
 	r := f.Certificates().V1().CertificateSigningRequests()
-	s := &Signer{cfg: c, client: client, requests: r.Lister(), inf: r.Informer()}
+	s := &Signer{cfg: c, client: client, names: nodekeys.NewBook(client), requests: r.Lister(), inf: r.Informer()}
 	s.log = loop.Logger(c.Log, s.Name())
 	return s, nil
 }
@@ -97,6 +100,12 @@ func (s *Signer) sync(ctx context.Context, name string) (time.Duration, error) {
 	req, err := parse(r)
 	if err == nil {
 		err = checkSigner(r, req)
+	}
+	if err == nil {
+		err = entitled(ctx, s.names, r, req)
+	}
+	if errors.Is(err, errLater) {
+		return 0, err
 	}
 	if err != nil {
 		return 0, s.fail(ctx, r, err)
