@@ -34,7 +34,7 @@ func newCounted(t *testing.T, ca *issuer, limit int) (c *counted, file string) {
 	if err := os.WriteFile(file, ca.pem(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c = &counted{verifiedCertificates: newVerifiedCertificates(&clientCA{file: file}, limit)}
+	c = &counted{verifiedCertificates: newVerifiedCertificates(&clientCA{file: file}, nil, limit)}
 	verify := c.verify
 	c.verify = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		c.verifications++

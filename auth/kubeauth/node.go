@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
 // decision makes the result of Authorize from a yes or no.
@@ -36,6 +38,10 @@ func (z *Authorizer) node(ctx context.Context, node string, a authorizer.Attribu
 	case "/pods":
 		return z.nodePod(ctx, node, a)
 	case "/secrets", "/configmaps":
+		if a.GetNamespace() == nodekeys.Namespace {
+			// Whatever pod names it: what is written of the nodes' keys is not for nodes.
+			return authorizer.DecisionNoOpinion, "a node cannot read the nodes' identities", nil
+		}
 		return z.nodeReference(ctx, node, a, read)
 	case "/persistentvolumeclaims":
 		return z.nodeReference(ctx, node, a, []string{"get"})
