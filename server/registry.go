@@ -209,6 +209,16 @@ func (r *registry) find(node string) *member {
 	return nil
 }
 
+// membersOf are all of a node's sessions.
+func (r *registry) membersOf(node string) []*member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.nodes[node]; e != nil {
+		return e.members()
+	}
+	return nil
+}
+
 // all are the sessions that take dials: one for each node.
 func (r *registry) all() []*member {
 	r.mu.Lock()
