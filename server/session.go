@@ -60,6 +60,9 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	log.Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
 	err = h.serve(ctx, m)
 	h.registry.detach(m, m.leaving())
+	if errors.Is(err, tunnel.Revoked) {
+		h.registry.forget(m.node) // who has the name next is another node
+	}
 	h.history.end(m, err)
 	h.ledger.close(m)
 	h.admission.seat(-1)
