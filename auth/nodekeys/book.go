@@ -193,20 +193,6 @@ func (b *Book) Allow(ctx context.Context, name, by string, d time.Duration) erro
 	})
 }
 
-// Enter writes down a key whose certificate was not asked for in this cluster, as an
-// administrator who holds the authority's key can make one. It replaces what there is.
-func (b *Book) Enter(ctx context.Context, name string, k Key) error {
-	return b.change(ctx, name, func(r *Record) (*Record, error) {
-		if r == nil {
-			r = &Record{Name: name}
-		}
-		if r.Holds(k) && r.Revoked == nil {
-			return r, nil
-		}
-		return r.taken(k, b.now()), nil
-	})
-}
-
 // Forget removes the record of a name, if there is one: it is free then.
 func (b *Book) Forget(ctx context.Context, name string) error {
 	return b.remove(ctx, name, "")
