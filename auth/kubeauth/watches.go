@@ -12,8 +12,8 @@ import (
 
 // Tenure tells when a key loses a node's name. A *nodekeys.Keeper is one.
 type Tenure interface {
-	// Watch returns a context that is done once key does not hold the name any more.
-	// The caller calls stop.
+	// Watch returns a context that is done once key has lost the name. Whether it holds
+	// it now is for the authenticator, which is asked after that. The caller calls stop.
 	Watch(ctx context.Context, name string, key nodekeys.Key) (_ context.Context, stop func())
 }
 

@@ -277,8 +277,9 @@ type watched struct {
 	cancel context.CancelCauseFunc
 }
 
-// Watch returns a context that is done, with a *RefusedError as its cause, once key
-// does not hold the name any more. The caller calls stop when it is done with it.
+// Watch returns a context that is done, with a *RefusedError as its cause, once key has
+// lost the name. It does not say whether key holds it now: ask Admit after Watch, and
+// no loss is missed. The caller calls stop when it is done with the context.
 func (k *Keeper) Watch(ctx context.Context, name string, key Key) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watched{key, cancel}
@@ -288,9 +289,6 @@ func (k *Keeper) Watch(ctx context.Context, name string, key Key) (_ context.Con
 		k.watches[name] = make(map[*watched]struct{})
 	}
 	k.watches[name][w] = struct{}{}
-	if h := k.names[name]; !h.holds(key) {
-		cancel(h.verdict(name, key)) // it has lost the name since it was let in
-	}
 	return ctx, func() {
 		cancel(nil)
 		k.mu.Lock()
