@@ -61,7 +61,7 @@ func (c *cluster) out(step string, client kubernetes.Interface, node string) {
 		if time.Since(began) > patience {
 			c.t.Fatalf("%s: still somebody: %v", step, err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 	for range 5 {
 		if _, err := client.CoreV1().Services("").List(c.t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {

@@ -122,7 +122,7 @@ func (r *rig) must(err error) {
 // admits checks which of the keys 1 to 4 are admitted, once all is quiet.
 func (r *rig) admits(step, name string, want ...int) {
 	r.t.Helper()
-	time.Sleep(2 * askedAgain)
+	<-time.After(2 * askedAgain)
 	for n := 1; n <= 4; n++ {
 		wanted := false
 		for _, w := range want {
@@ -140,11 +140,11 @@ func (r *rig) makeNode(name, uid string) {
 	r.t.Helper()
 	_, err := r.api.CoreV1().Nodes().Create(r.t.Context(), nodeObject(name, uid), metav1.CreateOptions{})
 	r.must(err)
-	time.Sleep(time.Second)
+	<-time.After(time.Second)
 }
 
 func (r *rig) deleteNode(name string) {
 	r.t.Helper()
 	r.must(r.api.CoreV1().Nodes().Delete(r.t.Context(), name, metav1.DeleteOptions{}))
-	time.Sleep(time.Second)
+	<-time.After(time.Second)
 }
