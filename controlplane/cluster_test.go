@@ -443,7 +443,7 @@ func nameIsHeld(t *testing.T, c *cluster, token kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	r := c.ask(token, "again-node-1", certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:node-1", nil, key)
-	if len(r.Status.Certificate) > 0 || !strings.Contains(r.Status.Conditions[0].Message, `node name "node-1" is held by a live node`) {
+	if len(r.Status.Certificate) > 0 || !strings.Contains(r.Status.Conditions[0].Message, `node name "node-1" is held by the key of another machine`) {
 		t.Errorf("got %+v", r.Status)
 	}
 }
