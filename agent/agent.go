@@ -123,8 +123,15 @@ type Config struct {
 	// In between this agent must not act for the node: the other one does. Servers
 	// prefer the agent that has started last, and turn away the one before for as
 	// long as that is connected, or may run its pods although it is not; Fenced says
-	// nothing of servers that are out of reach. It must not block.
+	// nothing of servers that are out of reach. A node that a server does not admit
+	// any more is fenced, too. It must not block.
 	Fenced func(fenced bool)
+	// Revoked, if not nil, is called when a server says, before this agent has had a
+	// session, that its key does not hold the node's name any more: the Node has been
+	// deleted, it has been revoked, or another machine has taken the name over. The
+	// agent was started again since, so somebody wants the node, and another key may
+	// be had with a join token. It must not block.
+	Revoked func()
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.
 	MaxStreams int
@@ -151,7 +158,8 @@ type State struct {
 	Session uint64
 	// Since is when a session last began or ended; zero if none has.
 	Since time.Time
-	// Fenced says that a server prefers another agent with this node's identity.
+	// Fenced says that a server prefers another agent with this node's identity, or
+	// does not admit this node any more.
 	Fenced bool
 	// Failures counts the attempts that have failed since the last session
 	// began.

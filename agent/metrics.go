@@ -122,6 +122,7 @@ var codeLabels = [...]string{
 	tunnel.Lost:        "lost",
 	tunnel.Busy:        "busy",
 	tunnel.Dead:        "dead",
+	tunnel.Revoked:     "revoked",
 }
 
 // codeLabel is "other" for what a newer peer may send, so that labels stay few.

@@ -103,7 +103,7 @@ hawser_agent_open_streams{direction="out"} 0
 }
 
 func TestCodeLabels(t *testing.T) {
-	for c := tunnel.Code(1); c <= tunnel.Dead; c++ {
+	for c := tunnel.Code(1); c <= tunnel.Revoked; c++ {
 		if codeLabel(c) == "other" {
 			t.Errorf("no label for %v", c)
 		}

@@ -30,6 +30,8 @@ var (
 	ErrProxyRefused = errors.New("the proxy does not let this node through")
 	// ErrReplaced: another agent with this node's certificate has connected.
 	ErrReplaced = errors.New("another agent with this node's identity has connected")
+	// ErrRevoked: this node's key does not hold the node's name any more.
+	ErrRevoked = errors.New("the server does not admit this node any more")
 )
 
 // A Refusal is a failure that is due to how things are set up. The agent keeps
@@ -82,6 +84,8 @@ func reasonOf(err error) error {
 			return ErrNodeRefused
 		case tunnel.Replaced:
 			return ErrReplaced
+		case tunnel.Revoked:
+			return ErrRevoked
 		default:
 			return nil
 		}
@@ -158,6 +162,8 @@ func remedy(reason, err error) string {
 		return "check the address and the server's version"
 	case errors.Is(reason, ErrProxyRefused):
 		return "check HTTPS_PROXY and NO_PROXY"
+	case errors.Is(reason, ErrRevoked):
+		return "its pods are stopped and it keeps asking; to have the node back, restart this agent with a join token (--token) that is valid; unless its Node was deleted, that takes \"hawser node allow\" on the server first"
 	case errors.Is(reason, ErrReplaced):
 		return "if this machine is a copy of another one, remove the agent's data directory and join it under another name"
 	default:

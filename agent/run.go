@@ -53,7 +53,8 @@ type keeper struct {
 	again    string               // a server to try once more before that; empty if there is none
 	asked    map[string]time.Time // until when a server wants to be left alone
 	sequence uint64               // of the latest greeting
-	fenced   bool                 // another agent is preferred
+	fenced   bool                 // another agent is preferred, or the node is not admitted
+	welcomed bool                 // it has had a session
 	// transport is the one that worked last; empty if none has, or if the way out
 	// has changed since.
 	transport string
@@ -206,7 +207,7 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	a := k.agent
 	a.metrics.failures.WithLabelValues(reasonLabel(err)).Inc()
 	var wait time.Duration
-	if errors.Is(err, ErrReplaced) {
+	if errors.Is(err, ErrReplaced) || errors.Is(err, ErrRevoked) {
 		wait = k.lost(err)
 	} else {
 		wait = k.retry.failed(rand.Float64())
@@ -220,10 +221,17 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	return wait
 }
 
-// lost notes that a server prefers another agent, and says how long to wait: as long
-// as the server asks for, which knows when that can change, or else ever longer.
+// lost notes that a server prefers another agent, or does not admit this node, and
+// says how long to wait: as long as the server asks for, which knows when that can
+// change, or else ever longer.
 func (k *keeper) lost(err error) time.Duration {
 	k.fence(true)
+	if errors.Is(err, ErrRevoked) && !k.welcomed {
+		if revoked := k.agent.cfg.Revoked; revoked != nil {
+			revoked()
+		}
+		return k.retry.failed(rand.Float64()) // there may soon be another key
+	}
 	wait := k.retry.lost(rand.Float64())
 	if asked, ok := tunnel.RetryAfter(err); ok {
 		wait = spread(asked)
@@ -259,6 +267,7 @@ func (k *keeper) heed(server string, err error) {
 func (k *keeper) use(ctx context.Context, l *link) {
 	a := k.agent
 	delete(k.logged, l.server)
+	k.welcomed = true
 	a.metrics.began(l)
 	l.path = a.terrain.path(addrOf(l.remote()))
 	k.transport = l.transport
@@ -399,6 +408,11 @@ func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 	if errors.Is(l.err, ErrReplaced) { // a session of this agent would have said that it keeps the one in use
 		wait := k.lost(l.err)
 		l.log.Error("another agent is this node now", "lived", lived, "next", at(wait), "err", l.err)
+		return wait
+	}
+	if errors.Is(l.err, ErrRevoked) {
+		wait := k.lost(l.err)
+		l.log.Error("this node is not admitted any more", "lived", lived, "next", at(wait), "err", l.err)
 		return wait
 	}
 	var bye *tunnel.Goodbye

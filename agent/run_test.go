@@ -275,6 +275,53 @@ func TestFenced(t *testing.T) {
 	})
 }
 
+// TestRevoked: an agent that the server does not admit any more is fenced and asks on,
+// as the server has asked it to. It is told to get another key only if that was so
+// when it started.
+func TestRevoked(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		var out atomic.Bool
+		h.verdict = func(int, tunnel.Hello) error {
+			if out.Load() {
+				return fmt.Errorf("%s: %w", tunnel.RetryText(30*time.Second, "node was revoked"), tunnel.Revoked)
+			}
+			return nil
+		}
+		defer h.open("hub:1")()
+		var fenced atomic.Bool
+		var asked atomic.Int64
+		conf := func() Config {
+			return Config{Servers: []string{"hub:1"}, Fenced: fenced.Store, Revoked: func() { asked.Add(1) }}
+		}
+		a := h.sail(conf())
+		pass(time.Second)
+		out.Store(true)
+		if err := (<-h.moored).control.HangUp(tunnel.Revoked, "node was revoked"); err != nil {
+			t.Error(err)
+		}
+		pass(time.Hour)
+		if !fenced.Load() || asked.Load() != 0 || !errors.Is(a.State().Err, ErrRevoked) {
+			t.Errorf("revoked while it ran: fenced %t, told %d times, %v", fenced.Load(), asked.Load(), a.State().Err)
+		}
+		if n := h.greetings(); n < 3600/60 || n > 3600/30+5 {
+			t.Errorf("%d attempts in an hour", n)
+		}
+		if n := len(a.log.lines("hawser node allow")); n == 0 || n > 65 {
+			t.Errorf("%d lines that say what to do", n)
+		}
+		h.sail(conf())
+		pass(time.Minute)
+		if !fenced.Load() || asked.Load() == 0 {
+			t.Errorf("revoked before it started: fenced %t, told %d times", fenced.Load(), asked.Load())
+		}
+		out.Store(false)
+		pass(time.Minute)
+		if fenced.Load() || !a.State().Connected {
+			t.Errorf("admitted: fenced %t, %+v", fenced.Load(), a.State())
+		}
+	})
+}
+
 // TestTurnedAwayUntil: an agent that the server prefers another one to comes back
 // when the server has asked it to, and says each time when that will be.
 func TestTurnedAwayUntil(t *testing.T) {

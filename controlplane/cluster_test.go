@@ -14,6 +14,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -37,6 +38,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/etcd"
@@ -46,8 +48,12 @@ import (
 // patience is how long a test waits for what should take a moment.
 const patience = 30 * time.Second
 
+// A keeper is made when there is an API server to ask, and that is made with it.
+type keeper struct{ *nodekeys.Keeper }
+
 // A cluster is a running control plane.
 type cluster struct {
+	names *nodekeys.Keeper
 	t     *testing.T
 	host  string
 	ca    string
@@ -75,7 +81,8 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	}
 	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false), keys: keys}
 	known := kubeauth.NewObjects()
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret})
+	names := &keeper{}
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret, Names: names})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,6 +90,7 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	api, err := apiserver.New(apiserver.Config{
 		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
+		Wrap:          func(next http.Handler) http.Handler { return kubeauth.EndWatches(names, next) },
 		Authenticator: authn, Authorizer: authz, Rules: authz, Admission: []admission.Interface{kubeauth.NodeRestriction(known)},
 	})
 	if err != nil {
@@ -96,8 +104,13 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	if err = known.Use(loopback, f); err != nil {
 		t.Fatal(err)
 	}
+	if names.Keeper, err = nodekeys.New(nodekeys.Config{Client: loopback, Nodes: f.Core().V1().Nodes().Informer()}); err != nil {
+		t.Fatal(err)
+	}
+	c.names = names.Keeper
 	c.admin = c.client(c.as(keys, pki.Admin))
 	c.run(api, f)
+	c.begin("identities", c.names.Run, c.names.Ready())
 	c.resign = c.manage("first")
 	return c
 }
@@ -249,6 +262,7 @@ func until[T runtime.Object](t *testing.T, w watch.Interface, want func(T) bool)
 type machine struct {
 	*kubernetes.Clientset
 	name string
+	key  *ecdsa.PrivateKey
 }
 
 // join makes a node out of nothing but a token.
@@ -266,7 +280,7 @@ func (c *cluster) join(token kubernetes.Interface, name string) *machine {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	m := &machine{name: name, Clientset: c.client(&rest.Config{Host: c.host, TLSClientConfig: rest.TLSClientConfig{
+	m := &machine{name: name, key: key, Clientset: c.client(&rest.Config{Host: c.host, TLSClientConfig: rest.TLSClientConfig{
 		CAFile: c.ca, CertData: r.Status.Certificate, KeyData: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	}})}
 	ctx := c.t.Context()
@@ -427,7 +441,7 @@ func nameIsHeld(t *testing.T, c *cluster, token kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	r := c.ask(token, "again-node-1", certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:node-1", nil, key)
-	if len(r.Status.Certificate) > 0 || !strings.Contains(r.Status.Conditions[0].Message, `node name "node-1" is held by a live node`) {
+	if len(r.Status.Certificate) > 0 || !strings.Contains(r.Status.Conditions[0].Message, `node name "node-1" is held by the key of another machine`) {
 		t.Errorf("got %+v", r.Status)
 	}
 }

@@ -151,7 +151,7 @@ var homes = []struct {
 	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "cmd/hawser"}, "it is a thousand packages"},
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
 	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},
-	{"k8s.io", []string{"node", "controlplane", "auth/kubeauth", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},
+	{"k8s.io", []string{"node", "controlplane", "auth/kubeauth", "auth/nodekeys", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},
 }
 
 func TestDependenciesHaveAHome(t *testing.T) {

@@ -162,7 +162,7 @@ func TestTwins(t *testing.T) {
 	heal(t, node)
 	eventually(t, "the first machine says that it is not the node any more", func() error {
 		log, err := os.ReadFile(filepath.Join(c.dir, "nodes", "node-1", "agent.log"))
-		if err == nil && !strings.Contains(string(log), "another agent with this node's identity is the node now") {
+		if err == nil && !strings.Contains(string(log), "the server does not take this agent for the node any more") {
 			err = errNotYet
 		}
 		return err

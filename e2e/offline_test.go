@@ -115,7 +115,8 @@ func (c *cluster) shimsOf(node string) []int {
 }
 
 // A Node that is deleted takes its pods with it, and is not made again by an agent
-// that did not ask for that by being restarted.
+// that did not ask for that by being restarted. The agent that runs is not admitted any
+// more and stops what it ran; restarted, it joins anew with its join token.
 func TestNodeDeleted(t *testing.T) {
 	c := startQuick(t, "--nodes", "2")
 	node, err := c.lab(t).Node("node-1")

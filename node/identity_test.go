@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -183,7 +184,7 @@ func TestFence(t *testing.T) {
 				t.Errorf("%s %s/%s while fenced", a.GetVerb(), a.GetResource().Resource, a.GetSubresource())
 			}
 		}
-		if n := log.count("another agent with this node's identity is the node now"); n != 1 {
+		if n := log.count("the server does not take this agent for the node any more"); n != 1 {
 			t.Errorf("it is said %d times, want once", n)
 		}
 
@@ -205,6 +206,31 @@ func TestFence(t *testing.T) {
 		}
 		if n := len(w.times("create nodes")); n != 1 {
 			t.Errorf("the node was created %d times, want once", n)
+		}
+	})
+}
+
+// TestRegistersAnewAfterFence: a node whose object was deleted while it was fenced, as
+// is one whose identity ended with the object, makes it again once it is admitted.
+func TestRegistersAnewAfterFence(t *testing.T) {
+	f := &fence.Fence{}
+	inWorld(t, func(w *world) { w.cfg.Fence = f }, func(w *world) {
+		w.createPod("a")
+		advance(time.Minute)
+		first := w.node().UID
+		f.Set(true)
+		advance(time.Minute)
+		if err := errors.Join(w.api.Tracker().Delete(nodeResource, "", "node-1"), w.api.Tracker().Delete(podResource, "default", "a")); err != nil {
+			t.Fatal(err)
+		}
+		advance(time.Hour)
+		f.Set(false)
+		advance(time.Minute)
+		if again := w.node(); again.UID == first || len(again.Status.Capacity) == 0 {
+			t.Errorf("the node is %s with capacity %v, want another than %s", again.UID, again.Status.Capacity, first)
+		}
+		if n := w.running(); n != 0 {
+			t.Errorf("%d containers of deleted pods run", n)
 		}
 	})
 }

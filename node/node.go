@@ -9,9 +9,10 @@
 //
 // Nothing of this needs the API to be within reach: pods are kept running, and kept
 // on disk, until the API says otherwise. A node whose object is deleted goes on
-// without one and is made anew only when it starts again. A node whose identity
-// another agent has taken over stands back, behind a fence.Fence, until the server
-// takes its agent back.
+// without one, as far as the server lets it, and is made anew when it starts again. A
+// node that the server does not take for the node any more, because another agent has
+// its identity or because its key does not hold the name, stands back, behind a
+// fence.Fence, until the server does; then it registers anew.
 //
 // It is not the agent: it knows no tunnel. It talks to the API server through the
 // client it is given, wherever that client's connections go. It serves no API
@@ -121,8 +122,7 @@ type Node struct {
 	addresses atomic.Pointer[[]string] // InternalIPs, primary first
 
 	// Owned by heartbeat.
-	registered bool
-	status     statusLoop
+	status statusLoop
 }
 
 // New checks cfg and makes a Node. It starts nothing.
@@ -240,12 +240,11 @@ func (n *Node) Run(ctx context.Context) error {
 // heartbeat registers the node, once, and renews its Lease and status until ctx is
 // done.
 func (n *Node) heartbeat(ctx context.Context) {
-	if !n.registered {
-		if n.registered = n.register(ctx); !n.registered {
-			return
-		}
-	} else {
-		n.status.reportAt = time.Time{} // it says what another agent has said
+	// Behind the fence the object may have been deleted, and what it says may be
+	// another agent's.
+	n.status.reportAt = time.Time{}
+	if !n.register(ctx) {
+		return
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -260,7 +259,7 @@ func (n *Node) tellFence(ctx context.Context) {
 		up, changed := n.cfg.Fence.State()
 		switch {
 		case up && !told:
-			n.log.Error("another agent with this node's identity is the node now: its pods are stopped here, and heartbeats end, until the server takes this agent back", "node", n.cfg.Name)
+			n.log.Error("the server does not take this agent for the node any more: its pods are stopped here, and heartbeats end, until it does again", "node", n.cfg.Name)
 		case !up && told:
 			n.log.Info("the node is this agent's again", "node", n.cfg.Name)
 		}

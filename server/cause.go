@@ -89,7 +89,7 @@ func causeOf(err error) Cause {
 		return Left
 	case errors.Is(err, tunnel.Replaced):
 		return Replaced
-	case errors.Is(err, tunnel.Denied):
+	case errors.Is(err, tunnel.Denied), errors.Is(err, tunnel.Revoked):
 		return Refused
 	case errors.Is(err, tunnel.Dead), errors.Is(err, os.ErrDeadlineExceeded), silentErrno(err):
 		return Silent

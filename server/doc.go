@@ -62,6 +62,13 @@
 // All this is one hub's memory, of a bounded number of nodes, and lost when it
 // restarts: then whoever knocks last is new.
 //
+// # Who is the node
+//
+// That a certificate is good does not say whether its bearer is still the node:
+// Config.Admit does, when a session begins, when a lane joins it and when it is
+// resumed. When that changes End ends the sessions that there are; the agent is told
+// why (tunnel.Revoked).
+//
 // What this package is not: it knows no transport (package cmd joins them), no
 // Kubernetes, and no policy about who may dial what; front ends authorize their
 // callers, agents their targets.

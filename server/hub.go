@@ -41,8 +41,9 @@ type Config struct {
 	// Identify names the node at the other end; nil reads it from the
 	// certificate that TLS verified.
 	Identify func(tunnel.Peer) (string, error)
-	// Admit may refuse an identified node by error, which the agent is told;
-	// nil refuses none.
+	// Admit may refuse an identified node by error, which the agent is told: one
+	// that Refuse made, or any other, which means Denied. It is asked when a session
+	// or a lane begins, and when one is resumed; nil refuses none.
 	Admit func(ctx context.Context, node string, p tunnel.Peer) error
 	// API takes the streams that agents open to apiserver:443 and owns them
 	// unless it fails. Nil denies them.

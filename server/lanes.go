@@ -50,12 +50,7 @@ func (h *Hub) tend(ctx context.Context, s tunnel.Session, control *tunnel.Contro
 
 // member is the node's session of that number.
 func (r *registry) member(node string, id uint64) *member {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := slices.Clone(r.waiting[node])
-	if e := r.nodes[node]; e != nil {
-		all = append(all, e.members()...)
-	}
+	all := r.membersOf(node)
 	if i := slices.IndexFunc(all, func(m *member) bool { return m.id == id }); i >= 0 {
 		return all[i]
 	}

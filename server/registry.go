@@ -330,6 +330,17 @@ func (r *registry) holder(node string) *member {
 	return nil
 }
 
+// membersOf are all of a node's sessions.
+func (r *registry) membersOf(node string) []*member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.Clone(r.waiting[node])
+	if e := r.nodes[node]; e != nil {
+		all = append(all, e.members()...)
+	}
+	return all
+}
+
 // all are the sessions that take dials: one for each node.
 func (r *registry) all() []*member {
 	r.mu.Lock()

@@ -70,6 +70,9 @@ func (h *Hub) live(ctx context.Context, m *member) {
 	}
 	err := h.serve(ctx, m)
 	h.detach(m)
+	if errors.Is(err, tunnel.Revoked) {
+		h.registry.forget(m.node) // who has the name next is another node
+	}
 	h.history.end(m, err)
 	h.ledger.close(m)
 	h.admission.seat(-1)
@@ -133,7 +136,7 @@ func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, str
 	node, err := h.admit(ctx, s, greeting.Hello)
 	if err != nil {
 		log.Warn("agent turned away", "node", greeting.Node, "err", err)
-		if proved, perr := h.config.Identify(s.Peer()); perr == nil && errors.Is(err, tunnel.Denied) {
+		if proved, perr := h.config.Identify(s.Peer()); perr == nil && (errors.Is(err, tunnel.Denied) || errors.Is(err, tunnel.Revoked)) {
 			h.history.refuse(proved, s.Peer().Addr.String(), err)
 		}
 		h.refuse(greeting, err)
@@ -173,6 +176,16 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	h.history.attach(m, m.since, h.registry.holder)
 	if err := h.judged(m, place); err != nil {
 		h.refuse(greeting, err)
+		h.ledger.close(m)
+		m.oust(nil)
+		return nil, err
+	}
+	// Asked once more now that End would find it: it may have been too early for that
+	// when the node lost its name.
+	if err := h.mayBe(ctx, node, s.Peer()); err != nil {
+		h.detach(m)
+		h.refuse(greeting, err)
+		h.history.end(m, err)
 		h.ledger.close(m)
 		m.oust(nil)
 		return nil, err
@@ -218,15 +231,42 @@ func (h *Hub) MayResume(p tunnel.Peer) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", tunnel.Denied, err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return h.mayBe(ctx, node, p)
+}
+
+// mayBe asks Config.Admit. Its refusal wraps Denied, or the code that Admit gave it.
+func (h *Hub) mayBe(ctx context.Context, node string, p tunnel.Peer) error {
 	if h.config.Admit == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if err := h.config.Admit(ctx, node, p); err != nil {
-		return fmt.Errorf("%w: %w", tunnel.Denied, err)
+	err := h.config.Admit(ctx, node, p)
+	var code tunnel.Code
+	if err == nil || errors.As(err, &code) {
+		return err
 	}
-	return nil
+	return fmt.Errorf("%w: %w", tunnel.Denied, err)
+}
+
+// Refuse is a refusal that Config.Admit may return: the agent is told code and text,
+// and to come back after a time.
+func Refuse(code tunnel.Code, after time.Duration, text string) error {
+	return &refusal{code, tunnel.RetryText(after, text)}
+}
+
+// End ends, for the reason why, the sessions of a node that stale is true of, and
+// returns how many. It does not wait until they have ended. A session that begins
+// meanwhile is judged by Config.Admit, which must know better by now.
+func (h *Hub) End(node string, stale func(tunnel.Peer) bool, why error) int {
+	n := 0
+	for _, m := range h.registry.membersOf(node) {
+		if stale(m.session.Peer()) {
+			m.oust(why)
+			n++
+		}
+	}
+	return n
 }
 
 // admit says which node is at the other end, or why it may not be.
@@ -241,10 +281,8 @@ func (h *Hub) admit(ctx context.Context, s tunnel.Session, hello tunnel.Hello) (
 	if h.draining.Load() {
 		return "", fmt.Errorf("%w: server is shutting down", tunnel.Draining)
 	}
-	if h.config.Admit != nil {
-		if err := h.config.Admit(ctx, node, s.Peer()); err != nil {
-			return "", fmt.Errorf("%w: %w", tunnel.Denied, err)
-		}
+	if err := h.mayBe(ctx, node, s.Peer()); err != nil {
+		return "", err
 	}
 	return node, nil
 }

@@ -52,6 +52,8 @@ const (
 	Busy Code = 15
 	// Dead: the peer was silent for too long.
 	Dead Code = 16
+	// Revoked: the peer's identity is not admitted any more.
+	Revoked Code = 17
 )
 
 // codeText is indexed by Code. It is written here once and never changed.
@@ -72,6 +74,7 @@ var codeText = [...]string{
 	Lost:        "session lost",
 	Busy:        "too many requests",
 	Dead:        "peer is silent",
+	Revoked:     "identity is not admitted",
 }
 
 // String is the code's text in English.

@@ -57,6 +57,7 @@ func TestCodes(t *testing.T) {
 		8: "address belongs to more than one node", 9: "internal error", 10: "canceled",
 		11: "name does not resolve", 12: "invalid request", 13: "replaced by a newer session",
 		14: "session lost", 15: "too many requests", 16: "peer is silent",
+		17: "identity is not admitted",
 	} {
 		c := Code(n)
 		if n == 0 {
@@ -69,7 +70,7 @@ func TestCodes(t *testing.T) {
 	if got := Code(200).Error(); got != "code 200" {
 		t.Errorf("unknown code: %q", got)
 	}
-	if len(codeText) != 17 {
+	if len(codeText) != 18 {
 		t.Errorf("%d codes: add the new ones to the table above", len(codeText)-1)
 	}
 }

@@ -14,6 +14,8 @@
 // node: its pods are to be looked after. So an expired certificate is an identity,
 // with which no server lets the node in, and the Rotation goes on to replace it: by
 // joining anew if it has a token, and else with a word to those who can give it one.
+// So it is for a node that is not admitted any more (Rotation.Reject), though its
+// certificate is good: its Node was deleted, it was revoked, or its name was given away.
 //
 // This is the TLS bootstrapping of Kubernetes, with the same signers, subjects and
 // usages; the hash is that of kubeadm: SHA-256 over the CA's public key

@@ -94,6 +94,21 @@ func (e *expiredError) Error() string {
 
 func (e *expiredError) Unwrap() error { return e.err }
 
+// errNoToken means that there is nothing to join anew with.
+var errNoToken = errors.New("this agent has no join token")
+
+// A rejectedError means that the node is not admitted with the key that it has and
+// cannot get another one for the time being.
+type rejectedError struct{ err error }
+
+// Error says what can be done.
+func (e *rejectedError) Error() string {
+	return fmt.Sprintf("the server does not admit this node's key any more, and it takes a join token to get another one: on the server, run "+
+		"\"hawser token create --print-join-command\", and start this agent with the token that it prints (%v)", e.err)
+}
+
+func (e *rejectedError) Unwrap() error { return e.err }
+
 // A timeoutError means that nobody has approved the request in time.
 type timeoutError struct {
 	name string

@@ -109,6 +109,10 @@ func (r *Rotation) ServerTLS() *tls.Config {
 	}
 }
 
+// Reject says that a server does not admit the node with the client certificate that
+// it has: another one is needed, for which it takes a join token. It does not block.
+func (r *Rotation) Reject() { r.client.rejected.Store(r.cfg.Identity.cert.Load()) }
+
 // Expires returns when the certificates of the node end: that of its client, and that
 // of its API, zero while there is none.
 func (r *Rotation) Expires() (client, serving time.Time) {
@@ -136,6 +140,8 @@ type renewal struct {
 	file     string
 	cert     *atomic.Pointer[tls.Certificate]
 	names    []string // what the certificate must carry
+	// rejected is the certificate with which the node is not admitted any more.
+	rejected atomic.Pointer[tls.Certificate]
 
 	at    time.Time         // when to renew of
 	of    *x509.Certificate // the certificate that is for
@@ -176,7 +182,7 @@ func (n *renewal) due(now time.Time) bool {
 		return false
 	}
 	pair := n.cert.Load()
-	if pair == nil || !covers(pair.Leaf, n.names) {
+	if pair == nil || n.rejected.Load() == pair || !covers(pair.Leaf, n.names) {
 		return true
 	}
 	if n.of != pair.Leaf {
@@ -219,7 +225,8 @@ func (n *renewal) renew(ctx context.Context) {
 	if msg := err.Error(); msg != n.last {
 		n.last = msg
 		level := slog.LevelWarn
-		if expired := (*expiredError)(nil); errors.As(err, &expired) {
+		expired, rejected := (*expiredError)(nil), (*rejectedError)(nil)
+		if errors.As(err, &expired) || errors.As(err, &rejected) {
 			level = slog.LevelError // somebody must act
 		}
 		log.Log(ctx, level, "no new "+n.what+" yet, will keep trying", "node", n.rotation.cfg.Identity.NodeName(), "err", err)
@@ -227,10 +234,21 @@ func (n *renewal) renew(ctx context.Context) {
 }
 
 // replace gets a new certificate and puts it in the place of the old. Who renews
-// has to be let in first: for a client certificate that has expired, that takes a
-// token, unless it is only this machine's clock that says so.
+// has to be let in first: for a client certificate that has expired, or with which the
+// node is not admitted any more, that takes a token, unless it is only this machine's
+// clock that says so.
 func (n *renewal) replace(ctx context.Context) error {
 	id := n.rotation.cfg.Identity
+	if n.rejected.Load() == n.cert.Load() && n.rejected.Load() != nil {
+		if id.cfg.Token == (Token{}) {
+			return &rejectedError{errNoToken}
+		}
+		if err := id.rejoin(ctx); err != nil {
+			return &rejectedError{err}
+		}
+		n.renewed()
+		return nil
+	}
 	until := id.expires()
 	if n.kind.signer != clientCertificate.signer || !time.Now().After(until) {
 		return n.request(ctx)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/union"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
 // AuthenticatorConfig configures an authenticator. ClientCAFile is required.
@@ -25,6 +26,15 @@ type AuthenticatorConfig struct {
 	// Secrets returns a Secret as it is now, not as some cache had it: a token
 	// must work as soon as it is made. Nil means there are no bootstrap tokens.
 	Secrets func(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	// Names is asked, with each request of a node, whether the key of its certificate
+	// holds the node's name; an error refuses the request. Nil means that each
+	// certificate of the authority is believed.
+	Names Names
+}
+
+// Names knows which keys hold the nodes' names. A *nodekeys.Keeper is one.
+type Names interface {
+	Admit(ctx context.Context, name string, key nodekeys.Key) error
 }
 
 // NewAuthenticator returns an authenticator of requests.
@@ -37,7 +47,7 @@ func NewAuthenticator(c AuthenticatorConfig) (authenticator.Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("authenticator: %w", err)
 	}
-	known := []authenticator.Request{newVerifiedCertificates(ca, certificatesKept)}
+	known := []authenticator.Request{newVerifiedCertificates(ca, c.Names, certificatesKept)}
 	if c.Secrets != nil {
 		known = append(known, bearertoken.New(&bootstrapTokens{secrets: c.Secrets}))
 	}

@@ -34,7 +34,7 @@ type issuer struct {
 	key  *ecdsa.PrivateKey
 }
 
-func newIssuer(t *testing.T, name string) *issuer {
+func newIssuer(t testing.TB, name string) *issuer {
 	t.Helper()
 	key := newKey(t)
 	tmpl := &x509.Certificate{
@@ -52,7 +52,7 @@ func newIssuer(t *testing.T, name string) *issuer {
 	return &issuer{cert, key}
 }
 
-func newKey(t *testing.T) *ecdsa.PrivateKey {
+func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -65,7 +65,7 @@ func (i *issuer) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.cert.Raw})
 }
 
-func (i *issuer) client(t *testing.T, change func(*x509.Certificate)) *x509.Certificate {
+func (i *issuer) client(t testing.TB, change func(*x509.Certificate)) *x509.Certificate {
 	t.Helper()
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},

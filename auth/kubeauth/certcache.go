@@ -3,9 +3,12 @@ package kubeauth
 // What is remembered of client certificates that were verified.
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/x509"
+	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
 const (
@@ -33,8 +37,12 @@ const (
 //
 // Only successes are remembered: what to remember is up to whoever holds a
 // certificate of ours, not to anybody who can connect.
+//
+// Whether a node's key still holds its name is never remembered: that is asked with
+// each request.
 type verifiedCertificates struct {
 	ca     *auth.Authorities
+	names  Names // nil means not to ask
 	verify authenticator.Request
 	limit  int // of each generation
 
@@ -51,12 +59,14 @@ type certificateKey [sha256.Size]byte
 // A verified is the outcome of a verification.
 type verified struct {
 	response *authenticator.Response // shared: never changed
+	node     string                  // whose certificate it is; empty if it is no node's
+	key      nodekeys.Key            // of the certificate, if it is a node's
 	from     time.Time               // when it was verified
 	until    time.Time               // when it has to be again
 }
 
 // newVerifiedCertificates remembers up to twice limit certificates.
-func newVerifiedCertificates(ca *auth.Authorities, limit int) *verifiedCertificates {
+func newVerifiedCertificates(ca *auth.Authorities, names Names, limit int) *verifiedCertificates {
 	options := func() (x509.VerifyOptions, bool) {
 		o := requestx509.DefaultVerifyOptions()
 		pool, err := ca.Pool()
@@ -69,7 +79,7 @@ func newVerifiedCertificates(ca *auth.Authorities, limit int) *verifiedCertifica
 		}
 		return datedUser(chain)
 	})
-	return &verifiedCertificates{ca: ca, verify: requestx509.NewDynamic(options, user), limit: limit}
+	return &verifiedCertificates{ca: ca, names: names, verify: requestx509.NewDynamic(options, user), limit: limit}
 }
 
 // AuthenticateRequest implements authenticator.Request.
@@ -81,29 +91,54 @@ func (v *verifiedCertificates) AuthenticateRequest(r *http.Request) (*authentica
 	// in between, the outcome is kept for the pool that is gone, and not used.
 	pool, _ := v.ca.Pool() // the verification reports it, if there is none
 	key, now := keyOf(r.TLS.PeerCertificates), time.Now()
-	if response := v.recall(key, pool, now); response != nil {
-		return response, true, nil
+	if known, ok := v.recall(key, pool, now); ok {
+		return v.admit(r.Context(), known)
 	}
 	response, ok, err := v.verify.AuthenticateRequest(r)
 	if !ok || err != nil {
 		return response, ok, err
 	}
 	dated := response.User.(*datedInfo)
-	response.User = dated.Info
-	until := now.Add(certificateTrust)
-	if dated.until.Before(until) {
-		until = dated.until
+	one := verified{response: response, from: now, until: now.Add(certificateTrust)}
+	if dated.until.Before(one.until) {
+		one.until = dated.until
 	}
-	v.remember(key, pool, verified{response: response, from: now, until: until})
-	return copied(response), true, nil
+	response.User = dated.Info
+	if node, is := strings.CutPrefix(response.User.GetName(), nodeUserPrefix); is { // whatever its groups
+		one.node, one.key = node, nodekeys.KeyOf(r.TLS.PeerCertificates[0])
+		response.User = keyed(response.User, one.key)
+	}
+	v.remember(key, pool, one)
+	return v.admit(r.Context(), one)
+}
+
+// admit answers for a certificate that is good, unless it is a node's whose name its
+// key does not hold.
+func (v *verifiedCertificates) admit(ctx context.Context, known verified) (*authenticator.Response, bool, error) {
+	if known.node != "" && v.names != nil {
+		if err := v.names.Admit(ctx, known.node, known.key); err != nil {
+			return nil, false, err
+		}
+	}
+	return copied(known.response), true, nil
+}
+
+// keyed is a node that says with which key it has proved who it is.
+func keyed(u user.Info, key nodekeys.Key) user.Info {
+	extra := maps.Clone(u.GetExtra())
+	if extra == nil {
+		extra = make(map[string][]string, 1)
+	}
+	extra[nodekeys.ExtraKey] = []string{key.String()}
+	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }
 
 // recall returns what is remembered for key, if it still holds.
-func (v *verifiedCertificates) recall(key certificateKey, pool *x509.CertPool, now time.Time) *authenticator.Response {
+func (v *verifiedCertificates) recall(key certificateKey, pool *x509.CertPool, now time.Time) (verified, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if pool == nil || v.pool != pool {
-		return nil
+		return verified{}, false
 	}
 	known, ok := v.young[key]
 	if !ok {
@@ -111,9 +146,9 @@ func (v *verifiedCertificates) recall(key certificateKey, pool *x509.CertPool, n
 	}
 	// A clock that was set back is not believed either.
 	if !ok || now.Before(known.from) || !now.Before(known.until) {
-		return nil
+		return verified{}, false
 	}
-	return copied(known.response)
+	return known, true
 }
 
 // remember keeps one more. The young become the old when they are many, or when

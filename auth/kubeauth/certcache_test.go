@@ -40,7 +40,7 @@ func newCounted(t *testing.T, ca *issuer, limit int) (c *counted, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c = &counted{verifiedCertificates: newVerifiedCertificates(authorities, limit)}
+	c = &counted{verifiedCertificates: newVerifiedCertificates(authorities, nil, limit)}
 	verify := c.verify
 	c.verify = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		c.verifications++

@@ -16,6 +16,10 @@
 //	system:node:NAME in system:nodes  what a kubelet does to its own objects
 //	anybody                           health, version; once authenticated, discovery
 //
+// A node's certificate is believed while its key holds the node's name (package
+// nodekeys), which is asked with each request. EndWatches ends the requests that had
+// begun before the key lost it.
+//
 // A node may read and write its Node, its Lease, the pods bound to it, and the
 // secrets and config maps those pods name. It may not touch what belongs to
 // another node, in either direction; that is the property the tests of this

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
 // decision makes the result of Authorize from a yes or no.
@@ -40,6 +42,10 @@ func (z *Authorizer) node(ctx context.Context, node string, a authorizer.Attribu
 		if a.GetResource() == "configmaps" && a.GetVerb() == "get" && a.GetSubresource() == "" &&
 			a.GetNamespace() == metav1.NamespaceSystem && slices.Contains(authorityConfigMaps, a.GetName()) {
 			return authorizer.DecisionAllow, "", nil
+		}
+		if a.GetNamespace() == nodekeys.Namespace {
+			// Whatever pod names it: what is written of the nodes' keys is not for nodes.
+			return authorizer.DecisionNoOpinion, "a node cannot read the nodes' identities", nil
 		}
 		return z.nodeReference(ctx, node, a, read)
 	case "/persistentvolumeclaims":

@@ -252,6 +252,7 @@ func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Regi
 		Allow:         o.targets,
 		Moved:         p.moved,
 		Fenced:        p.fence.Set,
+		Revoked:       func() { p.rotation.Reject() },
 		Version:       kubeletVersion,
 		Log:           log,
 		Metrics:       metrics,

@@ -121,6 +121,7 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return front.run(ctx) })
 	group.Go(func() error { return controllers.Run(ctx) })
+	group.Go(func() error { return keepBeside(ctx, reviews, log) })
 	group.Go(func() error {
 		select {
 		case <-controllers.Ready():

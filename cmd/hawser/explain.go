@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/cmd/internal/explain"
 )
 
@@ -125,6 +127,12 @@ func gather(ctx context.Context, client kubernetes.Interface, name string) (*exp
 		if !apierrors.IsNotFound(err) {
 			return nil, err
 		}
+	}
+	switch id, err := nodekeys.NewBook(client).Get(ctx, name); {
+	case err == nil:
+		o.Identity, o.Revoked = id.State(time.Now()), id.Revoked != nil
+	case !errors.Is(err, nodekeys.ErrUnknown) && !apierrors.IsForbidden(err): // some clusters keep none, some people may not read them
+		o.Identity = err.Error()
 	}
 	events, err := client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.Set{"involvedObject.kind": "Node", "involvedObject.name": name}.String(), Limit: explainEvents,

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane"
@@ -118,11 +120,12 @@ type plane struct {
 	controllers *controlplane.ControlPlane
 	loopback    kubernetes.Interface
 	shared      informers.SharedInformerFactory // of the authorizer
+	names       *nodekeys.Keeper
 }
 
 func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret})
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret, Names: t.names})
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +149,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Authenticator:    authn,
 		Authorizer:       authz,
 		Rules:            authz,
+		Wrap:             func(next http.Handler) http.Handler { return kubeauth.EndWatches(t.names, next) },
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},
@@ -167,9 +171,14 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 	if err = objects.Use(p.loopback, p.shared); err != nil {
 		return nil, err
 	}
-	if err = t.follow(p.shared.Core().V1().Nodes().Informer()); err != nil {
+	nodes := p.shared.Core().V1().Nodes().Informer()
+	if err = t.follow(nodes); err != nil {
 		return nil, err
 	}
+	if err = t.keep(p.loopback, nodes); err != nil {
+		return nil, err
+	}
+	p.names = t.names.keeper
 	p.controllers, err = newControllers(o, keys, t, toKubelets, log)
 	return p, err
 }
@@ -214,7 +223,7 @@ func (o *serverOptions) identity(keys *pki.PKI, name string) *clientrest.Config 
 	}
 }
 
-// runObjects keeps the authorizer's view of the cluster.
+// runObjects keeps the authorizer's view of the cluster, and who holds which name.
 func (p *plane) runObjects(ctx context.Context) error {
 	select {
 	case <-p.api.Ready():
@@ -222,9 +231,9 @@ func (p *plane) runObjects(ctx context.Context) error {
 		return nil
 	}
 	p.shared.Start(ctx.Done())
-	<-ctx.Done()
+	err := p.names.Run(ctx)
 	p.shared.Shutdown()
-	return nil
+	return err
 }
 
 func (p *plane) runControllers(ctx context.Context) error {
@@ -238,7 +247,7 @@ func (p *plane) runControllers(ctx context.Context) error {
 
 // wait returns true once everything serves, and false when ctx is done before.
 func (p *plane) wait(ctx context.Context) bool {
-	for _, ready := range []<-chan struct{}{p.api.Ready(), p.controllers.Ready()} {
+	for _, ready := range []<-chan struct{}{p.api.Ready(), p.controllers.Ready(), p.names.Ready()} {
 		select {
 		case <-ready:
 		case <-ctx.Done():

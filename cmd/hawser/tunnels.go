@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"sync"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,7 +38,7 @@ type tunnels struct {
 	packets  net.PacketConn // of the same number, for QUIC
 	fronts   []front
 	ssh      *sshNodes // which keep no tunnel
-	deleted  nodeSet   // those whose Node objects have been deleted
+	names    *identities
 	log      *slog.Logger
 }
 
@@ -52,7 +51,7 @@ type front struct {
 // newTunnels opens the ports. It serves nothing before run; close gives back
 // what was opened if it never comes to that.
 func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.Logger) (_ *tunnels, err error) {
-	t := &tunnels{log: log}
+	t := &tunnels{log: log, names: &identities{}}
 	if t.ssh, err = newSSHNodes(&o.ssh, metricsRegisterer(), log); err != nil {
 		return nil, err
 	}
@@ -79,13 +78,14 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 		return nil, err
 	}
 	options := tunnel.Options{TLS: cas.ServerTLS(pair.GetCertificate), Link: o.link, Log: log}
-	options.Link.Resume = t.mayResume
+	options.Link.Resume = func(p tunnel.Peer) error { return t.hub.MayResume(p) }
 	links, err := t.listen(ctx, options)
 	if err != nil {
 		return nil, err
 	}
 	if t.hub, err = server.New(server.Config{
 		Listeners:  links,
+		Admit:      t.names.admitSession,
 		Beyond:     t.ssh.beyond,
 		BeyondName: setup.SSH,
 		API:        func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
@@ -213,7 +213,6 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 		if n, ok := o.(*corev1.Node); ok {
 			t.hub.SetRoutes(n.Name, nodeRoutes(n)...)
 			t.ssh.set(n)
-			t.deleted.remove(n.Name)
 		}
 	}
 	_, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -223,7 +222,6 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
 				t.hub.SetRoutes(name)
 				t.ssh.remove(name)
-				t.deleted.add(name)
 				t.hub.Forget(name)
 			}
 		},
@@ -232,61 +230,6 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 		return fmt.Errorf("follow nodes: %w", err)
 	}
 	return nil
-}
-
-// mayResume says whether the session of a node may go on on another connection.
-// One of a node that has been deleted meanwhile may not: if it is still there it
-// begins anew.
-func (t *tunnels) mayResume(p tunnel.Peer) error {
-	if err := t.hub.MayResume(p); err != nil {
-		return err
-	}
-	node, err := auth.NodeName(p.TLS.PeerCertificates[0])
-	if err != nil {
-		return err
-	}
-	if t.deleted.has(node) {
-		return fmt.Errorf("%w: node %s has been deleted", tunnel.Denied, node)
-	}
-	return nil
-}
-
-// maxDeleted is how many deleted nodes are remembered.
-const maxDeleted = 10_000
-
-// nodeSet is a set of names of nodes, of bounded size.
-type nodeSet struct {
-	mu    sync.Mutex // guards the following
-	names map[string]struct{}
-}
-
-// add drops any other name if there are too many.
-func (s *nodeSet) add(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.names == nil {
-		s.names = make(map[string]struct{})
-	}
-	for other := range s.names {
-		if len(s.names) < maxDeleted {
-			break
-		}
-		delete(s.names, other)
-	}
-	s.names[name] = struct{}{}
-}
-
-func (s *nodeSet) remove(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.names, name)
-}
-
-func (s *nodeSet) has(name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.names[name]
-	return ok
 }
 
 // nodeRoutes are the addresses of a node and of its pods.

@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
 const (
@@ -38,7 +40,7 @@ const (
 
 // systemNamespaces exist in every cluster and cannot be deleted.
 func systemNamespaces() []string {
-	return []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}
+	return []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, nodekeys.Namespace}
 }
 
 // bootstrap waits for the server, makes the built-in objects, closes s.ready, and

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"strconv"
 	"time"
@@ -63,6 +64,9 @@ type Config struct {
 	// Rules lists what a user may do, for kubectl auth can-i --list. nil means
 	// that the list is called incomplete.
 	Rules authorizer.RuleResolver
+
+	// Wrap is put around all that serves requests. nil means nothing is.
+	Wrap func(http.Handler) http.Handler
 
 	// Connect returns subresources that lead into nodes, keyed by path, such as
 	// "pods/log". nil means there are none.

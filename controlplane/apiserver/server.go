@@ -206,6 +206,10 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 	c.Authentication.Authenticator = s.authn
 	c.Authorization.Authorizer = s.authz
 	c.LongRunningFunc = kubelet.LongRunning()
+	if wrap := s.cfg.Wrap; wrap != nil {
+		build := c.BuildHandlerChainFunc
+		c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler { return wrap(build(h, c)) }
+	}
 	c.ShutdownWatchTerminationGracePeriod = shutdownWatches
 	// The names of definitions come from the scheme that has only what is
 	// served, or every kind would be listed as internal too.

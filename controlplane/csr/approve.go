@@ -11,7 +11,6 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,12 +20,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // An Approver is the controller certificatesigningrequest-approving-controller.
 type Approver struct {
 	client   kubernetes.Interface
+	names    *nodekeys.Book
 	requests certificateslisters.CertificateSigningRequestLister
 	reqInf   cache.SharedIndexInformer
 	server   *auth.ServerNames
@@ -40,7 +41,7 @@ func NewApprover(client kubernetes.Interface, f informers.SharedInformerFactory,
 		server = &auth.ServerNames{}
 	}
 	r := f.Certificates().V1().CertificateSigningRequests()
-	a := &Approver{client: client, requests: r.Lister(), reqInf: r.Informer(), server: server}
+	a := &Approver{client: client, names: nodekeys.NewBook(client), requests: r.Lister(), reqInf: r.Informer(), server: server}
 	a.log = loop.Logger(log, a.Name())
 	return a
 }
@@ -106,36 +107,14 @@ func (a *Approver) kubelet(ctx context.Context, r *certificatesv1.CertificateSig
 	if !ok {
 		return loop.Quiet(fmt.Errorf("%s may not create %s", r.Spec.Username, what))
 	}
-	if !renewal {
-		if why, err := a.held(ctx, node); err != nil || why != "" {
-			if err != nil {
-				return err
-			}
-			return a.deny(ctx, r, "NodeNameHeld", why)
-		}
+	why, err := enroll(ctx, a.names, r, node, keyOf(req))
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		return a.deny(ctx, r, "NodeNameHeld", why)
 	}
 	return a.approve(ctx, r, message)
-}
-
-// held asks the API server, not a cache, who has a node's name: two requests for
-// one name may be a moment apart.
-func (a *Approver) held(ctx context.Context, name string) (string, error) {
-	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("look up node %s: %w", name, err)
-	}
-	var lease *coordinationv1.Lease
-	lease, err = a.client.CoordinationV1().Leases(nodeNSLease).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("look up the lease of node %s: %w", name, err)
-	}
-	return held(node, lease, time.Now()), nil
 }
 
 // leave has a request wait for a person: it is not one that is known here.
@@ -183,7 +162,7 @@ func (a *Approver) allowed(ctx context.Context, r *certificatesv1.CertificateSig
 
 func (a *Approver) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest, message string) error {
 	a.log.Info("approve", "request", r.Name, "signer", r.Spec.SignerName, "requester", r.Spec.Username)
-	return a.decide(ctx, r, certificatesv1.CertificateApproved, "AutoApproved", message)
+	return a.decide(ctx, r, certificatesv1.CertificateApproved, autoApproved, message)
 }
 
 func (a *Approver) deny(ctx context.Context, r *certificatesv1.CertificateSigningRequest, reason, message string) error {

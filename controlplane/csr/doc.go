@@ -9,9 +9,10 @@
 // and issues it. The two share no state but the request itself.
 //
 // The rules (rules.go) are pure functions of a request and of what is known of
-// the node it names. A first certificate for a node name is refused while a live
-// node holds that name: the tunnel lets the newest session of a name win, so a
-// second machine with the same name would otherwise take the first one's place.
+// the node it names. A first certificate for a node name is refused while another
+// key holds that name (package auth/nodekeys), however long its node has been
+// silent. Which key holds a name is written down before the certificate is approved,
+// and looked at once more before it is signed.
 //
 // What it is not: there is no certificate authority here, only its use. Package
 // auth/pki makes the key.

@@ -33,6 +33,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
@@ -133,6 +134,14 @@ func (b *bench) create(t *testing.T, r *certificatesv1.CertificateSigningRequest
 	}
 }
 
+// hold has a key hold a node's name.
+func (b *bench) hold(t *testing.T, node string, k nodekeys.Key) {
+	t.Helper()
+	if err := nodekeys.NewBook(b.client).Claim(t.Context(), node, k); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // after lets d pass and returns the request as it then is.
 func (b *bench) after(t *testing.T, d time.Duration, name string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
@@ -181,7 +190,7 @@ func TestFromRequestToCertificate(t *testing.T) {
 		says   string
 	}{
 		{"first", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("node-9", nil), "issued", "Auto approving kubelet client certificate after SubjectAccessReview."},
-		{"first of a name in use", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("node-1", nil), "denied", `node name "node-1" is held by a live node`},
+		{"first of a name in use", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("node-1", nil), "denied", `node name "node-1" is held by the key of another machine`},
 		{"bad name", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("Bad_Name", nil), "pending", ""},
 		{"the server's name", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("hub", nil), "denied", `node name "hub" is a name of the server (hub): choose another --node-name`},
 		{"the server's address", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("192.0.2.7", nil), "denied", "is a name of the server"},
@@ -203,7 +212,8 @@ func TestFromRequestToCertificate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, busy, leaseAt(time.Now(), ptr.To[int32](40)))
+				b := newBench(t, busy)
+				b.hold(t, "node-1", nodekeys.Key{1})
 				defer b.stop()
 				text := encoded(t, tc.req, nil)
 				b.create(t, object("r", tc.signer, tc.user, tc.groups, tc.usages, text))
@@ -265,25 +275,6 @@ func checkIssued(t *testing.T, ca *authority, r *certificatesv1.CertificateSigni
 	if len(cert.ExtKeyUsage) != 1 || cert.ExtKeyUsage[0] != want {
 		t.Errorf("extended usages %v, want [%v]", cert.ExtKeyUsage, want)
 	}
-}
-
-// TestNameIsFreeAgain: the name of a node that has died can be had by another
-// machine once its lease has run out.
-func TestNameIsFreeAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, liveNode(corev1.ConditionTrue), leaseAt(time.Now(), ptr.To[int32](40)))
-		defer b.stop()
-		req := forNode("node-1", nil)
-		b.create(t, object("early", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, encoded(t, req, nil)))
-		if got := outcome(b.after(t, time.Second, "early")); got != "denied" {
-			t.Errorf("while it lives: %s", got)
-		}
-		<-time.After(40 * time.Second)
-		b.create(t, object("late", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, encoded(t, req, nil)))
-		if got := outcome(b.after(t, time.Second, "late")); got != "issued" {
-			t.Errorf("after its lease: %s", got)
-		}
-	})
 }
 
 // TestSignKeepsNothingElse: whatever else a request carries is not in the certificate.

@@ -12,22 +12,18 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/hawser-project/hawser/auth"
 )
 
 const (
-	nodePrefix  = "system:node:"
-	nodesGroup  = "system:nodes"
-	masters     = "system:masters"
-	minRSABits  = 2048
-	nodeNSLease = "kube-node-lease"
+	nodePrefix = "system:node:"
+	nodesGroup = "system:nodes"
+	masters    = "system:masters"
+	minRSABits = 2048
 )
 
 // Bounds of what is looked at. Real requests have less than 2 KiB.
@@ -167,33 +163,6 @@ func checkOwn(req *x509.CertificateRequest, server *auth.ServerNames) error {
 		}
 	}
 	return nil
-}
-
-// held returns why a node's name must not be given to a machine without a
-// certificate: a live node has it. It is empty if the name is free.
-//
-// A node is live while its Lease is fresh, unless the control plane has already
-// found it unreachable, so that a Lease dated by a clock that was ahead does not
-// hold a name for ever.
-func held(node *corev1.Node, lease *coordinationv1.Lease, now time.Time) string {
-	if node == nil || lease == nil || lease.Spec.RenewTime == nil {
-		return ""
-	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
-			return ""
-		}
-	}
-	duration := 40 * time.Second
-	if s := lease.Spec.LeaseDurationSeconds; s != nil {
-		duration = time.Duration(*s) * time.Second
-	}
-	age := now.Sub(lease.Spec.RenewTime.Time)
-	if age >= duration {
-		return ""
-	}
-	return fmt.Sprintf("node name %q is held by a live node (lease renewed %s ago); choose another --node-name, "+
-		"or stop that node and wait %s", node.Name, max(age, 0).Round(time.Second), (duration - age).Round(time.Second))
 }
 
 // checkSigner says whether what a request asks for fits its signer. It is asked

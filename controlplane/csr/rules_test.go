@@ -22,10 +22,8 @@ import (
 
 	"go.uber.org/goleak"
 	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/auth"
 )
@@ -293,44 +291,6 @@ func liveNode(ready corev1.ConditionStatus) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}},
 	}}
-}
-
-func leaseAt(at time.Time, seconds *int32) *coordinationv1.Lease {
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "node-1"},
-		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: at}, LeaseDurationSeconds: seconds},
-	}
-}
-
-func TestHeld(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	for _, tc := range []struct {
-		name  string
-		node  *corev1.Node
-		lease *coordinationv1.Lease
-		says  string
-	}{
-		{"no node", nil, nil, ""},
-		{"no node, a lease", nil, leaseAt(now, nil), ""},
-		{"never renewed", liveNode(corev1.ConditionTrue), nil, ""},
-		{"lease without time", liveNode(corev1.ConditionTrue), &coordinationv1.Lease{}, ""},
-		{"live", liveNode(corev1.ConditionTrue), leaseAt(ago(3*time.Second), ptr.To[int32](40)), "lease renewed 3s ago); choose another --node-name, or stop that node and wait 37s"},
-		{"live and not ready", liveNode(corev1.ConditionFalse), leaseAt(ago(39*time.Second), ptr.To[int32](40)), "is held by a live node"},
-		{"without conditions yet", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, leaseAt(ago(time.Second), nil), `node name "node-1" is held`},
-		{"expired", liveNode(corev1.ConditionTrue), leaseAt(ago(40*time.Second), ptr.To[int32](40)), ""},
-		{"default duration", liveNode(corev1.ConditionTrue), leaseAt(ago(39*time.Second), nil), "is held"},
-		{"short duration", liveNode(corev1.ConditionTrue), leaseAt(ago(5*time.Second), ptr.To[int32](5)), ""},
-		{"a clock ahead", liveNode(corev1.ConditionTrue), leaseAt(now.Add(time.Hour), ptr.To[int32](40)), "renewed 0s ago"},
-		{"a clock ahead, found unreachable", liveNode(corev1.ConditionUnknown), leaseAt(now.Add(time.Hour), ptr.To[int32](40)), ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got := held(tc.node, tc.lease, now)
-			if tc.says == "" && got != "" || !strings.Contains(got, tc.says) {
-				t.Errorf("got %q, want %q", got, tc.says)
-			}
-		})
-	}
 }
 
 func TestStale(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
@@ -60,6 +62,7 @@ type SignerConfig struct {
 type Signer struct {
 	cfg      SignerConfig
 	client   kubernetes.Interface
+	names    *nodekeys.Book
 	requests certificateslisters.CertificateSigningRequestLister
 	inf      cache.SharedIndexInformer
 	log      *slog.Logger
@@ -81,7 +84,7 @@ func NewSigner(client kubernetes.Interface, f informers.SharedInformerFactory, c
 		}
 	}
 	r := f.Certificates().V1().CertificateSigningRequests()
-	s := &Signer{cfg: c, client: client, requests: r.Lister(), inf: r.Informer()}
+	s := &Signer{cfg: c, client: client, names: nodekeys.NewBook(client), requests: r.Lister(), inf: r.Informer()}
 	s.log = loop.Logger(c.Log, s.Name())
 	return s, nil
 }
@@ -123,6 +126,12 @@ func (s *Signer) sync(ctx context.Context, name string) (time.Duration, error) {
 	req, err := parse(r)
 	if err == nil {
 		err = checkSigner(r, req, s.cfg.Server)
+	}
+	if err == nil {
+		err = entitled(ctx, s.names, r, req)
+	}
+	if errors.Is(err, errLater) {
+		return 0, err
 	}
 	if err != nil {
 		return 0, s.fail(ctx, r, err)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
 const (
@@ -87,7 +88,7 @@ func (f *Fleet) joinAs(ctx context.Context, name string) (*bootstrap.Identity, e
 	return bootstrap.Join(ctx, c)
 }
 
-// Delete deletes the nodes' objects, their leases and all that is kept of them in
+// Delete deletes the nodes' objects, their identities, their leases and all that is kept of them in
 // Config.Dir. It is for after Run.
 func (f *Fleet) Delete(ctx context.Context) error {
 	defer f.idle()
@@ -100,6 +101,10 @@ func (f *Fleet) Delete(ctx context.Context) error {
 					return nil
 				}
 				return err
+			}
+			// One that never registered has a name and no Node object.
+			if err := nodekeys.NewBook(f.admin).Forget(ctx, m.name); err != nil {
+				return fmt.Errorf("fleet: %w", err)
 			}
 			if err := gone(f.admin.CoreV1().Nodes().Delete(ctx, m.name, metav1.DeleteOptions{})); err != nil {
 				return fmt.Errorf("fleet: delete node: %w", err)

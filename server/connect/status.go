@@ -33,6 +33,7 @@ var outcomes = map[tunnel.Code]outcome{
 	tunnel.Lost:        {http.StatusBadGateway, "connection_terminated"},
 	tunnel.Busy:        {http.StatusServiceUnavailable, "connection_limit_reached"},
 	tunnel.Dead:        {http.StatusGatewayTimeout, "connection_timeout"},
+	tunnel.Revoked:     {http.StatusBadGateway, "destination_not_found"},
 }
 
 func outcomeOf(c tunnel.Code) outcome {

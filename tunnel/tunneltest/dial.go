@@ -52,6 +52,7 @@ var outcomes = []struct {
 	{"node leaves", tunnel.Draining, tunnel.Draining, nil},
 	{"two nodes", tunnel.Ambiguous, tunnel.Ambiguous, nil},
 	{"replaced", tunnel.Replaced, tunnel.Replaced, nil},
+	{"revoked", tunnel.Revoked, tunnel.Revoked, nil},
 	{"node is silent", tunnel.Dead, tunnel.Dead, syscall.ECONNRESET},
 }
 

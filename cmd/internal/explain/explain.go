@@ -38,6 +38,10 @@ type Objects struct {
 	Grace time.Duration
 	Node  *corev1.Node          // nil if there is none
 	Lease *coordinationv1.Lease // nil if there is none
+	// Identity says who holds the node's name, empty if that is not known, and Revoked
+	// that nobody is admitted under it.
+	Identity string
+	Revoked  bool
 	// Events about the node, and Pods bound to it, in any order.
 	Events []corev1.Event
 	Pods   []corev1.Pod
@@ -51,6 +55,7 @@ type Report struct {
 	Site      string      `json:"site,omitempty"`
 	Autonomy  string      `json:"autonomy,omitempty"` // the node's annotation
 	Cordoned  bool        `json:"cordoned,omitempty"`
+	Identity  string      `json:"identity,omitempty"`
 	Verdict   Verdict     `json:"verdict"`
 	Ready     *Condition  `json:"ready,omitempty"`
 	Heartbeat Heartbeat   `json:"heartbeat"`
@@ -141,7 +146,7 @@ func Explain(o Objects) *Report {
 	if o.Grace <= 0 {
 		o.Grace = DefaultGrace
 	}
-	r := &Report{Node: o.Name, Time: o.Now, Events: events(o.Events)}
+	r := &Report{Node: o.Name, Time: o.Now, Identity: o.Identity, Events: events(o.Events)}
 	if n := o.Node; n != nil {
 		r.Site = site(n)
 		r.Autonomy = n.Annotations["node.hawser.dev/autonomy-duration"]

@@ -26,6 +26,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	line("Node", "%s", where)
 	line("Verdict", "%s", r.Verdict.Text)
+	if r.Identity != "" {
+		line("Identity", "%s", r.Identity)
+	}
 	r.layers(line)
 	if e := r.LastError; e != nil {
 		line("Last error", "%s; %s", e.Text, r.since(e.Since))

@@ -24,6 +24,7 @@ const (
 	AgentStopped   Layer = "agent-stopped"   // it said goodbye
 	AgentGone      Layer = "agent-gone"      // its host closed the connection
 	AgentRefused   Layer = "agent-refused"   // it was turned away
+	Revoked        Layer = "revoked"         // an administrator has revoked it
 	Link           Layer = "link"            // nothing comes from there
 	Tunnel         Layer = "tunnel"          // a fault in it
 	NodeComponent  Layer = "node-component"  // the tunnel works, heartbeats stopped
@@ -37,10 +38,14 @@ const (
 func judge(o *Objects, r *Report) Verdict {
 	switch {
 	case o.Node == nil && (o.Lease != nil || len(o.Pods) > 0):
-		return verdict(Deleted, "the Node object is gone; its %s left: an agent that still runs there has to be restarted to register anew", leftovers(o))
+		return verdict(Deleted, "the Node object is gone; its %s left: an agent that still runs there is not admitted, and has to join anew with a join token", leftovers(o))
 	case o.Node == nil:
 		return verdict(NeverJoined, "there is no node of this name: it never joined, or was deleted; "+
 			"make a command to join it with: hawser token create --print-join-command")
+	}
+	if o.Revoked {
+		return verdict(Revoked, "the node's identity is revoked: it is not admitted before a machine joins anew under its name, "+
+			"which \"hawser node allow %s\" and a join token let it", o.Name)
 	}
 	if v, ok := excused(r); ok {
 		return v

@@ -1,0 +1,82 @@
+// Tests of nodes that are not admitted any more, although their certificates are good.
+
+package bootstrap
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+)
+
+// rejected joins, has its certificate rejected, and runs a rotation until after has
+// returned. Without a token there is nothing to join anew with.
+func rejected(t *testing.T, withToken bool, after func(id *Identity, renewed <-chan struct{}, log *diary)) {
+	t.Helper()
+	c := newServer(t, newAuthority(t), nil).config()
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !withToken {
+		id.cfg.Token = Token{}
+	}
+	renewed, log := make(chan struct{}, 1), &diary{}
+	r, err := NewRotation(RotationConfig{
+		Identity: id, Requests: &memoryRequests{t: t},
+		Renewed: func() { renewed <- struct{}{} }, Poll: 10 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Reject()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	after(id, renewed, log)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// It gets a certificate for another key, once.
+func TestRejectedNodeJoinsAnew(t *testing.T) {
+	rejected(t, true, func(id *Identity, renewed <-chan struct{}, log *diary) {
+		select {
+		case <-renewed:
+		case <-time.After(time.Minute):
+			t.Fatal("no new certificate in a minute")
+		}
+		kept, err := readPair(id.cfg.path(clientFile))
+		if err != nil || kept.Leaf != nil && !kept.Leaf.Equal(id.cert.Load().Leaf) {
+			t.Errorf("the file has another certificate: %v", err)
+		}
+		if n := len(log.lines("does not admit")); n != 0 {
+			t.Errorf("%d complaints", n)
+		}
+	})
+}
+
+// Without a token it says, once, what it takes.
+func TestRejectedNodeWithoutToken(t *testing.T) {
+	rejected(t, false, func(id *Identity, renewed <-chan struct{}, log *diary) {
+		deadline := time.After(time.Minute)
+		for len(log.lines("level=ERROR")) == 0 {
+			select {
+			case <-renewed:
+				t.Fatal("it got another certificate")
+			case <-deadline:
+				t.Fatal("nothing is said")
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		if line := log.lines("level=ERROR")[0]; !strings.Contains(line, "hawser token create --print-join-command") {
+			t.Errorf("it says %q", line)
+		}
+		if id.cert.Load() == nil {
+			t.Error("the certificate is gone")
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package kubeauth
+
+// Tests of who is believed to be a node: a key that holds its name, at each request.
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+
+	"github.com/hawser-project/hawser/auth/nodekeys"
+)
+
+// register is Names with one holder of node-1.
+type register struct {
+	holder atomic.Pointer[nodekeys.Key]
+	asked  atomic.Int64
+	ended  context.CancelCauseFunc
+}
+
+var errNotHeld = errors.New("not held")
+
+func (n *register) Admit(_ context.Context, name string, k nodekeys.Key) error {
+	n.asked.Add(1)
+	if h := n.holder.Load(); name == "node-1" && h != nil && *h == k {
+		return nil
+	}
+	return errNotHeld
+}
+
+func (n *register) Watch(ctx context.Context, _ string, _ nodekeys.Key) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	n.ended = cancel
+	return ctx, func() { cancel(nil) }
+}
+
+func named(t testing.TB, ca *issuer, names Names) authenticator.Request {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, ca.pem(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file, Names: names})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return auth
+}
+
+func shows(cert *x509.Certificate) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes/node-1", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
+	return r
+}
+
+// A certificate that was good a moment ago, and is remembered, is refused once its
+// key has lost the name, and good again once it has it.
+func TestKeyHoldsTheName(t *testing.T) {
+	ca, names := newIssuer(t, "ca"), &register{}
+	auth := named(t, ca, names)
+	cert, other := ca.client(t, nil), ca.client(t, nil)
+	key := nodekeys.KeyOf(cert)
+	checkUser(t, auth, shows(cert), "", nil)
+	names.holder.Store(&key)
+	for range 3 {
+		checkUser(t, auth, shows(cert), nodeOne, []string{"system:nodes", "system:authenticated"})
+	}
+	checkUser(t, auth, shows(other), "", nil)
+	names.holder.Store(nil)
+	checkUser(t, auth, shows(cert), "", nil)
+	// TLS that was resumed shows the certificate all the same.
+	resumed := shows(cert)
+	resumed.TLS.DidResume = true
+	checkUser(t, auth, resumed, "", nil)
+	names.holder.Store(&key)
+	checkUser(t, auth, shows(cert), nodeOne, []string{"system:nodes", "system:authenticated"})
+	resp, _, err := auth.AuthenticateRequest(shows(cert))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := resp.User.GetExtra()[nodekeys.ExtraKey]; len(got) != 1 || got[0] != key.String() {
+		t.Errorf("the user's key is %q, want %s", got, key)
+	}
+}
+
+// Whoever is called like a node is asked about, whatever else it is; nobody else is.
+func TestOnlyNodesAreAskedAbout(t *testing.T) {
+	ca, names := newIssuer(t, "ca"), &register{}
+	auth := named(t, ca, names)
+	admin := ca.client(t, func(c *x509.Certificate) {
+		c.Subject = pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}}
+	})
+	checkUser(t, auth, shows(admin), "kubernetes-admin", []string{"system:masters", "system:authenticated"})
+	if n := names.asked.Load(); n != 0 {
+		t.Errorf("asked %d times about an administrator", n)
+	}
+	for _, groups := range [][]string{nil, {"system:masters"}, {"developers", "system:nodes"}} {
+		checkUser(t, auth, shows(ca.client(t, func(c *x509.Certificate) { c.Subject.Organization = groups })), "", nil)
+	}
+	// A machine cannot say of itself with which key it came.
+	if n := names.asked.Load(); n != 3 {
+		t.Errorf("asked %d times, want 3", n)
+	}
+}
+
+func TestEndWatches(t *testing.T) {
+	names, cert := &register{}, newIssuer(t, "ca").client(t, nil)
+	began, ended := make(chan struct{}), make(chan error, 1)
+	h := EndWatches(names, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(began)
+		<-r.Context().Done()
+		ended <- context.Cause(r.Context())
+	}))
+	r := shows(cert)
+	r.URL.RawQuery = "watch=1"
+	go h.ServeHTTP(httptest.NewRecorder(), r)
+	<-began
+	names.ended(errNotHeld)
+	if err := <-ended; !errors.Is(err, errNotHeld) {
+		t.Errorf("ended because %v", err)
+	}
+	// What is short, or no node's, is passed on as it is.
+	names.ended = nil
+	var got *http.Request
+	pass := EndWatches(names, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r }))
+	short := shows(cert)
+	if pass.ServeHTTP(httptest.NewRecorder(), short); got != short || names.ended != nil {
+		t.Error("a short request is watched")
+	}
+	nobody := httptest.NewRequest(http.MethodGet, "/api/v1/nodes?watch=1", nil)
+	if pass.ServeHTTP(httptest.NewRecorder(), nobody); got != nobody || names.ended != nil {
+		t.Error("a request without a certificate is watched")
+	}
+}
+
+// BenchmarkAuthenticateNode is what a request of a node costs here, with and without
+// the question who holds its name.
+func BenchmarkAuthenticateNode(b *testing.B) {
+	ca := newIssuer(b, "ca")
+	cert := ca.client(b, nil)
+	key := nodekeys.KeyOf(cert)
+	names := &register{}
+	names.holder.Store(&key)
+	for name, n := range map[string]Names{"believed": nil, "asked": names} {
+		b.Run(name, func(b *testing.B) {
+			auth, r := named(b, ca, n), shows(cert)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, ok, err := auth.AuthenticateRequest(r); !ok || err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// The question who holds a name costs no memory.
+func TestAskingAllocatesNothing(t *testing.T) {
+	ca := newIssuer(t, "ca")
+	cert := ca.client(t, nil)
+	key := nodekeys.KeyOf(cert)
+	names := &register{}
+	names.holder.Store(&key)
+	allocs := func(n Names) float64 {
+		auth, r := named(t, ca, n), shows(cert)
+		return testing.AllocsPerRun(100, func() { _, _, _ = auth.AuthenticateRequest(r) })
+	}
+	if without, with := allocs(nil), allocs(names); with > without {
+		t.Errorf("%v allocations, %v without", with, without)
+	}
+}

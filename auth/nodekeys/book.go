@@ -1,0 +1,301 @@
+package nodekeys
+
+// The book: every change to a record, each by one conditional write.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+)
+
+// prepared is the annotation of the namespace that says when the Nodes that had no
+// records have got them.
+const prepared = "hawser.dev/node-identities-since"
+
+// ErrUnknown means that nobody holds the name.
+var ErrUnknown = errors.New("no key holds the name of this node")
+
+// A HeldError says why a name cannot be had.
+type HeldError struct{ text string }
+
+func (e *HeldError) Error() string { return e.text }
+
+func held(format string, args ...any) error { return &HeldError{fmt.Sprintf(format, args...)} }
+
+// A Book changes records through the API. It is for the control plane's own
+// identities and for administrators.
+type Book struct {
+	client kubernetes.Interface
+	now    func() time.Time
+}
+
+// NewBook returns a book in client's cluster.
+func NewBook(client kubernetes.Interface) *Book { return &Book{client: client, now: time.Now} }
+
+// Get returns the record of a name, or ErrUnknown.
+func (b *Book) Get(ctx context.Context, name string) (*Record, error) {
+	_, r, err := b.read(ctx, name)
+	return r, err
+}
+
+func (b *Book) read(ctx context.Context, name string) (*corev1.ConfigMap, *Record, error) {
+	m, err := b.client.CoreV1().ConfigMaps(Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil, fmt.Errorf("%w: %s", ErrUnknown, name)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the identity of node %s: %w", name, err)
+	}
+	r, err := decode(m)
+	if err != nil {
+		return m, nil, held("config map %s/%s is not the identity of a node (%v): choose another node name, or delete it", Namespace, name, err)
+	}
+	return m, r, nil
+}
+
+// Claim gives the name to a key that asks for it with no more than a join token. It
+// fails with a *HeldError if another key holds the name. It may be called again.
+func (b *Book) Claim(ctx context.Context, name string, k Key) error {
+	return b.change(ctx, name, func(r *Record) (*Record, error) {
+		switch {
+		case r == nil:
+			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}}, nil
+		case r.Holds(k) && r.Revoked == nil:
+			return r, nil
+		case r.mayBeTaken(b.now()):
+			return r.taken(k, b.now()), nil
+		}
+		if gone, err := b.gone(ctx, r); err != nil {
+			return nil, err
+		} else if gone && r.Revoked == nil {
+			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}, Former: r.NodeUID}, nil
+		}
+		if r.Revoked != nil {
+			return nil, held("node %q was %s; an administrator can let a machine join under this name with \"hawser node allow %s\"", name, r.Revoked.text(), name)
+		}
+		return nil, held("node name %q is held by the key of another machine; choose another --node-name, or have an administrator free it: "+
+			"\"hawser node allow %s\" lets the next machine take it, \"kubectl delete node %s\" removes the node", name, name, name)
+	})
+}
+
+// gone says whether the Node object with which the tenure ends is no more.
+func (b *Book) gone(ctx context.Context, r *Record) (bool, error) {
+	if r.NodeUID == "" {
+		return false, nil
+	}
+	n, err := b.client.CoreV1().Nodes().Get(ctx, r.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up node %s: %w", r.Name, err)
+	}
+	return string(n.UID) != r.NodeUID, nil
+}
+
+// Renew gives the name to k as well, because the holder of by asks for it. by is nil
+// if whoever authenticated the node does not tell by which key. It fails with a
+// *HeldError if by does not hold the name.
+func (b *Book) Renew(ctx context.Context, name string, by *Key, k Key) error {
+	return b.change(ctx, name, func(r *Record) (*Record, error) {
+		switch {
+		case r == nil && by == nil:
+			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}}, nil
+		case r == nil:
+			return nil, held("node %q has been deleted, or its identity has: it needs a join token to come back", name)
+		case r.Revoked != nil:
+			return nil, held("node %q was %s", name, r.Revoked.text())
+		case r.Holds(k):
+			return r, nil
+		case by == nil && len(r.Keys) == 0:
+			return r.renewed(k, k, b.now()), nil
+		case by == nil:
+			return r.renewed(r.Keys[len(r.Keys)-1].Key, k, b.now()), nil
+		case !r.Holds(*by):
+			return nil, held("node name %q does not belong to the key that this request was made with", name)
+		}
+		return r.renewed(*by, k, b.now()), nil
+	})
+}
+
+// Adopt gives a name that is to be had by the first who shows a certificate to k.
+func (b *Book) Adopt(ctx context.Context, name string, k Key) error {
+	return b.change(ctx, name, func(r *Record) (*Record, error) {
+		if r == nil || !r.Adopt || len(r.Keys) > 0 || r.Revoked != nil {
+			return r, nil
+		}
+		return r.taken(k, b.now()), nil
+	})
+}
+
+// Confirm says whether k still holds the name, or a *HeldError why not.
+func (b *Book) Confirm(ctx context.Context, name string, k Key) error {
+	r, err := b.Get(ctx, name)
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return held("node %q has been deleted meanwhile", name)
+	case err != nil:
+		return err
+	case r.Revoked != nil:
+		return held("node %q was %s", name, r.Revoked.text())
+	case !r.Holds(k):
+		return held("node name %q belongs to another key", name)
+	}
+	return nil
+}
+
+// Revoke has no key of the name admitted any more, until another takes it after
+// Allow. It returns the revocation that is in force, which is an earlier one if there
+// is one, or ErrUnknown.
+func (b *Book) Revoke(ctx context.Context, name, by, reason string) (*Revocation, error) {
+	if len(reason) > maxReason || strings.ContainsFunc(reason, func(c rune) bool { return c < ' ' }) {
+		return nil, fmt.Errorf("the reason must be one line of at most %d bytes", maxReason)
+	}
+	var in *Revocation
+	err := b.change(ctx, name, func(r *Record) (*Record, error) {
+		if r == nil {
+			return nil, fmt.Errorf("%w: %s", ErrUnknown, name)
+		}
+		if r.Revoked != nil && r.Allowed == nil {
+			in = r.Revoked
+			return r, nil
+		}
+		next := *r
+		if next.Allowed = nil; r.Revoked == nil {
+			next.Revoked = &Revocation{At: stamp(b.now()), By: by, Reason: reason}
+		}
+		in = next.Revoked
+		return &next, nil
+	})
+	return in, err
+}
+
+// Allow lets the next machine that asks with a join token take the name, for d from
+// now. The keys that hold it go on until then, unless they are revoked. It fails with
+// ErrUnknown if nobody holds the name, which is free then.
+func (b *Book) Allow(ctx context.Context, name, by string, d time.Duration) error {
+	return b.change(ctx, name, func(r *Record) (*Record, error) {
+		if r == nil {
+			return nil, fmt.Errorf("%w: %s", ErrUnknown, name)
+		}
+		next := *r
+		next.Allowed = &Allowance{Until: stamp(b.now().Add(d)), By: by}
+		return &next, nil
+	})
+}
+
+// Forget removes the record of a name, if there is one: it is free then.
+func (b *Book) Forget(ctx context.Context, name string) error {
+	return b.remove(ctx, name, "")
+}
+
+func (b *Book) remove(ctx context.Context, name, object string) error {
+	o := metav1.DeleteOptions{}
+	if object != "" {
+		uid := types.UID(object)
+		o.Preconditions = &metav1.Preconditions{UID: &uid}
+	}
+	err := b.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, name, o)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete the identity of node %s: %w", name, err)
+	}
+	return nil
+}
+
+// bind has the tenure of a record end with a Node object.
+func (b *Book) bind(ctx context.Context, name, object, node string) error {
+	return b.change(ctx, name, func(r *Record) (*Record, error) {
+		if r == nil || r.object != object || r.NodeUID != "" {
+			return r, nil
+		}
+		next := *r
+		next.NodeUID = node
+		return &next, nil
+	})
+}
+
+// change reads a record, has f say what becomes of it, and writes that, again until
+// nobody else has written in between. f is given nil for a record that is not there,
+// and returns what it was given to leave it as it is.
+func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record, error)) error {
+	maps := b.client.CoreV1().ConfigMaps(Namespace)
+	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	return retry.OnError(retry.DefaultBackoff, again, func() error {
+		m, r, err := b.read(ctx, name)
+		if err != nil && !errors.Is(err, ErrUnknown) {
+			return err
+		}
+		next, err := f(r)
+		if err != nil || next == r {
+			return err
+		}
+		if r != nil && next.object == "" {
+			// Another tenure is another object, so that nobody takes one for the other.
+			if err := b.remove(ctx, name, r.object); err != nil {
+				return err
+			}
+			r = nil
+		}
+		if r == nil {
+			m = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			if err = next.encode(m); err == nil {
+				_, err = maps.Create(ctx, m, metav1.CreateOptions{})
+			}
+		} else if err = next.encode(m); err == nil {
+			_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("write the identity of node %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// Prepare makes the namespace, and, once in the life of a cluster, a record for each
+// Node that is older than the records are.
+func (b *Book) Prepare(ctx context.Context) error {
+	spaces := b.client.CoreV1().Namespaces()
+	ns, err := spaces.Get(ctx, Namespace, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		ns, err = spaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			ns, err = spaces.Get(ctx, Namespace, metav1.GetOptions{})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make namespace %s: %w", Namespace, err)
+	}
+	if ns.Annotations[prepared] != "" {
+		return nil
+	}
+	nodes, err := b.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		err := b.change(ctx, n.Name, func(r *Record) (*Record, error) {
+			if r != nil {
+				return r, nil
+			}
+			return &Record{Name: n.Name, Adopt: true, NodeUID: string(n.UID)}, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, prepared, b.now().UTC().Format(time.RFC3339))
+	if _, err = spaces.Patch(ctx, Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("note on namespace %s that all nodes have identities: %w", Namespace, err)
+	}
+	return nil
+}

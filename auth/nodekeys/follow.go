@@ -1,0 +1,197 @@
+package nodekeys
+
+// Following: what happens to the records and to the Node objects, and what is
+// written down of that.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+)
+
+// Pauses between tries.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// Ready is closed once Admit answers without waiting.
+func (k *Keeper) Ready() <-chan struct{} { return k.ready }
+
+// Run follows the records until ctx is done, and returns nil then. It may be called
+// once, when the API server serves.
+func (k *Keeper) Run(ctx context.Context) error {
+	if !k.prepare(ctx) {
+		return nil
+	}
+	k.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry))
+	f := informers.NewSharedInformerFactoryWithOptions(k.cfg.Client, 0, informers.WithNamespace(Namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = Label }))
+	records := f.Core().V1().ConfigMaps().Informer()
+	nodes, err := k.cfg.Nodes.AddEventHandler(k.onNode())
+	if err != nil {
+		return fmt.Errorf("node keys: follow nodes: %w", err)
+	}
+	defer func() { _ = k.cfg.Nodes.RemoveEventHandler(nodes) }() // its informer may be over already
+	handled, err := records.AddEventHandler(k.onRecord())
+	if err != nil {
+		return fmt.Errorf("node keys: follow identities: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	f.Start(ctx.Done())
+	defer f.Shutdown()
+	defer cancel()
+	if !cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced, handled.HasSynced) {
+		return nil
+	}
+	if !k.persist(ctx, k.catchUp) {
+		return nil
+	}
+	close(k.ready)
+	var wg sync.WaitGroup
+	wg.Go(func() { k.work(ctx) })
+	<-ctx.Done()
+	k.queue.ShutDown()
+	wg.Wait()
+	return nil
+}
+
+// prepare makes what has to be there first. It is false if ctx was done before.
+func (k *Keeper) prepare(ctx context.Context) bool { return k.persist(ctx, k.book.Prepare) }
+
+// persist does f until it succeeds. It is false if ctx was done before.
+func (k *Keeper) persist(ctx context.Context, f func(context.Context) error) bool {
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		err := f(ctx)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil {
+			k.cfg.Log.Warn("cannot read the nodes' identities yet, will try again", "in", pause, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (k *Keeper) onNode() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if n, ok := o.(*corev1.Node); ok {
+				k.appeared(n)
+			}
+		},
+		UpdateFunc: func(was, is any) {
+			before, ok := was.(*corev1.Node)
+			now, ok2 := is.(*corev1.Node)
+			if ok && ok2 && before.UID != now.UID {
+				k.vanished(before.Name, string(before.UID))
+				k.appeared(now)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			if n, ok := o.(*corev1.Node); ok {
+				k.vanished(n.Name, string(n.UID))
+			}
+		},
+	}
+}
+
+func (k *Keeper) onRecord() cache.ResourceEventHandler {
+	learn := func(o any) {
+		if m, ok := o.(*corev1.ConfigMap); ok {
+			k.learn(m)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    learn,
+		UpdateFunc: func(_, o any) { learn(o) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			if m, ok := o.(*corev1.ConfigMap); ok {
+				k.removed(m.Name, string(m.UID))
+			}
+		},
+	}
+}
+
+// catchUp finds the records whose Node objects were deleted while nobody followed
+// them. What the informers have not seen yet is asked for.
+func (k *Keeper) catchUp(ctx context.Context) error {
+	k.mu.RLock()
+	var suspects []*Record
+	for name, h := range k.names {
+		if h.gone || h.node == "" || h.record.NodeUID == "" {
+			continue
+		}
+		if n := k.node(name); n == nil || string(n.UID) != h.node {
+			suspects = append(suspects, h.record)
+		}
+	}
+	k.mu.RUnlock()
+	for _, r := range suspects {
+		gone, err := k.book.gone(ctx, r)
+		if err != nil {
+			return err
+		}
+		if gone {
+			k.vanished(r.Name, r.NodeUID)
+		}
+	}
+	return nil
+}
+
+// work writes down what has become of names until the queue is shut down.
+func (k *Keeper) work(ctx context.Context) {
+	for {
+		name, over := k.queue.Get()
+		if over {
+			return
+		}
+		if err := k.write(ctx, name); err != nil && ctx.Err() == nil {
+			k.cfg.Log.Warn("cannot write down what has become of a node's identity, will try again", "node", name, "err", err)
+			k.queue.AddRateLimited(name)
+		} else {
+			k.queue.Forget(name)
+		}
+		k.queue.Done(name)
+	}
+}
+
+func (k *Keeper) write(ctx context.Context, name string) error {
+	h := k.holder(name)
+	switch {
+	case h == nil:
+		return nil
+	case h.gone:
+		if err := k.book.remove(ctx, name, h.record.object); err != nil {
+			return err
+		}
+		k.cfg.Log.Info("the node has been deleted: its name is free, and its key is not admitted any more", "node", name)
+		return nil
+	case h.record.NodeUID == "" && h.node != "":
+		err := k.book.bind(ctx, name, h.record.object, h.node)
+		if apierrors.IsNotFound(err) || errors.Is(err, ErrUnknown) {
+			return nil
+		}
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package nodekeys
+
+// A record: what is written down of one name, and what may become of it.
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// Namespace is where the records are.
+	Namespace = "hawser-node-identities"
+	// Label is what records are told from other config maps by.
+	Label = "hawser.dev/node-identity"
+	// ExtraKey is the entry of a user's extra that says with which key a node has
+	// proved who it is.
+	ExtraKey = "hawser.dev/node-key-sha256"
+	// recordKey is the entry of a ConfigMap's data that holds the record, in JSON.
+	recordKey = "record"
+	// maxKeys bounds the keys of a name: the one in use, and those that it has been
+	// renewed to and that are not in use yet.
+	maxKeys = 4
+	// maxReason bounds the reason of a revocation, in bytes.
+	maxReason = 256
+)
+
+// A Key is the SHA-256 of a public key (SubjectPublicKeyInfo, as in RFC 7469).
+type Key [sha256.Size]byte
+
+// KeyOf is the key of a certificate.
+func KeyOf(c *x509.Certificate) Key { return sha256.Sum256(c.RawSubjectPublicKeyInfo) }
+
+// ParseKey reads what String wrote.
+func ParseKey(s string) (Key, error) {
+	var k Key
+	if b, err := hex.DecodeString(s); err != nil || len(b) != len(k) {
+		return k, fmt.Errorf("key %q is not the SHA-256 of a public key in hexadecimal", s)
+	}
+	_, err := hex.Decode(k[:], []byte(s))
+	return k, err
+}
+
+// String is the key in hexadecimal.
+func (k Key) String() string { return hex.EncodeToString(k[:]) }
+
+// MarshalText and UnmarshalText are for JSON.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *Key) UnmarshalText(b []byte) (err error) {
+	*k, err = ParseKey(string(b))
+	return err
+}
+
+// A Held is a key that holds a name.
+type Held struct {
+	Key   Key         `json:"sha256"`
+	Since metav1.Time `json:"since"`
+}
+
+// A Revocation says that no key of a name is admitted.
+type Revocation struct {
+	At     metav1.Time `json:"at"`
+	By     string      `json:"by,omitempty"`
+	Reason string      `json:"reason,omitempty"`
+}
+
+// An Allowance lets the next machine that asks with a join token take the name.
+type Allowance struct {
+	Until metav1.Time `json:"until"`
+	By    string      `json:"by,omitempty"`
+}
+
+// A Record is what is written down of one name. It is not changed once it is shared.
+type Record struct {
+	// Name is the node's.
+	Name string `json:"-"`
+	// Keys hold the name; the oldest first.
+	Keys []Held `json:"keys,omitempty"`
+	// Adopt says that the first key that is shown takes the name: the node is older
+	// than the records are.
+	Adopt bool `json:"adopt,omitempty"`
+	// NodeUID is the Node object with which the name's tenure ends; empty while
+	// there is none.
+	NodeUID string `json:"nodeUID,omitempty"`
+	// Former is a Node object of an earlier tenure.
+	Former string `json:"formerNodeUID,omitempty"`
+
+	Revoked *Revocation `json:"revoked,omitempty"`
+	Allowed *Allowance  `json:"allowed,omitempty"`
+
+	object  string // the uid of the ConfigMap
+	version uint64 // its resource version, as a number
+}
+
+// Holds says whether a key is among those of the name.
+func (r *Record) Holds(k Key) bool {
+	return slices.ContainsFunc(r.Keys, func(h Held) bool { return h.Key == k })
+}
+
+// mayBeTaken says whether another key may take the name now.
+func (r *Record) mayBeTaken(now time.Time) bool {
+	return r.Allowed != nil && now.Before(r.Allowed.Until.Time)
+}
+
+// taken is the record after a key has taken the name over.
+func (r *Record) taken(k Key, now time.Time) *Record {
+	return &Record{Name: r.Name, Keys: []Held{{k, stamp(now)}}, NodeUID: r.NodeUID, Former: r.Former, object: r.object}
+}
+
+// renewed is the record after the holder of a key has got another one. What is older
+// than the key that was shown is not in use any more. What is later stays: a request
+// that was overtaken by another may yet be the one that the node goes by.
+func (r *Record) renewed(by, k Key, now time.Time) *Record {
+	next := *r
+	next.Adopt = false
+	i := max(0, slices.IndexFunc(r.Keys, func(h Held) bool { return h.Key == by }))
+	next.Keys = slices.Clone(r.Keys[i:])
+	if len(next.Keys) >= maxKeys {
+		next.Keys = slices.Delete(next.Keys, 1, len(next.Keys)-maxKeys+2)
+	}
+	next.Keys = append(next.Keys, Held{k, stamp(now)})
+	return &next
+}
+
+func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.UTC().Truncate(time.Second)) }
+
+// decode reads a record.
+func decode(m *corev1.ConfigMap) (*Record, error) {
+	if m.Labels[Label] == "" {
+		return nil, errors.New("it is not labelled as a node's identity")
+	}
+	r := &Record{}
+	if err := json.Unmarshal([]byte(m.Data[recordKey]), r); err != nil {
+		return nil, fmt.Errorf("entry %s: %w", recordKey, err)
+	}
+	if len(r.Keys) > maxKeys {
+		return nil, fmt.Errorf("entry %s: %d keys, at most %d are allowed", recordKey, len(r.Keys), maxKeys)
+	}
+	r.Name, r.object, r.version = m.Name, string(m.UID), versionOf(m)
+	return r, nil
+}
+
+// versionOf is zero where versions are not numbers that grow.
+func versionOf(m *corev1.ConfigMap) uint64 {
+	v, err := strconv.ParseUint(m.ResourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// encode writes r into m.
+func (r *Record) encode(m *corev1.ConfigMap) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the identity of node %s: %w", r.Name, err)
+	}
+	metav1.SetMetaDataLabel(&m.ObjectMeta, Label, "key")
+	m.Data = map[string]string{recordKey: string(text)}
+	return nil
+}
+
+// State is the record in a few words.
+func (r *Record) State(now time.Time) string {
+	switch {
+	case r.mayBeTaken(now):
+		return "another machine may take it until " + r.Allowed.Until.UTC().Format(time.RFC3339)
+	case r.Revoked != nil:
+		return r.Revoked.text()
+	case r.Adopt:
+		return "the first certificate that is shown takes it"
+	case len(r.Keys) == 0:
+		return "no key holds it"
+	default:
+		return "held by key sha256:" + r.Keys[len(r.Keys)-1].Key.String()[:12] + "… since " + r.Keys[0].Since.UTC().Format(time.RFC3339)
+	}
+}
+
+func (v *Revocation) text() string {
+	text := "revoked at " + v.At.UTC().Format(time.RFC3339)
+	if v.By != "" {
+		text += " by " + v.By
+	}
+	if v.Reason != "" {
+		text += ": " + v.Reason
+	}
+	return text
+}

@@ -1,0 +1,132 @@
+// The node commands: what they say, and what they refuse.
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/hawser-project/hawser/auth/nodekeys"
+)
+
+func TestNodeCommandsRefuse(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for name, tt := range map[string]struct {
+		args []string
+		want string // in the error; empty means none
+	}{
+		"alone":              {nil, ""},
+		"no such subcommand": {[]string{"delete", "x"}, `unknown command "delete" for "hawser node"`},
+		"nobody":             {[]string{"revoke"}, "accepts 1 arg(s), received 0"},
+		"two":                {[]string{"allow", "a", "b"}, "accepts 1 arg(s), received 2"},
+		"upper case":         {[]string{"revoke", "Node-1"}, `node name "Node-1" must consist of lower case`},
+		"a space":            {[]string{"revoke", "node-1 "}, `node name "node-1 " must consist of lower case`},
+		"another's path":     {[]string{"allow", "../x"}, "must consist of lower case"},
+		"no time":            {[]string{"allow", "a", "--for", "0s"}, "--for 0s: want more than zero"},
+		"for ever":           {[]string{"allow", "a", "--for", "9999h"}, "--for 9999h0m0s: want more than zero, and 168h0m0s at most"},
+		"no kubeconfig":      {[]string{"revoke", "a", "--kubeconfig", missing}, missing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBECONFIG", "")
+			t.Setenv("HOME", t.TempDir())
+			t.Chdir(t.TempDir())
+			root := newRoot()
+			root.SetArgs(append([]string{"node"}, tt.args...))
+			root.SetOut(io.Discard)
+			root.SetErr(io.Discard)
+			err := root.ExecuteContext(t.Context())
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("got %v, want %q", err, tt.want)
+			case err != nil && strings.Contains(err.Error(), "\n"):
+				t.Errorf("more than one line: %v", err)
+			}
+		})
+	}
+}
+
+// What the commands say, twice each, as they may be given again.
+func TestNodeCommands(t *testing.T) {
+	b := nodekeys.NewBook(fake.NewClientset())
+	ctx := t.Context()
+	var out bytes.Buffer
+	says := func(want string, err error) {
+		t.Helper()
+		if err != nil || !strings.Contains(out.String(), want) || strings.Count(out.String(), "\n") != 1 {
+			t.Errorf("said %q (%v), want one line with %q", out.String(), err, want)
+		}
+		out.Reset()
+	}
+	if err := revokeNode(ctx, &out, b, "a", "root", ""); err == nil || !strings.Contains(err.Error(), `node "a" has no identity that could be revoked`) || out.Len() > 0 {
+		t.Errorf("a node that is not there: %v", err)
+	}
+	says("the name a is free", allowNode(ctx, &out, b, "a", "root", time.Hour))
+	if err := b.Claim(ctx, "a", nodekeys.Key{1}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		says("node a is revoked (since ", revokeNode(ctx, &out, b, "a", "root", "stolen"))
+	}
+	for range 2 {
+		says("the next machine that joins as a within 1h0m0s takes the name", allowNode(ctx, &out, b, "a", "root", time.Hour))
+	}
+	if err := revokeNode(ctx, &out, b, "a", "root", "two\nlines"); err == nil || !strings.Contains(err.Error(), "one line") {
+		t.Errorf("a reason of two lines: %v", err)
+	}
+}
+
+// Who may not is told so in one line; whoever is asked about is said who asks.
+func TestNodeCommandsThroughTheAPI(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_ = json.NewEncoder(w).Encode(&metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403, Message: "no: " + r.Method}) // the client's affair
+	}))
+	defer api.Close()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	conf := "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: \"" + api.URL + "\"}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\n"
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root := newRoot()
+	root.SetArgs([]string{"node", "revoke", "a", "--kubeconfig", file})
+	root.SetOut(io.Discard)
+	err := root.ExecuteContext(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "this takes an administrator's kubeconfig") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// explain says that a node is revoked, and since when and by whom.
+func TestExplainRevoked(t *testing.T) {
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+	b := nodekeys.NewBook(client)
+	if err := b.Claim(t.Context(), "a", nodekeys.Key{1}); err != nil {
+		t.Fatal(err)
+	}
+	o, err := gather(t.Context(), client, "a")
+	if err != nil || o.Revoked || !strings.Contains(o.Identity, "held by key sha256:0100") {
+		t.Errorf("held: %+v, %v", o, err)
+	}
+	if _, err := b.Revoke(t.Context(), "a", "root", "stolen"); err != nil {
+		t.Fatal(err)
+	}
+	o, err = gather(t.Context(), client, "a")
+	if err != nil || !o.Revoked || !strings.Contains(o.Identity, "by root: stolen") {
+		t.Errorf("revoked: %+v, %v", o, err)
+	}
+}

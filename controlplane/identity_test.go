@@ -1,0 +1,224 @@
+package controlplane
+
+// Tests of who is a node, on the whole control plane: one key at a time, until an
+// administrator says otherwise.
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/auth/nodekeys"
+)
+
+// askFor makes a request for a node's client certificate by client, and returns what
+// becomes of it and a client with it if it was issued.
+func (c *cluster) askFor(client kubernetes.Interface, request, node string) (*certificatesv1.CertificateSigningRequest, *kubernetes.Clientset) {
+	c.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r := c.ask(client, request, certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:"+node, nil, key)
+	if len(r.Status.Certificate) == 0 {
+		return r, nil
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return r, c.client(&rest.Config{Host: c.host, TLSClientConfig: rest.TLSClientConfig{
+		CAFile: c.ca, CertData: r.Status.Certificate, KeyData: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+	}})
+}
+
+// out waits until a node's client is nobody to the API server, and checks that it
+// stays so.
+func (c *cluster) out(step string, client kubernetes.Interface, node string) {
+	c.t.Helper()
+	began := time.Now()
+	for {
+		_, err := client.CoreV1().Nodes().Get(c.t.Context(), node, metav1.GetOptions{})
+		if apierrors.IsUnauthorized(err) {
+			break
+		}
+		if time.Since(began) > patience {
+			c.t.Fatalf("%s: still somebody: %v", step, err)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	for range 5 {
+		if _, err := client.CoreV1().Services("").List(c.t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+			c.t.Errorf("%s: somebody again: %v", step, err)
+		}
+	}
+}
+
+func TestRevokedNode(t *testing.T) {
+	c := startCluster(t)
+	token, ctx := c.token("aaaaaa", time.Hour), t.Context()
+	one, other := c.join(token, "one"), c.join(token, "other")
+	renewed, second := c.askFor(one, "renewal", "one")
+	if second == nil {
+		t.Fatalf("the renewal was refused: %+v", renewed.Status.Conditions)
+	}
+	watch, err := one.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	if _, err = second.CoreV1().Nodes().Get(ctx, "one", metav1.GetOptions{}); err != nil {
+		t.Errorf("with its new certificate: %v", err)
+	}
+	book := nodekeys.NewBook(c.admin)
+	if _, err := book.Revoke(ctx, "one", "root", "stolen"); err != nil {
+		t.Fatal(err)
+	}
+	c.out("the first certificate", one, "one")
+	c.out("the renewed one", second, "one")
+	deadline := time.After(patience)
+	for open := true; open; {
+		select {
+		case _, open = <-watch.ResultChan():
+		case <-deadline:
+			t.Fatal("its watch goes on")
+		}
+	}
+	if _, err := other.CoreV1().Nodes().Get(ctx, "other", metav1.GetOptions{}); err != nil {
+		t.Errorf("another node: %v", err)
+	}
+	if r, _ := c.askFor(token, "back", "one"); r.Status.Conditions[0].Type != certificatesv1.CertificateDenied ||
+		!strings.Contains(r.Status.Conditions[0].Message, "stolen") {
+		t.Errorf("with a join token: %+v", r.Status.Conditions)
+	}
+	if err := book.Allow(ctx, "one", "root", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	c.out("allowed, and not taken", one, "one")
+	r, third := c.askFor(token, "again", "one")
+	if third == nil {
+		t.Fatalf("allowed: %+v", r.Status.Conditions)
+	}
+	if _, err := third.CoreV1().Nodes().Get(ctx, "one", metav1.GetOptions{}); err != nil {
+		t.Errorf("the new machine: %v", err)
+	}
+	c.out("after that", one, "one")
+	c.out("after that", second, "one")
+}
+
+// A Node that is deleted takes its key with it, and leaves its name to the first who
+// comes with a join token.
+func TestDeletedNodeIsNobody(t *testing.T) {
+	c := startCluster(t)
+	token, ctx := c.token("aaaaaa", time.Hour), t.Context()
+	one := c.join(token, "one")
+	if err := c.admin.CoreV1().Nodes().Delete(ctx, "one", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.out("deleted", one, "one")
+	if _, err := c.admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.out("made by somebody", one, "one")
+	r, again := c.askFor(token, "again", "one")
+	if again == nil {
+		t.Fatalf("with a join token: %+v", r.Status.Conditions)
+	}
+	if _, err := again.CoreV1().Nodes().Get(ctx, "one", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	c.out("after that", one, "one")
+}
+
+// Of many machines that ask for one name at once one gets it, and only that one is
+// believed.
+func TestManyMachinesWantOneName(t *testing.T) {
+	c := startCluster(t)
+	token := c.token("aaaaaa", time.Hour)
+	var (
+		wg     sync.WaitGroup
+		issued atomic.Int64
+	)
+	for i := range 8 {
+		wg.Go(func() {
+			r, client := c.askFor(token, fmt.Sprintf("r-%d", i), "one")
+			if client == nil {
+				if !strings.Contains(r.Status.Conditions[0].Message, "held by the key of another machine") {
+					t.Errorf("refused because %+v", r.Status.Conditions)
+				}
+				return
+			}
+			issued.Add(1)
+			if _, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := issued.Load(); n != 1 {
+		t.Errorf("%d machines have the name", n)
+	}
+}
+
+// A node does nothing to its own identity, or to another's, whatever way it takes.
+func TestNodeAndItsIdentity(t *testing.T) {
+	c := startCluster(t)
+	token, ctx := c.token("aaaaaa", time.Hour), t.Context()
+	one := c.join(token, "one")
+	maps := one.CoreV1().ConfigMaps(nodekeys.Namespace)
+	// Not even through a pod that names the object.
+	if _, err := c.admin.CoreV1().Pods(nodekeys.Namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
+		NodeName: "one", Containers: []corev1.Container{{
+			Name: "c", Image: "none", EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "one"}}}},
+		}},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, get := maps.Get(ctx, "one", metav1.GetOptions{})
+	_, list := maps.List(ctx, metav1.ListOptions{})
+	_, patch := maps.Patch(ctx, "one", types.MergePatchType, []byte(`{"data":{"record":"{}"}}`), metav1.PatchOptions{})
+	_, create := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "two"}}, metav1.CreateOptions{})
+	_, ns := one.CoreV1().Namespaces().Patch(ctx, nodekeys.Namespace, types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`), metav1.PatchOptions{})
+	_, asked := c.admin.CoreV1().ConfigMaps(nodekeys.Namespace).Get(ctx, "one", metav1.GetOptions{})
+	for what, err := range map[string]error{
+		"get": get, "list": list, "patch": patch, "create": create, "patch its namespace": ns,
+		"delete":              maps.Delete(ctx, "one", metav1.DeleteOptions{}),
+		"delete its Node":     one.CoreV1().Nodes().Delete(ctx, "one", metav1.DeleteOptions{}),
+		"delete its request":  one.CertificatesV1().CertificateSigningRequests().Delete(ctx, "first-one", metav1.DeleteOptions{}),
+		"approve its request": approve(t, one, "first-one"),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if asked != nil {
+		t.Error(asked)
+	}
+	if err := c.admin.CoreV1().Namespaces().Delete(ctx, nodekeys.Namespace, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("the namespace can be deleted: %v", err)
+	}
+}
+
+// approve approves a request as the holder of client.
+func approve(t *testing.T, client kubernetes.Interface, name string) error {
+	t.Helper()
+	_, err := client.CertificatesV1().CertificateSigningRequests().UpdateApproval(t.Context(), name,
+		&certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.UpdateOptions{})
+	return err
+}
