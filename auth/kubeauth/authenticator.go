@@ -3,7 +3,6 @@ package kubeauth
 // The authenticator: client certificates, then bootstrap tokens, then nobody.
 
 import (
-	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -25,9 +23,9 @@ type AuthenticatorConfig struct {
 	// ClientCAFile holds the certificates, in PEM, that sign clients. It is read
 	// again when it changes.
 	ClientCAFile string
-	// Secrets returns a Secret as it is now, not as some cache had it: a token
-	// must work as soon as it is made. Nil means there are no bootstrap tokens.
-	Secrets func(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	// Secrets finds the Secrets of bootstrap tokens, as they are now: a token must
+	// work as soon as it is made. Nil means there are no bootstrap tokens.
+	Secrets SecretLookup
 }
 
 // NewAuthenticator returns an authenticator of requests.

@@ -126,6 +126,10 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		return nil, err
 	}
 	authz := kubeauth.NewAuthorizer(objects)
+	restriction, err := kubeauth.NodeRestriction(kubeauth.RestrictionConfig{Objects: objects, Metrics: metricsRegisterer(), Log: log})
+	if err != nil {
+		return nil, err
+	}
 	toKubelets, err := kubelet.LoadTLS(keys.Path(pki.CA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
 	if err != nil {
 		return nil, err
@@ -149,7 +153,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},
 		EnableGarbageCollector:       o.controllers.collectGarbage,
-		Admission:                    []admission.Interface{kubeauth.NodeRestriction(objects)},
+		Admission:                    []admission.Interface{restriction},
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
 		UnreachableTolerationSeconds: &o.unreachToleration,
 		MaxRequestsInFlight:          o.maxInFlight,
