@@ -13,6 +13,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -83,15 +84,16 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	known := kubeauth.NewObjects()
 	names := &keeper{}
 	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret, Names: names})
-	if err != nil {
+	authz := kubeauth.NewAuthorizer(known)
+	restriction, err2 := kubeauth.NodeRestriction(kubeauth.RestrictionConfig{Objects: known})
+	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
-	authz := kubeauth.NewAuthorizer(known)
 	api, err := apiserver.New(apiserver.Config{
 		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
 		Wrap:          func(next http.Handler) http.Handler { return kubeauth.EndWatches(names, next) },
-		Authenticator: authn, Authorizer: authz, Rules: authz, Admission: []admission.Interface{kubeauth.NodeRestriction(known)},
+		Authenticator: authn, Authorizer: authz, Rules: authz, Admission: []admission.Interface{restriction},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -370,6 +372,7 @@ func TestCluster(t *testing.T) {
 	}
 	t.Run("a node does its work", func(t *testing.T) { worksOnItsOwn(t, one, first) })
 	t.Run("a node keeps off others", func(t *testing.T) { keepsOff(t, one, two) })
+	t.Run("a node claims nothing of others", func(t *testing.T) { claimsNothing(t, c, one, second) })
 	t.Run("a token does nothing else", func(t *testing.T) { tokenDoesLittle(t, c, token) })
 	t.Run("a name that is held", func(t *testing.T) { nameIsHeld(t, c, token) })
 	t.Run("a pod that waits for room", func(t *testing.T) { waitsForRoom(t, c) })
@@ -474,8 +477,7 @@ func waitsForRoom(t *testing.T, c *cluster) {
 }
 
 func namespaceGoes(t *testing.T, c *cluster) {
-	ctx := t.Context()
-	namespaces := c.admin.CoreV1().Namespaces()
+	ctx, namespaces := t.Context(), c.admin.CoreV1().Namespaces()
 	w, err := namespaces.Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: "work"}))
 	if err != nil {
 		t.Fatal(err)

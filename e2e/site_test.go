@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/e2e/lab"
 )
 
@@ -51,7 +52,7 @@ func newSites(t *testing.T, c *cluster) *sites {
 		if i == 2 {
 			site = "south"
 		}
-		c.mustKubectl(t, "", "label", "node", n.Name, corev1.LabelTopologyZone+"="+site)
+		c.mustKubectl(t, "", "label", "node", n.Name, auth.SiteLabel+"="+site)
 		name := "on-" + n.Name
 		c.hold(t, name, c.holding(t, n.Name))
 		s.pods = append(s.pods, c.held(t, h, name, n.Name))

@@ -194,6 +194,6 @@ func (h *Hub) Run(ctx context.Context) error {
 }
 
 // SetRoutes replaces the addresses that lead to node; none removes it. A single
-// address is a prefix of its full length. The longest prefix wins; an address
-// that several nodes claim equally leads nowhere.
+// address is a prefix of its full length. An address that is in prefixes of
+// several nodes leads nowhere, whichever is longer.
 func (h *Hub) SetRoutes(node string, prefixes ...netip.Prefix) { h.routes.set(node, prefixes) }

@@ -124,20 +124,24 @@ func (r *routes) removeLocked(p netip.Prefix, node string) {
 	}
 }
 
-// find returns the nodes with the longest prefix that holds ip.
+// find returns the nodes with a prefix that holds ip, however long: a longer one
+// draws no traffic away from whoever has the range around it.
 func (r *routes) find(ip netip.Addr) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	var found []string
 	for n := ip.BitLen(); n >= 0; n-- {
 		p, err := ip.Prefix(n)
 		if err != nil || r.bits[key(p)] == 0 {
 			continue
 		}
-		if nodes := r.claims[p]; len(nodes) > 0 {
-			return slices.Clone(nodes)
+		for _, node := range r.claims[p] {
+			if i, had := slices.BinarySearch(found, node); !had {
+				found = slices.Insert(found, i, node)
+			}
 		}
 	}
-	return nil
+	return found
 }
 
 // key tells prefix lengths of the two families apart.

@@ -101,11 +101,13 @@ func TestRoutes(t *testing.T) {
 	r.set("b", prefixes("10.0.0.2", "10.244.2.0/24", "10.244.1.7"))
 	r.set("c", prefixes("10.0.0.1", "::ffff:10.9.0.0/112"))
 	check("set", map[string]string{
-		"10.0.0.1": "a c", "10.0.0.2": "b", "10.244.1.9": "a", "10.244.1.7": "b", "10.244.2.9": "b",
+		"10.0.0.1": "a c", "10.0.0.2": "b", "10.244.1.9": "a", "10.244.1.7": "a b", "10.244.2.9": "b",
 		"fd00::1": "a", "10.9.3.4": "c", "10.3.0.1": "", "::1": "",
 	})
 	r.set("c", prefixes("10.0.0.3"))
 	check("c moved", map[string]string{"10.0.0.1": "a", "10.9.3.4": "", "10.0.0.3": "c"})
+	r.set("a", prefixes("10.244.1.0/24", "10.244.1.3"))
+	check("its own range and address", map[string]string{"10.244.1.3": "a"})
 	r.set("a", nil)
 	r.set("b", nil)
 	r.set("c", nil)

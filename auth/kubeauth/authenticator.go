@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -23,9 +22,9 @@ type AuthenticatorConfig struct {
 	// signs now, then its predecessors, see auth.Authorities. It is read again when
 	// it changes.
 	ClientCAFile string
-	// Secrets returns a Secret as it is now, not as some cache had it: a token
-	// must work as soon as it is made. Nil means there are no bootstrap tokens.
-	Secrets func(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	// Secrets finds the Secrets of bootstrap tokens, as they are now: a token must
+	// work as soon as it is made. Nil means there are no bootstrap tokens.
+	Secrets SecretLookup
 	// Names is asked, with each request of a node, whether the key of its certificate
 	// holds the node's name; an error refuses the request. Nil means that each
 	// certificate of the authority is believed.

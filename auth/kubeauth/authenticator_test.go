@@ -12,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -25,7 +26,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // issuer makes certificates.
@@ -203,7 +206,7 @@ func TestAuthenticateToken(t *testing.T) {
 		{"too long", good + "0", tokenSecret(nil), false, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file, Secrets: func(_ context.Context, ns, name string) (*corev1.Secret, error) {
+			auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file, Secrets: func(_ context.Context, ns, name string, _ func(*corev1.Secret) bool) (*corev1.Secret, error) {
 				if tc.secret == nil || ns != "kube-system" || name != "bootstrap-token-abcdef" {
 					return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
 				}
@@ -223,11 +226,57 @@ func TestAuthenticateToken(t *testing.T) {
 	}
 }
 
+// TestBogusTokensCostNothing: tokens that do not exist are asked for a few times a
+// second, whoever shows them, and wrong secrets of those that do never; a token that
+// is right is let in all the while, and no longer once it is deleted.
+func TestBogusTokensCostNothing(t *testing.T) {
+	secret := tokenSecret(nil)
+	secret.Namespace, secret.Name = "kube-system", "bootstrap-token-abcdef"
+	o, client := objects(t, secret)
+	b := &bootstrapTokens{secrets: o.Secret}
+	client.ClearActions()
+	in := func(token string) bool {
+		t.Helper()
+		_, ok, err := b.AuthenticateToken(t.Context(), token)
+		if err != nil && !errors.Is(err, errToken) {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	for i := range 10_000 {
+		if in(fmt.Sprintf("%06d.0123456789abcdef", i)) || in(fmt.Sprintf("abcdef.%016d", i)) || in(fmt.Sprintf("x%d", i)) {
+			t.Fatal("let in")
+		}
+	}
+	if n := len(client.Actions()); n > 4*tokensBurst {
+		t.Errorf("%d reads", n)
+	}
+	if !in("abcdef.0123456789abcdef") {
+		t.Error("the right token is refused while others are guessed")
+	}
+	must := client.CoreV1().Secrets("kube-system").Delete(t.Context(), secret.Name, metav1.DeleteOptions{})
+	if must != nil || in("abcdef.0123456789abcdef") {
+		t.Errorf("a deleted token is let in, %v", must)
+	}
+}
+
+// TestNewTokenWorksAtOnce, though the cache has not heard of it.
+func TestNewTokenWorksAtOnce(t *testing.T) {
+	o, client := objects(t)
+	client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, tokenSecret(nil), nil })
+	b := &bootstrapTokens{secrets: o.Secret}
+	if _, ok, err := b.AuthenticateToken(t.Context(), "abcdef.0123456789abcdef"); !ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+}
+
 // TestTokenLookupFails: a store that cannot be asked is no reason to believe or
 // to forget, but to say so.
 func TestTokenLookupFails(t *testing.T) {
 	down := errors.New("etcd is down")
-	b := &bootstrapTokens{secrets: func(context.Context, string, string) (*corev1.Secret, error) { return nil, down }}
+	b := &bootstrapTokens{secrets: func(context.Context, string, string, func(*corev1.Secret) bool) (*corev1.Secret, error) {
+		return nil, down
+	}}
 	if _, ok, err := b.AuthenticateToken(t.Context(), "abcdef.0123456789abcdef"); ok || !errors.Is(err, down) {
 		t.Errorf("got %v, %v", ok, err)
 	}
@@ -285,7 +334,9 @@ func FuzzBootstrapToken(f *testing.F) {
 	for _, s := range []string{"abcdef.0123456789abcdef", "abcdef.", ".", "", "abcdef.0123456789abcdeg", "abcdef.0123456789abcdef\n"} {
 		f.Add(s)
 	}
-	b := &bootstrapTokens{secrets: func(context.Context, string, string) (*corev1.Secret, error) { return tokenSecret(nil), nil }}
+	b := &bootstrapTokens{secrets: func(context.Context, string, string, func(*corev1.Secret) bool) (*corev1.Secret, error) {
+		return tokenSecret(nil), nil
+	}}
 	f.Fuzz(func(t *testing.T, token string) {
 		_, ok, err := b.AuthenticateToken(t.Context(), token)
 		if want := token == "abcdef.0123456789abcdef"; ok != want || ok && err != nil {

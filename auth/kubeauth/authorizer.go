@@ -5,6 +5,7 @@ package kubeauth
 import (
 	"context"
 	"errors"
+	pathpkg "path"
 	"slices"
 	"strings"
 
@@ -88,9 +89,16 @@ func allowedToAll(u user.Info, a authorizer.Attributes) bool {
 	}
 }
 
+// matchPath takes a path only as it is written: what could be cleaned to another
+// path is none of paths, whatever it begins with.
 func matchPath(paths []string, path string) bool {
+	c := pathpkg.Clean(path)
+	tidy := c == path || c+"/" == path
 	for _, p := range paths {
-		if p == path || strings.HasSuffix(p, "/") && strings.HasPrefix(path, p) {
+		if p == path {
+			return true
+		}
+		if root, below := strings.CutSuffix(p, "*"); below && tidy && strings.HasPrefix(path, root) && len(path) > len(root) {
 			return true
 		}
 	}
@@ -142,7 +150,7 @@ func (z *Authorizer) RulesFor(_ context.Context, u user.Info, namespace string) 
 		}
 	}
 	return out, []authorizer.NonResourceRuleInfo{&authorizer.DefaultNonResourceRuleInfo{
-		Verbs: []string{"get", "head"}, NonResourceURLs: globs(paths),
+		Verbs: []string{"get", "head"}, NonResourceURLs: paths,
 	}}, incomplete, unlisted(incomplete)
 }
 
@@ -152,16 +160,4 @@ func unlisted(incomplete bool) error {
 		return nil
 	}
 	return errors.New("what depends on the objects in the cluster is not listed, such as a node's own pods and a bootstrapper's own requests")
-}
-
-// globs writes paths as the API does, where a trailing star stands for the rest.
-func globs(paths []string) []string {
-	var out []string
-	for _, p := range paths {
-		if strings.HasSuffix(p, "/") {
-			p += "*"
-		}
-		out = append(out, p)
-	}
-	return out
 }

@@ -7,12 +7,15 @@ import (
 	"bufio"
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
+	"golang.org/x/time/rate"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -175,8 +178,9 @@ func attributes(t *testing.T, u user.Info, verb, what, target, selector string) 
 
 func TestAuthorize(t *testing.T) {
 	o, _ := objects(t, cluster()...)
-	o.live.SetLimit(1e6) // the table asks more at once than a cluster would
-	o.live.SetBurst(1e6)
+	for node := range users { // the table asks more at once than a cluster would
+		o.live.Add(node, rate.NewLimiter(rate.Inf, 1))
+	}
 	z := NewAuthorizer(o)
 	f, err := os.Open("testdata/authorize.txt")
 	if err != nil {
@@ -269,16 +273,52 @@ func TestCacheBehind(t *testing.T) {
 	}
 }
 
-// TestLiveQuestionsAreBounded: a node that asks for what it may not have cannot
-// keep the API server busy with our questions.
+// TestLiveQuestionsAreBounded: one node that asks for what it may not have is told
+// to wait, and when to come back; no other node is.
 func TestLiveQuestionsAreBounded(t *testing.T) {
+	o, client := objects(t, cluster()...)
+	client.ClearActions()
+	z := NewAuthorizer(o)
+	var last error
+	for range liveBurst * 3 {
+		for _, what := range []string{"secrets", "configmaps"} {
+			if _, _, err := z.Authorize(t.Context(), attributes(t, users["node-1"], "get", what, "ns/s-db", "-")); err != nil {
+				last = err
+			}
+		}
+	}
+	if s, ok := apierrors.SuggestsClientDelay(last); !apierrors.IsTooManyRequests(last) || !ok || s != 1 {
+		t.Errorf("node-1 was told %v, come back after %d s", last, s)
+	}
+	for _, what := range []string{"secrets", "pods"} {
+		got, _, err := z.Authorize(t.Context(), attributes(t, users["node-2"], "get", what, "ns/web", "-"))
+		if err != nil || got == authorizer.DecisionAllow {
+			t.Errorf("node-2 asks for another's %s: %v, %v", what, got, err)
+		}
+	}
+}
+
+// TestNodesToldApartAreBounded: names cost memory up to a bound.
+func TestNodesToldApartAreBounded(t *testing.T) {
+	o := NewObjects()
+	for i := range liveNodes + 10 {
+		o.allow(strconv.Itoa(i))
+	}
+	if n := o.live.Len(); n != liveNodes {
+		t.Errorf("%d nodes are told apart, want %d", n, liveNodes)
+	}
+}
+
+// TestLiveQuestionsHaveABudget: a node that asks for what it may not have cannot
+// keep the API server busy with our questions.
+func TestLiveQuestionsHaveABudget(t *testing.T) {
 	o, client := objects(t, cluster()...)
 	client.ClearActions()
 	z := NewAuthorizer(o)
 	refused := 0
 	for range liveBurst * 3 {
 		_, _, err := z.Authorize(t.Context(), attributes(t, users["node-1"], "get", "secrets", "ns/s-db", "-"))
-		if errors.Is(err, errTooMany) {
+		if apierrors.IsTooManyRequests(err) {
 			refused++
 		}
 	}

@@ -32,7 +32,7 @@ func (n *nodeNames) Validate(_ context.Context, a admission.Attributes, _ admiss
 	}
 	node, ok := a.GetObject().(*corev1.Node)
 	if !ok {
-		return unexpected(a)
+		return unexpected(a.GetObject())
 	}
 	if err := n.server.Check(node.Name); err != nil {
 		return admission.NewForbidden(a, err)

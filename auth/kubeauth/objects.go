@@ -6,49 +6,88 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	"k8s.io/utils/lru"
 )
 
-// Bounds on questions to the API server that the caches could not answer.
+// Bounds on questions to the API server that the caches could not answer, for
+// each node.
 const (
 	livePerSecond = 20
 	liveBurst     = 100
+	// liveNodes is how many nodes are told apart. Beyond, the one that has asked
+	// nothing for longest is forgotten, which gives it a full burst again.
+	liveNodes = 1 << 14
+)
+
+// Bounds on questions for bootstrap tokens that the cache does not have, from all
+// callers together: they come before anybody is known. A token that the cache has
+// is never kept waiting by them.
+const (
+	tokensPerSecond = 5
+	tokensBurst     = 20
 )
 
 const byNode = "kubeauth/node"
 
-var (
-	errNotReady = errors.New("the authorizer has not read the cluster yet")
-	errTooMany  = errors.New("too many requests that the authorizer's cache cannot answer")
-)
+var errNotReady = errors.New("the authorizer has not read the cluster yet")
+
+// tooMany is the answer to a node that has used up its questions: 429, and when to
+// come back.
+func tooMany(node string) error {
+	return apierrors.NewTooManyRequests(fmt.Sprintf("node %q asks for too much that the authorizer's cache cannot answer, at most %d a second", node, livePerSecond), 1)
+}
 
 // Objects looks up pods, secrets and certificate requests. The API server that
 // holds them is itself a user of the authorizer, so Objects is made empty and
 // told where to look by Use once there is a server to ask.
 type Objects struct {
-	src  atomic.Pointer[source]
-	live *rate.Limiter
+	src    atomic.Pointer[source]
+	tokens *rate.Limiter
+
+	mu   sync.Mutex
+	live *lru.Cache // guarded by mu: from names of nodes to *rate.Limiter
 }
 
 type source struct {
-	client kubernetes.Interface
-	pods   cache.Indexer
-	synced func() bool
+	client  kubernetes.Interface
+	pods    cache.Indexer
+	secrets cache.Store // bootstrap tokens
+	synced  func() bool
 }
 
 // NewObjects returns Objects that know nothing: until Use is called nodes are
 // refused whatever depends on pods, and bootstrap tokens cannot be checked.
 func NewObjects() *Objects {
-	return &Objects{live: rate.NewLimiter(livePerSecond, liveBurst)}
+	return &Objects{live: lru.New(liveNodes), tokens: rate.NewLimiter(tokensPerSecond, tokensBurst)}
+}
+
+// allow tells whether one more question may be asked for node, which has a bound
+// of its own: no node keeps another from being served.
+func (o *Objects) allow(node string) bool {
+	o.mu.Lock()
+	v, _ := o.live.Get(node)
+	l, ok := v.(*rate.Limiter)
+	if !ok {
+		l = rate.NewLimiter(livePerSecond, liveBurst)
+		o.live.Add(node, l)
+	}
+	o.mu.Unlock()
+	return l.Allow()
 }
 
 // Use tells where to look. client must be allowed everything (the API server's
@@ -64,17 +103,44 @@ func (o *Objects) Use(client kubernetes.Interface, f informers.SharedInformerFac
 	if err != nil {
 		return fmt.Errorf("index pods by node: %w", err)
 	}
-	o.src.Store(&source{client: client, pods: inf.GetIndexer(), synced: inf.HasSynced})
+	secrets := f.InformerFor(&corev1.Secret{}, bootstrapSecrets)
+	o.src.Store(&source{client: client, pods: inf.GetIndexer(), secrets: secrets.GetStore(), synced: inf.HasSynced})
 	return nil
 }
 
-// Secret returns a Secret as it is in the API server now.
-func (o *Objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+// bootstrapSecrets is an informer of bootstrap tokens, and of no other Secret.
+func bootstrapSecrets(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+	only := fields.OneTermEqualSelector("type", string(bootstrapapi.SecretTypeBootstrapToken)).String()
+	return coreinformers.NewFilteredSecretInformer(client, metav1.NamespaceSystem, resync, cache.Indexers{}, func(o *metav1.ListOptions) {
+		o.FieldSelector = only
+	})
+}
+
+// Secret returns a bootstrap token's Secret, if good says of it that the caller
+// has shown the token; good may be called more than once. What the cache has is
+// asked for again and returned as it is in the API server now, so that a token
+// ends when it is deleted. What the cache does not have may have been made just
+// now: it is asked for, but few times a second, for anybody can show tokens that
+// do not exist.
+func (o *Objects) Secret(ctx context.Context, namespace, name string, good func(*corev1.Secret) bool) (*corev1.Secret, error) {
 	s := o.src.Load()
 	if s == nil {
 		return nil, errNotReady
 	}
-	return s.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	absent := apierrors.NewNotFound(corev1.Resource("secrets"), name)
+	obj, known, err := s.secrets.GetByKey(namespace + "/" + name)
+	if secret, ok := obj.(*corev1.Secret); err == nil && known && ok {
+		if !good(secret) {
+			return nil, absent
+		}
+	} else if !o.tokens.Allow() {
+		return nil, absent
+	}
+	secret, err := s.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err == nil && !good(secret) {
+		return nil, absent
+	}
+	return secret, err
 }
 
 // request returns a certificate signing request as it is now.
@@ -109,8 +175,8 @@ func (o *Objects) pod(ctx context.Context, namespace, name, node string) (*corev
 			return pod, nil
 		}
 	}
-	if !o.live.Allow() {
-		return nil, errTooMany
+	if !o.allow(node) {
+		return nil, tooMany(node)
 	}
 	return s.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 }
@@ -132,8 +198,8 @@ func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want fun
 			return true, nil
 		}
 	}
-	if !o.live.Allow() {
-		return false, errTooMany
+	if !o.allow(node) {
+		return false, tooMany(node)
 	}
 	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
@@ -149,4 +215,24 @@ func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want fun
 		}
 	}
 	return false, nil
+}
+
+// countOn is how many of the pods in the cache that are bound to node want says
+// yes to.
+func (o *Objects) countOn(node string, want func(*corev1.Pod) bool) (int, error) {
+	s := o.src.Load()
+	if s == nil || !s.synced() {
+		return 0, errNotReady
+	}
+	objs, err := s.pods.ByIndex(byNode, node)
+	if err != nil {
+		return 0, fmt.Errorf("look up pods of node %s: %w", node, err)
+	}
+	n := 0
+	for _, obj := range objs {
+		if pod, ok := obj.(*corev1.Pod); ok && want(pod) {
+			n++
+		}
+	}
+	return n, nil
 }

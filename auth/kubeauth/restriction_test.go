@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +45,7 @@ var (
 	tokensR  = corev1.SchemeGroupVersion.WithResource("serviceaccounts")
 	leasesR  = coordinationv1.SchemeGroupVersion.WithResource("leases")
 	csiR     = storagev1.SchemeGroupVersion.WithResource("csinodes")
+	eventsR  = corev1.SchemeGroupVersion.WithResource("events")
 	requestR = certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
 )
 
@@ -117,12 +119,23 @@ type restrictionCase struct {
 	says      string // empty: allowed
 }
 
-func TestNodeRestriction(t *testing.T) {
-	o, _ := objects(t, cluster()...)
-	plugin, ok := NodeRestriction(o).(admission.ValidationInterface)
+// restrict returns the plugin.
+func restrict(t testing.TB, c RestrictionConfig) admission.ValidationInterface {
+	t.Helper()
+	p, err := NodeRestriction(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin, ok := p.(admission.ValidationInterface)
 	if !ok {
 		t.Fatal("the plugin does not validate")
 	}
+	return plugin
+}
+
+func TestNodeRestriction(t *testing.T) {
+	o, _ := objects(t, cluster()...)
+	plugin := restrict(t, RestrictionConfig{Objects: o})
 	var cases []restrictionCase
 	cases = append(cases, nodeCases()...)
 	cases = append(cases, labelCases()...)
@@ -180,7 +193,7 @@ func nodeCases() []restrictionCase {
 		{"node sets a config source", "node-1", update("", own, node("node-1", source)), "configSource"},
 		{"node drops a config source", "node-1", update("", node("node-1", source), own), ""},
 		{"node deletes another", "node-1", submission{op: admission.Delete, gvr: nodesR, name: "node-2"}, `is not allowed to modify node "node-2"`},
-		{"wrong type", "node-1", submission{op: admission.Create, gvr: nodesR, obj: &corev1.Pod{}}, "unexpected type"},
+		{"wrong type", "node-1", submission{op: admission.Create, gvr: nodesR, obj: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}}, "unexpected type"},
 	}
 }
 
@@ -204,6 +217,10 @@ func labelCases() []restrictionCase {
 		set, changed, gone := "", "", ""
 		if !ok {
 			set = "is not allowed to set the following labels: " + key
+			changed = "is not allowed to modify labels: " + key
+			gone = changed
+		}
+		if ok && slices.Contains(placeLabels, key) { // once, when the node is made
 			changed = "is not allowed to modify labels: " + key
 			gone = changed
 		}
@@ -302,7 +319,7 @@ func otherCases() []restrictionCase {
 		{"token of a secret", "node-1", token("builder", func(r *authenticationv1.BoundObjectReference) { r.Kind = "Secret" }), "not bound to a pod"},
 		{"token of nothing", "node-1", submission{op: admission.Create, gvr: tokensR, sub: "token", ns: "ns", name: "builder", obj: unbound}, "not bound to a pod"},
 		{"token of a pod that is gone", "node-1", token("builder", func(r *authenticationv1.BoundObjectReference) { r.Name = "gone" }), "not found"},
-		{"events are free", "node-1", submission{op: admission.Create, gvr: corev1.SchemeGroupVersion.WithResource("events"), obj: &corev1.Event{}}, ""},
+		{"events of controllers are free", "controllers", submission{op: admission.Create, gvr: eventsR, obj: &corev1.Event{}}, ""},
 	}
 }
 

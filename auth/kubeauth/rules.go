@@ -66,12 +66,12 @@ var (
 	eventGroup = []string{"", "events.k8s.io"}
 )
 
-// publicPaths may be read by anybody, authenticated or not. A path that ends in
-// a slash stands for what is below it.
-var publicPaths = []string{"/healthz", "/healthz/", "/livez", "/livez/", "/readyz", "/readyz/", "/version", "/version/"}
+// publicPaths may be read by anybody, authenticated or not. A star at the end
+// stands for what is below.
+var publicPaths = []string{"/healthz", "/healthz/*", "/livez", "/livez/*", "/readyz", "/readyz/*", "/version", "/version/"}
 
 // discoveryPaths may be read by whoever has proved to be somebody.
-var discoveryPaths = []string{"/api", "/api/", "/apis", "/apis/", "/openapi", "/openapi/"}
+var discoveryPaths = []string{"/api", "/api/", "/api/*", "/apis", "/apis/", "/apis/*", "/openapi", "/openapi/", "/openapi/*"}
 
 // selfRules let the authenticated ask about themselves.
 var selfRules = []rule{

@@ -41,7 +41,7 @@ var onlyEmbedded = []string{
 	"advertise-address", "tls-san", "connect-port", "connect-uds",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
 	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds",
-	"cause-aware-eviction", "site-autonomy-duration", "keep-attached-nodes", "tunnel-probe-period",
+	"cause-aware-eviction", "site-autonomy-duration", "max-autonomy-duration", "keep-attached-nodes", "tunnel-probe-period",
 }
 
 var off = map[string]string{"connect-port": "0", "cause-aware-eviction": "false", "keep-attached-nodes": "false"}

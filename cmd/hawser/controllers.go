@@ -56,6 +56,7 @@ type controllerOptions struct {
 
 	causeAware   bool
 	siteAutonomy time.Duration
+	maxAutonomy  time.Duration
 	keepAttached bool
 	probePeriod  time.Duration
 
@@ -106,6 +107,7 @@ func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 func (o *controllerOptions) addTunnelFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.causeAware, "cause-aware-eviction", true, "evict nobody from a node while the tunnel has another explanation for its silence than its death; false is what Kubernetes does")
 	f.DurationVar(&o.siteAutonomy, "site-autonomy-duration", evidence.DefaultSiteAutonomy, "how long that holds for a site or a server that has lost its network, unless an annotation says otherwise")
+	f.DurationVar(&o.maxAutonomy, "max-autonomy-duration", evidence.DefaultMaxAutonomy, "the longest that any of these, and any annotation, can keep pods for")
 	f.BoolVar(&o.keepAttached, "keep-attached-nodes", false, "count a tunnel that works as such an explanation, for as long")
 	f.DurationVar(&o.probePeriod, "tunnel-probe-period", tunnelhealth.DefaultProbePeriod, "how often each node's kubelet is asked for its health through the tunnel")
 }
@@ -133,6 +135,12 @@ func (o *controllerOptions) check() error {
 	}
 	if o.siteAutonomy < 0 {
 		return fmt.Errorf("--site-autonomy-duration %s is negative: want a duration such as 1h, or 0 for none", o.siteAutonomy)
+	}
+	if o.maxAutonomy < time.Second {
+		return fmt.Errorf("--max-autonomy-duration %s: want a duration such as 24h, not below 1s", o.maxAutonomy)
+	}
+	if o.siteAutonomy > o.maxAutonomy {
+		return fmt.Errorf("--site-autonomy-duration %s is longer than --max-autonomy-duration %s: raise the latter or lower the former", o.siteAutonomy, o.maxAutonomy)
 	}
 	if err := o.checkNumbers(); err != nil {
 		return err
@@ -214,7 +222,7 @@ func (o *controllerOptions) judge() *evidence.Config {
 		autonomy = -1 // none, where zero means the default
 	}
 	return &evidence.Config{
-		SiteAutonomy: autonomy, KeepAttached: o.keepAttached,
+		SiteAutonomy: autonomy, MaxAutonomy: o.maxAutonomy, KeepAttached: o.keepAttached,
 		Silence: o.lifecycle.MonitorGracePeriod / 2, StartupGrace: o.lifecycle.StartupGracePeriod,
 	}
 }

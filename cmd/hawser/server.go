@@ -130,6 +130,10 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		return nil, err
 	}
 	authz := kubeauth.NewAuthorizer(objects)
+	restriction, err := kubeauth.NodeRestriction(kubeauth.RestrictionConfig{Objects: objects, Metrics: metricsRegisterer(), Log: log})
+	if err != nil {
+		return nil, err
+	}
 	toKubelets, err := kubelet.LoadTLS(keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
 	if err != nil {
 		return nil, err
@@ -154,7 +158,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},
 		EnableGarbageCollector:       o.controllers.collectGarbage,
-		Admission:                    []admission.Interface{kubeauth.NodeRestriction(objects), kubeauth.NodeNames(o.ownNames())},
+		Admission:                    []admission.Interface{restriction, kubeauth.NodeNames(o.ownNames())},
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
 		UnreachableTolerationSeconds: &o.unreachToleration,
 		MaxRequestsInFlight:          o.maxInFlight,

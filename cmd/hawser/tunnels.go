@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"syscall"
 
@@ -39,6 +38,7 @@ type tunnels struct {
 	fronts   []front
 	ssh      *sshNodes // which keep no tunnel
 	names    *identities
+	routes   *routePolicy
 	log      *slog.Logger
 }
 
@@ -53,6 +53,9 @@ type front struct {
 func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.Logger) (_ *tunnels, err error) {
 	t := &tunnels{log: log, names: &identities{}}
 	if t.ssh, err = newSSHNodes(&o.ssh, metricsRegisterer(), log); err != nil {
+		return nil, err
+	}
+	if t.routes, err = newRoutePolicy(o, metricsRegisterer(), log); err != nil {
 		return nil, err
 	}
 	if t.listener, err = listen(ctx, "--secure-port", o.listenAddress(o.securePort)); err != nil {
@@ -211,7 +214,7 @@ func (t *tunnels) run(ctx context.Context) error {
 func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 	set := func(o any) {
 		if n, ok := o.(*corev1.Node); ok {
-			t.hub.SetRoutes(n.Name, nodeRoutes(n)...)
+			t.hub.SetRoutes(n.Name, t.routes.of(n)...)
 			t.ssh.set(n)
 		}
 	}
@@ -221,6 +224,7 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 		DeleteFunc: func(o any) {
 			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
 				t.hub.SetRoutes(name)
+				t.routes.forget(name)
 				t.ssh.remove(name)
 				t.hub.Forget(name)
 			}
@@ -230,20 +234,4 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 		return fmt.Errorf("follow nodes: %w", err)
 	}
 	return nil
-}
-
-// nodeRoutes are the addresses of a node and of its pods.
-func nodeRoutes(n *corev1.Node) []netip.Prefix {
-	var out []netip.Prefix
-	for _, a := range n.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); err == nil {
-			out = append(out, netip.PrefixFrom(ip, ip.BitLen()))
-		}
-	}
-	for _, cidr := range n.Spec.PodCIDRs {
-		if p, err := netip.ParsePrefix(cidr); err == nil {
-			out = append(out, p.Masked())
-		}
-	}
-	return out
 }

@@ -204,7 +204,8 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 	c.ExternalAddress = s.cfg.ExternalAddress
 	c.PublicAddress = s.cfg.AdvertiseAddress.AsSlice()
 	c.Authentication.Authenticator = s.authn
-	c.Authorization.Authorizer = s.authz
+	c.Authorization.Authorizer = throttling(s.authz)
+	c.BuildHandlerChainFunc = throttled
 	c.LongRunningFunc = kubelet.LongRunning()
 	if wrap := s.cfg.Wrap; wrap != nil {
 		build := c.BuildHandlerChainFunc

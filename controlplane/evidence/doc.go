@@ -15,8 +15,10 @@
 //	Autonomy           an annotation says that pods are kept for some time, whatever
 //	                   the reason
 //
-// A site is the nodes with one topology.kubernetes.io/zone label (and region).
-// Nodes without one belong to no site.
+// A site is the nodes with one value of the label node-restriction.kubernetes.io/site,
+// which administrators set and nodes cannot. Nodes without it belong to no site,
+// whatever zone they say they are in: one stolen node that chose its neighbours
+// could freeze them, or keep them from being excused.
 //
 // The mental model is a set of spans. Each node was heard without a gap from one
 // time to another; of a span that ended by silence the end is a last word. Sessions

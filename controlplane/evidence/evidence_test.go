@@ -215,7 +215,10 @@ func TestAutonomy(t *testing.T) {
 		{"zero keeps nothing", "0s", "2h", 0, ""},
 		{"malformed is none", "soon", "", 0, ""},
 		{"malformed leaves the site's", "-5m", "2h", time.Hour, Autonomy},
-		{"a year", "8760h", "", 8000 * time.Hour, Autonomy},
+		{"a year, and not over the bound", "8760h", "", DefaultMaxAutonomy - time.Minute, Autonomy},
+		{"a year, over the bound", "8760h", "", DefaultMaxAutonomy, ""},
+		{"all the time there is", "2562047h47m16s", "", DefaultMaxAutonomy, ""},
+		{"all of the site's time", "", "2562047h47m16s", DefaultMaxAutonomy, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -239,6 +242,58 @@ func TestAutonomy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The bound is a flag, and holds for the other flag and for annotations alike; who
+// asks for more is told.
+func TestMaxAutonomy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{SiteAutonomy: 100 * time.Hour, MaxAutonomy: 2 * time.Hour})
+		w.node("a1", "a", true)
+		w.annotate("a1", NodeAutonomy, "3h")
+		pass(settled)
+		w.turn("a1", Parked, Closed, 0)
+		w.unknown("a1")
+		pass(2*time.Hour - time.Minute)
+		if got := w.reason("a1"); got != Autonomy {
+			t.Errorf("before the bound: %q", got)
+		}
+		pass(time.Minute)
+		if got := w.reason("a1"); got != "" || w.judge.cfg.SiteAutonomy != 2*time.Hour {
+			t.Errorf("at the bound: %q, a site's is %v", got, w.judge.cfg.SiteAutonomy)
+		}
+		w.judge.scan()
+		w.judge.scan()
+		select {
+		case got := <-w.events.Events:
+			if !strings.HasPrefix(got, "Warning InvalidAutonomyDuration ") || !strings.Contains(got, "3h is more than --max-autonomy-duration") || len(w.events.Events) != 0 {
+				t.Errorf("told %q, and %d more", got, len(w.events.Events))
+			}
+		default:
+			t.Error("nobody is told")
+		}
+	})
+}
+
+// A zone is no site: a node says itself which zone it is in, and moves nobody by
+// that. Three fall silent together in what they call one zone, while another lives.
+func TestZoneIsNoSite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		for _, name := range []string{"victim", "stolen", "third"} {
+			w.node(name, "", true).Labels[corev1.LabelTopologyZone] = "here"
+		}
+		w.node("other", "elsewhere", true)
+		pass(settled)
+		for _, name := range []string{"victim", "stolen", "third"} {
+			w.turn(name, Parked, Silent, DefaultSilence)
+			w.unknown(name)
+		}
+		pass(time.Second)
+		if got := w.reason("victim"); got != "" {
+			t.Errorf("excuse %q", got)
+		}
+	})
 }
 
 // The node's own annotation says as well for how long the loss of its site counts.

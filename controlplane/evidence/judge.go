@@ -26,6 +26,7 @@ const (
 // Defaults of a Config.
 const (
 	DefaultSiteAutonomy = time.Hour
+	DefaultMaxAutonomy  = 24 * time.Hour
 	DefaultServerBound  = 24 * time.Hour
 	DefaultSilence      = 20 * time.Second
 	DefaultStartupGrace = 60 * time.Second
@@ -55,6 +56,9 @@ type Config struct {
 	// DefaultSiteAutonomy, and negative not at all. The same bound holds for all
 	// sessions together.
 	SiteAutonomy time.Duration
+	// MaxAutonomy bounds SiteAutonomy and what annotations ask for; zero means
+	// DefaultMaxAutonomy.
+	MaxAutonomy time.Duration
 	// ServerBound bounds the excuse that the server's own links are down; zero
 	// means DefaultServerBound.
 	ServerBound time.Duration
@@ -109,7 +113,8 @@ func New(c Config) (*Judge, error) {
 	if c.Links == nil {
 		c.Links = OwnLinks
 	}
-	c.SiteAutonomy = or(c.SiteAutonomy, DefaultSiteAutonomy)
+	c.MaxAutonomy = or(c.MaxAutonomy, DefaultMaxAutonomy)
+	c.SiteAutonomy = min(or(c.SiteAutonomy, DefaultSiteAutonomy), c.MaxAutonomy)
 	c.ServerBound = or(c.ServerBound, DefaultServerBound)
 	c.Silence = or(c.Silence, DefaultSilence)
 	c.Together = or(c.Together, c.Silence)

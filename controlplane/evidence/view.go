@@ -8,11 +8,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // Annotations that say for how long pods are kept on a node that is silent, as
 // durations such as 30m. That of the node itself goes before those of its site, of
-// which the longest counts. Zero means that they are not kept.
+// which the longest counts. Zero means that they are not kept. None counts for more
+// than Config.MaxAutonomy. A node cannot write them (NodeRestriction).
 const (
 	NodeAutonomy = "node.hawser.dev/autonomy-duration"
 	SiteAutonomy = "site.hawser.dev/autonomy-duration"
@@ -29,7 +32,7 @@ const (
 	DataPathReady   corev1.NodeConditionType = "hawser.dev/DataPathReady"
 )
 
-// A site is the nodes of one zone.
+// A site is the nodes with one value of auth.SiteLabel.
 type site struct {
 	group
 
@@ -41,6 +44,7 @@ type site struct {
 // A view is what was known at a time.
 type view struct {
 	at       time.Time
+	longest  time.Duration // that an annotation can ask for
 	links    error
 	far      group              // all with a session from another machine
 	near     group              // and from this one
@@ -50,14 +54,14 @@ type view struct {
 
 // lookLocked makes a view of now.
 func (j *Judge) lookLocked(now time.Time) *view {
-	v := &view{at: now, links: j.cfg.Links(), sites: make(map[string]*site), sessions: make(map[string]Session)}
+	v := &view{at: now, longest: j.cfg.MaxAutonomy, links: j.cfg.Links(), sites: make(map[string]*site), sessions: make(map[string]Session)}
 	nodes, err := j.cfg.Nodes.List(labels.Everything())
 	if err != nil { // a lister of a cache never fails
 		j.log.Error("list nodes", "err", err)
 	}
 	for _, n := range nodes {
 		where := v.siteOf(n)
-		if d, ok := duration(n, SiteAutonomy); ok && where != nil {
+		if d, ok := v.duration(n, SiteAutonomy); ok && where != nil {
 			where.autonomy, where.explicit = max(where.autonomy, d), true
 		}
 		s, ok := j.cfg.Source.Observe(n.Name)
@@ -105,36 +109,28 @@ func (v *view) siteOf(n *corev1.Node) *site {
 	return s
 }
 
-// siteOf is the zone of a node, with its region; empty if it is not in one.
-func siteOf(n *corev1.Node) string {
-	label := func(names ...string) string {
-		for _, name := range names {
-			if v := n.Labels[name]; v != "" {
-				return v
-			}
-		}
-		return ""
-	}
-	zone := label(corev1.LabelFailureDomainBetaZone, corev1.LabelTopologyZone)
-	region := label(corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion)
-	if zone == "" || region == "" {
-		return zone
-	}
-	return region + "/" + zone // no label's value has a slash
-}
+// siteOf is the site of a node; empty if it is of none. A zone is none: which zone
+// it is in a node says itself when it is made.
+func siteOf(n *corev1.Node) string { return n.Labels[auth.SiteLabel] }
 
 // autonomy is what annotations say of a node.
 func (v *view) autonomy(n *corev1.Node, s *site) (time.Duration, bool) {
-	if d, ok := duration(n, NodeAutonomy); ok {
+	if d, ok := v.duration(n, NodeAutonomy); ok {
 		return d, true
 	}
 	if s != nil && s.explicit {
 		return s.autonomy, true
 	}
 	if s == nil { // a site of its own
-		return duration(n, SiteAutonomy)
+		return v.duration(n, SiteAutonomy)
 	}
 	return 0, false
+}
+
+// duration is what an annotation is good for.
+func (v *view) duration(n *corev1.Node, key string) (time.Duration, bool) {
+	d, ok := duration(n, key)
+	return min(d, v.longest), ok
 }
 
 // duration is what an annotation says; not ok if there is none, or none that makes
@@ -148,7 +144,7 @@ func duration(n *corev1.Node, key string) (time.Duration, bool) {
 	return d, err == nil && d >= 0
 }
 
-// scan tells of annotations that make no sense, of each once.
+// scan tells of annotations that make no sense or ask for too much, of each once.
 func (j *Judge) scan() {
 	nodes, err := j.cfg.Nodes.List(labels.Everything())
 	if err != nil {
@@ -161,15 +157,21 @@ func (j *Judge) scan() {
 	for _, n := range nodes {
 		for _, key := range []string{NodeAutonomy, SiteAutonomy} {
 			text, there := n.Annotations[key]
-			if _, ok := duration(n, key); ok || !there {
+			d, ok := duration(n, key)
+			if !there || ok && d <= j.cfg.MaxAutonomy {
 				continue
 			}
 			id := string(n.UID) + " " + n.Name + " " + key
 			now[id] = text
-			if told, ok := before[id]; ok && told == text {
+			if told, known := before[id]; known && told == text {
 				continue
 			}
 			ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name, UID: n.UID}
+			if ok {
+				j.cfg.Events.Eventf(ref, corev1.EventTypeWarning, invalidAutonomy,
+					"Annotation %s of node %s counts for %v: %s is more than --max-autonomy-duration", key, n.Name, j.cfg.MaxAutonomy, text)
+				continue
+			}
 			j.cfg.Events.Eventf(ref, corev1.EventTypeWarning, invalidAutonomy,
 				"Annotation %s of node %s is ignored: %q is no duration; write one such as 30m or 12h", key, n.Name, text)
 		}

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 func TestJudgeLinks(t *testing.T) {
@@ -48,9 +50,10 @@ func TestSiteOf(t *testing.T) {
 	}{
 		{nil, ""},
 		{map[string]string{corev1.LabelTopologyRegion: "r"}, ""},
-		{map[string]string{corev1.LabelTopologyZone: "z"}, "z"},
-		{map[string]string{corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"}, "r/z"},
-		{map[string]string{corev1.LabelFailureDomainBetaZone: "old", corev1.LabelTopologyZone: "z"}, "old"},
+		{map[string]string{corev1.LabelTopologyZone: "z"}, ""}, // which a node says itself
+		{map[string]string{corev1.LabelFailureDomainBetaZone: "old", corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"}, ""},
+		{map[string]string{auth.SiteLabel: "s"}, "s"},
+		{map[string]string{auth.SiteLabel: "s", corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"}, "s"},
 	} {
 		if got := siteOf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels}}); got != tc.want {
 			t.Errorf("%v: %q, want %q", tc.labels, got, tc.want)
@@ -72,7 +75,7 @@ func BenchmarkExcuse(b *testing.B) {
 	var silent []*corev1.Node
 	for i := range 10_000 {
 		name, zone := fmt.Sprintf("n%d", i), fmt.Sprintf("z%d", i%100)
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{auth.SiteLabel: zone}}}
 		if err := w.nodes.Add(n); err != nil {
 			b.Fatal(err)
 		}

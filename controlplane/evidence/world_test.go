@@ -14,6 +14,8 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // A world is nodes, their sessions and a judge.
@@ -68,7 +70,7 @@ func (w *world) node(name, zone string, moored bool) *corev1.Node {
 		Name: name, UID: types.UID(name), Labels: map[string]string{}, Annotations: map[string]string{},
 	}}
 	if zone != "" {
-		n.Labels[corev1.LabelTopologyZone] = zone
+		n.Labels[auth.SiteLabel] = zone
 	}
 	if err := w.nodes.Add(n); err != nil {
 		w.t.Fatal(err)

@@ -25,6 +25,9 @@ const (
 
 	reasonEmpty  = "CIDRNotAvailable"
 	reasonFailed = "CIDRAssignmentFailed"
+	// These two are ours: Kubernetes ends instead.
+	reasonForeign = "CIDRNotInClusterCIDR"
+	reasonShared  = "CIDRHeldTwice"
 )
 
 // sync looks at the node of this name.
@@ -54,10 +57,7 @@ func (r *run) decide(name string, n *corev1.Node) ([]netip.Prefix, error) {
 		return nil, nil
 	}
 	if held := podCIDRs(n); len(held) > 0 {
-		if err := r.noteLocked(n, held); err != nil {
-			// It was not so when Run began, and what a node holds does not change.
-			r.log.Warn("node holds a range that it should not; delete the node to have it given another", "error", err)
-		}
+		r.noteLocked(n, held)
 		return nil, nil
 	}
 	m := r.ledger.member(name, n.UID)

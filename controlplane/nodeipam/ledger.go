@@ -38,17 +38,21 @@ func newLedger(pools []*pool, m *metrics) *ledger {
 	return &ledger{pools: pools, members: make(map[string]*member), waiting: make(map[string]bool), metrics: m}
 }
 
-// parse reads what a node holds. All of it should be of the cluster's ranges: the
-// error is about the first that is not, and comes with those that are.
+// parse reads what a node holds. All of it should be parts of the cluster's ranges:
+// the error is about the first that is not, and comes with those that are. A range
+// around one of the cluster's, or one that is all of it, would leave nothing for the
+// others; it is not counted.
 func (l *ledger) parse(held []string) (good []netip.Prefix, bad error) {
 	for _, text := range held {
 		c, err := netip.ParsePrefix(text)
 		switch {
-		case err == nil && slices.ContainsFunc(l.pools, func(p *pool) bool { return p.all.Overlaps(c) }):
+		case err == nil && slices.ContainsFunc(l.pools, func(p *pool) bool { return p.part(c) }):
 			good = append(good, c)
 		case bad != nil:
 		case err != nil:
 			bad = fmt.Errorf("pod range %q cannot be read", text)
+		case slices.ContainsFunc(l.pools, func(p *pool) bool { return p.all.Overlaps(c) }):
+			bad = fmt.Errorf("pod range %s is all of --cluster-cidr", c)
 		default:
 			bad = fmt.Errorf("pod range %s is no part of --cluster-cidr", c)
 		}

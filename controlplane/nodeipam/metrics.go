@@ -11,11 +11,13 @@ import (
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
-// metrics all have the label clusterCIDR, of which there are two values at most.
+// metrics have the label clusterCIDR, of which there are two values at most; but
+// refused, which is ours.
 type metrics struct {
 	allocations, releases *prometheus.CounterVec
 	most, usage           *prometheus.GaugeVec
 	tries                 *prometheus.HistogramVec
+	refused               *prometheus.CounterVec // by reason, of which there are two
 }
 
 // newMetrics registers with r; nil works. Several controllers that are made in
@@ -36,7 +38,11 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(1, 5, 5),
 		}, labels),
 	}
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "hawser", Subsystem: "node_ipam", Name: "ranges_refused_total", Help: "Nodes found with a range that is foreign to the cluster, or shared with another node.",
+	}, []string{"reason"})
 	err := errors.Join(
+		loop.Register(r, &m.refused),
 		loop.Register(r, &m.allocations), loop.Register(r, &m.releases), loop.Register(r, &m.most), loop.Register(r, &m.usage), loop.Register(r, &m.tries),
 	)
 	if err != nil {

@@ -102,8 +102,9 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 func (*Controller) Name() string { return "node-ipam-controller" }
 
 // Run allocates until ctx is done; if allocation is off that is all it waits for.
-// The informers must be running. It fails if a node holds what is no part of the
-// cluster's ranges: they are not those that the cluster was made with.
+// The informers must be running. A node that holds what is no part of the cluster's
+// ranges, or what another holds, is told of in the log, by an event and a metric; the
+// others are served.
 func (c *Controller) Run(ctx context.Context) error {
 	if !c.cfg.Allocate {
 		<-ctx.Done()
@@ -167,23 +168,24 @@ func (r *run) readAll() error {
 	defer r.mu.Unlock()
 	for _, n := range nodes {
 		if held := podCIDRs(n); len(held) > 0 {
-			if err := r.noteLocked(n, held); err != nil {
-				return fmt.Errorf("%w; delete the node, or set --cluster-cidr to what it was", err)
-			}
+			r.noteLocked(n, held)
 		}
 	}
 	return nil
 }
 
 // noteLocked notes what a node holds by its own account. What is wrong with it is
-// an error, and the rest is noted nevertheless.
-func (r *run) noteLocked(n *corev1.Node, held []string) error {
+// told, and the rest is noted nevertheless.
+func (r *run) noteLocked(n *corev1.Node, held []string) {
 	blocks, err := r.ledger.parse(held)
-	if r.ledger.hold(n.Name, n.UID, blocks) {
-		r.log.Warn("node holds addresses that another node holds too", "node", n.Name, "ranges", held)
+	shared := r.ledger.hold(n.Name, n.UID, blocks)
+	m := r.ledger.member(n.Name, n.UID)
+	if shared && r.complainLocked(m, n, reasonShared) {
+		r.metrics.refused.WithLabelValues("shared").Inc()
+		r.log.Warn("node holds addresses that another node holds too; delete one of them to have it given others", "node", n.Name, "ranges", held)
 	}
-	if err != nil {
-		return fmt.Errorf("node %s: %w", n.Name, err)
+	if err != nil && r.complainLocked(m, n, reasonForeign) {
+		r.metrics.refused.WithLabelValues("foreign").Inc()
+		r.log.Warn("node holds a range that it should not; delete the node to have it given another, or set --cluster-cidr to what it was", "node", n.Name, "err", err)
 	}
-	return nil
 }

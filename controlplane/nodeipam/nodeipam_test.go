@@ -106,7 +106,7 @@ func TestAllocation(t *testing.T) {
 			l.must(err)
 			l.settle()
 			l.create("b")
-			if n := strings.Count(l.log.String(), "node a: pod range 10.9.0.0/24 is no part of --cluster-cidr"); n != 1 {
+			if n := strings.Count(l.log.String(), `node=a err="pod range 10.9.0.0/24 is no part of --cluster-cidr"`); n != 1 {
 				l.t.Errorf("said %d times:\n%s", n, &l.log)
 			}
 		}, "a=10.9.0.0/24 b=10.0.0.0/24"},
@@ -252,27 +252,49 @@ func TestWriteRaces(t *testing.T) {
 	})
 }
 
-// TestWrongCluster: ranges that are not those the nodes have are a fault that
-// must not be worked around.
-func TestWrongCluster(t *testing.T) {
-	for _, tc := range []struct{ name, cluster, held, want string }{
-		{"another range", two, "10.9.0.0/24", "node n: pod range 10.9.0.0/24 is no part of --cluster-cidr; delete the node, or set --cluster-cidr to what it was"},
-		{"another family", two, "fd00::/64", "node n: pod range fd00::/64 is no part of --cluster-cidr; "},
-		{"one too many", two, "10.0.0.0/24,fd00::/64", "node n: pod range fd00::/64 is no part of"},
-		{"cannot be read", two, "10.0.0.0", `node n: pod range "10.0.0.0" cannot be read; `},
+// TestForeignRanges: what one node holds keeps no other from being served. It is
+// told of, and what is good of it is kept from others.
+func TestForeignRanges(t *testing.T) {
+	const served = " waits=10.0.0.0/24"
+	for _, tc := range []struct{ name, held, want, log, event string }{
+		{"another range", "10.9.0.0/24", "n=10.9.0.0/24" + served, "pod range 10.9.0.0/24 is no part of --cluster-cidr", reasonForeign},
+		{"another family", "fd00::/64", "n=fd00::/64" + served, "pod range fd00::/64 is no part of --cluster-cidr", reasonForeign},
+		{"one too many", "10.0.0.0/24,fd00::/64", "n=10.0.0.0/24+fd00::/64 waits=10.0.1.0/24", "pod range fd00::/64 is no part of", reasonForeign},
+		{"cannot be read", "10.0.0.0", "n=10.0.0.0" + served, "cannot be read", reasonForeign},
+		{"all addresses", "0.0.0.0/0", "n=0.0.0.0/0" + served, "is all of --cluster-cidr", reasonForeign},
+		{"all of the cluster", two, "n=" + two + served, "is all of --cluster-cidr", reasonForeign},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := newLab(t, machine("n", strings.Split(tc.held, ",")...), machine("waits"))
-				l.run(Config{ClusterCIDR: tc.cluster})
-				if err := l.stop(); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
-					t.Errorf("got %v, want %s", err, tc.want)
-				}
-				if l.patches != 0 {
-					t.Error("gave away a range nevertheless")
-				}
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, late %v", tc.name, late), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := newLab(t)
+					bad := func() {
+						_, err := l.client.CoreV1().Nodes().Create(t.Context(), machine("n", strings.Split(tc.held, ",")...), metav1.CreateOptions{})
+						l.must(err)
+					}
+					if !late {
+						bad()
+					}
+					reg := l.run(Config{ClusterCIDR: two})
+					if late {
+						bad()
+						l.settle()
+					}
+					l.create("waits")
+					l.expect("in the end", tc.want)
+					l.must(l.stop())
+					if log := l.log.String(); strings.Count(log, tc.log) != 1 || !strings.Contains(log, "--cluster-cidr to what it was") {
+						t.Errorf("log:\n%s", log)
+					}
+					if told := l.told(); strings.Count(told, tc.event) != 2 { // once, in reason and message
+						t.Errorf("told %q", told)
+					}
+					if n, err := testutil.GatherAndCount(reg, "hawser_node_ipam_ranges_refused_total"); n != 1 || err != nil {
+						t.Errorf("%d counters, %v", n, err)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -44,6 +44,12 @@ func (p *pool) index(a netip.Addr) int {
 	return i
 }
 
+// part tells whether a node can hold c: it lies in the range, and leaves something
+// to others unless there is one block only.
+func (p *pool) part(c netip.Prefix) bool {
+	return p.all.Overlaps(c) && (c.Bits() > p.all.Bits() || c.Bits() == p.all.Bits() && len(p.users) == 1)
+}
+
 // span returns the blocks, first to last, that have addresses in common with c.
 func (p *pool) span(c netip.Prefix) (first, last int, ok bool) {
 	switch {

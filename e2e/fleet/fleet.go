@@ -90,7 +90,8 @@ type Config struct {
 	Nodes  int
 	Prefix string // of the nodes' names, followed by a number from 1: sim-
 	// Zones is how many zones the nodes are spread over in turn, zone-1 to zone-N
-	// by the topology label; zero means 1.
+	// by the topology label; zero means 1. The nodes of a zone are a site: the
+	// administrator labels them.
 	Zones  int
 	Labels map[string]string // further labels
 	Weight Weight            // Light

@@ -15,8 +15,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/e2e/fleet/pretend"
 	"github.com/hawser-project/hawser/node"
@@ -45,6 +48,7 @@ type member struct {
 
 	identity *bootstrap.Identity // set by join, before any life
 	arrival  sync.Once           // of its first session
+	placed   atomic.Bool         // its Node says which site it is of
 	agent    atomic.Pointer[agent.Agent]
 	conns    atomic.Pointer[node.Connections] // to the API server
 
@@ -253,6 +257,7 @@ func (m *member) together(ctx context.Context, link *agent.Agent, conns *node.Co
 	group.Go(func() error {
 		if link.Wait(ctx) == nil {
 			m.arrival.Do(m.fleet.census.arrived)
+			m.place(ctx)
 		}
 		return nil
 	})
@@ -267,6 +272,20 @@ func (m *member) together(ctx context.Context, link *agent.Agent, conns *node.Co
 		return err
 	})
 	return group.Wait()
+}
+
+// place has the administrator say which site the node is of, its zone, once there
+// is a Node: a node cannot say it itself.
+func (m *member) place(ctx context.Context) {
+	patch := []byte(`{"metadata":{"labels":{"` + auth.SiteLabel + `":"` + m.zone + `"}}}`)
+	for ctx.Err() == nil && !m.placed.Load() {
+		_, err := m.fleet.admin.CoreV1().Nodes().Patch(ctx, m.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil {
+			pause(ctx, retryDelay)
+			continue
+		}
+		m.placed.Store(true)
+	}
 }
 
 // nodeAddr is what the listener of a kubelet API is called: it has no port.

@@ -16,6 +16,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // Conditions of nodes that have a tunnel.
@@ -148,7 +150,7 @@ func Explain(o Objects) *Report {
 	}
 	r := &Report{Node: o.Name, Time: o.Now, Identity: o.Identity, Events: events(o.Events)}
 	if n := o.Node; n != nil {
-		r.Site = site(n)
+		r.Site = n.Labels[auth.SiteLabel]
 		r.Autonomy = n.Annotations["node.hawser.dev/autonomy-duration"]
 		r.Cordoned = n.Spec.Unschedulable
 		r.Ready, r.Tunnel, r.DataPath = pick(n, corev1.NodeReady), pick(n, tunnelConnected), pick(n, dataPathReady)
@@ -179,14 +181,6 @@ func pick(n *corev1.Node, t corev1.NodeConditionType) *Condition {
 		}
 	}
 	return nil
-}
-
-func site(n *corev1.Node) string {
-	zone, region := n.Labels[corev1.LabelTopologyZone], n.Labels[corev1.LabelTopologyRegion]
-	if zone == "" || region == "" {
-		return zone
-	}
-	return region + "/" + zone
 }
 
 func heartbeat(o *Objects, ready *Condition) Heartbeat {

@@ -13,6 +13,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 var now = time.Date(2026, 11, 22, 14, 5, 8, 0, time.UTC)
@@ -22,7 +24,7 @@ type scene struct{ o Objects }
 
 func healthy() *scene {
 	s := &scene{Objects{Name: "node-1", Now: now, Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: "node-1", Labels: map[string]string{corev1.LabelTopologyZone: "berlin", corev1.LabelTopologyRegion: "eu"},
+		Name: "node-1", Labels: map[string]string{auth.SiteLabel: "eu-berlin"},
 	}}}}
 	s.ready("True", "KubeletReady", "kubelet is posting ready status", time.Hour)
 	s.o.Node.Status.Conditions[0].LastHeartbeatTime = ago(2 * time.Minute)
@@ -113,7 +115,7 @@ func TestFaults(t *testing.T) {
 		layer Layer
 		says  []string // parts of the page
 	}{
-		{"nothing", func(*scene) {}, Healthy, []string{"nothing is broken", "round trip about 20ms", "at site eu/berlin", "fresh: lease renewed 5s ago by node-1", "nothing is due"}},
+		{"nothing", func(*scene) {}, Healthy, []string{"nothing is broken", "round trip about 20ms", "at site eu-berlin", "fresh: lease renewed 5s ago by node-1", "nothing is due"}},
 		{"cordoned", func(s *scene) { s.o.Node.Spec.Unschedulable = true }, Healthy, []string{"takes no new pods", "cordoned"}},
 		{"never joined", func(s *scene) { s.o.Node, s.o.Lease = nil, nil }, NeverJoined, []string{"hawser token create", "nothing, until it joins"}},
 		{"node deleted under its agent", func(s *scene) { s.o.Node = nil; s.pod("web", 300) }, Deleted, []string{"its lease is and 1 pods are left", "garbage collector deletes what is left on it: ns/web"}},

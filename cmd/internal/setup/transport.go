@@ -2,11 +2,13 @@
 
 package setup
 
+import "github.com/hawser-project/hawser/auth"
+
 const (
 	// SSH is the transport without a tunnel: the server goes through the node's
 	// sshd.
 	SSH = "ssh"
 	// TransportAnnotation is on the Node objects of nodes that keep no tunnel, and
 	// says how they are reached: SSH.
-	TransportAnnotation = "hawser.dev/transport"
+	TransportAnnotation = auth.TransportAnnotation
 )

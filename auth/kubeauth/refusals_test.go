@@ -1,0 +1,142 @@
+package kubeauth
+
+// Tests of who is told of refused claims, and of what accepted ones cost.
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+func ptrQuantity() *resource.Quantity {
+	q := resource.MustParse("1")
+	return &q
+}
+
+// TestRefusalsAreLoggedOnceAMinute for each node, with how many there were.
+func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		plugin := restrict(t, RestrictionConfig{Objects: NewObjects(), Log: slog.New(slog.NewTextHandler(&out, nil))})
+		attack := func(who string) {
+			t.Helper()
+			w := makes(node("node-3", nil))
+			if err := plugin.Validate(t.Context(), w.attributes(who), nil); err == nil {
+				t.Fatal("allowed")
+			}
+		}
+		for range 100 {
+			attack("node-1")
+			attack("node-2")
+		}
+		if n := strings.Count(out.String(), "\n"); n != 2 {
+			t.Errorf("%d lines of two nodes:\n%s", n, &out)
+		}
+		out.Reset()
+		<-time.After(logEvery)
+		attack("node-1")
+		if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "refusedSinceLastLine=99") ||
+			!strings.Contains(got, "claim=node.name") || !strings.Contains(got, "user=system:node:node-1") {
+			t.Errorf("after a minute: %s", got)
+		}
+	})
+}
+
+// TestRefusalsAreForgotten: what is known of nodes is bounded.
+func TestRefusalsAreForgotten(t *testing.T) {
+	r, err := newRefusals(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for i := range logNodes + 100 {
+		r.due(strconv.Itoa(i), now)
+	}
+	if n := r.nodes.Len(); n != logNodes {
+		t.Errorf("%d nodes are known, want %d", n, logNodes)
+	}
+}
+
+// TestMirrorPodsAreBounded: a node cannot fill the store with what it shows.
+func TestMirrorPodsAreBounded(t *testing.T) {
+	o, _ := objects(t, cluster()...)
+	plugin := restrict(t, RestrictionConfig{Objects: o})
+	show := func() error {
+		return plugin.Validate(t.Context(), submission{op: admission.Create, gvr: podsR, ns: "ns", obj: mirror(nil)}.attributes("node-1"), nil)
+	}
+	if err := show(); err != nil {
+		t.Fatal(err)
+	}
+	s := o.src.Load()
+	for i := range mirrorsKept {
+		if err := s.pods.Add(mirror(func(p *corev1.Pod) { p.Name = fmt.Sprintf("s%d-node-1", i) })); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := show(); err == nil || !strings.Contains(err.Error(), "can have no more") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
+// usual are the writes that nodes do all the time.
+func usual() map[string]submission {
+	old := node("node-1", func(n *corev1.Node) {
+		label("topology.kubernetes.io/zone", "a")(n)
+		condition(corev1.NodeReady, "True")(n)
+		condition("hawser.dev/TunnelConnected", "True")(n)
+		address("10.0.0.1")(n)
+		ranged("10.244.1.0/24")(n)
+		annotated("node.hawser.dev/autonomy-duration")(n)
+		n.Spec.Taints = []corev1.Taint{{Key: "a"}, {Key: "b"}}
+		n.Finalizers = []string{"x"}
+	})
+	beat := old.DeepCopy()
+	beat.Status.Conditions[0].LastHeartbeatTime.Time = time.Unix(1, 0)
+	pod := lesson(nil)
+	ran := lesson(func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
+	return map[string]submission{
+		"node status": {op: admission.Update, gvr: nodesR, sub: "status", name: "node-1", obj: beat, old: old},
+		"lease":       {op: admission.Update, gvr: leasesR, ns: nodeLeases, name: "node-1", obj: leaseOf(nil), old: leaseOf(func(*coordinationv1.Lease) {})},
+		"pod status":  {op: admission.Update, gvr: podsR, sub: "status", ns: "ns", name: "web", obj: ran, old: pod},
+	}
+}
+
+// TestClaimsAllocateNothing in requests that are not refused.
+func TestClaimsAllocateNothing(t *testing.T) {
+	plugin := restrict(t, RestrictionConfig{Objects: NewObjects()})
+	for name, w := range usual() {
+		a, ctx := w.attributes("node-1"), t.Context()
+		if n := testing.AllocsPerRun(100, func() {
+			if err := plugin.Validate(ctx, a, nil); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+func BenchmarkClaims(b *testing.B) {
+	plugin := restrict(b, RestrictionConfig{Objects: NewObjects()})
+	for name, w := range usual() {
+		b.Run(name, func(b *testing.B) {
+			a, ctx := w.attributes("node-1"), b.Context()
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := plugin.Validate(ctx, a, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

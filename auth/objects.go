@@ -1,0 +1,13 @@
+// Names in Node objects that say who a node is to the rest of the cluster.
+
+package auth
+
+const (
+	// SiteLabel is the label of Nodes whose value is the site that a node is of:
+	// nodes that lose their network together. It is an administrator's to set;
+	// Kubernetes' NodeRestriction keeps nodes from labels of its domain.
+	SiteLabel = "node-restriction.kubernetes.io/site"
+	// TransportAnnotation is the annotation of Nodes that says how a node without
+	// a tunnel is reached. A node sets its own.
+	TransportAnnotation = "hawser.dev/transport"
+)

@@ -1,0 +1,165 @@
+// Routes: which addresses of a Node object lead to the node.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// everywhere are ranges that mean the same machine, or none, wherever one is.
+var everywhere = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("255.255.255.255/32"), netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
+// A routePolicy decides which routes a Node object makes. What a node says of
+// itself draws no traffic that is another's: an address makes a route unless it is
+// the server's, a service's, a pod's, or one of everywhere. A range of pods, which
+// no node writes, makes one if it is in --cluster-cidr, where that is said, and has
+// none of those. An address that two nodes have routes for leads to neither; the
+// hub sees to that.
+type routePolicy struct {
+	pods     []netip.Prefix // --cluster-cidr
+	services netip.Prefix
+	own      []netip.Addr // the server's
+	refused  prometheus.Counter
+	log      *slog.Logger
+
+	mu   sync.Mutex
+	told map[string]string // guarded by mu: by node, what has been logged
+}
+
+// newRoutePolicy registers its metric with r.
+func newRoutePolicy(o *serverOptions, r prometheus.Registerer, log *slog.Logger) (*routePolicy, error) {
+	p := &routePolicy{services: o.services, log: log, told: make(map[string]string)}
+	for text := range strings.SplitSeq(o.controllers.ipam.ClusterCIDR, ",") {
+		if c, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil { // the flags have been checked
+			p.pods = append(p.pods, c.Masked())
+		}
+	}
+	for _, ip := range append([]net.IP{o.advertise}, o.servingIPs()...) {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			p.own = append(p.own, a.Unmap())
+		}
+	}
+	p.refused = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "hawser", Subsystem: "hub", Name: "routes_refused_total",
+		Help: "Addresses and ranges of Node objects that made no route, because they are not the node's to have.",
+	})
+	err := r.Register(p.refused)
+	if known := (prometheus.AlreadyRegisteredError{}); errors.As(err, &known) {
+		if had, ok := known.ExistingCollector.(prometheus.Counter); ok {
+			p.refused, err = had, nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("register the metric of routes: %w", err)
+	}
+	return p, nil
+}
+
+// of returns the routes of a node, and tells of what makes none when it changes.
+func (p *routePolicy) of(n *corev1.Node) []netip.Prefix {
+	var out []netip.Prefix
+	var bad []string
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if err != nil {
+			continue // a name
+		}
+		ip = ip.Unmap().WithZone("")
+		if why := p.address(ip); why != "" {
+			bad = append(bad, a.Address+" "+why)
+			continue
+		}
+		out = append(out, netip.PrefixFrom(ip, ip.BitLen()))
+	}
+	ranges := n.Spec.PodCIDRs
+	if len(ranges) == 0 && n.Spec.PodCIDR != "" {
+		ranges = []string{n.Spec.PodCIDR}
+	}
+	for _, text := range ranges {
+		c, err := netip.ParsePrefix(text)
+		why := "cannot be read"
+		if err == nil {
+			c = c.Masked()
+			why = p.podRange(c)
+		}
+		if why != "" {
+			bad = append(bad, text+" "+why)
+			continue
+		}
+		out = append(out, c)
+	}
+	p.tell(n.Name, bad)
+	return out
+}
+
+// address is why ip makes no route; empty if it does.
+func (p *routePolicy) address(ip netip.Addr) string {
+	in := func(c netip.Prefix) bool { return c.Contains(ip) }
+	switch {
+	case slices.ContainsFunc(everywhere, in):
+		return "is no one machine's"
+	case slices.Contains(p.own, ip):
+		return "is the server's"
+	case in(p.services):
+		return "is a service's (--service-cluster-ip-range)"
+	case slices.ContainsFunc(p.pods, in):
+		return "is a pod's (--cluster-cidr)"
+	}
+	return ""
+}
+
+// podRange is why c makes no route; empty if it does.
+func (p *routePolicy) podRange(c netip.Prefix) string {
+	overlaps := func(o netip.Prefix) bool { return o.Overlaps(c) }
+	around := func(o netip.Prefix) bool { return o.Bits() <= c.Bits() && o.Contains(c.Addr()) }
+	switch {
+	case c.Addr().Is4In6():
+		return "is an IPv4 range in IPv6"
+	case len(p.pods) > 0 && !slices.ContainsFunc(p.pods, around):
+		return "is no part of --cluster-cidr"
+	case slices.ContainsFunc(everywhere, overlaps):
+		return "holds addresses that are no one machine's"
+	case overlaps(p.services):
+		return "holds addresses of services (--service-cluster-ip-range)"
+	case slices.ContainsFunc(p.own, c.Contains):
+		return "holds an address of the server"
+	}
+	return ""
+}
+
+// tell counts and logs what makes no route, once until it changes.
+func (p *routePolicy) tell(node string, bad []string) {
+	text := strings.Join(bad, ", ")
+	p.mu.Lock()
+	was := p.told[node]
+	if text == "" {
+		delete(p.told, node)
+	} else {
+		p.told[node] = text
+	}
+	p.mu.Unlock()
+	if text != "" && text != was {
+		p.refused.Add(float64(len(bad)))
+		p.log.Warn("a node has addresses that make no route; dial ADDRESS%NODE, or have the node say other ones (--node-ip)", "node", node, "refused", text)
+	}
+}
+
+// forget is for a node that is gone.
+func (p *routePolicy) forget(node string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.told, node)
+}

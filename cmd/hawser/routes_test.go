@@ -1,0 +1,99 @@
+package main
+
+// Tests of what Node objects route: nothing that is another's.
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func claimant(addresses, ranges []string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stolen"}}
+	for _, a := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: a})
+	}
+	n.Spec.PodCIDRs = ranges
+	return n
+}
+
+// TestRoutesOfClaims: which claims make a route, with and without --cluster-cidr.
+func TestRoutesOfClaims(t *testing.T) {
+	const clusters = "10.244.0.0/16, fd00:10::/56"
+	for _, tc := range []struct {
+		cluster, address, pods string
+		want                   string // empty: none
+	}{
+		{"", "192.0.2.7", "", "192.0.2.7/32"},
+		{"", "::ffff:192.0.2.7", "", "192.0.2.7/32"},
+		{"", "fd00::7", "", "fd00::7/128"},
+		{"", "node.example.com", "", ""},
+		{"", "127.0.0.1", "", ""},
+		{"", "::1", "", ""},
+		{"", "169.254.169.254", "", ""},
+		{"", "fe80::1%eth0", "", ""},
+		{"", "0.0.0.0", "", ""},
+		{"", "224.0.0.9", "", ""},
+		{"", "198.51.100.1", "", ""},     // the server
+		{"", "198.51.100.2", "", ""},     // its other name
+		{"", "10.96.0.1", "", ""},        // the service of the API
+		{"", "10.97.3.4", "", ""},        // another
+		{clusters, "10.244.3.4", "", ""}, // a pod of somebody
+		{clusters, "fd00:10::9", "", ""}, // likewise
+		{"", "10.244.3.4", "", "10.244.3.4/32"},
+		{"", "", "10.244.3.0/24", "10.244.3.0/24"},
+		{clusters, "", "10.244.3.0/24", "10.244.3.0/24"},
+		{clusters, "", "fd00:10:0:1::/64", "fd00:10:0:1::/64"},
+		{clusters, "", "10.245.0.0/24", ""},
+		{clusters, "", "10.0.0.0/8", ""}, // around the cluster's
+		{clusters, "", "0.0.0.0/0", ""},
+		{clusters, "", "::ffff:10.244.3.0/120", ""},
+		{"", "", "0.0.0.0/0", ""},
+		{"", "", "::/0", ""},
+		{"", "", "128.0.0.0/1", ""},
+		{"", "", "0.0.0.0/1", ""},
+		{"", "", "10.96.0.0/24", ""},
+		{"", "", "10.0.0.0/8", ""}, // around services
+		{"", "", "198.51.100.0/24", ""},
+		{"", "", "169.254.0.0/24", ""},
+		{"", "", "10.244.3.0", ""},
+	} {
+		var log bytes.Buffer
+		o := &serverOptions{services: netip.MustParsePrefix("10.96.0.0/12"), advertise: net.ParseIP("198.51.100.1"), tlsSANs: []string{"198.51.100.2"}}
+		o.controllers.ipam.ClusterCIDR = tc.cluster
+		p, err := newRoutePolicy(o, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n *corev1.Node
+		if tc.address != "" {
+			n = claimant([]string{tc.address}, nil)
+		} else {
+			n = claimant(nil, []string{tc.pods})
+		}
+		got := ""
+		for range 3 {
+			got = strings.Trim(fmt.Sprint(p.of(n)), "[]")
+		}
+		if got != tc.want {
+			t.Errorf("%q: address %q, range %q: %q, want %q", tc.cluster, tc.address, tc.pods, got, tc.want)
+		}
+		refused := tc.want == "" && tc.address != "node.example.com"
+		if told := strings.Count(log.String(), "\n"); refused != (told == 1) || told > 1 || refused != (testutil.ToFloat64(p.refused) == 1) {
+			t.Errorf("address %q, range %q: told %d times, counted %v", tc.address, tc.pods, told, testutil.ToFloat64(p.refused))
+		}
+		p.forget(n.Name)
+		if len(p.told) != 0 {
+			t.Errorf("left behind: %v", p.told)
+		}
+	}
+}
