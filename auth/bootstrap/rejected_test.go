@@ -4,6 +4,7 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ func rejected(t *testing.T, withToken bool, after func(id *Identity, renewed <-c
 	}
 	renewed, log := make(chan struct{}, 1), &diary{}
 	r, err := NewRotation(RotationConfig{
-		Identity: id, Requests: &memoryRequests{t: t},
+		Identity: id, Requests: &memoryRequests{t: t, fail: errors.New("nobody is let in")},
 		Renewed: func() { renewed <- struct{}{} }, Poll: 10 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	if err != nil {

@@ -198,6 +198,9 @@ func TestMigrationGoesOnAfterACrash(t *testing.T) {
 	var states []string
 	snapshot := func() {
 		dir := filepath.Join(t.TempDir(), "pki")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.CopyFS(dir, os.DirFS(c.Dir)); err != nil {
 			t.Fatal(err)
 		}
@@ -227,6 +230,9 @@ func TestFirstStartGoesOnAfterACrash(t *testing.T) {
 	var states []string
 	changed = func() {
 		dir := filepath.Join(t.TempDir(), "pki")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.CopyFS(dir, os.DirFS(c.Dir)); err != nil {
 			t.Fatal(err)
 		}
