@@ -9,9 +9,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/hawser-project/hawser/e2e/lab"
 	"github.com/hawser-project/hawser/e2e/lab/emulator"
 )
@@ -69,8 +66,8 @@ func (c *cluster) joinAnew(t *testing.T, n *lab.Node) {
 	t.Helper()
 	args := c.kill(t, n.Name)
 	must(t, os.RemoveAll(filepath.Join(c.dir, "nodes", n.Name, "pki")))
-	// Whoever has renewed this of late is alive, and the name not to be had.
-	must(t, c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(t.Context(), n.Name, metav1.DeleteOptions{}))
+	// It comes with another key, and a name belongs to the one that took it.
+	c.hawser(t, "node", "allow", n.Name)
 	run(t, n.Command(t.Context(), args[0], args[1:]...).Args, filepath.Join(c.dir, "nodes", n.Name, "agent"))
 }
 
