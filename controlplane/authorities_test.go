@@ -32,6 +32,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
@@ -137,7 +138,16 @@ func (c *cluster) whoami(t *testing.T, cert *tls.Certificate, root *x509.Certifi
 // oldAgentRunsOn: an agent that was started before goes on with what it has, and its
 // next certificate is of the new authority.
 func oldAgentRunsOn(t *testing.T, c *cluster, old *pkitest.Authority, running *tls.Certificate) {
-	if err := c.whoami(t, running, old.Cert); err != nil {
+	leaf, err := x509.ParseCertificate(running.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The node's key holds its name, as that of each node does after an upgrade.
+	name := strings.TrimPrefix(leaf.Subject.CommonName, "system:node:")
+	if err = nodekeys.NewBook(c.admin).Claim(t.Context(), name, nodekeys.KeyOf(leaf)); err != nil {
+		t.Fatal(err)
+	}
+	if err = c.whoami(t, running, old.Cert); err != nil {
 		t.Fatal(err)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -150,7 +160,7 @@ func oldAgentRunsOn(t *testing.T, c *cluster, old *pkitest.Authority, running *t
 	if block == nil {
 		t.Fatalf("no certificate: %+v", r.Status)
 	}
-	leaf, err := x509.ParseCertificate(block.Bytes)
+	leaf, err = x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		t.Fatal(err)
 	}
