@@ -113,7 +113,7 @@ func (r *nodeRecord) recall(node *corev1.Node, was spell, now time.Time) {
 // word identifies the last word of a node: as long as it is the same nothing has come.
 func (r *nodeRecord) word(node *corev1.Node) string {
 	h := fnv.New64a()
-	fmt.Fprint(h, node.UID, r.posted, r.heartbeat.UnixNano(), r.leased, r.renewed.UnixNano())
+	_, _ = fmt.Fprint(h, node.UID, r.posted, r.heartbeat.UnixNano(), r.leased, r.renewed.UnixNano())
 	return strconv.FormatUint(h.Sum64(), 36)
 }
 

@@ -213,7 +213,7 @@ func likeVolume(root *os.Root, path string, volume fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	defer d.Close() //nolint:errcheck // nothing is written through it
+	defer d.Close()
 	if info, err := d.Stat(); err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
 		return err // another has taken its place
 	}

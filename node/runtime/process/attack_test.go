@@ -225,7 +225,7 @@ func (t target) namespaces(worked func(string, ...any)) {
 	if err != nil {
 		worked("nothing: %v", err)
 	}
-	cmd := exec.Command("/attack") //nolint:noctx // ends by itself
+	cmd := exec.Command("/attack")
 	cmd.Env = []string{attackEnv + "=" + string(self)}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
