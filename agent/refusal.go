@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -91,7 +92,7 @@ func reasonOf(err error) error {
 		}
 	case errors.As(err, &op) && op.Op == "remote error":
 		return alertReason(op.Err)
-	case errors.As(err, &cert), errors.As(err, &ca), errors.As(err, &host), errors.As(err, &bad):
+	case errors.As(err, &cert), errors.As(err, &ca), errors.As(err, &host), errors.As(err, &bad), errors.Is(err, auth.ErrNodeAsServer):
 		return ErrServerUntrusted
 	case errors.As(err, &noTLS), errors.Is(err, tunnel.ErrFrame):
 		return ErrNotServer

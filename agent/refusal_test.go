@@ -68,14 +68,25 @@ func (a *authority) pool() *x509.CertPool {
 	return p
 }
 
-// leaf issues a certificate for a client and a server at once, valid until then.
+var nodeSubject = pkix.Name{CommonName: auth.NodeUserPrefix + "node-1", Organization: []string{auth.NodesGroup}}
+
+// leaf issues the certificate of node-1, valid until then.
 func (a *authority) leaf(t *testing.T, until time.Time) *tls.Certificate {
 	t.Helper()
+	return a.issued(t, until, x509.ExtKeyUsageClientAuth, nodeSubject)
+}
+
+// serving issues the certificate of the server "hub", valid until then.
+func (a *authority) serving(t *testing.T, until time.Time) *tls.Certificate {
+	t.Helper()
+	return a.issued(t, until, x509.ExtKeyUsageServerAuth, pkix.Name{CommonName: "hub"}, "hub")
+}
+
+func (a *authority) issued(t *testing.T, until time.Time, usage x509.ExtKeyUsage, subject pkix.Name, names ...string) *tls.Certificate {
+	t.Helper()
 	cert, key := issue(t, &x509.Certificate{
-		SerialNumber: big.NewInt(2), DNSNames: []string{"hub"},
-		Subject:   pkix.Name{CommonName: auth.NodeUserPrefix + "node-1", Organization: []string{auth.NodesGroup}},
-		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		SerialNumber: big.NewInt(2), Subject: subject, DNSNames: names,
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until, ExtKeyUsage: []x509.ExtKeyUsage{usage},
 	}, a)
 	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
@@ -102,7 +113,7 @@ func TestRefusals(t *testing.T) {
 		ca   *authority
 		cert *tls.Certificate
 	}
-	good := side{ours, ours.leaf(t, later)}
+	good, server := side{ours, ours.leaf(t, later)}, side{ours, ours.serving(t, later)}
 	for _, tc := range []struct {
 		name       string
 		agent, hub side
@@ -112,14 +123,15 @@ func TestRefusals(t *testing.T) {
 		want       error
 		says       string
 	}{
-		{name: "nothing wrong", agent: good, hub: good},
-		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: good, want: ErrCertificateRejected, says: "new token"},
-		{name: "certificate that has expired", agent: side{ours, ours.leaf(t, past)}, hub: good, want: ErrCertificateRejected, says: "hawser token create --print-join-command"},
-		{name: "no certificate", agent: side{ours, new(tls.Certificate)}, hub: good, want: ErrCertificateRejected, says: "new token"},
-		{name: "server of another authority", agent: good, hub: side{ours, theirs.leaf(t, later)}, want: ErrServerUntrusted, says: "intercepts"},
-		{name: "server's certificate has expired", agent: good, hub: side{ours, ours.leaf(t, past)}, want: ErrServerUntrusted, says: "clock"},
-		{name: "server of another name", agent: good, hub: good, host: "bub", want: ErrServerUntrusted, says: "--advertise-address"},
-		{name: "server that is none", agent: good, hub: good, protocol: "h2", want: ErrNotServer, says: "version"},
+		{name: "nothing wrong", agent: good, hub: server},
+		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: server, want: ErrCertificateRejected, says: "new token"},
+		{name: "certificate that has expired", agent: side{ours, ours.leaf(t, past)}, hub: server, want: ErrCertificateRejected, says: "hawser token create --print-join-command"},
+		{name: "no certificate", agent: side{ours, new(tls.Certificate)}, hub: server, want: ErrCertificateRejected, says: "new token"},
+		{name: "server of another authority", agent: good, hub: side{ours, theirs.serving(t, later)}, want: ErrServerUntrusted, says: "intercepts"},
+		{name: "server's certificate has expired", agent: good, hub: side{ours, ours.serving(t, past)}, want: ErrServerUntrusted, says: "clock"},
+		{name: "server that is a node", agent: good, hub: side{ours, ours.issued(t, later, x509.ExtKeyUsageServerAuth, nodeSubject, "hub")}, want: ErrServerUntrusted, says: "system:node:node-1"},
+		{name: "server of another name", agent: good, hub: server, host: "bub", want: ErrServerUntrusted, says: "--advertise-address"},
+		{name: "server that is none", agent: good, hub: server, protocol: "h2", want: ErrNotServer, says: "version"},
 		{name: "no TLS", agent: good, plain: true, want: ErrNotServer, says: "port"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

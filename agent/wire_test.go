@@ -23,7 +23,7 @@ import (
 // them all and answers every dial with api.
 func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, moored <-chan tunnel.Session) {
 	t.Helper()
-	cert := ca.leaf(t, time.Now().Add(time.Hour))
+	cert := ca.serving(t, time.Now().Add(time.Hour))
 	raw, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

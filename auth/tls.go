@@ -5,6 +5,7 @@ package auth
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -58,7 +59,11 @@ func ClientTLS(cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error),
 	}
 }
 
-// NotNode refuses the certificates of a server if the first is a node's. There are
+// ErrNodeAsServer: what answers in the server's place shows the certificate of a node.
+var ErrNodeAsServer = errors.New("it is not the cluster's server; do not go on before you know why")
+
+// NotNode refuses the certificates of a server if the first is a node's, with
+// ErrNodeAsServer. There are
 // authorities that sign for nodes and for the server; a node whose certificate such a
 // one signed must not pass for the server.
 func NotNode(shown []*x509.Certificate) error {
@@ -66,7 +71,7 @@ func NotNode(shown []*x509.Certificate) error {
 		return nil
 	}
 	if subject := shown[0].Subject; strings.HasPrefix(subject.CommonName, NodeUserPrefix) {
-		return fmt.Errorf("the server shows the certificate of a node (%s): it is not the cluster's server; do not go on before you know why", subject.CommonName)
+		return fmt.Errorf("the server shows the certificate of a node (%s): %w", subject.CommonName, ErrNodeAsServer)
 	}
 	return nil
 }
