@@ -5,10 +5,8 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,8 +118,8 @@ func asBefore(now, was *corev1.Node) error {
 	return nil
 }
 
-// A machine without a certificate does not get the name of a node that lives, and
-// does get that of one that has been given up, for it may have been made anew. Who
+// A machine without a certificate does not get the name of a node, be that node alive
+// or silent, before an administrator allows it, for it may have been made anew. Who
 // had the name before stops what it runs and says why.
 func TestTwins(t *testing.T) {
 	c := startQuick(t, "--nodes", "2")
@@ -136,22 +134,26 @@ func TestTwins(t *testing.T) {
 	args := append(append([]string{filepath.Join(under, "hawser-agent")}, c.joinCommand(t, filepath.Join(client, "hawser"))[1:]...),
 		"--node-name", "node-1", "--data-dir", twin, "--eviction-hard=")
 	args = append(append(args, quickTunnel...), quickAgent...)
-
-	oneLine(t, exec.CommandContext(t.Context(), args[0], args[1:]...), `node name "node-1" is held by a live node`, "choose another --node-name")
-	c.aliveIs(t, once, 1)
-	if n := c.starts(t, once.UID); n != 1 {
-		t.Errorf("once was started %d times", n)
+	refused := func() {
+		oneLine(t, exec.CommandContext(t.Context(), args[0], args[1:]...),
+			`node name "node-1" is held by the key of another machine`, "choose another --node-name", "hawser node allow node-1")
+		if n := c.starts(t, once.UID); n != 1 {
+			t.Errorf("once was started %d times", n)
+		}
 	}
 
+	refused()
+	c.aliveIs(t, once, 1)
 	cut(t, node)
 	c.silent(t, h, "node-1")
+	refused()
+
+	c.hawser(t, "node", "allow", "node-1")
+	mark := c.mark(t, "node-1")
 	run(t, args, twin)
 	t.Cleanup(func() { c.mustKubectl(t, "", "delete", "pods", "--all", "--now") }) // containers outlive their agent
 	since := c.watch(t)
 	back(t, since, "node-1")
-	if now := since.latest("node-1").UID; now != uid {
-		t.Errorf("the node's uid was %s and is %s", uid, now)
-	}
 	eventually(t, "once runs there too, which nobody can know better", func() error {
 		if n := c.starts(t, once.UID); n != 2 {
 			return fmt.Errorf("started %d times", n)
@@ -160,18 +162,12 @@ func TestTwins(t *testing.T) {
 	})
 
 	heal(t, node)
-	eventually(t, "the first machine says that it is not the node any more", func() error {
-		log, err := os.ReadFile(filepath.Join(c.dir, "nodes", "node-1", "agent.log"))
-		if err == nil && !strings.Contains(string(log), "the server does not take this agent for the node any more") {
-			err = errNotYet
-		}
-		return err
-	})
+	mark.until(t, patience, "does not admit this node any more", "hawser node allow node-1")
 	c.aliveIs(t, once, 1)
 	stays(t, h, once)
 	for _, v := range since.versions("node-1") {
 		if v.UID != uid {
-			t.Errorf("there was another node-1: %s", v.UID)
+			t.Errorf("node-1 had the uid %s and has %s", uid, v.UID)
 			break
 		}
 	}
