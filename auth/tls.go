@@ -59,7 +59,7 @@ func ClientTLS(cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error),
 	}
 }
 
-// ErrNodeAsServer: what answers in the server's place shows the certificate of a node.
+// ErrNodeAsServer says that what answers in the server's place shows the certificate of a node.
 var ErrNodeAsServer = errors.New("it is not the cluster's server; do not go on before you know why")
 
 // NotNode refuses the certificates of a server if the first is a node's, with

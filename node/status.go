@@ -208,10 +208,10 @@ func (n *Node) report(ctx context.Context) *report {
 	}
 	if err != nil {
 		err = fmt.Errorf("container runtime is down: %w", err)
-	} else if images, err := n.cfg.Runtime.Images(ctx); err == nil {
+	} else if images, unlisted := n.cfg.Runtime.Images(ctx); unlisted == nil {
 		r.images = images
 	} else {
-		n.log.Debug("the runtime does not list its images; the status keeps those it has", "err", err)
+		n.log.Debug("the runtime does not list its images; the status keeps those it has", "err", unlisted)
 	}
 	down := err
 	r.facts, err = n.machine.read(r.info.Dir)

@@ -15,11 +15,10 @@ func TestRegistryForgets(t *testing.T) {
 	r.attach(last)
 	for i := uint64(1); i < 100; i++ {
 		m := &member{node: "n", addr: memnet.Addr("here"), hello: tunnel.Hello{Instance: i, Sequence: 1}}
-		changed := r.next()
 		if s := r.attach(m); s.verdict != takeover || !s.waits || len(s.ousted) != 0 || r.find("n") != last {
 			t.Fatalf("instance %d before it has answered: %+v", i, s)
 		}
-		changed = r.next()
+		changed := r.next()
 		if s := r.settle(m); s.verdict != takeover || s.there != last || !slices.Equal(s.ousted, []*member{last}) {
 			t.Fatalf("instance %d: %+v", i, s)
 		}

@@ -76,8 +76,10 @@ var (
 	leaseWrite = []place{{leases, "", admission.Create}, {leases, "", admission.Update}}
 	csiWrites  = []place{{csiNodes, "", admission.Create}, {csiNodes, "", admission.Update}}
 	eventWrite = []place{
-		{coreEvents, "", admission.Create}, {coreEvents, "", admission.Update},
-		{newEvents, "", admission.Create}, {newEvents, "", admission.Update},
+		{coreEvents, "", admission.Create},
+		{coreEvents, "", admission.Update},
+		{newEvents, "", admission.Create},
+		{newEvents, "", admission.Update},
 	}
 	requests = []place{{certificates, "", admission.Create}}
 )

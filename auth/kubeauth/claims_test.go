@@ -354,9 +354,12 @@ func honest(t *testing.T) []trial {
 	asks := csrFor(t, "system:node:node-1", "system:nodes", certificatesv1.KubeAPIServerClientKubeletSignerName)
 	asks.Name = "alice"
 	return []trial{
-		{kind: "node.name", w: makes(node("node-1", zone))}, {kind: "node.unschedulable", w: updates(node("node-1", kept), node("node-1", ready))},
-		{kind: "node.conditions", w: reports(node("node-1", kept), node("node-1", ready))}, {kind: "node.capacity", w: reports(node("node-1", kept), node("node-1", ready))},
-		{kind: "node.kubeletPort", w: reports(node("node-1", kept), node("node-1", ready))}, {kind: "node.nodeInfo", w: reports(node("node-1", kept), node("node-1", ready))},
+		{kind: "node.name", w: makes(node("node-1", zone))},
+		{kind: "node.unschedulable", w: updates(node("node-1", kept), node("node-1", ready))},
+		{kind: "node.conditions", w: reports(node("node-1", kept), node("node-1", ready))},
+		{kind: "node.capacity", w: reports(node("node-1", kept), node("node-1", ready))},
+		{kind: "node.kubeletPort", w: reports(node("node-1", kept), node("node-1", ready))},
+		{kind: "node.nodeInfo", w: reports(node("node-1", kept), node("node-1", ready))},
 		{kind: "node.labels.own", w: updates(node("node-1", nil), node("node-1", label("example.com/rack", "9")))},
 		{kind: "node.annotations.transport", w: updates(node("node-1", nil), node("node-1", annotated("hawser.dev/transport")))},
 		{kind: "node.annotations.own", w: updates(node("node-1", nil), node("node-1", annotated("volumes.kubernetes.io/controller-managed-attach-detach")))},
@@ -373,8 +376,11 @@ func honest(t *testing.T) []trial {
 		{kind: "lease.times", w: lease(func(l *coordinationv1.Lease) { l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Unix(1<<33, 0))) })},
 		{kind: "lease.owners", w: lease(nil)},
 		{kind: "csinode.drivers", w: submission{op: admission.Create, gvr: csiR, obj: csi}},
-		{kind: "event.about", w: tells(nil)}, {kind: "event.about", w: about("web")}, {kind: "event.about", w: about("gone")},
-		{kind: "event.source", w: tells(func(e *corev1.Event) { e.ReportingInstance = "" })}, {kind: "event.source", w: tells(func(e *corev1.Event) { e.Source.Host = "" })},
+		{kind: "event.about", w: tells(nil)},
+		{kind: "event.about", w: about("web")},
+		{kind: "event.about", w: about("gone")},
+		{kind: "event.source", w: tells(func(e *corev1.Event) { e.ReportingInstance = "" })},
+		{kind: "event.source", w: tells(func(e *corev1.Event) { e.Source.Host = "" })},
 		{kind: "request.name", w: submission{op: admission.Create, gvr: requestR, obj: asks}},
 	}
 }

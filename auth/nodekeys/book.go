@@ -240,7 +240,7 @@ func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record
 		}
 		if r != nil && next.object == "" {
 			// Another tenure is another object, so that nobody takes one for the other.
-			if err := b.remove(ctx, name, r.object); err != nil {
+			if err = b.remove(ctx, name, r.object); err != nil {
 				return err
 			}
 			r = nil
@@ -283,7 +283,7 @@ func (b *Book) Prepare(ctx context.Context) error {
 	}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		err := b.change(ctx, n.Name, func(r *Record) (*Record, error) {
+		err = b.change(ctx, n.Name, func(r *Record) (*Record, error) {
 			if r != nil {
 				return r, nil
 			}

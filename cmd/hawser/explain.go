@@ -128,7 +128,8 @@ func gather(ctx context.Context, client kubernetes.Interface, name string) (*exp
 			return nil, err
 		}
 	}
-	switch id, err := nodekeys.NewBook(client).Get(ctx, name); {
+	id, err := nodekeys.NewBook(client).Get(ctx, name)
+	switch {
 	case err == nil:
 		o.Identity, o.Revoked = id.State(time.Now()), id.Revoked != nil
 	case !errors.Is(err, nodekeys.ErrUnknown) && !apierrors.IsForbidden(err): // some clusters keep none, some people may not read them

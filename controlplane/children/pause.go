@@ -52,7 +52,7 @@ func EndedAt(p *corev1.Pod, now time.Time) time.Time {
 		}
 		return at
 	}
-	if c := condition(p, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
+	if c := readiness(p); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
 		return c.LastTransitionTime.Time
 	}
 	return now

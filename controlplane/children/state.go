@@ -36,13 +36,14 @@ func Filter(pods []*corev1.Pod, is func(*corev1.Pod) bool) []*corev1.Pod {
 
 // Ready tells whether p serves.
 func Ready(p *corev1.Pod) bool {
-	c := condition(p, corev1.PodReady)
+	c := readiness(p)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-func condition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
+// readiness is the Ready condition of p; nil if it has none.
+func readiness(p *corev1.Pod) *corev1.PodCondition {
 	for i := range p.Status.Conditions {
-		if p.Status.Conditions[i].Type == t {
+		if p.Status.Conditions[i].Type == corev1.PodReady {
 			return &p.Status.Conditions[i]
 		}
 	}
@@ -52,7 +53,7 @@ func condition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
 // Available tells whether p has been ready for at least that long. If p only
 // needs more time, in is how much.
 func Available(p *corev1.Pod, long time.Duration, now time.Time) (ok bool, in time.Duration) {
-	c := condition(p, corev1.PodReady)
+	c := readiness(p)
 	switch {
 	case c == nil || c.Status != corev1.ConditionTrue:
 		return false, 0
@@ -109,7 +110,7 @@ func deletionCost(p *corev1.Pod) int64 {
 }
 
 func readySince(p *corev1.Pod) time.Time {
-	if c := condition(p, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
+	if c := readiness(p); c != nil && c.Status == corev1.ConditionTrue {
 		return c.LastTransitionTime.Time
 	}
 	return time.Time{}

@@ -164,8 +164,14 @@ func (t target) mounts(worked func(string, ...any)) {
 		source, fs string
 		flags      uintptr
 	}{
-		{"tmpfs", "tmpfs", 0}, {"proc", "proc", 0}, {"sysfs", "sysfs", 0}, {"cgroup", "cgroup", 0}, {"cgroup2", "cgroup2", 0}, {"/", "", unix.MS_BIND},
-		{"devtmpfs", "devtmpfs", 0}, {"overlay", "overlay", 0},
+		{"tmpfs", "tmpfs", 0},
+		{"proc", "proc", 0},
+		{"sysfs", "sysfs", 0},
+		{"cgroup", "cgroup", 0},
+		{"cgroup2", "cgroup2", 0},
+		{"/", "", unix.MS_BIND},
+		{"devtmpfs", "devtmpfs", 0},
+		{"overlay", "overlay", 0},
 	} {
 		if unix.Mount(m.source, dir, m.fs, m.flags, "") == nil {
 			worked("mount %s", m.source)

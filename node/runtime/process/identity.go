@@ -36,7 +36,7 @@ func killProcess(p procStat) {
 	}
 	defer closeFD(fd)
 	// What the descriptor means was fixed before this is read.
-	if now, err := readProcStat("/proc", p.pid); err == nil && now.start == p.start {
+	if now, err := readProcStat(p.pid); err == nil && now.start == p.start {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	}
 }
@@ -119,7 +119,7 @@ func killLeft(s *spec, r *record) {
 		return
 	}
 	for range killPasses {
-		left := leftOf(s.ID, r, processes("/proc"))
+		left := leftOf(s.ID, r, processes())
 		if len(left) == 0 {
 			return
 		}

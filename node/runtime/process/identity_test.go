@@ -39,7 +39,7 @@ func aSession(t *testing.T, script string, env ...string) (leader procStat, ende
 	if _, err := r.ReadString('\n'); err != nil { // ready
 		t.Fatal(err)
 	}
-	leader, err = readProcStat("/proc", cmd.Process.Pid)
+	leader, err = readProcStat(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -194,7 +194,7 @@ func family(pid int) []int {
 // allBelow lists the processes below pid among all of the machine's.
 func allBelow(pid int) []int {
 	var found []int
-	for _, p := range descendants(pid, processes("/proc")) {
+	for _, p := range descendants(pid, processes()) {
 		found = append(found, p.pid)
 	}
 	return found

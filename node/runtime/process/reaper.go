@@ -265,7 +265,7 @@ func killDescendants() {
 		_ = unix.Kill(-1, unix.SIGKILL)
 		return
 	}
-	for _, p := range descendants(os.Getpid(), processes("/proc")) {
+	for _, p := range descendants(os.Getpid(), processes()) {
 		killProcess(p)
 	}
 }
@@ -279,8 +279,8 @@ type procStat struct {
 	rssPages           uint64
 }
 
-func readProcStat(proc string, pid int) (procStat, error) {
-	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+func readProcStat(pid int) (procStat, error) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return procStat{}, err
 	}
@@ -328,9 +328,9 @@ func parseProcStat(s string) (procStat, error) {
 	return p, err
 }
 
-// processes lists what /proc at proc shows.
-func processes(proc string) []procStat {
-	d, err := os.Open(proc)
+// processes lists what /proc shows.
+func processes() []procStat {
+	d, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
@@ -345,7 +345,7 @@ func processes(proc string) []procStat {
 		if err != nil {
 			continue
 		}
-		if p, err := readProcStat(proc, pid); err == nil {
+		if p, err := readProcStat(pid); err == nil {
 			ps = append(ps, p)
 		}
 	}

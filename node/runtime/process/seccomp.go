@@ -140,14 +140,18 @@ func conditions(args []specs.LinuxSeccompArg) ([]bpf.Instruction, error) {
 		switch a.Op {
 		case specs.OpEqualTo:
 			own = []bpf.Instruction{
-				load(1), bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(a.Value >> 32), SkipFalse: after + 2},
-				load(0), bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(a.Value), SkipFalse: after},
+				load(1),
+				bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(a.Value >> 32), SkipFalse: after + 2},
+				load(0),
+				bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(a.Value), SkipFalse: after},
 			}
 		case specs.OpMaskedEqual:
 			own = []bpf.Instruction{
-				load(1), bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: uint32(a.Value >> 32)},
+				load(1),
+				bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: uint32(a.Value >> 32)},
 				bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(a.ValueTwo >> 32), SkipFalse: after + 3},
-				load(0), bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: uint32(a.Value)},
+				load(0),
+				bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: uint32(a.Value)},
 				bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(a.ValueTwo), SkipFalse: after},
 			}
 		case specs.OpLessThan:
@@ -155,8 +159,10 @@ func conditions(args []specs.LinuxSeccompArg) ([]bpf.Instruction, error) {
 				return nil, errors.New("a bound of more than 32 bits is not supported")
 			}
 			own = []bpf.Instruction{
-				load(1), bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipFalse: after + 2},
-				load(0), bpf.JumpIf{Cond: bpf.JumpLessThan, Val: uint32(a.Value), SkipFalse: after},
+				load(1),
+				bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipFalse: after + 2},
+				load(0),
+				bpf.JumpIf{Cond: bpf.JumpLessThan, Val: uint32(a.Value), SkipFalse: after},
 			}
 		default:
 			return nil, fmt.Errorf("comparison %s is not supported", a.Op)

@@ -222,7 +222,7 @@ func (s *shim) start() error {
 		s.record.ShimPID, s.record.ShimStart = self.pid, self.start
 	}
 	if s.spec.Isolation == None {
-		if main, err := readProcStat("/proc", s.main.pid); err == nil {
+		if main, err := readProcStat(s.main.pid); err == nil {
 			s.record.PIDStart = main.start
 		}
 	}
@@ -452,7 +452,7 @@ func (s *shim) usage() runtime.Usage {
 	if err != nil {
 		return u
 	}
-	for _, p := range descendants(self.pid, processes("/proc")) {
+	for _, p := range descendants(self.pid, processes()) {
 		u.CPUNanos += p.cpuTicks * nanosPerTick
 		u.MemoryBytes += p.rssPages * uint64(os.Getpagesize())
 		u.PIDs++

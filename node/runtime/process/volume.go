@@ -114,7 +114,7 @@ func (r *rootfs) volume(m runtime.Mount) error {
 		return err
 	}
 	defer target.Close()
-	if err := bind(fdPath(source), fdPath(target), true); err != nil {
+	if err = bind(fdPath(source), fdPath(target), true); err != nil {
 		return err
 	}
 	// The descriptor is of what is below the new mount: its name leads to the mount.
@@ -222,6 +222,15 @@ func (r *rootfs) inRoot(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
+// mkdirAll makes the directory path and those above it, none of them outside root.
+func mkdirAll(root *os.File, path string) error {
+	d, err := securejoin.MkdirAllHandle(root, path, 0o755)
+	if err != nil {
+		return err
+	}
+	return d.Close()
+}
+
 func (r *rootfs) makePlace(path string, dir bool) error {
 	full, err := securejoin.SecureJoin(r.path, path)
 	if err != nil {
@@ -237,11 +246,7 @@ func (r *rootfs) makePlace(path string, dir bool) error {
 	}
 	defer root.Close()
 	if dir {
-		d, err := securejoin.MkdirAllHandle(root, path, 0o755)
-		if err != nil {
-			return err
-		}
-		return d.Close()
+		return mkdirAll(root, path)
 	}
 	parent, err := securejoin.MkdirAllHandle(root, filepath.Dir(path), 0o755)
 	if err != nil {
