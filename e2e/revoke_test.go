@@ -5,6 +5,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -97,8 +98,9 @@ func TestNodeRevoked(t *testing.T) {
 
 	// A machine that was allowed comes back with a join token, and gets another key.
 	c.hawser(t, "node", "allow", names[0])
-	token := strings.TrimSpace(c.hawser(t, "token", "create"))
-	run(t, append(c.kill(t, names[0]), "--token="+token), filepath.Join(c.dir, "nodes", names[0], "agent"))
+	file := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(file, []byte(c.hawser(t, "token", "create")), 0o600))
+	run(t, append(c.kill(t, names[0]), "--token-file="+file), filepath.Join(c.dir, "nodes", names[0], "agent"))
 	eventually(t, names[0]+" is back", func() error {
 		_, err := c.asNode(t, names[0]).CoreV1().Nodes().Get(t.Context(), names[0], metav1.GetOptions{})
 		return err

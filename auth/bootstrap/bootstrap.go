@@ -29,6 +29,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -63,6 +64,9 @@ type Config struct {
 	// expired, Token is enough: the CA is known.
 	Token Token
 	Pins  []Pin
+	// TokenFile is read in place of Token each time one is needed, so that another
+	// token can be put there while the node lives. It need not be there before.
+	TokenFile string
 	// NodeName is the name to be known by. Required.
 	NodeName string
 	// Dir is the data directory; keys and certificates are in DIR/pki. Required.
@@ -95,11 +99,8 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 	if err != nil || id != nil {
 		return id, err
 	}
-	if c.Token == (Token{}) {
-		return nil, fmt.Errorf("node %q has no certificate in %s yet: a join token is needed (--token)", c.NodeName, c.pki())
-	}
-	if len(c.Pins) == 0 {
-		return nil, errors.New("the cluster's CA is not known yet: its hash is needed (--discovery-token-ca-cert-hash)")
+	if err := c.canJoin(); err != nil {
+		return nil, err
 	}
 	last, r := "", round{busyUntil: map[string]time.Time{}}
 	for wait := retryFirst; ; wait = min(2*wait, retryLimit) {
@@ -127,6 +128,44 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 		case <-time.After(r.pause(c.Servers, wait, time.Now())):
 		}
 	}
+}
+
+// Check returns what is known to make Join fail without asking a server. It makes
+// nothing.
+func (c *Config) Check() error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(c.path(clientFile)); err == nil {
+		return nil
+	}
+	return c.canJoin()
+}
+
+// canJoin returns what is missing to join with.
+func (c *Config) canJoin() error {
+	if _, err := c.token(); err != nil {
+		return fmt.Errorf("node %q has no certificate in %s yet: a join token is needed (--token-file, HAWSER_TOKEN or --token): %w", c.NodeName, c.pki(), err)
+	}
+	if len(c.Pins) == 0 {
+		return errors.New("the cluster's CA is not known yet: its hash is needed (--discovery-token-ca-cert-hash)")
+	}
+	return nil
+}
+
+// token is what to join with; errNoToken if there is nothing.
+func (c *Config) token() (Token, error) {
+	if c.TokenFile == "" {
+		if c.Token == (Token{}) {
+			return Token{}, errNoToken
+		}
+		return c.Token, nil
+	}
+	token, err := ReadToken(c.TokenFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Token{}, fmt.Errorf("%w; it looks for one in %s", errNoToken, c.TokenFile)
+	}
+	return token, err
 }
 
 // complain says why a server has given no certificate yet.
@@ -182,12 +221,16 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
+	token, err := c.token()
+	if err != nil {
+		return nil, err
+	}
 	pinned := &pinned{host: u.Hostname(), pins: c.Pins}
 	transport := c.transport(pinned)
 	defer transport.CloseIdleConnections()
 	client, err := certificatesv1.NewForConfigAndClient(
 		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
-		&http.Client{Transport: bearer{heedful{transport}, c.Token}})
+		&http.Client{Transport: bearer{heedful{transport}, token}})
 	if err != nil {
 		return nil, fmt.Errorf("make client for %s: %w", server, err)
 	}
@@ -214,7 +257,7 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 		// The name of a request follows from its key: another try needs another key.
 		return nil, errors.Join(err, remove(c.path(pendingFile)))
 	case apierrors.IsUnauthorized(err):
-		return nil, fmt.Errorf("%w (token id %s at %s)", ErrTokenRejected, c.Token.ID, server)
+		return nil, fmt.Errorf("%w (token id %s at %s)", ErrTokenRejected, token.ID, server)
 	case err != nil:
 		return nil, fmt.Errorf("join the cluster at %s: %w", server, err)
 	}
@@ -272,11 +315,11 @@ func load(c *Config) (*Identity, error) {
 	}
 	believed, err := c.loadTrust()
 	switch {
-	case errors.Is(err, os.ErrNotExist) && c.Token != (Token{}) && len(c.Pins) > 0:
+	case errors.Is(err, os.ErrNotExist) && c.canJoin() == nil:
 		c.Log.Warn("the cluster's CA is lost, joining anew", "node", c.NodeName, "file", c.path(caFile))
 		return nil, nil //nolint:nilnil // documented
 	case err != nil:
-		return nil, fmt.Errorf("%w; put the file back, or remove %s and join anew with a token (--token)", err, c.pki())
+		return nil, fmt.Errorf("%w; put the file back, or remove %s and join anew with a token (--token-file)", err, c.pki())
 	}
 	name, err := auth.NodeName(pair.Leaf)
 	if err != nil {

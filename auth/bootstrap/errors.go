@@ -88,7 +88,7 @@ type expiredError struct {
 // Error says what can be done. It does not change with time, so that it is logged
 // once.
 func (e *expiredError) Error() string {
-	return fmt.Sprintf("the node's certificate expired at %s and no server lets the node in with it: on the server, run \"hawser token create --print-join-command\", and start this agent with the token that it prints; pods run on meanwhile (%v)",
+	return fmt.Sprintf("the node's certificate expired at %s and no server lets the node in with it: on the server, run \"hawser token create --print-join-command\", and start this agent with the token that it prints, or put that into its --token-file; pods run on meanwhile (%v)",
 		e.since.UTC().Format(time.RFC3339), e.err)
 }
 
@@ -104,7 +104,7 @@ type rejectedError struct{ err error }
 // Error says what can be done.
 func (e *rejectedError) Error() string {
 	return fmt.Sprintf("the server does not admit this node's key any more, and it takes a join token to get another one: on the server, run "+
-		"\"hawser token create --print-join-command\", and start this agent with the token that it prints (%v)", e.err)
+		"\"hawser token create --print-join-command\", and start this agent with the token that it prints, or put that into its --token-file (%v)", e.err)
 }
 
 func (e *rejectedError) Unwrap() error { return e.err }

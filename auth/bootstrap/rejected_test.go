@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,14 +17,22 @@ import (
 // returned. Without a token there is nothing to join anew with.
 func rejected(t *testing.T, withToken bool, after func(id *Identity, renewed <-chan struct{}, log *diary)) {
 	t.Helper()
+	rejectedWith(t, func(c *Config) {
+		if !withToken {
+			c.Token = Token{}
+		}
+	}, after)
+}
+
+// rejectedWith does so with a configuration that is another one from then on.
+func rejectedWith(t *testing.T, change func(*Config), after func(id *Identity, renewed <-chan struct{}, log *diary)) {
+	t.Helper()
 	c := newServer(t, newAuthority(t), nil).config()
 	id, err := Join(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !withToken {
-		id.cfg.Token = Token{}
-	}
+	change(&id.cfg)
 	renewed, log := make(chan struct{}, 1), &diary{}
 	r, err := NewRotation(RotationConfig{
 		Identity: id, Requests: &memoryRequests{t: t, fail: errors.New("nobody is let in")},
@@ -56,6 +66,33 @@ func TestRejectedNodeJoinsAnew(t *testing.T) {
 		}
 		if n := len(log.lines("does not admit")); n != 0 {
 			t.Errorf("%d complaints", n)
+		}
+	})
+}
+
+// A token that is put into its file while the node lives is taken.
+func TestRejectedNodeGetsATokenFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	rejectedWith(t, func(c *Config) { c.Token, c.TokenFile = Token{}, file }, func(id *Identity, renewed <-chan struct{}, log *diary) {
+		for deadline := time.After(time.Minute); len(log.lines("level=ERROR")) == 0; {
+			select {
+			case <-renewed:
+				t.Fatal("it got another certificate")
+			case <-deadline:
+				t.Fatal("it does not say what it lacks")
+			case <-time.After(time.Millisecond):
+			}
+		}
+		if lines := log.lines("level=ERROR"); !strings.Contains(lines[0], file) || !strings.Contains(lines[0], "token-file") {
+			t.Errorf("it says %s", lines[0])
+		}
+		if err := os.WriteFile(file, []byte("abcdef.0123456789abcdef\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-renewed:
+		case <-time.After(time.Minute):
+			t.Fatal("no new certificate in a minute")
 		}
 	})
 }

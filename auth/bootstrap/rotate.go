@@ -240,8 +240,8 @@ func (n *renewal) renew(ctx context.Context) {
 func (n *renewal) replace(ctx context.Context) error {
 	id := n.rotation.cfg.Identity
 	if n.rejected.Load() == n.cert.Load() && n.rejected.Load() != nil {
-		if id.cfg.Token == (Token{}) {
-			return &rejectedError{errNoToken}
+		if _, err := id.cfg.token(); err != nil {
+			return &rejectedError{err}
 		}
 		if err := id.rejoin(ctx); err != nil {
 			return &rejectedError{err}
@@ -253,13 +253,14 @@ func (n *renewal) replace(ctx context.Context) error {
 	if n.kind.signer != clientCertificate.signer || !time.Now().After(until) {
 		return n.request(ctx)
 	}
+	_, none := id.cfg.token()
 	var err error
-	if id.cfg.Token != (Token{}) {
+	if none == nil {
 		if err = id.rejoin(ctx); err == nil {
 			n.renewed()
 		}
-	} else {
-		err = n.request(ctx)
+	} else if err = n.request(ctx); err != nil {
+		err = fmt.Errorf("%w; %w", err, none)
 	}
 	if err != nil {
 		return &expiredError{since: until, err: err}

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 )
@@ -37,6 +38,34 @@ func ParseToken(s string) (Token, error) {
 
 func lowerAlphanumeric(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+}
+
+// maxTokenFile bounds what is read of a file with a token.
+const maxTokenFile = 4 << 10
+
+// ReadToken reads ID.SECRET from a file, white space around it left off. Its errors name
+// the file and do not repeat what is in it; one about a file that is not there wraps
+// fs.ErrNotExist.
+func ReadToken(path string) (Token, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Token{}, fmt.Errorf("read the join token: %w", err)
+	}
+	if !info.Mode().IsRegular() { // reading another kind may wait for ever
+		return Token{}, fmt.Errorf("read the join token: %s is not a regular file", path)
+	}
+	if info.Size() > maxTokenFile {
+		return Token{}, fmt.Errorf("read the join token: %s has %d bytes: a token is one line, ID.SECRET", path, info.Size())
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return Token{}, fmt.Errorf("read the join token: %w", err)
+	}
+	token, err := ParseToken(strings.TrimSpace(string(b)))
+	if err != nil {
+		return Token{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return token, nil
 }
 
 // String hides the secret.

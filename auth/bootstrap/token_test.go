@@ -1,8 +1,12 @@
 package bootstrap
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParseToken(t *testing.T) {
@@ -28,6 +32,39 @@ func TestParseToken(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseToken(%q): %v, want %q", in, err, want)
+		}
+	}
+}
+
+func TestReadToken(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for content, want := range map[string]string{
+		"abcdef.0123456789abcdef":              "",
+		"\n abcdef.0123456789abcdef\r\n":       "",
+		"":                                     "no dot",
+		"abcdef.0123456789abcde!":              "secret must be 16",
+		strings.Repeat("x", maxTokenFile+1):    "a token is one line",
+		"abcdef.0123456789abcdef\nanother.one": "ID.SECRET",
+	} {
+		file := filepath.Join(dir, "token")
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tok, err := ReadToken(file)
+		switch {
+		case want == "" && (err != nil || tok != Token{"abcdef", "0123456789abcdef"}):
+			t.Errorf("%q: %+v, %v", content, tok, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) || strings.Contains(err.Error(), "0123")):
+			t.Errorf("%q: %v", content, err)
+		}
+	}
+	for path, want := range map[string]string{dir: "not a regular file", pipe: "not a regular file", filepath.Join(dir, "none"): "no such file"} {
+		if _, err := ReadToken(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

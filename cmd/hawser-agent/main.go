@@ -32,7 +32,7 @@ func main() {
 func newRoot() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "hawser-agent --server URL --token ID.SECRET --discovery-token-ca-cert-hash sha256:HEX",
+		Use:   "hawser-agent --server URL --token-file FILE --discovery-token-ca-cert-hash sha256:HEX",
 		Short: "Make this machine a node of a Hawser cluster",
 		Long: "Makes this machine a node. The whole command line is printed, on the server, by:\n" +
 			"  hawser token create --print-join-command\n" +

@@ -27,14 +27,15 @@ import (
 type options struct {
 	transportOptions
 
-	servers  []string
-	token    string
-	caHashes []string
-	dataDir  string
-	name     string
-	override string
-	nodeIP   string
-	runtime  string
+	servers   []string
+	token     string
+	tokenFile string
+	caHashes  []string
+	dataDir   string
+	name      string
+	override  string
+	nodeIP    string
+	runtime   string
 
 	kubeletPort int // with transport ssh
 
@@ -65,6 +66,7 @@ type options struct {
 	logFormat string
 
 	// set by check
+	tokenFrom  string   // the flag or variable that the token is from
 	addrs      []string // HOST:PORT of the servers
 	nodeName   string
 	ips        []netip.Addr
@@ -80,8 +82,9 @@ const externalCloud = "external"
 
 func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.servers, "server", nil, "URL of the server, https://HOST:PORT; several are tried in turn (required)")
-	f.StringVar(&o.token, "token", "", "join token, ID.SECRET; needed only until the node has its certificate")
-	f.StringSliceVar(&o.caHashes, "discovery-token-ca-cert-hash", nil, "what the server's CA must hash to, sha256:HEX; needed with --token")
+	f.StringVar(&o.token, "token", "", "join token, ID.SECRET, which whoever can list processes sees (default $"+tokenEnv+"); needed only until the node has its certificate")
+	f.StringVar(&o.tokenFile, "token-file", "", "file with the join token; read each time one is needed, so that a node whose certificate is of no use any more takes another one from there")
+	f.StringSliceVar(&o.caHashes, "discovery-token-ca-cert-hash", nil, "what the server's CA must hash to, sha256:HEX; needed with a join token")
 	f.StringVar(&o.dataDir, "data-dir", "/var/lib/hawser-agent", "directory of keys, pods and logs; made if missing")
 	f.StringVar(&o.name, "node-name", "", "name of the node (default the host name)")
 	f.StringVar(&o.override, "hostname-override", "", "name to use instead of the host name")
@@ -118,7 +121,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 
 // check refuses what cannot work, naming the flag.
 func (o *options) check(f *pflag.FlagSet) error {
-	for _, part := range []func() error{o.checkServers, o.checkName, o.checkRegistration, o.checkResources, func() error { return o.checkPressure(f) }, o.checkPeriods} {
+	for _, part := range []func() error{o.checkToken, o.checkServers, o.checkName, o.checkRegistration, o.checkResources, func() error { return o.checkPressure(f) }, o.checkPeriods} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -144,6 +147,29 @@ func (o *options) check(f *pflag.FlagSet) error {
 	}
 	if o.dataDir, err = setup.CheckDataDir(o.dataDir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
+	}
+	return nil
+}
+
+// tokenEnv is the environment variable that is a join token if no flag says of one.
+const tokenEnv = "HAWSER_TOKEN"
+
+// checkToken finds out where the token is. The environment has none afterwards, for
+// programs that this one starts.
+func (o *options) checkToken() error {
+	env := os.Getenv(tokenEnv)
+	if err := os.Unsetenv(tokenEnv); err != nil {
+		return fmt.Errorf("%s: %w", tokenEnv, err)
+	}
+	switch {
+	case o.token != "" && o.tokenFile != "":
+		return errors.New("--token and --token-file: give one of them")
+	case o.tokenFile != "":
+		o.tokenFrom = "--token-file"
+	case o.token == "" && env != "":
+		o.token, o.tokenFrom = env, tokenEnv
+	default:
+		o.tokenFrom = "--token"
 	}
 	return nil
 }

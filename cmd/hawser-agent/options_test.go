@@ -30,9 +30,55 @@ func parse(t *testing.T, args ...string) (*options, error) {
 	return &o, err
 }
 
+// A token comes from a flag, a file or the environment, which has none afterwards.
+func TestTokenSources(t *testing.T) {
+	const token = "abcdef.0123456789abcdef"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		env  string
+		args []string
+		from string
+		bad  string
+	}{
+		"flag":          {args: []string{"--token", token}, from: "--token"},
+		"flag and env":  {env: "fedcba.0123456789abcdef", args: []string{"--token", token}, from: "--token"},
+		"file":          {args: []string{"--token-file", file}, from: "--token-file"},
+		"file and env":  {env: "fedcba.0123456789abcdef", args: []string{"--token-file", file}, from: "--token-file"},
+		"env":           {env: token, from: tokenEnv},
+		"flag and file": {args: []string{"--token", token, "--token-file", file}, bad: "give one of them"},
+		"bad env":       {env: "nonsense", bad: tokenEnv + ": join token must be ID.SECRET"},
+		"no file":       {args: []string{"--token-file", file + ".none"}, bad: file + ".none"},
+		"bad file":      {args: []string{"--token-file", "/dev/zero"}, bad: "/dev/zero is not a regular file"},
+		"nothing":       {bad: "a join token is needed (--token-file, HAWSER_TOKEN or --token)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(tokenEnv, tt.env)
+			o, err := parse(t, append(tt.args, "--discovery-token-ca-cert-hash", "sha256:"+strings.Repeat("00", 32))...)
+			if err == nil {
+				_, err = joinConfig(o, slog.New(slog.DiscardHandler))
+			}
+			switch {
+			case tt.bad != "":
+				if err == nil || !strings.Contains(err.Error(), tt.bad) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("got %v, want %s", err, tt.bad)
+				}
+			case err != nil || o.tokenFrom != tt.from:
+				t.Errorf("from %q, %v", o.tokenFrom, err)
+			}
+			if left, ok := os.LookupEnv(tokenEnv); ok {
+				t.Errorf("the environment still has %q", left)
+			}
+		})
+	}
+}
+
 // What is wrong with the token or the CA's hash is found before anything is made.
 func TestBadTokenMakesNothing(t *testing.T) {
 	for want, args := range map[string][]string{
+		"--token and --token-file: ":       {"--token", "abcdef.0123456789abcdef", "--token-file", "x"},
 		"--token: ":                        {"--token", "x"},
 		"--discovery-token-ca-cert-hash: ": {"--token", "abcdef.0123456789abcdef", "--discovery-token-ca-cert-hash", "md5:1"},
 	} {

@@ -12,6 +12,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"runtime/debug"
 	"time"
@@ -71,7 +72,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	defer unlock()
-	id, err := join(ctx, cfg)
+	id, err := join(ctx, o, cfg)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -116,7 +117,7 @@ func (p *parts) run(ctx context.Context) error {
 func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
 	dial := agent.NewDial(proxyFor)
 	c := bootstrap.Config{
-		NodeName: o.nodeName, Dir: o.dataDir, Log: log,
+		NodeName: o.nodeName, Dir: o.dataDir, TokenFile: o.tokenFile, Log: log,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return dial(tunnel.SmallPackets(ctx), network, addr)
 		},
@@ -127,7 +128,7 @@ func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
 	var err error
 	if o.token != "" {
 		if c.Token, err = bootstrap.ParseToken(o.token); err != nil {
-			return c, fmt.Errorf("--token: %w", err)
+			return c, fmt.Errorf("%s: %w", o.tokenFrom, err)
 		}
 	}
 	for _, h := range o.caHashes {
@@ -137,19 +138,22 @@ func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
 		}
 		c.Pins = append(c.Pins, pins...)
 	}
-	return c, nil
+	if info, err := os.Stat(o.tokenFile); err == nil && info.Mode().Perm()&0o044 != 0 {
+		log.Warn("the join token can be read by other users: chmod 600", "file", o.tokenFile)
+	}
+	return c, c.Check()
 }
 
 // join returns the node's identity, asking for one with the token if there is
 // none yet.
-func join(ctx context.Context, c bootstrap.Config) (*bootstrap.Identity, error) {
+func join(ctx context.Context, o *options, c bootstrap.Config) (*bootstrap.Identity, error) {
 	id, err := bootstrap.Join(ctx, c)
 	var pin *bootstrap.PinError
 	switch {
 	case errors.As(err, &pin):
 		return nil, fmt.Errorf("--discovery-token-ca-cert-hash: %w", err)
 	case errors.Is(err, bootstrap.ErrTokenRejected):
-		return nil, fmt.Errorf("--token: %w", err)
+		return nil, fmt.Errorf("%s: %w", o.tokenFrom, err)
 	}
 	return id, err
 }

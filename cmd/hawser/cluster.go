@@ -230,12 +230,16 @@ func (c *cluster) startAgents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	tokenFile := filepath.Join(c.cfg.dir, "join-token")
+	if err := os.WriteFile(tokenFile, []byte(token+"\n"), 0o600); err != nil {
+		return err
+	}
 	outlives := context.WithoutCancel(ctx) // close ends the agents, in its own order
 	for i := range c.cfg.nodes {
 		name := fmt.Sprintf("node-%d", i+1)
 		dir := filepath.Join(c.cfg.dir, "nodes", name)
 		args := append([]string{
-			"--server", c.url, "--token", token, "--discovery-token-ca-cert-hash", pin,
+			"--server", c.url, "--token-file", tokenFile, "--discovery-token-ca-cert-hash", pin,
 			"--data-dir", dir, "--node-name", name,
 		}, c.cfg.agentArgs...)
 		cmd := exec.CommandContext(outlives, c.agentPath, args...)
