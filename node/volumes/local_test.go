@@ -1,0 +1,213 @@
+package volumes
+
+// Tests of the volumes that are directories of the node: emptyDir, hostPath, and paths in them.
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/hawser-project/hawser/node/downward"
+)
+
+func TestSubPath(t *testing.T) {
+	s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _, err := s.Resolve(pod, "v", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, sub, err := s.Resolve(pod, "v", "./x//y"); err != nil || got != base || sub != "x/y" {
+		t.Errorf("Resolve: %q, %q, %v", got, sub, err)
+	}
+	if err := os.Symlink("/etc", filepath.Join(base, "out")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("x", filepath.Join(base, "in")); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"..", "../v2", "/etc", "out", "out/passwd", "x/../../.."} {
+		if got, sub, err := s.Resolve(pod, "v", bad); err == nil {
+			t.Errorf("subPath %q leads to %q %q", bad, got, sub)
+		}
+	}
+	if got, sub, err := s.Resolve(pod, "v", "in/y"); err != nil || got != base || sub != "in/y" {
+		t.Errorf("a link within the volume: %q, %q, %v", got, sub, err)
+	}
+	if _, _, err := s.Resolve(pod, "other", ""); err == nil {
+		t.Error("an unknown volume is found")
+	}
+}
+
+// Directories on the way to a subPath have the mode of their volume, and only those
+// that were missing.
+func TestSubPathHasTheVolumesMode(t *testing.T) {
+	for _, mode := range []os.FileMode{0o777, 0o750, 0o770 | os.ModeSetgid} {
+		s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		base, _, err := s.Resolve(pod, "v", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(base, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(base, "old"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Resolve(pod, "v", "old/a/b"); err != nil {
+			t.Fatal(err)
+		}
+		for path, want := range map[string]os.FileMode{"old": 0o700, "old/a": mode.Perm(), "old/a/b": mode.Perm()} {
+			if info, err := os.Stat(filepath.Join(base, path)); err != nil || info.Mode().Perm() != want {
+				t.Errorf("volume %v: %s has %v, %v", mode, path, info.Mode(), err)
+			}
+		}
+		if info, err := os.Stat(filepath.Join(base, "old/a/b")); err != nil || info.Mode()&os.ModeSetgid != mode&os.ModeSetgid {
+			t.Errorf("volume %v: group %v, %v", mode, info.Mode(), err)
+		}
+	}
+}
+
+// What a container has made of its emptyDir is left alone when volumes are brought
+// up to date.
+func TestEmptyDirKeepsItsMode(t *testing.T) {
+	for _, medium := range []corev1.StorageMedium{corev1.StorageMediumDefault, corev1.StorageMediumMemory} {
+		s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.TearDown(pod.UID); err != nil {
+				t.Error(err)
+			}
+		})
+		dir, _, err := s.Resolve(pod, "v", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() == 0 {
+			if err := os.Chown(dir, 1234, 1234); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Setup(t.Context(), pod, downward.Facts{}); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(dir)
+		if err != nil || info.Mode().Perm() != 0o700 || os.Geteuid() == 0 && info.Sys().(*syscall.Stat_t).Uid != 1234 {
+			t.Errorf("medium %q: %v, %v", medium, info.Mode(), err)
+		}
+		if names, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(names) != 1 {
+			t.Errorf("left beside it: %v, %v", names, err)
+		}
+	}
+}
+
+func TestEmptyDir(t *testing.T) {
+	limit := resource.MustParse("1Mi")
+	for name, src := range map[string]*corev1.EmptyDirVolumeSource{
+		"disk":   {},
+		"memory": {Medium: corev1.StorageMediumMemory, SizeLimit: &limit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{EmptyDir: src})
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir, _, err := s.Resolve(pod, "v", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info, no := os.Stat(dir); no != nil || info.Mode().Perm() != 0o777 {
+				t.Errorf("mode %v, %v", info, no)
+			}
+			if err = os.WriteFile(filepath.Join(dir, "kept"), []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err = s.Setup(t.Context(), pod, downward.Facts{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err = os.Stat(filepath.Join(dir, "kept")); err != nil {
+				t.Errorf("a second Setup has emptied the volume: %v", err)
+			}
+			mounted, err := isMountPoint(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "memory" && os.Geteuid() == 0 && mounted {
+				if err := os.WriteFile(filepath.Join(dir, "large"), make([]byte, 2<<20), 0o600); err == nil {
+					t.Error("the size limit of memory is not kept")
+				}
+			} else if name == "disk" && mounted {
+				t.Error("a plain emptyDir is mounted")
+			}
+			if err := s.TearDown(pod.UID); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("after TearDown: %v", err)
+			}
+			if err := s.TearDown(pod.UID); err != nil {
+				t.Errorf("TearDown again: %v", err)
+			}
+		})
+	}
+}
+
+func TestHostPath(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		path string
+		kind corev1.HostPathType
+		err  string
+	}{
+		{dir, corev1.HostPathUnset, ""},
+		{dir, corev1.HostPathDirectory, ""},
+		{file, corev1.HostPathFile, ""},
+		{file, corev1.HostPathDirectory, "is not a directory"},
+		{dir, corev1.HostPathFile, "is not a file"},
+		{"/dev/null", corev1.HostPathCharDev, ""},
+		{"/dev/null", corev1.HostPathBlockDev, "is not a block device"},
+		{filepath.Join(dir, "no"), corev1.HostPathDirectory, "no such file"},
+		{filepath.Join(dir, "new/dir"), corev1.HostPathDirectoryOrCreate, ""},
+		{filepath.Join(dir, "newfile"), corev1.HostPathFileOrCreate, ""},
+		{"relative", corev1.HostPathUnset, "not absolute"},
+	} {
+		t.Run(string(tt.kind)+" "+filepath.Base(tt.path), func(t *testing.T) {
+			s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: tt.path, Type: &tt.kind}})
+			switch {
+			case tt.err == "" && err != nil, tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
+				t.Fatalf("error %v, want %q", err, tt.err)
+			case err != nil:
+				return
+			}
+			if got, _, err := s.Resolve(pod, "v", ""); err != nil || got != tt.path {
+				t.Errorf("Resolve: %q, %v", got, err)
+			}
+			if err := s.TearDown(pod.UID); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Stat(tt.path); err != nil {
+				t.Errorf("TearDown has touched the host's path: %v", err)
+			}
+		})
+	}
+}
