@@ -7,6 +7,9 @@ const (
 	// nodes that lose their network together. It is an administrator's to set;
 	// Kubernetes' NodeRestriction keeps nodes from labels of its domain.
 	SiteLabel = "node-restriction.kubernetes.io/site"
+	// SiteGroup, followed by a site, is a group of bootstrap tokens: the nodes that
+	// join with such a token are of that site.
+	SiteGroup = "system:bootstrappers:site:"
 	// TransportAnnotation is the annotation of Nodes that says how a node without
 	// a tunnel is reached. A node sets its own.
 	TransportAnnotation = "hawser.dev/transport"

@@ -144,7 +144,7 @@ func oldAgentRunsOn(t *testing.T, c *cluster, old *pkitest.Authority, running *t
 	}
 	// The node's key holds its name, as that of each node does after an upgrade.
 	name := strings.TrimPrefix(leaf.Subject.CommonName, "system:node:")
-	if err = nodekeys.NewBook(c.admin).Claim(t.Context(), name, nodekeys.KeyOf(leaf)); err != nil {
+	if err = nodekeys.NewBook(c.admin).Claim(t.Context(), name, nodekeys.KeyOf(leaf), ""); err != nil {
 		t.Fatal(err)
 	}
 	if err = c.whoami(t, running, old.Cert); err != nil {

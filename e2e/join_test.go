@@ -15,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 func TestJoin(t *testing.T) {
@@ -95,7 +97,9 @@ func TestJoin(t *testing.T) {
 	})
 	t.Run("a good command joins", func(t *testing.T) {
 		dir := filepath.Join(shortTempDir(t), "data")
-		run(t, append([]string{agent}, append(with("", ""), "--node-name", "late", "--data-dir", dir,
+		h := c.watch(t)
+		berlin := c.joinCommand(t, filepath.Join(client, "hawser"), "--site", "berlin")[1:]
+		run(t, append([]string{agent}, append(berlin, "--node-name", "late", "--data-dir", dir,
 			"--node-labels", "disk=ssd", "--register-with-taints", "a=b:NoSchedule", "--register-schedulable=false",
 			"--cloud-provider", "external", "--provider-id", "inventory://late")...), filepath.Join(c.dir, "late"))
 		c.waitNode(t, "late")
@@ -109,6 +113,7 @@ func TestJoin(t *testing.T) {
 		if !node.Spec.Unschedulable || node.Spec.ProviderID != "inventory://late" {
 			t.Errorf("schedulable, or not as the inventory has it: %+v", node.Spec)
 		}
+		h.node(t, "late", "is of the site of its token", func(n *corev1.Node) bool { return n.Labels[auth.SiteLabel] == "berlin" })
 		keys, _ := filepath.Glob(filepath.Join(dir, "pki", "*"))
 		for _, k := range keys {
 			if fi, err := os.Stat(k); err == nil && strings.HasSuffix(k, ".pem") && fi.Mode().Perm() != 0o600 {
@@ -171,9 +176,9 @@ func oneLine(t *testing.T, cmd *exec.Cmd, want ...string) {
 }
 
 // joinCommand returns the words that hawser token create prints.
-func (c *cluster) joinCommand(t *testing.T, hawser string) []string {
+func (c *cluster) joinCommand(t *testing.T, hawser string, args ...string) []string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), hawser, "token", "create", "--print-join-command")
+	cmd := exec.CommandContext(t.Context(), hawser, append([]string{"token", "create", "--print-join-command"}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig())
 	out, err := cmd.Output()
 	if err != nil {

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // prepared is the annotation of the namespace that says when the Nodes that had no
@@ -62,22 +64,23 @@ func (b *Book) read(ctx context.Context, name string) (*corev1.ConfigMap, *Recor
 	return m, r, nil
 }
 
-// Claim gives the name to a key that asks for it with no more than a join token. It
+// Claim gives the name to a key that asks for it with no more than a join token. site
+// is what the token says of the site that the node is of; empty if it says nothing. It
 // fails with a *HeldError if another key holds the name. It may be called again.
-func (b *Book) Claim(ctx context.Context, name string, k Key) error {
+func (b *Book) Claim(ctx context.Context, name string, k Key, site string) error {
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
 		switch {
 		case r == nil:
-			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}}, nil
+			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}, Site: site}, nil
 		case r.Holds(k) && r.Revoked == nil:
 			return r, nil
 		case r.mayBeTaken(b.now()):
-			return r.taken(k, b.now()), nil
+			return r.taken(k, site, b.now()), nil
 		}
 		if gone, err := b.gone(ctx, r); err != nil {
 			return nil, err
 		} else if gone && r.Revoked == nil {
-			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}, Former: r.NodeUID}, nil
+			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}, Former: r.NodeUID, Site: site}, nil
 		}
 		if r.Revoked != nil {
 			return nil, held("node %q was %s; an administrator can let a machine join under this name with \"hawser node allow %s\"", name, r.Revoked.text(), name)
@@ -133,7 +136,7 @@ func (b *Book) Adopt(ctx context.Context, name string, k Key) error {
 		if r == nil || !r.Adopt || len(r.Keys) > 0 || r.Revoked != nil {
 			return r, nil
 		}
-		return r.taken(k, b.now()), nil
+		return r.taken(k, "", b.now()), nil
 	})
 }
 
@@ -211,14 +214,27 @@ func (b *Book) remove(ctx context.Context, name, object string) error {
 	return nil
 }
 
-// bind has the tenure of a record end with a Node object.
-func (b *Book) bind(ctx context.Context, name, object, node string) error {
+// label writes into a Node object which site it is of. A node does not write that
+// itself.
+func (b *Book) label(ctx context.Context, name, node, site string) error {
+	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%q}}}`, node, auth.SiteLabel, site)
+	if _, err := b.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("label node %s with its site: %w", name, err)
+	}
+	return nil
+}
+
+// bind has the tenure of a record end with a Node object, which has its site by now.
+func (b *Book) bind(ctx context.Context, name, object, node, site string) error {
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
-		if r == nil || r.object != object || r.NodeUID != "" {
+		if r == nil || r.object != object || r.NodeUID != "" && r.NodeUID != node {
 			return r, nil
 		}
 		next := *r
 		next.NodeUID = node
+		if r.Site == site {
+			next.Site = ""
+		}
 		return &next, nil
 	})
 }

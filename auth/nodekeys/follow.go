@@ -186,8 +186,14 @@ func (k *Keeper) write(ctx context.Context, name string) error {
 		}
 		k.cfg.Log.Info("the node has been deleted: its name is free, and its key is not admitted any more", "node", name)
 		return nil
-	case h.record.NodeUID == "" && h.node != "":
-		err := k.book.bind(ctx, name, h.record.object, h.node)
+	case h.node != "" && h.unwritten():
+		if site := h.record.Site; site != "" {
+			if err := k.book.label(ctx, name, h.node, site); err != nil {
+				return err
+			}
+			k.cfg.Log.Info("the node is of the site that its join token says", "node", name, "site", site)
+		}
+		err := k.book.bind(ctx, name, h.record.object, h.node, h.record.Site)
 		if apierrors.IsNotFound(err) || errors.Is(err, ErrUnknown) {
 			return nil
 		}

@@ -213,6 +213,9 @@ func judge(r *Record) *holder {
 	return h
 }
 
+// unwritten says whether the record does not name the Node, or the Node not the site.
+func (h *holder) unwritten() bool { return h.record.NodeUID == "" || h.record.Site != "" }
+
 // deleted is h after its Node object has gone.
 func (h *holder) deleted(name string) *holder {
 	next := *h
@@ -328,7 +331,7 @@ func (k *Keeper) learn(m *corev1.ConfigMap) {
 		}
 	}
 	k.set(m.Name, h)
-	if h.gone || h.node != r.NodeUID {
+	if h.gone || h.node != "" && h.unwritten() {
 		k.queue.Add(m.Name)
 	}
 }

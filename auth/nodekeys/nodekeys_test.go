@@ -34,16 +34,16 @@ func TestFirstKeyTakesTheName(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		r.admits("before", "a")
-		r.must(r.book.Claim(ctx, "a", number(1)))
-		r.must(r.book.Claim(ctx, "a", number(1))) // again, as after a lost answer
+		r.must(r.book.Claim(ctx, "a", number(1), ""))
+		r.must(r.book.Claim(ctx, "a", number(1), "")) // again, as after a lost answer
 		r.admits("taken", "a", 1)
 		r.admits("another name", "b")
 		r.makeNode("a", "u1")
-		if err := r.book.Claim(ctx, "a", number(2)); !isHeld(err) || !strings.Contains(err.Error(), "hawser node allow a") {
+		if err := r.book.Claim(ctx, "a", number(2), ""); !isHeld(err) || !strings.Contains(err.Error(), "hawser node allow a") {
 			t.Errorf("a second key: %v", err)
 		}
 		<-time.After(100 * 24 * time.Hour) // however long the node is silent
-		if err := r.book.Claim(ctx, "a", number(2)); !isHeld(err) {
+		if err := r.book.Claim(ctx, "a", number(2), ""); !isHeld(err) {
 			t.Errorf("a second key much later: %v", err)
 		}
 		r.admits("still", "a", 1)
@@ -63,7 +63,7 @@ func TestOneOfManyTakesTheName(t *testing.T) {
 	)
 	for n := range 20 {
 		wg.Go(func() {
-			err := b.Claim(context.Background(), "a", number(n))
+			err := b.Claim(context.Background(), "a", number(n), "")
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -84,7 +84,7 @@ func TestRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		key := func(n int) *Key { k := number(n); return &k }
-		r.must(r.book.Claim(ctx, "a", number(1)))
+		r.must(r.book.Claim(ctx, "a", number(1), ""))
 		r.must(r.book.Renew(ctx, "a", key(1), number(2)))
 		r.admits("both", "a", 1, 2)
 		r.must(r.book.Renew(ctx, "a", key(1), number(3))) // the second was lost, or is late
@@ -114,7 +114,7 @@ func TestDeletion(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		one := number(1)
-		r.must(r.book.Claim(ctx, "a", one))
+		r.must(r.book.Claim(ctx, "a", one, ""))
 		r.makeNode("a", "u1")
 		if rec, err := r.book.Get(ctx, "a"); err != nil || rec.NodeUID != "u1" {
 			t.Fatalf("the record is %+v, %v", rec, err)
@@ -133,7 +133,7 @@ func TestDeletion(t *testing.T) {
 		if err := r.book.Confirm(ctx, "a", one); !isHeld(err) {
 			t.Errorf("what was approved before is confirmed: %v", err)
 		}
-		r.must(r.book.Claim(ctx, "a", number(3)))
+		r.must(r.book.Claim(ctx, "a", number(3), ""))
 		if err := r.book.Renew(ctx, "a", &one, number(2)); !isHeld(err) {
 			t.Errorf("a renewal by the former holder: %v", err)
 		}
@@ -147,7 +147,7 @@ func TestDeletion(t *testing.T) {
 func TestNodeMadeBeforehand(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.makeNode("a", "u1")
-		r.must(r.book.Claim(t.Context(), "a", number(1)))
+		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
 		r.admits("before", "a", 1)
 		r.deleteNode("a")
 		r.admits("after", "a")
@@ -159,8 +159,8 @@ func TestDeletedWhileNobodyFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI()
 		r := newRig(t, api)
-		r.must(r.book.Claim(t.Context(), "a", number(1)))
-		r.must(r.book.Claim(t.Context(), "b", number(2)))
+		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
+		r.must(r.book.Claim(t.Context(), "b", number(2), ""))
 		r.makeNode("a", "u1")
 		r.makeNode("b", "u2")
 		r.stop()
@@ -183,7 +183,7 @@ func TestRevocation(t *testing.T) {
 		if _, err := r.book.Revoke(ctx, "a", "root", ""); !errors.Is(err, ErrUnknown) {
 			t.Errorf("of an unknown name: %v", err)
 		}
-		r.must(r.book.Claim(ctx, "a", one))
+		r.must(r.book.Claim(ctx, "a", one, ""))
 		r.admits("before", "a", 1)
 		first, err := r.book.Revoke(ctx, "a", "root", "stolen")
 		r.must(err)
@@ -196,8 +196,8 @@ func TestRevocation(t *testing.T) {
 			t.Errorf("ended: %q", r.ended)
 		}
 		for what, err := range map[string]error{
-			"renewal": r.book.Renew(ctx, "a", &one, number(2)), "bootstrap": r.book.Claim(ctx, "a", number(2)),
-			"bootstrap with the same key": r.book.Claim(ctx, "a", one), "approved before": r.book.Confirm(ctx, "a", one),
+			"renewal": r.book.Renew(ctx, "a", &one, number(2)), "bootstrap": r.book.Claim(ctx, "a", number(2), ""),
+			"bootstrap with the same key": r.book.Claim(ctx, "a", one, ""), "approved before": r.book.Confirm(ctx, "a", one),
 		} {
 			if !isHeld(err) {
 				t.Errorf("%s: %v", what, err)
@@ -208,9 +208,9 @@ func TestRevocation(t *testing.T) {
 		r.admits("after a restart", "a")
 		r.must(r.book.Allow(ctx, "a", "root", time.Hour))
 		r.admits("allowed, but not taken", "a")
-		r.must(r.book.Claim(ctx, "a", number(3)))
+		r.must(r.book.Claim(ctx, "a", number(3), ""))
 		r.admits("taken anew", "a", 3)
-		if err := r.book.Claim(ctx, "a", number(4)); !isHeld(err) {
+		if err := r.book.Claim(ctx, "a", number(4), ""); !isHeld(err) {
 			t.Errorf("the allowance was used twice: %v", err)
 		}
 		r.stop()
@@ -220,12 +220,12 @@ func TestRevocation(t *testing.T) {
 // A revoked node that is deleted is a free name, as any deleted node is.
 func TestRevokedAndDeleted(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
-		r.must(r.book.Claim(t.Context(), "a", number(1)))
+		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
 		r.makeNode("a", "u1")
 		_, err := r.book.Revoke(t.Context(), "a", "", "")
 		r.must(err)
 		r.deleteNode("a")
-		r.must(r.book.Claim(t.Context(), "a", number(2)))
+		r.must(r.book.Claim(t.Context(), "a", number(2), ""))
 		r.admits("another", "a", 2)
 	})
 }
@@ -236,16 +236,16 @@ func TestAllow(t *testing.T) {
 		if err := r.book.Allow(ctx, "a", "", time.Hour); !errors.Is(err, ErrUnknown) {
 			t.Errorf("a free name: %v", err)
 		}
-		r.must(r.book.Claim(ctx, "a", number(1)))
+		r.must(r.book.Claim(ctx, "a", number(1), ""))
 		r.makeNode("a", "u1")
 		r.must(r.book.Allow(ctx, "a", "", time.Hour))
 		r.admits("until it is used", "a", 1)
 		<-time.After(time.Hour)
-		if err := r.book.Claim(ctx, "a", number(2)); !isHeld(err) {
+		if err := r.book.Claim(ctx, "a", number(2), ""); !isHeld(err) {
 			t.Errorf("an allowance that has expired: %v", err)
 		}
 		r.must(r.book.Allow(ctx, "a", "", time.Hour))
-		r.must(r.book.Claim(ctx, "a", number(2)))
+		r.must(r.book.Claim(ctx, "a", number(2), ""))
 		r.admits("used", "a", 2)
 		if len(r.ended) != 1 || !strings.Contains(r.ended[0], "a, 1 false, 2 true: node \"a\" is not admitted: its name was taken over") {
 			t.Errorf("ended: %q", r.ended)
@@ -262,7 +262,7 @@ func TestAdoption(t *testing.T) {
 		api := newAPI(nodeObject("old", "u1"), nodeObject("idle", "u2"))
 		r := newRig(t, api)
 		ctx := t.Context()
-		if err := r.book.Claim(ctx, "old", number(4)); !isHeld(err) {
+		if err := r.book.Claim(ctx, "old", number(4), ""); !isHeld(err) {
 			t.Errorf("by a join token: %v", err)
 		}
 		r.must(r.keeper.Admit(ctx, "old", number(1)))
@@ -284,7 +284,7 @@ func TestAdoption(t *testing.T) {
 // A key that was added a moment ago is admitted although word of it is late.
 func TestMemoryIsBehind(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
-		r.must(r.book.Claim(t.Context(), "a", number(1)))
+		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
 		r.must(r.keeper.Admit(t.Context(), "a", number(1)))
 		m, err := r.api.CoreV1().ConfigMaps(Namespace).Get(t.Context(), "a", metav1.GetOptions{})
 		r.must(err)
@@ -299,20 +299,20 @@ func TestMemoryIsBehind(t *testing.T) {
 func TestUnreadableRecordAdmitsNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
-		r.must(r.book.Claim(ctx, "a", number(1)))
+		r.must(r.book.Claim(ctx, "a", number(1), ""))
 		m, err := r.api.CoreV1().ConfigMaps(Namespace).Get(ctx, "a", metav1.GetOptions{})
 		r.must(err)
 		m.Data[recordKey] = "{"
 		_, err = r.api.CoreV1().ConfigMaps(Namespace).Update(ctx, m, metav1.UpdateOptions{})
 		r.must(err)
 		r.admits("broken", "a")
-		if err := r.book.Claim(ctx, "a", number(2)); !isHeld(err) {
+		if err := r.book.Claim(ctx, "a", number(2), ""); !isHeld(err) {
 			t.Errorf("it can be taken: %v", err)
 		}
 		// The root certificates that every namespace has are nobody's identity.
 		_, err = r.api.CoreV1().ConfigMaps(Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}}, metav1.CreateOptions{})
 		r.must(err)
-		if err := r.book.Claim(ctx, "kube-root-ca.crt", number(2)); !isHeld(err) {
+		if err := r.book.Claim(ctx, "kube-root-ca.crt", number(2), ""); !isHeld(err) {
 			t.Errorf("a name in use by something else: %v", err)
 		}
 	})
@@ -321,7 +321,7 @@ func TestUnreadableRecordAdmitsNobody(t *testing.T) {
 // A long request ends with the tenure of its key.
 func TestWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
-		r.must(r.book.Claim(t.Context(), "a", number(1)))
+		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
 		r.admits("before", "a", 1)
 		ctx, stop := r.keeper.Watch(t.Context(), "a", number(1))
 		defer stop()

@@ -95,6 +95,9 @@ type Record struct {
 	NodeUID string `json:"nodeUID,omitempty"`
 	// Former is a Node object of an earlier tenure.
 	Former string `json:"formerNodeUID,omitempty"`
+	// Site is what the join token said of the site that the node is of, until the Node
+	// is labelled with it.
+	Site string `json:"site,omitempty"`
 
 	Revoked *Revocation `json:"revoked,omitempty"`
 	Allowed *Allowance  `json:"allowed,omitempty"`
@@ -113,9 +116,10 @@ func (r *Record) mayBeTaken(now time.Time) bool {
 	return r.Allowed != nil && now.Before(r.Allowed.Until.Time)
 }
 
-// taken is the record after a key has taken the name over.
-func (r *Record) taken(k Key, now time.Time) *Record {
-	return &Record{Name: r.Name, Keys: []Held{{k, stamp(now)}}, NodeUID: r.NodeUID, Former: r.Former, object: r.object}
+// taken is the record after a key has taken the name over, with a site if that is not
+// empty.
+func (r *Record) taken(k Key, site string, now time.Time) *Record {
+	return &Record{Name: r.Name, Keys: []Held{{k, stamp(now)}}, NodeUID: r.NodeUID, Former: r.Former, Site: site, object: r.object}
 }
 
 // renewed is the record after the holder of a key has got another one. What is older

@@ -222,7 +222,7 @@ func (c *cluster) startAgents(ctx context.Context) error {
 	if c.cfg.nodes == 0 {
 		return nil
 	}
-	token, err := makeToken(ctx, c.client, time.Hour)
+	token, err := makeToken(ctx, c.client, time.Hour, "")
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func TestNodeCommands(t *testing.T) {
 		t.Errorf("a node that is not there: %v", err)
 	}
 	says("the name a is free", allowNode(ctx, &out, b, "a", "root", time.Hour))
-	if err := b.Claim(ctx, "a", nodekeys.Key{1}); err != nil {
+	if err := b.Claim(ctx, "a", nodekeys.Key{1}, ""); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -115,7 +115,7 @@ func TestNodeCommandsThroughTheAPI(t *testing.T) {
 func TestExplainRevoked(t *testing.T) {
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 	b := nodekeys.NewBook(client)
-	if err := b.Claim(t.Context(), "a", nodekeys.Key{1}); err != nil {
+	if err := b.Claim(t.Context(), "a", nodekeys.Key{1}, ""); err != nil {
 		t.Fatal(err)
 	}
 	o, err := gather(t.Context(), client, "a")

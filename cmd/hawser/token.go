@@ -14,10 +14,12 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -25,6 +27,7 @@ import (
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
 )
 
@@ -43,6 +46,7 @@ func newToken() *cobra.Command {
 		printJoin  bool
 		kubeconfig string
 		server     string
+		site       string
 	)
 	create := &cobra.Command{
 		Use:   "create",
@@ -52,17 +56,21 @@ func newToken() *cobra.Command {
 			if ttl < 0 {
 				return fmt.Errorf("--ttl %s is negative: give how long the token shall be valid, or 0 for ever", ttl)
 			}
+			if err := checkSite(site); err != nil {
+				return err
+			}
 			rc, err := loadKubeconfig(kubeconfig)
 			if err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
 			defer cancel()
-			return createToken(ctx, cmd.OutOrStdout(), rc, ttl, printJoin, server)
+			return createToken(ctx, cmd.OutOrStdout(), rc, ttl, site, printJoin, server)
 		},
 	}
 	f := create.Flags()
 	f.DurationVar(&ttl, "ttl", 24*time.Hour, "how long the token is valid; 0 means for ever")
+	f.StringVar(&site, "site", "", "the site of the nodes that join with the token: they get the label "+auth.SiteLabel+", which nodes cannot write")
 	f.BoolVar(&printJoin, "print-join-command", false, "print a complete hawser-agent command line instead of the token")
 	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of an administrator (default $KUBECONFIG, then ./.hawser/"+adminKubeconfig+")")
 	f.StringVar(&server, "server", "", "with --print-join-command: the URL at which nodes reach the server (default what the server advertises)")
@@ -70,12 +78,12 @@ func newToken() *cobra.Command {
 	return token
 }
 
-func createToken(ctx context.Context, out io.Writer, rc *rest.Config, ttl time.Duration, printJoin bool, server string) error {
+func createToken(ctx context.Context, out io.Writer, rc *rest.Config, ttl time.Duration, site string, printJoin bool, server string) error {
 	client, err := kubernetes.NewForConfig(rc)
 	if err != nil {
 		return err
 	}
-	token, err := makeToken(ctx, client, ttl)
+	token, err := makeToken(ctx, client, ttl, site)
 	if err != nil {
 		return err
 	}
@@ -96,8 +104,18 @@ func createToken(ctx context.Context, out io.Writer, rc *rest.Config, ttl time.D
 	return err
 }
 
-// makeToken stores a new bootstrap token and returns it as ID.SECRET.
-func makeToken(ctx context.Context, client kubernetes.Interface, ttl time.Duration) (string, error) {
+// checkSite refuses what a bootstrap token cannot say of a site.
+func checkSite(site string) error {
+	bad := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' }
+	if strings.ContainsFunc(site, bad) || strings.HasPrefix(site, "-") || strings.HasSuffix(site, "-") || len(site) > content.LabelValueMaxLength {
+		return fmt.Errorf("--site %q: want at most %d characters of a-z, 0-9 and \"-\", which begin and end with a letter or digit", site, content.LabelValueMaxLength)
+	}
+	return nil
+}
+
+// makeToken stores a new bootstrap token and returns it as ID.SECRET. Nodes that join
+// with it are of a site if that is not empty.
+func makeToken(ctx context.Context, client kubernetes.Interface, ttl time.Duration, site string) (string, error) {
 	token, err := bootstraputil.GenerateBootstrapToken()
 	if err != nil {
 		return "", err
@@ -108,6 +126,9 @@ func makeToken(ctx context.Context, client kubernetes.Interface, ttl time.Durati
 		bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
 		bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
 		bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(kubeauth.JoinGroup),
+	}
+	if site != "" {
+		data[bootstrapapi.BootstrapTokenExtraGroupsKey] = []byte(kubeauth.JoinGroup + "," + auth.SiteGroup + site)
 	}
 	if ttl > 0 {
 		data[bootstrapapi.BootstrapTokenExpirationKey] = []byte(time.Now().Add(ttl).UTC().Format(time.RFC3339))

@@ -137,7 +137,7 @@ func (b *bench) create(t *testing.T, r *certificatesv1.CertificateSigningRequest
 // hold has a key hold a node's name.
 func (b *bench) hold(t *testing.T, node string, k nodekeys.Key) {
 	t.Helper()
-	if err := nodekeys.NewBook(b.client).Claim(t.Context(), node, k); err != nil {
+	if err := nodekeys.NewBook(b.client).Claim(t.Context(), node, k, ""); err != nil {
 		t.Fatal(err)
 	}
 }

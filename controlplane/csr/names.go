@@ -8,9 +8,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
@@ -26,7 +30,7 @@ func keyOf(req *x509.CertificateRequest) nodekeys.Key {
 // a certificate for it. why is not empty if it may not.
 func enroll(ctx context.Context, names *nodekeys.Book, r *certificatesv1.CertificateSigningRequest, node string, key nodekeys.Key) (why string, err error) {
 	if r.Spec.Username != nodePrefix+node {
-		return refused(names.Claim(ctx, node, key))
+		return refused(names.Claim(ctx, node, key, siteOf(r)))
 	}
 	// The node may have lost its name between the request and now: what counts is the
 	// key with which it was made. An API server of others does not tell that.
@@ -39,6 +43,20 @@ func enroll(ctx context.Context, names *nodekeys.Book, r *certificatesv1.Certifi
 		by = &k
 	}
 	return refused(names.Renew(ctx, node, by, key))
+}
+
+// siteOf is the site that the join token of a request says. The groups are the
+// authenticator's word, not the machine's.
+func siteOf(r *certificatesv1.CertificateSigningRequest) string {
+	if !strings.HasPrefix(r.Spec.Username, bootstrapapi.BootstrapUserPrefix) {
+		return ""
+	}
+	for _, g := range r.Spec.Groups {
+		if site, ok := strings.CutPrefix(g, auth.SiteGroup); ok && len(content.IsLabelValue(site)) == 0 {
+			return site
+		}
+	}
+	return ""
 }
 
 // refused tells a refusal from a failure.

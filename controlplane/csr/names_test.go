@@ -5,6 +5,7 @@ package csr
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
@@ -70,6 +72,34 @@ func TestNameOfASilentNode(t *testing.T) {
 		}
 		b.expect(t, "allowed", named(t, "third", boot, bootGroups), "issued", "")
 		b.expect(t, "once", named(t, "fourth", boot, bootGroups), "denied", "held by the key of another machine")
+	})
+}
+
+// TestSiteOfAToken: it is the token's group that says of which site a node is, and
+// nobody else's.
+func TestSiteOfAToken(t *testing.T) {
+	for name, tt := range map[string]struct {
+		user, group, want string
+	}{
+		"token":              {boot, auth.SiteGroup + "berlin", "berlin"},
+		"token without":      {boot, "system:bootstrappers:other", ""},
+		"no site":            {boot, auth.SiteGroup, ""},
+		"no label":           {boot, auth.SiteGroup + "a/b", ""},
+		"somebody's groups":  {"alice", auth.SiteGroup + "berlin", ""},
+		"a node's own group": {"system:node:node-1", auth.SiteGroup + "berlin", ""},
+	} {
+		if got := siteOf(named(t, "r", tt.user, append(slices.Clone(bootGroups), tt.group))); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.stop()
+		b.expect(t, "joins", named(t, "first", boot, append(slices.Clone(bootGroups), auth.SiteGroup+"berlin")), "issued", "")
+		r, err := nodekeys.NewBook(b.client).Get(t.Context(), "node-1")
+		if err != nil || r.Site != "berlin" {
+			t.Errorf("the record says %+v, %v", r, err)
+		}
 	})
 }
 
