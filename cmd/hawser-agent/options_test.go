@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-project/hawser/cmd/internal/clitest"
 )
 
 func parse(t *testing.T, args ...string) (*options, error) {
@@ -140,14 +142,7 @@ func TestOptions(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(t, tt.args...)
-			switch {
-			case tt.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
-				t.Errorf("got %v, want %q", err, tt.want)
-			case err != nil && strings.Contains(err.Error(), "\n"):
-				t.Errorf("more than one line: %v", err)
-			}
+			clitest.Refused(t, err, tt.want)
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/cmd/internal/clitest"
 )
 
 func TestNodeCommandsRefuse(t *testing.T) {
@@ -39,22 +40,7 @@ func TestNodeCommandsRefuse(t *testing.T) {
 		"no kubeconfig":      {[]string{"revoke", "a", "--kubeconfig", missing}, missing},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("KUBECONFIG", "")
-			t.Setenv("HOME", t.TempDir())
-			t.Chdir(t.TempDir())
-			root := newRoot()
-			root.SetArgs(append([]string{"node"}, tt.args...))
-			root.SetOut(io.Discard)
-			root.SetErr(io.Discard)
-			err := root.ExecuteContext(t.Context())
-			switch {
-			case tt.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
-				t.Errorf("got %v, want %q", err, tt.want)
-			case err != nil && strings.Contains(err.Error(), "\n"):
-				t.Errorf("more than one line: %v", err)
-			}
+			clitest.Refused(t, clitest.Run(t, newRoot(), "", append([]string{"node"}, tt.args...)...), tt.want)
 		})
 	}
 }

@@ -3,10 +3,11 @@
 package main
 
 import (
-	"io"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/hawser-project/hawser/cmd/internal/clitest"
 )
 
 func TestTokenRefusesWhatItIsNotTold(t *testing.T) {
@@ -29,22 +30,7 @@ func TestTokenRefusesWhatItIsNotTold(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("KUBECONFIG", tt.kubeconfig)
-			t.Setenv("HOME", t.TempDir())
-			t.Chdir(t.TempDir())
-			root := newRoot()
-			root.SetArgs(append([]string{"token"}, tt.args...))
-			root.SetOut(io.Discard)
-			root.SetErr(io.Discard)
-			err := root.ExecuteContext(t.Context())
-			switch {
-			case tt.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
-				t.Errorf("got %v, want %q", err, tt.want)
-			case err != nil && strings.Contains(err.Error(), "\n"):
-				t.Errorf("more than one line: %v", err)
-			}
+			clitest.Refused(t, clitest.Run(t, newRoot(), tt.kubeconfig, append([]string{"token"}, tt.args...)...), tt.want)
 		})
 	}
 }

@@ -1,0 +1,37 @@
+// Package clitest says what every command owes to whoever gave it bad input.
+package clitest
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// Refused fails a test unless err is one line that contains want; unless there is no
+// error if want is empty.
+func Refused(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("refused: %v", err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		t.Errorf("got %v, want %q", err, want)
+	case err != nil && strings.Contains(err.Error(), "\n"):
+		t.Errorf("more than one line: %v", err)
+	}
+}
+
+// Run runs a command as somebody who has no files of their own, and whose environment
+// names a kubeconfig. What it prints is dropped.
+func Run(t *testing.T, root *cobra.Command, kubeconfig string, args ...string) error {
+	t.Helper()
+	t.Setenv("KUBECONFIG", kubeconfig)
+	t.Setenv("HOME", t.TempDir())
+	t.Chdir(t.TempDir())
+	root.SetArgs(args)
+	root.SetOut(io.Discard)
+	root.SetErr(io.Discard)
+	return root.ExecuteContext(t.Context())
+}
