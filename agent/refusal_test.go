@@ -4,16 +4,12 @@ package agent
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"strings"
 	"sync"
@@ -21,52 +17,14 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
 // An authority issues certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+type authority struct{ *pkitest.Authority }
 
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := new(authority)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	a.cert, a.key = issue(t, template, nil)
-	return a
-}
-
-func issue(t *testing.T, template *x509.Certificate, by *authority) (*x509.Certificate, *ecdsa.PrivateKey) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parent, signer := template, key
-	if by != nil {
-		parent, signer = by.cert, by.key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert, key
-}
-
-func (a *authority) pool() *x509.CertPool {
-	p := x509.NewCertPool()
-	p.AddCert(a.cert)
-	return p
-}
+func newAuthority(t *testing.T) *authority { return &authority{pkitest.New(t, "ca")} }
 
 var nodeSubject = pkix.Name{CommonName: auth.NodeUserPrefix + "node-1", Organization: []string{auth.NodesGroup}}
 
@@ -84,11 +42,10 @@ func (a *authority) serving(t *testing.T, until time.Time) *tls.Certificate {
 
 func (a *authority) issued(t *testing.T, until time.Time, usage x509.ExtKeyUsage, subject pkix.Name, names ...string) *tls.Certificate {
 	t.Helper()
-	cert, key := issue(t, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: subject, DNSNames: names,
+	return a.Issue(t, &x509.Certificate{
+		Subject: subject, DNSNames: names,
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until, ExtKeyUsage: []x509.ExtKeyUsage{usage},
-	}, a)
-	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+	})
 }
 
 // handshake is a transport that goes as far as a refusal may come: through the
@@ -142,7 +99,7 @@ func TestRefusals(t *testing.T) {
 			if !tc.plain {
 				conf := auth.ServerTLS(
 					func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return tc.hub.cert, nil },
-					func() (*x509.CertPool, error) { return tc.hub.ca.pool(), nil })
+					func() (*x509.CertPool, error) { return tc.hub.ca.Pool(), nil })
 				protocol := tc.protocol
 				if protocol == "" {
 					protocol = tunnel.ALPN
@@ -168,7 +125,7 @@ func TestRefusals(t *testing.T) {
 				TLS: func(context.Context) (*tls.Config, error) {
 					return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 						return tc.agent.cert, nil
-					}, tc.agent.ca.pool(), host), nil
+					}, tc.agent.ca.Pool(), host), nil
 				},
 			})
 			if err != nil {

@@ -30,7 +30,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, moored 
 	}
 	ln, err := overyamux.Listen(raw, tunnel.Options{TLS: auth.ServerTLS(
 		func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil },
-		func() (*x509.CertPool, error) { return ca.pool(), nil })})
+		func() (*x509.CertPool, error) { return ca.Pool(), nil })})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func wireConfig(addr string, ca *authority, cert *tls.Certificate) Config {
 	return Config{
 		Servers: []string{addr}, NodeName: "node-1", Transports: []tunnel.Transport{overyamux.Transport()},
 		TLS: func(context.Context) (*tls.Config, error) {
-			return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }, ca.pool(), "hub"), nil
+			return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }, ca.Pool(), "hub"), nil
 		},
 	}
 }

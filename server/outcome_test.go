@@ -173,7 +173,7 @@ func newHarbor(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Op
 	})
 	wire := &fragile{}
 	h.cut = wire.cut
-	h.session = h.moor(t, transport, links.Addr().String(), tunnel.Options{TLS: auth.ClientTLS(showing(mine), ca.pool(), ""), Dial: wire.dial, Log: log}, rowDialer(t, rows))
+	h.session = h.moor(t, transport, links.Addr().String(), tunnel.Options{TLS: auth.ClientTLS(showing(mine), ca.Pool(), ""), Dial: wire.dial, Log: log}, rowDialer(t, rows))
 	return h
 }
 

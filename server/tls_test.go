@@ -2,9 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -12,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"strings"
@@ -21,63 +17,29 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
 )
 
 // An authority issues certificates.
 type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	*pkitest.Authority
+	t *testing.T
 }
 
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{t: t}
-	c := a.make(&x509.Certificate{Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
-	var err error
-	if a.cert, err = x509.ParseCertificate(c.Certificate[0]); err != nil {
-		t.Fatal(err)
-	}
-	a.key = c.PrivateKey.(*ecdsa.PrivateKey)
-	return a
-}
-
-func (a *authority) make(tmpl *x509.Certificate) *tls.Certificate {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	tmpl.SerialNumber, tmpl.NotBefore, tmpl.NotAfter = big.NewInt(time.Now().UnixNano()), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = tmpl, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
+func newAuthority(t *testing.T) *authority { return &authority{pkitest.New(t, "ca"), t} }
 
 func (a *authority) server() *tls.Certificate {
-	return a.make(&x509.Certificate{DNSNames: []string{"apiserver"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	return a.Issue(a.t, &x509.Certificate{DNSNames: []string{"apiserver"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 }
 
 func (a *authority) client(cn string, orgs ...string) *tls.Certificate {
-	return a.make(&x509.Certificate{Subject: pkix.Name{CommonName: cn, Organization: orgs}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-}
-
-func (a *authority) pool() *x509.CertPool {
-	p := x509.NewCertPool()
-	p.AddCert(a.cert)
-	return p
+	return a.Issue(a.t, &x509.Certificate{Subject: pkix.Name{CommonName: cn, Organization: orgs}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
 // authorities are what auth.ServerTLS asks for.
-func (a *authority) authorities() (*x509.CertPool, error) { return a.pool(), nil }
+func (a *authority) authorities() (*x509.CertPool, error) { return a.Pool(), nil }
 
 // certificate is c whatever the client says.
 func certificate(c *tls.Certificate) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -115,7 +77,7 @@ func quay(t *testing.T, ca *authority) (*Hub, string) {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprintf(w, "%s from %s", r.TLS.PeerCertificates[0].Subject.CommonName, r.RemoteAddr) // the client checks
 		}),
-		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{*serving}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool()},
+		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{*serving}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool()},
 		ReadHeaderTimeout: time.Minute,
 		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, 0),
 	}
@@ -173,7 +135,7 @@ func get(t *testing.T, ca *authority, addr string, dial func(context.Context, st
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{
 		DialContext:       dial,
-		TLSClientConfig:   &tls.Config{RootCAs: ca.pool(), Certificates: []tls.Certificate{*as}},
+		TLSClientConfig:   &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{*as}},
 		DisableKeepAlives: true,
 		ForceAttemptHTTP2: true,
 	}, Timeout: 20 * time.Second}
@@ -198,7 +160,7 @@ func TestOnePort(t *testing.T) {
 	ca := newAuthority(t)
 	hub, addr := quay(t, ca)
 	node, admin := ca.client("system:node:node-1", "system:nodes"), ca.client("admin")
-	s, err := moor(t, addr, ca.pool(), node, "node-1")
+	s, err := moor(t, addr, ca.Pool(), node, "node-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,11 +201,11 @@ func TestStrangersOverTLS(t *testing.T) {
 		cert *tls.Certificate
 		want string
 	}{
-		{"certificate of another authority", ca.pool(), other.client("system:node:node-1", "system:nodes"), "remote error: tls: "},
-		{"no certificate", ca.pool(), new(tls.Certificate), "remote error: tls: "},
-		{"no node's certificate", ca.pool(), ca.client("admin", "system:masters"), "not a node's certificate"},
-		{"another node's certificate", ca.pool(), ca.client("system:node:node-2", "system:nodes"), `the certificate is for node "node-2"`},
-		{"server of another authority", other.pool(), ca.client("system:node:node-1", "system:nodes"), "x509: "},
+		{"certificate of another authority", ca.Pool(), other.client("system:node:node-1", "system:nodes"), "remote error: tls: "},
+		{"no certificate", ca.Pool(), new(tls.Certificate), "remote error: tls: "},
+		{"no node's certificate", ca.Pool(), ca.client("admin", "system:masters"), "not a node's certificate"},
+		{"another node's certificate", ca.Pool(), ca.client("system:node:node-2", "system:nodes"), `the certificate is for node "node-2"`},
+		{"server of another authority", other.Pool(), ca.client("system:node:node-1", "system:nodes"), "x509: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := moor(t, addr, tc.cas, tc.cert, "node-1")

@@ -3,9 +3,6 @@ package bootstrap
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -16,7 +13,6 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -32,46 +28,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // An authority signs certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+type authority struct{ *pkitest.Authority }
 
+// newAuthority makes one that outlives whatever a test waits for.
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &authority{key: key}
-	a.cert = &x509.Certificate{
+	a := &pkitest.Authority{Key: pkitest.NewKey(t)}
+	a.Cert = a.Sign(t, &x509.Certificate{
 		Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(87600 * time.Hour),
-	}
-	a.cert = a.sign(t, a.cert, &key.PublicKey)
-	return a
-}
-
-// sign makes a certificate after tmpl.
-func (a *authority) sign(t testing.TB, tmpl *x509.Certificate, pub any) *x509.Certificate {
-	tmpl.SerialNumber = big.NewInt(time.Now().UnixNano())
-	if tmpl.NotAfter.IsZero() {
-		tmpl.NotBefore, tmpl.NotAfter = time.Now().Add(-5*time.Minute), time.Now().Add(time.Hour)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, pub, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
+	}, a.Key.Public())
+	return &authority{a}
 }
 
 // signRequest does what the approver and the signer do.
@@ -85,7 +59,7 @@ func (a *authority) signRequest(t testing.TB, csr *certificates.CertificateSigni
 	if csr.Spec.SignerName == certificates.KubeletServingSignerName {
 		usage = x509.ExtKeyUsageServerAuth
 	}
-	return encodeCerts(a.sign(t, &x509.Certificate{
+	return encodeCerts(a.Sign(t, &x509.Certificate{
 		Subject: req.Subject, DNSNames: req.DNSNames, IPAddresses: req.IPAddresses, NotBefore: from, NotAfter: until,
 		ExtKeyUsage: []x509.ExtKeyUsage{usage}, KeyUsage: x509.KeyUsageDigitalSignature,
 	}, req.PublicKey))
@@ -124,10 +98,10 @@ func newServer(t *testing.T, ca *authority, leaf *x509.Certificate) *server {
 	if leaf == nil {
 		leaf = &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	}
-	leaf = ca.sign(t, leaf, &key.PublicKey)
+	leaf = ca.Sign(t, leaf, &key.PublicKey)
 	s.http = httptest.NewUnstartedServer(s)
 	s.http.Config.ErrorLog = log.New(io.Discard, "", 0)
-	s.http.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw, ca.cert.Raw}, PrivateKey: key}}}
+	s.http.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw, ca.Cert.Raw}, PrivateKey: key}}}
 	s.http.StartTLS()
 	t.Cleanup(s.http.Close)
 	return s
@@ -225,7 +199,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) config() Config {
 	return Config{
-		Servers: []string{s.http.URL}, Token: Token{"abcdef", "0123456789abcdef"}, Pins: []Pin{PinOf(s.ca.cert)},
+		Servers: []string{s.http.URL}, Token: Token{"abcdef", "0123456789abcdef"}, Pins: []Pin{PinOf(s.ca.Cert)},
 		NodeName: "node-1", Dir: s.t.TempDir(),
 	}
 }
@@ -234,7 +208,7 @@ func TestJoin(t *testing.T) {
 	ca := newAuthority(t)
 	s := newServer(t, ca, nil)
 	c := s.config()
-	other := PinOf(newAuthority(t).cert)
+	other := PinOf(newAuthority(t).Cert)
 	c.Pins = append([]Pin{other}, c.Pins...)
 	id, err := Join(t.Context(), c)
 	if err != nil {
@@ -244,7 +218,7 @@ func TestJoin(t *testing.T) {
 	if err != nil || cert.Leaf.Subject.CommonName != "system:node:node-1" || cert.Leaf.Subject.Organization[0] != "system:nodes" {
 		t.Errorf("certificate %+v, %v", cert.Leaf.Subject, err)
 	}
-	if !id.trust.Load().roots[0].Equal(ca.cert) || id.NodeName() != "node-1" {
+	if !id.trust.Load().roots[0].Equal(ca.Cert) || id.NodeName() != "node-1" {
 		t.Errorf("identity %s of CA %s", id.NodeName(), id.trust.Load().roots[0].Subject)
 	}
 	for file, mode := range map[string]os.FileMode{clientFile: 0o600, caFile: 0o644} {
@@ -287,7 +261,7 @@ func TestJoinIsRefused(t *testing.T) {
 		},
 		{
 			"wrong hash", func(c *Config, _ *server) { c.Pins = []Pin{{1}} }, nil,
-			func(err error) bool { var e *PinError; return errors.As(err, &e) && e.Have[0] == PinOf(ca.cert) }, "is not the one expected",
+			func(err error) bool { var e *PinError; return errors.As(err, &e) && e.Have[0] == PinOf(ca.Cert) }, "is not the one expected",
 		},
 		{"no token", func(c *Config, _ *server) { c.Token = Token{} }, nil, nil, "--token"},
 		{"no hash", func(c *Config, _ *server) { c.Pins = nil }, nil, nil, "--discovery-token-ca-cert-hash"},
@@ -326,7 +300,7 @@ func TestJoinIsRefused(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				csr.Status.Certificate = encodeCerts(ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "system:node:node-1"}}, &key.PublicKey))
+				csr.Status.Certificate = encodeCerts(ca.Sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "system:node:node-1"}}, &key.PublicKey))
 			}
 		}, nil, nil, "for another key"},
 	} {
@@ -451,11 +425,11 @@ func TestKeptCertificate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cert := ca.sign(t, &x509.Certificate{
+			cert := ca.Sign(t, &x509.Certificate{
 				Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
 				NotBefore: now.Add(tt.from), NotAfter: now.Add(tt.until),
 			}, &key.PublicKey)
-			if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(ca.cert), 0o644)); err != nil {
+			if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(ca.Cert), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 			tt.change(&c)

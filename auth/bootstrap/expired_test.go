@@ -50,11 +50,11 @@ func outlived(t *testing.T, c *Config, ca *authority) *x509.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert := ca.sign(t, &x509.Certificate{
+	cert := ca.Sign(t, &x509.Certificate{
 		Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
 	}, &key.PublicKey)
-	if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(ca.cert), 0o644)); err != nil {
+	if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(ca.Cert), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	return cert

@@ -128,11 +128,11 @@ func inRotation(t *testing.T, life time.Duration, f func(w *rotationWorld), befo
 		if err != nil {
 			t.Fatal(err)
 		}
-		cert := w.ca.sign(t, &x509.Certificate{
+		cert := w.ca.Sign(t, &x509.Certificate{
 			Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
 			NotBefore: time.Now(), NotAfter: time.Now().Add(life),
 		}, &key.PublicKey)
-		if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(w.ca.cert), 0o644)); err != nil {
+		if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(w.ca.Cert), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 		if w.id, err = Join(t.Context(), c); err != nil {
@@ -236,7 +236,7 @@ func TestServingCertificateWithAddressesIsReplaced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		old := w.ca.sign(t, &x509.Certificate{
+		old := w.ca.Sign(t, &x509.Certificate{
 			Subject:  pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
 			DNSNames: []string{"node-1"}, IPAddresses: []net.IP{{10, 0, 0, 1}}, NotBefore: time.Now(), NotAfter: time.Now().Add(1000 * time.Hour),
 		}, &key.PublicKey)

@@ -59,11 +59,11 @@ func settled(t *testing.T, ca *authority) *Identity {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert := ca.sign(t, &x509.Certificate{
+	cert := ca.Sign(t, &x509.Certificate{
 		Subject:   pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
 		NotBefore: time.Now(), NotAfter: time.Now().Add(1000 * time.Hour),
 	}, &key.PublicKey)
-	if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(ca.cert), 0o644)); err != nil {
+	if err = errors.Join(writePair(c.path(clientFile), encodeCerts(cert), key), writeFile(c.path(caFile), encodeCerts(ca.Cert), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	return again(t, c)
@@ -86,7 +86,7 @@ func shows(t *testing.T, id *Identity, by *authority, cn string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf := by.sign(t, &x509.Certificate{
+	leaf := by.Sign(t, &x509.Certificate{
 		Subject: pkix.Name{CommonName: cn}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, &key.PublicKey)
@@ -106,8 +106,8 @@ func TestAuthoritiesAreFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 		told := &notices{}
-		told.set(rootsName, server.cert)
-		told.set(clientsName, clients.cert, old.cert)
+		told.set(rootsName, server.Cert)
+		told.set(clientsName, clients.Cert, old.Cert)
 		changed := 0
 		api := &memoryRequests{t: t, ca: clients, csrs: map[string]*certificates.CertificateSigningRequest{}, life: 1000 * time.Hour}
 		r, err := NewRotation(RotationConfig{Identity: id, Requests: api, ConfigMaps: told, TrustChanged: func() { changed++ }})
@@ -129,22 +129,22 @@ func TestAuthoritiesAreFollowed(t *testing.T) {
 			t.Errorf("told %d times that the server's authority is another", changed)
 		}
 		// After a start it is the same node, with the hash of then on its command line.
-		for _, pin := range []Pin{PinOf(old.cert), PinOf(server.cert)} {
+		for _, pin := range []Pin{PinOf(old.Cert), PinOf(server.Cert)} {
 			c := id.cfg
 			c.Pins = []Pin{pin}
 			next := again(t, c)
-			if !next.ClientTLS("x").RootCAs.Equal(poolOf([]*x509.Certificate{server.cert})) {
+			if !next.ClientTLS("x").RootCAs.Equal(poolOf([]*x509.Certificate{server.Cert})) {
 				t.Error("the server is not known by the new authority alone")
 			}
-			if !next.ClientCAs().Equal(poolOf([]*x509.Certificate{clients.cert, old.cert})) {
+			if !next.ClientCAs().Equal(poolOf([]*x509.Certificate{clients.Cert, old.Cert})) {
 				t.Error("clients are not known by what the cluster says")
 			}
-			if err := next.cert.Load().Leaf.CheckSignatureFrom(clients.cert); err != nil {
+			if err := next.cert.Load().Leaf.CheckSignatureFrom(clients.Cert); err != nil {
 				t.Errorf("the certificate kept: %v", err)
 			}
 		}
 		c := id.cfg
-		c.Pins = []Pin{PinOf(newAuthority(t).cert)}
+		c.Pins = []Pin{PinOf(newAuthority(t).Cert)}
 		if _, err := Join(t.Context(), c); err == nil || !strings.Contains(err.Error(), "belongs to another cluster") {
 			t.Errorf("with a hash that was never right: %v", err)
 		}
@@ -170,10 +170,10 @@ func TestForeignAuthoritiesAreNotBelieved(t *testing.T) {
 	} {
 		id := settled(t, mine)
 		prepare(id)
-		if changed, err := id.adopt([]*x509.Certificate{other.cert}, nil); err == nil || changed {
+		if changed, err := id.adopt([]*x509.Certificate{other.Cert}, nil); err == nil || changed {
 			t.Errorf("%s: adopted, %v", name, err)
 		}
-		if kept, err := readCerts(id.cfg.path(caFile)); err != nil || !kept[0].Equal(mine.cert) {
+		if kept, err := readCerts(id.cfg.path(caFile)); err != nil || !kept[0].Equal(mine.Cert) {
 			t.Errorf("%s: the file has another authority: %v", name, err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestClusterThatPublishesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err = r.refresh(t.Context()); err != nil || !id.ClientCAs().Equal(poolOf([]*x509.Certificate{ca.cert})) {
+	if err = r.refresh(t.Context()); err != nil || !id.ClientCAs().Equal(poolOf([]*x509.Certificate{ca.Cert})) {
 		t.Errorf("clients are not known by the one authority: %v", err)
 	}
 	if r.client.superseded(id.cert.Load().Leaf) {
@@ -204,14 +204,14 @@ func TestClusterThatPublishesNothing(t *testing.T) {
 	if err = r.refresh(t.Context()); err == nil {
 		t.Errorf("nothing is published yet: %v", err)
 	}
-	told.set(rootsName, ca.cert)
+	told.set(rootsName, ca.Cert)
 	clients := newAuthority(t)
-	told.set(clientsName, clients.cert)
+	told.set(clientsName, clients.Cert)
 	if err = r.refresh(t.Context()); err != nil {
 		t.Error(err)
 	}
 	r.cfg.ConfigMaps = &notices{}
-	if err = r.refresh(t.Context()); err == nil || !id.ClientCAs().Equal(poolOf([]*x509.Certificate{clients.cert})) {
+	if err = r.refresh(t.Context()); err == nil || !id.ClientCAs().Equal(poolOf([]*x509.Certificate{clients.Cert})) {
 		t.Errorf("what was published before counts no more: %v", err)
 	}
 	// A cluster that cannot be asked is no such one.

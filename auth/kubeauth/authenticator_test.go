@@ -4,16 +4,11 @@ package kubeauth
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -29,64 +24,23 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
 // issuer makes certificates.
-type issuer struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+type issuer struct{ *pkitest.Authority }
 
-func newIssuer(t testing.TB, name string) *issuer {
-	t.Helper()
-	key := newKey(t)
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &issuer{cert, key}
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func (i *issuer) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.cert.Raw})
-}
+func newIssuer(t testing.TB, name string) *issuer { return &issuer{pkitest.New(t, name)} }
 
 func (i *issuer) client(t testing.TB, change func(*x509.Certificate)) *x509.Certificate {
 	t.Helper()
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "system:node:node-1", Organization: []string{"system:nodes"}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
+	tmpl := pkitest.NodeClient("node-1")
+	tmpl.NotBefore = time.Now().Add(-time.Hour)
 	if change != nil {
 		change(tmpl)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, i.cert, &newKey(t).PublicKey, i.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
+	return i.Sign(t, tmpl, pkitest.NewKey(t).Public())
 }
 
 func tokenSecret(change func(*corev1.Secret)) *corev1.Secret {
@@ -111,7 +65,7 @@ func set(key, value string) func(*corev1.Secret) {
 func TestAuthenticateCertificate(t *testing.T) {
 	ca, other := newIssuer(t, "ca"), newIssuer(t, "other")
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(file, ca.pem(), 0o600); err != nil {
+	if err := os.WriteFile(file, ca.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file})
@@ -173,7 +127,7 @@ func TestAuthenticateToken(t *testing.T) {
 	in := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
 	boot := []string{"system:bootstrappers", "system:authenticated"}
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(file, newIssuer(t, "ca").pem(), 0o600); err != nil {
+	if err := os.WriteFile(file, newIssuer(t, "ca").PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -287,14 +241,14 @@ func TestTokenLookupFails(t *testing.T) {
 func TestSupersededAuthority(t *testing.T) {
 	old, now := newIssuer(t, "old"), newIssuer(t, "now")
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(file, append(now.pem(), old.pem()...), 0o600); err != nil {
+	if err := os.WriteFile(file, append(now.PEM(), old.PEM()...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file})
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := now.cert.NotBefore
+	began := now.Cert.NotBefore
 	for name, tc := range map[string]struct {
 		by   *issuer
 		from time.Time

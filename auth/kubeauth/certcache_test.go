@@ -3,14 +3,11 @@ package kubeauth
 // Tests of what is remembered of client certificates.
 
 import (
-	"crypto/ecdsa"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -33,7 +30,7 @@ type counted struct {
 func newCounted(t *testing.T, ca *issuer, limit int) (c *counted, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(file, ca.pem(), 0o600); err != nil {
+	if err := os.WriteFile(file, ca.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	authorities, err := auth.LoadAuthorities(file)
@@ -114,19 +111,18 @@ func TestRememberedCertificateExpires(t *testing.T) {
 func TestRememberedChainExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newIssuer(t, "ca")
-		between := &issuer{key: newKey(t)}
-		between.cert = ca.sign(t, &between.key.PublicKey, func(c *x509.Certificate) {
-			c.Subject = pkix.Name{CommonName: "between"}
-			c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
-			c.NotAfter = time.Now().Add(10 * time.Second)
-		})
+		between := newIssuer(t, "between")
+		between.Cert = ca.Sign(t, &x509.Certificate{
+			Subject: pkix.Name{CommonName: "between"}, NotAfter: time.Now().Add(10 * time.Second),
+			IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		}, between.Key.Public())
 		cert := between.client(t, nil)
 		c, _ := newCounted(t, ca, 8)
-		c.expect(t, "the whole chain", nodeOne, 1, cert, between.cert)
-		c.expect(t, "again", nodeOne, 1, cert, between.cert)
+		c.expect(t, "the whole chain", nodeOne, 1, cert, between.Cert)
+		c.expect(t, "again", nodeOne, 1, cert, between.Cert)
 		c.expect(t, "without the link", "", 2, cert)
 		<-time.After(10*time.Second + 1)
-		c.expect(t, "the link has expired", "", 3, cert, between.cert)
+		c.expect(t, "the link has expired", "", 3, cert, between.Cert)
 	})
 }
 
@@ -137,7 +133,7 @@ func TestRememberedCertificateOfAnotherAuthority(t *testing.T) {
 		cert := first.client(t, nil)
 		c.expect(t, "trusted", nodeOne, 1, cert)
 		stamp := time.Now().Add(time.Hour)
-		if err := errors.Join(os.WriteFile(file, second.pem(), 0o600), os.Chtimes(file, stamp, stamp)); err != nil {
+		if err := errors.Join(os.WriteFile(file, second.PEM(), 0o600), os.Chtimes(file, stamp, stamp)); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(time.Second)
@@ -185,20 +181,4 @@ func TestRememberedResponseIsNotShared(t *testing.T) {
 		}
 		resp.User = nil
 	}
-}
-
-// sign makes a certificate for a key.
-func (i *issuer) sign(t *testing.T, key *ecdsa.PublicKey, change func(*x509.Certificate)) *x509.Certificate {
-	t.Helper()
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(3), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	change(tmpl)
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, i.cert, key, i.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
 }

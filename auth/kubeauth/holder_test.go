@@ -46,7 +46,7 @@ func (n *register) Watch(ctx context.Context, _ string, _ nodekeys.Key) (context
 func named(t testing.TB, ca *issuer, names Names) authenticator.Request {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(file, ca.pem(), 0o600); err != nil {
+	if err := os.WriteFile(file, ca.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file, Names: names})

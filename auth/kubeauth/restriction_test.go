@@ -24,6 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
 // A submission is what admission sees of a request.
@@ -93,7 +95,7 @@ func lesson(change func(*corev1.Pod)) *corev1.Pod {
 
 func csrFor(t *testing.T, cn, org, signer string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
-	key := newKey(t)
+	key := pkitest.NewKey(t)
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		Subject: pkix.Name{CommonName: cn, Organization: []string{org}},
 	}, key)

@@ -25,6 +25,17 @@ type Authority struct {
 	Key  crypto.Signer
 }
 
+// New makes an authority that is valid for an hour before and an hour after now.
+func New(t testing.TB, name string) *Authority {
+	t.Helper()
+	a := &Authority{Key: NewKey(t)}
+	a.Cert = a.Sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), KeyUsage: x509.KeyUsageCertSign,
+		BasicConstraintsValid: true, IsCA: true,
+	}, a.Key.Public())
+	return a
+}
+
 // Load reads an authority from its files.
 func Load(t testing.TB, certFile, keyFile string) *Authority {
 	t.Helper()
@@ -35,15 +46,43 @@ func Load(t testing.TB, certFile, keyFile string) *Authority {
 	return &Authority{Cert: pair.Leaf, Key: pair.PrivateKey.(crypto.Signer)}
 }
 
-// Issue signs tmpl for a new key. A zero NotAfter means in an hour, a zero NotBefore
-// a minute ago.
+// Issue signs tmpl for a new key, as Sign does.
 func (a *Authority) Issue(t testing.TB, tmpl *x509.Certificate) *tls.Certificate {
 	t.Helper()
-	key := newKey(t)
-	return &tls.Certificate{Certificate: [][]byte{a.sign(t, tmpl, key).Raw}, PrivateKey: key}
+	key := NewKey(t)
+	cert := a.Sign(t, tmpl, key.Public())
+	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
 }
 
-func (a *Authority) sign(t testing.TB, tmpl *x509.Certificate, key crypto.Signer) *x509.Certificate {
+// Pool trusts the authority alone.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.Cert)
+	return pool
+}
+
+// PEM is the certificate of the authority.
+func (a *Authority) PEM() []byte { return PEM("CERTIFICATE", a.Cert.Raw) }
+
+// PEM encodes one block.
+func PEM(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// KeyPEM encodes a private key as PKCS #8.
+func KeyPEM(t testing.TB, key crypto.PrivateKey) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return PEM("PRIVATE KEY", der)
+}
+
+// Sign makes a certificate after tmpl for a public key, with a serial number of its own.
+// A zero NotAfter means in an hour, a zero NotBefore a minute ago. An authority without
+// a certificate signs its own.
+func (a *Authority) Sign(t testing.TB, tmpl *x509.Certificate, pub crypto.PublicKey) *x509.Certificate {
 	t.Helper()
 	if tmpl.NotAfter.IsZero() {
 		tmpl.NotAfter = time.Now().Add(time.Hour)
@@ -56,7 +95,11 @@ func (a *Authority) sign(t testing.TB, tmpl *x509.Certificate, key crypto.Signer
 		t.Fatal(err)
 	}
 	tmpl.SerialNumber = serial
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.Cert, key.Public(), a.Key)
+	parent := a.Cert
+	if parent == nil {
+		parent = tmpl
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, pub, a.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,13 +143,12 @@ func Legacy(t testing.TB, dir string, names ...string) *Authority {
 		t.Fatal(err)
 	}
 	from, until := time.Now().Add(-24*time.Hour), time.Now().Add(364*24*time.Hour)
-	a := &Authority{Key: newKey(t)}
-	a.Cert = &x509.Certificate{
+	a := &Authority{Key: NewKey(t)}
+	a.Cert = a.Sign(t, &x509.Certificate{
 		Subject: pkix.Name{CommonName: "hawser-ca"}, NotBefore: from, NotAfter: from.Add(10 * 365 * 24 * time.Hour),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true, IsCA: true,
-	}
-	a.Cert = a.sign(t, a.Cert, a.Key)
+	}, a.Key.Public())
 	save(t, dir, "ca", a.Key, a.Cert)
 	serving := NodeServing("", names...)
 	serving.Subject = pkix.Name{CommonName: "kube-apiserver"}
@@ -124,8 +166,8 @@ func Legacy(t testing.TB, dir string, names ...string) *Authority {
 	}
 	for name, tmpl := range leaves {
 		tmpl.NotBefore, tmpl.NotAfter = from, until
-		key := newKey(t)
-		chain := []*x509.Certificate{a.sign(t, tmpl, key)}
+		key := NewKey(t)
+		chain := []*x509.Certificate{a.Sign(t, tmpl, key.Public())}
 		if name == "apiserver" {
 			chain = append(chain, a.Cert)
 		}
@@ -134,7 +176,8 @@ func Legacy(t testing.TB, dir string, names ...string) *Authority {
 	return a
 }
 
-func newKey(t testing.TB) *ecdsa.PrivateKey {
+// NewKey makes a private key.
+func NewKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -146,16 +189,12 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 // save writes a pair NAME.key and NAME.crt.
 func save(t testing.TB, dir, name string, key crypto.Signer, chain ...*x509.Certificate) {
 	t.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var certs []byte
 	for _, c := range chain {
-		certs = append(certs, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+		certs = append(certs, PEM("CERTIFICATE", c.Raw)...)
 	}
 	for file, data := range map[string][]byte{
-		name + ".key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), name + ".crt": certs,
+		name + ".key": KeyPEM(t, key), name + ".crt": certs,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, file), data, 0o600); err != nil {
 			t.Fatal(err)

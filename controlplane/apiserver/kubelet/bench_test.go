@@ -279,7 +279,7 @@ func (b *bench) serveKubelet(t *testing.T, addr, name string) {
 	s := httptest.NewUnstartedServer(b.kubelet)
 	s.TLS = &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{b.pki.issue("system:node:"+name, name)},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: b.pki.pool(),
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: b.pki.Pool(),
 	}
 	s.Config.ErrorLog = quiet
 	s.StartTLS()
