@@ -21,8 +21,7 @@ test: ## everything: unit, conformance, integration, end to end
 	  echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
 	$(GO) test -race -shuffle=on -parallel 4 -timeout 35m ./...
 
-lint: ## vet, and the linters of .golangci.yml
-	$(GO) vet ./...
+lint: ## the linters of .golangci.yml, go vet's among them
 	$(GO) tool -modfile=.tools/go.mod golangci-lint run
 
 bench: ## every benchmark, COUNT times, into bench-new.txt for benchstat
