@@ -31,8 +31,10 @@ const (
 	partingTime = time.Second
 )
 
-// A Goodbye is the peer's reason for ending the session, or for not starting
-// one.
+// A Goodbye is the peer's reason for ending the session, for not starting one, or for
+// not letting it go on on another connection. Whatever the transport, it is what an
+// agent that is refused is told: Revoked or Denied if it is not admitted, Replaced if
+// another one is preferred, Busy if it is to come back later.
 type Goodbye struct {
 	Code Code
 	Text string
@@ -120,7 +122,7 @@ func (c *Control) Part(ctx context.Context, code Code, text string) error {
 		<-c.writing
 	case <-ctx.Done(): // another write is stuck: this one would be too
 	}
-	return c.session.Close()
+	return Dismiss(c.session, code, text)
 }
 
 func (c *Control) write(f frame) error {
@@ -252,7 +254,7 @@ func (c *Control) ended(ctx context.Context, err error) error {
 	var bye *Goodbye
 	switch {
 	case errors.As(err, &bye):
-		return err
+		return bye
 	case ctx.Err() != nil:
 		return nil
 	case errors.Is(err, Dead), errors.Is(err, ErrFrame):

@@ -53,11 +53,11 @@ func (w Welcome) withDefaults() Welcome {
 func Greet(ctx context.Context, s Session, h Hello) (*Control, Welcome, error) {
 	st, err := s.Open(ctx)
 	if err != nil {
-		return nil, Welcome{}, fmt.Errorf("open control stream: %w", err)
+		return nil, Welcome{}, fmt.Errorf("open control stream: %w", told(err))
 	}
 	f, err := exchange(ctx, st, (*helloFrame)(&h))
 	if err != nil {
-		return nil, Welcome{}, fmt.Errorf("greet server: %w", err)
+		return nil, Welcome{}, fmt.Errorf("greet server: %w", told(err))
 	}
 	switch f := f.(type) {
 	case *welcomeFrame:

@@ -44,9 +44,12 @@ type LinkOptions struct {
 	// "system" the system's own.
 	Congestion string
 	// Resume is asked at the accepting end, when a session is about to go on on
-	// another connection of this peer, whether it still may: an error refuses,
-	// and the session ends at both ends as if its window were over. It must not
-	// block. Nil means that whoever still has a valid certificate may.
+	// another connection of this peer, whether it still may: an error refuses. One that
+	// wraps Busy means later: the session stays parked, and the dialing end tries again.
+	// With any other it ends at both ends; the dialing end's error wraps a *Goodbye
+	// with the error's Code and text, or with Denied if it has no Code. It must not
+	// block. Nil means that whoever still has a valid certificate may. QUIC, which has
+	// one connection, never asks.
 	Resume func(Peer) error
 }
 

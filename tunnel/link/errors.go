@@ -82,11 +82,21 @@ func unknown(cause error) *Error {
 	return &Error{Code: tunnel.Lost, Text: "no such link", cause: cause}
 }
 
+// refused is the refusal of a resumption that is not allowed: what the peer is told is
+// its Code and Text.
+func refused(err error) *Error {
+	var code tunnel.Code
+	if errors.As(err, &code) {
+		return &Error{Code: code, Text: err.Error()}
+	}
+	return &Error{Code: tunnel.Denied, Text: "link may not go on", cause: err}
+}
+
 func late() *Error { return &Error{Code: tunnel.Replaced, Text: "a later attempt came first"} }
 
 // suspicious says whether a refused resumption is one that no honest peer makes.
 func suspicious(err error) bool {
-	return errors.Is(err, tunnel.Denied) || errors.Is(err, errForeign) || errors.Is(err, errSecret)
+	return errors.Is(err, tunnel.Denied) || errors.Is(err, tunnel.Revoked) || errors.Is(err, errForeign) || errors.Is(err, errSecret)
 }
 
 // nonsense is the end of a link whose peer breaks the protocol.
@@ -94,9 +104,18 @@ func nonsense(err error) *Error {
 	return &Error{Code: tunnel.Internal, Text: "peer cannot be trusted", cause: err}
 }
 
-// refusal is what the server answered, as an error.
+// refusal is what the server answered, as an error. It wraps a *tunnel.Goodbye if the
+// server has refused this peer; that it does not know the link, or has another
+// transport for it, says nothing of that.
 func refusal(m message) *Error {
-	return &Error{Code: m.code, Text: "refused by the server: " + m.text}
+	e := &Error{Code: m.code, Text: "refused by the server"}
+	switch m.code {
+	case tunnel.Denied, tunnel.Revoked, tunnel.Busy:
+		e.cause = &tunnel.Goodbye{Code: m.code, Text: m.text}
+	default:
+		e.Text += ": " + m.text
+	}
+	return e
 }
 
 // final says whether there is no point in another attempt to resume.

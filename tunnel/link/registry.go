@@ -28,7 +28,9 @@ type RegistryConfig struct {
 	// more. It is asked for each transport anew.
 	Identity func(net.Conn) (string, error)
 	// Resume is asked whether a link may go on on a further transport of its
-	// identity; an error refuses, and ends the link. Nil means that it may.
+	// identity. An error refuses. One that wraps Busy leaves the link parked, and the
+	// peer tries again; any other ends it. The peer is told the error's Code and text,
+	// or only Denied if it has no Code. Nil means that it may.
 	Resume func(net.Conn) error
 	// MaxLinks bounds the links, parked ones included; zero means 65,536.
 	MaxLinks int
@@ -177,9 +179,11 @@ func (r *Registry) resume(conn net.Conn, identity string, m message) (*Link, mes
 	}
 	if r.conf.Resume != nil {
 		if err := r.conf.Resume(conn); err != nil {
-			revoked := &Error{Code: tunnel.Denied, Text: "link may not go on", cause: err}
-			l.revoke(revoked)
-			return nil, message{}, revoked
+			no := refused(err)
+			if no.Code != tunnel.Busy {
+				l.revoke(no)
+			}
+			return nil, message{}, no
 		}
 	}
 	var fresh secret

@@ -34,3 +34,8 @@ func TestConformance(t *testing.T) {
 }
 
 func TestResumes(t *testing.T) { tunneltest.RunResume(t, tunneltest.OverRelay(Transport())) }
+
+func TestRefusals(t *testing.T) {
+	tunneltest.RunRefusals(t, tunneltest.OverTCP(Transport()))
+	tunneltest.RunResumeRefusals(t, tunneltest.OverRelay(Transport()))
+}

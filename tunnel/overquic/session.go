@@ -24,7 +24,14 @@ const (
 	codeClosed   quic.ApplicationErrorCode = 0
 	codeProtocol quic.ApplicationErrorCode = 1
 	codeGone     quic.ApplicationErrorCode = 2
+	// codeGoodbye and the 255 codes after it are a tunnel.Code: why the peer ended the
+	// session. An older peer takes them for a loss.
+	codeGoodbye quic.ApplicationErrorCode = 0x100
 )
+
+// maxReason bounds the text that goes with one of those, in bytes, so that it fits
+// into the one packet that there is for it.
+const maxReason = 512
 
 // The tally goes before all streams, and streams that have proven to be bulk
 // behind all others (RFC 9218, 4.1, where 3 is the default).
@@ -232,6 +239,11 @@ func (s *session) say(w word) {
 
 // end closes the connection for a reason of this end's, unless it is closed.
 func (s *session) end(code quic.ApplicationErrorCode, cause error) {
+	s.endWith(code, cause.Error(), cause)
+}
+
+// endWith is end, and tells the peer text.
+func (s *session) endWith(code quic.ApplicationErrorCode, text string, cause error) {
 	s.mu.Lock()
 	if s.cause == nil && s.conn.Context().Err() == nil {
 		s.cause = cause
@@ -240,7 +252,7 @@ func (s *session) end(code quic.ApplicationErrorCode, cause error) {
 	if s.mooring != nil {
 		s.mooring.keep()
 	}
-	_ = s.conn.CloseWithError(code, cause.Error()) // never fails
+	_ = s.conn.CloseWithError(code, text) // never fails
 }
 
 // why is the reason for the session's end, once it is at one.
@@ -262,6 +274,8 @@ func (s *session) explain(err error) error {
 		return &gone{code: tunnel.Lost, text: "connection closed"}
 	case errors.As(err, &app) && app.Remote && app.ErrorCode == codeGone:
 		return &gone{code: tunnel.Dead, text: "peer closed the connection: " + app.ErrorMessage}
+	case errors.As(err, &app) && goodbye(app) != nil:
+		return &gone{code: tunnel.Lost, text: "peer closed the connection", cause: goodbye(app)}
 	case errors.As(err, &app) && app.Remote:
 		return &gone{code: tunnel.Lost, text: "peer closed the connection: " + app.ErrorMessage}
 	case errors.As(err, &transport):
@@ -306,9 +320,24 @@ func (g *gone) Timeout() bool { return false }
 // Temporary is the code's.
 func (g *gone) Temporary() bool { return g.code.Temporary() }
 
-// alert makes of an alert of the peer's TLS what it is over TCP.
+// goodbye is what the peer has said with its CONNECTION_CLOSE; nil if it said nothing.
+func goodbye(app *quic.ApplicationError) *tunnel.Goodbye {
+	if !app.Remote || app.ErrorCode&^0xff != codeGoodbye {
+		return nil
+	}
+	return &tunnel.Goodbye{Code: tunnel.Code(app.ErrorCode & 0xff), Text: app.ErrorMessage}
+}
+
+// alert makes of an alert of the peer's TLS what it is over TCP, and of a peer's
+// goodbye what it said.
 func alert(err error) error {
-	var e *quic.TransportError
+	var (
+		e   *quic.TransportError
+		app *quic.ApplicationError
+	)
+	if errors.As(err, &app) && goodbye(app) != nil {
+		return goodbye(app)
+	}
 	if errors.As(err, &e) && e.Remote && e.ErrorCode.IsCryptoError() {
 		return &net.OpError{Op: "remote error", Err: tls.AlertError(e.ErrorCode & 0xff)} // RFC 9001, 4.8
 	}
@@ -336,6 +365,13 @@ func (s *session) remoteAddr() net.Addr {
 
 func (s *session) Close() error {
 	s.end(codeClosed, tunnel.ErrSessionClosed)
+	<-s.ctx.Done()
+	return nil
+}
+
+// Dismiss implements tunnel.Dismisser.
+func (s *session) Dismiss(code tunnel.Code, text string) error {
+	s.endWith(codeGoodbye|quic.ApplicationErrorCode(code), text[:min(len(text), maxReason)], tunnel.ErrSessionClosed)
 	<-s.ctx.Done()
 	return nil
 }

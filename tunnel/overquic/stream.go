@@ -269,7 +269,8 @@ func (st *stream) setDeadline(deadline *time.Time, set func(time.Time) error, t 
 }
 
 var (
-	_ tunnel.Teller  = (*session)(nil)
-	_ tunnel.Stream  = (*stream)(nil)
-	_ tunnel.Aborter = (*stream)(nil)
+	_ tunnel.Teller    = (*session)(nil)
+	_ tunnel.Dismisser = (*session)(nil)
+	_ tunnel.Stream    = (*stream)(nil)
+	_ tunnel.Aborter   = (*stream)(nil)
 )
