@@ -47,6 +47,15 @@ func (c *lent) Read(p []byte) (int, error) {
 	return s.Read(p)
 }
 
+// ReadBuffer is for tunnel.Splice.
+func (c *lent) ReadBuffer(b *tunnel.Buffer) (int, error) {
+	s, err := c.accepted()
+	if err != nil {
+		return 0, err
+	}
+	return tunnel.ReadBuffer(s, b)
+}
+
 func (c *lent) Write(p []byte) (int, error) {
 	s, err := c.accepted()
 	if err != nil {
@@ -105,6 +114,7 @@ func (c *lent) SetWriteDeadline(t time.Time) error {
 }
 
 var (
-	_ tunnel.Stream  = (*lent)(nil)
-	_ tunnel.Aborter = (*lent)(nil)
+	_ tunnel.Stream       = (*lent)(nil)
+	_ tunnel.Aborter      = (*lent)(nil)
+	_ tunnel.BufferReader = (*lent)(nil)
 )

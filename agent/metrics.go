@@ -191,6 +191,13 @@ func (c *tracked) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// ReadBuffer is for tunnel.Splice.
+func (c *tracked) ReadBuffer(b *tunnel.Buffer) (int, error) {
+	n, err := tunnel.ReadBuffer(c.Conn, b)
+	c.read.Add(float64(n))
+	return n, err
+}
+
 func (c *tracked) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.written.Add(float64(n))
@@ -215,8 +222,9 @@ func (c *tracked) Abort() error {
 }
 
 var (
-	_ tunnel.Stream  = (*tracked)(nil)
-	_ tunnel.Aborter = (*tracked)(nil)
+	_ tunnel.Stream       = (*tracked)(nil)
+	_ tunnel.Aborter      = (*tracked)(nil)
+	_ tunnel.BufferReader = (*tracked)(nil)
 )
 
 // Descriptions of what a ledger collects. They are written here once and never

@@ -29,6 +29,17 @@ func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Stream.Read(p)
+	return c.came(n, err)
+}
+
+// ReadBuffer is for tunnel.Splice.
+func (c *conn) ReadBuffer(b *tunnel.Buffer) (int, error) {
+	n, err := tunnel.ReadBuffer(c.Stream, b)
+	return c.came(n, err)
+}
+
+// came counts what was read, and explains why no more was.
+func (c *conn) came(n int, err error) (int, error) {
 	c.traffic.fromNode.Add(uint64(n))
 	if err != nil && c.explain != nil {
 		err = c.explain(err)

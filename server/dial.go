@@ -218,5 +218,8 @@ type whole struct{ net.Conn }
 
 func (w whole) CloseWrite() error { return w.Close() }
 
+// ReadBuffer is for tunnel.Splice.
+func (w whole) ReadBuffer(b *tunnel.Buffer) (int, error) { return tunnel.ReadBuffer(w.Conn, b) }
+
 // Abort gives the connection up.
 func (w whole) Abort() error { return tunnel.Abort(w.Conn) }

@@ -101,6 +101,14 @@ func (w *watched) Read(p []byte) (int, error) {
 	}
 }
 
+// ReadBuffer is for Splice.
+func (w *watched) ReadBuffer(b *Buffer) (int, error) {
+	if len(w.ahead) > 0 || w.ended {
+		return w.Read(b.Take(len(w.ahead)))
+	}
+	return ReadBuffer(w.Stream, b)
+}
+
 // Abort gives the stream up.
 func (w *watched) Abort() error { return Abort(w.Stream) }
 

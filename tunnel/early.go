@@ -81,6 +81,14 @@ func (e *early) Read(p []byte) (int, error) {
 	return e.Stream.Read(p)
 }
 
+// ReadBuffer is for Splice.
+func (e *early) ReadBuffer(b *Buffer) (int, error) {
+	if err := e.await(); err != nil {
+		return 0, err
+	}
+	return ReadBuffer(e.Stream, b)
+}
+
 func (e *early) Write(p []byte) (int, error) {
 	n, err := e.Stream.Write(p)
 	return n, e.because(err)

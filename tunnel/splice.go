@@ -11,64 +11,6 @@ import (
 	"sync"
 )
 
-const (
-	// bulkBuffer is what one direction of a spliced pair holds while there is
-	// much to move. Larger buffers mean fewer and larger frames on the tunnel;
-	// 64 KiB is four TLS records.
-	bulkBuffer = 64 << 10
-	// littleBuffer is what it holds while there is not, which for most streams
-	// is most of the time.
-	littleBuffer = 4 << 10
-)
-
-// The pools recycle splice buffers. They are caches and hold nothing that anybody
-// could observe.
-var (
-	bulkBuffers   = sync.Pool{New: func() any { return new([bulkBuffer]byte) }}
-	littleBuffers = sync.Pool{New: func() any { return new([littleBuffer]byte) }}
-)
-
-// A spliceBuffer is as large as what comes. The zero spliceBuffer is little.
-type spliceBuffer struct {
-	bulk   *[bulkBuffer]byte // nil while there is little to move
-	little *[littleBuffer]byte
-}
-
-// bytes is where to read to.
-func (b *spliceBuffer) bytes() []byte {
-	if b.bulk != nil {
-		return b.bulk[:]
-	}
-	if b.little == nil {
-		b.little = littleBuffers.Get().(*[littleBuffer]byte)
-	}
-	return b.little[:]
-}
-
-// fit chooses the size for the next read by what the last one has brought: one
-// that fills a little buffer calls for a large one, and one that would have fitted
-// calls for a little one again. Nothing read may be in use any more.
-func (b *spliceBuffer) fit(read int) {
-	switch {
-	case b.bulk == nil && read == littleBuffer:
-		b.free()
-		b.bulk = bulkBuffers.Get().(*[bulkBuffer]byte)
-	case b.bulk != nil && read < littleBuffer:
-		b.free()
-	}
-}
-
-// free gives the buffer back.
-func (b *spliceBuffer) free() {
-	if b.bulk != nil {
-		bulkBuffers.Put(b.bulk)
-	}
-	if b.little != nil {
-		littleBuffers.Put(b.little)
-	}
-	b.bulk, b.little = nil, nil
-}
-
 // Counts are bytes moved by a Splice of a and b.
 type Counts struct{ AtoB, BtoA int64 }
 
@@ -115,21 +57,22 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	return n, failed
 }
 
-// pump copies src to dst until src ends and then ends dst's direction.
+// pump copies src to dst until src ends and then ends dst's direction. While it waits
+// for something to read it holds as little as ReadBuffer says.
 func pump(dst, src net.Conn) (n int64, err error) {
-	var buf spliceBuffer
-	defer buf.free()
+	var buf Buffer
+	defer buf.Free()
 	for {
-		p := buf.bytes()
-		r, rerr := src.Read(p)
+		r, rerr := ReadBuffer(src, &buf)
 		if r > 0 {
-			w, werr := dst.Write(p[:r])
+			w, werr := dst.Write(buf.Take(r)[:r])
 			n += int64(w)
 			if werr != nil {
 				return n, fmt.Errorf("write: %w", werr)
 			}
 			buf.fit(r)
 		}
+		buf.Free()
 		switch {
 		case rerr == nil:
 		case errors.Is(rerr, io.EOF):

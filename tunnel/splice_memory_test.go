@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // TestIdleSpliceHoldsLittle moves bulk through spliced pairs, then a keystroke, and
@@ -57,6 +59,36 @@ func TestIdleSpliceHoldsLittle(t *testing.T) {
 	}
 	if each := (heap() - before) / pairs; each > bound {
 		t.Errorf("an idle pair holds %d bytes, more than %d", each, bound)
+	}
+}
+
+// TestIdleTLSSpliceHoldsLittle does the same with TLS connections, of which nobody
+// knows whether something has come without reading it.
+func TestIdleTLSSpliceHoldsLittle(t *testing.T) {
+	const (
+		little = 4 << 10
+		record = 16 << 10
+	)
+	near, a := tunneltest.TCPPair(t)
+	b, far := tunneltest.TCPPair(t)
+	conf := tunneltest.TLS(t)
+	client, server := tls.Client(near, conf), tls.Server(a, conf)
+	conf.ServerName = "server"
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	wg.Go(func() {
+		if _, err := tunnel.Splice(ctx, server, b); err == nil {
+			t.Error("ended by itself")
+		}
+	})
+	for _, tc := range []struct{ size, bound int }{
+		{1, little}, {1000, little}, {10_000, little}, {1 << 20, record}, {1, little}, {70_000, record}, {10_000, little},
+	} {
+		tunneltest.Says(t, client, far, tc.size)
+		tunneltest.Says(t, far, client, tc.size)
+		tunneltest.HoldsAtMost(t, int64(tc.bound))
 	}
 }
 

@@ -251,6 +251,14 @@ type bufferedConn struct {
 
 func (c *bufferedConn) Read(p []byte) (int, error) { return c.r.Read(p) }
 
+// ReadBuffer is for tunnel.Splice.
+func (c *bufferedConn) ReadBuffer(b *tunnel.Buffer) (int, error) {
+	if n := c.r.Buffered(); n > 0 {
+		return c.r.Read(b.Take(n))
+	}
+	return tunnel.ReadBuffer(c.Conn, b)
+}
+
 // CloseWrite passes the half-close on where the connection has one.
 func (c *bufferedConn) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // secure runs a front end over TLS and returns how to reach it.
@@ -190,4 +191,34 @@ func (o *onlyReads) Read(p []byte) (int, error) {
 	n := copy(p, o.s)
 	o.s = o.s[n:]
 	return n, nil
+}
+
+// TestIdleTunnelHoldsNothing has a client and a target talk, and then be silent.
+func TestIdleTunnelHoldsNothing(t *testing.T) {
+	targets, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer targets.Close()
+	socket := serveHolding(t, Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", targets.Addr().String())
+	}}, 0)
+	// What comes with the request is the tunnel's.
+	resp, client, _ := request(t, socket, connectRequest+"early")
+	if resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
+	}
+	target, err := targets.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	if _, err := io.ReadFull(target, make([]byte, len("early"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{1, 10_000, 1 << 20, 10_000} {
+		tunneltest.Says(t, client, target, size)
+		tunneltest.Says(t, target, client, size)
+		tunneltest.HoldsAtMost(t, 0)
+	}
 }

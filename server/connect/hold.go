@@ -38,6 +38,12 @@ func (h *held) Read(p []byte) (int, error) {
 	return h.Conn.Read(p)
 }
 
+// ReadBuffer is for tunnel.Splice.
+func (h *held) ReadBuffer(b *tunnel.Buffer) (int, error) {
+	<-h.ready
+	return tunnel.ReadBuffer(h.Conn, b)
+}
+
 func (h *held) Write(p []byte) (int, error) {
 	h.release()
 	return h.Conn.Write(p)

@@ -107,10 +107,17 @@ func (st *stream) stoppedLocked(deadline time.Time) error {
 }
 
 // Read reads what the peer has written, at home and on its legs.
-func (st *stream) Read(p []byte) (int, error) {
+func (st *stream) Read(p []byte) (int, error) { return st.read(p, nil) }
+
+// ReadBuffer is for tunnel.Splice.
+func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) { return st.read(nil, b) }
+
+// read reads into p, or into b unless that is nil. b holds nothing while anything is
+// waited for.
+func (st *stream) read(p []byte, b *tunnel.Buffer) (int, error) {
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
-	if len(p) == 0 {
+	if len(p) == 0 && b == nil {
 		st.mu.Lock()
 		defer st.mu.Unlock()
 		if err := st.stoppedLocked(st.rdl); err != nil {
@@ -123,17 +130,20 @@ func (st *stream) Read(p []byte) (int, error) {
 		var err error
 		switch {
 		case st.in.leg != nil:
-			if n, err = st.in.leg.child.Read(p); n == 0 && errors.Is(err, io.EOF) {
+			if n, err = readFrom(st.in.leg.child, p, b); n == 0 && errors.Is(err, io.EOF) {
 				st.legRead()
 				err = nil
 			}
 		case st.in.lane != 0:
 			err = st.awaitLeg()
 		default:
-			n, err = st.readHome(p)
+			n, err = st.readHome(p, b)
 		}
 		if n > 0 {
 			return n, nil // an error will come again
+		}
+		if b != nil {
+			b.Free()
 		}
 		if err != nil {
 			return 0, st.readError(err)
@@ -141,18 +151,33 @@ func (st *stream) Read(p []byte) (int, error) {
 	}
 }
 
+// readFrom reads from a child stream into p, or into b unless that is nil.
+func readFrom(child tunnel.Stream, p []byte, b *tunnel.Buffer) (int, error) {
+	if b != nil {
+		return tunnel.ReadBuffer(child, b)
+	}
+	return child.Read(p)
+}
+
 // readHome reads at home. It may have to be called again.
-func (st *stream) readHome(p []byte) (int, error) {
+func (st *stream) readHome(p []byte, b *tunnel.Buffer) (int, error) {
 	if rest := st.in.rest; len(rest) > 0 {
+		if b != nil {
+			p = b.Take(len(rest))
+		}
 		n := copy(p, rest)
 		if st.in.rest = rest[n:]; n == len(rest) {
 			st.in.rest = nil
 		}
 		return st.take(p[:n])
 	}
-	n, err := st.home.Read(p[:min(len(p), 2*maxItem)]) // which bounds rest
+	// Which bounds rest, as a Buffer does.
+	n, err := readFrom(st.home, p[:min(len(p), 2*maxItem)], b)
 	if n == 0 {
 		return 0, err
+	}
+	if b != nil {
+		p = b.Take(n)
 	}
 	return st.take(p[:n])
 }

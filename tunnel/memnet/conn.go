@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // window is how many bytes one direction of a connection holds.
@@ -29,7 +31,13 @@ func Pipe(a, b net.Addr) (*Conn, *Conn) {
 
 // Read reads what the other end has written.
 func (c *Conn) Read(p []byte) (int, error) {
-	n, err := c.in.read(p)
+	n, err := c.in.read(p, nil)
+	return n, c.wrap("read", err)
+}
+
+// ReadBuffer is for tunnel.Splice.
+func (c *Conn) ReadBuffer(b *tunnel.Buffer) (int, error) {
+	n, err := c.in.read(nil, b)
 	return n, c.wrap("read", err)
 }
 
@@ -141,7 +149,8 @@ func newHalf() *half {
 	return h
 }
 
-func (h *half) read(p []byte) (int, error) {
+// read reads into p, or into b unless that is nil.
+func (h *half) read(p []byte, b *tunnel.Buffer) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for {
@@ -149,8 +158,11 @@ func (h *half) read(p []byte) (int, error) {
 			return 0, err
 		}
 		switch {
-		case h.stalled && len(p) > 0:
-		case len(h.buf) > 0 || len(p) == 0:
+		case h.stalled && (len(p) > 0 || b != nil):
+		case len(h.buf) > 0 || len(p) == 0 && b == nil:
+			if b != nil {
+				p = b.Take(len(h.buf))
+			}
 			n := copy(p, h.buf)
 			h.buf = h.buf[n:]
 			h.changed.Broadcast()

@@ -87,15 +87,21 @@ func wait(c <-chan struct{}, deadline time.Time) {
 }
 
 // Read reads what the peer has written.
-func (st *stream) Read(p []byte) (int, error) {
+func (st *stream) Read(p []byte) (int, error) { return st.read(p, nil) }
+
+// ReadBuffer is for tunnel.Splice.
+func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) { return st.read(nil, b) }
+
+// read reads into p, or into b unless that is nil.
+func (st *stream) read(p []byte, b *tunnel.Buffer) (int, error) {
 	if err := st.usable("read", &st.rdl); err != nil {
 		return 0, err // without waiting for whoever is reading
 	}
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
 	for {
-		n, deadline, err := st.tryRead(p)
-		if n > 0 || len(p) == 0 || errors.Is(err, io.EOF) {
+		n, deadline, err := st.tryRead(p, b)
+		if n > 0 || len(p) == 0 && b == nil || errors.Is(err, io.EOF) {
 			return n, err
 		}
 		if err != nil {
@@ -119,7 +125,7 @@ func (st *stream) usable(op string, deadline *time.Time) error {
 }
 
 // tryRead reads what is there; if nothing is, it says how long to wait.
-func (st *stream) tryRead(p []byte) (n int, deadline time.Time, err error) {
+func (st *stream) tryRead(p []byte, b *tunnel.Buffer) (n int, deadline time.Time, err error) {
 	s := st.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,8 +134,11 @@ func (st *stream) tryRead(p []byte) (n int, deadline time.Time, err error) {
 		err = net.ErrClosed
 	case expired(st.rdl):
 		err = os.ErrDeadlineExceeded
-	case len(p) == 0:
+	case len(p) == 0 && b == nil:
 	case !st.in.empty():
+		if b != nil {
+			p = b.Take(st.in.bytes)
+		}
 		n = st.in.read(p)
 		st.creditLocked(n)
 	case st.ended:

@@ -37,6 +37,7 @@ type stream struct {
 
 	rmu  sync.Mutex // held by the one Read at a time
 	mark bool       // the byte with which the stream begins is yet to be read; guarded by rmu
+	one  [1]byte    // read to or looked at for no more than that; guarded by rmu
 
 	wmu   sync.Mutex // held by the one Write at a time
 	wrote int        // how much, up to bulk; guarded by wmu
@@ -99,26 +100,22 @@ func (st *stream) usable(op string, deadline *time.Time) error {
 }
 
 // Read reads what the peer has written.
-func (st *stream) Read(p []byte) (int, error) {
+func (st *stream) Read(p []byte) (int, error) { return st.read(p, nil) }
+
+// ReadBuffer is for tunnel.Splice.
+func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) { return st.read(nil, b) }
+
+// read reads into p, or into b unless that is nil.
+func (st *stream) read(p []byte, b *tunnel.Buffer) (int, error) {
 	if err := st.usable("read", &st.rdl); err != nil {
 		return 0, err // without waiting for whoever is reading
 	}
-	if len(p) == 0 {
+	if len(p) == 0 && b == nil {
 		return 0, nil
 	}
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
-	var (
-		n   int
-		err error
-	)
-	if st.mark {
-		n, err = st.quic.Read(make([]byte, 1))
-		st.mark = n == 0
-	}
-	if !st.mark {
-		n, err = st.quic.Read(p)
-	}
+	n, err := st.readOnce(p, b)
 	st.session.stir()
 	switch {
 	case n > 0 || err == nil:
@@ -128,6 +125,23 @@ func (st *stream) Read(p []byte) (int, error) {
 	default:
 		return 0, st.wrong("read", err)
 	}
+}
+
+// readOnce reads past the mark. It waits for the first byte before b takes memory.
+func (st *stream) readOnce(p []byte, b *tunnel.Buffer) (int, error) {
+	if st.mark {
+		if n, err := st.quic.Read(st.one[:]); n == 0 {
+			return 0, err
+		}
+		st.mark = false
+	}
+	if b != nil {
+		if _, err := st.quic.Peek(st.one[:]); err != nil {
+			return 0, err
+		}
+		p = b.Take(0)
+	}
+	return st.quic.Read(p)
 }
 
 // Write hands p to QUIC, which has taken over the last packet's worth when Write

@@ -105,7 +105,13 @@ func (st *stream) opError(op string, err error) error {
 }
 
 // Read reads what the target has sent.
-func (st *stream) Read(p []byte) (int, error) {
+func (st *stream) Read(p []byte) (int, error) { return st.read(p, nil) }
+
+// ReadBuffer is for tunnel.Splice.
+func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) { return st.read(nil, b) }
+
+// read reads into p, or into b unless that is nil.
+func (st *stream) read(p []byte, b *tunnel.Buffer) (int, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for {
@@ -114,9 +120,12 @@ func (st *stream) Read(p []byte) (int, error) {
 			return 0, st.opError("read", net.ErrClosed)
 		case st.rdl.passed():
 			return 0, st.opError("read", os.ErrDeadlineExceeded)
-		case len(p) == 0:
+		case len(p) == 0 && b == nil:
 			return 0, nil
 		case len(st.in) > 0:
+			if b != nil {
+				p = b.Take(len(st.in))
+			}
 			n := copy(p, st.in)
 			if st.in = st.in[n:]; len(st.in) == 0 {
 				st.readable.Broadcast()

@@ -78,6 +78,7 @@ var cases = []struct {
 	{"GivenUp", testGivenUp},
 	{"AnsweredLate", testAnsweredLate},
 	{"AbortBulk", testAbortBulk},
+	{"IdleSplices", testIdleSplices},
 }
 
 func testConn(t *testing.T, pair Make) {

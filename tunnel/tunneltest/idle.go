@@ -1,0 +1,91 @@
+// What splices hold that have nothing to do.
+
+package tunneltest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// testIdleSplices goes from a TCP connection through two streams to another, with
+// three splices on the way. When all that was said has come out, and nothing more
+// comes, none of them holds a buffer.
+func testIdleSplices(t *testing.T, pair Make) {
+	a, b := pair(t, tunnel.Options{})
+	near, middle := streams(t, a, b)
+	further, far := streams(t, a, b)
+	client, in := TCPPair(t)
+	target, out := TCPPair(t)
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	defer wg.Wait()
+	defer cancel()
+	for _, ends := range [][2]net.Conn{{in, near}, {middle, further}, {far, out}} {
+		wg.Go(func() { _, _ = tunnel.Splice(ctx, ends[0], ends[1]) }) // whoever reads notices
+	}
+	for _, size := range []int{10_000, 1, 4 << 10, 1 << 20, 64 << 10, 10_000} {
+		Says(t, client, target, size)
+		Says(t, target, client, size)
+		HoldsAtMost(t, 0)
+	}
+}
+
+// Says has size bytes go from one end to the other.
+func Says(t *testing.T, from, to net.Conn, size int) {
+	t.Helper()
+	said, heard := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size], make([]byte, size)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		if _, err := from.Write(said); err != nil {
+			t.Error(err)
+		}
+	})
+	_ = to.SetReadDeadline(time.Now().Add(patience)) // fails only if Read does
+	if _, err := io.ReadFull(to, heard); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(said, heard) {
+		t.Fatalf("of %d bytes not all came out as they were", size)
+	}
+}
+
+// HoldsAtMost fails the test if the buffers of all splices do not come to hold bound
+// bytes or less. A splice gives its buffer back after whoever is behind it has got
+// what was in there.
+func HoldsAtMost(t *testing.T, bound int64) {
+	t.Helper()
+	ctx := within(t)
+	for tunnel.Buffered() > bound {
+		if ctx.Err() != nil {
+			t.Fatalf("idle splices hold %d bytes, more than %d", tunnel.Buffered(), bound)
+		}
+		runtime.Gosched()
+	}
+}
+
+// TCPPair is both ends of a connection on loopback. The test closes them.
+func TCPPair(t testing.TB) (dialed, accepted net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if dialed, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if accepted, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = dialed.Close(), accepted.Close() })
+	return dialed, accepted
+}
