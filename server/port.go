@@ -159,7 +159,7 @@ func (p *Port) sort(ctx context.Context, c net.Conn) {
 	leave()
 	if err != nil {
 		p.closed.WithLabelValues(closedFor(err)).Inc()
-		if more, ok := p.sparse.Tell(); ok && ctx.Err() == nil {
+		if more, ok := p.sparse.Tell(c.RemoteAddr()); ok && ctx.Err() == nil {
 			p.config.Log.Info("connection closed without a usable hello", "addr", c.RemoteAddr().String(), "err", err, "others", more)
 		}
 		_ = c.Close()

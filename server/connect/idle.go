@@ -85,7 +85,7 @@ func (i *idlers) changed(c net.Conn, s http.ConnState) {
 // and then.
 func (i *idlers) refused(c net.Conn) {
 	i.metrics.closed.WithLabelValues(noRequest).Inc()
-	if more, ok := i.sparse.Tell(); ok {
+	if more, ok := i.sparse.Tell(c.RemoteAddr()); ok {
 		i.log.Info("connection closed without a usable request", "client", c.RemoteAddr().String(), "others", more)
 	}
 }

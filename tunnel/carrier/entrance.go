@@ -24,8 +24,6 @@ const (
 	// away: a client gives up sooner or later, and whatever was computed for one that
 	// has is lost to the others.
 	maxQueue = 2 * time.Second
-	// complaints is how often the log is told that there are too many.
-	complaints = 10 * time.Second
 )
 
 // sorry is what a client hears for whom there is no place: a TLS record with the
@@ -42,13 +40,14 @@ type entrance struct {
 	limit  int
 	tokens chan struct{} // one for each handshake that computes
 	log    *slog.Logger
+	sparse tunnel.Sparse // lines about handshakes that came to nothing
 
-	mu      sync.Mutex // guards the following
-	guests  list.List  // of *guest, oldest first
-	closed  bool
-	refused int       // since the last complaint
-	told    time.Time // when that was
-	turned  uint64    // refused since the beginning
+	mu     sync.Mutex    // guards the following
+	guests list.List     // of *guest, oldest first
+	census tunnel.Census // of guests
+	closed bool
+	turned uint64        // refused since the beginning
+	crowd  tunnel.Sparse // lines about that
 }
 
 func newEntrance(limit int, log *slog.Logger) *entrance {
@@ -56,7 +55,8 @@ func newEntrance(limit int, log *slog.Logger) *entrance {
 }
 
 // admit finds a place for c, if need be that of a client which has kept us
-// waiting. Without one it says so, closes c and returns nil.
+// waiting: the oldest one of the source that has most places. Without one it says so,
+// closes c and returns nil.
 func (e *entrance) admit(c net.Conn) *guest {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,16 +64,17 @@ func (e *entrance) admit(c net.Conn) *guest {
 		_ = c.Close() // nobody is here any more
 		return nil
 	}
-	now := time.Now()
-	if e.behindLocked(now) || e.guests.Len() >= e.limit && !e.evictLocked() {
+	now, source := time.Now(), tunnel.SourceOf(c.RemoteAddr())
+	if e.behindLocked(now) || e.guests.Len() >= e.limit && !e.evictLocked(source) {
 		e.complainLocked()
 		e.mu.Unlock()
 		dismiss(c)
 		e.mu.Lock()
 		return nil
 	}
-	g := &guest{Conn: c, entrance: e, since: now}
+	g := &guest{Conn: c, entrance: e, source: source, since: now}
 	g.place = e.guests.PushBack(g)
+	e.census.Add(source)
 	return g
 }
 
@@ -95,27 +96,40 @@ func (e *entrance) behindLocked(now time.Time) bool {
 }
 
 // evictLocked closes the oldest connection whose client is to blame for its being
-// here still.
-func (e *entrance) evictLocked() bool {
+// here still: of the source that has to yield to a newcomer's, or of any other if
+// nobody there is to blame.
+func (e *entrance) evictLocked(newcomer tunnel.Source) bool {
+	yields := e.census.Yields(newcomer, e.limit)
+	var blamed *guest
 	for at := e.guests.Front(); at != nil; at = at.Next() {
 		g, _ := at.Value.(*guest)
-		if g.phase == listening {
-			e.guests.Remove(at)
-			g.evicted = true
-			_ = g.Close() // its reader notices
-			return true
+		if g.phase == listening && (blamed == nil || g.source == yields) {
+			blamed = g
+			if g.source == yields {
+				break
+			}
 		}
 	}
-	return false
+	if blamed == nil {
+		return false
+	}
+	e.removeLocked(blamed)
+	blamed.evicted = true
+	_ = blamed.Close() // its reader notices
+	return true
 }
 
-// complainLocked tells the log now and then.
+// removeLocked gives back the place of g, which has one.
+func (e *entrance) removeLocked(g *guest) {
+	e.guests.Remove(g.place)
+	e.census.Remove(g.source)
+}
+
+// complainLocked counts a client that is sent away, and tells the log now and then.
 func (e *entrance) complainLocked() {
-	e.refused++
 	e.turned++
-	if now := time.Now(); now.Sub(e.told) >= complaints {
-		e.log.Warn("too many handshakes at a time: clients are sent away", "limit", e.limit, "refused", e.refused)
-		e.told, e.refused = now, 0
+	if more, ok := e.crowd.Tell(nil); ok {
+		e.log.Warn("too many handshakes at a time: clients are sent away", "limit", e.limit, "others", more)
 	}
 }
 
@@ -160,6 +174,7 @@ type guest struct {
 	net.Conn
 	entrance *entrance
 	place    *list.Element
+	source   tunnel.Source
 	inside   atomic.Bool // the handshake is over
 
 	// Owned by the goroutine that shakes hands.
@@ -182,7 +197,7 @@ func (g *guest) shake(ctx context.Context, f func(context.Context) error) error 
 	g.entrance.mu.Lock()
 	defer g.entrance.mu.Unlock()
 	if !g.evicted {
-		g.entrance.guests.Remove(g.place)
+		g.entrance.removeLocked(g)
 	}
 	return err
 }
@@ -221,15 +236,19 @@ func (g *guest) enter(p phase) {
 	g.phase, g.since = p, time.Now()
 }
 
-// level is for a handshake that failed: one that was cut short because of others
-// is no news.
-func (g *guest) level() slog.Level {
+// failed tells the log of a handshake that failed: one that was cut short because
+// of others is no news, nor is every one of a client that tries again and again.
+func (g *guest) failed(ctx context.Context, err error) {
 	g.entrance.mu.Lock()
-	defer g.entrance.mu.Unlock()
-	if g.evicted {
-		return slog.LevelDebug
+	evicted := g.evicted
+	g.entrance.mu.Unlock()
+	level, more := slog.LevelDebug, 0
+	if !evicted {
+		if n, ok := g.entrance.sparse.Tell(g.RemoteAddr()); ok {
+			level, more = slog.LevelInfo, n
+		}
 	}
-	return slog.LevelInfo
+	g.entrance.log.Log(ctx, level, "handshake failed", "addr", g.RemoteAddr().String(), "err", err, "others", more)
 }
 
 // NetConn is the connection itself.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 // crowded is a server with room for few handshakes.
@@ -197,4 +198,59 @@ func (e *entrance) size() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.guests.Len()
+}
+
+// One address that fills the entrance costs itself its places, and no other address.
+func TestOneSourceKeepsNobodyOut(t *testing.T) {
+	const limit = 8
+	e := newEntrance(limit, slog.New(slog.DiscardHandler))
+	defer e.close()
+	come := func(b byte) (*guest, *memnet.Conn) {
+		t.Helper()
+		near, far := memnet.Pipe(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 99)}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, b)})
+		g := e.admit(near)
+		if g == nil {
+			t.Fatalf("10.0.0.%d is sent away", b)
+		}
+		g.enter(listening)
+		return g, far
+	}
+	slow, _ := come(2) // on a bad line, and the first to come
+	for range 100 * limit {
+		come(1)
+	}
+	other, _ := come(3)
+	for range 100 * limit {
+		come(1)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slow.evicted || other.evicted {
+		t.Errorf("places lost to another address: %t, %t", slow.evicted, other.evicted)
+	}
+	if n := e.guests.Len(); n != limit {
+		t.Errorf("%d guests", n)
+	}
+}
+
+// A client that fails again and again is in the log once a minute.
+func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
+	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	var log lines
+	srv := serve(t, tunnel.Options{TLS: ca.server(t), Log: log.logger()})
+	stranger := other.client(t, "a")
+	stranger.RootCAs = ca.pool()
+	for range 20 {
+		if s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: stranger}); err == nil {
+			_ = s.Close()
+			t.Error("a stranger is let in")
+		}
+	}
+	srv.stop()
+	if got := strings.Count(log.String(), "handshake failed"); got != 1 {
+		t.Errorf("%d lines:\n%s", got, &log)
+	}
+	if got := srv.listener.Handshakes(); got.Failed != 20 {
+		t.Errorf("%+v", got)
+	}
 }

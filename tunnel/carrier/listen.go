@@ -241,7 +241,7 @@ func (l *listener) handshake(ctx context.Context, g *guest) (*tls.Conn, error) {
 	}
 	if err != nil {
 		l.failed.Add(1)
-		l.options.Log.Log(ctx, g.level(), "handshake failed", "addr", g.RemoteAddr().String(), "err", err)
+		g.failed(ctx, err)
 		partFrom(g)
 		return nil, err
 	}

@@ -1,0 +1,39 @@
+// What a Doorman counts.
+
+package doorman
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+type metrics struct {
+	closed *prometheus.CounterVec // by reason
+}
+
+// newMetrics registers with r; nil works.
+func newMetrics(server string, r prometheus.Registerer, l *tunnel.Lobby) (*metrics, error) {
+	m := &metrics{closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "hawser", Subsystem: server, Name: "connections_closed_total",
+		Help: "Connections closed that lost their place (crowded), had no request (no_request), none of a known user (unknown), or took back too many (resets).",
+	}, []string{"reason"})}
+	inside := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "hawser", Subsystem: server, Name: "connections_unauthenticated",
+		Help: "Connections on which no request of a known user has come yet.",
+	}, func() float64 { n, _ := l.Count(); return float64(n) })
+	for _, reason := range []string{crowded, noRequest, unknown, resets} {
+		m.closed.WithLabelValues(reason) // shown from the beginning
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.closed, inside} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("register the metrics of connections: %w", err)
+		}
+	}
+	return m, nil
+}
