@@ -29,6 +29,13 @@
 // is not excused. The judge looks at sessions itself, all the time: one whose silence
 // was over before it noticed has nothing to say of it afterwards.
 //
+// A restart of the server ends no freeze. Who had fallen silent before it, and when, is
+// written on the nodes (TunnelConnected is LinkSilent; its heartbeat is the last word),
+// and is recalled for those that have no session since: a site that was cut stays cut,
+// until the same time, and the same evidence ends that. That a node was heard meanwhile
+// counts once it is back. Where a node was is not written, so that the server's own
+// links excuse only nodes that it has heard itself.
+//
 // No excuse lasts for ever: that of a site as long as its autonomy, an hour unless
 // an annotation says otherwise; that of all sessions as long, and a day if the
 // server's own links are down; that of the server's starts twice the time that

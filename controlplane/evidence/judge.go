@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
 )
@@ -99,7 +100,8 @@ type Judge struct {
 	view    *view
 	// sightings are of the sessions that there were at the latest look, by node.
 	sightings map[string]*sighting
-	warned    map[string]string // malformed annotations told of, by key of node and annotation
+	recalled  map[types.UID][]Change // what a server before this one left of a node's session
+	warned    map[string]string      // malformed annotations told of, by key of node and annotation
 }
 
 // New checks c. It starts nothing.
@@ -126,7 +128,7 @@ func New(c Config) (*Judge, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Judge{cfg: c, log: c.Log, warned: make(map[string]string), sightings: make(map[string]*sighting)}, nil
+	return &Judge{cfg: c, log: c.Log, warned: make(map[string]string), sightings: make(map[string]*sighting), recalled: make(map[types.UID][]Change)}, nil
 }
 
 // or is d with its default for zero, and zero for what is negative.
@@ -195,9 +197,11 @@ func (j *Judge) Excuse(node *corev1.Node) (reason, message string, ok bool) {
 	if c.heard {
 		return "", "", false // a node that says it is not ready is not silent
 	}
-	for _, rule := range []func(*hearing) (string, string){
-		justStarted, serverLost, siteLost, autonomous, attached,
-	} {
+	rules := []func(*hearing) (string, string){serverLost, siteLost, justStarted, autonomous, attached}
+	if c.session.recalled { // who of other sites was heard then, their return tells
+		rules[0], rules[1] = siteLost, serverLost
+	}
+	for _, rule := range rules {
 		if reason, message = rule(c); reason != "" {
 			return reason, message, true
 		}

@@ -52,7 +52,7 @@ func justStarted(h *hearing) (reason, message string) {
 	}
 	// A node that was found dead before is not found so anew after each start.
 	bound := h.until(h.now, 2*h.cfg.StartupGrace)
-	if until := earlier(h.cfg.Started.Add(h.cfg.StartupGrace), bound); !h.known && h.now.Before(until) {
+	if until := earlier(h.cfg.Started.Add(h.cfg.StartupGrace), bound); (!h.known || h.session.recalled) && h.now.Before(until) {
 		return ServerJustStarted, fmt.Sprintf("the server was started at %s and the node has until %s to come back", clock(h.cfg.Started), clock(until))
 	}
 	until := earlier(h.woke.Add(h.cfg.StartupGrace), bound)
@@ -67,7 +67,7 @@ func serverLost(h *hearing) (reason, message string) {
 	if !h.silent {
 		return "", ""
 	}
-	if h.view.links != nil && !h.session.local() && h.now.Before(h.until(h.last, h.cfg.ServerBound)) {
+	if h.view.links != nil && !h.session.local() && !h.session.recalled && h.now.Before(h.until(h.last, h.cfg.ServerBound)) {
 		return ServerLostNetwork, fmt.Sprintf("the server's own network is down: %v", h.view.links)
 	}
 	if !h.cut(h.view.like(&h.session)) || !h.now.Before(h.until(h.last, h.keep)) {

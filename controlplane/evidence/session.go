@@ -63,7 +63,8 @@ type Session struct {
 	RTT     time.Duration // zero if unknown
 	Changes []Change      // some, oldest first, at least the latest
 
-	gaps []gap // the judge's own knowledge, oldest first
+	gaps     []gap // the judge's own knowledge, oldest first
+	recalled bool  // it was with a server before this one
 }
 
 // A Source knows sessions. Its methods may be called at the same time.
@@ -106,8 +107,12 @@ func (s *Session) proven() bool {
 	return s.State != Attached && s.Cause != Silent && s.Cause != Drained && s.Cause != Replaced
 }
 
-// local says whether the agent is on this machine, or nowhere that has an address.
+// local says whether the agent is on this machine, or nowhere that has an address. One
+// that is recalled counts as being on another.
 func (s *Session) local() bool {
+	if s.recalled {
+		return false
+	}
 	a, err := netip.ParseAddrPort(s.Addr)
 	return err != nil || a.Addr().Unmap().IsLoopback()
 }

@@ -59,24 +59,30 @@ func (j *Judge) lookLocked(now time.Time) *view {
 	if err != nil { // a lister of a cache never fails
 		j.log.Error("list nodes", "err", err)
 	}
+	seen := 0 // that this server has, or had, a session with
 	for _, n := range nodes {
 		where := v.siteOf(n)
 		if d, ok := v.duration(n, SiteAutonomy); ok && where != nil {
 			where.autonomy, where.explicit = max(where.autonomy, d), true
 		}
-		s, ok := j.cfg.Source.Observe(n.Name)
+		s, ok := j.observeLocked(n, now)
 		if !ok {
 			continue
 		}
-		j.sightLocked(&s, now)
+		if !s.recalled {
+			seen++
+		}
 		v.sessions[n.Name] = s
 		v.like(&s).add(&s, now, j.cfg.Silence)
 		if where != nil {
 			where.add(&s, now, j.cfg.Silence)
 		}
 	}
-	if len(j.sightings) > len(v.sessions) {
+	if len(j.sightings) > seen {
 		j.forgetLocked(now)
+	}
+	if len(j.recalled) > len(nodes) {
+		j.dropRecalledLocked(nodes)
 	}
 	v.far.settle()
 	v.near.settle()

@@ -16,13 +16,13 @@ import (
 // connection, that of TunnelConnected begins with Parked.
 const (
 	Attached         = "Attached"
-	LinkSilent       = "LinkSilent"
+	LinkSilent       = evidence.LinkSilent
 	ConnectionClosed = "ConnectionClosed"
 	AgentStopped     = "AgentStopped"
 	AgentRefused     = "AgentRefused"
 	TunnelFailed     = "TunnelFailed"
 	NotConnected     = "NotConnected" // not since the server was started
-	ParkedPrefix     = "Parked"
+	ParkedPrefix     = evidence.ParkedPrefix
 
 	ProbeSucceeded = "ProbeSucceeded"
 	ProbeFailed    = "ProbeFailed"
@@ -49,7 +49,8 @@ func reasonOf(c *evidence.Change) string {
 }
 
 // connected says how a node's session stands. rtt is the round trip to show; zero
-// is none.
+// is none. The heartbeat of a node that has no connection is its last word, by which
+// package evidence recalls after a restart who fell silent when.
 func connected(s *evidence.Session, rtt time.Duration) []corev1.NodeCondition {
 	c := corev1.NodeCondition{Type: evidence.TunnelConnected, Status: corev1.ConditionFalse}
 	switch s.State {
@@ -70,6 +71,12 @@ func connected(s *evidence.Session, rtt time.Duration) []corev1.NodeCondition {
 		c.Reason = reasonOf(&s.Change)
 		c.Message = "no session since " + clock(s.At) + lastWords(s)
 	}
+	if s.State != evidence.Attached {
+		c.LastHeartbeatTime = metav1.NewTime(s.At)
+		if !s.Heard.IsZero() {
+			c.LastHeartbeatTime = metav1.NewTime(s.Heard)
+		}
+	}
 	return []corev1.NodeCondition{c}
 }
 
@@ -85,13 +92,16 @@ func lastWords(s *evidence.Session) string {
 	return text
 }
 
-// missing is for a node whose tunnel is known only from its conditions.
-func missing(started time.Time) []corev1.NodeCondition {
+// missing is for a node whose tunnel is known only from its conditions. That it fell
+// silent before the server was started, and when, stays written there.
+func missing(node *corev1.Node, started time.Time) []corev1.NodeCondition {
 	text := "the agent has not connected since the server was started at " + clock(started)
-	return []corev1.NodeCondition{
-		{Type: evidence.TunnelConnected, Status: corev1.ConditionFalse, Reason: NotConnected, Message: text},
-		{Type: evidence.DataPathReady, Status: corev1.ConditionUnknown, Reason: NoTunnel, Message: text},
+	c := corev1.NodeCondition{Type: evidence.TunnelConnected, Status: corev1.ConditionFalse, Reason: NotConnected, Message: text}
+	if last, ok := evidence.Silenced(node); ok {
+		c.Reason, c.LastHeartbeatTime = LinkSilent, metav1.NewTime(last)
+		c.Message += "; it had fallen silent before, last heard at " + clock(last)
 	}
+	return []corev1.NodeCondition{c, {Type: evidence.DataPathReady, Status: corev1.ConditionUnknown, Reason: NoTunnel, Message: text}}
 }
 
 // reachable says what the latest probe of the session found; none if there was
@@ -114,11 +124,14 @@ func reachable(s *evidence.Session, r result) []corev1.NodeCondition {
 }
 
 // differing are the conditions that the node does not have like this. A transition
-// is a change of status.
+// is a change of status; a heartbeat that is not given is now.
 func differing(node *corev1.Node, want []corev1.NodeCondition, now metav1.Time) []corev1.NodeCondition {
 	var out []corev1.NodeCondition
 	for _, c := range want {
-		c.LastHeartbeatTime, c.LastTransitionTime = now, now
+		c.LastTransitionTime = now
+		if c.LastHeartbeatTime.IsZero() {
+			c.LastHeartbeatTime = now
+		}
 		if has := condition(node, c.Type); has != nil {
 			if has.Status == c.Status && has.Reason == c.Reason && has.Message == c.Message {
 				continue

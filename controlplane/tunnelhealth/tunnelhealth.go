@@ -274,7 +274,7 @@ func (c *Controller) sync(ctx context.Context, name string) (time.Duration, erro
 		if wait := c.cfg.Started.Add(c.cfg.StartupGrace).Sub(now); wait > 0 {
 			return wait, nil
 		}
-		return 0, c.write(ctx, node, missing(c.cfg.Started))
+		return 0, c.write(ctx, node, missing(node, c.cfg.Started))
 	}
 	var m memo
 	c.memo(name, func(kept *memo) {
