@@ -1,0 +1,171 @@
+// Tests of servers and agents that drain.
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// TestDrain: an agent that is asked to stop lets streams finish, takes no new
+// ones, and cuts those that do not finish in time.
+func TestDrain(t *testing.T) {
+	for _, finishes := range []bool{true, false} {
+		t.Run(fmt.Sprintf("finishes=%t", finishes), func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *harbor) {
+				defer h.open("hub:1")()
+				h.echo("10.0.0.7:80")
+				h.echo("apiserver:443")
+				a := h.sail(Config{Servers: []string{"hub:1"}, Allow: targets(t, "10.0.0.0/8"), DrainTimeout: 7 * time.Second})
+				m := next(t, h.moored)
+				c, err := tunnel.Connect(t.Context(), m.session, "tcp", "10.0.0.7:80")
+				if err != nil {
+					t.Fatal(err)
+				}
+				asked := time.Now()
+				a.stop()
+				synctest.Wait()
+				select {
+				case <-m.control.Draining():
+				default:
+					t.Error("the server is not told")
+				}
+				if _, err := tunnel.Connect(t.Context(), m.session, "tcp", "10.0.0.7:80"); !errors.Is(err, tunnel.Draining) {
+					t.Errorf("new stream: %v, want Draining", err)
+				}
+				last, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+				if err != nil {
+					t.Errorf("the node cannot say its last words: %v", err)
+				} else {
+					exchangeText(t, last)
+				}
+				pass(2 * time.Second)
+				if finishes {
+					exchangeText(t, c)
+					h.group.Go(func() { _ = m.control.Part(t.Context(), tunnel.Draining, "the agent has left") })
+				}
+				<-a.done
+				took := time.Since(asked)
+				switch {
+				case finishes && took != 2*time.Second:
+					t.Errorf("stopped after %v, when the stream had finished after 2 s", took)
+				case !finishes && took != 7*time.Second:
+					t.Errorf("stopped after %v, want 7 s", took)
+				}
+				if !finishes {
+					if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+						t.Errorf("a stream that was cut: %v, want an error that is no end", err)
+					}
+				}
+				synctest.Wait()
+				var bye *tunnel.Goodbye
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				switch {
+				case len(h.goodbyes) != 1:
+					t.Errorf("sessions ended with %v", h.goodbyes)
+				case finishes && !errors.Is(h.goodbyes[0], tunnel.Lost): // the agent closed it when it was told goodbye
+					t.Errorf("the session ended with %v", h.goodbyes)
+				case !finishes && (!errors.As(h.goodbyes[0], &bye) || bye.Code != tunnel.Draining):
+					t.Errorf("the session ended with %v", h.goodbyes)
+				}
+			})
+		})
+	}
+}
+
+// TestServerDrains: with another server to go to, the new link is there before
+// the old one is gone.
+func TestServerDrains(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		h.echo("10.0.0.7:80")
+		h.echo("apiserver:443")
+		a := h.sail(Config{Servers: []string{"hub:1", "hub:2"}, Allow: targets(t, "10.0.0.0/8")})
+		first := next(t, h.moored)
+		c, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.control.Drain(tunnel.Draining, "restart"); err != nil {
+			t.Fatal(err)
+		}
+		second := next(t, h.moored)
+		if second.server != "hub:2" || !second.at.Equal(first.at) {
+			t.Errorf("then %s at %v", second.server, second.at)
+		}
+		api, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		exchangeText(t, api)
+		exchangeText(t, c) // the old link still carries what it carried
+		// Now the others drain as well while the first is not gone: there is room
+		// for two that are about to leave.
+		m := second
+		for i, want := range []string{"hub:1", "hub:2"} {
+			if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Minute)
+			if err := a.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m = next(t, h.moored)
+			if m.server != want {
+				t.Errorf("connected to %s", m.server)
+			}
+			if gone := first.session.Context().Err() != nil; gone != (i == 1) {
+				t.Errorf("with %d links beside it, the first is gone: %t", i+2, gone)
+			}
+		}
+		if got := m.hello.Meta[keepsKey]; got != "2" {
+			t.Errorf("the last greeting keeps %q, want the link with the same server", got)
+		}
+	})
+}
+
+// TestOnlyServerDrains: with no other server, the agent waits for the session's
+// end, but not forever.
+func TestOnlyServerDrains(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		a := h.sail(Config{Servers: []string{"hub:1"}})
+		first := next(t, h.moored)
+		pass(time.Minute)
+		said := time.Now()
+		if err := first.control.Drain(tunnel.Draining, "restart"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if a.State().Connected {
+			t.Error("a session that is about to end counts as one to use")
+		}
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(said); took != leaveTimeout {
+			t.Errorf("connected again after %v, want %v", took, leaveTimeout)
+		}
+		second := next(t, h.moored)
+		if err := second.control.Drain(tunnel.Draining, "restart"); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		said = time.Now()
+		_ = second.session.Close()
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(said); took > DefaultMinBackoff {
+			t.Errorf("connected again %v after the end of the session", took)
+		}
+	})
+}
