@@ -147,13 +147,16 @@ func (h *history) toldLocked(m *member) {
 		return
 	}
 	c := *r.latest()
-	parked := !m.told.Parked.IsZero()
-	if parked == (c.State == Parked) {
+	was, parked, why := c.State == Parked, !m.told.Parked.IsZero(), causeOf(m.told.Cause)
+	if parked == was && (!parked || why == c.Cause) {
 		return
 	}
 	c.At, c.State, c.Cause, c.Err = time.Now(), Attached, 0, ""
 	if parked {
-		c.At, c.State, c.Cause, c.Err = m.told.Parked, Parked, causeOf(m.told.Cause), text(m.told.Cause)
+		c.State, c.Cause, c.Err = Parked, why, text(m.told.Cause)
+		if !was { // or it has become known later why
+			c.At = m.told.Parked
+		}
 	}
 	c.Heard = m.told.Heard
 	if m.told.Addr != nil {

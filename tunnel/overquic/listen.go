@@ -71,6 +71,12 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	if u, ok := l.conn.(*served); ok {
+		if u.inquiry = inquire(u.UDPConn, l.options.Log); u.inquiry != nil {
+			wg.Go(u.inquiry.run)
+			defer u.inquiry.close()
+		}
+	}
 	defer func() { _ = ln.Close() }() // leaves the sessions alone; never fails
 	for {
 		c, err := ln.Accept(ctx)
@@ -154,11 +160,8 @@ func (l *listener) serve(ctx context.Context, c *quic.Conn, f func(context.Conte
 	if done, ok := c.Context().Value(shaken{}).(func()); ok {
 		done()
 	}
-	var muted *mutes
-	if u, ok := l.conn.(*served); ok {
-		muted = &u.muted
-	}
-	s, err := newSession(c, l.options, nil, muted)
+	below, _ := l.conn.(*served)
+	s, err := newSession(c, l.options, nil, below)
 	if err != nil {
 		l.options.Log.Info("cannot make a session", "addr", c.RemoteAddr().String(), "err", err)
 		return

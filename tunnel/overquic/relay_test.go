@@ -129,6 +129,14 @@ func (r *relay) rebind() {
 	}
 }
 
+// die gives back the ports of all clients, and gives out none any more.
+func (r *relay) die() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.rebind()
+}
+
 // lose has a direction drop the packets that f says; nil means none.
 func (r *relay) lose(way int, f func(b []byte) bool) {
 	if f == nil {

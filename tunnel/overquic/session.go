@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -53,7 +54,7 @@ type session struct {
 
 	log     *slog.Logger
 	mooring *mooring // at the dialing end, and owned; nil at the other
-	muted   *mutes   // at the accepting end, of its listener's socket; nil where that has none
+	below   *served  // at the accepting end, its listener's socket; nil if that is no UDP socket
 
 	tally   *quic.SendStream
 	tallyMu sync.Mutex // guards writing to tally
@@ -69,6 +70,10 @@ type session struct {
 	hearer *hearer // at the other
 	roused bool
 	cried  time.Time // when it last said that it is deaf
+	probes int       // how many have gone since the path died
+	// The latest probe, and where it went; guarded by the inquiry.
+	probe  probe
+	probed netip.AddrPort
 
 	mu    sync.Mutex       // guards the following
 	cause error            // why this end ended the session; nil if it did not
@@ -79,16 +84,16 @@ type session struct {
 }
 
 // newSession makes a session of c and owns both it and m, which is nil at the
-// accepting end. So is muted at the dialing end, and where the listener's socket can
-// mute nobody.
-func newSession(c *quic.Conn, o tunnel.Options, m *mooring, muted *mutes) (*session, error) {
+// accepting end. So is below at the dialing end, and where the listener's socket is no
+// UDP socket.
+func newSession(c *quic.Conn, o tunnel.Options, m *mooring, below *served) (*session, error) {
 	state := c.ConnectionState().TLS
 	addr := c.RemoteAddr()
 	s := &session{
 		conn:    c,
 		peer:    tunnel.Peer{Addr: addr, TLS: &state, Transport: "quic"},
 		mooring: m,
-		muted:   muted,
+		below:   below,
 		log:     o.Log,
 		ours:    make(chan struct{}, o.Streams()),
 		theirs:  make(chan struct{}, o.Streams()),
@@ -146,8 +151,11 @@ func (s *session) run() {
 	if s.mooring != nil && s.unheard() {
 		s.mooring.part()
 	}
-	if s.muted != nil {
-		s.muted.unmute(s.addr())
+	if s.below != nil {
+		s.below.muted.unmute(s.addr())
+	}
+	if s.asks() {
+		s.below.inquiry.forget(s)
 	}
 	s.shut()
 	s.cancel(s.why())

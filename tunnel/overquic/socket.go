@@ -35,6 +35,8 @@ type served struct {
 	log   *slog.Logger
 	sized atomic.Int32 // how many of the two buffers have their size
 	muted mutes
+	// inquiry is nil where ICMP cannot be read.
+	inquiry *inquiry
 }
 
 // WriteMsgUDP sends a packet, or loses it.

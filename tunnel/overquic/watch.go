@@ -161,10 +161,13 @@ func (s *session) follow(ctx context.Context, seen look, now step) {
 	if s.hearer != nil {
 		s.follows()
 	}
-	if now.mute && s.muted != nil {
+	if s.asks() {
+		s.inquire(now)
+	}
+	if now.mute && s.below != nil {
 		addr := s.addr() // that was judged; packets may come from another by now
 		s.log.Debug("path bears no full packets", "addr", addr.String())
-		s.muted.mute(addr, time.Now().Add(min(s.hearer.promise, longestMute)+slowest))
+		s.below.muted.mute(addr, time.Now().Add(min(s.hearer.promise, longestMute)+slowest))
 	}
 }
 
@@ -256,8 +259,8 @@ func (s *session) follows() {
 	s.link.Addr = addr
 	s.mu.Unlock()
 	if addr.String() != before.String() {
-		if s.muted != nil {
-			s.muted.unmute(before)
+		if s.below != nil {
+			s.below.muted.unmute(before)
 		}
 		s.say(word{kind: kindMoved})
 	}
