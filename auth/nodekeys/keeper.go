@@ -120,6 +120,21 @@ func (k *Keeper) Admit(ctx context.Context, name string, key Key) error {
 	return k.doubt(ctx, name, key, h)
 }
 
+// Barred says whether no key has the name because it was revoked, or because its Node
+// was deleted just now: a *RefusedError if so, and ErrNotReady before that is known. A
+// name that no key ever had is not barred. It does not block.
+func (k *Keeper) Barred(name string) error {
+	select {
+	case <-k.ready:
+	default:
+		return ErrNotReady
+	}
+	if h := k.holder(name); h != nil && h.closed {
+		return h.refuse
+	}
+	return nil
+}
+
 func (k *Keeper) holder(name string) *holder {
 	k.mu.RLock()
 	defer k.mu.RUnlock()

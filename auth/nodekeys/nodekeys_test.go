@@ -183,8 +183,18 @@ func TestRevocation(t *testing.T) {
 		if _, err := r.book.Revoke(ctx, "a", "root", ""); !errors.Is(err, ErrUnknown) {
 			t.Errorf("of an unknown name: %v", err)
 		}
+		barred := func(step string, want string) {
+			t.Helper()
+			synctest.Wait()
+			var refused *RefusedError
+			if err := r.keeper.Barred("a"); (err != nil) != (want != "") || want != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s: barred by %v, want %q", step, err, want)
+			}
+		}
+		barred("nobody has had it", "")
 		r.must(r.book.Claim(ctx, "a", one, ""))
 		r.admits("before", "a", 1)
+		barred("before", "")
 		first, err := r.book.Revoke(ctx, "a", "root", "stolen")
 		r.must(err)
 		<-time.After(time.Minute)
@@ -192,6 +202,7 @@ func TestRevocation(t *testing.T) {
 			t.Errorf("revoked again: %+v, %v", again, err)
 		}
 		r.admits("revoked", "a")
+		barred("revoked", "stolen")
 		if len(r.ended) != 1 || !strings.Contains(r.ended[0], "by root: stolen") {
 			t.Errorf("ended: %q", r.ended)
 		}
@@ -206,10 +217,12 @@ func TestRevocation(t *testing.T) {
 		r.stop()
 		r = newRig(t, api)
 		r.admits("after a restart", "a")
+		barred("after a restart", "stolen")
 		r.must(r.book.Allow(ctx, "a", "root", time.Hour))
 		r.admits("allowed, but not taken", "a")
 		r.must(r.book.Claim(ctx, "a", number(3), ""))
 		r.admits("taken anew", "a", 3)
+		barred("taken anew", "")
 		if err := r.book.Claim(ctx, "a", number(4), ""); !isHeld(err) {
 			t.Errorf("the allowance was used twice: %v", err)
 		}

@@ -56,6 +56,25 @@ func (i *identities) admitSession(ctx context.Context, node string, p tunnel.Pee
 	}
 }
 
+// admitName says whether the server may reach a node that shows it no certificate: not
+// if its name has been taken from whoever held it. The error wraps Revoked, or Busy
+// while that is not known yet.
+func (i *identities) admitName(name string) error {
+	err := nodekeys.ErrNotReady
+	if i.keeper != nil {
+		err = i.keeper.Barred(name)
+	}
+	var refused *nodekeys.RefusedError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refused):
+		return fmt.Errorf("%w: %w", tunnel.Revoked, err)
+	default:
+		return fmt.Errorf("%w: %w", tunnel.Busy, err)
+	}
+}
+
 // keep makes the Keeper. What a node has begun with a key that has lost its name is
 // ended in the hub as well.
 func (t *tunnels) keep(client kubernetes.Interface, nodes cache.SharedIndexInformer) (err error) {
@@ -65,6 +84,7 @@ func (t *tunnels) keep(client kubernetes.Interface, nodes cache.SharedIndexInfor
 			t.hub.End(name, func(p tunnel.Peer) bool {
 				return p.TLS == nil || len(p.TLS.PeerCertificates) == 0 || !holds(nodekeys.KeyOf(p.TLS.PeerCertificates[0]))
 			}, server.Refuse(tunnel.Revoked, refusedAgain, why.Error()))
+			t.ssh.look()
 		},
 	})
 	return err

@@ -76,7 +76,8 @@ type sshNode struct {
 	kubelet string   // port of the kubelet API on its loopback
 }
 
-func newSSHNodes(o *sshOptions, to prometheus.Registerer, log *slog.Logger) (*sshNodes, error) {
+// newSSHNodes makes them of the flags. Nodes that admit refuses are not dialed.
+func newSSHNodes(o *sshOptions, admit func(node string) error, to prometheus.Registerer, log *slog.Logger) (*sshNodes, error) {
 	s := &sshNodes{port: o.port, known: make(map[string]sshNode)}
 	if o.user == "" {
 		return s, nil
@@ -89,7 +90,7 @@ func newSSHNodes(o *sshOptions, to prometheus.Registerer, log *slog.Logger) (*ss
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	s.fleet, err = overssh.NewFleet(overssh.FleetConfig{Config: overssh.Config{
+	s.fleet, err = overssh.NewFleet(overssh.FleetConfig{Admit: admit, Config: overssh.Config{
 		User: o.user, KeyFile: o.keyFile, HostKeys: keys, Metrics: metrics, Log: log,
 	}})
 	if err != nil {
@@ -136,6 +137,13 @@ func (s *sshNodes) remove(name string) {
 	delete(s.known, name)
 	if s.fleet != nil {
 		s.fleet.Remove(name)
+	}
+}
+
+// look has the connections end of nodes that are not admitted any more.
+func (s *sshNodes) look() {
+	if s.fleet != nil {
+		s.fleet.Look()
 	}
 }
 

@@ -65,11 +65,11 @@ func TestSSHFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	_, err := newSSHNodes(&sshOptions{user: "u", keyFile: junk, knownHosts: junk, port: 22}, prometheus.NewRegistry(), log)
+	_, err := newSSHNodes(&sshOptions{user: "u", keyFile: junk, knownHosts: junk, port: 22}, nil, prometheus.NewRegistry(), log)
 	if err == nil || !strings.Contains(err.Error(), "--ssh-known-hosts: host keys "+junk+": line 1") {
 		t.Errorf("host keys that are none: %v", err)
 	}
-	_, err = newSSHNodes(&sshOptions{user: "u", keyFile: junk, knownHosts: filepath.Join(dir, "none"), port: 22}, prometheus.NewRegistry(), log)
+	_, err = newSSHNodes(&sshOptions{user: "u", keyFile: junk, knownHosts: filepath.Join(dir, "none"), port: 22}, nil, prometheus.NewRegistry(), log)
 	if err == nil || !strings.Contains(err.Error(), "--ssh-keyfile: ssh key "+junk) {
 		t.Errorf("a key that is none: %v", err)
 	}
@@ -89,7 +89,7 @@ func TestSSHNodes(t *testing.T) {
 	name := corev1.NodeAddress{Type: corev1.NodeHostName, Address: "host"}
 	dir := t.TempDir()
 	host := newSSHServer(t, filepath.Join(dir, "id"))
-	keyless, err := newSSHNodes(&sshOptions{port: 22}, nil, nil)
+	keyless, err := newSSHNodes(&sshOptions{port: 22}, nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ type front struct {
 // what was opened if it never comes to that.
 func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.Logger) (_ *tunnels, err error) {
 	t := &tunnels{log: log, names: &identities{}}
-	if t.ssh, err = newSSHNodes(&o.ssh, metricsRegisterer(), log); err != nil {
+	if t.ssh, err = newSSHNodes(&o.ssh, t.names.admitName, metricsRegisterer(), log); err != nil {
 		return nil, err
 	}
 	if t.routes, err = newRoutePolicy(o, metricsRegisterer(), log); err != nil {

@@ -19,9 +19,9 @@ import (
 const DefaultCheckInterval = time.Minute
 
 const (
-	// pinInterval is how often it is looked whether a key has been pinned for a
-	// node that had none. A dial looks at once.
-	pinInterval = 5 * time.Second
+	// lookInterval is how often it is looked whether a key has been pinned for a
+	// node that had none, and which nodes are admitted. A dial looks at once.
+	lookInterval = 5 * time.Second
 	// checkTimeout bounds a check of a node.
 	checkTimeout = 15 * time.Second
 )
@@ -33,6 +33,11 @@ type FleetConfig struct {
 	// CheckInterval is the mean time between two checks of a node, zero means
 	// DefaultCheckInterval, negative none.
 	CheckInterval time.Duration
+	// Admit may refuse a node by error; nil refuses none. It is asked before a node is
+	// dialed, for each stream, and every few seconds besides: a refused node's
+	// connection ends, and its streams with it, and it is not dialed before it is
+	// admitted again. It must not block, nor call the Fleet.
+	Admit func(node string) error
 }
 
 // A Fleet keeps a connection to each node that it is told of and for which a host
@@ -61,6 +66,9 @@ func NewFleet(c FleetConfig) (*Fleet, error) {
 	c.Node, c.Addr = "any", "any" // for the checks
 	if err := c.complete(); err != nil {
 		return nil, err
+	}
+	if c.Admit == nil {
+		c.Admit = func(string) error { return nil }
 	}
 	if c.CheckInterval == 0 {
 		c.CheckInterval = DefaultCheckInterval
@@ -102,6 +110,9 @@ func (f *Fleet) replace(node string, now *member) {
 	f.wake()
 }
 
+// Look has the fleet ask at once which nodes are admitted.
+func (f *Fleet) Look() { f.wake() }
+
 // wake has Run look at the nodes.
 func (f *Fleet) wake() {
 	select {
@@ -130,7 +141,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 		f.over = true
 		f.tellLocked()
 	}()
-	tick := time.NewTicker(pinInterval)
+	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	told := make(map[string]string) // what was last said of nodes that are not dialed
 	for {
@@ -144,7 +155,8 @@ func (f *Fleet) Run(ctx context.Context) error {
 	}
 }
 
-// launch starts what nodes still lack, and says once why it does not.
+// launch starts what nodes still lack, and says once why it does not. It ends what is
+// not admitted any more.
 func (f *Fleet) launch(ctx context.Context, wg *sync.WaitGroup, told map[string]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,11 +165,20 @@ func (f *Fleet) launch(ctx context.Context, wg *sync.WaitGroup, told map[string]
 			delete(told, name)
 		}
 	}
-	for _, m := range f.nodes {
-		if m.dialer != nil {
+	for name, m := range f.nodes {
+		err := f.cfg.Admit(name)
+		if m.dialer != nil && err == nil {
 			continue
 		}
-		if err := f.cfg.HostKeys.known(m.name, m.addr); err != nil {
+		if m.dialer != nil {
+			m.stop()
+			m = &member{name: m.name, addr: m.addr, target: m.target}
+			f.nodes[name] = m
+		}
+		if err == nil {
+			err = f.cfg.HostKeys.known(m.name, m.addr)
+		}
+		if err != nil {
 			if text := err.Error(); told[m.name] != text {
 				told[m.name] = text
 				f.log.Error("no ssh connection", "node", m.name, "addr", m.addr, "err", err)
@@ -247,11 +268,15 @@ func (f *Fleet) dialer(ctx context.Context, node string) (*Dialer, error) {
 			d = m.dialer
 		}
 		f.mu.Unlock()
+		if m == nil {
+			return nil, fmt.Errorf("%w: node %s is not reached by ssh", tunnel.NoNode, node)
+		}
+		if err := f.cfg.Admit(node); err != nil {
+			return nil, err
+		}
 		switch {
 		case d != nil:
 			return d, nil
-		case m == nil:
-			return nil, fmt.Errorf("%w: node %s is not reached by ssh", tunnel.NoNode, node)
 		case over:
 			return nil, fmt.Errorf("%w: %w", tunnel.NoNode, tunnel.ErrSessionClosed)
 		}

@@ -9,9 +9,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +28,12 @@ import (
 // sail makes a Fleet of cfg and runs it until the test ends, or until stop.
 func sail(t *testing.T, cfg Config) (f *Fleet, stop func()) {
 	t.Helper()
-	f, err := NewFleet(FleetConfig{Config: cfg})
+	return sailAs(t, FleetConfig{Config: cfg})
+}
+
+func sailAs(t *testing.T, cfg FleetConfig) (f *Fleet, stop func()) {
+	t.Helper()
+	f, err := NewFleet(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +194,7 @@ func TestFleetChecks(t *testing.T) {
 		if err := cfg.HostKeys.Pin("node-1", l.host); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(pinInterval + DefaultMinBackoff)
+		time.Sleep(lookInterval + DefaultMinBackoff)
 		if n := said.count("ssh connection made"); n != 1 {
 			t.Errorf("connected %d times:\n%s", n, said.text())
 		}
@@ -248,6 +255,80 @@ func TestFleetEnds(t *testing.T) {
 			t.Errorf("dial of a pinned node after the end: %v", err)
 		}
 	})
+}
+
+// A node that is not admitted any more loses its connection, with all streams, at once
+// if the fleet is told to look and within seconds if not; it is not dialed before it is
+// admitted again. Other nodes have nothing to do with that.
+func TestFleetAdmits(t *testing.T) {
+	l := newLab(t)
+	for _, told := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			l.net, l.addr = new(memnet.Network), "sshd:22"
+			startOwn(t, l, accept)
+			cfg := FleetConfig{Config: l.config(t)}
+			if err := cfg.HostKeys.Pin("node-2", l.host); err != nil {
+				t.Fatal(err)
+			}
+			var said lines
+			cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+			var dials, revoked atomic.Int64
+			dial := cfg.Dial
+			cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				dials.Add(1)
+				return dial(ctx, network, addr)
+			}
+			cfg.Admit = func(node string) error {
+				if node == "node-1" && revoked.Load() > 0 {
+					return fmt.Errorf("%w: it was stolen", tunnel.Revoked)
+				}
+				return nil
+			}
+			f, _ := sailAs(t, cfg)
+			open := func(node string) net.Conn {
+				t.Helper()
+				f.Set(node, l.addr, node+":10250")
+				st, err := f.DialContext(t.Context(), node, "tcp", node+":1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(st, make([]byte, 5)); err != nil {
+					t.Fatal(err)
+				}
+				return st
+			}
+			one, two := open("node-1"), open("node-2")
+			began := time.Now()
+			revoked.Store(1)
+			if told {
+				f.Look()
+			}
+			if _, err := one.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("read of a node that is not admitted: %v", err)
+			}
+			if took := time.Since(began); took > lookInterval || told && took > 0 {
+				t.Errorf("its streams ended after %v", took)
+			}
+			n := dials.Load()
+			f.Set("node-1", "sshd", "node-1:10250") // it says that it has moved
+			_, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1")
+			if !errors.Is(err, tunnel.Revoked) || !strings.Contains(err.Error(), "stolen") {
+				t.Errorf("dial of a node that is not admitted: %v", err)
+			}
+			time.Sleep(time.Hour)
+			if dials.Load() != n || said.count("it was stolen") != 1 {
+				t.Errorf("its sshd was dialed %d times:\n%s", dials.Load()-n, said.text())
+			}
+			if err := two.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+				t.Error(err)
+			}
+			if _, err := two.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("another node's stream: %v", err)
+			}
+			revoked.Store(0)
+			_, _ = open("node-1").Close(), two.Close()
+		})
+	}
 }
 
 func TestNewFleetChecks(t *testing.T) {
