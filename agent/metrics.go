@@ -81,6 +81,12 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_rtt_seconds", Help: "Latest round trip to the server; 0 if not known.",
 		}, func() float64 { return state().RTT.Seconds() }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_unread_bytes", Help: "Bytes that sessions over TCP have received for streams and nobody has read.",
+		}, func() float64 { return float64(tunnel.ProcessIntake().Unread()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_unread_limit_bytes", Help: "Limit of hawser_agent_unread_bytes, near which the server may send less.",
+		}, func() float64 { return float64(tunnel.ProcessIntake().Limit()) }),
 	)
 	return m
 }

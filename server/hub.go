@@ -85,6 +85,9 @@ type Config struct {
 	TakeBack time.Duration
 	// Version is told to agents.
 	Version string
+	// Intake is that of the listeners' sessions, for the metrics; nil means
+	// tunnel.ProcessIntake.
+	Intake *tunnel.Intake
 
 	Log     *slog.Logger          // nil means discard
 	Metrics prometheus.Registerer // nil means none
@@ -137,7 +140,7 @@ func New(c Config) (*Hub, error) {
 	h.history = newHistory(c.MaxGone)
 	h.registry.takeBack, h.registry.maxGone = c.TakeBack, c.MaxGone
 	var err error
-	if h.metrics, err = newMetrics(c.Metrics, h.admission); err != nil {
+	if h.metrics, err = newMetrics(c.Metrics, h.admission, tunnel.Options{Intake: c.Intake}.Shared()); err != nil {
 		return nil, fmt.Errorf("hub: register metrics: %w", err)
 	}
 	if c.Metrics != nil {

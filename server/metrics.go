@@ -27,10 +27,12 @@ type metrics struct {
 	dials       *prometheus.CounterVec   // by transport, code
 	dialSeconds *prometheus.HistogramVec // by transport
 	rtt         *prometheus.HistogramVec // by transport
+	unread      prometheus.GaugeFunc     //
+	unreadLimit prometheus.GaugeFunc     //
 }
 
 // newMetrics registers with r; nil works.
-func newMetrics(r prometheus.Registerer, a *admission) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, a *admission, i *tunnel.Intake) (*metrics, error) {
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
 	}
@@ -43,20 +45,25 @@ func newMetrics(r prometheus.Registerer, a *admission) (*metrics, error) {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"transport"})
 	}
+	gauge := func(name, help string, value func() float64) prometheus.GaugeFunc {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)), value)
+	}
 	m := &metrics{
 		refused:     counters("sessions_refused_total", "Sessions that were turned away, by reason.", "code"),
-		greeting:    prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("sessions_greeting", "Sessions that have not been welcomed yet.")), func() float64 { return float64(a.busy()) }),
+		greeting:    gauge("sessions_greeting", "Sessions that have not been welcomed yet.", func() float64 { return float64(a.busy()) }),
 		ended:       counters("sessions_ended_total", "Sessions that ended, by reason.", "transport", "code"),
 		replaced:    counters("sessions_replaced_total", "Sessions that a newer one of the same node followed.", "reason"),
 		clones:      prometheus.NewCounter(prometheus.CounterOpts(opts("clones_total", "Attempts by an agent whose identity another live agent uses."))),
 		dials:       counters("dials_total", "Dials into nodes, by result.", "transport", "code"),
 		dialSeconds: seconds("dial_duration_seconds", "Time until a dial into a node was answered."),
 		rtt:         seconds("rtt_seconds", "Round trips on the control streams."),
+		unread:      gauge("unread_bytes", "Bytes that sessions over TCP have received for streams and nobody has read.", func() float64 { return float64(i.Unread()) }),
+		unreadLimit: gauge("unread_limit_bytes", "Limit of hawser_hub_unread_bytes, near which peers may send less.", func() float64 { return float64(i.Limit()) }),
 	}
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.refused, m.greeting, m.ended, m.replaced, m.clones, m.dials, m.dialSeconds, m.rtt} {
+	for _, c := range []prometheus.Collector{m.refused, m.greeting, m.ended, m.replaced, m.clones, m.dials, m.dialSeconds, m.rtt, m.unread, m.unreadLimit} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

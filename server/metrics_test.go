@@ -251,3 +251,15 @@ func TestDashboard(t *testing.T) {
 		}
 	}
 }
+
+// What lies unread in the process is shown with its limit.
+func TestUnreadIsShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := tunnel.NewIntake(1000)
+		b := newBay(t, Config{Intake: i})
+		i.Received(7)
+		if n, limit := b.metric("unread_bytes"), b.metric("unread_limit_bytes"); n != 7 || limit != 1000 {
+			t.Errorf("%v of %v bytes", n, limit)
+		}
+	})
+}

@@ -129,8 +129,20 @@ type Options struct {
 	MaxStreams int
 	// Link is about the connection below the session.
 	Link LinkOptions
+	// Intake bounds what has been received and not been read, over all sessions
+	// that share it; nil means ProcessIntake. QUIC and SSH have bounds of their
+	// own, for each session.
+	Intake *Intake
 	// Log is told of handshakes that failed; nil means discard.
 	Log *slog.Logger
+}
+
+// Shared is Intake with its default applied.
+func (o Options) Shared() *Intake {
+	if o.Intake == nil {
+		return ProcessIntake()
+	}
+	return o.Intake
 }
 
 // Streams is MaxStreams with its default applied.

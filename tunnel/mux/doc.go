@@ -30,6 +30,14 @@
 // its neighbours nothing: there is no window for the session as a whole. Buffers
 // hold memory only for what lies in them.
 //
+// All sessions of a process share a tunnel.Intake, which has to grant what windows
+// have beyond their first 64 KiB, too: half of its limit at most. When more than
+// half of the limit lies unread, a stream gives back what it is read of its window,
+// down to 16 KiB, by which it goes on. So a process has its limit unread at most with
+// up to 8,192 streams for each GiB of it, and 64 KiB more for each further one: no
+// stream is cut off for what others do not read. A session that has ended counts no
+// more.
+//
 // Bounds. Each end of a session has at most Options.MaxStreams streams, and a
 // bounded number more wait to be accepted. A peer that asks for more answers than
 // it reads is cut off.

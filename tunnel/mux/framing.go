@@ -94,7 +94,7 @@ func (s *Session) Answered(id uint32) error {
 // not nil; p lies in b then.
 func (s *Session) Received(id uint32, p []byte, b *Block, end bool) error {
 	st := s.streams[id]
-	if st == nil {
+	if st == nil || s.dead { // by this end: it hears no more
 		b.Free()
 		return nil
 	}

@@ -22,6 +22,7 @@ type Session struct {
 	conn    net.Conn // the pipe's
 	framing Framing
 	backlog int
+	intake  *tunnel.Intake
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	ours    chan struct{} // one token for each stream that this end opened
@@ -37,7 +38,8 @@ type Session struct {
 	streams    map[uint32]*stream
 	incoming   []*stream // opened by the peer, to be accepted
 	unanswered int       // opened by this end, and not yet accepted
-	spare      int       // for windows
+	spare      int       // for windows; what windows have of it the intake has granted
+	unread     int       // bytes of all streams; not kept up once dead
 	out        outbox
 	dead       bool
 	cause      error // why; nil until it has been found out
@@ -51,7 +53,7 @@ var _ tunnel.Teller = (*Session)(nil)
 // the session's.
 func New(p *carrier.Pipe, backlog int, o tunnel.Options, framing func(*Session) Framing) *Session {
 	s := &Session{
-		Pipe: p, conn: p.Conn(), backlog: backlog,
+		Pipe: p, conn: p.Conn(), backlog: backlog, intake: o.Shared(),
 		ours:    make(chan struct{}, o.Streams()),
 		theirs:  make(chan struct{}, o.Streams()),
 		gone:    make(chan struct{}),
@@ -134,6 +136,9 @@ func (s *Session) end(cause error) {
 		st.wakeLocked()
 		st.stopTimerLocked()
 	}
+	// What lies unread is not added to any more, and is soon read or closed.
+	s.intake.Read(s.unread)
+	s.intake.Return(budget - s.spare)
 	signal(s.kick)
 }
 
@@ -304,6 +309,7 @@ func (s *Session) acceptLocked() (st *stream, more bool) {
 func (s *Session) forgetLocked(st *stream) {
 	if i := slices.Index(s.incoming, st); i >= 0 {
 		s.incoming = slices.Delete(s.incoming, i, i+1)
+		st.dropLocked() // even what came before an orderly end
 		s.framing.Forgotten(st.id)
 	}
 }

@@ -140,6 +140,7 @@ func (st *stream) tryRead(p []byte, b *tunnel.Buffer) (n int, deadline time.Time
 			p = b.Take(st.in.bytes)
 		}
 		n = st.in.read(p)
+		s.goneLocked(n)
 		st.creditLocked(n)
 	case st.ended:
 		err = io.EOF
@@ -171,6 +172,7 @@ func (st *stream) receivedLocked(p []byte, b *Block) {
 		st.ignoreLocked(len(p))
 		return
 	}
+	st.session.cameLocked(len(p))
 	if b == nil {
 		st.in.write(p)
 	} else {
@@ -199,10 +201,16 @@ func (st *stream) endedLocked() {
 func (st *stream) brokenLocked() {
 	st.reset = true
 	if !st.ended || st.closed {
-		st.in.drop()
+		st.dropLocked()
 	}
 	st.leaveLocked()
 	st.wakeLocked()
+}
+
+// dropLocked throws away what has not been read.
+func (st *stream) dropLocked() {
+	st.session.goneLocked(st.in.bytes)
+	st.in.drop()
 }
 
 // resetLocked tells the peer that the stream is no more: because it was abandoned,
@@ -395,7 +403,7 @@ func (st *stream) Abort() error {
 // something that should have been written was not.
 func (st *stream) closeLocked() (cut bool) {
 	st.closed, st.shut = true, true
-	st.in.drop()
+	st.dropLocked()
 	st.wakeLocked()
 	return st.pending > 0
 }

@@ -17,6 +17,10 @@ const (
 	most   = 8 << 20
 	budget = 64 << 20
 
+	// last is the window that a stream keeps while too much lies unread in the
+	// process: one full frame.
+	last = MaxFrame
+
 	maxWindow = 1<<31 - 1
 
 	// A window that is in the way is one that is read half empty within two
@@ -43,7 +47,7 @@ func (s *Session) openLocked(w *window) (extra int) {
 // widenLocked adds to the window of a new stream what can be spared, and says how
 // much that is.
 func (s *Session) widenLocked(w *window) (extra int) {
-	if s.spare >= first {
+	if s.spare >= first && s.intake.Begin(first) {
 		extra = first
 		s.spare -= extra
 	}
@@ -55,11 +59,12 @@ func (s *Session) widenLocked(w *window) (extra int) {
 // told that it may send; 0 if it is too soon to say so.
 func (s *Session) readLocked(w *window, n int) int {
 	w.owed += n
+	s.adjustLocked(w)
 	if w.owed < w.size/2 {
 		return 0
 	}
 	now := time.Now()
-	if more := s.growthLocked(w); more > 0 && now.Sub(w.since) < 2*s.roundTrip() {
+	if more := s.growthLocked(w); more > 0 && now.Sub(w.since) < 2*s.roundTrip() && s.intake.Grow(more) {
 		s.spare -= more
 		w.size += more
 		w.owed += more
@@ -68,6 +73,43 @@ func (s *Session) readLocked(w *window, n int) int {
 	w.owed, w.since = 0, now
 	w.open += give
 	return give
+}
+
+// adjustLocked takes from a window what has been read and not yet been given back,
+// while too much lies unread in the process, and makes up for that later.
+func (s *Session) adjustLocked(w *window) {
+	switch scarce := s.intake.Scarce(); {
+	case scarce && w.size > last:
+		less := min(w.owed, w.size-last)
+		s.returnLocked(max(w.size-Least, 0) - max(w.size-less-Least, 0))
+		w.size -= less
+		w.owed -= less
+	case !scarce && w.size < Least:
+		w.owed += Least - w.size
+		w.size = Least
+	}
+}
+
+// returnLocked gives back n bytes that a window had beyond Least.
+func (s *Session) returnLocked(n int) {
+	s.spare += n
+	if !s.dead { // or it has been returned
+		s.intake.Return(n)
+	}
+}
+
+// cameLocked notes that n bytes have come for a stream, and goneLocked that they were
+// read or thrown away.
+func (s *Session) cameLocked(n int) {
+	s.unread += n
+	s.intake.Received(n)
+}
+
+func (s *Session) goneLocked(n int) {
+	if !s.dead { // or it has been noted
+		s.unread -= n
+		s.intake.Read(n)
+	}
 }
 
 // growthLocked is by how much a window may grow now.
@@ -80,9 +122,7 @@ func (s *Session) growthLocked(w *window) int {
 
 // closeLocked gives back what a window had beyond Least.
 func (s *Session) closeLocked(w *window) {
-	if w.size > Least {
-		s.spare += w.size - Least
-	}
+	s.returnLocked(max(w.size-Least, 0))
 	w.size = 0
 }
 

@@ -66,7 +66,9 @@
 // 128 MiB besides. So a thousand streams that nobody reads hold 64 MiB and leave
 // room for their neighbours, as do 32 that had grown as far as they can before
 // their readers stalled. One session never has more unread than that window,
-// 288 MiB by default.
+// 288 MiB by default. That is its bound: a tunnel.Intake, which sessions over TCP
+// share, does not count what QUIC has received, since the library shows nobody how
+// much of that has not been read.
 //
 // A stream that has written 512 KiB is bulk and yields to all that has not.
 //
