@@ -97,12 +97,10 @@ var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 // checkExtensions refuses what kubelets never ask for: other extensions, such as to
 // be an authority, and alternative names of a kind that nobody here reads.
 func checkExtensions(req *x509.CertificateRequest) error {
-	named := false
-	for _, e := range req.Extensions {
-		if !e.Id.Equal(subjectAltName) || named {
+	for _, e := range req.Extensions { // no two of a kind, or it would not have been parsed
+		if !e.Id.Equal(subjectAltName) {
 			return fmt.Errorf("extension %s is not allowed", e.Id)
 		}
-		named = true
 		var names []asn1.RawValue
 		if _, err := asn1.Unmarshal(e.Value, &names); err != nil {
 			return fmt.Errorf("alternative names: %w", err)

@@ -138,10 +138,6 @@ func TestCheckSigner(t *testing.T) {
 		{"client with usages of its own", clientSigner, "boot", clientUsages, forNode("node-1", extension(asn1.ObjectIdentifier{2, 5, 29, 37}, []byte{0x30, 6, 6, 4, 0x55, 0x1d, 0x25, 0})), nil, "extension 2.5.29.37 is not allowed"},
 		{"client with another name", clientSigner, "boot", clientUsages, forNode("node-1", extension(subjectAltName, otherName)), nil, "names of kind 0 are not allowed"},
 		{"serving with another name", servingSigner, node1, servingUsages, forNode("node-1", extension(subjectAltName, append([]byte{0x30, byte(len(otherName) + 6)}, append(otherName[2:len(otherName):len(otherName)], 0x82, 6, 'n', 'o', 'd', 'e', '-', '1')...))), nil, "names of kind 0 are not allowed"},
-		{"serving with names twice", servingSigner, node1, servingUsages, forNode("node-1", func(r *x509.CertificateRequest) {
-			extension(subjectAltName, []byte{0x30, 8, 0x82, 6, 'n', 'o', 'd', 'e', '-', '1'})(r)
-			extension(subjectAltName, []byte{0x30, 8, 0x82, 6, 'n', 'o', 'd', 'e', '-', '2'})(r)
-		}), nil, "extension 2.5.29.17 is not allowed"},
 		{"client in no group", clientSigner, "boot", clientUsages, subject(node1), nil, "organization must be [system:nodes]"},
 		{"client in masters", clientSigner, "boot", clientUsages, subject(node1, "system:masters"), nil, "organization must be [system:nodes]"},
 		{"client in two groups", clientSigner, "boot", clientUsages, subject(node1, "system:nodes", "system:masters"), nil, "organization must be [system:nodes]"},
