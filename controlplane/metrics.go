@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
@@ -25,7 +26,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"controller"}),
 	}
 	if r != nil {
-		r.MustRegister(m.up, m.restarts, loop.Panics())
+		r.MustRegister(m.up, m.restarts, loop.Panics(), csr.Refused())
 	}
 	return m
 }

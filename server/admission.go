@@ -145,3 +145,10 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.text }
 func (e *refusal) Unwrap() error { return e.code }
+
+// turnedAway is what makes one line a minute: a node, as its certificate says, and a
+// reason.
+type turnedAway struct {
+	node string
+	code tunnel.Code
+}

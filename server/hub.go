@@ -106,6 +106,8 @@ type Hub struct {
 	draining atomic.Bool
 
 	admission *admission
+	silent    tunnel.Sparse // lines about agents that did not say hello
+	turned    tunnel.Sparse // lines about agents that were turned away
 }
 
 // New checks c and makes a Hub. It starts nothing.

@@ -199,7 +199,7 @@ func TestRefusedSessions(t *testing.T) {
 		if d := time.Since(start); d != helloTimeout {
 			t.Errorf("an agent without a word was kept for %v", d)
 		}
-		if n := b.metric("sessions_refused_total"); n != 3 {
+		if n := b.metric("sessions_refused_total"); n != 4 { // the mute one, too
 			t.Errorf("refused: %v", n)
 		}
 	})

@@ -130,13 +130,19 @@ func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, str
 	greeting, err := tunnel.Await(hctx, s)
 	cancel()
 	if err != nil {
-		log.Info("agent did not say hello", "err", err)
+		h.metrics.refused.WithLabelValues(label(err)).Inc()
+		if more, ok := h.silent.Tell(s.Peer().Addr); ok {
+			log.Info("agent did not say hello", "err", err, "others", more)
+		}
 		return nil, "", err
 	}
 	node, err := h.admit(ctx, s, greeting.Hello)
 	if err != nil {
-		log.Warn("agent turned away", "node", greeting.Node, "err", err)
-		if proved, perr := h.config.Identify(s.Peer()); perr == nil && (errors.Is(err, tunnel.Denied) || errors.Is(err, tunnel.Revoked)) {
+		proved, perr := h.config.Identify(s.Peer())
+		if more, ok := h.turned.Tell(turnedAway{proved, tunnel.CodeOf(err)}); ok {
+			log.Warn("agent turned away", "node", greeting.Node, "err", err, "others", more)
+		}
+		if perr == nil && (errors.Is(err, tunnel.Denied) || errors.Is(err, tunnel.Revoked)) {
 			h.history.refuse(proved, s.Peer().Addr.String(), err)
 		}
 		h.refuse(greeting, err)

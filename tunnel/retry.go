@@ -19,7 +19,7 @@ const (
 // front, which RetryAfter finds there at the other end. The time is rounded up to
 // milliseconds.
 func RetryText(after time.Duration, why string) string {
-	after = min(max(after, 0)+time.Millisecond-1, maxRetryAfter).Truncate(time.Millisecond)
+	after = (min(max(after, 0), maxRetryAfter) + time.Millisecond - 1).Truncate(time.Millisecond)
 	return retryPrefix + after.String() + ": " + why
 }
 

@@ -15,37 +15,41 @@ const (
 	sparseSources = 32
 )
 
-// A Sparse lets one log line a minute through for each source, and for 32 sources at
-// most, so that whoever makes a server fail a thousand times a second does not fill
-// its disk as well. Its zero value lets the next one through.
+// A Sparse lets one log line a minute through for each source, and for 32 of them at
+// most, so that whoever makes a server fail a thousand times a second does not fill its
+// disk as well. Its zero value lets the next one through.
 type Sparse struct {
-	mu   sync.Mutex // guards the following
-	told map[Source]time.Time
+	mu   sync.Mutex        // guards the following
+	told map[any]time.Time // by source
 	kept int
 }
 
-// Tell says whether to write a line about a now, and how many lines, about whomever,
-// have been kept back since the last one.
-func (s *Sparse) Tell(a net.Addr) (kept int, now bool) {
-	of, t := SourceOf(a), time.Now()
+// Tell says whether to write a line now, and how many, about whomever, have been kept
+// back since the last one. The source is an address, which stands for all of its
+// Source, or any other value that can be the key of a map.
+func (s *Sparse) Tell(source any) (kept int, now bool) {
+	if a, ok := source.(net.Addr); ok {
+		source = SourceOf(a)
+	}
+	t := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, known := s.told[of]
+	_, known := s.told[source]
 	if known || len(s.told) >= sparseSources {
-		for source, at := range s.told {
+		for other, at := range s.told {
 			if t.Sub(at) >= sparseEvery {
-				delete(s.told, source)
+				delete(s.told, other)
 			}
 		}
-		_, known = s.told[of]
+		_, known = s.told[source]
 	}
 	if known || len(s.told) >= sparseSources {
 		s.kept++
 		return 0, false
 	}
 	if s.told == nil {
-		s.told = make(map[Source]time.Time)
+		s.told = make(map[any]time.Time)
 	}
-	kept, s.kept, s.told[of] = s.kept, 0, t
+	kept, s.kept, s.told[source] = s.kept, 0, t
 	return kept, true
 }

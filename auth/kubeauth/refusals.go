@@ -24,10 +24,18 @@ const (
 type refusals struct {
 	metrics metrics
 	log     *slog.Logger
-
-	mu    sync.Mutex
-	nodes *lru.Cache // guarded by mu: from users to *refusal
+	lines   *Lines
 }
+
+// Lines let one log line a minute through for each user, of whom they know 16,384.
+// Their method may be called at the same time.
+type Lines struct {
+	mu    sync.Mutex
+	users *lru.Cache // guarded by mu: from users to *refusal
+}
+
+// NewLines returns Lines that let everybody's next one through.
+func NewLines() *Lines { return &Lines{users: lru.New(logNodes)} }
 
 // A refusal is what is known of one user's.
 type refusal struct {
@@ -43,26 +51,27 @@ func newRefusals(r prometheus.Registerer, log *slog.Logger) (*refusals, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &refusals{metrics: m, log: log, nodes: lru.New(logNodes)}, nil
+	return &refusals{metrics: m, log: log, lines: NewLines()}, nil
 }
 
 // note counts a refusal, and logs it unless the user has had a line lately.
 func (r *refusals) note(who string, c *claim, why error) {
 	r.metrics.refused.WithLabelValues(c.kind).Inc()
-	if more, ok := r.due(who, time.Now()); ok {
+	if more, ok := r.lines.Due(who); ok {
 		r.log.Warn("a node claims what it may not", "user", who, "claim", c.kind, "field", c.field, "err", why, "remedy", c.remedy, "refusedSinceLastLine", more)
 	}
 }
 
-// due tells whether it is time for a line about who, and how many claims were
-// refused since the last without one.
-func (r *refusals) due(who string, now time.Time) (more int, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, _ := r.nodes.Get(who)
+// Due says whether it is time for a line about who, and how many have been kept back
+// since the last one.
+func (l *Lines) Due(who string) (more int, ok bool) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v, _ := l.users.Get(who)
 	known, _ := v.(*refusal)
 	if known == nil {
-		r.nodes.Add(who, &refusal{logged: now})
+		l.users.Add(who, &refusal{logged: now})
 		return 0, true
 	}
 	if now.Sub(known.logged) < logEvery {

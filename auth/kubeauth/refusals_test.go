@@ -54,15 +54,11 @@ func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
 
 // TestRefusalsAreForgotten: what is known of nodes is bounded.
 func TestRefusalsAreForgotten(t *testing.T) {
-	r, err := newRefusals(nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
+	l := NewLines()
 	for i := range logNodes + 100 {
-		r.due(strconv.Itoa(i), now)
+		l.Due(strconv.Itoa(i))
 	}
-	if n := r.nodes.Len(); n != logNodes {
+	if n := l.users.Len(); n != logNodes {
 		t.Errorf("%d nodes are known, want %d", n, logNodes)
 	}
 }

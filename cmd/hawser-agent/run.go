@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -34,6 +35,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/doorman"
 )
 
 const (
@@ -41,6 +43,9 @@ const (
 	gcPercent = 50
 	// kubeletBacklog is how many connections may wait for the kubelet API.
 	kubeletBacklog = 64
+	// kubeletStrangers is how many connections to it may be there that have shown no
+	// certificate yet. The API server's show theirs at once.
+	kubeletStrangers = 256
 	// apiName is how the API server's certificate names it, whoever asks.
 	apiName = "kubernetes"
 	// apiTarget is the API server as seen through the tunnel.
@@ -211,16 +216,38 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		return nil, err
 	}
 	registerLives(metrics, p.rotation)
+	return p, p.openKubelet(ctx, o, id, metrics, log) // last: from here on there is something to close
+}
+
+// openKubelet makes the kubelet API, for the connections of p.streams or, without a
+// tunnel, of a port of its own.
+func (p *parts) openKubelet(ctx context.Context, o *options, id *bootstrap.Identity, metrics *prometheus.Registry, log *slog.Logger) error {
+	door, err := doorman.New(doorman.Config{Server: "kubelet", Limit: kubeletStrangers, Log: log, Metrics: metrics})
+	if err != nil {
+		return err
+	}
 	if p.kubelet, err = kubeletapi.New(kubeletapi.Config{
 		NodeName: o.nodeName, Pods: p.node.Pods(), Runtime: p.runtime, TLS: p.rotation.ServerTLS(), ClientCAs: id.ClientCAs,
+		Wrap:     func(next http.Handler) http.Handler { return door.Handler(certified(next)) },
 		Gatherer: metrics, DataDir: o.dataDir, Log: log,
 	}); err != nil {
-		return nil, err
+		return err
 	}
-	if p.streams == nil { // last: from here on there is something to close
-		p.streams, err = listenKubelet(ctx, o.kubeletPort)
+	if p.streams == nil {
+		if p.streams, err = listenKubelet(ctx, o.kubeletPort); err != nil {
+			return err
+		}
 	}
-	return p, err
+	p.streams = door.Listener(p.streams)
+	return nil
+}
+
+// certified tells the doorman of the kubelet API whose users are known.
+func certified(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		doorman.Seen(r.Context(), r.TLS != nil && len(r.TLS.VerifiedChains) > 0)
+		next.ServeHTTP(w, r)
+	})
 }
 
 // reservedForOthers is what the runtime keeps from containers.

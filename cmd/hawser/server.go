@@ -35,6 +35,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/etcd"
+	"github.com/hawser-project/hawser/tunnel/doorman"
 )
 
 // renewEvery is how often the server looks whether its own certificates are due.
@@ -153,7 +154,8 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Authenticator:    authn,
 		Authorizer:       authz,
 		Rules:            authz,
-		Wrap:             func(next http.Handler) http.Handler { return kubeauth.EndWatches(t.names, next) },
+		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndWatches(t.names, next)) },
+		Seen:             doorman.Seen,
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},

@@ -24,6 +24,7 @@ import (
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/connect"
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/doorman"
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
@@ -32,6 +33,7 @@ import (
 // tunnels are all that has to do with connections to nodes.
 type tunnels struct {
 	port     *server.Port
+	door     *doorman.Doorman // of the API server
 	hub      *server.Hub
 	listener net.Listener   // of the port
 	packets  net.PacketConn // of the same number, for QUIC
@@ -70,6 +72,9 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 		Listener: t.listener, Protocols: []string{tunnel.ALPN, overh2.ALPN}, Log: log,
 		Metrics: metricsRegisterer(),
 	}); err != nil {
+		return nil, err
+	}
+	if t.door, err = doorman.New(doorman.Config{Server: "api", Log: log, Metrics: metricsRegisterer()}); err != nil {
 		return nil, err
 	}
 	pair, err := auth.LoadKeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
@@ -191,7 +196,7 @@ func (t *tunnels) close() error {
 }
 
 // apiListener yields the connections that are for the API server.
-func (t *tunnels) apiListener() net.Listener { return t.port.API() }
+func (t *tunnels) apiListener() net.Listener { return t.door.Listener(t.port.API()) }
 
 // run serves until ctx is done.
 func (t *tunnels) run(ctx context.Context) error {

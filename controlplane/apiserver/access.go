@@ -18,17 +18,25 @@ import (
 // and which version it has, and nothing of what it holds.
 var openPaths = []string{"/healthz", "/livez", "/readyz", "/version"}
 
-// openToAll wraps authn and authz so that openPaths are, and so that the group
-// system:masters, which the loopback client is in, may do everything.
-func openToAll(authn authenticator.Request, authz authorizer.Authorizer) (authenticator.Request, authorizer.Authorizer) {
+// openToAll wraps the authenticator and the authorizer of c so that openPaths are, and
+// so that the group system:masters, which the loopback client is in, may do everything.
+// They tell c.Seen.
+func openToAll(c *Config) (authenticator.Request, authorizer.Authorizer) {
+	authn, authz, seen := c.Authenticator, c.Authorizer, c.Seen
 	everybody := authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		resp, ok, err := authn.AuthenticateRequest(r)
 		if ok || !isOpen(r.URL.Path) {
+			if !ok {
+				seen(r.Context(), false) // unless it has the loopback client's token, which the library asks for
+			}
 			return resp, ok, err
 		}
 		return &authenticator.Response{User: &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}}, true, nil
 	})
 	allowed := authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetUser().GetName() != user.Anonymous {
+			seen(ctx, true)
+		}
 		if slices.Contains(a.GetUser().GetGroups(), user.SystemPrivilegedGroup) || !a.IsResourceRequest() && isOpen(a.GetPath()) {
 			return authorizer.DecisionAllow, "", nil
 		}

@@ -3,6 +3,7 @@
 package apiserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -98,6 +99,12 @@ type Config struct {
 	// DefaultMaxMutatingRequestsInFlight.
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
 
+	// Seen is told, with the context of each request, whether its user is known:
+	// true once it is, false if the request is about to be refused for want of one.
+	// Of requests by nobody in particular that everybody may make it is told nothing.
+	// Nil means that nobody wants to know.
+	Seen func(ctx context.Context, known bool)
+
 	// BuiltinPeriod is how often the built-in objects are looked after, such as
 	// the service default/kubernetes. 0 means 10 s.
 	BuiltinPeriod time.Duration
@@ -133,6 +140,9 @@ func (c *Config) complete() error {
 	}
 	if c.BuiltinPeriod <= 0 {
 		c.BuiltinPeriod = 10 * time.Second
+	}
+	if c.Seen == nil {
+		c.Seen = func(context.Context, bool) {}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -57,7 +57,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, ready: make(chan struct{}), listener: newListener(cfg.Listener)}
-	s.authn, s.authz = openToAll(cfg.Authenticator, cfg.Authorizer)
+	s.authn, s.authz = openToAll(&s.cfg)
 	if err := checkCertificates(cfg); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}

@@ -69,7 +69,7 @@ func (a *Approver) sync(ctx context.Context, name string) (time.Duration, error)
 	if err != nil {
 		return 0, err
 	}
-	if approved, denied, failed := decided(r); approved || denied || failed || len(r.Status.Certificate) > 0 {
+	if approved, no, broken := decided(r); approved || no || broken || len(r.Status.Certificate) > 0 {
 		return 0, nil
 	}
 	if r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName &&
@@ -119,7 +119,7 @@ func (a *Approver) kubelet(ctx context.Context, r *certificatesv1.CertificateSig
 
 // leave has a request wait for a person: it is not one that is known here.
 func (a *Approver) leave(r *certificatesv1.CertificateSigningRequest, why error) error {
-	a.log.Info("leave to a person", "request", r.Name, "signer", r.Spec.SignerName, "requester", r.Spec.Username, "why", why)
+	ungranted.note(a.log, slog.LevelInfo, left, r, why.Error())
 	return nil
 }
 
@@ -166,7 +166,7 @@ func (a *Approver) approve(ctx context.Context, r *certificatesv1.CertificateSig
 }
 
 func (a *Approver) deny(ctx context.Context, r *certificatesv1.CertificateSigningRequest, reason, message string) error {
-	a.log.Warn("deny", "request", r.Name, "signer", r.Spec.SignerName, "requester", r.Spec.Username, "why", message)
+	ungranted.note(a.log, slog.LevelWarn, denied, r, message)
 	return a.decide(ctx, r, certificatesv1.CertificateDenied, reason, message)
 }
 

@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -90,9 +91,36 @@ func checkUsages(got []certificatesv1.KeyUsage, required ...certificatesv1.KeyUs
 	return nil
 }
 
-// nodeSubject returns the name of the node that a request's subject names. The
+// subjectAltName is the one extension that a kubelet asks for (RFC 5280, 4.2.1.6).
+var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
+
+// checkExtensions refuses what kubelets never ask for: other extensions, such as to
+// be an authority, and alternative names of a kind that nobody here reads.
+func checkExtensions(req *x509.CertificateRequest) error {
+	for _, e := range req.Extensions { // no two of a kind, or it would not have been parsed
+		if !e.Id.Equal(subjectAltName) {
+			return fmt.Errorf("extension %s is not allowed", e.Id)
+		}
+		var names []asn1.RawValue
+		if _, err := asn1.Unmarshal(e.Value, &names); err != nil {
+			return fmt.Errorf("alternative names: %w", err)
+		}
+		for _, n := range names {
+			if !slices.Contains([]int{1, 2, 6, 7}, n.Tag) { // e-mail, DNS, URI, IP
+				return fmt.Errorf("alternative names of kind %d are not allowed", n.Tag)
+			}
+		}
+	}
+	return nil
+}
+
+// nodeSubject returns the name of the node that a request's subject names, if it asks
+// for nothing that kubelets do not. The
 // subject of a node is system:node:NAME in system:nodes and no other group.
 func nodeSubject(req *x509.CertificateRequest) (string, error) {
+	if err := checkExtensions(req); err != nil {
+		return "", err
+	}
 	if o := req.Subject.Organization; len(o) != 1 || o[0] != nodesGroup {
 		return "", fmt.Errorf("subject organization must be [%s], is %q", nodesGroup, o)
 	}

@@ -84,6 +84,16 @@ func object(name, signer, user string, groups []string, usages []certificatesv1.
 	}
 }
 
+// extension adds one to a request.
+func extension(id asn1.ObjectIdentifier, value []byte) func(*x509.CertificateRequest) {
+	return func(r *x509.CertificateRequest) {
+		r.ExtraExtensions = append(r.ExtraExtensions, pkix.Extension{Id: id, Value: value})
+	}
+}
+
+// otherName is an alternative name of kind 0: a user principal name, "a".
+var otherName = []byte{0x30, 19, 0xa0, 17, 6, 10, 0x2b, 6, 1, 4, 1, 0x82, 0x37, 20, 2, 3, 0xa0, 3, 12, 1, 'a'}
+
 func usages(us ...certificatesv1.KeyUsage) []certificatesv1.KeyUsage { return us }
 
 func TestCheckSigner(t *testing.T) {
@@ -124,6 +134,10 @@ func TestCheckSigner(t *testing.T) {
 		{"client with IP", clientSigner, "boot", clientUsages, forNode("node-1", func(r *x509.CertificateRequest) { r.IPAddresses = []net.IP{{10, 0, 0, 1}} }), nil, "alternative names are not allowed"},
 		{"client with e-mail", clientSigner, "boot", clientUsages, forNode("node-1", func(r *x509.CertificateRequest) { r.EmailAddresses = []string{"a@b"} }), nil, "alternative names are not allowed"},
 		{"client with URI", clientSigner, "boot", clientUsages, forNode("node-1", func(r *x509.CertificateRequest) { r.URIs = []*url.URL{link} }), nil, "alternative names are not allowed"},
+		{"client that would be an authority", clientSigner, "boot", clientUsages, forNode("node-1", extension(asn1.ObjectIdentifier{2, 5, 29, 19}, []byte{0x30, 3, 1, 1, 0xff})), nil, "extension 2.5.29.19 is not allowed"},
+		{"client with usages of its own", clientSigner, "boot", clientUsages, forNode("node-1", extension(asn1.ObjectIdentifier{2, 5, 29, 37}, []byte{0x30, 6, 6, 4, 0x55, 0x1d, 0x25, 0})), nil, "extension 2.5.29.37 is not allowed"},
+		{"client with another name", clientSigner, "boot", clientUsages, forNode("node-1", extension(subjectAltName, otherName)), nil, "names of kind 0 are not allowed"},
+		{"serving with another name", servingSigner, node1, servingUsages, forNode("node-1", extension(subjectAltName, append([]byte{0x30, byte(len(otherName) + 6)}, append(otherName[2:len(otherName):len(otherName)], 0x82, 6, 'n', 'o', 'd', 'e', '-', '1')...))), nil, "names of kind 0 are not allowed"},
 		{"client in no group", clientSigner, "boot", clientUsages, subject(node1), nil, "organization must be [system:nodes]"},
 		{"client in masters", clientSigner, "boot", clientUsages, subject(node1, "system:masters"), nil, "organization must be [system:nodes]"},
 		{"client in two groups", clientSigner, "boot", clientUsages, subject(node1, "system:nodes", "system:masters"), nil, "organization must be [system:nodes]"},

@@ -119,8 +119,8 @@ func (s *Signer) sync(ctx context.Context, name string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	approved, denied, failed := decided(r)
-	if !approved || denied || failed || len(r.Status.Certificate) > 0 || !slices.Contains(signers, r.Spec.SignerName) {
+	approved, no, broken := decided(r)
+	if !approved || no || broken || len(r.Status.Certificate) > 0 || !slices.Contains(signers, r.Spec.SignerName) {
 		return 0, nil
 	}
 	req, err := parse(r)
@@ -165,7 +165,7 @@ func (s *Signer) duration(r *certificatesv1.CertificateSigningRequest) time.Dura
 // fail records that an approved request breaks the signer's rules. It will
 // never be signed.
 func (s *Signer) fail(ctx context.Context, r *certificatesv1.CertificateSigningRequest, why error) error {
-	s.log.Warn("refuse to sign", "request", r.Name, "signer", r.Spec.SignerName, "why", why)
+	ungranted.note(s.log, slog.LevelWarn, failed, r, why.Error())
 	r = r.DeepCopy()
 	now := metav1.Now()
 	r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{

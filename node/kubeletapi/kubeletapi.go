@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"slices"
 	"time"
 
@@ -69,6 +70,10 @@ type Config struct {
 	ClientCAs func() *x509.CertPool
 	// Authorize decides about each request; nil means ControlPlaneOnly.
 	Authorize Authorizer
+
+	// Wrap stands between clients and everything else that answers a request; nil
+	// means nothing.
+	Wrap func(http.Handler) http.Handler
 
 	// Gatherer is what /metrics shows; nil means nothing.
 	Gatherer Gatherer

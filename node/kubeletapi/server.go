@@ -39,6 +39,9 @@ func newServer(c Config) *Server {
 		conns:   make(map[*trackedConn]struct{}),
 	}
 	s.handler = s.guard(s.routes())
+	if c.Wrap != nil {
+		s.handler = c.Wrap(s.handler)
+	}
 	return s
 }
 

@@ -88,6 +88,7 @@ type Server struct {
 	cfg     Config
 	metrics *metrics
 	idlers  *idlers
+	denied  tunnel.Sparse // lines about who may not
 	hold    time.Duration // answerTime
 }
 
@@ -172,7 +173,10 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if f.cfg.Authorize != nil {
 		if err := f.cfg.Authorize(r); err != nil {
-			f.cfg.Log.Warn("CONNECT refused", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
+			f.metrics.dials.WithLabelValues(tunnel.Denied.String()).Inc()
+			if more, ok := f.denied.Tell(err.Error()); ok { // which says who
+				f.cfg.Log.Warn("CONNECT refused", "client", r.RemoteAddr, "target", clip(r.Host), "err", err, "others", more)
+			}
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}

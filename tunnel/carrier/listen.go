@@ -143,6 +143,7 @@ type listener struct {
 	registry *link.Registry
 	entrance *entrance
 
+	broken       tunnel.Sparse // lines about connections of which no session came
 	done, failed atomic.Uint64 // handshakes
 }
 
@@ -218,7 +219,9 @@ func (l *listener) serve(ctx context.Context, g *guest, f func(context.Context, 
 	}
 	s, err := l.session(ctx, c)
 	if err != nil {
-		l.options.Log.Info("no session came about", "addr", c.RemoteAddr().String(), "err", err)
+		if more, ok := l.broken.Tell(c.RemoteAddr()); ok {
+			l.options.Log.Info("no session came about", "addr", c.RemoteAddr().String(), "err", err, "others", more)
+		}
 	}
 	if s == nil {
 		return

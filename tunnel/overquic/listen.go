@@ -39,6 +39,10 @@ type listener struct {
 	options    tunnel.Options // with the TLS configuration that is used
 	handshakes atomic.Int64   // under way
 
+	mu     sync.Mutex    // guards the following
+	census tunnel.Census // of handshakes
+	crowd  tunnel.Sparse // lines about those refused
+
 	done, failed, refused atomic.Uint64 // handshakes
 }
 
@@ -137,22 +141,46 @@ func certificate(c *tls.Config) (*tls.Certificate, error) {
 // handshake is over.
 type shaken struct{}
 
-// admit counts the handshakes and refuses more than there may be.
-func (l *listener) admit(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
-	if l.handshakes.Add(1) > maxHandshakes {
-		l.handshakes.Add(-1)
+// admit counts the handshakes and refuses more than there may be, in all and from one
+// address.
+func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.Context, error) {
+	source := tunnel.SourceOf(client.RemoteAddr)
+	if !l.enter(source) {
 		l.refused.Add(1)
+		if more, ok := l.crowd.Tell(client.RemoteAddr); ok {
+			l.options.Log.Warn("too many handshakes over UDP at a time: clients are sent away", "addr", client.RemoteAddr.String(), "others", more)
+		}
 		return nil, errors.New("too many handshakes")
 	}
 	var once sync.Once
 	end := func(count *atomic.Uint64) {
 		once.Do(func() {
-			l.handshakes.Add(-1)
+			l.leave(source)
 			count.Add(1)
 		})
 	}
 	context.AfterFunc(ctx, func() { end(&l.failed) }) // or it is over, and so is the connection
 	return context.WithValue(ctx, shaken{}, func() { end(&l.done) }), nil
+}
+
+// enter takes a place for a handshake, if there is one.
+func (l *listener) enter(s tunnel.Source) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.handshakes.Load() >= maxHandshakes || l.census.Of(s) >= maxOfSource {
+		return false
+	}
+	l.census.Add(s)
+	l.handshakes.Add(1)
+	return true
+}
+
+// leave gives it back.
+func (l *listener) leave(s tunnel.Source) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.census.Remove(s)
+	l.handshakes.Add(-1)
 }
 
 // serve runs f.

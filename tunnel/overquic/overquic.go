@@ -83,7 +83,7 @@
 //
 // A listener asks a client whose address is not verified to come again with a
 // token (RFC 9000, 8.1.2) while many handshakes are under way, and refuses those
-// beyond 1,024.
+// beyond 1,024, or beyond 256 from one address.
 package overquic
 
 import (
@@ -117,6 +117,7 @@ const (
 	// maxHandshakes is how many handshakes may be under way at a listener. From
 	// fewHandshakes on, each client has to show that its address is its own.
 	maxHandshakes = 1024
+	maxOfSource   = 256 // from one address
 	fewHandshakes = 64
 )
 

@@ -7,12 +7,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/quic-go/quic-go"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
@@ -258,16 +261,29 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// Handshakes are bounded in all and from one address, which keeps no other one out.
 func TestHandshakesAreBounded(t *testing.T) {
-	l := new(listener)
+	l := &listener{options: tunnel.Options{Log: slog.New(slog.DiscardHandler)}}
 	ctx, cancel := context.WithCancel(t.Context())
-	for range maxHandshakes {
-		if _, err := l.admit(ctx, nil); err != nil {
-			t.Fatal(err)
+	storm := func(b byte, n int) (admitted int) {
+		for range n {
+			if _, err := l.admit(ctx, &quic.ClientInfo{RemoteAddr: &net.UDPAddr{IP: net.IPv4(10, 0, 0, b)}}); err == nil {
+				admitted++
+			}
 		}
+		return admitted
 	}
-	if _, err := l.admit(ctx, nil); err == nil {
-		t.Error("one too many was admitted")
+	if n := storm(1, 10_000); n != maxOfSource {
+		t.Errorf("%d from one address", n)
+	}
+	if n := storm(2, 10); n != 10 {
+		t.Errorf("%d of 10 from another address", n)
+	}
+	for b := range byte(100) {
+		storm(3+b, maxOfSource)
+	}
+	if got := l.Handshakes(); got.Underway != maxHandshakes || got.Refused < 10_000-maxOfSource {
+		t.Errorf("%+v", got)
 	}
 	cancel()
 	for l.handshakes.Load() != 0 { // the funcs run in goroutines of their own

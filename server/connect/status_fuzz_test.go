@@ -1,0 +1,29 @@
+package connect
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// Whatever an agent says of a dial that failed, it stays within its header field.
+func FuzzProxyStatus(f *testing.F) {
+	f.Add(uint8(1), "connection refused")
+	f.Add(uint8(255), "a\"\\\r\nX-Evil: 1\r\n\r\nü\xff\x00")
+	f.Fuzz(func(t *testing.T, code uint8, text string) {
+		field := proxyStatus(tunnel.Code(code), errors.New(text))
+		const most = 2*maxTargetText + 100
+		if len(field) > most {
+			t.Errorf("%d bytes", len(field))
+		}
+		for _, b := range []byte(field) {
+			if b < ' ' || b > '~' {
+				t.Errorf("%q", field)
+			}
+		}
+		if s := httpStatus(tunnel.Code(code)); s < 400 || s > 599 {
+			t.Errorf("status %d", s)
+		}
+	})
+}
