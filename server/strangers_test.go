@@ -110,7 +110,7 @@ func crowd(t *testing.T) *crowdedPort {
 
 // client is how an agent with that certificate shakes hands.
 func (p *crowdedPort) client(cert *tls.Certificate) *tls.Config {
-	conf := auth.ClientTLS(showing(cert), p.ca.pool(), "apiserver")
+	conf := auth.ClientTLS(showing(cert), p.ca.Pool(), "apiserver")
 	conf.NextProtos = []string{tunnel.ALPN}
 	return conf
 }
@@ -177,7 +177,7 @@ func TestAbsurdCertificates(t *testing.T) {
 		names.DNSNames = append(names.DNSNames, fmt.Sprintf("node-%d.example.com", i))
 	}
 	for name, cert := range map[string]*tls.Certificate{
-		"a chain of 10 MiB": &many, "broken DER": &broken, "thousands of names": newAuthority(t).make(names), "for servers": p.ca.server(),
+		"a chain of 10 MiB": &many, "broken DER": &broken, "thousands of names": newAuthority(t).Issue(t, names), "for servers": p.ca.server(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := p.links.Handshakes()

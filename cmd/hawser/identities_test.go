@@ -129,7 +129,7 @@ func (c *realm) node(name string) *tls.Certificate {
 	cert := ca.Issue(c.t, pkitest.NodeClient(name))
 	leaf, err := x509.ParseCertificate(cert.Certificate[0])
 	if err == nil {
-		err = nodekeys.NewBook(c.api).Claim(c.t.Context(), name, nodekeys.KeyOf(leaf))
+		err = nodekeys.NewBook(c.api).Claim(c.t.Context(), name, nodekeys.KeyOf(leaf), "")
 	}
 	if err != nil {
 		c.t.Fatal(err)
