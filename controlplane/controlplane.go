@@ -5,7 +5,10 @@
 // Here they are made from one table, given what they share (clients, informers,
 // an event recorder) and run side by side. One that fails, by an error or by a
 // panic, is started again by itself after a pause, while the others go on; it
-// begins from what the API server holds, so nothing is lost with it.
+// begins from what the API server holds, so nothing is lost with it. Each waits for
+// the kinds that it watches, and for no others: one that cannot be listed, for want
+// of permission or because of an object that cannot be read, stops only those who
+// need it.
 //
 // All a controller gets of the cluster is a client, so the same loops run beside
 // this project's API server and beside any other.
@@ -45,6 +48,7 @@ const (
 	DefaultBurst      = 4000
 	DefaultMinRestart = time.Second
 	DefaultMaxRestart = time.Minute
+	DefaultReadyBound = 30 * time.Second
 )
 
 // Config configures a ControlPlane. Client, SigningCertFile and SigningKeyFile
@@ -108,6 +112,10 @@ type Config struct {
 	// until it has run for ten times MaxRestart. Zero means DefaultMinRestart and
 	// DefaultMaxRestart.
 	MinRestart, MaxRestart time.Duration
+	// ReadyBound is how long Ready waits for kinds that cannot be listed. The
+	// controllers that watch them start later, when they can. Zero means
+	// DefaultReadyBound.
+	ReadyBound time.Duration
 
 	Metrics prometheus.Registerer // nil means none
 	Log     *slog.Logger          // nil means discard
@@ -120,6 +128,7 @@ type ControlPlane struct {
 	entries []entry
 	metrics *metrics
 	ready   chan struct{}
+	roster  roster
 }
 
 // New checks c. It starts nothing.
@@ -136,6 +145,9 @@ func New(c Config) (*ControlPlane, error) {
 	if c.MaxRestart <= 0 {
 		c.MaxRestart = DefaultMaxRestart
 	}
+	if c.ReadyBound <= 0 {
+		c.ReadyBound = DefaultReadyBound
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -148,9 +160,13 @@ func New(c Config) (*ControlPlane, error) {
 			return nil, err
 		}
 	}
-	return &ControlPlane{
+	p := &ControlPlane{
 		cfg: c, log: c.Log, entries: entries, metrics: newMetrics(c.Metrics), ready: make(chan struct{}),
-	}, nil
+	}
+	if c.Metrics != nil {
+		c.Metrics.MustRegister(newMissingKinds(p.Missing))
+	}
+	return p, nil
 }
 
 // Names returns the names of all controllers, which are Kubernetes' own.

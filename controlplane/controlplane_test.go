@@ -29,12 +29,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
 
 func TestMain(m *testing.M) {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	// The other one sleeps until the time of the latest error, which may be of another
+	// bubble's clock.
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	goleak.VerifyTestMain(m,
 		// Sleeps for 3 s beside a read that has long been answered.
 		goleak.IgnoreTopFunction("k8s.io/apiserver/pkg/storage/cacher.(*watchCache).waitUntilFreshLocked.func2"),
@@ -107,7 +111,7 @@ func TestOneFailsTheOthersGoOn(t *testing.T) {
 		done := make(chan error, 1)
 		started := make(chan struct{})
 		go func() {
-			p.runAll(ctx, []Controller{good, bad, also}, func() { close(started) })
+			p.runAll(ctx, []member{{good, newKinds(nil)}, {bad, newKinds(nil)}, {also, newKinds(nil)}}, func() { close(started) })
 			done <- nil
 		}()
 		select {

@@ -26,9 +26,10 @@ type Controller interface {
 	Run(ctx context.Context) error
 }
 
-// Ready is closed once the caches have been filled and every controller has been
-// started that this process is to run: as the leader all of them, and as one that
-// stands by those that run everywhere.
+// Ready is closed once every controller has been started that this process is to
+// run: as the leader all of them, and as one that stands by those that run everywhere.
+// Each is started when the kinds that it watches have been listed. Those whose kinds
+// cannot be listed within Config.ReadyBound are not waited for here; see Missing.
 func (p *ControlPlane) Ready() <-chan struct{} { return p.ready }
 
 // Run runs the controllers until ctx is done. It returns an error at once if
@@ -95,40 +96,57 @@ func (p *ControlPlane) term(ctx context.Context, entries []entry, started func()
 	if err != nil {
 		return err
 	}
+	return p.serve(ctx, s, entries, started)
+}
+
+// serve makes controllers from s, which it uses up, and runs them until ctx is done.
+func (p *ControlPlane) serve(ctx context.Context, s *shared, entries []entry, started func()) error {
 	defer s.events.Shutdown()
 	defer s.metrics.end()
-	var cs []Controller
+	var ms []member
 	for _, e := range entries {
-		c, err := e.make(s)
+		its := *s
+		k := newKinds(s.informers)
+		its.informers = k
+		c, err := e.make(&its)
 		if err != nil {
 			return fmt.Errorf("make %s: %w", e.name, err)
 		}
 		if c != nil {
-			cs = append(cs, c)
+			ms = append(ms, member{c, k})
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.informers.Shutdown() // waits for the informers, which end with ctx
 	defer cancel()
 	s.informers.Start(ctx.Done())
-	for typ, ok := range s.informers.WaitForCacheSync(ctx.Done()) {
-		if !ok {
-			p.log.Debug("stopped before a cache was filled", "type", typ)
-			return nil
-		}
-	}
-	p.runAll(ctx, cs, started)
+	p.runAll(ctx, ms, started)
 	return nil
 }
 
-func (p *ControlPlane) runAll(ctx context.Context, cs []Controller, started func()) {
+// runAll runs controllers, each as soon as its kinds have been listed.
+func (p *ControlPlane) runAll(ctx context.Context, ms []member, started func()) {
 	var wg sync.WaitGroup
-	for _, c := range cs {
-		wg.Go(func() { p.supervise(ctx, c) })
+	begun := make(chan struct{}, len(ms))
+	for _, m := range ms {
+		p.roster.add(m)
+		wg.Go(func() {
+			came := time.Now()
+			ok := m.kinds.wait(ctx)
+			p.roster.remove(m)
+			if !ok {
+				return
+			}
+			begun <- struct{}{}
+			if waited := time.Since(came); waited >= p.cfg.ReadyBound {
+				p.log.Info("the controller starts: all kinds that it watches have been listed now", "controller", m.Name(), "waited", waited)
+			}
+			p.supervise(ctx, m)
+		})
 	}
-	started()
-	if len(cs) > 0 {
-		p.log.Info("controllers started", "count", len(cs))
+	p.settle(ctx, len(ms), begun, started)
+	if len(ms) > 0 && ctx.Err() == nil {
+		p.log.Info("controllers started", "count", len(ms)-len(p.Missing()))
 	}
 	wg.Wait()
 	<-ctx.Done()

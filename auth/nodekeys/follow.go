@@ -90,15 +90,17 @@ func (k *Keeper) onNode() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			if n, ok := o.(*corev1.Node); ok {
-				k.appeared(n)
+				k.guard(n.Name, func() { k.appeared(n) })
 			}
 		},
 		UpdateFunc: func(was, is any) {
 			before, ok := was.(*corev1.Node)
 			now, ok2 := is.(*corev1.Node)
 			if ok && ok2 && before.UID != now.UID {
-				k.vanished(before.Name, string(before.UID))
-				k.appeared(now)
+				k.guard(now.Name, func() {
+					k.vanished(before.Name, string(before.UID))
+					k.appeared(now)
+				})
 			}
 		},
 		DeleteFunc: func(o any) {
@@ -106,7 +108,7 @@ func (k *Keeper) onNode() cache.ResourceEventHandler {
 				o = last.Obj
 			}
 			if n, ok := o.(*corev1.Node); ok {
-				k.vanished(n.Name, string(n.UID))
+				k.guard(n.Name, func() { k.vanished(n.Name, string(n.UID)) })
 			}
 		},
 	}
@@ -115,7 +117,7 @@ func (k *Keeper) onNode() cache.ResourceEventHandler {
 func (k *Keeper) onRecord() cache.ResourceEventHandler {
 	learn := func(o any) {
 		if m, ok := o.(*corev1.ConfigMap); ok {
-			k.learn(m)
+			k.guard(m.Name, func() { k.learn(m) })
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -126,7 +128,7 @@ func (k *Keeper) onRecord() cache.ResourceEventHandler {
 				o = last.Obj
 			}
 			if m, ok := o.(*corev1.ConfigMap); ok {
-				k.removed(m.Name, string(m.UID))
+				k.guard(m.Name, func() { k.removed(m.Name, string(m.UID)) })
 			}
 		},
 	}
@@ -165,7 +167,11 @@ func (k *Keeper) work(ctx context.Context) {
 		if over {
 			return
 		}
-		if err := k.write(ctx, name); err != nil && ctx.Err() == nil {
+		var err error
+		if !k.contain("identity of node "+name, func() { err = k.write(ctx, name) }) {
+			err = errPanicked
+		}
+		if err != nil && ctx.Err() == nil {
 			k.cfg.Log.Warn("cannot write down what has become of a node's identity, will try again", "node", name, "err", err)
 			k.queue.AddRateLimited(name)
 		} else {

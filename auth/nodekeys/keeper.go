@@ -51,7 +51,10 @@ type Config struct {
 	// with a key for which holds is false has to end, for the reason why. It must
 	// not block. May be nil.
 	Ended func(name string, holds func(Key) bool, why error)
-	Log   *slog.Logger // nil discards
+	// Contain calls f and tells whether it returned; it has logged a panic of f, and
+	// what that was about. Nil means that a panic ends the process.
+	Contain func(what string, f func()) bool
+	Log     *slog.Logger // nil discards
 }
 
 // A Keeper knows who holds which name. Run keeps it up to date; the other methods may
@@ -163,7 +166,7 @@ func (k *Keeper) doubt(ctx context.Context, name string, key Key, h *holder) err
 	case err != nil:
 		return err
 	}
-	k.learn(m)
+	k.guard(name, func() { k.learn(m) })
 	return k.holder(name).verdict(name, key)
 }
 
@@ -241,35 +244,41 @@ func (h *holder) deleted(name string) *holder {
 // set puts h in the place of what was known of a name, and ends what has to end.
 // A nil h means that the name is free. The caller has the turn.
 func (k *Keeper) set(name string, h *holder) {
-	k.mu.Lock()
-	old := k.names[name]
-	if h == nil {
-		delete(k.names, name)
-	} else {
-		k.names[name] = h
+	lost, cancel := k.replace(name, h)
+	if !lost {
+		return
 	}
-	lost := old != nil && !old.closed && lostBy(old.record, h)
-	var cancel []*watched
 	why := refusedUnknown(name)
 	if h != nil && h.refuse != nil {
 		why = h.refuse
-	}
-	if lost {
-		for w := range k.watches[name] {
-			if !h.holds(w.key) {
-				cancel = append(cancel, w)
-			}
-		}
-	}
-	k.mu.Unlock()
-	if !lost {
-		return
 	}
 	for _, w := range cancel {
 		w.cancel(why)
 	}
 	k.cfg.Log.Warn("a node's key has lost its name", "node", name, "why", why)
 	k.cfg.Ended(name, h.holds, why)
+}
+
+// replace does the first half, and returns whether keys have lost the name and what was
+// begun with them.
+func (k *Keeper) replace(name string, h *holder) (lost bool, cancel []*watched) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old := k.names[name]
+	if h == nil {
+		delete(k.names, name)
+	} else {
+		k.names[name] = h
+	}
+	if old == nil || old.closed || !lostBy(old.record, h) {
+		return false, nil
+	}
+	for w := range k.watches[name] {
+		if !h.holds(w.key) {
+			cancel = append(cancel, w)
+		}
+	}
+	return true, cancel
 }
 
 // lostBy says whether keys of an open record have lost the name to what came after

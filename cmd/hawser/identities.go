@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -79,7 +80,7 @@ func (i *identities) admitName(name string) error {
 // ended in the hub as well.
 func (t *tunnels) keep(client kubernetes.Interface, nodes cache.SharedIndexInformer) (err error) {
 	t.names.keeper, err = nodekeys.New(nodekeys.Config{
-		Client: client, Nodes: nodes, Log: t.log,
+		Client: client, Nodes: nodes, Log: t.log, Contain: contain(t.log),
 		Ended: func(name string, holds func(nodekeys.Key) bool, why error) {
 			t.hub.End(name, func(p tunnel.Peer) bool {
 				return p.TLS == nil || len(p.TLS.PeerCertificates) == 0 || !holds(nodekeys.KeyOf(p.TLS.PeerCertificates[0]))
@@ -90,6 +91,13 @@ func (t *tunnels) keep(client kubernetes.Interface, nodes cache.SharedIndexInfor
 	return err
 }
 
+// contain has panics cost what they are about, as those of controllers do.
+func contain(log *slog.Logger) func(what string, f func()) bool {
+	return func(what string, f func()) bool {
+		return loop.Contain(log, func() string { return what }, f)
+	}
+}
+
 // keepBeside writes down what becomes of the names in a cluster whose API server is
 // another process's, until ctx is done. Whom that server believes is its own affair.
 func keepBeside(ctx context.Context, client kubernetes.Interface, log *slog.Logger) error {
@@ -98,7 +106,7 @@ func keepBeside(ctx context.Context, client kubernetes.Interface, log *slog.Logg
 	if err := nodes.SetTransform(onlyNames); err != nil {
 		return fmt.Errorf("follow nodes: %w", err)
 	}
-	keeper, err := nodekeys.New(nodekeys.Config{Client: client, Nodes: nodes, Log: log})
+	keeper, err := nodekeys.New(nodekeys.Config{Client: client, Nodes: nodes, Log: log, Contain: contain(log)})
 	if err != nil {
 		return err
 	}

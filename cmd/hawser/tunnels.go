@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/connect"
 	"github.com/hawser-project/hawser/tunnel"
@@ -223,7 +224,7 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 			t.ssh.set(n)
 		}
 	}
-	_, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err := nodes.AddEventHandler(loop.Guard(cache.ResourceEventHandlerFuncs{
 		AddFunc:    set,
 		UpdateFunc: func(_, o any) { set(o) },
 		DeleteFunc: func(o any) {
@@ -234,7 +235,7 @@ func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
 				t.hub.Forget(name)
 			}
 		},
-	})
+	}))
 	if err != nil {
 		return fmt.Errorf("follow nodes: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,14 +58,11 @@ func (s *Server) bootstrap(ctx context.Context, client kubernetes.Interface, sha
 		return fmt.Errorf("watch flow control: %w", err)
 	}
 	shared.Start(ctx.Done())
-	if err := s.awaitServing(ctx, client.Discovery().RESTClient()); err != nil {
+	if err := s.awaitServing(ctx, client.Discovery().RESTClient(), shared); err != nil {
 		return err
 	}
 	if err := errors.Join(ensureFlow(ctx, client), s.ensureAll(ctx, client)); err != nil {
 		return fmt.Errorf("make the built-in objects: %w", err)
-	}
-	if !cache.WaitForCacheSync(ctx.Done(), namespaces.Informer().HasSynced, accounts.Informer().HasSynced) {
-		return ctx.Err()
 	}
 	if err := ensureAccounts(ctx, client, namespaces.Lister(), accounts.Lister()); err != nil {
 		return fmt.Errorf("make the default service accounts: %w", err)
@@ -123,23 +121,57 @@ func onChange(changed chan<- struct{}) cache.ResourceEventHandler {
 // exist: who hears yes may count on them.
 const builtinCheck = "built-in-objects"
 
-// awaitServing polls /readyz for all the rest.
-func (s *Server) awaitServing(ctx context.Context, client rest.Interface) error {
+// informerCheck is the part that says whether all kinds that the server itself watches
+// have been listed.
+const informerCheck = "informer-sync"
+
+// awaitServing polls /readyz for all the rest. One kind that cannot be listed, because
+// of an object that cannot be read, is not waited for longer than Config.ReadyBound:
+// without this server nobody could mend it, and nothing else would work either.
+func (s *Server) awaitServing(ctx context.Context, client rest.Interface, shared informers.SharedInformerFactory) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	tick := time.NewTicker(startPoll)
+	tick, late := time.NewTicker(startPoll), time.NewTimer(s.cfg.ReadyBound)
 	defer tick.Stop()
+	defer late.Stop()
+	ask := func(exclude ...string) error {
+		r := client.Get().AbsPath("/readyz")
+		for _, check := range exclude {
+			r.Param("exclude", check)
+		}
+		return r.Do(ctx).Error()
+	}
+	exclude := []string{builtinCheck}
 	for {
-		err := client.Get().AbsPath("/readyz").Param("exclude", builtinCheck).Do(ctx).Error()
+		err := ask(exclude...)
 		if err == nil {
+			if len(exclude) > 1 {
+				s.cfg.Log.Warn("kinds cannot be listed; what needs them is refused, all else is served", "missing", missing(shared))
+			}
 			return nil
 		}
 		select {
+		case <-late.C:
+			exclude = append(exclude, informerCheck)
 		case <-tick.C:
 		case <-ctx.Done():
 			return fmt.Errorf("not ready after %v: %w", startTimeout, err)
 		}
 	}
+}
+
+// missing returns the kinds that shared has not listed yet, sorted.
+func missing(shared informers.SharedInformerFactory) []string {
+	now := make(chan struct{})
+	close(now)
+	var out []string
+	for typ, ok := range shared.WaitForCacheSync(now) {
+		if !ok {
+			out = append(out, typ.Elem().Name())
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // ensureAll makes what is missing of the built-in objects, except service

@@ -105,6 +105,11 @@ type Config struct {
 	// Nil means that nobody wants to know.
 	Seen func(ctx context.Context, known bool)
 
+	// ReadyBound is how long Ready waits for kinds that cannot be listed, because
+	// an object cannot be read; what needs them refuses until then, all else is
+	// served. 0 means 30 s. It should be less than a minute.
+	ReadyBound time.Duration
+
 	// BuiltinPeriod is how often the built-in objects are looked after, such as
 	// the service default/kubernetes. 0 means 10 s.
 	BuiltinPeriod time.Duration
@@ -137,6 +142,9 @@ func (c *Config) complete() error {
 	}
 	if c.MaxMutatingRequestsInFlight == 0 {
 		c.MaxMutatingRequestsInFlight = DefaultMaxMutatingRequestsInFlight
+	}
+	if c.ReadyBound <= 0 {
+		c.ReadyBound = 30 * time.Second
 	}
 	if c.BuiltinPeriod <= 0 {
 		c.BuiltinPeriod = 10 * time.Second

@@ -191,3 +191,55 @@ func TestExternalStore(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestUnreadableObject: one object that cannot be read, and its kind not listed, stops
+// neither the server nor other kinds; when it is gone the kind is back.
+func TestUnreadableObject(t *testing.T) {
+	const key = "/registry/serviceaccounts/default/unreadable"
+	dir := t.TempDir()
+	store := must(etcd.New(etcd.Config{Dir: filepath.Join(dir, "e")}))(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	stored := make(chan error, 1)
+	go func() { stored <- store.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-stored; err != nil {
+			t.Error(err)
+		}
+	}()
+	<-store.Ready()
+	must(store.Client().Put(t.Context(), key, "k8s\x00garbage"))(t)
+	in, err := startWith(dir, func(c *apiserver.Config) {
+		c.Etcd = etcd.Config{}
+		c.EtcdServers.Servers = []string{"unix://" + filepath.Join(dir, "e", etcd.SocketName)}
+		c.ReadyBound = time.Second
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := in.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := in.client.CoreV1().ServiceAccounts("").List(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Fatal("the kind can be listed")
+	}
+	must(in.client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, metav1.CreateOptions{}))(t)
+	must(in.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}))(t)
+	must(store.Client().Delete(t.Context(), key))(t)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(time.Minute)
+	for {
+		_, err := in.client.CoreV1().ServiceAccounts("").List(t.Context(), metav1.ListOptions{})
+		if err == nil {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal(err)
+		}
+	}
+}

@@ -52,6 +52,16 @@ func Broken(log *slog.Logger, cost string, err error) bool {
 	return true
 }
 
+// Contain calls f and tells whether it returned. If it panicked, that has been counted
+// and logged, with what it cost.
+func Contain(log *slog.Logger, cost func() string, f func()) bool {
+	err := Protect(func() error {
+		f()
+		return nil
+	})
+	return err == nil || !Broken(log, cost(), err)
+}
+
 // Together runs every f with a context that ends when ctx does or when one of
 // them fails, and returns once all have returned. The result is the first
 // error; it is nil if they all ended because ctx did.

@@ -69,18 +69,13 @@ func (g *guarded) OnUpdate(was, is any) { protect(is, func() { g.h.OnUpdate(was,
 func (g *guarded) OnDelete(obj any) { protect(obj, func() { g.h.OnDelete(obj) }) }
 
 func protect(obj any, f func()) {
-	err := Protect(func() error {
-		f()
-		return nil
-	})
-	if err == nil {
-		return
-	}
-	what := fmt.Sprintf("event of %T", obj)
-	if o, bad := meta.Accessor(obj); bad == nil {
-		what += fmt.Sprintf(" %s/%s", o.GetNamespace(), o.GetName())
-	}
-	Broken(slog.New(logr.ToSlogHandler(klog.Background())), what, err)
+	Contain(slog.New(logr.ToSlogHandler(klog.Background())), func() string {
+		what := fmt.Sprintf("event of %T", obj)
+		if o, bad := meta.Accessor(obj); bad == nil {
+			what += fmt.Sprintf(" %s/%s", o.GetNamespace(), o.GetName())
+		}
+		return what
+	}, f)
 }
 
 // Watches is several watches that end together. The zero value is none.
