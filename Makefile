@@ -22,7 +22,7 @@ test: ## everything: unit, conformance, integration, end to end
 	$(GO) test -race -shuffle=on -parallel 4 -timeout 35m ./...
 
 lint: ## the linters of .golangci.yml, go vet's among them
-	$(GO) tool -modfile=.tools/go.mod golangci-lint run
+	CGO_ENABLED=0 $(GO) tool -modfile=.tools/go.mod golangci-lint run
 
 bench: ## every benchmark, COUNT times, into bench-new.txt for benchstat
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./... | tee bench-new.txt

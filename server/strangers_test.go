@@ -156,7 +156,7 @@ func TestTenThousandSlowHandshakes(t *testing.T) {
 		t.Errorf("%d goroutines", n)
 	}
 	// A few lines about each address, for as many minutes as this takes.
-	if n, most := strings.Count(p.lines(), "10.0.0.1:"), 2*(1+int(time.Since(began)/time.Minute)); n > most {
+	if n, most := strings.Count(p.lines(), "addr=10.0.0.1:"), 2*(1+int(time.Since(began)/time.Minute)); n > most {
 		t.Errorf("%d lines:\n%s", n, p.lines())
 	}
 }

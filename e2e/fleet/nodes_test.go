@@ -193,7 +193,7 @@ func TestFleet(t *testing.T) {
 	for _, w := range []Weight{Light, Full} {
 		t.Run(string(w), func(t *testing.T) {
 			leaks := goleak.IgnoreCurrent()
-			c := quick(20, w)
+			c := quick(12, w)
 			c.Prefix, c.Dir = string(w)+"-", t.TempDir()
 			f, stop := s.startFleet(t, c)
 			testNodes(t, s, f)
