@@ -19,7 +19,7 @@ demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exe
 test: ## everything: unit, conformance, integration, end to end
 	@if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
 	  echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
-	$(GO) test -race -shuffle=on -parallel 4 -timeout 35m ./...
+	$(GO) test -race -shuffle=on -parallel 4 -timeout 55m ./...
 
 lint: ## the linters of .golangci.yml, go vet's among them
 	CGO_ENABLED=0 $(GO) tool -modfile=.tools/go.mod golangci-lint run
