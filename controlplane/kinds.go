@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
@@ -139,27 +138,4 @@ func (p *ControlPlane) settle(ctx context.Context, n int, begun <-chan struct{},
 		}
 	}
 	started()
-}
-
-// missingKinds is the metric of what Missing returns, as of when it is asked for.
-type missingKinds struct {
-	desc *prometheus.Desc
-	now  func() map[string][]string
-}
-
-func newMissingKinds(now func() map[string][]string) *missingKinds {
-	return &missingKinds{now: now, desc: prometheus.NewDesc("hawser_controller_missing_kind",
-		"Kinds that could not be listed yet and for which a controller waits (1).", []string{"controller", "kind"}, nil)}
-}
-
-// Describe implements prometheus.Collector.
-func (m *missingKinds) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
-
-// Collect implements prometheus.Collector.
-func (m *missingKinds) Collect(ch chan<- prometheus.Metric) {
-	for controller, all := range m.now() {
-		for _, kind := range all {
-			ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, 1, controller, kind)
-		}
-	}
 }

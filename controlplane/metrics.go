@@ -85,3 +85,26 @@ func (s *scope) end() {
 	}
 	s.all = nil
 }
+
+// missingKinds is the metric of what Missing returns, as of when it is asked for.
+type missingKinds struct {
+	desc *prometheus.Desc
+	now  func() map[string][]string
+}
+
+func newMissingKinds(now func() map[string][]string) *missingKinds {
+	return &missingKinds{now: now, desc: prometheus.NewDesc("hawser_controller_missing_kind",
+		"Kinds that could not be listed yet and for which a controller waits (1).", []string{"controller", "kind"}, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (m *missingKinds) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
+
+// Collect implements prometheus.Collector.
+func (m *missingKinds) Collect(ch chan<- prometheus.Metric) {
+	for controller, all := range m.now() {
+		for _, kind := range all {
+			ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, 1, controller, kind)
+		}
+	}
+}

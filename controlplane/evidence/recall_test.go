@@ -87,7 +87,7 @@ func TestRecall(t *testing.T) {
 				if got := w.reason("a1"); got != tc.want {
 					t.Errorf("excuse %q, want %q", got, tc.want)
 				}
-				pass(last.Add(DefaultSiteAutonomy).Sub(time.Now()))
+				pass(time.Until(last.Add(DefaultSiteAutonomy)))
 				if got := w.reason("a1"); got != "" {
 					t.Errorf("excuse %q an hour after its last word", got)
 				}

@@ -66,7 +66,7 @@ func TestWhoMayAsk(t *testing.T) {
 		}
 	}
 	conn, err := tls.Dial("tcp", g.addr, &tls.Config{
-		RootCAs: g.ca.Pool(), ServerName: "node-1", MinVersion: tls.VersionTLS13,
+		RootCAs: g.ca.pool, ServerName: "node-1", MinVersion: tls.VersionTLS13,
 		Certificates: []tls.Certificate{*stranger.client(t, clientName, clientGroup)},
 	})
 	if err == nil {

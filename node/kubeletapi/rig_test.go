@@ -5,11 +5,16 @@ package kubeletapi
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/url"
@@ -26,7 +31,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
 )
@@ -223,7 +227,7 @@ func (g *rig) do(method, path string, cert *tls.Certificate) (code int, body str
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	cfg := &tls.Config{RootCAs: g.ca.Pool(), ServerName: "node-1", MinVersion: tls.VersionTLS12}
+	cfg := &tls.Config{RootCAs: g.ca.pool, ServerName: "node-1", MinVersion: tls.VersionTLS12}
 	if cert != nil {
 		cfg.Certificates = []tls.Certificate{*cert}
 	}
@@ -243,10 +247,10 @@ func (g *rig) do(method, path string, cert *tls.Certificate) (code int, body str
 
 // restConfig is for client-go's streaming clients.
 func (g *rig) restConfig() *rest.Config {
-	cert := g.ca.client(g.t, clientName, clientGroup)
+	certPEM, keyPEM := g.ca.issue(g.t, clientName, clientGroup)
 	return &rest.Config{
 		Host:            "https://" + g.addr,
-		TLSClientConfig: rest.TLSClientConfig{CAData: g.ca.PEM(), CertData: pkitest.PEM("CERTIFICATE", cert.Certificate[0]), KeyData: pkitest.KeyPEM(g.t, cert.PrivateKey), ServerName: "node-1"},
+		TLSClientConfig: rest.TLSClientConfig{CAData: g.ca.pem, CertData: certPEM, KeyData: keyPEM, ServerName: "node-1"},
 	}
 }
 
@@ -255,26 +259,79 @@ func (g *rig) url(path string, query url.Values) *url.URL {
 }
 
 // An authority issues certificates.
-type authority struct{ *pkitest.Authority }
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+	pem  []byte
+}
 
-func newAuthority(t *testing.T) *authority { return &authority{pkitest.New(t, "ca")} }
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &authority{cert, key, pool, pemBlock("CERTIFICATE", der)}
+}
+
+func (a *authority) issue(t *testing.T, cn string, groups ...string) (certPEM, keyPEM []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: cn, Organization: groups}, DNSNames: []string{"node-1"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pemBlock("CERTIFICATE", der), pemBlock("EC PRIVATE KEY", raw)
+}
 
 func (a *authority) client(t *testing.T, cn string, groups ...string) *tls.Certificate {
 	t.Helper()
-	return a.Issue(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: cn, Organization: groups}, DNSNames: []string{"node-1"},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	})
+	cert, err := tls.X509KeyPair(a.issue(t, cn, groups...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cert
 }
 
 func (a *authority) serverTLS(t *testing.T) *tls.Config {
 	t.Helper()
 	cert := a.client(t, "node-1")
 	return &tls.Config{
-		ClientCAs:      a.Pool(),
+		ClientCAs:      a.pool,
 		MinVersion:     tls.VersionTLS13,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil },
 	}
+}
+
+func pemBlock(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
 // A screen collects output and can be waited for.

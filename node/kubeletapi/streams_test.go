@@ -34,7 +34,7 @@ import (
 func (g *rig) stream(path string, w io.Writer) (int, error) {
 	cert := g.ca.client(g.t, clientName, clientGroup)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{
-		RootCAs: g.ca.Pool(), ServerName: "node-1", Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13,
+		RootCAs: g.ca.pool, ServerName: "node-1", Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13,
 	}}
 	defer tr.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(g.ctx, http.MethodGet, "https://"+g.addr+path, http.NoBody)
@@ -241,7 +241,7 @@ func (g *rig) websocket(path string) *websocket.Conn {
 	}
 	cfg.Protocol = []string{"v4.channel.k8s.io"}
 	cfg.TlsConfig = &tls.Config{
-		RootCAs: g.ca.Pool(), ServerName: "node-1", MinVersion: tls.VersionTLS13,
+		RootCAs: g.ca.pool, ServerName: "node-1", MinVersion: tls.VersionTLS13,
 		Certificates: []tls.Certificate{*g.ca.client(g.t, clientName, clientGroup)},
 	}
 	ws, err := cfg.DialContext(g.ctx)

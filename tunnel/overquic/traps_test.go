@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -167,9 +168,9 @@ func TestPeerCloses(t *testing.T) {
 
 // Options.Dial makes what a session runs over.
 func TestDialOption(t *testing.T) {
-	var used string
+	var used atomic.Value // of string
 	a, b := pair(t, tunnel.Options{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		used = network
+		used.Store(network)
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}})
 	near, far := open(t, a, b)
@@ -179,8 +180,8 @@ func TestDialOption(t *testing.T) {
 	if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if used != "udp" {
-		t.Errorf("dialed %q", used)
+	if used.Load() != "udp" {
+		t.Errorf("dialed %q", used.Load())
 	}
 }
 

@@ -187,8 +187,8 @@ func unreachable(msg []byte) ([]byte, netip.Addr) {
 		return nil, netip.Addr{}
 	}
 	if four {
-		h, err := icmp.ParseIPv4Header(body.Data)
-		if err != nil || h.Protocol != syscall.IPPROTO_UDP || h.Len > len(body.Data) {
+		h, herr := icmp.ParseIPv4Header(body.Data)
+		if herr != nil || h.Protocol != syscall.IPPROTO_UDP || h.Len > len(body.Data) {
 			return nil, netip.Addr{}
 		}
 		addr, _ := netip.AddrFromSlice(h.Dst)

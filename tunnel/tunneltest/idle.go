@@ -75,12 +75,12 @@ func HoldsAtMost(t *testing.T, bound int64) {
 // TCPPair is both ends of a connection on loopback. The test closes them.
 func TCPPair(t testing.TB) (dialed, accepted net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if dialed, err = net.Dial("tcp", l.Addr().String()); err != nil {
+	if dialed, err = new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
 	if accepted, err = l.Accept(); err != nil {

@@ -93,7 +93,7 @@ func RunResumeRefusals(t *testing.T, mk MakeResumer) {
 				ended <- err
 			}()
 			control, _, err := tunnel.Greet(within(t), a, tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
-			if err := errors.Join(err, <-ended); err != nil {
+			if err = errors.Join(err, <-ended); err != nil {
 				t.Fatal(err)
 			}
 			go func() { ended <- control.Run(within(t), nil) }()
