@@ -296,9 +296,9 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// recovers is the one file that may: it keeps a controller's panic from taking
-// the API server and the tunnels with it.
-const recovers = "controlplane/loop/together.go"
+// recovers are the files that may: the one that keeps a controller's panic from taking
+// the API server and the tunnels with it, and a test that does as it does.
+var recovers = []string{"controlplane/loop/together.go", "auth/nodekeys/contain_test.go"}
 
 // TestForbiddenCalls finds what no review should have to find twice.
 func TestForbiddenCalls(t *testing.T) {
@@ -310,7 +310,7 @@ func TestForbiddenCalls(t *testing.T) {
 			}
 			switch f := call.Fun.(type) {
 			case *ast.Ident:
-				if f.Name == "recover" && s.path != recovers {
+				if f.Name == "recover" && !slices.Contains(recovers, s.path) {
 					t.Errorf("%s calls recover: a panic is a bug, let it show", s.path)
 				}
 			case *ast.SelectorExpr:
