@@ -48,6 +48,7 @@ func (k *kinds) Batch() batch.Interface { return batch.New(k, metav1.NamespaceAl
 func (k *kinds) Certificates() certificates.Interface {
 	return certificates.New(k, metav1.NamespaceAll, nil)
 }
+
 func (k *kinds) Coordination() coordination.Interface {
 	return coordination.New(k, metav1.NamespaceAll, nil)
 }
