@@ -113,6 +113,15 @@ func TestHistory(t *testing.T) {
 			b.last().parkFor(silence, 20*time.Second)
 			_ = x.session.Close() // how the hub comes to know does not matter
 		}, "Attached Parked/Silent Detached/Silent"},
+		{"silent, and then its system says that nobody has the port", func(_ *testing.T, b *bay, x *boat) {
+			b.last().parkFor(silence, 20*time.Second)
+			time.Sleep(time.Second)
+			b.last().parkFor(silence, 20*time.Second) // no news
+			time.Sleep(time.Second)
+			b.last().parkFor(fmt.Errorf("%w: %w: nobody has the port", tunnel.Lost, syscall.ECONNREFUSED), 20*time.Second)
+			time.Sleep(time.Second)
+			_ = x.session.Close()
+		}, "Attached Parked/Silent Parked/Closed Detached/Closed"},
 		{"goodbye", func(t *testing.T, _ *bay, x *boat) {
 			if err := x.control.HangUp(tunnel.Draining, "agent is stopping"); err != nil {
 				t.Error(err)

@@ -30,6 +30,8 @@ const (
 	// maxICMP is how much of an ICMP message is read, in bytes, with a header of IPv4. Systems quote up to
 	// 576 bytes of a packet (RFC 1812, 4.3.2.3), or 1,232 (RFC 4443, 3.1).
 	maxICMP = 1500
+	// maxFailures is how often reading may fail in a row before it is given up.
+	maxFailures = 100
 )
 
 // A probe is a datagram that is no QUIC packet, so that an endpoint which has the port
@@ -95,16 +97,20 @@ func (q *inquiry) run() {
 	wg.Wait()
 }
 
+// read reads from c until it is closed, or has failed maxFailures times in a row: an
+// error of the network is told once, and the next read may do better.
 func (q *inquiry) read(c *net.IPConn) {
 	buf := make([]byte, maxICMP)
-	for {
+	for failed := 0; failed < maxFailures; {
 		n, _, err := c.ReadFromIP(buf) // without the header of IPv4
-		switch {
-		case errors.Is(err, net.ErrClosed):
+		if errors.Is(err, net.ErrClosed) {
 			return
-		case err != nil:
-			continue // an error of the network; those are told once each
 		}
+		if err != nil {
+			failed++
+			continue
+		}
+		failed = 0
 		if p, to, ok := quoted(buf[:n]); ok {
 			q.answered(p, to)
 		}
