@@ -156,20 +156,27 @@ func TestStopInTime(t *testing.T) {
 	t.Logf("stopped after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// TestExternalStore runs a server on an etcd that is not its own.
-func TestExternalStore(t *testing.T) {
-	dir := t.TempDir()
+// ownStore runs an etcd in a directory e of dir until the test is over.
+func ownStore(t *testing.T, dir string) *etcd.Server {
+	t.Helper()
 	store := must(etcd.New(etcd.Config{Dir: filepath.Join(dir, "e")}))(t)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	stored := make(chan error, 1)
 	go func() { stored <- store.Run(ctx) }()
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		if err := <-stored; err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	<-store.Ready()
+	return store
+}
+
+// TestExternalStore runs a server on an etcd that is not its own.
+func TestExternalStore(t *testing.T) {
+	dir := t.TempDir()
+	store := ownStore(t, dir)
 	in, err := startWith(dir, func(c *apiserver.Config) {
 		c.Etcd = etcd.Config{}
 		c.EtcdServers.Servers = []string{"unix://" + filepath.Join(dir, "e", etcd.SocketName)}
@@ -197,17 +204,7 @@ func TestExternalStore(t *testing.T) {
 func TestUnreadableObject(t *testing.T) {
 	const key = "/registry/serviceaccounts/default/unreadable"
 	dir := t.TempDir()
-	store := must(etcd.New(etcd.Config{Dir: filepath.Join(dir, "e")}))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	stored := make(chan error, 1)
-	go func() { stored <- store.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-stored; err != nil {
-			t.Error(err)
-		}
-	}()
-	<-store.Ready()
+	store := ownStore(t, dir)
 	must(store.Client().Put(t.Context(), key, "k8s\x00garbage"))(t)
 	in, err := startWith(dir, func(c *apiserver.Config) {
 		c.Etcd = etcd.Config{}

@@ -115,8 +115,8 @@ func checkExtensions(req *x509.CertificateRequest) error {
 }
 
 // nodeSubject returns the name of the node that a request's subject names, if it asks
-// for nothing that kubelets do not. The
-// subject of a node is system:node:NAME in system:nodes and no other group.
+// for nothing that kubelets do not. The subject of a node is system:node:NAME in
+// system:nodes and no other group.
 func nodeSubject(req *x509.CertificateRequest) (string, error) {
 	if err := checkExtensions(req); err != nil {
 		return "", err

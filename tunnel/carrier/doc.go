@@ -30,10 +30,10 @@
 // handshake, of which as many compute at a time as there are processors; the
 // others wait, for their turn or for their client. When all places are taken, a
 // newcomer costs the one its place that has kept us waiting the longest, of those
-// whose address has most places; if nobody has, because we are the slow end, the newcomer is sent away with an
-// alert of seven bytes. So it is, whatever the places, once somebody has waited
-// two seconds for a turn: a queue longer than clients' patience would have us
-// compute for those who have left.
+// whose address has most places; if nobody has, because we are the slow end, the
+// newcomer is sent away with an alert of seven bytes. So it is, whatever the places,
+// once somebody has waited two seconds for a turn: a queue longer than clients'
+// patience would have us compute for those who have left.
 //
 // What this package is not: it multiplexes nothing, and it does not say who is
 // welcome. Options.TLS says who gets a session, and LinkOptions.Resume whose
