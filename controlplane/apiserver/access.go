@@ -34,13 +34,18 @@ func openToAll(c *Config) (authenticator.Request, authorizer.Authorizer) {
 		return &authenticator.Response{User: &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}}, true, nil
 	})
 	allowed := authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if a.GetUser().GetName() != user.Anonymous {
+		anonymous := a.GetUser().GetName() == user.Anonymous
+		if !anonymous {
 			seen(ctx, true)
 		}
 		if slices.Contains(a.GetUser().GetGroups(), user.SystemPrivilegedGroup) || !a.IsResourceRequest() && isOpen(a.GetPath()) {
 			return authorizer.DecisionAllow, "", nil
 		}
-		return authz.Authorize(ctx, a)
+		decision, reason, err := authz.Authorize(ctx, a)
+		if anonymous && decision != authorizer.DecisionAllow {
+			seen(ctx, false)
+		}
+		return decision, reason, err
 	})
 	return everybody, allowed
 }

@@ -20,9 +20,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
+	"github.com/hawser-project/hawser/tunnel/doorman/doormantest"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -111,6 +110,9 @@ func (r *rig) dial(b byte) net.Conn {
 	return far
 }
 
+// tls is the configuration of a client.
+func (r *rig) tls() *tls.Config { return &tls.Config{RootCAs: r.roots, ServerName: "example.com"} }
+
 // get makes a request over a new connection from 10.0.0.b.
 func (r *rig) get(b byte, change func(*http.Request)) (*http.Response, error) {
 	r.t.Helper()
@@ -157,30 +159,17 @@ func (r *rig) eventually(what string, is func() bool) {
 	}
 }
 
-// hello is the beginning of a handshake that nobody goes on with.
-func hello(t *testing.T) []byte {
-	t.Helper()
-	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-	defer b.Close()
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = tls.Client(a, &tls.Config{ServerName: "example.com"}).HandshakeContext(t.Context()) })
-	p := make([]byte, 16<<10)
-	n, err := b.Read(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = b.Close()
-	wg.Wait()
-	return p[:n]
-}
-
 // Ten thousand connections that say nothing, or begin a handshake and do not go on,
 // cost the places of one another, and others get in.
 func TestTenThousandSlowHandshakes(t *testing.T) {
 	const limit, slow = 128, 10_000
 	r := serve(t, limit, func(w http.ResponseWriter, req *http.Request) { Seen(req.Context(), true) })
 	began := time.Now()
-	before, first := runtime.NumGoroutine(), hello(t)
+	first, err := doormantest.Hello(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := runtime.NumGoroutine()
 	for i := range slow {
 		c := r.dial(1)
 		if i%20 == 0 { // the server answers, which takes a while
@@ -231,9 +220,8 @@ func TestRapidReset(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := serve(t, 0, answer)
-			sent := r.reset(1, 100_000)
-			if sent >= 100_000 {
-				t.Errorf("%d requests were taken back over one connection", sent)
+			if doormantest.Reset(r.dial(1), r.tls(), "/slow", 100_000) {
+				t.Error("100,000 requests were taken back over one connection")
 			}
 			r.eventually("counted", func() bool { return r.closed(resets)+r.closed(unknown) == 1 })
 			if n := r.log.count(); n != 1 {
@@ -246,79 +234,14 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
-// reset makes up to n requests over one connection, and takes each back at once. It
-// returns how many the server let it.
-func (r *rig) reset(b byte, n int) int {
-	r.t.Helper()
-	c := tls.Client(r.dial(b), &tls.Config{RootCAs: r.roots, ServerName: "example.com", NextProtos: []string{"h2"}})
-	defer c.Close()
-	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
-		r.t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { _, _ = io.Copy(io.Discard, c); _ = c.NetConn().Close() })
-	defer c.NetConn().Close()
-	var out, block bytes.Buffer
-	f, enc := http2.NewFramer(&out, nil), hpack.NewEncoder(&block)
-	_ = f.WriteSettings()
-	for i := range n {
-		id := uint32(2*i + 1)
-		block.Reset()
-		for _, x := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "server"}, {":path", "/slow"}} {
-			_ = enc.WriteField(hpack.HeaderField{Name: x[0], Value: x[1]})
-		}
-		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
-		_ = f.WriteRSTStream(id, http2.ErrCodeCancel)
-		if _, err := c.Write(out.Bytes()); err != nil {
-			return i
-		}
-		out.Reset()
-	}
-	return n
-}
-
 // Whatever breaks the rules ends with its connection closed, a number and a line.
 func TestMalformed(t *testing.T) {
-	huge := strings.Repeat("x", 64<<10)
-	over := func(alpn string, say ...string) func(*rig, net.Conn) {
-		return func(r *rig, raw net.Conn) {
-			c := tls.Client(raw, &tls.Config{RootCAs: r.roots, ServerName: "example.com", NextProtos: []string{alpn}})
-			for _, s := range say {
-				if _, err := io.WriteString(c, s); err != nil {
-					return
-				}
-			}
-			_, _ = io.Copy(io.Discard, c)
-		}
-	}
-	plain := func(say string) func(*rig, net.Conn) {
-		return func(_ *rig, c net.Conn) {
-			_, _ = io.WriteString(c, say)
-			_, _ = io.Copy(io.Discard, c)
-		}
-	}
-	for name, attack := range map[string]func(*rig, net.Conn){
-		"no TLS":               plain("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
-		"zeros":                plain(string(make([]byte, 20<<10))),
-		"a record too long":    plain("\x16\x03\x01\xff\xff" + huge),
-		"another version":      plain("\x16\x03\x00\x00\x05\x01\x00\x00\x01\x00"),
-		"an endless header":    over("http/1.1", "GET / HTTP/1.1\r\nHost: x\r\nA: ", huge, huge, huge, huge),
-		"many headers":         over("http/1.1", "GET / HTTP/1.1\r\nHost: x\r\n", strings.Repeat("A: b\r\n", 20<<10)),
-		"an endless URL":       over("http/1.1", "GET /", huge, huge, huge, huge),
-		"no request":           over("http/1.1", "\x00\x01\x02\r\n\r\n"),
-		"no preface":           over("h2", "GET / HTTP/1.1\r\n\r\n", huge),
-		"no settings":          over("h2", http2.ClientPreface, "\x00\x00\x08\x06\x00\x00\x00\x00\x00abcdefgh"),
-		"a frame too large":    over("h2", http2.ClientPreface, "\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\xff\xff\xff\x00\x00\x00\x00\x00\x01", huge),
-		"data for no stream":   over("h2", http2.ClientPreface, "\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x01\x00\x00\x00\x00\x00\x01x"),
-		"broken header block":  over("h2", http2.ClientPreface, "\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x04\x01\x05\x00\x00\x00\x01\xff\xff\xff\xff"),
-		"endless continuation": over("h2", http2.ClientPreface, "\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x01\x01\x00\x00\x00\x00\x01\x82", strings.Repeat("\x00\x40\x00\x09\x00\x00\x00\x00\x01"+strings.Repeat("\x00\x01a\x7f\xff\x7f", 1<<14/6+1)[:1<<14], 64)),
-	} {
+	for name, attack := range doormantest.Malformed() {
 		t.Run(name, func(t *testing.T) {
 			r := serve(t, 0, func(http.ResponseWriter, *http.Request) {})
 			c := r.dial(1)
 			_ = c.SetDeadline(time.Now().Add(patience))
-			attack(r, c)
+			attack(c, r.tls())
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("the connection is open")
 			}

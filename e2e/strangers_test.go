@@ -1,0 +1,243 @@
+// What strangers do to the ports of the running programs: malformed handshakes and
+// requests, certificates of nobody's, requests that are taken back, and more
+// connections than there are places.
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/tunnel/doorman/doormantest"
+)
+
+// A door is a port that strangers come to.
+type door struct {
+	name    string
+	dial    func(context.Context) (net.Conn, error)
+	counts  []string // prefixes of the metrics of connections that were closed
+	program string   // whose metrics these are
+	log     string   // what the lines about them begin with
+	path    string   // what a stranger asks for
+}
+
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	connect := strconv.Itoa(freePort(t))
+	f := startFront(t, "yamux", "--server-arg=--connect-port="+connect)
+	before := []int{f.pid(t, "server"), f.pid(t, "node-1")}
+	tcp := func(port string) func(context.Context) (net.Conn, error) {
+		return func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
+		}
+	}
+	doors := []*door{
+		{
+			name: "api", dial: tcp(portOf(f.cluster)), program: "server", log: `msg="connection closed" server=api`, path: "/api/v1/nodes",
+			counts: []string{"hawser_api_connections_closed_total", "hawser_port_closed_total"},
+		},
+		{
+			name: "connect", dial: tcp(connect), program: "server", log: `msg="connection closed without a usable request"`, path: "/",
+			counts: []string{"hawser_connect_closed_total"},
+		},
+		{
+			name: "kubelet", program: "node-1", log: `msg="connection closed" server=kubelet`, path: "/pods",
+			dial:   func(context.Context) (net.Conn, error) { return f.connect(10250) },
+			counts: []string{"hawser_kubelet_connections_closed_total"},
+		},
+	}
+	for _, d := range doors {
+		t.Run(d.name, func(t *testing.T) {
+			began := time.Now()
+			d.testMalformed(t, f)
+			d.testCertificates(t, f)
+			d.testReset(t, f)
+			if lines, most := strings.Count(f.logs(), d.log), 1+int(time.Since(began)/time.Minute); lines < 1 || lines > most {
+				t.Errorf("%d lines in the log, not 1 to %d", lines, most)
+			}
+		})
+	}
+	t.Run("crowd", func(t *testing.T) { doors[0].testCrowd(t, f) })
+	if after := []int{f.pid(t, "server"), f.pid(t, "node-1")}; before[0] != after[0] || before[1] != after[1] {
+		t.Errorf("processes %v are %v now", before, after)
+	}
+	f.served(t)
+}
+
+// served wants the API and, through the tunnel, the kubelet API to answer those whom
+// they know.
+func (f *front) served(t *testing.T) {
+	t.Helper()
+	f.mustKubectl(t, "", "get", "nodes")
+	f.mustKubectl(t, "", "get", "--raw", "/api/v1/nodes/node-1/proxy/healthz")
+}
+
+// stranger trusts whoever answers.
+func stranger() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
+
+// showing is a stranger who shows a certificate, whichever the server asks for.
+func showing(cert *tls.Certificate) *tls.Config {
+	conf := stranger()
+	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	return conf
+}
+
+// closed is how many connections to the door were closed without having been of use.
+func (d *door) closed(t *testing.T, f *front) (n float64) {
+	t.Helper()
+	for name, v := range f.metricsAt(t, metricsOf(d.program)) {
+		for _, prefix := range d.counts {
+			if strings.HasPrefix(name, prefix) {
+				n += v
+			}
+		}
+	}
+	return n
+}
+
+// rises waits until more connections were closed than from.
+func (d *door) rises(t *testing.T, f *front, from float64) {
+	t.Helper()
+	eventually(t, "the connection is counted", func() error {
+		if n := d.closed(t, f); n <= from {
+			return fmt.Errorf("%v were closed, and before it %v", n, from)
+		}
+		return nil
+	})
+}
+
+// come is a new connection that does not wait for ever.
+func (d *door) come(t *testing.T) net.Conn {
+	t.Helper()
+	c, err := d.dial(t.Context())
+	must(t, err)
+	must(t, c.SetDeadline(time.Now().Add(patience)))
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (d *door) testMalformed(t *testing.T, f *front) {
+	for name, attack := range doormantest.Malformed() {
+		t.Run(name, func(t *testing.T) {
+			from := d.closed(t, f)
+			c := d.come(t)
+			attack(c, stranger())
+			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection is open")
+			}
+			d.rises(t, f, from)
+		})
+	}
+	f.served(t)
+}
+
+// testCertificates shows certificates that say much and are signed by nobody whom the
+// server knows.
+func (d *door) testCertificates(t *testing.T, f *front) {
+	other := pkitest.New(t, "hawser-clients")
+	admin := pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}}
+	as := func(change func(*x509.Certificate)) *tls.Certificate {
+		tmpl := &x509.Certificate{
+			Subject: admin, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		}
+		change(tmpl)
+		return other.Issue(t, tmpl)
+	}
+	broken := as(func(*x509.Certificate) {})
+	broken.Certificate = [][]byte{append([]byte("\x30\x82\xff\xff"), make([]byte, 1<<10)...)}
+	for name, cert := range map[string]*tls.Certificate{
+		"of another authority": as(func(*x509.Certificate) {}),
+		"with many names": as(func(c *x509.Certificate) {
+			for i := range 2000 {
+				c.DNSNames = append(c.DNSNames, fmt.Sprintf("name-%d.example.com", i))
+			}
+		}),
+		"of many groups": as(func(c *x509.Certificate) {
+			c.Subject.Organization = nil
+			for i := range 2000 {
+				c.Subject.Organization = append(c.Subject.Organization, fmt.Sprintf("system:group-%d", i))
+			}
+		}),
+		"that is none": broken,
+		"of nobody's":  new(tls.Certificate), // it shows none
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := d.closed(t, f)
+			if status := d.ask(t, showing(cert)); status != 0 && status != http.StatusUnauthorized && status != http.StatusForbidden {
+				t.Errorf("whoever shows a certificate %s gets %d", name, status)
+			}
+			d.rises(t, f, from)
+		})
+	}
+	f.served(t)
+}
+
+// ask makes a request and hangs up. The status is 0 if none comes.
+func (d *door) ask(t *testing.T, conf *tls.Config) (status int) {
+	t.Helper()
+	c := tls.Client(d.come(t), conf)
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", d.path); err != nil {
+		return 0
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0
+	}
+	must(t, resp.Body.Close())
+	return resp.StatusCode
+}
+
+// testReset takes requests back, as a stranger and, at the API, as an administrator.
+func (d *door) testReset(t *testing.T, f *front) {
+	const many = 100_000
+	users := map[string]*tls.Config{"stranger": stranger()}
+	if d.name == "api" {
+		known, err := rest.TLSConfigFor(f.rest)
+		must(t, err)
+		users["administrator"] = known
+	}
+	for name, conf := range users {
+		t.Run("reset by a "+name, func(t *testing.T) {
+			from := d.closed(t, f)
+			if doormantest.Reset(d.come(t), conf, d.path, many) {
+				t.Errorf("%d requests were taken back over one connection", many)
+			}
+			d.rises(t, f, from)
+		})
+	}
+	f.served(t)
+}
+
+// testCrowd comes with more connections than there are places, each of which begins a
+// handshake. Whoever is known is served beside them.
+func (d *door) testCrowd(t *testing.T, f *front) {
+	const crowd = 3000
+	hello, err := doormantest.Hello(t.Context())
+	must(t, err)
+	from := d.closed(t, f)
+	for i := range crowd {
+		_, _ = d.come(t).Write(hello) // it may be closed already
+		if i%1000 == 999 {
+			f.served(t)
+		}
+	}
+	d.rises(t, f, from+crowd-2048-1) // doorman.DefaultLimit have places
+}
