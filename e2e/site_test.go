@@ -26,10 +26,11 @@ func TestSites(t *testing.T) {
 	t.Parallel()
 	for _, transport := range []string{"yamux", "quic"} {
 		t.Run(transport, func(t *testing.T) {
-			c := startQuick(t, "--nodes", "3", "--agent-arg=--transport="+transport)
+			whole, c := t, startQuick(t, "--nodes", "3", "--agent-arg=--transport="+transport)
 			s := newSites(t, c)
 			t.Run("server lost its network", func(t *testing.T) { s.testServerLost(t) })
 			t.Run("site lost its network", func(t *testing.T) { s.testSiteLost(t) })
+				t.Run("agents of a site are killed", func(t *testing.T) { s.testAgentsKilled(t, whole) })
 			t.Run("site lost for too long", func(t *testing.T) { s.testAutonomyOver(t) })
 			t.Run("site lost, as documented", func(t *testing.T) { s.testSiteLostAsDocumented(t) })
 		})
@@ -223,16 +224,48 @@ func (s *sites) testAutonomyOver(t *testing.T) {
 	}
 	stays(t, h, s.pods[2])
 	heal(t, north...)
-	for i, n := range north {
+	for _, n := range north {
+		s.mustKubectl(t, "", "annotate", "node", n.Name, "node.hawser.dev/autonomy-duration-")
+	}
+	s.anew(t, h, north)
+}
+
+// anew waits for nodes that were left, and runs their pods again.
+func (s *sites) anew(t *testing.T, h *history, nodes []*lab.Node) {
+	t.Helper()
+	for i, n := range nodes {
 		back(t, h, n.Name)
 		s.aliveIs(t, h.lost(t, s.pods[i]), 0)
-		s.mustKubectl(t, "", "annotate", "node", n.Name, "node.hawser.dev/autonomy-duration-")
 		s.hold(t, s.pods[i].Name, s.holding(t, n.Name))
 		old := s.pods[i].UID
 		s.pods[i] = h.pod(t, s.pods[i].Name+" runs anew", func(v *corev1.Pod) bool {
 			return v.Name == s.pods[i].Name && v.UID != old && podReady(v) == corev1.ConditionTrue
 		})
+		s.pids[i] = processesOfPod(s.pods[i].UID)
 	}
+}
+
+// Agents of a site that are killed at the same moment are no network's fault: their
+// machines say so, over TCP by closing the connection, over UDP when they are asked.
+// The new agents are there for the whole test.
+func (s *sites) testAgentsKilled(t, whole *testing.T) {
+	h := s.watch(t)
+	north := s.nodes[:2]
+	var args [][]string
+	for _, n := range north {
+		args = append(args, s.kill(t, n.Name))
+	}
+	for i, n := range north {
+		s.silent(t, h, n.Name)
+		h.pod(t, s.pods[i].Name+" is told to go", func(v *corev1.Pod) bool {
+			return v.UID == s.pods[i].UID && v.DeletionTimestamp != nil
+		})
+	}
+	stays(t, h, s.pods[2])
+	for i, n := range north {
+		s.rerun(whole, n, args[i])
+	}
+	s.anew(t, h, north)
 }
 
 // Without regard for the cause, a zone that is down as a whole is evicted from at
