@@ -32,6 +32,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/union"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -39,6 +40,7 @@ import (
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/auth/rbac"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 	"github.com/hawser-project/hawser/controlplane/leader"
@@ -82,16 +84,18 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	known := kubeauth.NewObjects()
 	names := &keeper{}
 	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret, Names: names})
-	authz := kubeauth.NewAuthorizer(known)
+	roles, nodes := &rbac.Authorizer{}, kubeauth.NewAuthorizer(known)
+	authz, err3 := union.New(union.NamedAuthorizer{AuthorizerName: "Node", Authorizer: nodes}, union.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: roles})
 	restriction, err2 := kubeauth.NodeRestriction(kubeauth.RestrictionConfig{Objects: known})
-	if err := errors.Join(err, err2); err != nil {
+	if err := errors.Join(err, err2, err3); err != nil {
 		t.Fatal(err)
 	}
 	api, err := apiserver.New(apiserver.Config{
 		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
 		Wrap:          func(next http.Handler) http.Handler { return kubeauth.EndWatches(names, next) },
-		Authenticator: authn, Authorizer: authz, Rules: authz, Admission: []admission.Interface{restriction},
+		Authenticator: authn, Authorizer: authz, Rules: union.NewRuleResolvers(nodes, roles),
+		Admission: []admission.Interface{restriction, rbac.Escalation(roles)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +105,7 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 		t.Fatal(err)
 	}
 	f := informers.NewSharedInformerFactory(loopback, 0)
-	if err = known.Use(loopback, f); err != nil {
+	if err = errors.Join(known.Use(loopback, f), roles.Use(f)); err != nil {
 		t.Fatal(err)
 	}
 	if names.Keeper, err = nodekeys.New(nodekeys.Config{Client: loopback, Nodes: f.Core().V1().Nodes().Informer()}); err != nil {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/informers/core"
 	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/informers/policy"
+	"k8s.io/client-go/informers/rbac"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -54,6 +55,7 @@ func (k *kinds) Coordination() coordination.Interface {
 }
 func (k *kinds) Core() core.Interface     { return core.New(k, metav1.NamespaceAll, nil) }
 func (k *kinds) Policy() policy.Interface { return policy.New(k, metav1.NamespaceAll, nil) }
+func (k *kinds) Rbac() rbac.Interface     { return rbac.New(k, metav1.NamespaceAll, nil) }
 
 // missing returns the kinds that have not been listed yet, sorted.
 func (k *kinds) missing() []string {

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-project/hawser/controlplane/clusterroles"
 	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/disruption"
 	"github.com/hawser-project/hawser/controlplane/garbage"
@@ -32,10 +33,10 @@ type entry struct {
 }
 
 func table() []entry {
-	return slices.Concat(forCertificates(), forNodes(), forPods(), forWorkloads())
+	return slices.Concat(forAccess(), forNodes(), forPods(), forWorkloads())
 }
 
-func forCertificates() []entry {
+func forAccess() []entry {
 	return []entry{
 		{name: "certificatesigningrequest-approving-controller", alias: "csrapproving", make: func(s *shared) (Controller, error) {
 			return csr.NewApprover(s.client, s.informers, s.cfg.ServerNames, s.log), nil
@@ -52,6 +53,9 @@ func forCertificates() []entry {
 		}},
 		{name: "token-cleaner-controller", alias: "tokencleaner", make: func(s *shared) (Controller, error) {
 			return csr.NewTokenCleaner(s.client, s.log), nil
+		}},
+		{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", make: func(s *shared) (Controller, error) {
+			return clusterroles.New(s.client, s.informers, s.log), nil
 		}},
 	}
 }

@@ -145,13 +145,13 @@ var homes = []struct {
 	why      string
 }{
 	{"github.com/hashicorp/yamux", nil, "its frames are spelled by tunnel/overyamux, and tests alone compare with it"},
-	{"golang.org/x/net/http2", []string{"tunnel/overh2"}, "a framing has one adapter, and this import is due to change with the standard library"},
+	{"golang.org/x/net/http2", []string{"tunnel/overh2", "tunnel/doorman/doormantest"}, "a framing has one adapter, and attacks that break its rules, and this import is due to change with the standard library"},
 	{"github.com/quic-go/quic-go", []string{"tunnel/overquic"}, "a transport has one adapter"},
 	{"golang.org/x/crypto/ssh", []string{"tunnel/overssh", "cmd/internal/bench/sshd"}, "the legacy mode has one adapter, and a server to measure it against"},
-	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "cmd/hawser"}, "it is a thousand packages"},
+	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "auth/rbac", "cmd/hawser"}, "it is a thousand packages"},
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
 	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},
-	{"k8s.io", []string{"node", "controlplane", "auth/kubeauth", "auth/nodekeys", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},
+	{"k8s.io", []string{"node", "controlplane", "auth/kubeauth", "auth/rbac", "auth/nodekeys", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},
 }
 
 func TestDependenciesHaveAHome(t *testing.T) {

@@ -25,7 +25,7 @@
 // another node, in either direction; that is the property the tests of this
 // package are about.
 //
-// What it is not: there are no roles here that a user could edit. The authorizer
-// answers "no opinion" for what it does not know, so that one that reads RBAC
-// objects can be put behind it.
+// What it is not: there are no roles here that a user could edit; package rbac has
+// those. The authorizer answers "no opinion" for what it does not know, so that others
+// can be asked behind it.
 package kubeauth

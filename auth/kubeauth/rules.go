@@ -103,6 +103,8 @@ var userRules = map[string][]rule{
 		{verbs: []string{"approve", "sign"}, groups: []string{certificatesGroup}, resources: []string{"signers"}},
 		{verbs: create, groups: []string{"authorization.k8s.io"}, resources: []string{"subjectaccessreviews"}},
 		{verbs: create, groups: []string{"authentication.k8s.io"}, resources: []string{"tokenreviews"}},
+		// Roles that are made of others have rules that the controllers do not.
+		{verbs: []string{"escalate", "update", "patch"}, groups: []string{"rbac.authorization.k8s.io"}, resources: []string{"clusterroles"}},
 	},
 	schedulerUser: {
 		{verbs: read, groups: core, resources: []string{

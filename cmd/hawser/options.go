@@ -49,6 +49,7 @@ type serverOptions struct {
 	maxInFlight        int
 	maxMutating        int
 
+	access      accessOptions
 	controllers controllerOptions
 	beside      besideOptions
 
@@ -81,6 +82,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.Int64Var(&o.unreachToleration, "default-unreachable-toleration-seconds", 300, "toleration of unreachable:NoExecute added to pods that have none")
 	f.IntVar(&o.maxInFlight, "max-requests-inflight", apiserver.DefaultMaxRequestsInFlight, "with --max-mutating-requests-inflight, how many requests are answered at a time; priority levels share them")
 	f.IntVar(&o.maxMutating, "max-mutating-requests-inflight", apiserver.DefaultMaxMutatingRequestsInFlight, "added to --max-requests-inflight")
+	o.access.addFlags(f)
 	o.controllers.addFlags(f)
 	o.beside.addFlags(f)
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
@@ -125,6 +127,9 @@ func (o *serverOptions) check() error {
 		return fmt.Errorf("--log-format %w", err)
 	}
 	if err = o.checkEtcd(); err != nil {
+		return err
+	}
+	if err = o.access.check(); err != nil {
 		return err
 	}
 	if o.beside.kubeconfig == "" || o.beside.flags.Changed("service-cluster-ip-range") {

@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -130,7 +129,10 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 	if err != nil {
 		return nil, err
 	}
-	authz := kubeauth.NewAuthorizer(objects)
+	authz, err := o.access.newAccess(objects)
+	if err != nil {
+		return nil, err
+	}
 	restriction, err := kubeauth.NodeRestriction(kubeauth.RestrictionConfig{Objects: objects, Metrics: metricsRegisterer(), Log: log})
 	if err != nil {
 		return nil, err
@@ -153,14 +155,14 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		EtcdServers:      etcd.External{Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile},
 		Authenticator:    authn,
 		Authorizer:       authz,
-		Rules:            authz,
+		Rules:            authz.rules,
 		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndWatches(t.names, next)) },
 		Seen:             doorman.Seen,
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},
 		EnableGarbageCollector:       o.controllers.collectGarbage,
-		Admission:                    []admission.Interface{restriction, kubeauth.NodeNames(o.ownNames())},
+		Admission:                    authz.admission(restriction, kubeauth.NodeNames(o.ownNames())),
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
 		UnreachableTolerationSeconds: &o.unreachToleration,
 		MaxRequestsInFlight:          o.maxInFlight,
@@ -174,7 +176,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		return nil, err
 	}
 	p.shared = informers.NewSharedInformerFactory(p.loopback, 0)
-	if err = objects.Use(p.loopback, p.shared); err != nil {
+	if err = errors.Join(objects.Use(p.loopback, p.shared), authz.use(p.shared)); err != nil {
 		return nil, err
 	}
 	nodes := p.shared.Core().V1().Nodes().Informer()

@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/auth/rbac"
 )
 
 const (
@@ -61,7 +62,7 @@ func (s *Server) bootstrap(ctx context.Context, client kubernetes.Interface, sha
 	if err := s.awaitServing(ctx, client.Discovery().RESTClient(), shared); err != nil {
 		return err
 	}
-	if err := errors.Join(ensureFlow(ctx, client), s.ensureAll(ctx, client)); err != nil {
+	if err := errors.Join(ensureFlow(ctx, client), s.ensureAll(ctx, client), rbac.Reconcile(ctx, client)); err != nil {
 		return fmt.Errorf("make the built-in objects: %w", err)
 	}
 	if err := ensureAccounts(ctx, client, namespaces.Lister(), accounts.Lister()); err != nil {

@@ -1,0 +1,202 @@
+package rbac
+
+// The admission plugin that keeps people from giving away what they do not have.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-helpers/auth/rbac/validation"
+)
+
+// maxUncovered is how many rules that the user lacks are in one refusal.
+const maxUncovered = 20
+
+// everything is what someone has to have who makes a role of roles that do not exist
+// yet: nobody knows what will be in them.
+var everything = []rbacv1.PolicyRule{
+	{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}},
+	{NonResourceURLs: []string{"*"}, Verbs: []string{"*"}},
+}
+
+// An escalation is the plugin Escalation.
+type escalation struct {
+	*admission.Handler
+	rbac   *Authorizer
+	authz  authorizer.Authorizer
+	client kubernetes.Interface
+}
+
+var (
+	_ admission.ValidationInterface          = (*escalation)(nil)
+	_ initializer.WantsAuthorizer            = (*escalation)(nil)
+	_ initializer.WantsExternalKubeClientSet = (*escalation)(nil)
+	_ admission.InitializationValidator      = (*escalation)(nil)
+)
+
+// Escalation refuses to write a rule into a role, or to bind a role, to whoever does not
+// have what the rules allow by z. It lets through the group system:masters, whoever may
+// "escalate" the role, and whoever may "bind" it. A write that does not change rules,
+// subjects or the role of a binding is nobody's gain and is let through, too.
+func Escalation(z *Authorizer) admission.Interface {
+	return &escalation{Handler: admission.NewHandler(admission.Create, admission.Update), rbac: z}
+}
+
+func (e *escalation) SetAuthorizer(a authorizer.Authorizer)                { e.authz = a }
+func (e *escalation) SetExternalKubeClientSet(client kubernetes.Interface) { e.client = client }
+
+func (e *escalation) ValidateInitialization() error {
+	if e.authz == nil || e.client == nil {
+		return errors.New("rbac: escalation needs an authorizer and a client")
+	}
+	return nil
+}
+
+// Validate implements admission.ValidationInterface.
+func (e *escalation) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetKind().Group != rbacv1.GroupName || slices.Contains(a.GetUserInfo().GetGroups(), user.SystemPrivilegedGroup) {
+		return nil
+	}
+	switch is := a.GetObject().(type) {
+	case *rbacv1.Role:
+		was, _ := a.GetOldObject().(*rbacv1.Role)
+		if was != nil && equality.Semantic.DeepEqual(was.Rules, is.Rules) {
+			return nil
+		}
+		return e.rules(ctx, a, "roles", is.Rules)
+	case *rbacv1.ClusterRole:
+		return e.clusterRole(ctx, a, is)
+	case *rbacv1.RoleBinding:
+		was, _ := a.GetOldObject().(*rbacv1.RoleBinding)
+		if was != nil && was.RoleRef == is.RoleRef && equality.Semantic.DeepEqual(was.Subjects, is.Subjects) {
+			return nil
+		}
+		return e.binding(ctx, a, is.RoleRef)
+	case *rbacv1.ClusterRoleBinding:
+		was, _ := a.GetOldObject().(*rbacv1.ClusterRoleBinding)
+		if was != nil && was.RoleRef == is.RoleRef && equality.Semantic.DeepEqual(was.Subjects, is.Subjects) {
+			return nil
+		}
+		return e.binding(ctx, a, is.RoleRef)
+	}
+	return nil
+}
+
+func (e *escalation) clusterRole(ctx context.Context, a admission.Attributes, is *rbacv1.ClusterRole) error {
+	was, _ := a.GetOldObject().(*rbacv1.ClusterRole)
+	if was != nil && equality.Semantic.DeepEqual(was.Rules, is.Rules) && equality.Semantic.DeepEqual(was.AggregationRule, is.AggregationRule) {
+		return nil
+	}
+	if is.AggregationRule != nil && (was == nil || !equality.Semantic.DeepEqual(was.AggregationRule, is.AggregationRule)) {
+		return e.rules(ctx, a, "clusterroles", everything)
+	}
+	return e.rules(ctx, a, "clusterroles", is.Rules)
+}
+
+// rules refuses rules in a role unless the user has them, or may escalate that role.
+func (e *escalation) rules(ctx context.Context, a admission.Attributes, resource string, rules []rbacv1.PolicyRule) error {
+	if e.may(ctx, a, "escalate", resource, a.GetName()) {
+		return nil
+	}
+	return e.covers(a, rules)
+}
+
+// binding refuses to bind a role unless the user has what it allows, or may bind it.
+func (e *escalation) binding(ctx context.Context, a admission.Attributes, ref rbacv1.RoleRef) error {
+	resource := map[string]string{"Role": "roles", "ClusterRole": "clusterroles"}[ref.Kind]
+	if e.may(ctx, a, "bind", resource, ref.Name) {
+		return nil
+	}
+	// Roles are read from the store: one that was made a moment ago may be bound.
+	var rules []rbacv1.PolicyRule
+	switch ref.Kind {
+	case "Role":
+		r, err := e.client.RbacV1().Roles(a.GetNamespace()).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil {
+			return lookup(err)
+		}
+		rules = r.Rules
+	case "ClusterRole":
+		r, err := e.client.RbacV1().ClusterRoles().Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil {
+			return lookup(err)
+		}
+		rules = r.Rules
+	}
+	return e.covers(a, rules)
+}
+
+// lookup is the answer to someone whose binding names a role that cannot be read.
+func lookup(err error) error {
+	if apierrors.IsNotFound(err) {
+		return err
+	}
+	return apierrors.NewInternalError(fmt.Errorf("read the role of the binding: %w", err))
+}
+
+// may asks all authorizers.
+func (e *escalation) may(ctx context.Context, a admission.Attributes, verb, resource, name string) bool {
+	decision, _, err := e.authz.Authorize(ctx, authorizer.AttributesRecord{
+		User: a.GetUserInfo(), Verb: verb, Namespace: a.GetNamespace(), Name: name,
+		APIGroup: rbacv1.GroupName, APIVersion: "*", Resource: resource, ResourceRequest: true,
+	})
+	return err == nil && decision == authorizer.DecisionAllow
+}
+
+// covers refuses rules that the user does not have.
+func (e *escalation) covers(a admission.Attributes, rules []rbacv1.PolicyRule) error {
+	u := a.GetUserInfo()
+	own, err := e.rbac.rules(u, a.GetNamespace())
+	if errors.Is(err, ErrNotListed) {
+		return apierrors.NewTooManyRequests(err.Error(), 1)
+	}
+	ok, without := validation.Covers(own, rules)
+	if ok {
+		return nil
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "user %q (groups=%q) is attempting to grant RBAC permissions not currently held:", u.GetName(), u.GetGroups())
+	for i := range without {
+		if i == maxUncovered {
+			fmt.Fprintf(&b, "\nand %d more", len(without)-i)
+			break
+		}
+		b.WriteString("\n" + text(&without[i]))
+	}
+	if err != nil {
+		fmt.Fprintf(&b, "; resolution errors: %v", err)
+	}
+	return admission.NewForbidden(a, errors.New(b.String()))
+}
+
+// text is a rule in one line.
+func text(r *rbacv1.PolicyRule) string {
+	var parts []string
+	for _, p := range []struct {
+		name string
+		list []string
+	}{
+		{"APIGroups", r.APIGroups},
+		{"Resources", r.Resources},
+		{"ResourceNames", r.ResourceNames},
+		{"NonResourceURLs", r.NonResourceURLs},
+		{"Verbs", r.Verbs},
+	} {
+		if len(p.list) > 0 {
+			parts = append(parts, fmt.Sprintf("%s:%q", p.name, p.list))
+		}
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}

@@ -1,0 +1,149 @@
+// Who may do what: the authorizers that the API server asks, one after the other.
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
+	"k8s.io/apiserver/pkg/authorization/union"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
+	webhookmetrics "k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
+	"k8s.io/client-go/informers"
+
+	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/rbac"
+)
+
+// The modes of --authorization-mode.
+const (
+	modeNode    = "Node"
+	modeRBAC    = "RBAC"
+	modeWebhook = "Webhook"
+)
+
+// webhookBackoff is how long after a failure the webhook is asked again, at first.
+const webhookBackoff = 500 * time.Millisecond
+
+// accessOptions are the flags about who may do what. Names, defaults and meanings are
+// kube-apiserver's.
+type accessOptions struct {
+	modes         []string
+	webhookConfig string
+	allowedTTL    time.Duration
+	deniedTTL     time.Duration
+}
+
+func (o *accessOptions) addFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.modes, "authorization-mode", []string{modeNode, modeRBAC}, "who is asked, in this order, whether a request is allowed: Node (nodes and the control plane's own parts, required), RBAC (roles), Webhook")
+	f.StringVar(&o.webhookConfig, "authorization-webhook-config-file", "", "with mode Webhook: kubeconfig of the service to ask")
+	f.DurationVar(&o.allowedTTL, "authorization-webhook-cache-authorized-ttl", 5*time.Minute, "how long a yes of the webhook is remembered")
+	f.DurationVar(&o.deniedTTL, "authorization-webhook-cache-unauthorized-ttl", 30*time.Second, "how long a no of the webhook is remembered")
+}
+
+// check refuses what cannot work, naming the flag.
+func (o *accessOptions) check() error {
+	known := []string{modeNode, modeRBAC, modeWebhook}
+	for i, m := range o.modes {
+		switch {
+		case !slices.Contains(known, m):
+			return fmt.Errorf("--authorization-mode %q: want some of %s", m, strings.Join(known, ", "))
+		case slices.Contains(o.modes[:i], m):
+			return fmt.Errorf("--authorization-mode: %s is there twice", m)
+		}
+	}
+	asked := slices.Contains(o.modes, modeWebhook)
+	switch {
+	case !slices.Contains(o.modes, modeNode):
+		return fmt.Errorf("--authorization-mode %q lacks %s: nodes and controllers could do nothing", strings.Join(o.modes, ","), modeNode)
+	case asked && o.webhookConfig == "":
+		return fmt.Errorf("--authorization-mode %s needs --authorization-webhook-config-file", modeWebhook)
+	case !asked && o.webhookConfig != "":
+		return fmt.Errorf("--authorization-webhook-config-file is for --authorization-mode %s", modeWebhook)
+	case o.allowedTTL < 0 || o.deniedTTL < 0:
+		return fmt.Errorf("--authorization-webhook-cache-authorized-ttl %v and --authorization-webhook-cache-unauthorized-ttl %v: want none of them negative", o.allowedTTL, o.deniedTTL)
+	}
+	return nil
+}
+
+// An access is all authorizers together, and the one for roles by itself.
+type access struct {
+	authorizer.Authorizer
+	rules authorizer.RuleResolver
+	roles *rbac.Authorizer // nil without mode RBAC
+}
+
+// newAccess makes the authorizers of the flags. Roles are known once the informers
+// run that they are given.
+func (o *accessOptions) newAccess(objects *kubeauth.Objects) (*access, error) {
+	a := &access{}
+	var chain []union.NamedAuthorizer
+	var lists []authorizer.RuleResolver
+	for _, m := range o.modes {
+		var next interface {
+			authorizer.Authorizer
+			authorizer.RuleResolver
+		}
+		switch m {
+		case modeNode:
+			next = kubeauth.NewAuthorizer(objects)
+		case modeRBAC:
+			a.roles = &rbac.Authorizer{}
+			next = a.roles
+		case modeWebhook:
+			var err error
+			if next, err = o.newWebhook(); err != nil {
+				return nil, fmt.Errorf("--authorization-webhook-config-file: %w", err)
+			}
+		}
+		chain, lists = append(chain, union.NamedAuthorizer{AuthorizerName: m, Authorizer: next}), append(lists, next)
+	}
+	var err error
+	if a.Authorizer, err = union.New(chain...); err != nil {
+		return nil, fmt.Errorf("--authorization-mode: %w", err)
+	}
+	a.rules = union.NewRuleResolvers(lists...)
+	return a, nil
+}
+
+// admission is plugins, and the one that roles need.
+func (a *access) admission(plugins ...admission.Interface) []admission.Interface {
+	if a.roles == nil {
+		return plugins
+	}
+	return append(plugins, rbac.Escalation(a.roles))
+}
+
+// use has roles go by what the informers of f see.
+func (a *access) use(f informers.SharedInformerFactory) error {
+	if a.roles == nil {
+		return nil
+	}
+	return a.roles.Use(f)
+}
+
+// newWebhook asks the service of the kubeconfig. While that does not answer it has no
+// opinion, as with kube-apiserver's flags.
+func (o *accessOptions) newWebhook() (*webhook.WebhookAuthorizer, error) {
+	if _, err := os.Stat(o.webhookConfig); err != nil {
+		return nil, err
+	}
+	config, err := webhookutil.LoadKubeconfig(o.webhookConfig, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.webhookConfig, err)
+	}
+	z, err := webhook.New(config, "v1", o.allowedTTL, o.deniedTTL, webhookutil.DefaultRetryBackoffWithInitialDelay(webhookBackoff),
+		authorizer.DecisionNoOpinion, nil, "webhook", webhookmetrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.webhookConfig, err)
+	}
+	return z, nil
+}

@@ -1,0 +1,177 @@
+// People beside the administrator: each has a kubeconfig of their own and does what is
+// bound to them, with the real kubectl.
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A somebody uses kubectl by a kubeconfig of their own.
+type somebody struct {
+	*cluster
+	name, kubeconfig string
+}
+
+// somebody makes a kubeconfig with the program.
+func (c *cluster) somebody(t *testing.T, name string, groups ...string) *somebody {
+	t.Helper()
+	under, _ := bin(t)
+	args := []string{"kubeconfig", "--kubeconfig", c.kubeconfig(), "--user", name}
+	for _, g := range groups {
+		args = append(args, "--group", g)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(under, "hawser"), args...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	text, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, &said)
+	}
+	if !strings.Contains(said.String(), "the certificate of "+name+" expires at ") {
+		t.Errorf("it does not say when: %s", &said)
+	}
+	s := &somebody{cluster: c, name: name, kubeconfig: filepath.Join(t.TempDir(), name)}
+	must(t, os.WriteFile(s.kubeconfig, text, 0o600))
+	return s
+}
+
+// can wants a command of kubectl to end well, and returns what it prints.
+func (s *somebody) can(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	return s.mustKubectl(t, stdin, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
+}
+
+// cannot wants a command of kubectl to be refused with a text.
+func (s *somebody) cannot(t *testing.T, text, stdin string, args ...string) {
+	t.Helper()
+	out, said, code := s.kubectl(t, stdin, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
+	if code == 0 || !strings.Contains(said, text) {
+		t.Errorf("%s: kubectl %s: exit code %d, not %q\n%s%s", s.name, strings.Join(args, " "), code, text, out, said)
+	}
+}
+
+// forbidden is cannot for want of a role.
+func (s *somebody) forbidden(t *testing.T, args ...string) {
+	t.Helper()
+	s.cannot(t, `User "`+s.name+`" cannot`, "", args...)
+}
+
+func TestPeople(t *testing.T) {
+	t.Parallel()
+	c := startUp(t, "--nodes", "1")
+	c.mustKubectl(t, "", "create", "namespace", "work")
+	c.mustKubectl(t, `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: work}, spec: {containers: [{name: c, image: x, command: [sh, -c, "echo hello; sleep 1h"]}]}}`, "apply", "-f", "-")
+	c.mustKubectl(t, "", "wait", "-n", "work", "--for=condition=Ready", "pod/p", "--timeout=2m")
+	c.mustKubectl(t, "", "create", "secret", "generic", "s", "-n", "work", "--from-literal=a=b")
+	t.Run("viewer", func(t *testing.T) { testViewer(t, c) })
+	t.Run("administrator of a namespace", func(t *testing.T) { testNamespaceAdmin(t, c) })
+	t.Run("roles made of others", func(t *testing.T) { testAggregated(t, c) })
+	t.Run("bad input", func(t *testing.T) {
+		under, _ := bin(t)
+		for want, args := range map[string][]string{
+			"--user is required":     nil,
+			"belong to parts of the": {"--user", "system:node:node-1"},
+			"cluster-admin":          {"--user", "x", "--group", "system:masters"},
+			"10m0s at least":         {"--user", "x", "--for", "1s"},
+		} {
+			oneLine(t, exec.CommandContext(t.Context(), filepath.Join(under, "hawser"), append([]string{"kubeconfig"}, args...)...), want)
+		}
+	})
+}
+
+// testViewer: who may view reads logs and does not get in, and nothing at all without a
+// binding.
+func testViewer(t *testing.T, c *cluster) {
+	ann := c.somebody(t, "ann", "staff")
+	if got := ann.can(t, "", "auth", "whoami"); !strings.Contains(got, "ann") || !strings.Contains(got, "staff") {
+		t.Errorf("ann is\n%s", got)
+	}
+	ann.forbidden(t, "get", "pods", "-n", "work")
+	c.mustKubectl(t, "", "create", "rolebinding", "staff-views", "-n", "work", "--clusterrole=view", "--group=staff")
+	eventually(t, "the binding has effect", func() error {
+		if _, said, code := c.kubectl(t, "", "--kubeconfig", ann.kubeconfig, "logs", "p", "-n", "work"); code != 0 {
+			return errors.New(said)
+		}
+		return nil
+	})
+	if got := ann.can(t, "", "logs", "p", "-n", "work"); got != "hello\n" {
+		t.Errorf("logs: %q", got)
+	}
+	ann.can(t, "", "get", "all,configmaps,events", "-n", "work")
+	ann.forbidden(t, "exec", "p", "-n", "work", "--", "true")
+	ann.forbidden(t, "get", "secrets", "-n", "work")
+	ann.forbidden(t, "delete", "pod", "p", "-n", "work")
+	ann.forbidden(t, "get", "pods", "-n", "kube-system")
+	ann.forbidden(t, "get", "nodes")
+	ann.cannot(t, "cannot impersonate", "", "get", "nodes", "--as=root", "--as-group=system:masters")
+	list := ann.can(t, "", "auth", "can-i", "--list", "-n", "work")
+	for _, want := range []string{"pods/log", "selfsubjectaccessreviews.authorization.k8s.io", "[/version]"} {
+		if !strings.Contains(list, want) {
+			t.Errorf("can-i --list lacks %s:\n%s", want, list)
+		}
+	}
+	if strings.Contains(list, "secrets") || strings.Contains(list, "pods/exec") {
+		t.Errorf("can-i --list has too much:\n%s", list)
+	}
+	if out, _, code := c.kubectl(t, "", "--kubeconfig", ann.kubeconfig, "auth", "can-i", "create", "pods/exec", "-n", "work"); code != 1 || out != "no\n" {
+		t.Errorf("can-i says %q, %d", out, code)
+	}
+	c.mustKubectl(t, "", "delete", "rolebinding", "staff-views", "-n", "work")
+	eventually(t, "the binding has no effect any more", func() error {
+		if _, _, code := c.kubectl(t, "", "--kubeconfig", ann.kubeconfig, "get", "pods", "-n", "work"); code == 0 {
+			return errors.New("ann still reads pods")
+		}
+		return nil
+	})
+}
+
+// testNamespaceAdmin: the administrator of one namespace works there, gives others what
+// they have there, and nothing more to anybody.
+func testNamespaceAdmin(t *testing.T, c *cluster) {
+	bob := c.somebody(t, "bob")
+	c.mustKubectl(t, "", "create", "rolebinding", "bob-admin", "-n", "work", "--clusterrole=admin", "--user=bob")
+	eventually(t, "the binding has effect", func() error {
+		if _, said, code := c.kubectl(t, "", "--kubeconfig", bob.kubeconfig, "get", "secrets", "-n", "work"); code != 0 {
+			return errors.New(said)
+		}
+		return nil
+	})
+	if got := bob.can(t, "", "exec", "p", "-n", "work", "--", "echo", "in"); got != "in\n" {
+		t.Errorf("exec: %q", got)
+	}
+	bob.can(t, "", "create", "role", "reads", "-n", "work", "--verb=get", "--resource=secrets")
+	bob.can(t, "", "create", "rolebinding", "reads", "-n", "work", "--role=reads", "--user=eve")
+	const granting = "attempting to grant RBAC permissions not currently held"
+	bob.cannot(t, granting, "", "create", "role", "more", "-n", "work", "--verb=get", "--resource=nodes")
+	bob.cannot(t, granting, "", "create", "rolebinding", "more", "-n", "work", "--clusterrole=cluster-admin", "--user=bob")
+	bob.cannot(t, granting, "", "patch", "role", "reads", "-n", "work", "--type=json", "-p", `[{"op":"add","path":"/rules/0/verbs/-","value":"escalate"}]`)
+	bob.forbidden(t, "create", "clusterrolebinding", "more", "--clusterrole=cluster-admin", "--user=bob")
+	bob.forbidden(t, "create", "rolebinding", "more", "-n", "default", "--clusterrole=view", "--user=bob")
+	const reconciled = `{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reads, namespace: work}, rules: [{apiGroups: [""], resources: [%s], verbs: [list]}]}`
+	if got := bob.can(t, fmt.Sprintf(reconciled, "pods"), "auth", "reconcile", "-f", "-"); !strings.Contains(got, "reconciled") {
+		t.Errorf("auth reconcile: %s", got)
+	}
+	bob.cannot(t, granting, fmt.Sprintf(reconciled, "nodes"), "auth", "reconcile", "-f", "-")
+}
+
+// testAggregated: a role that somebody labels becomes a part of view.
+func testAggregated(t *testing.T, c *cluster) {
+	c.mustKubectl(t, "", "create", "clusterrole", "reads-leases", "--verb=get,list", "--resource=leases.coordination.k8s.io")
+	c.mustKubectl(t, "", "label", "clusterrole", "reads-leases", "rbac.authorization.k8s.io/aggregate-to-view=true")
+	eve := c.somebody(t, "eve")
+	c.mustKubectl(t, "", "create", "clusterrolebinding", "eve-views", "--clusterrole=view", "--user=eve")
+	eventually(t, "the role is a part of view", func() error {
+		if _, said, code := c.kubectl(t, "", "--kubeconfig", eve.kubeconfig, "get", "leases", "-n", "kube-node-lease"); code != 0 {
+			return errors.New(said)
+		}
+		return nil
+	})
+}
