@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -32,6 +31,7 @@ import (
 	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/kubeletapi"
 	"github.com/hawser-project/hawser/node/pods"
+	"github.com/hawser-project/hawser/node/reviews"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
 	"github.com/hawser-project/hawser/tunnel"
@@ -59,8 +59,9 @@ type parts struct {
 	node     *node.Node
 	rotation *bootstrap.Rotation
 	kubelet  *kubeletapi.Server
-	streams  net.Listener      // of the kubelet API
-	conns    *node.Connections // to the API server
+	streams  net.Listener // of the kubelet API
+	api      kubernetes.Interface
+	conns    *node.Connections // of api
 	fence    *fence.Fence      // up while the server prefers another agent of this identity
 }
 
@@ -173,8 +174,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	if err != nil {
 		return nil, err
 	}
-	var api kubernetes.Interface
-	api, p.conns, err = node.NewAPI(node.APIConfig{
+	p.api, p.conns, err = node.NewAPI(node.APIConfig{
 		Host:      net.JoinHostPort(apiName, "443"),
 		TLS:       func() *tls.Config { return id.ClientTLS(apiName) },
 		Dial:      dial,
@@ -195,7 +195,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		return nil, err
 	}
 	if p.node, err = node.New(node.Config{
-		Name: o.nodeName, API: api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
+		Name: o.nodeName, API: p.api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
 		CloseConnections: p.conns.Close, Fence: p.fence,
 		NoRegister: !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
 		Unschedulable: !o.schedulable, ExternalCloud: o.cloud == externalCloud, ProviderID: o.providerID,
@@ -210,8 +210,8 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		return nil, err
 	}
 	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
-		Identity: id, Requests: api.CertificatesV1().CertificateSigningRequests(),
-		ConfigMaps: api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Log: log,
+		Identity: id, Requests: p.api.CertificatesV1().CertificateSigningRequests(),
+		ConfigMaps: p.api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Log: log,
 	}); err != nil {
 		return nil, err
 	}
@@ -228,7 +228,10 @@ func (p *parts) openKubelet(ctx context.Context, o *options, id *bootstrap.Ident
 	}
 	if p.kubelet, err = kubeletapi.New(kubeletapi.Config{
 		NodeName: o.nodeName, Pods: p.node.Pods(), Runtime: p.runtime, TLS: p.rotation.ServerTLS(), ClientCAs: id.ClientCAs,
-		Wrap:     func(next http.Handler) http.Handler { return door.Handler(certified(next)) },
+		Wrap: door.Handler, Seen: doorman.Seen,
+		Authorize: reviews.New(reviews.Config{
+			NodeName: o.nodeName, Tokens: p.api.AuthenticationV1().TokenReviews(), Access: p.api.AuthorizationV1().SubjectAccessReviews(),
+		}).Authorize,
 		Gatherer: metrics, DataDir: o.dataDir, Log: log,
 	}); err != nil {
 		return err
@@ -240,14 +243,6 @@ func (p *parts) openKubelet(ctx context.Context, o *options, id *bootstrap.Ident
 	}
 	p.streams = door.Listener(p.streams)
 	return nil
-}
-
-// certified tells the doorman of the kubelet API whose users are known.
-func certified(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		doorman.Seen(r.Context(), r.TLS != nil && len(r.TLS.VerifiedChains) > 0)
-		next.ServeHTTP(w, r)
-	})
 }
 
 // reservedForOthers is what the runtime keeps from containers.

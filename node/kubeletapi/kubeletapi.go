@@ -9,8 +9,8 @@
 // It keeps no state of its own: which pods there are it asks Pods, what runs it
 // asks the runtime, and log files it reads where the runtime says they are.
 //
-// It is not a place for policy. Who may ask is one function, Config.Authorize;
-// admission and everything about users happens in the API server before.
+// It is not a place for policy. Who may ask is one function, Config.Authorize: see
+// package reviews. Admission happens in the API server before.
 package kubeletapi
 
 import (
@@ -51,9 +51,23 @@ type Containers interface {
 	Usage(ctx context.Context, id string) (runtime.Usage, error)
 }
 
-// An Authorizer says whether the holder of a verified client certificate may ask
-// for method and path, by returning nil; its error is what the client reads.
-type Authorizer func(cert *x509.Certificate, method, path string) error
+// An Authorizer says whether a request may be answered, by returning nil. Its error is
+// what the client reads; a *RefusedError has a status, all others are 403. Of a client
+// certificate it can rely on r.TLS.VerifiedChains.
+type Authorizer func(r *http.Request) error
+
+// A RefusedError is why a request is not answered.
+type RefusedError struct {
+	Status int
+	Text   string // may be empty
+}
+
+func (e *RefusedError) Error() string {
+	if e.Text == "" {
+		return http.StatusText(e.Status)
+	}
+	return http.StatusText(e.Status) + ": " + e.Text
+}
 
 // Config configures a Server.
 type Config struct {
@@ -74,6 +88,9 @@ type Config struct {
 	// Wrap stands between clients and everything else that answers a request; nil
 	// means nothing.
 	Wrap func(http.Handler) http.Handler
+	// Seen is told, with the context of each request, whether its user is known: who is
+	// refused with a status other than 403 is not. Nil means that nobody wants to know.
+	Seen func(ctx context.Context, known bool)
 
 	// Gatherer is what /metrics shows; nil means nothing.
 	Gatherer Gatherer
@@ -97,13 +114,18 @@ const (
 	mastersGroup = "system:masters"
 )
 
-// ControlPlaneOnly lets in the API server and cluster administrators.
-func ControlPlaneOnly(cert *x509.Certificate, method, path string) error {
-	groups := cert.Subject.Organization
-	if slices.Contains(groups, mastersGroup) || (cert.Subject.CommonName == clientName && slices.Contains(groups, clientGroup)) {
+// ControlPlaneOnly lets in the API server and cluster administrators, by their
+// certificates.
+func ControlPlaneOnly(r *http.Request) error {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return &RefusedError{Status: http.StatusUnauthorized}
+	}
+	subject := r.TLS.VerifiedChains[0][0].Subject
+	groups := subject.Organization
+	if slices.Contains(groups, mastersGroup) || (subject.CommonName == clientName && slices.Contains(groups, clientGroup)) {
 		return nil
 	}
-	return fmt.Errorf("user %q may not %s %s on this node", cert.Subject.CommonName, method, path)
+	return fmt.Errorf("user %q may not %s %s on this node", subject.CommonName, r.Method, r.URL.Path)
 }
 
 // New checks c and makes a Server of it.
@@ -118,6 +140,9 @@ func New(c Config) (*Server, error) {
 	}
 	if c.Authorize == nil {
 		c.Authorize = ControlPlaneOnly
+	}
+	if c.Seen == nil {
+		c.Seen = func(context.Context, bool) {}
 	}
 	if c.DataDir == "" {
 		c.DataDir = "/"

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -74,25 +75,37 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// ServeHTTP answers one request, whose TLS state must be that of a connection on
-// which the client's certificate has been verified.
+// ServeHTTP answers one request. A client certificate in its TLS state must have been
+// verified if there are chains for it.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
 // guard lets only those in who may be.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-			return
+		err := s.cfg.Authorize(r)
+		status := http.StatusForbidden
+		var refused *RefusedError
+		if errors.As(err, &refused) {
+			status = refused.Status
 		}
-		if err := s.cfg.Authorize(r.TLS.VerifiedChains[0][0], r.Method, r.URL.Path); err != nil {
-			http.Error(w, "Forbidden: "+err.Error(), http.StatusForbidden)
+		s.cfg.Seen(r.Context(), err == nil || status == http.StatusForbidden)
+		if err != nil {
+			http.Error(w, refusal(status, err), status)
 			return
 		}
 		s.active.Add(1)
 		defer s.active.Done()
 		next.ServeHTTP(w, r)
 	})
+}
+
+// refusal is what a client reads.
+func refusal(status int, err error) string {
+	text := http.StatusText(status)
+	if said := err.Error(); !strings.HasPrefix(said, text) {
+		return text + ": " + said
+	}
+	return err.Error()
 }
 
 // Serve answers requests that come over ln until ctx is done, and closes ln. It
