@@ -103,11 +103,20 @@ func TestAuthorize(t *testing.T) {
 	for _, tt := range []struct {
 		method, path, users string
 	}{
-		{http.MethodGet, "/metrics", "prom"}, {http.MethodGet, "/metrics/resource", "prom"}, {http.MethodPost, "/metrics", ""},
-		{http.MethodGet, "/metricsx", "all"}, {http.MethodGet, "/stats/summary", "stats"},
-		{http.MethodGet, "/pods", "pods all"}, {http.MethodGet, "/runningpods/", "pods all"}, {http.MethodGet, "/healthz/ping", "health all"},
-		{http.MethodGet, "/containerLogs/ns/p/c", "all"}, {http.MethodPost, "/exec/ns/p/c", "all"}, {http.MethodGet, "/exec/ns/p/c", "all"},
-		{http.MethodDelete, "/exec/ns/p/c", ""}, {http.MethodPut, "/x", ""}, {http.MethodPatch, "/x", ""},
+		{http.MethodGet, "/metrics", "prom"},
+		{http.MethodGet, "/metrics/resource", "prom"},
+		{http.MethodPost, "/metrics", ""},
+		{http.MethodGet, "/metricsx", "all"},
+		{http.MethodGet, "/stats/summary", "stats"},
+		{http.MethodGet, "/pods", "pods all"},
+		{http.MethodGet, "/runningpods/", "pods all"},
+		{http.MethodGet, "/healthz/ping", "health all"},
+		{http.MethodGet, "/containerLogs/ns/p/c", "all"},
+		{http.MethodPost, "/exec/ns/p/c", "all"},
+		{http.MethodGet, "/exec/ns/p/c", "all"},
+		{http.MethodDelete, "/exec/ns/p/c", ""},
+		{http.MethodPut, "/x", ""},
+		{http.MethodPatch, "/x", ""},
 	} {
 		_, a := newPlane(users...)
 		for _, name := range []string{"prom", "all", "pods", "stats", "health", "nobody"} {
