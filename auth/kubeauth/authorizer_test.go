@@ -49,6 +49,7 @@ var users = map[string]user.Info{
 	"scheduler":    info("system:kube-scheduler"),
 	"kubelet-user": info("kube-apiserver-kubelet-client", "hawser:kubelet-admin"),
 	"alice":        info("alice", "developers"),
+	"robot":        info("system:serviceaccount:ns:builder", "system:serviceaccounts", "system:serviceaccounts:ns"),
 	"anonymous":    &user.DefaultInfo{Name: "system:anonymous", Groups: []string{"system:unauthenticated"}},
 }
 

@@ -35,6 +35,8 @@ const (
 
 var tokenRequestKind = authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 
+var _ rest.SubresourceObjectMetaPreserver = (*tokenREST)(nil)
+
 // tokenREST makes tokens.
 type tokenREST struct {
 	tokens                         *accounttoken.Issuer
@@ -53,6 +55,10 @@ func (*tokenREST) Destroy()            {}
 func (*tokenREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return tokenRequestKind
 }
+
+// PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate says that the uid of a request
+// is to be kept: it is that of the account.
+func (*tokenREST) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
 
 // Create answers a request for a token of the account name. The answers to wrong ones
 // are Kubernetes'.
