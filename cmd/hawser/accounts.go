@@ -1,0 +1,63 @@
+// The flags of service accounts' tokens.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
+	"github.com/hawser-project/hawser/auth/pki"
+)
+
+// Bounds on --service-account-max-token-expiration, as in Kubernetes.
+const (
+	minTokenBound = time.Hour
+	maxTokenBound = (1 << 32) * time.Second
+)
+
+// accountOptions are who tokens are of and for, and how long they last.
+type accountOptions struct {
+	issuers, audiences []string
+	maxLife            time.Duration
+}
+
+func (o *accountOptions) addFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.issuers, "service-account-issuer", []string{accounttoken.DefaultIssuer}, "URL that tokens of service accounts name as their issuer; those of further ones are believed too")
+	f.StringSliceVar(&o.audiences, "api-audiences", nil, "audiences of the API, which tokens must be for (default the first --service-account-issuer)")
+	f.DurationVar(&o.maxLife, "service-account-max-token-expiration", 0, "longest life of a token; one that asks for more gets this. 0 means 2^32 seconds")
+}
+
+func (o *accountOptions) check() error {
+	if len(o.issuers) == 0 {
+		return fmt.Errorf("--service-account-issuer names none: want a URL such as %s", accounttoken.DefaultIssuer)
+	}
+	for _, issuer := range o.issuers {
+		if err := accounttoken.CheckIssuer(issuer); err != nil {
+			return fmt.Errorf("--service-account-issuer: %w", err)
+		}
+	}
+	if slices.Contains(o.audiences, "") {
+		return errors.New("--api-audiences has an empty name in it")
+	}
+	if o.maxLife != 0 && (o.maxLife < minTokenBound || o.maxLife > maxTokenBound) {
+		return fmt.Errorf("--service-account-max-token-expiration %s: want an hour to 2^32 seconds, or 0", o.maxLife)
+	}
+	return nil
+}
+
+// issuer makes tokens by the cluster's keys.
+func (o *accountOptions) issuer(keys *pki.PKI) (*accounttoken.Issuer, error) {
+	k := keys.AccountKeys()
+	tokens, err := accounttoken.New(accounttoken.Config{
+		Issuers: o.issuers, Audiences: o.audiences, MaxLife: o.maxLife, Signer: k.Signer, Public: k.Public,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tokens of service accounts: %w", err)
+	}
+	return tokens, nil
+}
