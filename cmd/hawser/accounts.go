@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 
+	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
 	"github.com/hawser-project/hawser/auth/pki"
 )
@@ -50,14 +52,18 @@ func (o *accountOptions) check() error {
 	return nil
 }
 
-// issuer makes tokens by the cluster's keys.
-func (o *accountOptions) issuer(keys *pki.PKI) (*accounttoken.Issuer, error) {
+// authenticator is that of the API server. Its issuer makes the tokens that it believes.
+func (o *accountOptions) authenticator(keys *pki.PKI, objects *kubeauth.Objects, names kubeauth.Names) (authenticator.Request, *accounttoken.Issuer, error) {
 	k := keys.AccountKeys()
 	tokens, err := accounttoken.New(accounttoken.Config{
 		Issuers: o.issuers, Audiences: o.audiences, MaxLife: o.maxLife, Signer: k.Signer, Public: k.Public,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("tokens of service accounts: %w", err)
+		return nil, nil, fmt.Errorf("tokens of service accounts: %w", err)
 	}
-	return tokens, nil
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{
+		ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret, Names: names,
+		Accounts: tokens.Authenticator(objects.Bound), Audiences: tokens.Audiences(),
+	})
+	return authn, tokens, err
 }

@@ -126,14 +126,7 @@ type plane struct {
 
 func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
-	tokens, err := o.accounts.issuer(keys)
-	if err != nil {
-		return nil, err
-	}
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{
-		ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret, Names: t.names,
-		Accounts: tokens.Authenticator(objects.Bound), Audiences: tokens.Audiences(),
-	})
+	authn, tokens, err := o.accounts.authenticator(keys, objects, t.names)
 	if err != nil {
 		return nil, err
 	}

@@ -177,7 +177,7 @@ func (r *tokenREST) bind(ctx context.Context, g *accounttoken.Grant, ref *authen
 func (r *tokenREST) nodeOf(ctx context.Context, pod *corev1.Pod) (*accounttoken.Named, error) {
 	name := pod.Spec.NodeName
 	if name == "" {
-		return nil, nil //nolint:nilnil // it runs nowhere yet
+		return nil, nil // it runs nowhere yet
 	}
 	ctx = asking(ctx, "nodes", "", name)
 	node, err := remembered(r.nodes)(ctx, name)

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -283,10 +284,7 @@ func (b *believing) testWrongRequests(t *testing.T) {
 	} {
 		_, err := b.client.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), tc.account, &tc.request, metav1.CreateOptions{})
 		status := apierrors.APIStatus(nil)
-		if s, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // it comes as it is
-			status = s
-		}
-		if status == nil || status.Status().Code != tc.status || !strings.Contains(err.Error(), tc.says) {
+		if !errors.As(err, &status) || status.Status().Code != tc.status || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want %d %s", tc.name, err, tc.status, tc.says)
 		}
 	}
