@@ -1,20 +1,28 @@
 package kubeauth
 
-// The authenticator: client certificates, then bootstrap tokens, then nobody.
+// The authenticator: client certificates, then the two kinds of token, then nobody.
 
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	"k8s.io/apiserver/pkg/authentication/request/union"
+	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
+
+// accountsKept is how long a service account's token is believed without another look
+// at it, and so how long it outlives what it is bound to. The cache holds 4,096 tokens
+// in each of its 32 parts; none of them is a wrong one.
+const accountsKept = 2 * time.Second
 
 // AuthenticatorConfig configures an authenticator. ClientCAFile is required.
 type AuthenticatorConfig struct {
@@ -25,6 +33,10 @@ type AuthenticatorConfig struct {
 	// Secrets finds the Secrets of bootstrap tokens, as they are now: a token must
 	// work as soon as it is made. Nil means there are no bootstrap tokens.
 	Secrets SecretLookup
+	// Accounts believes tokens of service accounts. Nil means there are none.
+	Accounts authenticator.Token
+	// Audiences are those of the API server: bootstrap tokens are for no others.
+	Audiences authenticator.Audiences
 	// Names is asked, with each request of a node, whether the key of its certificate
 	// holds the node's name; an error refuses the request. Nil means that each
 	// certificate of the authority is believed.
@@ -47,8 +59,15 @@ func NewAuthenticator(c AuthenticatorConfig) (authenticator.Request, error) {
 		return nil, fmt.Errorf("authenticator: %w", err)
 	}
 	known := []authenticator.Request{newVerifiedCertificates(ca, c.Names, certificatesKept)}
+	var tokens []authenticator.Token
 	if c.Secrets != nil {
-		known = append(known, bearertoken.New(&bootstrapTokens{secrets: c.Secrets}))
+		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(c.Audiences, &bootstrapTokens{secrets: c.Secrets}))
+	}
+	if c.Accounts != nil {
+		tokens = append(tokens, tokencache.New(c.Accounts, false, accountsKept, 0))
+	}
+	if len(tokens) > 0 {
+		known = append(known, bearertoken.New(tokenunion.New(tokens...)))
 	}
 	return group.NewAuthenticatedGroupAdder(
 		union.NewFailOnError(union.New(known...), anonymous.NewAuthenticator(nil)),

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
@@ -83,7 +84,8 @@ func allowedToAll(u user.Info, a authorizer.Attributes) bool {
 	}
 	switch a.GetVerb() {
 	case "get", "head":
-		return matchPath(publicPaths, a.GetPath()) || known && matchPath(discoveryPaths, a.GetPath())
+		return matchPath(publicPaths, a.GetPath()) || known && matchPath(discoveryPaths, a.GetPath()) ||
+			slices.Contains(u.GetGroups(), serviceaccount.AllServiceAccountsGroup) && matchPath(openIDPaths, a.GetPath())
 	default:
 		return false
 	}
@@ -130,6 +132,9 @@ func (z *Authorizer) RulesFor(_ context.Context, u user.Info, namespace string) 
 	if slices.Contains(u.GetGroups(), user.AllAuthenticated) {
 		paths = slices.Concat(publicPaths, discoveryPaths)
 		rules = selfRules
+	}
+	if slices.Contains(u.GetGroups(), serviceaccount.AllServiceAccountsGroup) {
+		paths = slices.Concat(paths, openIDPaths)
 	}
 	incomplete := false
 	if _, is := nodeOf(u); is {

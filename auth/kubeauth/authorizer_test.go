@@ -49,6 +49,7 @@ var users = map[string]user.Info{
 	"scheduler":    info("system:kube-scheduler"),
 	"kubelet-user": info("kube-apiserver-kubelet-client", "hawser:kubelet-admin"),
 	"alice":        info("alice", "developers"),
+	"robot":        info("system:serviceaccount:ns:builder", "system:serviceaccounts", "system:serviceaccounts:ns"),
 	"anonymous":    &user.DefaultInfo{Name: "system:anonymous", Groups: []string{"system:unauthenticated"}},
 }
 
@@ -90,6 +91,8 @@ func webPod() *corev1.Pod {
 				vol("v3", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
 					{Secret: &corev1.SecretProjection{LocalObjectReference: local("s-proj")}},
 					{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: local("c-proj")}},
+					{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "api"}},
+					{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "vault", Audience: "vault"}},
 				}}}),
 				vol("v4", corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{SecretRef: &ref}}),
 				vol("v5", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{NodePublishSecretRef: &corev1.LocalObjectReference{Name: "s-csi"}}}),

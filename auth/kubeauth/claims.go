@@ -274,6 +274,11 @@ var podClaims = []claim{
 		moves:  "whatever the service account may do; a node gets tokens for pods that run on it as the account, bound to the pod",
 		remedy: "name a pod of the node, with its UID, that runs as the service account", check: boundToPod,
 	},
+	{
+		kind: "token.audience", field: "spec.audiences", verdict: bounded, at: []place{{serviceAccounts, "token", admission.Create}},
+		moves:  "whoever believes tokens for that audience; a node gets those for which its pod has a volume",
+		remedy: "give the pod a projected volume with a serviceAccountToken for the audience", check: podAudience,
+	},
 }
 
 var mirrorClaims = []claim{

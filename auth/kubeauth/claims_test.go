@@ -208,6 +208,7 @@ func podAttacks() []trial {
 		status("pod.addresses", ip(func(s *corev1.PodStatus) { s.HostIPs = []corev1.HostIP{{IP: "fe80::1"}} })),
 		{kind: "eviction", w: submission{op: admission.Create, gvr: podsR, sub: "eviction", ns: "ns", name: "db", obj: &policyv1.Eviction{}}},
 		{kind: "token", who: "node-2", w: submission{op: admission.Create, gvr: tokensR, sub: "token", ns: "ns", name: "builder", obj: boundToken(nil)}},
+		{kind: "token.audience", w: submission{op: admission.Create, gvr: tokensR, sub: "token", ns: "ns", name: "builder", obj: forBank()}},
 	}
 }
 

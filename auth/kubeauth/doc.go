@@ -1,7 +1,8 @@
 // Package kubeauth says who a caller of the API server is and what it may do.
 //
 // It has three parts that belong together. NewAuthenticator proves an identity
-// from a client certificate or a bootstrap token. Authorizer decides by that
+// from a client certificate, a bootstrap token or the token of a service account
+// (package accounttoken). Authorizer decides by that
 // identity, by the request's path and by what the cluster holds, and allows
 // nothing that is not written down. NodeRestriction looks at what the
 // authorizer cannot see, the bodies of a node's writes. An API server that uses

@@ -25,11 +25,11 @@ import (
 )
 
 // Bounds on questions to the API server that the caches could not answer, for
-// each node.
+// each node and each service account.
 const (
 	livePerSecond = 20
 	liveBurst     = 100
-	// liveNodes is how many nodes are told apart. Beyond, the one that has asked
+	// liveNodes is how many nodes and accounts are told apart. Beyond, the one that has asked
 	// nothing for longest is forgotten, which gives it a full burst again.
 	liveNodes = 1 << 14
 )
@@ -52,7 +52,7 @@ func tooMany(node string) error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf("node %q asks for too much that the authorizer's cache cannot answer, at most %d a second", node, livePerSecond), 1)
 }
 
-// Objects looks up pods, secrets and certificate requests. The API server that
+// Objects looks up pods, service accounts, secrets and certificate requests. The API server that
 // holds them is itself a user of the authorizer, so Objects is made empty and
 // told where to look by Use once there is a server to ask.
 type Objects struct {
@@ -60,14 +60,16 @@ type Objects struct {
 	tokens *rate.Limiter
 
 	mu   sync.Mutex
-	live *lru.Cache // guarded by mu: from names of nodes to *rate.Limiter
+	live *lru.Cache // guarded by mu: from names of nodes, and users of accounts, to *rate.Limiter
 }
 
 type source struct {
-	client  kubernetes.Interface
-	pods    cache.Indexer
-	secrets cache.Store // bootstrap tokens
-	synced  func() bool
+	client   kubernetes.Interface
+	pods     cache.Indexer
+	nodes    cache.Store
+	accounts cache.Store
+	secrets  cache.Store // bootstrap tokens
+	synced   func() bool // of pods
 }
 
 // NewObjects returns Objects that know nothing: until Use is called nodes are
@@ -76,15 +78,15 @@ func NewObjects() *Objects {
 	return &Objects{live: lru.New(liveNodes), tokens: rate.NewLimiter(tokensPerSecond, tokensBurst)}
 }
 
-// allow tells whether one more question may be asked for node, which has a bound
-// of its own: no node keeps another from being served.
-func (o *Objects) allow(node string) bool {
+// allow tells whether one more question may be asked for the node or account who, which
+// has a bound of its own: none keeps another from being served.
+func (o *Objects) allow(who string) bool {
 	o.mu.Lock()
-	v, _ := o.live.Get(node)
+	v, _ := o.live.Get(who)
 	l, ok := v.(*rate.Limiter)
 	if !ok {
 		l = rate.NewLimiter(livePerSecond, liveBurst)
-		o.live.Add(node, l)
+		o.live.Add(who, l)
 	}
 	o.mu.Unlock()
 	return l.Allow()
@@ -104,7 +106,10 @@ func (o *Objects) Use(client kubernetes.Interface, f informers.SharedInformerFac
 		return fmt.Errorf("index pods by node: %w", err)
 	}
 	secrets := f.InformerFor(&corev1.Secret{}, bootstrapSecrets)
-	o.src.Store(&source{client: client, pods: inf.GetIndexer(), secrets: secrets.GetStore(), synced: inf.HasSynced})
+	o.src.Store(&source{
+		client: client, pods: inf.GetIndexer(), nodes: f.Core().V1().Nodes().Informer().GetStore(),
+		accounts: f.Core().V1().ServiceAccounts().Informer().GetStore(), secrets: secrets.GetStore(), synced: inf.HasSynced,
+	})
 	return nil
 }
 

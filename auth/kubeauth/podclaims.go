@@ -227,3 +227,29 @@ func boundToPod(ctx context.Context, w attempt) error {
 	}
 	return nil
 }
+
+// podAudience allows tokens for an audience for which the pod has a volume. No audience
+// is that of the API server. It comes after boundToPod.
+func podAudience(ctx context.Context, w attempt) error {
+	t, ok := w.a.GetObject().(*authenticationv1.TokenRequest)
+	if !ok || t.Spec.BoundObjectRef == nil {
+		return unexpected(w.a.GetObject())
+	}
+	if len(t.Spec.Audiences) > 1 {
+		return fmt.Errorf("node may only request 0 or 1 audiences")
+	}
+	audience := strings.Join(t.Spec.Audiences, "")
+	pod, err := w.objects.pod(ctx, w.a.GetNamespace(), t.Spec.BoundObjectRef.Name, w.node)
+	if err != nil {
+		return lookup(err, "look up pod %s/%s", w.a.GetNamespace(), t.Spec.BoundObjectRef.Name)
+	}
+	for i := range pod.Spec.Volumes {
+		p := pod.Spec.Volumes[i].Projected
+		if p != nil && slices.ContainsFunc(p.Sources, func(s corev1.VolumeProjection) bool {
+			return s.ServiceAccountToken != nil && s.ServiceAccountToken.Audience == audience
+		}) {
+			return nil
+		}
+	}
+	return fmt.Errorf("audience %q not found in pod spec volume", audience)
+}

@@ -304,6 +304,11 @@ func otherCases() []restrictionCase {
 	token := func(account string, change func(*authenticationv1.BoundObjectReference)) submission {
 		return submission{op: admission.Create, gvr: tokensR, sub: "token", ns: "ns", name: account, obj: boundToken(change)}
 	}
+	forAudiences := func(audiences ...string) submission {
+		r := boundToken(nil)
+		r.Spec.Audiences = audiences
+		return submission{op: admission.Create, gvr: tokensR, sub: "token", ns: "ns", name: "builder", obj: r}
+	}
 	unbound := &authenticationv1.TokenRequest{}
 	return []restrictionCase{
 		{"own lease", "node-1", newLease("kube-node-lease", "node-1"), ""},
@@ -321,6 +326,9 @@ func otherCases() []restrictionCase {
 		{"token of a secret", "node-1", token("builder", func(r *authenticationv1.BoundObjectReference) { r.Kind = "Secret" }), "not bound to a pod"},
 		{"token of nothing", "node-1", submission{op: admission.Create, gvr: tokensR, sub: "token", ns: "ns", name: "builder", obj: unbound}, "not bound to a pod"},
 		{"token of a pod that is gone", "node-1", token("builder", func(r *authenticationv1.BoundObjectReference) { r.Name = "gone" }), "not found"},
+		{"token for an audience of the pod", "node-1", forAudiences("vault"), ""},
+		{"token for another audience", "node-1", forAudiences("bank"), `audience "bank" not found in pod spec volume`},
+		{"token for two audiences", "node-1", forAudiences("vault", ""), "0 or 1 audiences"},
 		{"events of controllers are free", "controllers", submission{op: admission.Create, gvr: eventsR, obj: &corev1.Event{}}, ""},
 	}
 }

@@ -73,6 +73,10 @@ var publicPaths = []string{"/healthz", "/healthz/*", "/livez", "/livez/*", "/rea
 // discoveryPaths may be read by whoever has proved to be somebody.
 var discoveryPaths = []string{"/api", "/api/", "/api/*", "/apis", "/apis/", "/apis/*", "/openapi", "/openapi/", "/openapi/*"}
 
+// openIDPaths say how tokens of service accounts are checked. Service accounts may read
+// them.
+var openIDPaths = []string{"/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/"}
+
 // selfRules let the authenticated ask about themselves.
 var selfRules = []rule{
 	{verbs: create, groups: []string{"authorization.k8s.io"}, resources: []string{"selfsubjectaccessreviews", "selfsubjectrulesreviews"}},

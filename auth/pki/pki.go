@@ -1,6 +1,6 @@
 // Package pki makes and keeps the cluster's own keys and certificates: three
-// certificate authorities, the serving certificate of the API port and the client
-// certificates of the control plane.
+// certificate authorities, the serving certificate of the API port, the client
+// certificates of the control plane and the keys of service accounts' tokens.
 //
 // Each authority signs for one purpose: CA the serving certificate of the API
 // port, ClientCA certificates of clients, nodes among them, and KubeletCA the
@@ -88,6 +88,7 @@ type PKI struct {
 	cfg                     Config
 	server, client, kubelet authority
 	legacy                  *legacy // nil unless another authority signed everything before
+	accounts                AccountKeys
 }
 
 // Ensure makes what is missing in c.Dir, replaces what expires within 60 days
@@ -105,6 +106,9 @@ func Ensure(c Config) (*PKI, error) {
 		return nil, err
 	}
 	if err := p.Renew(); err != nil {
+		return nil, err
+	}
+	if err := p.ensureAccountKeys(); err != nil {
 		return nil, err
 	}
 	return p, p.dropLegacyKey()

@@ -50,15 +50,15 @@ func TestFilesAreProtected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(entries) != 19 {
-		t.Errorf("%d files, want nine pairs and a kubeconfig: %v", len(entries), entries)
+	if len(entries) != 21 {
+		t.Errorf("%d files, want ten pairs and a kubeconfig: %v", len(entries), entries)
 	}
 	for _, e := range entries {
 		fi, err := e.Info()
 		if err != nil {
 			t.Fatal(err)
 		}
-		secret := !strings.HasSuffix(e.Name(), ".crt")
+		secret := !strings.HasSuffix(e.Name(), ".crt") && !strings.HasSuffix(e.Name(), ".pub")
 		if secret && fi.Mode().Perm() != 0o600 {
 			t.Errorf("%s has mode %v, want 0600", e.Name(), fi.Mode())
 		}

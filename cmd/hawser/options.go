@@ -37,6 +37,7 @@ type serverOptions struct {
 	links    setup.LinkFlags
 	takeBack time.Duration
 	ssh      sshOptions
+	accounts accountOptions
 
 	etcdServers  []string
 	etcdCAFile   string
@@ -73,6 +74,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	o.links.Add(f)
 	f.DurationVar(&o.takeBack, "take-back-after", server.DefaultTakeBack, "how long an agent whose node another one has taken over is turned away once that one is gone; a minute at most if it has said goodbye")
 	o.ssh.addFlags(f)
+	o.accounts.addFlags(f)
 	f.StringSliceVar(&o.etcdServers, "etcd-servers", nil, "URLs of an etcd cluster to use instead of the embedded one")
 	f.StringVar(&o.etcdCAFile, "etcd-cafile", "", "authority of the certificates of --etcd-servers")
 	f.StringVar(&o.etcdCertFile, "etcd-certfile", "", "client certificate for --etcd-servers")
@@ -121,6 +123,9 @@ func (o *serverOptions) check() error {
 		return fmt.Errorf("--service-cluster-ip-range %s: want between 8 and 2^20 addresses", o.serviceRange)
 	}
 	if err = o.checkNumbers(); err != nil {
+		return err
+	}
+	if err = o.accounts.check(); err != nil {
 		return err
 	}
 	if err = setup.CheckLogFormat(o.logFormat); err != nil {

@@ -125,7 +125,7 @@ type plane struct {
 
 func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret, Names: t.names})
+	authn, tokens, err := o.accounts.authenticator(keys, objects, t.names)
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +154,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
 		EtcdServers:      etcd.External{Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile},
 		Authenticator:    authn,
+		Tokens:           tokens,
 		Authorizer:       authz,
 		Rules:            authz.rules,
 		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndWatches(t.names, next)) },

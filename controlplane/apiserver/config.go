@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 )
 
@@ -65,6 +66,11 @@ type Config struct {
 	// Rules lists what a user may do, for kubectl auth can-i --list. nil means
 	// that the list is called incomplete.
 	Rules authorizer.RuleResolver
+
+	// Tokens makes the tokens of service accounts, which Authenticator is to believe.
+	// Its audiences are those of this server. Nil means that there are no tokens: pods
+	// are given none, and nobody can ask for one.
+	Tokens *accounttoken.Issuer
 
 	// Wrap is put around all that serves requests. nil means nothing is.
 	Wrap func(http.Handler) http.Handler

@@ -92,7 +92,10 @@ func (s *Server) storages(b *backend, rows []row) (all storages, err error) {
 	})
 	newServiceAllocator(all.store(corev1.SchemeGroupVersion, "services"), s.cfg.ServiceCIDR)
 	all.add(eventsv1.SchemeGroupVersion, "events", all[corev1.SchemeGroupVersion]["events"])
-	for path, r := range authenticationReviews(s.cfg.Authenticator) {
+	if s.cfg.Tokens != nil {
+		all.add(corev1.SchemeGroupVersion, "serviceaccounts/token", newTokenREST(s.cfg.Tokens, all))
+	}
+	for path, r := range authenticationReviews(s.cfg.Authenticator, s.audiences()) {
 		all.add(authenticationv1.SchemeGroupVersion, path, r)
 	}
 	for path, r := range authorizationReviews(s.authz, s.cfg.Rules) {

@@ -26,7 +26,7 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 	chain := append([]admission.Interface{
 		namespaces,
 		builtin.TaintNodesByCondition(),
-		builtin.ServiceAccount(),
+		builtin.ServiceAccount(s.cfg.Tokens != nil),
 		builtin.Priority(),
 		builtin.DefaultTolerationSeconds(*s.cfg.NotReadyTolerationSeconds, *s.cfg.UnreachableTolerationSeconds),
 		builtin.PodTopologyLabels(func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) }),

@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -49,12 +50,15 @@ func (r *reviewREST[T, P]) Create(ctx context.Context, obj runtime.Object, valid
 	return review, nil
 }
 
-// authenticationReviews are tokenreviews and selfsubjectreviews.
-func authenticationReviews(authn authenticator.Request) map[string]rest.Storage {
+// authenticationReviews are tokenreviews and selfsubjectreviews of a server with these
+// audiences.
+func authenticationReviews(authn authenticator.Request, audiences authenticator.Audiences) map[string]rest.Storage {
 	return map[string]rest.Storage{
 		"tokenreviews": &reviewREST[authenticationv1.TokenReview, *authenticationv1.TokenReview]{
 			singular: "tokenreview",
-			answer:   func(ctx context.Context, r *authenticationv1.TokenReview) error { return reviewToken(ctx, authn, r) },
+			answer: func(ctx context.Context, r *authenticationv1.TokenReview) error {
+				return reviewToken(ctx, authn, audiences, r)
+			},
 		},
 		"selfsubjectreviews": &reviewREST[authenticationv1.SelfSubjectReview, *authenticationv1.SelfSubjectReview]{
 			singular: "selfsubjectreview",
@@ -63,8 +67,9 @@ func authenticationReviews(authn authenticator.Request) map[string]rest.Storage 
 	}
 }
 
-// reviewToken authenticates a request that carries the token and nothing else.
-func reviewToken(ctx context.Context, authn authenticator.Request, r *authenticationv1.TokenReview) error {
+// reviewToken authenticates a request that carries the token and nothing else, for the
+// audiences that the review names or, if it names none, for the server's.
+func reviewToken(ctx context.Context, authn authenticator.Request, audiences authenticator.Audiences, r *authenticationv1.TokenReview) error {
 	if r.Namespace != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("namespace is not allowed on this type: %v", r.Namespace))
 	}
@@ -77,7 +82,10 @@ func reviewToken(ctx context.Context, authn authenticator.Request, r *authentica
 	}
 	req.Header.Set("Authorization", "Bearer "+r.Spec.Token)
 	if len(r.Spec.Audiences) > 0 {
-		req = req.WithContext(authenticator.WithAudiences(req.Context(), r.Spec.Audiences))
+		audiences = r.Spec.Audiences
+	}
+	if len(audiences) > 0 {
+		req = req.WithContext(authenticator.WithAudiences(req.Context(), audiences))
 	}
 	resp, ok, err := authn.AuthenticateRequest(req)
 	r.Status = authenticationv1.TokenReviewStatus{}
@@ -87,6 +95,9 @@ func reviewToken(ctx context.Context, authn authenticator.Request, r *authentica
 	}
 	if !ok || resp == nil || resp.User == nil || resp.User.GetName() == user.Anonymous {
 		return nil
+	}
+	if len(r.Spec.Audiences) > 0 && len(audiences.Intersect(resp.Audiences)) == 0 {
+		return apierrors.NewInternalError(errors.New("error validating audience")) // who authenticated it does not know audiences
 	}
 	r.Status.Authenticated = true
 	r.Status.User = userInfo(resp.User)

@@ -153,6 +153,10 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	// The server owns the stores now and destroys them when it stops.
 	prepared := srv.PrepareRun()
 	serveDocuments(srv, config)
+	if err := serveOpenID(srv.Handler.NonGoRestfulMux, s.cfg.Tokens, s.cfg.ExternalAddress); err != nil {
+		srv.Destroy()
+		return fmt.Errorf("apiserver: %w", err)
+	}
 	if err := loadCertificates(s.serving, s.cfg); err != nil {
 		srv.Destroy()
 		return fmt.Errorf("apiserver: %w", err)
@@ -204,6 +208,7 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 	c.ExternalAddress = s.cfg.ExternalAddress
 	c.PublicAddress = s.cfg.AdvertiseAddress.AsSlice()
 	c.Authentication.Authenticator = s.authn
+	c.Authentication.APIAudiences = s.audiences()
 	c.Authorization.Authorizer = throttling(s.authz)
 	c.BuildHandlerChainFunc = throttled
 	c.LongRunningFunc = kubelet.LongRunning()
@@ -235,6 +240,14 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 		}
 	}))
 	return c, nil
+}
+
+// audiences are those that a token must be for; none means that tokens have none.
+func (s *Server) audiences() authenticator.Audiences {
+	if s.cfg.Tokens == nil {
+		return nil
+	}
+	return s.cfg.Tokens.Audiences()
 }
 
 // effectiveVersion says our version where the library would say the one its

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -128,7 +130,9 @@ func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]str
 		if !filepath.IsAbs(path) {
 			path = "/" + path
 		}
-		list = append(list, runtime.Mount{HostPath: host, SubPath: sub, ContainerPath: path, ReadOnly: m.ReadOnly || fromAPI(pod, m.Name)})
+		list = append(list, runtime.Mount{
+			HostPath: host, SubPath: sub, ContainerPath: path, ReadOnly: m.ReadOnly || fromAPI(pod, m.Name), Optional: unasked(pod, &m),
+		})
 	}
 	return list, nil
 }
@@ -153,6 +157,16 @@ func fromAPI(pod *corev1.Pod, volume string) bool {
 		}
 	}
 	return false
+}
+
+// unasked tells whether m is the token that the API server's admission gives to each
+// pod. Most pods do without it: on a machine that can mount nothing they run, and those
+// that reach for it find no file. One that was asked for is not left out.
+func unasked(pod *corev1.Pod, m *corev1.VolumeMount) bool {
+	if m.MountPath != "/var/run/secrets/kubernetes.io/serviceaccount" || !strings.HasPrefix(m.Name, "kube-api-access-") || isTrue(pod.Spec.AutomountServiceAccountToken) {
+		return false
+	}
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name && v.Projected != nil })
 }
 
 // identity sets the user and groups of the container from its security context and

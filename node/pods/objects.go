@@ -5,6 +5,7 @@ package pods
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -130,8 +131,11 @@ func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.S
 	return v.(*corev1.Secret), nil //nolint:forcetypeassert // stored above
 }
 
+// tokenSpread is how much earlier than it is due a token may be asked for anew, at most.
+const tokenSpread = 10 * time.Second
+
 // Token implements volumes.Objects. A token is asked for anew when four fifths of
-// its life are over, or after a day.
+// its life are over, or after a day; those of pods that began together not all at once.
 func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
 	key, seconds := tokenKey(pod, p), tokenSeconds(p)
 	v, err := o.load(ctx, key, func(ctx context.Context) (any, time.Time, error) {
@@ -148,7 +152,7 @@ func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceA
 			return nil, now, err
 		}
 		life := min(out.Status.ExpirationTimestamp.Sub(now)*4/5, 24*time.Hour)
-		return out.Status.Token, now.Add(life), nil
+		return out.Status.Token, now.Add(life - rand.N(tokenSpread)), nil
 	})
 	if err != nil {
 		return "", err

@@ -267,6 +267,12 @@ func TestObjectsCache(t *testing.T) {
 		if again, err := o.Token(t.Context(), pod, p); err != nil || again == first {
 			t.Errorf("token %q, %v; want another", again, err)
 		}
+		fail.Store(&gone)
+		advance(2 * time.Hour)
+		if old, err := o.Token(t.Context(), pod, p); err != nil || old == "" {
+			t.Errorf("token %q, %v offline; want the one that has expired", old, err)
+		}
+		fail.Store(nil)
 		o.forget(pod.UID, 24*time.Hour)
 		for key := range o.cache {
 			if key.kind == "token" {
@@ -278,6 +284,38 @@ func TestObjectsCache(t *testing.T) {
 			t.Errorf("cache has %v", slices.Collect(maps.Keys(o.cache)))
 		}
 	})
+}
+
+// TestUnaskedToken: only the token that admission mounts by itself may be left out.
+func TestUnaskedToken(t *testing.T) {
+	const place = "/var/run/secrets/kubernetes.io/serviceaccount"
+	automounted := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := newPod("p", nil)
+		p.Spec.Volumes = []corev1.Volume{{Name: "kube-api-access-abcde", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}}}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "kube-api-access-abcde", MountPath: place}}
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	for name, tt := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"by admission": {automounted(nil), true},
+		"asked for":    {automounted(func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = ptr.To(true) }), false},
+		"elsewhere":    {automounted(func(p *corev1.Pod) { p.Spec.Containers[0].VolumeMounts[0].MountPath = "/token" }), false},
+		"of a secret": {automounted(func(p *corev1.Pod) {
+			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}
+		}), false},
+		"of its own name": {automounted(func(p *corev1.Pod) {
+			p.Spec.Volumes[0].Name, p.Spec.Containers[0].VolumeMounts[0].Name = "mine", "mine"
+		}), false},
+	} {
+		if got := unasked(tt.pod, &tt.pod.Spec.Containers[0].VolumeMounts[0]); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
 }
 
 // TestListerCoalesces: a hundred who ask at the same time cause two listings, and

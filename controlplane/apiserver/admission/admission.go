@@ -52,28 +52,6 @@ func (p *pods) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 	return p.admit(ctx, a, pod)
 }
 
-// ServiceAccount gives a pod that names no service account the one called
-// default. Whether it exists is not asked: nothing is mounted from it. Mirror pods
-// have none.
-func ServiceAccount() admission.Interface {
-	return onPods(func(_ context.Context, a admission.Attributes, p *corev1.Pod) error {
-		if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
-			if p.Spec.ServiceAccountName != "" {
-				return admission.NewForbidden(a, fmt.Errorf("a mirror pod may not reference service accounts"))
-			}
-			return nil
-		}
-		if p.Spec.ServiceAccountName == "" {
-			p.Spec.ServiceAccountName = p.Spec.DeprecatedServiceAccount
-		}
-		if p.Spec.ServiceAccountName == "" {
-			p.Spec.ServiceAccountName = "default"
-		}
-		p.Spec.DeprecatedServiceAccount = p.Spec.ServiceAccountName
-		return nil
-	}, admission.Create)
-}
-
 // DefaultTolerationSeconds lets pods stay on a node that has become not ready or
 // unreachable for so many seconds, unless they say for how long.
 func DefaultTolerationSeconds(notReady, unreachable int64) admission.Interface {

@@ -38,33 +38,6 @@ func admitPod(t *testing.T, p admission.Interface, pod *corev1.Pod, sub string) 
 	return p.(admission.MutationInterface).Admit(t.Context(), attributes(pod, nil, podResource, sub, admission.Create), nil)
 }
 
-func TestServiceAccount(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		pod     corev1.Pod
-		want    string
-		refused bool
-	}{
-		{"none", corev1.Pod{}, "default", false},
-		{"its own", corev1.Pod{Spec: corev1.PodSpec{ServiceAccountName: "own"}}, "own", false},
-		{"by the old name", corev1.Pod{Spec: corev1.PodSpec{DeprecatedServiceAccount: "old"}}, "old", false},
-		{"mirror", corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: ""}}}, "", false},
-		{"mirror with one", corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: ""}}, Spec: corev1.PodSpec{ServiceAccountName: "x"}}, "x", true},
-	} {
-		err := admitPod(t, ServiceAccount(), &c.pod, "")
-		if apierrors.IsForbidden(err) != c.refused || c.pod.Spec.ServiceAccountName != c.want {
-			t.Errorf("%s: %q, %v", c.name, c.pod.Spec.ServiceAccountName, err)
-		}
-		if err == nil && c.pod.Spec.DeprecatedServiceAccount != c.want {
-			t.Errorf("%s: old name %q", c.name, c.pod.Spec.DeprecatedServiceAccount)
-		}
-	}
-	var sub corev1.Pod
-	if err := admitPod(t, ServiceAccount(), &sub, "status"); err != nil || sub.Spec.ServiceAccountName != "" {
-		t.Errorf("a subresource was changed: %v", err)
-	}
-}
-
 func TestDefaultTolerationSeconds(t *testing.T) {
 	plugin := DefaultTolerationSeconds(10, 20)
 	seconds := func(p corev1.Pod) string {

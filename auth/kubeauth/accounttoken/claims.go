@@ -1,0 +1,153 @@
+package accounttoken
+
+// What a token says.
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-jose/go-jose/v4/jwt"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+)
+
+// maxToken bounds what is decoded. The longest names of everything, and audiences of
+// several kilobytes, fit.
+const maxToken = 32 << 10
+
+// A Reference names an object that a token depends on.
+type Reference struct {
+	Kind      string // ServiceAccount, Pod, Secret or Node
+	Namespace string // empty for a Node
+	Name      string
+	UID       types.UID
+}
+
+func (r Reference) String() string {
+	if r.Namespace == "" {
+		return r.Kind + " " + r.Name
+	}
+	return r.Kind + " " + r.Namespace + "/" + r.Name
+}
+
+// claims are all of a token: those of RFC 7519 and Kubernetes' own.
+type claims struct {
+	jwt.Claims
+	private
+}
+
+type private struct {
+	Kubernetes bound `json:"kubernetes.io"`
+}
+
+// bound is what a token depends on. Node goes along with Pod as a hint where the pod
+// runs; alone it is what the token is bound to.
+type bound struct {
+	Namespace string  `json:"namespace,omitempty"`
+	Account   object  `json:"serviceaccount"`
+	Pod       *object `json:"pod,omitempty"`
+	Secret    *object `json:"secret,omitempty"`
+	Node      *object `json:"node,omitempty"`
+}
+
+type object struct {
+	Name string    `json:"name,omitempty"`
+	UID  types.UID `json:"uid,omitempty"`
+}
+
+// account is the user that the token is of.
+func (c *claims) account() string {
+	return serviceaccount.MakeUsername(c.Kubernetes.Namespace, c.Kubernetes.Account.Name)
+}
+
+// references are the objects without which the token is worth nothing.
+func (c *claims) references() []Reference {
+	k := &c.Kubernetes
+	out := []Reference{{"ServiceAccount", k.Namespace, k.Account.Name, k.Account.UID}}
+	if k.Secret != nil {
+		out = append(out, Reference{"Secret", k.Namespace, k.Secret.Name, k.Secret.UID})
+	}
+	switch {
+	case k.Pod != nil:
+		out = append(out, Reference{"Pod", k.Namespace, k.Pod.Name, k.Pod.UID})
+	case k.Node != nil:
+		out = append(out, Reference{"Node", "", k.Node.Name, k.Node.UID})
+	}
+	return out
+}
+
+// info is who a holder of the token is.
+func (c *claims) info() *serviceaccount.ServiceAccountInfo {
+	k := &c.Kubernetes
+	info := &serviceaccount.ServiceAccountInfo{Namespace: k.Namespace, Name: k.Account.Name, UID: string(k.Account.UID)}
+	if c.ID != "" {
+		info.CredentialID = credentialID(c.ID)
+	}
+	if k.Pod != nil {
+		info.PodName, info.PodUID = k.Pod.Name, string(k.Pod.UID)
+	}
+	if k.Node != nil {
+		info.NodeName, info.NodeUID = k.Node.Name, string(k.Node.UID)
+	}
+	return info
+}
+
+func credentialID(jti string) string { return "JTI=" + jti }
+
+// decode returns what a token says if one of keys has signed it. It does not look at
+// what that is.
+func decode(token string, keys publicKeys) (*claims, error) {
+	if len(token) > maxToken {
+		return nil, fmt.Errorf("service account token has %d bytes, more than %d", len(token), maxToken)
+	}
+	parsed, err := jwt.ParseSigned(token, keys.algorithms())
+	if err != nil {
+		return nil, fmt.Errorf("service account token: %w", err)
+	}
+	id := ""
+	if len(parsed.Headers) > 0 {
+		id = parsed.Headers[0].KeyID
+	}
+	candidates := keys.candidates(id)
+	for i := range candidates {
+		c := &claims{}
+		if err = parsed.Claims(candidates[i].Key, &c.Claims, &c.private); err == nil {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("service account token: %w", err)
+}
+
+// errForm is for a token that we signed, and not as the token of an account.
+var errForm = errors.New("service account token does not name its account, its issuer, its audience and its end")
+
+// check looks at what the claims say of themselves.
+func (c *claims) check(issuers []string, now time.Time) error {
+	k := &c.Kubernetes
+	if k.Namespace == "" || k.Account.Name == "" || k.Account.UID == "" || c.Expiry == nil || len(c.Audience) == 0 || c.Subject != c.account() {
+		return errForm
+	}
+	for _, o := range []*object{k.Pod, k.Secret} {
+		if o != nil && (o.Name == "" || o.UID == "") {
+			return errForm
+		}
+	}
+	if k.Pod == nil && k.Node != nil && (k.Node.Name == "" || k.Node.UID == "") {
+		return errForm
+	}
+	known := false
+	for _, issuer := range issuers {
+		known = known || issuer == c.Issuer
+	}
+	if !known {
+		return fmt.Errorf("service account token is of the issuer %q", c.Issuer)
+	}
+	switch err := c.Validate(jwt.Expected{Time: now}); {
+	case errors.Is(err, jwt.ErrExpired):
+		return errors.New("service account token has expired")
+	case err != nil:
+		return fmt.Errorf("service account token: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package accounttoken
+
+// The issuer: it signs tokens, and says how others can tell.
+
+import (
+	"crypto"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+)
+
+// DefaultIssuer is who tokens are of, unless something else is said.
+const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
+
+// Config configures an Issuer.
+type Config struct {
+	// Issuers are https URLs. Tokens are made in the name of the first; those of the
+	// others are believed too. None means DefaultIssuer.
+	Issuers []string
+	// Audiences are those of the API server, none means the first issuer. A token has
+	// them unless its request says otherwise.
+	Audiences []string
+	// MaxLife shortens the life of tokens. 0 means as long as the API allows.
+	MaxLife time.Duration
+	// Signer and Public are required; Signer's public key is one of Public.
+	Signer crypto.Signer
+	Public []crypto.PublicKey
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// An Issuer makes tokens and knows its own.
+type Issuer struct {
+	cfg    Config
+	signer jose.Signer
+	keys   publicKeys
+}
+
+// New returns an Issuer.
+func New(c Config) (*Issuer, error) {
+	if len(c.Issuers) == 0 {
+		c.Issuers = []string{DefaultIssuer}
+	}
+	for _, issuer := range c.Issuers {
+		if err := CheckIssuer(issuer); err != nil {
+			return nil, err
+		}
+	}
+	if len(c.Audiences) == 0 {
+		c.Audiences = c.Issuers[:1]
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Signer == nil {
+		return nil, errors.New("no signing key of service accounts")
+	}
+	i := &Issuer{cfg: c}
+	var err error
+	if i.signer, err = newSigner(c.Signer); err != nil {
+		return nil, err
+	}
+	if i.keys, err = newPublicKeys(c.Public); err != nil {
+		return nil, err
+	}
+	if id, err := keyID(c.Signer.Public()); err != nil || len(i.keys.candidates(id)) != 1 || i.keys.candidates(id)[0].KeyID != id {
+		return nil, errors.New("the signing key of service accounts is none of the public keys: add its public half to them")
+	}
+	return i, nil
+}
+
+// CheckIssuer refuses what cannot be the name of an issuer.
+func CheckIssuer(issuer string) error {
+	u, err := url.Parse(issuer)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return fmt.Errorf("issuer %q is not a URL such as %s", issuer, DefaultIssuer)
+	}
+	return nil
+}
+
+// Audiences are those of the API server.
+func (i *Issuer) Audiences() authenticator.Audiences { return slices.Clone(i.cfg.Audiences) }
+
+// MaxLife is the longest life of a token; 0 means as long as the API allows.
+func (i *Issuer) MaxLife() time.Duration { return i.cfg.MaxLife }
+
+// A Grant is what a token is to say.
+type Grant struct {
+	Namespace, Name string // of the account
+	UID             types.UID
+	Audiences       []string
+	Life            time.Duration
+	// At most one of Pod, Secret and Node is what the token is bound to; with Pod, Node
+	// is where the pod runs, whose UID may be unknown.
+	Pod, Secret, Node *Named
+}
+
+// Named is an object of the account's namespace, or a Node.
+type Named struct {
+	Name string
+	UID  types.UID
+}
+
+func (n *Named) claim() *object {
+	if n == nil {
+		return nil
+	}
+	return &object{n.Name, n.UID}
+}
+
+// Issue returns a token, and the id by which its use is told from that of others.
+func (i *Issuer) Issue(g Grant) (token, id string, err error) {
+	now := i.cfg.Now()
+	c := jwt.Claims{
+		Issuer: i.cfg.Issuers[0], Subject: serviceaccount.MakeUsername(g.Namespace, g.Name), Audience: jwt.Audience(g.Audiences),
+		IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(g.Life)),
+		ID: string(uuid.NewUUID()),
+	}
+	p := private{bound{
+		Namespace: g.Namespace, Account: object{g.Name, g.UID}, Pod: g.Pod.claim(), Secret: g.Secret.claim(), Node: g.Node.claim(),
+	}}
+	if token, err = jwt.Signed(i.signer).Claims(c).Claims(p).Serialize(); err != nil {
+		return "", "", fmt.Errorf("sign token of %s: %w", c.Subject, err)
+	}
+	return token, credentialID(c.ID), nil
+}
+
+// KeySet is the JSON Web Key Set of the public keys (RFC 7517).
+func (i *Issuer) KeySet() ([]byte, error) {
+	return json.Marshal(jose.JSONWebKeySet{Keys: i.keys})
+}
+
+// Metadata is the discovery document of OpenID Connect: where, at keysURL, KeySet is.
+func (i *Issuer) Metadata(keysURL string) ([]byte, error) {
+	return json.Marshal(struct {
+		Issuer        string                    `json:"issuer"`
+		KeysURL       string                    `json:"jwks_uri"`
+		ResponseTypes []string                  `json:"response_types_supported"`
+		SubjectTypes  []string                  `json:"subject_types_supported"`
+		Algorithms    []jose.SignatureAlgorithm `json:"id_token_signing_alg_values_supported"`
+	}{i.cfg.Issuers[0], keysURL, []string{"id_token"}, []string{"public"}, i.keys.algorithms()})
+}

@@ -1,0 +1,77 @@
+package kubeauth
+
+// What the tokens of service accounts are bound to.
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
+)
+
+// Bound returns what a token of account is bound to. The caches answer if they have the
+// object with that uid. What they do not have may have been made just now: it is asked
+// for, so many times a second for each account. Secrets are always asked for, they are
+// in no cache.
+func (o *Objects) Bound(ctx context.Context, account string, r accounttoken.Reference) (metav1.Object, error) {
+	s := o.src.Load()
+	if s == nil {
+		return nil, errNotReady
+	}
+	if found := s.cached(r); found != nil {
+		return found, nil
+	}
+	if !o.allow(account) {
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("tokens of %s are bound to objects that have to be looked up, at most %d a second", account, livePerSecond), 1)
+	}
+	return live(ctx, s.client, r)
+}
+
+// cached returns the object r if a cache has it with its uid, and else nil.
+func (s *source) cached(r accounttoken.Reference) metav1.Object {
+	store, ok := map[string]cache.Store{"ServiceAccount": s.accounts, "Pod": s.pods, "Node": s.nodes}[r.Kind]
+	if !ok {
+		return nil
+	}
+	obj, ok, err := store.GetByKey(cache.NewObjectName(r.Namespace, r.Name).String())
+	if err != nil || !ok {
+		return nil
+	}
+	if found, is := obj.(metav1.Object); is && found.GetUID() == r.UID {
+		return found
+	}
+	return nil
+}
+
+// live reads the object r as it is now.
+func live(ctx context.Context, client kubernetes.Interface, r accounttoken.Reference) (metav1.Object, error) {
+	core, o := client.CoreV1(), metav1.GetOptions{}
+	switch r.Kind {
+	case "ServiceAccount":
+		return found(core.ServiceAccounts(r.Namespace).Get(ctx, r.Name, o))
+	case "Pod":
+		return found(core.Pods(r.Namespace).Get(ctx, r.Name, o))
+	case "Secret":
+		return found(core.Secrets(r.Namespace).Get(ctx, r.Name, o))
+	case "Node":
+		return found(core.Nodes().Get(ctx, r.Name, o))
+	}
+	return nil, fmt.Errorf("tokens are not bound to a %s", r.Kind)
+}
+
+// found is obj, or an error and no object.
+func found[P interface {
+	*corev1.ServiceAccount | *corev1.Pod | *corev1.Secret | *corev1.Node
+	metav1.Object
+}](obj P, err error) (metav1.Object, error) {
+	if err != nil {
+		return nil, err
+	}
+	return obj, nil
+}

@@ -1,0 +1,111 @@
+// The keys of service accounts' tokens.
+//
+// service-account.key signs. service-account.pub names all keys whose signatures
+// count, that one first. Whoever removes service-account.key has the next start make
+// another one: it signs from then on, and the old one's tokens count until its block is
+// taken out of service-account.pub.
+
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// serviceAccount is the name of the files.
+const serviceAccount = "service-account"
+
+// maxAccountKeys bounds how many keys are tried on a token that does not say which one
+// it was signed by.
+const maxAccountKeys = 16
+
+// AccountKeys sign the tokens of service accounts and tell them from others.
+type AccountKeys struct {
+	Signer crypto.Signer
+	Public []crypto.PublicKey // that of Signer first
+}
+
+// AccountKeys returns the keys that Ensure has found or made.
+func (p *PKI) AccountKeys() AccountKeys { return p.accounts }
+
+// accountsFile holds the public keys.
+func (p *PKI) accountsFile() string { return filepath.Join(p.cfg.Dir, serviceAccount+".pub") }
+
+func (p *PKI) ensureAccountKeys() error {
+	file := p.Path(serviceAccount, true)
+	signer, err := readKey(file)
+	if errors.Is(err, os.ErrNotExist) {
+		fresh, made := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if made != nil {
+			return made
+		}
+		signer, err = fresh, writeKey(file, fresh)
+	}
+	if err != nil {
+		return fmt.Errorf("key of service account tokens: %w", err)
+	}
+	public, err := readPublicKeys(p.accountsFile())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("keys of service account tokens: %w", err)
+	}
+	all := []crypto.PublicKey{signer.Public()}
+	for _, k := range public {
+		if !sameKey(k, signer.Public()) {
+			all = append(all, k)
+		}
+	}
+	if len(all) > maxAccountKeys {
+		return fmt.Errorf("%s names %d keys, at most %d: take the last ones out, tokens that they signed end then", p.accountsFile(), len(all), maxAccountKeys)
+	}
+	p.accounts = AccountKeys{Signer: signer, Public: all}
+	if len(public) == len(all) && sameKey(public[0], all[0]) {
+		return nil
+	}
+	var b bytes.Buffer
+	for _, k := range all {
+		der, err := x509.MarshalPKIXPublicKey(k)
+		if err != nil {
+			return fmt.Errorf("keys of service account tokens: %w", err)
+		}
+		b.Write(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+	}
+	return writeFile(p.accountsFile(), b.Bytes(), 0o644)
+}
+
+func sameKey(a, b crypto.PublicKey) bool {
+	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && k.Equal(b)
+}
+
+// readPublicKeys reads a file of one public key or more.
+func readPublicKeys(file string) ([]crypto.PublicKey, error) {
+	rest, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var keys []crypto.PublicKey
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		key, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: key %d: %w", file, len(keys)+1, err)
+		}
+		keys = append(keys, key)
+	}
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return nil, fmt.Errorf("%s: what follows key %d is no PEM", file, len(keys))
+	}
+	return keys, nil
+}

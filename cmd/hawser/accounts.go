@@ -1,0 +1,69 @@
+// The flags of service accounts' tokens.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+
+	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
+	"github.com/hawser-project/hawser/auth/pki"
+)
+
+// Bounds on --service-account-max-token-expiration, as in Kubernetes.
+const (
+	minTokenBound = time.Hour
+	maxTokenBound = (1 << 32) * time.Second
+)
+
+// accountOptions are who tokens are of and for, and how long they last.
+type accountOptions struct {
+	issuers, audiences []string
+	maxLife            time.Duration
+}
+
+func (o *accountOptions) addFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.issuers, "service-account-issuer", []string{accounttoken.DefaultIssuer}, "URL that tokens of service accounts name as their issuer; those of further ones are believed too")
+	f.StringSliceVar(&o.audiences, "api-audiences", nil, "audiences of the API, which tokens must be for (default the first --service-account-issuer)")
+	f.DurationVar(&o.maxLife, "service-account-max-token-expiration", 0, "longest life of a token; one that asks for more gets this. 0 means 2^32 seconds")
+}
+
+func (o *accountOptions) check() error {
+	if len(o.issuers) == 0 {
+		return fmt.Errorf("--service-account-issuer names none: want a URL such as %s", accounttoken.DefaultIssuer)
+	}
+	for _, issuer := range o.issuers {
+		if err := accounttoken.CheckIssuer(issuer); err != nil {
+			return fmt.Errorf("--service-account-issuer: %w", err)
+		}
+	}
+	if slices.Contains(o.audiences, "") {
+		return errors.New("--api-audiences has an empty name in it")
+	}
+	if o.maxLife != 0 && (o.maxLife < minTokenBound || o.maxLife > maxTokenBound) {
+		return fmt.Errorf("--service-account-max-token-expiration %s: want an hour to 2^32 seconds, or 0", o.maxLife)
+	}
+	return nil
+}
+
+// authenticator is that of the API server. Its issuer makes the tokens that it believes.
+func (o *accountOptions) authenticator(keys *pki.PKI, objects *kubeauth.Objects, names kubeauth.Names) (authenticator.Request, *accounttoken.Issuer, error) {
+	k := keys.AccountKeys()
+	tokens, err := accounttoken.New(accounttoken.Config{
+		Issuers: o.issuers, Audiences: o.audiences, MaxLife: o.maxLife, Signer: k.Signer, Public: k.Public,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("tokens of service accounts: %w", err)
+	}
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{
+		ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret, Names: names,
+		Accounts: tokens.Authenticator(objects.Bound), Audiences: tokens.Audiences(),
+	})
+	return authn, tokens, err
+}
