@@ -35,6 +35,8 @@ type AuthenticatorConfig struct {
 	Secrets SecretLookup
 	// Accounts believes tokens of service accounts. Nil means there are none.
 	Accounts authenticator.Token
+	// Issuers believes tokens of others. Nil means none are.
+	Issuers authenticator.Token
 	// Audiences are those of the API server: bootstrap tokens are for no others.
 	Audiences authenticator.Audiences
 	// Names is asked, with each request of a node, whether the key of its certificate
@@ -65,6 +67,9 @@ func NewAuthenticator(c AuthenticatorConfig) (authenticator.Request, error) {
 	}
 	if c.Accounts != nil {
 		tokens = append(tokens, tokencache.New(c.Accounts, false, accountsKept, 0))
+	}
+	if c.Issuers != nil {
+		tokens = append(tokens, c.Issuers)
 	}
 	if len(tokens) > 0 {
 		known = append(known, bearertoken.New(tokenunion.New(tokens...)))

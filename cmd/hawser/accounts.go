@@ -1,10 +1,12 @@
-// The flags of service accounts' tokens.
+// The flags of tokens: of service accounts, and of other issuers.
 
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
+	"github.com/hawser-project/hawser/auth/kubeauth/issuers"
 	"github.com/hawser-project/hawser/auth/pki"
 )
 
@@ -26,12 +29,14 @@ const (
 type accountOptions struct {
 	issuers, audiences []string
 	maxLife            time.Duration
+	config             string
 }
 
 func (o *accountOptions) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.issuers, "service-account-issuer", []string{accounttoken.DefaultIssuer}, "URL that tokens of service accounts name as their issuer; those of further ones are believed too")
 	f.StringSliceVar(&o.audiences, "api-audiences", nil, "audiences of the API, which tokens must be for (default the first --service-account-issuer)")
 	f.DurationVar(&o.maxLife, "service-account-max-token-expiration", 0, "longest life of a token; one that asks for more gets this. 0 means 2^32 seconds")
+	f.StringVar(&o.config, "authentication-config", "", "file of the kind AuthenticationConfiguration that says whose tokens beside the cluster's own are believed (OpenID Connect); it is followed")
 }
 
 func (o *accountOptions) check() error {
@@ -52,18 +57,45 @@ func (o *accountOptions) check() error {
 	return nil
 }
 
-// authenticator is that of the API server. Its issuer makes the tokens that it believes.
-func (o *accountOptions) authenticator(keys *pki.PKI, objects *kubeauth.Objects, names kubeauth.Names) (authenticator.Request, *accounttoken.Issuer, error) {
+// An authn is the authenticator of the API server, the issuer that makes the tokens which
+// it believes, and other issuers, nil if there are none.
+type authn struct {
+	authenticator.Request
+	own    *accounttoken.Issuer
+	others *issuers.Issuers
+}
+
+// run follows other issuers until ctx is done.
+func (a *authn) run(ctx context.Context) error {
+	if a.others == nil {
+		return nil
+	}
+	return a.others.Run(ctx)
+}
+
+// authenticator makes that of the API server.
+func (o *accountOptions) authenticator(keys *pki.PKI, objects *kubeauth.Objects, names kubeauth.Names, log *slog.Logger) (*authn, error) {
 	k := keys.AccountKeys()
 	tokens, err := accounttoken.New(accounttoken.Config{
 		Issuers: o.issuers, Audiences: o.audiences, MaxLife: o.maxLife, Signer: k.Signer, Public: k.Public,
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("tokens of service accounts: %w", err)
+		return nil, fmt.Errorf("tokens of service accounts: %w", err)
 	}
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{
+	a := &authn{own: tokens}
+	c := kubeauth.AuthenticatorConfig{
 		ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret, Names: names,
 		Accounts: tokens.Authenticator(objects.Bound), Audiences: tokens.Audiences(),
-	})
-	return authn, tokens, err
+	}
+	if o.config != "" {
+		a.others, err = issuers.New(issuers.Config{File: o.config, Own: o.issuers, Audiences: tokens.Audiences(), Log: log})
+		if err != nil {
+			return nil, fmt.Errorf("--authentication-config: %w", err)
+		}
+		c.Issuers = a.others
+	}
+	if a.Request, err = kubeauth.NewAuthenticator(c); err != nil && a.others != nil {
+		a.others.Close()
+	}
+	return a, err
 }

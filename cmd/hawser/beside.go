@@ -41,7 +41,8 @@ var onlyEmbedded = []string{
 	"advertise-address", "tls-san", "connect-port", "connect-uds",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
 	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds",
-	"service-account-issuer", "api-audiences", "service-account-max-token-expiration",
+	"service-account-issuer", "api-audiences", "service-account-max-token-expiration", "authentication-config",
+	"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
 	"cause-aware-eviction", "site-autonomy-duration", "max-autonomy-duration", "keep-attached-nodes", "tunnel-probe-period",
 }
 

@@ -98,6 +98,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return p.api.Run(apiCtx)
 	})
 	group.Go(func() error { return p.runObjects(ctx) })
+	group.Go(func() error { return p.authn.run(apiCtx) })
 	group.Go(func() error {
 		defer stopAPI()
 		return p.runControllers(ctx)
@@ -121,11 +122,12 @@ type plane struct {
 	loopback    kubernetes.Interface
 	shared      informers.SharedInformerFactory // of the authorizer
 	names       *nodekeys.Keeper
+	authn       *authn
 }
 
 func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
-	authn, tokens, err := o.accounts.authenticator(keys, objects, t.names)
+	authn, err := o.accounts.authenticator(keys, objects, t.names, log)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +144,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		return nil, err
 	}
 	advertise, _ := netip.AddrFromSlice(o.advertise)
-	p := &plane{}
+	p := &plane{authn: authn}
 	p.api, err = apiserver.New(apiserver.Config{
 		Listener:         t.apiListener(),
 		ServingCertFile:  keys.Path(pki.APIServer, false),
@@ -154,7 +156,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
 		EtcdServers:      etcd.External{Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile},
 		Authenticator:    authn,
-		Tokens:           tokens,
+		Tokens:           authn.own,
 		Authorizer:       authz,
 		Rules:            authz.rules,
 		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndWatches(t.names, next)) },
