@@ -15,6 +15,7 @@
 //	system:kube-scheduler             what the scheduler needs
 //	system:bootstrappers              to ask for a node's first certificate
 //	system:node:NAME in system:nodes  what a kubelet does to its own objects
+//	system:serviceaccounts            to read how their tokens are checked
 //	anybody                           health, version; once authenticated, discovery
 //
 // A node's certificate is believed while its key holds the node's name (package

@@ -107,11 +107,23 @@ func tokenSeconds(p *corev1.ServiceAccountTokenProjection) int64 {
 	return 3600
 }
 
+// The ConfigMap rootsName says in each namespace whom to believe for the API server.
+// Nearly each pod has it in a volume and it hardly ever changes, so it is good for
+// rootsTTL: asked for as often as others it would be most of what an idle node asks for.
+const (
+	rootsName = "kube-root-ca.crt"
+	rootsTTL  = time.Hour
+)
+
 // ConfigMap implements volumes.Objects.
 func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	ttl := o.ttl
+	if name == rootsName {
+		ttl = rootsTTL/2 + rand.N(rootsTTL/2)
+	}
 	v, err := o.load(ctx, configMapKey(namespace, name), func(ctx context.Context) (any, time.Time, error) {
 		cm, err := o.api.ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
-		return cm, time.Now().Add(o.ttl), err
+		return cm, time.Now().Add(ttl), err
 	})
 	if err != nil {
 		return nil, err

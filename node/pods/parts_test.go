@@ -286,6 +286,38 @@ func TestObjectsCache(t *testing.T) {
 	})
 }
 
+// TestRootsAreReadSeldom: what each pod has in a volume is not asked for each minute, but
+// for as long as it is missing.
+func TestRootsAreReadSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int32
+		api := fake.NewSimpleClientset()
+		api.PrependReactor("get", "*", func(k8stesting.Action) (bool, apiruntime.Object, error) { gets.Add(1); return false, nil, nil })
+		o := newObjects(api.CoreV1(), time.Minute)
+		for range 2 {
+			if _, err := o.ConfigMap(t.Context(), "ns", rootsName); !apierrors.IsNotFound(err) {
+				t.Fatal(err)
+			}
+		}
+		if got := gets.Load(); got != 2 {
+			t.Errorf("%d reads of what is missing, want 2", got)
+		}
+		if err := api.Tracker().Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: rootsName}}); err != nil {
+			t.Fatal(err)
+		}
+		gets.Store(0)
+		for range 24 * 60 {
+			if _, err := o.ConfigMap(t.Context(), "ns", rootsName); err != nil {
+				t.Fatal(err)
+			}
+			advance(time.Minute)
+		}
+		if got := gets.Load(); got < 24 || got > 48 {
+			t.Errorf("%d reads in a day, want one an hour or half an hour", got)
+		}
+	})
+}
+
 // TestUnaskedToken: only the token that admission mounts by itself may be left out.
 func TestUnaskedToken(t *testing.T) {
 	const place = "/var/run/secrets/kubernetes.io/serviceaccount"
