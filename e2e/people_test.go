@@ -5,8 +5,12 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,13 +70,15 @@ func (s *somebody) forbidden(t *testing.T, args ...string) {
 
 func TestPeople(t *testing.T) {
 	t.Parallel()
-	c := startUp(t, "--nodes", "1")
+	f := startFront(t, "yamux")
+	c := f.cluster
 	c.mustKubectl(t, "", "create", "namespace", "work")
 	c.mustKubectl(t, `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: work}, spec: {containers: [{name: c, image: x, command: [sh, -c, "echo hello; sleep 1h"]}]}}`, "apply", "-f", "-")
 	c.mustKubectl(t, "", "wait", "-n", "work", "--for=condition=Ready", "pod/p", "--timeout=2m")
 	c.mustKubectl(t, "", "create", "secret", "generic", "s", "-n", "work", "--from-literal=a=b")
 	t.Run("viewer", func(t *testing.T) { testViewer(t, c) })
 	t.Run("administrator of a namespace", func(t *testing.T) { testNamespaceAdmin(t, c) })
+	t.Run("program that reads metrics of nodes", func(t *testing.T) { testScraper(t, f) })
 	t.Run("roles made of others", func(t *testing.T) { testAggregated(t, c) })
 	t.Run("bad input", func(t *testing.T) {
 		under, _ := bin(t)
@@ -160,6 +166,49 @@ func testNamespaceAdmin(t *testing.T, c *cluster) {
 		t.Errorf("auth reconcile: %s", got)
 	}
 	bob.cannot(t, granting, fmt.Sprintf(reconciled, "nodes"), "auth", "reconcile", "-f", "-")
+}
+
+// testScraper: an account with a role for nodes/metrics reads them at the node itself,
+// through the tunnel, and nothing else there.
+func testScraper(t *testing.T, f *front) {
+	f.mustKubectl(t, "", "create", "serviceaccount", "prom", "-n", "work")
+	f.mustKubectl(t, "", "create", "clusterrole", "scrapes", "--verb=get", "--resource=nodes/metrics")
+	f.mustKubectl(t, "", "create", "clusterrolebinding", "prom-scrapes", "--clusterrole=scrapes", "--serviceaccount=work:prom")
+	token := strings.TrimSpace(f.mustKubectl(t, "", "create", "token", "prom", "-n", "work"))
+	client := &http.Client{Transport: &http.Transport{
+		DialContext:     func(context.Context, string, string) (net.Conn, error) { return f.connect(10250) },
+		TLSClientConfig: stranger(), DisableKeepAlives: true,
+	}}
+	get := func(path, token string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://node-1:10250"+path, nil)
+		must(t, err)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		must(t, err)
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		must(t, err)
+		return resp.StatusCode, string(text)
+	}
+	eventually(t, "the role has effect", func() error {
+		if code, text := get("/metrics", token); code != http.StatusOK || !strings.Contains(text, "go_goroutines") {
+			return fmt.Errorf("%d %.200s", code, text)
+		}
+		return nil
+	})
+	for _, path := range []string{"/pods", "/containerLogs/work/p/c", "/stats/summary", "/exec/work/p/c?command=id&output=1"} {
+		if code, text := get(path, token); code != http.StatusForbidden || !strings.Contains(text, "system:serviceaccount:work:prom") {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	for name, bad := range map[string]string{"none": "", "a broken one": token[:len(token)-4] + "AAAA", "another's": "abcdef.0123456789abcdef"} {
+		if code, text := get("/metrics", bad); code != http.StatusUnauthorized {
+			t.Errorf("token %s: %d %s", name, code, text)
+		}
+	}
 }
 
 // testAggregated: a role that somebody labels becomes a part of view.
