@@ -49,6 +49,7 @@ type serverOptions struct {
 	maxInFlight        int
 	maxMutating        int
 
+	audit       auditOptions
 	controllers controllerOptions
 	beside      besideOptions
 
@@ -81,6 +82,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.Int64Var(&o.unreachToleration, "default-unreachable-toleration-seconds", 300, "toleration of unreachable:NoExecute added to pods that have none")
 	f.IntVar(&o.maxInFlight, "max-requests-inflight", apiserver.DefaultMaxRequestsInFlight, "with --max-mutating-requests-inflight, how many requests are answered at a time; priority levels share them")
 	f.IntVar(&o.maxMutating, "max-mutating-requests-inflight", apiserver.DefaultMaxMutatingRequestsInFlight, "added to --max-requests-inflight")
+	o.audit.addFlags(f)
 	o.controllers.addFlags(f)
 	o.beside.addFlags(f)
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
@@ -129,6 +131,9 @@ func (o *serverOptions) check() error {
 	}
 	if o.beside.kubeconfig == "" || o.beside.flags.Changed("service-cluster-ip-range") {
 		o.controllers.ipam.ServiceCIDR = o.services.String()
+	}
+	if err = o.audit.check(); err != nil {
+		return err
 	}
 	if err = o.controllers.check(); err != nil {
 		return err

@@ -99,6 +99,13 @@ func TestServerOptions(t *testing.T) {
 		"serving signer alone":    {[]string{"--kubeconfig", "x", "--cluster-signing-kubelet-serving-cert-file", "y", "--cluster-signing-kubelet-serving-key-file", "z"}, "needs --cluster-signing-cert-file"},
 		"half a signer":           {[]string{"--kubeconfig", "x", "--cluster-signing-key-file", "y"}, "go together"},
 		"taking back":             {[]string{"--take-back-after", "0"}, "--take-back-after 0s"},
+		"audit without a policy":  {[]string{"--audit-log-path", "-"}, "--audit-policy-file"},
+		"no such audit policy":    {[]string{"--audit-log-path", "-", "--audit-policy-file", "/nowhere/policy.yaml"}, "--audit-policy-file: open /nowhere/policy.yaml: no such file"},
+		"a broken audit policy":   {[]string{"--audit-policy-file", "/proc/version"}, "--audit-policy-file /proc/version: "},
+		"audit format":            {[]string{"--audit-log-format", "xml"}, `--audit-log-format "xml"`},
+		"audit mode":              {[]string{"--audit-log-mode", "lax"}, `--audit-log-mode "lax"`},
+		"audit files":             {[]string{"--audit-log-maxbackup", "-1"}, "--audit-log-maxbackup -1 is negative"},
+		"beside, audit":           {[]string{"--kubeconfig", "x", "--audit-log-mode", "batch"}, "--audit-log-mode does not go with --kubeconfig"},
 		"log format":              {[]string{"--log-format", "xml"}, `--log-format "xml"`},
 		"data dir":                {[]string{"--data-dir", "/proc/version/x"}, "--data-dir: stat /proc/version/x: not a directory"},
 	}

@@ -77,11 +77,16 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err = keys.WriteKubeconfig(filepath.Join(o.dataDir, adminKubeconfig), o.localURL(), pki.Admin); err != nil {
 		return err
 	}
+	auditLog, err := o.audit.log.open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = auditLog.Close() }() // what could not be written has been counted
 	t, err := newTunnels(ctx, o, keys, log)
 	if err != nil {
 		return err
 	}
-	p, err := newPlane(o, keys, t, log)
+	p, err := newPlane(o, keys, t, o.audit.config(auditLog), log)
 	if err != nil {
 		return errors.Join(err, t.close())
 	}
@@ -124,7 +129,7 @@ type plane struct {
 	names       *nodekeys.Keeper
 }
 
-func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*plane, error) {
+func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
 	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret, Names: t.names})
 	if err != nil {
@@ -156,6 +161,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		Rules:            authz,
 		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndWatches(t.names, next)) },
 		Seen:             doorman.Seen,
+		Audit:            audit,
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},

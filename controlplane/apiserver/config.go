@@ -99,6 +99,9 @@ type Config struct {
 	// DefaultMaxMutatingRequestsInFlight.
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
 
+	// Audit says which requests are recorded, and where. Zero means none.
+	Audit Audit
+
 	// Seen is told, with the context of each request, whether its user is known:
 	// true once it is, false if the request is about to be refused for want of one.
 	// Of requests by nobody in particular that everybody may make it is told nothing.

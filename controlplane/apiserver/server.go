@@ -45,13 +45,15 @@ type Server struct {
 	listener *listener
 	serving  *genericapiserver.SecureServingInfo
 	loopback *rest.Config
+	auditor  auditor
 	ready    chan struct{}
 
 	// node reads a node from the watch cache; set before anything is served.
 	node func(ctx context.Context, name string) (*corev1.Node, error)
 }
 
-// New checks cfg. It starts nothing, and reads no file but the certificates.
+// New checks cfg. It starts nothing, and reads no file but the certificates and the
+// audit policy.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -62,6 +64,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
 	var err error
+	if s.auditor, err = s.cfg.Audit.auditor(); err != nil {
+		return nil, fmt.Errorf("apiserver: %w", err)
+	}
 	if s.serving, s.loopback, err = serving(s.listener); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
@@ -207,6 +212,7 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 	c.Authorization.Authorizer = throttling(s.authz)
 	c.BuildHandlerChainFunc = throttled
 	c.LongRunningFunc = kubelet.LongRunning()
+	c.AuditPolicyRuleEvaluator, c.AuditBackend = s.auditor.rules, s.auditor.backend
 	if wrap := s.cfg.Wrap; wrap != nil {
 		build := c.BuildHandlerChainFunc
 		c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler { return wrap(build(h, c)) }
