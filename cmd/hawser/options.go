@@ -50,6 +50,7 @@ type serverOptions struct {
 	maxMutating        int
 
 	audit       auditOptions
+	streams     rotatedFile // of the tunnel
 	controllers controllerOptions
 	beside      besideOptions
 
@@ -83,6 +84,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.maxInFlight, "max-requests-inflight", apiserver.DefaultMaxRequestsInFlight, "with --max-mutating-requests-inflight, how many requests are answered at a time; priority levels share them")
 	f.IntVar(&o.maxMutating, "max-mutating-requests-inflight", apiserver.DefaultMaxMutatingRequestsInFlight, "added to --max-requests-inflight")
 	o.audit.addFlags(f)
+	o.streams.addFlags(f, "tunnel-audit-log", "who reached which node through the tunnel: one line for each stream that ended")
 	o.controllers.addFlags(f)
 	o.beside.addFlags(f)
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
@@ -133,6 +135,9 @@ func (o *serverOptions) check() error {
 		o.controllers.ipam.ServiceCIDR = o.services.String()
 	}
 	if err = o.audit.check(); err != nil {
+		return err
+	}
+	if err = o.streams.check(); err != nil {
 		return err
 	}
 	if err = o.controllers.check(); err != nil {

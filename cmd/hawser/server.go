@@ -82,7 +82,12 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return err
 	}
 	defer func() { _ = auditLog.Close() }() // what could not be written has been counted
-	t, err := newTunnels(ctx, o, keys, log)
+	streams, closeStreams, err := openStreams(&o.streams, log)
+	if err != nil {
+		return err
+	}
+	defer closeStreams()
+	t, err := newTunnels(ctx, o, keys, streams, log)
 	if err != nil {
 		return err
 	}
@@ -207,7 +212,7 @@ func newControllers(o *serverOptions, keys *pki.PKI, t *tunnels, toKubelets *tls
 	c.ServerNames = o.ownNames()
 	c.Metrics, c.Log = metricsRegisterer(), log
 	c.Tunnel = &controlplane.Tunnel{
-		Source: hubSource{t.hub}, Dial: t.hub.DialContext, TLS: toKubelets, Started: time.Now(),
+		Source: hubSource{t.hub}, Dial: t.own(t.hub.DialContext), TLS: toKubelets, Started: time.Now(),
 		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(),
 	}
 	return controlplane.New(c)
@@ -216,7 +221,8 @@ func newControllers(o *serverOptions, keys *pki.PKI, t *tunnels, toKubelets *tls
 // throughTunnels is what of the API leads to nodes: logs, exec, proxies.
 func throughTunnels(t *tunnels, g apiserver.Getters, o kubelet.Options) map[string]rest.Storage {
 	o.Pods, o.Nodes, o.Services, o.EndpointSlices = g.Pod, g.Node, g.Service, g.EndpointSlices
-	o.Dial, o.DialEarly = t.hub.DialContext, t.hub.DialEarly
+	o.Dial, o.DialEarly = t.forUser(t.hub.DialContext), t.forUser(t.hub.DialEarly)
+	o.OneRequest = t.streams != nil
 	return kubelet.Storages(o)
 }
 
