@@ -23,6 +23,10 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 	if err != nil {
 		return nil, err
 	}
+	security, err := builtin.PodSecurity(func(ctx context.Context, name string) (*corev1.Namespace, error) { return s.namespace(ctx, name) })
+	if err != nil {
+		return nil, err
+	}
 	chain := append([]admission.Interface{
 		namespaces,
 		builtin.TaintNodesByCondition(),
@@ -30,6 +34,7 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 		builtin.Priority(),
 		builtin.DefaultTolerationSeconds(*s.cfg.NotReadyTolerationSeconds, *s.cfg.UnreachableTolerationSeconds),
 		builtin.PodTopologyLabels(func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) }),
+		security,
 		builtin.CertificateApproval(s.authz),
 		builtin.CertificateSigning(s.authz),
 	}, s.cfg.Admission...)

@@ -50,6 +50,8 @@ type Server struct {
 
 	// node reads a node from the watch cache; set before anything is served.
 	node func(ctx context.Context, name string) (*corev1.Node, error)
+	// namespace reads one from the store itself; set likewise.
+	namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
 }
 
 // New checks cfg. It starts nothing, and reads no file but the certificates and the
@@ -151,6 +153,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	s.node = remembered(all.store(corev1.SchemeGroupVersion, "nodes"))
+	s.namespace = getter[corev1.Namespace](all.store(corev1.SchemeGroupVersion, "namespaces"))
 	if err := all.install(srv, scheme, codecs); err != nil {
 		all.destroy()
 		return fmt.Errorf("apiserver: %w", err)
