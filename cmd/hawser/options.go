@@ -43,6 +43,8 @@ type serverOptions struct {
 	etcdCertFile string
 	etcdKeyFile  string
 
+	encryption apiserver.Encryption
+
 	serviceRange       string
 	notReadyToleration int64
 	unreachToleration  int64
@@ -78,6 +80,8 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.etcdCAFile, "etcd-cafile", "", "authority of the certificates of --etcd-servers")
 	f.StringVar(&o.etcdCertFile, "etcd-certfile", "", "client certificate for --etcd-servers")
 	f.StringVar(&o.etcdKeyFile, "etcd-keyfile", "", "key of --etcd-certfile")
+	f.StringVar(&o.encryption.ConfigFile, "encryption-provider-config", "", "EncryptionConfiguration (apiserver.config.k8s.io/v1): which kinds are encrypted in the store, and how; none without it")
+	f.BoolVar(&o.encryption.Reload, "encryption-provider-config-automatic-reload", false, "read --encryption-provider-config again, within a minute, when it has changed")
 	f.StringVar(&o.serviceRange, "service-cluster-ip-range", "10.96.0.0/12", "addresses given to services")
 	f.Int64Var(&o.notReadyToleration, "default-not-ready-toleration-seconds", 300, "toleration of not-ready:NoExecute added to pods that have none")
 	f.Int64Var(&o.unreachToleration, "default-unreachable-toleration-seconds", 300, "toleration of unreachable:NoExecute added to pods that have none")
@@ -133,6 +137,9 @@ func (o *serverOptions) check() error {
 	}
 	if o.beside.kubeconfig == "" || o.beside.flags.Changed("service-cluster-ip-range") {
 		o.controllers.ipam.ServiceCIDR = o.services.String()
+	}
+	if err = o.encryption.Check(); err != nil {
+		return fmt.Errorf("--%w", err)
 	}
 	if err = o.audit.check(); err != nil {
 		return err

@@ -161,6 +161,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit
 		ServiceCIDR:      o.services,
 		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
 		EtcdServers:      etcd.External{Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile},
+		Encryption:       o.encryption,
 		Authenticator:    authn,
 		Authorizer:       authz,
 		Rules:            authz,

@@ -102,6 +102,9 @@ type Config struct {
 	// Audit says which requests are recorded, and where. Zero means none.
 	Audit Audit
 
+	// Encryption says which kinds are encrypted in the store. Zero means none.
+	Encryption Encryption
+
 	// Seen is told, with the context of each request, whether its user is known:
 	// true once it is, false if the request is about to be refused for want of one.
 	// Of requests by nobody in particular that everybody may make it is told nothing.

@@ -54,8 +54,7 @@ type Server struct {
 	namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
 }
 
-// New checks cfg. It starts nothing, and reads no file but the certificates and the
-// audit policy.
+// New checks cfg, and the files that it names. It starts nothing.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -67,6 +66,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	var err error
 	if s.auditor, err = s.cfg.Audit.auditor(); err != nil {
+		return nil, fmt.Errorf("apiserver: %w", err)
+	}
+	if err = s.cfg.Encryption.Check(); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
 	if s.serving, s.loopback, err = serving(s.listener); err != nil {
@@ -141,7 +143,12 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	s.share(config, loopback, shared)
-	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, &s.cfg)
+	ciphers, closeCiphers, err := s.cfg.Encryption.open(config)
+	if err != nil {
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	defer closeCiphers()
+	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, ciphers, &s.cfg)
 	defer back.close()
 	config.RESTOptionsGetter, config.AdmissionControl = back, plugins
 	srv, err := config.Complete(shared).New("hawser", genericapiserver.NewEmptyDelegate())
