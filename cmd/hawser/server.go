@@ -171,6 +171,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},
+		ToServices:                   t.named("system:apiserver", t.hub.DialContext),
 		EnableGarbageCollector:       o.controllers.collectGarbage,
 		Admission:                    []admission.Interface{restriction, kubeauth.NodeNames(o.ownNames())},
 		NotReadyTolerationSeconds:    &o.notReadyToleration,

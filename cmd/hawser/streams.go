@@ -91,6 +91,16 @@ func (t *tunnels) forUser(dial dialFunc) dialFunc {
 	}
 }
 
+// named dials in the name of a part of the server that acts for others.
+func (t *tunnels) named(name string, dial dialFunc) dialFunc {
+	if t.streams == nil {
+		return dial
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return dial(tunnel.WithCaller(ctx, tunnel.Caller{Name: name}), network, addr)
+	}
+}
+
 // own dials in the server's own name.
 func (t *tunnels) own(dial dialFunc) dialFunc {
 	if t.streams == nil {

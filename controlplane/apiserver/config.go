@@ -78,6 +78,10 @@ type Config struct {
 	// them.
 	Admission []admission.Interface
 
+	// ToServices reaches an endpoint of a service, IP%NODE:PORT or IP:PORT, for webhooks
+	// that are named by their service. Nil means that they cannot be called.
+	ToServices func(ctx context.Context, network, addr string) (net.Conn, error)
+
 	// NotReadyTolerationSeconds and UnreachableTolerationSeconds are how long
 	// pods that do not say so stay on a node that is not ready or unreachable.
 	// nil means 300.

@@ -9,15 +9,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
+	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
 
 	builtin "github.com/hawser-project/hawser/controlplane/apiserver/admission"
 )
 
 // admission makes the chain: what changes objects first, then what only refuses
-// them, then Config.Admission.
+// them, then Config.Admission, then what the cluster's users have set up.
 func (s *Server) admission(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) (admission.Interface, error) {
 	namespaces, err := builtin.NamespaceLifecycle(systemNamespaces()...)
 	if err != nil {
@@ -38,9 +42,25 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 		builtin.CertificateApproval(s.authz),
 		builtin.CertificateSigning(s.authz),
 	}, s.cfg.Admission...)
-	initialize := initializer.New(client, nil, shared, s.authz, utilfeature.DefaultFeatureGate, newVersion(), ctx.Done(), nil)
+	others, err := decidedByOthers()
+	if err != nil {
+		return nil, err
+	}
+	chain = append(chain, others...)
+	params, err := dynamic.NewForConfig(s.loopback)
+	if err != nil {
+		return nil, fmt.Errorf("client of policies' parameters: %w", err)
+	}
+	kinds := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
+	initialize := admission.PluginInitializers{
+		initializer.New(client, params, shared, s.authz, utilfeature.DefaultFeatureGate, newVersion(), ctx.Done(), kinds),
+		webhookinit.NewPluginInitializer(s.toWebhooks, s),
+	}
 	for _, p := range chain {
 		initialize.Initialize(p)
+		if p, ok := p.(initializer.WantsExcludedAdmissionResources); ok {
+			p.SetExcludedAdmissionResources(notStored())
+		}
 		if err := admission.ValidateInitialization(p); err != nil {
 			return nil, fmt.Errorf("admission plugin %T: %w", p, err)
 		}

@@ -52,6 +52,8 @@ type Server struct {
 	node func(ctx context.Context, name string) (*corev1.Node, error)
 	// namespace reads one from the store itself; set likewise.
 	namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
+	// objects are what a service leads to; set likewise.
+	objects Getters
 }
 
 // New checks cfg, and the files that it names. It starts nothing.
@@ -160,6 +162,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	s.node = remembered(all.store(corev1.SchemeGroupVersion, "nodes"))
+	s.objects = getters(all)
 	s.namespace = getter[corev1.Namespace](all.store(corev1.SchemeGroupVersion, "namespaces"))
 	if err := all.install(srv, scheme, codecs); err != nil {
 		all.destroy()
