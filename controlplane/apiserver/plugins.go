@@ -35,6 +35,9 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 		namespaces,
 		builtin.TaintNodesByCondition(),
 		builtin.ServiceAccount(),
+		builtin.LimitRanger(func(ctx context.Context, namespace string) ([]corev1.LimitRange, error) {
+			return s.limits(ctx, namespace)
+		}),
 		builtin.Priority(),
 		builtin.DefaultTolerationSeconds(*s.cfg.NotReadyTolerationSeconds, *s.cfg.UnreachableTolerationSeconds),
 		builtin.PodTopologyLabels(func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) }),

@@ -52,6 +52,8 @@ type Server struct {
 	node func(ctx context.Context, name string) (*corev1.Node, error)
 	// namespace reads one from the store itself; set likewise.
 	namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
+	// limits are a namespace's limit ranges, from the watch cache; set likewise.
+	limits func(ctx context.Context, namespace string) ([]corev1.LimitRange, error)
 	// objects are what a service leads to; set likewise.
 	objects Getters
 }
@@ -162,7 +164,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	s.node = remembered(all.store(corev1.SchemeGroupVersion, "nodes"))
-	s.objects = getters(all)
+	s.objects, s.limits = getters(all), limitRanges(all.store(corev1.SchemeGroupVersion, "limitranges"))
 	s.namespace = getter[corev1.Namespace](all.store(corev1.SchemeGroupVersion, "namespaces"))
 	if err := all.install(srv, scheme, codecs); err != nil {
 		all.destroy()

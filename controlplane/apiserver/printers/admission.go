@@ -49,7 +49,7 @@ func policyBindingTable(gr schema.GroupResource) rest.TableConvertor {
 	return newTable(gr, columns{
 		nameColumn(),
 		text("PolicyName", "PolicyName indicates the policy definition which the policy binding binded to"),
-		text("ParamRef", "ParamRef indicates the param resource which sets the configration param"),
+		text("ParamRef", "ParamRef indicates the param resource which sets the configuration param"),
 		ageColumn(),
 	}, func(o *admissionv1.ValidatingAdmissionPolicyBinding, now time.Time) []any {
 		ref := "<unset>"

@@ -1,9 +1,9 @@
 package printers
 
 import (
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
