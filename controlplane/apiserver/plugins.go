@@ -45,28 +45,42 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 		builtin.CertificateApproval(s.authz),
 		builtin.CertificateSigning(s.authz),
 	}, s.cfg.Admission...)
-	others, err := decidedByOthers()
+	initialize, err := s.initializer(ctx, client, shared)
+	if err != nil {
+		return nil, err
+	}
+	others, err := decidedByOthers(shared, initialize)
 	if err != nil {
 		return nil, err
 	}
 	chain = append(chain, others...)
+	for _, p := range chain {
+		if err := initialize(p); err != nil {
+			return nil, err
+		}
+	}
+	return admission.NewChainHandler(chain...), nil
+}
+
+// initializer gives plugins what they ask for.
+func (s *Server) initializer(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) (func(admission.Interface) error, error) {
 	params, err := dynamic.NewForConfig(s.loopback)
 	if err != nil {
 		return nil, fmt.Errorf("client of policies' parameters: %w", err)
 	}
 	kinds := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
-	initialize := admission.PluginInitializers{
+	all := admission.PluginInitializers{
 		initializer.New(client, params, shared, s.authz, utilfeature.DefaultFeatureGate, newVersion(), ctx.Done(), kinds),
 		webhookinit.NewPluginInitializer(s.toWebhooks, s),
 	}
-	for _, p := range chain {
-		initialize.Initialize(p)
+	return func(p admission.Interface) error {
+		all.Initialize(p)
 		if p, ok := p.(initializer.WantsExcludedAdmissionResources); ok {
 			p.SetExcludedAdmissionResources(notStored())
 		}
 		if err := admission.ValidateInitialization(p); err != nil {
-			return nil, fmt.Errorf("admission plugin %T: %w", p, err)
+			return fmt.Errorf("admission plugin %T: %w", p, err)
 		}
-	}
-	return admission.NewChainHandler(chain...), nil
+		return nil
+	}, nil
 }

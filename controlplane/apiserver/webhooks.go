@@ -20,6 +20,7 @@ import (
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
@@ -29,20 +30,30 @@ import (
 const resolveTimeout = 5 * time.Second
 
 // decidedByOthers are the plugins that ask webhooks and policies, in Kubernetes' order.
-func decidedByOthers() ([]admission.Interface, error) {
-	mutating, err := mutatingwebhook.NewMutatingWebhook(nil)
-	if err != nil {
-		return nil, fmt.Errorf("mutating webhooks: %w", err)
-	}
+// Those that are made later are readied by initialize.
+func decidedByOthers(shared informers.SharedInformerFactory, initialize func(admission.Interface) error) ([]admission.Interface, error) {
 	policies, err := validating.NewPlugin(nil)
 	if err != nil {
 		return nil, fmt.Errorf("admission policies: %w", err)
 	}
-	refusing, err := validatingwebhook.NewValidatingAdmissionWebhook(nil)
-	if err != nil {
-		return nil, fmt.Errorf("validating webhooks: %w", err)
-	}
-	return []admission.Interface{mutating, policies, refusing}, nil
+	configurations := shared.Admissionregistration().V1()
+	return []admission.Interface{
+		changing{newDormant(configurations.MutatingWebhookConfigurations().Informer(), func() (admission.Interface, error) {
+			p, err := mutatingwebhook.NewMutatingWebhook(nil)
+			if err != nil {
+				return nil, fmt.Errorf("mutating webhooks: %w", err)
+			}
+			return p, initialize(p)
+		})},
+		policies,
+		refusing{newDormant(configurations.ValidatingWebhookConfigurations().Informer(), func() (admission.Interface, error) {
+			p, err := validatingwebhook.NewValidatingAdmissionWebhook(nil)
+			if err != nil {
+				return nil, fmt.Errorf("validating webhooks: %w", err)
+			}
+			return p, initialize(p)
+		})},
+	}, nil
 }
 
 // notStored are questions about users and their rights. Nobody else decides about them,
