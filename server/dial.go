@@ -39,6 +39,13 @@ func (h *Hub) counted(ctx context.Context, network, addr string, try attempt) (n
 	c, w, err := h.dial(ctx, network, addr, try)
 	if err != nil {
 		h.dialed(w, err, time.Since(began))
+	}
+	if h.config.Ended != nil {
+		if s := h.audit(ctx, addr, w, began, c, err); err == nil {
+			return s, nil
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -47,10 +54,11 @@ func (h *Hub) counted(ctx context.Context, network, addr string, try attempt) (n
 // A way is what a dial took: a session, or what goes around the tunnel.
 type way struct {
 	transport string
+	node      string  // empty if the address leads to none
 	member    *member // nil if it was no session
 }
 
-func (m *member) way() way { return way{m.transport, m} }
+func (m *member) way() way { return way{m.transport, m.node, m} }
 
 // dial finds the session that leads to addr and tries it. With an error goes the
 // way that was tried.
@@ -60,6 +68,7 @@ func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*con
 	if err != nil {
 		return nil, nowhere, err
 	}
+	nowhere.node = node
 	if h.draining.Load() {
 		return nil, nowhere, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "server is shutting down"}
 	}
@@ -187,7 +196,7 @@ func (e *reconnecting) Unwrap() error { return tunnel.Parked }
 func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, way, error) {
 	if h.config.Beyond != nil {
 		if dial, ok := h.config.Beyond(node); ok {
-			w, began := way{transport: h.config.BeyondName}, time.Now()
+			w, began := way{transport: h.config.BeyondName, node: node}, time.Now()
 			c, err := dial(ctx, d.Network, d.Addr)
 			if err != nil {
 				return nil, w, renamed(d, err)
@@ -196,7 +205,7 @@ func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, wa
 			return h.track(nil, openerServer, asStream(c), tunnel.Addr(d.Name)), w, nil
 		}
 	}
-	return nil, way{transport: "none"}, &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
+	return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
 }
 
 // renamed is err of dialing d.Addr as a dial's to d.Name.

@@ -69,6 +69,10 @@ type Config struct {
 	// BeyondName is what metrics call the way that Beyond takes; empty means
 	// "beyond".
 	BeyondName string
+	// Ended is told of each stream into a node once it is over, and of each dial that
+	// failed, but for those of the server itself (tunnel.Caller.Own). It must not wait.
+	// Nil costs nothing.
+	Ended func(Ended)
 	// ParkedPatience is how long a dial waits for a node that is reconnecting;
 	// zero means 3 s, negative not at all.
 	ParkedPatience time.Duration

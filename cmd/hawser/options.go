@@ -44,6 +44,8 @@ type serverOptions struct {
 	etcdCertFile string
 	etcdKeyFile  string
 
+	encryption apiserver.Encryption
+
 	serviceRange       string
 	notReadyToleration int64
 	unreachToleration  int64
@@ -51,6 +53,8 @@ type serverOptions struct {
 	maxMutating        int
 
 	access      accessOptions
+	audit       auditOptions
+	streams     rotatedFile // of the tunnel
 	controllers controllerOptions
 	beside      besideOptions
 
@@ -79,12 +83,16 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.etcdCAFile, "etcd-cafile", "", "authority of the certificates of --etcd-servers")
 	f.StringVar(&o.etcdCertFile, "etcd-certfile", "", "client certificate for --etcd-servers")
 	f.StringVar(&o.etcdKeyFile, "etcd-keyfile", "", "key of --etcd-certfile")
+	f.StringVar(&o.encryption.ConfigFile, "encryption-provider-config", "", "EncryptionConfiguration (apiserver.config.k8s.io/v1): which kinds are encrypted in the store, and how; none without it")
+	f.BoolVar(&o.encryption.Reload, "encryption-provider-config-automatic-reload", false, "read --encryption-provider-config again, within a minute, when it has changed")
 	f.StringVar(&o.serviceRange, "service-cluster-ip-range", "10.96.0.0/12", "addresses given to services")
 	f.Int64Var(&o.notReadyToleration, "default-not-ready-toleration-seconds", 300, "toleration of not-ready:NoExecute added to pods that have none")
 	f.Int64Var(&o.unreachToleration, "default-unreachable-toleration-seconds", 300, "toleration of unreachable:NoExecute added to pods that have none")
 	f.IntVar(&o.maxInFlight, "max-requests-inflight", apiserver.DefaultMaxRequestsInFlight, "with --max-mutating-requests-inflight, how many requests are answered at a time; priority levels share them")
 	f.IntVar(&o.maxMutating, "max-mutating-requests-inflight", apiserver.DefaultMaxMutatingRequestsInFlight, "added to --max-requests-inflight")
 	o.access.addFlags(f)
+	o.audit.addFlags(f)
+	o.streams.addFlags(f, "tunnel-audit-log", "who reached which node through the tunnel: one line for each stream that ended")
 	o.controllers.addFlags(f)
 	o.beside.addFlags(f)
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
@@ -139,6 +147,15 @@ func (o *serverOptions) check() error {
 	}
 	if o.beside.kubeconfig == "" || o.beside.flags.Changed("service-cluster-ip-range") {
 		o.controllers.ipam.ServiceCIDR = o.services.String()
+	}
+	if err = o.encryption.Check(); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	if err = o.audit.check(); err != nil {
+		return err
+	}
+	if err = o.streams.check(); err != nil {
+		return err
 	}
 	if err = o.controllers.check(); err != nil {
 		return err

@@ -76,11 +76,21 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err = keys.WriteKubeconfig(filepath.Join(o.dataDir, adminKubeconfig), o.localURL(), pki.Admin); err != nil {
 		return err
 	}
-	t, err := newTunnels(ctx, o, keys, log)
+	auditLog, err := o.audit.log.open()
 	if err != nil {
 		return err
 	}
-	p, err := newPlane(o, keys, t, log)
+	defer func() { _ = auditLog.Close() }() // what could not be written has been counted
+	streams, closeStreams, err := openStreams(&o.streams, log)
+	if err != nil {
+		return err
+	}
+	defer closeStreams()
+	t, err := newTunnels(ctx, o, keys, streams, log)
+	if err != nil {
+		return err
+	}
+	p, err := newPlane(o, keys, t, o.audit.config(auditLog), log)
 	if err != nil {
 		return errors.Join(err, t.close())
 	}
@@ -125,7 +135,7 @@ type plane struct {
 	authn       *authn
 }
 
-func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*plane, error) {
+func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
 	authn, err := o.accounts.authenticator(keys, objects, t.names, log)
 	if err != nil {
@@ -155,15 +165,18 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, log *slog.Logger) (*p
 		ServiceCIDR:      o.services,
 		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
 		EtcdServers:      etcd.External{Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile},
+		Encryption:       o.encryption,
 		Authenticator:    authn,
 		Tokens:           authn.own,
 		Authorizer:       authz,
 		Rules:            authz.rules,
 		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndWatches(t.names, next)) },
 		Seen:             doorman.Seen,
+		Audit:            audit,
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
 		},
+		ToServices:                   t.named("system:apiserver", t.hub.DialContext),
 		EnableGarbageCollector:       o.controllers.collectGarbage,
 		Admission:                    authz.admission(restriction, kubeauth.NodeNames(o.ownNames())),
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
@@ -206,7 +219,7 @@ func newControllers(o *serverOptions, keys *pki.PKI, t *tunnels, toKubelets *tls
 	c.ServerNames = o.ownNames()
 	c.Metrics, c.Log = metricsRegisterer(), log
 	c.Tunnel = &controlplane.Tunnel{
-		Source: hubSource{t.hub}, Dial: t.hub.DialContext, TLS: toKubelets, Started: time.Now(),
+		Source: hubSource{t.hub}, Dial: t.own(t.hub.DialContext), TLS: toKubelets, Started: time.Now(),
 		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(),
 	}
 	return controlplane.New(c)
@@ -215,7 +228,8 @@ func newControllers(o *serverOptions, keys *pki.PKI, t *tunnels, toKubelets *tls
 // throughTunnels is what of the API leads to nodes: logs, exec, proxies.
 func throughTunnels(t *tunnels, g apiserver.Getters, o kubelet.Options) map[string]rest.Storage {
 	o.Pods, o.Nodes, o.Services, o.EndpointSlices = g.Pod, g.Node, g.Service, g.EndpointSlices
-	o.Dial, o.DialEarly = t.hub.DialContext, t.hub.DialEarly
+	o.Dial, o.DialEarly = t.forUser(t.hub.DialContext), t.forUser(t.hub.DialEarly)
+	o.OneRequest = t.streams != nil
 	return kubelet.Storages(o)
 }
 

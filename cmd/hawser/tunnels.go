@@ -24,6 +24,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/connect"
+	"github.com/hawser-project/hawser/server/streamlog"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/doorman"
 	"github.com/hawser-project/hawser/tunnel/overh2"
@@ -42,6 +43,7 @@ type tunnels struct {
 	ssh      *sshNodes // which keep no tunnel
 	names    *identities
 	routes   *routePolicy
+	streams  *streamlog.Log // nil if nobody wants to know
 	log      *slog.Logger
 }
 
@@ -53,8 +55,8 @@ type front struct {
 
 // newTunnels opens the ports. It serves nothing before run; close gives back
 // what was opened if it never comes to that.
-func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.Logger) (_ *tunnels, err error) {
-	t := &tunnels{log: log, names: &identities{}}
+func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, streams *streamlog.Log, log *slog.Logger) (_ *tunnels, err error) {
+	t := &tunnels{log: log, names: &identities{}, streams: streams}
 	if t.ssh, err = newSSHNodes(&o.ssh, t.names.admitName, metricsRegisterer(), log); err != nil {
 		return nil, err
 	}
@@ -97,6 +99,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, log *slog.
 		Admit:      t.names.admitSession,
 		Beyond:     t.ssh.beyond,
 		BeyondName: setup.SSH,
+		Ended:      t.ended(),
 		API:        func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
 		Lanes:      o.links.Lanes,
 		TakeBack:   o.takeBack,
@@ -161,7 +164,7 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, pair *auth.K
 
 func (t *tunnels) addFront(name string, l net.Listener, authorize func(*http.Request) error) error {
 	s, err := connect.New(connect.Config{
-		Dial: t.hub.DialContext, Authorize: authorize, Log: t.log.With("front", name),
+		Dial: t.hub.DialContext, Authorize: authorize, Caller: t.callers(), Log: t.log.With("front", name),
 		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"front": name}, metricsRegisterer()),
 	})
 	if err != nil {
@@ -201,6 +204,7 @@ func (t *tunnels) apiListener() net.Listener { return t.door.Listener(t.port.API
 
 // run serves until ctx is done.
 func (t *tunnels) run(ctx context.Context) error {
+	defer t.record(ctx)()
 	group, ctx := errgroup.WithContext(ctx)
 	beyond, stop := context.WithCancel(context.WithoutCancel(ctx)) // outlives the hub, which drains
 	group.Go(func() error { return t.ssh.run(beyond) })

@@ -84,6 +84,10 @@ type Config struct {
 	// them.
 	Admission []admission.Interface
 
+	// ToServices reaches an endpoint of a service, IP%NODE:PORT or IP:PORT, for webhooks
+	// that are named by their service. Nil means that they cannot be called.
+	ToServices func(ctx context.Context, network, addr string) (net.Conn, error)
+
 	// NotReadyTolerationSeconds and UnreachableTolerationSeconds are how long
 	// pods that do not say so stay on a node that is not ready or unreachable.
 	// nil means 300.
@@ -104,6 +108,12 @@ type Config struct {
 	// share them (fairness.go). Zero means DefaultMaxRequestsInFlight and
 	// DefaultMaxMutatingRequestsInFlight.
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
+
+	// Audit says which requests are recorded, and where. Zero means none.
+	Audit Audit
+
+	// Encryption says which kinds are encrypted in the store. Zero means none.
+	Encryption Encryption
 
 	// Seen is told, with the context of each request, whether its user is known:
 	// true once it is, false if the request is about to be refused for want of one.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -195,6 +196,22 @@ func remembered(store *genericregistry.Store) func(ctx context.Context, name str
 			return nil, fmt.Errorf("store of nodes holds a %T", obj)
 		}
 		return n, nil
+	}
+}
+
+// limitRanges lists a namespace's from the watch cache of store, which may be a moment
+// behind.
+func limitRanges(store *genericregistry.Store) func(ctx context.Context, namespace string) ([]corev1.LimitRange, error) {
+	return func(ctx context.Context, namespace string) ([]corev1.LimitRange, error) {
+		obj, err := store.List(request.WithNamespace(ctx, namespace), &metainternalversion.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return nil, err
+		}
+		list, ok := obj.(*corev1.LimitRangeList)
+		if !ok {
+			return nil, fmt.Errorf("store of limit ranges lists a %T", obj)
+		}
+		return list.Items, nil
 	}
 }
 

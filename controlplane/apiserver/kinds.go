@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -125,6 +126,28 @@ func updateEndpointSlice(_ context.Context, s, old *discoveryv1.EndpointSlice) {
 	was.TypeMeta, is.TypeMeta = metav1.TypeMeta{}, metav1.TypeMeta{}
 	if !equality.Semantic.DeepEqual(was, is) || !labels.Equals(old.Labels, s.Labels) {
 		s.Generation = old.Generation + 1
+	}
+}
+
+// The configurations of webhooks have no spec, so their generation is counted by hand.
+
+func newValidatingWebhooks(_ context.Context, c *admissionv1.ValidatingWebhookConfiguration) {
+	c.Generation = 1
+}
+
+func updateValidatingWebhooks(_ context.Context, c, old *admissionv1.ValidatingWebhookConfiguration) {
+	if !equality.Semantic.DeepEqual(c.Webhooks, old.Webhooks) {
+		c.Generation = old.Generation + 1
+	}
+}
+
+func newMutatingWebhooks(_ context.Context, c *admissionv1.MutatingWebhookConfiguration) {
+	c.Generation = 1
+}
+
+func updateMutatingWebhooks(_ context.Context, c, old *admissionv1.MutatingWebhookConfiguration) {
+	if !equality.Semantic.DeepEqual(c.Webhooks, old.Webhooks) {
+		c.Generation = old.Generation + 1
 	}
 }
 

@@ -3,6 +3,7 @@
 package apiserver
 
 import (
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -22,7 +23,7 @@ import (
 // a status, and resources that are not stored, are added in install.go.
 func resources() []row {
 	var all []row
-	for _, group := range [][]row{coreRows(), workloadRows(), policyRows(), clusterRows()} {
+	for _, group := range [][]row{coreRows(), workloadRows(), policyRows(), admissionRows(), clusterRows()} {
 		all = append(all, group...)
 	}
 	return all
@@ -138,6 +139,28 @@ func policyRows() []row {
 				short: []string{"csr"}, cluster: true, status: true,
 				fields: selecting(csrFields), onCreate: creating(newCSR), onUpdate: updating(updateCSR), onStatus: updating(csrStatus),
 				statusResets: []string{"status.conditions"},
+			}),
+	}
+}
+
+func admissionRows() []row {
+	v1 := admissionv1.SchemeGroupVersion
+	return []row{
+		of[admissionv1.ValidatingWebhookConfiguration, admissionv1.ValidatingWebhookConfigurationList](v1,
+			"ValidatingWebhookConfiguration", "validatingwebhookconfigurations", "validatingwebhookconfiguration", row{
+				cluster: true, onCreate: creating(newValidatingWebhooks), onUpdate: updating(updateValidatingWebhooks),
+			}),
+		of[admissionv1.MutatingWebhookConfiguration, admissionv1.MutatingWebhookConfigurationList](v1,
+			"MutatingWebhookConfiguration", "mutatingwebhookconfigurations", "mutatingwebhookconfiguration", row{
+				cluster: true, onCreate: creating(newMutatingWebhooks), onUpdate: updating(updateMutatingWebhooks),
+			}),
+		of[admissionv1.ValidatingAdmissionPolicy, admissionv1.ValidatingAdmissionPolicyList](v1,
+			"ValidatingAdmissionPolicy", "validatingadmissionpolicies", "validatingadmissionpolicy", row{
+				cluster: true, status: true, generation: true,
+			}),
+		of[admissionv1.ValidatingAdmissionPolicyBinding, admissionv1.ValidatingAdmissionPolicyBindingList](v1,
+			"ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", "validatingadmissionpolicybinding", row{
+				cluster: true, generation: true,
 			}),
 	}
 }

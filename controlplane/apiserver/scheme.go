@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -25,6 +26,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -35,6 +37,7 @@ import (
 // groups are the API groups served, each with its only version.
 func groups() map[schema.GroupVersion]func(*runtime.Scheme) error {
 	return map[schema.GroupVersion]func(*runtime.Scheme) error{
+		admissionv1.SchemeGroupVersion:      admissionv1.AddToScheme,
 		appsv1.SchemeGroupVersion:           appsv1.AddToScheme,
 		authenticationv1.SchemeGroupVersion: authenticationv1.AddToScheme,
 		authorizationv1.SchemeGroupVersion:  authorizationv1.AddToScheme,
@@ -99,12 +102,36 @@ func newScheme(rows []row) (*runtime.Scheme, error) {
 	if err := defaults.AddToScheme(s); err != nil {
 		return nil, err
 	}
+	if err := addCopies(s); err != nil {
+		return nil, err
+	}
 	for i := range rows {
 		if err := addFieldLabels(s, &rows[i]); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
+}
+
+// addCopies lets admission convert an object to its version, which is its own type: by
+// a deep copy, since webhooks change what they are given.
+func addCopies(s *runtime.Scheme) error {
+	done := map[reflect.Type]bool{}
+	for gvk, t := range s.AllKnownTypes() {
+		if done[t] || !ownKind(t) {
+			continue
+		}
+		done[t] = true
+		example := reflect.New(t).Interface()
+		err := s.AddConversionFunc(example, example, func(in, out any, _ conversion.Scope) error {
+			reflect.ValueOf(out).Elem().Set(reflect.ValueOf(in.(runtime.Object).DeepCopyObject()).Elem())
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("copies of %s: %w", gvk, err)
+		}
+	}
+	return nil
 }
 
 // ownKind tells a group's own kinds from the option and meta types that

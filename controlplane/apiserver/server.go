@@ -45,13 +45,20 @@ type Server struct {
 	listener *listener
 	serving  *genericapiserver.SecureServingInfo
 	loopback *rest.Config
+	auditor  auditor
 	ready    chan struct{}
 
 	// node reads a node from the watch cache; set before anything is served.
 	node func(ctx context.Context, name string) (*corev1.Node, error)
+	// namespace reads one from the store itself; set likewise.
+	namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
+	// limits are a namespace's limit ranges, from the watch cache; set likewise.
+	limits func(ctx context.Context, namespace string) ([]corev1.LimitRange, error)
+	// objects are what a service leads to; set likewise.
+	objects Getters
 }
 
-// New checks cfg. It starts nothing, and reads no file but the certificates.
+// New checks cfg, and the files that it names. It starts nothing.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -62,6 +69,12 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
 	var err error
+	if s.auditor, err = s.cfg.Audit.auditor(); err != nil {
+		return nil, fmt.Errorf("apiserver: %w", err)
+	}
+	if err = s.cfg.Encryption.Check(); err != nil {
+		return nil, fmt.Errorf("apiserver: %w", err)
+	}
 	if s.serving, s.loopback, err = serving(s.listener); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
@@ -134,7 +147,12 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	s.share(config, loopback, shared)
-	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, &s.cfg)
+	ciphers, closeCiphers, err := s.cfg.Encryption.open(config)
+	if err != nil {
+		return fmt.Errorf("apiserver: %w", err)
+	}
+	defer closeCiphers()
+	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, ciphers, &s.cfg)
 	defer back.close()
 	config.RESTOptionsGetter, config.AdmissionControl = back, plugins
 	srv, err := config.Complete(shared).New("hawser", genericapiserver.NewEmptyDelegate())
@@ -146,6 +164,8 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	s.node = remembered(all.store(corev1.SchemeGroupVersion, "nodes"))
+	s.objects, s.limits = getters(all), limitRanges(all.store(corev1.SchemeGroupVersion, "limitranges"))
+	s.namespace = getter[corev1.Namespace](all.store(corev1.SchemeGroupVersion, "namespaces"))
 	if err := all.install(srv, scheme, codecs); err != nil {
 		all.destroy()
 		return fmt.Errorf("apiserver: %w", err)
@@ -212,6 +232,7 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 	c.Authorization.Authorizer = throttling(s.authz)
 	c.BuildHandlerChainFunc = throttled
 	c.LongRunningFunc = kubelet.LongRunning()
+	c.AuditPolicyRuleEvaluator, c.AuditBackend = s.auditor.rules, s.auditor.backend
 	if wrap := s.cfg.Wrap; wrap != nil {
 		build := c.BuildHandlerChainFunc
 		c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler { return wrap(build(h, c)) }

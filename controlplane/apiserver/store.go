@@ -25,7 +25,7 @@ import (
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	"k8s.io/apiserver/pkg/storage/value"
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
@@ -50,11 +50,12 @@ type backend struct {
 	}
 	factory *serverstorage.DefaultStorageFactory
 	tracker flowcontrolrequest.StorageObjectCountTracker
+	ciphers value.ResourceTransformers
 	ttl     time.Duration // of rows that expire
 	collect bool          // a garbage collector sees to dependents
 }
 
-func newBackend(ctx context.Context, scheme *runtime.Scheme, codecs serializer.CodecFactory, client *clientv3.Client, tracker flowcontrolrequest.StorageObjectCountTracker, cfg *Config) *backend {
+func newBackend(ctx context.Context, scheme *runtime.Scheme, codecs serializer.CodecFactory, client *clientv3.Client, tracker flowcontrolrequest.StorageObjectCountTracker, ciphers value.ResourceTransformers, cfg *Config) *backend {
 	config := storagebackend.NewDefaultConfig(keyPrefix, nil)
 	enabled := serverstorage.NewResourceConfig()
 	for gv := range groups() {
@@ -64,7 +65,7 @@ func newBackend(ctx context.Context, scheme *runtime.Scheme, codecs serializer.C
 	// asked for a watch's progress. The in-process client has no endpoints.
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(ctx, endpoint{client}, storage.RequestWatchProgress)
 	return &backend{
-		scheme: scheme, client: client, tracker: tracker, ttl: cfg.EventTTL, collect: cfg.EnableGarbageCollector,
+		scheme: scheme, client: client, tracker: tracker, ciphers: ciphers, ttl: cfg.EventTTL, collect: cfg.EnableGarbageCollector,
 		compactor: etcd3.NewCompactor(client, config.CompactionInterval, clock.RealClock{}, nil),
 		factory: serverstorage.NewDefaultStorageFactory(*config, runtime.ContentTypeProtobuf, codecs,
 			serverstorage.NewDefaultResourceEncodingConfig(scheme), enabled, nil),
@@ -109,7 +110,7 @@ func (b *backend) open(c *storagebackend.ConfigForResource, prefix string, key f
 	client := &kubernetes.Client{Client: b.client}
 	client.Kubernetes = sizedClient{client}
 	raw, err := etcd3.New(client, b.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource,
-		identity.NewEncryptCheckTransformer(), c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
+		b.ciphers.TransformerForResource(c.GroupResource), c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("store of %s: %w", c.GroupResource, err)
 	}

@@ -76,6 +76,9 @@ type Config struct {
 	// Authorize may refuse a request by error, which the client reads. Nil allows
 	// whoever could connect, which suits a unix socket.
 	Authorize func(*http.Request) error
+	// Caller names who makes a request, for tunnel.CallerOf of the dial's context. Nil
+	// names nobody.
+	Caller func(*http.Request) string
 	// DialTimeout bounds a dial; zero means DefaultDialTimeout.
 	DialTimeout time.Duration
 
@@ -183,6 +186,9 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), f.cfg.DialTimeout)
 	defer cancel()
+	if f.cfg.Caller != nil {
+		ctx = tunnel.WithCaller(ctx, tunnel.Caller{Name: f.cfg.Caller(r)})
+	}
 	began := time.Now()
 	target, err := f.cfg.Dial(ctx, "tcp", r.Host)
 	f.metrics.dialed(tunnel.CodeOf(err), time.Since(began))

@@ -22,6 +22,7 @@ package defaults
 import (
 	"errors"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -44,6 +45,10 @@ func AddToScheme(s *runtime.Scheme) error {
 		return errors.New("add defaults: scheme is nil")
 	}
 	addCore(s)
+	add(s, func(o *admissionv1.ValidatingWebhookConfiguration) { validatingWebhooks(o) })
+	add(s, func(o *admissionv1.MutatingWebhookConfiguration) { mutatingWebhooks(o) })
+	add(s, func(o *admissionv1.ValidatingAdmissionPolicy) { admissionPolicy(o) })
+	add(s, func(o *admissionv1.ValidatingAdmissionPolicyBinding) { admissionPolicyBinding(o) })
 	add(s, func(o *appsv1.Deployment) { deployment(o) })
 	add(s, func(o *appsv1.DaemonSet) { daemonSet(o) })
 	add(s, func(o *appsv1.ReplicaSet) { replicaSet(o) })

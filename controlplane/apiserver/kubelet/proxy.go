@@ -161,6 +161,20 @@ func (r *serviceProxyREST) Connect(ctx context.Context, id string, options runti
 	return r.pass(&url.URL{Scheme: scheme, Host: host}, o.Path, r.plain, resp), nil
 }
 
+// Endpoint picks an endpoint that is ready to serve a port of svc, as an address to dial:
+// IP%NODE:PORT, or IP:PORT if its node is not known.
+func Endpoint(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, port int32) (string, error) {
+	name, err := servicePort(svc, strconv.Itoa(int(port)))
+	if err != nil {
+		return "", err
+	}
+	e, ok := pick(endpoints(slices, name))
+	if !ok {
+		return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", svc.Name))
+	}
+	return (&backend{}).target(e.ip, e.node, strconv.Itoa(int(e.port)))
+}
+
 // servicePort returns the name of the service's port that is asked for by name
 // or number. A service with one port needs no telling.
 func servicePort(svc *corev1.Service, port string) (string, error) {

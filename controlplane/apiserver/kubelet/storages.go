@@ -54,6 +54,10 @@ type Options struct {
 	// create. Nil means the check is not made.
 	Authorizer authorizer.Authorizer
 
+	// OneRequest has each request dial for itself, on a connection that no other
+	// uses: who looks at the context of a dial knows whose it is.
+	OneRequest bool
+
 	DialTimeout time.Duration // zero means DefaultDialTimeout
 	// MaxBytesPerSecond limits each direction of exec, attach and port-forward;
 	// zero means no limit.

@@ -98,6 +98,7 @@ func newTransports(o Options) transports {
 			MaxIdleConns:          maxIdle,
 			MaxIdleConnsPerHost:   maxIdlePerHost,
 			IdleConnTimeout:       idleTimeout,
+			DisableKeepAlives:     o.OneRequest,
 			ExpectContinueTimeout: time.Second,
 			// A log passes through as it was sent.
 			DisableCompression: true,

@@ -36,6 +36,8 @@ func For(gr schema.GroupResource) rest.TableConvertor {
 		return batchTable(gr)
 	case "rbac.authorization.k8s.io":
 		return rbacTable(gr)
+	case "admissionregistration.k8s.io":
+		return admissionTable(gr)
 	case "storage.k8s.io":
 		return storageTable(gr)
 	case "networking.k8s.io", "discovery.k8s.io":

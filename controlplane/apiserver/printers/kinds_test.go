@@ -3,6 +3,7 @@ package printers
 import (
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -246,6 +247,21 @@ func TestNetworkAndRoles(t *testing.T) {
 	lines(t, "ingressclasses.networking.k8s.io", "NAME | CONTROLLER | PARAMETERS | AGE", []line[networkingv1.IngressClass]{
 		{"bare", "{" + named + ", spec: {controller: a.b/c}}", "x | a.b/c | <none> | 24h"},
 		{"full", "{" + named + ", spec: {controller: a.b/c, parameters: {apiGroup: g.example, kind: K, name: n1}}}", "x | a.b/c | K.g.example/n1 | 24h"},
+	})
+	lines(t, "validatingwebhookconfigurations.admissionregistration.k8s.io", "NAME | WEBHOOKS | AGE", []line[admissionv1.ValidatingWebhookConfiguration]{
+		{"two", "{" + named + ", webhooks: [{name: a}, {name: b}]}", "x | 2 | 24h"},
+	})
+	lines(t, "mutatingwebhookconfigurations.admissionregistration.k8s.io", "NAME | WEBHOOKS | AGE", []line[admissionv1.MutatingWebhookConfiguration]{
+		{"none", "{" + named + "}", "x | 0 | 24h"},
+	})
+	lines(t, "validatingadmissionpolicies.admissionregistration.k8s.io", "NAME | VALIDATIONS | PARAMKIND | AGE", []line[admissionv1.ValidatingAdmissionPolicy]{
+		{"bare", "{" + named + "}", "x | 0 | <unset> | 24h"},
+		{"full", "{" + named + ", spec: {paramKind: {apiVersion: v1, kind: ConfigMap}, validations: [{expression: a}]}}", "x | 1 | v1/ConfigMap | 24h"},
+	})
+	lines(t, "validatingadmissionpolicybindings.admissionregistration.k8s.io", "NAME | POLICYNAME | PARAMREF | AGE", []line[admissionv1.ValidatingAdmissionPolicyBinding]{
+		{"bare", "{" + named + ", spec: {policyName: p}}", "x | p | <unset> | 24h"},
+		{"one", "{" + named + ", spec: {policyName: p, paramRef: {name: a, namespace: b}}}", "x | p | b/a | 24h"},
+		{"any", "{" + named + ", spec: {policyName: p, paramRef: {selector: {}}}}", "x | p | * | 24h"},
 	})
 	lines(t, "servicecidrs.networking.k8s.io", "NAME | CIDRS | AGE", []line[networkingv1.ServiceCIDR]{{"one", "{" + named + `, spec: {cidrs: [10.96.0.0/12, "fd00::/108"]}}`, "x | 10.96.0.0/12,fd00::/108 | 24h"}})
 	const head = "NAME | ROLE | AGE | USERS* | GROUPS* | SERVICEACCOUNTS*"

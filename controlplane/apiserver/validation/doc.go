@@ -52,6 +52,8 @@ func For(gk schema.GroupKind) Rules {
 		return rbacRules(gk.Kind)
 	case "storage.k8s.io":
 		return storageRules(gk.Kind)
+	case "admissionregistration.k8s.io":
+		return admissionRules(gk.Kind)
 	case "networking.k8s.io", "discovery.k8s.io":
 		return networkRules(gk.Kind)
 	default:
@@ -225,6 +227,21 @@ func storageRules(kind string) Rules {
 		return Rules{Create: create(ValidateCSIDriver), Update: update(ValidateCSIDriverUpdate)}
 	case "VolumeAttachment":
 		return Rules{Create: create(ValidateVolumeAttachment), Update: update(ValidateVolumeAttachmentUpdate)}
+	default:
+		return Rules{}
+	}
+}
+
+func admissionRules(kind string) Rules {
+	switch kind {
+	case "ValidatingWebhookConfiguration":
+		return Rules{Create: create(ValidateValidatingWebhooks), Update: anew(ValidateValidatingWebhooks)}
+	case "MutatingWebhookConfiguration":
+		return Rules{Create: create(ValidateMutatingWebhooks), Update: anew(ValidateMutatingWebhooks)}
+	case "ValidatingAdmissionPolicy":
+		return Rules{Create: create(ValidateAdmissionPolicy), Update: anew(ValidateAdmissionPolicy)}
+	case "ValidatingAdmissionPolicyBinding":
+		return Rules{Create: create(ValidateAdmissionPolicyBinding), Update: anew(ValidateAdmissionPolicyBinding)}
 	default:
 		return Rules{}
 	}
