@@ -44,6 +44,7 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 		security,
 		builtin.CertificateApproval(s.authz),
 		builtin.CertificateSigning(s.authz),
+		builtin.Effect(),
 	}, s.cfg.Admission...)
 	initialize, err := s.initializer(ctx, client, shared)
 	if err != nil {
