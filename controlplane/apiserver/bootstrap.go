@@ -308,8 +308,11 @@ func ensure[P metav1.Object](ctx context.Context, c objects[P], want P, right fu
 	have, err := c.Get(ctx, want.GetName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		_, err = c.Create(ctx, want, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
+		if _, err = c.Create(ctx, want, metav1.CreateOptions{}); err == nil || apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		// Another server may be about to make it, and have the address that it needs.
+		if _, missing := c.Get(ctx, want.GetName(), metav1.GetOptions{}); missing == nil {
 			return nil
 		}
 	case err == nil && right != nil && !right(have):

@@ -91,7 +91,7 @@ func (s *Server) storages(b *backend, rows []row) (all storages, err error) {
 		pods: all.store(corev1.SchemeGroupVersion, "pods"), podStatus: all[corev1.SchemeGroupVersion]["pods/status"].(*subREST),
 		budgets: budgets, status: all[policyv1.SchemeGroupVersion]["poddisruptionbudgets/status"].(*subREST),
 	})
-	newServiceAllocator(all.store(corev1.SchemeGroupVersion, "services"), s.cfg.ServiceCIDR)
+	newServiceAllocator(all.store(corev1.SchemeGroupVersion, "services"), b.client, s.cfg.ServiceCIDR)
 	all.add(eventsv1.SchemeGroupVersion, "events", all[corev1.SchemeGroupVersion]["events"])
 	if s.cfg.Tokens != nil {
 		all.add(corev1.SchemeGroupVersion, "serviceaccounts/token", newTokenREST(s.cfg.Tokens, all))

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"sync"
+	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -115,29 +118,34 @@ func wantsHealthPort(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
+// repairEvery is how often claims are compared with services, when numbers are wanted.
+const repairEvery = 10 * time.Minute
+
 // serviceAllocator gives services their cluster addresses and node ports.
 //
-// What is in use is written in the services themselves; the pools here are only
-// an index of that, read from the store before the first use. A number is taken
-// from its pool before the service is stored and goes back only after the store
-// has let go of it, so no two services get the same one. When in doubt (an
-// update that fails in the store itself) a number stays taken until the next
-// start. All this holds for one server on one store.
+// A number is claimed in the store before its service is stored, and given back only
+// after the store has let go of the service, so no two services get the same one, also
+// not from two servers on one store. What a server that ended in between leaves behind
+// is found by comparing claims with services.
 type serviceAllocator struct {
 	services *genericregistry.Store
 	cidr     netip.Prefix
 
-	mu      sync.Mutex
-	loaded  bool
-	ips     *pool[netip.Addr]
-	ports   *pool[int32]
-	leaving map[types.UID]held // what an update about to be stored gives up
+	mu       sync.Mutex
+	repaired time.Time // zero before the first time
+	ips      *numbers[netip.Addr]
+	ports    *numbers[int32]
+	leaving  map[types.UID]held // what an update about to be stored gives up
 }
 
-func newServiceAllocator(services *genericregistry.Store, cidr netip.Prefix) *serviceAllocator {
+func newServiceAllocator(services *genericregistry.Store, client *clientv3.Client, cidr netip.Prefix) *serviceAllocator {
 	a := &serviceAllocator{services: services, cidr: cidr, leaving: make(map[types.UID]held)}
-	a.ips = newPool(func(i int) (netip.Addr, bool) { return hostAddr(cidr, i+1) })
-	a.ports = newPool(func(i int) (int32, bool) { return firstNodePort + int32(i), i <= lastNodePort-firstNodePort })
+	a.ips = newNumbers(client, "service-ips", newPool(func(i int) (netip.Addr, bool) { return hostAddr(cidr, i+1) }), netip.ParseAddr)
+	a.ports = newNumbers(client, "node-ports", newPool(func(i int) (int32, bool) { return firstNodePort + int32(i), i <= lastNodePort-firstNodePort }),
+		func(text string) (int32, error) {
+			p, err := strconv.ParseInt(text, 10, 32)
+			return int32(p), err
+		})
 	services.BeginCreate = a.beginCreate
 	services.BeginUpdate = a.beginUpdate
 	services.AfterUpdate = a.afterUpdate
@@ -167,7 +175,7 @@ func (a *serviceAllocator) afterUpdate(obj runtime.Object, o *metav1.UpdateOptio
 	s := obj.(*corev1.Service)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.releaseLocked(a.leaving[s.UID].without(holdings(s)))
+	a.releaseLocked(a.leaving[s.UID].without(holdings(s)), s.UID)
 	delete(a.leaving, s.UID)
 }
 
@@ -178,8 +186,8 @@ func (a *serviceAllocator) afterDelete(obj runtime.Object, o *metav1.DeleteOptio
 	s := obj.(*corev1.Service)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.releaseLocked(holdings(s))
-	a.releaseLocked(a.leaving[s.UID])
+	a.releaseLocked(holdings(s), s.UID)
+	a.releaseLocked(a.leaving[s.UID], s.UID)
 	delete(a.leaving, s.UID)
 }
 
@@ -197,12 +205,15 @@ func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dr
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.loadLocked(ctx); err != nil {
+	if s.UID == "" {
+		return nil, apierrors.NewInternalError(fmt.Errorf("service %s has no uid to claim its addresses by", s.Name))
+	}
+	if err := a.repairLocked(ctx); err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	taken, err := a.takeLocked(s, had)
-	if err != nil {
-		a.releaseLocked(taken)
+	t := &taking{allocator: a, ctx: ctx, service: s, had: had, dry: dry}
+	if err := t.all(); err != nil {
+		t.undoLocked()
 		return nil, err
 	}
 	gone := had.without(holdings(s))
@@ -211,60 +222,77 @@ func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dr
 		defer a.mu.Unlock()
 		switch {
 		case !ok || dry:
-			a.releaseLocked(taken)
+			t.undoLocked()
 		case len(gone.ips)+len(gone.ports) > 0:
 			a.leaving[s.UID] = gone
 		}
 	}, nil
 }
 
-// takeLocked takes everything s needs beyond had and writes it into s. On an
-// error it returns what it had taken by then.
-func (a *serviceAllocator) takeLocked(s *corev1.Service, had held) (held, error) {
-	var taken held
+// A taking is what one write takes for a service, beyond what it had.
+type taking struct {
+	allocator *serviceAllocator
+	ctx       context.Context
+	service   *corev1.Service
+	had       held
+	taken     held
+	dry       bool
+}
+
+// undoLocked gives back what was taken.
+func (t *taking) undoLocked() {
+	if !t.dry {
+		t.allocator.releaseLocked(t.taken, t.service.UID)
+		return
+	}
+	for _, ip := range t.taken.ips {
+		t.allocator.ips.pool.release(ip)
+	}
+	for _, p := range t.taken.ports {
+		t.allocator.ports.pool.release(p)
+	}
+}
+
+// all takes everything the service needs and writes it into it.
+func (t *taking) all() error {
+	s := t.service
 	if hasClusterIP(s) && s.Spec.ClusterIP != corev1.ClusterIPNone {
-		ip, err := a.takeIPLocked(s, had)
-		if err != nil {
-			return taken, err
+		if err := t.ip(); err != nil {
+			return err
 		}
-		if ip.IsValid() {
-			taken.ips = append(taken.ips, ip)
-		}
-		defaults.ServiceAddresses(s, a.family())
+		defaults.ServiceAddresses(s, t.allocator.family())
 	}
 	if hasNodePorts(s) {
 		for i := range s.Spec.Ports {
-			path := field.NewPath("spec", "ports").Index(i).Child("nodePort")
-			if err := a.takePortLocked(s, path, &s.Spec.Ports[i].NodePort, had, &taken); err != nil {
-				return taken, err
+			if err := t.port(field.NewPath("spec", "ports").Index(i).Child("nodePort"), &s.Spec.Ports[i].NodePort); err != nil {
+				return err
 			}
 		}
 	}
 	if wantsHealthPort(s) {
-		path := field.NewPath("spec", "healthCheckNodePort")
-		if err := a.takePortLocked(s, path, &s.Spec.HealthCheckNodePort, had, &taken); err != nil {
-			return taken, err
-		}
+		return t.port(field.NewPath("spec", "healthCheckNodePort"), &s.Spec.HealthCheckNodePort)
 	}
-	return taken, nil
+	return nil
 }
 
-func (a *serviceAllocator) takeIPLocked(s *corev1.Service, had held) (netip.Addr, error) {
+func (t *taking) ip() error {
+	a, s := t.allocator, t.service
 	path := field.NewPath("spec", "clusterIPs")
 	if s.Spec.ClusterIP == "" {
-		ip, ok := a.ips.any()
-		if !ok {
-			return ip, apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP: range %s is full", a.cidr))
+		ip, ok, err := a.ips.any(t.ctx, s.UID, t.dry)
+		if err == nil && !ok {
+			err = a.full(fmt.Sprintf("failed to allocate a serviceIP: range %s is full", a.cidr))
+		}
+		if err != nil {
+			return apierrors.NewInternalError(err)
 		}
 		s.Spec.ClusterIP, s.Spec.ClusterIPs = ip.String(), []string{ip.String()}
-		return ip, nil
+		t.taken.ips = append(t.taken.ips, ip)
+		return nil
 	}
 	ip, err := netip.ParseAddr(s.Spec.ClusterIP)
-	if err != nil {
-		return ip, nil // validation says so, in its own words
-	}
-	if had.hasIP(ip) {
-		return netip.Addr{}, nil
+	if err != nil || t.had.hasIP(ip) {
+		return nil // validation says so, in its own words
 	}
 	refuse := func(why string) error {
 		msg := fmt.Sprintf("failed to allocate IP %s: %s", ip, why)
@@ -272,29 +300,45 @@ func (a *serviceAllocator) takeIPLocked(s *corev1.Service, had held) (netip.Addr
 		return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
 	}
 	if !a.cidr.Contains(ip) {
-		return netip.Addr{}, refuse("the provided network does not match the current range " + a.cidr.String())
+		return refuse("the provided network does not match the current range " + a.cidr.String())
 	}
-	if !a.ips.take(ip) {
-		return netip.Addr{}, refuse("provided IP is already allocated")
+	ok, err := a.ips.take(t.ctx, ip, s.UID, t.dry)
+	switch {
+	case err != nil:
+		return apierrors.NewInternalError(err)
+	case !ok:
+		return refuse("provided IP is already allocated")
 	}
-	return ip, nil
+	t.taken.ips = append(t.taken.ips, ip)
+	return nil
 }
 
-func (a *serviceAllocator) takePortLocked(s *corev1.Service, path *field.Path, port *int32, had held, taken *held) error {
-	if *port == 0 {
-		p, ok := a.ports.any()
-		if !ok {
-			return apierrors.NewInternalError(errors.New("failed to allocate a nodePort: range is full"))
+func (t *taking) port(path *field.Path, port *int32) error {
+	a, s := t.allocator, t.service
+	switch p := *port; {
+	case p == 0:
+		free, ok, err := a.ports.any(t.ctx, s.UID, t.dry)
+		if err == nil && !ok {
+			err = a.full("failed to allocate a nodePort: range is full")
 		}
-		*port = p
-	} else if had.hasPort(*port) || taken.hasPort(*port) {
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		*port = free
+	case t.had.hasPort(p) || t.taken.hasPort(p):
 		return nil // the same number for another protocol of the same service
-	} else if *port < firstNodePort || *port > lastNodePort {
-		return portError(s, path, *port, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d", firstNodePort, lastNodePort))
-	} else if !a.ports.take(*port) {
-		return portError(s, path, *port, "provided port is already allocated")
+	case p < firstNodePort || p > lastNodePort:
+		return portError(s, path, p, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d", firstNodePort, lastNodePort))
+	default:
+		ok, err := a.ports.take(t.ctx, p, s.UID, t.dry)
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		if !ok {
+			return portError(s, path, p, "provided port is already allocated")
+		}
 	}
-	taken.ports = append(taken.ports, *port)
+	t.taken.ports = append(t.taken.ports, *port)
 	return nil
 }
 
@@ -303,34 +347,53 @@ func portError(s *corev1.Service, path *field.Path, port int32, why string) erro
 		field.ErrorList{field.Invalid(path, port, why)})
 }
 
-func (a *serviceAllocator) releaseLocked(h held) {
+func (a *serviceAllocator) releaseLocked(h held, owner types.UID) {
 	for _, ip := range h.ips {
-		a.ips.release(ip)
+		a.ips.release(ip, owner)
 	}
 	for _, p := range h.ports {
-		a.ports.release(p)
+		a.ports.release(p, owner)
 	}
 }
 
-// loadLocked reads what is in use, once.
-func (a *serviceAllocator) loadLocked(ctx context.Context) error {
-	if a.loaded {
+// full is the answer when a range seems to be. Another server may have given numbers
+// back, so the next write looks.
+func (a *serviceAllocator) full(text string) error {
+	a.repaired = time.Time{}
+	return errors.New(text)
+}
+
+// repairLocked compares claims with services, now and then.
+func (a *serviceAllocator) repairLocked(ctx context.Context) error {
+	if !a.repaired.IsZero() && time.Since(a.repaired) < repairEvery {
 		return nil
+	}
+	ips, err := a.ips.claims(ctx)
+	if err != nil {
+		return err
+	}
+	ports, err := a.ports.claims(ctx)
+	if err != nil {
+		return err
 	}
 	obj, err := a.services.ListPredicate(apirequest.WithNamespace(ctx, metav1.NamespaceAll), storage.Everything, &metainternalversion.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("read the addresses in use: %w", err)
 	}
+	ipsOf, portsOf := make(map[netip.Addr]types.UID), make(map[int32]types.UID)
 	list := obj.(*corev1.ServiceList)
 	for i := range list.Items {
 		h := holdings(&list.Items[i])
 		for _, ip := range h.ips {
-			a.ips.take(ip)
+			ipsOf[ip] = list.Items[i].UID
 		}
 		for _, p := range h.ports {
-			a.ports.take(p)
+			portsOf[p] = list.Items[i].UID
 		}
 	}
-	a.loaded = true
+	if err := errors.Join(a.ips.repair(ctx, ips, ipsOf), a.ports.repair(ctx, ports, portsOf)); err != nil {
+		return err
+	}
+	a.repaired = time.Now()
 	return nil
 }
