@@ -35,6 +35,8 @@ type AuthenticatorConfig struct {
 	Secrets SecretLookup
 	// Accounts believes tokens of service accounts. Nil means there are none.
 	Accounts authenticator.Token
+	// FrontProxy are proxies that say for whom they ask. Nil means there are none.
+	FrontProxy *FrontProxy
 	// Issuers believes tokens of others. Nil means none are.
 	Issuers authenticator.Token
 	// Audiences are those of the API server: bootstrap tokens are for no others.
@@ -60,7 +62,15 @@ func NewAuthenticator(c AuthenticatorConfig) (authenticator.Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("authenticator: %w", err)
 	}
-	known := []authenticator.Request{newVerifiedCertificates(ca, c.Names, certificatesKept)}
+	var known []authenticator.Request
+	if c.FrontProxy != nil {
+		proxies, err := newFrontProxy(c.FrontProxy)
+		if err != nil {
+			return nil, fmt.Errorf("authenticator: %w", err)
+		}
+		known = append(known, proxies)
+	}
+	known = append(known, newVerifiedCertificates(ca, c.Names, certificatesKept))
 	var tokens []authenticator.Token
 	if c.Secrets != nil {
 		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(c.Audiences, &bootstrapTokens{secrets: c.Secrets}))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
@@ -30,6 +31,7 @@ type accountOptions struct {
 	issuers, audiences []string
 	maxLife            time.Duration
 	config             string
+	proxies            genericoptions.RequestHeaderAuthenticationOptions
 }
 
 func (o *accountOptions) addFlags(f *pflag.FlagSet) {
@@ -37,6 +39,7 @@ func (o *accountOptions) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.audiences, "api-audiences", nil, "audiences of the API, which tokens must be for (default the first --service-account-issuer)")
 	f.DurationVar(&o.maxLife, "service-account-max-token-expiration", 0, "longest life of a token; one that asks for more gets this. 0 means 2^32 seconds")
 	f.StringVar(&o.config, "authentication-config", "", "file of the kind AuthenticationConfiguration that says whose tokens beside the cluster's own are believed (OpenID Connect); it is followed")
+	o.proxies.AddFlags(f)
 }
 
 func (o *accountOptions) check() error {
@@ -50,6 +53,15 @@ func (o *accountOptions) check() error {
 	}
 	if slices.Contains(o.audiences, "") {
 		return errors.New("--api-audiences has an empty name in it")
+	}
+	if err := errors.Join(o.proxies.Validate()...); err != nil {
+		return err
+	}
+	if o.proxies.ClientCAFile == "" && len(o.proxies.UsernameHeaders)+len(o.proxies.GroupHeaders)+len(o.proxies.AllowedNames) > 0 {
+		return errors.New("--requestheader-username-headers, -group-headers and -allowed-names need --requestheader-client-ca-file")
+	}
+	if o.proxies.ClientCAFile != "" && len(o.proxies.UsernameHeaders) == 0 {
+		return errors.New("--requestheader-client-ca-file needs --requestheader-username-headers, such as X-Remote-User")
 	}
 	if o.maxLife != 0 && (o.maxLife < minTokenBound || o.maxLife > maxTokenBound) {
 		return fmt.Errorf("--service-account-max-token-expiration %s: want an hour to 2^32 seconds, or 0", o.maxLife)
@@ -73,6 +85,18 @@ func (a *authn) run(ctx context.Context) error {
 	return a.others.Run(ctx)
 }
 
+// frontProxy is nil if there is none.
+func (o *accountOptions) frontProxy() *kubeauth.FrontProxy {
+	p := &o.proxies
+	if p.ClientCAFile == "" {
+		return nil
+	}
+	return &kubeauth.FrontProxy{
+		CAFile: p.ClientCAFile, AllowedNames: p.AllowedNames,
+		UserHeaders: p.UsernameHeaders, UIDHeaders: p.UIDHeaders, GroupHeaders: p.GroupHeaders, ExtraPrefixes: p.ExtraHeaderPrefixes,
+	}
+}
+
 // authenticator makes that of the API server.
 func (o *accountOptions) authenticator(keys *pki.PKI, objects *kubeauth.Objects, names kubeauth.Names, log *slog.Logger) (*authn, error) {
 	k := keys.AccountKeys()
@@ -85,7 +109,7 @@ func (o *accountOptions) authenticator(keys *pki.PKI, objects *kubeauth.Objects,
 	a := &authn{own: tokens}
 	c := kubeauth.AuthenticatorConfig{
 		ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret, Names: names,
-		Accounts: tokens.Authenticator(objects.Bound), Audiences: tokens.Audiences(),
+		Accounts: tokens.Authenticator(objects.Bound), Audiences: tokens.Audiences(), FrontProxy: o.frontProxy(),
 	}
 	if o.config != "" {
 		a.others, err = issuers.New(issuers.Config{File: o.config, Own: o.issuers, Audiences: tokens.Audiences(), Log: log})

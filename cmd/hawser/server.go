@@ -168,6 +168,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit
 		Encryption:       o.encryption,
 		Authenticator:    authn,
 		Tokens:           authn.own,
+		FrontProxy:       o.accounts.frontProxy(),
 		Authorizer:       authz,
 		Rules:            authz.rules,
 		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndWatches(t.names, next)) },

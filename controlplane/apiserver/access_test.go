@@ -3,6 +3,7 @@
 package apiserver_test
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -14,6 +15,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,6 +25,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/controlplane/apiserver"
 )
 
 // certificateRequest is a PEM certificate request.
@@ -223,5 +229,53 @@ func TestConnect(t *testing.T) {
 	err = shared.client.CoreV1().RESTClient().Get().Resource("nodes").Name(ns).SubResource("proxy").Suffix("healthz").MaxRetries(0).Do(ctx).Error()
 	if err == nil || apierrors.IsNotFound(err) {
 		t.Errorf("node proxy: %v", err)
+	}
+}
+
+// Extension servers read in a ConfigMap which front proxies are believed, and clients are
+// told that a proxy's certificate may be shown.
+func TestFrontProxyIsTold(t *testing.T) {
+	dir := t.TempDir()
+	proxies := pkitest.New(t, "the proxies' authority")
+	file := filepath.Join(dir, "proxies")
+	if err := os.WriteFile(file, proxies.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in := must(startWith(dir, func(c *apiserver.Config) {
+		c.FrontProxy = &kubeauth.FrontProxy{CAFile: file, UserHeaders: []string{"X-Remote-User"}, AllowedNames: []string{"aggregator"}}
+	}))(t)
+	defer func() {
+		if err := in.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	m := must(in.client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{}))(t)
+	for key, want := range map[string]string{
+		"requestheader-client-ca-file": string(proxies.PEM()), "requestheader-username-headers": `["X-Remote-User"]`,
+		"requestheader-allowed-names": `["aggregator"]`, "requestheader-group-headers": `[]`,
+	} {
+		if m.Data[key] != want {
+			t.Errorf("%s: %q", key, m.Data[key])
+		}
+	}
+	if !strings.HasPrefix(m.Data["client-ca-file"], "-----BEGIN CERTIFICATE-----") {
+		t.Errorf("client-ca-file: %q", m.Data["client-ca-file"])
+	}
+	asked := false
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(in.config.Host, "https://"), &tls.Config{
+		InsecureSkipVerify: true,
+		GetClientCertificate: func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			for _, name := range r.AcceptableCAs {
+				asked = asked || bytes.Equal(name, proxies.Cert.RawSubject)
+			}
+			return &tls.Certificate{}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	if !asked {
+		t.Error("no certificate of the proxies' authority is asked for")
 	}
 }

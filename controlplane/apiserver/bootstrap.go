@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -189,18 +190,42 @@ func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) err
 			return err
 		}
 	}
+	if err := s.ensureAuthentication(ctx, client); err != nil {
+		return err
+	}
+	return s.ensureKubernetes(ctx, client)
+}
+
+// ensureAuthentication tells extension servers whom to believe.
+func (s *Server) ensureAuthentication(ctx context.Context, client kubernetes.Interface) error {
 	ca, err := os.ReadFile(s.cfg.ClientCAFile)
 	if err != nil {
 		return fmt.Errorf("read the client CA: %w", err)
 	}
-	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: authenticationConfig}, Data: map[string]string{"client-ca-file": string(ca)}}
-	err = ensure(ctx, core.ConfigMaps(metav1.NamespaceSystem), config, func(have *corev1.ConfigMap) bool {
+	data := map[string]string{"client-ca-file": string(ca)}
+	if p := s.cfg.FrontProxy; p != nil {
+		if ca, err = os.ReadFile(p.CAFile); err != nil {
+			return fmt.Errorf("read the CA of front proxies: %w", err)
+		}
+		data["requestheader-client-ca-file"] = string(ca)
+		for key, list := range map[string][]string{
+			"username-headers": p.UserHeaders, "uid-headers": p.UIDHeaders, "group-headers": p.GroupHeaders,
+			"extra-headers-prefix": p.ExtraPrefixes, "allowed-names": p.AllowedNames,
+		} {
+			if list == nil {
+				list = []string{}
+			}
+			text, err := json.Marshal(list)
+			if err != nil {
+				return err
+			}
+			data["requestheader-"+key] = string(text)
+		}
+	}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: authenticationConfig}, Data: data}
+	return ensure(ctx, client.CoreV1().ConfigMaps(metav1.NamespaceSystem), config, func(have *corev1.ConfigMap) bool {
 		return same(&have.Data, config.Data)
 	})
-	if err != nil {
-		return err
-	}
-	return s.ensureKubernetes(ctx, client)
 }
 
 // ensureKubernetes makes the service by which pods find this server.

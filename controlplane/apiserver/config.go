@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 )
@@ -39,6 +40,10 @@ type Config struct {
 	// ClientCAFile the authorities that client certificates are asked for from,
 	// all PEM, required. They are read again when they change.
 	ServingCertFile, ServingKeyFile, ClientCAFile string
+
+	// FrontProxy is what the Authenticator believes of front proxies, so that they are
+	// asked for certificates, and others can be told. Nil means there are none.
+	FrontProxy *kubeauth.FrontProxy
 
 	// ExternalAddress is the host, or host and port, in URLs told to clients.
 	// Empty means AdvertiseAddress.

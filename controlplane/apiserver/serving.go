@@ -126,5 +126,12 @@ func loadCertificates(info *genericapiserver.SecureServingInfo, cfg Config) erro
 		return fmt.Errorf("client CA: %w", err)
 	}
 	info.Cert, info.ClientCA = cert, ca
+	if cfg.FrontProxy != nil {
+		proxies, err := dynamiccertificates.NewDynamicCAContentFromFile("request-header", cfg.FrontProxy.CAFile)
+		if err != nil {
+			return fmt.Errorf("CA of front proxies: %w", err)
+		}
+		info.ClientCA = dynamiccertificates.NewUnionCAContentProvider(ca, proxies)
+	}
 	return nil
 }
