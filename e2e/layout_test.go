@@ -149,7 +149,7 @@ var homes = []struct {
 	{"github.com/quic-go/quic-go", []string{"tunnel/overquic"}, "a transport has one adapter"},
 	{"golang.org/x/crypto/ssh", []string{"tunnel/overssh", "cmd/internal/bench/sshd"}, "the legacy mode has one adapter, and a server to measure it against"},
 	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "auth/rbac", "cmd/hawser"}, "it is a thousand packages"},
-	{"github.com/go-jose", []string{"auth/kubeauth/accounttoken"}, "tokens are signed and read in one place"},
+	{"github.com/go-jose", []string{"auth/kubeauth/accounttoken", "auth/kubeauth/issuers/issuertest"}, "tokens are signed and read in one place"},
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
 	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},
 	{"k8s.io", []string{"node", "controlplane", "auth/kubeauth", "auth/rbac", "auth/nodekeys", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},

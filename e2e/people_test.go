@@ -16,6 +16,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hawser-project/hawser/auth/kubeauth/issuers/issuertest"
 )
 
 // A somebody uses kubectl by a kubeconfig of their own.
@@ -70,7 +74,10 @@ func (s *somebody) forbidden(t *testing.T, args ...string) {
 
 func TestPeople(t *testing.T) {
 	t.Parallel()
-	f := startFront(t, "yamux")
+	provider := issuertest.New(t)
+	issuers := filepath.Join(shortTempDir(t), "issuers.json")
+	must(t, os.WriteFile(issuers, []byte(issuertest.File(provider.Entry("corp:"))), 0o600))
+	f := startFront(t, "yamux", "--server-arg=--authentication-config="+issuers)
 	c := f.cluster
 	c.mustKubectl(t, "", "create", "namespace", "work")
 	c.mustKubectl(t, `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: work}, spec: {containers: [{name: c, image: x, command: [sh, -c, "echo hello; sleep 1h"]}]}}`, "apply", "-f", "-")
@@ -79,6 +86,7 @@ func TestPeople(t *testing.T) {
 	t.Run("viewer", func(t *testing.T) { testViewer(t, c) })
 	t.Run("administrator of a namespace", func(t *testing.T) { testNamespaceAdmin(t, c) })
 	t.Run("program that reads metrics of nodes", func(t *testing.T) { testScraper(t, f) })
+	t.Run("tokens of another issuer", func(t *testing.T) { testOtherIssuer(t, c, provider) })
 	t.Run("roles made of others", func(t *testing.T) { testAggregated(t, c) })
 	t.Run("bad input", func(t *testing.T) {
 		under, _ := bin(t)
@@ -207,6 +215,45 @@ func testScraper(t *testing.T, f *front) {
 	for name, bad := range map[string]string{"none": "", "a broken one": token[:len(token)-4] + "AAAA", "another's": "abcdef.0123456789abcdef"} {
 		if code, text := get("/metrics", bad); code != http.StatusUnauthorized {
 			t.Errorf("token %s: %d %s", name, code, text)
+		}
+	}
+}
+
+// testOtherIssuer: somebody of a company's provider comes in by its token, and can do
+// what is bound to a group of that provider, also after it has made new keys.
+func testOtherIssuer(t *testing.T, c *cluster, provider *issuertest.Issuer) {
+	c.mustKubectl(t, "", "create", "rolebinding", "corp-views", "-n", "work", "--clusterrole=view", "--group=corp:staff")
+	anonymous, err := clientcmd.LoadFromFile(c.kubeconfig())
+	must(t, err)
+	for _, u := range anonymous.AuthInfos {
+		u.ClientCertificateData, u.ClientKeyData = nil, nil
+	}
+	file := filepath.Join(t.TempDir(), "nobody")
+	must(t, clientcmd.WriteToFile(*anonymous, file))
+	as := func(token string, args ...string) (string, string, int) {
+		return c.kubectl(t, "", append([]string{"--kubeconfig", file, "--token", token}, args...)...)
+	}
+	for range 2 {
+		token := provider.Token(nil)
+		eventually(t, "the token is believed", func() error {
+			if _, said, code := as(token, "get", "pods", "-n", "work"); code != 0 {
+				return errors.New(said)
+			}
+			return nil
+		})
+		if out, _, _ := as(token, "auth", "whoami"); !strings.Contains(out, "corp:ann") || !strings.Contains(out, "corp:staff") {
+			t.Errorf("whoami:\n%s", out)
+		}
+		if _, said, code := as(token, "get", "secrets", "-n", "work"); code == 0 || !strings.Contains(said, `User "corp:ann" cannot list`) {
+			t.Errorf("secrets: %d %s", code, said)
+		}
+		provider.Rotate("next")
+	}
+	for name, claims := range map[string]map[string]any{
+		"for another audience": {"aud": "other"}, "expired": {"exp": 1}, "of another issuer": {"iss": "https://other.example.com"},
+	} {
+		if _, said, code := as(provider.Token(claims), "get", "pods", "-n", "work"); code == 0 || !strings.Contains(said, "Unauthorized") && !strings.Contains(said, "must be logged in") {
+			t.Errorf("a token %s: %d %s", name, code, said)
 		}
 	}
 }

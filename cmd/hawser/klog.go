@@ -8,18 +8,21 @@ import (
 	"slices"
 
 	"k8s.io/klog/v2"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // bridgeKlog makes the libraries log through log, from warnings up. What they
 // narrate below that is theirs to know; with --v 4 it is let through.
 func bridgeKlog(log *slog.Logger) {
-	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug)}))
+	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), &tunnel.Sparse{}}))
 }
 
 // quiet drops records below Warn unless verbose.
 type quiet struct {
 	slog.Handler
-	verbose bool
+	verbose   bool
+	unhandled *tunnel.Sparse // by text
 }
 
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
@@ -29,17 +32,33 @@ func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 // chatter is what libraries call an error and is none: a client that has gone.
 var chatter = []string{"Error on socket receive", "Error proxying data from client to backend", "Error proxying data from backend to client", "Post-timeout activity"}
 
+// unhandled is how libraries begin what they have nobody to tell. Clients can cause
+// thousands of those a second, by taking back what they have asked for.
+const unhandled = "Unhandled Error"
+
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	if !q.verbose && slices.Contains(chatter, r.Message) {
 		return nil
+	}
+	if r.Message == unhandled {
+		text := ""
+		r.Attrs(func(a slog.Attr) bool {
+			text += a.String() + " "
+			return true
+		})
+		others, now := q.unhandled.Tell(text)
+		if !now {
+			return nil
+		}
+		r.AddAttrs(slog.Int("others", others))
 	}
 	return q.Handler.Handle(ctx, r)
 }
 
 func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return quiet{q.Handler.WithAttrs(attrs), q.verbose}
+	return quiet{q.Handler.WithAttrs(attrs), q.verbose, q.unhandled}
 }
 
 func (q quiet) WithGroup(name string) slog.Handler {
-	return quiet{q.Handler.WithGroup(name), q.verbose}
+	return quiet{q.Handler.WithGroup(name), q.verbose, q.unhandled}
 }

@@ -1,0 +1,40 @@
+package main
+
+// Tests of how much of what libraries say is in the log.
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// What clients can cause by the thousand is in the log once a minute for each text, and
+// for 32 texts at most. Other errors are all there.
+func TestUnhandledErrors(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &tunnel.Sparse{}}).With("logger", "UnhandledError")
+	for i := range 1000 {
+		log.Error(unhandled, "err", errors.New("http: Handler timeout"))
+		log.Error(unhandled, "err", fmt.Errorf("another text %d", i))
+		log.Error("other", "err", errors.New("x"))
+		log.Info("narrated")
+		log.Error(chatter[0])
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	count := map[string]int{}
+	for _, l := range lines {
+		for _, text := range []string{"Handler timeout", "another text", "msg=other", "narrated", chatter[0]} {
+			if strings.Contains(l, text) {
+				count[text]++
+			}
+		}
+	}
+	if count["Handler timeout"] != 1 || count["another text"] != 31 || count["msg=other"] != 1000 || len(lines) != 1032 {
+		t.Errorf("%v in %d lines", count, len(lines))
+	}
+}
