@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -48,8 +49,8 @@ var (
 
 // Escalation refuses to write a rule into a role, or to bind a role, to whoever does not
 // have what the rules allow by z. It lets through the group system:masters, whoever may
-// "escalate" the role, and whoever may "bind" it. A write that does not change rules,
-// subjects or the role of a binding is nobody's gain and is let through, too.
+// "escalate" the role, and whoever may "bind" it. A write that changes no more than
+// owners and finalizers is nobody's gain and is let through, too.
 func Escalation(z *Authorizer) admission.Interface {
 	return &escalation{Handler: admission.NewHandler(admission.Create, admission.Update), rbac: z}
 }
@@ -69,40 +70,42 @@ func (e *escalation) Validate(ctx context.Context, a admission.Attributes, _ adm
 	if a.GetKind().Group != rbacv1.GroupName || slices.Contains(a.GetUserInfo().GetGroups(), user.SystemPrivilegedGroup) {
 		return nil
 	}
+	if onlyCollected(a.GetObject(), a.GetOldObject()) {
+		return nil
+	}
 	switch is := a.GetObject().(type) {
 	case *rbacv1.Role:
-		was, _ := a.GetOldObject().(*rbacv1.Role)
-		if was != nil && equality.Semantic.DeepEqual(was.Rules, is.Rules) {
-			return nil
-		}
 		return e.rules(ctx, a, "roles", is.Rules)
 	case *rbacv1.ClusterRole:
-		return e.clusterRole(ctx, a, is)
-	case *rbacv1.RoleBinding:
-		was, _ := a.GetOldObject().(*rbacv1.RoleBinding)
-		if was != nil && was.RoleRef == is.RoleRef && equality.Semantic.DeepEqual(was.Subjects, is.Subjects) {
-			return nil
+		was, _ := a.GetOldObject().(*rbacv1.ClusterRole)
+		if is.AggregationRule != nil || was != nil && was.AggregationRule != nil {
+			return e.rules(ctx, a, "clusterroles", everything)
 		}
+		return e.rules(ctx, a, "clusterroles", is.Rules)
+	case *rbacv1.RoleBinding:
 		return e.binding(ctx, a, is.RoleRef)
 	case *rbacv1.ClusterRoleBinding:
-		was, _ := a.GetOldObject().(*rbacv1.ClusterRoleBinding)
-		if was != nil && was.RoleRef == is.RoleRef && equality.Semantic.DeepEqual(was.Subjects, is.Subjects) {
-			return nil
-		}
 		return e.binding(ctx, a, is.RoleRef)
 	}
 	return nil
 }
 
-func (e *escalation) clusterRole(ctx context.Context, a admission.Attributes, is *rbacv1.ClusterRole) error {
-	was, _ := a.GetOldObject().(*rbacv1.ClusterRole)
-	if was != nil && equality.Semantic.DeepEqual(was.Rules, is.Rules) && equality.Semantic.DeepEqual(was.AggregationRule, is.AggregationRule) {
-		return nil
+// onlyCollected says whether a write changes nothing but what a garbage collector does.
+// Labels are more than that: by a label a role becomes a part of others.
+func onlyCollected(is, was runtime.Object) bool {
+	if is == nil || was == nil {
+		return false
 	}
-	if is.AggregationRule != nil && (was == nil || !equality.Semantic.DeepEqual(was.AggregationRule, is.AggregationRule)) {
-		return e.rules(ctx, a, "clusterroles", everything)
+	before := was.DeepCopyObject()
+	to, ok := before.(metav1.Object)
+	from, ok2 := is.(metav1.Object)
+	if !ok || !ok2 {
+		return false
 	}
-	return e.rules(ctx, a, "clusterroles", is.Rules)
+	to.SetOwnerReferences(from.GetOwnerReferences())
+	to.SetFinalizers(from.GetFinalizers())
+	to.SetManagedFields(from.GetManagedFields())
+	return equality.Semantic.DeepEqual(before, is)
 }
 
 // rules refuses rules in a role unless the user has them, or may escalate that role.

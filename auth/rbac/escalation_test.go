@@ -61,6 +61,8 @@ func TestEscalation(t *testing.T) {
 	filled.Rules = []rbacv1.PolicyRule{secret}
 	labelled := clusterRole("new", secret)
 	labelled.Labels = map[string]string{"x": "y"}
+	owned := clusterRole("new", secret)
+	owned.OwnerReferences = []metav1.OwnerReference{{Name: "x"}}
 	other := bound("secrets", subject("User", "", "mallory"))
 	relabelled := other.DeepCopy()
 	relabelled.Labels = map[string]string{"x": "y"}
@@ -76,13 +78,14 @@ func TestEscalation(t *testing.T) {
 		{"a role that grows", role("b", reads, secret), role("b", reads), "Role", "b", "root"},
 		{"a role that shrinks to what one has", role("b", reads), role("b", reads, secret), "Role", "b", "root ann bob eve"},
 		{"a cluster role of more", clusterRole("new", secret), nil, "ClusterRole", "", "root eve"},
-		{"only labels change", labelled, clusterRole("new", secret), "ClusterRole", "", "root ann bob eve"},
+		{"a label, which may make it a part of others", labelled, clusterRole("new", secret), "ClusterRole", "", "root eve"},
+		{"only owners change", owned, clusterRole("new", secret), "ClusterRole", "", "root ann bob eve"},
 		{"a role made of roles", aggregated, nil, "ClusterRole", "", "root eve"},
 		{"a role made of roles is filled in", filled, aggregated, "ClusterRole", "", "root eve"},
 		{"paths", clusterRole("new", at([]string{"get"}, "/metrics")), nil, "ClusterRole", "", "root eve"},
 		{"a binding of what one has", bound("reader", subject("User", "", "x")), nil, "ClusterRoleBinding", "", "root ann bob eve"},
 		{"a binding of more", other, nil, "ClusterRoleBinding", "", "root bob"},
-		{"only the labels of a binding change", relabelled, other, "ClusterRoleBinding", "", "root ann bob eve"},
+		{"the labels of a binding", relabelled, other, "ClusterRoleBinding", "", "root bob"},
 		{"one more subject", bound("secrets", subject("User", "", "mallory"), subject("User", "", "x")), other, "ClusterRoleBinding", "", "root bob"},
 		{"a binding in a namespace", boundIn("b", "ClusterRole", "secrets", subject("User", "", "x")), nil, "RoleBinding", "b", "root bob"},
 		{"a binding in one's own namespace", boundIn("a", "ClusterRole", "secrets", subject("User", "", "x")), nil, "RoleBinding", "a", "root ann bob"},
