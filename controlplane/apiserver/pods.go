@@ -21,6 +21,7 @@ import (
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/apiserver/pkg/util/dryrun"
 
+	"github.com/hawser-project/hawser/controlplane/apiserver/defaults"
 	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
 )
 
@@ -44,7 +45,7 @@ func podFields(p *corev1.Pod) fields.Set {
 }
 
 func newPod(_ context.Context, p *corev1.Pod) {
-	p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qosClass(p)}
+	p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: defaults.QOSClass(p)}
 	if len(p.Spec.SchedulingGates) > 0 {
 		p.Status.Conditions = []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
@@ -248,8 +249,8 @@ func (s resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 func (s resizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	p, was := obj.(*corev1.Pod), old.(*corev1.Pod)
 	errs := s.rules.Create(p)
-	if qosClass(p) != qosClass(was) {
-		errs = append(errs, field.Invalid(field.NewPath("spec"), qosClass(p), "Pod QOS Class may not change as a result of resizing"))
+	if defaults.QOSClass(p) != defaults.QOSClass(was) {
+		errs = append(errs, field.Invalid(field.NewPath("spec"), defaults.QOSClass(p), "Pod QOS Class may not change as a result of resizing"))
 	}
 	return errs
 }

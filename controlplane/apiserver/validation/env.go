@@ -171,7 +171,7 @@ func resourceFieldRef(r *corev1.ResourceFieldSelector, volume bool, p *field.Pat
 		return append(errs, field.Required(p.Child("resource"), ""))
 	}
 	kind, name, _ := strings.Cut(r.Resource, ".")
-	known := name == "cpu" || name == "memory" || name == "ephemeral-storage" || isHugePages(corev1.ResourceName(name))
+	known := name == "cpu" || name == "memory" || name == "ephemeral-storage" || IsHugePages(corev1.ResourceName(name))
 	if kind != "limits" && kind != "requests" || !known {
 		return append(errs, field.NotSupported(p.Child("resource"), r.Resource, []string{
 			"limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory",

@@ -113,7 +113,7 @@ func quotaResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList 
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 		return nil
 	}
-	if strings.Contains(string(name), "/") || isInteger(name) || name == corev1.ResourceRequestsStorage || isHugePages(corev1.ResourceName(plain)) {
+	if strings.Contains(string(name), "/") || isInteger(name) || name == corev1.ResourceRequestsStorage || IsHugePages(corev1.ResourceName(plain)) {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(p, name, "must be a standard resource for quota")}

@@ -54,31 +54,32 @@ func isInteger(name corev1.ResourceName) bool {
 		corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers:
 		return true
 	}
-	return isExtended(name)
+	return IsExtended(name)
 }
 
-// isNative tells whether a resource belongs to Kubernetes itself.
-func isNative(name corev1.ResourceName) bool {
+// IsNative tells whether a resource belongs to Kubernetes itself.
+func IsNative(name corev1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
 
-// isExtended tells whether name can be a resource that a node advertises beyond
+// IsExtended tells whether name can be a resource that a node advertises beyond
 // the native ones. A quota names such a one with the prefix requests., so the
 // name must have room for it.
-func isExtended(name corev1.ResourceName) bool {
-	if isNative(name) || strings.HasPrefix(string(name), requestsDot) {
+func IsExtended(name corev1.ResourceName) bool {
+	if IsNative(name) || strings.HasPrefix(string(name), requestsDot) {
 		return false
 	}
 	return len(validation.IsQualifiedName(requestsDot+string(name))) == 0
 }
 
-func isHugePages(name corev1.ResourceName) bool {
+// IsHugePages tells whether a resource is huge pages of one size.
+func IsHugePages(name corev1.ResourceName) bool {
 	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
 // mayOvercommit tells whether a request may be lower than the limit.
 func mayOvercommit(name corev1.ResourceName) bool {
-	return isNative(name) && !isHugePages(name)
+	return IsNative(name) && !IsHugePages(name)
 }
 
 // containerResourceName wants what a container can ask for.
@@ -91,12 +92,12 @@ func containerResourceName(name corev1.ResourceName, p *field.Path) field.ErrorL
 		case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 			return nil
 		}
-		if !isHugePages(name) {
+		if !IsHugePages(name) {
 			return field.ErrorList{field.Invalid(p, name, "must be a standard resource for containers")}
 		}
 		return nil
 	}
-	if !isNative(name) && !isExtended(name) {
+	if !IsNative(name) && !IsExtended(name) {
 		return field.ErrorList{field.Invalid(p, name, "doesn't follow extended resource name standard")}
 	}
 	return nil
@@ -129,7 +130,7 @@ func requirements(r *corev1.ResourceRequirements, nameRule func(corev1.ResourceN
 	cpuOrMemory, hugePages := false, false
 	note := func(name corev1.ResourceName) {
 		cpuOrMemory = cpuOrMemory || name == corev1.ResourceCPU || name == corev1.ResourceMemory
-		hugePages = hugePages || isHugePages(name)
+		hugePages = hugePages || IsHugePages(name)
 	}
 	for _, name := range sortedNames(r.Limits) {
 		at := limits.Key(string(name))
@@ -166,7 +167,7 @@ func podLevelResources(spec *corev1.PodSpec, p *field.Path) field.ErrorList {
 	}
 	at := p.Child("resources")
 	errs := requirements(spec.Resources, func(name corev1.ResourceName, at *field.Path) field.ErrorList {
-		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || isHugePages(name) {
+		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || IsHugePages(name) {
 			return nil
 		}
 		return field.ErrorList{field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceHugePagesPrefix})}

@@ -1,15 +1,15 @@
 // A pod's quality of service class.
 
-package apiserver
+package defaults
 
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// qosClass is Guaranteed if every container limits cpu and memory and requests
+// QOSClass is Guaranteed if every container limits cpu and memory and requests
 // exactly that, BestEffort if none asks for or limits either, else Burstable.
-func qosClass(p *corev1.Pod) corev1.PodQOSClass {
+func QOSClass(p *corev1.Pod) corev1.PodQOSClass {
 	if r := p.Spec.Resources; r != nil && (asks(r.Requests) || asks(r.Limits)) {
 		return classOf([]corev1.ResourceRequirements{*r})
 	}
