@@ -340,31 +340,6 @@ func TestLimitsAndQuotas(t *testing.T) {
 		{"resource", item(func(i it) { i.Max = list("cpu", "2", "disk", "1") }), bad(at + ".max[disk]: Invalid value")},
 		{"ratio", item(func(i it) { i.MaxLimitRequestRatio = list("cpu", "500m") }), bad(at + `.maxLimitRequestRatio[cpu]: Invalid value: "500m": ratio 500m is less than 1`)},
 	})
-	type quota = *corev1.ResourceQuota
-	freshQuota := func() quota {
-		return defaulted[corev1.ResourceQuota](t, `{metadata: {name: q}, spec: {hard: {cpu: "4", requests.memory: 1Gi, limits.cpu: "8", pods: "10", count/jobs.batch: "5", requests.storage: 1Ti,
-			hugepages-2Mi: 4Mi, requests.example.com/gpu: "1", gold.storageclass.storage.k8s.io/requests.storage: 1Gi}, scopes: [NotTerminating]}}`)
-	}
-	mutate(t, freshQuota, ValidateResourceQuota, []mutation[quota]{
-		{"negative", func(q quota) { q.Spec.Hard["cpu"] = quantity("-1") }, bad("spec.hard[cpu]: Invalid value")},
-		{"half a pod", func(q quota) { q.Spec.Hard["pods"] = quantity("500m") }, bad(`spec.hard[pods]: Invalid value: "500m": must be an integer`)},
-		{"unknown", func(q quota) { q.Spec.Hard["disk"] = quantity("1") }, bad(`spec.hard[disk]: Invalid value: "disk": must be a standard resource for quota`)},
-		{"scope", func(q quota) { q.Spec.Scopes = []corev1.ResourceQuotaScope{"x"} }, bad(`spec.scopes: Invalid value: ["x"]: unsupported scope`)},
-		{"scopes", func(q quota) { q.Spec.Scopes = []corev1.ResourceQuotaScope{"Terminating", "NotTerminating"} }, bad("spec.scopes: Invalid value")},
-		{"selector", func(q quota) {
-			q.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
-				{ScopeName: "PriorityClass", Operator: "In"}, {ScopeName: "x", Operator: "Exists", Values: []string{"a"}}, {ScopeName: "BestEffort", Operator: "x"},
-			}}
-		}, bad("spec.scopeSelector.matchExpressions[0].values: Required value", "spec.scopeSelector.matchExpressions[1].scopeName: Invalid value",
-			"spec.scopeSelector.matchExpressions[1].values: Invalid value", "spec.scopeSelector.matchExpressions[2].operator: Invalid value")},
-	})
-	mutateUpdate(t, freshQuota, ValidateResourceQuotaUpdate, []mutation[quota]{
-		{"hard", func(q quota) { q.Spec.Hard = list("cpu", "5") }, nil},
-		{"scopes change", func(q quota) { q.Spec.Scopes = nil }, bad("spec.scopes: Invalid value: null: field is immutable")},
-	})
-	mutate(t, freshQuota, ValidateResourceQuotaStatus, []mutation[quota]{
-		{"used", func(q quota) { q.Status.Hard, q.Status.Used = list("cpu", "5"), list("cpu", "-1") }, bad("status.used[cpu]: Invalid value")},
-	})
 }
 
 func TestVolumesAndClaims(t *testing.T) {

@@ -135,46 +135,87 @@ func quotaList(l corev1.ResourceList, p *field.Path) field.ErrorList {
 	return errs
 }
 
+// quotaScopes checks the two ways to say which objects a quota is about.
 func quotaScopes(s *corev1.ResourceQuotaSpec, p *field.Path) field.ErrorList {
+	at := p.Child("scopes")
 	var errs field.ErrorList
-	known := []corev1.ResourceQuotaScope{
-		corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating,
-		corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass,
-		corev1.ResourceQuotaScopeCrossNamespacePodAffinity, corev1.ResourceQuotaScopeVolumeAttributesClass,
-	}
 	for _, scope := range s.Scopes {
-		if !slices.Contains(known, scope) {
-			errs = append(errs, field.Invalid(p.Child("scopes"), s.Scopes, "unsupported scope"))
+		errs = append(errs, quotaScope(scope, s.Hard, s.Scopes, at, at)...)
+	}
+	errs = append(errs, conflictingScopes(s.Scopes, s.Scopes, at)...)
+	if s.ScopeSelector == nil {
+		return errs
+	}
+	at = p.Child("scopeSelector")
+	var selected []corev1.ResourceQuotaScope
+	for i := range s.ScopeSelector.MatchExpressions {
+		r, each := &s.ScopeSelector.MatchExpressions[i], at.Child("matchExpressions").Index(i)
+		errs = append(errs, quotaScope(r.ScopeName, s.Hard, r.ScopeName, each.Child("scopeName"), each)...)
+		errs = append(errs, scopeOperator(r, each)...)
+		selected = append(selected, r.ScopeName)
+	}
+	return append(errs, conflictingScopes(selected, selected, at)...)
+}
+
+// quotaScope checks one scope, and that it can select what the quota bounds.
+func quotaScope(scope corev1.ResourceQuotaScope, hard corev1.ResourceList, value any, named, applied *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	var selectable []corev1.ResourceName
+	switch scope {
+	case corev1.ResourceQuotaScopeBestEffort:
+		selectable = []corev1.ResourceName{corev1.ResourcePods}
+	case corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeNotBestEffort,
+		corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
+		selectable = []corev1.ResourceName{
+			corev1.ResourcePods, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory,
+			corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory,
+		}
+	case corev1.ResourceQuotaScopeVolumeAttributesClass:
+		selectable = []corev1.ResourceName{corev1.ResourcePersistentVolumeClaims, corev1.ResourceRequestsStorage}
+	default:
+		return append(errs, field.Invalid(named, value, "unsupported scope"))
+	}
+	for _, name := range sortedNames(hard) {
+		plain := corev1.ResourceName(strings.TrimPrefix(string(name), requestsDot))
+		if !strings.Contains(string(name), "/") && !IsHugePages(plain) && !slices.Contains(selectable, name) &&
+			len(quotaResourceName(name, applied)) == 0 { // which has been told already
+			errs = append(errs, field.Invalid(applied, value, "unsupported scope applied to resource "+string(name)))
 		}
 	}
+	return errs
+}
+
+func conflictingScopes(scopes []corev1.ResourceQuotaScope, value any, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
 	for _, pair := range [][2]corev1.ResourceQuotaScope{
 		{corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating},
 		{corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort},
 	} {
-		if slices.Contains(s.Scopes, pair[0]) && slices.Contains(s.Scopes, pair[1]) {
-			errs = append(errs, field.Invalid(p.Child("scopes"), s.Scopes, "conflicting scopes"))
+		if slices.Contains(scopes, pair[0]) && slices.Contains(scopes, pair[1]) {
+			errs = append(errs, field.Invalid(p, value, "conflicting scopes"))
 		}
 	}
-	if s.ScopeSelector == nil {
-		return errs
+	return errs
+}
+
+// scopeOperator checks how a selector selects. Only classes have names to select by.
+func scopeOperator(r *corev1.ScopedResourceSelectorRequirement, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	named := r.ScopeName == corev1.ResourceQuotaScopePriorityClass || r.ScopeName == corev1.ResourceQuotaScopeVolumeAttributesClass
+	switch r.Operator {
+	case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:
+		if len(r.Values) == 0 {
+			errs = append(errs, field.Required(p.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"))
+		}
+	case corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist:
+		if len(r.Values) > 0 {
+			errs = append(errs, field.Invalid(p.Child("values"), r.Values, "must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector"))
+		}
+	default:
+		return append(errs, field.Invalid(p.Child("operator"), r.Operator, "not a valid selector operator"))
 	}
-	for i, r := range s.ScopeSelector.MatchExpressions {
-		at := p.Child("scopeSelector", "matchExpressions").Index(i)
-		if !slices.Contains(known, r.ScopeName) {
-			errs = append(errs, field.Invalid(at.Child("scopeName"), r.ScopeName, "unsupported scope"))
-		}
-		switch r.Operator {
-		case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:
-			if len(r.Values) == 0 {
-				errs = append(errs, field.Required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"))
-			}
-		case corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist:
-			if len(r.Values) > 0 {
-				errs = append(errs, field.Invalid(at.Child("values"), r.Values, "must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector"))
-			}
-		default:
-			errs = append(errs, field.Invalid(at.Child("operator"), r.Operator, "not a valid selector operator"))
-		}
+	if r.Operator != corev1.ScopeSelectorOpExists && !named {
+		errs = append(errs, field.Invalid(p.Child("operator"), r.Operator, "must be 'Exists' when the scope is "+string(r.ScopeName)))
 	}
 	return errs
 }
