@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -212,6 +213,17 @@ func limitRanges(store *genericregistry.Store) func(ctx context.Context, namespa
 			return nil, fmt.Errorf("store of limit ranges lists a %T", obj)
 		}
 		return list.Items, nil
+	}
+}
+
+// storedQuotas looks for a namespace's resource quotas without reading them.
+func storedQuotas(client *clientv3.Client) func(ctx context.Context, namespace string) (bool, error) {
+	return func(ctx context.Context, namespace string) (bool, error) {
+		got, err := client.Get(ctx, keyPrefix+"/resourcequotas/"+namespace+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return false, err
+		}
+		return got.Count > 0, nil
 	}
 }
 

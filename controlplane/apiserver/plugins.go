@@ -21,8 +21,9 @@ import (
 )
 
 // admission makes the chain: what changes objects first, then what only refuses
-// them, then Config.Admission, then what the cluster's users have set up.
-func (s *Server) admission(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) (admission.Interface, error) {
+// them, then Config.Admission, then what the cluster's users have set up, and at last
+// quotas. served is closed once no request is served any more.
+func (s *Server) admission(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory, served <-chan struct{}) (admission.Interface, error) {
 	namespaces, err := builtin.NamespaceLifecycle(systemNamespaces()...)
 	if err != nil {
 		return nil, err
@@ -54,7 +55,13 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 	if err != nil {
 		return nil, err
 	}
-	chain = append(chain, others...)
+	quotas, err := builtin.ResourceQuota(builtin.QuotaConfig{
+		Stored: func(ctx context.Context, namespace string) (bool, error) { return s.hasQuota(ctx, namespace) }, Ignored: notStored(), Served: served,
+	})
+	if err != nil {
+		return nil, err
+	}
+	chain = append(append(chain, others...), quotas)
 	for _, p := range chain {
 		if err := initialize(p); err != nil {
 			return nil, err

@@ -54,6 +54,8 @@ type Server struct {
 	namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
 	// limits are a namespace's limit ranges, from the watch cache; set likewise.
 	limits func(ctx context.Context, namespace string) ([]corev1.LimitRange, error)
+	// hasQuota asks the store whether a namespace has a resource quota; set likewise.
+	hasQuota func(ctx context.Context, namespace string) (bool, error)
 	// objects are what a service leads to; set likewise.
 	objects Getters
 }
@@ -138,7 +140,9 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: loopback client: %w", err)
 	}
 	shared := informers.NewSharedInformerFactory(loopback, 0)
-	plugins, err := s.admission(ctx, loopback, shared)
+	served, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	plugins, err := s.admission(ctx, loopback, shared, served.Done())
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
@@ -163,7 +167,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
-	s.node = remembered(all.store(corev1.SchemeGroupVersion, "nodes"))
+	s.node, s.hasQuota = remembered(all.store(corev1.SchemeGroupVersion, "nodes")), storedQuotas(client)
 	s.objects, s.limits = getters(all), limitRanges(all.store(corev1.SchemeGroupVersion, "limitranges"))
 	s.namespace = getter[corev1.Namespace](all.store(corev1.SchemeGroupVersion, "namespaces"))
 	if err := all.install(srv, scheme, codecs); err != nil {

@@ -22,7 +22,6 @@ var withoutEffect = map[schema.GroupResource]string{
 	{Group: "networking.k8s.io", Resource: "ingresses"}:       "nothing listens for it",
 	{Group: "networking.k8s.io", Resource: "networkpolicies"}: "no traffic is stopped",
 	{Resource: "persistentvolumeclaims"}:                      "no volume is bound",
-	{Resource: "resourcequotas"}:                              "nothing is limited",
 	{Group: "storage.k8s.io", Resource: "storageclasses"}:     "no volume is made",
 	{Group: "storage.k8s.io", Resource: "volumeattachments"}:  "no volume is attached",
 }

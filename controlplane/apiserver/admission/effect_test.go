@@ -34,7 +34,7 @@ func TestEffect(t *testing.T) {
 		{core, "Pod", "pods", "", &corev1.Pod{}, ""},
 		{core, "Service", "services", "", &corev1.Service{}, ""},
 		{core, "Service", "services", "", balanced, "makes load balancers"},
-		{core, "ResourceQuota", "resourcequotas", "", &corev1.ResourceQuota{}, "so nothing is limited"},
+		{core, "ResourceQuota", "resourcequotas", "", &corev1.ResourceQuota{}, ""},
 	} {
 		var said heard
 		ctx := warning.WithWarningRecorder(context.Background(), &said)
