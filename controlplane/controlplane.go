@@ -39,6 +39,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
 	"github.com/hawser-project/hawser/controlplane/podgc"
 	"github.com/hawser-project/hawser/controlplane/replicaset"
+	"github.com/hawser-project/hawser/controlplane/resourcequota"
 	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 )
 
@@ -92,12 +93,13 @@ type Config struct {
 	// CollectGarbage says whether objects go with their owners. The API server
 	// must have been told the same.
 	CollectGarbage bool
-	// Garbage, ReplicaSet, Job and FinishedJob are the configurations of these
+	// Garbage, ReplicaSet, Job, FinishedJob and Quota are the configurations of these
 	// controllers, without Events, Metrics and Log.
 	Garbage     garbage.Config
 	ReplicaSet  replicaset.Config
 	Job         job.Config
 	FinishedJob ttlafterfinished.Config
+	Quota       resourcequota.Config
 	// SchedulerMinBackoff and SchedulerMaxBackoff bound how long a pod that fits
 	// nowhere waits; zero means the scheduler's defaults.
 	SchedulerMinBackoff, SchedulerMaxBackoff time.Duration

@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/podgc"
 	"github.com/hawser-project/hawser/controlplane/replicaset"
+	"github.com/hawser-project/hawser/controlplane/resourcequota"
 	"github.com/hawser-project/hawser/controlplane/rootca"
 	"github.com/hawser-project/hawser/controlplane/scheduler"
 	"github.com/hawser-project/hawser/controlplane/tainteviction"
@@ -107,6 +108,11 @@ func forWorkloads() []entry {
 			return namespace.New(s.client, s.objects, s.informers, namespace.Config{
 				Recheck: s.cfg.NamespaceRecheck, Log: s.log,
 			}), nil
+		}},
+		{name: "resourcequota-controller", alias: "resourcequota", make: func(s *shared) (Controller, error) {
+			c := s.cfg.Quota
+			c.Log = s.log
+			return resourcequota.New(s.client, s.objects, s.informers, c), nil
 		}},
 		{name: "root-ca-certificate-publisher-controller", alias: "root-ca-cert-publisher", make: newRootCA},
 		{name: "garbage-collector-controller", alias: "garbagecollector", make: func(s *shared) (Controller, error) {

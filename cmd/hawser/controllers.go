@@ -28,6 +28,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
 	"github.com/hawser-project/hawser/controlplane/podgc"
 	"github.com/hawser-project/hawser/controlplane/replicaset"
+	"github.com/hawser-project/hawser/controlplane/resourcequota"
 	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 	"github.com/hawser-project/hawser/controlplane/tunnelhealth"
 )
@@ -49,6 +50,7 @@ type controllerOptions struct {
 	replicaSet     replicaset.Config
 	job            job.Config
 	finishedJob    ttlafterfinished.Config
+	quota          resourcequota.Config
 
 	// podEvictionTimeout is a flag that Kubernetes had, and that many still set.
 	podEvictionTimeout time.Duration
@@ -101,6 +103,8 @@ func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.job.MinBackoff, "job-min-backoff", job.DefaultMinBackoff, "how long after a pod of a Job has failed the next is made; doubles with each")
 	f.DurationVar(&o.job.MaxBackoff, "job-max-backoff", job.DefaultMaxBackoff, "the longest that grows to")
 	f.IntVar(&o.finishedJob.Workers, "concurrent-ttl-after-finished-syncs", ttlafterfinished.DefaultWorkers, "Jobs that have ended and are worked on at once")
+	f.IntVar(&o.quota.Workers, "concurrent-resource-quota-syncs", resourcequota.DefaultWorkers, "resource quotas counted at once")
+	f.DurationVar(&o.quota.Period, "resource-quota-sync-period", resourcequota.DefaultPeriod, "how often what all resource quotas have in use is counted anew, beside when something gives room back")
 }
 
 // addTunnelFlags adds the flags of what only a process with tunnels can do.
@@ -168,8 +172,9 @@ const minPeriod = 10 * time.Millisecond
 func (o *controllerOptions) checkNumbers() error {
 	for flag, d := range map[string]time.Duration{
 		"--pod-gc-sync-period": o.podGC.Period, "--pod-gc-orphan-quarantine": o.podGC.Quarantine, "--tunnel-probe-period": o.probePeriod,
-		"--node-monitor-period": o.lifecycle.MonitorPeriod,
-		"--job-min-backoff":     o.job.MinBackoff, "--job-max-backoff": o.job.MaxBackoff,
+		"--node-monitor-period":        o.lifecycle.MonitorPeriod,
+		"--resource-quota-sync-period": o.quota.Period,
+		"--job-min-backoff":            o.job.MinBackoff, "--job-max-backoff": o.job.MaxBackoff,
 		"--leader-elect-lease-duration": o.leader.LeaseDuration, "--leader-elect-renew-deadline": o.leader.RenewDeadline, "--leader-elect-retry-period": o.leader.RetryPeriod,
 	} {
 		if d < minPeriod {
@@ -182,6 +187,7 @@ func (o *controllerOptions) checkNumbers() error {
 	for flag, n := range map[string]int{
 		"--concurrent-gc-syncs": o.garbage.Workers, "--concurrent-replicaset-syncs": o.replicaSet.Workers,
 		"--concurrent-job-syncs": o.job.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
+		"--concurrent-resource-quota-syncs": o.quota.Workers,
 	} {
 		if n <= 0 {
 			return fmt.Errorf("%s %d: want one or more", flag, n)
@@ -198,7 +204,7 @@ func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 		Enabled: o.enabled, SigningDuration: o.signingPeriod,
 		Lifecycle: o.lifecycle, PodGC: o.podGC, IPAM: o.ipam,
 		CollectGarbage: o.collectGarbage, Garbage: o.garbage,
-		ReplicaSet: o.replicaSet, Job: o.job, FinishedJob: o.finishedJob,
+		ReplicaSet: o.replicaSet, Job: o.job, FinishedJob: o.finishedJob, Quota: o.quota,
 	}
 	if o.elect {
 		identity, err := identity(dir)
