@@ -21,6 +21,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/rbac"
+	"github.com/hawser-project/hawser/controlplane/apiserver"
 )
 
 // The modes of --authorization-mode.
@@ -40,6 +41,8 @@ type accessOptions struct {
 	webhookConfig string
 	allowedTTL    time.Duration
 	deniedTTL     time.Duration
+
+	enabledPlugins, disabledPlugins []string
 }
 
 func (o *accessOptions) addFlags(f *pflag.FlagSet) {
@@ -47,6 +50,34 @@ func (o *accessOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.webhookConfig, "authorization-webhook-config-file", "", "with mode Webhook: kubeconfig of the service to ask")
 	f.DurationVar(&o.allowedTTL, "authorization-webhook-cache-authorized-ttl", 5*time.Minute, "how long a yes of the webhook is remembered")
 	f.DurationVar(&o.deniedTTL, "authorization-webhook-cache-unauthorized-ttl", 30*time.Second, "how long a no of the webhook is remembered")
+	f.StringSliceVar(&o.enabledPlugins, "enable-admission-plugins", nil, "admission plugins that must be on, as all are that there are unless they are disabled: "+strings.Join(plugins(), ", "))
+	f.StringSliceVar(&o.disabledPlugins, "disable-admission-plugins", nil, "admission plugins to leave out; "+nodeRestriction+" cannot be")
+}
+
+// nodeRestriction keeps nodes from each other's objects. The authorizer counts on it.
+const nodeRestriction = "NodeRestriction"
+
+// plugins are the names of all admission plugins.
+func plugins() []string { return append(apiserver.AdmissionPlugins(), nodeRestriction) }
+
+// checkPlugins refuses names that are none, or are both on and off.
+func (o *accessOptions) checkPlugins() error {
+	for flag, names := range map[string][]string{"--enable-admission-plugins": o.enabledPlugins, "--disable-admission-plugins": o.disabledPlugins} {
+		for _, name := range names {
+			if !slices.Contains(plugins(), name) {
+				return fmt.Errorf("%s: there is no %q; there are %s", flag, name, strings.Join(plugins(), ", "))
+			}
+		}
+	}
+	for _, name := range o.disabledPlugins {
+		switch {
+		case name == nodeRestriction:
+			return fmt.Errorf("--disable-admission-plugins %s: without it a node could write the objects of another", name)
+		case slices.Contains(o.enabledPlugins, name):
+			return fmt.Errorf("--disable-admission-plugins %s is also in --enable-admission-plugins: say one of them", name)
+		}
+	}
+	return nil
 }
 
 // check refuses what cannot work, naming the flag.
@@ -71,7 +102,7 @@ func (o *accessOptions) check() error {
 	case o.allowedTTL < 0 || o.deniedTTL < 0:
 		return fmt.Errorf("--authorization-webhook-cache-authorized-ttl %v and --authorization-webhook-cache-unauthorized-ttl %v: want none of them negative", o.allowedTTL, o.deniedTTL)
 	}
-	return nil
+	return o.checkPlugins()
 }
 
 // An access is all authorizers together, and the one for roles by itself.

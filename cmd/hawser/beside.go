@@ -46,6 +46,7 @@ var onlyEmbedded = []string{
 	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds",
 	"service-account-issuer", "api-audiences", "service-account-max-token-expiration", "authentication-config", "requestheader-client-ca-file",
 	"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
+	"enable-admission-plugins", "disable-admission-plugins",
 	"cause-aware-eviction", "site-autonomy-duration", "max-autonomy-duration", "keep-attached-nodes", "tunnel-probe-period",
 }
 

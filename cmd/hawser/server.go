@@ -180,6 +180,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit
 		ToServices:                   t.named("system:apiserver", t.hub.DialContext),
 		EnableGarbageCollector:       o.controllers.collectGarbage,
 		Admission:                    authz.admission(restriction, kubeauth.NodeNames(o.ownNames())),
+		DisabledAdmission:            o.access.disabledPlugins,
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
 		UnreachableTolerationSeconds: &o.unreachToleration,
 		MaxRequestsInFlight:          o.maxInFlight,

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -89,6 +90,9 @@ type Config struct {
 	// them.
 	Admission []admission.Interface
 
+	// DisabledAdmission names built-in plugins to leave out, of AdmissionPlugins.
+	DisabledAdmission []string
+
 	// ToServices reaches an endpoint of a service, IP%NODE:PORT or IP:PORT, for webhooks
 	// that are named by their service. Nil means that they cannot be called.
 	ToServices func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -150,6 +154,8 @@ func (c *Config) complete() error {
 		return errors.New("apiserver: no client CA")
 	case c.Authenticator == nil || c.Authorizer == nil:
 		return errors.New("apiserver: authenticator and authorizer are required")
+	case slices.ContainsFunc(c.DisabledAdmission, func(name string) bool { return !slices.Contains(AdmissionPlugins(), name) }):
+		return fmt.Errorf("apiserver: not all admission plugins to disable exist: %q", c.DisabledAdmission)
 	case c.EventTTL < 0 || c.EventTTL > 0 && c.EventTTL < time.Second:
 		return fmt.Errorf("apiserver: event TTL %v is less than a second", c.EventTTL)
 	case c.MaxRequestsInFlight < 0 || c.MaxMutatingRequestsInFlight < 0:

@@ -5,6 +5,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/admission"
@@ -20,54 +21,101 @@ import (
 	builtin "github.com/hawser-project/hawser/controlplane/apiserver/admission"
 )
 
+// A plugin can be left out by its name, which is Kubernetes'.
+type plugin struct {
+	name string
+	make func() (admission.Interface, error)
+}
+
+// AdmissionPlugins are the names of the plugins that Config.DisabledAdmission can have,
+// in the order in which they are asked.
+func AdmissionPlugins() []string {
+	var s Server
+	var names []string
+	for _, p := range append(s.builtin(), s.late(nil, nil, nil)...) {
+		names = append(names, p.name)
+	}
+	return names
+}
+
 // admission makes the chain: what changes objects first, then what only refuses
 // them, then Config.Admission, then what the cluster's users have set up, and at last
 // quotas. served is closed once no request is served any more.
 func (s *Server) admission(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory, served <-chan struct{}) (admission.Interface, error) {
-	namespaces, err := builtin.NamespaceLifecycle(systemNamespaces()...)
-	if err != nil {
-		return nil, err
-	}
-	security, err := builtin.PodSecurity(func(ctx context.Context, name string) (*corev1.Namespace, error) { return s.namespace(ctx, name) })
-	if err != nil {
-		return nil, err
-	}
-	chain := append([]admission.Interface{
-		namespaces,
-		builtin.TaintNodesByCondition(),
-		builtin.ServiceAccount(s.cfg.Tokens != nil),
-		builtin.LimitRanger(func(ctx context.Context, namespace string) ([]corev1.LimitRange, error) {
-			return s.limits(ctx, namespace)
-		}),
-		builtin.Priority(),
-		builtin.DefaultTolerationSeconds(*s.cfg.NotReadyTolerationSeconds, *s.cfg.UnreachableTolerationSeconds),
-		builtin.PodTopologyLabels(func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) }),
-		security,
-		builtin.CertificateApproval(s.authz),
-		builtin.CertificateSigning(s.authz),
-		builtin.Effect(),
-	}, s.cfg.Admission...)
 	initialize, err := s.initializer(ctx, client, shared)
 	if err != nil {
 		return nil, err
 	}
-	others, err := decidedByOthers(shared, initialize)
+	chain, err := s.enabled(s.builtin())
 	if err != nil {
 		return nil, err
 	}
-	quotas, err := builtin.ResourceQuota(builtin.QuotaConfig{
-		Stored: func(ctx context.Context, namespace string) (bool, error) { return s.hasQuota(ctx, namespace) }, Ignored: notStored(), Served: served,
-	})
+	late, err := s.enabled(s.late(shared, initialize, served))
 	if err != nil {
 		return nil, err
 	}
-	chain = append(append(chain, others...), quotas)
+	chain = append(append(append(chain, builtin.Effect()), s.cfg.Admission...), late...)
 	for _, p := range chain {
 		if err := initialize(p); err != nil {
 			return nil, err
 		}
 	}
 	return admission.NewChainHandler(chain...), nil
+}
+
+// enabled makes the plugins that are not disabled.
+func (s *Server) enabled(all []plugin) ([]admission.Interface, error) {
+	var chain []admission.Interface
+	for _, p := range all {
+		if slices.Contains(s.cfg.DisabledAdmission, p.name) {
+			continue
+		}
+		made, err := p.make()
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, made)
+	}
+	return chain, nil
+}
+
+// builtin are the plugins that know what objects they are about.
+func (s *Server) builtin() []plugin {
+	always := func(f func() admission.Interface) func() (admission.Interface, error) {
+		return func() (admission.Interface, error) { return f(), nil }
+	}
+	return []plugin{
+		{"NamespaceLifecycle", func() (admission.Interface, error) { return builtin.NamespaceLifecycle(systemNamespaces()...) }},
+		{"TaintNodesByCondition", always(builtin.TaintNodesByCondition)},
+		{"ServiceAccount", always(func() admission.Interface { return builtin.ServiceAccount(s.cfg.Tokens != nil) })},
+		{"LimitRanger", always(func() admission.Interface {
+			return builtin.LimitRanger(func(ctx context.Context, namespace string) ([]corev1.LimitRange, error) {
+				return s.limits(ctx, namespace)
+			})
+		})},
+		{"Priority", always(builtin.Priority)},
+		{"DefaultTolerationSeconds", always(func() admission.Interface {
+			return builtin.DefaultTolerationSeconds(*s.cfg.NotReadyTolerationSeconds, *s.cfg.UnreachableTolerationSeconds)
+		})},
+		{"PodTopologyLabels", always(func() admission.Interface {
+			return builtin.PodTopologyLabels(func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) })
+		})},
+		{"PodSecurity", func() (admission.Interface, error) {
+			return builtin.PodSecurity(func(ctx context.Context, name string) (*corev1.Namespace, error) { return s.namespace(ctx, name) })
+		}},
+		{"CertificateApproval", always(func() admission.Interface { return builtin.CertificateApproval(s.authz) })},
+		{"CertificateSigning", always(func() admission.Interface { return builtin.CertificateSigning(s.authz) })},
+	}
+}
+
+// late are the plugins that go by what the cluster's users have set up, in Kubernetes'
+// order. Those that are made when they are needed are readied by initialize.
+func (s *Server) late(shared informers.SharedInformerFactory, initialize func(admission.Interface) error, served <-chan struct{}) []plugin {
+	return append(decidedByOthers(shared, initialize), plugin{"ResourceQuota", func() (admission.Interface, error) {
+		return builtin.ResourceQuota(builtin.QuotaConfig{
+			Stored: func(ctx context.Context, namespace string) (bool, error) { return s.hasQuota(ctx, namespace) }, Ignored: notStored(), Served: served,
+		})
+	}})
 }
 
 // initializer gives plugins what they ask for.

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/randfill"
 )
@@ -282,5 +284,26 @@ func TestConfigErrors(t *testing.T) {
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Plugins are asked in Kubernetes' order, quotas last, and those left out are not made.
+func TestAdmissionPlugins(t *testing.T) {
+	all := AdmissionPlugins()
+	if want := "NamespaceLifecycle TaintNodesByCondition ServiceAccount LimitRanger Priority DefaultTolerationSeconds PodTopologyLabels PodSecurity " +
+		"CertificateApproval CertificateSigning MutatingAdmissionWebhook ValidatingAdmissionPolicy ValidatingAdmissionWebhook ResourceQuota"; strings.Join(all, " ") != want {
+		t.Errorf("%q", all)
+	}
+	s := &Server{cfg: Config{DisabledAdmission: slices.DeleteFunc(all, func(name string) bool { return name == "Priority" })}}
+	got, err := s.enabled(append(s.builtin(), s.late(nil, nil, nil)...))
+	if err != nil || len(got) != 1 || !got[0].Handles("CREATE") {
+		t.Errorf("%v, %v", got, err)
+	}
+	c := Config{
+		DisabledAdmission: []string{"Quota"}, Listener: &net.TCPListener{}, ServingCertFile: "x", ServingKeyFile: "x", ClientCAFile: "x",
+		Authenticator: authenticator.RequestFunc(nil), Authorizer: authorizer.AuthorizerFunc(nil),
+	}
+	if err := c.complete(); err == nil || !strings.Contains(err.Error(), `"Quota"`) {
+		t.Errorf("a name that is none: %v", err)
 	}
 }

@@ -31,29 +31,34 @@ const resolveTimeout = 5 * time.Second
 
 // decidedByOthers are the plugins that ask webhooks and policies, in Kubernetes' order.
 // Those that are made later are readied by initialize.
-func decidedByOthers(shared informers.SharedInformerFactory, initialize func(admission.Interface) error) ([]admission.Interface, error) {
-	policies, err := validating.NewPlugin(nil)
-	if err != nil {
-		return nil, fmt.Errorf("admission policies: %w", err)
+func decidedByOthers(shared informers.SharedInformerFactory, initialize func(admission.Interface) error) []plugin {
+	return []plugin{
+		{"MutatingAdmissionWebhook", func() (admission.Interface, error) {
+			return changing{newDormant(shared.Admissionregistration().V1().MutatingWebhookConfigurations().Informer(), func() (admission.Interface, error) {
+				p, err := mutatingwebhook.NewMutatingWebhook(nil)
+				if err != nil {
+					return nil, fmt.Errorf("mutating webhooks: %w", err)
+				}
+				return p, initialize(p)
+			})}, nil
+		}},
+		{"ValidatingAdmissionPolicy", func() (admission.Interface, error) {
+			p, err := validating.NewPlugin(nil)
+			if err != nil {
+				return nil, fmt.Errorf("admission policies: %w", err)
+			}
+			return p, nil
+		}},
+		{"ValidatingAdmissionWebhook", func() (admission.Interface, error) {
+			return refusing{newDormant(shared.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer(), func() (admission.Interface, error) {
+				p, err := validatingwebhook.NewValidatingAdmissionWebhook(nil)
+				if err != nil {
+					return nil, fmt.Errorf("validating webhooks: %w", err)
+				}
+				return p, initialize(p)
+			})}, nil
+		}},
 	}
-	configurations := shared.Admissionregistration().V1()
-	return []admission.Interface{
-		changing{newDormant(configurations.MutatingWebhookConfigurations().Informer(), func() (admission.Interface, error) {
-			p, err := mutatingwebhook.NewMutatingWebhook(nil)
-			if err != nil {
-				return nil, fmt.Errorf("mutating webhooks: %w", err)
-			}
-			return p, initialize(p)
-		})},
-		policies,
-		refusing{newDormant(configurations.ValidatingWebhookConfigurations().Informer(), func() (admission.Interface, error) {
-			p, err := validatingwebhook.NewValidatingAdmissionWebhook(nil)
-			if err != nil {
-				return nil, fmt.Errorf("validating webhooks: %w", err)
-			}
-			return p, initialize(p)
-		})},
-	}, nil
 }
 
 // notStored are questions about users and their rights. Nobody else decides about them,

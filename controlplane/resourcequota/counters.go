@@ -93,9 +93,9 @@ func (c *counters) findLocked(gr schema.GroupResource) (schema.GroupVersionResou
 		}
 		for i := range l.APIResources {
 			res := &l.APIResources[i]
-			gvr := gv.WithResource(res.Name)
-			if _, seen := c.kinds[gvr.GroupResource()]; !seen && res.Namespaced && slices.Contains(res.Verbs, "list") && slices.Contains(res.Verbs, "watch") {
-				c.kinds[gvr.GroupResource()] = gvr
+			kind := gv.WithResource(res.Name)
+			if _, seen := c.kinds[kind.GroupResource()]; !seen && res.Namespaced && slices.Contains(res.Verbs, "list") && slices.Contains(res.Verbs, "watch") {
+				c.kinds[kind.GroupResource()] = kind
 			}
 		}
 	}
