@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -84,7 +85,9 @@ func (q *quotas) ValidateInitialization() error {
 
 // Validate implements admission.ValidationInterface.
 func (q *quotas) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if a.GetNamespace() == "" || ofServer(a.GetUserInfo()) {
+	// Only objects of the core group take more when they are updated: a lease never does.
+	fixed := a.GetOperation() == admission.Update && a.GetResource().Group != corev1.GroupName
+	if a.GetNamespace() == "" || fixed || ofServer(a.GetUserInfo()) {
 		return nil
 	}
 	any, err := q.any(ctx, a.GetNamespace())
