@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
@@ -67,6 +68,9 @@ func (l *limitRanger) Admit(ctx context.Context, a admission.Attributes, _ admis
 // Validate implements admission.ValidationInterface. Of a pod's resources only resize
 // changes anything after it was made.
 func (l *limitRanger) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if old, err := meta.Accessor(a.GetOldObject()); err == nil && old.GetDeletionTimestamp() != nil {
+		return nil // what goes may lose its finalizers
+	}
 	var check func(*corev1.LimitRangeItem) []error
 	switch o := a.GetObject().(type) {
 	case *corev1.Pod:
@@ -235,13 +239,19 @@ func ratio(item *corev1.LimitRangeItem, name corev1.ResourceName, requests, limi
 	if limit.IsZero() {
 		return fmt.Errorf("%s, but no limit is specified or limit is 0", bound)
 	}
-	if r := number(limit) / number(request); r > number(highest) {
-		return fmt.Errorf("%s, but provided ratio is %f", bound, r)
+	if most := milli(highest) * milli(request) / 1000; milli(limit) > most {
+		return fmt.Errorf("%s, but provided ratio is %f", bound, milli(limit)/milli(request))
 	}
 	return nil
 }
 
-func number(q resource.Quantity) float64 { return q.AsApproximateFloat64() }
+// milli is a thousand times q. Thousandths of 1 have no exact number in binary.
+func milli(q resource.Quantity) float64 {
+	if q.CmpInt64(resource.MaxMilliValue) > 0 {
+		return float64(q.Value()) * 1000
+	}
+	return float64(q.MilliValue())
+}
 
 func sorted(list corev1.ResourceList) []corev1.ResourceName {
 	return slices.Sorted(maps.Keys(list))

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 )
 
@@ -106,5 +107,97 @@ func TestLimitRangerRefuses(t *testing.T) {
 	err := storage.(admission.ValidationInterface).Validate(t.Context(), attributes(claim, nil, corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), "", admission.Create), nil)
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "maximum storage usage per PersistentVolumeClaim is 2Gi, but request is 5Gi") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestLimitRangerCases are Kubernetes' own: pods of equal containers against one bound.
+func TestLimitRangerCases(t *testing.T) {
+	const each, whole = corev1.LimitTypeContainer, corev1.LimitTypePod
+	for _, c := range []struct {
+		typ             corev1.LimitType
+		n               int
+		resource        string
+		request, limit  string
+		min, max, ratio string
+		refused         bool
+	}{
+		{each, 1, "cpu", "100m", "", "50m", "", "", false},
+		{each, 1, "cpu", "100m", "200m", "50m", "", "", false},
+		{each, 1, "memory", "60Mi", "", "50Mi", "", "", false},
+		{each, 1, "memory", "60Mi", "100Mi", "50Mi", "", "", false},
+		{each, 1, "cpu", "500m", "1", "", "2", "", false},
+		{each, 1, "cpu", "", "1", "", "2", "", false},
+		{each, 1, "memory", "250Mi", "500Mi", "", "1Gi", "", false},
+		{each, 1, "memory", "", "500Mi", "", "1Gi", "", false},
+		{each, 1, "cpu", "500m", "750m", "", "", "1.5", false},
+		{each, 1, "cpu", "5m", "35m", "", "", "7", false}, // 0.035 / 0.005 is more than 7 in binary
+		{each, 1, "cpu", "5m", "36m", "", "", "7", true},
+		{each, 1, "cpu", "9m", "63m", "", "", "7", false},
+		{each, 1, "memory", "9007199254740993", "9007199254740993", "", "", "1", false}, // more than 2^53
+		{whole, 2, "cpu", "75m", "", "100m", "", "", false},
+		{whole, 2, "cpu", "75m", "200m", "100m", "", "", false},
+		{whole, 2, "memory", "60Mi", "", "100Mi", "", "", false},
+		{whole, 2, "memory", "60Mi", "100Mi", "100Mi", "", "", false},
+		{whole, 2, "cpu", "500m", "1", "", "2", "", false},
+		{whole, 2, "cpu", "", "1", "", "2", "", false},
+		{whole, 2, "memory", "250Mi", "500Mi", "", "1Gi", "", false},
+		{whole, 2, "memory", "", "500Mi", "", "1Gi", "", false},
+		{whole, 3, "memory", "300Mi", "450Mi", "", "2Gi", "1.5", false},
+
+		{each, 1, "cpu", "40m", "", "50m", "", "", true},
+		{each, 1, "cpu", "40m", "200m", "50m", "", "", true},
+		{each, 1, "cpu", "", "", "50m", "", "", true},
+		{each, 1, "memory", "40Mi", "", "50Mi", "", "", true},
+		{each, 1, "memory", "40Mi", "100Mi", "50Mi", "", "", true},
+		{each, 1, "memory", "", "", "50Mi", "", "", true},
+		{each, 1, "cpu", "500m", "2500m", "", "2", "", true},
+		{each, 1, "cpu", "", "2500m", "", "2", "", true},
+		{each, 1, "cpu", "", "", "", "2", "", true},
+		{each, 1, "cpu", "1250m", "2500m", "", "", "1", true},
+		{each, 1, "memory", "250Mi", "2Gi", "", "1Gi", "", true},
+		{each, 1, "memory", "", "2Gi", "", "1Gi", "", true},
+		{each, 1, "memory", "", "", "", "1Gi", "", true},
+		{whole, 1, "cpu", "75m", "", "100m", "", "", true},
+		{whole, 1, "cpu", "75m", "200m", "100m", "", "", true},
+		{whole, 1, "memory", "60Mi", "", "100Mi", "", "", true},
+		{whole, 1, "memory", "60Mi", "100Mi", "100Mi", "", "", true},
+		{whole, 3, "cpu", "500m", "1", "", "2", "", true},
+		{whole, 3, "cpu", "", "1", "", "2", "", true},
+		{whole, 3, "memory", "250Mi", "500Mi", "", "1Gi", "", true},
+		{whole, 3, "memory", "", "500Mi", "", "1Gi", "", true},
+		{whole, 3, "memory", "250Mi", "500Mi", "", "2Gi", "1.5", true},
+	} {
+		of := func(amount string) corev1.ResourceList {
+			if amount == "" {
+				return nil
+			}
+			return amounts(c.resource, amount)
+		}
+		var all []corev1.ResourceRequirements
+		for range c.n {
+			all = append(all, corev1.ResourceRequirements{Requests: of(c.request), Limits: of(c.limit)})
+		}
+		p := limited(corev1.LimitRangeItem{Type: c.typ, Min: of(c.min), Max: of(c.max), MaxLimitRequestRatio: of(c.ratio)}).(admission.ValidationInterface)
+		err := p.Validate(t.Context(), attributes(containers(all...), nil, podResource, "", admission.Create), nil)
+		if apierrors.IsForbidden(err) != c.refused || (err != nil) != c.refused {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// A claim that is being deleted may lose its finalizers, whatever the bounds are now.
+func TestLimitRangerLetsGo(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: amounts("storage", "5Gi")}}}
+	claim.Namespace = "ns"
+	p := limited(corev1.LimitRangeItem{Type: corev1.LimitTypePersistentVolumeClaim, Max: amounts("storage", "2Gi")}).(admission.ValidationInterface)
+	update := func() error {
+		return p.Validate(t.Context(), attributes(claim, claim, corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), "", admission.Update), nil)
+	}
+	if err := update(); !apierrors.IsForbidden(err) {
+		t.Errorf("one that stays: %v", err)
+	}
+	claim.DeletionTimestamp = &metav1.Time{}
+	if err := update(); err != nil {
+		t.Errorf("one that goes: %v", err)
 	}
 }
