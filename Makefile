@@ -3,10 +3,12 @@ GO       ?= go
 FUZZTIME ?= 20s
 BENCH    ?= .
 COUNT    ?= 5
+VULNDB   ?= https://vuln.go.dev
+PROGRAMS  = ./cmd/hawser ./cmd/hawser-agent
 # Without debugging tables (a third of the size), and with a version that kubectl can parse.
 LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 
-.PHONY: all build demo test lint bench fuzz generate cover tidy clean
+.PHONY: all build demo test lint vuln bench fuzz generate licences cover tidy clean
 
 all: lint test build
 
@@ -24,6 +26,12 @@ test: ## everything: unit, conformance, integration, end to end
 lint: ## the linters of .golangci.yml, go vet's among them
 	CGO_ENABLED=0 $(GO) tool -modfile=.tools/go.mod golangci-lint run
 
+vuln: ## vulnerabilities that are known in what the programs call; skipped, in one line, where VULNDB is out of reach
+	@code=0; CGO_ENABLED=0 $(GO) tool -modfile=.tools/go.mod govulncheck -db $(VULNDB) $(PROGRAMS) >.vuln 2>&1 || code=$$?; \
+	if grep -q '^govulncheck: fetching vulnerabilities: \(HTTP \)\?G[Ee][Tt] ' .vuln; then \
+	  echo "SKIPPED govulncheck: the vulnerability database cannot be reached: $$(tail -n 1 .vuln)"; code=0; else cat .vuln; fi; \
+	rm -f .vuln; exit $$code
+
 bench: ## every benchmark, COUNT times, into bench-new.txt for benchstat
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./... | tee bench-new.txt
 
@@ -31,9 +39,13 @@ fuzz: ## every fuzz target for FUZZTIME each
 	@set -e; for p in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
 	  echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; done; done
 
-generate: ## generated code anew; fails if it was not up to date
+generate: licences ## generated code and NOTICE anew; fails if they were not up to date
 	$(GO) generate ./...
 	git diff --exit-code
+
+licences: ## NOTICE anew: the modules in the programs and their licences; fails on one that Apache-2.0 cannot be shipped with
+	@$(GO) -C .tools test ./licences
+	@CGO_ENABLED=0 $(GO) -C .tools run ./licences .. $(PROGRAMS) >.NOTICE && mv .NOTICE NOTICE
 
 cover: ## statement coverage of all packages by all tests, as HTML
 	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout 30m ./...
