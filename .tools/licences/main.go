@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +53,7 @@ type module struct {
 
 func main() {
 	// What is linked differs a little between platforms; this is the one that is released.
-	list := exec.Command("go", append([]string{
+	list := exec.CommandContext(context.Background(), "go", append([]string{
 		"list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Version}}\t{{.Dir}}\t{{$.Dir}}{{end}}{{end}}",
 	}, os.Args[2:]...)...)
 	list.Dir, list.Stderr = os.Args[1], os.Stderr
@@ -87,7 +88,7 @@ func modules(list []byte) []*module {
 func write(to io.Writer, all []*module) error {
 	var errs []error
 	w := bufio.NewWriter(to)
-	fmt.Fprint(w, head)
+	fmt.Fprintf(w, "%s", head)
 	notices := map[string][]string{} // text to modules
 	for _, m := range all {
 		ids, err := m.licences()
@@ -117,11 +118,11 @@ func (m *module) licences() ([]string, error) {
 			if e.IsDir() || !licenceFile.MatchString(e.Name()) {
 				continue
 			}
-			text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-			errs = append(errs, err)
-			found, err := classify(text)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%s %s: %s: %w", m.path, m.version, filepath.Join(dir, e.Name()), err))
+			text, broken := os.ReadFile(filepath.Join(dir, e.Name()))
+			errs = append(errs, broken)
+			found, why := classify(text)
+			if why != nil {
+				errs = append(errs, fmt.Errorf("%s %s: %s: %w", m.path, m.version, filepath.Join(dir, e.Name()), why))
 			}
 			ids = append(ids, found...)
 		}
@@ -169,8 +170,8 @@ func (m *module) notice() (string, error) {
 	entries, err := os.ReadDir(m.dir)
 	for _, e := range entries {
 		if !e.IsDir() && noticeFile.MatchString(e.Name()) {
-			text, err := os.ReadFile(filepath.Join(m.dir, e.Name()))
-			return string(bytes.TrimSpace(bytes.ReplaceAll(text, []byte("\r"), nil))), err
+			text, broken := os.ReadFile(filepath.Join(m.dir, e.Name()))
+			return string(bytes.TrimSpace(bytes.ReplaceAll(text, []byte("\r"), nil))), broken
 		}
 	}
 	return "", err

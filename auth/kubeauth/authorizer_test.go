@@ -113,6 +113,12 @@ func simplePod(ns, name, node, suffix string) *corev1.Pod {
 	}
 }
 
+// mirrorOf makes a mirror pod of p: one that names what NodeRestriction lets no node name.
+func mirrorOf(p *corev1.Pod) *corev1.Pod {
+	p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+	return p
+}
+
 func madeBy(name, user string) *certificatesv1.CertificateSigningRequest {
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -126,6 +132,7 @@ func cluster() []runtime.Object {
 		simplePod("ns", "db", "node-2", "db"),
 		simplePod("ns", "pending", "", "pending"),
 		simplePod("other", "web", "node-2", "env"),
+		mirrorOf(simplePod("ns", "mirror-node-1", "node-1", "mirror")),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "n1"}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", UID: "n2"}},
 		madeBy("of-boot", "system:bootstrap:abcdef"),

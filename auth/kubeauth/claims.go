@@ -5,6 +5,7 @@ package kubeauth
 
 import (
 	"context"
+	"errors"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -65,6 +66,7 @@ var (
 	serviceAccounts = corev1.Resource("serviceaccounts")
 	leases          = coordinationv1.Resource("leases")
 	csiNodes        = storagev1.Resource("csinodes")
+	volumeClaims    = corev1.Resource("persistentvolumeclaims")
 	certificates    = certificatesv1.Resource("certificatesigningrequests")
 	coreEvents      = corev1.Resource("events")
 	newEvents       = eventsv1.Resource("events")
@@ -219,7 +221,16 @@ var statusClaims = []claim{
 var podClaims = []claim{
 	{
 		kind: "pod.subresource", field: "the request's subresource", verdict: refused,
-		at:    []place{{pods, other, admission.Create}, {pods, other, admission.Update}, {pods, other, admission.Delete}, {pods, "", admission.Update}},
+		at: []place{
+			{pods, other, admission.Create},
+			{pods, other, admission.Update},
+			{pods, other, admission.Delete},
+			{pods, "", admission.Update},
+			{pods, "status", admission.Create},
+			{pods, "status", admission.Delete},
+			{pods, "eviction", admission.Update},
+			{pods, "eviction", admission.Delete},
+		},
 		moves: "pods of others, and those of the node in other ways than by reporting on them", remedy: "use an administrator's credentials",
 		check: podSubresource,
 	},
@@ -353,6 +364,11 @@ var otherClaims = []claim{
 	{
 		kind: "csinode.finalizers", field: "metadata.finalizers", verdict: refused, at: csiWrites,
 		moves: "the deletion of the CSINode, which would outlive its node", remedy: "leave them out", check: on(csiFinalizers),
+	},
+	{
+		kind: "volumeclaim", field: "the request's subresource", verdict: refused, at: []place{{volumeClaims, "", admission.Update}},
+		moves: "the volumes of others", remedy: "use an administrator's credentials",
+		check: func(context.Context, attempt) error { return errors.New("may only update PVC status") },
 	},
 	{
 		kind: "event.about", field: "involvedObject", verdict: bounded, at: eventWrite,

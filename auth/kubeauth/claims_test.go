@@ -298,6 +298,7 @@ func otherAttacks(t *testing.T) []trial {
 		csi("csinode.name", func(n *storagev1.CSINode) { n.Name = "node-2" }),
 		csi("csinode.owners", func(n *storagev1.CSINode) { n.OwnerReferences = owned() }),
 		csi("csinode.finalizers", func(n *storagev1.CSINode) { n.Finalizers = []string{"example.com/never"} }),
+		{kind: "volumeclaim", w: submission{op: admission.Update, gvr: claimsR, ns: "ns", name: "data", obj: &corev1.PersistentVolumeClaim{}}},
 		tells("event.about", about("Node", "", "node-2")), tells("event.about", about("Pod", "ns", "db")), tells("event.about", about("Pod", "ns", "pending")),
 		tells("event.about", about("Deployment", "ns", "web")), tells("event.about", about("", "", "")), edits("event.about", nil, about("Pod", "ns", "web")),
 		tells("event.source", by("node-2", "node-1")), tells("event.source", by("node-1", "node-2")), tells("event.source", by("", "")),

@@ -186,8 +186,8 @@ func (o *Objects) pod(ctx context.Context, namespace, name, node string) (*corev
 	return s.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// anyPodOn tells whether want is true of one of node's pods. If it is of none in
-// the cache, the API server is asked for the node's pods of namespace as they
+// anyPodOn tells whether want is true of one of node's pods but mirror pods, which the
+// node makes itself: they give it nothing. If it is of none in the cache, the API server is asked for the node's pods of namespace as they
 // are now.
 func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want func(*corev1.Pod) bool) (bool, error) {
 	s := o.src.Load()
@@ -199,7 +199,7 @@ func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want fun
 		return false, fmt.Errorf("look up pods of node %s: %w", node, err)
 	}
 	for _, obj := range objs {
-		if pod, ok := obj.(*corev1.Pod); ok && pod.Namespace == namespace && want(pod) {
+		if pod, ok := obj.(*corev1.Pod); ok && pod.Namespace == namespace && !isMirror(pod) && want(pod) {
 			return true, nil
 		}
 	}
@@ -215,7 +215,7 @@ func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want fun
 	for i := range list.Items {
 		// The field selector is the server's; that the pod is on the node is ours
 		// to be sure of.
-		if pod := &list.Items[i]; pod.Spec.NodeName == node && want(pod) {
+		if pod := &list.Items[i]; pod.Spec.NodeName == node && !isMirror(pod) && want(pod) {
 			return true, nil
 		}
 	}

@@ -19,8 +19,11 @@ import (
 
 // podSubresource refuses what has no line of its own.
 func podSubresource(_ context.Context, w attempt) error {
-	if w.a.GetSubresource() == "" {
+	switch w.a.GetSubresource() {
+	case "":
 		return fmt.Errorf("node %q can only create and delete mirror pods", w.node)
+	case "status", "eviction":
+		return fmt.Errorf("unexpected operation %s, a status is updated and an eviction is created", w.a.GetOperation())
 	}
 	return fmt.Errorf("unexpected pod subresource %q, only 'status' and 'eviction' are allowed", w.a.GetSubresource())
 }
