@@ -70,12 +70,19 @@ func TestStrangers(t *testing.T) {
 			d.testReset(t, f)
 		})
 	}
+	for range 200 {
+		doormantest.Malformed()["no preface"](doors[0].come(t), stranger())
+	}
 	t.Run("crowd", func(t *testing.T) { doors[0].testCrowd(t, f) })
 	most := 1 + int(time.Since(began)/time.Minute)
 	for _, d := range doors {
 		if lines := d.lines(t, f, d.log); lines < 1 || lines > most {
 			t.Errorf("%s: %d lines in the log, not 1 to %d", d.name, lines, most)
 		}
+	}
+	// HTTP/2's library tells of each connection by itself.
+	if lines := doors[0].lines(t, f, "http2: server"); lines < 1 || lines > 32*most {
+		t.Errorf("%d lines of a library about connections that broke HTTP/2's rules", lines)
 	}
 	// Of what libraries say there is one line a minute for each text, and 32 texts at most.
 	if lines := doors[0].lines(t, f, "Unhandled Error"); lines > 32*most {

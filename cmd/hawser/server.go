@@ -52,6 +52,11 @@ func newServer() *cobra.Command {
 			}
 			log := setup.NewLogger(o.logFormat, o.verbosity)
 			bridgeKlog(log)
+			back, err := leadStderr(log)
+			if err != nil {
+				return err
+			}
+			defer back()
 			if o.beside.kubeconfig != "" {
 				return runBeside(cmd.Context(), &o, log)
 			}
