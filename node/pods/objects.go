@@ -143,11 +143,10 @@ func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.S
 	return v.(*corev1.Secret), nil //nolint:forcetypeassert // stored above
 }
 
-// tokenSpread is how much earlier than it is due a token may be asked for anew, at most.
-const tokenSpread = 10 * time.Second
-
-// Token implements volumes.Objects. A token is asked for anew when four fifths of
-// its life are over, or after a day; those of pods that began together not all at once.
+// Token implements volumes.Objects. A token is asked for anew when seven to eight tenths
+// of its life are over, or after a day less up to a tenth: those of many pods that began
+// together, on one node or on many, are spread over that tenth. A kubelet spreads them
+// over ten seconds.
 func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
 	key, seconds := tokenKey(pod, p), tokenSeconds(p)
 	v, err := o.load(ctx, key, func(ctx context.Context) (any, time.Time, error) {
@@ -163,8 +162,10 @@ func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceA
 		if err != nil {
 			return nil, now, err
 		}
-		life := min(out.Status.ExpirationTimestamp.Sub(now)*4/5, 24*time.Hour)
-		return out.Status.Token, now.Add(life - rand.N(tokenSpread)), nil
+		life := out.Status.ExpirationTimestamp.Sub(now)
+		const day = 24 * time.Hour
+		tenth := max(life/10, 1)
+		return out.Status.Token, now.Add(min(8*tenth, day) - rand.N(min(tenth, day/10))), nil
 	})
 	if err != nil {
 		return "", err

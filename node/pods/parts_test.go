@@ -259,11 +259,11 @@ func TestObjectsCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		advance(47 * time.Minute)
+		advance(42*time.Minute - time.Second)
 		if again, err := o.Token(t.Context(), pod, p); err != nil || again != first {
-			t.Errorf("token %q, %v; want %q for four fifths of its life", again, err, first)
+			t.Errorf("token %q, %v; want %q for seven tenths of its life", again, err, first)
 		}
-		advance(2 * time.Minute)
+		advance(6*time.Minute + 2*time.Second)
 		if again, err := o.Token(t.Context(), pod, p); err != nil || again == first {
 			t.Errorf("token %q, %v; want another", again, err)
 		}
