@@ -43,7 +43,7 @@ type believing struct {
 	keys pki.AccountKeys
 }
 
-func startBelieving(t *testing.T) *believing {
+func startBelieving(t testing.TB) *believing {
 	t.Helper()
 	dir := t.TempDir()
 	objects := kubeauth.NewObjects()
@@ -93,7 +93,7 @@ func startBelieving(t *testing.T) *believing {
 }
 
 // with is a client that shows token.
-func (b *believing) with(t *testing.T, token string) *kubernetes.Clientset {
+func (b *believing) with(t testing.TB, token string) *kubernetes.Clientset {
 	t.Helper()
 	c := rest.CopyConfig(b.config)
 	c.BearerToken = token
@@ -109,13 +109,13 @@ func (b *believing) whoami(t *testing.T, token string) (authenticationv1.UserInf
 	return r.Status.UserInfo, nil
 }
 
-func (b *believing) ask(t *testing.T, account string, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+func (b *believing) ask(t testing.TB, account string, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
 	t.Helper()
 	return b.client.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), account, &authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
 }
 
 // robot makes an account, a node, and a pod on it that runs as the account.
-func (b *believing) robot(t *testing.T, name string) (*corev1.ServiceAccount, *corev1.Pod) {
+func (b *believing) robot(t testing.TB, name string) (*corev1.ServiceAccount, *corev1.Pod) {
 	t.Helper()
 	ctx, core := t.Context(), b.client.CoreV1()
 	account := must(core.ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}))(t)

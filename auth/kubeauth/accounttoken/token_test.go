@@ -434,3 +434,38 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// What the API server pays for a token, by the kind of its key, and for one that it has
+// not seen in the last two seconds.
+func BenchmarkTokens(b *testing.B) {
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, key := range []crypto.Signer{newKey(b), rsaKey} {
+		i, err := New(Config{Signer: key, Public: []crypto.PublicKey{key.Public()}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		algorithm := string(i.keys.algorithms()[0])
+		token, _, err := i.Issue(grant(ofPod))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run("issue/"+algorithm, func(b *testing.B) {
+			for b.Loop() {
+				if _, _, err := i.Issue(grant(ofPod)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		believes := i.Authenticator(everything().look)
+		b.Run("authenticate/"+algorithm, func(b *testing.B) {
+			for b.Loop() {
+				if _, ok, err := believes.AuthenticateToken(b.Context(), token); !ok || err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
