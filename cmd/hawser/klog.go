@@ -21,8 +21,8 @@ func bridgeKlog(log *slog.Logger) {
 // quiet drops records below Warn unless verbose.
 type quiet struct {
 	slog.Handler
-	verbose   bool
-	unhandled *tunnel.Sparse // by text
+	verbose bool
+	caused  *tunnel.Sparse // by text
 }
 
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
@@ -36,17 +36,20 @@ var chatter = []string{"Error on socket receive", "Error proxying data from clie
 // thousands of those a second, by taking back what they have asked for.
 const unhandled = "Unhandled Error"
 
+// caused are the messages of which there can be as many as strangers wish.
+var caused = []string{unhandled, "Unable to authenticate the request"}
+
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	if !q.verbose && slices.Contains(chatter, r.Message) {
 		return nil
 	}
-	if r.Message == unhandled {
-		text := ""
+	if slices.Contains(caused, r.Message) {
+		text := r.Message
 		r.Attrs(func(a slog.Attr) bool {
 			text += a.String() + " "
 			return true
 		})
-		others, now := q.unhandled.Tell(text)
+		others, now := q.caused.Tell(text)
 		if !now {
 			return nil
 		}
@@ -56,9 +59,9 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 }
 
 func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return quiet{q.Handler.WithAttrs(attrs), q.verbose, q.unhandled}
+	return quiet{q.Handler.WithAttrs(attrs), q.verbose, q.caused}
 }
 
 func (q quiet) WithGroup(name string) slog.Handler {
-	return quiet{q.Handler.WithGroup(name), q.verbose, q.unhandled}
+	return quiet{q.Handler.WithGroup(name), q.verbose, q.caused}
 }

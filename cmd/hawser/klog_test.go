@@ -22,19 +22,20 @@ func TestUnhandledErrors(t *testing.T) {
 		log.Error(unhandled, "err", errors.New("http: Handler timeout"))
 		log.Error(unhandled, "err", fmt.Errorf("another text %d", i))
 		log.Error("other", "err", errors.New("x"))
+		log.Error("Unable to authenticate the request", "err", errors.New("invalid bearer token"))
 		log.Info("narrated")
 		log.Error(chatter[0])
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	count := map[string]int{}
 	for _, l := range lines {
-		for _, text := range []string{"Handler timeout", "another text", "msg=other", "narrated", chatter[0]} {
+		for _, text := range []string{"Handler timeout", "another text", "bearer token", "msg=other", "narrated", chatter[0]} {
 			if strings.Contains(l, text) {
 				count[text]++
 			}
 		}
 	}
-	if count["Handler timeout"] != 1 || count["another text"] != 31 || count["msg=other"] != 1000 || len(lines) != 1032 {
+	if count["Handler timeout"] != 1 || count["another text"] != 30 || count["bearer token"] != 1 || count["msg=other"] != 1000 || len(lines) != 1032 {
 		t.Errorf("%v in %d lines", count, len(lines))
 	}
 }
