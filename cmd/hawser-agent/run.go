@@ -203,7 +203,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		IPs: o.ips, MaxPods: o.maxPods, MaxImages: &o.maxImages, Reserved: o.reserved, Thresholds: o.thresholds,
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
 		Pods: pods.Config{
-			VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
+			APIServer: o.addrs[0], VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
 		},
 		Registerer: metrics, Log: log,
 	}); err != nil {

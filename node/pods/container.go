@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,7 +71,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	if err := containerSecurity(c); err != nil {
 		return out, err
 	}
-	env, err := environment(ctx, w.inputs, pod, c, facts)
+	env, err := environment(ctx, w.inputs, pod, c, facts, maps.Clone(w.r.whereabouts))
 	if err != nil {
 		return out, err
 	}

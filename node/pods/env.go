@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 
@@ -18,10 +19,25 @@ import (
 	"github.com/hawser-project/hawser/node/volumes"
 )
 
-// environment resolves the variables of a container. Later definitions replace
-// earlier ones; $(VAR) in a value refers to those defined before it.
-func environment(ctx context.Context, objects volumes.Objects, pod *corev1.Pod, c *corev1.Container, facts downward.Facts) (map[string]string, error) {
+// whereabouts are the variables by which programs in a pod find the API server, at
+// HOST:PORT: those by which client-go knows that it is in a cluster.
+func whereabouts(apiServer string) (map[string]string, error) {
 	env := map[string]string{}
+	if apiServer == "" {
+		return env, nil
+	}
+	host, port, err := net.SplitHostPort(apiServer)
+	if err != nil {
+		return nil, fmt.Errorf("address of the API server: %w", err)
+	}
+	env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"], env["KUBERNETES_SERVICE_PORT_HTTPS"] = host, port, port
+	return env, nil
+}
+
+// environment resolves the variables of a container. Later definitions replace
+// earlier ones, the first of which are env's; $(VAR) in a value refers to those defined
+// before it. It changes env and returns it.
+func environment(ctx context.Context, objects volumes.Objects, pod *corev1.Pod, c *corev1.Container, facts downward.Facts, env map[string]string) (map[string]string, error) {
 	for _, from := range c.EnvFrom {
 		if err := envFrom(ctx, objects, pod.Namespace, from, env); err != nil {
 			return nil, err

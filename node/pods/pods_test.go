@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/hawser-project/hawser/node/downward"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
@@ -357,6 +358,36 @@ func TestMissingConfiguration(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Programs find the API server by what client-go looks for, unless the pod says
+// otherwise.
+func TestWhereabouts(t *testing.T) {
+	for addr, want := range map[string]string{
+		"":                      "HOSTNAME=a KUBERNETES_SERVICE_PORT=1 X=-1",
+		"server.example.com:64": "HOSTNAME=a KUBERNETES_SERVICE_HOST=server.example.com KUBERNETES_SERVICE_PORT=1 KUBERNETES_SERVICE_PORT_HTTPS=64 X=server.example.com-1",
+		"[2001:db8::1]:6443":    "HOSTNAME=a KUBERNETES_SERVICE_HOST=2001:db8::1 KUBERNETES_SERVICE_PORT=1 KUBERNETES_SERVICE_PORT_HTTPS=6443 X=2001:db8::1-1",
+	} {
+		known, err := whereabouts(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &corev1.Container{Env: []corev1.EnvVar{
+			{Name: "KUBERNETES_SERVICE_PORT", Value: "1"},
+			{Name: "HOSTNAME", Value: "a"},
+			{Name: "X", Value: "$(KUBERNETES_SERVICE_HOST)-$(KUBERNETES_SERVICE_PORT)"},
+		}}
+		env, err := environment(t.Context(), nil, &corev1.Pod{}, c, downward.Facts{}, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.ReplaceAll(strings.Join(flat(env), " "), "$(KUBERNETES_SERVICE_HOST)", ""); got != want {
+			t.Errorf("%q: %q, want %q", addr, got, want)
+		}
+	}
+	if _, err := whereabouts("nonsense"); err == nil {
+		t.Error("nonsense is an address")
+	}
 }
 
 func TestDeadline(t *testing.T) {

@@ -48,6 +48,9 @@ type Config struct {
 	// MaxPods is how many pods run at the same time where the node's allocatable
 	// does not say; zero means 110.
 	MaxPods int
+	// APIServer is where programs in pods find the API server, HOST:PORT. Empty: they are
+	// not told.
+	APIServer string
 	// PodMaxPIDs is how many processes a pod may have; zero means any number.
 	PodMaxPIDs int64
 	// SeccompDefault gives containers that name no seccomp profile RuntimeDefault
@@ -82,10 +85,12 @@ type Runner struct {
 	places  places
 	objects *objects
 	volumes *volumes.Set
-	lister  lister
-	writes  chan struct{} // tokens of writes to the API under way
-	source  *source
-	wake    chan struct{}
+	// whereabouts are variables that each container has, and may have otherwise.
+	whereabouts map[string]string
+	lister      lister
+	writes      chan struct{} // tokens of writes to the API under way
+	source      *source
+	wake        chan struct{}
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -137,19 +142,24 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.HostIPs == nil {
 		cfg.HostIPs = func() []string { return nil }
 	}
+	known, err := whereabouts(cfg.APIServer)
+	if err != nil {
+		return nil, fmt.Errorf("pods: Config.APIServer: %w", err)
+	}
 	r := &Runner{
-		cfg:     cfg,
-		log:     cfg.Log,
-		places:  places{dir: cfg.Dir},
-		objects: newObjects(cfg.API.CoreV1(), cfg.ObjectTTL),
-		lister:  lister{list: cfg.Runtime.Containers},
-		writes:  make(chan struct{}, maxWrites),
-		wake:    make(chan struct{}, 1),
-		workers: map[types.UID]*worker{},
-		ended:   map[types.UID]bool{},
-		known:   map[types.UID]checkpoint{},
-		traces:  map[types.UID]runtime.PodID{},
-		held:    map[types.UID]bool{},
+		whereabouts: known,
+		cfg:         cfg,
+		log:         cfg.Log,
+		places:      places{dir: cfg.Dir},
+		objects:     newObjects(cfg.API.CoreV1(), cfg.ObjectTTL),
+		lister:      lister{list: cfg.Runtime.Containers},
+		writes:      make(chan struct{}, maxWrites),
+		wake:        make(chan struct{}, 1),
+		workers:     map[types.UID]*worker{},
+		ended:       map[types.UID]bool{},
+		known:       map[types.UID]checkpoint{},
+		traces:      map[types.UID]runtime.PodID{},
+		held:        map[types.UID]bool{},
 	}
 	r.removing = map[types.UID][]string{}
 	r.volumes = volumes.New(r.places.pods(), nil) // only removes
