@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -230,6 +231,8 @@ func run(t *testing.T, args []string, base string) {
 	}
 }
 
+var otherKubectl = flag.String("e2e.kubectl", "", "file of a kubectl that the tests use instead of hawser's")
+
 // kubectl runs kubectl and returns its output and exit code.
 func (c *cluster) kubectl(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
@@ -238,6 +241,9 @@ func (c *cluster) kubectl(t *testing.T, stdin string, args ...string) (stdout, s
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(client, "hawser"), append([]string{"kubectl"}, args...)...)
+	if *otherKubectl != "" {
+		cmd = exec.CommandContext(ctx, *otherKubectl, args...)
+	}
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig())
 	cmd.Stdin = strings.NewReader(stdin)
 	var o, e bytes.Buffer

@@ -80,7 +80,7 @@ func TestPeople(t *testing.T) {
 	f := startFront(t, "yamux", "--server-arg=--authentication-config="+issuers)
 	c := f.cluster
 	c.mustKubectl(t, "", "create", "namespace", "work")
-	c.mustKubectl(t, `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: work}, spec: {containers: [{name: c, image: x, command: [sh, -c, "echo hello; sleep 1h"]}]}}`, "apply", "-f", "-")
+	c.mustKubectl(t, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "work"}, "spec": {"containers": [{"name": "c", "image": "x", "command": ["sh", "-c", "echo hello; sleep 1h"]}]}}`, "apply", "-f", "-")
 	c.mustKubectl(t, "", "wait", "-n", "work", "--for=condition=Ready", "pod/p", "--timeout=2m")
 	c.mustKubectl(t, "", "create", "secret", "generic", "s", "-n", "work", "--from-literal=a=b")
 	t.Run("viewer", func(t *testing.T) { testViewer(t, c) })
@@ -169,7 +169,7 @@ func testNamespaceAdmin(t *testing.T, c *cluster) {
 	bob.cannot(t, granting, "", "patch", "role", "reads", "-n", "work", "--type=json", "-p", `[{"op":"add","path":"/rules/0/verbs/-","value":"escalate"}]`)
 	bob.forbidden(t, "create", "clusterrolebinding", "more", "--clusterrole=cluster-admin", "--user=bob")
 	bob.forbidden(t, "create", "rolebinding", "more", "-n", "default", "--clusterrole=view", "--user=bob")
-	const reconciled = `{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reads, namespace: work}, rules: [{apiGroups: [""], resources: [%s], verbs: [list]}]}`
+	const reconciled = `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "reads", "namespace": "work"}, "rules": [{"apiGroups": [""], "resources": [%q], "verbs": ["list"]}]}`
 	if got := bob.can(t, fmt.Sprintf(reconciled, "pods"), "auth", "reconcile", "-f", "-"); !strings.Contains(got, "reconciled") {
 		t.Errorf("auth reconcile: %s", got)
 	}
