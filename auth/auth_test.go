@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -120,82 +119,6 @@ func write(t *testing.T, file string, b []byte) {
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func commonName(t *testing.T, k *KeyPair) string {
-	t.Helper()
-	c, err := k.Certificate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(c.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return leaf.Subject.CommonName
-}
-
-func TestKeyPairFollowsFiles(t *testing.T) {
-	ca := newAuthority(t)
-	dir := t.TempDir()
-	file := filepath.Join(dir, "both.pem")
-	if _, err := LoadKeyPair(file, file); err == nil || !strings.Contains(err.Error(), file) {
-		t.Errorf("missing file: %v", err)
-	}
-	cert1, key1 := ca.issue(t, "one")
-	cert2, key2 := ca.issue(t, "number two")
-	write(t, file, append(cert1, key1...))
-	synctest.Test(t, func(t *testing.T) {
-		k, err := LoadKeyPair(file, file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, file, append(cert2, key1...)) // not a pair
-		time.Sleep(recheck)                    // the bubble's clock
-		if got := commonName(t, k); got != "one" || k.Err() == nil {
-			t.Errorf("with a broken file: %q, %v", got, k.Err())
-		}
-		write(t, file, append(cert2, key2...))
-		if got := commonName(t, k); got != "one" {
-			t.Errorf("looked again at once: %q", got)
-		}
-		time.Sleep(recheck) // the bubble's clock
-		if got := commonName(t, k); got != "number two" || k.Err() != nil {
-			t.Errorf("after replacement: %q, %v", got, k.Err())
-		}
-	})
-}
-
-func TestAuthoritiesFollowFile(t *testing.T) {
-	one, two := newAuthority(t), newAuthority(t)
-	file := filepath.Join(t.TempDir(), "ca.crt")
-	if _, err := LoadAuthorities(file); err == nil {
-		t.Error("missing file: no error")
-	}
-	write(t, file, []byte("nothing"))
-	if _, err := LoadAuthorities(file); err == nil {
-		t.Error("no certificate in it: no error")
-	}
-	write(t, file, one.pem())
-	synctest.Test(t, func(t *testing.T) {
-		a, err := LoadAuthorities(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, step := range []struct {
-			content []byte
-			want    *x509.CertPool
-		}{
-			{[]byte("half"), one.pool()},
-			{append(one.pem(), two.pem()...), func() *x509.CertPool { p := one.pool(); p.AddCert(two.cert); return p }()},
-		} {
-			write(t, file, step.content)
-			time.Sleep(recheck) // the bubble's clock
-			if p, err := a.Pool(); err != nil || !p.Equal(step.want) {
-				t.Errorf("after writing %d bytes: %v, %v", len(step.content), p, err)
-			}
-		}
-	})
 }
 
 // handshake runs both configs against each other and returns what each end
@@ -308,7 +231,7 @@ func TestSupersededAuthority(t *testing.T) {
 	old, now := newAuthority(t), newAuthority(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	write(t, file, append(now.pem(), old.pem()...))
-	cas, err := LoadAuthorities(file)
+	cas, err := new(Files).Authorities(file)
 	if err != nil {
 		t.Fatal(err)
 	}

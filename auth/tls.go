@@ -44,7 +44,31 @@ func serverTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas fu
 // ServerTLS is the configuration of ServerTLS with a as the authorities, and with
 // Check.
 func (a *Authorities) ServerTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
-	return serverTLS(cert, a.Pool, a.CheckConnection)
+	return serverTLS(cert, func() (*x509.CertPool, error) { return a.Pool(), nil }, a.CheckConnection)
+}
+
+// Believe has a client's c believe the servers that a believes at the time of each
+// handshake, in place of RootCAs. It is for servers that are called by a name: package
+// tls does not tell VerifyConnection an address, and such a server is refused.
+func (a *Authorities) Believe(c *tls.Config) {
+	c.RootCAs = x509.NewCertPool() // nobody, should the func below ever not be asked
+	c.InsecureSkipVerify = true    // by the library, which knows one pool: VerifyConnection does it
+	c.VerifyConnection = a.verifyServer
+}
+
+func (a *Authorities) verifyServer(cs tls.ConnectionState) error {
+	if len(cs.PeerCertificates) == 0 || cs.ServerName == "" {
+		return errors.New("the server shows no certificate, or is not called by a name")
+	}
+	others := x509.NewCertPool()
+	for _, cert := range cs.PeerCertificates[1:] {
+		others.AddCert(cert)
+	}
+	chains, err := cs.PeerCertificates[0].Verify(x509.VerifyOptions{DNSName: cs.ServerName, Roots: a.Pool(), Intermediates: others})
+	if err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err}
+	}
+	return a.Check(chains)
 }
 
 // ClientTLS is the configuration of a client that shows cert to a server whose

@@ -312,11 +312,11 @@ func TestHubBelievesClientsOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cas, err := auth.LoadAuthorities(keys.Path(pki.ClientCA, false))
+	cas, err := new(auth.Files).Authorities(keys.Path(pki.ClientCA, false))
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := auth.LoadKeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
+	pair, err := new(auth.Files).KeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
 	if err != nil {
 		t.Fatal(err)
 	}

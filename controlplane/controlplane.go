@@ -71,6 +71,8 @@ type Config struct {
 	SigningCertFile, SigningKeyFile               string
 	ServingSigningCertFile, ServingSigningKeyFile string
 	SigningDuration                               time.Duration
+	// Files reads them, whenever they have changed. Nil means one of its own.
+	Files *auth.Files
 	// ServerNames are those of the API server, which no node gets; nil means those
 	// that every server has.
 	ServerNames *auth.ServerNames
@@ -149,6 +151,9 @@ func New(c Config) (*ControlPlane, error) {
 	}
 	if c.ReadyBound <= 0 {
 		c.ReadyBound = DefaultReadyBound
+	}
+	if c.Files == nil {
+		c.Files = &auth.Files{}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

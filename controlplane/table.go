@@ -46,7 +46,7 @@ func forAccess() []entry {
 			return csr.NewSigner(s.client, s.informers, csr.SignerConfig{
 				CertFile: s.cfg.SigningCertFile, KeyFile: s.cfg.SigningKeyFile,
 				ServingCertFile: s.cfg.ServingSigningCertFile, ServingKeyFile: s.cfg.ServingSigningKeyFile,
-				Server: s.cfg.ServerNames, Duration: s.cfg.SigningDuration, Log: s.log,
+				Files: s.cfg.Files, Server: s.cfg.ServerNames, Duration: s.cfg.SigningDuration, Log: s.log,
 			})
 		}},
 		{name: "certificatesigningrequest-cleaner-controller", alias: "csrcleaner", make: func(s *shared) (Controller, error) {

@@ -27,9 +27,10 @@ const accountsKept = 2 * time.Second
 // AuthenticatorConfig configures an authenticator. ClientCAFile is required.
 type AuthenticatorConfig struct {
 	// ClientCAFile holds the certificates, in PEM, that sign clients: the one that
-	// signs now, then its predecessors, see auth.Authorities. It is read again when
-	// it changes.
+	// signs now, then its predecessors, see auth.Authorities. It is followed.
 	ClientCAFile string
+	// Files reads ClientCAFile and that of FrontProxy. Nil means one of its own.
+	Files *auth.Files
 	// Secrets finds the Secrets of bootstrap tokens, as they are now: a token must
 	// work as soon as it is made. Nil means there are no bootstrap tokens.
 	Secrets SecretLookup
@@ -58,13 +59,16 @@ type Names interface {
 // or is refused; one with neither is system:anonymous, which the Authorizer
 // lets ask for health and version only.
 func NewAuthenticator(c AuthenticatorConfig) (authenticator.Request, error) {
-	ca, err := auth.LoadAuthorities(c.ClientCAFile)
+	if c.Files == nil {
+		c.Files = &auth.Files{}
+	}
+	ca, err := c.Files.Authorities(c.ClientCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("authenticator: %w", err)
 	}
 	var known []authenticator.Request
 	if c.FrontProxy != nil {
-		proxies, err := newFrontProxy(c.FrontProxy)
+		proxies, err := newFrontProxy(c.FrontProxy, c.Files)
 		if err != nil {
 			return nil, fmt.Errorf("authenticator: %w", err)
 		}

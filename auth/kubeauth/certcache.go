@@ -69,9 +69,8 @@ type verified struct {
 func newVerifiedCertificates(ca *auth.Authorities, names Names, limit int) *verifiedCertificates {
 	options := func() (x509.VerifyOptions, bool) {
 		o := requestx509.DefaultVerifyOptions()
-		pool, err := ca.Pool()
-		o.Roots = pool
-		return o, err == nil
+		o.Roots = ca.Pool()
+		return o, true
 	}
 	user := requestx509.UserConversionFunc(func(chain []*x509.Certificate) (*authenticator.Response, bool, error) {
 		if err := ca.Check([][]*x509.Certificate{chain}); err != nil {
@@ -89,7 +88,7 @@ func (v *verifiedCertificates) AuthenticateRequest(r *http.Request) (*authentica
 	}
 	// The pool is taken before the certificate is verified: if it is replaced
 	// in between, the outcome is kept for the pool that is gone, and not used.
-	pool, _ := v.ca.Pool() // the verification reports it, if there is none
+	pool := v.ca.Pool()
 	key, now := keyOf(r.TLS.PeerCertificates), time.Now()
 	if known, ok := v.recall(key, pool, now); ok {
 		return v.admit(r.Context(), known)
@@ -137,7 +136,7 @@ func keyed(u user.Info, key nodekeys.Key) user.Info {
 func (v *verifiedCertificates) recall(key certificateKey, pool *x509.CertPool, now time.Time) (verified, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if pool == nil || v.pool != pool {
+	if v.pool != pool {
 		return verified{}, false
 	}
 	known, ok := v.young[key]

@@ -33,7 +33,7 @@ func newCounted(t *testing.T, ca *issuer, limit int) (c *counted, file string) {
 	if err := os.WriteFile(file, ca.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	authorities, err := auth.LoadAuthorities(file)
+	authorities, err := new(auth.Files).Authorities(file)
 	if err != nil {
 		t.Fatal(err)
 	}

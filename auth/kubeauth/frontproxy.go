@@ -25,14 +25,13 @@ type FrontProxy struct {
 
 // newFrontProxy believes requests whose client certificate is a proxy's. Such headers of
 // anybody else mean nothing.
-func newFrontProxy(f *FrontProxy) (authenticator.Request, error) {
-	ca, err := auth.LoadAuthorities(f.CAFile)
+func newFrontProxy(f *FrontProxy, files *auth.Files) (authenticator.Request, error) {
+	ca, err := files.Authorities(f.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("front proxies: %w", err)
 	}
 	verify := func() (x509.VerifyOptions, bool) {
-		pool, err := ca.Pool() // what was read before, if not
-		return x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, err == nil
+		return x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, true
 	}
 	list := func(l []string) headerrequest.StringSliceProvider { return headerrequest.StaticStringSlice(l) }
 	return headerrequest.NewDynamicVerifyOptionsSecure(verify, list(f.AllowedNames),

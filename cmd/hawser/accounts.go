@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
 	"github.com/hawser-project/hawser/auth/kubeauth/issuers"
@@ -98,7 +99,7 @@ func (o *accountOptions) frontProxy() *kubeauth.FrontProxy {
 }
 
 // authenticator makes that of the API server.
-func (o *accountOptions) authenticator(keys *pki.PKI, objects *kubeauth.Objects, names kubeauth.Names, log *slog.Logger) (*authn, error) {
+func (o *accountOptions) authenticator(keys *pki.PKI, files *auth.Files, objects *kubeauth.Objects, names kubeauth.Names, log *slog.Logger) (*authn, error) {
 	k := keys.AccountKeys()
 	tokens, err := accounttoken.New(accounttoken.Config{
 		Issuers: o.issuers, Audiences: o.audiences, MaxLife: o.maxLife, Signer: k.Signer, Public: k.Public,
@@ -108,7 +109,7 @@ func (o *accountOptions) authenticator(keys *pki.PKI, objects *kubeauth.Objects,
 	}
 	a := &authn{own: tokens}
 	c := kubeauth.AuthenticatorConfig{
-		ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: objects.Secret, Names: names,
+		ClientCAFile: keys.Path(pki.ClientCA, false), Files: files, Secrets: objects.Secret, Names: names,
 		Accounts: tokens.Authenticator(objects.Bound), Audiences: tokens.Audiences(), FrontProxy: o.frontProxy(),
 	}
 	if o.config != "" {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane"
 )
@@ -107,7 +108,8 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	}
 	c.Client, c.SigningCertFile, c.SigningKeyFile = client, o.beside.signingCert, o.beside.signingKey
 	c.ServingSigningCertFile, c.ServingSigningKeyFile = o.beside.servingCert, o.beside.servingKey
-	c.Metrics, c.Log = metricsRegisterer(), log
+	files := &auth.Files{Log: log}
+	c.Files, c.Metrics, c.Log = files, metricsRegisterer(), log
 	if o.beside.withoutSigner && len(c.Enabled) > 0 {
 		c.Enabled = append(slices.Clone(c.Enabled), "-"+signer)
 		log.Info("no certificates are signed here", "reason", "no --cluster-signing-cert-file")
@@ -126,6 +128,7 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return front.run(ctx) })
+	group.Go(func() error { return files.Run(ctx) })
 	group.Go(func() error { return controllers.Run(ctx) })
 	group.Go(func() error { return keepBeside(ctx, reviews, log) })
 	group.Go(func() error {

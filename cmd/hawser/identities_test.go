@@ -66,9 +66,9 @@ func (c *realm) server(addr string) *tunnels {
 	must(err)
 	s.port, err = server.NewPort(server.PortConfig{Listener: s.listener, Protocols: []string{tunnel.ALPN, overh2.ALPN}})
 	must(err)
-	pair, err := auth.LoadKeyPair(c.keys.Path(pki.APIServer, false), c.keys.Path(pki.APIServer, true))
+	pair, err := new(auth.Files).KeyPair(c.keys.Path(pki.APIServer, false), c.keys.Path(pki.APIServer, true))
 	must(err)
-	cas, err := auth.LoadAuthorities(c.keys.Path(pki.ClientCA, false))
+	cas, err := new(auth.Files).Authorities(c.keys.Path(pki.ClientCA, false))
 	must(err)
 	links, err := s.listen(t.Context(), tunnel.Options{TLS: cas.ServerTLS(pair.GetCertificate), Link: tunnel.LinkOptions{
 		Resume: func(p tunnel.Peer) error { return s.hub.MayResume(p) },

@@ -91,11 +91,12 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return err
 	}
 	defer closeStreams()
-	t, err := newTunnels(ctx, o, keys, streams, log)
+	files := &auth.Files{Log: log}
+	t, err := newTunnels(ctx, o, keys, files, streams, log)
 	if err != nil {
 		return err
 	}
-	p, err := newPlane(o, keys, t, o.audit.config(auditLog), log)
+	p, err := newPlane(o, keys, files, t, o.audit.config(auditLog), log)
 	if err != nil {
 		return errors.Join(err, t.close())
 	}
@@ -140,9 +141,9 @@ type plane struct {
 	authn       *authn
 }
 
-func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
+func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
-	authn, err := o.accounts.authenticator(keys, objects, t.names, log)
+	authn, err := o.accounts.authenticator(keys, files, objects, t.names, log)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +155,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit
 	if err != nil {
 		return nil, err
 	}
-	toKubelets, err := kubelet.LoadTLS(keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
+	toKubelets, err := kubelet.LoadTLS(files, keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
 	if err != nil {
 		return nil, err
 	}
@@ -165,6 +166,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit
 		ServingCertFile:  keys.Path(pki.APIServer, false),
 		ServingKeyFile:   keys.Path(pki.APIServer, true),
 		ClientCAFile:     keys.Path(pki.ClientCA, false),
+		Files:            files,
 		AdvertiseAddress: advertise.Unmap(),
 		AdvertisePort:    o.securePort,
 		ServiceCIDR:      o.services,
@@ -210,12 +212,12 @@ func newPlane(o *serverOptions, keys *pki.PKI, t *tunnels, audit apiserver.Audit
 		return nil, err
 	}
 	p.names = t.names.keeper
-	p.controllers, err = newControllers(o, keys, t, toKubelets, log)
+	p.controllers, err = newControllers(o, keys, files, t, toKubelets, log)
 	return p, err
 }
 
 // newControllers makes the controllers of the API server of this process.
-func newControllers(o *serverOptions, keys *pki.PKI, t *tunnels, toKubelets *tls.Config, log *slog.Logger) (*controlplane.ControlPlane, error) {
+func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, toKubelets *tls.Config, log *slog.Logger) (*controlplane.ControlPlane, error) {
 	c, err := o.controllers.config(o.dataDir)
 	if err != nil {
 		return nil, err
@@ -223,7 +225,7 @@ func newControllers(o *serverOptions, keys *pki.PKI, t *tunnels, toKubelets *tls
 	c.Client, c.SchedulerClient = o.identity(keys, pki.ControllerManager), o.identity(keys, pki.Scheduler)
 	c.SigningCertFile, c.SigningKeyFile = keys.Path(pki.ClientCA, false), keys.Path(pki.ClientCA, true)
 	c.ServingSigningCertFile, c.ServingSigningKeyFile = keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletCA, true)
-	c.ServerNames = o.ownNames()
+	c.Files, c.ServerNames = files, o.ownNames()
 	c.Metrics, c.Log = metricsRegisterer(), log
 	c.Tunnel = &controlplane.Tunnel{
 		Source: hubSource{t.hub}, Dial: t.own(t.hub.DialContext), TLS: toKubelets, Started: time.Now(),

@@ -55,7 +55,7 @@ type front struct {
 
 // newTunnels opens the ports. It serves nothing before run; close gives back
 // what was opened if it never comes to that.
-func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, streams *streamlog.Log, log *slog.Logger) (_ *tunnels, err error) {
+func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.Files, streams *streamlog.Log, log *slog.Logger) (_ *tunnels, err error) {
 	t := &tunnels{log: log, names: &identities{}, streams: streams}
 	if t.ssh, err = newSSHNodes(&o.ssh, t.names.admitName, metricsRegisterer(), log); err != nil {
 		return nil, err
@@ -80,11 +80,11 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, streams *s
 	if t.door, err = doorman.New(doorman.Config{Server: "api", Log: log, Metrics: metricsRegisterer()}); err != nil {
 		return nil, err
 	}
-	pair, err := auth.LoadKeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
+	pair, err := files.KeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
 	if err != nil {
 		return nil, err
 	}
-	cas, err := auth.LoadAuthorities(keys.Path(pki.ClientCA, false))
+	cas, err := files.Authorities(keys.Path(pki.ClientCA, false))
 	if err != nil {
 		return nil, err
 	}

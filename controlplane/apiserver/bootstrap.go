@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -198,16 +197,9 @@ func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) err
 
 // ensureAuthentication tells extension servers whom to believe.
 func (s *Server) ensureAuthentication(ctx context.Context, client kubernetes.Interface) error {
-	ca, err := os.ReadFile(s.cfg.ClientCAFile)
-	if err != nil {
-		return fmt.Errorf("read the client CA: %w", err)
-	}
-	data := map[string]string{"client-ca-file": string(ca)}
+	data := map[string]string{"client-ca-file": string(s.files.clients.PEM())}
 	if p := s.cfg.FrontProxy; p != nil {
-		if ca, err = os.ReadFile(p.CAFile); err != nil {
-			return fmt.Errorf("read the CA of front proxies: %w", err)
-		}
-		data["requestheader-client-ca-file"] = string(ca)
+		data["requestheader-client-ca-file"] = string(s.files.proxies.PEM())
 		for key, list := range map[string][]string{
 			"username-headers": p.UserHeaders, "uid-headers": p.UIDHeaders, "group-headers": p.GroupHeaders,
 			"extra-headers-prefix": p.ExtraPrefixes, "allowed-names": p.AllowedNames,

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
 	"github.com/hawser-project/hawser/controlplane/etcd"
@@ -39,8 +40,10 @@ type Config struct {
 
 	// ServingCertFile and ServingKeyFile are the server's certificate, and
 	// ClientCAFile the authorities that client certificates are asked for from,
-	// all PEM, required. They are read again when they change.
+	// all PEM, required. They are followed.
 	ServingCertFile, ServingKeyFile, ClientCAFile string
+	// Files reads them, that of FrontProxy and that of Audit. Nil means one of its own.
+	Files *auth.Files
 
 	// FrontProxy is what the Authenticator believes of front proxies, so that they are
 	// asked for certificates, and others can be told. Nil means there are none.
@@ -160,6 +163,9 @@ func (c *Config) complete() error {
 		return fmt.Errorf("apiserver: event TTL %v is less than a second", c.EventTTL)
 	case c.MaxRequestsInFlight < 0 || c.MaxMutatingRequestsInFlight < 0:
 		return fmt.Errorf("apiserver: %d and %d requests in flight: want none of them negative", c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight)
+	}
+	if c.Files == nil {
+		c.Files = &auth.Files{Log: c.Log}
 	}
 	if c.EventTTL == 0 {
 		c.EventTTL = time.Hour

@@ -46,6 +46,7 @@ type Server struct {
 	serving  *genericapiserver.SecureServingInfo
 	loopback *rest.Config
 	auditor  auditor
+	files    followed
 	ready    chan struct{}
 
 	// node reads a node from the watch cache; set before anything is served.
@@ -67,10 +68,10 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, ready: make(chan struct{}), listener: newListener(cfg.Listener)}
 	s.authn, s.authz = openToAll(&s.cfg)
-	if err := checkCertificates(cfg); err != nil {
+	var err error
+	if s.files, err = newFollowed(&s.cfg); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
-	var err error
 	if s.auditor, err = s.cfg.Audit.auditor(); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
@@ -181,10 +182,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		srv.Destroy()
 		return fmt.Errorf("apiserver: %w", err)
 	}
-	if err := loadCertificates(s.serving, s.cfg); err != nil {
-		srv.Destroy()
-		return fmt.Errorf("apiserver: %w", err)
-	}
+	s.files.serve(s.serving)
 	// What server-side apply goes by is made of these; the documents that are
 	// served make them again.
 	config.OpenAPIV3Config.Definitions = nil
@@ -197,6 +195,7 @@ func (s *Server) run(ctx context.Context, serve func(context.Context) error, loo
 	serveCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.cfg.Files.Run(ctx) })
 	group.Go(func() error {
 		defer shared.Shutdown()
 		if err := serve(serveCtx); err != nil {

@@ -4,7 +4,6 @@ package apiserver
 
 import (
 	"crypto/rand"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -101,37 +100,4 @@ func serving(l net.Listener) (*genericapiserver.SecureServingInfo, *rest.Config,
 	// is deprecated.
 	loopback.WarningHandler = rest.NoWarnings{}
 	return info, loopback, nil
-}
-
-// checkCertificates reads the certificate files of cfg once, for an early error.
-func checkCertificates(cfg Config) error {
-	if _, err := tls.LoadX509KeyPair(cfg.ServingCertFile, cfg.ServingKeyFile); err != nil {
-		return fmt.Errorf("serving certificate %s: %w", cfg.ServingCertFile, err)
-	}
-	if _, err := certutil.CertsFromFile(cfg.ClientCAFile); err != nil {
-		return fmt.Errorf("client CA: %w", err)
-	}
-	return nil
-}
-
-// loadCertificates lets info serve with the files of cfg, read now and whenever
-// they change. It starts goroutines that end with the server that uses info.
-func loadCertificates(info *genericapiserver.SecureServingInfo, cfg Config) error {
-	cert, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving", cfg.ServingCertFile, cfg.ServingKeyFile)
-	if err != nil {
-		return fmt.Errorf("serving certificate: %w", err)
-	}
-	ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", cfg.ClientCAFile)
-	if err != nil {
-		return fmt.Errorf("client CA: %w", err)
-	}
-	info.Cert, info.ClientCA = cert, ca
-	if cfg.FrontProxy != nil {
-		proxies, err := dynamiccertificates.NewDynamicCAContentFromFile("request-header", cfg.FrontProxy.CAFile)
-		if err != nil {
-			return fmt.Errorf("CA of front proxies: %w", err)
-		}
-		info.ClientCA = dynamiccertificates.NewUnionCAContentProvider(ca, proxies)
-	}
-	return nil
 }

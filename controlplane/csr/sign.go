@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -43,9 +42,10 @@ const (
 
 // SignerConfig configures a Signer. CertFile and KeyFile are required.
 type SignerConfig struct {
-	// CertFile and KeyFile hold the authority, in PEM. They are read for each
-	// certificate, so that a new authority is used at once.
+	// CertFile and KeyFile hold the authority, in PEM. They are followed.
 	CertFile, KeyFile string
+	// Files reads them. Nil means one of its own.
+	Files *auth.Files
 	// ServingCertFile and ServingKeyFile are the authority of the signer
 	// kubernetes.io/kubelet-serving; none means that of the others.
 	ServingCertFile, ServingKeyFile string
@@ -72,6 +72,9 @@ type Signer struct {
 // cannot be read.
 func NewSigner(client kubernetes.Interface, f informers.SharedInformerFactory, c SignerConfig) (*Signer, error) {
 	loop.Default(&c.Duration, DefaultDuration)
+	if c.Files == nil {
+		c.Files = &auth.Files{}
+	}
 	if c.Server == nil {
 		c.Server = &auth.ServerNames{}
 	}
@@ -92,9 +95,9 @@ func NewSigner(client kubernetes.Interface, f informers.SharedInformerFactory, c
 // authority is who signs for a signer.
 func (c *SignerConfig) authority(signer string) (*authority, error) {
 	if signer == certificatesv1.KubeletServingSignerName {
-		return loadAuthority(c.ServingCertFile, c.ServingKeyFile)
+		return loadAuthority(c.Files, c.ServingCertFile, c.ServingKeyFile)
 	}
-	return loadAuthority(c.CertFile, c.KeyFile)
+	return loadAuthority(c.Files, c.CertFile, c.KeyFile)
 }
 
 // Name is the controller's name in Kubernetes.
@@ -185,20 +188,17 @@ type authority struct {
 	key  crypto.Signer
 }
 
-func loadAuthority(certFile, keyFile string) (*authority, error) {
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+func loadAuthority(files *auth.Files, certFile, keyFile string) (*authority, error) {
+	pair, err := files.KeyPair(certFile, keyFile)
 	if err != nil {
 		return nil, fmt.Errorf("load the signing authority: %w", err)
 	}
-	cert, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		return nil, fmt.Errorf("load the signing authority: %w", err)
-	}
-	key, ok := pair.PrivateKey.(crypto.Signer)
-	if !ok || !cert.IsCA {
+	now := pair.Certificate()
+	key, ok := now.PrivateKey.(crypto.Signer)
+	if !ok || !now.Leaf.IsCA {
 		return nil, fmt.Errorf("load the signing authority: %s is not a certificate authority", certFile)
 	}
-	return &authority{cert, key}, nil
+	return &authority{now.Leaf, key}, nil
 }
 
 // sign issues a certificate for req, in PEM, good from a little before now and

@@ -75,11 +75,11 @@ func (h *Harbor) Open(ctx context.Context) (run func(context.Context) error, err
 			err = errors.Join(err, ln.Close())
 		}
 	}()
-	pair, err := auth.LoadKeyPair(h.keys.Path(pki.APIServer, false), h.keys.Path(pki.APIServer, true))
+	pair, err := new(auth.Files).KeyPair(h.keys.Path(pki.APIServer, false), h.keys.Path(pki.APIServer, true))
 	if err != nil {
 		return nil, err
 	}
-	cas, err := auth.LoadAuthorities(h.keys.Path(pki.ClientCA, false))
+	cas, err := new(auth.Files).Authorities(h.keys.Path(pki.ClientCA, false))
 	if err != nil {
 		return nil, err
 	}

@@ -90,11 +90,11 @@ func servingTLS(dir string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read certificates: %w", err)
 	}
-	pair, err := auth.LoadKeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
+	pair, err := new(auth.Files).KeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
 	if err != nil {
 		return nil, err
 	}
-	cas, err := auth.LoadAuthorities(keys.Path(pki.ClientCA, false))
+	cas, err := new(auth.Files).Authorities(keys.Path(pki.ClientCA, false))
 	if err != nil {
 		return nil, err
 	}

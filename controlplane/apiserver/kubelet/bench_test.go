@@ -41,6 +41,7 @@ import (
 	"k8s.io/utils/exec"
 	"k8s.io/utils/ptr"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/controlplane/apiserver/openapi"
 )
 
@@ -249,7 +250,7 @@ func start(t *testing.T, change func(*Options)) *bench {
 	b := &bench{pki: newPKI(t), net: &network{where: map[string]string{}}, kubelet: &fakeKubelet{gone: make(chan struct{}), more: make(chan string, 16)}}
 	b.serveKubelet(t, "node-1:10250", "node-1")
 	cert, key := b.pki.clientFiles("kube-apiserver-kubelet-client")
-	conf, err := LoadTLS(filepath.Join(b.pki.dir, "ca.crt"), cert, key)
+	conf, err := LoadTLS(new(auth.Files), filepath.Join(b.pki.dir, "ca.crt"), cert, key)
 	if err != nil {
 		t.Fatal(err)
 	}

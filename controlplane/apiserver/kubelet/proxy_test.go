@@ -13,12 +13,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 func TestMain(m *testing.M) {
@@ -262,27 +266,30 @@ func TestLoadTLS(t *testing.T) {
 		{ca, cert, "/nowhere/client.key", "/nowhere/client.key"},
 		{ca, cert, empty, "client certificate for kubelets"},
 	} {
-		if _, err := LoadTLS(tc.ca, tc.cert, tc.key); err == nil || !strings.Contains(err.Error(), tc.says) {
+		if _, err := LoadTLS(new(auth.Files), tc.ca, tc.cert, tc.key); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("got %v, want an error about %q", err, tc.says)
 		}
 	}
-	conf, err := LoadTLS(ca, cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	renewed := p.issue("second")
-	signer, _ := renewed.PrivateKey.(*ecdsa.PrivateKey)
-	der, err := x509.MarshalPKCS8PrivateKey(signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, b := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: renewed.Certificate[0]}, key: {Type: "PRIVATE KEY", Bytes: der}} {
-		if err = os.WriteFile(file, pem.EncodeToMemory(b), 0o600); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		conf, err := LoadTLS(new(auth.Files), ca, cert, key)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	shown, err := conf.GetClientCertificate(nil)
-	if err != nil || shown.Leaf.Subject.CommonName != "second" {
-		t.Errorf("shows %v, %v", shown, err)
-	}
+		renewed := p.issue("second")
+		signer, _ := renewed.PrivateKey.(*ecdsa.PrivateKey)
+		der, err := x509.MarshalPKCS8PrivateKey(signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, b := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: renewed.Certificate[0]}, key: {Type: "PRIVATE KEY", Bytes: der}} {
+			if err = os.WriteFile(file, pem.EncodeToMemory(b), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second) // the bubble's clock: the files are looked at once a second
+		shown, err := conf.GetClientCertificate(nil)
+		if err != nil || shown.Leaf.Subject.CommonName != "second" {
+			t.Errorf("shows %v, %v", shown, err)
+		}
+	})
 }

@@ -40,34 +40,20 @@ type transports struct {
 // LoadTLS reads the files of the API server's identity towards kubelets.
 //
 // caFile holds the certificates that sign kubelets' serving certificates: the one
-// that signs now, then its predecessors, see auth.Authorities. It is read once.
-// certFile and keyFile are read again for every handshake, so that a renewed
-// pair is used without a restart.
-func LoadTLS(caFile, certFile, keyFile string) (*tls.Config, error) {
-	cas, err := auth.LoadAuthorities(caFile)
+// that signs now, then its predecessors, see auth.Authorities. All files are
+// followed: each handshake goes by what they say then.
+func LoadTLS(files *auth.Files, caFile, certFile, keyFile string) (*tls.Config, error) {
+	cas, err := files.Authorities(caFile)
 	if err != nil {
 		return nil, fmt.Errorf("authority of kubelets: %w", err)
 	}
-	pool, err := cas.Pool()
+	pair, err := files.KeyPair(certFile, keyFile)
 	if err != nil {
-		return nil, fmt.Errorf("authority of kubelets: %w", err)
+		return nil, fmt.Errorf("client certificate for kubelets: %w", err)
 	}
-	load := func() (*tls.Certificate, error) {
-		c, err := tls.LoadX509KeyPair(certFile, keyFile)
-		if err != nil {
-			return nil, fmt.Errorf("load the client certificate for kubelets: %w", err)
-		}
-		return &c, nil
-	}
-	if _, err := load(); err != nil {
-		return nil, err
-	}
-	return &tls.Config{
-		MinVersion:           tls.VersionTLS12,
-		RootCAs:              pool,
-		VerifyConnection:     cas.CheckConnection,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() },
-	}, nil
+	c := &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: pair.GetClientCertificate}
+	cas.Believe(c)
+	return c, nil
 }
 
 func newTransports(o Options) transports {
@@ -83,7 +69,7 @@ func newTransports(o Options) transports {
 		secure = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	insecure := secure.Clone()
-	insecure.InsecureSkipVerify = true // the caller of pods/log asked for it, by insecureSkipTLSVerifyBackend
+	insecure.InsecureSkipVerify, insecure.VerifyConnection = true, nil // the caller of pods/log asked for it, by insecureSkipTLSVerifyBackend
 	plain := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: true, // documented: the proxies do not verify what they reach

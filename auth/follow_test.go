@@ -1,0 +1,198 @@
+package auth
+
+// Tests of files that are followed, in virtual time.
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func commonName(k *KeyPair) string { return k.Certificate().Leaf.Subject.CommonName }
+
+func TestKeyPairFollowsFiles(t *testing.T) {
+	ca := newAuthority(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "both.pem")
+	if _, err := new(Files).KeyPair(file, file); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("missing file: %v", err)
+	}
+	cert1, key1 := ca.issue(t, "one")
+	cert2, key2 := ca.issue(t, "number two")
+	write(t, file, append(cert1, key1...))
+	synctest.Test(t, func(t *testing.T) {
+		var files Files
+		k, err := files.KeyPair(file, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := files.KeyPair(file, file); err != nil || again != k {
+			t.Errorf("the same files have two readers, %v", err)
+		}
+		write(t, file, append(cert2, key1...)) // not a pair
+		time.Sleep(recheck)                    // the bubble's clock
+		if got := commonName(k); got != "one" || k.Err() == nil {
+			t.Errorf("with a broken file: %q, %v", got, k.Err())
+		}
+		write(t, file, append(cert2, key2...))
+		if got := commonName(k); got != "one" {
+			t.Errorf("looked again at once: %q", got)
+		}
+		time.Sleep(recheck) // the bubble's clock
+		if got := commonName(k); got != "number two" || k.Err() != nil {
+			t.Errorf("after replacement: %q, %v", got, k.Err())
+		}
+	})
+}
+
+func TestAuthoritiesFollowFile(t *testing.T) {
+	one, two := newAuthority(t), newAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if _, err := new(Files).Authorities(file); err == nil {
+		t.Error("missing file: no error")
+	}
+	write(t, file, []byte("nothing"))
+	if _, err := new(Files).Authorities(file); err == nil {
+		t.Error("no certificate in it: no error")
+	}
+	write(t, file, one.pem())
+	synctest.Test(t, func(t *testing.T) {
+		a, err := new(Files).Authorities(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			content []byte
+			want    *x509.CertPool
+		}{
+			{[]byte("half"), one.pool()},
+			{append(one.pem(), two.pem()...), func() *x509.CertPool { p := one.pool(); p.AddCert(two.cert); return p }()},
+		} {
+			write(t, file, step.content)
+			time.Sleep(recheck) // the bubble's clock
+			if p := a.Pool(); !p.Equal(step.want) {
+				t.Errorf("after writing %d bytes: %v", len(step.content), p)
+			}
+		}
+	})
+}
+
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// take returns what has been written since it was last called.
+func (l *lines) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.text.Reset()
+	return l.text.String()
+}
+
+// A fault is told once, if it is still there at the second look, and again when it is
+// another one; so is what is taken into use.
+func TestFollowedFileIsToldOnce(t *testing.T) {
+	one, two := newAuthority(t), newAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	write(t, file, one.pem())
+	synctest.Test(t, func(t *testing.T) {
+		var log lines
+		files := &Files{Log: slog.New(slog.NewTextHandler(&log, nil))}
+		a, err := files.Authorities(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes := 0
+		a.Changed(func() { changes++ })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- files.Run(ctx) }()
+		pass := func(looks int) string {
+			time.Sleep(time.Duration(looks)*recheck + recheck/2) // the bubble's clock
+			synctest.Wait()
+			return log.take()
+		}
+		write(t, file, []byte("half"))
+		if got := pass(1); got != "" {
+			t.Errorf("a file that may be half-written: %s", got)
+		}
+		if got := pass(60); strings.Count(got, "\n") != 1 || !strings.Contains(got, "WARN") || !strings.Contains(got, file) {
+			t.Errorf("in a minute: %s", got)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		if got := pass(60); strings.Count(got, "\n") != 1 || !strings.Contains(got, "no such file") {
+			t.Errorf("another fault: %s", got)
+		}
+		if !a.Pool().Equal(one.pool()) || changes != 0 {
+			t.Errorf("what was read before is not in use, %d changes", changes)
+		}
+		write(t, file, two.pem())
+		if got := pass(60); strings.Count(got, "\n") != 1 || !strings.Contains(got, "INFO") || changes != 1 || !a.Pool().Equal(two.pool()) {
+			t.Errorf("%d changes: %s", changes, got)
+		}
+		write(t, file, bytes.Repeat([]byte("x"), maxFollowed+1))
+		if got := pass(2); !strings.Contains(got, "at most 1048576") || !a.Pool().Equal(two.pool()) {
+			t.Errorf("a huge file: %s", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A client that believes a file goes by what it says at each handshake, as to the
+// authority, the name, and what has been superseded.
+func TestBelieve(t *testing.T) {
+	one, two := newAuthority(t), newAuthority(t)
+	one.from = time.Now().Add(-time.Minute)
+	cert, key := one.issue(t, "server")
+	serving, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{serving}}
+	for _, tc := range []struct {
+		name, says string
+		file       []byte
+	}{
+		{"server", "", one.pem()},
+		{"other", "not other", one.pem()},
+		{"server", "unknown authority", two.pem()},
+		{"server", "", append(one.pem(), two.pem()...)},
+		{"server", "superseded", append(two.pem(), one.pem()...)},
+		{"127.0.0.1", "called by a name", one.pem()},
+	} {
+		file := filepath.Join(t.TempDir(), "ca.crt")
+		write(t, file, tc.file)
+		a, err := new(Files).Authorities(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: tc.name}
+		a.Believe(c)
+		_, err = handshake(t, server, c)
+		if tc.says == "" && err != nil || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
+			t.Errorf("as %q with %d bytes of authorities: %v, want %q", tc.name, len(tc.file), err, tc.says)
+		}
+	}
+}
