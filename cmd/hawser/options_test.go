@@ -124,7 +124,7 @@ func TestServerOptions(t *testing.T) {
 		"broken encryption":       {[]string{"--encryption-provider-config", "/proc/version"}, "--encryption-provider-config /proc/version: "},
 		"reload of nothing":       {[]string{"--encryption-provider-config-automatic-reload"}, "needs --encryption-provider-config"},
 		"audit without a policy":  {[]string{"--audit-log-path", "-"}, "--audit-policy-file"},
-		"no such audit policy":    {[]string{"--audit-log-path", "-", "--audit-policy-file", "/nowhere/policy.yaml"}, "--audit-policy-file: open /nowhere/policy.yaml: no such file"},
+		"no such audit policy":    {[]string{"--audit-log-path", "-", "--audit-policy-file", "/nowhere/policy.yaml"}, "--audit-policy-file /nowhere/policy.yaml: no such file"},
 		"a broken audit policy":   {[]string{"--audit-policy-file", "/proc/version"}, "--audit-policy-file /proc/version: "},
 		"audit format":            {[]string{"--audit-log-format", "xml"}, `--audit-log-format "xml"`},
 		"audit mode":              {[]string{"--audit-log-mode", "lax"}, `--audit-log-mode "lax"`},

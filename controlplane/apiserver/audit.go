@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -14,8 +13,11 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/plugin/pkg/audit/buffered"
 	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // Modes of writing the audit log, as kube-apiserver's --audit-log-mode.
@@ -37,7 +39,8 @@ const auditBuffer = 10000
 // Audit says which requests are recorded, and where. Lines that are lost are counted by
 // apiserver_audit_error_total.
 type Audit struct {
-	// PolicyFile is an audit.k8s.io/v1 Policy. Empty means that nothing is recorded.
+	// PolicyFile is an audit.k8s.io/v1 Policy. Empty means that nothing is recorded. It is
+	// followed: each request goes by one version of it, from its first event to the last.
 	PolicyFile string
 	// Out gets one line for each event. Nil means that nothing is recorded.
 	Out io.Writer
@@ -50,7 +53,7 @@ type Audit struct {
 // Check reads the policy and says what is wrong. Errors begin with kube-apiserver's flag
 // for it, without the dashes.
 func (a Audit) Check() error {
-	_, err := a.auditor()
+	_, err := a.auditor(&auth.Files{})
 	return err
 }
 
@@ -60,8 +63,8 @@ type auditor struct {
 	backend audit.Backend
 }
 
-// auditor reads the policy.
-func (a *Audit) auditor() (auditor, error) {
+// auditor follows the policy.
+func (a *Audit) auditor(files *auth.Files) (auditor, error) {
 	switch {
 	case a.Format == "":
 		a.Format = auditlog.FormatJson
@@ -81,18 +84,32 @@ func (a *Audit) auditor() (auditor, error) {
 		}
 		return auditor{}, nil
 	}
-	text, err := os.ReadFile(a.PolicyFile)
+	rules, err := auth.Follow(files, "audit-policy-file", parsePolicy, a.PolicyFile)
 	if err != nil {
-		return auditor{}, fmt.Errorf("audit-policy-file: %w", err)
-	}
-	p, err := policy.LoadPolicyFromBytes(text)
-	if err != nil {
-		return auditor{}, fmt.Errorf("audit-policy-file %s: %s", a.PolicyFile, oneLine(err.Error()))
+		return auditor{}, err
 	}
 	if a.Out == nil {
 		return auditor{}, nil
 	}
-	return auditor{rules: policy.NewPolicyRuleEvaluator(p), backend: a.backend()}, nil
+	return auditor{rules: currentPolicy{rules}, backend: a.backend()}, nil
+}
+
+func parsePolicy(contents [][]byte) (audit.PolicyRuleEvaluator, error) {
+	p, err := policy.LoadPolicyFromBytes(contents[0])
+	if err != nil {
+		return nil, errors.New(oneLine(err.Error()))
+	}
+	return policy.NewPolicyRuleEvaluator(p), nil
+}
+
+// A currentPolicy is the policy as its file says it. It is asked once for each request.
+type currentPolicy struct {
+	file *auth.File[audit.PolicyRuleEvaluator]
+}
+
+// EvaluatePolicyRule implements audit.PolicyRuleEvaluator.
+func (c currentPolicy) EvaluatePolicyRule(attrs authorizer.Attributes) audit.RequestAuditConfig {
+	return c.file.Get().EvaluatePolicyRule(attrs)
 }
 
 func (a *Audit) backend() audit.Backend {

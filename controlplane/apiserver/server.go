@@ -72,7 +72,7 @@ func New(cfg Config) (*Server, error) {
 	if s.files, err = newFollowed(&s.cfg); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
-	if s.auditor, err = s.cfg.Audit.auditor(); err != nil {
+	if s.auditor, err = s.cfg.Audit.auditor(s.cfg.Files); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
 	if err = s.cfg.Encryption.Check(); err != nil {
