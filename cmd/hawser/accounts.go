@@ -3,10 +3,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -78,12 +76,11 @@ type authn struct {
 	others *issuers.Issuers
 }
 
-// run follows other issuers until ctx is done.
-func (a *authn) run(ctx context.Context) error {
-	if a.others == nil {
-		return nil
+// close ends what other issuers are asked.
+func (a *authn) close() {
+	if a.others != nil {
+		a.others.Close()
 	}
-	return a.others.Run(ctx)
 }
 
 // frontProxy is nil if there is none.
@@ -99,7 +96,7 @@ func (o *accountOptions) frontProxy() *kubeauth.FrontProxy {
 }
 
 // authenticator makes that of the API server.
-func (o *accountOptions) authenticator(keys *pki.PKI, files *auth.Files, objects *kubeauth.Objects, names kubeauth.Names, log *slog.Logger) (*authn, error) {
+func (o *accountOptions) authenticator(keys *pki.PKI, files *auth.Files, objects *kubeauth.Objects, names kubeauth.Names) (*authn, error) {
 	k := keys.AccountKeys()
 	tokens, err := accounttoken.New(accounttoken.Config{
 		Issuers: o.issuers, Audiences: o.audiences, MaxLife: o.maxLife, Signer: k.Signer, Public: k.Public,
@@ -113,7 +110,7 @@ func (o *accountOptions) authenticator(keys *pki.PKI, files *auth.Files, objects
 		Accounts: tokens.Authenticator(objects.Bound), Audiences: tokens.Audiences(), FrontProxy: o.frontProxy(),
 	}
 	if o.config != "" {
-		a.others, err = issuers.New(issuers.Config{File: o.config, Own: o.issuers, Audiences: tokens.Audiences(), Log: log})
+		a.others, err = issuers.New(issuers.Config{File: o.config, Own: o.issuers, Audiences: tokens.Audiences(), Files: files})
 		if err != nil {
 			return nil, fmt.Errorf("--authentication-config: %w", err)
 		}

@@ -100,6 +100,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return errors.Join(err, t.close())
 	}
+	defer p.authn.close()
 	// The API server outlives the controllers, which give their lease back last of
 	// all, and the port and the tunnels outlive the API server, which first ends the
 	// requests that came through them.
@@ -114,7 +115,6 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return p.api.Run(apiCtx)
 	})
 	group.Go(func() error { return p.runObjects(ctx) })
-	group.Go(func() error { return p.authn.run(apiCtx) })
 	group.Go(func() error {
 		defer stopAPI()
 		return p.runControllers(ctx)
@@ -143,7 +143,7 @@ type plane struct {
 
 func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
-	authn, err := o.accounts.authenticator(keys, files, objects, t.names, log)
+	authn, err := o.accounts.authenticator(keys, files, objects, t.names)
 	if err != nil {
 		return nil, err
 	}

@@ -13,15 +13,11 @@
 package issuers
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,16 +30,12 @@ import (
 	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
-const (
-	// Period is how often the file is looked at.
-	Period = 10 * time.Second
-	// kept is how long a token is believed without another look at it.
-	kept = 10 * time.Second
-	// maxFile bounds the file, in bytes.
-	maxFile = 1 << 20
-)
+// kept is how long a token is believed without another look at it.
+const kept = 10 * time.Second
 
 // Config configures Issuers.
 type Config struct {
@@ -52,17 +44,19 @@ type Config struct {
 	Own []string
 	// Audiences are those of the API server, which the tokens count for.
 	Audiences authenticator.Audiences
-	Log       *slog.Logger // nil means discard
+	// Files reads the file, whenever it has changed. Nil means one of its own.
+	Files *auth.Files
 }
 
 // Issuers are those of the file. AuthenticateToken may be called at any time.
 type Issuers struct {
 	cfg      Config
 	compiler authenticationcel.Compiler
-	current  atomic.Pointer[generation]
+	file     *auth.File[*generation]
 
-	mu   sync.Mutex // held while the file is read
-	text []byte     // of the file when it was last read
+	mu      sync.Mutex // guards the following
+	current *generation
+	closed  bool
 }
 
 var _ authenticator.Token = (*Issuers)(nil)
@@ -75,76 +69,56 @@ type generation struct {
 
 // New reads the file. Close ends what it has begun.
 func New(c Config) (*Issuers, error) {
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
+	if c.Files == nil {
+		c.Files = &auth.Files{}
 	}
 	i := &Issuers{cfg: c, compiler: authenticationcel.NewDefaultCompiler()}
-	if err := i.read(); err != nil {
+	file, err := auth.Follow(c.Files, "issuers of tokens", i.read, c.File)
+	if err != nil {
 		return nil, err
 	}
+	i.file = file
 	return i, nil
 }
 
-// Run follows the file until ctx is done, and closes i.
-func (i *Issuers) Run(ctx context.Context) error {
-	defer i.Close()
-	tick := time.NewTicker(Period)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			if err := i.read(); err != nil {
-				i.cfg.Log.Warn("the issuers of tokens stay as they were", "err", err)
-			}
-		}
-	}
-}
-
-// Close ends what the issuers are asked. Tokens are refused from then on.
+// Close ends what the issuers are asked. Tokens should not be asked about any more.
 func (i *Issuers) Close() {
-	if g := i.current.Swap(&generation{stop: func() {}}); g != nil {
-		g.stop()
-	}
-}
-
-// read takes the file over if it has changed. A version that is wrong is told once.
-func (i *Issuers) read() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	text, err := os.ReadFile(i.cfg.File)
-	if err != nil {
-		if bytes.Equal(i.text, []byte(err.Error())) {
-			return nil // it has been told
-		}
-		i.text = []byte(err.Error())
-		return err
+	i.closed = true
+	i.current.stop()
+}
+
+// use ends the generation before g, or g itself after Close.
+func (i *Issuers) use(g *generation) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	ends := i.current
+	if i.closed {
+		ends = g
 	}
-	if i.text != nil && bytes.Equal(text, i.text) {
-		return nil
+	if ends != nil {
+		ends.stop()
 	}
-	i.text = text
-	c, err := i.parse(text)
+	i.current = g
+}
+
+// read takes a version of the file over.
+func (i *Issuers) read(contents [][]byte) (*generation, error) {
+	c, err := i.parse(contents[0])
 	if err != nil {
-		return fmt.Errorf("%s: %w", i.cfg.File, err)
+		return nil, err
 	}
 	g, err := i.generation(c)
 	if err != nil {
-		return fmt.Errorf("%s: %w", i.cfg.File, err)
+		return nil, err
 	}
-	if was := i.current.Swap(g); was != nil {
-		was.stop()
-		i.cfg.Log.Info("the issuers of tokens are new", "file", i.cfg.File, "issuers", len(c.JWT))
-	}
-	return nil
+	i.use(g)
+	return g, nil
 }
 
 // parse returns what a file says, or the first fault with its place.
 func (i *Issuers) parse(text []byte) (*api.AuthenticationConfiguration, error) {
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("it has %d bytes, at most %d are read", len(text), maxFile)
-	}
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	obj, err := runtime.Decode(serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(), text)
@@ -192,7 +166,7 @@ func (i *Issuers) generation(c *api.AuthenticationConfiguration) (*generation, e
 
 // AuthenticateToken implements authenticator.Token.
 func (i *Issuers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	if g := i.current.Load(); g.tokens != nil {
+	if g := i.file.Get(); g.tokens != nil {
 		return g.tokens.AuthenticateToken(ctx, token)
 	}
 	return nil, false, nil
