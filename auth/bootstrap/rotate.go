@@ -34,6 +34,8 @@ type RotationConfig struct {
 	// Renewed is called when the client certificate has been replaced: connections
 	// made before should be closed. May be nil.
 	Renewed func()
+	// Follow is how often the authorities are looked at, give or take a quarter: 1 h.
+	Follow time.Duration
 	// Poll is how often the certificates are looked at: 5 s.
 	Poll time.Duration
 	Log  *slog.Logger // nil discards
@@ -63,7 +65,7 @@ func NewRotation(c RotationConfig) (*Rotation, error) {
 	if c.Identity == nil || c.Requests == nil {
 		return nil, errors.New("bootstrap: RotationConfig.Identity and Requests are required")
 	}
-	c.Poll = cmp.Or(c.Poll, 5*time.Second)
+	c.Poll, c.Follow = cmp.Or(c.Poll, 5*time.Second), cmp.Or(c.Follow, DefaultFollow)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

@@ -28,9 +28,9 @@ const (
 )
 
 const (
-	// followEvery is how often a node looks whether the authorities have changed,
-	// give or take a quarter.
-	followEvery = time.Hour
+	// DefaultFollow is how often a node looks whether the authorities have changed, if
+	// not told otherwise.
+	DefaultFollow = time.Hour
 	// maxFormer bounds how many former authorities of the server are remembered.
 	maxFormer = 8
 )
@@ -110,7 +110,7 @@ func (r *Rotation) followTrust(ctx context.Context) {
 	var wait time.Duration
 	last := ""
 	for {
-		next := followEvery*3/4 + rand.N(followEvery/2)
+		next := r.cfg.Follow*3/4 + rand.N(r.cfg.Follow/2)
 		if err := r.refresh(ctx); err != nil && ctx.Err() == nil {
 			wait = min(max(2*wait, renewFirst), renewLimit)
 			next = max(wait/2+rand.N(wait), asked(err))

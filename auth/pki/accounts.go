@@ -1,7 +1,7 @@
 // The keys of service accounts' tokens.
 //
 // service-account.key signs. service-account.pub names all keys whose signatures
-// count, that one first. Whoever removes service-account.key has the next start make
+// count, that one first. Both are followed. Whoever removes service-account.key has the next start make
 // another one: it signs from then on, and the old one's tokens count until its block is
 // taken out of service-account.pub.
 
@@ -19,6 +19,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // serviceAccount is the name of the files.
@@ -36,6 +38,36 @@ type AccountKeys struct {
 
 // AccountKeys returns the keys that Ensure has found or made.
 func (p *PKI) AccountKeys() AccountKeys { return p.accounts }
+
+// FollowAccountKeys follows both files. The public half of a key that signs counts, also
+// if service-account.pub does not name it.
+func (p *PKI) FollowAccountKeys(files *auth.Files) (*auth.File[AccountKeys], error) {
+	return auth.Follow(files, "keys of service account tokens", func(contents [][]byte) (AccountKeys, error) {
+		signer, err := parseKey(contents[0])
+		if err != nil {
+			return AccountKeys{}, err
+		}
+		public, err := parsePublicKeys(contents[1])
+		if err != nil {
+			return AccountKeys{}, err
+		}
+		return p.accountKeys(signer, public)
+	}, p.Path(serviceAccount, true), p.accountsFile())
+}
+
+// accountKeys are signer's public half and public, each once.
+func (p *PKI) accountKeys(signer crypto.Signer, public []crypto.PublicKey) (AccountKeys, error) {
+	all := []crypto.PublicKey{signer.Public()}
+	for _, k := range public {
+		if !sameKey(k, signer.Public()) {
+			all = append(all, k)
+		}
+	}
+	if len(all) > maxAccountKeys {
+		return AccountKeys{}, fmt.Errorf("%s names %d keys, at most %d: take the last ones out, tokens that they signed end then", p.accountsFile(), len(all), maxAccountKeys)
+	}
+	return AccountKeys{Signer: signer, Public: all}, nil
+}
 
 // accountsFile holds the public keys.
 func (p *PKI) accountsFile() string { return filepath.Join(p.cfg.Dir, serviceAccount+".pub") }
@@ -57,16 +89,10 @@ func (p *PKI) ensureAccountKeys() error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("keys of service account tokens: %w", err)
 	}
-	all := []crypto.PublicKey{signer.Public()}
-	for _, k := range public {
-		if !sameKey(k, signer.Public()) {
-			all = append(all, k)
-		}
+	if p.accounts, err = p.accountKeys(signer, public); err != nil {
+		return err
 	}
-	if len(all) > maxAccountKeys {
-		return fmt.Errorf("%s names %d keys, at most %d: take the last ones out, tokens that they signed end then", p.accountsFile(), len(all), maxAccountKeys)
-	}
-	p.accounts = AccountKeys{Signer: signer, Public: all}
+	all := p.accounts.Public
 	if len(public) == len(all) && sameKey(public[0], all[0]) {
 		return nil
 	}
@@ -88,10 +114,18 @@ func sameKey(a, b crypto.PublicKey) bool {
 
 // readPublicKeys reads a file of one public key or more.
 func readPublicKeys(file string) ([]crypto.PublicKey, error) {
-	rest, err := os.ReadFile(file)
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
+	keys, err := parsePublicKeys(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return keys, nil
+}
+
+func parsePublicKeys(rest []byte) ([]crypto.PublicKey, error) {
 	var keys []crypto.PublicKey
 	for {
 		var block *pem.Block
@@ -100,12 +134,12 @@ func readPublicKeys(file string) ([]crypto.PublicKey, error) {
 		}
 		key, err := x509.ParsePKIXPublicKey(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("%s: key %d: %w", file, len(keys)+1, err)
+			return nil, fmt.Errorf("key %d: %w", len(keys)+1, err)
 		}
 		keys = append(keys, key)
 	}
 	if len(bytes.TrimSpace(rest)) > 0 {
-		return nil, fmt.Errorf("%s: what follows key %d is no PEM", file, len(keys))
+		return nil, fmt.Errorf("what follows key %d is no PEM", len(keys))
 	}
 	return keys, nil
 }

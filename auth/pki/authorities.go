@@ -33,7 +33,10 @@ import (
 )
 
 // legacyCA is the authority that signed everything.
-const legacyCA = "legacy-ca"
+const (
+	legacyCA      = "legacy-ca"
+	legacySubject = "hawser-ca" // its common name
+)
 
 // An authority signs certificates.
 type authority struct {
@@ -41,6 +44,8 @@ type authority struct {
 	usage x509.ExtKeyUsage
 	cert  *x509.Certificate
 	key   crypto.Signer
+	// before are predecessors that are believed still: those that follow cert in its file.
+	before []*x509.Certificate
 }
 
 // legacy is the authority of before. A nil one has nothing to add.
@@ -169,7 +174,12 @@ func (p *PKI) load(a *authority) error {
 	case p.cfg.Now().After(certs[0].NotAfter):
 		return fmt.Errorf("the cluster's authority %s expired on %s", certFile, certs[0].NotAfter.Format(time.DateOnly))
 	}
-	a.cert, a.key = certs[0], key
+	a.cert, a.key, a.before = certs[0], key, nil
+	for _, c := range certs[1:] {
+		if c.Subject.CommonName != legacySubject { // which stays as long as legacy-ca.crt does
+			a.before = append(a.before, c)
+		}
+	}
 	return nil
 }
 
@@ -255,9 +265,10 @@ func (p *PKI) servingChain() []*x509.Certificate {
 	return []*x509.Certificate{p.server.cert}
 }
 
-// ensureBundle writes who is believed besides a: the authority of before.
+// ensureBundle writes who is believed besides a: its predecessors, as somebody has named
+// them, and the authority of before.
 func (p *PKI) ensureBundle(a *authority) error {
-	want := []*x509.Certificate{a.cert}
+	want := append([]*x509.Certificate{a.cert}, a.before...)
 	if p.legacy != nil {
 		want = append(want, p.legacy.cert)
 	}

@@ -88,17 +88,25 @@ func readKey(file string) (crypto.Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(b)
-	if block == nil {
-		return nil, fmt.Errorf("%s holds no PEM key", file)
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, err := parseKey(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
+	return key, nil
+}
+
+func parseKey(data []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("it holds no PEM key")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("%s holds a key that cannot sign", file)
+		return nil, errors.New("it holds a key that cannot sign")
 	}
 	return signer, nil
 }

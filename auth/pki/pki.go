@@ -30,6 +30,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hawser-project/hawser/auth/privatedir"
@@ -71,6 +72,9 @@ const (
 	renewBefore = 60 * 24 * time.Hour
 	// backdate makes a fresh certificate valid on machines whose clock is late.
 	backdate = 5 * time.Minute
+	// settle is how long nodes take to learn of another authority. Until then they are
+	// shown certificates of its predecessor, as long as that is believed.
+	settle = 4 * time.Hour
 )
 
 // Config says what to keep where.
@@ -85,7 +89,9 @@ type Config struct {
 
 // A PKI is a directory in which Ensure has found or made everything.
 type PKI struct {
-	cfg                     Config
+	cfg Config
+
+	mu                      sync.Mutex // guards the following once Ensure has returned
 	server, client, kubelet authority
 	legacy                  *legacy // nil unless another authority signed everything before
 	accounts                AccountKeys
@@ -105,7 +111,7 @@ func Ensure(c Config) (*PKI, error) {
 	if err := p.ensureAuthorities(); err != nil {
 		return nil, err
 	}
-	if err := p.Renew(); err != nil {
+	if err := p.ensureLeaves(); err != nil {
 		return nil, err
 	}
 	if err := p.ensureAccountKeys(); err != nil {
@@ -125,12 +131,27 @@ func (p *PKI) Path(name string, key bool) string {
 }
 
 // CACert returns the certificate of the authority CA.
-func (p *PKI) CACert() *x509.Certificate { return p.server.cert }
+func (p *PKI) CACert() *x509.Certificate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.server.cert
+}
 
-// Renew replaces the leaf certificates that are due. A server that runs for
-// longer than their life calls it now and then; who serves them reads the files
-// again.
+// Renew replaces the leaf certificates that are due, with the authorities as they are in
+// the files now: somebody may have put another one in the place of one. A server that
+// runs for longer than their life calls it now and then, and when an authority is another.
 func (p *PKI) Renew() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range []*authority{&p.server, &p.client, &p.kubelet} {
+		if err := p.load(a); err != nil {
+			return err
+		}
+	}
+	return p.ensureLeaves()
+}
+
+func (p *PKI) ensureLeaves() error {
 	for _, l := range p.leaves() {
 		if err := p.ensureLeaf(l); err != nil {
 			return fmt.Errorf("certificate %s: %w", p.Path(l.name, false), err)
@@ -149,12 +170,14 @@ type leaf struct {
 	// chain is shown after the certificate: to those who know only the hash of an
 	// authority, or only the one of before.
 	chain []*x509.Certificate
+	// toNodes tells whether nodes decide about the certificate.
+	toNodes bool
 }
 
 func (p *PKI) leaves() []leaf {
 	leaves := []leaf{{
 		name: APIServer, issuer: &p.server, subject: pkix.Name{CommonName: "kube-apiserver"}, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		names: p.cfg.Names, ips: p.cfg.IPs, chain: p.servingChain(),
+		names: p.cfg.Names, ips: p.cfg.IPs, chain: p.servingChain(), toNodes: true,
 	}}
 	for name, subject := range map[string]pkix.Name{
 		KubeletClient:     {CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}},
@@ -165,7 +188,7 @@ func (p *PKI) leaves() []leaf {
 	} {
 		l := leaf{name: name, issuer: &p.client, subject: subject, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 		if name == KubeletClient {
-			l.chain = p.legacy.cross(&p.client)
+			l.chain, l.toNodes = p.legacy.cross(&p.client), true
 		}
 		leaves = append(leaves, l)
 	}
@@ -175,8 +198,10 @@ func (p *PKI) leaves() []leaf {
 func (p *PKI) ensureLeaf(l leaf) error {
 	certs, certErr := readCerts(p.Path(l.name, false))
 	key, keyErr := readKey(p.Path(l.name, true))
-	if certErr == nil && keyErr == nil && matches(certs[0], key) && p.good(certs[0], l) && sameCerts(certs[1:], l.chain) {
-		return nil
+	if certErr == nil && keyErr == nil && matches(certs[0], key) && p.good(certs[0], l) {
+		if sameCerts(certs[1:], l.chain) && certs[0].CheckSignatureFrom(l.issuer.cert) == nil || p.settling(certs[0], l) {
+			return nil
+		}
 	}
 	fresh, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -202,13 +227,22 @@ func (p *PKI) ensureLeaf(l leaf) error {
 	return writeFile(p.Path(l.name, false), encodeCerts(append([]*x509.Certificate{made}, l.chain...)...), 0o644)
 }
 
-// good tells whether cert may stay in place for l.
+// settling tells whether cert is of a predecessor of l's authority that is believed
+// still, while those who decide about it may not know the new one.
+func (p *PKI) settling(cert *x509.Certificate, l leaf) bool {
+	if !l.toNodes || !p.cfg.Now().Before(l.issuer.cert.NotBefore.Add(backdate+settle)) {
+		return false
+	}
+	return slices.ContainsFunc(l.issuer.before, func(a *x509.Certificate) bool { return cert.CheckSignatureFrom(a) == nil })
+}
+
+// good tells whether cert may stay in place for l, whoever has signed it.
 func (p *PKI) good(cert *x509.Certificate, l leaf) bool {
 	now := p.cfg.Now()
 	if now.Before(cert.NotBefore) || now.Add(renewBefore).After(cert.NotAfter) {
 		return false
 	}
-	if cert.CheckSignatureFrom(l.issuer.cert) != nil || cert.Subject.CommonName != l.subject.CommonName {
+	if cert.Subject.CommonName != l.subject.CommonName {
 		return false
 	}
 	for _, n := range l.names {

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/pods"
@@ -53,6 +54,7 @@ type options struct {
 	kubeReserved     string
 	systemReserved   string
 	statusUpdate     time.Duration
+	trustRefresh     time.Duration
 	statusReport     time.Duration
 	leaseSeconds     int32
 	volumeRefresh    time.Duration
@@ -107,6 +109,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
 	f.StringVar(&o.systemReserved, "system-reserved", "", "resources kept for the system")
 	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often the node's status is computed")
+	f.DurationVar(&o.trustRefresh, "authorities-refresh-period", bootstrap.DefaultFollow, "how often the node looks whether the authorities of the cluster are others, give or take a quarter")
 	f.DurationVar(&o.statusReport, "node-status-report-frequency", 5*time.Minute, "how often it is written when nothing has changed (the update frequency, if only that is given)")
 	f.Int32Var(&o.leaseSeconds, "node-lease-duration-seconds", 40, "how long the node's lease lasts; it is renewed every quarter of it")
 	f.StringVar(&o.evictionHard, "eviction-hard", node.DefaultEvictionHard, "when the node reports pressure, SIGNAL<QUANTITY,… with signals memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available; what is not named has no threshold, and the default ones of imagefs are for a runtime with a file system of its own")
@@ -284,6 +287,7 @@ func (o *options) checkPeriods() error {
 		"--node-status-update-frequency": o.statusUpdate,
 		"--node-status-report-frequency": o.statusReport,
 		"--sync-frequency":               o.volumeRefresh,
+		"--authorities-refresh-period":   o.trustRefresh,
 	} {
 		if d < 100*time.Millisecond {
 			return fmt.Errorf("%s %s: want 100ms or more", flag, d)

@@ -3,14 +3,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
 	"k8s.io/apiserver/pkg/authorization/union"
@@ -19,6 +20,7 @@ import (
 	webhookmetrics "k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
 	"k8s.io/client-go/informers"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/rbac"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
@@ -114,7 +116,7 @@ type access struct {
 
 // newAccess makes the authorizers of the flags. Roles are known once the informers
 // run that they are given.
-func (o *accessOptions) newAccess(objects *kubeauth.Objects) (*access, error) {
+func (o *accessOptions) newAccess(objects *kubeauth.Objects, files *auth.Files) (*access, error) {
 	a := &access{}
 	var chain []union.NamedAuthorizer
 	var lists []authorizer.RuleResolver
@@ -131,8 +133,8 @@ func (o *accessOptions) newAccess(objects *kubeauth.Objects) (*access, error) {
 			next = a.roles
 		case modeWebhook:
 			var err error
-			if next, err = o.newWebhook(); err != nil {
-				return nil, fmt.Errorf("--authorization-webhook-config-file: %w", err)
+			if next, err = o.newWebhook(files); err != nil {
+				return nil, err
 			}
 		}
 		chain, lists = append(chain, union.NamedAuthorizer{AuthorizerName: m, Authorizer: next}), append(lists, next)
@@ -161,20 +163,42 @@ func (a *access) use(f informers.SharedInformerFactory) error {
 	return a.roles.Use(f)
 }
 
-// newWebhook asks the service of the kubeconfig. While that does not answer it has no
-// opinion, as with kube-apiserver's flags.
-func (o *accessOptions) newWebhook() (*webhook.WebhookAuthorizer, error) {
-	if _, err := os.Stat(o.webhookConfig); err != nil {
-		return nil, err
-	}
-	config, err := webhookutil.LoadKubeconfig(o.webhookConfig, nil)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", o.webhookConfig, err)
-	}
-	z, err := webhook.New(config, "v1", o.allowedTTL, o.deniedTTL, webhookutil.DefaultRetryBackoffWithInitialDelay(webhookBackoff),
-		authorizer.DecisionNoOpinion, nil, "webhook", webhookmetrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", o.webhookConfig, err)
-	}
-	return z, nil
+// A webhookAuthorizer asks the service of a kubeconfig that is followed. While that does
+// not answer it has no opinion, as with kube-apiserver's flags. What has been remembered
+// of one version of the file is forgotten with it.
+type webhookAuthorizer struct {
+	file *auth.File[*webhook.WebhookAuthorizer]
+}
+
+func (o *accessOptions) newWebhook(files *auth.Files) (webhookAuthorizer, error) {
+	file, err := auth.Follow(files, "--authorization-webhook-config-file", func([][]byte) (*webhook.WebhookAuthorizer, error) {
+		// The library reads the file itself: other files are named relative to it.
+		config, err := webhookutil.LoadKubeconfig(o.webhookConfig, nil)
+		if err != nil {
+			return nil, err
+		}
+		return webhook.New(config, "v1", o.allowedTTL, o.deniedTTL, webhookutil.DefaultRetryBackoffWithInitialDelay(webhookBackoff),
+			authorizer.DecisionNoOpinion, nil, "webhook", webhookmetrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
+	}, o.webhookConfig)
+	return webhookAuthorizer{file}, err
+}
+
+// Authorize implements authorizer.Authorizer.
+func (w webhookAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return w.file.Get().Authorize(ctx, a)
+}
+
+// ConditionsAwareAuthorize implements authorizer.Authorizer.
+func (w webhookAuthorizer) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+	return w.file.Get().ConditionsAwareAuthorize(ctx, a)
+}
+
+// EvaluateConditions implements authorizer.Authorizer.
+func (w webhookAuthorizer) EvaluateConditions(ctx context.Context, d authorizer.ConditionsAwareDecision, data authorizer.ConditionsData) (authorizer.Decision, string, error) {
+	return w.file.Get().EvaluateConditions(ctx, d, data)
+}
+
+// RulesFor implements authorizer.RuleResolver.
+func (w webhookAuthorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	return w.file.Get().RulesFor(ctx, u, namespace)
 }

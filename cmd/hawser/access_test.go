@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
 )
 
@@ -67,7 +69,7 @@ func TestAuthorizationWebhook(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := accessOptions{modes: []string{modeNode, modeWebhook}, webhookConfig: file, allowedTTL: time.Minute, deniedTTL: time.Minute}
-	z, err := o.newAccess(kubeauth.NewObjects())
+	z, err := o.newAccess(kubeauth.NewObjects(), new(auth.Files))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +91,24 @@ func TestAuthorizationWebhook(t *testing.T) {
 	if may("eve") || !may("ann") || !may("root", user.SystemPrivilegedGroup) {
 		t.Error("a service that is down changes what others may")
 	}
+	// Another service takes its place without a restart.
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "status": {"allowed": true}}`)
+	}))
+	defer other.Close()
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, service.URL, other.URL)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.After(time.Minute); !may("zoe"); {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("the other service is not asked")
+		}
+	}
 	o.webhookConfig = filepath.Join(t.TempDir(), "none")
-	if _, err := o.newAccess(kubeauth.NewObjects()); err == nil || !strings.Contains(err.Error(), "--authorization-webhook-config-file") || !strings.Contains(err.Error(), o.webhookConfig) {
+	if _, err := o.newAccess(kubeauth.NewObjects(), new(auth.Files)); err == nil || !strings.Contains(err.Error(), "--authorization-webhook-config-file") || !strings.Contains(err.Error(), o.webhookConfig) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -96,14 +97,23 @@ func (o *accountOptions) frontProxy() *kubeauth.FrontProxy {
 }
 
 // authenticator makes that of the API server.
-func (o *accountOptions) authenticator(keys *pki.PKI, files *auth.Files, objects *kubeauth.Objects, names kubeauth.Names) (*authn, error) {
-	k := keys.AccountKeys()
+func (o *accountOptions) authenticator(keys *pki.PKI, files *auth.Files, objects *kubeauth.Objects, names kubeauth.Names, log *slog.Logger) (*authn, error) {
+	follow, err := keys.FollowAccountKeys(files)
+	if err != nil {
+		return nil, err
+	}
+	k := follow.Get()
 	tokens, err := accounttoken.New(accounttoken.Config{
 		Issuers: o.issuers, Audiences: o.audiences, MaxLife: o.maxLife, Signer: k.Signer, Public: k.Public,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("tokens of service accounts: %w", err)
 	}
+	follow.Changed(func() {
+		if k := follow.Get(); tokens.Use(k.Signer, k.Public) != nil {
+			log.Error("the keys of service account tokens stay as they were: one is of a kind that cannot be used")
+		}
+	})
 	a := &authn{own: tokens}
 	c := kubeauth.AuthenticatorConfig{
 		ClientCAFile: keys.Path(pki.ClientCA, false), Files: files, Secrets: objects.Secret, Names: names,

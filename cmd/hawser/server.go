@@ -37,9 +37,6 @@ import (
 	"github.com/hawser-project/hawser/tunnel/doorman"
 )
 
-// renewEvery is how often the server looks whether its own certificates are due.
-const renewEvery = 12 * time.Hour
-
 func newServer() *cobra.Command {
 	var o serverOptions
 	cmd := &cobra.Command{
@@ -78,9 +75,6 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err = keys.WriteKubeconfig(filepath.Join(o.dataDir, adminKubeconfig), o.localURL(), pki.Admin); err != nil {
-		return err
-	}
 	auditLog, err := o.audit.log.open()
 	if err != nil {
 		return err
@@ -101,6 +95,10 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return errors.Join(err, t.close())
 	}
 	defer p.authn.close()
+	r, err := newRenewal(o, keys, files, log)
+	if err != nil {
+		return errors.Join(err, t.close())
+	}
 	// The API server outlives the controllers, which give their lease back last of
 	// all, and the port and the tunnels outlive the API server, which first ends the
 	// requests that came through them.
@@ -119,7 +117,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		defer stopAPI()
 		return p.runControllers(ctx)
 	})
-	group.Go(func() error { return renew(ctx, keys, log) })
+	group.Go(func() error { return r.run(ctx) })
 	group.Go(func() error {
 		if p.wait(ctx) {
 			trimMemory()
@@ -143,11 +141,11 @@ type plane struct {
 
 func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
-	authn, err := o.accounts.authenticator(keys, files, objects, t.names)
+	authn, err := o.accounts.authenticator(keys, files, objects, t.names, log)
 	if err != nil {
 		return nil, err
 	}
-	authz, err := o.access.newAccess(objects)
+	authz, err := o.access.newAccess(objects, files)
 	if err != nil {
 		return nil, err
 	}
@@ -290,18 +288,6 @@ func (p *plane) wait(ctx context.Context) bool {
 	}
 	p.shared.WaitForCacheSync(ctx.Done())
 	return ctx.Err() == nil
-}
-
-// renew replaces certificates that are due, for servers that run for months.
-func renew(ctx context.Context, keys *pki.PKI, log *slog.Logger) error {
-	for {
-		if sleep(ctx, renewEvery) != nil {
-			return nil
-		}
-		if err := keys.Renew(); err != nil {
-			log.Error("renew the server's certificates", "err", err)
-		}
-	}
 }
 
 // servingNames and servingIPs are what the serving certificate must name.

@@ -21,25 +21,29 @@ func serveOpenID(to *mux.PathRecorderMux, tokens *accounttoken.Issuer, address s
 	if tokens == nil {
 		return nil
 	}
-	config, err := tokens.Metadata("https://" + address + keysPath)
-	if err != nil {
+	config := func() ([]byte, error) { return tokens.Metadata("https://" + address + keysPath) }
+	if _, err := config(); err != nil {
 		return fmt.Errorf("describe the issuer of tokens: %w", err)
 	}
-	keys, err := tokens.KeySet()
-	if err != nil {
+	if _, err := tokens.KeySet(); err != nil {
 		return fmt.Errorf("describe the keys of tokens: %w", err)
 	}
 	to.Handle(openIDPath, document(config, "application/json"))
-	to.Handle(keysPath, document(keys, "application/jwk-set+json"))
+	to.Handle(keysPath, document(tokens.KeySet, "application/jwk-set+json"))
 	return nil
 }
 
-// document answers with data, which others may keep for an hour.
-func document(data []byte, contentType string) http.Handler {
+// document answers with what read returns, which others may keep for an hour.
+func document(read func() ([]byte, error), contentType string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "only GET is allowed", http.StatusMethodNotAllowed)
+			return
+		}
+		data, err := read()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", contentType)

@@ -30,7 +30,7 @@ func (i *Issuer) Authenticator(objects Lookup) authenticator.Token {
 }
 
 func (i *Issuer) authenticate(ctx context.Context, token string, objects Lookup) (*authenticator.Response, bool, error) {
-	c, err := decode(token, i.keys)
+	c, err := decode(token, i.keys.Load().public)
 	if err != nil {
 		return nil, false, err
 	}

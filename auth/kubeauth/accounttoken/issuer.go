@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -32,7 +33,8 @@ type Config struct {
 	Audiences []string
 	// MaxLife shortens the life of tokens. 0 means as long as the API allows.
 	MaxLife time.Duration
-	// Signer and Public are required; Signer's public key is one of Public.
+	// Signer and Public are required; Signer's public key is one of Public. Use replaces
+	// them.
 	Signer crypto.Signer
 	Public []crypto.PublicKey
 	// Now is the clock; nil means time.Now.
@@ -41,9 +43,8 @@ type Config struct {
 
 // An Issuer makes tokens and knows its own.
 type Issuer struct {
-	cfg    Config
-	signer jose.Signer
-	keys   publicKeys
+	cfg  Config
+	keys atomic.Pointer[keys]
 }
 
 // New returns an Issuer.
@@ -62,21 +63,32 @@ func New(c Config) (*Issuer, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Signer == nil {
-		return nil, errors.New("no signing key of service accounts")
-	}
 	i := &Issuer{cfg: c}
-	var err error
-	if i.signer, err = newSigner(c.Signer); err != nil {
+	if err := i.Use(c.Signer, c.Public); err != nil {
 		return nil, err
-	}
-	if i.keys, err = newPublicKeys(c.Public); err != nil {
-		return nil, err
-	}
-	if id, err := keyID(c.Signer.Public()); err != nil || len(i.keys.candidates(id)) != 1 || i.keys.candidates(id)[0].KeyID != id {
-		return nil, errors.New("the signing key of service accounts is none of the public keys: add its public half to them")
 	}
 	return i, nil
+}
+
+// Use replaces the keys: signer signs from now on, and the signatures of public count. On
+// error they stay as they were.
+func (i *Issuer) Use(signer crypto.Signer, public []crypto.PublicKey) error {
+	if signer == nil {
+		return errors.New("no signing key of service accounts")
+	}
+	k := &keys{}
+	var err error
+	if k.signer, err = newSigner(signer); err != nil {
+		return err
+	}
+	if k.public, err = newPublicKeys(public); err != nil {
+		return err
+	}
+	if id, err := keyID(signer.Public()); err != nil || len(k.public.candidates(id)) != 1 || k.public.candidates(id)[0].KeyID != id {
+		return errors.New("the signing key of service accounts is none of the public keys: add its public half to them")
+	}
+	i.keys.Store(k)
+	return nil
 }
 
 // CheckIssuer refuses what cannot be the name of an issuer.
@@ -129,7 +141,7 @@ func (i *Issuer) Issue(g Grant) (token, id string, err error) {
 	p := private{bound{
 		Namespace: g.Namespace, Account: object{g.Name, g.UID}, Pod: g.Pod.claim(), Secret: g.Secret.claim(), Node: g.Node.claim(),
 	}}
-	if token, err = jwt.Signed(i.signer).Claims(c).Claims(p).Serialize(); err != nil {
+	if token, err = jwt.Signed(i.keys.Load().signer).Claims(c).Claims(p).Serialize(); err != nil {
 		return "", "", fmt.Errorf("sign token of %s: %w", c.Subject, err)
 	}
 	return token, credentialID(c.ID), nil
@@ -137,7 +149,7 @@ func (i *Issuer) Issue(g Grant) (token, id string, err error) {
 
 // KeySet is the JSON Web Key Set of the public keys (RFC 7517).
 func (i *Issuer) KeySet() ([]byte, error) {
-	return json.Marshal(jose.JSONWebKeySet{Keys: i.keys})
+	return json.Marshal(jose.JSONWebKeySet{Keys: i.keys.Load().public})
 }
 
 // Metadata is the discovery document of OpenID Connect: where, at keysURL, KeySet is.
@@ -148,5 +160,5 @@ func (i *Issuer) Metadata(keysURL string) ([]byte, error) {
 		ResponseTypes []string                  `json:"response_types_supported"`
 		SubjectTypes  []string                  `json:"subject_types_supported"`
 		Algorithms    []jose.SignatureAlgorithm `json:"id_token_signing_alg_values_supported"`
-	}{i.cfg.Issuers[0], keysURL, []string{"id_token"}, []string{"public"}, i.keys.algorithms()})
+	}{i.cfg.Issuers[0], keysURL, []string{"id_token"}, []string{"public"}, i.keys.Load().public.algorithms()})
 }

@@ -17,6 +17,12 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
+// keys are those of one time. They do not change.
+type keys struct {
+	signer jose.Signer
+	public publicKeys
+}
+
 // publicKeys are the keys whose signatures count, the signing one first.
 type publicKeys []jose.JSONWebKey
 
