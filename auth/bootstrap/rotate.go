@@ -115,13 +115,29 @@ func (r *Rotation) ServerTLS() *tls.Config {
 // it has: another one is needed, for which it takes a join token. It does not block.
 func (r *Rotation) Reject() { r.client.rejected.Store(r.cfg.Identity.cert.Load()) }
 
-// Expires returns when the certificates of the node end: that of its client, and that
-// of its API, zero while there is none.
-func (r *Rotation) Expires() (client, serving time.Time) {
+// Client returns the client certificate of the node.
+func (r *Rotation) Client() *x509.Certificate { return r.cfg.Identity.cert.Load().Leaf }
+
+// Serving returns the certificate of the node's API, nil while there is none.
+func (r *Rotation) Serving() *x509.Certificate {
 	if c := r.cert.Load(); c != nil {
-		serving = c.Leaf.NotAfter
+		return c.Leaf
 	}
-	return r.cfg.Identity.expires(), serving
+	return nil
+}
+
+// ServerCA returns the authority of the server.
+func (r *Rotation) ServerCA() *x509.Certificate { return first(r.cfg.Identity.trust.Load().roots) }
+
+// ClientCA returns the authority of clients, nil while the cluster has not said which it
+// is.
+func (r *Rotation) ClientCA() *x509.Certificate { return first(r.cfg.Identity.trust.Load().clients) }
+
+func first(list []*x509.Certificate) *x509.Certificate {
+	if len(list) == 0 {
+		return nil
+	}
+	return list[0]
 }
 
 // Run renews until ctx is done, and returns nil then.

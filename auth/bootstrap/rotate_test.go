@@ -221,8 +221,8 @@ func TestServingCertificate(t *testing.T) {
 		if w.renewed.Load() != 0 {
 			t.Error("a new serving certificate closes the client's connections")
 		}
-		if client, serving := w.r.Expires(); !client.Equal(w.id.expires()) || !serving.Equal(cert.Leaf.NotAfter) {
-			t.Errorf("said to expire at %v and %v", client, serving)
+		if !w.r.Client().NotAfter.Equal(w.id.expires()) || !w.r.Serving().Equal(cert.Leaf) {
+			t.Errorf("said to expire at %v and %v", w.r.Client().NotAfter, w.r.Serving().NotAfter)
 		}
 	})
 }

@@ -68,8 +68,9 @@ const (
 const (
 	caLife   = 10 * 365 * 24 * time.Hour
 	leafLife = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a certificate is replaced.
-	renewBefore = 60 * 24 * time.Hour
+	// renewBefore is how long before its end a certificate is replaced: before anybody
+	// is warned of it, see auth.ExpiryWatch.
+	renewBefore = leafLife * 2 / 5
 	// backdate makes a fresh certificate valid on machines whose clock is late.
 	backdate = 5 * time.Minute
 	// settle is how long nodes take to learn of another authority. Until then they are
@@ -97,7 +98,7 @@ type PKI struct {
 	accounts                AccountKeys
 }
 
-// Ensure makes what is missing in c.Dir, replaces what expires within 60 days
+// Ensure makes what is missing in c.Dir, replaces what has less than 40 % of its life left
 // or has other names than c asks for, and leaves the rest alone. Its errors name
 // the file.
 func Ensure(c Config) (*PKI, error) {

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node"
@@ -58,6 +60,7 @@ type parts struct {
 	runtime  *process.Runtime
 	node     *node.Node
 	rotation *bootstrap.Rotation
+	expiry   *auth.ExpiryWatch
 	kubelet  *kubeletapi.Server
 	streams  net.Listener // of the kubelet API
 	api      kubernetes.Interface
@@ -106,7 +109,7 @@ func (p *parts) run(ctx context.Context) error {
 		defer stopBelow()
 		upper, upperCtx := errgroup.WithContext(ctx)
 		for _, part := range []func(context.Context) error{
-			p.node.Run, p.rotation.Run,
+			p.node.Run, p.rotation.Run, p.expiry.Run,
 			func(ctx context.Context) error { return p.kubelet.Serve(ctx, p.streams) },
 		} {
 			upper.Go(func() error { return part(upperCtx) })
@@ -216,6 +219,8 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		return nil, err
 	}
 	registerLives(metrics, p.rotation)
+	p.expiry = auth.NewExpiryWatch(log, append(authorities(p.rotation),
+		auth.Expiring{Name: "client", Now: p.rotation.Client}, auth.Expiring{Name: "serving", Now: p.rotation.Serving})...)
 	return p, p.openKubelet(ctx, o, id, metrics, log) // last: from here on there is something to close
 }
 
@@ -292,17 +297,27 @@ func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Regi
 // registerLives shows how long the certificates of the node are still good for, by
 // the names of Kubernetes.
 func registerLives(to prometheus.Registerer, r *bootstrap.Rotation) {
-	left := func(until time.Time) float64 {
-		if until.IsZero() {
+	left := func(cert *x509.Certificate) float64 {
+		if cert == nil {
 			return math.Inf(1) // as the kubelet says that it has none
 		}
-		return time.Until(until).Seconds()
+		return time.Until(cert.NotAfter).Seconds()
 	}
 	to.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kubelet_certificate_manager_client_ttl_seconds", Help: "Seconds until the node's client certificate expires, negative once it has.",
-	}, func() float64 { client, _ := r.Expires(); return left(client) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	}, func() float64 { return left(r.Client()) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kubelet_certificate_manager_server_ttl_seconds", Help: "Seconds until the serving certificate of the kubelet API expires, +Inf if there is none.",
-	}, func() float64 { _, serving := r.Expires(); return left(serving) }))
+	}, func() float64 { return left(r.Serving()) }))
+	for _, a := range authorities(r) {
+		to.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: auth.ExpirationMetric, Help: auth.ExpirationHelp, ConstLabels: prometheus.Labels{"name": a.Name},
+		}, a.Ends))
+	}
+}
+
+// authorities are those that the node goes by.
+func authorities(r *bootstrap.Rotation) []auth.Expiring {
+	return []auth.Expiring{{Name: "ca", Now: r.ServerCA}, {Name: "client-ca", Now: r.ClientCA}}
 }
 
 // moved reacts to the link's move to another session. Connections that are stuck

@@ -5,10 +5,12 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/transport"
 
 	"github.com/hawser-project/hawser/auth"
@@ -28,12 +30,23 @@ type renewal struct {
 	keys *pki.PKI
 	log  *slog.Logger
 	due  chan struct{} // has one in it when an authority is another
+	ends *auth.ExpiryWatch
 }
 
 // newRenewal writes the kubeconfig.
 func newRenewal(o *serverOptions, keys *pki.PKI, files *auth.Files, log *slog.Logger) (*renewal, error) {
 	transport.CertCallbackRefreshDuration = clientsFollow
 	r := &renewal{o: o, keys: keys, log: log, due: make(chan struct{}, 1)}
+	certificates, err := r.certificates(files)
+	if err != nil {
+		return nil, err
+	}
+	r.ends = auth.NewExpiryWatch(log, certificates...)
+	for _, c := range certificates {
+		metricsRegisterer().MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: auth.ExpirationMetric, Help: auth.ExpirationHelp, ConstLabels: prometheus.Labels{"name": c.Name},
+		}, c.Ends))
+	}
 	for _, name := range []string{pki.CA, pki.ClientCA, pki.KubeletCA} {
 		pair, err := files.KeyPair(keys.Path(name, false), keys.Path(name, true))
 		if err != nil {
@@ -47,6 +60,41 @@ func newRenewal(o *serverOptions, keys *pki.PKI, files *auth.Files, log *slog.Lo
 		})
 	}
 	return r, r.writeKubeconfig()
+}
+
+// certificates are all that this process uses. The port of the CONNECT front end shows
+// that of the API.
+func (r *renewal) certificates(files *auth.Files) ([]auth.Expiring, error) {
+	var all []auth.Expiring
+	add := func(name, cert, key string) error {
+		pair, err := files.KeyPair(cert, key)
+		if err != nil {
+			return err
+		}
+		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return pair.Certificate().Leaf }})
+		return nil
+	}
+	for _, name := range []string{
+		pki.CA, pki.ClientCA, pki.KubeletCA,
+		pki.APIServer, pki.KubeletClient, pki.ConnectClient, pki.Admin, pki.ControllerManager, pki.Scheduler,
+	} {
+		if err := add(name, r.keys.Path(name, false), r.keys.Path(name, true)); err != nil {
+			return nil, err
+		}
+	}
+	if cert := r.o.etcdCertFile; cert != "" {
+		if err := add("etcd-client", cert, r.o.etcdKeyFile); err != nil {
+			return nil, err
+		}
+	}
+	if file := r.o.accounts.proxies.ClientCAFile; file != "" {
+		proxies, err := files.Authorities(file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, auth.Expiring{Name: "requestheader-client-ca", Now: func() *x509.Certificate { return proxies.Certificates()[0] }})
+	}
+	return all, nil
 }
 
 func (r *renewal) writeKubeconfig() error {

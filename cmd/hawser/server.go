@@ -118,6 +118,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return p.runControllers(ctx)
 	})
 	group.Go(func() error { return r.run(ctx) })
+	group.Go(func() error { return r.ends.Run(ctx) })
 	group.Go(func() error {
 		if p.wait(ctx) {
 			trimMemory()

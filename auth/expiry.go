@@ -1,0 +1,91 @@
+// When certificates end, and warnings that one has been left to come close to its end.
+
+package auth
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"time"
+)
+
+const (
+	// warnBelow is the part of its life that a certificate has left when it is warned of.
+	warnBelow = 0.3
+	// warnEvery is how often.
+	warnEvery = 24 * time.Hour
+	// lookEvery is how often all certificates are looked at.
+	lookEvery = time.Hour
+)
+
+// An Expiring is a certificate that is in use, or one after the other.
+type Expiring struct {
+	Name string
+	// Now returns the one in use, nil if there is none.
+	Now func() *x509.Certificate
+}
+
+const (
+	// ExpirationMetric is the gauge of when certificates expire, with label name, and
+	// ExpirationHelp says so.
+	ExpirationMetric = "hawser_certificate_expiration_timestamp_seconds"
+	ExpirationHelp   = "When the certificate in use expires, in seconds since 1970, by name."
+)
+
+// Ends is the value of ExpirationMetric; 0 means that there is no certificate.
+func (e Expiring) Ends() float64 {
+	if cert := e.Now(); cert != nil {
+		return float64(cert.NotAfter.Unix())
+	}
+	return 0
+}
+
+// An ExpiryWatch warns of certificates that come close to their end. Those that are
+// renewed in time never do: a warning means that somebody must look. There is one a day
+// for each certificate.
+type ExpiryWatch struct {
+	certificates []Expiring
+	log          *slog.Logger
+	warned       map[string]time.Time // used by Run
+}
+
+// NewExpiryWatch watches certificates, each of which has a name of its own.
+func NewExpiryWatch(log *slog.Logger, certificates ...Expiring) *ExpiryWatch {
+	return &ExpiryWatch{certificates: certificates, log: log, warned: make(map[string]time.Time)}
+}
+
+// Run warns until ctx is done.
+func (w *ExpiryWatch) Run(ctx context.Context) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		w.look(time.Now())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (w *ExpiryWatch) look(now time.Time) {
+	for _, c := range w.certificates {
+		cert := c.Now()
+		if cert == nil || !late(cert, now) {
+			delete(w.warned, c.Name)
+			continue
+		}
+		if last, ok := w.warned[c.Name]; ok && now.Sub(last) < warnEvery {
+			continue
+		}
+		w.warned[c.Name] = now
+		w.log.Warn("a certificate is close to its end and has not been renewed", "name", c.Name,
+			"subject", cert.Subject.CommonName, "until", cert.NotAfter, "left", cert.NotAfter.Sub(now).Round(time.Second))
+	}
+}
+
+// late tells whether a certificate has less than 30 % of its life left.
+func late(cert *x509.Certificate, now time.Time) bool {
+	life := cert.NotAfter.Sub(cert.NotBefore)
+	return cert.NotAfter.Sub(now) < time.Duration(warnBelow*float64(life))
+}
