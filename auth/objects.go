@@ -1,4 +1,4 @@
-// Names in Node objects that say who a node is to the rest of the cluster.
+// Names in objects that say who a node is to the rest of the cluster, and whom to believe.
 
 package auth
 
@@ -13,4 +13,7 @@ const (
 	// TransportAnnotation is the annotation of Nodes that says how a node without
 	// a tunnel is reached. A node sets its own.
 	TransportAnnotation = "hawser.dev/transport"
+	// KubeletCAKey is the key of ConfigMap kube-system/extension-apiserver-authentication
+	// that tells nodes by which authorities their serving certificates are known.
+	KubeletCAKey = "hawser-kubelet-ca-file"
 )

@@ -211,15 +211,22 @@ func (n *renewal) due(now time.Time) bool {
 	return !now.Before(n.at) || n.superseded(pair.Leaf)
 }
 
-// superseded reports whether the cluster says that its clients have certificates of
-// another authority than this one. It says so once for each: it may be that none is
-// to be had.
+// superseded reports whether the cluster says that its clients, or its kubelets' APIs,
+// have certificates of another authority than this one. It says so once for each: it may
+// be that none is to be had.
 func (n *renewal) superseded(leaf *x509.Certificate) bool {
 	believed := n.rotation.cfg.Identity.trust.Load()
-	if n.kind.signer != clientCertificate.signer || !believed.published || believed.clients[0].Equal(n.by) {
+	signing := believed.kubelets
+	if n.kind.signer == clientCertificate.signer {
+		signing = nil
+		if believed.published {
+			signing = believed.clients
+		}
+	}
+	if len(signing) == 0 || signing[0].Equal(n.by) {
 		return false
 	}
-	n.by = believed.clients[0]
+	n.by = signing[0]
 	if leaf.CheckSignatureFrom(n.by) == nil {
 		return false
 	}

@@ -25,6 +25,8 @@ import (
 const (
 	rootsName, rootsKey     = "kube-root-ca.crt", "ca.crt"
 	clientsName, clientsKey = "extension-apiserver-authentication", "client-ca-file"
+	// kubeletsKey is ours, in the ConfigMap of clients.
+	kubeletsKey = auth.KubeletCAKey
 )
 
 const (
@@ -46,6 +48,7 @@ type trust struct {
 	rootPool, clientPool *x509.CertPool
 	former               []*x509.Certificate // roots of before, believed no more
 	published            bool                // whether clients are what the cluster says
+	kubelets             []*x509.Certificate // those of serving certificates; none if the cluster has not said
 }
 
 // newTrust believes roots, and as clients those of the authorities clients. None
@@ -131,36 +134,41 @@ func (r *Rotation) followTrust(ctx context.Context) {
 
 // refresh asks the server once.
 func (r *Rotation) refresh(ctx context.Context) error {
-	roots, rootsErr := r.published(ctx, rootsName, rootsKey)
-	clients, clientsErr := r.published(ctx, clientsName, clientsKey)
+	roots, _, rootsErr := r.published(ctx, rootsName, rootsKey)
+	clients, kubelets, clientsErr := r.published(ctx, clientsName, clientsKey)
 	missing := errors.Join(rootsErr, clientsErr)
 	for _, err := range []error{rootsErr, clientsErr} {
 		if err != nil && !apierrors.IsNotFound(err) {
 			return missing
 		}
 	}
-	changed, err := r.cfg.Identity.adopt(roots, clients)
+	changed, err := r.cfg.Identity.adopt(roots, clients, kubelets)
 	if changed && r.cfg.TrustChanged != nil {
 		r.cfg.TrustChanged()
 	}
 	return errors.Join(err, missing) // a cluster that is just starting publishes them soon
 }
 
-// published reads authorities. A cluster that does not tell its nodes has none: all
-// that there is to go by is the authority by which the node has joined.
-func (r *Rotation) published(ctx context.Context, name, key string) ([]*x509.Certificate, error) {
+// published reads authorities, and those of kubelets that are beside them, if any. A
+// cluster that does not tell its nodes has none: all that there is to go by is the
+// authority by which the node has joined.
+func (r *Rotation) published(ctx context.Context, name, key string) (list, kubelets []*x509.Certificate, err error) {
 	m, err := r.cfg.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsForbidden(err) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get ConfigMap %s: %w", name, err)
+		return nil, nil, fmt.Errorf("get ConfigMap %s: %w", name, err)
 	}
-	list, err := auth.ParseCertificates([]byte(m.Data[key]))
-	if err != nil {
-		return nil, fmt.Errorf("ConfigMap %s, key %s: %w", name, key, err)
+	if list, err = auth.ParseCertificates([]byte(m.Data[key])); err != nil {
+		return nil, nil, fmt.Errorf("ConfigMap %s, key %s: %w", name, key, err)
 	}
-	return list, nil
+	if text, ok := m.Data[kubeletsKey]; ok {
+		if kubelets, err = auth.ParseCertificates([]byte(text)); err != nil {
+			return nil, nil, fmt.Errorf("ConfigMap %s, key %s: %w", name, kubeletsKey, err)
+		}
+	}
+	return list, kubelets, nil
 }
 
 // adopt believes and keeps other authorities; none are those there are, and clients of
@@ -168,7 +176,7 @@ func (r *Rotation) published(ctx context.Context, name, key string) ([]*x509.Cer
 // the server must be such that they lead to the certificate that the server showed
 // last: else the node would not find back. It tells whether those of the server are
 // others now.
-func (i *Identity) adopt(roots, clients []*x509.Certificate) (changed bool, err error) {
+func (i *Identity) adopt(roots, clients, kubelets []*x509.Certificate) (changed bool, err error) {
 	now := i.trust.Load()
 	if len(clients) == 0 && now.published {
 		clients = now.clients
@@ -198,6 +206,7 @@ func (i *Identity) adopt(roots, clients []*x509.Certificate) (changed bool, err 
 	if !next.published {
 		next.clients, next.clientPool = next.roots, next.rootPool
 	}
+	next.kubelets = kubelets
 	i.trust.Store(next)
 	return changed, nil
 }

@@ -170,7 +170,7 @@ func TestForeignAuthoritiesAreNotBelieved(t *testing.T) {
 	} {
 		id := settled(t, mine)
 		prepare(id)
-		if changed, err := id.adopt([]*x509.Certificate{other.Cert}, nil); err == nil || changed {
+		if changed, err := id.adopt([]*x509.Certificate{other.Cert}, nil, nil); err == nil || changed {
 			t.Errorf("%s: adopted, %v", name, err)
 		}
 		if kept, err := readCerts(id.cfg.path(caFile)); err != nil || !kept[0].Equal(mine.Cert) {

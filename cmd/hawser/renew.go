@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	reloading "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/client-go/transport"
 
 	"github.com/hawser-project/hawser/auth"
@@ -22,6 +23,8 @@ const (
 	renewEvery = time.Hour
 	// clientsFollow is how often client-go looks at the certificates of the controllers.
 	clientsFollow = 5 * time.Second
+	// encryptionFollow is how often the library looks at the encryption configuration.
+	encryptionFollow = 10 * time.Second
 )
 
 // A renewal keeps the server's certificates and the administrator's kubeconfig.
@@ -35,7 +38,7 @@ type renewal struct {
 
 // newRenewal writes the kubeconfig.
 func newRenewal(o *serverOptions, keys *pki.PKI, files *auth.Files, log *slog.Logger) (*renewal, error) {
-	transport.CertCallbackRefreshDuration = clientsFollow
+	transport.CertCallbackRefreshDuration, reloading.EncryptionConfigFileChangePollDuration = clientsFollow, encryptionFollow
 	r := &renewal{o: o, keys: keys, log: log, due: make(chan struct{}, 1)}
 	certificates, err := r.certificates(files)
 	if err != nil {

@@ -154,7 +154,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 	if err != nil {
 		return nil, err
 	}
-	toKubelets, err := kubelet.LoadTLS(files, keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
+	toKubelets, toKubeletsNow, err := kubelet.LoadTLS(files, keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
 	if err != nil {
 		return nil, err
 	}
@@ -169,6 +169,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		AdvertiseAddress: advertise.Unmap(),
 		AdvertisePort:    o.securePort,
 		ServiceCIDR:      o.services,
+		KubeletCAFile:    keys.Path(pki.KubeletCA, false),
 		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
 		EtcdServers:      etcd.External{Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile},
 		Encryption:       o.encryption,
@@ -181,7 +182,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		Seen:             doorman.Seen,
 		Audit:            audit,
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
-			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, Authorizer: authz})
+			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz})
 		},
 		ToServices:                   t.named("system:apiserver", t.hub.DialContext),
 		EnableGarbageCollector:       o.controllers.collectGarbage,

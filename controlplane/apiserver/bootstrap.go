@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/auth/rbac"
 )
@@ -198,6 +199,9 @@ func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) err
 // ensureAuthentication tells extension servers whom to believe.
 func (s *Server) ensureAuthentication(ctx context.Context, client kubernetes.Interface) error {
 	data := map[string]string{"client-ca-file": string(s.files.clients.PEM())}
+	if k := s.files.kubelets; k != nil {
+		data[auth.KubeletCAKey] = string(k.PEM())
+	}
 	if p := s.cfg.FrontProxy; p != nil {
 		data["requestheader-client-ca-file"] = string(s.files.proxies.PEM())
 		for key, list := range map[string][]string{

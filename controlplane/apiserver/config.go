@@ -43,6 +43,9 @@ type Config struct {
 	// all PEM, required. They are followed.
 	ServingCertFile, ServingKeyFile, ClientCAFile string
 	// Files reads them, that of FrontProxy and that of Audit. Nil means one of its own.
+	// KubeletCAFile is the authority of kubelets' serving certificates: nodes are told,
+	// so that they ask for others when it is another. Empty means that they are not.
+	KubeletCAFile string
 	Files *auth.Files
 
 	// FrontProxy is what the Authenticator believes of front proxies, so that they are

@@ -18,6 +18,8 @@ type followed struct {
 	serving *auth.KeyPair
 	clients *auth.Authorities
 	proxies *auth.Authorities // nil if there are none
+
+	kubelets *auth.Authorities // nil if nodes are not told
 }
 
 // newFollowed reads the files of cfg, now and whenever they change.
@@ -27,6 +29,11 @@ func newFollowed(cfg *Config) (f followed, err error) {
 	}
 	if f.clients, err = cfg.Files.Authorities(cfg.ClientCAFile); err != nil {
 		return f, fmt.Errorf("client CA: %w", err)
+	}
+	if cfg.KubeletCAFile != "" {
+		if f.kubelets, err = cfg.Files.Authorities(cfg.KubeletCAFile); err != nil {
+			return f, fmt.Errorf("CA of kubelets: %w", err)
+		}
 	}
 	if cfg.FrontProxy != nil {
 		if f.proxies, err = cfg.Files.Authorities(cfg.FrontProxy.CAFile); err != nil {

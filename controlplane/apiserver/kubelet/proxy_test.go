@@ -4,6 +4,7 @@ package kubelet
 
 import (
 	"crypto/ecdsa"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -266,12 +267,12 @@ func TestLoadTLS(t *testing.T) {
 		{ca, cert, "/nowhere/client.key", "/nowhere/client.key"},
 		{ca, cert, empty, "client certificate for kubelets"},
 	} {
-		if _, err := LoadTLS(new(auth.Files), tc.ca, tc.cert, tc.key); err == nil || !strings.Contains(err.Error(), tc.says) {
+		if _, _, err := LoadTLS(new(auth.Files), tc.ca, tc.cert, tc.key); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("got %v, want an error about %q", err, tc.says)
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		conf, err := LoadTLS(new(auth.Files), ca, cert, key)
+		conf, now, err := LoadTLS(new(auth.Files), ca, cert, key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,9 +288,10 @@ func TestLoadTLS(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second) // the bubble's clock: the files are looked at once a second
-		shown, err := conf.GetClientCertificate(nil)
-		if err != nil || shown.Leaf.Subject.CommonName != "second" {
-			t.Errorf("shows %v, %v", shown, err)
+		for name, c := range map[string]*tls.Config{"plain": conf, "upgraded": now()} {
+			if shown, err := c.GetClientCertificate(nil); err != nil || shown.Leaf.Subject.CommonName != "second" {
+				t.Errorf("%s: shows %v, %v", name, shown, err)
+			}
 		}
 	})
 }

@@ -50,6 +50,8 @@ type Options struct {
 	// TLS is how the API server presents itself to kubelets and whom it
 	// believes. ServerName stays empty: it is the node's name. LoadTLS makes it.
 	TLS *tls.Config
+	// TLSNow is TLS for connections that are upgraded; nil means TLS.
+	TLSNow func() *tls.Config
 	// Authorizer is asked whether who upgrades to a WebSocket by GET may also
 	// create. Nil means the check is not made.
 	Authorizer authorizer.Authorizer

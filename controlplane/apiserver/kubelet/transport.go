@@ -32,7 +32,7 @@ const handshakeGrace = time.Second
 // transports are the ways to a node.
 type transports struct {
 	upgrading *http.Transport // does TLS itself, so that it is given plain URLs: exec and attach
-	kubelet   *http.Transport // verified, with our certificate
+	kubelet   dialable        // verified, with our certificate
 	insecure  *http.Transport // not verified, with our certificate: logs only, when asked for
 	plain     *http.Transport // not verified, no certificate: the proxies
 }
@@ -41,19 +41,38 @@ type transports struct {
 //
 // caFile holds the certificates that sign kubelets' serving certificates: the one
 // that signs now, then its predecessors, see auth.Authorities. All files are
-// followed: each handshake goes by what they say then.
-func LoadTLS(files *auth.Files, caFile, certFile, keyFile string) (*tls.Config, error) {
+// followed: each handshake of conf goes by what they say then. Now is conf for one that is
+// about to begin, where the library verifies by itself.
+func LoadTLS(files *auth.Files, caFile, certFile, keyFile string) (conf *tls.Config, now func() *tls.Config, err error) {
 	cas, err := files.Authorities(caFile)
 	if err != nil {
-		return nil, fmt.Errorf("authority of kubelets: %w", err)
+		return nil, nil, fmt.Errorf("authority of kubelets: %w", err)
 	}
 	pair, err := files.KeyPair(certFile, keyFile)
 	if err != nil {
-		return nil, fmt.Errorf("client certificate for kubelets: %w", err)
+		return nil, nil, fmt.Errorf("client certificate for kubelets: %w", err)
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: pair.GetClientCertificate}
-	cas.Believe(c)
-	return c, nil
+	base := &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: pair.GetClientCertificate}
+	conf = base.Clone()
+	cas.Believe(conf)
+	return conf, func() *tls.Config {
+		c := base.Clone()
+		c.RootCAs, c.VerifyConnection = cas.Pool(), cas.CheckConnection
+		return c
+	}, nil
+}
+
+// A dialable transport has the library do TLS itself, for connections that are upgraded,
+// with the configuration of the time of the dial. The library knows such a transport by
+// this method, and gives a server its name only if it verifies it.
+type dialable struct {
+	*http.Transport
+	now func() *tls.Config
+}
+
+// WrappedRoundTripper implements k8s.io/apimachinery/pkg/util/net.RoundTripperWrapper.
+func (d dialable) WrappedRoundTripper() http.RoundTripper {
+	return &http.Transport{DialContext: d.DialContext, TLSClientConfig: d.now()}
 }
 
 func newTransports(o Options) transports {
@@ -67,6 +86,10 @@ func newTransports(o Options) transports {
 	secure := o.TLS
 	if secure == nil {
 		secure = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	now := o.TLSNow
+	if now == nil {
+		now = func() *tls.Config { return secure }
 	}
 	insecure := secure.Clone()
 	insecure.InsecureSkipVerify, insecure.VerifyConnection = true, nil // the caller of pods/log asked for it, by insecureSkipTLSVerifyBackend
@@ -95,7 +118,7 @@ func newTransports(o Options) transports {
 	}
 	return transports{
 		upgrading: &http.Transport{DialContext: bounded(witnessed(o.DialEarly, secure)), Protocols: http1()},
-		kubelet:   with(secure, o.DialEarly), insecure: with(insecure, o.DialEarly), plain: with(plain, o.Dial),
+		kubelet:   dialable{with(secure, o.DialEarly), now}, insecure: with(insecure, o.DialEarly), plain: with(plain, o.Dial),
 	}
 }
 
