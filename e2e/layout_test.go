@@ -151,6 +151,7 @@ var homes = []struct {
 	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "auth/rbac", "cmd/hawser"}, "it is a thousand packages"},
 	{"github.com/go-jose", []string{"auth/kubeauth/accounttoken", "auth/kubeauth/issuers/issuertest"}, "tokens are signed and read in one place"},
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
+	{"go.opentelemetry.io", []string{"cmd/hawser"}, "traces are made in one place"},
 	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},
 	{"k8s.io", []string{"node", "controlplane", "auth/kubeauth", "auth/rbac", "auth/nodekeys", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},
 }

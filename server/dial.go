@@ -29,6 +29,16 @@ func (h *Hub) DialEarly(ctx context.Context, network, addr string) (net.Conn, er
 	return h.counted(ctx, network, addr, h.start)
 }
 
+// A Dialed is a dial whose outcome is known.
+type Dialed struct {
+	Addr      string // as it was asked for
+	Node      string // empty if the address leads to none
+	Transport string
+	Code      string // ok, or the code of a tunnel.DialError
+	Began     time.Time
+	Took      time.Duration
+}
+
 // An attempt is a dial into one session. It counts the outcome, now or once that
 // is known; an error is counted by who returns it to the caller.
 type attempt func(ctx context.Context, m *member, d tunnel.Dial) (*conn, error)
@@ -38,7 +48,7 @@ func (h *Hub) counted(ctx context.Context, network, addr string, try attempt) (n
 	began := time.Now()
 	c, w, err := h.dial(ctx, network, addr, try)
 	if err != nil {
-		h.dialed(w, err, time.Since(began))
+		h.dialed(ctx, w, addr, began, err)
 	}
 	if h.config.Ended != nil {
 		if s := h.audit(ctx, addr, w, began, c, err); err == nil {
@@ -108,7 +118,7 @@ func (h *Hub) connect(ctx context.Context, m *member, d tunnel.Dial) (*conn, err
 	if err != nil {
 		return nil, m.explain(d.Name, err)
 	}
-	h.dialed(m.way(), nil, time.Since(began))
+	h.dialed(ctx, m.way(), d.Name, began, nil)
 	return h.track(m, openerServer, s, tunnel.Addr(d.Name)), nil
 }
 
@@ -122,7 +132,7 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 	opened := false // and so who is told of the outcome is answered, not the caller
 	s, err := d.Start(ctx, m.session, func(err error) {
 		if opened {
-			h.dialed(m.way(), err, time.Since(began))
+			h.dialed(ctx, m.way(), d.Name, began, err)
 		}
 	})
 	if err != nil {
@@ -201,7 +211,7 @@ func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, wa
 			if err != nil {
 				return nil, w, renamed(d, err)
 			}
-			h.dialed(w, nil, time.Since(began))
+			h.dialed(ctx, w, d.Name, began, nil)
 			return h.track(nil, openerServer, asStream(c), tunnel.Addr(d.Name)), w, nil
 		}
 	}

@@ -73,6 +73,9 @@ type Config struct {
 	// failed, but for those of the server itself (tunnel.Caller.Own). It must not wait.
 	// Nil costs nothing.
 	Ended func(Ended)
+	// Dialed is told of each dial once its outcome is known, with the context that it was
+	// made with. It must not wait. Nil costs nothing.
+	Dialed func(context.Context, Dialed)
 	// ParkedPatience is how long a dial waits for a node that is reconnecting;
 	// zero means 3 s, negative not at all.
 	ParkedPatience time.Duration

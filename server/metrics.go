@@ -5,6 +5,7 @@
 package server
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -71,8 +72,12 @@ func newMetrics(r prometheus.Registerer, a *admission, i *tunnel.Intake) (*metri
 	return m, nil
 }
 
-// dialed counts a dial that took d.
-func (h *Hub) dialed(w way, err error, d time.Duration) {
+// dialed counts a dial, and tells of it, whose outcome is known now.
+func (h *Hub) dialed(ctx context.Context, w way, addr string, began time.Time, err error) {
+	d := time.Since(began)
+	if h.config.Dialed != nil {
+		h.config.Dialed(ctx, Dialed{Addr: addr, Node: w.node, Transport: w.transport, Code: label(err), Began: began, Took: d})
+	}
 	h.metrics.dials.WithLabelValues(w.transport, label(err)).Inc()
 	if err == nil {
 		h.metrics.dialSeconds.WithLabelValues(w.transport).Observe(d.Seconds())

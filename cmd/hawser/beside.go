@@ -43,7 +43,7 @@ var onlyEmbedded = []string{
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
 	"encryption-provider-config", "encryption-provider-config-automatic-reload",
 	"audit-policy-file", "audit-log-path", "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize", "audit-log-format", "audit-log-mode",
-	"tunnel-audit-log-path", "tunnel-audit-log-maxage", "tunnel-audit-log-maxbackup", "tunnel-audit-log-maxsize",
+	"tracing-config-file", "tunnel-audit-log-path", "tunnel-audit-log-maxage", "tunnel-audit-log-maxbackup", "tunnel-audit-log-maxsize",
 	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds",
 	"service-account-issuer", "api-audiences", "service-account-max-token-expiration", "authentication-config", "requestheader-client-ca-file",
 	"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",

@@ -55,6 +55,7 @@ type serverOptions struct {
 	access      accessOptions
 	audit       auditOptions
 	streams     rotatedFile // of the tunnel
+	tracing     tracingOptions
 	controllers controllerOptions
 	beside      besideOptions
 
@@ -93,6 +94,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	o.access.addFlags(f)
 	o.audit.addFlags(f)
 	o.streams.addFlags(f, "tunnel-audit-log", "who reached which node through the tunnel: one line for each stream that ended")
+	o.tracing.addFlags(f)
 	o.controllers.addFlags(f)
 	o.beside.addFlags(f)
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
@@ -152,6 +154,9 @@ func (o *serverOptions) check() error {
 		return fmt.Errorf("--%w", err)
 	}
 	if err = o.audit.check(); err != nil {
+		return err
+	}
+	if err = o.tracing.check(); err != nil {
 		return err
 	}
 	if err = o.streams.check(); err != nil {

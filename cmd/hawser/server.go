@@ -85,8 +85,12 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return err
 	}
 	defer closeStreams()
+	traces, err := o.tracing.open(ctx)
+	if err != nil {
+		return err
+	}
 	files := &auth.Files{Log: log}
-	t, err := newTunnels(ctx, o, keys, files, streams, log)
+	t, err := newTunnels(ctx, o, keys, files, streams, traces, log)
 	if err != nil {
 		return err
 	}
@@ -165,11 +169,11 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		ServingCertFile:  keys.Path(pki.APIServer, false),
 		ServingKeyFile:   keys.Path(pki.APIServer, true),
 		ClientCAFile:     keys.Path(pki.ClientCA, false),
+		KubeletCAFile:    keys.Path(pki.KubeletCA, false),
 		Files:            files,
 		AdvertiseAddress: advertise.Unmap(),
 		AdvertisePort:    o.securePort,
 		ServiceCIDR:      o.services,
-		KubeletCAFile:    keys.Path(pki.KubeletCA, false),
 		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
 		EtcdServers:      etcd.External{Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile},
 		Encryption:       o.encryption,
@@ -181,6 +185,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndWatches(t.names, next)) },
 		Seen:             doorman.Seen,
 		Audit:            audit,
+		Traces:           t.traces.ofAPI(),
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz})
 		},

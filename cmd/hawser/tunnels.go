@@ -44,6 +44,7 @@ type tunnels struct {
 	names    *identities
 	routes   *routePolicy
 	streams  *streamlog.Log // nil if nobody wants to know
+	traces   *traces        // nil if nobody wants to know
 	log      *slog.Logger
 }
 
@@ -55,8 +56,8 @@ type front struct {
 
 // newTunnels opens the ports. It serves nothing before run; close gives back
 // what was opened if it never comes to that.
-func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.Files, streams *streamlog.Log, log *slog.Logger) (_ *tunnels, err error) {
-	t := &tunnels{log: log, names: &identities{}, streams: streams}
+func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.Files, streams *streamlog.Log, traces *traces, log *slog.Logger) (_ *tunnels, err error) {
+	t := &tunnels{log: log, names: &identities{}, streams: streams, traces: traces}
 	if t.ssh, err = newSSHNodes(&o.ssh, t.names.admitName, metricsRegisterer(), log); err != nil {
 		return nil, err
 	}
@@ -100,6 +101,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *aut
 		Beyond:     t.ssh.beyond,
 		BeyondName: setup.SSH,
 		Ended:      t.ended(),
+		Dialed:     t.traces.dialed(),
 		API:        func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
 		Lanes:      o.links.Lanes,
 		TakeBack:   o.takeBack,
@@ -164,7 +166,7 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, pair *auth.K
 
 func (t *tunnels) addFront(name string, l net.Listener, authorize func(*http.Request) error) error {
 	s, err := connect.New(connect.Config{
-		Dial: t.hub.DialContext, Authorize: authorize, Caller: t.callers(), Log: t.log.With("front", name),
+		Dial: t.hub.DialContext, Authorize: authorize, Caller: t.callers(), Trace: t.traces.ofRequest(), Log: t.log.With("front", name),
 		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"front": name}, metricsRegisterer()),
 	})
 	if err != nil {

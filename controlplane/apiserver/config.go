@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/component-base/tracing"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
@@ -42,10 +43,10 @@ type Config struct {
 	// ClientCAFile the authorities that client certificates are asked for from,
 	// all PEM, required. They are followed.
 	ServingCertFile, ServingKeyFile, ClientCAFile string
-	// Files reads them, that of FrontProxy and that of Audit. Nil means one of its own.
 	// KubeletCAFile is the authority of kubelets' serving certificates: nodes are told,
 	// so that they ask for others when it is another. Empty means that they are not.
 	KubeletCAFile string
+	// Files reads them, that of FrontProxy and that of Audit. Nil means one of its own.
 	Files *auth.Files
 
 	// FrontProxy is what the Authenticator believes of front proxies, so that they are
@@ -129,6 +130,10 @@ type Config struct {
 
 	// Encryption says which kinds are encrypted in the store. Zero means none.
 	Encryption Encryption
+
+	// Traces takes the spans of requests, by the library's own rules. Run ends it. Nil
+	// means that there are none.
+	Traces tracing.TracerProvider
 
 	// Seen is told, with the context of each request, whether its user is known:
 	// true once it is, false if the request is about to be refused for want of one.

@@ -240,6 +240,9 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 		build := c.BuildHandlerChainFunc
 		c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler { return wrap(build(h, c)) }
 	}
+	if s.cfg.Traces != nil {
+		c.TracerProvider = s.cfg.Traces
+	}
 	c.ShutdownWatchTerminationGracePeriod = shutdownWatches
 	// The names of definitions come from the scheme that has only what is
 	// served, or every kind would be listed as internal too.

@@ -79,6 +79,9 @@ type Config struct {
 	// Caller names who makes a request, for tunnel.CallerOf of the dial's context. Nil
 	// names nobody.
 	Caller func(*http.Request) string
+	// Trace puts what a request's headers say of a trace into the context of its dial. Nil
+	// means that nobody wants to know.
+	Trace func(context.Context, http.Header) context.Context
 	// DialTimeout bounds a dial; zero means DefaultDialTimeout.
 	DialTimeout time.Duration
 
@@ -188,6 +191,9 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	if f.cfg.Caller != nil {
 		ctx = tunnel.WithCaller(ctx, tunnel.Caller{Name: f.cfg.Caller(r)})
+	}
+	if f.cfg.Trace != nil {
+		ctx = f.cfg.Trace(ctx, r.Header)
 	}
 	began := time.Now()
 	target, err := f.cfg.Dial(ctx, "tcp", r.Host)
