@@ -1,0 +1,128 @@
+// No secret is told: not in a log at any verbosity, not in a metric, not in the audit log,
+// not in a command line.
+
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// everything has bodies logged but for kinds that are secrets, as Kubernetes recommends.
+const everything = `apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- level: Metadata
+  resources:
+  - {group: "", resources: [secrets, serviceaccounts/token]}
+  - {group: authentication.k8s.io, resources: [tokenreviews]}
+- level: RequestResponse
+`
+
+const (
+	passphrase = "correct-horse-battery-staple"
+	wrongToken = "not-a-token-that-anybody-has-made"
+	keyAtRest  = "c2VjcmV0LWtleS1vZi0zMi1ieXRlcy1mb3ItYWVzLTA="
+)
+
+// A hoard is secrets by what they are.
+type hoard map[string]string
+
+// keys adds the private keys of a directory.
+func (h hoard) keys(t *testing.T, dir string) {
+	t.Helper()
+	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || filepath.Ext(path) != ".key" && filepath.Ext(path) != ".pem" {
+			return nil //nolint:nilerr // what has gone meanwhile is no secret
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil //nolint:nilerr // likewise
+		}
+		for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+			if strings.HasSuffix(block.Type, "PRIVATE KEY") {
+				// Of the scalar what is on the first line; all keys begin with the same.
+				h[path] = base64.StdEncoding.EncodeToString(block.Bytes[36:48])
+			}
+		}
+		return nil
+	}))
+}
+
+func TestNoSecretIsTold(t *testing.T) {
+	t.Parallel()
+	dir := shortTempDir(t)
+	policy, audit, keys := filepath.Join(dir, "policy"), filepath.Join(dir, "audit"), filepath.Join(dir, "keys")
+	must(t, os.WriteFile(policy, []byte(everything), 0o600))
+	must(t, os.WriteFile(keys, fmt.Appendf(nil, keysText, "{name: one, secret: "+keyAtRest+"}"), 0o600))
+	c := startUp(t, "--nodes=1", "--server-arg=--v=10", "--agent-arg=--v=10",
+		"--server-arg=--audit-policy-file="+policy, "--server-arg=--audit-log-path="+audit, "--server-arg=--encryption-provider-config="+keys)
+	h := hoard{"the Secret's data": passphrase, "the Secret's data, encoded": base64.StdEncoding.EncodeToString([]byte(passphrase)), "a wrong token": wrongToken, "the key at rest": keyAtRest}
+	join, err := os.ReadFile(filepath.Join(c.dir, "join-token"))
+	must(t, err)
+	_, h["the join token"], _ = strings.Cut(strings.TrimSpace(string(join)), ".")
+	h["the join token, encoded"] = base64.StdEncoding.EncodeToString([]byte(h["the join token"]))
+
+	c.mustKubectl(t, "", "create", "secret", "generic", "s", "--from-literal=k="+passphrase)
+	c.podWith(t, "holder", `,"env":[{"name":"K","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}],"volumeMounts":[{"name":"v","mountPath":"/var/s"}]`,
+		`,"volumes":[{"name":"v","secret":{"secretName":"s"}}]`, "sleep", "10000")
+	account := strings.TrimSpace(c.mustKubectl(t, "", "create", "token", "default"))
+	// The signature is what makes a token one.
+	for what, token := range map[string]string{"a service account's token": account, "a pod's token": c.mustKubectl(t, "", "exec", "holder", "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token")} {
+		h[what] = token[strings.LastIndex(token, ".")+1:]
+	}
+	for token, want := range map[string]string{account: "system:serviceaccount:default:default", wrongToken: ""} {
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: c.rest.Host, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: c.rest.CAData}})
+		must(t, err)
+		becomes(t, "a token is looked at", want, client)
+		_, _ = client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/node-1/proxy/pods").DoRaw(t.Context()) // refused
+	}
+	h.keys(t, c.dir)
+	if len(h) < 15 {
+		t.Errorf("only %d secrets are known", len(h))
+	}
+	for what, secret := range h {
+		if len(secret) < 12 {
+			t.Errorf("%s is not known: %q", what, secret)
+		}
+	}
+	h.search(t, c, audit)
+}
+
+// search looks for the secrets wherever they must not be.
+func (h hoard) search(t *testing.T, c *cluster, audit string) {
+	t.Helper()
+	places := map[string]string{"what hawser up says": c.out.String()}
+	for _, file := range append(c.logFiles(), audit) {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		places[file] = string(text)
+	}
+	for _, program := range []string{"server", "node-1"} {
+		text, err := c.client.Discovery().RESTClient().Get().AbsPath(metricsOf(program)).DoRaw(t.Context())
+		must(t, err)
+		places["metrics of "+program] = string(text)
+	}
+	for pid, line := range processesOf(c.dir) {
+		places[fmt.Sprintf("command line of %d", pid)] = line
+	}
+	if len(places) < 8 || !strings.Contains(places[audit], `"level":"RequestResponse"`) {
+		t.Errorf("only %d places were looked at", len(places))
+	}
+	for place, text := range places {
+		for what, secret := range h {
+			if i := strings.Index(text, secret); i >= 0 {
+				t.Errorf("%s holds %s: …%s…", place, what, text[max(0, i-200):min(len(text), i+len(secret))])
+			}
+		}
+	}
+}
