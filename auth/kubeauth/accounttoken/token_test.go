@@ -447,7 +447,7 @@ func BenchmarkTokens(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		algorithm := string(i.keys.algorithms()[0])
+		algorithm := string(i.keys.Load().public.algorithms()[0])
 		token, _, err := i.Issue(grant(ofPod))
 		if err != nil {
 			b.Fatal(err)
