@@ -5,10 +5,12 @@ package kubelet
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,7 +34,7 @@ const handshakeGrace = time.Second
 // transports are the ways to a node.
 type transports struct {
 	upgrading *http.Transport // does TLS itself, so that it is given plain URLs: exec and attach
-	kubelet   dialable        // verified, with our certificate
+	kubelet   *verifying      // with our certificate
 	insecure  *http.Transport // not verified, with our certificate: logs only, when asked for
 	plain     *http.Transport // not verified, no certificate: the proxies
 }
@@ -62,17 +64,42 @@ func LoadTLS(files *auth.Files, caFile, certFile, keyFile string) (conf *tls.Con
 	}, nil
 }
 
-// A dialable transport has the library do TLS itself, for connections that are upgraded,
-// with the configuration of the time of the dial. The library knows such a transport by
-// this method, and gives a server its name only if it verifies it.
-type dialable struct {
-	*http.Transport
-	now func() *tls.Config
+// A verifying transport reaches kubelets whose certificates count. Once their authorities
+// are others, it uses no connection of before again: each was verified when it was made.
+//
+// It has the library do TLS itself, for connections that are upgraded, with the
+// configuration of the time of the dial. The library knows such a transport by the method
+// WrappedRoundTripper, and gives a server its name only if it verifies it.
+type verifying struct {
+	now  func() *tls.Config // has the authorities of now
+	with func() *http.Transport
+
+	mu      sync.Mutex // guards the following
+	current *http.Transport
+	cas     *x509.CertPool // when current was made
+}
+
+// RoundTrip implements http.RoundTripper.
+func (v *verifying) RoundTrip(r *http.Request) (*http.Response, error) {
+	return v.transport().RoundTrip(r)
+}
+
+func (v *verifying) transport() *http.Transport {
+	cas := v.now().RootCAs
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.current == nil || cas != v.cas {
+		if v.current != nil {
+			v.current.CloseIdleConnections() // the others time out when idle
+		}
+		v.current, v.cas = v.with(), cas
+	}
+	return v.current
 }
 
 // WrappedRoundTripper implements k8s.io/apimachinery/pkg/util/net.RoundTripperWrapper.
-func (d dialable) WrappedRoundTripper() http.RoundTripper {
-	return &http.Transport{DialContext: d.DialContext, TLSClientConfig: d.now()}
+func (v *verifying) WrappedRoundTripper() http.RoundTripper {
+	return &http.Transport{DialContext: v.transport().DialContext, TLSClientConfig: v.now()}
 }
 
 func newTransports(o Options) transports {
@@ -118,7 +145,8 @@ func newTransports(o Options) transports {
 	}
 	return transports{
 		upgrading: &http.Transport{DialContext: bounded(witnessed(o.DialEarly, secure)), Protocols: http1()},
-		kubelet:   dialable{with(secure, o.DialEarly), now}, insecure: with(insecure, o.DialEarly), plain: with(plain, o.Dial),
+		kubelet:   &verifying{now: now, with: func() *http.Transport { return with(secure, o.DialEarly) }},
+		insecure:  with(insecure, o.DialEarly), plain: with(plain, o.Dial),
 	}
 }
 
