@@ -71,7 +71,7 @@ type File[T any] struct {
 	next    time.Time
 	err     error  // why the latest replacement is not in use
 	told    string // the fault that has been logged
-	changed []func()
+	changed []*func()
 }
 
 // Follow reads and parses files, whose contents parse gets in the order of names. What
@@ -98,7 +98,7 @@ func (c *File[T]) Get() T {
 	current, changed := c.look(time.Now())
 	c.mu.Unlock()
 	for _, f := range changed {
-		f()
+		(*f)()
 	}
 	return current
 }
@@ -110,15 +110,21 @@ func (c *File[T]) Err() error {
 	return c.err
 }
 
-// Changed has f called after each replacement that is taken into use. It must not block.
-func (c *File[T]) Changed(f func()) {
+// Changed has f called after each replacement that is taken into use, until stop is
+// called. It must not block.
+func (c *File[T]) Changed(f func()) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.changed = append(c.changed, f)
+	c.changed = append(c.changed, &f)
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.changed = slices.DeleteFunc(c.changed, func(g *func()) bool { return g == &f })
+	}
 }
 
 // look returns what to use, and whom to tell if it is new.
-func (c *File[T]) look(now time.Time) (T, []func()) {
+func (c *File[T]) look(now time.Time) (T, []*func()) {
 	if now.Before(c.next) {
 		return c.current, nil
 	}

@@ -121,6 +121,7 @@ func TestFollowedFileIsToldOnce(t *testing.T) {
 		}
 		changes := 0
 		a.Changed(func() { changes++ })
+		a.Changed(func() { t.Error("who has stopped is told") })()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- files.Run(ctx) }()

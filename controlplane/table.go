@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/hawser-project/hawser/controlplane/clusterroles"
 	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/disruption"
@@ -144,14 +142,18 @@ func forWorkloads() []entry {
 // newRootCA publishes the authority by which the controllers themselves know the
 // API server; there is nothing to publish where they do not verify it.
 func newRootCA(s *shared) (Controller, error) {
-	c := rest.CopyConfig(s.cfg.Client)
-	if err := rest.LoadTLSFiles(c); err != nil {
-		return nil, fmt.Errorf("read the API server's authority: %w", err)
+	tls := s.cfg.Client.TLSClientConfig
+	if len(tls.CAData) > 0 {
+		return rootca.New(s.client, s.informers, rootca.Config{CA: func() []byte { return tls.CAData }, Log: s.log})
 	}
-	if len(c.CAData) == 0 {
+	if tls.CAFile == "" {
 		return nil, nil
 	}
-	return rootca.New(s.client, s.informers, rootca.Config{CA: c.CAData, Log: s.log})
+	cas, err := s.cfg.Files.Authorities(tls.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("the API server's authority: %w", err)
+	}
+	return rootca.New(s.client, s.informers, rootca.Config{CA: cas.PEM, Changed: cas.Changed, Log: s.log})
 }
 
 func (e *entry) called(name string) bool {

@@ -143,10 +143,24 @@ func (r *Rotation) refresh(ctx context.Context) error {
 		}
 	}
 	changed, err := r.cfg.Identity.adopt(roots, clients, kubelets)
-	if changed && r.cfg.TrustChanged != nil {
-		r.cfg.TrustChanged()
+	if errors.Is(err, errUnproven) {
+		// What the server showed last may be of before: have it show what it has now.
+		r.reconnect()
+		if roots, _, rootsErr = r.published(ctx, rootsName, rootsKey); rootsErr != nil {
+			return errors.Join(err, rootsErr)
+		}
+		changed, err = r.cfg.Identity.adopt(roots, clients, kubelets)
+	}
+	if changed {
+		r.reconnect()
 	}
 	return errors.Join(err, missing) // a cluster that is just starting publishes them soon
+}
+
+func (r *Rotation) reconnect() {
+	if r.cfg.TrustChanged != nil {
+		r.cfg.TrustChanged()
+	}
 }
 
 // published reads authorities, and those of kubelets that are beside them, if any. A
@@ -171,6 +185,8 @@ func (r *Rotation) published(ctx context.Context, name, key string) (list, kubel
 	return list, kubelets, nil
 }
 
+var errUnproven = errors.New("the cluster publishes other authorities of its server, which are not believed")
+
 // adopt believes and keeps other authorities; none are those there are, and clients of
 // which the cluster has never said anything are known by the server's. New ones of
 // the server must be such that they lead to the certificate that the server showed
@@ -184,7 +200,7 @@ func (i *Identity) adopt(roots, clients, kubelets []*x509.Certificate) (changed 
 	next := newTrust(now.roots, clients, now.former)
 	if len(roots) > 0 && !same(roots, now.roots) {
 		if err = i.proven(roots); err != nil {
-			return false, fmt.Errorf("the cluster publishes other authorities of its server, which are not believed: %w", err)
+			return false, fmt.Errorf("%w: %w", errUnproven, err)
 		}
 		changed = true
 		former := slices.Concat(now.former, now.roots)

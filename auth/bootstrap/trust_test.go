@@ -151,6 +151,49 @@ func TestAuthoritiesAreFollowed(t *testing.T) {
 	})
 }
 
+// A server that has just taken its former authority out shows, on a connection of before,
+// what that one signed: the node asks by another connection, once.
+func TestConnectionOfBefore(t *testing.T) {
+	old, server := newAuthority(t), newAuthority(t)
+	for name, tc := range map[string]struct {
+		shown *authority // by a new connection
+		want  []*x509.Certificate
+	}{
+		"the new authority's": {server, []*x509.Certificate{server.Cert}},
+		"the old one's":       {old, []*x509.Certificate{server.Cert, old.Cert}},
+	} {
+		id := settled(t, old)
+		if err := shows(t, id, old, "kube-apiserver"); err != nil {
+			t.Fatal(err)
+		}
+		told := &notices{}
+		told.set(rootsName, server.Cert, old.Cert)
+		told.set(clientsName, server.Cert)
+		connections := 0
+		r, err := NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}, ConfigMaps: told, TrustChanged: func() {
+			if connections++; connections > 1 {
+				if err := shows(t, id, tc.shown, "kube-apiserver"); err != nil {
+					t.Error(err)
+				}
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = r.refresh(t.Context()); err != nil || connections != 1 {
+			t.Errorf("%s: while both count: %d connections, %v", name, connections, err)
+		}
+		told.set(rootsName, server.Cert)
+		err = r.refresh(t.Context())
+		if proven := tc.shown == server; (err == nil) != proven || !proven && connections != 2 {
+			t.Errorf("%s: %d connections, %v", name, connections, err)
+		}
+		if !id.ClientTLS("x").RootCAs.Equal(poolOf(tc.want)) {
+			t.Errorf("%s: the server is known by others", name)
+		}
+	}
+}
+
 // What the server publishes is believed only if it leads to the server: else the node
 // would not find back.
 func TestForeignAuthoritiesAreNotBelieved(t *testing.T) {

@@ -226,7 +226,7 @@ func (c *cluster) startAgents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pin, err := caPin(c.rest)
+	pins, err := caPins(c.rest)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (c *cluster) startAgents(ctx context.Context) error {
 		name := fmt.Sprintf("node-%d", i+1)
 		dir := filepath.Join(c.cfg.dir, "nodes", name)
 		args := append([]string{
-			"--server", c.url, "--token-file", tokenFile, "--discovery-token-ca-cert-hash", pin,
+			"--server", c.url, "--token-file", tokenFile, "--discovery-token-ca-cert-hash", pins,
 			"--data-dir", dir, "--node-name", name,
 		}, c.cfg.agentArgs...)
 		cmd := exec.CommandContext(outlives, c.agentPath, args...)

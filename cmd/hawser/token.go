@@ -4,15 +4,12 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/x509"
-	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +25,7 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/auth/kubeauth"
 )
 
@@ -96,11 +94,11 @@ func createToken(ctx context.Context, out io.Writer, rc *rest.Config, ttl time.D
 			return err
 		}
 	}
-	pin, err := caPin(rc)
+	pins, err := caPins(rc)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "hawser-agent --server %s --token %s --discovery-token-ca-cert-hash %s\n", server, token, pin)
+	_, err = fmt.Fprintf(out, "hawser-agent --server %s --token %s --discovery-token-ca-cert-hash %s\n", server, token, pins)
 	return err
 }
 
@@ -158,21 +156,26 @@ func advertised(ctx context.Context, client kubernetes.Interface, fallback strin
 	return "https://" + net.JoinHostPort(slice.Endpoints[0].Addresses[0], strconv.Itoa(int(*slice.Ports[0].Port))), nil
 }
 
-// caPin computes what the agent's --discovery-token-ca-cert-hash expects.
-func caPin(rc *rest.Config) (string, error) {
+// caPins are what the agent's --discovery-token-ca-cert-hash expects: one for each
+// authority that counts, since the server may show any of them.
+func caPins(rc *rest.Config) (string, error) {
 	if err := rest.LoadTLSFiles(rc); err != nil {
 		return "", err
 	}
-	block, _ := pem.Decode(rc.CAData)
-	if block == nil {
+	if len(rc.CAData) == 0 {
 		return "", errors.New("the kubeconfig holds no certificate-authority-data: the join command cannot name the server's CA")
 	}
-	ca, err := x509.ParseCertificate(block.Bytes)
+	list, err := auth.ParseCertificates(rc.CAData)
 	if err != nil {
 		return "", fmt.Errorf("certificate-authority-data: %w", err)
 	}
-	sum := sha256.Sum256(ca.RawSubjectPublicKeyInfo)
-	return "sha256:" + hex.EncodeToString(sum[:]), nil
+	var pins []string
+	for _, ca := range list {
+		if pin := bootstrap.PinOf(ca).String(); !slices.Contains(pins, pin) {
+			pins = append(pins, pin)
+		}
+	}
+	return strings.Join(pins, ","), nil
 }
 
 // loadKubeconfig reads file, or what the environment or the working directory

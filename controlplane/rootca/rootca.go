@@ -2,7 +2,8 @@
 // known: in the ConfigMap kube-root-ca.crt, under the key ca.crt. Programs in pods
 // have it mounted beside their token.
 //
-// Whoever changes or deletes the ConfigMap gets it back. Of all ConfigMaps only
+// Whoever changes or deletes the ConfigMap gets it back. An authority that is replaced
+// is published while the controller runs. Of all ConfigMaps only
 // those of that name are watched.
 package rootca
 
@@ -18,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -41,7 +43,11 @@ const DefaultWorkers = 4
 
 // Config configures a Controller.
 type Config struct {
-	CA      []byte       // the authority's certificates, PEM; required
+	// CA returns the authorities' certificates, PEM, as they are now. Required.
+	CA func() []byte
+	// Changed has f called whenever they are others, until stop is called. Nil means
+	// that they never are.
+	Changed func(f func()) (stop func())
 	Workers int          // zero means DefaultWorkers
 	Log     *slog.Logger // nil means discard
 }
@@ -58,8 +64,11 @@ type Controller struct {
 // New returns a controller that watches namespaces through f, and ConfigMaps by
 // itself. It starts nothing.
 func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
-	if len(c.CA) == 0 {
+	if c.CA == nil {
 		return nil, errors.New("root CA publisher: no CA")
+	}
+	if c.Changed == nil {
+		c.Changed = func(func()) func() { return func() {} }
 	}
 	loop.Default(&c.Workers, DefaultWorkers)
 	ns := f.Core().V1().Namespaces()
@@ -96,6 +105,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
+	defer c.cfg.Changed(func() { c.all(q.Add) })()
 	return loop.Together(ctx,
 		func(ctx context.Context) error { published.RunWithContext(ctx); return nil },
 		func(ctx context.Context) error {
@@ -107,6 +117,17 @@ func (c *Controller) Run(ctx context.Context) error {
 	)
 }
 
+// all has every namespace looked at.
+func (c *Controller) all(look func(ns string)) {
+	list, err := c.namespaces.List(labels.Everything())
+	if err != nil {
+		c.log.Error("publish another root CA", "err", err)
+	}
+	for _, ns := range list {
+		look(ns.Name)
+	}
+}
+
 // sync makes one namespace's ConfigMap what it has to be.
 func (c *Controller) sync(ctx context.Context, published corelisters.ConfigMapLister, name string) error {
 	ns, err := c.namespaces.Get(name)
@@ -116,7 +137,7 @@ func (c *Controller) sync(ctx context.Context, published corelisters.ConfigMapLi
 	if err != nil {
 		return err
 	}
-	data := map[string]string{Key: string(c.cfg.CA)}
+	data := map[string]string{Key: string(c.cfg.CA())}
 	was, err := published.ConfigMaps(name).Get(Name)
 	switch {
 	case apierrors.IsNotFound(err):

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,7 +54,7 @@ func TestPublished(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(client, f, Config{CA: []byte(authority)})
+			return New(client, f, Config{CA: func() []byte { return []byte(authority) }})
 		})
 		writes := func() (out []string) {
 			t.Helper()
@@ -118,6 +119,40 @@ func TestPublished(t *testing.T) {
 	})
 }
 
+// TestReplaced: another authority is in every namespace at once, and nobody is told of
+// any when the controller has ended.
+func TestReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _, err := apitest.New(namespace("one", corev1.NamespaceActive), namespace("two", corev1.NamespaceActive))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var now atomic.Value
+		var tell func()
+		now.Store("old")
+		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
+			return New(client, f, Config{
+				CA:      func() []byte { return []byte(now.Load().(string)) },
+				Changed: func(f func()) func() { tell = f; return func() { tell = nil } },
+			})
+		})
+		for _, want := range []string{"old", "new"} {
+			if want != now.Swap(want) {
+				tell()
+			}
+			settle()
+			for _, ns := range []string{"one", "two"} {
+				if m, err := client.CoreV1().ConfigMaps(ns).Get(t.Context(), Name, metav1.GetOptions{}); err != nil || m.Data[Key] != want {
+					t.Errorf("%s: %v, %v, want %s", ns, m, err, want)
+				}
+			}
+		}
+		if err := stop(); err != nil || tell != nil {
+			t.Errorf("Run: %v; told when it has ended: %t", err, tell != nil)
+		}
+	})
+}
+
 // TestTooLate: a namespace that is on its way out, unseen by the cache, is no fault,
 // and a refusal is tried again.
 func TestTooLate(t *testing.T) {
@@ -145,7 +180,7 @@ func TestTooLate(t *testing.T) {
 					return tries < tc.tries || tc.tries == 1, nil, tc.answer
 				})
 				_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-					return New(client, f, Config{CA: []byte(authority)})
+					return New(client, f, Config{CA: func() []byte { return []byte(authority) }})
 				})
 				settle()
 				if err := stop(); err != nil {
