@@ -85,9 +85,10 @@ func (p *podSecurity) GetNamespace(ctx context.Context, name string) (*corev1.Na
 }
 
 // ListPods implements podsecurity.PodLister. It is asked when a namespace's standard
-// becomes stricter, which is not worth a cache of all pods.
+// becomes stricter, which is not worth a cache of all pods. The API server's own may lag
+// behind a pod that was just made.
 func (p *podSecurity) ListPods(ctx context.Context, namespace string) ([]*corev1.Pod, error) {
-	all, err := p.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	all, err := p.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
