@@ -6,6 +6,9 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -15,7 +18,7 @@ import (
 // bridgeKlog makes the libraries log through log, from warnings up. What they
 // narrate below that is theirs to know; with --v 4 it is let through.
 func bridgeKlog(log *slog.Logger) {
-	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), &tunnel.Sparse{}}))
+	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), &tunnel.Sparse{}, &standing{}}))
 }
 
 // quiet drops records below Warn unless verbose.
@@ -23,6 +26,7 @@ type quiet struct {
 	slog.Handler
 	verbose bool
 	caused  *tunnel.Sparse // by text
+	keys    *standing
 }
 
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
@@ -39,6 +43,31 @@ const unhandled = "Unhandled Error"
 // caused are the messages of which there can be as many as strangers wish.
 var caused = []string{unhandled, "Unable to authenticate the request"}
 
+// brokenKeys is how the library says, whenever it looks, that the encryption
+// configuration has been replaced by one that is of no use.
+const brokenKeys = "error processing encryption config file"
+
+// A standing fault is said once, however often it is found, and again when it is another
+// one or has been gone for a while.
+type standing struct {
+	mu   sync.Mutex // guards the following
+	text string
+	last time.Time
+}
+
+// gone is how long a fault that is looked for every encryptionFollow is not found when it
+// has gone.
+const gone = 6 * encryptionFollow
+
+func (s *standing) tell(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	fresh := text != s.text || now.Sub(s.last) >= gone
+	s.text, s.last = text, now
+	return fresh
+}
+
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	if !q.verbose && slices.Contains(chatter, r.Message) {
 		return nil
@@ -49,6 +78,12 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 			text += a.String() + " "
 			return true
 		})
+		if strings.Contains(text, brokenKeys) {
+			if !q.keys.tell(text) {
+				return nil
+			}
+			return q.Handler.Handle(ctx, r)
+		}
 		others, now := q.caused.Tell(text)
 		if !now {
 			return nil
@@ -59,9 +94,9 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 }
 
 func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return quiet{q.Handler.WithAttrs(attrs), q.verbose, q.caused}
+	return quiet{q.Handler.WithAttrs(attrs), q.verbose, q.caused, q.keys}
 }
 
 func (q quiet) WithGroup(name string) slog.Handler {
-	return quiet{q.Handler.WithGroup(name), q.verbose, q.caused}
+	return quiet{q.Handler.WithGroup(name), q.verbose, q.caused, q.keys}
 }

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -17,7 +19,7 @@ import (
 // for 32 texts at most. Other errors are all there.
 func TestUnhandledErrors(t *testing.T) {
 	var out bytes.Buffer
-	log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &tunnel.Sparse{}}).With("logger", "UnhandledError")
+	log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &tunnel.Sparse{}, &standing{}}).With("logger", "UnhandledError")
 	for i := range 1000 {
 		log.Error(unhandled, "err", errors.New("http: Handler timeout"))
 		log.Error(unhandled, "err", fmt.Errorf("another text %d", i))
@@ -38,4 +40,28 @@ func TestUnhandledErrors(t *testing.T) {
 	if count["Handler timeout"] != 1 || count["another text"] != 30 || count["bearer token"] != 1 || count["msg=other"] != 1000 || len(lines) != 1032 {
 		t.Errorf("%v in %d lines", count, len(lines))
 	}
+}
+
+// An encryption configuration that is broken is said once, though the library says so
+// every time it looks; so is another fault, and one that comes again.
+func TestBrokenEncryptionIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &tunnel.Sparse{}, &standing{}})
+		for i, step := range []struct {
+			fault string // empty means that there is none
+			lines int
+		}{{"no key", 1}, {"not YAML", 1}, {"no key", 1}, {"", 0}, {"no key", 1}} {
+			for range 100 {
+				if step.fault != "" {
+					log.Error(unhandled, "err", fmt.Errorf("error processing encryption config file /keys: %s", step.fault))
+				}
+				time.Sleep(encryptionFollow) // the bubble's clock
+			}
+			if n := strings.Count(out.String(), "\n"); n != step.lines || n > 0 && !strings.Contains(out.String(), "/keys: "+step.fault) {
+				t.Errorf("step %d: %s", i, out.String())
+			}
+			out.Reset()
+		}
+	})
 }
