@@ -60,3 +60,19 @@ func TestExpiryWarnings(t *testing.T) {
 		}
 	})
 }
+
+// The gauge of a certificate is its end, that of the next one once there is one, and 0
+// while there is none.
+func TestEnds(t *testing.T) {
+	var now atomic.Pointer[x509.Certificate]
+	e := Expiring{Name: "a", Now: now.Load}
+	for _, cert := range []*x509.Certificate{nil, lasting("a", day), lasting("a", 3*day), nil} {
+		want := 0.0
+		if now.Store(cert); cert != nil {
+			want = float64(cert.NotAfter.Unix())
+		}
+		if got := e.Ends(); got != want {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+}
