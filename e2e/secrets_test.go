@@ -4,17 +4,21 @@
 package e2e
 
 import (
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
 // everything has bodies logged but for kinds that are secrets, as Kubernetes recommends.
@@ -118,11 +122,49 @@ func (h hoard) search(t *testing.T, c *cluster, audit string) {
 	if len(places) < 8 || !strings.Contains(places[audit], `"level":"RequestResponse"`) {
 		t.Errorf("only %d places were looked at", len(places))
 	}
+	for _, found := range h.within(places) {
+		t.Error(found)
+	}
+}
+
+// within says which of the secrets are in texts, by where these are from.
+func (h hoard) within(places map[string]string) (found []string) {
 	for place, text := range places {
 		for what, secret := range h {
 			if i := strings.Index(text, secret); i >= 0 {
-				t.Errorf("%s holds %s: …%s…", place, what, text[max(0, i-200):min(len(text), i+len(secret))])
+				found = append(found, fmt.Sprintf("%s holds %s: …%s…", place, what, text[max(0, i-200):min(len(text), i+len(secret))]))
 			}
+		}
+	}
+	return found
+}
+
+// A secret in the middle of a line of a log is found, whatever it is.
+func TestHoardFindsWhatIsTold(t *testing.T) {
+	ca := pkitest.New(t, "ca")
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "ca.key"), pkitest.KeyPEM(t, ca.Key), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "ca.crt"), ca.PEM(), 0o600))
+	h := hoard{"a token": wrongToken}
+	h.keys(t, dir)
+	if len(h) != 2 {
+		t.Fatalf("%d secrets are known, want the token and the key", len(h))
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(ca.Key)
+	must(t, err)
+	for name, tc := range map[string]struct {
+		text string
+		want int
+	}{
+		"nothing":        {"level=INFO msg=connected node=node-1\n", 0},
+		"a certificate":  {string(ca.PEM()), 0},
+		"a token":        {"level=INFO msg=x\nlevel=DEBUG msg=request header=\"Bearer " + wrongToken + "\" node=node-1\n", 1},
+		"a key, in PEM":  {"level=ERROR msg=\"cannot read\" text=" + strconv.Quote(string(pkitest.KeyPEM(t, ca.Key))), 1},
+		"a key, encoded": {"data: " + base64.StdEncoding.EncodeToString(key), 1},
+		"both":           {wrongToken + string(pkitest.KeyPEM(t, ca.Key)), 2},
+	} {
+		if found := h.within(map[string]string{"server.log": tc.text}); len(found) != tc.want || tc.want > 0 && !strings.HasPrefix(found[0], "server.log holds ") {
+			t.Errorf("%s: found %q, want %d", name, found, tc.want)
 		}
 	}
 }
