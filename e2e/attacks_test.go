@@ -52,7 +52,7 @@ var attacks = []attack{
 		"tunnel/overyamux:FuzzPeer", "tunnel/overh2:TestUnruly", "tunnel/overh2:FuzzPeer", "tunnel/link:TestProtocol", "tunnel/link:FuzzMessage", "tunnel/lanes:FuzzDecoder", "server:FuzzPeekHello",
 	}},
 	{"S6", "authorities that change while both count", "streams go on; what the old one signed counts until it is taken out", []string{
-		"auth:TestAuthoritiesFollowFile", "auth:TestSupersededAuthority", "auth/pki:TestMigration", "auth/bootstrap:TestAuthoritiesAreFollowed", "auth/kubeauth:TestSupersededAuthority",
+		"e2e:TestEveryKeyIsReplaced", "auth:TestAuthoritiesFollowFile", "auth/bootstrap:TestConnectionOfBefore", "controlplane/apiserver/kubelet:TestKeptConnectionIsVerifiedByOldAuthority", "auth:TestSupersededAuthority", "auth/pki:TestMigration", "auth/bootstrap:TestAuthoritiesAreFollowed", "auth/kubeauth:TestSupersededAuthority",
 	}},
 	{"S7", "10,000 slow handshakes", "closed, the source with most of them first; others are served", []string{
 		"server:TestTenThousandSlowHandshakes", "tunnel/doorman:TestTenThousandSlowHandshakes", "tunnel/carrier:TestSlowHandshakes", "tunnel/overquic:TestHandshakesAreBounded", "server:TestSlowHellos",

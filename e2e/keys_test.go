@@ -14,7 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +183,7 @@ func TestEveryKeyIsReplaced(t *testing.T) {
 		{"the serving certificate", k.replaceServing},
 		{"the authority of kubelets", k.replaceKubeletCA},
 		{"the authority of clients", k.replaceClientCA},
+		{"the authority of the server", k.replaceServerCA},
 	} {
 		began := time.Now()
 		step.replace(t)
@@ -220,19 +221,29 @@ func (k *keyring) replaceEncryption(t *testing.T) {
 	secrets := k.admin(t).CoreV1().Secrets("default")
 	_, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "old"}, StringData: map[string]string{"k": "v"}}, metav1.CreateOptions{})
 	must(t, err)
-	k.write(t, k.file("keys"), fmt.Appendf(nil, keysText, secondKey+", "+firstKey))
-	eventually(t, "the new key is in use", func() error {
-		text, err := k.admin(t).Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(text)) {
-			if strings.HasPrefix(line, "apiserver_encryption_config_controller_automatic_reloads_total{") && strings.Contains(line, `"success"`) && !strings.HasSuffix(line, " 0\n") {
-				return nil
+	reloaded := func(status string) func() error {
+		return func() error {
+			text, err := k.admin(t).Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+			if err != nil {
+				return err
 			}
+			for line := range strings.Lines(string(text)) {
+				if strings.HasPrefix(line, "apiserver_encryption_config_controller_automatic_reloads_total{") && strings.Contains(line, `"`+status+`"`) && !strings.HasSuffix(line, " 0\n") {
+					return nil
+				}
+			}
+			return errors.New("not reloaded")
 		}
-		return errors.New("not reloaded")
-	})
+	}
+	k.write(t, k.file("keys"), []byte("broken"))
+	eventually(t, "a broken configuration is looked at", reloaded("failure"))
+	k.write(t, k.file("keys"), fmt.Appendf(nil, keysText, secondKey+", "+firstKey))
+	eventually(t, "the new key is in use", reloaded("success"))
+	// It was tried more than once: the library tries again at once.
+	log, err := os.ReadFile(filepath.Join(k.dir, "server.log"))
+	if n := bytes.Count(log, []byte("error processing encryption config file")); err != nil || n != 1 {
+		t.Errorf("the broken configuration is told %d times, %v", n, err)
+	}
 	if s, err := secrets.Get(t.Context(), "old", metav1.GetOptions{}); err != nil || string(s.Data["k"]) != "v" {
 		t.Errorf("what the old key encrypted: %v", err)
 	}
@@ -327,60 +338,28 @@ func (k *keyring) replaceServing(t *testing.T) {
 		}
 		return nil
 	})
+	k.ends(t, "server", "apiserver", cert.Leaf)
 }
 
-// signedBy waits until the certificate in a file is an authority's.
-func signedBy(t *testing.T, a *pkitest.Authority, files ...string) {
+// ends waits until a program's gauge says when the certificate ends.
+func (k *keyring) ends(t *testing.T, program, name string, cert *x509.Certificate) {
 	t.Helper()
-	for _, file := range files {
-		eventually(t, file+" is renewed", func() error {
-			pair, err := tls.LoadX509KeyPair(file, strings.Replace(file, ".crt", ".key", 1))
-			if err != nil {
+	eventually(t, program+" says when "+name+" ends", func() error {
+		text, err := k.admin(t).Discovery().RESTClient().Get().AbsPath(metricsOf(program)).DoRaw(t.Context())
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if value, ok := strings.CutPrefix(line, fmt.Sprintf("hawser_certificate_expiration_timestamp_seconds{name=%q} ", name)); ok {
+				got, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+				if err == nil && int64(got) != cert.NotAfter.Unix() {
+					err = fmt.Errorf("%s, want %d", value, cert.NotAfter.Unix())
+				}
 				return err
 			}
-			return pair.Leaf.CheckSignatureFrom(a.Cert)
-		})
-	}
-}
-
-// replaceCA puts another authority before the old one, waits until files are renewed, and
-// takes the old one out.
-func (k *keyring) replaceCA(t *testing.T, name string, meanwhile func(), files ...string) *pkitest.Authority {
-	t.Helper()
-	old := pkitest.Load(t, k.pki(name+".crt"), k.pki(name+".key"))
-	another := authority(t, old)
-	k.write(t, k.pki(name+".key"), pkitest.KeyPEM(t, another.Key))
-	k.write(t, k.pki(name+".crt"), another.PEM(), old.PEM())
-	signedBy(t, another, files...)
-	meanwhile()
-	k.write(t, k.pki(name+".crt"), another.PEM())
-	return another
-}
-
-func (k *keyring) ofNodes(file string) []string {
-	return []string{filepath.Join(k.dir, "nodes", "node-1", file), filepath.Join(k.dir, "nodes", "node-2", file)}
-}
-
-func (k *keyring) replaceKubeletCA(t *testing.T) {
-	k.replaceCA(t, "kubelet-ca", func() {}, k.ofNodes("pki/kubelet-server-current.pem")...)
-	eventually(t, "new execs reach the nodes", k.execs(t))
-}
-
-func (k *keyring) replaceClientCA(t *testing.T) {
-	old := pkitest.Load(t, k.pki("client-ca.crt"), k.pki("client-ca.key"))
-	before := k.showing(t, old.Issue(t, &x509.Certificate{
-		Subject: pkitest.NodeClient("node-1").Subject, NotBefore: time.Now().Add(-time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}), nil)
-	admin, err := tls.LoadX509KeyPair(k.pki("admin.crt"), k.pki("admin.key"))
-	must(t, err)
-	was := k.showing(t, &admin, nil)
-	files := slices.Concat(k.ofNodes("pki/kubelet-client-current.pem"), []string{k.pki("admin.crt"), k.pki("controller-manager.crt"), k.pki("scheduler.crt")})
-	another := k.replaceCA(t, "client-ca", func() { becomes(t, "the old administrator is believed meanwhile", "kubernetes-admin", was) }, files...)
-	becomes(t, "the old administrator is refused", "", was)
-	becomes(t, "a node by the old authority is refused", "", before)
-	signedBy(t, another, k.pki("kubelet-client.crt"))
-	becomes(t, "the new administrator is believed", "kubernetes-admin", k.admin(t))
-	eventually(t, "new execs reach the nodes", k.execs(t))
+		}
+		return errors.New("it does not")
+	})
 }
 
 // execs runs a command in a pod of each node.
