@@ -10,7 +10,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/link"
@@ -67,11 +66,11 @@ func (p Protocol) dial(ctx context.Context, addr string, o tunnel.Options) (tunn
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d, err := newDialer(addr, p.alpn(o.Link), o)
+	d, err := NewDialer(addr, p.alpn(o.Link), batched, o)
 	if err != nil {
 		return nil, err
 	}
-	first, err := d.first(ctx)
+	first, err := d.First(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +86,7 @@ func (p Protocol) dial(ctx context.Context, addr string, o tunnel.Options) (tunn
 			first = nil
 			return c, nil
 		}
-		return d.reconnect(ctx)
+		return resuming(d.Again(ctx))
 	}, linkConfig(o))
 	if err != nil {
 		return nil, err
@@ -101,69 +100,19 @@ func resumes(s tls.ConnectionState) bool { return strings.HasSuffix(s.Negotiated
 // linkConfig is o as package link has it, but for the budget.
 func linkConfig(o tunnel.Options) link.Config {
 	return link.Config{
-		Unsent: limitUnsent,
+		Unsent: LimitUnsent,
 		Buffer: o.Link.Buffer, Keepalive: o.Link.Interval(), Metered: o.Link.Metered, Window: o.Link.Window(), Log: o.Log,
 	}
 }
 
-// A dialer makes connections to one server.
-type dialer struct {
-	addr    string
-	tls     *tls.Config
-	options tunnel.Options
-	packets packets
-}
+// batched goes between TLS and a connection that a link may run on.
+func batched(c net.Conn) net.Conn { return link.NewBatch(c) }
 
-func newDialer(addr string, alpn []string, o tunnel.Options) (*dialer, error) {
-	conf, err := tunnel.ClientTLS(o.TLS, addr)
+// resuming is a further connection for a link, if the server still has links.
+func resuming(c *tls.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCongestion(o.Link.Congestion); err != nil {
-		return nil, err
-	}
-	conf.NextProtos = alpn
-	if conf.ClientSessionCache == nil {
-		conf.ClientSessionCache = tls.NewLRUClientSessionCache(tickets)
-	}
-	if o.Dial == nil {
-		// Who is dead is found out above, and at a lower price.
-		o.Dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, ControlContext: tunnel.DialControl}).DialContext
-	}
-	return &dialer{addr: addr, tls: conf, options: o}, nil
-}
-
-// connect makes a connection and shakes hands on it.
-func (d *dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
-	if small {
-		ctx = tunnel.SmallPackets(ctx)
-	}
-	raw, err := d.options.Dial(ctx, "tcp", d.addr)
-	if err != nil {
-		return nil, err
-	}
-	d.packets.reach(time.Now())
-	tunnel.Reached(ctx)
-	tune(raw, d.options)
-	c := tls.Client(link.NewBatch(raw), d.tls)
-	if err = c.HandshakeContext(ctx); err == nil {
-		err = checkALPN(c, d.tls.NextProtos)
-	}
-	if err != nil {
-		_ = raw.Close() // the handshake's error is the news
-		return nil, err
-	}
-	return c, nil
-}
-
-// reconnect makes another connection for a link.
-func (d *dialer) reconnect(ctx context.Context) (net.Conn, error) {
-	small := d.packets.next(time.Now())
-	c, err := d.connect(ctx, small)
-	if err != nil {
-		return nil, err
-	}
-	d.packets.worked(time.Now(), small, true)
 	if !resumes(c.ConnectionState()) {
 		_ = c.NetConn().Close() // of no use
 		return nil, &link.Error{Code: tunnel.Lost, Text: "the server does not resume any more"}

@@ -73,9 +73,9 @@ func (p *packets) worked(now time.Time, small, again bool) {
 	p.made, p.again = now, again
 }
 
-// first makes a session's first connection: with large packets, and with small ones
-// beside if that takes long.
-func (d *dialer) first(ctx context.Context) (*tls.Conn, error) {
+// First makes the first connection: with large packets, and with small ones beside if
+// that takes long. The caller owns it.
+func (d *Dialer) First(ctx context.Context) (*tls.Conn, error) {
 	type result struct {
 		conn  *tls.Conn
 		err   error

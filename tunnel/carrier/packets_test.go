@@ -103,7 +103,7 @@ func TestReached(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	d, err := newDialer(ln.Addr().String(), []string{"x"}, tunnel.Options{TLS: newAuthority(t, "ca").client(t, "a")})
+	d, err := NewDialer(ln.Addr().String(), []string{"x"}, nil, tunnel.Options{TLS: newAuthority(t, "ca").client(t, "a")})
 	if err != nil {
 		t.Fatal(err)
 	}

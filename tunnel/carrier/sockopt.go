@@ -33,7 +33,7 @@ const (
 // tune sets the options of the TCP connection that c is or wraps. It does what
 // the kernel lets it: all of them are about speed, and a connection works without.
 func tune(c net.Conn, o tunnel.Options) {
-	tcp := tcpBelow(c)
+	tcp := TCPBelow(c)
 	if tcp == nil {
 		return
 	}
@@ -60,9 +60,10 @@ func tune(c net.Conn, o tunnel.Options) {
 	})
 }
 
-// limitUnsent is link.Config's Unsent.
-func limitUnsent(c net.Conn, bytes int) {
-	tcp := tcpBelow(c)
+// LimitUnsent bounds in bytes what the TCP connection that c is or wraps holds unsent, if
+// there is one and the system can.
+func LimitUnsent(c net.Conn, bytes int) {
+	tcp := TCPBelow(c)
 	if tcp == nil {
 		return
 	}
@@ -71,8 +72,8 @@ func limitUnsent(c net.Conn, bytes int) {
 	}
 }
 
-// tcpBelow finds the TCP connection that c is or wraps; nil if there is none.
-func tcpBelow(c net.Conn) *net.TCPConn {
+// TCPBelow finds the TCP connection that c is or wraps; nil if there is none.
+func TCPBelow(c net.Conn) *net.TCPConn {
 	for range 8 { // no stack of ours is deeper
 		switch x := c.(type) {
 		case *net.TCPConn:

@@ -1,0 +1,180 @@
+// Acceptor: TLS connections of strangers, until their handshakes are over.
+
+package carrier
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// handshakeTimeout leaves room for three round trips of three seconds, and for a
+	// packet of each to be lost. A client that takes its time costs a place, which it
+	// loses once somebody else wants it.
+	handshakeTimeout = 30 * time.Second
+	// parting bounds how long a client that was refused is read from; see partFrom.
+	parting = time.Second
+
+	// An Accept that failed for a reason that will pass is tried again after a
+	// pause that doubles between these bounds.
+	lowestPause  = 5 * time.Millisecond
+	highestPause = time.Second
+)
+
+// An Acceptor makes TLS connections of what a listener accepts, for strangers in
+// bounded number: see the package.
+type Acceptor struct {
+	net.Listener
+	names    []string // ALPN
+	tls      *tls.Config
+	below    func(net.Conn) net.Conn
+	options  tunnel.Options
+	log      *slog.Logger
+	entrance *entrance
+
+	done, failed atomic.Uint64 // handshakes
+}
+
+// NewAcceptor makes an Acceptor that owns ln and speaks these protocols (RFC 7301).
+// below, which may be nil, makes what goes between TLS and each connection.
+func NewAcceptor(ln net.Listener, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options) (*Acceptor, error) {
+	conf, err := serverTLS(o.TLS, alpn)
+	if err != nil {
+		return nil, err
+	}
+	if err = checkCongestion(o.Link.Congestion); err != nil {
+		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if below == nil {
+		below = func(c net.Conn) net.Conn { return c }
+	}
+	return &Acceptor{
+		Listener: ln, names: alpn, tls: conf, below: below, options: o, log: o.Log,
+		entrance: newEntrance(maxGuests, o.Log),
+	}, nil
+}
+
+// serverTLS is tunnel's, with these protocols in place of its own.
+func serverTLS(c *tls.Config, names []string) (*tls.Config, error) {
+	c, err := tunnel.ServerTLS(c)
+	if err != nil {
+		return nil, err
+	}
+	c.NextProtos = names
+	if choose := c.GetConfigForClient; choose != nil {
+		c.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			chosen, err := choose(h)
+			if err != nil || chosen == nil {
+				return nil, err
+			}
+			chosen.NextProtos = names // tunnel.ServerTLS made a copy
+			return chosen, nil
+		}
+	}
+	return c, nil
+}
+
+// Handshakes implements tunnel.Doorkeeper.
+func (a *Acceptor) Handshakes() tunnel.Handshakes {
+	underway, refused := a.entrance.count()
+	return tunnel.Handshakes{Done: a.done.Load(), Failed: a.failed.Load(), Refused: refused, Underway: underway}
+}
+
+// Serve accepts until ctx is done and calls f for each connection whose handshake is
+// over, in a goroutine of its own. f owns the connection. Serve returns once every f
+// has: f must watch its ctx, which is done when Serve's is. Serve closes the listener.
+func (a *Acceptor) Serve(ctx context.Context, f func(context.Context, *tls.Conn)) error {
+	shut := func() {
+		_ = a.Close() // nothing could be done about it
+		a.entrance.close()
+	}
+	stop := context.AfterFunc(ctx, shut)
+	defer stop()
+	var wg sync.WaitGroup
+	defer func() {
+		shut()
+		wg.Wait()
+	}()
+	pause := time.Duration(0)
+	for {
+		c, err := a.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			if g := a.entrance.admit(c); g != nil {
+				wg.Go(func() {
+					if c, err := a.handshake(ctx, g); err == nil {
+						f(ctx, c)
+					}
+				})
+			}
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return nil
+		case passes(err):
+			pause = min(max(2*pause, lowestPause), highestPause)
+			a.log.Warn("cannot accept a connection", "addr", a.Addr().String(), "err", err, "retry", pause)
+			wait(ctx, pause)
+		default:
+			return fmt.Errorf("accept: %w", err)
+		}
+	}
+}
+
+// passes says whether an error of Accept is about one connection or a shortage:
+// out of file descriptors, or a client that left before it was accepted.
+func passes(err error) bool {
+	code := tunnel.CodeOf(err)
+	return code == tunnel.Busy || code == tunnel.Lost
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// handshake proves who g is. On error g is closed.
+func (a *Acceptor) handshake(ctx context.Context, g *guest) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	tune(g.Conn, a.options)
+	c := tls.Server(a.below(g), a.tls)
+	err := g.shake(ctx, c.HandshakeContext)
+	if err == nil {
+		err = checkALPN(c, a.names)
+	}
+	if err != nil {
+		a.failed.Add(1)
+		g.failed(ctx, err)
+		partFrom(g)
+		return nil, err
+	}
+	a.done.Add(1)
+	return c, nil
+}
+
+// partFrom closes a connection on which an alert has been sent last. Closed with
+// something unread, and a client sends on until it has read the alert, TCP would
+// drop the alert for a reset.
+func partFrom(raw net.Conn) {
+	_ = tunnel.CloseWrite(raw) // none of these matters any more
+	_ = raw.SetReadDeadline(time.Now().Add(parting))
+	_, _ = io.CopyN(io.Discard, raw, 64<<10)
+	_ = raw.Close()
+}
