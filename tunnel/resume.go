@@ -17,6 +17,10 @@ const (
 	// of life. With the questions that follow, a dead peer is found within 20
 	// seconds.
 	DefaultKeepalive = 14 * time.Second
+	// DefaultConnections is how many connections a session may have, MaxConnections how
+	// many it can be allowed.
+	DefaultConnections = 16
+	MaxConnections     = 64
 )
 
 // LinkOptions say how a session looks after the connection below it. Zero fields
@@ -36,6 +40,9 @@ type LinkOptions struct {
 	// Buffer bounds in bytes what one session keeps to send again; zero means
 	// 4 MiB.
 	Buffer int
+	// Connections is how many connections a session has at most, for bulk that is not to
+	// hold up keystrokes; zero means DefaultConnections. Only qmux has more than one.
+	Connections int
 	// Budget bounds in bytes what all sessions of a listener keep to send again;
 	// zero means 256 MiB.
 	Budget int64

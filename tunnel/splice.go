@@ -58,8 +58,24 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 }
 
 // pump copies src to dst until src ends and then ends dst's direction. While it waits
-// for something to read it holds as little as ReadBuffer says.
+// for something to read it holds as little as ReadBuffer says, or as a stream's own
+// WriteTo and ReadFrom do.
 func pump(dst, src net.Conn) (n int64, err error) {
+	if from, ok := src.(Carrier); ok {
+		n, err = from.WriteTo(dst)
+	} else if to, ok := dst.(Carrier); ok {
+		n, err = to.ReadFrom(src)
+	} else {
+		n, err = copyBuffered(dst, src)
+	}
+	if err == nil {
+		// If this fails dst is broken, and its other direction will say so.
+		_ = CloseWrite(dst)
+	}
+	return n, err
+}
+
+func copyBuffered(dst, src net.Conn) (n int64, err error) {
 	var buf Buffer
 	defer buf.Free()
 	for {
@@ -76,8 +92,6 @@ func pump(dst, src net.Conn) (n int64, err error) {
 		switch {
 		case rerr == nil:
 		case errors.Is(rerr, io.EOF):
-			// If this fails dst is broken, and its other direction will say so.
-			_ = CloseWrite(dst)
 			return n, nil
 		default:
 			return n, fmt.Errorf("read: %w", rerr)

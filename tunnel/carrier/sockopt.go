@@ -72,6 +72,34 @@ func LimitUnsent(c net.Conn, bytes int) {
 	}
 }
 
+// Acknowledges says whether the far end of the TCP connection that c is or wraps has
+// acknowledged something within d: then the path is there, however slow. False where
+// that cannot be known.
+func Acknowledges(c net.Conn, d time.Duration) bool {
+	_, ago, ok := acknowledged(c)
+	return ok && ago < d
+}
+
+// Stuck says whether something that was sent on it has not been acknowledged, and
+// nothing else has for d: then the path is not there. False where that cannot be known.
+func Stuck(c net.Conn, d time.Duration) bool {
+	outstanding, ago, ok := acknowledged(c)
+	return ok && outstanding && ago >= d
+}
+
+func acknowledged(c net.Conn) (outstanding bool, ago time.Duration, ok bool) {
+	tcp := TCPBelow(c)
+	if tcp == nil {
+		return false, 0, false
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return false, 0, false
+	}
+	_ = raw.Control(func(fd uintptr) { outstanding, ago, ok = acknowledgement(int(fd)) }) // or ok is false
+	return outstanding, ago, ok
+}
+
 // TCPBelow finds the TCP connection that c is or wraps; nil if there is none.
 func TCPBelow(c net.Conn) *net.TCPConn {
 	for range 8 { // no stack of ours is deeper

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +20,16 @@ func tuneSocket(fd int) {
 
 func setUnsent(fd, bytes int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes) // as above
+}
+
+// acknowledgement is what the system knows of what was sent: whether some of it is not
+// acknowledged, and when an acknowledgement last came (tcp(7), TCP_INFO).
+func acknowledgement(fd int) (outstanding bool, ago time.Duration, ok bool) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return false, 0, false
+	}
+	return info.Unacked > 0, time.Duration(info.Last_ack_recv) * time.Millisecond, true
 }
 
 func setCongestion(fd int, name string) error {

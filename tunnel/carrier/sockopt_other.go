@@ -7,6 +7,7 @@ package carrier
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 var errNoCongestion = errors.New("not supported on this system")
@@ -25,3 +26,5 @@ func checkCongestion(name string) error {
 	}
 	return fmt.Errorf("congestion control %q: %w: use auto or system", name, errNoCongestion)
 }
+
+func acknowledgement(int) (outstanding bool, ago time.Duration, ok bool) { return false, 0, false }

@@ -1,0 +1,108 @@
+// Blocks: the memory that bytes lie in, from where they are read to where they are
+// written, and who may have how much of it.
+
+package qmux
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// record is a QMux record with its Size: it fills one TLS record.
+	record = sizeBytes + maxRecord
+	// headroom is what the head of a record takes at most: Size, and a STREAM frame
+	// without a length.
+	headroom = sizeBytes + 1 + 8 + 8
+
+	// What is little is copied into a block that it shares with what comes next: a
+	// block held for a keystroke would hold a thousand times as much.
+	little = 4 << 10
+
+	// A large block takes what one read from a socket brings, and makes four records.
+	smallBlock  = headroom + little
+	mediumBlock = record
+	largeBlock  = headroom + 4*(record-headroom)
+
+	// defaultKeep is what one session may keep to send again when Options say nothing,
+	// and defaultBudget all sessions of a process.
+	defaultKeep   = 16 << 20
+	defaultBudget = 256 << 20
+)
+
+// The pools recycle blocks. They are caches and hold nothing that anybody could
+// observe.
+var (
+	smallBlocks  = sync.Pool{New: func() any { return &block{buf: make([]byte, smallBlock)} }}
+	mediumBlocks = sync.Pool{New: func() any { return &block{buf: make([]byte, mediumBlock)} }}
+	largeBlocks  = sync.Pool{New: func() any { return &block{buf: make([]byte, largeBlock)} }}
+)
+
+// A block is memory that is recycled once nobody refers to it any more.
+type block struct {
+	buf  []byte
+	refs atomic.Int32
+}
+
+// newBlock is a block of one of the three sizes, with one reference.
+func newBlock(size int) *block {
+	var b *block
+	switch size {
+	case smallBlock:
+		b, _ = smallBlocks.Get().(*block)
+	case mediumBlock:
+		b, _ = mediumBlocks.Get().(*block)
+	default:
+		b, _ = largeBlocks.Get().(*block)
+	}
+	b.refs.Store(1)
+	return b
+}
+
+// free gives up one reference.
+func (b *block) free() {
+	if b.refs.Add(-1) > 0 {
+		return
+	}
+	switch len(b.buf) {
+	case smallBlock:
+		smallBlocks.Put(b)
+	case mediumBlock:
+		mediumBlocks.Put(b)
+	default:
+		largeBlocks.Put(b)
+	}
+}
+
+// A Budget bounds in bytes what the sessions that share it keep to send again, beyond
+// a small block for each stream, without which it could not go on at all. Whoever
+// comes first is served first: while parked sessions hold it all, the others go on,
+// slowly.
+type Budget struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// NewBudget makes a budget of limit bytes; zero means 256 MiB.
+func NewBudget(limit int64) *Budget {
+	if limit <= 0 {
+		limit = defaultBudget
+	}
+	return &Budget{limit: limit}
+}
+
+// processBudget is shared by all sessions that are not given another.
+var processBudget = sync.OnceValue(func() *Budget { return NewBudget(0) })
+
+// Used is how many bytes are taken.
+func (b *Budget) Used() int64 { return b.used.Load() }
+
+func (b *Budget) take(n int) bool {
+	if b.used.Add(int64(n)) > b.limit {
+		b.used.Add(-int64(n))
+		return false
+	}
+	return true
+}
+
+func (b *Budget) give(n int) { b.used.Add(-int64(n)) }

@@ -1,0 +1,273 @@
+// Conn: one TLS connection of a session, and who reads it.
+
+package qmux
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/quic-go/quic-go/quicvarint"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// parting bounds how long a peer that was told goodbye is read from.
+const parting = time.Second
+
+// secured is a TLS connection, or what stands for one in tests.
+type secured interface {
+	net.Conn
+	NetConn() net.Conn
+}
+
+// A conn is one connection of a session. One goroutine reads it. Whoever has something
+// to send and finds nobody writing writes it; a goroutine takes over when that would
+// have to wait, and ends when there is nothing left.
+type conn struct {
+	s      *Session
+	tls    secured
+	batch  *batch
+	number uint64 // of the attempt that made it; 0 is the session's first
+	in     recordReader
+	rest   []byte // frames that came with what was said before it was the session's,
+	restIn *block // and where they lie
+
+	// The session's mutex guards the following.
+	gone    bool  // it is none of the session's any more
+	closing bool  // CONNECTION_CLOSE is to be the last that it carries,
+	parting bool  // and was
+	writing bool  // somebody writes
+	failed  error // why nobody can any more
+	little  queue // streams that have little to send
+	bulk    queue // streams that have much
+	control []*stream
+	done    []uint64 // streams to answer STREAM_DONE for
+	say     connSay
+	unacked int // bytes sent that are not acknowledged
+	pace    pace
+
+	heard time.Time // when something last came
+	asked time.Time // since when the peer owes a sign of life; zero if it does not
+	wrote time.Time // when something was last sent
+	used  time.Time // when it last had a direction of its own
+	load  int       // directions of ours that have it for their own
+}
+
+// connSay is what a connection has to say by itself.
+type connSay struct {
+	parameters []byte // a record, before anything else
+	ping, pong bool
+	pongNumber uint64
+	streams    bool // MAX_STREAMS
+	want       int  // WANT_CONNECTIONS
+	doubted    []uint64
+	close      []byte // a frame, after anything else
+}
+
+func (y *connSay) anything() bool {
+	return y.ping || y.pong || y.streams || y.want > 0 || len(y.doubted) > 0 || y.close != nil
+}
+
+func newConn(s *Session, t secured, number uint64) *conn {
+	c := &conn{s: s, tls: t, batch: batchBelow(t), number: number}
+	c.in.r = t
+	c.pace.reset()
+	return c
+}
+
+// abort closes the connection below TLS, whose last words could get stuck.
+func (c *conn) abort() {
+	_ = c.tls.NetConn().Close() // nothing could be done about it
+}
+
+// part ends the connection after its last frame. It is read for a moment longer: closed
+// with something unread, TCP would drop that frame for a reset.
+func (c *conn) part() {
+	_ = c.tls.SetDeadline(time.Now().Add(parting)) // none of these matters any more
+	if t, ok := c.tls.(interface{ CloseWrite() error }); ok {
+		_ = t.CloseWrite()
+	}
+}
+
+// peer is what the connection's handshake has proved.
+func (c *conn) peer() tunnel.Peer {
+	p := tunnel.Peer{Addr: c.tls.RemoteAddr(), Transport: Name}
+	if t, ok := c.tls.(*tls.Conn); ok {
+		state := t.ConnectionState()
+		p.TLS = &state
+	}
+	return p
+}
+
+// A recordReader takes records off a connection. While it waits for one it holds a
+// small buffer only, unless the last one was large.
+type recordReader struct {
+	r    io.Reader
+	max  int       // of a record's frames; 0 means maxRecord
+	idle [512]byte // read to while little comes
+	b    *block    // read to while much comes; nil if little does
+	buf  []byte    // idle[:] or b.buf
+	from int       // buf[from:to] was read and not taken
+	to   int
+	much bool
+}
+
+// next reads one record. Its frames lie in the block, or in memory that is the reader's
+// until the next call if that is nil. Whoever wants to keep the block counts it.
+func (r *recordReader) next() (frames []byte, b *block, err error) {
+	for {
+		size, head, ok := r.size()
+		if ok && size > maxRecord {
+			return nil, nil, broken(errFrameEncoding, "record of %d bytes", size)
+		}
+		if ok && r.to-r.from >= head+size {
+			frames = r.buf[r.from+head : r.from+head+size]
+			r.from += head + size
+			r.much = size > len(r.idle)/2
+			return frames, r.b, nil
+		}
+		if ok {
+			r.room(head + size)
+		} else {
+			r.room(len(r.idle))
+		}
+		n, err := r.r.Read(r.buf[r.to:])
+		r.to += n
+		if n == 0 && err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// size is the Size of the record that comes next, if it has.
+func (r *recordReader) size() (size, head int, ok bool) {
+	b := r.buf[r.from:r.to]
+	if len(b) == 0 || len(b) < 1<<(b[0]>>6) {
+		return 0, 0, false
+	}
+	n, head, err := quicvarint.Parse(b)
+	if err != nil {
+		return 0, 0, false
+	}
+	return int(min(n, maxRecord+1)), head, true
+}
+
+// room makes room for a record of n bytes from r.from on.
+func (r *recordReader) room(n int) {
+	rest := r.buf[r.from:r.to]
+	if len(rest) == 0 && !r.much && n <= len(r.idle) {
+		r.drop()
+		r.buf, r.from, r.to = r.idle[:], 0, 0
+		return
+	}
+	if n <= len(r.idle) && r.b == nil && !r.much {
+		r.to = copy(r.idle[:], rest)
+		r.buf, r.from = r.idle[:], 0
+		return
+	}
+	if r.b != nil && r.from+n <= len(r.b.buf) && len(rest) > 0 {
+		return
+	}
+	if r.b != nil && r.alone() {
+		r.to = copy(r.b.buf, rest)
+		r.from = 0
+		return
+	}
+	b := newBlock(mediumBlock)
+	r.to = copy(b.buf, rest)
+	r.drop()
+	r.b, r.buf, r.from = b, b.buf, 0
+}
+
+// alone says whether nobody else holds the block: then nobody else ever will.
+func (r *recordReader) alone() bool { return r.b.refs.Load() == 1 }
+
+// drop gives up the block.
+func (r *recordReader) drop() {
+	if r.b != nil {
+		r.b.free()
+		r.b = nil
+	}
+}
+
+// read reads the connection until that ends.
+func (c *conn) read() {
+	s := c.s
+	frames, b, err := c.rest, c.restIn, error(nil)
+	c.rest, c.restIn = nil, nil
+	for {
+		if len(frames) == 0 {
+			frames, b, err = c.in.next()
+		}
+		s.mu.Lock()
+		if err == nil && !c.gone {
+			c.heardLocked()
+			err = c.recordLocked(frames, b)
+		}
+		frames = nil
+		if err != nil || c.gone && !c.parting {
+			c.endLocked(err)
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+	}
+}
+
+// endLocked ends reading, after err or because the connection is gone.
+func (c *conn) endLocked(err error) {
+	c.in.drop()
+	if c.gone {
+		c.abort()
+	}
+	var p *ProtocolError
+	switch {
+	case c.gone:
+	case errors.As(err, &p) && !p.Remote:
+		c.s.breakLocked(p)
+	case errors.Is(err, io.EOF):
+		c.s.lostLocked(c, fmt.Errorf("%w: peer closed the connection", tunnel.Lost))
+	case c.failed != nil:
+		c.s.lostLocked(c, fmt.Errorf("%w: %w", tunnel.Lost, c.failed))
+	default:
+		c.s.lostLocked(c, fmt.Errorf("%w: %w", tunnel.Lost, err))
+	}
+}
+
+// heardLocked notes a sign of life.
+func (c *conn) heardLocked() {
+	now := time.Now()
+	c.heard = now
+	c.s.stats.Heard = now
+	if c.unacked > 0 {
+		c.asked = now
+	} else {
+		c.asked = time.Time{}
+	}
+	c.s.confirmLocked(c)
+	if c == c.s.firstLocked() {
+		c.s.pulse.hear(c.s.since(now))
+	}
+}
+
+// recordLocked takes the frames of a record.
+func (c *conn) recordLocked(frames []byte, b *block) error {
+	if len(frames) == 0 {
+		return broken(errProtocol, "record without a frame")
+	}
+	for len(frames) > 0 && !c.gone && c.s.over == nil {
+		f, rest, err := next(frames)
+		if err == nil {
+			err = c.s.frameLocked(c, f, b)
+		}
+		if err != nil {
+			return err
+		}
+		frames = rest
+	}
+	return nil
+}

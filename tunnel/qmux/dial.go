@@ -1,0 +1,379 @@
+// The dialing end: a first connection, another whenever one is lost, and more for what
+// is much.
+
+package qmux
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
+)
+
+const (
+	// lowestBackoff and highestBackoff bound the wait between two attempts to go on,
+	// after the first, which is made at once.
+	lowestBackoff  = 100 * time.Millisecond
+	highestBackoff = 5 * time.Second
+	// localBackoff bounds it where this system or a router near says that there is no
+	// way: that costs the peer nothing.
+	localBackoff = time.Second
+	// attemptTimeout bounds an attempt, joinTimeout what is said on a connection that
+	// came about at once. Elsewhere it may take three times as long as that did.
+	attemptTimeout = 10 * time.Second
+	joinTimeout    = 3 * time.Second
+	// hedge is how long a connection may take to come about before another is tried
+	// beside it: the path may have changed under the first, which then waits for its own
+	// retransmissions. After hedges of them, once the peer has been reached, the wait
+	// doubles with each. While it has not, another is tried each time in place of the
+	// one that was tried so hedges ago.
+	hedge  = time.Second
+	hedges = 3
+	// growTimeout bounds the making of a connection beside the first; no other is made
+	// for growBackoff after one that could not be, doubled up to mostBackoff.
+	growTimeout = 20 * time.Second
+	growBackoff = 5 * time.Second
+	mostBackoff = time.Minute
+	// settled is how long a connection must live to be worth the dialing, even if it
+	// carries nothing.
+	settled = time.Second
+	// mostVain bounds by how often patience doubles after doubts that were vain.
+	mostVain = 4
+)
+
+// A dialFunc makes a connection to the server. ctx bounds it.
+type dialFunc func(ctx context.Context) (secured, error)
+
+// rejoin is what a session needs to get another connection, or to be given one.
+type rejoin struct {
+	attempt uint64 // of the latest joining; of each number at most one succeeds
+	// secret entitles to the next one. The accepting end has two after each: fresh
+	// replaces secret once the peer has shown that it knows it or has sent anything on
+	// the connection that it came with.
+	secret, fresh secret
+	unconfirmed   bool
+
+	redialing bool // a goroutine looks for a connection since there is none
+	beside    bool // one makes another beside one that is doubted
+	useless   int  // connections in a row that broke at once and carried nothing
+	progress  uint64
+	vain      int  // doubts in a row that were vain
+	spared    bool // the window was over while this process was stopped
+}
+
+// Transport is this package as a tunnel.Transport.
+func Transport() tunnel.Transport { return tunnel.Transport{Name: Name, Dial: Dial, Listen: Listen} }
+
+// Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
+func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+	d, err := carrier.NewDialer(addr, []string{ALPN}, newBatch, o)
+	if err != nil {
+		return nil, connectError(addr, err)
+	}
+	first, err := d.First(ctx)
+	if err != nil {
+		return nil, connectError(addr, err)
+	}
+	s, err := dialOn(ctx, first, func(ctx context.Context) (secured, error) {
+		c, err := d.Again(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
+	}, o)
+	if err != nil {
+		return nil, connectError(addr, err)
+	}
+	return s, nil
+}
+
+// dialOn makes a session on a first connection, which it owns, and those that dial
+// makes.
+func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options) (*Session, error) {
+	c := newConn(nil, first, 0)
+	conf := newConfig(o)
+	mine := conf.parameters()
+	if conf.terms.window > 0 {
+		mine.session = &joining{kind: kindNew, terms: conf.terms, insteadOf: insteadOfNone}
+	}
+	theirs, answer, err := c.ask(ctx, mine)
+	if err != nil {
+		c.abort()
+		return nil, err
+	}
+	if answer == nil {
+		theirs.session = nil
+		conf.terms.window = 0
+	}
+	s := newSession(conf, o, c.peer(), theirs)
+	terms := conf.terms
+	if answer != nil {
+		s.dial = dial
+		s.id, s.paths.rejoin.secret, terms = answer.session()
+	} else if o.Link.Window() > 0 {
+		s.log.Warn("session will end with its connection: the server does not resume", "server", c.tls.RemoteAddr().String())
+	}
+	s.agree(terms, true)
+	s.mu.Lock()
+	s.startLocked(c, insteadOfNone)
+	s.mu.Unlock()
+	return s, nil
+}
+
+// Move dials another connection while the present ones still work, and has it take
+// their place: for when the local address changes or a better way is known.
+func (s *Session) Move(ctx context.Context) error {
+	if s.dial == nil {
+		return errNoResume
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	return s.attempt(ctx, insteadOfAll)
+}
+
+// rejoinLocked looks for another connection, of which there is none.
+func (s *Session) rejoinLocked(useless bool) {
+	r := &s.paths.rejoin
+	r.progress = s.stats.Received + s.stats.Sent
+	if r.useless++; !useless {
+		r.useless = 0
+	}
+	if !r.redialing {
+		r.redialing = true
+		n := r.useless
+		s.work.Go(func() { s.redial(n) })
+	}
+}
+
+// redial brings a parked session back or gives it up: an attempt at once, then with a
+// wait before each that is drawn from an interval that doubles, so that agents cut off
+// together do not return together. If connections come but break at once, there is a
+// wait before the first attempt as well. The window bounds it all.
+func (s *Session) redial(useless int) {
+	bound := lowestBackoff << min(useless, 6)
+	bound = min(bound, highestBackoff)
+	began := time.Now()
+	for wait := useless > 1; ; wait = true {
+		if wait {
+			// What the attempt itself took counts.
+			s.pause(time.Duration(rand.Float64()*float64(bound)) - time.Since(began))
+			bound = min(2*bound, highestBackoff)
+		}
+		began = time.Now()
+		ctx, cancel := s.untilOver()
+		err := s.attempt(ctx, insteadOfAll)
+		cancel()
+		if s.settle(err, wait) {
+			return
+		}
+		if tunnel.CodeOf(err) == tunnel.Unreachable {
+			bound = min(bound, localBackoff)
+		}
+		s.log.Debug("cannot go on yet", "session", s.name(), "err", err)
+	}
+}
+
+// untilOver is a context that is done once the session is over.
+func (s *Session) untilOver() (context.Context, context.CancelFunc) {
+	return context.WithCancel(s.alive)
+}
+
+// pause waits, unless the session is over before that.
+func (s *Session) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.alive.Done():
+	}
+}
+
+// settle draws the consequence of an attempt. It says whether none is needed any more.
+func (s *Session) settle(err error, again bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &s.paths.rejoin
+	if err != nil && final(err) {
+		s.failLocked(err)
+	}
+	if err == nil && !again {
+		s.pulse.learn(s.now()) // the first attempt: nothing is wrong with the network
+	}
+	if len(s.conns) == 0 && s.over == nil {
+		return false
+	}
+	r.redialing = false
+	return true
+}
+
+// doubtLocked goes on beside a connection on which what was sent is not acknowledged.
+func (s *Session) doubtLocked(c *conn) {
+	first := s.firstLocked()
+	r := &s.paths.rejoin
+	switch {
+	case s.dial == nil:
+		// It cannot dial; the peer may hear it on another connection.
+		for _, other := range s.conns {
+			if other != c && other.asked.IsZero() {
+				other.say.doubted = append(other.say.doubted[:0:0], c.number)
+				other.kickLocked()
+				return
+			}
+		}
+	case c != first:
+		s.log.Debug("connection doubted", "session", s.name(), "connection", c.number)
+		s.lostLocked(c, silence(time.Since(c.asked)))
+	case !r.beside:
+		r.beside = true
+		s.log.Debug("connection doubted", "session", s.name(), "connection", c.number)
+		s.work.Go(func() { s.goBeside(c) })
+	}
+}
+
+// goBeside makes a connection beside c, the first one, and has it take its place,
+// unless c shows a sign of life before that.
+func (s *Session) goBeside(c *conn) {
+	ctx, cancel := context.WithTimeout(s.alive, attemptTimeout)
+	defer cancel()
+	err := s.attempt(ctx, c.number)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &s.paths.rejoin
+	r.beside = false
+	if !c.gone && err != nil {
+		r.vain = min(r.vain+1, mostVain)
+		s.scheduleLocked(time.Now().Add(s.patienceLocked()))
+	}
+	if err == nil {
+		r.vain = 0
+	} else if final(err) {
+		s.failLocked(err)
+	}
+}
+
+// attempt dials and joins, one at a time. Unless it is to take the place of others, a
+// session that has a connection is left alone.
+func (s *Session) attempt(ctx context.Context, insteadOf uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	began := time.Now()
+	t, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return s.joinAs(ctx, t, insteadOf, time.Since(began))
+}
+
+// joinAs joins t, which took so long to come about, when it is its turn. It owns t.
+func (s *Session) joinAs(ctx context.Context, t secured, insteadOf uint64, took time.Duration) error {
+	c := newConn(nil, t, 0)
+	select {
+	case s.token <- struct{}{}:
+		defer func() { <-s.token }()
+	case <-ctx.Done():
+		c.abort()
+		return context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(joinTimeout, 3*took))
+	defer cancel()
+	err := s.joinOn(ctx, c, insteadOf)
+	if err != nil {
+		c.abort()
+	}
+	return err
+}
+
+// grow makes a connection beside the first.
+func (s *Session) grow() {
+	ctx, cancel := context.WithTimeout(s.alive, growTimeout)
+	defer cancel()
+	began := time.Now()
+	t, err := s.dial(ctx)
+	if err == nil {
+		err = s.joinAs(ctx, t, insteadOfNone, time.Since(began))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &s.paths
+	p.dials--
+	if err == nil {
+		p.fails = 0
+		return
+	}
+	pause := min(growBackoff<<min(p.fails, 8), mostBackoff)
+	p.fails++
+	p.retry = time.Now().Add(pause)
+	s.log.Debug("cannot add a connection", "session", s.name(), "retry", pause, "err", err)
+}
+
+// A try is one dial of several.
+type try struct {
+	quit    context.CancelFunc
+	dropped bool // another is tried in its place
+	conn    secured
+	err     error
+}
+
+// connect dials, and dials again beside it for each hedge that passes without a
+// connection or an error. The first of either decides; what the others come to is
+// thrown away.
+func (s *Session) connect(ctx context.Context) (secured, error) {
+	var reached atomic.Bool
+	ctx, cancel := context.WithCancel(tunnel.OnReached(ctx, func() { reached.Store(true) }))
+	defer cancel()
+	var group sync.WaitGroup
+	defer group.Wait()
+	results := make(chan *try)
+	var passing []*try // those that others take the place of; the oldest first
+	under, begun, wait := 0, 0, hedge
+	start := func() {
+		one, quit := context.WithCancel(ctx)
+		t := &try{quit: quit}
+		under, begun = under+1, begun+1
+		if begun > hedges+1 {
+			passing = append(passing, t)
+		}
+		group.Go(func() {
+			defer quit()
+			t.conn, t.err = s.dial(one)
+			results <- t
+		})
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	start()
+	for {
+		select {
+		case t := <-results:
+			under--
+			if t.dropped && t.err != nil {
+				continue // because it was
+			}
+			cancel()
+			for ; under > 0; under-- {
+				if late := <-results; late.conn != nil {
+					_ = late.conn.NetConn().Close() // of no use
+				}
+			}
+			return t.conn, t.err
+		case <-timer.C:
+			if len(passing) == hedges && !reached.Load() {
+				passing[0].dropped = true
+				passing[0].quit()
+				passing = passing[1:]
+			}
+			if ctx.Err() == nil {
+				start()
+			}
+			if begun > hedges && reached.Load() {
+				wait *= 2
+			}
+			timer.Reset(wait)
+		}
+	}
+}

@@ -1,0 +1,349 @@
+// The accepting end: the sessions that connections belong to.
+
+package qmux
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
+)
+
+const (
+	// Name is the transport's; ALPN tells its connections from others on the same port
+	// (RFC 7301).
+	Name = "qmux"
+	ALPN = "hawser/2"
+
+	// maxSessions bounds the sessions of a listener, parked ones included, and
+	// maxPerIdentity those of one identity. One more of these costs the longest parked
+	// one its life.
+	maxSessions    = 1 << 16
+	maxPerIdentity = 16
+)
+
+func connectError(addr string, err error) error { return fmt.Errorf("connect to %s: %w", addr, err) }
+
+// Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
+func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	a, err := carrier.NewAcceptor(ln, []string{ALPN}, newBatch, o)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
+	}
+	return &listener{Acceptor: a, registry: newRegistry(o, identity)}, nil
+}
+
+type listener struct {
+	*carrier.Acceptor
+	registry *registry
+}
+
+// Transport implements tunnel.Doorkeeper.
+func (l *listener) Transport() string { return Name }
+
+// Serve implements tunnel.Listener.
+func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
+	defer l.registry.close()
+	return l.Acceptor.Serve(ctx, func(ctx context.Context, t *tls.Conn) {
+		s, err := l.registry.accept(ctx, t)
+		if err != nil {
+			l.registry.complain(t.RemoteAddr(), err)
+		}
+		if s == nil {
+			return
+		}
+		f(ctx, s)
+		_ = s.Close() // its end is what matters
+	})
+}
+
+// identity is whose session a connection may begin and join. A node has another key
+// after each renewal of its certificate: what stays is the subject.
+func identity(c secured) (string, error) {
+	t, ok := c.(*tls.Conn)
+	if !ok {
+		return "", errors.New("not a TLS connection")
+	}
+	certs := t.ConnectionState().PeerCertificates
+	if len(certs) == 0 {
+		return "", errors.New("no client certificate")
+	}
+	return subject(certs[0].Subject), nil
+}
+
+// subject spells the part of a name that says who somebody is.
+func subject(n pkix.Name) string {
+	orgs := slices.Clone(n.Organization)
+	slices.Sort(orgs)
+	return fmt.Sprintf("%q %q", n.CommonName, orgs)
+}
+
+// A registry knows the sessions that connections may join.
+type registry struct {
+	options  tunnel.Options
+	conf     config
+	identity func(secured) (string, error)
+	broken   tunnel.Sparse // lines about connections of which nothing came
+
+	mu       sync.Mutex // guards the following
+	sessions map[sessionID]*Session
+	owned    map[string]map[*Session]struct{} // by identity
+	closed   bool
+}
+
+func newRegistry(o tunnel.Options, identity func(secured) (string, error)) *registry {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &registry{
+		options: o, conf: newConfig(o), identity: identity,
+		sessions: make(map[sessionID]*Session), owned: make(map[string]map[*Session]struct{}),
+	}
+	if o.Link.Budget > 0 {
+		r.conf.budget = NewBudget(o.Link.Budget)
+	}
+	return r
+}
+
+func (r *registry) complain(from net.Addr, err error) {
+	if more, ok := r.broken.Tell(from); ok {
+		r.options.Log.Info("no session came about", "addr", from.String(), "err", err, "others", more)
+	}
+}
+
+// accept hears what a connection is for, and owns it. It returns the session that the
+// connection begins; none if it has joined one that was there.
+func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
+	c := newConn(nil, t, 0)
+	mine := r.conf.parameters()
+	if r.conf.terms.window > 0 {
+		mine.session = &joining{kind: kindKnows, insteadOf: insteadOfNone}
+	}
+	var theirs *parameters
+	err := within(ctx, c, func() error {
+		err := c.declare(mine)
+		if err == nil {
+			theirs, err = c.hearParameters()
+		}
+		return err
+	})
+	if err == nil {
+		var s *Session
+		if s, err = r.decide(ctx, c, theirs); err == nil {
+			return s, nil
+		}
+	}
+	r.refuse(c, err)
+	return nil, err
+}
+
+// refuse tells the peer why there is no session, or why not for it.
+func (r *registry) refuse(c *conn, err error) {
+	var e *Error
+	var p *ProtocolError
+	bye := appendClose(nil, errInternal, false, "invalid request")
+	switch {
+	case errors.As(err, &e):
+		bye = appendClose(nil, uint64(e.Code), true, e.Text)
+	case errors.As(err, &p):
+		bye = appendClose(nil, p.Code, false, p.Text)
+	default:
+		c.abort()
+		return
+	}
+	_ = c.tls.SetDeadline(time.Now().Add(parting)) // the error is the news
+	_ = c.say1(bye)
+	c.abortLater()
+}
+
+// decide finds the session that c is for, or makes it.
+func (r *registry) decide(ctx context.Context, c *conn, theirs *parameters) (*Session, error) {
+	identity, err := r.identity(c.tls)
+	j := theirs.session
+	switch {
+	case err != nil:
+		return nil, &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
+	case j == nil || r.conf.terms.window <= 0:
+		return r.plain(c, theirs)
+	case j.kind == kindNew:
+		return r.begin(ctx, c, theirs, identity)
+	case j.kind == kindJoin:
+		if err = r.join(ctx, c, j, identity); err != nil {
+			r.audit(c, identity, j, err)
+		}
+		return nil, err
+	default:
+		return nil, broken(errParameter, "hawser_session of kind %d", j.kind)
+	}
+}
+
+// plain makes a session that ends with its connection.
+func (r *registry) plain(c *conn, theirs *parameters) (*Session, error) {
+	theirs.session = nil
+	if r.options.Link.Window() > 0 {
+		r.options.Log.Info("session will end with its connection: the client does not resume", "addr", c.tls.RemoteAddr().String())
+	}
+	conf := r.conf
+	conf.terms.window = 0
+	if theirs.idle > 0 {
+		conf.terms.keepalive = min(conf.terms.keepalive, theirs.idle/2)
+	}
+	s := newSession(conf, r.options, c.peer(), theirs)
+	s.agree(conf.terms, false)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.startLocked(c, insteadOfNone)
+	return s, nil
+}
+
+// begin makes a session.
+func (r *registry) begin(ctx context.Context, c *conn, theirs *parameters, identity string) (*Session, error) {
+	t := theirs.session.terms
+	t.keepalive, t.window = max(t.keepalive, r.conf.terms.keepalive), min(t.window, r.conf.terms.window)
+	s := newSession(r.conf, r.options, c.peer(), theirs)
+	s.agree(t, false)
+	s.identity, s.forgotten = identity, r.remove
+	_, _ = rand.Read(s.id[:])                  // never fails
+	_, _ = rand.Read(s.paths.rejoin.secret[:]) // likewise
+	err := r.add(s)
+	if err == nil {
+		err = within(ctx, c, func() error { return c.say1(appendSession(nil, s.id, s.paths.rejoin.secret, t)) })
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.failLocked(err)
+		return nil, err
+	}
+	s.startLocked(c, insteadOfNone)
+	return s, nil
+}
+
+// join has a session go on on c as well.
+func (r *registry) join(ctx context.Context, c *conn, j *joining, identity string) error {
+	r.mu.Lock()
+	s := r.sessions[j.id]
+	r.mu.Unlock()
+	switch {
+	case s == nil:
+		return unknown(nil)
+	case s.identity != identity:
+		return unknown(errForeign)
+	}
+	if ask := r.options.Link.Resume; ask != nil {
+		if err := ask(c.peer()); err != nil {
+			no := refused(err)
+			if no.Code != tunnel.Busy {
+				s.revoke(no)
+			}
+			return no
+		}
+	}
+	var fresh secret
+	_, _ = rand.Read(fresh[:]) // never fails
+	if err := s.admit(c, j, fresh); err != nil {
+		return err
+	}
+	err := within(ctx, c, func() error { return c.say1(appendSession(nil, s.id, fresh, s.conf.terms)) })
+	if err != nil {
+		return err
+	}
+	return s.enter(c, j)
+}
+
+// revoke ends a session whose identity may not have it any more.
+func (s *Session) revoke(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failLocked(err)
+}
+
+// audit puts a refused connection on record. After a restart of the server honest peers
+// are refused as well, and so is one that has overtaken itself: those need nobody's
+// attention.
+func (r *registry) audit(c *conn, identity string, j *joining, err error) {
+	level := slog.LevelInfo
+	if suspicious(err) {
+		level = slog.LevelWarn
+	}
+	r.options.Log.Log(context.Background(), level, "resumption refused",
+		"session", j.id.String(), "identity", identity, "addr", c.tls.RemoteAddr().String(), "attempt", j.attempt, "err", err)
+}
+
+// add finds room for s.
+func (r *registry) add(s *Session) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	owned := r.owned[s.identity]
+	if len(owned) >= maxPerIdentity {
+		oldest := longestParked(owned)
+		if oldest == nil {
+			return &Error{Code: tunnel.Busy, Text: "too many sessions of this identity"}
+		}
+		go oldest.revoke(&Error{Code: tunnel.Replaced, Text: "too many sessions of this identity"}) // it holds a lock of its own
+		r.removeLocked(oldest)
+	}
+	switch {
+	case r.closed:
+		return &Error{Code: tunnel.Draining, Text: "server is closing"}
+	case len(r.sessions) >= maxSessions:
+		return &Error{Code: tunnel.Busy, Text: "too many sessions"}
+	}
+	if r.owned[s.identity] == nil {
+		r.owned[s.identity] = make(map[*Session]struct{})
+	}
+	r.owned[s.identity][s] = struct{}{}
+	r.sessions[s.id] = s
+	return nil
+}
+
+func longestParked(sessions map[*Session]struct{}) *Session {
+	var oldest *Session
+	var since time.Time
+	for s := range sessions {
+		if parked := s.Link().Parked; !parked.IsZero() && (oldest == nil || parked.Before(since)) {
+			oldest, since = s, parked
+		}
+	}
+	return oldest
+}
+
+// remove forgets s, which is over.
+func (r *registry) remove(s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removeLocked(s)
+}
+
+func (r *registry) removeLocked(s *Session) {
+	delete(r.sessions, s.id)
+	delete(r.owned[s.identity], s)
+	if len(r.owned[s.identity]) == 0 {
+		delete(r.owned, s.identity)
+	}
+}
+
+// close closes every session and accepts no more. It returns once all are closed.
+func (r *registry) close() {
+	r.mu.Lock()
+	r.closed = true
+	var wg sync.WaitGroup
+	for _, s := range r.sessions {
+		wg.Go(func() { _ = s.Close() }) // never fails
+	}
+	r.mu.Unlock()
+	wg.Wait()
+}

@@ -1,0 +1,380 @@
+// Paths: which connection a stream takes, and what becomes of those that are lost.
+
+package qmux
+
+import (
+	"net"
+	"slices"
+	"time"
+)
+
+const (
+	// A direction that has sent this much, with leak bytes a second taken off, is given
+	// a connection of its own: far on a long path, where a keystroke behind it waits; near
+	// on a short one, where a list of pods is not worth a handshake.
+	far  = 64 << 10
+	near = 256 << 10
+	leak = 16 << 10
+	// A path whose round trip is longer is long.
+	long = 5 * time.Millisecond
+
+	// A direction that has sent less than calm in sweepEvery gives its connection back.
+	sweepEvery = 2 * time.Second
+	calm       = 16 << 10
+	// idleAfter is how long a connection beside the first is kept that nobody has for
+	// their own.
+	idleAfter = 30 * time.Second
+)
+
+// paths is what a session knows of its connections besides themselves.
+type paths struct {
+	last    net.Addr // where the latest one that was lost came from
+	hungry  int      // directions that would like one of their own and have none
+	wanted  int      // beside the first, by the peer
+	asked   int      // by us, when last said
+	dials   int      // under way
+	retry   time.Time
+	fails   int
+	sweepAt time.Time
+	rejoin  rejoin
+}
+
+// A load is how much a direction sends.
+type load struct {
+	bytes  int // with leak taken off
+	at     time.Time
+	swept  int // bytes since the last sweep
+	hungry bool
+}
+
+// firstLocked is the connection that carries what is small; nil if there is none.
+func (s *Session) firstLocked() *conn {
+	if len(s.conns) == 0 {
+		return nil
+	}
+	return s.conns[0]
+}
+
+// connFor is the connection that st's data takes; nil if there is none.
+func (s *Session) connFor(st *stream) *conn {
+	if c := st.out.own; c != nil && !c.gone {
+		return c
+	}
+	return s.firstLocked()
+}
+
+// carriedLocked notes that st has sent n bytes, and finds it a connection of its own
+// once that is much.
+func (s *Session) carriedLocked(st *stream, n int) {
+	l := &st.out.recent
+	l.swept += n
+	if st.out.own != nil || !s.extended || s.conf.connections < 2 {
+		return
+	}
+	now := time.Now()
+	if !l.at.IsZero() {
+		l.bytes = max(0, l.bytes-int(now.Sub(l.at).Seconds()*leak))
+	}
+	l.at, l.bytes = now, l.bytes+n
+	limit := far
+	if s.pulse.rtt > 0 && s.pulse.rtt < long && len(s.conns) < 2 {
+		limit = near
+	}
+	if l.bytes < limit {
+		return
+	}
+	if c := s.spareLocked(); c != nil {
+		s.ownLocked(st, c)
+		return
+	}
+	if !l.hungry {
+		l.hungry = true
+		s.paths.hungry++
+	}
+	s.growLocked()
+}
+
+// spareLocked is the connection beside the first that is nobody's, or the least used one
+// if there will be no more; nil if it pays to wait.
+func (s *Session) spareLocked() *conn {
+	var best *conn
+	for i := 1; i < len(s.conns); i++ {
+		if c := s.conns[i]; best == nil || c.load < best.load {
+			best = c
+		}
+	}
+	if best != nil && best.load > 0 && len(s.conns) < s.conf.connections && time.Now().After(s.paths.retry) {
+		return nil
+	}
+	return best
+}
+
+// ownLocked gives a direction a connection of its own.
+func (s *Session) ownLocked(st *stream, c *conn) {
+	s.disownLocked(st)
+	st.out.own = c
+	st.out.recent.swept = calm
+	c.load++
+	s.scheduleLocked(s.paths.sweepSoon())
+}
+
+func (p *paths) sweepSoon() time.Time {
+	if p.sweepAt.IsZero() {
+		p.sweepAt = time.Now().Add(sweepEvery)
+	}
+	return p.sweepAt
+}
+
+// disownLocked has a direction go on on the first connection.
+func (s *Session) disownLocked(st *stream) {
+	if l := &st.out.recent; l.hungry {
+		l.hungry = false
+		s.paths.hungry--
+	}
+	if c := st.out.own; c != nil {
+		c.load--
+		c.used = time.Now()
+		st.out.own = nil
+	}
+	st.out.recent.bytes = 0
+}
+
+// needLocked is how many connections beside the first would do for both ends.
+func (s *Session) needLocked() int {
+	need := s.paths.hungry
+	for _, c := range s.conns[min(1, len(s.conns)):] {
+		if c.load > 0 {
+			need++
+		}
+	}
+	return min(max(need, s.paths.wanted), s.conf.connections-1)
+}
+
+// growLocked sees that there will be connections for those that want them.
+func (s *Session) growLocked() {
+	p := &s.paths
+	need := s.needLocked()
+	if len(s.conns) == 0 || s.over != nil || !s.extended {
+		return
+	}
+	if s.dial == nil {
+		if c := s.firstLocked(); need > len(s.conns)-1 && need > p.asked {
+			p.asked, c.say.want = need, need
+			c.kickLocked()
+		}
+		return
+	}
+	for len(s.conns)-1+p.dials < need && !time.Now().Before(p.retry) {
+		p.dials++
+		s.work.Go(s.grow)
+	}
+}
+
+// settleLocked gives connections to those that want them.
+func (s *Session) settleLocked() {
+	if s.paths.hungry == 0 {
+		return
+	}
+	for _, st := range s.streams {
+		if !st.out.recent.hungry {
+			continue
+		}
+		c := s.spareLocked()
+		if c == nil {
+			return
+		}
+		s.ownLocked(st, c)
+		if st.queueLocked(c) {
+			defer c.kickLocked()
+		}
+	}
+}
+
+// sweepLocked takes connections back from those that have calmed down, and drops those
+// that nobody uses.
+func (s *Session) sweepLocked(now time.Time) {
+	p := &s.paths
+	p.sweepAt = time.Time{}
+	for _, st := range s.streams {
+		if st.out.own != nil {
+			if st.out.recent.swept < calm {
+				s.disownLocked(st)
+			}
+			st.out.recent.swept = 0
+		}
+	}
+	if s.dial != nil {
+		p.wanted = min(p.wanted, len(s.conns)-1)
+		for _, c := range slices.Clone(s.conns[min(1, len(s.conns)):]) {
+			if c.load == 0 && c.unacked == 0 && now.Sub(c.used) >= idleAfter && now.Sub(c.heard) >= idleAfter {
+				p.wanted = max(0, p.wanted-1)
+				s.dropLocked(c)
+			}
+		}
+	}
+	if len(s.conns) > 1 {
+		s.scheduleLocked(p.sweepSoon())
+	}
+}
+
+// addConnLocked has the session go on on c as well, in place of others if that was
+// agreed.
+func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
+	now := time.Now()
+	c.heard, c.used, c.wrote = now, now, now
+	parked := len(s.conns) == 0
+	at := len(s.conns)
+	for i := len(s.conns) - 1; i >= 0; i-- {
+		if old := s.conns[i]; insteadOf == insteadOfAll || old.number == insteadOf {
+			at = i
+			s.takeOutLocked(old)
+		}
+	}
+	s.conns = slices.Insert(s.conns, min(at, len(s.conns)), c)
+	s.local = c.tls.LocalAddr()
+	if c == s.conns[0] {
+		s.pulse.take(s.now())
+		c.say.ping = true // which tells how long the way is
+	}
+	if c.number > 0 {
+		s.stats.Resumes++
+	}
+	s.paths.asked = min(s.paths.asked, len(s.conns)-1)
+	if parked && !s.stats.Parked.IsZero() {
+		s.log.Info("session resumed", "session", s.name(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
+		s.stats.Parked, s.stats.Cause = time.Time{}, nil
+		if s.tell != nil {
+			s.tell(s.linkLocked())
+		}
+	}
+	s.sayAllLocked()
+	s.settleLocked()
+	c.kickLocked()
+	s.watchLocked(now)
+}
+
+// sayAllLocked has said again, by every stream, what may have been lost, and sent what
+// is to be sent.
+func (s *Session) sayAllLocked() {
+	for _, st := range s.streams {
+		say := uint8(0)
+		if st.in.next > 0 || st.in.state != recvOpen {
+			say |= sayAck
+		}
+		if st.out.state == sendResetSent {
+			say |= sayReset
+		}
+		if st.closed && st.in.state <= recvSizeKnown {
+			say |= sayStop
+		}
+		if say |= st.say; say != 0 {
+			st.speakerLocked(say)
+		}
+		if c := s.connFor(st); c != nil {
+			st.queueLocked(c)
+		}
+	}
+	for _, c := range s.conns {
+		c.say.streams = true
+	}
+	for _, c := range slices.Clone(s.conns) {
+		c.kickLocked()
+	}
+}
+
+// takeOutLocked takes c out of the session.
+func (s *Session) takeOutLocked(c *conn) {
+	if c.gone {
+		return
+	}
+	c.gone = true
+	c.abort()
+	s.paths.last = c.tls.RemoteAddr()
+	s.conns = slices.DeleteFunc(s.conns, func(o *conn) bool { return o == c })
+	if !c.writing {
+		s.requeueLocked(c)
+	}
+}
+
+// partLocked ends c after its last words.
+func (s *Session) partLocked(c *conn) {
+	c.gone, c.parting = true, true
+	go c.part() // what it writes may have to wait, for a second
+}
+
+// requeueLocked gives what was lost with c back to its streams. Nobody writes to c any
+// more.
+func (s *Session) requeueLocked(c *conn) {
+	if s.over != nil {
+		return
+	}
+	c.little, c.bulk, c.control = queue{}, queue{}, nil
+	for _, id := range c.done {
+		if first := s.firstLocked(); first != nil && len(first.done) < maxDone {
+			first.done = append(first.done, id)
+		}
+	}
+	c.done = nil
+	for _, st := range s.streams {
+		if st.out.own == c {
+			s.disownLocked(st)
+		}
+		if st.asked == c {
+			st.asked = nil
+		}
+		st.lostLocked(c)
+	}
+	if len(s.conns) > 0 {
+		s.sayAllLocked()
+	}
+}
+
+// dropLocked ends a connection that is not needed any more.
+func (s *Session) dropLocked(c *conn) {
+	s.log.Debug("connection dropped", "session", s.name(), "connection", c.number)
+	s.takeOutLocked(c)
+}
+
+// lostLocked goes on without c, which is lost because of err.
+func (s *Session) lostLocked(c *conn, err error) {
+	if c.gone || s.over != nil {
+		c.gone = true
+		c.abort()
+		return
+	}
+	first := c == s.firstLocked()
+	s.takeOutLocked(c)
+	if first {
+		s.pulse.lost(s.now())
+		if next := s.firstLocked(); next != nil {
+			s.pulse.take(s.now())
+			next.say.ping = true
+			next.kickLocked()
+		}
+	}
+	s.log.Debug("connection lost", "session", s.name(), "connection", c.number, "err", err)
+	if len(s.conns) > 0 {
+		return
+	}
+	if !s.extended || s.conf.terms.window <= 0 {
+		s.failLocked(lost(err))
+		return
+	}
+	s.parkLocked(c, err)
+}
+
+// parkLocked waits for another connection.
+func (s *Session) parkLocked(c *conn, cause error) {
+	now := time.Now()
+	s.stats.Parked, s.stats.Cause = now, cause
+	s.stats.Parks++
+	s.log.Info("session parked", "session", s.name(), "err", cause)
+	if s.tell != nil {
+		s.tell(s.linkLocked())
+	}
+	s.scheduleLocked(now.Add(s.conf.terms.window))
+	if s.dial != nil {
+		useless := c.unacked == 0 && now.Sub(c.used) < settled && s.stats.Received+s.stats.Sent == s.paths.rejoin.progress
+		s.rejoinLocked(useless)
+	}
+}

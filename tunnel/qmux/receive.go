@@ -1,0 +1,352 @@
+// The receiving part of a stream (RFC 9000, 3.2): what has come, and who reads it.
+
+package qmux
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// The states of a receiving part.
+type recvState uint8
+
+const (
+	recvOpen       recvState = iota // Recv
+	recvSizeKnown                   // FIN has come, and not all before it
+	recvDataRecvd                   // everything has
+	recvDataRead                    // and was read
+	recvResetRecvd                  // RESET_STREAM has come
+	recvResetRead                   // and was told to who reads
+)
+
+const (
+	// maxGaps bounds the gaps between what has come out of order: each connection of a
+	// session, and each that was lost, may leave one.
+	maxGaps = 64
+	// handed is how much of a block must be a stream's for the block to be handed to
+	// it; less is copied into a block of its own.
+	handed = record / 2
+
+	// ackEvery is how much may come without an acknowledgement, on a window that is
+	// large enough.
+	ackEvery = 256 << 10
+
+	noFinal = 1<<64 - 1
+)
+
+// A receiving part holds what has come and was not read: pieces in order from read to
+// next, and early ones behind gaps.
+type receiving struct {
+	state  recvState
+	pieces []segment // in order, without gaps
+	early  []segment // in order, behind a gap each or behind one another
+	read   uint64    // offset of the next byte to be read
+	next   uint64    // of the first one that has not come
+	high   uint64    // behind the last one that has
+	final  uint64    // size of the stream, once it is known
+	limit  uint64    // up to which the peer may send
+	told   uint64    // next, when it was last acknowledged
+	conn   *conn     // on which something came last
+	window window
+
+	busy     bool  // somebody writes to the sink
+	sink     *sink // of a WriteTo that waits; nil if there is none
+	deadline time.Time
+	wake     chan struct{} // holds at most one
+}
+
+// receiveLocked takes a STREAM frame that came on c in b; it may hand b on.
+func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
+	in := &st.in
+	end := f.offset + uint64(len(f.data))
+	in.conn = c
+	switch {
+	case end > in.limit:
+		return broken(errFlowControl, "stream %d: %d bytes, where %d are allowed", st.id, end, in.limit)
+	case in.final != noFinal && (end > in.final || f.fin && end != in.final), f.fin && end < in.high:
+		return broken(errFinalSize, "stream %d: another end", st.id)
+	case in.state >= recvDataRecvd:
+		st.sayLocked(sayAck) // it was sent again: the acknowledgement is lost
+		return nil
+	case f.offset > in.next && !st.s.extended:
+		return broken(errProtocol, "stream %d: a gap", st.id)
+	}
+	in.high = max(in.high, end)
+	if f.fin {
+		in.state, in.final = recvSizeKnown, end
+	}
+	switch {
+	case end <= in.next: // again, or nothing but an end
+		if len(f.data) > 0 {
+			st.sayLocked(sayAck)
+		}
+	case f.offset > in.next:
+		if err := st.earlyLocked(f.offset, f.data, b); err != nil {
+			return err
+		}
+	default:
+		st.takeLocked(f.data[in.next-f.offset:], b)
+		st.joinLocked()
+	}
+	switch {
+	case in.state == recvSizeKnown && in.next == in.final:
+		in.state = recvDataRecvd
+		st.sayLocked(sayAck)
+		notify(in.wake)
+		st.endedLocked()
+	case in.next-in.told >= min(ackEvery, uint64(in.window.size/4)):
+		st.sayNowLocked(sayAck)
+	case in.next > in.told:
+		st.sayLocked(sayAck)
+	}
+	return nil
+}
+
+// takeLocked takes data that is in order: it goes to the sink at once, or waits for its
+// reader.
+func (st *stream) takeLocked(data []byte, b *block) {
+	in := &st.in
+	if st.closed {
+		in.next += uint64(len(data))
+		in.read = in.next // nobody reads it
+		return
+	}
+	at := in.next
+	in.next += uint64(len(data))
+	if in.sink == nil || in.busy || len(in.pieces) > 0 {
+		in.pieces = st.addLocked(in.pieces, at, data, b)
+		notify(in.wake)
+		return
+	}
+	n := st.deliverLocked(data)
+	if st.closed || in.state >= recvResetRecvd {
+		return
+	}
+	if n < len(data) { // before what has come on another connection meanwhile
+		in.pieces = append(st.addLocked(nil, at+uint64(n), data[n:], b), in.pieces...)
+	}
+	if len(in.pieces) > 0 {
+		notify(in.wake)
+	}
+	st.consumedLocked(n)
+}
+
+// addLocked adds data to the end of a list: in its block, if it is worth that.
+func (st *stream) addLocked(list []segment, offset uint64, data []byte, b *block) []segment {
+	if len(data) >= handed && b != nil {
+		b.refs.Add(1)
+		at := len(b.buf) - cap(data)
+		st.s.heldLocked(len(b.buf))
+		return append(list, segment{b: b, from: at, to: at + len(data), offset: offset})
+	}
+	for len(data) > 0 {
+		g := (*segment)(nil)
+		if last := len(list) - 1; last >= 0 && list[last].paid && list[last].end() == offset && list[last].to < len(list[last].b.buf) {
+			g = &list[last]
+		} else {
+			size := smallBlock
+			if len(data) > smallBlock {
+				size = mediumBlock
+			}
+			st.s.heldLocked(size)
+			list = append(list, segment{b: newBlock(size), offset: offset, paid: true}) // paid: ours to add to
+			g = &list[len(list)-1]
+		}
+		k := copy(g.b.buf[g.to:], data)
+		g.to += k
+		offset += uint64(k)
+		data = data[k:]
+	}
+	return list
+}
+
+// earlyLocked keeps data behind a gap.
+func (st *stream) earlyLocked(offset uint64, data []byte, b *block) error {
+	in := &st.in
+	// Most come behind the last one.
+	if last := len(in.early) - 1; last < 0 || in.early[last].end() <= offset {
+		in.early = st.addLocked(in.early, offset, data, b)
+		return st.gapsLocked()
+	}
+	list := in.early
+	in.early = nil
+	for len(list) > 0 && list[0].end() <= offset {
+		in.early, list = append(in.early, list[0]), list[1:]
+	}
+	for len(data) > 0 && len(list) > 0 {
+		if before := int(min(uint64(len(data)), list[0].offset-min(list[0].offset, offset))); before > 0 {
+			in.early = st.addLocked(in.early, offset, data[:before:before], nil)
+			offset, data = offset+uint64(before), data[before:]
+			continue
+		}
+		skip := min(uint64(len(data)), list[0].end()-offset)
+		offset, data = offset+skip, data[skip:]
+		in.early, list = append(in.early, list[0]), list[1:]
+	}
+	if len(data) > 0 {
+		in.early = st.addLocked(in.early, offset, data, nil)
+	}
+	in.early = append(in.early, list...)
+	return st.gapsLocked()
+}
+
+// gapsLocked says whether there are too many gaps.
+func (st *stream) gapsLocked() error {
+	gaps, end := 0, st.in.next
+	for i := range st.in.early {
+		if st.in.early[i].offset != end {
+			gaps++
+		}
+		end = st.in.early[i].end()
+	}
+	if gaps > maxGaps {
+		return broken(errProtocol, "stream %d: more than %d gaps", st.id, maxGaps)
+	}
+	return nil
+}
+
+// joinLocked moves early pieces to those in order, now that the gap before them is
+// closed.
+func (st *stream) joinLocked() {
+	in := &st.in
+	for len(in.early) > 0 && in.early[0].offset <= in.next {
+		g := in.early[0]
+		in.early = in.early[1:]
+		switch {
+		case g.end() <= in.next || st.closed:
+			in.next = max(in.next, g.end())
+			st.releaseLocked(&g)
+		default:
+			g.from += int(in.next - g.offset)
+			g.offset, in.next = in.next, g.end()
+			in.pieces = append(in.pieces, g)
+			notify(in.wake)
+		}
+	}
+	if st.closed {
+		in.read = in.next
+	}
+}
+
+// releaseLocked gives up a piece.
+func (st *stream) releaseLocked(g *segment) {
+	st.s.heldLocked(-len(g.b.buf))
+	g.b.free()
+	g.b = nil
+}
+
+// dropLocked throws away what nobody is going to read.
+func (st *stream) dropLocked() {
+	in := &st.in
+	for _, list := range [][]segment{in.pieces, in.early} {
+		for i := range list {
+			st.releaseLocked(&list[i])
+		}
+	}
+	in.pieces, in.early = nil, nil
+	in.read = in.next
+	st.s.closeWindowLocked(&in.window)
+}
+
+// resetByPeerLocked takes a RESET_STREAM.
+func (st *stream) resetByPeerLocked(c *conn, final uint64) error {
+	in := &st.in
+	in.conn = c
+	if final < in.high || final > in.limit || in.final != noFinal && final != in.final {
+		return broken(errFinalSize, "stream %d: reset at %d", st.id, final)
+	}
+	if in.state < recvDataRecvd {
+		in.state, in.final = recvResetRecvd, final
+		st.dropLocked()
+		notify(in.wake)
+	}
+	st.sayLocked(sayAck)
+	st.endedLocked()
+	return nil
+}
+
+// consumedLocked notes that n bytes were read.
+func (st *stream) consumedLocked(n int) {
+	in := &st.in
+	in.read += uint64(n)
+	if in.state == recvDataRecvd && in.read == in.final && len(in.pieces) == 0 {
+		return // no credit is needed any more
+	}
+	if give := st.s.readLocked(&in.window, n); give > 0 {
+		in.limit += uint64(give)
+		st.sayNowLocked(sayAck)
+	}
+}
+
+// Read reads what the peer has written.
+func (st *stream) Read(p []byte) (int, error) {
+	if err := st.usable("read", &st.in.deadline); err != nil {
+		return 0, err // without waiting for whoever is reading
+	}
+	st.rmu.Lock()
+	defer st.rmu.Unlock()
+	for {
+		n, deadline, err := st.tryRead(p)
+		if n > 0 || len(p) == 0 || errors.Is(err, io.EOF) {
+			return n, err
+		}
+		if err != nil {
+			return 0, st.opError("read", err)
+		}
+		wait(st.in.wake, deadline)
+	}
+}
+
+// tryRead reads what is there; if nothing is, it says how long to wait.
+func (st *stream) tryRead(p []byte) (n int, deadline time.Time, err error) {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	in := &st.in
+	if err = st.readableLocked(); err != nil {
+		return 0, in.deadline, err
+	}
+	for n < len(p) && len(in.pieces) > 0 {
+		g := &in.pieces[0]
+		k := copy(p[n:], g.b.buf[g.from:g.to])
+		n += k
+		g.from += k
+		g.offset += uint64(k)
+		if g.from < g.to {
+			break
+		}
+		st.releaseLocked(g)
+		in.pieces = in.pieces[1:]
+	}
+	if n > 0 {
+		st.consumedLocked(n)
+	}
+	return n, in.deadline, nil
+}
+
+// readableLocked is why nothing may be read; nil if something may, or may come.
+func (st *stream) readableLocked() error {
+	in := &st.in
+	switch {
+	case st.closed:
+		return net.ErrClosed
+	case pastDeadline(in.deadline):
+		return os.ErrDeadlineExceeded
+	case len(in.pieces) > 0:
+		return nil
+	case in.state == recvDataRecvd || in.state == recvDataRead:
+		if !in.busy {
+			in.state = recvDataRead
+			st.endedLocked()
+		}
+		return io.EOF
+	case in.state >= recvResetRecvd:
+		in.state = recvResetRead
+		st.endedLocked()
+		return syscall.ECONNRESET
+	}
+	return st.s.over
+}

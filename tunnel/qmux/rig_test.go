@@ -1,0 +1,78 @@
+// What the tests of this package have in common: sessions over memory and over TLS.
+
+package qmux
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds every wait. It is no measure: what takes this long hangs.
+const patience = 30 * time.Second
+
+func waiting(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// bare stands for a TLS connection: what is below it is the connection itself.
+type bare struct{ net.Conn }
+
+func (b bare) NetConn() net.Conn { return b.Conn }
+
+// CloseWrite ends our direction.
+func (b bare) CloseWrite() error { return tunnel.CloseWrite(b.Conn) }
+
+// overMemory makes a session without TLS.
+func overMemory(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session) {
+	t.Helper()
+	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+	r := newRegistry(o, func(secured) (string, error) { return "node", nil })
+	accepted := make(chan *Session, 1)
+	go func() {
+		s, err := r.accept(t.Context(), bare{newBatch(b)})
+		if err != nil {
+			t.Errorf("accept: %v", err)
+		}
+		accepted <- s
+	}()
+	s, err := dialOn(t.Context(), bare{newBatch(a)}, func(context.Context) (secured, error) { return nil, tunnel.Unreachable }, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, <-accepted
+}
+
+// plain makes sessions without the extension.
+func plain(mk tunneltest.Make) tunneltest.Make {
+	return func(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session) {
+		t.Helper()
+		o.Link.DetachWindow = -1
+		return mk(t, o)
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, tunneltest.OverTCP(Transport())) })
+	t.Run("Memory", func(t *testing.T) { tunneltest.Run(t, overMemory) })
+	t.Run("Plain", func(t *testing.T) { tunneltest.Run(t, plain(tunneltest.OverTCP(Transport()))) })
+}
+
+func TestResumes(t *testing.T) { tunneltest.RunResume(t, tunneltest.OverRelay(Transport())) }
+
+func TestRefusals(t *testing.T) {
+	tunneltest.RunRefusals(t, tunneltest.OverTCP(Transport()))
+	tunneltest.RunResumeRefusals(t, tunneltest.OverRelay(Transport()))
+}

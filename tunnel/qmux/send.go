@@ -1,0 +1,434 @@
+// The sending part of a stream (RFC 9000, 3.1): what was written and is kept until it
+// is acknowledged.
+
+package qmux
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sort"
+	"time"
+)
+
+// The states of a sending part. Data Sent is sendOpen with fin and everything sent.
+type sendState uint8
+
+const (
+	sendOpen sendState = iota // Ready and Send
+	sendDataSent
+	sendDataRecvd
+	sendResetSent
+	sendResetRecvd
+)
+
+// maxUnsent is how much of a stream may lie unsent: a turn, and what is read from a
+// target meanwhile.
+const maxUnsent = 2 * turnSize
+
+// A sending part holds the bytes from base to end, in segments.
+type sending struct {
+	state    sendState
+	fin      bool // CloseWrite or Close was called
+	finSent  bool // on a connection that has not been lost since
+	segments []segment
+	base     uint64 // offset of the first byte that is not acknowledged
+	next     uint64 // of the next one to be sent
+	high     uint64 // of the first one that never was
+	end      uint64 // of the next one to be written
+	credit   uint64 // up to which the peer takes any
+	runs     []run  // who has sent what lies between base and next, in order
+
+	queued   *conn // in one of whose queues it is
+	flying   bool  // a connection is writing some of it; nothing else may be taken meanwhile
+	own      *conn // the connection of its own; nil: the first one
+	recent   load  // how much it sends
+	deadline time.Time
+	wake     chan struct{} // holds at most one
+	waiting  bool          // Write or ReadFrom waits for room
+}
+
+// A segment is part of a block, and where in the stream it belongs.
+type segment struct {
+	b        *block
+	from, to int // in b.buf
+	offset   uint64
+	paid     bool // counted by the session and the budget
+}
+
+func (g *segment) end() uint64 { return g.offset + uint64(g.to-g.from) }
+
+// A run is what one connection has sent in one go.
+type run struct {
+	c        *conn
+	from, to uint64
+}
+
+func (o *sending) unsent() int { return int(o.end - o.next) }
+
+// Write queues p, and sends what it can without waiting for the network. It waits while
+// maxUnsent bytes lie unsent, or too much is kept.
+func (st *stream) Write(p []byte) (n int, err error) {
+	if err := st.usable("write", &st.out.deadline); err != nil {
+		return 0, err // without waiting for whoever is writing
+	}
+	st.wmu.Lock()
+	defer st.wmu.Unlock()
+	for {
+		took, deadline, err := st.tryWrite(p)
+		n, p = n+took, p[took:]
+		if err != nil {
+			return n, st.opError("write", err)
+		}
+		if len(p) == 0 {
+			return n, nil
+		}
+		wait(st.out.wake, deadline)
+	}
+}
+
+func (st *stream) tryWrite(p []byte) (n int, deadline time.Time, err error) {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	if err = st.writableLocked(); err != nil {
+		return 0, time.Time{}, err
+	}
+	n = st.fillLocked(p)
+	st.out.waiting = n < len(p)
+	if n > 0 {
+		st.s.sendLocked(st)
+	}
+	return n, st.out.deadline, nil
+}
+
+// writableLocked is why nothing may be written; nil if something may.
+func (st *stream) writableLocked() error {
+	switch {
+	case st.closed || st.out.fin:
+		return net.ErrClosed
+	case pastDeadline(st.out.deadline):
+		return os.ErrDeadlineExceeded
+	}
+	return st.brokenLocked()
+}
+
+// fillLocked copies as much of p as there is room for.
+func (st *stream) fillLocked(p []byte) (n int) {
+	o := &st.out
+	for n < len(p) && o.unsent() < maxUnsent {
+		g := st.tailLocked(len(p) - n)
+		if g == nil {
+			break
+		}
+		k := copy(g.b.buf[g.to:], p[n:])
+		g.to += k
+		o.end += uint64(k)
+		n += k
+	}
+	return n
+}
+
+// tailLocked is a segment with room for some of n bytes; nil if no more may be kept.
+func (st *stream) tailLocked(n int) *segment {
+	o := &st.out
+	if last := len(o.segments) - 1; last >= 0 {
+		if g := &o.segments[last]; g.to < len(g.b.buf) {
+			return g
+		}
+	}
+	size := smallBlock
+	switch {
+	case n > mediumBlock:
+		size = largeBlock
+	case n > little:
+		size = mediumBlock
+	}
+	paid := st.s.keepLocked(size)
+	if !paid {
+		if len(o.segments) > 0 {
+			return nil
+		}
+		size = smallBlock // without which the stream could not go on at all
+	}
+	o.segments = append(o.segments, segment{b: newBlock(size), from: headroom, to: headroom, offset: o.end, paid: paid})
+	return &o.segments[len(o.segments)-1]
+}
+
+// freeLocked gives up a segment's part of its block.
+func (st *stream) freeLocked(g *segment) {
+	if g.paid {
+		st.s.unkeepLocked(len(g.b.buf))
+	}
+	g.b.free()
+	g.b = nil
+}
+
+// ReadFrom sends what r has until its end, without a copy where r is a socket; while it
+// waits for something to read it holds no memory then.
+func (st *stream) ReadFrom(r io.Reader) (n int64, err error) {
+	if err := st.usable("write", &st.out.deadline); err != nil {
+		return 0, err
+	}
+	st.wmu.Lock()
+	defer st.wmu.Unlock()
+	src := newSource(r)
+	defer src.free()
+	for {
+		if err := st.awaitRoom(); err != nil {
+			return n, st.opError("write", err)
+		}
+		got, rerr := src.read()
+		if got > 0 {
+			if err := st.takeFrom(&src, got); err != nil {
+				return n, st.opError("write", err)
+			}
+			n += int64(got)
+		}
+		switch {
+		case errors.Is(rerr, io.EOF):
+			return n, nil
+		case rerr != nil:
+			return n, rerr
+		}
+	}
+}
+
+// awaitRoom waits until a block that is read may be queued.
+func (st *stream) awaitRoom() error {
+	for {
+		st.s.mu.Lock()
+		err := st.writableLocked()
+		full := st.out.unsent() >= turnSize || st.s.fullLocked() && len(st.out.segments) > 0
+		st.out.waiting = full
+		deadline := st.out.deadline
+		st.s.mu.Unlock()
+		if err != nil || !full {
+			return err
+		}
+		wait(st.out.wake, deadline)
+	}
+}
+
+// takeFrom queues n bytes that src has read: its block if they are worth one.
+func (st *stream) takeFrom(src *source, n int) error {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	if err := st.writableLocked(); err != nil {
+		return err
+	}
+	o := &st.out
+	if n > min(len(src.b.buf)/2, mediumBlock) {
+		// Whether there is room was asked before: one block more does not matter.
+		st.s.mustKeepLocked(len(src.b.buf))
+		o.segments = append(o.segments, segment{b: src.b, from: headroom, to: headroom + n, offset: o.end, paid: true})
+		src.b = nil
+		o.end += uint64(n)
+	} else {
+		st.copyLocked(src.b.buf[headroom:][:n])
+	}
+	st.s.sendLocked(st)
+	return nil
+}
+
+// copyLocked queues p, for which there is room.
+func (st *stream) copyLocked(p []byte) {
+	o := &st.out
+	for len(p) > 0 {
+		g := st.tailLocked(len(p))
+		if g == nil {
+			st.s.mustKeepLocked(mediumBlock)
+			o.segments = append(o.segments, segment{b: newBlock(mediumBlock), from: headroom, to: headroom, offset: o.end, paid: true})
+			g = &o.segments[len(o.segments)-1]
+		}
+		k := copy(g.b.buf[g.to:], p)
+		g.to += k
+		o.end += uint64(k)
+		p = p[k:]
+	}
+}
+
+// finishLocked has our direction end.
+func (st *stream) finishLocked() {
+	o := &st.out
+	if o.fin || o.state != sendOpen {
+		return
+	}
+	o.fin = true
+	notify(o.wake)
+	st.s.sendLocked(st)
+}
+
+// resetLocked gives our direction up.
+func (st *stream) resetLocked() {
+	o := &st.out
+	if o.state == sendDataRecvd || o.state >= sendResetSent {
+		return
+	}
+	o.state = sendResetSent
+	st.discardLocked()
+	st.sayLocked(sayReset)
+	notify(o.wake)
+}
+
+// discardLocked throws away what is kept.
+func (st *stream) discardLocked() {
+	o := &st.out
+	for i := range o.segments {
+		st.freeLocked(&o.segments[i])
+	}
+	o.segments = nil
+	for _, r := range o.runs {
+		r.c.unacked -= int(r.to - r.from)
+	}
+	o.runs = nil
+	o.base, o.next, o.end = o.high, o.high, o.high
+}
+
+// sendable is how much may be sent now.
+func (st *stream) sendable() int {
+	o := &st.out
+	if o.state != sendOpen {
+		return 0
+	}
+	n := min(o.end, o.credit)
+	if n <= o.next {
+		return 0
+	}
+	n -= o.next
+	if fresh := o.next + n; fresh > o.high { // the session's credit is for what was never sent
+		n -= fresh - min(fresh, o.high+st.s.dataCreditLocked())
+	}
+	return int(n)
+}
+
+// owesFin says whether an end without data is to be sent.
+func (st *stream) owesFin() bool {
+	o := &st.out
+	return o.fin && !o.finSent && o.next == o.end && o.state <= sendDataSent
+}
+
+// segmentAt is the segment in which an offset that is kept lies.
+func (o *sending) segmentAt(offset uint64) int {
+	return sort.Search(len(o.segments), func(i int) bool { return o.segments[i].end() > offset })
+}
+
+// sentLocked notes that c sends the next n bytes, and the end if that follows.
+func (st *stream) sentLocked(c *conn, n int) (fin bool) {
+	o := &st.out
+	from := o.next
+	o.next += uint64(n)
+	if o.next > o.high {
+		st.s.dataSent += o.next - o.high
+		o.high = o.next
+	}
+	if st.s.extended && n > 0 {
+		c.unacked += n
+		if last := len(o.runs) - 1; last >= 0 && o.runs[last].c == c && o.runs[last].to == from {
+			o.runs[last].to = o.next
+		} else {
+			o.runs = append(o.runs, run{c: c, from: from, to: o.next})
+		}
+	}
+	if o.waiting && o.unsent() < turnSize {
+		o.waiting = false
+		notify(o.wake)
+	}
+	if o.fin && o.next == o.end && o.state == sendOpen {
+		o.state, o.finSent, fin = sendDataSent, true, true
+		o.runs = append(o.runs, run{c: c, from: o.next, to: o.next})
+	}
+	return fin
+}
+
+// ackedLocked forgets what the peer has received.
+func (st *stream) ackedLocked(received uint64, end bool) error {
+	o := &st.out
+	if received > o.high {
+		return broken(errProtocol, "STREAM_ACK of %d bytes of %d", received, o.high)
+	}
+	if end && o.state == sendResetSent {
+		o.state = sendResetRecvd
+	}
+	if o.state >= sendResetSent {
+		st.endedLocked()
+		return nil
+	}
+	if end && (!o.fin || received < o.end) {
+		return broken(errProtocol, "STREAM_ACK of an end that was not sent")
+	}
+	if received > o.base {
+		o.base = received
+		o.next = max(o.next, received)
+		st.trimLocked()
+	}
+	if end {
+		o.runs = nil
+		o.state = sendDataRecvd
+		st.endedLocked()
+	}
+	if o.waiting {
+		o.waiting = false
+		notify(o.wake)
+	}
+	return nil
+}
+
+// trimLocked frees what lies before base.
+func (st *stream) trimLocked() {
+	o := &st.out
+	k := 0
+	for k < len(o.segments) && o.segments[k].end() <= o.base {
+		g := &o.segments[k]
+		if k == len(o.segments)-1 && g.to < len(g.b.buf) && g.b.refs.Load() == 1 && len(g.b.buf) == smallBlock && !o.fin {
+			// What comes next shares it, from its beginning.
+			g.offset, g.from, g.to = o.end, headroom, headroom
+			break
+		}
+		st.freeLocked(g)
+		k++
+	}
+	if k > 0 {
+		o.segments = append(o.segments[:0], o.segments[k:]...)
+	}
+	k = 0
+	for k < len(o.runs) && o.runs[k].from < o.base {
+		r := &o.runs[k]
+		done := min(o.base, r.to)
+		r.c.unacked -= int(done - r.from)
+		if r.from = done; done < r.to {
+			break
+		}
+		k++
+	}
+	if k > 0 {
+		o.runs = append(o.runs[:0], o.runs[k:]...)
+	}
+}
+
+// lostLocked has everything sent again that c has sent, and what came after.
+func (st *stream) lostLocked(c *conn) {
+	o := &st.out
+	if o.own == c {
+		o.own = nil
+	}
+	if o.queued == c {
+		o.queued = nil
+	}
+	for i := range o.runs {
+		if o.runs[i].c != c {
+			continue
+		}
+		for _, r := range o.runs[i:] {
+			r.c.unacked -= int(r.to - r.from)
+		}
+		from := o.runs[i].from
+		o.runs = o.runs[:i]
+		st.s.stats.Replayed += o.next - from
+		o.next = from
+		if o.finSent {
+			o.finSent, o.state = false, sendOpen
+		}
+		break
+	}
+}

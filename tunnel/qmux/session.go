@@ -1,0 +1,425 @@
+// Session: streams, on whatever connections there are.
+
+package qmux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// backlog is how many streams may wait to be accepted.
+	backlog = 256
+	// maxDone is how many STREAM_DONEs may wait to be sent on a connection: a peer that
+	// asks for more answers than it reads is cut off.
+	maxDone = 4096
+	// lastWords bounds how long Close takes to tell the peer.
+	lastWords = 2 * time.Second
+)
+
+// A Session is one end of a session. It is a tunnel.Teller.
+type Session struct {
+	conf     config
+	dial     dialFunc // nil at the accepting end
+	dialing  bool
+	extended bool // the peer knows this package's extension
+	peer     parameters
+	info     tunnel.Peer
+	local    net.Addr
+	log      *slog.Logger
+	born     time.Time
+	intake   *tunnel.Intake
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	alive  context.Context // done once the session is over, while goroutines may still run
+	ending context.CancelFunc
+	work   sync.WaitGroup // goroutines that ctx waits for
+	token  chan struct{}  // held by whoever joins a connection
+
+	mu      sync.Mutex // guards the following
+	over    error      // why the session has ended; nil before
+	closing bool       // by Close
+	conns   []*conn    // the first one carries what is small
+	streams map[uint64]*stream
+	changed chan struct{} // closed when Open may look again; nil while nobody waits
+
+	opened    uint64 // streams that this end has opened,
+	open      int    // that have not ended
+	allowed   uint64 // that the peer lets it open
+	theirs    uint64 // that the peer has opened,
+	accepted  uint64 // that were accepted,
+	ended     uint64 // that have ended
+	told      uint64 // MAX_STREAMS
+	waiting   []*stream
+	arrived   chan struct{} // holds at most one
+	handler   func(tunnel.Stream)
+	dataMax   uint64 // MAX_DATA
+	dataSent  uint64
+	kept      int // bytes of blocks kept to send again
+	unread    int // bytes of blocks that hold what has come
+	spare     int // of windowBudget
+	stats     tunnel.LinkState
+	pulse     pulse
+	pings     uint64
+	id        sessionID
+	paths     paths
+	timer     *time.Timer
+	timerAt   time.Time // zero: not set
+	ackAt     time.Time // when acknowledgements are due; zero: none
+	tell      func(tunnel.LinkState)
+	identity  string         // at the accepting end: whose it is
+	forgotten func(*Session) // called once when it is over
+}
+
+// A config is what both ends of a session go by.
+type config struct {
+	maxStreams  int
+	keep        int
+	budget      *Budget
+	metered     bool
+	connections int
+	terms       terms
+}
+
+func newConfig(o tunnel.Options) config {
+	c := config{
+		maxStreams: o.Streams(), keep: o.Link.Buffer, budget: processBudget(), metered: o.Link.Metered,
+		connections: o.Link.Connections, terms: terms{keepalive: o.Link.Interval(), window: o.Link.Window()},
+	}
+	if c.keep <= 0 {
+		c.keep = defaultKeep
+	}
+	if c.connections <= 0 {
+		c.connections = tunnel.DefaultConnections
+	}
+	return c
+}
+
+// parameters are what this end declares, without what it says of sessions.
+func (c config) parameters() parameters {
+	return parameters{data: maxInt, streamData: least, theirData: least, streams: uint64(min(c.maxStreams, backlog))}
+}
+
+func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameters) *Session {
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Session{
+		conf: conf, peer: *peer, extended: peer.session != nil, info: info, log: log, born: time.Now(), intake: o.Shared(),
+		token: make(chan struct{}, 1), streams: make(map[uint64]*stream),
+		arrived: make(chan struct{}, 1), spare: windowBudget,
+		allowed: peer.streams, dataMax: peer.data, told: uint64(min(conf.maxStreams, backlog)),
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background()) // a session is a root of its own
+	s.alive, s.ending = context.WithCancel(context.Background())
+	s.stats.Heard = s.born
+	s.work.Add(1) // until it is over
+	return s
+}
+
+// agree has the session go by what both ends have said.
+func (s *Session) agree(t terms, dialing bool) {
+	s.dialing = dialing
+	s.conf.terms = t
+	s.pulse = newPulse(t.keepalive, s.conf.metered, dialing)
+	s.stats.Window = max(t.window, 0)
+}
+
+// credit is how much may be sent on a stream to begin with.
+func (p *parameters) credit(ours bool) uint64 {
+	if ours {
+		return p.theirData
+	}
+	return p.streamData
+}
+
+func (s *Session) now() time.Duration { return time.Since(s.born) }
+
+func (s *Session) since(t time.Time) time.Duration { return t.Sub(s.born) }
+
+// name is what logs call the session.
+func (s *Session) name() string { return s.id.String() }
+
+// Context is done once the session is dead and its goroutines have returned.
+func (s *Session) Context() context.Context { return s.ctx }
+
+// Peer is what the first handshake proved about the far side.
+func (s *Session) Peer() tunnel.Peer { return s.info }
+
+// LocalAddr and RemoteAddr are the latest connection's.
+func (s *Session) LocalAddr() net.Addr { return s.local }
+
+// RemoteAddr is where the session came from.
+func (s *Session) RemoteAddr() net.Addr { return s.info.Addr }
+
+// Close ends every stream, tells the peer, which takes two seconds at most, and waits
+// as Context does.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	first := !s.closing && s.over == nil
+	s.closing = true
+	if first {
+		s.sayGoodbyeLocked()
+	}
+	s.mu.Unlock()
+	<-s.ctx.Done()
+	return nil
+}
+
+// sayGoodbyeLocked ends the session in good order.
+func (s *Session) sayGoodbyeLocked() {
+	parked := len(s.conns) == 0 && s.dial != nil
+	s.lastWordsLocked(appendClose(nil, errNone, true, ""))
+	if !parked {
+		s.failLocked(tunnel.ErrSessionClosed)
+		return
+	}
+	// The peer keeps a session for us that nobody needs: one more try to say so.
+	s.releaseLocked(tunnel.ErrSessionClosed)
+	s.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+		defer cancel()
+		_ = s.attempt(ctx, insteadOfAll) // its Close comes with it, or the window there ends
+	})
+	s.work.Done()
+}
+
+// lastWordsLocked has every connection say a CONNECTION_CLOSE, after what little is
+// under way.
+func (s *Session) lastWordsLocked(frame []byte) {
+	by := time.Now().Add(lastWords)
+	for _, c := range slices.Clone(s.conns) {
+		_ = c.tls.SetDeadline(by) // nobody who does not read keeps us
+		c.say.close, c.closing = frame, true
+		c.bulk = queue{}
+		c.kickLocked()
+	}
+}
+
+// failLocked ends the session because of err.
+func (s *Session) failLocked(err error) {
+	if s.over != nil {
+		return
+	}
+	s.releaseLocked(err)
+	s.work.Done()
+}
+
+// releaseLocked gives up what a session holds that is over.
+func (s *Session) releaseLocked(err error) {
+	for _, st := range s.streams {
+		notify(st.in.wake)
+		notify(st.out.wake)
+	}
+	s.intake.Return(int(windowBudget - s.spare))
+	s.intake.Read(s.unread)
+	s.conf.budget.give(s.kept)
+	s.kept, s.over = 0, err
+	s.ending()
+	for _, c := range s.conns {
+		if !c.closing {
+			c.gone = true
+			c.abort()
+		}
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.changedLocked()
+	notify(s.arrived)
+	if s.forgotten != nil {
+		go s.forgotten(s) // it holds a lock of its own
+	}
+	go func() { // joined by ctx
+		s.work.Wait()
+		s.cancel(err)
+	}()
+}
+
+// breakLocked ends the session because the peer breaks the protocol, and tells it so.
+func (s *Session) breakLocked(p *ProtocolError) {
+	if s.over != nil {
+		return
+	}
+	s.lastWordsLocked(appendClose(nil, p.Code, false, p.Text))
+	s.failLocked(nonsense(p))
+}
+
+// Open opens a stream. It waits while the peer allows no more of them, or MaxStreams
+// are open.
+func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
+	for {
+		s.mu.Lock()
+		if s.over != nil {
+			err := s.over
+			s.mu.Unlock()
+			return nil, fmt.Errorf("open stream: %w", err)
+		}
+		if s.opened < s.allowed && s.open < s.conf.maxStreams {
+			st := s.openLocked()
+			s.mu.Unlock()
+			return st, nil
+		}
+		if s.changed == nil {
+			s.changed = make(chan struct{})
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("open stream: %w", context.Cause(ctx))
+		}
+	}
+}
+
+func (s *Session) openLocked() *stream {
+	id := s.opened<<2 | s.parity()
+	s.opened++
+	s.open++
+	st := newStream(s, id)
+	s.streams[id] = st
+	st.sayLocked(sayAck) // its window
+	return st
+}
+
+// parity is the low bits of streams that this end opens (RFC 9000, 2.1).
+func (s *Session) parity() uint64 {
+	if s.dialing {
+		return 0
+	}
+	return 1
+}
+
+func (s *Session) isOurs(id uint64) bool { return id&3 == s.parity() }
+
+// Accept waits for a stream that the peer opened.
+func (s *Session) Accept(ctx context.Context) (tunnel.Stream, error) {
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return nil, fmt.Errorf("accept stream: %w", err)
+		}
+		s.mu.Lock()
+		if len(s.waiting) > 0 && s.over == nil {
+			st := s.waiting[0]
+			s.waiting[0] = nil
+			s.waiting = s.waiting[1:]
+			s.acceptedLocked(st)
+			if len(s.waiting) > 0 {
+				notify(s.arrived) // for who waits beside us
+			}
+			s.mu.Unlock()
+			return st, nil
+		}
+		err := s.over
+		s.mu.Unlock()
+		if err != nil {
+			notify(s.arrived) // for who waits beside us
+			return nil, fmt.Errorf("accept stream: %w", err)
+		}
+		select {
+		case <-s.arrived:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// acceptedLocked notes that a stream is somebody's.
+func (s *Session) acceptedLocked(st *stream) {
+	st.unseen = false
+	s.accepted++
+	s.raiseLocked()
+}
+
+// unseeLocked takes out a stream that waits to be accepted.
+func (s *Session) unseeLocked(st *stream) {
+	s.waiting = slices.DeleteFunc(s.waiting, func(other *stream) bool { return other == st })
+	s.acceptedLocked(st)
+}
+
+// OnStream has f called for each stream that the peer has opened and opens, in a
+// goroutine of its own, in place of Accept. f owns the stream.
+func (s *Session) OnStream(f func(tunnel.Stream)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handler = f
+	waiting := s.waiting
+	s.waiting = nil
+	for _, st := range waiting {
+		s.acceptedLocked(st)
+		go f(st) // it is the handler's
+	}
+}
+
+// Link is how the session fares.
+func (s *Session) Link() tunnel.LinkState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.linkLocked()
+}
+
+func (s *Session) linkLocked() tunnel.LinkState {
+	l := s.stats
+	l.RTT, l.Queued, l.Addr = s.pulse.rtt, s.kept, s.info.Addr
+	if c := s.firstLocked(); c != nil {
+		l.Addr = c.tls.RemoteAddr()
+	} else if s.paths.last != nil {
+		l.Addr = s.paths.last
+	}
+	return l
+}
+
+// Tell has f called when the last connection is lost and when there is one again; see
+// tunnel.Teller.
+func (s *Session) Tell(f func(tunnel.LinkState)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell = f
+	if !s.stats.Parked.IsZero() && s.over == nil {
+		f(s.linkLocked())
+	}
+}
+
+// keepLocked asks for n bytes to keep something in.
+func (s *Session) keepLocked(n int) bool {
+	if s.over != nil || s.kept+n > s.conf.keep || !s.conf.budget.take(n) {
+		return false
+	}
+	s.kept += n
+	return true
+}
+
+// mustKeepLocked takes them, whether there are any or not.
+func (s *Session) mustKeepLocked(n int) {
+	if s.over != nil {
+		return
+	}
+	s.conf.budget.used.Add(int64(n))
+	s.kept += n
+}
+
+func (s *Session) unkeepLocked(n int) {
+	if s.over != nil {
+		return // it has been given back
+	}
+	s.conf.budget.give(n)
+	s.kept -= n
+}
+
+func (s *Session) fullLocked() bool {
+	return s.kept >= s.conf.keep || s.conf.budget.Used() >= s.conf.budget.limit
+}
+
+var errNoResume = errors.New("move session: it ends with its connection")
+
+var _ tunnel.Teller = (*Session)(nil)

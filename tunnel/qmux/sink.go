@@ -1,0 +1,143 @@
+// Sink: where a stream's bytes go, written by whoever brings them if that need not
+// wait.
+
+package qmux
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+)
+
+// A sink is what a WriteTo writes to.
+type sink struct {
+	w   io.Writer
+	raw syscall.RawConn // of w, if that is a socket
+
+	// What try tries, and what came of it. Whoever has made the stream busy owns it.
+	p   []byte
+	n   int
+	err error
+	try func(fd uintptr) bool
+}
+
+func (k *sink) trySocket(fd uintptr) bool {
+	k.n, k.err = tryWrite(fd, k.p)
+	return true
+}
+
+// deliverLocked writes data to the sink as far as that takes it without waiting, and
+// says how much that was. It unlocks the session meanwhile. Whoever reads a connection
+// so wakes nobody up for what it brings.
+func (st *stream) deliverLocked(data []byte) int {
+	in := &st.in
+	k := in.sink
+	if k.raw == nil || k.err != nil {
+		return 0
+	}
+	in.busy = true
+	k.p, k.n = data, 0
+	st.s.mu.Unlock()
+	err := k.raw.Write(k.try)
+	st.s.mu.Lock()
+	in.busy = false
+	k.p = nil
+	if err != nil && k.err == nil {
+		k.err = err
+	}
+	if k.err != nil || in.sink == nil || in.state != recvOpen || st.closed {
+		notify(in.wake)
+	}
+	return k.n
+}
+
+// WriteTo writes to w what the peer sends, until its end. While it waits it holds no
+// memory. If w is a socket, what comes is written by whoever brings it, as far as w
+// takes it at once.
+func (st *stream) WriteTo(w io.Writer) (n int64, err error) {
+	if err := st.usable("read", &st.in.deadline); err != nil {
+		return 0, err
+	}
+	st.rmu.Lock()
+	defer st.rmu.Unlock()
+	k := &sink{w: w, raw: socketOf(w)}
+	k.try = k.trySocket
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	in := &st.in
+	began := in.read
+	defer func() { n = int64(in.read - began) }()
+	defer func() {
+		in.sink = nil
+		for in.busy { // whoever writes is about to be done: it does not wait
+			st.s.mu.Unlock()
+			<-in.wake
+			st.s.mu.Lock()
+		}
+	}()
+	for {
+		err := st.readableLocked()
+		switch {
+		case k.err != nil:
+			return 0, renamed(k.err, "write")
+		case in.busy:
+			err = nil
+		case errors.Is(err, io.EOF):
+			return 0, nil
+		case err != nil:
+			return 0, st.opError("read", err)
+		case len(in.pieces) > 0:
+			if err := st.drainLocked(k); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		in.sink = k
+		deadline := in.deadline
+		st.s.mu.Unlock()
+		wait(in.wake, deadline)
+		st.s.mu.Lock()
+	}
+}
+
+// drainLocked writes all pieces to the sink, which may take its time.
+func (st *stream) drainLocked(k *sink) error {
+	in := &st.in
+	pieces := in.pieces
+	in.pieces = nil
+	in.busy = true
+	st.s.mu.Unlock()
+	bufs := make(net.Buffers, 0, len(pieces))
+	total := 0
+	for _, g := range pieces {
+		bufs = append(bufs, g.b.buf[g.from:g.to])
+		total += g.to - g.from
+	}
+	var err error
+	if len(bufs) == 1 {
+		_, err = k.w.Write(bufs[0])
+	} else {
+		_, err = bufs.WriteTo(k.w)
+	}
+	st.s.mu.Lock()
+	in.busy = false
+	for i := range pieces {
+		st.releaseLocked(&pieces[i])
+	}
+	if err == nil && !st.closed {
+		st.consumedLocked(total)
+	}
+	return err
+}
+
+// renamed is err of a RawConn as that of the connection.
+func renamed(err error, op string) error {
+	var e *net.OpError
+	if !errors.As(err, &e) {
+		return err
+	}
+	r := *e
+	r.Op = op
+	return &r
+}

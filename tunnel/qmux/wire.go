@@ -1,0 +1,424 @@
+// The wire: every frame and transport parameter, and how they are spelled.
+
+package qmux
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/quic-go/quic-go/quicvarint"
+)
+
+// A connection carries QMux records (draft-ietf-quic-qmux, 3.2). i is a QUIC
+// variable-length integer (RFC 9000, 16):
+//
+//	size i | frames, size bytes in all
+//
+// A frame lies in one record. The first frame on a connection is
+// QX_TRANSPORT_PARAMETERS, from either end; no end waits for the other's before.
+//
+//	type          frame                     fields
+//	0x00          PADDING                   -
+//	0x04          RESET_STREAM              stream i, error i, final size i
+//	0x05          STOP_SENDING              stream i, error i
+//	0x08 … 0x0f   STREAM                    stream i, [offset i], [length i], data
+//	0x10          MAX_DATA                  bytes i
+//	0x11          MAX_STREAM_DATA           stream i, offset i
+//	0x12, 0x13    MAX_STREAMS               streams i
+//	0x14          DATA_BLOCKED              bytes i
+//	0x15          STREAM_DATA_BLOCKED       stream i, offset i
+//	0x16, 0x17    STREAMS_BLOCKED           streams i
+//	0x1c          CONNECTION_CLOSE          error i, frame type i, length i, reason
+//	0x1d          CONNECTION_CLOSE          error i, length i, reason
+//	0x3f51…0d0a   QX_TRANSPORT_PARAMETERS   length i, parameters
+//	0x348c…c7bd   QX_PING, to be answered   number i
+//	0x348c…c7be   QX_PING, the answer       number i
+//
+// The following are the extension of this package. They are sent only if both ends
+// have sent the parameter hawser_session. Then, besides, a stream's STREAM frames may
+// come on any connection of the session, in any order, and more than once.
+//
+//	0x2a40        SESSION                   id [16], secret [32], keepalive i ms, window i ms
+//	0x2a41        STREAM_ACK                stream i, received i, offset i
+//	0x2a42        STREAM_ACK, of the end    stream i, received i, offset i
+//	0x2a43        STREAM_DONE               stream i
+//	0x2a44        SILENCE                   longest i ms, round trip i µs
+//	0x2a45        WANT_CONNECTIONS          connections i
+//	0x2a46        PATH_DOUBTED              connection i
+//
+// SESSION is the accepting end's answer to hawser_session, before anything else on
+// that connection but its parameters. STREAM_ACK says that received bytes of the
+// stream, from its beginning, need not be kept any longer, and is MAX_STREAM_DATA for
+// offset as well; that of the end says that FIN, or RESET_STREAM, has come too.
+// STREAM_DONE answers a frame for a stream of which this end knows nothing any more,
+// since both its directions had ended: nothing of it need be kept. SILENCE goes with a
+// QX_PING of the dialing end and says how long that end may be silent from now on.
+// WANT_CONNECTIONS asks the dialing end for as many connections beside the first.
+// PATH_DOUBTED tells it that what was sent to it on a connection is not acknowledged.
+const (
+	framePadding           = 0x00
+	frameResetStream       = 0x04
+	frameStopSending       = 0x05
+	frameStream            = 0x08
+	frameMaxData           = 0x10
+	frameMaxStreamData     = 0x11
+	frameMaxStreams        = 0x12
+	frameMaxStreamsUni     = 0x13
+	frameDataBlocked       = 0x14
+	frameStreamDataBlocked = 0x15
+	frameStreamsBlocked    = 0x16
+	frameStreamsBlockedUni = 0x17
+	frameClose             = 0x1c
+	frameApplicationClose  = 0x1d
+	frameParameters        = 0x3f5153300d0a0d0a
+	framePing              = 0x348c67529ef8c7bd
+	framePong              = 0x348c67529ef8c7be
+
+	frameSession      = 0x2a40
+	frameStreamAck    = 0x2a41
+	frameStreamAckEnd = 0x2a42
+	frameStreamDone   = 0x2a43
+	frameSilence      = 0x2a44
+	frameWant         = 0x2a45
+	frameDoubted      = 0x2a46
+
+	bitFin    = 0x01 // of a STREAM frame
+	bitLength = 0x02
+	bitOffset = 0x04
+
+	maxRecord = 16382 // size of a record, without its Size (draft-ietf-quic-qmux, 5.2)
+	sizeBytes = 2     // in which Size is always spelled here
+	maxInt    = 1<<62 - 1
+	maxReason = 256 // bytes of a CONNECTION_CLOSE that are kept
+
+	idSize     = 16
+	secretSize = 32
+)
+
+// The transport parameters that are allowed (draft-ietf-quic-qmux, 5.1; RFC 9000,
+// 18.2), and the one of this package:
+//
+//	0x0b8f7a1c4d5e6f21   hawser_session   kind u8 | keepalive u32 ms | window u32 ms
+//	                                      | id [16] | secret [32] | attempt u64 | instead of u64
+//
+// Kind 0 is the accepting end's, which only says that it knows the extension; 1 asks
+// for a new session; 2 brings a further connection to one. Attempts are numbered
+// from 1. Instead of names the connection, by its attempt, that the new one takes the
+// place of: 0 is the session's first one, none means no other and all means every
+// other one.
+const (
+	paramMaxIdleTimeout            = 0x01
+	paramMaxData                   = 0x04
+	paramMaxStreamDataLocal        = 0x05
+	paramMaxStreamDataRemote       = 0x06
+	paramMaxStreamDataUni          = 0x07
+	paramMaxStreams                = 0x08
+	paramMaxStreamsUni             = 0x09
+	paramMaxRecordSize             = 0x0571c59429cd0845
+	paramSession                   = 0x0b8f7a1c4d5e6f21
+	lastRFC9000Param               = 0x10
+	sessionParamSize               = 1 + 4 + 4 + idSize + secretSize + 8 + 8
+	kindKnows                uint8 = 0
+	kindNew                  uint8 = 1
+	kindJoin                 uint8 = 2
+
+	insteadOfNone = 1<<64 - 1
+	insteadOfAll  = 1<<64 - 2
+)
+
+type (
+	sessionID [idSize]byte
+	secret    [secretSize]byte
+)
+
+// terms are what both ends agree upon when a session begins.
+type terms struct{ keepalive, window time.Duration }
+
+// A joining is the parameter hawser_session.
+type joining struct {
+	kind      uint8
+	terms     terms
+	id        sessionID
+	secret    secret
+	attempt   uint64
+	insteadOf uint64
+}
+
+func (j *joining) append(b []byte) []byte {
+	b = append(b, j.kind)
+	b = binary.BigEndian.AppendUint32(b, uint32(j.terms.keepalive.Milliseconds()))
+	b = binary.BigEndian.AppendUint32(b, uint32(j.terms.window.Milliseconds()))
+	b = append(append(b, j.id[:]...), j.secret[:]...)
+	b = binary.BigEndian.AppendUint64(b, j.attempt)
+	return binary.BigEndian.AppendUint64(b, j.insteadOf)
+}
+
+func parseJoining(b []byte) (*joining, error) {
+	if len(b) != sessionParamSize || b[0] > kindJoin {
+		return nil, broken(errParameter, "hawser_session of %d bytes", len(b))
+	}
+	ms := func(b []byte) time.Duration { return time.Duration(binary.BigEndian.Uint32(b)) * time.Millisecond }
+	j := &joining{kind: b[0], terms: terms{keepalive: ms(b[1:]), window: ms(b[5:])}}
+	b = b[9:]
+	b = b[copy(j.id[:], b):]
+	b = b[copy(j.secret[:], b):]
+	j.attempt, j.insteadOf = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	if j.kind == kindNew && (j.terms.keepalive <= 0 || j.terms.window <= 0) {
+		return nil, broken(errParameter, "hawser_session without times")
+	}
+	return j, nil
+}
+
+// parameters are what one end declares.
+type parameters struct {
+	idle       time.Duration // 0: none
+	data       uint64        // that may be sent on all streams
+	streamData uint64        // that may be sent on a stream that this end opened, or the other
+	theirData  uint64
+	streams    uint64 // that the other end may open
+	record     uint64
+	session    *joining // nil: knows no extension
+}
+
+func (p *parameters) append(b []byte) []byte {
+	var v []byte
+	add := func(id, value uint64) {
+		v = quicvarint.Append(v, id)
+		v = quicvarint.Append(v, uint64(quicvarint.Len(value)))
+		v = quicvarint.Append(v, value)
+	}
+	add(paramMaxData, p.data)
+	add(paramMaxStreamDataLocal, p.streamData)
+	add(paramMaxStreamDataRemote, p.theirData)
+	add(paramMaxStreams, p.streams)
+	if p.session != nil {
+		v = quicvarint.Append(v, paramSession)
+		v = quicvarint.Append(v, sessionParamSize)
+		v = p.session.append(v)
+	}
+	b = quicvarint.Append(b, frameParameters)
+	b = quicvarint.Append(b, uint64(len(v)))
+	return append(b, v...)
+}
+
+func parseParameters(b []byte) (*parameters, error) {
+	p := &parameters{record: maxRecord}
+	seen := make(map[uint64]bool)
+	for len(b) > 0 {
+		d := decoder{b: b}
+		id := d.int()
+		value := d.bytes(d.int())
+		if d.bad {
+			return nil, broken(errParameter, "parameters cut short")
+		}
+		b = d.b
+		if seen[id] {
+			return nil, broken(errParameter, "parameter %#x twice", id)
+		}
+		if seen[id] = true; len(seen) > 64 {
+			return nil, broken(errParameter, "more than 64 parameters")
+		}
+		if err := p.set(id, value); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// set takes one parameter. Unknown ones are ignored.
+func (p *parameters) set(id uint64, value []byte) (err error) {
+	if id == paramSession {
+		p.session, err = parseJoining(value)
+		return err
+	}
+	var n uint64
+	switch id {
+	case paramMaxIdleTimeout, paramMaxData, paramMaxStreamDataLocal, paramMaxStreamDataRemote, paramMaxStreamDataUni,
+		paramMaxStreams, paramMaxStreamsUni, paramMaxRecordSize:
+		d := decoder{b: value}
+		if n = d.int(); d.bad || len(d.b) > 0 {
+			return broken(errParameter, "parameter %#x is no integer", id)
+		}
+	default:
+		if id <= lastRFC9000Param {
+			return broken(errParameter, "parameter %#x", id)
+		}
+		return nil
+	}
+	switch id {
+	case paramMaxIdleTimeout:
+		p.idle = time.Duration(min(n, 1<<32)) * time.Millisecond
+	case paramMaxData:
+		p.data = n
+	case paramMaxStreamDataLocal:
+		p.streamData = n
+	case paramMaxStreamDataRemote:
+		p.theirData = n
+	case paramMaxStreams:
+		if p.streams = n; n > maxStreamCount {
+			return broken(errParameter, "%d streams", n)
+		}
+	case paramMaxRecordSize:
+		if p.record = n; n < maxRecord {
+			return broken(errParameter, "records of %d bytes", n)
+		}
+	}
+	return nil
+}
+
+// A frame is one of those above; which fields count depends on its kind.
+type frame struct {
+	kind   uint64 // of a STREAM frame, without its bits
+	stream uint64 // or a number of streams, bytes or connections, or of a ping
+	offset uint64 // final size of RESET_STREAM, received of STREAM_ACK, frame type of a close
+	value  uint64 // error code; offset of STREAM_ACK
+	fin    bool
+	data   []byte // of STREAM; reason; parameters; what SESSION says. It is part of the record.
+}
+
+// next takes the first frame off a record's frames.
+func next(b []byte) (f frame, rest []byte, err error) {
+	d := decoder{b: b}
+	f.kind = d.int()
+	switch {
+	case f.kind == framePadding:
+		for len(d.b) > 0 && d.b[0] == framePadding {
+			d.b = d.b[1:]
+		}
+	case f.kind&^7 == frameStream:
+		d.stream(&f)
+	case f.kind == frameResetStream:
+		f.stream, f.value, f.offset = d.int(), d.int(), d.int()
+	case f.kind == frameStopSending:
+		f.stream, f.value = d.int(), d.int()
+	case f.kind == frameMaxStreamData, f.kind == frameStreamDataBlocked:
+		f.stream, f.offset = d.int(), d.int()
+	case f.kind == frameStreamAck, f.kind == frameStreamAckEnd:
+		f.stream, f.offset, f.value = d.int(), d.int(), d.int()
+	case f.kind == frameSilence:
+		f.offset, f.value = d.int(), d.int()
+	case f.kind == frameMaxData, f.kind >= frameMaxStreams && f.kind <= frameDataBlocked,
+		f.kind == frameStreamsBlocked, f.kind == frameStreamsBlockedUni, f.kind == framePing, f.kind == framePong,
+		f.kind == frameStreamDone, f.kind == frameWant, f.kind == frameDoubted:
+		f.stream = d.int()
+	case f.kind == frameClose:
+		f.value, f.offset = d.int(), d.int()
+		f.data = d.bytes(d.int())
+	case f.kind == frameApplicationClose:
+		f.value = d.int()
+		f.data = d.bytes(d.int())
+	case f.kind == frameParameters:
+		f.data = d.bytes(d.int())
+	case f.kind == frameSession:
+		f.data = d.bytes(idSize + secretSize)
+		f.offset, f.value = d.int(), d.int()
+	default:
+		if !d.bad {
+			return frame{}, nil, broken(errFrameEncoding, "frame of type %#x", f.kind)
+		}
+	}
+	if d.bad {
+		return frame{}, nil, broken(errFrameEncoding, "frame of type %#x cut short", f.kind)
+	}
+	return f, d.b, nil
+}
+
+// stream decodes a STREAM frame (RFC 9000, 19.8).
+func (d *decoder) stream(f *frame) {
+	bits := f.kind
+	f.kind, f.fin = frameStream, bits&bitFin != 0
+	f.stream = d.int()
+	if bits&bitOffset != 0 {
+		f.offset = d.int()
+	}
+	if bits&bitLength != 0 {
+		f.data = d.bytes(d.int())
+	} else {
+		f.data = d.bytes(uint64(len(d.b)))
+	}
+	if f.offset+uint64(len(f.data)) > maxInt {
+		d.bad = true
+	}
+}
+
+// A decoder takes fields off b and remembers whether one was missing.
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func (d *decoder) int() uint64 {
+	v, n, err := quicvarint.Parse(d.b)
+	if err != nil {
+		d.bad, d.b = true, nil
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) bytes(n uint64) []byte {
+	if n > uint64(len(d.b)) {
+		d.bad, d.b = true, nil
+		return nil
+	}
+	p := d.b[:n]
+	d.b = d.b[n:]
+	return p
+}
+
+// appendInts spells a frame that is nothing but integers.
+func appendInts(b []byte, kind uint64, fields ...uint64) []byte {
+	b = quicvarint.Append(b, kind)
+	for _, f := range fields {
+		b = quicvarint.Append(b, f)
+	}
+	return b
+}
+
+// appendStreamHead spells a STREAM frame without its data, which must be the rest of
+// the record if length is negative.
+func appendStreamHead(b []byte, stream, offset uint64, length int, fin bool) []byte {
+	kind := byte(frameStream | bitOffset)
+	if fin {
+		kind |= bitFin
+	}
+	if length >= 0 {
+		kind |= bitLength
+	}
+	b = quicvarint.Append(append(b, kind), stream)
+	b = quicvarint.Append(b, offset)
+	if length >= 0 {
+		b = quicvarint.Append(b, uint64(length))
+	}
+	return b
+}
+
+// appendClose spells a CONNECTION_CLOSE: of the protocol's, or of what runs on it.
+func appendClose(b []byte, code uint64, application bool, reason string) []byte {
+	reason = reason[:min(len(reason), maxReason)]
+	if application {
+		b = appendInts(b, frameApplicationClose, code, uint64(len(reason)))
+	} else {
+		b = appendInts(b, frameClose, code, 0, uint64(len(reason)))
+	}
+	return append(b, reason...)
+}
+
+// appendSession spells a SESSION.
+func appendSession(b []byte, id sessionID, s secret, t terms) []byte {
+	b = quicvarint.Append(b, frameSession)
+	b = append(append(b, id[:]...), s[:]...)
+	b = quicvarint.Append(b, uint64(t.keepalive.Milliseconds()))
+	return quicvarint.Append(b, uint64(t.window.Milliseconds()))
+}
+
+// session is what a SESSION says.
+func (f *frame) session() (id sessionID, s secret, t terms) {
+	copy(s[:], f.data[copy(id[:], f.data):])
+	ms := func(n uint64) time.Duration { return time.Duration(min(n, 1<<32)) * time.Millisecond }
+	return id, s, terms{keepalive: ms(f.offset), window: ms(f.value)}
+}
+
+// putSize spells the Size of a record of n bytes in two bytes.
+func putSize(b []byte, n int) { binary.BigEndian.PutUint16(b, uint16(n)|0x4000) }

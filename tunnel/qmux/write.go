@@ -1,0 +1,331 @@
+// Writing: whose turn it is on a connection, and what goes in one.
+
+package qmux
+
+import (
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel/carrier"
+)
+
+const (
+	// turnSize is how much of one stream goes before another has its turn, on a fast
+	// path; a pace says how much on a slow one.
+	turnSize = 4 * (record - headroom)
+	// littleTurns is how many streams with little to send have their turn before one
+	// with much.
+	littleTurns = 8
+	// direct is how much of a segment is sent from where it lies; less is copied.
+	direct = 4 << 10
+)
+
+// A queue is streams that wait for their turn.
+type queue struct {
+	streams []*stream
+	head    int
+}
+
+func (q *queue) push(st *stream) { q.streams = append(q.streams, st) }
+
+func (q *queue) len() int { return len(q.streams) - q.head }
+
+func (q *queue) pop() *stream {
+	st := q.streams[q.head]
+	q.streams[q.head] = nil
+	if q.head++; q.head == len(q.streams) {
+		q.streams, q.head = q.streams[:0], 0
+	} else if q.head > 64 && q.head > len(q.streams)/2 {
+		q.streams = append(q.streams[:0], q.streams[q.head:]...)
+		q.head = 0
+	}
+	return st
+}
+
+// A turn is what is written at a time: a record of what is small, and then records of
+// one stream, sent from where they lie.
+type turn struct {
+	scratch *block
+	size    int // of the record in scratch, with its Size; 0: none
+	pieces  []segment
+	st      *stream // whose pieces these are
+	fin     bool    // with the last piece
+	close   bool    // the connection, afterwards
+	number  int     // bytes of data
+}
+
+// sendLocked has st's data sent: now, if nobody else is writing.
+func (s *Session) sendLocked(st *stream) {
+	if c := s.connFor(st); c != nil && st.queueLocked(c) {
+		c.kickLocked()
+	}
+}
+
+// queueLocked puts the stream into a queue of c, unless it is in one, is being written,
+// or has nothing to send. It says whether it has done so.
+func (st *stream) queueLocked(c *conn) bool {
+	o := &st.out
+	if o.queued == c || o.flying {
+		return false
+	}
+	n := st.sendable()
+	if n == 0 && !st.owesFin() {
+		return false
+	}
+	o.queued = c
+	if n <= little {
+		c.little.push(st)
+	} else {
+		c.bulk.push(st)
+	}
+	return true
+}
+
+// kickLocked writes what there is to write, unless somebody does.
+func (c *conn) kickLocked() {
+	if c.writing || c.gone || c.failed != nil {
+		return
+	}
+	c.writing = true
+	c.writeLocked(false)
+}
+
+// writeLocked writes turn after turn. Unless it may wait it writes one, and leaves what
+// cannot be written at once to a goroutine. It unlocks the session meanwhile.
+func (c *conn) writeLocked(wait bool) {
+	var t turn
+	for !c.gone && c.failed == nil {
+		c.takeLocked(&t)
+		if t.size == 0 && t.st == nil {
+			break
+		}
+		c.s.mu.Unlock()
+		all, err := c.write(&t, wait)
+		c.s.mu.Lock()
+		last := t.close && err == nil
+		c.wroteLocked(&t, err)
+		switch {
+		case c.gone || c.failed != nil:
+		case last && all:
+			c.s.partLocked(c)
+		case !wait && (!all || c.moreLocked()):
+			c.s.work.Go(func() { c.goOn(all, last) })
+			return
+		}
+	}
+	c.writing = false
+	if c.gone {
+		c.s.requeueLocked(c)
+	}
+}
+
+// goOn writes what is left, if not all has left, and whatever comes after that, unless
+// that was the last.
+func (c *conn) goOn(all, last bool) {
+	if !all {
+		c.flush()
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if last && !c.gone && c.failed == nil {
+		c.s.partLocked(c)
+	}
+	c.writeLocked(true)
+}
+
+// flush writes what the socket did not take at once.
+func (c *conn) flush() {
+	began := c.s.now()
+	_, err := c.batch.flush(true)
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.pacedLocked(record, began)
+	if err != nil {
+		c.failLocked(err)
+	}
+}
+
+// failLocked takes note that nothing can be written any more. What the peer has said
+// last may still lie there to be read; it tells why, and the reader ends the connection.
+func (c *conn) failLocked(err error) {
+	if c.failed == nil && !c.gone {
+		c.failed = err
+		_ = c.tls.SetReadDeadline(time.Now().Add(parting)) // if that fails the reader has failed
+	}
+}
+
+// write writes a turn, and says whether everything has left.
+func (c *conn) write(t *turn, wait bool) (all bool, err error) {
+	c.batch.hold()
+	began := c.s.now()
+	if t.size > 0 {
+		_, err = c.tls.Write(t.scratch.buf[:t.size])
+	}
+	for i := 0; i < len(t.pieces) && err == nil; i++ {
+		err = c.writePiece(t, &t.pieces[i], t.fin && i == len(t.pieces)-1)
+	}
+	if err == nil {
+		all, err = c.batch.flush(wait)
+	}
+	if wait && err == nil {
+		c.s.mu.Lock()
+		c.pacedLocked(t.size+t.number, began)
+		c.s.mu.Unlock()
+	}
+	return all, err
+}
+
+// writePiece writes a piece as records. The head of each goes where the bytes before it
+// lie, which have left, and are put back: the block may have to be sent again.
+func (c *conn) writePiece(t *turn, g *segment, fin bool) error {
+	var saved, head [headroom]byte
+	at, offset := g.from, g.offset
+	for at < g.to {
+		h := appendStreamHead(head[:sizeBytes], t.st.id, offset, -1, false)
+		n := min(g.to-at, record-len(h))
+		if fin && at+n == g.to {
+			h[sizeBytes] |= bitFin
+		}
+		putSize(h, len(h)-sizeBytes+n)
+		p := g.b.buf[at-len(h) : at+n]
+		copy(saved[:], p[:len(h)])
+		copy(p, h)
+		_, err := c.tls.Write(p)
+		copy(p, saved[:len(h)])
+		if err != nil {
+			return err
+		}
+		at, offset = at+n, offset+uint64(n)
+	}
+	return nil
+}
+
+// pacedLocked takes note of how long writing took, and has no more lie before the path
+// than it takes in a moment.
+func (c *conn) pacedLocked(n int, began time.Duration) {
+	if c.pace.wrote(n, began, c.s.now()) {
+		carrier.LimitUnsent(c.tls, int(c.pace.ahead.Load())/2)
+	}
+}
+
+// moreLocked says whether there is something to write.
+func (c *conn) moreLocked() bool {
+	return c.little.len() > 0 || c.bulk.len() > 0 || len(c.control) > 0 || len(c.done) > 0 || c.say.anything()
+}
+
+// wroteLocked takes note of a turn that was written.
+func (c *conn) wroteLocked(t *turn, err error) {
+	if t.scratch != nil {
+		t.scratch.free()
+	}
+	for i := range t.pieces {
+		t.pieces[i].b.free()
+	}
+	if st := t.st; st != nil {
+		st.out.flying = false
+		if !c.s.extended {
+			_ = st.ackedLocked(st.out.next, t.fin) // it was sent
+		}
+		if next := c.s.connFor(st); next != nil && st.queueLocked(next) && next != c {
+			next.kickLocked()
+		}
+	}
+	if err != nil {
+		c.failLocked(err)
+	}
+	*t = turn{pieces: t.pieces[:0]}
+}
+
+// takeLocked takes what goes in one turn.
+func (c *conn) takeLocked(t *turn) {
+	w := recordWriter{c: c}
+	c.controlLocked(&w)
+	for i := 0; i < littleTurns && c.little.len() > 0 && w.room() > headroom+little; i++ {
+		c.littleLocked(&w, c.little.pop())
+	}
+	for t.st == nil && c.bulk.len() > 0 {
+		c.bulkLocked(t, c.bulk.pop())
+	}
+	if c.say.close != nil && c.little.len() == 0 && t.st == nil && w.room() > len(c.say.close) {
+		w.add(c.say.close)
+		c.say.close, t.close = nil, true
+	}
+	t.scratch, t.size = w.b, w.finish()
+	t.number += w.data
+	if t.size > 0 || t.st != nil {
+		now := time.Now()
+		c.wrote = now
+		if c.asked.IsZero() && (c.unacked > 0 || w.ping) {
+			c.asked = now
+		}
+		c.s.watchLocked(now)
+	}
+}
+
+// littleLocked puts what a stream has to send into the record.
+func (c *conn) littleLocked(w *recordWriter, st *stream) {
+	o := &st.out
+	if o.queued != c {
+		return // it was moved
+	}
+	o.queued = nil
+	n := st.sendable()
+	if n > little {
+		o.queued = c
+		c.bulk.push(st)
+		return
+	}
+	if n == 0 && !st.owesFin() {
+		return
+	}
+	offset := o.next
+	at := o.segmentAt(offset)
+	fin := st.sentLocked(c, n)
+	w.stream(st.id, offset, n, fin)
+	for left := n; left > 0; at++ {
+		g := &o.segments[at]
+		from := g.from + int(offset-g.offset)
+		k := min(left, g.to-from)
+		w.add(g.b.buf[from : from+k])
+		left, offset = left-k, offset+uint64(k)
+	}
+	w.data += n
+	c.s.stats.Sent += uint64(n)
+	if !c.s.extended {
+		_ = st.ackedLocked(o.next, fin)
+	}
+}
+
+// bulkLocked takes a turn's worth of a stream.
+func (c *conn) bulkLocked(t *turn, st *stream) {
+	o := &st.out
+	if o.queued != c {
+		return
+	}
+	o.queued = nil
+	if n := st.sendable(); n <= little {
+		if n > 0 || st.owesFin() {
+			o.queued = c
+			c.little.push(st)
+		}
+		return
+	}
+	most := min(st.sendable(), min(turnSize, int(c.pace.ahead.Load())))
+	at := o.segmentAt(o.next)
+	offset := o.next
+	for most > 0 {
+		g := o.segments[at]
+		g.from += int(offset - g.offset)
+		g.offset = offset
+		g.to = min(g.to, g.from+most)
+		g.b.refs.Add(1)
+		t.pieces = append(t.pieces, g)
+		n := g.to - g.from
+		most, offset, at = most-n, offset+uint64(n), at+1
+	}
+	n := int(offset - o.next)
+	t.st, t.number = st, n
+	t.fin = st.sentLocked(c, n)
+	c.s.stats.Sent += uint64(n)
+	o.flying = true
+	c.s.carriedLocked(st, n)
+}
