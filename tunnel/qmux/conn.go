@@ -37,18 +37,19 @@ type conn struct {
 	restIn *block // and where they lie
 
 	// The session's mutex guards the following.
-	gone    bool  // it is none of the session's any more
-	closing bool  // CONNECTION_CLOSE is to be the last that it carries,
-	parting bool  // and was
-	writing bool  // somebody writes
-	failed  error // why nobody can any more
-	little  queue // streams that have little to send
-	bulk    queue // streams that have much
-	control []*stream
-	done    []uint64 // streams to answer STREAM_DONE for
-	say     connSay
-	unacked int // bytes sent that are not acknowledged
-	pace    pace
+	gone     bool  // it is none of the session's any more
+	closing  bool  // CONNECTION_CLOSE is to be the last that it carries,
+	parting  bool  // and was
+	draining bool  // another took its place: it is only read
+	writing  bool  // somebody writes
+	failed   error // why nobody can any more
+	little   queue // streams that have little to send
+	bulk     queue // streams that have much
+	control  []*stream
+	done     []uint64 // streams to answer STREAM_DONE for
+	say      connSay
+	unacked  int // bytes sent that are not acknowledged
+	pace     pace
 
 	heard time.Time // when something last came
 	asked time.Time // since when the peer owes a sign of life; zero if it does not
@@ -204,12 +205,12 @@ func (c *conn) read() {
 			frames, b, err = c.in.next()
 		}
 		s.mu.Lock()
-		if err == nil && !c.gone {
+		if err == nil && (!c.gone || c.draining) {
 			c.heardLocked()
 			err = c.recordLocked(frames, b)
 		}
 		frames = nil
-		if err != nil || c.gone && !c.parting {
+		if err != nil || c.gone && !c.parting && !c.draining {
 			c.endLocked(err)
 			s.mu.Unlock()
 			return
@@ -259,7 +260,7 @@ func (c *conn) recordLocked(frames []byte, b *block) error {
 	if len(frames) == 0 {
 		return broken(errProtocol, "record without a frame")
 	}
-	for len(frames) > 0 && !c.gone && c.s.over == nil {
+	for len(frames) > 0 && (!c.gone || c.draining) && c.s.over == nil {
 		f, rest, err := next(frames)
 		if err == nil {
 			err = c.s.frameLocked(c, f, b)

@@ -227,7 +227,7 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 	for i := len(s.conns) - 1; i >= 0; i-- {
 		if old := s.conns[i]; insteadOf == insteadOfAll || old.number == insteadOf {
 			at = i
-			s.takeOutLocked(old)
+			s.drainLocked(old)
 		}
 	}
 	s.conns = slices.Insert(s.conns, min(at, len(s.conns)), c)
@@ -282,13 +282,32 @@ func (s *Session) sayAllLocked() {
 	}
 }
 
-// takeOutLocked takes c out of the session.
+// takeOutLocked takes c out of the session and closes it.
 func (s *Session) takeOutLocked(c *conn) {
+	if !c.gone {
+		c.abort()
+		s.leaveLocked(c)
+	}
+}
+
+// drainLocked takes c out of the session, and reads what is on its way on it: the peer
+// may have sent that before it knew of the connection that takes the place of c. The
+// dialing end closes it.
+func (s *Session) drainLocked(c *conn) {
 	if c.gone {
 		return
 	}
+	c.draining = true
+	s.leaveLocked(c)
+	if s.dialing {
+		go c.part() // what it writes may have to wait, for a second
+	} else {
+		_ = c.tls.SetDeadline(time.Now().Add(2 * parting)) // if that fails c has failed
+	}
+}
+
+func (s *Session) leaveLocked(c *conn) {
 	c.gone = true
-	c.abort()
 	s.paths.last = c.tls.RemoteAddr()
 	s.conns = slices.DeleteFunc(s.conns, func(o *conn) bool { return o == c })
 	if !c.writing {

@@ -221,8 +221,9 @@ func (st *stream) joinLocked() {
 			in.next = max(in.next, g.end())
 			st.releaseLocked(&g)
 		default:
+			end := g.end()
 			g.from += int(in.next - g.offset)
-			g.offset, in.next = in.next, g.end()
+			g.offset, in.next = in.next, end
 			in.pieces = append(in.pieces, g)
 			notify(in.wake)
 		}
