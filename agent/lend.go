@@ -56,6 +56,18 @@ func (c *lent) ReadBuffer(b *tunnel.Buffer) (int, error) {
 	return tunnel.ReadBuffer(s, b)
 }
 
+// ReadThrough and WriteThrough implement tunnel.Wrapper.
+func (c *lent) ReadThrough() tunnel.Inner {
+	s, err := c.accepted()
+	if err != nil {
+		return tunnel.Inner{} // Read says why
+	}
+	return tunnel.Inner{Conn: s}
+}
+
+// WriteThrough is ReadThrough for writing.
+func (c *lent) WriteThrough() tunnel.Inner { return c.ReadThrough() }
+
 func (c *lent) Write(p []byte) (int, error) {
 	s, err := c.accepted()
 	if err != nil {

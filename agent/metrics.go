@@ -204,6 +204,16 @@ func (c *tracked) ReadBuffer(b *tunnel.Buffer) (int, error) {
 	return n, err
 }
 
+// ReadThrough and WriteThrough implement tunnel.Wrapper.
+func (c *tracked) ReadThrough() tunnel.Inner {
+	return tunnel.Inner{Conn: c.Conn, Moved: func(n int) { c.read.Add(float64(n)) }}
+}
+
+// WriteThrough is ReadThrough for writing.
+func (c *tracked) WriteThrough() tunnel.Inner {
+	return tunnel.Inner{Conn: c.Conn, Moved: func(n int) { c.written.Add(float64(n)) }}
+}
+
 func (c *tracked) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.written.Add(float64(n))

@@ -38,6 +38,16 @@ func (c *conn) ReadBuffer(b *tunnel.Buffer) (int, error) {
 	return c.came(n, err)
 }
 
+// ReadThrough and WriteThrough implement tunnel.Wrapper.
+func (c *conn) ReadThrough() tunnel.Inner {
+	return tunnel.Inner{Conn: c.Stream, Moved: func(n int) { c.traffic.fromNode.Add(uint64(n)) }, Failed: c.explain}
+}
+
+// WriteThrough is ReadThrough for writing.
+func (c *conn) WriteThrough() tunnel.Inner {
+	return tunnel.Inner{Conn: c.Stream, Moved: func(n int) { c.traffic.toNode.Add(uint64(n)) }}
+}
+
 // came counts what was read, and explains why no more was.
 func (c *conn) came(n int, err error) (int, error) {
 	c.traffic.fromNode.Add(uint64(n))

@@ -240,5 +240,11 @@ func (w whole) CloseWrite() error { return w.Close() }
 // ReadBuffer is for tunnel.Splice.
 func (w whole) ReadBuffer(b *tunnel.Buffer) (int, error) { return tunnel.ReadBuffer(w.Conn, b) }
 
+// ReadThrough and WriteThrough implement tunnel.Wrapper.
+func (w whole) ReadThrough() tunnel.Inner { return tunnel.Inner{Conn: w.Conn} }
+
+// WriteThrough is ReadThrough for writing.
+func (w whole) WriteThrough() tunnel.Inner { return tunnel.Inner{Conn: w.Conn} }
+
 // Abort gives the connection up.
 func (w whole) Abort() error { return tunnel.Abort(w.Conn) }

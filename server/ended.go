@@ -78,6 +78,16 @@ func (a *audited) Write(p []byte) (int, error) {
 	return n, a.note(err)
 }
 
+// ReadThrough and WriteThrough implement tunnel.Wrapper.
+func (a *audited) ReadThrough() tunnel.Inner {
+	return tunnel.Inner{Conn: a.conn, Moved: func(n int) { a.fromNode.Add(uint64(n)) }, Failed: a.note}
+}
+
+// WriteThrough is ReadThrough for writing.
+func (a *audited) WriteThrough() tunnel.Inner {
+	return tunnel.Inner{Conn: a.conn, Moved: func(n int) { a.toNode.Add(uint64(n)) }, Failed: a.note}
+}
+
 // note keeps the first failure. A caller's deadline is
 // none.
 func (a *audited) note(err error) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/lanes"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 const (
@@ -165,6 +166,9 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		Meta: tunnel.Meta{"version": h.config.Version},
 	}
 	n := lanes.Agreed(greeting.Meta, h.config.Lanes)
+	if s.Peer().Transport == qmux.Name {
+		n = 1 // it has connections of its own
+	}
 	lanes.Offer(welcome.Meta, n)
 	m.control = greeting.Control(welcome)
 	if n > 1 {

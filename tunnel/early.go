@@ -89,6 +89,17 @@ func (e *early) ReadBuffer(b *Buffer) (int, error) {
 	return ReadBuffer(e.Stream, b)
 }
 
+// ReadThrough and WriteThrough implement Wrapper.
+func (e *early) ReadThrough() Inner {
+	if e.await() != nil {
+		return Inner{} // Read says why
+	}
+	return Inner{Conn: e.Stream}
+}
+
+// WriteThrough is ReadThrough for writing, which waits for nothing.
+func (e *early) WriteThrough() Inner { return Inner{Conn: e.Stream, Failed: e.because} }
+
 func (e *early) Write(p []byte) (int, error) {
 	n, err := e.Stream.Write(p)
 	return n, e.because(err)

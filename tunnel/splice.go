@@ -57,22 +57,28 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	return n, failed
 }
 
-// pump copies src to dst until src ends and then ends dst's direction. While it waits
-// for something to read it holds as little as ReadBuffer says, or as a stream's own
-// WriteTo and ReadFrom do.
+// pump moves what src has to dst until src ends, and then ends dst's direction. While it
+// waits for something to read it holds as little as ReadBuffer says, or as a Carrier.
 func pump(dst, src net.Conn) (n int64, err error) {
-	if from, ok := src.(Carrier); ok {
-		n, err = from.WriteTo(dst)
-	} else if to, ok := dst.(Carrier); ok {
-		n, err = to.ReadFrom(src)
+	from, to := through(src, Wrapper.ReadThrough), through(dst, Wrapper.WriteThrough)
+	count := func(k int) {
+		n += int64(k)
+		from.moved(k)
+		to.moved(k)
+	}
+	if c, ok := from.Conn.(Carrier); ok {
+		err = c.SpliceTo(to.Conn, count)
+	} else if c, ok := to.Conn.(Carrier); ok {
+		err = c.SpliceFrom(from.Conn, count)
 	} else {
 		n, err = copyBuffered(dst, src)
 	}
 	if err == nil {
 		// If this fails dst is broken, and its other direction will say so.
 		_ = CloseWrite(dst)
+		return n, nil
 	}
-	return n, err
+	return n, to.failed(from.failed(err))
 }
 
 func copyBuffered(dst, src net.Conn) (n int64, err error) {

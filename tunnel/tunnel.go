@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 )
@@ -33,16 +32,6 @@ var ErrSessionClosed = fmt.Errorf("session closed: %w", net.ErrClosed)
 type Stream interface {
 	net.Conn
 	CloseWrite() error
-}
-
-// A Carrier is a Stream that moves bytes from and to other connections by itself, at a
-// lower price than by Read and Write, and holds no memory while it waits for a socket.
-type Carrier interface {
-	Stream
-	io.ReaderFrom
-	io.WriterTo
-	// Carries tells a Carrier from a *net.TCPConn, which has the other methods, too.
-	Carries()
 }
 
 // An Aborter is a Stream that can be given up: both directions end at once and

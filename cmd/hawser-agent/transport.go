@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // transports are the values of --transport and what they stand for, the preferred
@@ -26,7 +27,7 @@ import (
 func transports() map[string][]tunnel.Transport {
 	quic, yamux, h2 := overquic.Transport(), overyamux.Transport(), overh2.Transport()
 	table := map[string][]tunnel.Transport{"auto": {quic, yamux}}
-	for _, t := range []tunnel.Transport{quic, yamux, h2} {
+	for _, t := range []tunnel.Transport{qmux.Transport(), quic, yamux, h2} {
 		table[t.Name] = []tunnel.Transport{t}
 	}
 	return table
@@ -44,7 +45,7 @@ type transportOptions struct {
 }
 
 func (o *transportOptions) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (quic, and yamux where UDP does not get through), quic over UDP, or yamux or h2 over TCP; ssh: no tunnel, the server comes through this node's sshd (deprecated)")
+	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (quic, and yamux where UDP does not get through), quic over UDP, or qmux, yamux or h2 over TCP; ssh: no tunnel, the server comes through this node's sshd (deprecated)")
 	o.flags.Add(f)
 	f.BoolVar(&o.metered, "metered", false, "save bytes: the tunnel asks for signs of life ever more rarely and looks for no better transport (status and lease have flags of their own)")
 	f.DurationVar(&o.probe, "transport-probe-interval", agent.DefaultProbeInterval, "with --transport auto on yamux: how long until quic is tried again; doubles with each failure")
@@ -53,7 +54,7 @@ func (o *transportOptions) addFlags(f *pflag.FlagSet) {
 // check refuses what cannot work, naming the flag or the variable.
 func (o *transportOptions) check(servers []string) error {
 	if _, ok := transports()[o.transport]; !ok && o.transport != setup.SSH {
-		return fmt.Errorf("--transport %q: want auto, quic, yamux, h2 or ssh", o.transport)
+		return fmt.Errorf("--transport %q: want auto, qmux, quic, yamux, h2 or ssh", o.transport)
 	}
 	var err error
 	if o.link, err = o.flags.Check(); err != nil {

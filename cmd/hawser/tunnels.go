@@ -30,6 +30,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // tunnels are all that has to do with connections to nodes.
@@ -73,7 +74,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *aut
 		}
 	}()
 	if t.port, err = server.NewPort(server.PortConfig{
-		Listener: t.listener, Protocols: []string{tunnel.ALPN, overh2.ALPN}, Log: log,
+		Listener: t.listener, Protocols: []string{qmux.ALPN, tunnel.ALPN, overh2.ALPN}, Log: log,
 		Metrics: metricsRegisterer(),
 	}); err != nil {
 		return nil, err
@@ -114,10 +115,14 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *aut
 	return t, t.openFronts(ctx, o, pair, cas)
 }
 
-// listen makes the hub's listeners, one for each transport: yamux and HTTP/2 on
-// the port, which tells them apart by ALPN, and QUIC on the UDP port of the same
+// listen makes the hub's listeners, one for each transport: qmux, yamux and HTTP/2
+// on the port, which tells them apart by ALPN, and QUIC on the UDP port of the same
 // number.
 func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listener, error) {
+	engine, err := qmux.Listen(t.port.Tunnel(qmux.ALPN), o)
+	if err != nil {
+		return nil, err
+	}
 	yamux, err := overyamux.Listen(t.port.Tunnel(tunnel.ALPN), o)
 	if err != nil {
 		return nil, err
@@ -138,7 +143,7 @@ func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listen
 	if err != nil {
 		return nil, err
 	}
-	return []tunnel.Listener{yamux, h2, quic}, nil
+	return []tunnel.Listener{engine, yamux, h2, quic}, nil
 }
 
 // openFronts opens the CONNECT front ends: a port with mutual TLS, a unix socket.

@@ -275,6 +275,17 @@ func (c *bufferedConn) ReadBuffer(b *tunnel.Buffer) (int, error) {
 	return tunnel.ReadBuffer(c.Conn, b)
 }
 
+// ReadThrough and WriteThrough implement tunnel.Wrapper.
+func (c *bufferedConn) ReadThrough() tunnel.Inner {
+	if c.r.Buffered() > 0 {
+		return tunnel.Inner{}
+	}
+	return tunnel.Inner{Conn: c.Conn}
+}
+
+// WriteThrough is ReadThrough for writing.
+func (c *bufferedConn) WriteThrough() tunnel.Inner { return tunnel.Inner{Conn: c.Conn} }
+
 // CloseWrite passes the half-close on where the connection has one.
 func (c *bufferedConn) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }
 

@@ -44,6 +44,17 @@ func (h *held) ReadBuffer(b *tunnel.Buffer) (int, error) {
 	return tunnel.ReadBuffer(h.Conn, b)
 }
 
+// ReadThrough and WriteThrough implement tunnel.Wrapper.
+func (h *held) ReadThrough() tunnel.Inner {
+	<-h.ready
+	return tunnel.Inner{Conn: h.Conn}
+}
+
+// WriteThrough is ReadThrough for what the client says.
+func (h *held) WriteThrough() tunnel.Inner {
+	return tunnel.Inner{Conn: h.Conn, Moved: func(int) { h.release() }}
+}
+
 func (h *held) Write(p []byte) (int, error) {
 	h.release()
 	return h.Conn.Write(p)

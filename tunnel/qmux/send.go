@@ -164,11 +164,19 @@ func (st *stream) freeLocked(g *segment) {
 	g.b = nil
 }
 
-// ReadFrom sends what r has until its end, without a copy where r is a socket; while it
-// waits for something to read it holds no memory then.
+// ReadFrom is SpliceFrom for any reader.
 func (st *stream) ReadFrom(r io.Reader) (n int64, err error) {
+	err = st.sendAll(r, func(k int) { n += int64(k) })
+	return n, err
+}
+
+// SpliceFrom sends what src has until its end, without a copy; while it waits for
+// something to read from a socket it holds no memory.
+func (st *stream) SpliceFrom(src net.Conn, moved func(n int)) error { return st.sendAll(src, moved) }
+
+func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
 	if err := st.usable("write", &st.out.deadline); err != nil {
-		return 0, err
+		return err
 	}
 	st.wmu.Lock()
 	defer st.wmu.Unlock()
@@ -176,20 +184,20 @@ func (st *stream) ReadFrom(r io.Reader) (n int64, err error) {
 	defer src.free()
 	for {
 		if err := st.awaitRoom(); err != nil {
-			return n, st.opError("write", err)
+			return st.opError("write", err)
 		}
-		got, rerr := src.read()
-		if got > 0 {
-			if err := st.takeFrom(&src, got); err != nil {
-				return n, st.opError("write", err)
+		n, rerr := src.read()
+		if n > 0 {
+			if err := st.takeFrom(&src, n); err != nil {
+				return st.opError("write", err)
 			}
-			n += int64(got)
+			moved(n)
 		}
 		switch {
 		case errors.Is(rerr, io.EOF):
-			return n, nil
+			return nil
 		case rerr != nil:
-			return n, rerr
+			return rerr
 		}
 	}
 }

@@ -12,8 +12,9 @@ import (
 
 // A sink is what a WriteTo writes to.
 type sink struct {
-	w   io.Writer
-	raw syscall.RawConn // of w, if that is a socket
+	w     io.Writer
+	raw   syscall.RawConn // of w, if that is a socket
+	moved func(n int)
 
 	// What try tries, and what came of it. Whoever has made the stream busy owns it.
 	p   []byte
@@ -46,28 +47,37 @@ func (st *stream) deliverLocked(data []byte) int {
 	if err != nil && k.err == nil {
 		k.err = err
 	}
+	if k.n > 0 {
+		k.moved(k.n)
+	}
 	if k.err != nil || in.sink == nil || in.state != recvOpen || st.closed {
 		notify(in.wake)
 	}
 	return k.n
 }
 
-// WriteTo writes to w what the peer sends, until its end. While it waits it holds no
-// memory. If w is a socket, what comes is written by whoever brings it, as far as w
-// takes it at once.
+// WriteTo is SpliceTo for any writer.
 func (st *stream) WriteTo(w io.Writer) (n int64, err error) {
+	err = st.deliverAll(w, func(k int) { n += int64(k) })
+	return n, err
+}
+
+// SpliceTo writes to dst what the peer sends, until its end. While it waits it holds no
+// memory. If dst is a socket, what comes is written by whoever brings it, as far as dst
+// takes it at once.
+func (st *stream) SpliceTo(dst net.Conn, moved func(n int)) error { return st.deliverAll(dst, moved) }
+
+func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
 	if err := st.usable("read", &st.in.deadline); err != nil {
-		return 0, err
+		return err
 	}
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
-	k := &sink{w: w, raw: socketOf(w)}
+	k := &sink{w: w, raw: socketOf(w), moved: moved}
 	k.try = k.trySocket
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	in := &st.in
-	began := in.read
-	defer func() { n = int64(in.read - began) }()
 	defer func() {
 		in.sink = nil
 		for in.busy { // whoever writes is about to be done: it does not wait
@@ -80,16 +90,16 @@ func (st *stream) WriteTo(w io.Writer) (n int64, err error) {
 		err := st.readableLocked()
 		switch {
 		case k.err != nil:
-			return 0, renamed(k.err, "write")
+			return renamed(k.err, "write")
 		case in.busy:
 			err = nil
 		case errors.Is(err, io.EOF):
-			return 0, nil
+			return nil
 		case err != nil:
-			return 0, st.opError("read", err)
+			return st.opError("read", err)
 		case len(in.pieces) > 0:
 			if err := st.drainLocked(k); err != nil {
-				return 0, err
+				return err
 			}
 			continue
 		}
@@ -124,6 +134,9 @@ func (st *stream) drainLocked(k *sink) error {
 	in.busy = false
 	for i := range pieces {
 		st.releaseLocked(&pieces[i])
+	}
+	if err == nil {
+		k.moved(total)
 	}
 	if err == nil && !st.closed {
 		st.consumedLocked(total)

@@ -55,9 +55,6 @@ func newStream(s *Session, id uint64) *stream {
 func (st *stream) LocalAddr() net.Addr  { return st.s.LocalAddr() }
 func (st *stream) RemoteAddr() net.Addr { return st.s.RemoteAddr() }
 
-// Carries implements tunnel.Carrier.
-func (st *stream) Carries() {}
-
 // opError says what went wrong, as package net does.
 func (st *stream) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "hawser", Source: st.LocalAddr(), Addr: st.RemoteAddr(), Err: err}
