@@ -204,10 +204,14 @@ func (c *conn) read() {
 		if len(frames) == 0 {
 			frames, b, err = c.in.next()
 		}
+		held := len(frames) > record/2 && beginBulk()
 		s.mu.Lock()
 		if err == nil && (!c.gone || c.draining) {
 			c.heardLocked()
 			err = c.recordLocked(frames, b)
+		}
+		if held {
+			endBulk()
 		}
 		frames = nil
 		if err != nil || c.gone && !c.parting && !c.draining {

@@ -23,7 +23,7 @@ const (
 
 	// A window that is in the way is one that is read half empty within two round
 	// trips, of which too short ones, and unknown ones, count as long as this.
-	shortest = 20 * time.Millisecond
+	shortest = time.Millisecond
 )
 
 // A window is what this end lets the peer send on a stream.

@@ -155,6 +155,7 @@ func (c *conn) failLocked(err error) {
 
 // write writes a turn, and says whether everything has left.
 func (c *conn) write(t *turn, wait bool) (all bool, err error) {
+	held := t.st != nil && beginBulk()
 	c.batch.hold()
 	began := c.s.now()
 	if t.size > 0 {
@@ -164,7 +165,13 @@ func (c *conn) write(t *turn, wait bool) (all bool, err error) {
 		err = c.writePiece(t, &t.pieces[i], t.fin && i == len(t.pieces)-1)
 	}
 	if err == nil {
-		all, err = c.batch.flush(wait)
+		all, err = c.batch.flush(false)
+	}
+	if held {
+		endBulk()
+	}
+	if wait && err == nil && !all {
+		all, err = c.batch.flush(true)
 	}
 	if wait && err == nil {
 		c.s.mu.Lock()
@@ -289,6 +296,9 @@ func (c *conn) littleLocked(w *recordWriter, st *stream) {
 		left, offset = left-k, offset+uint64(k)
 	}
 	w.data += n
+	if c == c.s.firstLocked() {
+		noteLittle()
+	}
 	c.s.stats.Sent += uint64(n)
 	if !c.s.extended {
 		_ = st.ackedLocked(o.next, fin)
