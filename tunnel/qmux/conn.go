@@ -60,7 +60,6 @@ type conn struct {
 
 // connSay is what a connection has to say by itself.
 type connSay struct {
-	parameters []byte // a record, before anything else
 	ping, pong bool
 	pongNumber uint64
 	streams    bool // MAX_STREAMS
@@ -197,43 +196,56 @@ func (r *recordReader) drop() {
 
 // read reads the connection until that ends.
 func (c *conn) read() {
-	s := c.s
 	frames, b, err := c.rest, c.restIn, error(nil)
 	c.rest, c.restIn = nil, nil
-	for {
+	for err == nil {
 		if len(frames) == 0 {
 			frames, b, err = c.in.next()
 		}
-		held := len(frames) > record/2 && beginBulk()
-		s.mu.Lock()
-		if err == nil && (!c.gone || c.draining) {
-			c.heardLocked()
-			err = c.recordLocked(frames, b)
-		}
-		if held {
-			endBulk()
+		if err == nil {
+			err = c.take(frames, b)
 		}
 		frames = nil
-		if err != nil || c.gone && !c.parting && !c.draining {
-			c.endLocked(err)
-			s.mu.Unlock()
-			return
-		}
-		s.mu.Unlock()
 	}
+	c.in.drop()
+	var p *ProtocolError
+	if errors.As(err, &p) && !p.Remote {
+		c.s.mu.Lock()
+		c.s.breakLocked(p)
+		c.s.mu.Unlock()
+		_, _ = io.Copy(io.Discard, c.tls) // until it has read why, or its time is over
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.endLocked(err)
 }
 
-// endLocked ends reading, after err or because the connection is gone.
-func (c *conn) endLocked(err error) {
-	c.in.drop()
-	if c.gone {
-		c.abort()
+// errGone is why a connection is read no longer that was taken out.
+var errGone = errors.New("connection is not the session's any more")
+
+// take takes a record.
+func (c *conn) take(frames []byte, b *block) error {
+	held := len(frames) > record/2 && beginBulk()
+	if held {
+		defer endBulk()
 	}
-	var p *ProtocolError
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.gone && !c.parting && !c.draining {
+		return errGone
+	}
+	if c.gone && !c.draining {
+		return nil // it is only waited for its end
+	}
+	c.heardLocked()
+	return c.recordLocked(frames, b)
+}
+
+// endLocked ends the connection, which nobody reads any more because of err.
+func (c *conn) endLocked(err error) {
 	switch {
 	case c.gone:
-	case errors.As(err, &p) && !p.Remote:
-		c.s.breakLocked(p)
+		c.abort()
 	case errors.Is(err, io.EOF):
 		c.s.lostLocked(c, fmt.Errorf("%w: peer closed the connection", tunnel.Lost))
 	case c.failed != nil:

@@ -156,6 +156,7 @@ func (s *Session) streamLocked(id uint64) (*stream, error) {
 			notify(s.arrived)
 		}
 	}
+	s.raiseLocked() // for what ended while there were many left
 	return st, nil
 }
 

@@ -287,6 +287,7 @@ func (s *Session) takeOutLocked(c *conn) {
 	if !c.gone {
 		c.abort()
 		s.leaveLocked(c)
+		s.requeueLocked(c)
 	}
 }
 
@@ -299,6 +300,7 @@ func (s *Session) drainLocked(c *conn) {
 	}
 	c.draining = true
 	s.leaveLocked(c)
+	s.requeueLocked(c)
 	if s.dialing {
 		go c.part() // what it writes may have to wait, for a second
 	} else {
@@ -306,13 +308,11 @@ func (s *Session) drainLocked(c *conn) {
 	}
 }
 
+// leaveLocked makes c none of the session's any more.
 func (s *Session) leaveLocked(c *conn) {
 	c.gone = true
 	s.paths.last = c.tls.RemoteAddr()
 	s.conns = slices.DeleteFunc(s.conns, func(o *conn) bool { return o == c })
-	if !c.writing {
-		s.requeueLocked(c)
-	}
 }
 
 // partLocked ends c after its last words.
@@ -321,10 +321,10 @@ func (s *Session) partLocked(c *conn) {
 	go c.part() // what it writes may have to wait, for a second
 }
 
-// requeueLocked gives what was lost with c back to its streams. Nobody writes to c any
-// more.
+// requeueLocked gives what was lost with c back to its streams, once nobody writes to c
+// any more.
 func (s *Session) requeueLocked(c *conn) {
-	if s.over != nil {
+	if s.over != nil || c.writing {
 		return
 	}
 	c.little, c.bulk, c.control = queue{}, queue{}, nil
@@ -361,25 +361,25 @@ func (s *Session) lostLocked(c *conn, err error) {
 		c.abort()
 		return
 	}
+	s.log.Debug("connection lost", "session", s.name(), "connection", c.number, "err", err)
 	first := c == s.firstLocked()
-	s.takeOutLocked(c)
 	if first {
 		s.pulse.lost(s.now())
-		if next := s.firstLocked(); next != nil {
+	}
+	c.abort()
+	s.leaveLocked(c)
+	switch next := s.firstLocked(); {
+	case next != nil:
+		if first {
 			s.pulse.take(s.now())
 			next.say.ping = true
-			next.kickLocked()
 		}
-	}
-	s.log.Debug("connection lost", "session", s.name(), "connection", c.number, "err", err)
-	if len(s.conns) > 0 {
-		return
-	}
-	if !s.extended || s.conf.terms.window <= 0 {
+	case !s.extended || s.conf.terms.window <= 0:
 		s.failLocked(lost(err))
-		return
+	default:
+		s.parkLocked(c, err)
 	}
-	s.parkLocked(c, err)
+	s.requeueLocked(c) // last: it may let others in
 }
 
 // parkLocked waits for another connection.
