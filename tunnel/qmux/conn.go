@@ -225,10 +225,6 @@ var errGone = errors.New("connection is not the session's any more")
 
 // take takes a record.
 func (c *conn) take(frames []byte, b *block) error {
-	held := len(frames) > record/2 && beginBulk()
-	if held {
-		defer endBulk()
-	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if c.gone && !c.parting && !c.draining {

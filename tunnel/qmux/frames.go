@@ -36,6 +36,10 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 		}
 		s.pulse.answered(s.now())
 	case frameClose, frameApplicationClose:
+		if f.kind == frameApplicationClose && f.value == uint64(tunnel.Replaced) && c.number > 0 {
+			s.lostLocked(c, late()) // it concerns this connection only
+			break
+		}
 		s.closedLocked(f)
 	case frameParameters:
 		return broken(errParameter, "QX_TRANSPORT_PARAMETERS twice")

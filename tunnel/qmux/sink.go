@@ -40,7 +40,11 @@ func (st *stream) deliverLocked(data []byte) int {
 	in.busy = true
 	k.p, k.n = data, 0
 	st.s.mu.Unlock()
+	held := len(data) > record/2 && beginBulk()
 	err := k.raw.Write(k.try)
+	if held {
+		endBulk()
+	}
 	st.s.mu.Lock()
 	in.busy = false
 	k.p = nil

@@ -25,7 +25,8 @@ var (
 // noteLittle notes that something little goes by.
 func noteLittle() { littleAt.Store(int64(time.Since(began))) }
 
-// beginBulk waits for a turn, if it must. Whoever gets one calls endBulk.
+// beginBulk waits for a turn, if it must. Whoever gets one calls endBulk soon, and waits
+// for nothing before that: neither for a mutex nor for another turn.
 func beginBulk() bool {
 	if time.Since(began)-time.Duration(littleAt.Load()) > alert {
 		return false

@@ -55,6 +55,10 @@ import (
 // QX_PING of the dialing end and says how long that end may be silent from now on.
 // WANT_CONNECTIONS asks the dialing end for as many connections beside the first.
 // PATH_DOUBTED tells it that what was sent to it on a connection is not acknowledged.
+//
+// A CONNECTION_CLOSE of the application's (0x1d) with a code other than 0 is a refusal,
+// and the code a tunnel.Code. With Replaced, on a connection that was to join a session,
+// it ends that connection; any other ends the session, as RFC 9000 has it.
 const (
 	framePadding           = 0x00
 	frameResetStream       = 0x04
