@@ -228,6 +228,13 @@ func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, netw
 	return Splice(ctx, st, target)
 }
 
+// A streamCaller is a Session that hands out what the peer opens without being asked.
+// OnStream has f called with each stream from now on, and nobody called if f is nil; what
+// comes then waits for Accept. f owns the stream and must return at once.
+type streamCaller interface {
+	OnStream(f func(Stream))
+}
+
 // Serve accepts the streams of s until it ends or ctx is done, reads what each
 // wants and calls f, in a goroutine of the stream's own. It returns once every f
 // has; the error is nil unless accepting failed on a live session. f's context is
@@ -235,15 +242,7 @@ func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, netw
 func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for {
-		st, err := s.Accept(ctx)
-		switch {
-		case err == nil:
-		case ctx.Err() != nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, Lost) || errors.Is(err, syscall.ECONNRESET):
-			return nil // the last is what a session ends with whose window is over
-		default:
-			return fmt.Errorf("accept stream: %w", err)
-		}
+	serve := func(st Stream) {
 		wg.Go(func() {
 			r, err := ReadRequest(st)
 			if err != nil {
@@ -251,5 +250,25 @@ func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) er
 			}
 			f(s.Context(), r)
 		})
+	}
+	if c, ok := s.(streamCaller); ok {
+		c.OnStream(serve)
+		select {
+		case <-ctx.Done():
+		case <-s.Context().Done():
+		}
+		c.OnStream(nil)
+		return nil
+	}
+	for {
+		st, err := s.Accept(ctx)
+		switch {
+		case err == nil:
+			serve(st)
+		case ctx.Err() != nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, Lost) || errors.Is(err, syscall.ECONNRESET):
+			return nil // the last is what a session ends with whose window is over
+		default:
+			return fmt.Errorf("accept stream: %w", err)
+		}
 	}
 }

@@ -152,8 +152,8 @@ func (s *Session) streamLocked(id uint64) (*stream, error) {
 		st = newStream(s, next)
 		s.streams[next] = st
 		if s.handler != nil {
-			s.acceptedLocked(st)
-			go s.handler(st) // it is the handler's
+			s.handler(st)
+			s.accepted++
 		} else {
 			st.unseen = true
 			s.waiting = append(s.waiting, st)

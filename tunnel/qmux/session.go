@@ -47,6 +47,7 @@ type Session struct {
 
 	mu      sync.Mutex // guards the following
 	over    error      // why the session has ended; nil before
+	reason  error      // why it is about to
 	closing bool       // by Close
 	conns   []*conn    // the first one carries what is small
 	streams map[uint64]*stream
@@ -179,6 +180,7 @@ func (s *Session) Close() error {
 // sayGoodbyeLocked ends the session in good order.
 func (s *Session) sayGoodbyeLocked() {
 	parked := len(s.conns) == 0 && s.dial != nil
+	s.reason = tunnel.ErrSessionClosed
 	s.lastWordsLocked(appendClose(nil, errNone, true, ""))
 	if !parked {
 		s.failLocked(tunnel.ErrSessionClosed)
@@ -206,10 +208,14 @@ func (s *Session) lastWordsLocked(frame []byte) {
 	}
 }
 
-// failLocked ends the session because of err.
+// failLocked ends the session because of err, unless there is a reason already: the peer
+// may have answered our last words by closing what they came on.
 func (s *Session) failLocked(err error) {
 	if s.over != nil {
 		return
+	}
+	if s.reason != nil {
+		err = s.reason
 	}
 	s.releaseLocked(err)
 	s.work.Done()
@@ -251,8 +257,9 @@ func (s *Session) breakLocked(p *ProtocolError) {
 	if s.over != nil {
 		return
 	}
+	s.reason = nonsense(p)
 	s.lastWordsLocked(appendClose(nil, p.Code, false, p.Text))
-	s.failLocked(nonsense(p))
+	s.failLocked(s.reason)
 }
 
 // Open opens a stream. It waits while the peer allows no more of them, or MaxStreams
@@ -347,17 +354,18 @@ func (s *Session) unseeLocked(st *stream) {
 	s.acceptedLocked(st)
 }
 
-// OnStream has f called for each stream that the peer has opened and opens, in a
-// goroutine of its own, in place of Accept. f owns the stream.
+// OnStream has f called with each stream that the peer has opened and opens, in place of
+// Accept; nobody if f is nil. f owns the stream, must return at once and not call the
+// session.
 func (s *Session) OnStream(f func(tunnel.Stream)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.handler = f
-	waiting := s.waiting
-	s.waiting = nil
-	for _, st := range waiting {
+	for f != nil && len(s.waiting) > 0 {
+		st := s.waiting[0]
+		s.waiting = s.waiting[1:]
+		f(st)
 		s.acceptedLocked(st)
-		go f(st) // it is the handler's
 	}
 }
 
