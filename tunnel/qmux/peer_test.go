@@ -214,12 +214,14 @@ func TestBrokenPeers(t *testing.T) {
 			if c.code == 0 { // allowed
 				p.say(appendInts(nil, framePing, 1))
 				p.await(framePong)
+				_ = p.conn.Close()
 				return
 			}
 			f := p.hear()
 			for f.kind != frameClose {
 				f = p.hear()
 			}
+			_ = p.conn.Close() // it has heard
 			if f.value != c.code || len(f.data) == 0 {
 				t.Errorf("closed with %#x, %q; want %#x", f.value, f.data, c.code)
 			}
@@ -259,6 +261,7 @@ func TestOverlaps(t *testing.T) {
 	if !s.holdsNothing() {
 		t.Error("something is held for a stream that is no more")
 	}
+	_ = p.conn.Close()
 }
 
 // holdsNothing says whether the session holds nothing of streams.
@@ -282,6 +285,7 @@ func TestHostilePeers(t *testing.T) {
 		if f.value != errProtocol {
 			t.Errorf("%+v", f)
 		}
+		_ = p.conn.Close()
 	})
 	t.Run("answers", func(t *testing.T) {
 		s, p := byHand(t, true, tunnel.Options{})
