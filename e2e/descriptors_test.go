@@ -22,7 +22,7 @@ const spare = 40
 
 func TestDescriptors(t *testing.T) {
 	t.Parallel()
-	for _, transport := range []string{"yamux", "quic"} {
+	for _, transport := range []string{"qmux", "yamux", "quic"} {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
 			socket := filepath.Join(shortTempDir(t), "connect")

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -24,8 +25,15 @@ import (
 	"github.com/hawser-project/hawser/e2e/lab"
 )
 
-// everyTransport are those that have sessions.
-var everyTransport = []string{"yamux", "h2", "quic"}
+// everyTransport are those that have sessions, or those that were asked for.
+var everyTransport = []string{"qmux", "yamux", "h2", "quic"}
+
+func init() {
+	flag.Func("e2e.transports", "the transports to test, separated by commas (default all)", func(names string) error {
+		everyTransport = strings.Split(names, ",")
+		return nil
+	})
+}
 
 // A front is a cluster with one node, any port of whose loopback can be reached by
 // CONNECT.

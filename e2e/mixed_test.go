@@ -31,13 +31,12 @@ func startMixed(t *testing.T, args ...string) *mixed {
 		t.Skip("cutting links takes network namespaces")
 	}
 	t.Parallel()
-	transports := []string{"yamux", "h2", "quic"}
-	c := startUp(t, append([]string{"--nodes", fmt.Sprint(len(transports)), "--netns", "--agent-arg=--transport=" + transports[0]}, args...)...)
+	c := startUp(t, append([]string{"--nodes", fmt.Sprint(len(everyTransport)), "--netns", "--agent-arg=--transport=" + everyTransport[0]}, args...)...)
 	m := &mixed{cluster: c, links: c.lab(t)}
 	for i, n := range m.links.Nodes() {
-		m.nodes = append(m.nodes, moored{Node: n, transport: transports[i]})
+		m.nodes = append(m.nodes, moored{Node: n, transport: everyTransport[i]})
 		if i > 0 {
-			c.restartNode(t, n, "--transport="+transports[i])
+			c.restartNode(t, n, "--transport="+everyTransport[i])
 		}
 	}
 	for _, n := range m.nodes {

@@ -96,7 +96,7 @@ func (c *cluster) settle(t *testing.T) {
 // if, their time is up; what runs there runs on until the node hears of it.
 func TestPartition(t *testing.T) {
 	t.Parallel()
-	for _, transport := range []string{"yamux", "h2", "quic"} {
+	for _, transport := range everyTransport {
 		t.Run(transport, func(t *testing.T) {
 			c := startQuick(t, "--nodes", "2", "--agent-arg=--transport="+transport)
 			node, err := c.lab(t).Node("node-1")

@@ -21,7 +21,7 @@ var deadFor = []time.Duration{41 * time.Second, 43300 * time.Millisecond, 46700 
 // and four round trips.
 func BenchmarkReturn(b *testing.B) {
 	needWAN(b)
-	for _, transport := range []string{"yamux", "h2", "quic"} {
+	for _, transport := range everyTransport {
 		b.Run(transport, func(b *testing.B) {
 			for b.Loop() {
 				benchReturn(b, transport)

@@ -59,17 +59,16 @@ func (c *cluster) shutOut(t *testing.T, name string, client kubernetes.Interface
 
 func TestNodeRevoked(t *testing.T) {
 	t.Parallel()
-	transports := []string{"yamux", "h2", "quic"}
-	c := startUp(t, "--nodes", fmt.Sprint(len(transports)), "--agent-arg=--transport="+transports[0])
-	names, clients := make([]string, len(transports)), make([]kubernetes.Interface, len(transports))
-	for i, transport := range transports {
+	c := startUp(t, "--nodes", fmt.Sprint(len(everyTransport)), "--agent-arg=--transport="+everyTransport[0])
+	names, clients := make([]string, len(everyTransport)), make([]kubernetes.Interface, len(everyTransport))
+	for i, transport := range everyTransport {
 		names[i] = fmt.Sprintf("node-%d", i+1)
 		if i > 0 {
 			run(t, append(c.kill(t, names[i]), "--transport="+transport), filepath.Join(c.dir, "nodes", names[i], "agent"))
 		}
 		clients[i] = c.asNode(t, names[i])
 	}
-	for i, transport := range transports {
+	for i, transport := range everyTransport {
 		c.comesOver(t, transport, 1)
 		c.waitNode(t, names[i])
 	}
@@ -82,11 +81,14 @@ func TestNodeRevoked(t *testing.T) {
 		}
 		c.shutOut(t, name, clients[i], mark)
 	}
-	if said := c.hawser(t, "explain", "node", names[2]); !strings.Contains(said, "revoked at") || !strings.Contains(said, "stolen") {
+	if said := c.hawser(t, "explain", "node", names[len(names)-1]); !strings.Contains(said, "revoked at") || !strings.Contains(said, "stolen") {
 		t.Errorf("explain says %s", said)
 	}
 
-	marks := []*logMark{c.mark(t, names[0]), c.mark(t, names[1]), c.mark(t, names[2])}
+	var marks []*logMark
+	for _, name := range names {
+		marks = append(marks, c.mark(t, name))
+	}
 	run(t, c.kill(t, "server"), filepath.Join(c.dir, "server"))
 	eventually(t, "the API answers again", func() error {
 		_, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})

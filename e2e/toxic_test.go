@@ -15,7 +15,7 @@ import (
 // of this kind.
 func TestToxics(t *testing.T) {
 	t.Parallel()
-	for _, transport := range []string{"yamux", "h2"} {
+	for _, transport := range []string{"qmux", "yamux", "h2"} {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
 			c := startUp(t, "--nodes", "0")

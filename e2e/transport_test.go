@@ -13,7 +13,7 @@ import (
 // What goes over a tunnel goes over each of them, and none needs more than the
 // one port. TestStreams does the same over yamux.
 func TestTransports(t *testing.T) {
-	for _, name := range []string{"h2", "quic"} {
+	for _, name := range []string{"qmux", "h2", "quic"} {
 		t.Run(name, func(t *testing.T) {
 			args := []string{"--nodes", "1", "--agent-arg=--transport=" + name}
 			if netnsHere(t) {

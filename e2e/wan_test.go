@@ -51,7 +51,7 @@ func BenchmarkWAN(b *testing.B) {
 			b.Run(w.name+"/"+congestion+"/tcp", func(b *testing.B) {
 				benchPlain(b, w.shape, congestion)
 			})
-			for _, transport := range []string{"yamux", "h2", "quic"} {
+			for _, transport := range everyTransport {
 				b.Run(w.name+"/"+congestion+"/"+transport, func(b *testing.B) {
 					benchTunnel(b, w.shape, congestion, transport)
 				})

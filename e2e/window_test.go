@@ -12,6 +12,7 @@ import (
 func TestNoWindow(t *testing.T) {
 	t.Parallel()
 	for transport, flag := range map[string]string{
+		"qmux":  "--agent-arg=--detach-window=0",
 		"yamux": "--agent-arg=--detach-window=0",
 		"h2":    "--server-arg=--detach-window=0",
 		"quic":  "--agent-arg=--detach-window=0",

@@ -37,8 +37,8 @@ var worse = []struct {
 func BenchmarkWorse(b *testing.B) {
 	needWAN(b)
 	for _, congestion := range []string{"cubic", "bbr"} {
-		for _, transport := range []string{"tcp", "yamux", "h2", "quic"} {
-			if congestion != "cubic" && transport != "tcp" && transport != "yamux" {
+		for _, transport := range []string{"tcp", "qmux", "yamux", "h2", "quic"} {
+			if congestion != "cubic" && transport != "tcp" && transport != "qmux" && transport != "yamux" {
 				continue // QUIC has one of its own, and h2 is to yamux as it is with cubic
 			}
 			b.Run(congestion+"/"+transport, func(b *testing.B) {

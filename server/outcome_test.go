@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // An outcome is what becomes of a dial: what the target's side says, what the
@@ -239,7 +240,7 @@ func (f *fragile) cut() {
 // onTransports runs f for each transport.
 func onTransports(t *testing.T, f func(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Options) (tunnel.Listener, error))) {
 	t.Helper()
-	for _, transport := range []tunnel.Transport{overyamux.Transport(), overh2.Transport(), overquic.Transport()} {
+	for _, transport := range []tunnel.Transport{qmux.Transport(), overyamux.Transport(), overh2.Transport(), overquic.Transport()} {
 		t.Run(transport.Name, func(t *testing.T) {
 			f(t, transport, func(o tunnel.Options) (tunnel.Listener, error) {
 				if transport.Name == overquic.Transport().Name {

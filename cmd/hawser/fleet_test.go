@@ -26,6 +26,7 @@ func TestFleetOptions(t *testing.T) {
 		"": "",
 		"--nodes 1000 --zones 4 --faults kill:10%@30s,silence:zone-1@60s+120s,flap:5%@10s~15s": "",
 		"--server https://hub.example --transport h2 --weight full --labels a=b":               "",
+		"--transport qmux --nodes 2":             "",
 		"--nodes 0":                              "--nodes 0",
 		"--nodes 100001":                         "--nodes 100001",
 		"--zones 101":                            "--zones 101",

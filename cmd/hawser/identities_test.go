@@ -29,6 +29,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
@@ -182,7 +183,7 @@ func (l lines) Write(b []byte) (int, error) {
 func TestRevokedWhileNobodyFollowed(t *testing.T) {
 	atOnce := make(chan struct{})
 	close(atOnce)
-	for _, tr := range []tunnel.Transport{overyamux.Transport(), overh2.Transport(), overquic.Transport()} {
+	for _, tr := range []tunnel.Transport{qmux.Transport(), overyamux.Transport(), overh2.Transport(), overquic.Transport()} {
 		t.Run(tr.Name, func(t *testing.T) {
 			c := newRealm(t)
 			cert := c.node("n")

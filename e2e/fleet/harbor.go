@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // HarborConfig configures a Harbor. Address and PKI are required.
@@ -83,12 +84,16 @@ func (h *Harbor) Open(ctx context.Context) (run func(context.Context) error, err
 	if err != nil {
 		return nil, err
 	}
-	port, err := server.NewPort(server.PortConfig{Listener: ln, Protocols: []string{tunnel.ALPN, overh2.ALPN}, Log: h.config.Log})
+	port, err := server.NewPort(server.PortConfig{Listener: ln, Protocols: []string{qmux.ALPN, tunnel.ALPN, overh2.ALPN}, Log: h.config.Log})
 	if err != nil {
 		return nil, err
 	}
 	o := tunnel.Options{TLS: cas.ServerTLS(pair.GetCertificate), Link: h.config.Link, Log: h.config.Log}
 	o.Link.Resume = func(p tunnel.Peer) error { return h.hub.MayResume(p) }
+	engine, err := qmux.Listen(port.Tunnel(qmux.ALPN), o)
+	if err != nil {
+		return nil, err
+	}
 	yamux, err := overyamux.Listen(port.Tunnel(tunnel.ALPN), o)
 	if err != nil {
 		return nil, err
@@ -99,7 +104,7 @@ func (h *Harbor) Open(ctx context.Context) (run func(context.Context) error, err
 	}
 	h.metrics = prometheus.NewRegistry()
 	h.hub, err = server.New(server.Config{
-		Listeners: []tunnel.Listener{yamux, h2}, DrainTimeout: -1, Log: h.config.Log, Metrics: h.metrics,
+		Listeners: []tunnel.Listener{engine, yamux, h2}, DrainTimeout: -1, Log: h.config.Log, Metrics: h.metrics,
 	})
 	if err != nil {
 		return nil, err

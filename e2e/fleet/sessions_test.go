@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // Measuring takes more agents than testing:
@@ -132,7 +133,7 @@ func playFleet(args []string) error {
 }
 
 func transports() map[string]tunnel.Transport {
-	return map[string]tunnel.Transport{"yamux": overyamux.Transport(), "h2": overh2.Transport()}
+	return map[string]tunnel.Transport{"qmux": qmux.Transport(), "yamux": overyamux.Transport(), "h2": overh2.Transport()}
 }
 
 // A process plays a part.

@@ -3,10 +3,11 @@
 //
 // What is compared goes by the same words everywhere:
 //
-//	direct            client ──────────────────────────────────────────▶ target
-//	relay             client ─TCP─▶ control ═TLS, one a stream═▶ node ─▶ target
-//	yamux, h2, quic   client ─CONNECT─▶ control ═══session═══▶ node ───▶ target
-//	ssh               client ─CONNECT─▶ control ═══ssh════▶ sshd ──────▶ target
+//	direct       client ──────────────────────────────────────────▶ target
+//	relay        client ─TCP─▶ control ═TLS, one a stream═▶ node ─▶ target
+//	qmux, yamux, h2, quic
+//	             client ─CONNECT─▶ control ═══session═══▶ node ───▶ target
+//	ssh          client ─CONNECT─▶ control ═══ssh════▶ sshd ──────▶ target
 //
 // Client and target are this process; control and node are a process each, which
 // this program starts from itself (see Serve), so that what each side costs can be
@@ -40,6 +41,7 @@ import (
 const (
 	Direct = "direct"
 	Relay  = "relay"
+	QMux   = "qmux"
 	Yamux  = "yamux"
 	H2     = "h2"
 	QUIC   = "quic"
@@ -47,7 +49,7 @@ const (
 )
 
 // Transports are all that can be compared, in the order of tables.
-func Transports() []string { return []string{Direct, Relay, Yamux, H2, QUIC, SSH} }
+func Transports() []string { return []string{Direct, Relay, QMux, Yamux, H2, QUIC, SSH} }
 
 // Defaults of Config.
 const (

@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // leaveTime is how long an agent lets streams finish when a run is over: none are
@@ -60,12 +61,14 @@ func (p *part) listen(ctx context.Context, transport string, o tunnel.Options) (
 	if err != nil {
 		return nil, fmt.Errorf("listen for agents: %w", err)
 	}
-	port, err := server.NewPort(server.PortConfig{Listener: l, Protocols: []string{tunnel.ALPN, overh2.ALPN}})
+	port, err := server.NewPort(server.PortConfig{Listener: l, Protocols: []string{qmux.ALPN, tunnel.ALPN, overh2.ALPN}})
 	if err != nil {
 		return nil, err
 	}
 	p.run = append(p.run, port.Run)
 	switch transport {
+	case QMux:
+		return qmux.Listen(port.Tunnel(qmux.ALPN), o)
 	case Yamux:
 		return overyamux.Listen(port.Tunnel(tunnel.ALPN), o)
 	case H2:
@@ -92,7 +95,7 @@ func (p *part) front(ctx context.Context, socket string, dial func(ctx context.C
 // newNode makes the agents that the order asks for, of a node each.
 func newNode(_ context.Context, o order) (*part, error) {
 	transports := map[string][]tunnel.Transport{
-		Yamux: {overyamux.Transport()}, H2: {overh2.Transport()}, QUIC: {overquic.Transport()},
+		QMux: {qmux.Transport()}, Yamux: {overyamux.Transport()}, H2: {overh2.Transport()}, QUIC: {overquic.Transport()},
 	}
 	allow, err := agent.ParseTargets([]string{"127.0.0.1:*"})
 	if err != nil {
