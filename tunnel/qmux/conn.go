@@ -53,6 +53,9 @@ type conn struct {
 
 	heard time.Time // when something last came
 	asked time.Time // since when the peer owes a sign of life; zero if it does not
+	probe uint64    // the number of the question that only c waits for; 0: there was none
+	since time.Time // since when data has come without a long pause,
+	came  time.Time // and when it last came
 	wrote time.Time // when something was last sent
 	used  time.Time // when it last had a direction of its own
 	load  int       // directions of ours that have it for their own
@@ -61,6 +64,7 @@ type conn struct {
 // connSay is what a connection has to say by itself.
 type connSay struct {
 	ping, pong bool
+	probe      bool // a QX_PING that is only about this connection
 	pongNumber uint64
 	streams    bool // MAX_STREAMS
 	want       int  // WANT_CONNECTIONS
@@ -69,7 +73,7 @@ type connSay struct {
 }
 
 func (y *connSay) anything() bool {
-	return y.ping || y.pong || y.streams || y.want > 0 || len(y.doubted) > 0 || y.close != nil
+	return y.ping || y.pong || y.probe || y.streams || y.want > 0 || len(y.doubted) > 0 || y.close != nil
 }
 
 func newConn(s *Session, t secured, number uint64) *conn {

@@ -6,6 +6,7 @@ package qmux
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,36 +212,76 @@ func (s *Session) settle(err error, again bool) bool {
 	return true
 }
 
-// doubtLocked goes on beside a connection on which what was sent is not acknowledged.
+// doubtLocked goes on without, or beside, a connection on which what was sent is not
+// acknowledged.
 func (s *Session) doubtLocked(c *conn) {
-	first := s.firstLocked()
+	first, other := s.firstLocked(), s.answeringLocked(c)
 	r := &s.paths.rejoin
 	switch {
 	case s.dial == nil:
 		// It cannot dial; the peer may hear it on another connection.
-		for _, other := range s.conns {
-			if other != c && other.asked.IsZero() {
-				other.say.doubted = append(other.say.doubted[:0:0], c.number)
-				other.kickLocked()
-				return
-			}
+		if other != nil {
+			other.sayDoubtedLocked(c.number)
 		}
-	case c != first:
+	case c != first && other != nil:
 		s.log.Debug("connection doubted", "session", s.name(), "connection", c.number)
-		s.lostLocked(c, silence(time.Since(c.asked)))
+		s.lostLocked(c, silence(time.Since(c.heard)))
+		other.sayDoubtedLocked(c.number) // which no reset may reach
 	case !r.beside:
 		r.beside = true
+		insteadOf := c.number
+		if other == nil {
+			insteadOf = insteadOfAll
+		}
+		if c != first && first.asked.IsZero() {
+			first.say.ping = true // if no other can be had, this one may still be there
+			first.kickLocked()
+		}
 		s.log.Debug("connection doubted", "session", s.name(), "connection", c.number)
-		s.work.Go(func() { s.goBeside(c) })
+		s.work.Go(func() { s.goBeside(c, insteadOf) })
 	}
 }
 
-// goBeside makes a connection beside c, the first one, and has it take its place,
-// unless c shows a sign of life before that.
-func (s *Session) goBeside(c *conn) {
+// answeringLocked is a connection beside c on which the peer owes nothing, or something
+// has come since it owes something on c; nil if there is none. At the dialing end it is
+// one of the latter, so that what is there is not mixed up with what was there.
+func (s *Session) answeringLocked(c *conn) *conn {
+	for _, other := range s.conns {
+		if other != c && (other.heard.After(c.asked) || s.dial == nil && other.asked.IsZero()) {
+			return other
+		}
+	}
+	return nil
+}
+
+func (c *conn) sayDoubtedLocked(number uint64) {
+	if len(c.say.doubted) < tunnel.MaxConnections && !slices.Contains(c.say.doubted, number) {
+		c.say.doubted = append(c.say.doubted, number)
+	}
+	c.kickLocked()
+}
+
+// toldOfDoubtLocked takes the peer's PATH_DOUBTED, which came on c. The accepting end
+// drops that connection: the dialing one has. If this end has no such connection any
+// more, the peer learns so.
+func (s *Session) toldOfDoubtLocked(c *conn, number uint64) {
+	i := slices.IndexFunc(s.conns, func(o *conn) bool { return o.number == number })
+	switch {
+	case i >= 0 && s.conns[i] == c: // which speaks for itself
+	case i >= 0 && s.dialing:
+		s.doubtLocked(s.conns[i])
+	case i >= 0:
+		s.lostLocked(s.conns[i], silence(time.Since(s.conns[i].heard)))
+	case s.dialing:
+		c.sayDoubtedLocked(number)
+	}
+}
+
+// goBeside makes a connection beside c and has it take the place of c, or of all.
+func (s *Session) goBeside(c *conn, insteadOf uint64) {
 	ctx, cancel := context.WithTimeout(s.alive, attemptTimeout)
 	defer cancel()
-	err := s.attempt(ctx, c.number)
+	err := s.attempt(ctx, insteadOf)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.paths.rejoin

@@ -34,7 +34,9 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 		if f.stream > s.pings {
 			return broken(errProtocol, "answer to QX_PING %d of %d", f.stream, s.pings)
 		}
-		s.pulse.answered(s.now())
+		if f.stream != c.probe {
+			s.pulse.answered(s.now())
+		}
 	case frameClose, frameApplicationClose:
 		if f.kind == frameApplicationClose && f.value == uint64(tunnel.Replaced) && c.number > 0 {
 			s.lostLocked(c, late()) // it concerns this connection only
@@ -70,13 +72,8 @@ func (s *Session) extensionLocked(c *conn, f frame) error {
 	case f.kind == frameWant && s.dialing:
 		s.paths.wanted = int(min(f.stream, tunnel.MaxConnections))
 		s.growLocked()
-	case f.kind == frameDoubted && s.dialing:
-		for _, other := range s.conns {
-			if other.number == f.stream && other != c {
-				s.doubtLocked(other)
-				break
-			}
-		}
+	case f.kind == frameDoubted:
+		s.toldOfDoubtLocked(c, f.stream)
 	default:
 		return broken(errProtocol, "frame of type %#x at this end", f.kind)
 	}
@@ -101,6 +98,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	switch f.kind {
 	case frameStream:
 		s.stats.Received += uint64(len(f.data))
+		c.movesLocked()
 		return st.receiveLocked(c, f, b)
 	case frameResetStream:
 		return st.resetByPeerLocked(c, f.offset)

@@ -17,6 +17,9 @@ const (
 	// connection is doubted.
 	leastPatience = time.Second
 	mostPatience  = 20 * time.Second
+	// A connection on which data has come for longer than moving, with no pause of as long
+	// as that, has moved something.
+	moving = time.Second
 	// asleep is how late the end of the window may be noticed before this process must
 	// have been stopped: then it takes until grace is over for a connection that may be
 	// waiting at its door.
@@ -123,6 +126,31 @@ func (s *Session) beatLocked() {
 	}
 }
 
+// movesLocked notes that data has come. The dialing end asks once that stops: whoever
+// sends it cannot connect anew.
+func (c *conn) movesLocked() {
+	if c.heard.Sub(c.came) > moving {
+		c.since = c.heard
+	}
+	if c.came = c.heard; c.came.Sub(c.since) > moving {
+		c.s.probeLocked(c, c.heard)
+	}
+}
+
+// probeLocked asks whether a connection is still there on which something has moved, once
+// it has been silent for half of what is bearable.
+func (s *Session) probeLocked(c *conn, now time.Time) {
+	if s.dial == nil || !c.asked.IsZero() || c.came.Sub(c.since) <= moving {
+		return
+	}
+	if due := c.heard.Add(s.patienceLocked() / 2); now.Before(due) {
+		s.scheduleLocked(due)
+		return
+	}
+	c.since, c.say.probe = c.came, true
+	c.kickLocked()
+}
+
 // checkLocked looks for connections on which what was sent is not acknowledged.
 func (s *Session) checkLocked(now time.Time) {
 	if !s.extended {
@@ -133,8 +161,9 @@ func (s *Session) checkLocked(now time.Time) {
 		if c.gone {
 			continue
 		}
+		s.probeLocked(c, now)
 		var since time.Time
-		if c.unacked > 0 || s.pulse.open > 0 && c == s.firstLocked() {
+		if c.unacked > 0 || c.probe > 0 || s.pulse.open > 0 && c == s.firstLocked() {
 			since = c.asked
 		}
 		if since.IsZero() {

@@ -313,6 +313,7 @@ func (s *Session) leaveLocked(c *conn) {
 	c.gone = true
 	s.paths.last = c.tls.RemoteAddr()
 	s.conns = slices.DeleteFunc(s.conns, func(o *conn) bool { return o == c })
+	s.paths.asked = min(s.paths.asked, max(0, len(s.conns)-1)) // or nobody would ask for another
 }
 
 // partLocked ends c after its last words.

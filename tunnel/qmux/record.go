@@ -60,6 +60,12 @@ func (c *conn) controlLocked(w *recordWriter) {
 		y.ping, w.ping = false, true
 		c.s.questionLocked(w)
 	}
+	if y.probe {
+		y.probe, w.ping = false, true
+		c.s.pings++
+		c.probe = c.s.pings
+		w.ints(framePing, c.probe)
+	}
 	if y.streams {
 		y.streams = false
 		w.ints(frameMaxStreams, c.s.limitLocked())

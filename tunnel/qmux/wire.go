@@ -54,7 +54,8 @@ import (
 // since both its directions had ended: nothing of it need be kept. SILENCE goes with a
 // QX_PING of the dialing end and says how long that end may be silent from now on.
 // WANT_CONNECTIONS asks the dialing end for as many connections beside the first.
-// PATH_DOUBTED tells it that what was sent to it on a connection is not acknowledged.
+// PATH_DOUBTED tells it that what was sent to it on a connection is not acknowledged;
+// the dialing end says with it that it has given a connection up.
 //
 // A CONNECTION_CLOSE of the application's (0x1d) with a code other than 0 is a refusal,
 // and the code a tunnel.Code. With Replaced, on a connection that was to join a session,

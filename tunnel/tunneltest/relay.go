@@ -23,7 +23,8 @@ type Relay struct {
 	changed sync.Cond
 	stalled bool
 	closed  bool
-	conns   map[net.Conn]struct{} // both ends of each
+	conns   map[net.Conn]int      // both ends of each, and how many there were before
+	dead    map[net.Conn]struct{} // those of them that were forgotten
 	made    int
 }
 
@@ -36,7 +37,7 @@ func NewRelay(t testing.TB, target string) *Relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Relay{target: target, ln: ln, conns: make(map[net.Conn]struct{})}
+	r := &Relay{target: target, ln: ln, conns: make(map[net.Conn]int), dead: make(map[net.Conn]struct{})}
 	r.changed.L = &r.mu
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithCancel(context.WithoutCancel(t.Context()))
@@ -75,7 +76,23 @@ func (r *Relay) Cut() {
 		_ = c.Close()
 	}
 	clear(r.conns)
+	clear(r.dead)
 	r.changed.Broadcast()
+}
+
+// Forget has nothing more get through on the connections there are, as a middlebox
+// that has forgotten them, but for the first few. It says how many that are.
+func (r *Relay) Forget(but int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for c, number := range r.conns {
+		if number >= but {
+			r.dead[c] = struct{}{}
+			n++
+		}
+	}
+	return n / 2
 }
 
 // Stall has nothing get through, on old connections or new ones, until it is
@@ -114,7 +131,7 @@ func (r *Relay) add(near, far net.Conn) bool {
 		_, _ = near.Close(), far.Close()
 		return false
 	}
-	r.conns[near], r.conns[far] = struct{}{}, struct{}{}
+	r.conns[near], r.conns[far] = r.made-1, r.made-1
 	return true
 }
 
@@ -149,7 +166,7 @@ func (r *Relay) pass(c net.Conn) bool {
 		if _, ok := r.conns[c]; !ok {
 			return false
 		}
-		if !r.stalled {
+		if _, dead := r.dead[c]; !r.stalled && !dead {
 			return true
 		}
 		r.changed.Wait()
