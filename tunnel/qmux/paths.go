@@ -45,6 +45,7 @@ type load struct {
 	at     time.Time
 	swept  int // bytes since the last sweep
 	hungry bool
+	more   bool // waits to be sent
 }
 
 // firstLocked is the connection that carries what is small; nil if there is none.
@@ -72,10 +73,10 @@ func (s *Session) carriedLocked(st *stream, n int) {
 		return
 	}
 	now := time.Now()
-	if !l.at.IsZero() {
+	if !l.at.IsZero() && !l.more { // on a slow path much takes long
 		l.bytes = max(0, l.bytes-int(now.Sub(l.at).Seconds()*leak))
 	}
-	l.at, l.bytes = now, l.bytes+n
+	l.at, l.bytes, l.more = now, l.bytes+n, st.sendable() > 0
 	limit := far
 	if s.pulse.rtt > 0 && s.pulse.rtt < long && len(s.conns) < 2 {
 		limit = near
@@ -197,7 +198,7 @@ func (s *Session) sweepLocked(now time.Time) {
 	p.sweepAt = time.Time{}
 	for _, st := range s.streams {
 		if st.out.own != nil {
-			if st.out.recent.swept < calm {
+			if st.out.recent.swept < calm && st.sendable() == 0 {
 				s.disownLocked(st)
 			}
 			st.out.recent.swept = 0
