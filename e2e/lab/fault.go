@@ -44,6 +44,7 @@ type faults struct {
 	noUDP   bool
 	shaped  bool // the emulator is in the path
 	binding int  // how often the NAT has been rebound
+	strict  bool // connections that the NAT does not know get no answer
 }
 
 const (
@@ -78,6 +79,9 @@ func (f faults) rules() string {
 	}{{Out, `oifname "wan0"`}, {In, `iifname "wan0"`}} {
 		if f.cut&way.direction != 0 {
 			fmt.Fprintf(&b, "\t\t%s drop\n", way.match)
+		}
+		if f.strict {
+			fmt.Fprintf(&b, "\t\t%s meta l4proto tcp ct state new tcp flags & (syn | ack) != syn drop\n", way.match)
 		}
 		if f.noUDP {
 			fmt.Fprintf(&b, "\t\t%s meta l4proto udp drop\n", way.match)
@@ -226,6 +230,18 @@ func (n *Node) Rebind(ctx context.Context) error {
 	return n.rebindLocked(ctx)
 }
 
+// Forget makes the NAT forget every connection. Unlike after Rebind, the host does not
+// hear of what the node goes on to send on them, and cannot say that it knows none of
+// it: packets of TCP that begin nothing are dropped from now on.
+func (n *Node) Forget(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.changeLocked(ctx, "forget", func(f *faults) { f.strict = true }); err != nil {
+		return err
+	}
+	return n.rebindLocked(ctx)
+}
+
 func (n *Node) rebindLocked(ctx context.Context) error {
 	if err := n.changeLocked(ctx, "rebind", func(f *faults) { f.binding++ }); err != nil {
 		return err
@@ -263,5 +279,5 @@ func (n *Node) Clear(ctx context.Context) error {
 	return errors.Join(
 		n.Shape(ctx, noShape, noShape),
 		n.Rate(ctx, 0),
-		n.change(ctx, "clear", func(f *faults) { f.cut, f.loss, f.reset, f.noUDP = 0, 0, false, false }))
+		n.change(ctx, "clear", func(f *faults) { f.cut, f.loss, f.reset, f.noUDP, f.strict = 0, 0, false, false, false }))
 }

@@ -314,6 +314,23 @@ func TestRebind(t *testing.T) {
 	nothing(t, "the other end of that stream", streamHost)
 }
 
+// What was forgotten is silent at both ends; what is new works.
+func TestForget(t *testing.T) {
+	l := newLab(t, 1)
+	n := l.Nodes()[0]
+	stream, streamHost := tcpPair(t, l, n)
+	must(t, n.Forget(t.Context()))
+	_, _ = io.WriteString(stream, "up")
+	_, _ = io.WriteString(streamHost, "down")
+	nothing(t, "the node's end", stream)
+	nothing(t, "the host's end", streamHost)
+	node, host := tcpPair(t, l, n)
+	send(t, node, "up")
+	receive(t, host, "up")
+	send(t, host, "down")
+	receive(t, node, "down")
+}
+
 func TestMove(t *testing.T) {
 	l := newLab(t, 1)
 	n := l.Nodes()[0]
