@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sort"
 	"time"
 )
@@ -387,17 +388,11 @@ func (st *stream) trimLocked() {
 	o := &st.out
 	k := 0
 	for k < len(o.segments) && o.segments[k].end() <= o.base {
-		g := &o.segments[k]
-		if k == len(o.segments)-1 && g.to < len(g.b.buf) && g.b.refs.Load() == 1 && len(g.b.buf) == smallBlock && !o.fin {
-			// What comes next shares it, from its beginning.
-			g.offset, g.from, g.to = o.end, headroom, headroom
-			break
-		}
-		st.freeLocked(g)
+		st.freeLocked(&o.segments[k])
 		k++
 	}
 	if k > 0 {
-		o.segments = append(o.segments[:0], o.segments[k:]...)
+		o.segments = slices.Delete(o.segments, 0, k)
 	}
 	k = 0
 	for k < len(o.runs) && o.runs[k].from < o.base {
