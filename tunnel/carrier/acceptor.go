@@ -116,8 +116,8 @@ func (a *Acceptor) Serve(ctx context.Context, f func(context.Context, *tls.Conn)
 			pause = 0
 			if g := a.entrance.admit(c); g != nil {
 				wg.Go(func() {
-					if c, err := a.handshake(ctx, g); err == nil {
-						f(ctx, c)
+					if t, herr := a.handshake(ctx, g); herr == nil {
+						f(ctx, t)
 					}
 				})
 			}

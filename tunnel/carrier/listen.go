@@ -103,7 +103,7 @@ type listener struct {
 func (l *listener) Transport() string { return l.protocol.Name }
 
 func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
-	defer l.registry.Close() // by then each has closed its session, and so its link
+	defer func() { _ = l.registry.Close() }() // by then each has closed its session, and so its link
 	return l.Acceptor.Serve(ctx, func(ctx context.Context, c *tls.Conn) { l.serve(ctx, c, f) })
 }
 

@@ -111,7 +111,6 @@ func (c *conn) peer() tunnel.Peer {
 // small buffer only, unless the last one was large.
 type recordReader struct {
 	r    io.Reader
-	max  int       // of a record's frames; 0 means maxRecord
 	idle [512]byte // read to while little comes
 	b    *block    // read to while much comes; nil if little does
 	buf  []byte    // idle[:] or b.buf
@@ -266,6 +265,7 @@ func (c *conn) heardLocked() {
 		c.asked = time.Time{}
 	}
 	c.s.confirmLocked(c)
+	c.s.oweLocked(c, now)
 	if c == c.s.firstLocked() {
 		c.s.pulse.hear(c.s.since(now))
 	}

@@ -80,9 +80,9 @@ func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 		return nil, connectError(addr, err)
 	}
 	s, err := dialOn(ctx, first, func(ctx context.Context) (secured, error) {
-		c, err := d.Again(ctx)
-		if err != nil {
-			return nil, err
+		c, aerr := d.Again(ctx)
+		if aerr != nil {
+			return nil, aerr // no nil *tls.Conn in an interface
 		}
 		return c, nil
 	}, o)

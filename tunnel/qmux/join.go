@@ -34,7 +34,7 @@ func within(ctx context.Context, c *conn, f func() error) error {
 }
 
 // declare sends this end's parameters.
-func (c *conn) declare(p parameters) error { return c.say1(p.append(nil)) }
+func (c *conn) declare(p parameters) error { return c.say1(p.encode()) }
 
 // say1 writes a record of one frame.
 func (c *conn) say1(frame []byte) error {
@@ -77,27 +77,31 @@ func (c *conn) hearParameters() (*parameters, error) {
 // ask asks for a session, or to join one, and hears the answer. It is nil if the peer
 // does not know the extension.
 func (c *conn) ask(ctx context.Context, mine parameters) (theirs *parameters, answer *frame, err error) {
-	err = within(ctx, c, func() error {
-		err := c.declare(mine)
-		if err == nil {
-			theirs, err = c.hearParameters()
-		}
-		if err != nil || theirs.session == nil || mine.session == nil {
-			return err
-		}
-		f, err := c.hear()
-		switch {
-		case err != nil:
-			return err
-		case f.kind == frameClose || f.kind == frameApplicationClose:
-			return closedBy(f)
-		case f.kind != frameSession:
-			return broken(errProtocol, "frame of type %#x in place of SESSION", f.kind)
-		}
-		answer = &f
-		return nil
+	err = within(ctx, c, func() (err error) {
+		theirs, answer, err = c.converse(mine)
+		return err
 	})
 	return theirs, answer, err
+}
+
+// converse is what ask says and hears.
+func (c *conn) converse(mine parameters) (theirs *parameters, answer *frame, err error) {
+	if err = c.declare(mine); err != nil {
+		return nil, nil, err
+	}
+	if theirs, err = c.hearParameters(); err != nil || theirs.session == nil || mine.session == nil {
+		return theirs, nil, err
+	}
+	f, err := c.hear()
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case f.kind == frameClose || f.kind == frameApplicationClose:
+		return nil, nil, closedBy(f)
+	case f.kind != frameSession:
+		return nil, nil, broken(errProtocol, "frame of type %#x in place of SESSION", f.kind)
+	}
+	return theirs, &f, nil
 }
 
 // joinOn has the session go on on c as well, in place of others. On error c is still
@@ -124,7 +128,7 @@ func (s *Session) joinOn(ctx context.Context, c *conn, insteadOf uint64) error {
 	}
 	_, r.secret, _ = answer.session()
 	if s.closing { // nothing is left to carry
-		_ = c.say1(appendClose(nil, errNone, true, ""))
+		_ = c.say1(closeFrame(errNone, true, ""))
 		c.abortLater()
 		return nil
 	}

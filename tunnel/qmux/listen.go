@@ -154,12 +154,12 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 func (r *registry) refuse(c *conn, err error) {
 	var e *Error
 	var p *ProtocolError
-	bye := appendClose(nil, errInternal, false, "invalid request")
+	var bye []byte
 	switch {
 	case errors.As(err, &e):
-		bye = appendClose(nil, uint64(e.Code), true, e.Text)
+		bye = closeFrame(uint64(e.Code), true, e.Text)
 	case errors.As(err, &p):
-		bye = appendClose(nil, p.Code, false, p.Text)
+		bye = closeFrame(p.Code, false, p.Text)
 	default:
 		c.abort()
 		return

@@ -56,6 +56,17 @@ func (s *Session) watchLocked(now time.Time) {
 	}
 }
 
+// oweLocked tells the pulse whether bytes wait to be acknowledged on the first
+// connection.
+func (s *Session) oweLocked(c *conn, now time.Time) {
+	if c != s.firstLocked() {
+		return
+	}
+	if next, sooner := s.pulse.owe(s.since(now), c.unacked > 0); sooner {
+		s.scheduleLocked(s.born.Add(next))
+	}
+}
+
 // patienceLocked is how long the peer may owe an acknowledgement.
 func (s *Session) patienceLocked() time.Duration {
 	return min(max(leastPatience, 4*s.pulse.rtt)<<s.paths.rejoin.vain, mostPatience)

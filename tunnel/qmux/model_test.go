@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -306,7 +305,7 @@ func TestCutAndReorder(t *testing.T) {
 			k := &cutter{delays: delays, cut: func(int) (bool, bool) { n := r.IntN(60); return n == 0, n == 1 }}
 			k.run(t, []int{300, 100 << 10, 400 << 10, 400 << 10})
 			if t.Failed() {
-				t.Log(fmt.Sprintf("seed %d, %d connections", seed, k.made))
+				t.Logf("seed %d, %d connections", seed, k.made)
 			}
 		})
 		if t.Failed() {

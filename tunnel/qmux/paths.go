@@ -232,6 +232,9 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 		}
 	}
 	s.conns = slices.Insert(s.conns, min(at, len(s.conns)), c)
+	if s.dialing && s.local != nil && host(s.local) != host(c.tls.LocalAddr()) {
+		s.pulse.forget() // what was learned of another path
+	}
 	s.local = c.tls.LocalAddr()
 	if c == s.conns[0] {
 		s.pulse.take(s.now())
@@ -252,6 +255,15 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 	s.settleLocked()
 	c.kickLocked()
 	s.watchLocked(now)
+}
+
+// host is the part of an address that stands for a path.
+func host(a net.Addr) string {
+	h, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return h
 }
 
 // sayAllLocked has said again, by every stream, what may have been lost, and sent what

@@ -44,7 +44,7 @@ func byHand(t testing.TB, ext bool, o tunnel.Options) (*Session, *handmade) {
 		}
 		accepted <- s
 	}()
-	p.say(mine.append(nil))
+	p.say(mine.encode())
 	if f := p.hear(); f.kind != frameParameters {
 		t.Fatalf("first frame: %+v", f)
 	}
@@ -164,7 +164,7 @@ func TestPlainPeer(t *testing.T) {
 	if f := p.await(framePong); f.stream != 77 {
 		t.Errorf("%+v", f)
 	}
-	p.say(appendClose(nil, 0, true, "bye"))
+	p.say(closeFrame(0, true, "bye"))
 	<-s.Context().Done()
 	if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) {
 		t.Errorf("%v", err)
@@ -184,7 +184,7 @@ func TestBrokenPeers(t *testing.T) {
 		{"unknown frame", false, errFrameEncoding, [][]byte{{0x21}}},
 		{"prohibited frame", false, errFrameEncoding, [][]byte{{0x01}}},
 		{"truncated frame", false, errFrameEncoding, [][]byte{{0x05}}},
-		{"parameters twice", false, errParameter, [][]byte{(&parameters{}).append(nil)}},
+		{"parameters twice", false, errParameter, [][]byte{(&parameters{}).encode()}},
 		{"too much on a stream", false, errFlowControl, [][]byte{streamFrame(0, 1<<30, "x", false)}},
 		{"too many streams", false, errStreamLimit, [][]byte{streamFrame(backlog<<2, 0, "x", false)}},
 		{"a unidirectional stream", false, errStreamLimit, [][]byte{streamFrame(2, 0, "x", false)}},

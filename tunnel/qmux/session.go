@@ -181,7 +181,7 @@ func (s *Session) Close() error {
 func (s *Session) sayGoodbyeLocked() {
 	parked := len(s.conns) == 0 && s.dial != nil
 	s.reason = tunnel.ErrSessionClosed
-	s.lastWordsLocked(appendClose(nil, errNone, true, ""))
+	s.lastWordsLocked(closeFrame(errNone, true, ""))
 	if !parked {
 		s.failLocked(tunnel.ErrSessionClosed)
 		return
@@ -258,7 +258,7 @@ func (s *Session) breakLocked(p *ProtocolError) {
 		return
 	}
 	s.reason = nonsense(p)
-	s.lastWordsLocked(appendClose(nil, p.Code, false, p.Text))
+	s.lastWordsLocked(closeFrame(p.Code, false, p.Text))
 	s.failLocked(s.reason)
 }
 

@@ -93,10 +93,9 @@ func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
 	for {
 		err := st.readableLocked()
 		switch {
+		case in.busy: // it is known soon whether something is left; the sink is another's
 		case k.err != nil:
 			return renamed(k.err, "write")
-		case in.busy:
-			err = nil
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:

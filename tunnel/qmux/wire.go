@@ -185,7 +185,8 @@ type parameters struct {
 	session    *joining // nil: knows no extension
 }
 
-func (p *parameters) append(b []byte) []byte {
+// encode spells a QX_TRANSPORT_PARAMETERS.
+func (p *parameters) encode() []byte {
 	var v []byte
 	add := func(id, value uint64) {
 		v = quicvarint.Append(v, id)
@@ -201,7 +202,7 @@ func (p *parameters) append(b []byte) []byte {
 		v = quicvarint.Append(v, sessionParamSize)
 		v = p.session.append(v)
 	}
-	b = quicvarint.Append(b, frameParameters)
+	b := quicvarint.Append(nil, frameParameters)
 	b = quicvarint.Append(b, uint64(len(v)))
 	return append(b, v...)
 }
@@ -399,9 +400,10 @@ func appendStreamHead(b []byte, stream, offset uint64, length int, fin bool) []b
 	return b
 }
 
-// appendClose spells a CONNECTION_CLOSE: of the protocol's, or of what runs on it.
-func appendClose(b []byte, code uint64, application bool, reason string) []byte {
+// closeFrame spells a CONNECTION_CLOSE: of the protocol's, or of what runs on it.
+func closeFrame(code uint64, application bool, reason string) []byte {
 	reason = reason[:min(len(reason), maxReason)]
+	var b []byte
 	if application {
 		b = appendInts(b, frameApplicationClose, code, uint64(len(reason)))
 	} else {

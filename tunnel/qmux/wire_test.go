@@ -94,7 +94,7 @@ func TestParameters(t *testing.T) {
 	for _, p := range []parameters{p, {record: maxRecord}, {record: maxRecord, session: &joining{
 		kind: kindNew, terms: terms{keepalive: 14 * time.Second, window: time.Minute}, insteadOf: insteadOfNone,
 	}}} {
-		f, rest, err := next(p.append(nil))
+		f, rest, err := next(p.encode())
 		if err != nil || len(rest) > 0 || f.kind != frameParameters {
 			t.Fatalf("%+v, %x left, %v", f, rest, err)
 		}

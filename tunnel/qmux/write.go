@@ -15,8 +15,6 @@ const (
 	// littleTurns is how many streams with little to send have their turn before one
 	// with much.
 	littleTurns = 8
-	// direct is how much of a segment is sent from where it lies; less is copied.
-	direct = 4 << 10
 )
 
 // A queue is streams that wait for their turn.
@@ -264,6 +262,7 @@ func (c *conn) takeLocked(t *turn) {
 		if c.asked.IsZero() && (c.unacked > 0 || w.ping) {
 			c.asked = now
 		}
+		c.s.oweLocked(c, now)
 		c.s.watchLocked(now)
 	}
 }
