@@ -39,6 +39,12 @@ func (b bare) CloseWrite() error { return tunnel.CloseWrite(b.Conn) }
 func overMemory(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session) {
 	t.Helper()
 	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+	return joined(t, a, b, o)
+}
+
+// joined makes a session on the two ends of a connection.
+func joined(t testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter tunnel.Session) {
+	t.Helper()
 	r := newRegistry(o, func(secured) (string, error) { return "node", nil })
 	accepted := make(chan *Session, 1)
 	go func() {
