@@ -27,13 +27,13 @@ func benchmark(t *testing.T, args ...string) (stdout string, err error) {
 
 func TestBenchRefusesInOneLine(t *testing.T) {
 	for want, args := range map[string][]string{
-		`--transports: "pigeon" is none of direct, relay, yamux, h2, quic, ssh`: {"--transports", "direct,pigeon"},
-		`--transports: "h2" is there twice`:                                     {"--transports", "h2,h2"},
-		"--duration: 0s is not between 10ms and 1m0s":                           {"--duration", "0"},
-		"--rounds: 0 is not between 1 and 100":                                  {"--rounds", "0"},
-		"--plot: x.pdf ends in neither .svg nor .png":                           {"--plot", "x.pdf"},
-		"--json: /nowhere is not a directory: make it, or choose another":       {"--json", "/nowhere/x.json"},
-		`unknown command "more" for "hawser bench"`:                             {"more"},
+		`--transports: "pigeon" is none of direct, relay, qmux, yamux, h2, quic, ssh`: {"--transports", "direct,pigeon"},
+		`--transports: "h2" is there twice`:                                           {"--transports", "h2,h2"},
+		"--duration: 0s is not between 10ms and 1m0s":                                 {"--duration", "0"},
+		"--rounds: 0 is not between 1 and 100":                                        {"--rounds", "0"},
+		"--plot: x.pdf ends in neither .svg nor .png":                                 {"--plot", "x.pdf"},
+		"--json: /nowhere is not a directory: make it, or choose another":             {"--json", "/nowhere/x.json"},
+		`unknown command "more" for "hawser bench"`:                                   {"more"},
 	} {
 		if _, err := benchmark(t, args...); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", args, err, want)
