@@ -232,10 +232,10 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 		}
 	}
 	s.conns = slices.Insert(s.conns, min(at, len(s.conns)), c)
-	if s.dialing && s.local != nil && host(s.local) != host(c.tls.LocalAddr()) {
+	local := c.tls.LocalAddr()
+	if before := s.local.Swap(&local); s.dialing && before != nil && host(*before) != host(local) {
 		s.pulse.forget() // what was learned of another path
 	}
-	s.local = c.tls.LocalAddr()
 	if c == s.conns[0] {
 		s.pulse.take(s.now())
 		c.say.ping = true // which tells how long the way is

@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -33,7 +34,7 @@ type Session struct {
 	extended bool // the peer knows this package's extension
 	peer     parameters
 	info     tunnel.Peer
-	local    net.Addr
+	local    atomic.Pointer[net.Addr] // of the latest connection
 	log      *slog.Logger
 	born     time.Time
 	intake   *tunnel.Intake
@@ -158,7 +159,12 @@ func (s *Session) Context() context.Context { return s.ctx }
 func (s *Session) Peer() tunnel.Peer { return s.info }
 
 // LocalAddr and RemoteAddr are the latest connection's.
-func (s *Session) LocalAddr() net.Addr { return s.local }
+func (s *Session) LocalAddr() net.Addr {
+	if a := s.local.Load(); a != nil {
+		return *a
+	}
+	return s.info.Addr // there has been no connection yet
+}
 
 // RemoteAddr is where the session came from.
 func (s *Session) RemoteAddr() net.Addr { return s.info.Addr }

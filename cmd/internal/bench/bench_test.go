@@ -263,7 +263,7 @@ func TestParentKilled(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	nothingLeft(t)
 	for name, c := range map[string]Config{
-		`"carrier-pigeon" is none of direct, relay, yamux, h2, quic, ssh`: {Transports: []string{"relay", "carrier-pigeon"}},
+		`"carrier-pigeon" is none of direct, relay, qmux, yamux, h2, quic, ssh`: {Transports: []string{"relay", "carrier-pigeon"}},
 		`"relay" is there twice`:                           {Transports: []string{"relay", "relay"}},
 		"duration: 1ms is not between 10ms and 1m0s":       {Duration: time.Millisecond},
 		"rounds: -1 is not between 1 and 100":              {Rounds: -1},
