@@ -83,18 +83,40 @@ const containerEnv = "HAWSER_CONTAINER"
 // maxEnviron bounds what is read of an environment. The kernel takes 2 MiB by default.
 const maxEnviron = 4 << 20
 
-// marked reports whether a process was started in the container with that id.
-func marked(proc string, pid int, id string) bool {
+// marked reports whether a process was started in the container with that id, and
+// whether that could be told: while it executes another program (execve(2)) it has no
+// environment for a moment.
+func marked(proc string, pid int, id string) (is, told bool) {
 	f, err := os.Open(filepath.Join(proc, strconv.Itoa(pid), "environ"))
 	if err != nil {
-		return false // it has ended, or is another user's
+		return false, true // it has ended, or is another user's
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxEnviron))
 	if err != nil && !errors.Is(err, io.EOF) {
+		return false, true
+	}
+	if len(b) > 0 {
+		return hasMark(b, id), true
+	}
+	return false, !inExec(proc, pid)
+}
+
+// inExec reports whether a process whose environment was found empty has one by now, or
+// will: it is between two programs. See env_start and env_end in proc_pid_stat(5); both
+// are zero then, and equal in a process that has none.
+func inExec(proc string, pid int) bool {
+	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return false // it has ended
+	}
+	// The name may have spaces and parentheses in it; what follows it has not.
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	const vsize, envStart, envEnd = 23 - 3, 50 - 3, 51 - 3
+	if len(fields) <= envEnd || fields[vsize] == "0" { // a kernel thread, or it is ending
 		return false
 	}
-	return hasMark(b, id)
+	return fields[envEnd] == "0" || fields[envStart] != fields[envEnd]
 }
 
 // hasMark looks for the mark in an environment as proc_pid_environ(5) has it.
@@ -119,8 +141,8 @@ func killLeft(s *spec, r *record) {
 		return
 	}
 	for range killPasses {
-		left := leftOf(s.ID, r, processes())
-		if len(left) == 0 {
+		left, sure := leftOf(s.ID, r, processes())
+		if len(left) == 0 && sure {
 			return
 		}
 		for _, p := range left {
@@ -132,16 +154,24 @@ func killLeft(s *spec, r *record) {
 
 // leftOf finds what is left of a container among all processes. A session's number
 // is not given out again while a process is in it, so that one process which is
-// known to be the container's speaks for its session.
-func leftOf(id string, r *record, all []procStat) []procStat {
-	var left, session []procStat
+// known to be the container's speaks for its session. It is not sure while a process
+// cannot be asked.
+func leftOf(id string, r *record, all []procStat) (left []procStat, sure bool) {
+	var session []procStat
 	ours := false
+	sure = true
 	for _, p := range all {
 		if p.state == 'Z' || p.pid <= 1 {
 			continue
 		}
 		inSession := r.PID > 1 && p.session == r.PID
-		switch known := r.leads(p) || marked("/proc", p.pid, id); {
+		known := r.leads(p)
+		if !known {
+			var told bool
+			known, told = marked("/proc", p.pid, id)
+			sure = sure && told
+		}
+		switch {
 		case inSession:
 			ours = ours || known
 			session = append(session, p)
@@ -152,5 +182,5 @@ func leftOf(id string, r *record, all []procStat) []procStat {
 	if ours {
 		left = append(left, session...)
 	}
-	return left
+	return left, sure
 }

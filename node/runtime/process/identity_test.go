@@ -5,6 +5,7 @@ package process
 
 import (
 	"bufio"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -173,6 +174,35 @@ func TestLeftoversDie(t *testing.T) {
 			lost(s)
 			dies(t, ended)
 		})
+	}
+}
+
+// TestMarkedWhileExecuting: a process that executes one program after the other has the
+// mark, or cannot be asked just now. It never is a stranger.
+func TestMarkedWhileExecuting(t *testing.T) {
+	const id = "0123456789abcdef"
+	script, stop := filepath.Join(t.TempDir(), "again"), filepath.Join(t.TempDir(), "stop")
+	if err := os.WriteFile(script, []byte("[ -e "+stop+" ] || exec /bin/sh "+script+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	leader, _ := aSession(t, "echo ready; exec /bin/sh "+script, containerEnv+"="+id)
+	defer func() {
+		if err := os.WriteFile(stop, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	}()
+	known := 0
+	for range 20_000 {
+		is, told := marked("/proc", leader.pid, id)
+		switch {
+		case is:
+			known++
+		case told:
+			t.Fatal("taken for a stranger")
+		}
+	}
+	if known == 0 {
+		t.Error("never known")
 	}
 }
 
