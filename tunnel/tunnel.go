@@ -111,10 +111,25 @@ type Listener interface {
 type Transport struct {
 	// Name is what --transport calls it.
 	Name string
+	// Can says what its sessions can do beyond what every Session promises.
+	Can Capabilities
 	// Dial makes the dialing end of a session with the server at addr.
 	Dial func(ctx context.Context, addr string, o Options) (Session, error)
 	// Listen makes sessions of the connections that ln accepts. It owns ln.
 	Listen func(ln net.Listener, o Options) (Listener, error)
+}
+
+// Capabilities are what sessions of a transport can do, and those of another cannot.
+type Capabilities struct {
+	// Resume: streams outlive the connection that carries them; see Resumer.
+	Resume bool
+	// Migrate: Move takes a session to another path, and no stream is lost.
+	Migrate bool
+	// HalfClose: CloseWrite ends one direction of a stream and leaves the other.
+	HalfClose bool
+	// Reset: the peer of a stream that is aborted, or whose reader is gone, learns just
+	// that. Without it an aborted stream may look as if it had come to its end.
+	Reset bool
 }
 
 // Options are what every transport understands. Zero fields mean a good

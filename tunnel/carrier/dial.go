@@ -35,7 +35,7 @@ type Protocol struct {
 
 // Transport is the protocol as a tunnel.Transport.
 func (p Protocol) Transport() tunnel.Transport {
-	return tunnel.Transport{Name: p.Name, Dial: p.Dial, Listen: p.Listen}
+	return tunnel.Transport{Name: p.Name, Can: tunnel.Capabilities{Resume: true, Migrate: true, HalfClose: true, Reset: true}, Dial: p.Dial, Listen: p.Listen}
 }
 
 // alpn are the names of the protocol, the best first.

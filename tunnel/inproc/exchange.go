@@ -60,7 +60,7 @@ func (x *Exchange) Dial(ctx context.Context, addr string, o tunnel.Options) (tun
 
 // Transport is the exchange as an agent's transport.
 func (x *Exchange) Transport() tunnel.Transport {
-	return tunnel.Transport{Name: "inproc", Dial: x.Dial}
+	return tunnel.Transport{Name: "inproc", Can: tunnel.Capabilities{HalfClose: true, Reset: true}, Dial: x.Dial}
 }
 
 type listener struct {

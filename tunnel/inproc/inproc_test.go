@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	tunneltest.Run(t, func(_ testing.TB, o tunnel.Options) (tunnel.Session, tunnel.Session) {
+	tunneltest.Run(t, new(Exchange).Transport().Can, func(_ testing.TB, o tunnel.Options) (tunnel.Session, tunnel.Session) {
 		return Pair(tunnel.Peer{Addr: memnet.Addr("a")}, tunnel.Peer{Addr: memnet.Addr("b")}, o)
 	})
 }

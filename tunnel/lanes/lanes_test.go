@@ -100,7 +100,7 @@ func TestConformance(t *testing.T) {
 		{"eager in memory", inMemory, eager()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tunneltest.Run(t, func(t testing.TB, o tunnel.Options) (tunnel.Session, tunnel.Session) {
+			tunneltest.Run(t, tunnel.Capabilities{HalfClose: true, Reset: true}, func(t testing.TB, o tunnel.Options) (tunnel.Session, tunnel.Session) {
 				return pair(t, c.mk, o, Config{tune: c.tune})
 			})
 		})

@@ -126,6 +126,7 @@ const (
 func Transport() tunnel.Transport {
 	return tunnel.Transport{
 		Name: "quic",
+		Can:  tunnel.Capabilities{Resume: true, Migrate: true, HalfClose: true, Reset: true},
 		Dial: Dial,
 		Listen: func(ln net.Listener, _ tunnel.Options) (tunnel.Listener, error) {
 			return nil, fmt.Errorf("listen on %s: QUIC needs a packet connection", ln.Addr())

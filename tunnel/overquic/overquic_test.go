@@ -32,4 +32,4 @@ func overLoopback(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Sessi
 	return dialer, <-accepted
 }
 
-func TestConformance(t *testing.T) { tunneltest.Run(t, overLoopback) }
+func TestConformance(t *testing.T) { tunneltest.Run(t, Transport().Can, overLoopback) }

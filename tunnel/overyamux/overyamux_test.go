@@ -28,8 +28,8 @@ func overConns(_ testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter 
 }
 
 func TestConformance(t *testing.T) {
-	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, tunneltest.OverTCP(Transport())) })
-	t.Run("Memory", func(t *testing.T) { tunneltest.Run(t, overMemory) })
+	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTCP(Transport())) })
+	t.Run("Memory", func(t *testing.T) { tunneltest.Run(t, Transport().Can, overMemory) })
 }
 
 func TestResumes(t *testing.T) { tunneltest.RunResume(t, tunneltest.OverRelay(Transport())) }

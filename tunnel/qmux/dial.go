@@ -67,7 +67,10 @@ type rejoin struct {
 }
 
 // Transport is this package as a tunnel.Transport.
-func Transport() tunnel.Transport { return tunnel.Transport{Name: Name, Dial: Dial, Listen: Listen} }
+func Transport() tunnel.Transport {
+	can := tunnel.Capabilities{Resume: true, Migrate: true, HalfClose: true, Reset: true}
+	return tunnel.Transport{Name: Name, Can: can, Dial: Dial, Listen: Listen}
+}
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {

@@ -71,9 +71,9 @@ func plain(mk tunneltest.Make) tunneltest.Make {
 }
 
 func TestConformance(t *testing.T) {
-	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, tunneltest.OverTCP(Transport())) })
-	t.Run("Memory", func(t *testing.T) { tunneltest.Run(t, overMemory) })
-	t.Run("Plain", func(t *testing.T) { tunneltest.Run(t, plain(tunneltest.OverTCP(Transport()))) })
+	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTCP(Transport())) })
+	t.Run("Memory", func(t *testing.T) { tunneltest.Run(t, Transport().Can, overMemory) })
+	t.Run("Plain", func(t *testing.T) { tunneltest.Run(t, Transport().Can, plain(tunneltest.OverTCP(Transport()))) })
 }
 
 func TestResumes(t *testing.T) { tunneltest.RunResume(t, tunneltest.OverRelay(Transport())) }
