@@ -21,7 +21,6 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
 const (
@@ -36,9 +35,6 @@ const (
 	// DefaultDrainTimeout is how long an agent that was asked to stop lets open
 	// streams finish.
 	DefaultDrainTimeout = 5 * time.Second
-	// DefaultProbeInterval is how long after a session began on another transport
-	// than the first of them that one is tried again.
-	DefaultProbeInterval = 5 * time.Minute
 	// DefaultMoveTimeout is how long a session that the agent has moved away
 	// from lets its streams finish.
 	DefaultMoveTimeout = time.Hour
@@ -52,24 +48,17 @@ type Kubelet interface {
 }
 
 // A Config says how to reach the servers and what they may reach. Servers,
-// NodeName and Transports are required; zero fields mean a good default.
+// NodeName and Transport are required; zero fields mean a good default.
 type Config struct {
 	// Servers are HOST:PORT addresses, tried in turn from the first.
 	// Duplicates are ignored. A name stands for all its addresses.
 	Servers []string
 	// NodeName is this node's name, as in its certificate.
 	NodeName string
-	// Transports make the sessions, the preferred one first; only their Dial is
-	// used. Each has a head start of a second over the next. What worked last is
-	// tried first from then on, and a session that is not on the first of them
-	// is moved up when that works.
-	Transports []tunnel.Transport
+	// Transport makes the sessions; only its Dial is used.
+	Transport tunnel.Transport
 	// Link is about the connections below the sessions.
 	Link tunnel.LinkOptions
-	// Lanes is how many lanes a session may have, if the server allows as many, so
-	// that bulk does not hold up keystrokes; zero means 4, and 1 none but the
-	// session itself.
-	Lanes int
 	// TLS is asked anew for each link, so that a rotated certificate or
 	// authority is picked up; see auth.ClientTLS. Nil only suits a transport
 	// in memory.
@@ -78,8 +67,8 @@ type Config struct {
 	// addresses of a name, each with a head start of 250 ms over the next.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Proxy says through which HTTP proxy a server is reached, if any; see
-	// CheckProxy. Nil means none. Transports over UDP are not used for servers
-	// behind one.
+	// CheckProxy. Nil means none. A transport over UDP does not reach
+	// servers behind one.
 	Proxy func(server string) (*url.URL, error)
 
 	// Kubelet takes the streams for NodeName:10250, in process; nil means that the
@@ -105,11 +94,6 @@ type Config struct {
 	// DrainTimeout is how long Run, once its context is done, lets streams
 	// that a server opened finish; zero means DefaultDrainTimeout.
 	DrainTimeout time.Duration
-	// ProbeInterval is how long after a session began on another transport than
-	// the first of them that one is tried again; zero means
-	// DefaultProbeInterval. It doubles with each failure up to twelvefold, and
-	// with Link.Metered there is a probe only when the way out has changed.
-	ProbeInterval time.Duration
 	// MoveTimeout is how long a session from which the agent has moved to
 	// another lets its streams finish; zero means DefaultMoveTimeout.
 	MoveTimeout time.Duration
@@ -183,7 +167,6 @@ type Agent struct {
 	metrics  *metrics
 	instance uint64 // tells this process from a clone of the machine
 	running  atomic.Bool
-	strays   sync.WaitGroup // attempts that came second
 
 	mu      sync.Mutex    // guards the following
 	changed chan struct{} // closed, and replaced, when anything below changes
@@ -202,13 +185,8 @@ func New(c Config) (*Agent, error) {
 	if err := auth.CheckNodeName(c.NodeName); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	if len(c.Transports) == 0 {
-		return nil, errors.New("agent: no transport")
-	}
-	for _, t := range c.Transports {
-		if t.Dial == nil {
-			return nil, fmt.Errorf("agent: transport %q cannot dial", t.Name)
-		}
+	if c.Transport.Dial == nil {
+		return nil, fmt.Errorf("agent: transport %q cannot dial", c.Transport.Name)
 	}
 	if err := c.setTimes(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
@@ -247,14 +225,8 @@ func (c *Config) setTimes() error {
 	if c.MaxBackoff < c.MinBackoff {
 		return fmt.Errorf("highest back-off %v is below the lowest, %v", c.MaxBackoff, c.MinBackoff)
 	}
-	if c.Lanes <= 0 {
-		c.Lanes = lanes.DefaultMax
-	}
 	if c.DrainTimeout <= 0 {
 		c.DrainTimeout = DefaultDrainTimeout
-	}
-	if c.ProbeInterval <= 0 {
-		c.ProbeInterval = DefaultProbeInterval
 	}
 	if c.MoveTimeout <= 0 {
 		c.MoveTimeout = DefaultMoveTimeout

@@ -251,7 +251,7 @@ func TestState(t *testing.T) {
 }
 
 func TestNewChecks(t *testing.T) {
-	good := Config{Servers: []string{"hub:1", "hub:2", "hub:1"}, NodeName: "node-1", Transports: []tunnel.Transport{new(inproc.Exchange).Transport()}}
+	good := Config{Servers: []string{"hub:1", "hub:2", "hub:1"}, NodeName: "node-1", Transport: new(inproc.Exchange).Transport()}
 	a, err := New(good)
 	if err != nil {
 		t.Fatal(err)
@@ -264,8 +264,7 @@ func TestNewChecks(t *testing.T) {
 		"HOST":        func(c *Config) { c.Servers = []string{"hub"} },
 		"port":        func(c *Config) { c.Servers = []string{"hub:0"} },
 		"name":        func(c *Config) { c.NodeName = "Node_1" },
-		"transport":   func(c *Config) { c.Transports = nil },
-		"cannot dial": func(c *Config) { c.Transports = []tunnel.Transport{{Name: "kite"}} },
+		"cannot dial": func(c *Config) { c.Transport = tunnel.Transport{Name: "kite"} },
 		"back-off":    func(c *Config) { c.MinBackoff, c.MaxBackoff = time.Minute, time.Second },
 	} {
 		c := good

@@ -253,13 +253,13 @@ func TestUDPByAddress(t *testing.T) {
 			}
 			return h.exchange.Dial(ctx, "hub:1", o)
 		}}
-		a, err := New(Config{Servers: []string{"hub:1"}, NodeName: "node-1", Transports: []tunnel.Transport{quic}})
+		a, err := New(Config{Servers: []string{"hub:1"}, NodeName: "node-1", Transport: quic})
 		if err != nil {
 			t.Fatal(err)
 		}
 		a.dialer = b.dialer()
 		start := time.Now()
-		l, err := a.connect(t.Context(), plan{server: "hub:1", transports: a.cfg.Transports, sequence: 1})
+		l, err := a.connect(t.Context(), plan{server: "hub:1", sequence: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,30 +267,22 @@ func TestUDPByAddress(t *testing.T) {
 			t.Errorf("dialed %v, connected after %v", dialed, took)
 		}
 		_ = l.session.Close()
-		a.strays.Wait()
 	})
 }
 
-// TestProxyTakesNoPackets: behind a proxy there is only TCP, and with nothing but
-// QUIC that is said.
+// TestProxyTakesNoPackets: behind a proxy there is only TCP, and with QUIC that is said.
 func TestProxyTakesNoPackets(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harbor) {
 		defer h.open("hub:1")()
-		quic, yamux := h.rigs()
-		c := auto(quic, yamux)
+		rig := h.rig()
+		rig.name = "quic"
+		c := Config{Servers: []string{"hub:1"}, Transport: rig.transport()}
 		c.Proxy = func(string) (*url.URL, error) { return url.Parse("http://proxy:3128") }
 		a := h.sail(c)
-		pass(time.Hour)
-		if s := a.State(); s.Transport != "yamux" || len(quic.dialed()) != 0 {
-			t.Errorf("%+v, %d dials by UDP", s, len(quic.dialed()))
-		}
-		a.stop()
-		c.Transports = c.Transports[:1]
-		a = h.sail(c)
 		pass(time.Minute)
 		var r *Refusal
-		if err := a.State().Err; !errors.As(err, &r) || !strings.Contains(err.Error(), "proxy:3128 cannot carry QUIC") || !strings.Contains(err.Error(), "--transport auto") {
-			t.Errorf("only QUIC: %v", err)
+		if err := a.State().Err; !errors.As(err, &r) || !strings.Contains(err.Error(), "proxy:3128 cannot carry QUIC") || !strings.Contains(err.Error(), "--transport qmux") || len(rig.dialed()) != 0 {
+			t.Errorf("%v, %d dials", err, len(rig.dialed()))
 		}
 	})
 }

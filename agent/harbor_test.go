@@ -208,8 +208,8 @@ func (h *harbor) sail(c Config) *sailing {
 	if c.NodeName == "" {
 		c.NodeName = "node-1"
 	}
-	if len(c.Transports) == 0 {
-		c.Transports = []tunnel.Transport{h.exchange.Transport()}
+	if c.Transport.Dial == nil {
+		c.Transport = h.exchange.Transport()
 	}
 	if c.Dial == nil {
 		c.Dial = h.net.Dial

@@ -31,7 +31,7 @@ func (g *ledger) remove(l *link) {
 	delete(g.live, l)
 	st, _ := tunnel.LinkOf(l.session)
 	st.Queued = 0
-	g.ended[l.transport] = sum(g.ended[l.transport], st)
+	g.ended[l.transport()] = sum(g.ended[l.transport()], st)
 }
 
 // sum adds what can be added up.
@@ -51,7 +51,7 @@ func (g *ledger) totals() map[string]tunnel.LinkState {
 	}
 	for l := range g.live {
 		st, _ := tunnel.LinkOf(l.session)
-		all[l.transport] = sum(all[l.transport], st)
+		all[l.transport()] = sum(all[l.transport()], st)
 	}
 	return all
 }

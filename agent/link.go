@@ -24,18 +24,16 @@ const linger = 500 * time.Millisecond
 
 // A link is a session that the server has welcomed.
 type link struct {
-	agent     *Agent
-	server    string
-	transport string
-	session   tunnel.Session
-	control   *tunnel.Control
-	welcome   tunnel.Welcome
-	sequence  uint64 // of its greeting
-	since     time.Time
-	log       *slog.Logger
-	streams   occupancy      // that a server has open
-	opened    occupancy      // that the node has open
-	minders   sync.WaitGroup // of the control streams of further lanes
+	agent    *Agent
+	server   string
+	session  tunnel.Session
+	control  *tunnel.Control
+	welcome  tunnel.Welcome
+	sequence uint64 // of its greeting
+	since    time.Time
+	log      *slog.Logger
+	streams  occupancy // that a server has open
+	opened   occupancy // that the node has open
 
 	// given is done once the link has been left for another one because it did
 	// not answer: who waits for it should go there.
@@ -50,6 +48,9 @@ type link struct {
 	done chan struct{} // closed when run returns
 	err  error         // why the session ended; set before done is closed
 }
+
+// transport is the name of what carries the session.
+func (l *link) transport() string { return l.agent.cfg.Transport.Name }
 
 // over says whether nothing new should be opened on the session.
 func (l *link) over() bool {
@@ -108,7 +109,6 @@ func (l *link) run(ctx context.Context) {
 	}
 	stop()
 	group.Wait()
-	l.minders.Wait() // they ended with the session
 	l.giveUp()
 	if l.err == nil {
 		l.err = context.Cause(l.session.Context())

@@ -39,7 +39,7 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 		}, []string{"transport"}),
 		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_moves_total",
-			Help: "Attempts to go on over another connection or session, by reason (connection: the session moves itself, fallback, upgrade, address) and result.",
+			Help: "Attempts to go on over another connection or session, by reason (connection: the session moves itself, fallback, address) and result.",
 		}, []string{"reason", "result"}),
 		ledger: newLedger(),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -93,7 +93,7 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 
 // began counts a session in.
 func (m *metrics) began(l *link) {
-	m.sessions.WithLabelValues(l.transport).Inc()
+	m.sessions.WithLabelValues(l.transport()).Inc()
 	m.ledger.add(l)
 }
 

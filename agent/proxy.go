@@ -47,7 +47,7 @@ func (e *proxyError) Error() string {
 func (e *proxyError) remedy() string {
 	switch e.status {
 	case 0:
-		return "use --transport auto, or put " + e.server + " into NO_PROXY"
+		return "use --transport qmux, or put " + e.server + " into NO_PROXY"
 	case http.StatusProxyAuthRequired:
 		if e.sent {
 			return "it does not accept the user name and password in HTTPS_PROXY"

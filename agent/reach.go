@@ -15,18 +15,11 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
-const (
-	// connectTimeout bounds one attempt: certificate, connection, handshake and
-	// greeting. It leaves room for a path of three seconds on which every fifth
-	// packet gets lost.
-	connectTimeout = 45 * time.Second
-	// transportHeadStart is how long a transport may take before the next one
-	// is tried beside it. With UDP dropped silently it is what that costs.
-	transportHeadStart = time.Second
-)
+// connectTimeout bounds one attempt: certificate, connection, handshake and greeting.
+// It leaves room for a path of three seconds on which every fifth packet gets lost.
+const connectTimeout = 45 * time.Second
 
 // keepsKey is the greeting's metadata in which an agent that moves to another
 // session says which older ones it still holds: their sequence numbers, the
@@ -38,10 +31,9 @@ var errUnwanted = errors.New("not needed any more")
 
 // A plan is what to attempt.
 type plan struct {
-	server     string
-	transports []tunnel.Transport // in the order in which to try them
-	sequence   uint64
-	keeps      []uint64 // sessions that are held beside the new one, the latest first
+	server   string
+	sequence uint64
+	keeps    []uint64 // sessions that are held beside the new one, the latest first
 	// wanted is asked before the server is greeted, which commits both ends;
 	// nil means yes.
 	wanted func() bool
@@ -53,7 +45,6 @@ func (a *Agent) meta(keeps []uint64) tunnel.Meta {
 	if a.cfg.Version != "" {
 		m["version"] = a.cfg.Version
 	}
-	lanes.Offer(m, a.cfg.Lanes)
 	if len(keeps) > 0 {
 		texts := make([]string, len(keeps))
 		for i, n := range keeps {
@@ -75,54 +66,40 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 			return nil, fmt.Errorf("prepare TLS: %w", err)
 		}
 	}
-	r, err := a.reach(ctx, p, conf)
+	session, err := a.dialSession(ctx, p.server, conf)
 	if err != nil {
 		return nil, diagnose(p.server, err)
 	}
 	if p.wanted != nil && !p.wanted() {
-		_ = r.session.Close() // nobody has been told of it
+		_ = session.Close() // nobody has been told of it
 		return nil, errUnwanted
 	}
 	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.instance, Sequence: p.sequence, Meta: a.meta(p.keeps)}
-	control, welcome, err := tunnel.Greet(ctx, r.session, hello)
+	control, welcome, err := tunnel.Greet(ctx, session, hello)
 	if err != nil {
-		err = diagnose(p.server, deeper(ctx, r.session, err))
-		_ = r.session.Close() // the greeting's failure is the news
+		err = diagnose(p.server, deeper(ctx, session, err))
+		_ = session.Close() // the greeting's failure is the news
 		return nil, err
 	}
 	limit := tunnel.Options{MaxStreams: a.cfg.MaxStreams}.Streams()
 	l := &link{
-		agent: a, server: p.server, transport: r.transport, session: r.session, control: control, welcome: welcome,
+		agent: a, server: p.server, session: session, control: control, welcome: welcome,
 		sequence: p.sequence, since: time.Now(),
 		log:     a.log.With("server", p.server, "session", welcome.Session),
 		streams: occupancy{limit: limit, idle: make(chan struct{})},
 		opened:  occupancy{limit: math.MaxInt, idle: make(chan struct{})}, // the session itself has a limit
 		done:    make(chan struct{}),
 	}
-	l.widen(p)
 	l.given, l.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	return l, nil
 }
 
-// A reached server is a session that has not been greeted.
-type reached struct {
-	session   tunnel.Session
-	transport string
-}
-
-// reach makes a session by the first of the plan's transports to succeed.
-func (a *Agent) reach(ctx context.Context, p plan, conf *tls.Config) (reached, error) {
-	return race(ctx, &a.strays, len(p.transports), transportHeadStart, func(ctx context.Context, i int) (reached, error) {
-		t := p.transports[i]
-		s, err := a.dialSession(ctx, t, p.server, conf)
-		if err != nil && len(p.transports) > 1 {
-			err = fmt.Errorf("%s: %w", t.Name, err)
-		}
-		return reached{s, t.Name}, err
-	}, func(r reached) { _ = r.session.Close() }) // nobody has been told of it
-}
-
-func (a *Agent) dialSession(ctx context.Context, t tunnel.Transport, server string, conf *tls.Config) (tunnel.Session, error) {
+// dialSession makes a session with a server, which has not been greeted.
+func (a *Agent) dialSession(ctx context.Context, server string, conf *tls.Config) (tunnel.Session, error) {
+	if err := a.reachable(server); err != nil {
+		return nil, err
+	}
+	t := a.cfg.Transport
 	o := tunnel.Options{TLS: conf, Dial: a.dialer.DialContext, MaxStreams: a.cfg.MaxStreams, Link: a.cfg.Link, Log: a.log}
 	if !overUDP(t) || a.cfg.Dial != nil {
 		return t.Dial(ctx, server, o)
@@ -152,26 +129,16 @@ func (a *Agent) dialSession(ctx context.Context, t tunnel.Transport, server stri
 // overUDP says whether t has packets of its own, which no proxy takes.
 func overUDP(t tunnel.Transport) bool { return t.Name == "quic" }
 
-// usable are the transports by which server can be reached, the preferred one
-// first.
-func (a *Agent) usable(server string) ([]tunnel.Transport, error) {
+// reachable says why the transport does not reach server: no proxy takes packets.
+func (a *Agent) reachable(server string) error {
 	via, err := a.dialer.through(server)
-	if err != nil {
-		return nil, &Refusal{Server: server, Reason: ErrProxyRefused, Err: err}
+	switch {
+	case err != nil:
+		return &Refusal{Server: server, Reason: ErrProxyRefused, Err: err}
+	case via != nil && overUDP(a.cfg.Transport):
+		return &Refusal{Server: server, Reason: ErrProxyRefused, Err: &proxyError{proxy: via.Host, server: server}}
 	}
-	if via == nil {
-		return a.cfg.Transports, nil
-	}
-	var out []tunnel.Transport
-	for _, t := range a.cfg.Transports {
-		if !overUDP(t) {
-			out = append(out, t)
-		}
-	}
-	if len(out) == 0 {
-		return nil, &Refusal{Server: server, Reason: ErrProxyRefused, Err: &proxyError{proxy: via.Host, server: server}}
-	}
-	return out, nil
+	return nil
 }
 
 // deeper is why greeting s failed. With TLS 1.3 a client learns only after its

@@ -121,7 +121,7 @@ func TestRefusals(t *testing.T) {
 			}
 			a, err := New(Config{
 				Servers: []string{addr}, NodeName: "node-1",
-				Transports: []tunnel.Transport{{Name: "handshake", Dial: handshake}},
+				Transport: tunnel.Transport{Name: "handshake", Dial: handshake},
 				TLS: func(context.Context) (*tls.Config, error) {
 					return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 						return tc.agent.cert, nil
@@ -131,7 +131,7 @@ func TestRefusals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = a.connect(t.Context(), plan{server: addr, transports: a.cfg.Transports, sequence: 1})
+			_, err = a.connect(t.Context(), plan{server: addr, sequence: 1})
 			var r *Refusal
 			switch {
 			case tc.want == nil:

@@ -17,8 +17,6 @@ type rig struct {
 	resumes bool // whether its sessions outlive their connections
 
 	mu    sync.Mutex // guards the following
-	mute  bool       // dials get no answer
-	err   error      // dials fail
 	dials []time.Time
 	buoys []*buoy
 }
@@ -28,15 +26,7 @@ func (r *rig) transport() tunnel.Transport { return tunnel.Transport{Name: r.nam
 func (r *rig) dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
 	r.mu.Lock()
 	r.dials = append(r.dials, time.Now())
-	mute, err := r.mute, r.err
 	r.mu.Unlock()
-	switch {
-	case mute:
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
-	case err != nil:
-		return nil, err
-	}
 	s, err := r.harbor.exchange.Dial(ctx, addr, o)
 	if err != nil || !r.resumes {
 		return s, err
@@ -47,13 +37,6 @@ func (r *rig) dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.S
 	defer r.mu.Unlock()
 	r.buoys = append(r.buoys, b)
 	return b, nil
-}
-
-// set has dials hang, or fail, or neither.
-func (r *rig) set(mute bool, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mute, r.err = mute, err
 }
 
 func (r *rig) dialed() []time.Time {
@@ -134,7 +117,5 @@ func (b *buoy) Open(ctx context.Context) (tunnel.Stream, error) {
 
 var _ tunnel.Resumer = (*buoy)(nil)
 
-// rigs are a transport over UDP and one over TCP.
-func (h *harbor) rigs() (quic, yamux *rig) {
-	return &rig{name: "quic", harbor: h, resumes: true}, &rig{name: "yamux", harbor: h, resumes: true}
-}
+// rig is a transport whose sessions resume.
+func (h *harbor) rig() *rig { return &rig{name: "rig", harbor: h, resumes: true} }

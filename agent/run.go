@@ -52,9 +52,6 @@ type keeper struct {
 	sequence uint64               // of the latest greeting
 	fenced   bool                 // another agent is preferred, or the node is not admitted
 	welcomed bool                 // it has had a session
-	// transport is the one that worked last; empty if none has, or if the way out
-	// has changed since.
-	transport string
 	// leaving are links that live on while another one does the work, the latest
 	// first.
 	leaving []*link
@@ -67,7 +64,6 @@ type keeper struct {
 }
 
 func (k *keeper) run(ctx context.Context) {
-	defer k.agent.strays.Wait()
 	defer k.links.Wait()
 	k.links.Go(func() {
 		k.agent.terrain.watch(ctx, func() {
@@ -84,7 +80,7 @@ func (k *keeper) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		l, err := k.connect(ctx, server)
+		l, err := k.agent.connect(ctx, k.plan(server))
 		switch {
 		case err == nil:
 			wait = k.hold(ctx, l)
@@ -154,49 +150,23 @@ func (k *keeper) rest(ctx context.Context, server string, wait time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-k.shifts:
-			k.transport = ""
 			t.Reset(min(time.Until(until), k.agent.cfg.MinBackoff))
 		}
 	}
 }
 
-// connect makes one attempt to get a link when there is none.
-func (k *keeper) connect(ctx context.Context, server string) (*link, error) {
-	transports, err := k.agent.usable(server)
-	if err != nil {
-		return nil, err
-	}
-	return k.agent.connect(ctx, k.plan(server, k.order(transports)))
-}
-
 // plan is a plan with the next sequence number. What is leaving that server is
 // kept.
-func (k *keeper) plan(server string, transports []tunnel.Transport) plan {
+func (k *keeper) plan(server string) plan {
 	k.sequence++
 	k.forget()
-	p := plan{server: server, transports: transports, sequence: k.sequence}
+	p := plan{server: server, sequence: k.sequence}
 	for _, l := range k.leaving {
 		if l.server == server {
 			p.keeps = append(p.keeps, l.sequence)
 		}
 	}
 	return p
-}
-
-// order puts what worked last first.
-func (k *keeper) order(transports []tunnel.Transport) []tunnel.Transport {
-	out := slices.Clone(transports)
-	slices.SortStableFunc(out, func(a, b tunnel.Transport) int {
-		switch k.transport {
-		case a.Name:
-			return -1
-		case b.Name:
-			return 1
-		default:
-			return 0
-		}
-	})
-	return out
 }
 
 // failed notes an attempt that failed and says how long to wait.
@@ -267,14 +237,13 @@ func (k *keeper) use(ctx context.Context, l *link) {
 	k.welcomed = true
 	a.metrics.began(l)
 	l.path = a.terrain.path(addrOf(l.remote()))
-	k.transport = l.transport
-	k.search.began(k, l)
+	k.search.attempts, k.search.retry = 0, time.Time{}
 	a.update(func(s *State) {
 		a.current = l
-		*s = State{Connected: true, Server: l.server, Transport: l.transport, Session: l.welcome.Session, Since: time.Now()}
+		*s = State{Connected: true, Server: l.server, Transport: a.cfg.Transport.Name, Session: l.welcome.Session, Since: time.Now()}
 	})
 	k.fence(false)
-	l.log.Info("connected", "transport", l.transport, "peer", l.session.Peer().Addr, "attempt", k.sequence)
+	l.log.Info("connected", "transport", a.cfg.Transport.Name, "peer", l.session.Peer().Addr, "attempt", k.sequence)
 	k.links.Go(func() { l.run(ctx) })
 	k.forget()
 	if moved := a.cfg.Moved; moved != nil && len(k.leaving) > 0 {

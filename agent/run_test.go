@@ -41,7 +41,7 @@ func TestAttempts(t *testing.T) {
 		}
 		start := time.Now()
 		a := h.sail(Config{
-			Servers: []string{"hub:1", "hub:2"}, Transports: []tunnel.Transport{tr},
+			Servers: []string{"hub:1", "hub:2"}, Transport: tr,
 			TLS: func(context.Context) (*tls.Config, error) {
 				mu.Lock()
 				defer mu.Unlock()

@@ -79,7 +79,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, moored 
 
 func wireConfig(addr string, ca *authority, cert *tls.Certificate) Config {
 	return Config{
-		Servers: []string{addr}, NodeName: "node-1", Transports: []tunnel.Transport{overyamux.Transport()},
+		Servers: []string{addr}, NodeName: "node-1", Transport: overyamux.Transport(),
 		TLS: func(context.Context) (*tls.Config, error) {
 			return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }, ca.Pool(), "hub"), nil
 		},
@@ -159,7 +159,7 @@ func TestRejectedOverTheWire(t *testing.T) {
 				t.Fatal(err)
 			}
 			for n := uint64(1); ; n++ {
-				_, err = a.connect(t.Context(), plan{server: addr, transports: a.cfg.Transports, sequence: n})
+				_, err = a.connect(t.Context(), plan{server: addr, sequence: n})
 				if errors.Is(err, ErrCertificateRejected) {
 					return
 				}

@@ -49,7 +49,7 @@ var attacks = []attack{
 	}},
 	{"S5", "frames that are malformed, too large, in pieces or out of order", "the connection is closed and counted, the process lives", []string{
 		"e2e:TestStrangers", "tunnel:TestMalformedFrames", "tunnel:TestFrameLimits", "tunnel:FuzzFrame", "tunnel/overyamux:TestUnruly", "tunnel/overyamux:TestFramesInPieces",
-		"tunnel/overyamux:FuzzPeer", "tunnel/overh2:TestUnruly", "tunnel/overh2:FuzzPeer", "tunnel/link:TestProtocol", "tunnel/link:FuzzMessage", "tunnel/lanes:FuzzDecoder", "server:FuzzPeekHello",
+		"tunnel/overyamux:FuzzPeer", "tunnel/overh2:TestUnruly", "tunnel/overh2:FuzzPeer", "tunnel/link:TestProtocol", "tunnel/link:FuzzMessage", "tunnel/qmux:FuzzFrames", "tunnel/qmux:FuzzRecords", "tunnel/qmux:FuzzPeer", "tunnel/qmux:TestBrokenPeers", "tunnel/qmux:TestHostilePeers", "server:FuzzPeekHello",
 	}},
 	{"S6", "authorities that change while both count", "streams go on; what the old one signed counts until it is taken out", []string{
 		"e2e:TestEveryKeyIsReplaced", "auth:TestAuthoritiesFollowFile", "auth/bootstrap:TestConnectionOfBefore", "controlplane/apiserver/kubelet:TestKeptConnectionIsVerifiedByOldAuthority", "auth:TestSupersededAuthority", "auth/pki:TestMigration", "auth/bootstrap:TestAuthoritiesAreFollowed", "auth/kubeauth:TestSupersededAuthority",
@@ -57,8 +57,8 @@ var attacks = []attack{
 	{"S7", "10,000 slow handshakes", "closed, the source with most of them first; others are served", []string{
 		"server:TestTenThousandSlowHandshakes", "tunnel/doorman:TestTenThousandSlowHandshakes", "tunnel/carrier:TestSlowHandshakes", "tunnel/overquic:TestHandshakesAreBounded", "server:TestSlowHellos",
 	}},
-	{"S8", "the number of another's session, lane or link", "Denied, Lost: numbers count within an identity", []string{
-		"server:TestLaneTurnedAway", "tunnel/link:TestSecrets", "tunnel/carrier:TestIdentity", "tunnel/lanes:TestStrayLegs", "tunnel/link:TestStrangers",
+	{"S8", "the number of another's session or link", "Denied, Lost: numbers count within an identity", []string{
+		"tunnel/link:TestSecrets", "tunnel/carrier:TestIdentity", "tunnel/link:TestStrangers",
 	}},
 	{"S9", "requests that are taken back at once, and packets from an address that is not the sender's", "the connection is closed; at most three times what came, and a packet, goes back", []string{
 		"tunnel/doorman:TestRapidReset", "tunnel/overh2:TestRapidReset", "e2e:TestStrangers", "tunnel/overquic:TestAmplification",

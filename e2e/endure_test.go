@@ -41,7 +41,7 @@ at 170s cuts 95 between 50ms..600ms kinds rst,blackhole,rebind,move for 50ms..50
 // node's link, and whoever uses it notices nothing but a pause.
 func TestCuts(t *testing.T) {
 	t.Parallel()
-	for i, transport := range everyTransport {
+	for i, transport := range resuming {
 		t.Run(transport, func(t *testing.T) {
 			if !netnsHere(t) {
 				t.Skip("cutting links takes network namespaces")
@@ -376,7 +376,7 @@ func (c *cluster) roleInPodWith(t *testing.T, name, spec, role string) {
 // nothing that was cut off passes for complete.
 func TestPastTheWindow(t *testing.T) {
 	t.Parallel()
-	for _, transport := range everyTransport {
+	for _, transport := range resuming {
 		t.Run(transport, func(t *testing.T) {
 			if !netnsHere(t) {
 				t.Skip("cutting links takes network namespaces")

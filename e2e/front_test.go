@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,14 +24,35 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overh2"
+	"github.com/hawser-project/hawser/tunnel/overquic"
+	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
-// everyTransport are those that have sessions, or those that were asked for.
-var everyTransport = []string{"qmux", "yamux", "h2", "quic"}
+// everyTransport are those that have sessions, or those that were asked for. resuming
+// are those of them whose streams outlive a connection: faults are for these.
+var (
+	everyTransport = names(func(tunnel.Transport) bool { return true })
+	resuming       = names(func(t tunnel.Transport) bool { return t.Can.Resume })
+)
+
+// names are those of the transports for which is is true.
+func names(is func(tunnel.Transport) bool) []string {
+	var out []string
+	for _, t := range []tunnel.Transport{qmux.Transport(), overyamux.Transport(), overh2.Transport(), overquic.Transport()} {
+		if is(t) {
+			out = append(out, t.Name)
+		}
+	}
+	return out
+}
 
 func init() {
-	flag.Func("e2e.transports", "the transports to test, separated by commas (default all)", func(names string) error {
-		everyTransport = strings.Split(names, ",")
+	flag.Func("e2e.transports", "the transports to test, separated by commas (default all)", func(asked string) error {
+		everyTransport = strings.Split(asked, ",")
+		resuming = slices.DeleteFunc(resuming, func(name string) bool { return !slices.Contains(everyTransport, name) })
 		return nil
 	})
 }

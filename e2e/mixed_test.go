@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-project/hawser/e2e/lab"
 )
 
-// A mixed cluster has a node behind a NAT for each transport.
+// A mixed cluster has a node behind a NAT for each transport that resumes.
 type mixed struct {
 	*cluster
 	links *lab.Lab
@@ -31,12 +31,12 @@ func startMixed(t *testing.T, args ...string) *mixed {
 		t.Skip("cutting links takes network namespaces")
 	}
 	t.Parallel()
-	c := startUp(t, append([]string{"--nodes", fmt.Sprint(len(everyTransport)), "--netns", "--agent-arg=--transport=" + everyTransport[0]}, args...)...)
+	c := startUp(t, append([]string{"--nodes", fmt.Sprint(len(resuming)), "--netns", "--agent-arg=--transport=" + resuming[0]}, args...)...)
 	m := &mixed{cluster: c, links: c.lab(t)}
 	for i, n := range m.links.Nodes() {
-		m.nodes = append(m.nodes, moored{Node: n, transport: everyTransport[i]})
+		m.nodes = append(m.nodes, moored{Node: n, transport: resuming[i]})
 		if i > 0 {
-			c.restartNode(t, n, "--transport="+everyTransport[i])
+			c.restartNode(t, n, "--transport="+resuming[i])
 		}
 	}
 	for _, n := range m.nodes {
@@ -106,4 +106,16 @@ func (m *mixed) finish(t *testing.T) {
 	for _, n := range m.nodes {
 		t.Run(n.transport, n.finish)
 	}
+}
+
+// comesOver waits until there are that many sessions over a transport.
+func (c *cluster) comesOver(t *testing.T, transport string, n int) {
+	t.Helper()
+	sessions := fmt.Sprintf("hawser_hub_sessions{transport=%q}", transport)
+	eventually(t, fmt.Sprintf("%d sessions over %s", n, transport), func() error {
+		if got := c.metric(t, sessions); got != float64(n) {
+			return fmt.Errorf("%s %v", sessions, got)
+		}
+		return nil
+	})
 }

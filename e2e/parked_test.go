@@ -50,7 +50,7 @@ var awayArgs = []string{
 // configured, however many there are, and lose nothing.
 func TestParked(t *testing.T) {
 	t.Parallel()
-	for _, transport := range everyTransport {
+	for _, transport := range resuming {
 		t.Run(transport, func(t *testing.T) {
 			if !netnsHere(t) {
 				t.Skip("cutting links takes network namespaces")
@@ -201,7 +201,7 @@ func (p *parking) finish(t *testing.T) {
 // once, after what was said before, and in the way in which it was.
 func TestClosedWhileParked(t *testing.T) {
 	t.Parallel()
-	for _, transport := range everyTransport {
+	for _, transport := range resuming {
 		t.Run(transport, func(t *testing.T) {
 			if !netnsHere(t) {
 				t.Skip("cutting links takes network namespaces")

@@ -33,17 +33,7 @@ func TestProxy(t *testing.T) {
 		t.Skip("no proxy is asked for what is on this machine")
 	}
 	t.Parallel()
-	// What is asked for, and what comes.
-	for asked, comes := range map[string]string{"auto": "yamux", "qmux": "qmux"} {
-		t.Run(asked, func(t *testing.T) {
-			t.Parallel()
-			testProxy(t, asked, comes)
-		})
-	}
-}
-
-func testProxy(t *testing.T, asked, comes string) {
-	c := startUp(t, "--nodes", "1", "--netns", "--agent-arg=--transport="+asked)
+	c := startUp(t, "--nodes", "1", "--netns")
 	l := c.lab(t)
 	node, err := l.Node("node-1")
 	must(t, err)
@@ -56,12 +46,12 @@ func testProxy(t *testing.T, asked, comes string) {
 	args := c.kill(t, "node-1")
 	via := node.Command(t.Context(), "env", append([]string{"HTTPS_PROXY=http://" + proxyUser + "@" + p.addr}, args...)...)
 	run(t, via.Args, filepath.Join(c.dir, "nodes", "node-1", "agent"))
-	mark.until(t, patience, "msg=connected", "transport="+comes)
+	mark.until(t, patience, "msg=connected", "transport=qmux")
 	c.waitNode(t, "node-1")
 	c.settle(t)
 
 	h := c.watch(t)
-	parks := fmt.Sprintf("hawser_hub_link_parks_total{transport=%q}", comes)
+	const parks = `hawser_hub_link_parks_total{transport="qmux"}`
 	from := c.metric(t, parks)
 	eventually(t, "the proxy drops what is idle", func() error {
 		if n := c.metric(t, parks) - from; n < 3 {

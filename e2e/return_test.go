@@ -23,7 +23,7 @@ var deadFor = []time.Duration{41 * time.Second, 43300 * time.Millisecond, 46700 
 // and four round trips.
 func BenchmarkReturn(b *testing.B) {
 	needWAN(b)
-	for _, transport := range everyTransport {
+	for _, transport := range resuming {
 		b.Run(transport, func(b *testing.B) {
 			for b.Loop() {
 				benchReturn(b, transport)
@@ -69,7 +69,7 @@ func benchReturn(b *testing.B, transport string) {
 // answered.
 func BenchmarkForgotten(b *testing.B) {
 	needWAN(b)
-	for _, transport := range everyTransport {
+	for _, transport := range resuming {
 		b.Run(transport, func(b *testing.B) {
 			for b.Loop() {
 				benchForgotten(b, transport)

@@ -35,7 +35,7 @@ at 15s cuts 3 between 100ms..1s kinds blackhole for 2s on node-1
 // and of the link.
 func TestRotatedLogs(t *testing.T) {
 	t.Parallel()
-	for i, transport := range everyTransport {
+	for i, transport := range resuming {
 		t.Run(transport, func(t *testing.T) {
 			if !netnsHere(t) {
 				t.Skip("cutting links takes network namespaces")

@@ -11,11 +11,10 @@ import (
 	"github.com/hawser-project/hawser/e2e/lab"
 )
 
-// Every byte comes once, whatever a connection breaks on. QUIC has no connection
-// of this kind.
+// Every byte comes once, whatever a connection breaks on.
 func TestToxics(t *testing.T) {
 	t.Parallel()
-	for _, transport := range []string{"qmux", "yamux", "h2"} {
+	for _, transport := range resuming {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
 			c := startUp(t, "--nodes", "0")

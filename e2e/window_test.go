@@ -7,22 +7,18 @@ import (
 	"testing"
 )
 
-// An end with no detach window gets sessions that end with their connection: streams
-// fail at once, with a word, and the next ones work.
+// A transport that does not resume, and one with no detach window at an end, has sessions
+// that end with their connection: streams fail then, with a word, and the next ones work.
 func TestNoWindow(t *testing.T) {
 	t.Parallel()
-	for transport, flag := range map[string]string{
-		"qmux":  "--agent-arg=--detach-window=0",
-		"yamux": "--agent-arg=--detach-window=0",
-		"h2":    "--server-arg=--detach-window=0",
-		"quic":  "--agent-arg=--detach-window=0",
-	} {
+	for i, transport := range everyTransport {
 		t.Run(transport, func(t *testing.T) {
 			if !netnsHere(t) {
 				t.Skip("cutting links takes network namespaces")
 			}
 			t.Parallel()
-			c := startUp(t, "--nodes=1", "--netns", "--agent-arg=--transport="+transport, flag,
+			c := startUp(t, "--nodes=1", "--netns", "--agent-arg=--transport="+transport,
+				[]string{"--agent-arg", "--server-arg"}[i%2]+"=--detach-window=0",
 				"--agent-arg=--link-keepalive=1s", "--server-arg=--link-keepalive=1s")
 			c.podWith(t, "numbers", "", "", "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
 			follow := c.begin(t, "number 5", "logs", "-f", "numbers")

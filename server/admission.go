@@ -14,8 +14,8 @@ import (
 const (
 	defaultMaxGreeting = 512
 	defaultMaxSessions = 65536
-	// maxGreetingOfNode is how many of those may be one node's: a session, its
-	// lanes, and one that nobody has noticed the loss of yet.
+	// maxGreetingOfNode is how many of those may be one node's: a session, and
+	// those that nobody has noticed the loss of yet.
 	maxGreetingOfNode = 8
 
 	// soonest and latest are when an agent that is sent away is asked to come

@@ -17,7 +17,6 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
 // APIServer is the address at which an agent finds the API server through its
@@ -43,7 +42,7 @@ type Config struct {
 	Identify func(tunnel.Peer) (string, error)
 	// Admit may refuse an identified node by error, which the agent is told: one
 	// that Refuse made, or any other, which means Denied. It is asked when a session
-	// or a lane begins, and when one is resumed; nil refuses none.
+	// begins, and when one is resumed; nil refuses none.
 	Admit func(ctx context.Context, node string, p tunnel.Peer) error
 	// API takes the streams that agents open to apiserver:443 and owns them
 	// unless it fails. Nil denies them.
@@ -53,9 +52,6 @@ type Config struct {
 	MaxGreeting int
 	// MaxSessions is how many sessions there may be; zero means 65,536.
 	MaxSessions int
-	// Lanes is how many lanes a session may have, so that bulk does not hold up
-	// keystrokes; zero means 4, and 1 none but the session itself.
-	Lanes int
 	// PingInterval and PingTimeout watch over silent sessions, at both ends;
 	// zero means what the kind of session calls for; see tunnel.Welcome.
 	PingInterval, PingTimeout time.Duration
@@ -130,9 +126,6 @@ func New(c Config) (*Hub, error) {
 	}
 	c.DrainTimeout = bounded(c.DrainTimeout, defaultDrainTimeout)
 	c.ParkedPatience = bounded(c.ParkedPatience, defaultParkedPatience)
-	if c.Lanes <= 0 {
-		c.Lanes = lanes.DefaultMax
-	}
 	if c.MaxNodeSeries <= 0 {
 		c.MaxNodeSeries = defaultMaxNodeSeries
 	}

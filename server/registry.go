@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
 // keepsKey is the hello's metadata in which an agent that moves to another
@@ -30,7 +29,6 @@ type member struct {
 	node      string
 	hello     tunnel.Hello
 	session   tunnel.Session
-	lanes     *lanes.Session // the same; nil if there is only one
 	transport string
 	waits     bool   // for its agent's answer; owned by who serves it
 	settled   func() // ends the wait as admission sees it; may be called again

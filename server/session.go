@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/lanes"
-	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 const (
@@ -36,27 +34,15 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 		h.sendAway(ctx, s, err)
 		return
 	}
-	var (
-		m    *member
-		lane *tunnel.Control
-	)
+	var m *member
 	greeting, node, err := h.hear(ctx, s)
 	if err == nil {
-		if _, _, further := lanes.Joined(greeting.Meta); further {
-			lane, err = h.extend(s, greeting, node)
-		} else {
-			m, err = h.welcome(ctx, s, greeting, node)
-		}
+		m, err = h.welcome(ctx, s, greeting, node)
 	}
 	h.admission.greeted(time.Since(began))
 	leave := sync.OnceFunc(func() { h.admission.leave(claimed) })
 	defer leave()
-	switch {
-	case err != nil:
-	case lane != nil:
-		leave()
-		h.tend(ctx, s, lane)
-	default:
+	if err == nil {
 		m.settled = leave
 		h.live(ctx, m)
 	}
@@ -165,18 +151,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		Session: m.id, Interval: h.config.PingInterval, Timeout: h.config.PingTimeout,
 		Meta: tunnel.Meta{"version": h.config.Version},
 	}
-	n := lanes.Agreed(greeting.Meta, h.config.Lanes)
-	if s.Peer().Transport == qmux.Name {
-		n = 1 // it has connections of its own
-	}
-	lanes.Offer(welcome.Meta, n)
 	m.control = greeting.Control(welcome)
-	if n > 1 {
-		// The control stream stays on lane 0 as it is. All streams after it are
-		// the lanes', from now on at both ends.
-		m.lanes = lanes.New(s, lanes.Config{Max: n, RTT: m.control.RTT, Log: h.log.With("node", node, "session", m.id)})
-		m.session = m.lanes
-	}
 	h.history.watch(m)
 	// Entered before the session that it replaces is left: the node's sums last
 	// as long as the ledger has one of its sessions.

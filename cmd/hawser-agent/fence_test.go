@@ -55,7 +55,7 @@ func boot(t *testing.T, x *inproc.Exchange) *machine {
 		t.Fatal(err)
 	}
 	m.link, err = agent.New(agent.Config{
-		Servers: []string{"hub:1"}, NodeName: "node-1", Transports: []tunnel.Transport{x.Transport()},
+		Servers: []string{"hub:1"}, NodeName: "node-1", Transport: x.Transport(),
 		MinBackoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, Fenced: f.Set,
 	})
 	if err != nil {

@@ -126,7 +126,6 @@ func TestOptions(t *testing.T) {
 		"no window":         {[]string{"--detach-window", "0"}, ""},
 		"keepalive":         {[]string{"--link-keepalive", "1h"}, "--link-keepalive 1h"},
 		"congestion":        {[]string{"--tcp-congestion", "Fast!"}, `--tcp-congestion "Fast!"`},
-		"probes":            {[]string{"--transport-probe-interval", "0"}, "--transport-probe-interval 0s"},
 		"runtime":           {[]string{"--runtime", "docker"}, `--runtime "docker"`},
 		"signal":            {[]string{"--eviction-hard", "disk.free<10%"}, `--eviction-hard: signal "disk.free" is unknown, want memory.available, nodefs.available`},
 		"threshold":         {[]string{"--eviction-hard", "nodefs.available<ten"}, "--eviction-hard"},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/net/http/httpproxy"
@@ -22,13 +21,12 @@ import (
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
-// transports are the values of --transport and what they stand for, the preferred
-// transport first. The ssh mode is none of them: it has no tunnel.
-func transports() map[string][]tunnel.Transport {
-	quic, yamux, h2 := overquic.Transport(), overyamux.Transport(), overh2.Transport()
-	table := map[string][]tunnel.Transport{"auto": {quic, yamux}}
-	for _, t := range []tunnel.Transport{qmux.Transport(), quic, yamux, h2} {
-		table[t.Name] = []tunnel.Transport{t}
+// transports are the values of --transport and what they stand for, the default
+// first. The ssh mode is none of them: it has no tunnel.
+func transports() map[string]tunnel.Transport {
+	table := make(map[string]tunnel.Transport)
+	for _, t := range []tunnel.Transport{qmux.Transport(), overquic.Transport(), overyamux.Transport(), overh2.Transport()} {
+		table[t.Name] = t
 	}
 	return table
 }
@@ -38,39 +36,34 @@ type transportOptions struct {
 	transport string
 	flags     setup.LinkFlags
 	metered   bool
-	probe     time.Duration
 
 	// set by check
 	link tunnel.LinkOptions
 }
 
 func (o *transportOptions) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.transport, "transport", "auto", "how to reach the server: auto (quic, and yamux where UDP does not get through), quic over UDP, or qmux, yamux or h2 over TCP; ssh: no tunnel, the server comes through this node's sshd (deprecated)")
+	f.StringVar(&o.transport, "transport", qmux.Name, "how to reach the server: qmux, whose streams outlive their connection; quic (over UDP), yamux or h2 as their libraries are; ssh: no tunnel, the server comes through this node's sshd (deprecated)")
 	o.flags.Add(f)
-	f.BoolVar(&o.metered, "metered", false, "save bytes: the tunnel asks for signs of life ever more rarely and looks for no better transport (status and lease have flags of their own)")
-	f.DurationVar(&o.probe, "transport-probe-interval", agent.DefaultProbeInterval, "with --transport auto on yamux: how long until quic is tried again; doubles with each failure")
+	f.BoolVar(&o.metered, "metered", false, "save bytes: the tunnel asks for signs of life ever more rarely (status and lease have flags of their own)")
 }
 
 // check refuses what cannot work, naming the flag or the variable.
 func (o *transportOptions) check(servers []string) error {
 	if _, ok := transports()[o.transport]; !ok && o.transport != setup.SSH {
-		return fmt.Errorf("--transport %q: want auto, qmux, quic, yamux, h2 or ssh", o.transport)
+		return fmt.Errorf("--transport %q: want qmux, quic, yamux, h2 or ssh", o.transport)
 	}
 	var err error
 	if o.link, err = o.flags.Check(); err != nil {
 		return err
 	}
 	o.link.Metered = o.metered
-	if o.probe < time.Second {
-		return fmt.Errorf("--transport-probe-interval %s: want 1s or more", o.probe)
-	}
 	for _, server := range servers {
 		via, err := proxyFor(server)
 		if err != nil {
 			return err
 		}
 		if via != nil && o.transport == overquic.Transport().Name {
-			return fmt.Errorf("--transport quic: %s is behind proxy %s, which cannot carry it: use auto, or put the server into NO_PROXY", server, via.Host)
+			return fmt.Errorf("--transport quic: %s is behind proxy %s, which cannot carry it: use qmux, or put the server into NO_PROXY", server, via.Host)
 		}
 	}
 	return nil

@@ -2,12 +2,9 @@ package main
 
 import (
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/hawser-project/hawser/agent"
 )
 
 // TestTransportOptions: what the flags say reaches the link.
@@ -19,25 +16,24 @@ func TestTransportOptions(t *testing.T) {
 	if l := o.link; !l.Metered || l.DetachWindow != 2*time.Minute || l.Keepalive != 30*time.Second || l.Congestion != "system" {
 		t.Errorf("got %+v", l)
 	}
-	if o.probe != agent.DefaultProbeInterval {
-		t.Errorf("probes every %v", o.probe)
-	}
 }
 
-// TestAuto prefers the transport that a lossy network suits and ends with one that
-// gets through everywhere.
-func TestAuto(t *testing.T) {
-	var names []string
-	for _, tr := range transports()["auto"] {
-		names = append(names, tr.Name)
-	}
-	if want := []string{"quic", "yamux"}; !slices.Equal(names, want) {
-		t.Errorf("auto is %v, want %v", names, want)
-	}
-	for _, name := range []string{"quic", "yamux", "h2"} {
-		if list := transports()[name]; len(list) != 1 || list[0].Name != name {
-			t.Errorf("%s is %v", name, list)
+// TestTransports: each is known by its name, and the default is the one that resumes.
+func TestTransports(t *testing.T) {
+	for _, name := range []string{"qmux", "quic", "yamux", "h2"} {
+		if tr := transports()[name]; tr.Name != name || tr.Dial == nil {
+			t.Errorf("%s is %+v", name, tr)
 		}
+	}
+	o, err := parse(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tr := transports()[o.transport]; o.transport != "qmux" || !tr.Can.Resume || !tr.Can.Migrate {
+		t.Errorf("the default is %q: %+v", o.transport, tr.Can)
+	}
+	if _, err = parse(t, "--transport", "auto"); err == nil || !strings.Contains(err.Error(), "want qmux, quic, yamux, h2 or ssh") {
+		t.Errorf("auto: %v", err)
 	}
 }
 
@@ -98,7 +94,7 @@ func TestQUICNeedsNoProxy(t *testing.T) {
 		t.Errorf("quic behind a proxy: %v", err)
 	}
 	if _, err := parse(t); err != nil {
-		t.Errorf("auto behind a proxy: %v", err)
+		t.Errorf("qmux behind a proxy: %v", err)
 	}
 	if got := proxied([]string{"hub.example:6443", "127.0.0.1:6443"}); got != "hub.example:6443 through proxy.example:3128" {
 		t.Errorf("proxied: %q", got)

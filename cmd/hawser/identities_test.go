@@ -146,7 +146,7 @@ func (c *realm) agent(addr string, tr tunnel.Transport, cert *tls.Certificate) (
 	pool.AddCert(c.keys.CACert())
 	said := make(chan string, 100)
 	a, err := agent.New(agent.Config{
-		Servers: []string{addr}, NodeName: "n", Transports: []tunnel.Transport{tr}, MaxBackoff: time.Second,
+		Servers: []string{addr}, NodeName: "n", Transport: tr, MaxBackoff: time.Second,
 		TLS: func(context.Context) (*tls.Config, error) {
 			return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }, pool, "localhost"), nil
 		},

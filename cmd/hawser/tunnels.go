@@ -104,7 +104,6 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *aut
 		Ended:      t.ended(),
 		Dialed:     t.traces.dialed(),
 		API:        func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
-		Lanes:      o.links.Lanes,
 		TakeBack:   o.takeBack,
 		Version:    buildVersion(),
 		Log:        log,

@@ -322,7 +322,7 @@ func (f *Fleet) Play(ctx context.Context, p *Plan, told func(Step)) {
 func (f *Fleet) newAgent(m *member, kubelet agent.Kubelet) (*agent.Agent, error) {
 	return agent.New(agent.Config{
 		Servers: []string{f.cfg.Server}, NodeName: m.name,
-		Transports: []tunnel.Transport{f.cfg.Transport}, Link: f.cfg.Link, Lanes: 1,
+		Transport: f.cfg.Transport, Link: f.cfg.Link,
 		TLS:     m.linkTLS,
 		Dial:    m.wire.through(new(net.Dialer).DialContext),
 		Kubelet: kubelet, Addresses: func() []netip.Addr { return []netip.Addr{m.ip} },

@@ -71,7 +71,7 @@ func NewSessions(c SessionsConfig) (*Sessions, error) {
 		conf := auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }, ca.pool, "")
 		a, err := agent.New(agent.Config{
 			Servers: []string{c.Server}, NodeName: name,
-			Transports: []tunnel.Transport{c.Transport}, Link: c.Link,
+			Transport: c.Transport, Link: c.Link,
 			TLS:  func(context.Context) (*tls.Config, error) { return conf, nil },
 			Dial: dial, Log: c.Log,
 		})

@@ -94,8 +94,8 @@ func (p *part) front(ctx context.Context, socket string, dial func(ctx context.C
 
 // newNode makes the agents that the order asks for, of a node each.
 func newNode(_ context.Context, o order) (*part, error) {
-	transports := map[string][]tunnel.Transport{
-		QMux: {qmux.Transport()}, Yamux: {overyamux.Transport()}, H2: {overh2.Transport()}, QUIC: {overquic.Transport()},
+	transports := map[string]tunnel.Transport{
+		QMux: qmux.Transport(), Yamux: overyamux.Transport(), H2: overh2.Transport(), QUIC: overquic.Transport(),
 	}
 	allow, err := agent.ParseTargets([]string{"127.0.0.1:*"})
 	if err != nil {
@@ -114,7 +114,7 @@ func newNode(_ context.Context, o order) (*part, error) {
 			return nil, err
 		}
 		a, err := agent.New(agent.Config{
-			Servers: []string{o.To}, NodeName: name, Transports: transports[o.Transport], TLS: conf,
+			Servers: []string{o.To}, NodeName: name, Transport: transports[o.Transport], TLS: conf,
 			Allow: allow, DrainTimeout: leaveTime,
 		})
 		if err != nil {

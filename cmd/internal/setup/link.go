@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/lanes"
 )
 
 // The bounds of the flags.
@@ -24,16 +23,14 @@ const (
 type LinkFlags struct {
 	window, keepalive time.Duration
 	congestion        string
-
-	// Lanes is how many lanes a session may have.
-	Lanes int
+	connections       int
 }
 
 // Add adds the flags to f.
 func (l *LinkFlags) Add(f *pflag.FlagSet) {
 	f.DurationVar(&l.window, "detach-window", tunnel.DefaultDetachWindow, "how long streams outlive a lost connection, waiting for another; 0 for not at all (the shorter one of server and agent holds)")
 	f.DurationVar(&l.keepalive, "link-keepalive", tunnel.DefaultKeepalive, "silence after which the other end is asked for a sign of life (the longer one of server and agent holds)")
-	f.IntVar(&l.Lanes, "lanes", lanes.DefaultMax, "how many connections a session may have, so that bulk does not hold up keystrokes: those beside the first are made when needed; 1 for no more (the lesser one of server and agent holds)")
+	f.IntVar(&l.connections, "connections", tunnel.DefaultConnections, "how many connections a qmux session may have, so that bulk does not hold up keystrokes: those beside the first are made when needed; 1 for no more (the lesser one of server and agent holds)")
 	f.StringVar(&l.congestion, "tcp-congestion", "auto", "congestion control of tunnels over TCP: auto (bbr where the kernel allows it), system, or its name")
 }
 
@@ -49,12 +46,12 @@ func (l *LinkFlags) Check() (tunnel.LinkOptions, error) {
 		return tunnel.LinkOptions{}, fmt.Errorf("--detach-window %s: want 1s or more, or 0 for none", l.window)
 	case l.keepalive < minKeepalive || l.keepalive > maxKeepalive:
 		return tunnel.LinkOptions{}, fmt.Errorf("--link-keepalive %s: want %s to %s", l.keepalive, minKeepalive, maxKeepalive)
-	case l.Lanes < 1 || l.Lanes > lanes.Limit:
-		return tunnel.LinkOptions{}, fmt.Errorf("--lanes %d: want 1 to %d", l.Lanes, lanes.Limit)
+	case l.connections < 1 || l.connections > tunnel.MaxConnections:
+		return tunnel.LinkOptions{}, fmt.Errorf("--connections %d: want 1 to %d", l.connections, tunnel.MaxConnections)
 	case !congestionName.MatchString(l.congestion):
 		return tunnel.LinkOptions{}, fmt.Errorf("--tcp-congestion %q: want auto, system, or a name from /proc/sys/net/ipv4/tcp_available_congestion_control", l.congestion)
 	}
-	o := tunnel.LinkOptions{DetachWindow: l.window, Keepalive: l.keepalive, Congestion: l.congestion}
+	o := tunnel.LinkOptions{DetachWindow: l.window, Keepalive: l.keepalive, Congestion: l.congestion, Connections: l.connections}
 	if l.window == 0 {
 		o.DetachWindow = -1
 	}

@@ -17,15 +17,15 @@ func TestLinkFlags(t *testing.T) {
 		want tunnel.LinkOptions
 		err  string // in the error; empty means none
 	}{
-		"defaults":        {"", tunnel.LinkOptions{DetachWindow: time.Minute, Keepalive: 14 * time.Second, Congestion: "auto"}, ""},
-		"no window":       {"--detach-window 0", tunnel.LinkOptions{DetachWindow: -1, Keepalive: 14 * time.Second, Congestion: "auto"}, ""},
-		"all":             {"--detach-window 5m --link-keepalive 30s --tcp-congestion cubic", tunnel.LinkOptions{DetachWindow: 5 * time.Minute, Keepalive: 30 * time.Second, Congestion: "cubic"}, ""},
+		"defaults":        {"", tunnel.LinkOptions{DetachWindow: time.Minute, Keepalive: 14 * time.Second, Congestion: "auto", Connections: 16}, ""},
+		"no window":       {"--detach-window 0", tunnel.LinkOptions{DetachWindow: -1, Keepalive: 14 * time.Second, Congestion: "auto", Connections: 16}, ""},
+		"all":             {"--detach-window 5m --link-keepalive 30s --tcp-congestion cubic --connections 4", tunnel.LinkOptions{DetachWindow: 5 * time.Minute, Keepalive: 30 * time.Second, Congestion: "cubic", Connections: 4}, ""},
 		"negative window": {"--detach-window -1s", tunnel.LinkOptions{}, "--detach-window -1s"},
 		"short window":    {"--detach-window 10ms", tunnel.LinkOptions{}, "--detach-window 10ms"},
 		"long window":     {"--detach-window 25h", tunnel.LinkOptions{}, "--detach-window 25h"},
 		"keepalive":       {"--link-keepalive 0", tunnel.LinkOptions{}, "--link-keepalive 0s"},
-		"no lane":         {"--lanes 0", tunnel.LinkOptions{}, "--lanes 0"},
-		"many lanes":      {"--lanes 17", tunnel.LinkOptions{}, "--lanes 17"},
+		"no connection":   {"--connections 0", tunnel.LinkOptions{}, "--connections 0"},
+		"too many":        {"--connections 65", tunnel.LinkOptions{}, "--connections 65"},
 		"congestion":      {"--tcp-congestion ../bbr", tunnel.LinkOptions{}, `--tcp-congestion "../bbr"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,325 @@
+// Tests of moving from one session, or connection, to another while streams go on.
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// say sends text to an echo and reads it back.
+func say(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
+		t.Fatalf("echo: %q, %v", got, err)
+	}
+}
+
+// TestFallBack: when a session loses its connection the other server is tried within
+// 3 s; what waited for it goes there too, and it keeps its streams.
+func TestFallBack(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		h.echo("apiserver:443")
+		h.echo("10.0.0.7:80")
+		rig := h.rig()
+		var moved []bool
+		c := Config{Servers: []string{"hub:1", "hub:2"}, Transport: rig.transport(), Allow: targets(t, "10.0.0.0/8")}
+		c.Moved = func(stuck bool) { moved = append(moved, stuck) }
+		reg := prometheus.NewRegistry()
+		c.Metrics = reg
+		a := h.sail(c)
+		pass(time.Hour)
+		first := next(t, h.moored)
+		in, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := rig.latest()
+		old.park()
+		if s := a.State(); s.Connected || s.Parked.IsZero() || s.Session != 1 {
+			t.Errorf("parked: %+v", s)
+		}
+		lost := time.Now()
+		fresh, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(lost); took > 3*time.Second {
+			t.Errorf("a dial took %v", took)
+		}
+		exchangeText(t, fresh)
+		second := next(t, h.moored)
+		if s := a.State(); !s.Connected || s.Server != "hub:2" || second.hello.Meta[keepsKey] != "" {
+			t.Errorf("fallen back: %+v, greeted with %v", s, second.hello.Meta)
+		}
+		if !slices.Equal(moved, []bool{true}) {
+			t.Errorf("told of moves: %v", moved)
+		}
+		pass(20 * time.Second)
+		old.resume()
+		exchangeText(t, in)
+		want := `
+# HELP hawser_agent_link_parks_total Connections that were lost under a session that outlived them.
+# TYPE hawser_agent_link_parks_total counter
+hawser_agent_link_parks_total{transport="rig"} 1
+# HELP hawser_agent_link_resent_bytes_total Bytes that had to be sent again.
+# TYPE hawser_agent_link_resent_bytes_total counter
+hawser_agent_link_resent_bytes_total{transport="rig"} 100
+# HELP hawser_agent_link_resumes_total Connections that a session took after its first.
+# TYPE hawser_agent_link_resumes_total counter
+hawser_agent_link_resumes_total{transport="rig"} 1
+# HELP hawser_agent_moves_total Attempts to go on over another connection or session, by reason (connection: the session moves itself, fallback, address) and result.
+# TYPE hawser_agent_moves_total counter
+hawser_agent_moves_total{reason="fallback",result="ok"} 1
+# HELP hawser_agent_sessions_total Sessions with a server that began, by transport.
+# TYPE hawser_agent_sessions_total counter
+hawser_agent_sessions_total{transport="rig"} 2
+`
+		for range 2 { // with the old session, and when it has ended
+			if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "hawser_agent_link_parks_total",
+				"hawser_agent_link_resumes_total", "hawser_agent_link_resent_bytes_total", "hawser_agent_moves_total",
+				"hawser_agent_sessions_total"); err != nil {
+				t.Error(err)
+			}
+			_ = first.session.Close()
+			synctest.Wait()
+		}
+		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+			t.Errorf("metrics: %v, %v", problems, err)
+		}
+	})
+}
+
+// TestParkedComesBack: with only one way, the session is left to itself, and the
+// log tells.
+func TestParkedComesBack(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		h.echo("apiserver:443")
+		rig := h.rig()
+		a := h.sail(Config{Servers: []string{"hub:1"}, Transport: rig.transport()})
+		pass(time.Minute)
+		b := rig.latest()
+		b.park()
+		waited := make(chan error, 1)
+		h.group.Go(func() { waited <- a.Wait(t.Context()) })
+		dialed := make(chan net.Conn, 1)
+		h.group.Go(func() {
+			c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+			if err != nil {
+				t.Error(err)
+			}
+			dialed <- c
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := a.Wait(ctx); err == nil || !strings.Contains(err.Error(), "hub:1") {
+			t.Errorf("Wait for a parked session: %v", err)
+		}
+		pass(20 * time.Second)
+		select {
+		case <-waited:
+			t.Error("Wait says that a parked session is connected")
+		default:
+		}
+		b.resume()
+		pass(2 * lookEvery)
+		if err := next(t, waited); err != nil {
+			t.Error(err)
+		}
+		exchangeText(t, next(t, dialed))
+		if n := h.greetings(); n != 1 {
+			t.Errorf("%d greetings", n)
+		}
+		if len(a.log.lines("connection lost, the session waits")) != 1 || len(a.log.lines("resent=100")) != 1 {
+			t.Errorf("log: %q", a.log.lines(""))
+		}
+		b.park()
+		b.resume()
+		pass(2 * lookEvery)
+		if len(a.log.lines("on another connection")) != 1 {
+			t.Errorf("log of a short loss: %q", a.log.lines(""))
+		}
+		b.park()
+		pass(2 * lookEvery)
+		b.resume()
+		b.park()
+		pass(2 * lookEvery)
+		if len(a.log.lines("connection lost, the session waits")) != 3 || len(a.log.lines("session goes on")) != 1 {
+			t.Errorf("log of two losses between which nobody looked: %q", a.log.lines(""))
+		}
+		b.resume()
+	})
+}
+
+// slow has dials of a rig to one server take longer.
+func slow(r *rig, server string, d time.Duration) tunnel.Transport {
+	tr := r.transport()
+	tr.Dial = func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+		if addr == server {
+			<-time.After(d)
+		}
+		return r.dial(ctx, addr, o)
+	}
+	return tr
+}
+
+// TestParkedComesBackFirst: an attempt at another server is called off when the session
+// is back before that has been greeted.
+func TestParkedComesBackFirst(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		rig := h.rig()
+		a := h.sail(Config{Servers: []string{"hub:1", "hub:2"}, Transport: slow(rig, "hub:2", 10*time.Second)})
+		pass(time.Minute)
+		b := rig.latest()
+		b.park()
+		pass(5 * time.Second)
+		b.resume()
+		pass(time.Minute)
+		if s := a.State(); s.Server != "hub:1" || !s.Connected || h.greetings() != 1 {
+			t.Errorf("after a session came back: %+v, %d greetings", s, h.greetings())
+		}
+		if n := len(rig.dialed()); n != 2 {
+			t.Errorf("%d dials", n)
+		}
+	})
+}
+
+// TestLostWhileSeeking: the session ends while another server is tried, and that
+// becomes the next session.
+func TestLostWhileSeeking(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		rig := h.rig()
+		a := h.sail(Config{Servers: []string{"hub:1", "hub:2"}, Transport: slow(rig, "hub:2", 5*time.Second)})
+		pass(time.Minute)
+		first := next(t, h.moored)
+		rig.latest().park()
+		pass(3 * time.Second)
+		_ = first.session.Close()
+		pass(5 * time.Second)
+		if s := a.State(); s.Server != "hub:2" || !s.Connected || h.greetings() != 2 {
+			t.Errorf("%+v, %d greetings", s, h.greetings())
+		}
+	})
+}
+
+// TestOneServerIsLeftAlone: with one server there is nothing to fall back to.
+func TestOneServerIsLeftAlone(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		rig := h.rig()
+		h.sail(Config{Servers: []string{"hub:1"}, Transport: rig.transport()})
+		pass(time.Minute)
+		rig.latest().park()
+		pass(10 * time.Minute)
+		if n := len(rig.dialed()); n != 1 {
+			t.Errorf("%d dials", n)
+		}
+	})
+}
+
+// TestWayOutChanges: a session that can moves to another connection, any other is
+// followed by a new one; nothing happens while there is no way out.
+func TestWayOutChanges(t *testing.T) {
+	for _, resumes := range []bool{true, false} {
+		t.Run(fmt.Sprintf("resumes=%t", resumes), func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *harbor) {
+				defer h.open("hub:1")()
+				h.echo("10.0.0.7:80")
+				rig := h.rig()
+				rig.resumes = resumes
+				h.sail(Config{Servers: []string{"hub:1"}, Transport: rig.transport(), Allow: targets(t, "10.0.0.0/8")})
+				first := next(t, h.moored)
+				c, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
+				if err != nil {
+					t.Fatal(err)
+				}
+				h.shift("eth0") // no news
+				h.shift("")
+				if n := h.greetings(); n != 1 || resumes && rig.latest().moved() != 0 {
+					t.Errorf("%d greetings without a way out", n)
+				}
+				h.shift("wlan0")
+				exchangeText(t, c)
+				switch {
+				case resumes && (rig.latest().moved() != 1 || h.greetings() != 1):
+					t.Errorf("%d moves, %d greetings", rig.latest().moved(), h.greetings())
+				case !resumes:
+					if m := next(t, h.moored); m.hello.Meta[keepsKey] != "1" {
+						t.Errorf("greeted with %v", m.hello.Meta)
+					}
+				}
+				if resumes { // a parked session is helped by any change
+					rig.latest().park()
+					h.shift("wlan0")
+					if n := rig.latest().moved(); n != 2 {
+						t.Errorf("%d moves", n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestMoveTimeout: streams that stay on a session that has been left are cut some
+// time later.
+func TestMoveTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harbor) {
+		defer h.open("hub:1")()
+		h.echo("10.0.0.7:80")
+		rig := h.rig()
+		rig.resumes = false
+		a := h.sail(Config{Servers: []string{"hub:1"}, Transport: rig.transport(), Allow: targets(t, "10.0.0.0/8"), MoveTimeout: 20 * time.Minute})
+		pass(time.Minute)
+		first := next(t, h.moored)
+		in, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.shift("wlan0")
+		pass(19 * time.Minute)
+		say(t, in, "still here")
+		pass(2 * time.Minute)
+		if _, err := in.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("a stream that was cut: %v, want an error that is no end", err)
+		}
+		if len(a.log.lines("cutting streams")) != 1 || !a.State().Connected {
+			t.Errorf("log: %q", a.log.lines("cutting"))
+		}
+	})
+}
+
+// TestAsleep tells sleep from the passing of time.
+func TestAsleep(t *testing.T) {
+	now := time.Now()
+	if asleep(now, now.Add(time.Hour)) {
+		t.Error("an hour went by on both clocks")
+	}
+	// Round strips the other clock's reading, so that both of these are the wall's.
+	if asleep(now.Round(0), now.Round(0).Add(time.Hour)) {
+		t.Error("without the other clock nothing can be told")
+	}
+}
