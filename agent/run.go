@@ -276,7 +276,7 @@ func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
 			k.moved(l, m)
 			continue
 		case f := <-k.search.found:
-			if n := k.settle(l, f); n != nil {
+			if n := k.settle(f); n != nil {
 				k.part(l)
 				l = n
 				k.use(ctx, l)

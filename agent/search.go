@@ -142,7 +142,7 @@ func (k *keeper) seek(ctx context.Context, reason string, l *link, p plan) {
 }
 
 // settle notes how a search beside l ended and returns the link if there is one.
-func (k *keeper) settle(l *link, f found) *link {
+func (k *keeper) settle(f found) *link {
 	k.search.found = nil
 	k.agent.metrics.moves.WithLabelValues(f.reason, codeLabel(tunnel.CodeOf(f.err))).Inc()
 	if f.err != nil && !errors.Is(f.err, errUnwanted) {
@@ -159,7 +159,7 @@ func (k *keeper) await(ctx context.Context, beside *link) *link {
 	}
 	// An attempt ends with ctx. A link that comes about all the same drains by
 	// itself.
-	l := k.settle(beside, <-k.search.found)
+	l := k.settle(<-k.search.found)
 	if ctx.Err() != nil && l != nil {
 		_ = l.session.Close() // nobody has used it
 		return nil
