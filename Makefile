@@ -1,6 +1,7 @@
 # Every target is one line of go, so that this file is documentation, not logic.
 GO       ?= go
 FUZZTIME ?= 20s
+FUZZED   ?= ./...
 BENCH    ?= .
 COUNT    ?= 5
 VULNDB   ?= https://vuln.go.dev
@@ -8,7 +9,12 @@ PROGRAMS  = ./cmd/hawser ./cmd/hawser-agent
 # Without debugging tables (a third of the size), and with a version that kubectl can parse.
 LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 
-.PHONY: all build demo test lint vuln bench fuzz generate licences cover tidy clean
+# go test, in its own words, and then what was skipped or has failed.
+TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet --hide-summary=output
+NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
+  echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
+
+.PHONY: all build demo test check e2e lint vuln bench bench-outside fuzz generate licences cover tidy clean
 
 all: lint test build
 
@@ -18,10 +24,16 @@ build: ## both programs, into bin/; without cgo, whose dynamic symbols would cos
 demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exec, port-forward
 	./bin/hawser demo
 
-test: ## everything: unit, conformance, integration, end to end
-	@if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
-	  echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
-	$(GO) test -race -shuffle=on -parallel 4 -timeout 55m ./...
+test: ## everything: unit, conformance, integration, end to end; skipped tests are counted and listed at the end
+	@$(NAMESPACES)
+	$(TESTSUM) -- -race -shuffle=on -parallel 4 -timeout 55m ./...
+
+check: ## unit and conformance tests, without the race detector, in about two minutes
+	$(TESTSUM) -- -short -shuffle=on -parallel 4 $$($(GO) list ./... | grep -v /e2e)
+
+e2e: ## the end-to-end tests alone
+	@$(NAMESPACES)
+	$(TESTSUM) -- -race -shuffle=on -parallel 4 -timeout 55m ./e2e/...
 
 lint: ## the linters of .golangci.yml, go vet's among them
 	CGO_ENABLED=0 $(GO) tool -modfile=.tools/go.mod golangci-lint run
@@ -35,8 +47,11 @@ vuln: ## vulnerabilities that are known in what the programs call; skipped, in o
 bench: ## every benchmark, COUNT times, into bench-new.txt for benchstat
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./... | tee bench-new.txt
 
-fuzz: ## every fuzz target for FUZZTIME each
-	@set -e; for p in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+bench-outside: build ## the programs beside a bare TLS relay, measured by the harness in HARNESS, into bench-outside.json
+	HARNESS='$(HARNESS)' ./.ci/bench-outside
+
+fuzz: ## every fuzz target of FUZZED for FUZZTIME each
+	@set -e; for p in $$($(GO) list $(FUZZED)); do for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
 	  echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; done; done
 
 generate: licences ## generated code and NOTICE anew; fails if they were not up to date
@@ -55,4 +70,4 @@ tidy:
 	$(GO) mod tidy
 
 clean:
-	rm -rf bin cover.out cover.html bench-new.txt
+	rm -rf bin cover.out cover.html bench-new.txt bench-outside.json
