@@ -22,18 +22,18 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestServerReachesNode(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		h.echo("10.0.0.7:80")
 		h.echo("[::1]:8080")
 		kubelet := tunnel.NewHandoff(tunnel.Addr("node-1:10250"), 1)
 		defer kubelet.Close()
-		h.sail(Config{
+		h.start(Config{
 			Servers: []string{"hub:1"}, Version: "v1", Kubelet: kubelet,
 			Declared: func(a netip.AddrPort) bool { return a.Addr() == netip.MustParseAddr("10.0.0.7") },
 			Allow:    targets(t, "localhost:8080"),
 		})
-		m := next(t, h.moored)
+		m := next(t, h.sessions)
 		if m.hello.Node != "node-1" || m.hello.Sequence != 1 || m.hello.Meta["version"] != "v1" {
 			t.Errorf("hello: %+v", m.hello)
 		}
@@ -70,11 +70,11 @@ func TestServerReachesNode(t *testing.T) {
 }
 
 func TestKubeletDoesNotTake(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		kubelet := tunnel.NewHandoff(tunnel.Addr("node-1:10250"), 1)
-		h.sail(Config{Servers: []string{"hub:1"}, Kubelet: kubelet})
-		m := next(t, h.moored)
+		h.start(Config{Servers: []string{"hub:1"}, Kubelet: kubelet})
+		m := next(t, h.sessions)
 		refused := make(chan error, 1)
 		h.group.Go(func() {
 			_, err := tunnel.Connect(t.Context(), m.session, "tcp", "node-1:10250")
@@ -97,11 +97,11 @@ func TestKubeletDoesNotTake(t *testing.T) {
 }
 
 func TestTooManyStreams(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		h.echo("10.0.0.7:80")
-		a := h.sail(Config{Servers: []string{"hub:1"}, MaxStreams: 2, Allow: targets(t, "10.0.0.0/8")})
-		m := next(t, h.moored)
+		a := h.start(Config{Servers: []string{"hub:1"}, MaxStreams: 2, Allow: targets(t, "10.0.0.0/8")})
+		m := next(t, h.sessions)
 		// This transport lets its ends agree on other limits, as a server
 		// with its own settings would.
 		a.mu.Lock()
@@ -126,9 +126,9 @@ func TestTooManyStreams(t *testing.T) {
 }
 
 func TestDialContext(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		h.echo("apiserver:443")
-		a := h.sail(Config{Servers: []string{"hub:1"}})
+		a := h.start(Config{Servers: []string{"hub:1"}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		_, err := a.DialContext(ctx, "tcp", "apiserver:443")
 		cancel()
@@ -171,10 +171,10 @@ func TestDialContext(t *testing.T) {
 // TestDialSurvivesSession: a dial that waits for its answer when the session
 // dies is made again on the next session.
 func TestDialSurvivesSession(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
-		a := h.sail(Config{Servers: []string{"hub:1"}})
-		m := next(t, h.moored)
+		a := h.start(Config{Servers: []string{"hub:1"}})
+		m := next(t, h.sessions)
 		var block sync.Once
 		asked, release := make(chan struct{}), make(chan struct{})
 		ln, err := h.net.Listen(t.Context(), "tcp", "apiserver:443")
@@ -225,8 +225,8 @@ func (s *slowSession) Open(ctx context.Context) (tunnel.Stream, error) {
 }
 
 func TestState(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
-		a := h.sail(Config{Servers: []string{"hub:1"}})
+	bubble(t, func(t *testing.T, h *servers) {
+		a := h.start(Config{Servers: []string{"hub:1"}})
 		synctest.Wait()
 		// One attempt, and the first retry at once; the third is up to half a
 		// second away.

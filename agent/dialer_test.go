@@ -18,9 +18,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A seabed is a network in which some addresses answer, some refuse, and the rest
+// A fakeNet is a network in which some addresses answer, some refuse, and the rest
 // are silent.
-type seabed struct {
+type fakeNet struct {
 	answers []string
 	refuses []string
 	hosts   map[string][]string
@@ -31,11 +31,11 @@ type seabed struct {
 	closed int
 }
 
-func (b *seabed) dialer() *dialer {
+func (b *fakeNet) dialer() *dialer {
 	return &dialer{one: b.dial, resolve: b.resolve, known: make(map[string][]netip.Addr)}
 }
 
-func (b *seabed) resolve(ctx context.Context, _, host string) ([]netip.Addr, error) {
+func (b *fakeNet) resolve(ctx context.Context, _, host string) ([]netip.Addr, error) {
 	if b.silent {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -51,7 +51,7 @@ func (b *seabed) resolve(ctx context.Context, _, host string) ([]netip.Addr, err
 	return out, nil
 }
 
-func (b *seabed) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+func (b *fakeNet) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	b.mu.Lock()
 	b.dialed = append(b.dialed, addr)
 	b.mu.Unlock()
@@ -71,7 +71,7 @@ func (b *seabed) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 type sounded struct {
 	net.Conn
 	addr net.Addr
-	bed  *seabed
+	bed  *fakeNet
 }
 
 func (c *sounded) RemoteAddr() net.Addr { return c.addr }
@@ -89,44 +89,44 @@ func TestDialer(t *testing.T) {
 		many[i] = netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String()
 	}
 	for name, tt := range map[string]struct {
-		bed    *seabed
+		bed    *fakeNet
 		addr   string
 		want   string // the address that answers; empty means none
 		within time.Duration
 		err    string
 		tried  int
 	}{
-		"address": {bed: &seabed{answers: []string{"10.0.0.1:443"}}, addr: "10.0.0.1:443", want: "10.0.0.1:443", tried: 1},
-		"IPv6":    {bed: &seabed{answers: []string{"[fd00::1]:443"}}, addr: "[fd00::1]:443", want: "[fd00::1]:443", tried: 1},
-		"name":    {bed: &seabed{hosts: map[string][]string{"hub": {"10.0.0.1"}}, answers: []string{"10.0.0.1:443"}}, addr: "hub:443", want: "10.0.0.1:443", tried: 1},
+		"address": {bed: &fakeNet{answers: []string{"10.0.0.1:443"}}, addr: "10.0.0.1:443", want: "10.0.0.1:443", tried: 1},
+		"IPv6":    {bed: &fakeNet{answers: []string{"[fd00::1]:443"}}, addr: "[fd00::1]:443", want: "[fd00::1]:443", tried: 1},
+		"name":    {bed: &fakeNet{hosts: map[string][]string{"hub": {"10.0.0.1"}}, answers: []string{"10.0.0.1:443"}}, addr: "hub:443", want: "10.0.0.1:443", tried: 1},
 		"dead entry": {
-			bed:  &seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}, answers: []string{"10.0.0.2:443"}},
+			bed:  &fakeNet{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}, answers: []string{"10.0.0.2:443"}},
 			addr: "hub:443", want: "10.0.0.2:443", within: addressHeadStart, tried: 2,
 		},
 		"refusing entry": {
-			bed:  &seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}, answers: []string{"10.0.0.2:443"}, refuses: []string{"10.0.0.1:443"}},
+			bed:  &fakeNet{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}, answers: []string{"10.0.0.2:443"}, refuses: []string{"10.0.0.1:443"}},
 			addr: "hub:443", want: "10.0.0.2:443", tried: 2,
 		},
 		"IPv6 is broken": {
-			bed: &seabed{
+			bed: &fakeNet{
 				hosts:   map[string][]string{"hub": {"fd00::1", "fd00::2", "fd00::3", "10.0.0.2"}},
 				answers: []string{"10.0.0.2:443"},
 			},
 			addr: "hub:443", want: "10.0.0.2:443", within: addressHeadStart, tried: 2,
 		},
 		"all refuse": {
-			bed:  &seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}, refuses: []string{"10.0.0.1:443", "10.0.0.2:443"}},
+			bed:  &fakeNet{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}, refuses: []string{"10.0.0.1:443", "10.0.0.2:443"}},
 			addr: "hub:443", err: "connection refused; connection refused", tried: 2,
 		},
 		"all silent": {
-			bed:  &seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}},
+			bed:  &fakeNet{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}},
 			addr: "hub:443", err: context.DeadlineExceeded.Error(), within: time.Minute, tried: 2,
 		},
-		"too many":      {bed: &seabed{hosts: map[string][]string{"hub": many}}, addr: "hub:443", err: context.DeadlineExceeded.Error(), within: time.Minute, tried: maxAddresses},
-		"no such name":  {bed: &seabed{}, addr: "hub:443", err: "resolve hub: lookup hub: no such host"},
-		"name server":   {bed: &seabed{silent: true}, addr: "hub:443", err: "resolve hub: lookup hub: no answer within", within: resolveTimeout},
-		"not a port":    {bed: &seabed{}, addr: "hub:no", err: "dial hub:no"},
-		"nothing found": {bed: &seabed{hosts: map[string][]string{"hub": {}}}, addr: "hub:443", err: "no address"},
+		"too many":      {bed: &fakeNet{hosts: map[string][]string{"hub": many}}, addr: "hub:443", err: context.DeadlineExceeded.Error(), within: time.Minute, tried: maxAddresses},
+		"no such name":  {bed: &fakeNet{}, addr: "hub:443", err: "resolve hub: lookup hub: no such host"},
+		"name server":   {bed: &fakeNet{silent: true}, addr: "hub:443", err: "resolve hub: lookup hub: no answer within", within: resolveTimeout},
+		"not a port":    {bed: &fakeNet{}, addr: "hub:no", err: "dial hub:no"},
+		"nothing found": {bed: &fakeNet{hosts: map[string][]string{"hub": {}}}, addr: "hub:443", err: "no address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestDialer(t *testing.T) {
 // serves while no name server answers.
 func TestDialerRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := seabed{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2", "10.0.0.3"}}, answers: []string{"10.0.0.3:443"}}
+		b := fakeNet{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2", "10.0.0.3"}}, answers: []string{"10.0.0.3:443"}}
 		d := b.dialer()
 		dial := func() time.Duration {
 			t.Helper()
@@ -197,11 +197,11 @@ func TestRaceDropsLosers(t *testing.T) {
 			strays  sync.WaitGroup
 			mu      sync.Mutex
 			dropped []int
-			begun   int
+			started int
 		)
 		got, err := race(t.Context(), &strays, 4, time.Second, func(_ context.Context, i int) (int, error) {
 			mu.Lock()
-			begun++
+			started++
 			mu.Unlock()
 			<-time.After([]time.Duration{5 * time.Second, 1500 * time.Millisecond, 9 * time.Second, 0}[i])
 			return i, nil
@@ -210,8 +210,8 @@ func TestRaceDropsLosers(t *testing.T) {
 			t.Errorf("won by %d, %v", got, err)
 		}
 		strays.Wait()
-		if !slices.Equal(dropped, []int{0, 2}) || begun != 3 {
-			t.Errorf("dropped %v of %d", dropped, begun)
+		if !slices.Equal(dropped, []int{0, 2}) || started != 3 {
+			t.Errorf("dropped %v of %d", dropped, started)
 		}
 	})
 }
@@ -235,9 +235,9 @@ func TestFailuresTellAll(t *testing.T) {
 // TestUDPByAddress: a transport over UDP is given the addresses of a name in turn,
 // and the name for its handshake.
 func TestUDPByAddress(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
-		b := seabed{hosts: map[string][]string{"hub": {"fd00::1", "10.0.0.1"}}}
+		b := fakeNet{hosts: map[string][]string{"hub": {"fd00::1", "10.0.0.1"}}}
 		var mu sync.Mutex
 		var dialed []string
 		quic := tunnel.Transport{Name: "quic", Dial: func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
@@ -272,17 +272,17 @@ func TestUDPByAddress(t *testing.T) {
 
 // TestProxyTakesNoPackets: behind a proxy there is only TCP, and with QUIC that is said.
 func TestProxyTakesNoPackets(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
-		rig := h.rig()
-		rig.name = "quic"
-		c := Config{Servers: []string{"hub:1"}, Transport: rig.transport()}
+		fakeTransport := h.fakeTransport()
+		fakeTransport.name = "quic"
+		c := Config{Servers: []string{"hub:1"}, Transport: fakeTransport.transport()}
 		c.Proxy = func(string) (*url.URL, error) { return url.Parse("http://proxy:3128") }
-		a := h.sail(c)
+		a := h.start(c)
 		pass(time.Minute)
 		var r *Refusal
-		if err := a.State().Err; !errors.As(err, &r) || !strings.Contains(err.Error(), "proxy:3128 cannot carry QUIC") || !strings.Contains(err.Error(), "--transport qmux") || len(rig.dialed()) != 0 {
-			t.Errorf("%v, %d dials", err, len(rig.dialed()))
+		if err := a.State().Err; !errors.As(err, &r) || !strings.Contains(err.Error(), "proxy:3128 cannot carry QUIC") || !strings.Contains(err.Error(), "--transport qmux") || len(fakeTransport.dialed()) != 0 {
+			t.Errorf("%v, %d dials", err, len(fakeTransport.dialed()))
 		}
 	})
 }

@@ -18,12 +18,12 @@ import (
 func TestDrain(t *testing.T) {
 	for _, finishes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("finishes=%t", finishes), func(t *testing.T) {
-			bubble(t, func(t *testing.T, h *harbor) {
+			bubble(t, func(t *testing.T, h *servers) {
 				defer h.open("hub:1")()
 				h.echo("10.0.0.7:80")
 				h.echo("apiserver:443")
-				a := h.sail(Config{Servers: []string{"hub:1"}, Allow: targets(t, "10.0.0.0/8"), DrainTimeout: 7 * time.Second})
-				m := next(t, h.moored)
+				a := h.start(Config{Servers: []string{"hub:1"}, Allow: targets(t, "10.0.0.0/8"), DrainTimeout: 7 * time.Second})
+				m := next(t, h.sessions)
 				c, err := tunnel.Connect(t.Context(), m.session, "tcp", "10.0.0.7:80")
 				if err != nil {
 					t.Fatal(err)
@@ -83,13 +83,13 @@ func TestDrain(t *testing.T) {
 // TestServerDrains: with another server to go to, the new link is there before
 // the old one is gone.
 func TestServerDrains(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		defer h.open("hub:2")()
 		h.echo("10.0.0.7:80")
 		h.echo("apiserver:443")
-		a := h.sail(Config{Servers: []string{"hub:1", "hub:2"}, Allow: targets(t, "10.0.0.0/8")})
-		first := next(t, h.moored)
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}, Allow: targets(t, "10.0.0.0/8")})
+		first := next(t, h.sessions)
 		c, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func TestServerDrains(t *testing.T) {
 		if err := first.control.Drain(tunnel.Draining, "restart"); err != nil {
 			t.Fatal(err)
 		}
-		second := next(t, h.moored)
+		second := next(t, h.sessions)
 		if second.server != "hub:2" || !second.at.Equal(first.at) {
 			t.Errorf("then %s at %v", second.server, second.at)
 		}
@@ -118,7 +118,7 @@ func TestServerDrains(t *testing.T) {
 			if err := a.Wait(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			m = next(t, h.moored)
+			m = next(t, h.sessions)
 			if m.server != want {
 				t.Errorf("connected to %s", m.server)
 			}
@@ -135,10 +135,10 @@ func TestServerDrains(t *testing.T) {
 // TestOnlyServerDrains: with no other server, the agent waits for the session's
 // end, but not forever.
 func TestOnlyServerDrains(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
-		a := h.sail(Config{Servers: []string{"hub:1"}})
-		first := next(t, h.moored)
+		a := h.start(Config{Servers: []string{"hub:1"}})
+		first := next(t, h.sessions)
 		pass(time.Minute)
 		said := time.Now()
 		if err := first.control.Drain(tunnel.Draining, "restart"); err != nil {
@@ -154,7 +154,7 @@ func TestOnlyServerDrains(t *testing.T) {
 		if took := time.Since(said); took != leaveTimeout {
 			t.Errorf("connected again after %v, want %v", took, leaveTimeout)
 		}
-		second := next(t, h.moored)
+		second := next(t, h.sessions)
 		if err := second.control.Drain(tunnel.Draining, "restart"); err != nil {
 			t.Fatal(err)
 		}

@@ -199,7 +199,7 @@ func (l *link) admit(ctx context.Context, r *tunnel.Request) error {
 
 // toKubelet hands a stream over.
 func (l *link) toKubelet(ctx context.Context, r *tunnel.Request) error {
-	c := l.agent.metrics.track(inbound, &lent{request: r, addr: tunnel.Addr(r.Addr)}, l.streams.leave)
+	c := l.agent.metrics.track(inbound, &unanswered{request: r, addr: tunnel.Addr(r.Addr)}, l.streams.leave)
 	ctx, cancel := r.Context(ctx)
 	defer cancel()
 	err := l.agent.cfg.Kubelet.Inject(ctx, c)

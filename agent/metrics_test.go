@@ -15,7 +15,7 @@ import (
 )
 
 func TestMetrics(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		h.echo("apiserver:443")
 		ln, err := h.net.Listen(t.Context(), "tcp", "10.0.0.7:80")
@@ -34,8 +34,8 @@ func TestMetrics(t *testing.T) {
 			_, _ = io.Copy(io.Discard, c)
 		})
 		reg := prometheus.NewRegistry()
-		a := h.sail(Config{Servers: []string{"hub:9", "hub:1"}, Allow: targets(t, "10.0.0.0/8"), Metrics: reg})
-		m := next(t, h.moored)
+		a := h.start(Config{Servers: []string{"hub:9", "hub:1"}, Allow: targets(t, "10.0.0.0/8"), Metrics: reg})
+		m := next(t, h.sessions)
 		if _, err := tunnel.Connect(t.Context(), m.session, "tcp", "10.0.0.7:81"); err == nil {
 			t.Fatal("nobody listens there")
 		}

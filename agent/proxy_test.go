@@ -185,7 +185,7 @@ func TestCheckProxy(t *testing.T) {
 // and another one follows when the proxy has been cut.
 func TestThroughProxy(t *testing.T) {
 	ca := newAuthority(t)
-	addr, moored := dock(t, ca, echo)
+	addr, sessions := dock(t, ca, echo)
 	l := &lock{auth: "node:p@ss/word"}
 	via := newLock(t, l)
 	via.User = url.UserPassword("node", "p@ss/word")
@@ -205,7 +205,7 @@ func TestThroughProxy(t *testing.T) {
 		}
 	})
 	for range 2 {
-		<-moored
+		<-sessions
 		c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +213,7 @@ func TestThroughProxy(t *testing.T) {
 		exchangeText(t, c)
 		l.cut()
 	}
-	<-moored
+	<-sessions
 	if got := l.requests(); got[0] != "CONNECT "+addr {
 		t.Errorf("the proxy was asked for %v", got)
 	}
@@ -241,7 +241,7 @@ func TestProxyIsReached(t *testing.T) {
 // through it as if nothing had happened.
 func TestProxyDiesMidStream(t *testing.T) {
 	ca := newAuthority(t)
-	addr, moored := dock(t, ca, echo)
+	addr, sessions := dock(t, ca, echo)
 	l := new(lock)
 	via := newLock(t, l)
 	conf := wireConfig(addr, ca, ca.leaf(t, time.Now().Add(time.Hour)))
@@ -258,7 +258,7 @@ func TestProxyDiesMidStream(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	<-moored
+	<-sessions
 	c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
 	if err != nil {
 		t.Fatal(err)

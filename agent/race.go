@@ -36,7 +36,7 @@ func (f failures) join() error {
 }
 
 // race makes up to n attempts and returns the result of the first to succeed.
-// Each is begun when the one before it has failed, or has been under way for
+// Each is started when the one before it has failed, or has been under way for
 // headStart. The others are given up: their contexts end, and what they make
 // all the same goes to drop. strays is done when they are. The error is that of
 // the only attempt or else failures.
@@ -50,10 +50,10 @@ func race[T any](ctx context.Context, strays *sync.WaitGroup, n int, headStart t
 	var none T
 	ctx, cancel := context.WithCancel(ctx)
 	outcomes := make(chan outcome, n)
-	begun, ended := 0, 0
+	started, ended := 0, 0
 	begin := func() {
-		i := begun
-		begun++
+		i := started
+		started++
 		strays.Go(func() {
 			result, err := attempt(ctx, i)
 			outcomes <- outcome{result, err}
@@ -61,7 +61,7 @@ func race[T any](ctx context.Context, strays *sync.WaitGroup, n int, headStart t
 	}
 	defer func() {
 		cancel()
-		if left := begun - ended; left > 0 {
+		if left := started - ended; left > 0 {
 			strays.Go(func() {
 				for range left {
 					if o := <-outcomes; o.err == nil {
@@ -90,7 +90,7 @@ func race[T any](ctx context.Context, strays *sync.WaitGroup, n int, headStart t
 			}
 			return none, append(failed, context.Cause(ctx)).join()
 		}
-		if begun < n && ctx.Err() == nil {
+		if started < n && ctx.Err() == nil {
 			begin()
 			start.Reset(headStart)
 		}

@@ -21,7 +21,7 @@ import (
 // TestAttempts: the servers are tried in turn, each at once the first time, and
 // then ever more slowly; the log says why once, and not each time.
 func TestAttempts(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		type attempt struct {
 			server string
 			at     time.Time
@@ -40,7 +40,7 @@ func TestAttempts(t *testing.T) {
 			return dial(ctx, addr, o)
 		}
 		start := time.Now()
-		a := h.sail(Config{
+		a := h.start(Config{
 			Servers: []string{"hub:1", "hub:2"}, Transport: tr,
 			TLS: func(context.Context) (*tls.Config, error) {
 				mu.Lock()
@@ -84,17 +84,17 @@ func TestAttempts(t *testing.T) {
 // TestLostSession: a session that lived is followed by another at once, with the
 // same server if that still wants it, and else with the next.
 func TestLostSession(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		shut := h.open("hub:1")
 		defer h.open("hub:2")()
-		h.sail(Config{Servers: []string{"hub:1", "hub:2"}})
-		first := next(t, h.moored)
+		h.start(Config{Servers: []string{"hub:1", "hub:2"}})
+		first := next(t, h.sessions)
 		pass(time.Hour)
 		lost := time.Now()
 		if err := first.session.Close(); err != nil {
 			t.Fatal(err)
 		}
-		second := next(t, h.moored)
+		second := next(t, h.sessions)
 		if second.server != "hub:1" || !second.at.Equal(lost) {
 			t.Errorf("lost at %v, then %s at %v", lost, second.server, second.at)
 		}
@@ -104,7 +104,7 @@ func TestLostSession(t *testing.T) {
 		pass(time.Hour)
 		lost = time.Now()
 		shut()
-		third := next(t, h.moored)
+		third := next(t, h.sessions)
 		if third.server != "hub:2" || !third.at.Equal(lost) {
 			t.Errorf("server gone at %v, then %s at %v", lost, third.server, third.at)
 		}
@@ -114,19 +114,19 @@ func TestLostSession(t *testing.T) {
 // TestServerFallsOver: sessions that end as soon as they begin are backed off
 // from.
 func TestServerFallsOver(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		h.group.Go(func() {
 			for {
 				select {
-				case m := <-h.moored:
+				case m := <-h.sessions:
 					_ = m.session.Close()
 				case <-t.Context().Done():
 					return
 				}
 			}
 		})
-		h.sail(Config{Servers: []string{"hub:1"}})
+		h.start(Config{Servers: []string{"hub:1"}})
 		pass(30 * time.Minute)
 		if n := h.greetings(); n < 60 || n > 360 {
 			t.Errorf("%d sessions in half an hour", n)
@@ -136,7 +136,7 @@ func TestServerFallsOver(t *testing.T) {
 
 // TestSilentServer: one that takes connections and says nothing is given up.
 func TestSilentServer(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		l := h.exchange.Listen("hub:1")
@@ -145,7 +145,7 @@ func TestSilentServer(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		a := h.sail(Config{Servers: []string{"hub:1"}})
+		a := h.start(Config{Servers: []string{"hub:1"}})
 		pass(connectTimeout + time.Second)
 		if s := a.State(); s.Failures == 0 || tunnel.CodeOf(s.Err) != tunnel.Timeout {
 			t.Errorf("after the time for connecting: %+v", s)
@@ -156,7 +156,7 @@ func TestSilentServer(t *testing.T) {
 // TestRefused: the agent says what is wrong, at the level of things that need
 // somebody, and keeps trying.
 func TestRefused(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		h.verdict = func(n int, _ tunnel.Hello) error {
 			if n < 5 {
 				return fmt.Errorf("%w: the certificate is for another node", tunnel.Denied)
@@ -164,7 +164,7 @@ func TestRefused(t *testing.T) {
 			return nil
 		}
 		defer h.open("hub:1")()
-		a := h.sail(Config{Servers: []string{"hub:1"}})
+		a := h.start(Config{Servers: []string{"hub:1"}})
 		synctest.Wait()
 		var r *Refusal
 		if s := a.State(); !errors.As(s.Err, &r) || r.Server != "hub:1" || !errors.Is(s.Err, ErrNodeRefused) || !errors.Is(s.Err, tunnel.Denied) {
@@ -185,13 +185,13 @@ func TestRefused(t *testing.T) {
 // TestClones: two agents with one identity, and a server with which the newest
 // wins, do not fight.
 func TestClones(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		h.group.Go(func() {
-			var current *mooring
+			var current *welcomed
 			for {
 				select {
-				case m := <-h.moored:
+				case m := <-h.sessions:
 					if old := current; old != nil {
 						h.group.Go(func() { _ = old.control.HangUp(tunnel.Replaced, "another agent with this node's identity") })
 					}
@@ -201,9 +201,9 @@ func TestClones(t *testing.T) {
 				}
 			}
 		})
-		one := h.sail(Config{Servers: []string{"hub:1"}})
+		one := h.start(Config{Servers: []string{"hub:1"}})
 		pass(time.Second)
-		two := h.sail(Config{Servers: []string{"hub:1"}})
+		two := h.start(Config{Servers: []string{"hub:1"}})
 		pass(time.Second)
 		if s := one.State(); s.Connected || !errors.Is(s.Err, ErrReplaced) || !errors.Is(s.Err, tunnel.Replaced) {
 			t.Errorf("the older one: %+v", s)
@@ -226,7 +226,7 @@ func TestClones(t *testing.T) {
 // backs off as if it had been replaced, and is told once when that begins and when
 // it ends.
 func TestFenced(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		var other atomic.Bool
 		h.verdict = func(int, tunnel.Hello) error {
 			if other.Load() {
@@ -236,21 +236,21 @@ func TestFenced(t *testing.T) {
 		}
 		shut := h.open("hub:1")
 		var told []bool
-		a := h.sail(Config{Servers: []string{"hub:1"}, Fenced: func(up bool) { told = append(told, up) }})
+		a := h.start(Config{Servers: []string{"hub:1"}, Fenced: func(up bool) { told = append(told, up) }})
 		want := func(when string, fenced bool, want ...bool) {
 			t.Helper()
 			if !slices.Equal(told, want) || a.State().Fenced != fenced {
 				t.Errorf("%s: told %v and in state %t, want %v and %t", when, told, a.State().Fenced, want, fenced)
 			}
 		}
-		next(t, h.moored)
+		next(t, h.sessions)
 		want("connected", false)
 		shut() // which is no word about anybody else
 		pass(10 * time.Minute)
 		want("cut off", false)
 		shut = h.open("hub:1")
 		pass(10 * time.Minute)
-		m := next(t, h.moored)
+		m := next(t, h.sessions)
 		other.Store(true)
 		_ = m.control.HangUp(tunnel.Replaced, "another agent with this node's identity")
 		pass(time.Second)
@@ -278,7 +278,7 @@ func TestFenced(t *testing.T) {
 // as the server has asked it to. It is told to get another key only if that was so
 // when it started.
 func TestRevoked(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		var out atomic.Bool
 		h.verdict = func(int, tunnel.Hello) error {
 			if out.Load() {
@@ -292,10 +292,10 @@ func TestRevoked(t *testing.T) {
 		conf := func() Config {
 			return Config{Servers: []string{"hub:1"}, Fenced: fenced.Store, Revoked: func() { asked.Add(1) }}
 		}
-		a := h.sail(conf())
+		a := h.start(conf())
 		pass(time.Second)
 		out.Store(true)
-		if err := (<-h.moored).control.HangUp(tunnel.Revoked, "node was revoked"); err != nil {
+		if err := (<-h.sessions).control.HangUp(tunnel.Revoked, "node was revoked"); err != nil {
 			t.Error(err)
 		}
 		pass(time.Hour)
@@ -308,7 +308,7 @@ func TestRevoked(t *testing.T) {
 		if n := len(a.log.lines("hawser node allow")); n == 0 || n > 65 {
 			t.Errorf("%d lines that say what to do", n)
 		}
-		h.sail(conf())
+		h.start(conf())
 		pass(time.Minute)
 		if !fenced.Load() || asked.Load() == 0 {
 			t.Errorf("revoked before it started: fenced %t, told %d times", fenced.Load(), asked.Load())
@@ -324,7 +324,7 @@ func TestRevoked(t *testing.T) {
 // TestTurnedAwayUntil: an agent that the server prefers another one to comes back
 // when the server has asked it to, and says each time when that will be.
 func TestTurnedAwayUntil(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		const asked, refusals = 40 * time.Second, 20
 		var knocks []time.Time
 		h.verdict = func(n int, _ tunnel.Hello) error {
@@ -335,7 +335,7 @@ func TestTurnedAwayUntil(t *testing.T) {
 			return fmt.Errorf("%s: %w", tunnel.RetryText(asked, "another agent with this node's identity is connected"), tunnel.Replaced)
 		}
 		defer h.open("hub:1")()
-		a := h.sail(Config{Servers: []string{"hub:1"}})
+		a := h.start(Config{Servers: []string{"hub:1"}})
 		pass(time.Hour)
 		if !a.State().Connected || len(knocks) != refusals+1 {
 			t.Fatalf("%d attempts, and then %+v", len(knocks), a.State())
@@ -358,8 +358,8 @@ func TestTurnedAwayUntil(t *testing.T) {
 // TestNewFailureIsNews: after a session, the same failure as before it is worth
 // a line again.
 func TestNewFailureIsNews(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
-		a := h.sail(Config{Servers: []string{"hub:1"}, MaxBackoff: time.Second})
+	bubble(t, func(t *testing.T, h *servers) {
+		a := h.start(Config{Servers: []string{"hub:1"}, MaxBackoff: time.Second})
 		synctest.Wait()
 		shut := h.open("hub:1")
 		if err := a.Wait(t.Context()); err != nil {

@@ -35,25 +35,25 @@ func say(t *testing.T, c net.Conn, text string) {
 // TestFallBack: when a session loses its connection the other server is tried within
 // 3 s; what waited for it goes there too, and it keeps its streams.
 func TestFallBack(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		defer h.open("hub:2")()
 		h.echo("apiserver:443")
 		h.echo("10.0.0.7:80")
-		rig := h.rig()
+		fakeTransport := h.fakeTransport()
 		var moved []bool
-		c := Config{Servers: []string{"hub:1", "hub:2"}, Transport: rig.transport(), Allow: targets(t, "10.0.0.0/8")}
+		c := Config{Servers: []string{"hub:1", "hub:2"}, Transport: fakeTransport.transport(), Allow: targets(t, "10.0.0.0/8")}
 		c.Moved = func(stuck bool) { moved = append(moved, stuck) }
 		reg := prometheus.NewRegistry()
 		c.Metrics = reg
-		a := h.sail(c)
+		a := h.start(c)
 		pass(time.Hour)
-		first := next(t, h.moored)
+		first := next(t, h.sessions)
 		in, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
 		if err != nil {
 			t.Fatal(err)
 		}
-		old := rig.latest()
+		old := fakeTransport.latest()
 		old.park()
 		if s := a.State(); s.Connected || s.Parked.IsZero() || s.Session != 1 {
 			t.Errorf("parked: %+v", s)
@@ -67,7 +67,7 @@ func TestFallBack(t *testing.T) {
 			t.Errorf("a dial took %v", took)
 		}
 		exchangeText(t, fresh)
-		second := next(t, h.moored)
+		second := next(t, h.sessions)
 		if s := a.State(); !s.Connected || s.Server != "hub:2" || second.hello.Meta[keepsKey] != "" {
 			t.Errorf("fallen back: %+v, greeted with %v", s, second.hello.Meta)
 		}
@@ -80,19 +80,19 @@ func TestFallBack(t *testing.T) {
 		want := `
 # HELP hawser_agent_link_parks_total Connections that were lost under a session that outlived them.
 # TYPE hawser_agent_link_parks_total counter
-hawser_agent_link_parks_total{transport="rig"} 1
+hawser_agent_link_parks_total{transport="fakeTransport"} 1
 # HELP hawser_agent_link_resent_bytes_total Bytes that had to be sent again.
 # TYPE hawser_agent_link_resent_bytes_total counter
-hawser_agent_link_resent_bytes_total{transport="rig"} 100
+hawser_agent_link_resent_bytes_total{transport="fakeTransport"} 100
 # HELP hawser_agent_link_resumes_total Connections that a session took after its first.
 # TYPE hawser_agent_link_resumes_total counter
-hawser_agent_link_resumes_total{transport="rig"} 1
+hawser_agent_link_resumes_total{transport="fakeTransport"} 1
 # HELP hawser_agent_moves_total Attempts to go on over another connection or session, by reason (connection: the session moves itself, fallback, address) and result.
 # TYPE hawser_agent_moves_total counter
 hawser_agent_moves_total{reason="fallback",result="ok"} 1
 # HELP hawser_agent_sessions_total Sessions with a server that began, by transport.
 # TYPE hawser_agent_sessions_total counter
-hawser_agent_sessions_total{transport="rig"} 2
+hawser_agent_sessions_total{transport="fakeTransport"} 2
 `
 		for range 2 { // with the old session, and when it has ended
 			if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "hawser_agent_link_parks_total",
@@ -112,13 +112,13 @@ hawser_agent_sessions_total{transport="rig"} 2
 // TestParkedComesBack: with only one way, the session is left to itself, and the
 // log tells.
 func TestParkedComesBack(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		h.echo("apiserver:443")
-		rig := h.rig()
-		a := h.sail(Config{Servers: []string{"hub:1"}, Transport: rig.transport()})
+		fakeTransport := h.fakeTransport()
+		a := h.start(Config{Servers: []string{"hub:1"}, Transport: fakeTransport.transport()})
 		pass(time.Minute)
-		b := rig.latest()
+		b := fakeTransport.latest()
 		b.park()
 		waited := make(chan error, 1)
 		h.group.Go(func() { waited <- a.Wait(t.Context()) })
@@ -171,8 +171,8 @@ func TestParkedComesBack(t *testing.T) {
 	})
 }
 
-// slow has dials of a rig to one server take longer.
-func slow(r *rig, server string, d time.Duration) tunnel.Transport {
+// slow has dials of a fakeTransport to one server take longer.
+func slow(r *fakeTransport, server string, d time.Duration) tunnel.Transport {
 	tr := r.transport()
 	tr.Dial = func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
 		if addr == server {
@@ -186,13 +186,13 @@ func slow(r *rig, server string, d time.Duration) tunnel.Transport {
 // TestParkedComesBackFirst: an attempt at another server is called off when the session
 // is back before that has been greeted.
 func TestParkedComesBackFirst(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		defer h.open("hub:2")()
-		rig := h.rig()
-		a := h.sail(Config{Servers: []string{"hub:1", "hub:2"}, Transport: slow(rig, "hub:2", 10*time.Second)})
+		fakeTransport := h.fakeTransport()
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}, Transport: slow(fakeTransport, "hub:2", 10*time.Second)})
 		pass(time.Minute)
-		b := rig.latest()
+		b := fakeTransport.latest()
 		b.park()
 		pass(5 * time.Second)
 		b.resume()
@@ -200,7 +200,7 @@ func TestParkedComesBackFirst(t *testing.T) {
 		if s := a.State(); s.Server != "hub:1" || !s.Connected || h.greetings() != 1 {
 			t.Errorf("after a session came back: %+v, %d greetings", s, h.greetings())
 		}
-		if n := len(rig.dialed()); n != 2 {
+		if n := len(fakeTransport.dialed()); n != 2 {
 			t.Errorf("%d dials", n)
 		}
 	})
@@ -209,14 +209,14 @@ func TestParkedComesBackFirst(t *testing.T) {
 // TestLostWhileSeeking: the session ends while another server is tried, and that
 // becomes the next session.
 func TestLostWhileSeeking(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		defer h.open("hub:2")()
-		rig := h.rig()
-		a := h.sail(Config{Servers: []string{"hub:1", "hub:2"}, Transport: slow(rig, "hub:2", 5*time.Second)})
+		fakeTransport := h.fakeTransport()
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}, Transport: slow(fakeTransport, "hub:2", 5*time.Second)})
 		pass(time.Minute)
-		first := next(t, h.moored)
-		rig.latest().park()
+		first := next(t, h.sessions)
+		fakeTransport.latest().park()
 		pass(3 * time.Second)
 		_ = first.session.Close()
 		pass(5 * time.Second)
@@ -228,14 +228,14 @@ func TestLostWhileSeeking(t *testing.T) {
 
 // TestOneServerIsLeftAlone: with one server there is nothing to fall back to.
 func TestOneServerIsLeftAlone(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
-		rig := h.rig()
-		h.sail(Config{Servers: []string{"hub:1"}, Transport: rig.transport()})
+		fakeTransport := h.fakeTransport()
+		h.start(Config{Servers: []string{"hub:1"}, Transport: fakeTransport.transport()})
 		pass(time.Minute)
-		rig.latest().park()
+		fakeTransport.latest().park()
 		pass(10 * time.Minute)
-		if n := len(rig.dialed()); n != 1 {
+		if n := len(fakeTransport.dialed()); n != 1 {
 			t.Errorf("%d dials", n)
 		}
 	})
@@ -246,36 +246,36 @@ func TestOneServerIsLeftAlone(t *testing.T) {
 func TestWayOutChanges(t *testing.T) {
 	for _, resumes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("resumes=%t", resumes), func(t *testing.T) {
-			bubble(t, func(t *testing.T, h *harbor) {
+			bubble(t, func(t *testing.T, h *servers) {
 				defer h.open("hub:1")()
 				h.echo("10.0.0.7:80")
-				rig := h.rig()
-				rig.resumes = resumes
-				h.sail(Config{Servers: []string{"hub:1"}, Transport: rig.transport(), Allow: targets(t, "10.0.0.0/8")})
-				first := next(t, h.moored)
+				fakeTransport := h.fakeTransport()
+				fakeTransport.resumes = resumes
+				h.start(Config{Servers: []string{"hub:1"}, Transport: fakeTransport.transport(), Allow: targets(t, "10.0.0.0/8")})
+				first := next(t, h.sessions)
 				c, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
 				if err != nil {
 					t.Fatal(err)
 				}
 				h.shift("eth0") // no news
 				h.shift("")
-				if n := h.greetings(); n != 1 || resumes && rig.latest().moved() != 0 {
+				if n := h.greetings(); n != 1 || resumes && fakeTransport.latest().moved() != 0 {
 					t.Errorf("%d greetings without a way out", n)
 				}
 				h.shift("wlan0")
 				exchangeText(t, c)
 				switch {
-				case resumes && (rig.latest().moved() != 1 || h.greetings() != 1):
-					t.Errorf("%d moves, %d greetings", rig.latest().moved(), h.greetings())
+				case resumes && (fakeTransport.latest().moved() != 1 || h.greetings() != 1):
+					t.Errorf("%d moves, %d greetings", fakeTransport.latest().moved(), h.greetings())
 				case !resumes:
-					if m := next(t, h.moored); m.hello.Meta[keepsKey] != "1" {
+					if m := next(t, h.sessions); m.hello.Meta[keepsKey] != "1" {
 						t.Errorf("greeted with %v", m.hello.Meta)
 					}
 				}
 				if resumes { // a parked session is helped by any change
-					rig.latest().park()
+					fakeTransport.latest().park()
 					h.shift("wlan0")
-					if n := rig.latest().moved(); n != 2 {
+					if n := fakeTransport.latest().moved(); n != 2 {
 						t.Errorf("%d moves", n)
 					}
 				}
@@ -287,14 +287,14 @@ func TestWayOutChanges(t *testing.T) {
 // TestMoveTimeout: streams that stay on a session that has been left are cut some
 // time later.
 func TestMoveTimeout(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		h.echo("10.0.0.7:80")
-		rig := h.rig()
-		rig.resumes = false
-		a := h.sail(Config{Servers: []string{"hub:1"}, Transport: rig.transport(), Allow: targets(t, "10.0.0.0/8"), MoveTimeout: 20 * time.Minute})
+		fakeTransport := h.fakeTransport()
+		fakeTransport.resumes = false
+		a := h.start(Config{Servers: []string{"hub:1"}, Transport: fakeTransport.transport(), Allow: targets(t, "10.0.0.0/8"), MoveTimeout: 20 * time.Minute})
 		pass(time.Minute)
-		first := next(t, h.moored)
+		first := next(t, h.sessions)
 		in, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
 		if err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // TestRetryAfter: a server that says when to come back is left alone until then,
 // and agents that were told the same come back at different times.
 func TestRetryAfter(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		const asked = 10 * time.Second
 		h.verdict = func(n int, _ tunnel.Hello) error {
 			if n > 1 {
@@ -25,7 +25,7 @@ func TestRetryAfter(t *testing.T) {
 		}
 		defer h.open("hub:1")()
 		start := time.Now()
-		a := h.sail(Config{Servers: []string{"hub:1"}})
+		a := h.start(Config{Servers: []string{"hub:1"}})
 		if err := a.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +37,7 @@ func TestRetryAfter(t *testing.T) {
 
 // TestRetryAfterElsewhere: another server is no part of it.
 func TestRetryAfterElsewhere(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		h.verdict = func(n int, _ tunnel.Hello) error {
 			if n > 1 {
 				return nil
@@ -47,7 +47,7 @@ func TestRetryAfterElsewhere(t *testing.T) {
 		defer h.open("hub:1")()
 		defer h.open("hub:2")()
 		start := time.Now()
-		a := h.sail(Config{Servers: []string{"hub:1", "hub:2"}})
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}})
 		if err := a.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -59,11 +59,11 @@ func TestRetryAfterElsewhere(t *testing.T) {
 
 // TestFlapping: sessions that live for a while do not add up to a back-off.
 func TestFlapping(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
-		h.sail(Config{Servers: []string{"hub:1"}})
+		h.start(Config{Servers: []string{"hub:1"}})
 		for range 50 {
-			m := next(t, h.moored)
+			m := next(t, h.sessions)
 			pass(settled)
 			_ = m.session.Close()
 		}
@@ -72,8 +72,8 @@ func TestFlapping(t *testing.T) {
 
 // TestWaitCutShort: a change of the way out may be what the agent waits for.
 func TestWaitCutShort(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
-		a := h.sail(Config{Servers: []string{"hub:1"}, MinBackoff: time.Second, MaxBackoff: time.Hour})
+	bubble(t, func(t *testing.T, h *servers) {
+		a := h.start(Config{Servers: []string{"hub:1"}, MinBackoff: time.Second, MaxBackoff: time.Hour})
 		pass(6 * time.Hour) // the wait is long by now
 		defer h.open("hub:1")()
 		changed := time.Now()
@@ -90,7 +90,7 @@ func TestWaitCutShort(t *testing.T) {
 // TestGoodbyeIsRead: a server that is done says goodbye, and what it sent before
 // that is delivered first.
 func TestGoodbyeIsRead(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harbor) {
+	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		ln, err := h.net.Listen(t.Context(), "tcp", "10.0.0.7:80")
 		if err != nil {
@@ -112,8 +112,8 @@ func TestGoodbyeIsRead(t *testing.T) {
 			}
 			got <- string(b)
 		})
-		h.sail(Config{Servers: []string{"hub:1"}, Allow: targets(t, "10.0.0.0/8")})
-		m := next(t, h.moored)
+		h.start(Config{Servers: []string{"hub:1"}, Allow: targets(t, "10.0.0.0/8")})
+		m := next(t, h.sessions)
 		c, err := tunnel.Connect(t.Context(), m.session, "tcp", "10.0.0.7:80")
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 
 // dock serves sessions on loopback and passes them on; its own end welcomes
 // them all and answers every dial with api.
-func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, moored <-chan tunnel.Session) {
+func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, sessions <-chan tunnel.Session) {
 	t.Helper()
 	cert := ca.serving(t, time.Now().Add(time.Hour))
 	raw, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -88,7 +88,7 @@ func wireConfig(addr string, ca *authority, cert *tls.Certificate) Config {
 
 func TestOverTheWire(t *testing.T) {
 	ca := newAuthority(t)
-	addr, moored := dock(t, ca, echo)
+	addr, sessions := dock(t, ca, echo)
 	kubelet := tunnel.NewHandoff(tunnel.Addr("node-1:10250"), 4)
 	api := &http.Server{
 		ReadHeaderTimeout: time.Minute,
@@ -111,7 +111,7 @@ func TestOverTheWire(t *testing.T) {
 		}
 	})
 
-	session := <-moored
+	session := <-sessions
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {

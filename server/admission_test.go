@@ -109,7 +109,7 @@ func TestTurningAwayIsBounded(t *testing.T) {
 // and find a place once those have been thrown out.
 func TestBusyHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{MaxGreeting: 2})
+		b := newTestHub(t, Config{MaxGreeting: 2})
 		for _, node := range []string{"mute-1", "mute-2"} {
 			if _, err := b.dial(node); err != nil {
 				t.Fatal(err)
@@ -149,7 +149,7 @@ func TestBusyHub(t *testing.T) {
 
 func TestSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{MaxSessions: 2})
+		b := newTestHub(t, Config{MaxSessions: 2})
 		x := b.mustConnect(one("a"))
 		b.mustConnect(one("b"))
 		_, err := b.connect(one("c"), nil)

@@ -15,7 +15,7 @@ import (
 
 // hail greets the hub and says nothing after that. The session ends when the test
 // does, if not before.
-func (b *bay) hail(h tunnel.Hello) tunnel.Session {
+func (b *testHub) hail(h tunnel.Hello) tunnel.Session {
 	b.t.Helper()
 	s, err := b.dial(h.Node)
 	if err != nil {
@@ -38,20 +38,20 @@ var newcomers = map[string]tunnel.Hello{
 // A session that dies after its hello, or never answers the welcome, takes nothing
 // from the one that is there.
 func TestSessionThatDiesAfterItsHello(t *testing.T) {
-	ends := map[string]func(*bay, tunnel.Session){
-		"it dies": func(_ *bay, s tunnel.Session) { _ = s.Close() },
-		"it is parked and then dies": func(b *bay, s tunnel.Session) {
+	ends := map[string]func(*testHub, tunnel.Session){
+		"it dies": func(_ *testHub, s tunnel.Session) { _ = s.Close() },
+		"it is parked and then dies": func(b *testHub, s tunnel.Session) {
 			b.last().park()
 			time.Sleep(time.Second) // the bubble's clock
 			_ = s.Close()
 		},
-		"it never answers": func(_ *bay, s tunnel.Session) { <-s.Context().Done() },
+		"it never answers": func(_ *testHub, s tunnel.Session) { <-s.Context().Done() },
 	}
 	for who, hello := range newcomers {
 		for how, end := range ends {
 			t.Run(who+", "+how, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newBay(t, Config{})
+					b := newTestHub(t, Config{})
 					first := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
 					before, _ := b.hub.Observe("n")
 					began := time.Now()
@@ -128,7 +128,7 @@ func TestUnansweredSessionOfAnAbsentNode(t *testing.T) {
 // dies, and ends in good order after the next move.
 func TestOlderSessionServesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		first := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
 		held, err := b.hub.DialContext(t.Context(), "tcp", "n:1")
 		if err != nil {
@@ -164,7 +164,7 @@ func TestOlderSessionServesAgain(t *testing.T) {
 func TestRefusedWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refuse := false
-		b := newBay(t, Config{Admit: admitUnless(&refuse)})
+		b := newTestHub(t, Config{Admit: admitUnless(&refuse)})
 		b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
 		s, err := b.dial("n")
 		if err != nil {
@@ -190,7 +190,7 @@ func TestRefusedWhileItWaits(t *testing.T) {
 // One node has so many sessions that have not answered, and no more.
 func TestUnansweredSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
 		var waiting []tunnel.Session
 		for i := range uint64(maxGreetingOfNode) {

@@ -16,7 +16,7 @@ import (
 
 func TestDialWaitsForParkedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		b.mustConnect(one("n"))
 		b.last().park()
 		if s, _ := b.hub.Session("n"); time.Since(s.Parked) != 0 || s.Parked.IsZero() {
@@ -51,7 +51,7 @@ func TestDialIntoParkedNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBay(t, Config{ParkedPatience: tt.patience})
+				b := newTestHub(t, Config{ParkedPatience: tt.patience})
 				b.mustConnect(one("n"))
 				time.Sleep(time.Minute) // the bubble's clock
 				b.last().park()
@@ -83,7 +83,7 @@ func TestDialIntoParkedNode(t *testing.T) {
 // A dial whose answer the link's loss delays is not blamed on the target.
 func TestParkedUnderDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		if _, err := b.connect(one("n"), func(ctx context.Context, _ *tunnel.Request) { <-ctx.Done() }); err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestParkedUnderDial(t *testing.T) {
 
 func TestDialEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		_, err := b.connect(one("n"), func(ctx context.Context, r *tunnel.Request) {
 			time.Sleep(time.Second) // the bubble's clock: the way to the target and back
 			if r.Addr == "n:2" {

@@ -18,7 +18,7 @@ type traceKey struct{}
 func TestDialedIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []Dialed
-		b := newBay(t, Config{Dialed: func(ctx context.Context, d Dialed) {
+		b := newTestHub(t, Config{Dialed: func(ctx context.Context, d Dialed) {
 			if ctx.Value(traceKey{}) != d.Addr {
 				t.Errorf("%s: the context is another's", d.Addr)
 			}

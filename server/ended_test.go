@@ -15,7 +15,7 @@ import (
 func TestEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan Ended, 16)
-		b := newBay(t, Config{Ended: func(e Ended) { ended <- e }})
+		b := newTestHub(t, Config{Ended: func(e Ended) { ended <- e }})
 		b.mustConnect(one("node-1"))
 		b.hub.SetRoutes("node-1", prefixes("10.0.0.1")...)
 		ctx := tunnel.WithCaller(t.Context(), tunnel.Caller{Name: "jane"})

@@ -46,19 +46,19 @@ func TestJudge(t *testing.T) {
 
 // A fleet is the agents of one node, each an instance that counts its sessions.
 type fleet struct {
-	*bay
+	*testHub
 	sessions map[uint64]uint64
 }
 
 // knock has an instance connect.
-func (f *fleet) knock(instance uint64) (*boat, error) {
+func (f *fleet) knock(instance uint64) (*testAgent, error) {
 	f.t.Helper()
 	f.sessions[instance]++
 	return f.connect(tunnel.Hello{Node: "n", Instance: instance, Sequence: f.sessions[instance]}, nil)
 }
 
 // let fails the test unless an instance is let in.
-func (f *fleet) let(instance uint64) *boat {
+func (f *fleet) let(instance uint64) *testAgent {
 	f.t.Helper()
 	x, err := f.knock(instance)
 	if err != nil {
@@ -68,7 +68,7 @@ func (f *fleet) let(instance uint64) *boat {
 }
 
 // lose ends an instance's session without a word.
-func (f *fleet) lose(x *boat) {
+func (f *fleet) lose(x *testAgent) {
 	_ = x.session.Close()
 	<-x.gone
 	synctest.Wait()
@@ -88,7 +88,7 @@ func (f *fleet) turned(instance uint64, why string) time.Duration {
 
 func inFleet(t *testing.T, f func(t *testing.T, f *fleet)) {
 	synctest.Test(t, func(t *testing.T) {
-		f(t, &fleet{bay: newBay(t, Config{MaxGone: 2}), sessions: make(map[uint64]uint64)})
+		f(t, &fleet{testHub: newTestHub(t, Config{MaxGone: 2}), sessions: make(map[uint64]uint64)})
 	})
 }
 
@@ -150,7 +150,7 @@ func TestSilentCloneKeepsTheNode(t *testing.T) {
 // A copy that leaves by itself makes room, but not for as long as a restart takes:
 // what comes back then is the node.
 func TestCloneLeaves(t *testing.T) {
-	leave := func(x *boat) {
+	leave := func(x *testAgent) {
 		_ = x.control.Drain(tunnel.Draining, "agent is stopping")
 		<-x.gone
 		synctest.Wait()

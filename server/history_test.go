@@ -67,7 +67,7 @@ func (w *wrapped) Unwrap() []error {
 }
 
 // turns are a node's changes, as text.
-func (b *bay) turns(node string) string {
+func (b *testHub) turns(node string) string {
 	b.t.Helper()
 	synctest.Wait()
 	o, ok := b.hub.Observe(node)
@@ -95,25 +95,25 @@ func TestHistory(t *testing.T) {
 	silence := fmt.Errorf("%w: nothing heard for 20s", tunnel.Dead)
 	for _, tc := range []struct {
 		name string
-		do   func(t *testing.T, b *bay, x *boat)
+		do   func(t *testing.T, b *testHub, x *testAgent)
 		want string
 	}{
-		{"attached", func(*testing.T, *bay, *boat) {}, "Attached"},
-		{"parked and back", func(_ *testing.T, b *bay, _ *boat) {
+		{"attached", func(*testing.T, *testHub, *testAgent) {}, "Attached"},
+		{"parked and back", func(_ *testing.T, b *testHub, _ *testAgent) {
 			b.last().parkFor(silence, 20*time.Second)
 			time.Sleep(time.Second)
 			b.last().resume()
 		}, "Attached Parked/Silent Attached"},
-		{"closed", func(_ *testing.T, _ *bay, x *boat) { _ = x.session.Close() }, "Attached Detached/Closed"},
-		{"reset, and not back", func(_ *testing.T, b *bay, x *boat) {
+		{"closed", func(_ *testing.T, _ *testHub, x *testAgent) { _ = x.session.Close() }, "Attached Detached/Closed"},
+		{"reset, and not back", func(_ *testing.T, b *testHub, x *testAgent) {
 			b.last().parkFor(syscall.ECONNRESET, 0)
 			_ = x.session.Close()
 		}, "Attached Parked/Closed Detached/Closed"},
-		{"silent, and not back", func(_ *testing.T, b *bay, x *boat) {
+		{"silent, and not back", func(_ *testing.T, b *testHub, x *testAgent) {
 			b.last().parkFor(silence, 20*time.Second)
 			_ = x.session.Close() // how the hub comes to know does not matter
 		}, "Attached Parked/Silent Detached/Silent"},
-		{"silent, and then its system says that nobody has the port", func(_ *testing.T, b *bay, x *boat) {
+		{"silent, and then its system says that nobody has the port", func(_ *testing.T, b *testHub, x *testAgent) {
 			b.last().parkFor(silence, 20*time.Second)
 			time.Sleep(time.Second)
 			b.last().parkFor(silence, 20*time.Second) // no news
@@ -122,41 +122,41 @@ func TestHistory(t *testing.T) {
 			time.Sleep(time.Second)
 			_ = x.session.Close()
 		}, "Attached Parked/Silent Parked/Closed Detached/Closed"},
-		{"goodbye", func(t *testing.T, _ *bay, x *boat) {
+		{"goodbye", func(t *testing.T, _ *testHub, x *testAgent) {
 			if err := x.control.HangUp(tunnel.Draining, "agent is stopping"); err != nil {
 				t.Error(err)
 			}
 		}, "Attached Detached/Left"},
-		{"drained", func(t *testing.T, _ *bay, x *boat) {
+		{"drained", func(t *testing.T, _ *testHub, x *testAgent) {
 			if err := x.control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
 				t.Error(err)
 			}
 			<-x.gone
 		}, "Attached Detached/Left"},
-		{"reconnected", func(_ *testing.T, b *bay, x *boat) {
+		{"reconnected", func(_ *testing.T, b *testHub, x *testAgent) {
 			b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 2})
 			<-x.gone
 		}, "Attached Attached"},
-		{"another instance", func(_ *testing.T, b *bay, x *boat) {
+		{"another instance", func(_ *testing.T, b *testHub, x *testAgent) {
 			b.mustConnect(tunnel.Hello{Node: "n", Instance: 2, Sequence: 1})
 			<-x.gone
 		}, "Attached Attached"},
-		{"moved, and the older session ends", func(_ *testing.T, b *bay, x *boat) {
+		{"moved, and the older session ends", func(_ *testing.T, b *testHub, x *testAgent) {
 			b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 2, Meta: tunnel.Meta{"keeps": "1"}})
 			_ = x.session.Close()
 		}, "Attached Attached"},
-		{"server stops", func(t *testing.T, b *bay, _ *boat) {
+		{"server stops", func(t *testing.T, b *testHub, _ *testAgent) {
 			if err := b.stop(); err != nil {
 				t.Error(err)
 			}
 		}, "Attached Detached/Drained"},
-		{"at rest for hours", func(*testing.T, *bay, *boat) {
+		{"at rest for hours", func(*testing.T, *testHub, *testAgent) {
 			time.Sleep(4 * time.Hour)
 		}, "Attached"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBay(t, Config{})
+				b := newTestHub(t, Config{})
 				x := b.mustConnect(one("n"))
 				tc.do(t, b, x)
 				if got := b.turns("n"); got != tc.want {
@@ -169,7 +169,7 @@ func TestHistory(t *testing.T) {
 
 func TestObservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		if o, ok := b.hub.Observe("n"); ok {
 			t.Errorf("before it was ever there: %+v", o)
 		}
@@ -198,7 +198,7 @@ func TestObservation(t *testing.T) {
 func TestRefusalIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		why := errors.New("node n has been revoked")
-		b := newBay(t, Config{Admit: func(_ context.Context, node string, _ tunnel.Peer) error {
+		b := newTestHub(t, Config{Admit: func(_ context.Context, node string, _ tunnel.Peer) error {
 			if node == "n" {
 				return why
 			}
@@ -221,7 +221,7 @@ func TestRefusalIsRemembered(t *testing.T) {
 // A node is remembered in 16 turns, and so many nodes.
 func TestHistoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{MaxGone: 3})
+		b := newTestHub(t, Config{MaxGone: 3})
 		b.mustConnect(one("stays"))
 		for range 40 {
 			b.last().park()
@@ -261,7 +261,7 @@ func TestHistoryIsBounded(t *testing.T) {
 
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		b.mustConnect(one("early"))
 		ctx, cancel := context.WithCancel(t.Context())
 		var (

@@ -22,7 +22,7 @@ import (
 
 func TestDialByAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		for _, n := range []string{"node-1", "node-2", "node-3"} {
 			b.mustConnect(one(n))
 		}
@@ -64,7 +64,7 @@ func TestDialByAddress(t *testing.T) {
 
 func TestDialErrorsReachTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		_, err := b.connect(one("node-1"), func(_ context.Context, r *tunnel.Request) {
 			_ = r.Reject(tunnel.Refused, "dial tcp 127.0.0.1:10250: connect: connection refused")
 		})
@@ -82,7 +82,7 @@ func TestDialErrorsReachTheCaller(t *testing.T) {
 
 func TestSessionsAndChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		waited := make(chan error, 1)
 		go func() { waited <- b.hub.Wait(t.Context(), 2) }()
 		changed := b.hub.Changed()
@@ -125,7 +125,7 @@ func TestSessionsAndChanges(t *testing.T) {
 
 func TestNewestSessionWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		first := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
 		held, err := b.hub.DialContext(t.Context(), "tcp", "n:1")
 		if err != nil {
@@ -166,7 +166,7 @@ func TestNewestSessionWins(t *testing.T) {
 func TestRefusedSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		denied := errors.New("certificate is revoked")
-		b := newBay(t, Config{
+		b := newTestHub(t, Config{
 			Identify: func(p tunnel.Peer) (string, error) {
 				if p.TLS.ServerName == "stranger" {
 					return "", errors.New("not a node's certificate")
@@ -260,7 +260,7 @@ func TestAgentsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := tunnel.NewHandoff(memnet.Addr("api"), 1)
 		defer api.Close()
-		b := newBay(t, Config{API: api.Inject})
+		b := newTestHub(t, Config{API: api.Inject})
 		x := b.mustConnect(one("n"))
 		for _, addr := range []string{"other-node:10250", "127.0.0.1:2379", "apiserver:80", "10.0.0.1:443"} {
 			if _, err := tunnel.Connect(t.Context(), x.session, "tcp", addr); !errors.Is(err, tunnel.Denied) {
@@ -293,7 +293,7 @@ func TestAgentsStreams(t *testing.T) {
 
 func TestWithoutAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		x := b.mustConnect(one("n"))
 		if _, err := tunnel.Connect(t.Context(), x.session, "tcp", APIServer); !errors.Is(err, tunnel.Refused) {
 			t.Errorf("%v", err)
@@ -304,7 +304,7 @@ func TestWithoutAPIServer(t *testing.T) {
 // A dial that its session takes along goes to the next session, once.
 func TestDialSurvivesReplacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		_, err := b.connect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1}, func(ctx context.Context, _ *tunnel.Request) {
 			<-ctx.Done() // never answers
 		})
@@ -326,7 +326,7 @@ func TestDialSurvivesReplacement(t *testing.T) {
 
 func TestDeadAgentIsDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{PingInterval: 5 * time.Second, PingTimeout: 15 * time.Second})
+		b := newTestHub(t, Config{PingInterval: 5 * time.Second, PingTimeout: 15 * time.Second})
 		s, err := b.exchange.Dial(t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: "n"}})
 		if err != nil {
 			t.Fatal(err)
@@ -350,7 +350,7 @@ func TestDeadAgentIsDetached(t *testing.T) {
 
 func TestDrainingAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		x := b.mustConnect(one("n"))
 		c, err := b.hub.DialContext(t.Context(), "tcp", "n:1") // or the hub would let it go at once
 		if err != nil {
@@ -372,7 +372,7 @@ func TestDrainingAgent(t *testing.T) {
 
 func TestShutdownDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{DrainTimeout: time.Minute})
+		b := newTestHub(t, Config{DrainTimeout: time.Minute})
 		x := b.mustConnect(one("n"))
 		c, err := b.hub.DialContext(t.Context(), "tcp", "n:1")
 		if err != nil {
@@ -407,7 +407,7 @@ func TestShutdownDrains(t *testing.T) {
 
 func TestShutdownIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		for i := range 20 {
 			b.mustConnect(one(fmt.Sprintf("n%d", i)))
 			c, err := b.hub.DialContext(t.Context(), "tcp", fmt.Sprintf("n%d:1", i))

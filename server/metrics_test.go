@@ -22,9 +22,9 @@ import (
 )
 
 // exercise has something to count happen on every count.
-func exercise(t *testing.T) *bay {
+func exercise(t *testing.T) *testHub {
 	t.Helper()
-	b := newBay(t, Config{
+	b := newTestHub(t, Config{
 		MaxNodeSeries: 2,
 		PingInterval:  time.Second,
 		BeyondName:    "ssh",
@@ -145,7 +145,7 @@ hawser_hub_dials_total{code="ok",transport="memory"} 2
 // for its node as long as that has another one.
 func TestLedgerRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		b.mustConnect(one("n"))
 		for range 3 {
 			if _, err := b.ask("n:1"); err != nil {
@@ -256,7 +256,7 @@ func TestDashboard(t *testing.T) {
 func TestUnreadIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := tunnel.NewIntake(1000)
-		b := newBay(t, Config{Intake: i})
+		b := newTestHub(t, Config{Intake: i})
 		i.Received(7)
 		if n, limit := b.metric("unread_bytes"), b.metric("unread_limit_bytes"); n != 7 || limit != 1000 {
 			t.Errorf("%v of %v bytes", n, limit)

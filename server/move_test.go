@@ -17,7 +17,7 @@ import (
 // streams go on, and it ends when the last of them has.
 func TestMoveKeepsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		first := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
 		held, err := b.hub.DialContext(t.Context(), "tcp", "n:1")
 		if err != nil {
@@ -65,7 +65,7 @@ func TestMovedSessionLingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := tunnel.NewHandoff(tunnel.Addr("api"), 1)
 		defer api.Close()
-		b := newBay(t, Config{API: api.Inject})
+		b := newTestHub(t, Config{API: api.Inject})
 		first := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
 		b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 2, Meta: tunnel.Meta{keepsKey: "1"}})
 		time.Sleep(linger / 2) // the bubble's clock
@@ -90,7 +90,7 @@ func TestMovedSessionLingers(t *testing.T) {
 // waits for the agent to have read what is under way to it.
 func TestLeavingAgentIsLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		got := make(chan string, 1)
 		x, err := b.connect(one("n"), func(_ context.Context, r *tunnel.Request) {
 			st, err := r.Accept(nil)
@@ -133,7 +133,7 @@ func TestLeavingAgentIsLetGo(t *testing.T) {
 func TestBeyond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("no route")
-		b := newBay(t, Config{Beyond: func(node string) (func(ctx context.Context, network, addr string) (net.Conn, error), bool) {
+		b := newTestHub(t, Config{Beyond: func(node string) (func(ctx context.Context, network, addr string) (net.Conn, error), bool) {
 			return func(_ context.Context, network, addr string) (net.Conn, error) {
 				if addr == "far:2" {
 					return nil, refused

@@ -20,8 +20,8 @@ import (
 // session says which older ones it still holds.
 const keepsKey = "keeps"
 
-// maxWaning is how many older sessions of a node go on beside its newest.
-const maxWaning = 2
+// maxOlder is how many older sessions of a node go on beside its newest.
+const maxOlder = 2
 
 // A member is a session that has been admitted.
 type member struct {
@@ -43,9 +43,9 @@ type member struct {
 
 	told tunnel.LinkState // the latest that the link said by itself; guarded by the history's mu
 
-	// ousted is done, with the reason, when a newer session has taken over.
-	ousted context.Context
-	oust   context.CancelCauseFunc
+	// dismissed is done, with the reason, when a newer session has taken over.
+	dismissed context.Context
+	dismiss   context.CancelCauseFunc
 	// turned holds one if the registry has moved dials away from this session, or
 	// back to it; demoted says which.
 	turned chan struct{}
@@ -86,7 +86,7 @@ func kept(h tunnel.Hello) []uint64 {
 	var all []uint64
 	for text := range strings.SplitSeq(h.Meta[keepsKey], ",") {
 		n, err := strconv.ParseUint(text, 10, 64)
-		if err == nil && n < h.Sequence && len(all) < maxWaning {
+		if err == nil && n < h.Sequence && len(all) < maxOlder {
 			all = append(all, n)
 		}
 	}
@@ -95,8 +95,8 @@ func kept(h tunnel.Hello) []uint64 {
 
 // An entry is what is known of a node.
 type entry struct {
-	current    *member   // takes all dials; nil once it has ended and a waning one has not
-	waning     []*member // demoted, newest first: their streams go on
+	current    *member   // takes all dials; nil once it has ended and an older one has not
+	older      []*member // demoted, newest first: their streams go on
 	superseded []uint64  // instances, oldest first
 	left       bool      // the agent has said that it leaves
 
@@ -106,19 +106,19 @@ type entry struct {
 
 // newest is the session that a newcomer is compared with.
 func (e *entry) newest() *member {
-	if e.current == nil && len(e.waning) > 0 {
-		return e.waning[0]
+	if e.current == nil && len(e.older) > 0 {
+		return e.older[0]
 	}
 	return e.current
 }
 
 // members are all of the entry's, newest first.
 func (e *entry) members() []*member {
-	all := make([]*member, 0, 1+len(e.waning))
+	all := make([]*member, 0, 1+len(e.older))
 	if e.current != nil {
 		all = append(all, e.current)
 	}
-	return append(all, e.waning...)
+	return append(all, e.older...)
 }
 
 type registry struct {
@@ -142,10 +142,10 @@ type seat struct {
 	// waits says that the newcomer would take the place of another agent or session
 	// and has to show first that its agent is there.
 	waits bool
-	// ousted are the sessions that have lost their places, and demoted is the
+	// dismissed are the sessions that have lost their places, and demoted is the
 	// one that gets no more dials; nil if there is none.
-	ousted  []*member
-	demoted *member
+	dismissed []*member
+	demoted   *member
 }
 
 // attach puts m in its place if it may have it and takes it from nobody. Otherwise
@@ -220,20 +220,20 @@ func (r *registry) seatLocked(e *entry, m *member, s *seat) {
 		r.unburyLocked(e, m.hello.Instance)
 	case takeover:
 		e.supersede(s.there.hello.Instance, m.hello.Instance)
-		s.ousted, e.waning, e.left = e.members(), nil, false
+		s.dismissed, e.older, e.left = e.members(), nil, false
 	case reconnect:
 		keeps, all := kept(m.hello), e.members()
-		e.waning = nil
+		e.older = nil
 		for _, old := range all {
 			switch {
 			case !slices.Contains(keeps, old.hello.Sequence):
-				s.ousted = append(s.ousted, old)
+				s.dismissed = append(s.dismissed, old)
 				continue
 			case old == e.current:
 				s.demoted = old
 				old.turnLocked(true)
 			}
-			e.waning = append(e.waning, old)
+			e.older = append(e.older, old)
 		}
 	}
 	e.current = m
@@ -253,7 +253,7 @@ func (r *registry) detach(m *member, left bool) (promoted *member) {
 		return nil
 	}
 	e.left = e.left || left
-	e.waning = slices.DeleteFunc(e.waning, func(old *member) bool { return old == m })
+	e.older = slices.DeleteFunc(e.older, func(old *member) bool { return old == m })
 	if e.current == m {
 		promoted = e.promoteLocked()
 		e.current = promoted
@@ -269,7 +269,7 @@ func (r *registry) detach(m *member, left bool) (promoted *member) {
 // one that has a connection, and turns the dials to it.
 func (e *entry) promoteLocked() *member {
 	var best *member
-	for _, m := range e.waning {
+	for _, m := range e.older {
 		if !m.usableLocked() {
 			continue
 		}
@@ -282,7 +282,7 @@ func (e *entry) promoteLocked() *member {
 		}
 	}
 	if best != nil {
-		e.waning = slices.DeleteFunc(e.waning, func(m *member) bool { return m == best })
+		e.older = slices.DeleteFunc(e.older, func(m *member) bool { return m == best })
 		best.turnLocked(false)
 	}
 	return best

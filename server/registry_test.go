@@ -15,11 +15,11 @@ func TestRegistryForgets(t *testing.T) {
 	r.attach(last)
 	for i := uint64(1); i < 100; i++ {
 		m := &member{node: "n", addr: memnet.Addr("here"), hello: tunnel.Hello{Instance: i, Sequence: 1}}
-		if s := r.attach(m); s.verdict != takeover || !s.waits || len(s.ousted) != 0 || r.find("n") != last {
+		if s := r.attach(m); s.verdict != takeover || !s.waits || len(s.dismissed) != 0 || r.find("n") != last {
 			t.Fatalf("instance %d before it has answered: %+v", i, s)
 		}
 		changed := r.next()
-		if s := r.settle(m); s.verdict != takeover || s.there != last || !slices.Equal(s.ousted, []*member{last}) {
+		if s := r.settle(m); s.verdict != takeover || s.there != last || !slices.Equal(s.dismissed, []*member{last}) {
 			t.Fatalf("instance %d: %+v", i, s)
 		}
 		select {
@@ -76,7 +76,7 @@ func (r *roster) session(instance, sequence uint64, keeps string) (*member, seat
 	before := r.find("n")
 	s := r.attach(m)
 	if s.waits {
-		if len(s.ousted) != 0 || s.demoted != nil || before != nil && r.find("n") != before {
+		if len(s.dismissed) != 0 || s.demoted != nil || before != nil && r.find("n") != before {
 			r.t.Errorf("%d.%d changed something before it had answered: %+v", instance, sequence, s)
 		}
 		s = r.settle(m)
@@ -94,20 +94,20 @@ func (r *roster) demotes(m *member) bool {
 	}
 }
 
-// A session that is kept goes on without dials; whatever is not named is ousted.
+// A session that is kept goes on without dials; whatever is not named is dismissed.
 func TestRegistryDemotes(t *testing.T) {
 	r := &roster{t: t}
 	one, _ := r.session(1, 1, "")
 	two, s := r.session(1, 2, "1")
-	if s.verdict != reconnect || s.demoted != one || len(s.ousted) != 0 || !r.demotes(one) || r.find("n") != two {
+	if s.verdict != reconnect || s.demoted != one || len(s.dismissed) != 0 || !r.demotes(one) || r.find("n") != two {
 		t.Fatalf("second session: %+v", s)
 	}
 	three, s := r.session(1, 3, "2,1")
-	if s.demoted != two || len(s.ousted) != 0 || !slices.Equal(r.nodes["n"].waning, []*member{two, one}) {
+	if s.demoted != two || len(s.dismissed) != 0 || !slices.Equal(r.nodes["n"].older, []*member{two, one}) {
 		t.Fatalf("third session: %+v", s)
 	}
 	four, s := r.session(1, 4, "3,2,1") // one more than there is room for
-	if s.demoted != three || !slices.Equal(s.ousted, []*member{one}) || !slices.Equal(r.nodes["n"].waning, []*member{three, two}) {
+	if s.demoted != three || !slices.Equal(s.dismissed, []*member{one}) || !slices.Equal(r.nodes["n"].older, []*member{three, two}) {
 		t.Fatalf("fourth session: %+v", s)
 	}
 	if _, s = r.session(1, 4, ""); s.verdict != stale {
@@ -117,11 +117,11 @@ func TestRegistryDemotes(t *testing.T) {
 	r.detach(two, false)
 	select {
 	case <-changed:
-		t.Error("the end of a waning session is no change")
+		t.Error("the end of a older session is no change")
 	default:
 	}
 	clone, s := r.session(2, 9, "4,3") // not its own to keep
-	if s.verdict != takeover || !slices.Equal(s.ousted, []*member{four, three}) || r.demotes(four) {
+	if s.verdict != takeover || !slices.Equal(s.dismissed, []*member{four, three}) || r.demotes(four) {
 		t.Errorf("another instance: %+v", s)
 	}
 	r.detach(clone, false)
@@ -161,7 +161,7 @@ func TestRegistryPromotes(t *testing.T) {
 		t.Error("a session that is told to hang up takes dials again")
 	}
 	four, s := r.session(1, 4, "")
-	if s.verdict != reconnect || s.demoted != nil || !slices.Equal(s.ousted, []*member{one}) || r.find("n") != four {
+	if s.verdict != reconnect || s.demoted != nil || !slices.Equal(s.dismissed, []*member{one}) || r.find("n") != four {
 		t.Errorf("fourth session: %+v", s)
 	}
 }

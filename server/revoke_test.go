@@ -40,7 +40,7 @@ func TestEndOfSession(t *testing.T) {
 		t.Run(fmt.Sprintf("parked %t", parked), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := &losers{}
-				b := newBay(t, Config{Admit: l.admit})
+				b := newTestHub(t, Config{Admit: l.admit})
 				x, y := b.mustConnect(one("a")), b.mustConnect(one("b"))
 				c, err := b.hub.DialContext(t.Context(), "tcp", "a:1")
 				if err != nil {
@@ -49,7 +49,7 @@ func TestEndOfSession(t *testing.T) {
 				defer c.Close()
 				if parked {
 					b.mu.Lock()
-					at := b.berth[0]
+					at := b.testSession[0]
 					b.mu.Unlock()
 					at.park()
 				}
@@ -83,7 +83,7 @@ func TestEndOfSession(t *testing.T) {
 // Sessions of the key that holds the name now go on.
 func TestEndSpares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBay(t, Config{})
+		b := newTestHub(t, Config{})
 		x := b.mustConnect(one("a"))
 		if n := b.hub.End("a", func(tunnel.Peer) bool { return false }, tunnel.Revoked); n != 0 || x.session.Context().Err() != nil {
 			t.Errorf("%d were ended: %v", n, x.session.Context().Err())
@@ -99,7 +99,7 @@ func TestEndSpares(t *testing.T) {
 func TestLostWhileBeingGreeted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		b := newBay(t, Config{Admit: func(context.Context, string, tunnel.Peer) error {
+		b := newTestHub(t, Config{Admit: func(context.Context, string, tunnel.Peer) error {
 			if asked++; asked > 1 {
 				return Refuse(tunnel.Revoked, time.Second, "node was revoked")
 			}

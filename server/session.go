@@ -50,10 +50,10 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 
 // live serves m, which has been welcomed, until it is over.
 func (h *Hub) live(ctx context.Context, m *member) {
-	defer m.oust(nil)
+	defer m.dismiss(nil)
 	h.admission.seat(1)
 	if !m.waits {
-		h.begun(m)
+		h.connected(m)
 	}
 	err := h.serve(ctx, m)
 	h.detach(m)
@@ -71,8 +71,8 @@ func (h *Hub) live(ctx context.Context, m *member) {
 	m.logTo(h).Info(said, "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
 }
 
-// begun is called when m has its place.
-func (h *Hub) begun(m *member) {
+// connected is called when m has its place.
+func (h *Hub) connected(m *member) {
 	m.settled()
 	m.logTo(h).Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
 }
@@ -95,7 +95,7 @@ func (h *Hub) settle(ctx context.Context, m *member) error {
 		return err
 	}
 	m.waits = false
-	h.begun(m)
+	h.connected(m)
 	return nil
 }
 
@@ -146,7 +146,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		session: s, transport: cmp.Or(s.Peer().Transport, "memory"), addr: s.Peer().Addr, since: time.Now(),
 		turned: make(chan struct{}, 1),
 	}
-	m.ousted, m.oust = context.WithCancelCause(context.WithoutCancel(ctx))
+	m.dismissed, m.dismiss = context.WithCancelCause(context.WithoutCancel(ctx))
 	welcome := tunnel.Welcome{
 		Session: m.id, Interval: h.config.PingInterval, Timeout: h.config.PingTimeout,
 		Meta: tunnel.Meta{"version": h.config.Version},
@@ -162,7 +162,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	if err := h.judged(m, place); err != nil {
 		h.refuse(greeting, err)
 		h.ledger.close(m)
-		m.oust(nil)
+		m.dismiss(nil)
 		return nil, err
 	}
 	// Asked once more now that End would find it: it may have been too early for that
@@ -172,7 +172,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		h.refuse(greeting, err)
 		h.history.end(m, err)
 		h.ledger.close(m)
-		m.oust(nil)
+		m.dismiss(nil)
 		return nil, err
 	}
 	if err := m.control.Welcome(); err != nil {
@@ -180,7 +180,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		h.detach(m)
 		h.history.end(m, err)
 		h.ledger.close(m)
-		m.oust(nil)
+		m.dismiss(nil)
 		return nil, err
 	}
 	return m, nil
@@ -193,7 +193,7 @@ func (h *Hub) End(node string, stale func(tunnel.Peer) bool, why error) int {
 	n := 0
 	for _, m := range h.registry.membersOf(node) {
 		if stale(m.session.Peer()) {
-			m.oust(why)
+			m.dismiss(why)
 			n++
 		}
 	}
@@ -232,11 +232,11 @@ func (h *Hub) judged(m *member, s seat) error {
 			h.log.Info("the node moves to another session", "node", m.node, "from", s.demoted.id, "to", m.id)
 		}
 		h.metrics.replaced.WithLabelValues(reason).Inc()
-		oust(s.ousted, fmt.Errorf("%w: the agent reconnected from %s", tunnel.Replaced, m.addr))
+		dismiss(s.dismissed, fmt.Errorf("%w: the agent reconnected from %s", tunnel.Replaced, m.addr))
 	case takeover:
 		h.metrics.replaced.WithLabelValues("takeover").Inc()
 		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.where())
-		oust(s.ousted, fmt.Errorf("%w: another agent with this node's identity connected from %s and takes over from this one, at %s", tunnel.Replaced, m.addr, s.there.where()))
+		dismiss(s.dismissed, fmt.Errorf("%w: another agent with this node's identity connected from %s and takes over from this one, at %s", tunnel.Replaced, m.addr, s.there.where()))
 	case stale:
 		return fmt.Errorf("%w: a later session of this agent is connected already", tunnel.Replaced)
 	case fenced:
@@ -247,9 +247,9 @@ func (h *Hub) judged(m *member, s seat) error {
 	return nil
 }
 
-func oust(members []*member, why error) {
+func dismiss(members []*member, why error) {
 	for _, m := range members {
-		m.oust(why)
+		m.dismiss(why)
 	}
 }
 
@@ -320,8 +320,8 @@ func (h *Hub) watch(ctx context.Context, m *member, ended <-chan error) error {
 			err := fmt.Errorf("%w: the agent has not answered its welcome for %v", tunnel.Timeout, helloTimeout)
 			h.hangUp(m, err)
 			return err
-		case <-m.ousted.Done():
-			err := context.Cause(m.ousted)
+		case <-m.dismissed.Done():
+			err := context.Cause(m.dismissed)
 			h.hangUp(m, err)
 			return err
 		case <-ctx.Done():

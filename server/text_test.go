@@ -45,7 +45,7 @@ func TestDialErrorTexts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fail := func(context.Context, string, string) (net.Conn, error) { return nil, tc.failure }
-				b := newBay(t, Config{Beyond: func(node string) (func(context.Context, string, string) (net.Conn, error), bool) {
+				b := newTestHub(t, Config{Beyond: func(node string) (func(context.Context, string, string) (net.Conn, error), bool) {
 					return fail, node == "n"
 				}})
 				// By another way than the tunnel first.

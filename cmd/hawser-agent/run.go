@@ -173,7 +173,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p := &parts{fence: &fence.Fence{}}
-	dial, err := p.moor(o, id, metrics, log)
+	dial, err := p.connect(o, id, metrics, log)
 	if err != nil {
 		return nil, err
 	}
@@ -258,8 +258,8 @@ func (o *options) reservedForOthers() runtime.Resources {
 	}
 }
 
-// moor makes the tunnel, if there is to be one, and what connects to the API server.
-func (p *parts) moor(o *options, id *bootstrap.Identity, metrics prometheus.Registerer, log *slog.Logger) (func(ctx context.Context, network, addr string) (net.Conn, error), error) {
+// connect makes the tunnel, if there is to be one, and what connects to the API server.
+func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.Registerer, log *slog.Logger) (func(ctx context.Context, network, addr string) (net.Conn, error), error) {
 	if s := proxied(o.addrs); s != "" {
 		log.Info("going through a proxy", "servers", s)
 	}

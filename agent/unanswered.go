@@ -1,4 +1,4 @@
-// Lend: a stream that is handed to the kubelet API of this process.
+// Unanswered: a stream that is handed to the kubelet API of this process.
 
 package agent
 
@@ -10,11 +10,11 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A lent is a stream that its opener has not been answered about yet. The first
+// An unanswered stream is one whose opener has not been answered yet. The first
 // use answers: so the opener hears that the kubelet API took the stream only
 // when it has, and hears why not when it is closed unused. It is a
 // tunnel.Stream and a tunnel.Aborter.
-type lent struct {
+type unanswered struct {
 	request *tunnel.Request
 	addr    net.Addr // the kubelet API's
 
@@ -23,14 +23,14 @@ type lent struct {
 	err    error
 }
 
-func (c *lent) accepted() (tunnel.Stream, error) {
+func (c *unanswered) accepted() (tunnel.Stream, error) {
 	c.once.Do(func() { c.stream, c.err = c.request.Accept(nil) })
 	return c.stream, c.err
 }
 
 // rejected answers no if nothing has been answered yet. It returns the stream
 // if there is one to end.
-func (c *lent) rejected() (tunnel.Stream, error) {
+func (c *unanswered) rejected() (tunnel.Stream, error) {
 	var err error
 	c.once.Do(func() {
 		c.err = net.ErrClosed
@@ -39,7 +39,7 @@ func (c *lent) rejected() (tunnel.Stream, error) {
 	return c.stream, err
 }
 
-func (c *lent) Read(p []byte) (int, error) {
+func (c *unanswered) Read(p []byte) (int, error) {
 	s, err := c.accepted()
 	if err != nil {
 		return 0, err
@@ -48,7 +48,7 @@ func (c *lent) Read(p []byte) (int, error) {
 }
 
 // ReadBuffer is for tunnel.Splice.
-func (c *lent) ReadBuffer(b *tunnel.Buffer) (int, error) {
+func (c *unanswered) ReadBuffer(b *tunnel.Buffer) (int, error) {
 	s, err := c.accepted()
 	if err != nil {
 		return 0, err
@@ -57,7 +57,7 @@ func (c *lent) ReadBuffer(b *tunnel.Buffer) (int, error) {
 }
 
 // ReadThrough and WriteThrough implement tunnel.Wrapper.
-func (c *lent) ReadThrough() tunnel.Inner {
+func (c *unanswered) ReadThrough() tunnel.Inner {
 	s, err := c.accepted()
 	if err != nil {
 		return tunnel.Inner{} // Read says why
@@ -66,9 +66,9 @@ func (c *lent) ReadThrough() tunnel.Inner {
 }
 
 // WriteThrough is ReadThrough for writing.
-func (c *lent) WriteThrough() tunnel.Inner { return c.ReadThrough() }
+func (c *unanswered) WriteThrough() tunnel.Inner { return c.ReadThrough() }
 
-func (c *lent) Write(p []byte) (int, error) {
+func (c *unanswered) Write(p []byte) (int, error) {
 	s, err := c.accepted()
 	if err != nil {
 		return 0, err
@@ -76,7 +76,7 @@ func (c *lent) Write(p []byte) (int, error) {
 	return s.Write(p)
 }
 
-func (c *lent) CloseWrite() error {
+func (c *unanswered) CloseWrite() error {
 	s, err := c.accepted()
 	if err != nil {
 		return err
@@ -84,24 +84,24 @@ func (c *lent) CloseWrite() error {
 	return s.CloseWrite()
 }
 
-func (c *lent) Close() error {
+func (c *unanswered) Close() error {
 	if s, err := c.rejected(); s == nil {
 		return err
 	}
 	return c.stream.Close()
 }
 
-func (c *lent) Abort() error {
+func (c *unanswered) Abort() error {
 	if s, err := c.rejected(); s == nil {
 		return err
 	}
 	return tunnel.Abort(c.stream)
 }
 
-func (c *lent) LocalAddr() net.Addr  { return c.addr }
-func (c *lent) RemoteAddr() net.Addr { return c.request.RemoteAddr() }
+func (c *unanswered) LocalAddr() net.Addr  { return c.addr }
+func (c *unanswered) RemoteAddr() net.Addr { return c.request.RemoteAddr() }
 
-func (c *lent) SetDeadline(t time.Time) error {
+func (c *unanswered) SetDeadline(t time.Time) error {
 	s, err := c.accepted()
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (c *lent) SetDeadline(t time.Time) error {
 	return s.SetDeadline(t)
 }
 
-func (c *lent) SetReadDeadline(t time.Time) error {
+func (c *unanswered) SetReadDeadline(t time.Time) error {
 	s, err := c.accepted()
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (c *lent) SetReadDeadline(t time.Time) error {
 	return s.SetReadDeadline(t)
 }
 
-func (c *lent) SetWriteDeadline(t time.Time) error {
+func (c *unanswered) SetWriteDeadline(t time.Time) error {
 	s, err := c.accepted()
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (c *lent) SetWriteDeadline(t time.Time) error {
 }
 
 var (
-	_ tunnel.Stream       = (*lent)(nil)
-	_ tunnel.Aborter      = (*lent)(nil)
-	_ tunnel.BufferReader = (*lent)(nil)
+	_ tunnel.Stream       = (*unanswered)(nil)
+	_ tunnel.Aborter      = (*unanswered)(nil)
+	_ tunnel.BufferReader = (*unanswered)(nil)
 )

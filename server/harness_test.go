@@ -38,8 +38,8 @@ func (f *failing) Accept() (net.Conn, error) {
 func (f *failing) Close() error   { return nil }
 func (f *failing) Addr() net.Addr { return memnet.Addr("failing") }
 
-// A bay is a hub with its network in memory.
-type bay struct {
+// A testHub is a hub with its network in memory.
+type testHub struct {
 	t        *testing.T
 	hub      *Hub
 	exchange *inproc.Exchange
@@ -47,44 +47,44 @@ type bay struct {
 	log      *bytes.Buffer // read only once the hub has stopped or stands still
 	stop     func() error
 
-	mu    sync.Mutex // guards the following
-	berth []*berth   // the hub's ends of the sessions, in the order in which they came
+	mu          sync.Mutex     // guards the following
+	testSession []*testSession // the hub's ends of the sessions, in the order in which they came
 }
 
-// docks are a listener whose sessions can be parked.
-type docks struct {
+// A testListener has sessions that can be parked.
+type testListener struct {
 	tunnel.Listener
-	bay *bay
+	testHub *testHub
 }
 
-func (d *docks) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
+func (d *testListener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
 	return d.Listener.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
-		x := &berth{Session: s, resumed: make(chan struct{})}
+		x := &testSession{Session: s, resumed: make(chan struct{})}
 		close(x.resumed)
-		d.bay.mu.Lock()
-		d.bay.berth = append(d.bay.berth, x)
-		d.bay.mu.Unlock()
+		d.testHub.mu.Lock()
+		d.testHub.testSession = append(d.testHub.testSession, x)
+		d.testHub.mu.Unlock()
 		f(ctx, x)
 	})
 }
 
-// Transport and Handshakes make docks a tunnel.Doorkeeper.
-func (d *docks) Transport() string { return "memory" }
+// Transport and Handshakes make testListener a tunnel.Doorkeeper.
+func (d *testListener) Transport() string { return "memory" }
 
-func (d *docks) Handshakes() tunnel.Handshakes {
+func (d *testListener) Handshakes() tunnel.Handshakes {
 	return tunnel.Handshakes{Done: 7, Failed: 5, Refused: 3, Underway: 1}
 }
 
 // last is the hub's end of the latest session.
-func (b *bay) last() *berth {
+func (b *testHub) last() *testSession {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.berth[len(b.berth)-1]
+	return b.testSession[len(b.testSession)-1]
 }
 
-// A berth is a session that says it is parked when it is told to, and then opens
+// A testSession is a session that says it is parked when it is told to, and then opens
 // nothing.
-type berth struct {
+type testSession struct {
 	tunnel.Session
 	mu      sync.Mutex // guards the following
 	state   tunnel.LinkState
@@ -92,7 +92,7 @@ type berth struct {
 	resumed chan struct{} // closed unless parked
 }
 
-func (x *berth) Link() tunnel.LinkState {
+func (x *testSession) Link() tunnel.LinkState {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := x.state
@@ -100,18 +100,18 @@ func (x *berth) Link() tunnel.LinkState {
 	return s
 }
 
-func (x *berth) Move(context.Context) error { return errors.New("only agents move") }
+func (x *testSession) Move(context.Context) error { return errors.New("only agents move") }
 
-func (x *berth) Tell(f func(tunnel.LinkState)) {
+func (x *testSession) Tell(f func(tunnel.LinkState)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.tell = f
 }
 
-func (x *berth) park() { x.parkFor(io.EOF, 0) }
+func (x *testSession) park() { x.parkFor(io.EOF, 0) }
 
 // parkFor parks it for a reason, after nothing had come for so long.
-func (x *berth) parkFor(cause error, silence time.Duration) {
+func (x *testSession) parkFor(cause error, silence time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.state.Parked, x.resumed = time.Now(), make(chan struct{})
@@ -120,7 +120,7 @@ func (x *berth) parkFor(cause error, silence time.Duration) {
 	x.tell(x.state)
 }
 
-func (x *berth) resume() {
+func (x *testSession) resume() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.state.Parked, x.state.Cause, x.state.Heard = time.Time{}, nil, time.Now()
@@ -130,7 +130,7 @@ func (x *berth) resume() {
 	x.tell(x.state)
 }
 
-func (x *berth) Open(ctx context.Context) (tunnel.Stream, error) {
+func (x *testSession) Open(ctx context.Context) (tunnel.Stream, error) {
 	x.mu.Lock()
 	resumed := x.resumed
 	x.mu.Unlock()
@@ -142,10 +142,10 @@ func (x *berth) Open(ctx context.Context) (tunnel.Stream, error) {
 	}
 }
 
-func newBay(t *testing.T, c Config) *bay {
+func newTestHub(t *testing.T, c Config) *testHub {
 	t.Helper()
-	b := &bay{t: t, exchange: new(inproc.Exchange), registry: prometheus.NewRegistry(), log: new(bytes.Buffer)}
-	c.Listeners = []tunnel.Listener{&docks{Listener: b.exchange.Listen("hub"), bay: b}}
+	b := &testHub{t: t, exchange: new(inproc.Exchange), registry: prometheus.NewRegistry(), log: new(bytes.Buffer)}
+	c.Listeners = []tunnel.Listener{&testListener{Listener: b.exchange.Listen("hub"), testHub: b}}
 	c.Metrics = b.registry
 	c.Log = slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if c.Identify == nil {
@@ -176,7 +176,7 @@ func newBay(t *testing.T, c Config) *bay {
 }
 
 // metric is the value of a metric with the given labels.
-func (b *bay) metric(name string) float64 {
+func (b *testHub) metric(name string) float64 {
 	b.t.Helper()
 	families, err := b.registry.Gather()
 	if err != nil {
@@ -194,8 +194,8 @@ func (b *bay) metric(name string) float64 {
 	return sum
 }
 
-// A boat is an agent of the fewest words.
-type boat struct {
+// A testAgent is an agent of the fewest words.
+type testAgent struct {
 	session tunnel.Session
 	control *tunnel.Control
 	err     error // why the session ended
@@ -205,7 +205,7 @@ type boat struct {
 }
 
 // dial makes a session that says nothing.
-func (b *bay) dial(node string) (tunnel.Session, error) {
+func (b *testHub) dial(node string) (tunnel.Session, error) {
 	s, err := b.exchange.Dial(b.t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: node}})
 	if err == nil {
 		b.t.Cleanup(func() { _ = s.Close() })
@@ -214,7 +214,7 @@ func (b *bay) dial(node string) (tunnel.Session, error) {
 }
 
 // connect moors an agent whose streams are answered by serve; nil echoes.
-func (b *bay) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Request)) (*boat, error) {
+func (b *testHub) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Request)) (*testAgent, error) {
 	b.t.Helper()
 	s, err := b.dial(h.Node)
 	if err != nil {
@@ -228,7 +228,7 @@ func (b *bay) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Reques
 	if serve == nil {
 		serve = echo
 	}
-	x := &boat{session: s, control: control, gone: make(chan struct{})}
+	x := &testAgent{session: s, control: control, gone: make(chan struct{})}
 	var wg sync.WaitGroup
 	life, stop := context.WithCancel(context.WithoutCancel(b.t.Context()))
 	served := make(chan struct{})
@@ -250,7 +250,7 @@ func (b *bay) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Reques
 	return x, nil
 }
 
-func (b *bay) mustConnect(h tunnel.Hello) *boat {
+func (b *testHub) mustConnect(h tunnel.Hello) *testAgent {
 	b.t.Helper()
 	x, err := b.connect(h, nil)
 	if err != nil {
@@ -271,7 +271,7 @@ func echo(_ context.Context, r *tunnel.Request) {
 }
 
 // ask dials and returns the first line.
-func (b *bay) ask(addr string) (string, error) {
+func (b *testHub) ask(addr string) (string, error) {
 	c, err := b.hub.DialContext(b.t.Context(), "tcp", addr)
 	if err != nil {
 		return "", err

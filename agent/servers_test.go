@@ -1,4 +1,4 @@
-// Harbor: a server in memory that does what a test tells it, and agents at it.
+// Servers in memory that do what a test tells them, and agents of theirs.
 
 package agent
 
@@ -21,8 +21,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
-// A mooring is one session as a test's server sees it.
-type mooring struct {
+// A welcomed session, as a test's server sees it.
+type welcomed struct {
 	server  string
 	hello   tunnel.Hello
 	session tunnel.Session
@@ -30,12 +30,12 @@ type mooring struct {
 	at      time.Time
 }
 
-// A harbor is what the agents of one test connect to.
-type harbor struct {
+// servers are what the agents of one test connect to.
+type servers struct {
 	t        *testing.T
 	exchange inproc.Exchange
 	net      memnet.Network // targets
-	moored   chan *mooring
+	sessions chan *welcomed
 	verdict  func(n int, h tunnel.Hello) error // of the nth greeting, from 1
 	group    sync.WaitGroup
 
@@ -47,7 +47,7 @@ type harbor struct {
 }
 
 // terrain is what agents know of the ways out: what shift has said last.
-func (h *harbor) terrain() terrain {
+func (h *servers) terrain() terrain {
 	return terrain{
 		path: func(netip.Addr) string {
 			h.mu.Lock()
@@ -64,7 +64,7 @@ func (h *harbor) terrain() terrain {
 }
 
 // shift changes the way out, which is none if path is empty.
-func (h *harbor) shift(path string) {
+func (h *servers) shift(path string) {
 	h.mu.Lock()
 	h.path = path
 	told := slices.Clone(h.told)
@@ -75,12 +75,12 @@ func (h *harbor) shift(path string) {
 	synctest.Wait()
 }
 
-func newHarbor(t *testing.T) *harbor {
-	return &harbor{t: t, moored: make(chan *mooring, 1000), path: "eth0"}
+func newServers(t *testing.T) *servers {
+	return &servers{t: t, sessions: make(chan *welcomed, 1000), path: "eth0"}
 }
 
 // open serves name until the function that it returns is called.
-func (h *harbor) open(name string) (shut func()) {
+func (h *servers) open(name string) (shut func()) {
 	ctx, cancel := context.WithCancel(h.t.Context())
 	done := make(chan struct{})
 	l := h.exchange.Listen(name)
@@ -94,7 +94,7 @@ func (h *harbor) open(name string) (shut func()) {
 	return func() { cancel(); <-done }
 }
 
-func (h *harbor) session(ctx context.Context, name string, s tunnel.Session) {
+func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 	g, err := tunnel.Await(ctx, s)
 	if err != nil {
 		return
@@ -111,12 +111,12 @@ func (h *harbor) session(ctx context.Context, name string, s tunnel.Session) {
 			return
 		}
 	}
-	m := &mooring{server: name, hello: g.Hello, session: s, at: time.Now(), control: g.Control(tunnel.Welcome{Session: uint64(n)})}
+	m := &welcomed{server: name, hello: g.Hello, session: s, at: time.Now(), control: g.Control(tunnel.Welcome{Session: uint64(n)})}
 	if err := m.control.Welcome(); err != nil {
 		h.t.Error(err)
 		return
 	}
-	h.moored <- m
+	h.sessions <- m
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
@@ -136,14 +136,14 @@ func (h *harbor) session(ctx context.Context, name string, s tunnel.Session) {
 	}
 }
 
-func (h *harbor) greetings() int {
+func (h *servers) greetings() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.greeted
 }
 
 // echo serves addr until the test ends.
-func (h *harbor) echo(addr string) {
+func (h *servers) echo(addr string) {
 	ln, err := h.net.Listen(h.t.Context(), "tcp", addr)
 	if err != nil {
 		h.t.Fatal(err)
@@ -193,16 +193,16 @@ func (l *log) lines(text string) []string {
 	return out
 }
 
-// A sailing is a running agent.
-type sailing struct {
+// A started agent runs.
+type started struct {
 	*Agent
 	log  *log
 	stop func()
 	done chan struct{}
 }
 
-// sail runs an agent until stop is called or the test ends.
-func (h *harbor) sail(c Config) *sailing {
+// start runs an agent until stop is called or the test ends.
+func (h *servers) start(c Config) *started {
 	h.t.Helper()
 	l := new(log)
 	if c.NodeName == "" {
@@ -226,7 +226,7 @@ func (h *harbor) sail(c Config) *sailing {
 	}
 	a.terrain = h.terrain()
 	ctx, cancel := context.WithCancel(h.t.Context())
-	s := &sailing{Agent: a, log: l, stop: cancel, done: make(chan struct{})}
+	s := &started{Agent: a, log: l, stop: cancel, done: make(chan struct{})}
 	h.group.Go(func() {
 		defer close(s.done)
 		if err := a.Run(ctx); err != nil {
@@ -237,10 +237,10 @@ func (h *harbor) sail(c Config) *sailing {
 }
 
 // bubble runs f in synctest's time and joins what it started.
-func bubble(t *testing.T, f func(t *testing.T, h *harbor)) {
+func bubble(t *testing.T, f func(t *testing.T, h *servers)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		h := newHarbor(t)
+		h := newServers(t)
 		t.Cleanup(h.group.Wait) // runs after t.Context is done
 		f(t, h)
 	})
