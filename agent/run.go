@@ -284,7 +284,7 @@ func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
 			continue
 		}
 		// The link is at its end. An attempt at another may be under way.
-		if n := k.await(ctx, l); n != nil {
+		if n := k.await(ctx); n != nil {
 			k.part(l)
 			l = n
 			k.use(ctx, l)

@@ -153,7 +153,7 @@ func (k *keeper) settle(f found) *link {
 }
 
 // await waits for the end of a search that is under way.
-func (k *keeper) await(ctx context.Context, beside *link) *link {
+func (k *keeper) await(ctx context.Context) *link {
 	if k.search.found == nil {
 		return nil
 	}
