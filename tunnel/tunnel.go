@@ -145,8 +145,8 @@ type Options struct {
 	// Link is about the connection below the session.
 	Link LinkOptions
 	// Intake bounds what has been received and not been read, over all sessions
-	// that share it; nil means ProcessIntake. QUIC and SSH have bounds of their
-	// own, for each session.
+	// that share it; nil means ProcessIntake. SSH has a bound of its own, for each
+	// session.
 	Intake *Intake
 	// Log is told of handshakes that failed; nil means discard.
 	Log *slog.Logger

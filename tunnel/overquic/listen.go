@@ -20,10 +20,19 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
+const (
+	// maxHandshakes is how many handshakes may be under way at a listener, and maxOfSource
+	// those from one address. From fewHandshakes on, each client has to show that its
+	// address is its own.
+	maxHandshakes = 1024
+	maxOfSource   = 256
+	fewHandshakes = 64
+)
+
 // ListenPacket makes sessions of the QUIC connections that come to pc. It owns
 // pc.
 func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) {
-	conf, err := tunnel.ServerTLS(o.TLS)
+	conf, err := serverTLS(o.TLS)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", pc.LocalAddr(), err)
 	}
@@ -31,13 +40,34 @@ func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) 
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.TLS = conf
-	return &listener{conn: serving(pc, o.Log), options: o}, nil
+	return &listener{conn: pc, options: o}, nil
+}
+
+// serverTLS is tunnel's, with ALPN in place of its own.
+func serverTLS(c *tls.Config) (*tls.Config, error) {
+	c, err := tunnel.ServerTLS(c)
+	if err != nil {
+		return nil, err
+	}
+	c.NextProtos = []string{ALPN}
+	if choose := c.GetConfigForClient; choose != nil {
+		c.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			chosen, err := choose(h)
+			if err != nil || chosen == nil {
+				return nil, err
+			}
+			chosen.NextProtos = []string{ALPN} // tunnel.ServerTLS made a copy
+			return chosen, nil
+		}
+	}
+	return c, nil
 }
 
 type listener struct {
 	conn       net.PacketConn
 	options    tunnel.Options // with the TLS configuration that is used
 	handshakes atomic.Int64   // under way
+	granted    atomic.Int64   // to the window of a connection that admit has not seen
 
 	mu     sync.Mutex    // guards the following
 	census tunnel.Census // of handshakes
@@ -47,7 +77,7 @@ type listener struct {
 }
 
 // Transport implements tunnel.Doorkeeper.
-func (l *listener) Transport() string { return Transport().Name }
+func (l *listener) Transport() string { return Name }
 
 // Handshakes implements tunnel.Doorkeeper.
 func (l *listener) Handshakes() tunnel.Handshakes {
@@ -69,18 +99,14 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 		_ = t.Close() // nothing could be done about either
 		_ = l.conn.Close()
 	}()
-	ln, err := t.Listen(l.options.TLS, config(l.options))
+	conf := config(l.options, 0)
+	conf.GetConfigForClient = l.grant
+	ln, err := t.Listen(l.options.TLS, conf)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", l.conn.LocalAddr(), err)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if u, ok := l.conn.(*served); ok {
-		if u.inquiry = inquire(u.UDPConn, l.options.Log); u.inquiry != nil {
-			wg.Go(u.inquiry.run)
-			defer u.inquiry.close()
-		}
-	}
 	defer func() { _ = ln.Close() }() // leaves the sessions alone; never fails
 	for {
 		c, err := ln.Accept(ctx)
@@ -108,7 +134,7 @@ func resetKey(c *tls.Config) *quic.StatelessResetKey {
 	if err != nil {
 		return nil
 	}
-	secret, err := hkdf.Key(sha256.New, der, nil, "hawser/1 stateless reset", len(quic.StatelessResetKey{}))
+	secret, err := hkdf.Key(sha256.New, der, nil, ALPN+" stateless reset", len(quic.StatelessResetKey{}))
 	if err != nil {
 		return nil
 	}
@@ -137,30 +163,54 @@ func certificate(c *tls.Config) (*tls.Certificate, error) {
 	}
 }
 
-// shaken is where a connection's context keeps the func to call when the
-// handshake is over.
-type shaken struct{}
+// A handshake is one that is under way at a listener.
+type handshake struct {
+	l      *listener
+	source tunnel.Source
+	over   sync.Once
+}
+
+// end gives the handshake's place back and counts how it went, the first time.
+func (h *handshake) end(count *atomic.Uint64) {
+	h.over.Do(func() {
+		h.l.leave(h.source)
+		count.Add(1)
+	})
+}
+
+// handshakeKey is where a connection's context has its *handshake. The library takes
+// nothing but that context from admit to Accept.
+type handshakeKey struct{}
+
+// grant grants something to the window of a connection, which admit is told of next. While
+// there are many handshakes strangers are granted nothing.
+func (l *listener) grant(*quic.ClientInfo) (*quic.Config, error) {
+	n := 0
+	if l.handshakes.Load() < fewHandshakes {
+		n = begin(l.options.Shared())
+	}
+	l.granted.Add(int64(n))
+	return config(l.options, n), nil
+}
 
 // admit counts the handshakes and refuses more than there may be, in all and from one
 // address.
 func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.Context, error) {
-	source := tunnel.SourceOf(client.RemoteAddr)
-	if !l.enter(source) {
+	h := &handshake{l: l, source: tunnel.SourceOf(client.RemoteAddr)}
+	granted := int(l.granted.Swap(0))
+	if !l.enter(h.source) {
 		l.refused.Add(1)
 		if more, ok := l.crowd.Tell(client.RemoteAddr); ok {
 			l.options.Log.Warn("too many handshakes over UDP at a time: clients are sent away", "addr", client.RemoteAddr.String(), "others", more)
 		}
+		l.options.Shared().Return(granted)
 		return nil, errors.New("too many handshakes")
 	}
-	var once sync.Once
-	end := func(count *atomic.Uint64) {
-		once.Do(func() {
-			l.leave(source)
-			count.Add(1)
-		})
-	}
-	context.AfterFunc(ctx, func() { end(&l.failed) }) // or it is over, and so is the connection
-	return context.WithValue(ctx, shaken{}, func() { end(&l.done) }), nil
+	context.AfterFunc(ctx, func() {
+		h.end(&l.failed) // or it is over, and so is the connection
+		l.options.Shared().Return(granted)
+	})
+	return context.WithValue(ctx, handshakeKey{}, h), nil
 }
 
 // enter takes a place for a handshake, if there is one.
@@ -185,17 +235,10 @@ func (l *listener) leave(s tunnel.Source) {
 
 // serve runs f.
 func (l *listener) serve(ctx context.Context, c *quic.Conn, f func(context.Context, tunnel.Session)) {
-	if done, ok := c.Context().Value(shaken{}).(func()); ok {
-		done()
+	if h, ok := c.Context().Value(handshakeKey{}).(*handshake); ok {
+		h.end(&l.done)
 	}
-	below, _ := l.conn.(*served)
-	s, err := newSession(c, l.options, nil, below)
-	if err != nil {
-		l.options.Log.Info("cannot make a session", "addr", c.RemoteAddr().String(), "err", err)
-		return
-	}
+	s := newSession(c, nil)
 	f(ctx, s)
-	if err := s.Close(); err != nil {
-		l.options.Log.Debug("session did not close cleanly", "addr", c.RemoteAddr().String(), "err", err)
-	}
+	_ = s.Close() // never fails
 }

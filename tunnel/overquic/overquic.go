@@ -1,93 +1,75 @@
 // Package overquic makes tunnel sessions of QUIC connections (RFC 9000) with
-// github.com/quic-go/quic-go.
+// github.com/quic-go/quic-go. It adds nothing to the protocol: a peer that uses the
+// bare library, and offers the application protocol ALPN, is served.
 //
-// A stream of the session's is a bidirectional QUIC stream: half-closes, resets
-// and deadlines are QUIC's own, a lost packet holds up no stream but its own,
-// and a peer whose address changes is followed. What the library leaves open is
-// closed here:
+// A session is one QUIC connection. A stream of the session's is a bidirectional QUIC
+// stream: half-closes, resets and deadlines are QUIC's own, and a lost packet holds up
+// no stream but its own. The files: overquic.go dials and sets the bounds, listen.go
+// accepts, session.go and errors.go are a connection as tunnel wants it, stream.go is a
+// stream, and move.go is the way to another path.
 //
-//   - A peer's streams count against its limit until they are done, accepted or
-//     not: there is no bound for those that wait to be accepted. So each end opens
-//     one unidirectional stream, the tally, and writes a byte into it for each
-//     stream that its program accepts. At most 256 may wait for theirs.
-//   - Close must not be called while a Write is under way, and neither may follow
-//     a cancellation. A stream here keeps the order; a Write that Close has cut
-//     short ends in a reset, never in an end that looks complete.
-//   - Close ends one direction. Here the other one is given up as well, at once:
-//     a peer that goes on writing is told that nobody reads. QUIC's directions
-//     are independent, so that what we have written still arrives.
-//   - A stall of one stream can use up the window of the connection: see Windows.
-//   - The library's idle timeout knows no detach window. A session here watches
-//     its path itself: see Paths.
-//   - A stream exists for the peer once something has been said on it. Each begins
-//     with a byte of the opener's that means nothing else. What the opener says
-//     at once still goes with it.
-//   - What has been received when a connection ends is lost if it has not been
-//     read. That is so here as well, and the reader gets an error.
+// Three rules of QUIC show:
 //
-// # Paths
+//   - A stream exists for the peer once something has been said on it.
+//   - The two directions of a stream are independent. Close ends ours and gives up the
+//     peer's at once: what we have written still arrives, and a peer that goes on
+//     writing is told that nobody reads. A Write that Close has cut short ends in a
+//     reset, never in an end that looks complete.
+//   - What has been received when a connection ends is lost if it has not been read. The
+//     reader gets an error.
 //
-// QUIC recovers loss, so there is no link below it: a session outlives its path
-// because the connection does. The end that dialed asks for a sign of life after
-// 14 s in which nothing came, or at once when something of its own has had no
-// answer for a second or a burst from the peer has stopped; it asks again after
-// 3 s and takes the path for dead after 6. What counts is an answer: a path on
-// which only the peer's packets arrive is dead as well, and the peer is told. From the second question on it tries to
-// get through, again and again until the detach window is over: it sends from
-// another socket, which a NAT or a firewall knows nothing bad of, and begins anew
-// with what was on its way, since by itself QUIC waits the longer the longer a
-// path has been dead. An answer may take long, and each beginning forgets what it
-// would answer to, so tries come to be 10 s apart; in between it knocks each second:
-// it sends the smallest packet of the latest try once more, as it was, and begins anew
-// when something comes of that. Move takes another path in peace: it makes sure of it
-// first. The accepting end asks nothing; it knows when it should have heard from
-// the peer, and follows where the peer's packets come from (RFC 9000, 9).
+// # Life and paths
 //
-// With LinkOptions.Metered the 14 s double each time, up to 10 minutes, as long as
-// the path keeps the peer's address and needs no other socket; the end of a
-// burst asks nothing, and there are no knocks.
+// A session ends with its connection. Either end asks for a sign of life while nothing
+// comes, and the connection ends when there is none. QUIC counts the idle timeout anew
+// from the question (RFC 9000, 10.1), and the library asks after half of it at the
+// latest. So the idle timeout is two thirds of Keepalive and 5.6 s: by default a
+// question comes after 6.5 s of silence, and a dead peer is found within 20 s.
 //
-// A path can come to pass smaller packets only, and say nothing of it. The library
-// makes its packets small again when it begins anew on a path and at no other time.
-// The dialing end gets no answers then and tries another path, as above. Where only
-// the accepting end has much to say all seems well to the dialing end, because
-// acknowledgements are small. So the accepting end, which has no answer to what fills
-// its packets while it hears from the peer, falls silent for a while: then the peer
-// tries another path.
+// A NAT may change the address of the dialing end: QUIC follows (RFC 9000, 9). Move
+// takes the connection to another socket, after that has been proven to work. The
+// library closes a connection with the first socket that it closes, so both stay open
+// until the session ends; there are two at most, and Move goes from the one to the
+// other. They are not connected: the machine's routes choose the interface.
 //
-// What cannot be sent for the time being, because there is no route or a firewall
-// is in the way, counts as lost on the way.
+// What the library does not do: it takes a packet that the system refuses to send for
+// the end of the connection; it proves no other path while the window of a dead path is
+// full of packets; and it does not notice that a path has come to pass small packets
+// only.
 //
-// # Windows
+// A server that was killed and is back answers the packets of its former connections
+// with a stateless reset (RFC 9000, 10.3), whose key is derived from that of its
+// certificate.
 //
-// A stream may have 64 KiB unread at first and up to 4 MiB once its reader has
-// shown that it keeps up; that lets one stream carry 30 MB/s at 100 ms of round
-// trip. The connection's window is 64 KiB for every stream there may be and
-// 128 MiB besides. So a thousand streams that nobody reads hold 64 MiB and leave
-// room for their neighbours, as do 32 that had grown as far as they can before
-// their readers stalled. One session never has more unread than that window,
-// 288 MiB by default. That is its bound: a tunnel.Intake, which sessions over TCP
-// share, does not count what QUIC has received, since the library shows nobody how
-// much of that has not been read.
+// # Bounds
 //
-// A stream that has written 512 KiB is bulk and yields to all that has not.
+//   - Streams of the peer's that are open, accepted or not: MaxStreams. The peer's Open
+//     waits for its turn.
+//   - What a connection has received and nobody has read: 2 MiB, and what the
+//     tunnel.Intake grants, which all sessions of the process share, up to 64 MiB. The
+//     Intake grants up to 32 MiB at the start, less when it has granted much, and more
+//     while readers keep up; it has all of that back when the connection ends. So all
+//     sessions together have half of the Intake unread, and 2 MiB each.
+//   - A stream has 64 KiB unread at first, and up to 1 MiB once its reader has shown that
+//     it keeps up. Streams that nobody reads can use up the window of their connection,
+//     and all others wait until one of these is read or closed: that is 32 streams at
+//     least, or 2 when the Intake has nothing to grant.
+//   - Handshakes under way at a listener: 1,024, and 256 from one address. From the 64th
+//     on a client has to prove its address with a token first (RFC 9000, 8.1.2). Each is
+//     over within 10 s.
 //
-// # Handshakes
+// # Options
 //
-// A server that was killed and is back has nothing to answer the packets of its
-// former sessions with but a stateless reset (RFC 9000, 10.3), whose key is
-// derived from that of its certificate.
-//
-// Handshakes are resumed (RFC 8446, 2.2) if the TLS configuration of the dialing
-// end has a ClientSessionCache. There is no early data.
-//
-// A listener asks a client whose address is not verified to come again with a
-// token (RFC 9000, 8.1.2) while many handshakes are under way, and refuses those
-// beyond 1,024, or beyond 256 from one address.
+// Heeded are TLS, MaxStreams, Intake, Log and Link.Keepalive; of both ends' idle timeouts
+// the shorter one holds. Dial makes a UDP socket that only tells the server's address:
+// the connection has sockets of its own. Not heeded are the other LinkOptions: nothing is
+// resumed, kept to send again or saved on a metered path, there is one connection, and
+// the congestion control is the library's. There is no early data.
 package overquic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -98,35 +80,36 @@ import (
 )
 
 const (
-	// A stream may have this much unread at first, and as it proves to be read
-	// quickly up to that much.
-	firstWindow = 64 << 10
-	window      = 4 << 20
-	// headroom is what streams that have grown may have unread together, beyond
-	// the firstWindow of each.
-	headroom = 128 << 20
+	// Name is the transport's.
+	Name = "quic"
+	// ALPN is the application protocol of its connections (RFC 7301).
+	ALPN = "hawser-quic/2"
 
-	backlog = 256
-	// idle is beyond the longest silence that this package's own watch admits.
-	idle = maxPromise + time.Hour
-	// packetSize passes on every path that IPv6 passes on, tunnels included. What
-	// more a path bears is found out (RFC 8899).
+	// margin is how much later than Keepalive a dead peer is found.
+	margin = 5600 * time.Millisecond
+
+	// A stream may have firstStream unread at first, and as it proves to be read quickly
+	// up to maxStream. All streams of a connection together may have firstWindow in any
+	// case, headroom more if the Intake has plenty, and never more than maxWindow.
+	firstStream = 64 << 10
+	maxStream   = 1 << 20
+	firstWindow = 2 << 20
+	headroom    = 32 << 20
+	maxWindow   = 64 << 20
+
+	// packetSize passes on every path that IPv6 passes on. What more a path bears is
+	// found out (RFC 8899).
 	packetSize = 1200
 
 	handshakeTimeout = 10 * time.Second
-	// maxHandshakes is how many handshakes may be under way at a listener. From
-	// fewHandshakes on, each client has to show that its address is its own.
-	maxHandshakes = 1024
-	maxOfSource   = 256 // from one address
-	fewHandshakes = 64
 )
 
-// Transport is this package as a tunnel.Transport. It cannot listen on a
-// net.Listener: see ListenPacket.
+// Transport is this package as a tunnel.Transport. It cannot listen on a net.Listener:
+// see ListenPacket.
 func Transport() tunnel.Transport {
 	return tunnel.Transport{
-		Name: "quic",
-		Can:  tunnel.Capabilities{Resume: true, Migrate: true, HalfClose: true, Reset: true},
+		Name: Name,
+		Can:  tunnel.Capabilities{Migrate: true, HalfClose: true, Reset: true},
 		Dial: Dial,
 		Listen: func(ln net.Listener, _ tunnel.Options) (tunnel.Listener, error) {
 			return nil, fmt.Errorf("listen on %s: QUIC needs a packet connection", ln.Addr())
@@ -134,53 +117,95 @@ func Transport() tunnel.Transport {
 	}
 }
 
-// config is QUIC's, with room for the streams of o.
-func config(o tunnel.Options) *quic.Config {
-	streams := o.Streams() + backlog
-	all := 2*firstWindow*uint64(streams) + headroom // of both ends' streams
+// begin is what the window of a new connection is granted from the start: an eighth of
+// what the Intake has for that, so that the first ones leave something to others.
+func begin(i *tunnel.Intake) int {
+	n := int(min((i.Limit()/4-i.Granted())/8, headroom))
+	if n < firstStream || !i.Begin(n) {
+		return 0
+	}
+	return n
+}
+
+// config is QUIC's, for a connection that has been granted some bytes.
+func config(o tunnel.Options, granted int) *quic.Config {
+	intake := o.Shared()
 	return &quic.Config{
 		HandshakeIdleTimeout:           handshakeTimeout / 2, // it may take twice that in all
-		MaxIdleTimeout:                 idle,
-		InitialStreamReceiveWindow:     firstWindow,
-		MaxStreamReceiveWindow:         window,
-		InitialConnectionReceiveWindow: all,
-		MaxConnectionReceiveWindow:     all,
-		MaxIncomingStreams:             int64(streams),
-		MaxIncomingUniStreams:          1, // the tally
-		InitialPacketSize:              packetSize,
-		EnableDatagrams:                true, // see kindDeaf
+		KeepAlivePeriod:                o.Link.Interval(),
+		MaxIdleTimeout:                 (o.Link.Interval() + margin) * 2 / 3,
+		InitialStreamReceiveWindow:     firstStream,
+		MaxStreamReceiveWindow:         maxStream,
+		InitialConnectionReceiveWindow: firstWindow + uint64(granted),
+		MaxConnectionReceiveWindow:     maxWindow,
+		AllowConnectionWindowIncrease: func(c *quic.Conn, delta uint64) bool {
+			n := int(min(delta, maxWindow))
+			if !intake.Grow(n) {
+				return false
+			}
+			context.AfterFunc(c.Context(), func() { intake.Return(n) })
+			return true
+		},
+		MaxIncomingStreams:    int64(o.Streams()),
+		MaxIncomingUniStreams: -1,
+		InitialPacketSize:     packetSize,
 	}
 }
 
 // Dial makes a session with the server at addr, HOST:PORT, over UDP.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	s, err := dial(ctx, addr, o)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s over UDP: %w", addr, err)
+	to, err := resolve(ctx, addr, o)
+	if err == nil {
+		var s *session
+		if s, err = dial(ctx, addr, o, newSockets(to, openUDP)); err == nil {
+			return s, nil
+		}
 	}
-	return s, nil
+	return nil, fmt.Errorf("connect to %s over UDP: %w", addr, err)
 }
 
-func dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	tlsConf, err := tunnel.ClientTLS(o.TLS, addr)
+// dial is Dial once the server's address is known. It owns p.
+func dial(ctx context.Context, addr string, o tunnel.Options, p *sockets) (*session, error) {
+	conf, err := tunnel.ClientTLS(o.TLS, addr)
 	if err != nil {
 		return nil, err
 	}
-	m, err := moor(ctx, addr, o)
+	conf.NextProtos = []string{ALPN}
+	first, err := p.transport(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
-	hctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	c, err := m.ways[0].Dial(hctx, m.quay.to, tlsConf, config(o))
+	intake := o.Shared()
+	granted := begin(intake)
+	c, err := first.Dial(ctx, p.to, conf, config(o, granted))
 	if err != nil {
-		m.close()
+		intake.Return(granted)
+		p.close()
 		return nil, alert(err)
 	}
-	m.conn = c
-	s, err := newSession(c, o, m, nil)
+	context.AfterFunc(c.Context(), func() { intake.Return(granted) })
+	return newSession(c, p), nil
+}
+
+// resolve says to which address of the server's there is a way. To connect a UDP socket
+// sends nothing.
+func resolve(ctx context.Context, addr string, o tunnel.Options) (*net.UDPAddr, error) {
+	dial := o.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	c, err := dial(ctx, "udp", addr)
 	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	to, ok := c.RemoteAddr().(*net.UDPAddr)
+	if err := c.Close(); err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, errors.New("QUIC needs UDP, and the dialer made a connection of another kind")
+	}
+	return to, nil
 }

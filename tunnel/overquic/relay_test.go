@@ -3,37 +3,43 @@
 package overquic
 
 import (
-	"bytes"
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// The directions of a relay, from the dialing end's view.
-const (
-	up   = 0
-	down = 1
-)
-
-// A relay is a NAT between clients and a server: each client address has a port
-// of its own towards the server.
+// A relay is a NAT between clients and a server: each client address has a port of its
+// own towards the server.
 type relay struct {
 	t      testing.TB
 	pc     *net.UDPConn
 	server *net.UDPAddr
 	wg     sync.WaitGroup
 
-	drop    [2]atomic.Pointer[func(b []byte) bool]
-	lag     atomic.Int64 // of what goes down, in nanoseconds
-	packets [2]atomic.Int64
-	bytes   [2]atomic.Int64 // with headers of UDP and IPv4
-
 	mu     sync.Mutex // guards the following
 	ports  map[netip.AddrPort]*net.UDPConn
+	mute   bool // passes on nothing
+	shut   bool // passes on nothing of clients that it does not know
 	closed bool
+}
+
+// relayed makes a session through a relay.
+func relayed(t testing.TB, o tunnel.Options) (dialer, accepter *session, r *relay) {
+	t.Helper()
+	l, accepted := listen(t, o)
+	r = newRelay(t, l.Addr())
+	o.TLS = tunneltest.TLS(t)
+	s, err := Dial(t.Context(), r.pc.LocalAddr().String(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialer, accepter = s.(*session), (<-accepted).(*session)
+	t.Cleanup(func() { _, _ = dialer.Close(), accepter.Close() })
+	return dialer, accepter, r
 }
 
 func newRelay(t testing.TB, server net.Addr) *relay {
@@ -42,11 +48,7 @@ func newRelay(t testing.TB, server net.Addr) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	setReceiveBuffer(pc, bufferSize)
-	r := &relay{
-		t: t, pc: pc, server: server.(*net.UDPAddr),
-		ports: map[netip.AddrPort]*net.UDPConn{},
-	}
+	r := &relay{t: t, pc: pc, server: server.(*net.UDPAddr), ports: map[netip.AddrPort]*net.UDPConn{}}
 	r.wg.Go(r.upstream)
 	t.Cleanup(func() {
 		r.mu.Lock()
@@ -59,18 +61,6 @@ func newRelay(t testing.TB, server net.Addr) *relay {
 	return r
 }
 
-func (r *relay) addr() string { return r.pc.LocalAddr().String() }
-
-// pass says whether a packet goes on, and counts it.
-func (r *relay) pass(way int, b []byte) bool {
-	if drop := r.drop[way].Load(); drop != nil && (*drop)(b) {
-		return false
-	}
-	r.packets[way].Add(1)
-	r.bytes[way].Add(int64(len(b)) + 28)
-	return true
-}
-
 func (r *relay) upstream() {
 	buf := make([]byte, 2048)
 	for {
@@ -78,17 +68,20 @@ func (r *relay) upstream() {
 		if err != nil {
 			return
 		}
-		if port := r.port(from); port != nil && r.pass(up, buf[:n]) {
+		if port := r.port(from); port != nil {
 			_, _ = port.Write(buf[:n]) // a relay loses packets
 		}
 	}
 }
 
-// port is the one that belongs to a client.
+// port is the one that belongs to a client; nil if its packets are lost.
 func (r *relay) port(client netip.AddrPort) *net.UDPConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p := r.ports[client]; p != nil || r.closed {
+	if r.mute {
+		return nil
+	}
+	if p := r.ports[client]; p != nil || r.closed || r.shut {
 		return p
 	}
 	p, err := net.DialUDP("udp4", nil, r.server)
@@ -96,7 +89,6 @@ func (r *relay) port(client netip.AddrPort) *net.UDPConn {
 		r.t.Errorf("relay: %v", err)
 		return nil
 	}
-	setReceiveBuffer(p, bufferSize)
 	r.ports[client] = p
 	r.wg.Go(func() {
 		buf := make([]byte, 2048)
@@ -105,18 +97,18 @@ func (r *relay) port(client netip.AddrPort) *net.UDPConn {
 			if err != nil {
 				return
 			}
-			if !r.pass(down, buf[:n]) {
-				continue
+			if !r.muted() {
+				_, _ = r.pc.WriteToUDPAddrPort(buf[:n], client) // as above
 			}
-			if lag := time.Duration(r.lag.Load()); lag > 0 {
-				late := bytes.Clone(buf[:n])
-				time.AfterFunc(lag, func() { _, _ = r.pc.WriteToUDPAddrPort(late, client) })
-				continue
-			}
-			_, _ = r.pc.WriteToUDPAddrPort(buf[:n], client) // as above
 		}
 	})
 	return p
+}
+
+func (r *relay) muted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mute
 }
 
 // rebind forgets which port belongs to whom.
@@ -129,33 +121,9 @@ func (r *relay) rebind() {
 	}
 }
 
-// die gives back the ports of all clients, and gives out none any more.
-func (r *relay) die() {
+// set has the relay pass on nothing, or nothing of clients that it does not know.
+func (r *relay) set(mute, shut bool) {
 	r.mu.Lock()
-	r.closed = true
-	r.mu.Unlock()
-	r.rebind()
+	defer r.mu.Unlock()
+	r.mute, r.shut = mute, shut
 }
-
-// lose has a direction drop the packets that f says; nil means none.
-func (r *relay) lose(way int, f func(b []byte) bool) {
-	if f == nil {
-		r.drop[way].Store(nil)
-		return
-	}
-	r.drop[way].Store(&f)
-}
-
-// hole drops everything in both directions, or nothing.
-func (r *relay) hole(on bool) {
-	f := func([]byte) bool { return true }
-	if !on {
-		f = nil
-	}
-	r.lose(up, f)
-	r.lose(down, f)
-}
-
-// Cut and Stall make a relay what tunneltest asks for.
-func (r *relay) Cut()          { r.rebind() }
-func (r *relay) Stall(on bool) { r.hole(on) }

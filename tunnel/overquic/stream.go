@@ -26,21 +26,15 @@ const (
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
-// bulk is how much a stream has to write to be put behind all others.
-const bulk = 512 << 10
-
 // A stream is a tunnel.Stream and a tunnel.Aborter.
 type stream struct {
 	session *session
 	quic    *quic.Stream
-	tokens  chan struct{} // holds a token of this stream's
 
-	rmu  sync.Mutex // held by the one Read at a time
-	mark bool       // the byte with which the stream begins is yet to be read; guarded by rmu
-	one  [1]byte    // read to or looked at for no more than that; guarded by rmu
+	rmu sync.Mutex // held by the one Read at a time
+	one [1]byte    // looked at for no more than that; guarded by rmu
 
-	wmu   sync.Mutex // held by the one Write at a time
-	wrote int        // how much, up to bulk; guarded by wmu
+	wmu sync.Mutex // held by the one Write at a time
 
 	mu      sync.Mutex // guards the following
 	closed  bool       // by Close or Abort
@@ -51,9 +45,7 @@ type stream struct {
 	wdl     time.Time
 }
 
-func newStream(s *session, q *quic.Stream, tokens chan struct{}) *stream {
-	return &stream{session: s, quic: q, tokens: tokens}
-}
+func newStream(s *session, q *quic.Stream) *stream { return &stream{session: s, quic: q} }
 
 func (st *stream) LocalAddr() net.Addr  { return st.session.localAddr() }
 func (st *stream) RemoteAddr() net.Addr { return st.session.remoteAddr() }
@@ -116,7 +108,6 @@ func (st *stream) read(p []byte, b *tunnel.Buffer) (int, error) {
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
 	n, err := st.readOnce(p, b)
-	st.session.stir()
 	switch {
 	case n > 0 || err == nil:
 		return n, nil // an error comes again
@@ -127,14 +118,8 @@ func (st *stream) read(p []byte, b *tunnel.Buffer) (int, error) {
 	}
 }
 
-// readOnce reads past the mark. It waits for the first byte before b takes memory.
+// readOnce waits for the first byte before b takes memory.
 func (st *stream) readOnce(p []byte, b *tunnel.Buffer) (int, error) {
-	if st.mark {
-		if n, err := st.quic.Read(st.one[:]); n == 0 {
-			return 0, err
-		}
-		st.mark = false
-	}
 	if b != nil {
 		if _, err := st.quic.Peek(st.one[:]); err != nil {
 			return 0, err
@@ -156,14 +141,8 @@ func (st *stream) Write(p []byte) (int, error) {
 	if err := st.begin(); err != nil {
 		return 0, st.opError("write", err)
 	}
-	st.session.stir()
 	n, err := st.quic.Write(p)
 	st.finish(n < len(p))
-	if st.wrote < bulk {
-		if st.wrote += n; st.wrote >= bulk {
-			st.quic.SetPriority(urgencyBulk, true)
-		}
-	}
 	if err != nil {
 		return n, st.wrong("write", err)
 	}
@@ -239,7 +218,6 @@ func (st *stream) Close() error {
 	}
 	st.endLocked()
 	st.quic.CancelRead(codeUnread)
-	<-st.tokens
 	return nil
 }
 
@@ -253,7 +231,6 @@ func (st *stream) Abort() error {
 	st.closed, st.shut = true, true
 	st.cancelLocked()
 	st.quic.CancelRead(codeAborted)
-	<-st.tokens
 	return nil
 }
 
@@ -283,8 +260,7 @@ func (st *stream) setDeadline(deadline *time.Time, set func(time.Time) error, t 
 }
 
 var (
-	_ tunnel.Teller    = (*session)(nil)
-	_ tunnel.Dismisser = (*session)(nil)
-	_ tunnel.Stream    = (*stream)(nil)
-	_ tunnel.Aborter   = (*stream)(nil)
+	_ tunnel.Stream       = (*stream)(nil)
+	_ tunnel.Aborter      = (*stream)(nil)
+	_ tunnel.BufferReader = (*stream)(nil)
 )

@@ -22,55 +22,6 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// patience bounds waits. It is no measure: what takes this long hangs.
-const patience = 30 * time.Second
-
-func pair(t *testing.T, o tunnel.Options) (dialer, accepter *session) {
-	t.Helper()
-	a, b := overLoopback(t, o)
-	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
-	return a.(*session), b.(*session)
-}
-
-func open(t testing.TB, from, to tunnel.Session) (near, far tunnel.Stream) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	near, err := from.Open(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	far, err = to.Accept(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return near, far
-}
-
-// The streams that nobody accepts have a bound of their own, in either
-// direction.
-func TestBacklog(t *testing.T) {
-	a, b := pair(t, tunnel.Options{})
-	for _, d := range []struct{ opener, answerer *session }{{a, b}, {b, a}} {
-		for range backlog {
-			if _, err := d.opener.Open(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		if _, err := d.opener.Open(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("one more: %v", err)
-		}
-		cancel()
-		if _, err := d.answerer.Accept(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := d.opener.Open(t.Context()); err != nil {
-			t.Errorf("one more after one was accepted: %v", err)
-		}
-	}
-}
-
 // A Write that Close has cut short does not look complete.
 func TestCutWriteIsReset(t *testing.T) {
 	a, b := pair(t, tunnel.Options{})
@@ -78,11 +29,11 @@ func TestCutWriteIsReset(t *testing.T) {
 	wrote := make(chan error, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, err := near.Write(make([]byte, 4*window))
+		_, err := near.Write(make([]byte, 4*maxStream))
 		wrote <- err
 	})
 	// The window has been filled when this much of it has been read.
-	if _, err := io.ReadFull(far, make([]byte, window/2)); err != nil {
+	if _, err := io.ReadFull(far, make([]byte, maxStream/2)); err != nil {
 		t.Fatal(err)
 	}
 	if err := near.Close(); err != nil {
@@ -97,27 +48,28 @@ func TestCutWriteIsReset(t *testing.T) {
 	wg.Wait()
 }
 
-// Streams that nobody reads do not use up the window of the connection.
-func TestManyStalledReaders(t *testing.T) {
-	a, b := pair(t, tunnel.Options{})
-	for range 64 {
+// Streams that nobody reads do not use up the window of the connection, as long as there
+// are few of them.
+func TestStalledReaders(t *testing.T) {
+	a, b := pair(t, tunnel.Options{Intake: tunnel.NewIntake(1)}) // nothing is granted
+	for range firstWindow/firstStream/2 - 1 {
 		stalled, _ := open(t, a, b)
 		if err := stalled.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stalled.Write(make([]byte, 2*window)); err == nil {
+		if _, err := stalled.Write(make([]byte, 2*maxStream)); err == nil {
 			t.Fatal("a stream that nobody reads takes everything")
 		}
 	}
 	near, far := open(t, a, b)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := near.Write(make([]byte, 4*window)); err != nil {
+		if _, err := near.Write(make([]byte, 8*maxStream)); err != nil {
 			t.Errorf("write: %v", err)
 		}
 		_ = near.CloseWrite()
 	})
-	if n, err := io.Copy(io.Discard, far); n != 4*window || err != nil {
+	if n, err := io.Copy(io.Discard, far); n != 8*maxStream || err != nil {
 		t.Errorf("a neighbour read %d bytes, %v", n, err)
 	}
 	wg.Wait()
@@ -140,9 +92,6 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			_, _ = far.Write(make([]byte, 64<<10))
 			_, _, _ = near.CloseWrite(), near.Close(), far.Close()
 		}
-	}
-	if n := len(a.ours) + len(b.theirs); n != 0 {
-		t.Errorf("%d tokens are out", n)
 	}
 }
 
@@ -231,30 +180,6 @@ func TestCertificates(t *testing.T) {
 			}
 		})
 	}
-	t.Run("no certificate, and the server is quick", func(t *testing.T) {
-		conf := tunneltest.TLS(t)
-		conf.Certificates = nil
-		o := tunnel.Options{TLS: conf}
-		m, err := moor(t.Context(), l.Addr().String(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if conf, err = tunnel.ClientTLS(conf, l.Addr().String()); err != nil {
-			t.Fatal(err)
-		}
-		c, err := m.ways[0].Dial(t.Context(), m.quay.to, conf, config(o))
-		if err != nil { // quicker still
-			m.close()
-			err = alert(err)
-		} else {
-			<-c.Context().Done()
-			m.conn = c
-			_, err = newSession(c, o, m, nil)
-		}
-		if !refused(err) {
-			t.Errorf("got %v", err)
-		}
-	})
 	cancel()
 	wg.Wait()
 	if n := l.(*listener).handshakes.Load(); n != 0 {

@@ -240,21 +240,34 @@ func answer(st tunnel.Stream, state string) {
 	_, _ = st.Read(make([]byte, 1)) // until it is reset
 }
 
-// checkEmpty says whether all places of a session are free.
+// checkEmpty says whether all places of a session are free, once whoever answers has
+// seen those that were given up.
 func checkEmpty(t *testing.T, a, b tunnel.Session, places int) {
 	t.Helper()
-	var open []tunnel.Stream
-	for i := range places {
-		near, err := a.Open(within(t))
-		if err != nil {
-			t.Fatalf("open stream %d of %d: %v", i+1, places, err)
+	var (
+		opening  sync.WaitGroup
+		near     []tunnel.Stream // of the one who opens, until opening is over
+		accepted []tunnel.Stream
+	)
+	defer opening.Wait()
+	opening.Go(func() {
+		for i := range places {
+			st, err := a.Open(within(t))
+			if err != nil {
+				t.Errorf("open stream %d of %d: %v", i+1, places, err)
+				return
+			}
+			if _, err := st.Write([]byte{live}); err != nil {
+				t.Errorf("write: %v", err)
+			}
+			near = append(near, st)
 		}
-		if _, err := near.Write([]byte{live}); err != nil {
-			t.Fatalf("write: %v", err)
-		}
-		open = append(open, near, acceptLive(t, b))
+	})
+	for range places {
+		accepted = append(accepted, acceptLive(t, b))
 	}
-	for _, st := range open {
+	opening.Wait()
+	for _, st := range append(near, accepted...) {
 		_ = tunnel.Abort(st)
 	}
 }

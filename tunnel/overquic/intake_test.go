@@ -1,0 +1,80 @@
+package overquic
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
+)
+
+// Many sessions whose readers stall hold no more than what each may hold in any case and
+// what was granted; when they have ended all of that is there again.
+func TestReceiveBudget(t *testing.T) {
+	const sessions, streams = 6, 64 // more than the window of a session has room for
+	intake := tunnel.NewIntake(16 << 20)
+	l, accepted := listen(t, tunnel.Options{Intake: intake})
+	var (
+		wg      sync.WaitGroup
+		ends    []tunnel.Session
+		written atomic.Int64
+	)
+	for range sessions {
+		a, err := Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: tunneltest.TLS(t), Intake: tunnel.NewIntake(0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, a, <-accepted)
+		for range streams {
+			near, err := a.Open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = near.SetWriteDeadline(time.Now().Add(3 * time.Second))
+			wg.Go(func() { // until nothing more is taken
+				n, _ := near.Write(make([]byte, 8<<20))
+				written.Add(int64(n))
+			})
+		}
+	}
+	wg.Wait()
+	// Each stream may have a packet more, which waits to be sent.
+	held, fixed := written.Load(), int64(sessions*firstWindow)
+	t.Logf("%d sessions hold %d bytes, and were granted %d", sessions, held, intake.Granted())
+	if most := fixed + intake.Limit()/2 + sessions*streams*1500; held < fixed || held > most {
+		t.Errorf("%d sessions hold %d bytes, want %d to %d", sessions, held, fixed, most)
+	}
+	for _, s := range ends {
+		_ = s.Close()
+	}
+	await(t, "what was granted", func() bool { return intake.Granted() == 0 })
+}
+
+// A handshake that comes to nothing has nothing of the budget.
+func TestFailedHandshakeReturnsItsBudget(t *testing.T) {
+	intake := tunnel.NewIntake(64 << 20)
+	l, _ := listen(t, tunnel.Options{Intake: intake})
+	conf := tunneltest.TLS(t)
+	conf.Certificates = nil
+	for range 10 {
+		if s, err := Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: conf, Intake: intake}); err == nil {
+			<-s.Context().Done()
+		}
+	}
+	await(t, "what was granted", func() bool { return intake.Granted() == 0 })
+	await(t, "the handshakes", func() bool { return l.(tunnel.Doorkeeper).Handshakes().Failed == 10 })
+}
+
+// Those that come first leave something to others.
+func TestBegin(t *testing.T) {
+	intake := tunnel.NewIntake(1 << 30)
+	first := begin(intake)
+	for range 10_000 {
+		begin(intake)
+	}
+	if got := intake.Granted(); first != headroom || got > intake.Limit()/4 {
+		t.Errorf("the first got %d bytes, and all of them %d", first, got)
+	}
+}
