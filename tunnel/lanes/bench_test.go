@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // What lanes cost beside the session that they are made of.
-func BenchmarkYamux(b *testing.B) {
-	mk := overLoopback(overyamux.Transport())
+func BenchmarkQMux(b *testing.B) {
+	mk := overLoopback(qmux.Transport())
 	b.Run("plain", func(b *testing.B) {
 		tunneltest.Benchmark(b, func(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session) {
 			dialer, accepter, err := mk(t.Context(), t, o)

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/inproc"
 	"github.com/hawser-project/hawser/tunnel/memnet"
-	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
@@ -90,13 +90,13 @@ func meet(ctx context.Context, t testing.TB, tr tunnel.Transport, addr string, o
 }
 
 func TestConformance(t *testing.T) {
-	yamux := overLoopback(overyamux.Transport())
+	engine := overLoopback(qmux.Transport())
 	for _, c := range []struct {
 		name string
 		mk   maker
 		tune tuning
 	}{
-		{"eager over yamux", yamux, eager()},
+		{"eager over qmux", engine, eager()},
 		{"eager in memory", inMemory, eager()},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
@@ -133,9 +133,9 @@ func TestSchedules(t *testing.T) {
 }
 
 // The same over real connections.
-func TestSchedulesOverYamux(t *testing.T) {
+func TestSchedulesOverQMux(t *testing.T) {
 	for seed := range uint64(2) {
-		d, a := pair(t, overLoopback(overyamux.Transport()), tunnel.Options{}, Config{tune: eager()})
+		d, a := pair(t, overLoopback(qmux.Transport()), tunnel.Options{}, Config{tune: eager()})
 		runScripts(t, seed, d, a, 8, 1<<20, true)
 		_, _ = d.Close(), a.Close()
 	}
@@ -145,7 +145,7 @@ func TestSchedulesOverYamux(t *testing.T) {
 // through one relay.
 func TestResumes(t *testing.T) {
 	tunneltest.RunResume(t, func(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session, net tunneltest.Faults) {
-		tr := overyamux.Transport()
+		tr := qmux.Transport()
 		o.Link.Keepalive *= 4 // several lanes are busy at once: none may seem dead
 		addr, accepted := tunneltest.ListenTCP(t, tr, o)
 		relay := tunneltest.NewRelay(t, addr)
