@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -404,3 +405,42 @@ func TestComeAndGo(t *testing.T) {
 	}
 	_, _ = a.Close(), b.Close()
 }
+
+// A session whose peer has fallen silent ends.
+func TestSilence(t *testing.T) {
+	a, b, relay := tunneltest.OverRelay(Transport())(t, tunnel.Options{Link: tunnel.LinkOptions{Keepalive: 50 * time.Millisecond}})
+	near, far := open(t, a, b)
+	relay.Stall(true)
+	for _, s := range []tunnel.Session{a, b} {
+		<-s.Context().Done()
+		if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) {
+			t.Errorf("cause: %v", err)
+		}
+	}
+	for _, st := range []tunnel.Stream{near, far} {
+		if _, err := st.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("read: %v", err)
+		}
+	}
+}
+
+// A peer that never reads costs what its window and the pair in memory hold, and a
+// deadline ends the wait; Close does not wait for it.
+func TestPeerNeverReads(t *testing.T) {
+	a, b := tunneltest.OverTCP(Transport())(t, tunnel.Options{})
+	near, far := open(t, a, b)
+	for _, st := range []tunnel.Stream{near, far} {
+		_ = st.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+		n, err := io.Copy(st, endless{})
+		if !errors.Is(err, os.ErrDeadlineExceeded) || n > 2*streamWindow {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		_ = st.Close()
+	}
+	_, _ = a.Close(), b.Close()
+}
+
+// endless is an endless source.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
