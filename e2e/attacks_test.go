@@ -48,8 +48,8 @@ var attacks = []attack{
 		"e2e:TestThieves", "agent:TestDecide", "agent:TestCheckResolved", "agent:TestNameThatLeadsHome", "controlplane/apiserver/kubelet:TestProxies", "controlplane/apiserver/kubelet:TestTargets", "agent:FuzzDecide",
 	}},
 	{"S5", "frames that are malformed, too large, in pieces or out of order", "the connection is closed and counted, the process lives", []string{
-		"e2e:TestStrangers", "tunnel:TestMalformedFrames", "tunnel:TestFrameLimits", "tunnel:FuzzFrame", "tunnel/overyamux:TestUnruly", "tunnel/overyamux:TestFramesInPieces",
-		"tunnel/overyamux:FuzzPeer", "tunnel/overh2:TestUnruly", "tunnel/overh2:FuzzPeer", "tunnel/link:TestProtocol", "tunnel/link:FuzzMessage", "tunnel/qmux:FuzzFrames", "tunnel/qmux:FuzzRecords", "tunnel/qmux:FuzzPeer", "tunnel/qmux:TestBrokenPeers", "tunnel/qmux:TestHostilePeers", "server:FuzzPeekHello",
+		"e2e:TestStrangers", "tunnel:TestMalformedFrames", "tunnel:TestFrameLimits", "tunnel:FuzzFrame", "tunnel/overyamux:TestUnruly", "tunnel/overyamux:TestGuardInPieces",
+		"tunnel/overh2:TestUnruly", "tunnel/qmux:FuzzFrames", "tunnel/qmux:FuzzRecords", "tunnel/qmux:FuzzPeer", "tunnel/qmux:TestBrokenPeers", "tunnel/qmux:TestHostilePeers", "server:FuzzPeekHello",
 	}},
 	{"S6", "authorities that change while both count", "streams go on; what the old one signed counts until it is taken out", []string{
 		"e2e:TestEveryKeyIsReplaced", "auth:TestAuthoritiesFollowFile", "auth/bootstrap:TestConnectionOfBefore", "controlplane/apiserver/kubelet:TestKeptConnectionIsVerifiedByOldAuthority", "auth:TestSupersededAuthority", "auth/pki:TestMigration", "auth/bootstrap:TestAuthoritiesAreFollowed", "auth/kubeauth:TestSupersededAuthority",

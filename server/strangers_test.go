@@ -79,11 +79,11 @@ func crowd(t *testing.T) *crowdedPort {
 	p.close = sync.OnceFunc(func() { close(p.over) })
 	log := slog.New(slog.NewTextHandler(p, nil))
 	var err error
-	if p.Port, err = NewPort(PortConfig{Listener: p, Log: log}); err != nil {
+	if p.Port, err = NewPort(PortConfig{Listener: p, Protocols: []string{overyamux.ALPN}, Log: log}); err != nil {
 		t.Fatal(err)
 	}
 	conf := auth.ServerTLS(certificate(p.ca.server()), p.ca.authorities)
-	links, err := overyamux.Listen(p.Tunnel(tunnel.ALPN), tunnel.Options{TLS: conf, Log: log})
+	links, err := overyamux.Listen(p.Tunnel(overyamux.ALPN), tunnel.Options{TLS: conf, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func crowd(t *testing.T) *crowdedPort {
 // client is how an agent with that certificate shakes hands.
 func (p *crowdedPort) client(cert *tls.Certificate) *tls.Config {
 	conf := auth.ClientTLS(showing(cert), p.ca.Pool(), "apiserver")
-	conf.NextProtos = []string{tunnel.ALPN}
+	conf.NextProtos = []string{overyamux.ALPN}
 	return conf
 }
 
@@ -121,7 +121,7 @@ func TestTenThousandSlowHandshakes(t *testing.T) {
 	const slow = 10_000
 	began := time.Now()
 	p := crowd(t)
-	before, first := runtime.NumGoroutine(), hello(t, tunnel.ALPN)
+	before, first := runtime.NumGoroutine(), hello(t, overyamux.ALPN)
 	agent := p.ca.client("system:node:node-1", "system:nodes")
 	for i := range slow {
 		c := p.from(1)

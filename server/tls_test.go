@@ -59,13 +59,13 @@ func quay(t *testing.T, ca *authority) (*Hub, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := NewPort(PortConfig{Listener: ln})
+	port, err := NewPort(PortConfig{Listener: ln, Protocols: []string{overyamux.ALPN}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	serving := ca.server()
 	conf := auth.ServerTLS(certificate(serving), ca.authorities)
-	links, err := overyamux.Listen(port.Tunnel(tunnel.ALPN), tunnel.Options{TLS: conf, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	links, err := overyamux.Listen(port.Tunnel(overyamux.ALPN), tunnel.Options{TLS: conf, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,8 +28,7 @@
 //
 // What this package is not: it authenticates nobody (package auth does), it
 // chooses no route (package server does), and it is no multiplexer. Transports
-// live below it, one package each: overyamux, overh2 and overquic for the
-// network, inproc for one process. The first two share what carries them (package
-// carrier, on package link) and what multiplexes (package mux). Each must pass the
-// suite in tunneltest.
+// live below it, one package each: qmux, overyamux, overh2 and overquic for the
+// network, inproc for one process. Those over TCP get their TLS connections from
+// package carrier. Each must pass the suite in tunneltest.
 package tunnel

@@ -17,7 +17,7 @@ const DefaultIntake = 1 << 30
 // and not yet handed to who reads them, in bytes. It bounds the windows that peers
 // are given, and cuts off nobody.
 //
-// Each stream has a small window that it needs to go on at all: see package mux. What
+// Each stream has a small window that it needs to go on at all: see package qmux. What
 // windows have beyond that is granted here. New streams are granted a quarter of the
 // limit together, and windows that grow because they are in the way up to half of it.
 // The other half is for the small windows. When more than half of the limit lies
@@ -52,7 +52,7 @@ func intakeLimit(memory int64) int64 {
 // made when first used.
 var ProcessIntake = sync.OnceValue(func() *Intake { return NewIntake(0) })
 
-// Limit is how many bytes may lie unread. See package mux for what each stream may
+// Limit is how many bytes may lie unread. See package qmux for what each stream may
 // have beyond.
 func (i *Intake) Limit() int64 { return i.limit }
 

@@ -11,7 +11,7 @@ import (
 // maxPackages is how many packages outside the standard library the agent may
 // link. It only ever goes down: who adds a dependency takes another away, or
 // argues for the new number in the commit.
-const maxPackages = 481
+const maxPackages = 482
 
 // forbidden packages, with the reason. A path stands for all below it.
 var forbidden = map[string]string{

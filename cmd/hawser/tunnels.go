@@ -74,7 +74,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *aut
 		}
 	}()
 	if t.port, err = server.NewPort(server.PortConfig{
-		Listener: t.listener, Protocols: []string{qmux.ALPN, tunnel.ALPN, overh2.ALPN}, Log: log,
+		Listener: t.listener, Protocols: []string{qmux.ALPN, overyamux.ALPN, overh2.ALPN}, Log: log,
 		Metrics: metricsRegisterer(),
 	}); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listen
 	if err != nil {
 		return nil, err
 	}
-	yamux, err := overyamux.Listen(t.port.Tunnel(tunnel.ALPN), o)
+	yamux, err := overyamux.Listen(t.port.Tunnel(overyamux.ALPN), o)
 	if err != nil {
 		return nil, err
 	}

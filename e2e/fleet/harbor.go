@@ -84,7 +84,7 @@ func (h *Harbor) Open(ctx context.Context) (run func(context.Context) error, err
 	if err != nil {
 		return nil, err
 	}
-	port, err := server.NewPort(server.PortConfig{Listener: ln, Protocols: []string{qmux.ALPN, tunnel.ALPN, overh2.ALPN}, Log: h.config.Log})
+	port, err := server.NewPort(server.PortConfig{Listener: ln, Protocols: []string{qmux.ALPN, overyamux.ALPN, overh2.ALPN}, Log: h.config.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (h *Harbor) Open(ctx context.Context) (run func(context.Context) error, err
 	if err != nil {
 		return nil, err
 	}
-	yamux, err := overyamux.Listen(port.Tunnel(tunnel.ALPN), o)
+	yamux, err := overyamux.Listen(port.Tunnel(overyamux.ALPN), o)
 	if err != nil {
 		return nil, err
 	}

@@ -1,79 +1,246 @@
-// Package overh2 makes tunnel sessions of TLS connections with HTTP/2
-// (RFC 9113).
+// Package overh2 makes tunnel sessions with the HTTP/2 (RFC 9113) client and server of
+// golang.org/x/net/http2, as they are.
 //
-// The frames, and the compression of headers, are those of
-// golang.org/x/net/http2, and the multiplexer is package mux. The library's
-// Transport and its Server are not used, because they cannot carry a net.Conn: a
-// handler ends its direction only by returning, which resets the other one; a
-// body that is being read has no deadline; a reset is a panic; and each stream
-// takes two goroutines and a buffer at either end.
+// HTTP/2 lets only the client open streams. So that both ends can, a session has two TLS
+// connections, both made by the dialing end. On the first it is the client, on the
+// second the server, and the accepting end is the other one. Both have the same ALPN
+// name. Who sends the client's preface first is the client.
 //
-// HTTP/2 lets only the client open streams, and the client is the end that
-// accepted the TCP connection: the agent, which dialed it, is the HTTP/2 server.
-// So that both can open streams:
+//	dialing end                                             accepting end
+//	    │═ TLS 1 ═ PRI, GET /session ═══════════════════════════▶│
+//	    │◀════════ 200, Hawser-Session: ID ══════════════════════│
+//	    │═ TLS 2 ═ SETTINGS ════════════════════════════════════▶│
+//	    │◀════════ PRI, GET /session ════════════════════════════│
+//	    │═════════ 200, Hawser-Session: ID ═════════════════════▶│ the pair is made
+//	    │═ TLS 1 ═ POST /stream ════════════════════════════════▶│ a stream
+//	    │◀═ TLS 2 ═ POST /stream ════════════════════════════════│ a stream
 //
-//   - The client opens one with a CONNECT request for the authority "stream". It
-//     may send at once. The answer, :status 200, says that the server's program
-//     has accepted the stream. At most 256 may wait for that.
-//   - The client keeps 64 CONNECT requests for the authority "offer" open.
-//     The server opens a stream by answering one of them with :status 200. Each
-//     that the client's program accepts is replaced by a new one. A server that
-//     has used up what it was offered waits for the client's program to accept.
+// The ID is random and used once. The second connection must have the identity of the
+// first, by its certificate's subject.
 //
-// An end of stream is a half-close, in either direction. RST_STREAM with CANCEL
-// gives a stream up; with NO_ERROR it says that nobody reads what still comes.
-// GOAWAY is an end's last word. No end sends PING, trailers, padding or a push.
+// A stream is one POST: the request's body is one direction, the response's body the
+// other. The answer 200 says that the peer's program has accepted the stream. Behind a
+// balancer both connections must reach the same server.
 //
-// Windows are as package mux says. That of the session as a whole never closes, so
-// that streams which nobody reads do not hold up the others.
+// What the library does not have, a session does not have either:
+//
+//   - A session ends with either of its connections.
+//   - The opener's CloseWrite ends its direction alone. A server's handler ends the
+//     response by returning, and with it the library ends the request. So at the
+//     accepting end of a stream CloseWrite ends both directions: the peer reads all that
+//     was said and the end, and what it still says is lost.
+//   - A body knows no deadlines. The user's end is one of a pair in memory, which knows
+//     them. What was written may still lie in there, up to 64 KiB.
+//
+// The bounds: Options.MaxStreams and backlog streams that the peer has open, of which
+// backlog wait to be accepted; two goroutines, 160 KiB and a window of streamWindow a
+// stream; a window of connectionWindow a session. When streams that nobody reads have
+// filled the latter, the others wait. maxHalves connections wait for their second, for at
+// most pairTimeout, of which maxHalvesOfOne have the same identity. Of floods of frames
+// and resets the library takes care.
 package overh2
 
 import (
 	"context"
-	"net"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
-	"github.com/hawser-project/hawser/tunnel/mux"
 )
-
-// ALPN tells this transport from the others on the same port (RFC 7301).
-const ALPN = tunnel.ALPN + "+h2"
 
 const (
-	// backlog is how many streams of the client's may wait to be accepted,
-	// offers how many the client holds out for the server to open. Both ends
-	// must agree on them: they are part of the protocol.
+	// Name is the transport's; ALPN tells its connections from others on the same port
+	// (RFC 7301).
+	Name = "h2"
+	ALPN = "hawser-h2/2"
+
+	// What requests are for, and the header that names the session.
+	sessionPath   = "/session"
+	streamPath    = "/stream"
+	sessionHeader = "Hawser-Session"
+
+	// backlog is how many streams may wait to be accepted, at either end.
 	backlog = 256
-	offers  = 64
+	// streamWindow bounds what was received for a stream and not read, connectionWindow
+	// the same for all streams of a connection.
+	streamWindow     = 512 << 10
+	connectionWindow = 128 << 20
+	frameSize        = 16 << 10
+	headerSize       = 16 << 10
+	// pingTimeout is how long the peer may take to answer a ping. With the default
+	// interval between pings a dead peer is found within 20 seconds.
+	pingTimeout = 6 * time.Second
+	// closeTimeout is how long what was written to a stream before Close may take to be
+	// sent.
+	closeTimeout = time.Minute
 )
 
-// Protocol is this package as package carrier has it.
-func Protocol() carrier.Protocol {
-	return carrier.Protocol{
-		Name: "h2", ALPN: ALPN,
-		Start: func(p *carrier.Pipe, dialed bool, o tunnel.Options) (tunnel.Session, error) {
-			return newSession(p, !dialed, o), nil // the end that dialed is HTTP/2's server
-		},
+// Transport is this package as a tunnel.Transport.
+func Transport() tunnel.Transport {
+	return tunnel.Transport{Name: Name, Can: tunnel.Capabilities{Reset: true}, Dial: Dial, Listen: Listen}
+}
+
+// Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
+func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+	s, err := dial(ctx, addr, o)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	return s, nil
+}
+
+func dial(ctx context.Context, addr string, o tunnel.Options) (_ *session, err error) {
+	d, err := carrier.NewDialer(addr, []string{ALPN}, nil, o)
+	if err != nil {
+		return nil, err
+	}
+	t, err := d.First(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := newSession(t, o)
+	defer func() {
+		if err != nil {
+			_ = s.Close() // never fails
+		}
+	}()
+	if err = s.request(newConn(t)); err != nil {
+		return nil, err
+	}
+	if s.id, err = askID(ctx, s.client); err != nil {
+		return nil, err
+	}
+	if t, err = d.Again(ctx); err != nil {
+		return nil, fmt.Errorf("second connection: %w", err)
+	}
+	s.serve(newConn(t))
+	select {
+	case <-s.named:
+		return s, nil
+	case <-s.alive.Done():
+		return nil, context.Cause(s.alive)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 
-// Transport is this package as a tunnel.Transport.
-func Transport() tunnel.Transport { return Protocol().Transport() }
-
-// Dial makes a session with the server at addr, HOST:PORT.
-func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	return Protocol().Dial(ctx, addr, o)
+// askID asks the server for the session's ID.
+func askID(ctx context.Context, client *http2.ClientConn) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://hawser"+sessionPath, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.RoundTrip(req)
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: ask for the session: %w", tunnel.Lost, err)
+	}
+	_ = resp.Body.Close() // never fails
+	id := resp.Header.Get(sessionHeader)
+	if resp.StatusCode != http.StatusOK || id == "" {
+		return "", fmt.Errorf("ask for the session: peer answers %q", resp.Status)
+	}
+	return id, nil
 }
 
-// Listen makes sessions of the connections that ln accepts.
-func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	return Protocol().Listen(ln, o)
-}
-
-// newSession makes a session of p and owns it.
-func newSession(p *carrier.Pipe, client bool, o tunnel.Options) *mux.Session {
-	return mux.New(p, backlog, o, func(s *mux.Session) mux.Framing {
-		return newFraming(s, p.Conn(), client)
+// client makes the library's client of a connection.
+func client(c *conn, o tunnel.Options) (*http2.ClientConn, error) {
+	t, err := http2.ConfigureTransports(&http.Transport{
+		DisableCompression: true,
+		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow},
 	})
+	if err != nil {
+		return nil, err
+	}
+	t.StrictMaxConcurrentStreams = true
+	t.MaxReadFrameSize = frameSize
+	t.MaxHeaderListSize = headerSize
+	t.ReadIdleTimeout, t.PingTimeout = o.Link.Interval(), pingTimeout
+	t.WriteByteTimeout = o.Link.Interval() + pingTimeout
+	return t.NewClientConn(c)
+}
+
+// serve runs the library's server on a connection until it ends.
+func serve(ctx context.Context, c *conn, o tunnel.Options, h http.Handler) {
+	server := &http2.Server{
+		MaxConcurrentStreams:         uint32(o.Streams() + backlog), //nolint:gosec // both are small
+		MaxReadFrameSize:             frameSize,
+		MaxUploadBufferPerStream:     streamWindow,
+		MaxUploadBufferPerConnection: connectionWindow,
+		ReadIdleTimeout:              o.Link.Interval(),
+		PingTimeout:                  pingTimeout,
+		WriteByteTimeout:             o.Link.Interval() + pingTimeout,
+	}
+	server.ServeConn(c, &http2.ServeConnOpts{
+		Context: ctx, Handler: h,
+		BaseConfig: &http.Server{MaxHeaderBytes: headerSize, ErrorLog: log.New(io.Discard, "", 0)},
+	})
+	_ = c.Close() // if the library has not
+}
+
+// A conn is a connection that tells when the library has closed it, and why.
+type conn struct {
+	*tls.Conn
+	head []byte // was read already
+
+	once sync.Once
+	gone chan struct{} // closed by Close
+
+	mu     sync.Mutex // guards the following
+	failed error      // what Read said
+}
+
+func newConn(t *tls.Conn) *conn { return &conn{Conn: t, gone: make(chan struct{})} }
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	if len(c.head) > 0 {
+		n := copy(p, c.head)
+		c.head = c.head[n:]
+		return n, nil
+	}
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.mu.Lock()
+		c.failed = err
+		c.mu.Unlock()
+	}
+	return n, err
+}
+
+// Close implements net.Conn. It does not wait for a peer that takes nothing.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		force := time.AfterFunc(250*time.Millisecond, func() { _ = c.NetConn().Close() })
+		_ = c.Conn.Close() // nobody could do anything about it
+		force.Stop()
+		close(c.gone)
+	})
+	return nil
+}
+
+// why is what became of a connection that is gone. It is never io.EOF, which would look
+// like the end of a stream.
+func (c *conn) why() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.failed == nil:
+		return fmt.Errorf("%w: peer is silent or has broken the protocol", tunnel.Lost)
+	case errors.Is(c.failed, io.EOF):
+		return fmt.Errorf("%w: peer closed the connection", tunnel.Lost)
+	default:
+		return fmt.Errorf("%w: %w", tunnel.Lost, c.failed)
+	}
 }

@@ -1,61 +1,142 @@
-// Package overyamux makes tunnel sessions of TLS connections with the frames of
-// yamux (github.com/hashicorp/yamux, spec.md).
+// Package overyamux makes tunnel sessions of TLS connections with the multiplexer of
+// github.com/hashicorp/yamux, as it is. A peer that runs the bare library on a TLS
+// connection with this ALPN name speaks the same protocol: the dialing end is yamux's
+// client, the other one its server.
 //
-// The frames are yamux's and the multiplexer is package mux. The library's own is
-// not used, because what it leaves open cannot be closed from outside: a read
-// waits for all of a frame that has begun, whatever its deadline; a write that
-// waits for the connection has none; there is no reset, and what a stream has
-// queued cannot be taken back; each write is two, and visits two goroutines; and
-// 1,000 streams whose readers have stalled may cost 2 GB.
+// What the library does not have, a session does not have either:
 //
-// Where this departs from the specification: a stream's first window is 64 KiB
-// and what the first frame of either end adds to it (package mux says how much);
-// nobody sends pings, of which the pipe or the control stream takes care; a stream
-// that finds the backlog full is not reset but never opened, because the end that
-// opens knows how many wait; a reset gives a stream up; and no end sends a reserved
-// flag, or a frame for a stream that nobody has opened. A peer that does what no
-// peer of ours does is cut off.
+//   - A session ends with its connection.
+//   - There is no reset. Abort is Close. Close sends FIN, as CloseWrite does, and this
+//     end reads no more; the peer reads the end of the stream. If the peer does not end
+//     its own direction within closeTimeout, the library resets the stream.
+//   - The library's timeout begins with CloseWrite as well. A stream may be half-closed
+//     for that long. After it Read fails even if the peer has ended its direction in
+//     time, because the library does not say which of the two it was.
+//   - A write deadline bounds the wait for the peer's window. The wait for a connection
+//     that takes nothing is bounded by writeTimeout, and then the session ends.
+//
+// The bounds: as many streams of a session as Options.MaxStreams are opened by either
+// end at a time; the accepting end has that many and backlog more. backlog streams wait
+// to be accepted, and the library resets any further ones. A stream holds up to 256 KiB
+// that were not read, in a buffer of up to twice that size, and so does a closed stream
+// until the library forgets it. A stream that does nothing has no goroutine, a session
+// has four. A peer that sends more than maxPings a second is cut off.
 package overyamux
 
 import (
 	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
 	"net"
+	"time"
+
+	"github.com/hashicorp/yamux"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
-	"github.com/hawser-project/hawser/tunnel/mux"
 )
 
-// backlog is how many streams may wait to be accepted. Both ends must agree on
-// it: it is part of the protocol.
-const backlog = 256
+const (
+	// Name is the transport's; ALPN tells its connections from others on the same port
+	// (RFC 7301).
+	Name = "yamux"
+	ALPN = "hawser-yamux/2"
 
-// Protocol is yamux as package carrier has it.
-func Protocol() carrier.Protocol {
-	return carrier.Protocol{
-		Name: "yamux", ALPN: tunnel.ALPN,
-		Start: func(p *carrier.Pipe, dialed bool, o tunnel.Options) (tunnel.Session, error) {
-			return newSession(p, dialed, o), nil
-		},
-	}
-}
+	// backlog is how many streams may wait to be accepted. The library assumes that
+	// both ends have the same, and this is its default.
+	backlog = 256
+	// closeTimeout is how long a stream may be closed at this end alone. Shorter, and
+	// half-closed streams are lost; longer, and a peer that goes on writing to a stream
+	// which nobody reads holds it for longer.
+	closeTimeout = time.Minute
+	// writeTimeout is how long the connection may take nothing, and how long a peer may
+	// take to answer a ping. With the default interval between pings a dead peer is
+	// found within 20 seconds.
+	writeTimeout = 6 * time.Second
+)
 
 // Transport is this package as a tunnel.Transport.
-func Transport() tunnel.Transport { return Protocol().Transport() }
+func Transport() tunnel.Transport {
+	return tunnel.Transport{Name: Name, Can: tunnel.Capabilities{HalfClose: true}, Dial: Dial, Listen: Listen}
+}
 
-// Dial makes a session with the server at addr, HOST:PORT.
+// Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	return Protocol().Dial(ctx, addr, o)
+	d, err := carrier.NewDialer(addr, []string{ALPN}, nil, o)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	c, err := d.First(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	s, err := newSession(c, peer(c), true, config(o), o.Streams())
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	return s, nil
 }
 
-// Listen makes sessions of the connections that ln accepts.
+// Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	return Protocol().Listen(ln, o)
+	a, err := carrier.NewAcceptor(ln, []string{ALPN}, nil, o)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
+	}
+	return &listener{Acceptor: a, options: o}, nil
 }
 
-// newSession makes a session of p and owns it.
-func newSession(p *carrier.Pipe, dialed bool, o tunnel.Options) *mux.Session {
-	return mux.New(p, backlog, o, func(s *mux.Session) mux.Framing {
-		return newFraming(s, p.Conn(), dialed)
+type listener struct {
+	*carrier.Acceptor
+	options tunnel.Options
+}
+
+// Transport implements tunnel.Doorkeeper.
+func (l *listener) Transport() string { return Name }
+
+// Serve implements tunnel.Listener.
+func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
+	return l.Acceptor.Serve(ctx, func(ctx context.Context, c *tls.Conn) {
+		s, err := newSession(c, peer(c), false, config(l.options), l.options.Streams())
+		if err != nil {
+			return // the library found our configuration wrong, which a test would have told
+		}
+		f(ctx, s)
+		_ = s.Close() // never fails
 	})
+}
+
+func peer(c *tls.Conn) tunnel.Peer {
+	state := c.ConnectionState()
+	return tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name}
+}
+
+func config(o tunnel.Options) *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.AcceptBacklog = backlog
+	c.KeepAliveInterval = o.Link.Interval()
+	c.ConnectionWriteTimeout = writeTimeout
+	c.StreamCloseTimeout = closeTimeout
+	c.StreamOpenTimeout = 0 // it would end the session for a stream that nobody accepts
+	c.LogOutput, c.Logger = nil, logger{o.Log}
+	return c
+}
+
+// A logger takes what the library has to say, much of which a peer can bring about, for
+// those who look for a fault.
+type logger struct{ log *slog.Logger }
+
+func (l logger) Print(v ...any) { l.say(fmt.Sprint, v) }
+
+func (l logger) Println(v ...any) { l.say(fmt.Sprint, v) }
+
+func (l logger) Printf(format string, v ...any) {
+	l.say(func(v ...any) string { return fmt.Sprintf(format, v...) }, v)
+}
+
+func (l logger) say(format func(...any) string, v []any) {
+	if l.log != nil && l.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.log.Debug("yamux", "said", format(v...))
+	}
 }

@@ -1,130 +1,400 @@
-// What a peer may say, by hand: that which breaks the protocol, and anything.
+// Peers that run the bare library and know nothing of us, and peers that mean ill.
 
 package overyamux
 
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/hashicorp/yamux"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
-	"github.com/hawser-project/hawser/tunnel/mux"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// frames spells frames.
-type frames []byte
-
-func (b frames) add(kind byte, flags uint16, id uint32, length int, body ...byte) frames {
-	h := newHeader(kind, flags, id, length)
-	return append(append(b, h[:]...), body...)
+// quiet is the library's configuration for a bare peer.
+func quiet() *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.LogOutput = io.Discard
+	return c
 }
 
-// accepting is the accepting end of a session, and its peer's connection.
-func accepting() (*mux.Session, *memnet.Conn) {
-	peer, c := memnet.Pipe(memnet.Addr("peer"), memnet.Addr("us"))
-	return newSession(carrier.NewPipe(c, tunnel.Peer{}), false, tunnel.Options{}), peer
+// bareTLS is the configuration of a bare peer.
+func bareTLS(t testing.TB) *tls.Config {
+	t.Helper()
+	c := tunneltest.TLS(t)
+	c.NextProtos, c.ServerName = []string{ALPN}, "server"
+	return c
 }
 
-// A peer that does what no peer of ours does is cut off.
-func TestUnruly(t *testing.T) {
-	var floods frames
-	for id := uint32(1); id < 2*(backlog+1); id += 2 {
-		floods = floods.add(typeWindow, flagSYN, id, 0)
+func dialBare(t testing.TB, addr string) *tls.Conn {
+	t.Helper()
+	c, err := (&tls.Dialer{Config: bareTLS(t)}).DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
 	}
-	opened := frames(nil).add(typeWindow, flagSYN, 1, 0)
-	for _, tc := range []struct {
-		name string
-		send frames
-	}{
-		{"not yamux", frames("GET / HTTP/1.1\r\n\r\n")},
-		{"another version", frames{9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
-		{"ping", frames(nil).add(typePing, flagSYN, 0, 1)},
-		{"no such type", frames(nil).add(7, 0, 0, 0)},
-		{"no such flag", frames(nil).add(typeWindow, 1<<9, 1, 0)},
-		{"stream zero", frames(nil).add(typeWindow, flagSYN, 0, 0)},
-		{"a stream of ours", frames(nil).add(typeWindow, flagSYN, 2, 0)},
-		{"a stream twice", opened.add(typeWindow, flagSYN, 1, 0)},
-		{"an older stream", frames(nil).add(typeWindow, flagSYN, 3, 0).add(typeWindow, flagSYN, 1, 0)},
-		{"too many streams", floods},
-		{"data for no stream", frames(nil).add(typeData, 0, 1, 1, 'x')},
-		{"data for a stream of ours", frames(nil).add(typeData, 0, 2, 1, 'x')},
-		{"an answer to nothing", frames(nil).add(typeWindow, flagACK, 2, 0)},
-		{"an answer to itself", opened.add(typeWindow, flagACK, 1, 0)},
-		{"data behind the end", opened.add(typeData, flagFIN, 1, 0).add(typeData, 0, 1, 1, 'x')},
-		{"two ends", opened.add(typeData, flagFIN, 1, 0).add(typeWindow, flagFIN, 1, 0)},
-		{"more than the window", opened.add(typeData, 0, 1, mux.Least+1, make([]byte, mux.Least+1)...)},
-		{"much more than the window", opened.add(typeData, 0, 1, 1<<30, make([]byte, 2*mux.Least)...)},
-		{"a window without end", opened.add(typeWindow, 0, 1, 1<<32-1)},
+	t.Cleanup(func() { _ = c.Close() })
+	return c.(*tls.Conn)
+}
+
+// accepted is the accepting end of a session, and its peer's connection.
+func accepted(t testing.TB, o tunnel.Options) (tunnel.Session, *tls.Conn) {
+	t.Helper()
+	addr, sessions := tunneltest.ListenTCP(t, Transport(), o)
+	c := dialBare(t, addr)
+	return <-sessions, c
+}
+
+// exchange has each end say something to its end, and hear it.
+func exchange(t *testing.T, ours tunnel.Stream, theirs *yamux.Stream) {
+	t.Helper()
+	question, answer := bytes.Repeat([]byte("q"), 1<<20), bytes.Repeat([]byte("a"), 1<<20)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		_, err := theirs.Write(question)
+		if err = errors.Join(err, theirs.Close()); err != nil { // of its direction
+			t.Errorf("bare peer: %v", err)
+		}
+	})
+	if got, err := io.ReadAll(ours); err != nil || !bytes.Equal(got, question) {
+		t.Errorf("read %d bytes, %v", len(got), err)
+	}
+	wg.Go(func() {
+		_, err := ours.Write(answer)
+		if err = errors.Join(err, ours.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if got, err := io.ReadAll(theirs); err != nil || !bytes.Equal(got, answer) {
+		t.Errorf("bare peer read %d bytes, %v", len(got), err)
+	}
+}
+
+// exchanges goes over a stream of either end.
+func exchanges(t *testing.T, s tunnel.Session, bare *yamux.Session) {
+	t.Helper()
+	theirs, err := bare.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := s.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	exchange(t, ours, theirs)
+	if ours, err = s.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if theirs, err = bare.AcceptStream(); err != nil {
+		t.Fatal(err)
+	}
+	exchange(t, ours, theirs)
+	if _, err := bare.Ping(); err != nil {
+		t.Errorf("ping: %v", err)
+	}
+}
+
+func TestBareClient(t *testing.T) {
+	s, c := accepted(t, tunnel.Options{})
+	bare, err := yamux.Client(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	exchanges(t, s, bare)
+	_ = bare.Close()
+	<-s.Context().Done()
+	if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) {
+		t.Errorf("cause: %v", err)
+	}
+}
+
+func TestBareServer(t *testing.T) {
+	conf := bareTLS(t)
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	sessions := make(chan *yamux.Session, 1)
+	go func() {
+		defer close(sessions)
+		if c, err := ln.Accept(); err == nil {
+			bare, _ := yamux.Server(c, quiet()) // which the test finds out
+			sessions <- bare
+		}
+	}()
+	s, err := Dial(t.Context(), ln.Addr().String(), tunnel.Options{TLS: tunneltest.TLS(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := <-sessions
+	exchanges(t, s, bare)
+	_, _ = s.Close(), bare.Close()
+}
+
+// A peer that opens streams for ever: some wait, the others are reset, and the session
+// lives on.
+func TestFloodOfStreams(t *testing.T) {
+	s, c := accepted(t, tunnel.Options{})
+	conf := quiet()
+	conf.AcceptBacklog = 1 << 20 // it does not wait
+	bare, err := yamux.Client(c, conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bare.Close()
+	for range 10 * backlog {
+		st, err := bare.OpenStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+	}
+	if _, err := bare.Ping(); err != nil { // by then it has seen them all
+		t.Fatal(err)
+	}
+	if n := s.(*session).mux.NumStreams(); n != backlog {
+		t.Errorf("%d streams wait to be accepted, want %d", n, backlog)
+	}
+	for range backlog {
+		if _, err := s.Accept(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Open(t.Context()); err != nil {
+		t.Errorf("open: %v", err)
+	}
+}
+
+// Of the peer's streams this end has at most so many at a time.
+func TestAcceptIsBounded(t *testing.T) {
+	s, c := accepted(t, tunnel.Options{MaxStreams: 1})
+	bare, err := yamux.Client(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bare.Close()
+	var last tunnel.Stream
+	for range 1 + backlog {
+		if _, err = bare.OpenStream(); err == nil {
+			last, err = s.Accept(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err = bare.OpenStream(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.Accept(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one more: %v", err)
+	}
+	_ = last.Close()
+	if _, err := s.Accept(t.Context()); err != nil {
+		t.Errorf("after one was closed: %v", err)
+	}
+}
+
+// Peers that break the protocol are cut off.
+func TestUnruly(t *testing.T) {
+	ping := []byte{0, typePing, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1}
+	opened := []byte{0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0}
+	for name, says := range map[string][]byte{
+		"nonsense":             []byte("GET / HTTP/1.1\r\n\r\n"),
+		"a flood of pings":     bytes.Repeat(ping, maxPings+1),
+		"a stream twice":       append(bytes.Clone(opened), opened...),
+		"more than the window": append(bytes.Clone(opened), 0, typeData, 0, 0, 0, 0, 0, 1, 0x7f, 0, 0, 0),
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			s, peer := accepting()
-			var wg sync.WaitGroup
-			wg.Go(func() { _, _ = io.Copy(io.Discard, peer) })
-			_, _ = peer.Write(tc.send) // it may be cut off before the end
+		t.Run(name, func(t *testing.T) {
+			s, c := accepted(t, tunnel.Options{})
+			if _, err := c.Write(says); err != nil {
+				t.Fatal(err)
+			}
 			<-s.Context().Done()
-			if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) || !errors.Is(err, mux.ErrProtocol) {
+			if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) {
 				t.Errorf("cause: %v", err)
 			}
-			_ = peer.Close()
-			wg.Wait()
 		})
 	}
 }
 
-// Frames may be cut anywhere on their way, and be larger than ours are.
-func TestFramesInPieces(t *testing.T) {
-	s, peer := accepting()
-	defer peer.Close()
-	defer s.Close()
-	var wg sync.WaitGroup
-	wg.Go(func() { _, _ = io.Copy(io.Discard, peer) })
-	defer wg.Wait()
-	defer peer.Close()
-	want := bytes.Repeat([]byte("0123456789"), 5000)
-	in := frames(nil).add(typeWindow, flagSYN, 1, 0).
-		add(typeData, 0, 1, 10, want[:10]...).
-		add(typeData, 0, 1, len(want)-10, want[10:]...).
-		add(typeWindow, flagFIN, 1, 0)
-	for len(in) > 0 {
-		n := min(len(in), 1+len(in)%1013)
-		if _, err := peer.Write(in[:n]); err != nil {
+// The guard finds the frames however they are cut.
+func TestGuardInPieces(t *testing.T) {
+	data := append([]byte{0, typeData, 0, 0, 0, 0, 0, 1, 0, 0, 0, 24}, bytes.Repeat([]byte{0, typePing}, 12)...)
+	for size := 1; size < 40; size++ {
+		var g guard
+		for p := bytes.Repeat(data, 2*maxPings); len(p) > 0; {
+			n := min(size, len(p))
+			if !g.allows(p[:n]) {
+				t.Fatalf("pieces of %d bytes: what is data was taken for pings", size)
+			}
+			p = p[n:]
+		}
+	}
+}
+
+// ends are both of a session over memory, with a configuration of the library's.
+func ends(t *testing.T, change func(*yamux.Config)) (dialer, accepter *session, c *memnet.Conn) {
+	t.Helper()
+	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+	make := func(c net.Conn, dialed bool) *session {
+		conf := config(tunnel.Options{})
+		change(conf)
+		s, err := newSession(c, tunnel.Peer{Addr: c.RemoteAddr()}, dialed, conf, 10)
+		if err != nil {
 			t.Fatal(err)
 		}
-		in = in[n:]
+		t.Cleanup(func() { _ = s.Close() })
+		return s
 	}
-	st, err := s.Accept(t.Context())
+	return make(a, true), make(b, false), a
+}
+
+func open(t *testing.T, a, b *session) (near, far tunnel.Stream) {
+	t.Helper()
+	near, err := a.Open(t.Context())
+	if err == nil {
+		far, err = b.Accept(t.Context())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := io.ReadAll(st); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("read %d bytes of %d, %v", len(got), len(want), err)
-	}
-	_ = st.Close()
+	return near, far
 }
 
-// Whatever a peer sends, a session does not panic and can be closed.
-func FuzzPeer(f *testing.F) {
-	in := frames(nil).add(typeWindow, flagSYN, 1, 1000).add(typeData, 0, 1, 5, []byte("hello")...)
-	f.Add([]byte(in))
-	f.Add([]byte(in.add(typeData, flagFIN, 1, 0).add(typeGoAway, 0, 0, goAwayNormal)))
-	f.Add([]byte(in.add(typeWindow, flagRST, 1, 0).add(typeWindow, 0, 1, 7)))
-	f.Add([]byte(in.add(typeData, 0, 1, 5000, make([]byte, 5000)...)))
-	f.Fuzz(func(t *testing.T, in []byte) {
-		s, peer := accepting()
-		var wg sync.WaitGroup
-		wg.Go(func() { _, _ = io.Copy(io.Discard, peer) })
-		_, _ = peer.Write(in)
-		_ = peer.CloseWrite()
-		<-s.Context().Done()
-		if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) {
-			t.Errorf("cause: %v", err)
-		}
-		_ = peer.Close()
-		wg.Wait()
-	})
+// Whoever goes on writing to a stream that is closed is told at last, and a stream that
+// is half-closed for too long does not look complete.
+func TestCloseTimeout(t *testing.T) {
+	a, b, _ := ends(t, func(c *yamux.Config) { c.StreamCloseTimeout = 20 * time.Millisecond })
+	near, far := open(t, a, b)
+	_ = near.Close()
+	if _, err := io.Copy(far, endless{}); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("writing to a closed stream: %v", err)
+	}
+	near, far = open(t, a, b)
+	_ = near.CloseWrite()
+	if got, err := io.ReadAll(far); err != nil || len(got) != 0 {
+		t.Errorf("after CloseWrite the peer read %q, %v", got, err)
+	}
+	if _, err := io.ReadAll(near); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a stream that was half-closed for too long: read %v", err)
+	}
+	_, _ = near.Close(), far.Close()
+	open(t, a, b)
 }
+
+// A lost session is not the end of its streams, except of those that had ended.
+func TestLostIsNoEOF(t *testing.T) {
+	a, b, c := ends(t, func(*yamux.Config) {})
+	near, far := open(t, a, b)
+	ended, other := open(t, a, b)
+	_, err := far.Write([]byte("half a sente"))
+	if err = errors.Join(err, other.CloseWrite()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ended.Read(make([]byte, 1)); err != io.EOF { //nolint:errorlint // nothing else will do
+		t.Errorf("an ended stream: %v", err)
+	}
+	if _, err := io.ReadFull(near, make([]byte, 6)); err != nil {
+		t.Error(err)
+	}
+	_ = c.Abort()
+	<-a.Context().Done()
+	if got, err := io.ReadAll(near); string(got) != " sente" || !errors.Is(err, tunnel.Lost) {
+		t.Errorf("read %q, %v", got, err)
+	}
+	if _, err := near.Write([]byte("x")); !errors.Is(err, tunnel.Lost) {
+		t.Errorf("write: %v", err)
+	}
+	if _, err := a.Open(t.Context()); !errors.Is(err, tunnel.Lost) {
+		t.Errorf("open: %v", err)
+	}
+}
+
+// A session whose peer has fallen silent ends, whether there is something to say or not.
+func TestSilence(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		a, b, c := ends(t, func(c *yamux.Config) {
+			c.KeepAliveInterval, c.ConnectionWriteTimeout = 20*time.Millisecond, 50*time.Millisecond
+			if busy {
+				c.EnableKeepAlive = false
+			}
+		})
+		near, _ := open(t, a, b)
+		c.Stall(true)
+		if busy {
+			if _, err := io.Copy(near, endless{}); !errors.Is(err, tunnel.Lost) {
+				t.Errorf("write: %v", err)
+			}
+		}
+		<-a.Context().Done()
+		if err := context.Cause(a.Context()); !errors.Is(err, tunnel.Lost) {
+			t.Errorf("busy %t: %v", busy, err)
+		}
+	}
+}
+
+// A peer that never reads costs a window, and a deadline ends the wait.
+func TestPeerNeverReads(t *testing.T) {
+	a, b, _ := ends(t, func(*yamux.Config) {})
+	near, _ := open(t, a, b)
+	_ = near.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+	n, err := io.Copy(near, endless{})
+	if !errors.Is(err, os.ErrDeadlineExceeded) || n > 256<<10 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	near, _ = open(t, a, b)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := io.Copy(near, endless{}); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("a write during Close: %v", err)
+		}
+	})
+	_ = near.Close()
+	wg.Wait()
+}
+
+// Streams that come and go leave no goroutine.
+func TestComeAndGo(t *testing.T) {
+	a, b, _ := ends(t, func(*yamux.Config) {})
+	before := runtime.NumGoroutine()
+	for range 1000 {
+		near, far := open(t, a, b)
+		_, _ = near.Close(), far.Close()
+	}
+	for deadline := time.Now().Add(30 * time.Second); runtime.NumGoroutine() > before+5; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+	}
+}
+
+// The library's words are for those who look for a fault.
+func TestSaysWhy(t *testing.T) {
+	s, c := accepted(t, tunnel.Options{})
+	_ = c.Close()
+	<-s.Context().Done()
+	if err := context.Cause(s.Context()); !strings.Contains(err.Error(), "peer closed the connection") || errors.Is(err, io.EOF) {
+		t.Errorf("cause: %v", err)
+	}
+}
+
+// endless is an endless source.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

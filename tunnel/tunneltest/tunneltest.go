@@ -70,7 +70,7 @@ var cases = []struct {
 	{"HalfClose", testHalfClose, halfClose},
 	{"HalfCloseBulk", testHalfCloseBulk, halfClose},
 	{"CloseDelivers", testCloseDelivers, nil},
-	{"CloseEndsPeerWrites", testCloseEndsPeerWrites, nil},
+	{"CloseEndsPeerWrites", testCloseEndsPeerWrites, reset},
 	{"Abort", testAbort, reset},
 	{"ManyStreams", testManyStreams, nil},
 	{"StalledReader", testStalledReader, nil},

@@ -61,7 +61,7 @@ func (p *part) listen(ctx context.Context, transport string, o tunnel.Options) (
 	if err != nil {
 		return nil, fmt.Errorf("listen for agents: %w", err)
 	}
-	port, err := server.NewPort(server.PortConfig{Listener: l, Protocols: []string{qmux.ALPN, tunnel.ALPN, overh2.ALPN}})
+	port, err := server.NewPort(server.PortConfig{Listener: l, Protocols: []string{qmux.ALPN, overyamux.ALPN, overh2.ALPN}})
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (p *part) listen(ctx context.Context, transport string, o tunnel.Options) (
 	case QMux:
 		return qmux.Listen(port.Tunnel(qmux.ALPN), o)
 	case Yamux:
-		return overyamux.Listen(port.Tunnel(tunnel.ALPN), o)
+		return overyamux.Listen(port.Tunnel(overyamux.ALPN), o)
 	case H2:
 		return overh2.Listen(port.Tunnel(overh2.ALPN), o)
 	default:

@@ -1,0 +1,196 @@
+// Stream: the library's, with a Close of both directions and errors that say what it was.
+
+package overyamux
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// maxFrame bounds a frame, so that streams take turns. A TLS record holds no more.
+const maxFrame = 16 << 10
+
+// past is a deadline that has passed.
+var past = time.Unix(1, 0)
+
+type stream struct {
+	session *session
+	mux     *yamux.Stream
+	place   <-chan struct{}
+
+	reading, writing sync.Mutex // held by whoever does
+
+	mu              sync.Mutex // guards the following
+	closed          bool
+	ended           time.Time // when CloseWrite was called
+	readBy, writeBy time.Time
+}
+
+func newStream(s *session, st *yamux.Stream, place <-chan struct{}) *stream {
+	return &stream{session: s, mux: st, place: place}
+}
+
+// Read implements net.Conn.
+func (s *stream) Read(p []byte) (int, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	return s.read(p)
+}
+
+// ReadBuffer implements tunnel.BufferReader. A read of nothing waits for something.
+func (s *stream) ReadBuffer(b *tunnel.Buffer) (int, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if _, err := s.read(nil); err != nil {
+		return 0, err
+	}
+	return s.read(b.Take(0))
+}
+
+func (s *stream) read(p []byte) (int, error) {
+	for {
+		if err := s.check(&s.readBy); err != nil {
+			return 0, s.wrap("read", err)
+		}
+		n, err := s.mux.Read(p)
+		if err != nil {
+			err = s.failed(err)
+		} else if n > 0 || len(p) == 0 {
+			return n, nil
+		}
+		if n > 0 || err != nil {
+			return n, s.wrap("read", err)
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (s *stream) Write(p []byte) (n int, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	for {
+		if err = s.check(&s.writeBy); err != nil {
+			return n, s.wrap("write", err)
+		}
+		k, err := s.mux.Write(p[:min(len(p), maxFrame)])
+		n, p = n+k, p[k:]
+		if err != nil {
+			err = s.failed(err)
+		}
+		if err != nil || len(p) == 0 {
+			return n, s.wrap("write", err)
+		}
+	}
+}
+
+// check says whether there is any use in trying.
+func (s *stream) check(by *time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return net.ErrClosed
+	case !by.IsZero() && !time.Now().Before(*by):
+		return os.ErrDeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// failed is what an error of the library's means; nil if another try is due.
+func (s *stream) failed(err error) error {
+	s.mu.Lock()
+	closed, ended := s.closed, s.ended
+	s.mu.Unlock()
+	switch {
+	case closed:
+		return net.ErrClosed
+	case errors.Is(err, yamux.ErrTimeout):
+		return nil // check knows whether it is so, or was before the deadline was moved
+	case s.session.mux.IsClosed() || errors.Is(err, yamux.ErrConnectionWriteTimeout):
+		// All its streams seem to have come to their ends, and this one may have.
+		return s.session.failed(err)
+	case errors.Is(err, io.EOF) && (ended.IsZero() || time.Since(ended) < s.session.closeTimeout):
+		return io.EOF
+	case errors.Is(err, yamux.ErrStreamClosed) && !ended.IsZero():
+		return syscall.EPIPE
+	default: // the peer has reset it, or the library after closeTimeout
+		return syscall.ECONNRESET
+	}
+}
+
+func (s *stream) wrap(op string, err error) error {
+	if err == nil || err == io.EOF { //nolint:errorlint // io.EOF is never wrapped here and must not be
+		return err
+	}
+	return &net.OpError{Op: op, Net: Name, Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: err}
+}
+
+// CloseWrite implements tunnel.Stream.
+func (s *stream) CloseWrite() error {
+	s.mu.Lock()
+	if s.closed || !s.ended.IsZero() {
+		s.mu.Unlock()
+		return nil
+	}
+	s.ended = time.Now()
+	s.mu.Unlock()
+	return s.mux.Close()
+}
+
+// Close implements net.Conn.
+func (s *stream) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	_ = s.mux.SetDeadline(past) // for who waits; never fails
+	s.mu.Unlock()
+	err := s.mux.Close()
+	<-s.place
+	return err
+}
+
+// SetDeadline implements net.Conn.
+func (s *stream) SetDeadline(t time.Time) error {
+	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
+}
+
+// SetReadDeadline implements net.Conn.
+func (s *stream) SetReadDeadline(t time.Time) error {
+	return s.setDeadline(&s.readBy, t, s.mux.SetReadDeadline)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (s *stream) SetWriteDeadline(t time.Time) error {
+	return s.setDeadline(&s.writeBy, t, s.mux.SetWriteDeadline)
+}
+
+func (s *stream) setDeadline(by *time.Time, t time.Time, set func(time.Time) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.wrap("set", net.ErrClosed)
+	}
+	*by = t
+	return set(t)
+}
+
+// LocalAddr implements net.Conn.
+func (s *stream) LocalAddr() net.Addr { return s.mux.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (s *stream) RemoteAddr() net.Addr { return s.session.peer.Addr }
+
+var _ tunnel.BufferReader = (*stream)(nil)
