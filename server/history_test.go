@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/link"
 )
 
 func TestCauseOf(t *testing.T) {
@@ -48,7 +47,6 @@ func TestCauseOf(t *testing.T) {
 		{"replaced", fmt.Errorf("%w: the agent reconnected", tunnel.Replaced), Replaced},
 		{"denied", fmt.Errorf("%w: node n has been deleted", tunnel.Denied), Refused},
 		{"protocol", fmt.Errorf("control: %w", tunnel.ErrFrame), Failed},
-		{"link protocol", link.ErrProtocol, Failed},
 		{"odd", errors.New("odd"), Failed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -63,7 +63,7 @@ func NewAcceptor(ln net.Listener, alpn []string, below func(net.Conn) net.Conn, 
 	}
 	return &Acceptor{
 		Listener: ln, names: alpn, tls: conf, below: below, options: o, log: o.Log,
-		entrance: newEntrance(maxGuests, o.Log),
+		entrance: newEntrance(maxHandshakes, o.Log),
 	}, nil
 }
 
@@ -150,7 +150,7 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // handshake proves who g is. On error g is closed.
-func (a *Acceptor) handshake(ctx context.Context, g *guest) (*tls.Conn, error) {
+func (a *Acceptor) handshake(ctx context.Context, g *handshake) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	tune(g.Conn, a.options)

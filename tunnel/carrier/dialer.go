@@ -5,11 +5,17 @@ package carrier
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
+
+// tickets is how many of the server's tickets a Dialer keeps. One is enough to resume
+// with; a server hands out one a connection.
+const tickets = 2
 
 // A Dialer makes TLS connections to one server. It remembers what it has found out
 // about the path: handshakes after the first are resumptions (RFC 8446, 2.2), and
@@ -79,4 +85,12 @@ func (d *Dialer) Again(ctx context.Context) (*tls.Conn, error) {
 	}
 	d.packets.worked(time.Now(), small, true)
 	return c, nil
+}
+
+// checkALPN says whether a handshake agreed on one of these protocols.
+func checkALPN(c *tls.Conn, names []string) error {
+	if !slices.Contains(names, c.ConnectionState().NegotiatedProtocol) {
+		return fmt.Errorf("peer does not speak %s", names[len(names)-1])
+	}
+	return nil
 }

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxGuests is how many connections of a listener may be in their handshake.
-	maxGuests = 1024
-	// maxQueue is how long a guest may wait for a turn before newcomers are sent
+	// maxHandshakes is how many connections of a listener may be in their handshake.
+	maxHandshakes = 1024
+	// maxQueue is how long a handshake may wait for a turn before newcomers are sent
 	// away: a client gives up sooner or later, and whatever was computed for one that
 	// has is lost to the others.
 	maxQueue = 2 * time.Second
@@ -42,12 +42,12 @@ type entrance struct {
 	log    *slog.Logger
 	sparse tunnel.Sparse // lines about handshakes that came to nothing
 
-	mu     sync.Mutex    // guards the following
-	guests list.List     // of *guest, oldest first
-	census tunnel.Census // of guests
-	closed bool
-	turned uint64        // refused since the beginning
-	crowd  tunnel.Sparse // lines about that
+	mu         sync.Mutex    // guards the following
+	handshakes list.List     // of *handshake, oldest first
+	census     tunnel.Census // of handshakes
+	closed     bool
+	turned     uint64        // refused since the beginning
+	crowd      tunnel.Sparse // lines about that
 }
 
 func newEntrance(limit int, log *slog.Logger) *entrance {
@@ -57,7 +57,7 @@ func newEntrance(limit int, log *slog.Logger) *entrance {
 // admit finds a place for c, if need be that of a client which has kept us
 // waiting: the oldest one of the source that has most places. Without one it says so,
 // closes c and returns nil.
-func (e *entrance) admit(c net.Conn) *guest {
+func (e *entrance) admit(c net.Conn) *handshake {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -65,25 +65,25 @@ func (e *entrance) admit(c net.Conn) *guest {
 		return nil
 	}
 	now, source := time.Now(), tunnel.SourceOf(c.RemoteAddr())
-	if e.behindLocked(now) || e.guests.Len() >= e.limit && !e.evictLocked(source) {
+	if e.behindLocked(now) || e.handshakes.Len() >= e.limit && !e.evictLocked(source) {
 		e.complainLocked()
 		e.mu.Unlock()
 		dismiss(c)
 		e.mu.Lock()
 		return nil
 	}
-	g := &guest{Conn: c, entrance: e, source: source, since: now}
-	g.place = e.guests.PushBack(g)
+	g := &handshake{Conn: c, entrance: e, source: source, since: now}
+	g.place = e.handshakes.PushBack(g)
 	e.census.Add(source)
 	return g
 }
 
-// behindLocked says whether anybody has waited for us for too long. The guests who
+// behindLocked says whether anybody has waited for us for too long. The handshakes who
 // came first have, if anybody has, so not many need to be asked.
 func (e *entrance) behindLocked(now time.Time) bool {
 	asked := 0
-	for at := e.guests.Front(); at != nil && asked < cap(e.tokens)+1; at = at.Next() {
-		g, _ := at.Value.(*guest)
+	for at := e.handshakes.Front(); at != nil && asked < cap(e.tokens)+1; at = at.Next() {
+		g, _ := at.Value.(*handshake)
 		if g.phase == listening || g.phase == computing {
 			continue
 		}
@@ -100,9 +100,9 @@ func (e *entrance) behindLocked(now time.Time) bool {
 // nobody there is to blame.
 func (e *entrance) evictLocked(newcomer tunnel.Source) bool {
 	yields := e.census.Yields(newcomer, e.limit)
-	var blamed *guest
-	for at := e.guests.Front(); at != nil; at = at.Next() {
-		g, _ := at.Value.(*guest)
+	var blamed *handshake
+	for at := e.handshakes.Front(); at != nil; at = at.Next() {
+		g, _ := at.Value.(*handshake)
 		if g.phase == listening && (blamed == nil || g.source == yields) {
 			blamed = g
 			if g.source == yields {
@@ -120,8 +120,8 @@ func (e *entrance) evictLocked(newcomer tunnel.Source) bool {
 }
 
 // removeLocked gives back the place of g, which has one.
-func (e *entrance) removeLocked(g *guest) {
-	e.guests.Remove(g.place)
+func (e *entrance) removeLocked(g *handshake) {
+	e.handshakes.Remove(g.place)
 	e.census.Remove(g.source)
 }
 
@@ -133,11 +133,11 @@ func (e *entrance) complainLocked() {
 	}
 }
 
-// count is how many guests there are, and how many have been refused.
-func (e *entrance) count() (guests int, refused uint64) {
+// count is how many handshakes there are, and how many have been refused.
+func (e *entrance) count() (handshakes int, refused uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.guests.Len(), e.turned
+	return e.handshakes.Len(), e.turned
 }
 
 // dismiss sends a client away that has not been heard.
@@ -152,13 +152,13 @@ func (e *entrance) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
-	for at := e.guests.Front(); at != nil; at = at.Next() {
-		g, _ := at.Value.(*guest)
+	for at := e.handshakes.Front(); at != nil; at = at.Next() {
+		g, _ := at.Value.(*handshake)
 		_ = g.Close() // its reader notices
 	}
 }
 
-// A phase is what a guest is about.
+// A phase is what a handshake is about.
 type phase uint8
 
 const (
@@ -168,9 +168,9 @@ const (
 	computing
 )
 
-// A guest is a connection that takes turns while it is in its handshake, and is
+// A handshake is a connection that takes turns while it is in its handshake, and is
 // transparent afterwards.
-type guest struct {
+type handshake struct {
 	net.Conn
 	entrance *entrance
 	place    *list.Element
@@ -189,7 +189,7 @@ type guest struct {
 
 // shake shakes hands with f, for as long as ctx lets it, and gives the place
 // back.
-func (g *guest) shake(ctx context.Context, f func(context.Context) error) error {
+func (g *handshake) shake(ctx context.Context, f func(context.Context) error) error {
 	g.over = ctx.Done()
 	err := f(ctx)
 	g.rest()
@@ -204,7 +204,7 @@ func (g *guest) shake(ctx context.Context, f func(context.Context) error) error 
 
 // Read reads from the client. During the handshake that is when others have
 // their turn.
-func (g *guest) Read(p []byte) (int, error) {
+func (g *handshake) Read(p []byte) (int, error) {
 	if g.inside.Load() {
 		return g.Conn.Read(p)
 	}
@@ -223,14 +223,14 @@ func (g *guest) Read(p []byte) (int, error) {
 }
 
 // rest ends a turn.
-func (g *guest) rest() {
+func (g *handshake) rest() {
 	if g.holding {
 		g.holding = false
 		<-g.entrance.tokens
 	}
 }
 
-func (g *guest) enter(p phase) {
+func (g *handshake) enter(p phase) {
 	g.entrance.mu.Lock()
 	defer g.entrance.mu.Unlock()
 	g.phase, g.since = p, time.Now()
@@ -238,7 +238,7 @@ func (g *guest) enter(p phase) {
 
 // failed tells the log of a handshake that failed: one that was cut short because
 // of others is no news, nor is every one of a client that tries again and again.
-func (g *guest) failed(ctx context.Context, err error) {
+func (g *handshake) failed(ctx context.Context, err error) {
 	g.entrance.mu.Lock()
 	evicted := g.evicted
 	g.entrance.mu.Unlock()
@@ -252,7 +252,7 @@ func (g *guest) failed(ctx context.Context, err error) {
 }
 
 // NetConn is the connection itself.
-func (g *guest) NetConn() net.Conn { return g.Conn }
+func (g *handshake) NetConn() net.Conn { return g.Conn }
 
 // CloseWrite ends our direction.
-func (g *guest) CloseWrite() error { return tunnel.CloseWrite(g.Conn) }
+func (g *handshake) CloseWrite() error { return tunnel.CloseWrite(g.Conn) }

@@ -1,7 +1,6 @@
 package carrier
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -17,16 +16,9 @@ import (
 // crowded is a server with room for few handshakes.
 func crowded(t *testing.T, ca *authority, limit int, log *slog.Logger) *server {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := protocol().listen(ln, tunnel.Options{TLS: ca.server(t), Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.entrance.limit = limit
-	return l.run(t)
+	s := listen(t, tunnel.Options{TLS: ca.server(t), Log: log})
+	s.entrance.limit = limit
+	return s.run(t)
 }
 
 // Clients that say nothing, or half a word, keep nobody out.
@@ -45,8 +37,8 @@ func TestSlowHandshakes(t *testing.T) {
 			_, _ = io.WriteString(c, "\x16\x03\x01\x02\x00\x01") // of a ClientHello
 		}
 		slow = append(slow, c)
-		eventually(t, "admitted", func() bool { return srv.guests(listening, c) == 1 })
-		if n := srv.guests(listening, nil); n != min(i+1, limit) {
+		eventually(t, "admitted", func() bool { return srv.handshakes(listening, c) == 1 })
+		if n := srv.handshakes(listening, nil); n != min(i+1, limit) {
 			t.Fatalf("after %d clients there are %d", i+1, n)
 		}
 	}
@@ -73,39 +65,35 @@ func TestStorm(t *testing.T) {
 	const limit = 4
 	var log lines
 	srv := crowded(t, ca, limit, log.logger())
-	tokens := srv.listener.entrance.tokens
+	tokens := srv.entrance.tokens
 	for range cap(tokens) {
 		tokens <- struct{}{} // nobody computes
 	}
 	var wg sync.WaitGroup
 	for range limit {
 		wg.Go(func() {
-			s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "a")})
-			if err != nil {
+			if err := try(t, srv.addr, ca.client(t, "a")); err != nil {
 				t.Errorf("one that was let in: %v", err)
-				return
 			}
-			_ = s.Close()
 		})
 	}
-	eventually(t, "waiting for their turn", func() bool { return srv.guests(queued, nil) == limit })
+	eventually(t, "waiting for their turn", func() bool { return srv.handshakes(queued, nil) == limit })
 	for range 3 {
-		_, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "b")})
-		if err == nil || context.Cause(within(t)) != nil {
-			t.Errorf("one too many: %v", err)
+		if err := try(t, srv.addr, ca.client(t, "b")); err == nil {
+			t.Error("one too many is let in")
 		}
 	}
 	if got := log.String(); strings.Count(got, "too many handshakes") != 1 {
 		t.Errorf("log: %s", got)
 	}
-	if got := srv.listener.Handshakes(); got.Refused != 3 || got.Underway != limit {
+	if got := srv.Handshakes(); got.Refused != 3 || got.Underway != limit {
 		t.Errorf("handshakes: %+v", got)
 	}
 	for range cap(tokens) {
 		<-tokens
 	}
 	wg.Wait()
-	eventually(t, "empty", func() bool { return srv.listener.entrance.size() == 0 && len(tokens) == 0 })
+	eventually(t, "empty", func() bool { return srv.entrance.size() == 0 && len(tokens) == 0 })
 }
 
 // A server that has fallen behind sends newcomers away before all places are
@@ -113,42 +101,36 @@ func TestStorm(t *testing.T) {
 func TestBehind(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	srv := crowded(t, ca, 8, nil)
-	e := srv.listener.entrance
+	e := srv.entrance
 	for range cap(e.tokens) {
 		e.tokens <- struct{}{} // nobody computes
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "a")})
-		if err != nil {
+		if err := try(t, srv.addr, ca.client(t, "a")); err != nil {
 			t.Errorf("one that was let in: %v", err)
-			return
 		}
-		_ = s.Close()
 	})
-	eventually(t, "waiting for its turn", func() bool { return srv.guests(queued, nil) == 1 })
+	eventually(t, "waiting for its turn", func() bool { return srv.handshakes(queued, nil) == 1 })
 	if n, _ := e.count(); n != 1 {
-		t.Fatalf("%d guests", n)
+		t.Fatalf("%d handshakes", n)
 	}
 	e.mu.Lock()
-	e.guests.Front().Value.(*guest).since = time.Now().Add(-maxQueue - time.Second)
+	e.handshakes.Front().Value.(*handshake).since = time.Now().Add(-maxQueue - time.Second)
 	e.mu.Unlock()
-	if s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "b")}); err == nil {
-		_ = s.Close()
+	if err := try(t, srv.addr, ca.client(t, "b")); err == nil {
 		t.Error("let in")
 	}
-	if got := srv.listener.Handshakes(); got.Refused != 1 {
+	if got := srv.Handshakes(); got.Refused != 1 {
 		t.Errorf("handshakes: %+v", got)
 	}
 	for range cap(e.tokens) {
 		<-e.tokens
 	}
 	wg.Wait()
-	s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "b")})
-	if err != nil {
+	if err := try(t, srv.addr, ca.client(t, "b")); err != nil {
 		t.Fatalf("once it has caught up: %v", err)
 	}
-	_ = s.Close()
 }
 
 // A server that stops does not wait for slow clients.
@@ -160,7 +142,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "there", func() bool { return srv.guests(listening, c) == 1 })
+	eventually(t, "there", func() bool { return srv.handshakes(listening, c) == 1 })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -171,7 +153,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 	case <-within(t).Done():
 		t.Fatal("still waiting")
 	}
-	g := srv.listener.entrance
+	g := srv.entrance
 	a, b := net.Pipe()
 	defer a.Close()
 	if g.admit(b) != nil {
@@ -179,14 +161,14 @@ func TestStopDuringHandshakes(t *testing.T) {
 	}
 }
 
-// guests is how many are in that phase of their handshake; with a client's
+// handshakes is how many are in that phase of their handshake; with a client's
 // connection, of that one.
-func (s *server) guests(in phase, c net.Conn) (n int) {
-	e := s.listener.entrance
+func (s *server) handshakes(in phase, c net.Conn) (n int) {
+	e := s.entrance
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for at := e.guests.Front(); at != nil; at = at.Next() {
-		g := at.Value.(*guest)
+	for at := e.handshakes.Front(); at != nil; at = at.Next() {
+		g := at.Value.(*handshake)
 		if g.phase == in && (c == nil || g.RemoteAddr().String() == c.LocalAddr().String()) {
 			n++
 		}
@@ -197,7 +179,7 @@ func (s *server) guests(in phase, c net.Conn) (n int) {
 func (e *entrance) size() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.guests.Len()
+	return e.handshakes.Len()
 }
 
 // One address that fills the entrance costs itself its places, and no other address.
@@ -205,7 +187,7 @@ func TestOneSourceKeepsNobodyOut(t *testing.T) {
 	const limit = 8
 	e := newEntrance(limit, slog.New(slog.DiscardHandler))
 	defer e.close()
-	come := func(b byte) (*guest, *memnet.Conn) {
+	come := func(b byte) (*handshake, *memnet.Conn) {
 		t.Helper()
 		near, far := memnet.Pipe(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 99)}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, b)})
 		g := e.admit(near)
@@ -228,8 +210,8 @@ func TestOneSourceKeepsNobodyOut(t *testing.T) {
 	if slow.evicted || other.evicted {
 		t.Errorf("places lost to another address: %t, %t", slow.evicted, other.evicted)
 	}
-	if n := e.guests.Len(); n != limit {
-		t.Errorf("%d guests", n)
+	if n := e.handshakes.Len(); n != limit {
+		t.Errorf("%d handshakes", n)
 	}
 }
 
@@ -241,8 +223,7 @@ func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
 	stranger := other.client(t, "a")
 	stranger.RootCAs = ca.pool()
 	for range 20 {
-		if s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: stranger}); err == nil {
-			_ = s.Close()
+		if err := try(t, srv.addr, stranger); err == nil {
 			t.Error("a stranger is let in")
 		}
 	}
@@ -250,7 +231,7 @@ func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
 	if got := strings.Count(log.String(), "handshake failed"); got != 1 {
 		t.Errorf("%d lines:\n%s", got, &log)
 	}
-	if got := srv.listener.Handshakes(); got.Failed != 20 {
+	if got := srv.Handshakes(); got.Failed != 20 {
 		t.Errorf("%+v", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -116,47 +116,25 @@ func (a *authority) client(t testing.TB, node string) *tls.Config {
 	}
 }
 
-// A plain session is a pipe that is never multiplexed.
-type plain struct {
-	*Pipe
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	closed sync.Once
-}
+// protocols are those of the tests (RFC 7301).
+var protocols = []string{"hawser-test/1"}
 
-var errNoStreams = errors.New("no streams here")
-
-func (s *plain) Context() context.Context                      { return s.ctx }
-func (s *plain) Open(context.Context) (tunnel.Stream, error)   { return nil, errNoStreams }
-func (s *plain) Accept(context.Context) (tunnel.Stream, error) { return nil, errNoStreams }
-func (s *plain) Close() error {
-	s.closed.Do(func() {
-		_ = s.Conn().Close() // its peer notices
-		s.cancel(tunnel.ErrSessionClosed)
-	})
-	return nil
-}
-
-var _ tunnel.Resumer = (*plain)(nil)
-
-func protocol() Protocol {
-	return Protocol{Name: "plain", ALPN: "hawser-test/1", Start: func(p *Pipe, _ bool, _ tunnel.Options) (tunnel.Session, error) {
-		s := &plain{Pipe: p}
-		s.ctx, s.cancel = context.WithCancelCause(context.Background())
-		return s, nil
-	}}
-}
-
-// A server is a listener and the sessions that it makes.
+// A server is an Acceptor and the connections that it makes.
 type server struct {
-	addr     string
-	sessions chan *plain
-	listener *listener
-	stop     func() // and wait
+	*Acceptor
+	addr  string
+	conns chan *tls.Conn
+	stop  func() // and wait
 }
 
 // serve listens until the test is over or stop is called.
 func serve(t testing.TB, o tunnel.Options) *server {
+	t.Helper()
+	return listen(t, o).run(t)
+}
+
+// listen makes a server that does not run yet.
+func listen(t testing.TB, o tunnel.Options) *server {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -165,23 +143,23 @@ func serve(t testing.TB, o tunnel.Options) *server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	l, err := protocol().listen(ln, o)
+	a, err := NewAcceptor(ln, protocols, nil, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l.run(t)
+	return &server{Acceptor: a, addr: ln.Addr().String(), conns: make(chan *tls.Conn, 100)}
 }
 
 // run serves until the test is over or stop is called.
-func (l *listener) run(t testing.TB) *server {
+func (s *server) run(t testing.TB) *server {
 	t.Helper()
-	s := &server{addr: l.Addr().String(), sessions: make(chan *plain, 100), listener: l}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		serr := l.Serve(ctx, func(ctx context.Context, x tunnel.Session) {
-			s.sessions <- x.(*plain)
+		serr := s.Serve(ctx, func(ctx context.Context, c *tls.Conn) {
+			s.conns <- c
 			<-ctx.Done()
+			_ = c.Close() // its peer may have been faster
 		})
 		if serr != nil {
 			t.Errorf("serve: %v", serr)
@@ -195,26 +173,73 @@ func (l *listener) run(t testing.TB) *server {
 	return s
 }
 
-// dial makes a session that is closed with the test.
-func dial(t testing.TB, addr string, o tunnel.Options) *plain {
+// newDialer is a Dialer to addr.
+func newDialer(t testing.TB, addr string, o tunnel.Options) *Dialer {
 	t.Helper()
-	s, err := protocol().Dial(within(t), addr, o)
+	d, err := NewDialer(addr, protocols, nil, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() })
-	return s.(*plain)
+	return d
 }
 
-// next is the session that the server has made.
-func (s *server) next(t testing.TB) *plain {
+// try makes a connection, closes it, and says whether that worked.
+func try(t testing.TB, addr string, conf *tls.Config) error {
+	t.Helper()
+	d, err := NewDialer(addr, protocols, nil, tunnel.Options{TLS: conf})
+	if err != nil {
+		return err
+	}
+	c, err := d.First(within(t))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	// With TLS 1.3 a client hears only now that it is not let in. One that is hears
+	// nothing, and a word from it is as good as any.
+	if _, err = c.Write([]byte("x")); err != nil {
+		return err
+	}
+	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err = c.Read(make([]byte, 1)); isTimeout(err) {
+		return nil
+	}
+	return err
+}
+
+// dial makes a connection that is closed with the test.
+func dial(t testing.TB, addr string, o tunnel.Options) *tls.Conn {
+	t.Helper()
+	c, err := newDialer(t, addr, o).First(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// next is the connection that the server has made.
+func (s *server) next(t testing.TB) *tls.Conn {
 	t.Helper()
 	select {
-	case x := <-s.sessions:
-		return x
+	case c := <-s.conns:
+		return c
 	case <-within(t).Done():
-		t.Fatal("no session at the server")
+		t.Fatal("no connection at the server")
 		return nil
+	}
+}
+
+// said checks that what one end writes is what the other reads.
+func said(t *testing.T, from, to net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(from, text); err != nil {
+		t.Fatalf("write: %v", err)
+	}
+	got := make([]byte, len(text))
+	_ = to.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.ReadFull(to, got); err != nil || string(got) != text {
+		t.Fatalf("read %q, %v; want %q", got, err, text)
 	}
 }
 

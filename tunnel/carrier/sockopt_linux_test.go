@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/link"
 )
 
 func tcpPair(t *testing.T) (near, far *net.TCPConn) {
@@ -53,7 +52,7 @@ func congestion(t *testing.T, c *net.TCPConn) string {
 func TestTune(t *testing.T) {
 	near, _ := tcpPair(t)
 	// However it is wrapped.
-	tune(link.NewBatch(&guest{Conn: near}).Conn, tunnel.Options{Log: slog.New(slog.DiscardHandler)})
+	tune(&handshake{Conn: near}, tunnel.Options{Log: slog.New(slog.DiscardHandler)})
 	for name, tc := range map[string]struct{ level, option, want int }{
 		"TCP_NODELAY":       {unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
 		"SO_KEEPALIVE":      {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0},
@@ -91,7 +90,7 @@ func TestCongestion(t *testing.T) {
 	}
 	ca := newAuthority(t, "ca")
 	o := tunnel.Options{TLS: ca.client(t, "a"), Link: tunnel.LinkOptions{Congestion: "carrier-pigeon"}}
-	if _, err := protocol().Dial(within(t), "127.0.0.1:1", o); err == nil || !strings.Contains(err.Error(), `"carrier-pigeon"`) || !strings.Contains(err.Error(), names[0]) {
+	if _, err := NewDialer("127.0.0.1:1", protocols, nil, o); err == nil || !strings.Contains(err.Error(), `"carrier-pigeon"`) || !strings.Contains(err.Error(), names[0]) {
 		t.Errorf("an unknown name: %v", err)
 	}
 }
