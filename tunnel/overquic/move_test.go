@@ -225,8 +225,11 @@ func TestDeadPath(t *testing.T) {
 	near, far := open(t, a, b)
 	for _, st := range []tunnel.Stream{near, far} {
 		gone("read", func() error {
-			_, err := st.Read(make([]byte, 1))
-			return err
+			for {
+				if _, err := st.Read(make([]byte, 64<<10)); err != nil {
+					return err
+				}
+			}
 		})
 		gone("write", func() error {
 			for {
