@@ -65,14 +65,26 @@ func (s *session) watch() {
 	s.cancel(context.Cause(s.alive))
 }
 
-// begin runs f in a goroutine that the session's end waits for.
-func (s *session) begin(f func()) bool {
+// join has the session's end wait for work.Done, unless it has come.
+func (s *session) join() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over {
-		s.work.Go(f)
+		s.work.Add(1)
 	}
 	return !s.over
+}
+
+// begin runs f in a goroutine that the session's end waits for.
+func (s *session) begin(f func()) bool {
+	if !s.join() {
+		return false
+	}
+	go func() {
+		defer s.work.Done()
+		f()
+	}()
+	return true
 }
 
 // request makes c the connection on which this end opens streams.
@@ -121,9 +133,8 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		s.asked.Do(func() { close(s.named) })
 	case r.Method == http.MethodPost && r.URL.Path == streamPath:
-		done := make(chan struct{})
-		defer close(done)
-		if s.begin(func() { <-done }) {
+		if s.join() {
+			defer s.work.Done()
 			s.answer(w, r)
 		}
 	default:
