@@ -42,7 +42,7 @@ const (
 
 // A Kubelet takes connections to the node's kubelet API. On success it owns the
 // connection; on error the caller still does. Whoever opened the connection is
-// answered when it is first used, or closed. *tunnel.Handoff is one.
+// answered when it is first used, or closed. *inproc.Handoff (tunnel/inproc) is one.
 type Kubelet interface {
 	Inject(ctx context.Context, c net.Conn) error
 }

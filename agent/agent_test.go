@@ -26,7 +26,7 @@ func TestServerReachesNode(t *testing.T) {
 		defer h.open("hub:1")()
 		h.echo("10.0.0.7:80")
 		h.echo("[::1]:8080")
-		kubelet := tunnel.NewHandoff(tunnel.Addr("node-1:10250"), 1)
+		kubelet := inproc.NewHandoff(tunnel.Addr("node-1:10250"), 1)
 		defer kubelet.Close()
 		h.start(Config{
 			Servers: []string{"hub:1"}, Version: "v1", Kubelet: kubelet,
@@ -72,7 +72,7 @@ func TestServerReachesNode(t *testing.T) {
 func TestKubeletDoesNotTake(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
-		kubelet := tunnel.NewHandoff(tunnel.Addr("node-1:10250"), 1)
+		kubelet := inproc.NewHandoff(tunnel.Addr("node-1:10250"), 1)
 		h.start(Config{Servers: []string{"hub:1"}, Kubelet: kubelet})
 		m := next(t, h.sessions)
 		refused := make(chan error, 1)

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 const (
@@ -49,7 +49,7 @@ type dialer struct {
 
 func newDialer(c *Config) *dialer {
 	// Who is dead is found out by the sessions, and at a lower price.
-	one := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, ControlContext: tunnel.DialControl}
+	one := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, ControlContext: carrier.DialControl}
 	return &dialer{
 		custom:  c.Dial,
 		one:     one.DialContext,

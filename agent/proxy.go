@@ -16,7 +16,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 const (
@@ -93,7 +93,7 @@ func (d *dialer) tunnelThrough(ctx context.Context, via *url.URL, addr string) (
 	if err != nil {
 		return nil, fmt.Errorf("reach proxy %s: %w", via.Host, err)
 	}
-	tunnel.Reached(ctx)
+	carrier.Reached(ctx)
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
 	c := raw

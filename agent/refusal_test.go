@@ -52,7 +52,7 @@ func (a *authority) issued(t *testing.T, until time.Time, usage x509.ExtKeyUsage
 // handshake and to the first byte.
 func handshake(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
 	conf := o.TLS.Clone()
-	conf.NextProtos = []string{tunnel.ALPN}
+	conf.NextProtos = []string{"hawser/2"}
 	d := tls.Dialer{Config: conf}
 	c, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -102,7 +102,7 @@ func TestRefusals(t *testing.T) {
 					func() (*x509.CertPool, error) { return tc.hub.ca.Pool(), nil })
 				protocol := tc.protocol
 				if protocol == "" {
-					protocol = tunnel.ALPN
+					protocol = "hawser/2"
 				}
 				withALPN := conf.GetConfigForClient
 				conf.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -16,7 +16,8 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // dock serves sessions on loopback and passes them on; its own end welcomes
@@ -28,7 +29,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, session
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := overyamux.Listen(raw, tunnel.Options{TLS: auth.ServerTLS(
+	ln, err := qmux.Listen(raw, tunnel.Options{TLS: auth.ServerTLS(
 		func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil },
 		func() (*x509.CertPool, error) { return ca.Pool(), nil })})
 	if err != nil {
@@ -79,7 +80,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, session
 
 func wireConfig(addr string, ca *authority, cert *tls.Certificate) Config {
 	return Config{
-		Servers: []string{addr}, NodeName: "node-1", Transport: overyamux.Transport(),
+		Servers: []string{addr}, NodeName: "node-1", Transport: qmux.Transport(),
 		TLS: func(context.Context) (*tls.Config, error) {
 			return auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }, ca.Pool(), "hub"), nil
 		},
@@ -89,7 +90,7 @@ func wireConfig(addr string, ca *authority, cert *tls.Certificate) Config {
 func TestOverTheWire(t *testing.T) {
 	ca := newAuthority(t)
 	addr, sessions := dock(t, ca, echo)
-	kubelet := tunnel.NewHandoff(tunnel.Addr("node-1:10250"), 4)
+	kubelet := inproc.NewHandoff(tunnel.Addr("node-1:10250"), 4)
 	api := &http.Server{
 		ReadHeaderTimeout: time.Minute,
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }),

@@ -14,11 +14,11 @@ import (
 type mixed struct {
 	*cluster
 	links *lab.Lab
-	nodes []moored
+	nodes []nodeOver
 }
 
-// A moored node comes over one transport.
-type moored struct {
+// A nodeOver comes over one transport.
+type nodeOver struct {
 	*lab.Node
 	transport string
 	loads     // none at first
@@ -34,7 +34,7 @@ func startMixed(t *testing.T, args ...string) *mixed {
 	c := startUp(t, append([]string{"--nodes", fmt.Sprint(len(resuming)), "--netns", "--agent-arg=--transport=" + resuming[0]}, args...)...)
 	m := &mixed{cluster: c, links: c.lab(t)}
 	for i, n := range m.links.Nodes() {
-		m.nodes = append(m.nodes, moored{Node: n, transport: resuming[i]})
+		m.nodes = append(m.nodes, nodeOver{Node: n, transport: resuming[i]})
 		if i > 0 {
 			c.restartNode(t, n, "--transport="+resuming[i])
 		}
@@ -75,7 +75,7 @@ func (m *mixed) restart(t *testing.T, flags ...string) {
 }
 
 // each has something begin on all nodes, and then checks one after the other.
-func (m *mixed) each(t *testing.T, name string, begin func(*testing.T, moored), check func(*testing.T, moored)) {
+func (m *mixed) each(t *testing.T, name string, begin func(*testing.T, nodeOver), check func(*testing.T, nodeOver)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		for _, n := range m.nodes {
@@ -88,7 +88,7 @@ func (m *mixed) each(t *testing.T, name string, begin func(*testing.T, moored), 
 }
 
 // beside runs a part of the test for all nodes at a time.
-func (m *mixed) beside(t *testing.T, name string, part func(*testing.T, moored)) {
+func (m *mixed) beside(t *testing.T, name string, part func(*testing.T, nodeOver)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		for _, n := range m.nodes {

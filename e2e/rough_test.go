@@ -45,7 +45,7 @@ func TestRoughLinks(t *testing.T) {
 		marks[n.Name] = m.mark(t, n.Name)
 		m.joinAnew(t, n.Node)
 	}
-	m.each(t, "a node that joins", func(*testing.T, moored) {}, func(t *testing.T, n moored) {
+	m.each(t, "a node that joins", func(*testing.T, nodeOver) {}, func(t *testing.T, n nodeOver) {
 		marks[n.Name].until(t, patience, "the node has its certificate")
 		marks[n.Name].until(t, patience, "msg=connected", "transport="+n.transport)
 		pod, _ := on(n.Name, "shell")
@@ -74,9 +74,9 @@ func (c *cluster) joinAnew(t *testing.T, n *lab.Node) {
 // over has the loads go on over links of a shape.
 func (m *mixed) over(t *testing.T, name string, s emulator.Shape) {
 	t.Helper()
-	m.each(t, name, func(t *testing.T, n moored) {
+	m.each(t, name, func(t *testing.T, n nodeOver) {
 		must(t, n.Shape(t.Context(), s, s))
-	}, func(t *testing.T, n moored) {
+	}, func(t *testing.T, n nodeOver) {
 		for range 3 {
 			n.goOn(t, name)
 		}
@@ -96,7 +96,7 @@ func (m *mixed) over(t *testing.T, name string, s emulator.Shape) {
 
 // tooLarge has a node send as much as it can, until a packet was too large for its link:
 // an older connection may send small ones only, because of what befell it before.
-func (m *mixed) tooLarge(t *testing.T, n moored) {
+func (m *mixed) tooLarge(t *testing.T, n nodeOver) {
 	t.Helper()
 	bulk := startDownload(t, m.cluster, n.Name)
 	eventually(t, "a packet is too large", func() error {

@@ -44,10 +44,10 @@ func TestSilence(t *testing.T) {
 	m.load(t, startNumbers, startEcho, startKeys)
 	marks := map[string]*logMark{}
 	for _, d := range deaf {
-		m.each(t, d.name, func(t *testing.T, n moored) {
+		m.each(t, d.name, func(t *testing.T, n nodeOver) {
 			marks[n.Name] = m.mark(t, n.Name)
 			must(t, n.CutOneWay(t.Context(), d.way))
-		}, func(t *testing.T, n moored) {
+		}, func(t *testing.T, n nodeOver) {
 			m.serverParked(t, n)
 			marks[n.Name].until(t, late, agentParked)
 			must(t, n.Heal(t.Context()))
@@ -56,9 +56,9 @@ func TestSilence(t *testing.T) {
 		})
 	}
 	resume := map[string]func(){}
-	m.each(t, "agent stands still", func(t *testing.T, n moored) {
+	m.each(t, "agent stands still", func(t *testing.T, n nodeOver) {
 		resume[n.Name] = stop(t, m.pid(t, n.Name))
-	}, func(t *testing.T, n moored) {
+	}, func(t *testing.T, n nodeOver) {
 		m.serverParked(t, n)
 		resume[n.Name]()
 		n.goOn(t, "once the agent goes on")
@@ -87,7 +87,7 @@ func TestSilence(t *testing.T) {
 }
 
 // serverParked waits until the server knows that a node's tunnel leads nowhere.
-func (m *mixed) serverParked(t *testing.T, n moored) {
+func (m *mixed) serverParked(t *testing.T, n nodeOver) {
 	t.Helper()
 	parked := fmt.Sprintf("hawser_hub_sessions_parked{transport=%q}", n.transport)
 	before(t, late, "the server notices", func() error {
@@ -100,7 +100,7 @@ func (m *mixed) serverParked(t *testing.T, n moored) {
 
 // testOneWayTooLong ends streams by a silence in one direction that is longer than
 // the detach window.
-func (m *mixed) testOneWayTooLong(t *testing.T, n moored) {
+func (m *mixed) testOneWayTooLong(t *testing.T, n nodeOver) {
 	pod, spec := on(n.Name, "late")
 	for _, d := range deaf[:2] {
 		t.Run(d.name, func(t *testing.T) {

@@ -60,7 +60,7 @@ func (m *mixed) beatOver(t *testing.T, h *history, name string, s emulator.Shape
 		before[n.Name], typed[n.Name] = len(h.versions(n.Name)), n.loads[0].count()
 	}
 	times := m.heartbeats(t, renewed)
-	m.each(t, name, func(t *testing.T, n moored) {
+	m.each(t, name, func(t *testing.T, n nodeOver) {
 		answered := n.loads[0].count() - typed[n.Name]
 		out, in, _ := n.Shaped()
 		must(t, n.Shape(t.Context(), emulator.Shape{}, emulator.Shape{}))
@@ -71,7 +71,7 @@ func (m *mixed) beatOver(t *testing.T, h *history, name string, s emulator.Shape
 		if answered < renewed {
 			t.Errorf("in all that time %d lines were answered", answered)
 		}
-	}, func(t *testing.T, n moored) {
+	}, func(t *testing.T, n nodeOver) {
 		n.goOn(t, "on a good link again")
 		for _, v := range h.versions(n.Name)[before[n.Name]-1:] {
 			if !is(corev1.NodeReady, corev1.ConditionTrue)(v) || shunned(v) {

@@ -14,7 +14,7 @@ import (
 
 // What the first of two agents with one identity has been kept from saying it never
 // says: when it goes on, the node is the other one's, and its streams have ended.
-func (m *mixed) testSupersededWhileStopped(t *testing.T, n moored) {
+func (m *mixed) testSupersededWhileStopped(t *testing.T, n nodeOver) {
 	h := m.watch(t)
 	pod := "held-" + n.Name
 	m.hold(t, pod, m.holding(t, n.Name, unreachable(nil)))
@@ -54,7 +54,7 @@ func containerOf(p *corev1.Pod) string {
 
 // twin runs another agent with the identity of a node's, and on the same network,
 // with flags of its own beside those.
-func (c *cluster) twin(t *testing.T, n moored, flags ...string) {
+func (c *cluster) twin(t *testing.T, n nodeOver, flags ...string) {
 	t.Helper()
 	dir := filepath.Join(c.dir, "nodes", "twin-of-"+n.Name)
 	must(t, os.MkdirAll(dir, 0o700))

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -46,7 +47,7 @@ type audited struct {
 // audit has Config.Ended told of c or, if the dial failed, of err. Dials of the server
 // itself are nobody's business.
 func (h *Hub) audit(ctx context.Context, addr string, w way, began time.Time, c *conn, err error) tunnel.Stream {
-	who := tunnel.CallerOf(ctx)
+	who := auth.CallerOf(ctx)
 	if who.Own {
 		return c
 	}

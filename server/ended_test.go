@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -18,7 +19,7 @@ func TestEnded(t *testing.T) {
 		b := newTestHub(t, Config{Ended: func(e Ended) { ended <- e }})
 		b.mustConnect(one("node-1"))
 		b.hub.SetRoutes("node-1", prefixes("10.0.0.1")...)
-		ctx := tunnel.WithCaller(t.Context(), tunnel.Caller{Name: "jane"})
+		ctx := auth.WithCaller(t.Context(), auth.Caller{Name: "jane"})
 		const addr = "10.0.0.1:80"
 		dial := func(ctx context.Context, addr string) tunnel.Stream {
 			t.Helper()
@@ -76,7 +77,7 @@ func TestEnded(t *testing.T) {
 		}
 		check("no such node", Ended{Caller: "jane", Node: "node-7", Transport: "none", Target: "node-7:1"}, tunnel.NoNode)
 
-		_ = dial(tunnel.WithCaller(ctx, tunnel.Caller{Own: true}), addr).Close()
+		_ = dial(auth.WithCaller(ctx, auth.Caller{Own: true}), addr).Close()
 		c = dial(t.Context(), addr)
 		_ = b.last().Close()
 		synctest.Wait()

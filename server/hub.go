@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 // APIServer is the address at which an agent finds the API server through its
@@ -66,7 +67,7 @@ type Config struct {
 	// "beyond".
 	BeyondName string
 	// Ended is told of each stream into a node once it is over, and of each dial that
-	// failed, but for those of the server itself (tunnel.Caller.Own). It must not wait.
+	// failed, but for those of the server itself (Caller.Own). It must not wait.
 	// Nil costs nothing.
 	Ended func(Ended)
 	// Dialed is told of each dial once its outcome is known, with the context that it was
@@ -109,8 +110,8 @@ type Hub struct {
 	draining atomic.Bool
 
 	admission *admission
-	silent    tunnel.Sparse // lines about agents that did not say hello
-	turned    tunnel.Sparse // lines about agents that were turned away
+	silent    strangers.Sparse // lines about agents that did not say hello
+	turned    strangers.Sparse // lines about agents that were turned away
 }
 
 // New checks c and makes a Hub. It starts nothing.

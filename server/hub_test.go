@@ -258,7 +258,7 @@ func TestIdentifyByCertificate(t *testing.T) {
 
 func TestAgentsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := tunnel.NewHandoff(memnet.Addr("api"), 1)
+		api := inproc.NewHandoff(memnet.Addr("api"), 1)
 		defer api.Close()
 		b := newTestHub(t, Config{API: api.Inject})
 		x := b.mustConnect(one("n"))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/inproc"
 )
 
 // An agent that moves: new dials go to the new session at once, the older one's
@@ -63,7 +64,7 @@ func TestMoveKeepsStreams(t *testing.T) {
 // A stream that the agent opens while its old session lingers keeps it.
 func TestMovedSessionLingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := tunnel.NewHandoff(tunnel.Addr("api"), 1)
+		api := inproc.NewHandoff(tunnel.Addr("api"), 1)
 		defer api.Close()
 		b := newTestHub(t, Config{API: api.Inject})
 		first := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})

@@ -110,9 +110,9 @@ func rowDialer(t *testing.T, rows []outcome) func(ctx context.Context, network, 
 	}
 }
 
-// A harbor is a hub with one transport on a real port, a CONNECT front end, and
+// A rig is a hub with one transport on a real port, a CONNECT front end, and
 // node n, whose agent's dials fail as the rows say.
-type harbor struct {
+type rig struct {
 	hub     *Hub
 	socket  string
 	links   tunnel.Listener
@@ -131,7 +131,7 @@ func patience(addr string, rows []outcome) time.Duration {
 	return time.Minute
 }
 
-func newHarbor(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Options) (tunnel.Listener, error), rows []outcome) *harbor {
+func newRig(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Options) (tunnel.Listener, error), rows []outcome) *rig {
 	t.Helper()
 	ca := newAuthority(t)
 	serving, mine := ca.server(), ca.client("system:node:n", "system:nodes")
@@ -154,7 +154,7 @@ func newHarbor(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Op
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &harbor{hub: hub, links: links, socket: filepath.Join(t.TempDir(), "s")}
+	h := &rig{hub: hub, links: links, socket: filepath.Join(t.TempDir(), "s")}
 	l, err := net.Listen("unix", h.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -174,12 +174,12 @@ func newHarbor(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Op
 	})
 	wire := &fragile{}
 	h.cut = wire.cut
-	h.session = h.moor(t, transport, links.Addr().String(), tunnel.Options{TLS: auth.ClientTLS(showing(mine), ca.Pool(), ""), Dial: wire.dial, Log: log}, rowDialer(t, rows))
+	h.session = h.connectAgent(t, transport, links.Addr().String(), tunnel.Options{TLS: auth.ClientTLS(showing(mine), ca.Pool(), ""), Dial: wire.dial, Log: log}, rowDialer(t, rows))
 	return h
 }
 
-// moor connects node n.
-func (h *harbor) moor(t *testing.T, transport tunnel.Transport, addr string, o tunnel.Options, dial func(ctx context.Context, network, addr string) (net.Conn, error)) tunnel.Session {
+// connectAgent connects node n.
+func (h *rig) connectAgent(t *testing.T, transport tunnel.Transport, addr string, o tunnel.Options, dial func(ctx context.Context, network, addr string) (net.Conn, error)) tunnel.Session {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -265,7 +265,7 @@ func onTransports(t *testing.T, f func(t *testing.T, transport tunnel.Transport,
 func TestOutcomes(t *testing.T) {
 	rows := outcomesOfDials()
 	onTransports(t, func(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Options) (tunnel.Listener, error)) {
-		h := newHarbor(t, transport, listen, rows)
+		h := newRig(t, transport, listen, rows)
 		for _, row := range rows {
 			t.Run(row.name, func(t *testing.T) {
 				h.checkDials(t, row)
@@ -276,7 +276,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 // checkDials dials both ways.
-func (h *harbor) checkDials(t *testing.T, row outcome) {
+func (h *rig) checkDials(t *testing.T, row outcome) {
 	t.Helper()
 	wait := patience(row.addr, []outcome{row})
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -300,7 +300,7 @@ func (h *harbor) checkDials(t *testing.T, row outcome) {
 }
 
 // checkStatus asks the CONNECT front end.
-func (h *harbor) checkStatus(t *testing.T, row outcome) {
+func (h *rig) checkStatus(t *testing.T, row outcome) {
 	t.Helper()
 	conn, err := net.Dial("unix", h.socket)
 	if err != nil {
@@ -341,7 +341,7 @@ func TestOutcomesOfSessions(t *testing.T) {
 	parked := outcome{addr: "n:1", code: tunnel.Parked, status: 503, reason: "destination_unavailable", text: "node n has been reconnecting for ", again: true}
 	gone := outcome{addr: "n:1", code: tunnel.NoNode, status: 503, reason: "destination_unavailable", text: "node n is not connected", again: true}
 	onTransports(t, func(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Options) (tunnel.Listener, error)) {
-		h := newHarbor(t, transport, listen, nil)
+		h := newRig(t, transport, listen, nil)
 		connections := uint64(1)
 		if transport.Name == overh2.Name {
 			connections = 2

@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -47,8 +49,7 @@ type PortConfig struct {
 	// that has taken longest is cut off: a client in earnest is done within a round
 	// trip.
 	MaxPeeking int
-	// Protocols are the ALPN names of the tunnel's transports; none means
-	// tunnel.ALPN only.
+	// Protocols are the ALPN names of the tunnel's transports.
 	Protocols []string
 
 	Log     *slog.Logger          // nil means discard
@@ -59,12 +60,12 @@ type PortConfig struct {
 // the ALPN of one of its transports the tunnel, else the API server, which also gets whatever is not
 // TLS at all and knows how to answer it.
 type Port struct {
-	config PortConfig
-	tunnel map[string]*tunnel.Handoff // by ALPN
-	api    *tunnel.Handoff
-	lobby  *tunnel.Lobby // those who have not said hello
-	closed *portMetrics
-	sparse tunnel.Sparse
+	config  PortConfig
+	tunnel  map[string]*inproc.Handoff // by ALPN
+	api     *inproc.Handoff
+	pending *strangers.Pending // those who have not said hello
+	closed  *portMetrics
+	sparse  strangers.Sparse
 }
 
 // NewPort checks c. It starts nothing.
@@ -81,20 +82,17 @@ func NewPort(c PortConfig) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if len(c.Protocols) == 0 {
-		c.Protocols = []string{tunnel.ALPN}
-	}
 	addr := c.Listener.Addr()
 	p := &Port{
-		config: c, lobby: tunnel.NewLobby(c.MaxPeeking),
-		tunnel: make(map[string]*tunnel.Handoff), api: tunnel.NewHandoff(addr, handoffs),
+		config: c, pending: strangers.NewPending(c.MaxPeeking),
+		tunnel: make(map[string]*inproc.Handoff), api: inproc.NewHandoff(addr, handoffs),
 	}
 	var err error
 	if p.closed, err = newPortMetrics(c.Metrics); err != nil {
 		return nil, fmt.Errorf("port: register metrics: %w", err)
 	}
 	for _, alpn := range c.Protocols {
-		p.tunnel[alpn] = tunnel.NewHandoff(addr, handoffs)
+		p.tunnel[alpn] = inproc.NewHandoff(addr, handoffs)
 	}
 	return p, nil
 }
@@ -105,7 +103,7 @@ func (p *Port) Tunnel(alpn string) net.Listener { return p.tunnel[alpn] }
 
 // API yields the connections for the API server, before their handshake, and
 // whatever is injected: Hub's Config.API should be its Inject.
-func (p *Port) API() *tunnel.Handoff { return p.api }
+func (p *Port) API() *inproc.Handoff { return p.api }
 
 // Run accepts until ctx is done or accepting fails. It closes the port and both
 // of its sides.
@@ -149,12 +147,12 @@ func (p *Port) close() {
 		_ = h.Close()
 	}
 	_ = p.api.Close()
-	p.lobby.Close()
+	p.pending.Close()
 }
 
 // sort finds out whom c wants and hands it over.
 func (p *Port) sort(ctx context.Context, c net.Conn) {
-	leave := p.lobby.Enter(c)
+	leave := p.pending.Enter(c)
 	hello, alpn, err := p.peek(ctx, c)
 	leave()
 	if err != nil {
@@ -182,7 +180,7 @@ func closedFor(err error) string {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "slow"
 	case errors.Is(err, net.ErrClosed):
-		return "crowded" // it was closed here, by the lobby
+		return "crowded" // it was closed here, by the pending
 	default:
 		return "gone"
 	}

@@ -17,9 +17,11 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
+
+// protocol is a transport's (RFC 7301).
+const protocol = "hawser/2"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -64,10 +66,10 @@ func TestPeekHello(t *testing.T) {
 		alpn string
 		fail bool
 	}{
-		{"tunnel", hello(t, tunnel.ALPN), tunnel.ALPN, false},
+		{"tunnel", hello(t, protocol), protocol, false},
 		{"browser", hello(t, "h2", "http/1.1"), "h2 http/1.1", false},
 		{"no protocols", hello(t), "", false},
-		{"in many records", split(hello(t, tunnel.ALPN), 7), tunnel.ALPN, false},
+		{"in many records", split(hello(t, protocol), 7), protocol, false},
 		{"with more behind", append(hello(t, "h2"), "early data"...), "h2", false},
 		{"plain HTTP", []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "", false},
 		{"SSH", []byte("SSH-2.0-OpenSSH_9.9\r\n"), "", false},
@@ -96,7 +98,7 @@ func TestPeekHello(t *testing.T) {
 }
 
 func FuzzPeekHello(f *testing.F) {
-	f.Add(hello(f, tunnel.ALPN))
+	f.Add(hello(f, protocol))
 	f.Add(split(hello(f, "h2"), 10))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -111,11 +113,14 @@ func FuzzPeekHello(f *testing.F) {
 	})
 }
 
-// harbour runs a Port on a network in memory.
-func harbour(t *testing.T, c PortConfig) (*Port, *memnet.Network) {
+// runPort runs a Port on a network in memory.
+func runPort(t *testing.T, c PortConfig) (*Port, *memnet.Network) {
 	t.Helper()
 	n := new(memnet.Network)
 	var err error
+	if c.Protocols == nil {
+		c.Protocols = []string{protocol}
+	}
 	if c.Listener, err = n.Listen(t.Context(), "tcp", "port"); err != nil {
 		t.Fatal(err)
 	}
@@ -149,16 +154,16 @@ func dial(t *testing.T, n *memnet.Network, say []byte) net.Conn {
 
 func TestPortSorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, n := harbour(t, PortConfig{Protocols: []string{tunnel.ALPN, "other"}})
+		p, n := runPort(t, PortConfig{Protocols: []string{protocol, "other"}})
 		for _, tc := range []struct {
 			name string
 			say  []byte
 			to   net.Listener
 		}{
-			{"tunnel", hello(t, tunnel.ALPN), p.Tunnel(tunnel.ALPN)},
-			{"tunnel among others", hello(t, "x", tunnel.ALPN), p.Tunnel(tunnel.ALPN)},
+			{"tunnel", hello(t, protocol), p.Tunnel(protocol)},
+			{"tunnel among others", hello(t, "x", protocol), p.Tunnel(protocol)},
 			{"another transport", hello(t, "other"), p.Tunnel("other")},
-			{"the first of two", hello(t, "other", tunnel.ALPN), p.Tunnel("other")},
+			{"the first of two", hello(t, "other", protocol), p.Tunnel("other")},
 			{"kubectl", hello(t, "h2", "http/1.1"), p.API()},
 			{"plain HTTP", []byte("GET / HTTP/1.1\r\n\r\n"), p.API()},
 		} {
@@ -189,7 +194,7 @@ func TestPortSorts(t *testing.T) {
 // Injected connections come out of the API's side as they are.
 func TestPortInjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, _ := harbour(t, PortConfig{})
+		p, _ := runPort(t, PortConfig{})
 		a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
 		defer b.Close()
 		if err := p.API().Inject(t.Context(), a); err != nil {
@@ -204,7 +209,7 @@ func TestPortInjects(t *testing.T) {
 
 func TestSlowHellos(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, n := harbour(t, PortConfig{HelloTimeout: 10 * time.Second, MaxPeeking: 100})
+		p, n := runPort(t, PortConfig{HelloTimeout: 10 * time.Second, MaxPeeking: 100})
 		var slow []net.Conn
 		for range 300 {
 			slow = append(slow, dial(t, n, hello(t)[:20]))
@@ -212,8 +217,8 @@ func TestSlowHellos(t *testing.T) {
 		synctest.Wait()
 		// In spite of them, whoever speaks is heard at once.
 		start := time.Now()
-		dial(t, n, hello(t, tunnel.ALPN))
-		c, err := p.Tunnel(tunnel.ALPN).Accept()
+		dial(t, n, hello(t, protocol))
+		c, err := p.Tunnel(protocol).Accept()
 		if err != nil || time.Since(start) != 0 {
 			t.Fatalf("%v after %v", err, time.Since(start))
 		}
@@ -256,9 +261,9 @@ func TestPortShutsDown(t *testing.T) {
 				t.Errorf("run: %v", err)
 			}
 		})
-		dial(t, n, hello(t)[:20])         // at its hello
-		dial(t, n, hello(t, tunnel.ALPN)) // waits to be accepted
-		for range handoffs + 10 {         // some have no room to wait
+		dial(t, n, hello(t)[:20])      // at its hello
+		dial(t, n, hello(t, protocol)) // waits to be accepted
+		for range handoffs + 10 {      // some have no room to wait
 			dial(t, n, hello(t, "http/1.1"))
 		}
 		synctest.Wait()

@@ -51,9 +51,9 @@ func showing(c *tls.Certificate) func(*tls.CertificateRequestInfo) (*tls.Certifi
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c, nil }
 }
 
-// quay is the whole server on one real port: hub and an API server that says who
+// realServer is the whole server on one real port: hub and an API server that says who
 // asks.
-func quay(t *testing.T, ca *authority) (*Hub, string) {
+func realServer(t *testing.T, ca *authority) (*Hub, string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -107,8 +107,8 @@ func quay(t *testing.T, ca *authority) (*Hub, string) {
 	return hub, ln.Addr().String()
 }
 
-// moor connects an agent that answers as echo does.
-func moor(t *testing.T, addr string, cas *x509.CertPool, cert *tls.Certificate, node string) (tunnel.Session, error) {
+// connectAgent connects an agent that answers as echo does.
+func connectAgent(t *testing.T, addr string, cas *x509.CertPool, cert *tls.Certificate, node string) (tunnel.Session, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -158,9 +158,9 @@ func get(t *testing.T, ca *authority, addr string, dial func(context.Context, st
 // One port, everything real: an agent, a user, and the agent's way to the API.
 func TestOnePort(t *testing.T) {
 	ca := newAuthority(t)
-	hub, addr := quay(t, ca)
+	hub, addr := realServer(t, ca)
 	node, admin := ca.client("system:node:node-1", "system:nodes"), ca.client("admin")
-	s, err := moor(t, addr, ca.Pool(), node, "node-1")
+	s, err := connectAgent(t, addr, ca.Pool(), node, "node-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestOnePort(t *testing.T) {
 
 func TestStrangersOverTLS(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
-	hub, addr := quay(t, ca)
+	hub, addr := realServer(t, ca)
 	for _, tc := range []struct {
 		name string
 		cas  *x509.CertPool
@@ -208,7 +208,7 @@ func TestStrangersOverTLS(t *testing.T) {
 		{"server of another authority", other.Pool(), ca.client("system:node:node-1", "system:nodes"), "x509: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := moor(t, addr, tc.cas, tc.cert, "node-1")
+			_, err := connectAgent(t, addr, tc.cas, tc.cert, "node-1")
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v, want …%s…", err, tc.want)
 			}

@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/inproc"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 // spliced joins two connections and returns their outer ends.
@@ -92,7 +94,7 @@ func TestSpliceEndsWithContext(t *testing.T) {
 }
 
 func TestHandoff(t *testing.T) {
-	h := tunnel.NewHandoff(tunnel.Addr("n:1"), 1)
+	h := inproc.NewHandoff(tunnel.Addr("n:1"), 1)
 	if h.Addr().String() != "n:1" || h.Addr().Network() != "hawser" {
 		t.Errorf("address: %v", h.Addr())
 	}
@@ -128,7 +130,7 @@ func TestHandoff(t *testing.T) {
 
 func TestHandoffCloseUnblocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := tunnel.NewHandoff(tunnel.Addr("n:1"), 0)
+		h := inproc.NewHandoff(tunnel.Addr("n:1"), 0)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := h.Accept(); !errors.Is(err, net.ErrClosed) {
@@ -142,7 +144,7 @@ func TestHandoffCloseUnblocks(t *testing.T) {
 }
 
 func TestLobby(t *testing.T) {
-	l := tunnel.NewLobby(2)
+	l := strangers.NewPending(2)
 	ends := make([]*memnet.Conn, 4)
 	var leave []func()
 	for i := range ends {
@@ -191,7 +193,7 @@ func (f from) RemoteAddr() net.Addr { return f.addr }
 // out; a client that has one place loses it to nobody who has more.
 func TestLobbyIsFair(t *testing.T) {
 	const limit = 100
-	l := tunnel.NewLobby(limit)
+	l := strangers.NewPending(limit)
 	lost := make(map[string]int)
 	enter := func(addr net.Addr) {
 		near, far := memnet.Pipe(memnet.Addr("c"), memnet.Addr("d"))
@@ -225,7 +227,7 @@ func TestLobbyIsFair(t *testing.T) {
 	}
 	l.Close()
 	if inside, _ := l.Count(); inside != 0 {
-		t.Errorf("%d inside a closed lobby", inside)
+		t.Errorf("%d inside a closed pending", inside)
 	}
 }
 

@@ -1,18 +1,21 @@
-// The interfaces: what a stream, a session, a listener and a network are.
+// The interfaces: what a stream, a session, a listener and a network are, and what a
+// session says of the connections below it.
 
 package tunnel
 
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
 )
-
-// ALPN is the application protocol by which a listener tells a tunnel from
-// other TLS traffic on the same port (RFC 7301).
-const ALPN = "hawser/1"
 
 // DefaultMaxStreams is how many streams each end of a session may have open at
 // a time when Options say nothing.
@@ -180,3 +183,293 @@ var (
 	_ Stream = (*net.UnixConn)(nil)
 	_ Stream = (*tls.Conn)(nil)
 )
+
+// Defaults of LinkOptions.
+const (
+	// DefaultDetachWindow is how long a session outlives its connection.
+	DefaultDetachWindow = 60 * time.Second
+	// DefaultKeepalive is the silence after which the peer is asked for a sign
+	// of life. With the questions that follow, a dead peer is found within 20
+	// seconds.
+	DefaultKeepalive = 14 * time.Second
+	// DefaultConnections is how many connections a session may have, MaxConnections how
+	// many it can be allowed.
+	DefaultConnections = 16
+	MaxConnections     = 64
+)
+
+// LinkOptions say how a session looks after the connection below it. Zero fields
+// mean a good default.
+type LinkOptions struct {
+	// DetachWindow is how long a session waits, parked, for another connection
+	// after it has lost one; zero means DefaultDetachWindow, and negative that
+	// it ends with its connection. The shorter one of both ends' holds.
+	DetachWindow time.Duration
+	// Keepalive is how long a connection may be silent before the peer is asked
+	// for a sign of life; zero means DefaultKeepalive. The longer one of both
+	// ends' holds.
+	Keepalive time.Duration
+	// Metered lets Keepalive grow, to what the path is seen to bear: a dead peer
+	// is found later, and an idle day costs less than 40 KiB.
+	Metered bool
+	// Buffer bounds in bytes what one session keeps to send again; zero means
+	// 4 MiB.
+	Buffer int
+	// Connections is how many connections a session has at most, for bulk that is not to
+	// hold up keystrokes; zero means DefaultConnections. Only qmux has more than one.
+	Connections int
+	// Budget bounds in bytes what all sessions of a listener keep to send again;
+	// zero means 256 MiB.
+	Budget int64
+	// Congestion names the congestion control of TCP connections; empty and
+	// "auto" mean bbr where the kernel lets this process choose it, and
+	// "system" the system's own.
+	Congestion string
+	// Resume is asked at the accepting end, when a session is about to go on on
+	// another connection of this peer, whether it still may: an error refuses. One that
+	// wraps Busy means later: the session stays parked, and the dialing end tries again.
+	// With any other it ends at both ends; the dialing end's error wraps a *Goodbye
+	// with the error's Code and text, or with Denied if it has no Code. It must not
+	// block. Nil means that whoever still has a valid certificate may. QUIC, which has
+	// one connection, never asks.
+	Resume func(Peer) error
+}
+
+// Window is DetachWindow with its default applied.
+func (o LinkOptions) Window() time.Duration {
+	if o.DetachWindow == 0 {
+		return DefaultDetachWindow
+	}
+	return o.DetachWindow
+}
+
+// Interval is Keepalive with its default applied.
+func (o LinkOptions) Interval() time.Duration {
+	if o.Keepalive <= 0 {
+		return DefaultKeepalive
+	}
+	return o.Keepalive
+}
+
+// A Resumer is a Session that outlives its connection and sees to its liveness
+// itself.
+type Resumer interface {
+	Session
+	// Link is how the connection below fares.
+	Link() LinkState
+	// Move puts the session on a new connection, made by the end that dialed,
+	// because the old one may not last: the machine has another address, or
+	// woke up. The old connection carries on until the new one does. It fails
+	// on the accepting end, and if no connection comes about before ctx is
+	// done; the session is none the worse for it.
+	Move(ctx context.Context) error
+}
+
+// A LinkState is how the connection below a session fares, and has fared. Counts
+// are since the session began.
+type LinkState struct {
+	// Parked is since when there is no connection; zero while there is one.
+	Parked time.Time
+	// Cause is why there is none; nil while there is one. It wraps Dead if the
+	// peer fell silent, and is what the system said of the connection otherwise.
+	Cause error
+	// Heard is when something last came from the peer.
+	Heard time.Time
+	// Window is how long the session may stay parked; zero if it ends with its
+	// connection.
+	Window time.Duration
+	// Addr is where the peer's packets come from by now.
+	Addr net.Addr
+	// RTT is the latest round trip; zero before the first.
+	RTT time.Duration
+	// Parks counts connections lost, Resumes those taken after the first.
+	Parks, Resumes uint64
+	// Replayed counts bytes sent again, Sent and Received bytes that went out and
+	// came in, once each.
+	Replayed, Sent, Received uint64
+	// Queued is how many bytes wait to be sent or to be acknowledged.
+	Queued int
+}
+
+// LinkOf is the state of s's connection, and whether s can outlive it.
+func LinkOf(s Session) (LinkState, bool) {
+	r, ok := s.(Resumer)
+	if !ok {
+		return LinkState{}, false
+	}
+	l := r.Link()
+	return l, l.Window > 0
+}
+
+// A Teller is a Resumer that says by itself when it is parked and when it goes on.
+type Teller interface {
+	Resumer
+	// Tell has f called from now on, with the state after the change, whenever the
+	// session loses its connection and whenever it has one again; its end is for
+	// Context to tell. If it has none already, f is called before Tell returns. A
+	// connection that gives way to the next without a gap is no change. Calls come
+	// one after the other, in the order of the changes. f takes the place of any
+	// before it; it must return at once and not call the session.
+	Tell(f func(LinkState))
+}
+
+// Tell has s tell f of its parking if it is a Teller, and says whether it is.
+func Tell(s Session, f func(LinkState)) bool {
+	t, ok := s.(Teller)
+	if ok {
+		t.Tell(f)
+	}
+	return ok
+}
+
+// Move moves s if it is a Resumer, and does nothing otherwise.
+func Move(ctx context.Context, s Session) error {
+	if r, ok := s.(Resumer); ok {
+		return r.Move(ctx)
+	}
+	return nil
+}
+
+// isParked says whether s waits for another connection.
+func isParked(s Session) bool {
+	l, ok := LinkOf(s)
+	return ok && !l.Parked.IsZero()
+}
+
+// A Dismisser is a Session whose end itself can carry a reason, so that the peer
+// learns it even if nothing that was written before has arrived.
+type Dismisser interface {
+	Session
+	// Dismiss is Close with a reason. The error for which the session is over at
+	// the peer wraps a *Goodbye with code and the beginning of text.
+	Dismiss(code Code, text string) error
+}
+
+// Dismiss closes s, for a reason that the peer is told if s is a Dismisser. A Control
+// tells it on any session, if it can be written to.
+func Dismiss(s Session, code Code, text string) error {
+	if d, ok := s.(Dismisser); ok {
+		return d.Dismiss(code, clip(text))
+	}
+	return s.Close()
+}
+
+// told is the peer's Goodbye if err wraps one, whatever else err says of the
+// session, and err otherwise.
+func told(err error) error {
+	var bye *Goodbye
+	if errors.As(err, &bye) {
+		return bye
+	}
+	return err
+}
+
+// DefaultIntake is the limit of a process's Intake, in bytes, if GOMEMLIMIT is not
+// set. If it is, the limit is a quarter of that.
+const DefaultIntake = 1 << 30
+
+// An Intake is what the sessions that share it may have received for their streams
+// and not yet handed to who reads them, in bytes. It bounds the windows that peers
+// are given, and cuts off nobody.
+//
+// Each stream has a small window that it needs to go on at all: see package qmux. What
+// windows have beyond that is granted here. New streams are granted a quarter of the
+// limit together, and windows that grow because they are in the way up to half of it.
+// The other half is for the small windows. When more than half of the limit lies
+// unread, nothing is granted, and a stream that is read gives its window back, except
+// for a last part by which it still goes on.
+//
+// All methods may be called at the same time.
+type Intake struct {
+	limit   int64
+	granted atomic.Int64
+	unread  atomic.Int64
+}
+
+// NewIntake makes an Intake with a limit in bytes; zero means the default.
+func NewIntake(limit int64) *Intake {
+	if limit <= 0 {
+		limit = intakeLimit(debug.SetMemoryLimit(-1))
+	}
+	return &Intake{limit: limit}
+}
+
+// intakeLimit is the default for a process whose memory limit is known, or is
+// math.MaxInt64 for none.
+func intakeLimit(memory int64) int64 {
+	if memory == math.MaxInt64 {
+		return DefaultIntake
+	}
+	return max(memory/4, 1)
+}
+
+// ProcessIntake is the one that all sessions share that are not given another. It is
+// made when first used.
+var ProcessIntake = sync.OnceValue(func() *Intake { return NewIntake(0) })
+
+// Limit is how many bytes may lie unread. See package qmux for what each stream may
+// have beyond.
+func (i *Intake) Limit() int64 { return i.limit }
+
+// Unread is how many bytes lie unread.
+func (i *Intake) Unread() int64 { return i.unread.Load() }
+
+// Granted is how many bytes windows have been granted and have not given back.
+func (i *Intake) Granted() int64 { return i.granted.Load() }
+
+// Scarce says whether windows are to be given back.
+func (i *Intake) Scarce() bool { return i.unread.Load() > i.limit/2 }
+
+// Begin grants n bytes to the window of a new stream, or nothing.
+func (i *Intake) Begin(n int) bool { return i.grant(int64(n), i.limit/4) }
+
+// Grow grants n bytes to a window that is in the way, or nothing.
+func (i *Intake) Grow(n int) bool { return i.grant(int64(n), i.limit/2) }
+
+func (i *Intake) grant(n, limit int64) bool {
+	if i.Scarce() {
+		return false
+	}
+	if i.granted.Add(n) > limit {
+		i.granted.Add(-n)
+		return false
+	}
+	return true
+}
+
+// Return takes back n bytes that have been granted.
+func (i *Intake) Return(n int) { i.granted.Add(-int64(n)) }
+
+// Received notes that n bytes have come, and Read that they were read or thrown away.
+func (i *Intake) Received(n int) { i.unread.Add(int64(n)) }
+
+// Read is the opposite of Received.
+func (i *Intake) Read(n int) { i.unread.Add(-int64(n)) }
+
+// Handshakes are those of a listener. All but the last only grow.
+type Handshakes struct {
+	// Done are those that were finished, Failed those that were not, be it that
+	// the client had no valid certificate or never came to the point.
+	Done, Failed uint64
+	// Refused are clients that were sent away because there were too many.
+	Refused uint64
+	// Underway are those that are not over.
+	Underway int
+}
+
+// A Doorkeeper is a Listener that counts its handshakes.
+type Doorkeeper interface {
+	Listener
+	// Transport is the name of the transport whose sessions it yields.
+	Transport() string
+	Handshakes() Handshakes
+}
+
+// An Addr is an address that only has meaning on a tunnel, such as
+// node-1:10250.
+type Addr string
+
+// Network is "hawser".
+func (Addr) Network() string { return "hawser" }
+
+func (a Addr) String() string { return string(a) }

@@ -36,8 +36,9 @@ import (
 	"github.com/hawser-project/hawser/node/reviews"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
-	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/doorman"
+	"github.com/hawser-project/hawser/tunnel/inproc"
 )
 
 const (
@@ -128,7 +129,7 @@ func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
 	c := bootstrap.Config{
 		NodeName: o.nodeName, Dir: o.dataDir, TokenFile: o.tokenFile, Log: log,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return dial(tunnel.SmallPackets(ctx), network, addr)
+			return dial(carrier.SmallPackets(ctx), network, addr)
 		},
 	}
 	for _, addr := range o.addrs {
@@ -266,7 +267,7 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 	if o.transport == setup.SSH {
 		return (&straight{servers: o.addrs, dial: agent.NewDial(proxyFor)}).DialContext, nil
 	}
-	streams := tunnel.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
+	streams := inproc.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
 	var err error
 	p.link, err = agent.New(agent.Config{
 		Servers:   o.addrs,

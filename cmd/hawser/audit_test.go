@@ -16,8 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/server/streamlog"
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 // A log of bounded size is rotated, is nobody else's to read, and goes on where it was.
@@ -70,16 +70,16 @@ func TestCallers(t *testing.T) {
 	if got := on.callers()(&http.Request{}); got != unixCaller {
 		t.Errorf("over a socket: %q", got)
 	}
-	var got tunnel.Caller
+	var got auth.Caller
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		got = tunnel.CallerOf(ctx)
+		got = auth.CallerOf(ctx)
 		return nil, nil
 	}
 	jane := request.WithUser(t.Context(), &user.DefaultInfo{Name: "jane"})
 	for _, c := range []struct {
 		dial dialFunc
-		want tunnel.Caller
-	}{{on.forUser(dial), tunnel.Caller{Name: "jane"}}, {on.own(dial), tunnel.Caller{Own: true}}, {new(tunnels).forUser(dial), tunnel.Caller{}}} {
+		want auth.Caller
+	}{{on.forUser(dial), auth.Caller{Name: "jane"}}, {on.own(dial), auth.Caller{Own: true}}, {new(tunnels).forUser(dial), auth.Caller{}}} {
 		if _, err := c.dial(jane, "tcp", "n:1"); err != nil || got != c.want {
 			t.Errorf("%+v, %v, want %+v", got, err, c.want)
 		}

@@ -12,20 +12,20 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 // bridgeKlog makes the libraries log through log, from warnings up. What they
 // narrate below that is theirs to know; with --v 4 it is let through.
 func bridgeKlog(log *slog.Logger) {
-	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), &tunnel.Sparse{}, &standing{}}))
+	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), &strangers.Sparse{}, &standing{}}))
 }
 
 // quiet drops records below Warn unless verbose.
 type quiet struct {
 	slog.Handler
 	verbose bool
-	caused  *tunnel.Sparse // by text
+	caused  *strangers.Sparse // by text
 	keys    *standing
 }
 

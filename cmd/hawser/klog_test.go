@@ -12,14 +12,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 // What clients can cause by the thousand is in the log once a minute for each text, and
 // for 32 texts at most. Other errors are all there.
 func TestUnhandledErrors(t *testing.T) {
 	var out bytes.Buffer
-	log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &tunnel.Sparse{}, &standing{}}).With("logger", "UnhandledError")
+	log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &strangers.Sparse{}, &standing{}}).With("logger", "UnhandledError")
 	for i := range 1000 {
 		log.Error(unhandled, "err", errors.New("http: Handler timeout"))
 		log.Error(unhandled, "err", fmt.Errorf("another text %d", i))
@@ -47,7 +47,7 @@ func TestUnhandledErrors(t *testing.T) {
 func TestBrokenEncryptionIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &tunnel.Sparse{}, &standing{}})
+		log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &strangers.Sparse{}, &standing{}})
 		for i, step := range []struct {
 			fault string // empty means that there is none
 			lines int

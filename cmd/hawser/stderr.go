@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 // maxSaid is how much of a line of a library's is kept.
@@ -54,7 +54,7 @@ func leadStderr(log *slog.Logger) (back func(), err error) {
 
 // copyLines logs lines from r, until its end, as seldom as leadStderr says.
 func copyLines(log *slog.Logger, r io.Reader) {
-	var sparse tunnel.Sparse
+	var sparse strangers.Sparse
 	lines := bufio.NewReaderSize(r, maxSaid)
 	begun := false // a longer line than is kept
 	for {

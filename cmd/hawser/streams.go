@@ -11,9 +11,9 @@ import (
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/streamlog"
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 // unixCaller is who comes by the unix socket, which lets in whoever may open it.
@@ -83,11 +83,11 @@ func (t *tunnels) forUser(dial dialFunc) dialFunc {
 		return dial
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		var c tunnel.Caller
+		var c auth.Caller
 		if u, ok := request.UserFrom(ctx); ok {
 			c.Name = u.GetName()
 		}
-		return dial(tunnel.WithCaller(ctx, c), network, addr)
+		return dial(auth.WithCaller(ctx, c), network, addr)
 	}
 }
 
@@ -97,7 +97,7 @@ func (t *tunnels) named(name string, dial dialFunc) dialFunc {
 		return dial
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return dial(tunnel.WithCaller(ctx, tunnel.Caller{Name: name}), network, addr)
+		return dial(auth.WithCaller(ctx, auth.Caller{Name: name}), network, addr)
 	}
 }
 
@@ -107,6 +107,6 @@ func (t *tunnels) own(dial dialFunc) dialFunc {
 		return dial
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return dial(tunnel.WithCaller(ctx, tunnel.Caller{Own: true}), network, addr)
+		return dial(auth.WithCaller(ctx, auth.Caller{Own: true}), network, addr)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"k8s.io/component-base/tracing"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/server"
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 // service is what spans say they are of.
@@ -85,7 +85,7 @@ func (t *traces) dialed() func(context.Context, server.Dialed) {
 		return nil
 	}
 	return func(ctx context.Context, d server.Dialed) {
-		if tunnel.CallerOf(ctx).Own {
+		if auth.CallerOf(ctx).Own {
 			return
 		}
 		_, span := t.tracer.Start(ctx, "dial", trace.WithTimestamp(d.Began), trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(

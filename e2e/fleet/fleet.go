@@ -9,7 +9,7 @@
 // language (ParseFaults) and drawn by a seed, so that what happened can happen
 // again.
 //
-// Beside that there are Sessions, which are agents without nodes, and a Harbor,
+// Beside that there are Sessions, which are agents without nodes, and a Hub,
 // which is the part of a server that these meet: port, hub and the transports over
 // TCP. They show what sessions cost by themselves.
 //

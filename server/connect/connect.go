@@ -39,7 +39,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -76,7 +78,7 @@ type Config struct {
 	// Authorize may refuse a request by error, which the client reads. Nil allows
 	// whoever could connect, which suits a unix socket.
 	Authorize func(*http.Request) error
-	// Caller names who makes a request, for tunnel.CallerOf of the dial's context. Nil
+	// Caller names who makes a request, for auth.CallerOf of the dial's context. Nil
 	// names nobody.
 	Caller func(*http.Request) string
 	// Trace puts what a request's headers say of a trace into the context of its dial. Nil
@@ -94,8 +96,8 @@ type Server struct {
 	cfg     Config
 	metrics *metrics
 	idlers  *idlers
-	denied  tunnel.Sparse // lines about who may not
-	hold    time.Duration // answerTime
+	denied  strangers.Sparse // lines about who may not
+	hold    time.Duration    // answerTime
 }
 
 // New checks c. It starts nothing.
@@ -190,7 +192,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), f.cfg.DialTimeout)
 	defer cancel()
 	if f.cfg.Caller != nil {
-		ctx = tunnel.WithCaller(ctx, tunnel.Caller{Name: f.cfg.Caller(r)})
+		ctx = auth.WithCaller(ctx, auth.Caller{Name: f.cfg.Caller(r)})
 	}
 	if f.cfg.Trace != nil {
 		ctx = f.cfg.Trace(ctx, r.Header)

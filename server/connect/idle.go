@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hawser-project/hawser/server/internal/descriptors"
-	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 // Why a connection without a request was closed, as metrics call it.
@@ -23,10 +23,10 @@ const (
 // idlers keep the number of connections without a request within bounds, and count
 // those that are closed without one.
 type idlers struct {
-	lobby   *tunnel.Lobby
+	pending *strangers.Pending
 	metrics *metrics
 	log     *slog.Logger
-	sparse  tunnel.Sparse
+	sparse  strangers.Sparse
 	inside  sync.Map // of *idler by net.Conn
 }
 
@@ -50,7 +50,7 @@ func (i *idlers) enter(ctx context.Context, c net.Conn) context.Context {
 }
 
 func newIdlers(m *metrics, log *slog.Logger) *idlers {
-	return &idlers{lobby: tunnel.NewLobby(maxIdlers), metrics: m, log: log}
+	return &idlers{pending: strangers.NewPending(maxIdlers), metrics: m, log: log}
 }
 
 // changed is the http.Server's ConnState.
@@ -67,7 +67,7 @@ func (i *idlers) changed(c net.Conn, s http.ConnState) {
 	}
 	switch s {
 	case http.StateNew, http.StateIdle:
-		in.leave = i.lobby.Enter(c)
+		in.leave = i.pending.Enter(c)
 	case http.StateClosed:
 		i.inside.Delete(c)
 		switch {

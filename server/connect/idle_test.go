@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
-// A quay is a front end on a network in memory.
-type quay struct {
+// A realServer is a front end on a network in memory.
+type realServer struct {
 	*Server
 	t   *testing.T
 	net memnet.Network
@@ -29,9 +29,9 @@ type quay struct {
 }
 
 // onQuay runs f beside a front end whose targets echo, on the bubble's clock.
-func onQuay(t *testing.T, f func(t *testing.T, q *quay)) {
+func onQuay(t *testing.T, f func(t *testing.T, q *realServer)) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &quay{t: t}
+		q := &realServer{t: t}
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		dial := func(context.Context, string, string) (net.Conn, error) {
@@ -62,7 +62,7 @@ func onQuay(t *testing.T, f func(t *testing.T, q *quay)) {
 }
 
 // say connects and sends text.
-func (q *quay) say(text string) net.Conn {
+func (q *realServer) say(text string) net.Conn {
 	q.t.Helper()
 	c, err := q.net.Dial(q.t.Context(), "tcp", "front")
 	if err != nil {
@@ -94,7 +94,7 @@ func closedAfter(t *testing.T, r io.Reader) time.Duration {
 }
 
 func TestTimesOfConnectionsWithoutARequest(t *testing.T) {
-	onQuay(t, func(t *testing.T, q *quay) {
+	onQuay(t, func(t *testing.T, q *realServer) {
 		for _, text := range []string{"", "CONNECT node", "CONNECT node-1:1 HTTP/1.1\r\nX: "} {
 			if d := closedAfter(t, q.say(text)); d != headerTimeout {
 				t.Errorf("%q: closed after %v", text, d)
@@ -125,12 +125,12 @@ func TestTimesOfConnectionsWithoutARequest(t *testing.T) {
 
 // Clients that take their time, or say too much, keep nobody out, and the log small.
 func TestCrowdWithoutARequest(t *testing.T) {
-	onQuay(t, func(t *testing.T, q *quay) {
+	onQuay(t, func(t *testing.T, q *realServer) {
 		for range 4 * maxIdlers {
 			q.say("CONNECT node-1:1 HTTP/1.1\r\n")
 		}
 		synctest.Wait()
-		if inside, cut := q.idlers.lobby.Count(); inside != maxIdlers || cut != 3*maxIdlers {
+		if inside, cut := q.idlers.pending.Count(); inside != maxIdlers || cut != 3*maxIdlers {
 			t.Errorf("%d without a request, %d cut off", inside, cut)
 		}
 		c := q.say(connectRequest)
@@ -149,7 +149,7 @@ func TestCrowdWithoutARequest(t *testing.T) {
 		}
 		time.Sleep(headerTimeout) // the bubble's clock
 		synctest.Wait()
-		if inside, _ := q.idlers.lobby.Count(); inside != 0 {
+		if inside, _ := q.idlers.pending.Count(); inside != 0 {
 			t.Errorf("%d are still without a request", inside)
 		}
 		if n := testutil.ToFloat64(q.metrics.closed.WithLabelValues(noRequest)); n < 4*maxIdlers {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -61,7 +62,7 @@ type Log struct {
 	metrics *metrics
 	queue   chan server.Ended
 	stopped atomic.Bool
-	failing tunnel.Sparse // lines about a log that cannot be written
+	failing strangers.Sparse // lines about a log that cannot be written
 }
 
 // New checks c. It starts nothing.

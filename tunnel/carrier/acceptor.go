@@ -48,7 +48,7 @@ type Acceptor struct {
 // NewAcceptor makes an Acceptor that owns ln and speaks these protocols (RFC 7301).
 // below, which may be nil, makes what goes between TLS and each connection.
 func NewAcceptor(ln net.Listener, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options) (*Acceptor, error) {
-	conf, err := serverTLS(o.TLS, alpn)
+	conf, err := ServerTLS(o.TLS, alpn...)
 	if err != nil {
 		return nil, err
 	}
@@ -65,26 +65,6 @@ func NewAcceptor(ln net.Listener, alpn []string, below func(net.Conn) net.Conn, 
 		Listener: ln, names: alpn, tls: conf, below: below, options: o, log: o.Log,
 		entrance: newEntrance(maxHandshakes, o.Log),
 	}, nil
-}
-
-// serverTLS is tunnel's, with these protocols in place of its own.
-func serverTLS(c *tls.Config, names []string) (*tls.Config, error) {
-	c, err := tunnel.ServerTLS(c)
-	if err != nil {
-		return nil, err
-	}
-	c.NextProtos = names
-	if choose := c.GetConfigForClient; choose != nil {
-		c.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-			chosen, err := choose(h)
-			if err != nil || chosen == nil {
-				return nil, err
-			}
-			chosen.NextProtos = names // tunnel.ServerTLS made a copy
-			return chosen, nil
-		}
-	}
-	return c, nil
 }
 
 // Handshakes implements tunnel.Doorkeeper.
@@ -157,7 +137,7 @@ func (a *Acceptor) handshake(ctx context.Context, g *handshake) (*tls.Conn, erro
 	c := tls.Server(a.below(g), a.tls)
 	err := g.shake(ctx, c.HandshakeContext)
 	if err == nil {
-		err = checkALPN(c, a.names)
+		err = checkALPN(c.ConnectionState(), a.names)
 	}
 	if err != nil {
 		a.failed.Add(1)

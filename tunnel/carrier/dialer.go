@@ -5,9 +5,7 @@ package carrier
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -32,20 +30,19 @@ type Dialer struct {
 // NewDialer makes a Dialer to addr, HOST:PORT, that offers these protocols (RFC
 // 7301). below, which may be nil, makes what goes between TLS and each connection.
 func NewDialer(addr string, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options) (*Dialer, error) {
-	conf, err := tunnel.ClientTLS(o.TLS, addr)
+	conf, err := ClientTLS(o.TLS, addr, alpn...)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkCongestion(o.Link.Congestion); err != nil {
 		return nil, err
 	}
-	conf.NextProtos = alpn
 	if conf.ClientSessionCache == nil {
 		conf.ClientSessionCache = tls.NewLRUClientSessionCache(tickets)
 	}
 	if o.Dial == nil {
 		// Who is dead is found out above, and at a lower price.
-		o.Dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, ControlContext: tunnel.DialControl}).DialContext
+		o.Dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, ControlContext: DialControl}).DialContext
 	}
 	if below == nil {
 		below = func(c net.Conn) net.Conn { return c }
@@ -56,18 +53,18 @@ func NewDialer(addr string, alpn []string, below func(net.Conn) net.Conn, o tunn
 // connect makes a connection and shakes hands on it.
 func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	if small {
-		ctx = tunnel.SmallPackets(ctx)
+		ctx = SmallPackets(ctx)
 	}
 	raw, err := d.options.Dial(ctx, "tcp", d.addr)
 	if err != nil {
 		return nil, err
 	}
 	d.packets.reach(time.Now())
-	tunnel.Reached(ctx)
+	Reached(ctx)
 	tune(raw, d.options)
 	c := tls.Client(d.below(raw), d.tls)
 	if err = c.HandshakeContext(ctx); err == nil {
-		err = checkALPN(c, d.tls.NextProtos)
+		err = checkALPN(c.ConnectionState(), d.tls.NextProtos)
 	}
 	if err != nil {
 		_ = raw.Close() // the handshake's error is the news
@@ -85,12 +82,4 @@ func (d *Dialer) Again(ctx context.Context) (*tls.Conn, error) {
 	}
 	d.packets.worked(time.Now(), small, true)
 	return c, nil
-}
-
-// checkALPN says whether a handshake agreed on one of these protocols.
-func checkALPN(c *tls.Conn, names []string) error {
-	if !slices.Contains(names, c.ConnectionState().NegotiatedProtocol) {
-		return fmt.Errorf("peer does not speak %s", names[len(names)-1])
-	}
-	return nil
 }

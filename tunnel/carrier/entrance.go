@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -40,14 +41,14 @@ type entrance struct {
 	limit  int
 	tokens chan struct{} // one for each handshake that computes
 	log    *slog.Logger
-	sparse tunnel.Sparse // lines about handshakes that came to nothing
+	sparse strangers.Sparse // lines about handshakes that came to nothing
 
-	mu         sync.Mutex    // guards the following
-	handshakes list.List     // of *handshake, oldest first
-	census     tunnel.Census // of handshakes
+	mu         sync.Mutex       // guards the following
+	handshakes list.List        // of *handshake, oldest first
+	census     strangers.Census // of handshakes
 	closed     bool
-	turned     uint64        // refused since the beginning
-	crowd      tunnel.Sparse // lines about that
+	turned     uint64           // refused since the beginning
+	crowd      strangers.Sparse // lines about that
 }
 
 func newEntrance(limit int, log *slog.Logger) *entrance {
@@ -64,7 +65,7 @@ func (e *entrance) admit(c net.Conn) *handshake {
 		_ = c.Close() // nobody is here any more
 		return nil
 	}
-	now, source := time.Now(), tunnel.SourceOf(c.RemoteAddr())
+	now, source := time.Now(), strangers.SourceOf(c.RemoteAddr())
 	if e.behindLocked(now) || e.handshakes.Len() >= e.limit && !e.evictLocked(source) {
 		e.complainLocked()
 		e.mu.Unlock()
@@ -98,7 +99,7 @@ func (e *entrance) behindLocked(now time.Time) bool {
 // evictLocked closes the oldest connection whose client is to blame for its being
 // here still: of the source that has to yield to a newcomer's, or of any other if
 // nobody there is to blame.
-func (e *entrance) evictLocked(newcomer tunnel.Source) bool {
+func (e *entrance) evictLocked(newcomer strangers.Source) bool {
 	yields := e.census.Yields(newcomer, e.limit)
 	var blamed *handshake
 	for at := e.handshakes.Front(); at != nil; at = at.Next() {
@@ -174,7 +175,7 @@ type handshake struct {
 	net.Conn
 	entrance *entrance
 	place    *list.Element
-	source   tunnel.Source
+	source   strangers.Source
 	inside   atomic.Bool // the handshake is over
 
 	// Owned by the goroutine that shakes hands.

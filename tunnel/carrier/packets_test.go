@@ -22,7 +22,7 @@ type hole struct {
 }
 
 func (h *hole) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if tunnel.WantsSmallPackets(ctx) {
+	if WantsSmallPackets(ctx) {
 		h.small.Add(1)
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
@@ -128,7 +128,7 @@ func TestReached(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var reached atomic.Bool
-	c, err := d.connect(tunnel.OnReached(ctx, func() { reached.Store(true); cancel() }), false)
+	c, err := d.connect(OnReached(ctx, func() { reached.Store(true); cancel() }), false)
 	if c != nil || !errors.Is(err, context.Canceled) || !reached.Load() {
 		t.Errorf("connection %v, error %v, reached %t", c, err, reached.Load())
 	}

@@ -6,7 +6,7 @@
 // connection, and above HTTP, where Handler shows it each request. A connection holds
 // a place from its arrival until Seen is told that a request on it has a user. When
 // all places are taken a newcomer costs the oldest connection of the address that has
-// most of them its place (tunnel.Lobby), so that slow handshakes from one address keep
+// most of them its place (strangers.Pending), so that slow handshakes from one address keep
 // nobody else out.
 //
 // What net/http bounds by itself is left to it: how long a handshake and a header may
@@ -32,6 +32,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -72,9 +73,9 @@ type Config struct {
 type Doorman struct {
 	server  string
 	log     *slog.Logger
-	lobby   *tunnel.Lobby
+	pending *strangers.Pending
 	metrics *metrics
-	sparse  tunnel.Sparse
+	sparse  strangers.Sparse
 	closing atomic.Bool // the server stops
 }
 
@@ -89,9 +90,9 @@ func New(c Config) (*Doorman, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Doorman{server: c.Server, log: c.Log, lobby: tunnel.NewLobby(c.Limit)}
+	d := &Doorman{server: c.Server, log: c.Log, pending: strangers.NewPending(c.Limit)}
 	var err error
-	d.metrics, err = newMetrics(c.Server, c.Metrics, d.lobby)
+	d.metrics, err = newMetrics(c.Server, c.Metrics, d.pending)
 	return d, err
 }
 
@@ -109,7 +110,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &conn{Conn: nc, d: l.d, resets: rate.NewLimiter(resetsPerSecond, resetsBurst)}
-	c.leave = sync.OnceFunc(l.d.lobby.Enter(stranger{c}))
+	c.leave = sync.OnceFunc(l.d.pending.Enter(stranger{c}))
 	return c, nil
 }
 
@@ -207,7 +208,7 @@ func (c *conn) Abort() error {
 	return tunnel.Abort(c.Conn)
 }
 
-// A stranger is a conn as the lobby has it.
+// A stranger is a conn as the pending has it.
 type stranger struct{ *conn }
 
 // Abort makes room for another one.

@@ -181,7 +181,7 @@ func TestTenThousandSlowHandshakes(t *testing.T) {
 			}
 		}
 	}
-	if n, _ := r.lobby.Count(); n > limit {
+	if n, _ := r.pending.Count(); n > limit {
 		t.Errorf("%d strangers inside", n)
 	}
 	r.eventually("closed", func() bool { return r.closed(crowded) >= slow-limit })
@@ -267,7 +267,7 @@ func TestHonest(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n, _ := r.lobby.Count(); n != 0 {
+	if n, _ := r.pending.Count(); n != 0 {
 		t.Errorf("%d strangers", n)
 	}
 	_ = r.Close()

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 type metrics struct {
@@ -15,7 +15,7 @@ type metrics struct {
 }
 
 // newMetrics registers with r; nil works.
-func newMetrics(server string, r prometheus.Registerer, l *tunnel.Lobby) (*metrics, error) {
+func newMetrics(server string, r prometheus.Registerer, l *strangers.Pending) (*metrics, error) {
 	m := &metrics{closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "hawser", Subsystem: server, Name: "connections_closed_total",
 		Help: "Connections closed that lost their place (crowded), had no request (no_request), none of a known user (unknown), or took back too many (resets).",

@@ -6,17 +6,16 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -42,7 +41,7 @@ func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
 type listener struct {
 	*carrier.Acceptor
 	options tunnel.Options
-	broken  tunnel.Sparse // lines about connections of which no session came
+	broken  strangers.Sparse // lines about connections of which no session came
 
 	mu     sync.Mutex // guards the following
 	halves map[string]*half
@@ -82,7 +81,7 @@ func (l *listener) accept(ctx context.Context, t *tls.Conn, f func(context.Conte
 		_ = c.Close() // never fails
 		return errors.Join(errors.New("peer says nothing"), err)
 	}
-	who, err := identity(t)
+	who, err := carrier.Identity(t.ConnectionState())
 	if err != nil {
 		_ = c.Close() // as above
 		return err
@@ -175,21 +174,4 @@ func (l *listener) take(id, who string) *half {
 		delete(l.owned, who)
 	}
 	return h
-}
-
-// identity is who has both connections of a session. A node has another key after each
-// renewal of its certificate: what stays is the subject.
-func identity(t *tls.Conn) (string, error) {
-	certs := t.ConnectionState().PeerCertificates
-	if len(certs) == 0 {
-		return "", errors.New("no client certificate")
-	}
-	return subject(certs[0].Subject), nil
-}
-
-// subject spells the part of a name that says who somebody is.
-func subject(n pkix.Name) string {
-	orgs := slices.Clone(n.Organization)
-	slices.Sort(orgs)
-	return fmt.Sprintf("%q %q", n.CommonName, orgs)
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -32,7 +34,7 @@ const (
 // ListenPacket makes sessions of the QUIC connections that come to pc. It owns
 // pc.
 func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) {
-	conf, err := serverTLS(o.TLS)
+	conf, err := carrier.ServerTLS(o.TLS, ALPN)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", pc.LocalAddr(), err)
 	}
@@ -43,35 +45,15 @@ func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) 
 	return &listener{conn: pc, options: o}, nil
 }
 
-// serverTLS is tunnel's, with ALPN in place of its own.
-func serverTLS(c *tls.Config) (*tls.Config, error) {
-	c, err := tunnel.ServerTLS(c)
-	if err != nil {
-		return nil, err
-	}
-	c.NextProtos = []string{ALPN}
-	if choose := c.GetConfigForClient; choose != nil {
-		c.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-			chosen, err := choose(h)
-			if err != nil || chosen == nil {
-				return nil, err
-			}
-			chosen.NextProtos = []string{ALPN} // tunnel.ServerTLS made a copy
-			return chosen, nil
-		}
-	}
-	return c, nil
-}
-
 type listener struct {
 	conn       net.PacketConn
 	options    tunnel.Options // with the TLS configuration that is used
 	handshakes atomic.Int64   // under way
 	granted    atomic.Int64   // to the window of a connection that admit has not seen
 
-	mu     sync.Mutex    // guards the following
-	census tunnel.Census // of handshakes
-	crowd  tunnel.Sparse // lines about those refused
+	mu     sync.Mutex       // guards the following
+	census strangers.Census // of handshakes
+	crowd  strangers.Sparse // lines about those refused
 
 	done, failed, refused atomic.Uint64 // handshakes
 }
@@ -166,7 +148,7 @@ func certificate(c *tls.Config) (*tls.Certificate, error) {
 // A handshake is one that is under way at a listener.
 type handshake struct {
 	l      *listener
-	source tunnel.Source
+	source strangers.Source
 	over   sync.Once
 }
 
@@ -196,7 +178,7 @@ func (l *listener) grant(*quic.ClientInfo) (*quic.Config, error) {
 // admit counts the handshakes and refuses more than there may be, in all and from one
 // address.
 func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.Context, error) {
-	h := &handshake{l: l, source: tunnel.SourceOf(client.RemoteAddr)}
+	h := &handshake{l: l, source: strangers.SourceOf(client.RemoteAddr)}
 	granted := int(l.granted.Swap(0))
 	if !l.enter(h.source) {
 		l.refused.Add(1)
@@ -214,7 +196,7 @@ func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.
 }
 
 // enter takes a place for a handshake, if there is one.
-func (l *listener) enter(s tunnel.Source) bool {
+func (l *listener) enter(s strangers.Source) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.handshakes.Load() >= maxHandshakes || l.census.Of(s) >= maxOfSource {
@@ -226,7 +208,7 @@ func (l *listener) enter(s tunnel.Source) bool {
 }
 
 // leave gives it back.
-func (l *listener) leave(s tunnel.Source) {
+func (l *listener) leave(s strangers.Source) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.census.Remove(s)

@@ -77,6 +77,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 const (
@@ -166,11 +167,10 @@ func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 
 // dial is Dial once the server's address is known. It owns p.
 func dial(ctx context.Context, addr string, o tunnel.Options, p *sockets) (*session, error) {
-	conf, err := tunnel.ClientTLS(o.TLS, addr)
+	conf, err := carrier.ClientTLS(o.TLS, addr, ALPN)
 	if err != nil {
 		return nil, err
 	}
-	conf.NextProtos = []string{ALPN}
 	first, err := p.transport(ctx, 0)
 	if err != nil {
 		return nil, err

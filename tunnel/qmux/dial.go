@@ -368,7 +368,7 @@ type try struct {
 // thrown away.
 func (s *Session) connect(ctx context.Context) (secured, error) {
 	var reached atomic.Bool
-	ctx, cancel := context.WithCancel(tunnel.OnReached(ctx, func() { reached.Store(true) }))
+	ctx, cancel := context.WithCancel(carrier.OnReached(ctx, func() { reached.Store(true) }))
 	defer cancel()
 	var group sync.WaitGroup
 	defer group.Wait()

@@ -6,17 +6,16 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -70,25 +69,13 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 	})
 }
 
-// identity is whose session a connection may begin and join. A node has another key
-// after each renewal of its certificate: what stays is the subject.
+// identity is carrier.Identity of a connection over TLS.
 func identity(c secured) (string, error) {
 	t, ok := c.(*tls.Conn)
 	if !ok {
 		return "", errors.New("not a TLS connection")
 	}
-	certs := t.ConnectionState().PeerCertificates
-	if len(certs) == 0 {
-		return "", errors.New("no client certificate")
-	}
-	return subject(certs[0].Subject), nil
-}
-
-// subject spells the part of a name that says who somebody is.
-func subject(n pkix.Name) string {
-	orgs := slices.Clone(n.Organization)
-	slices.Sort(orgs)
-	return fmt.Sprintf("%q %q", n.CommonName, orgs)
+	return carrier.Identity(t.ConnectionState())
 }
 
 // A registry knows the sessions that connections may join.
@@ -96,7 +83,7 @@ type registry struct {
 	options  tunnel.Options
 	conf     config
 	identity func(secured) (string, error)
-	broken   tunnel.Sparse // lines about connections of which nothing came
+	broken   strangers.Sparse // lines about connections of which nothing came
 
 	mu       sync.Mutex // guards the following
 	sessions map[sessionID]*Session

@@ -1,6 +1,6 @@
 // Callers: on whose behalf somebody dials.
 
-package tunnel
+package auth
 
 import "context"
 

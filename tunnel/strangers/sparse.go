@@ -1,6 +1,6 @@
 // Sparse: log lines that strangers can cause, at a bounded rate.
 
-package tunnel
+package strangers
 
 import (
 	"net"

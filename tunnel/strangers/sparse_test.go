@@ -1,18 +1,16 @@
-package tunnel_test
+package strangers
 
 import (
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 // One line a minute about each source, and about few sources in all.
 func TestSparse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s tunnel.Sparse
+		var s Sparse
 		from := func(b byte) net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, b), Port: 1} }
 		lines := func(sources, times int) (n, kept int) {
 			for range times {

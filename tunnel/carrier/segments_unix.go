@@ -2,7 +2,7 @@
 
 //go:build unix
 
-package tunnel
+package carrier
 
 import "syscall"
 

@@ -2,6 +2,6 @@
 
 //go:build !unix
 
-package tunnel
+package carrier
 
 func limitSegments(uintptr, int) {}

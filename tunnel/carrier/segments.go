@@ -1,6 +1,6 @@
 // Small packets: connections over paths that lose large ones and say nothing.
 
-package tunnel
+package carrier
 
 import (
 	"context"

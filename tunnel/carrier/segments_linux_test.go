@@ -1,6 +1,6 @@
 //go:build linux
 
-package tunnel
+package carrier
 
 import (
 	"net"

@@ -1,6 +1,6 @@
 // Census: how many strangers come from each address.
 
-package tunnel
+package strangers
 
 import (
 	"net"

@@ -1,11 +1,13 @@
 // Handoff: a net.Listener without a port.
 
-package tunnel
+package inproc
 
 import (
 	"context"
 	"net"
 	"sync"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // A Handoff is a net.Listener whose connections are handed to it in process. It
@@ -76,7 +78,7 @@ func (h *Handoff) drop() {
 	for {
 		select {
 		case c := <-h.conns:
-			abortQuietly(c)
+			_ = tunnel.Abort(c) // its end is what matters
 		default:
 			return
 		}
@@ -86,12 +88,3 @@ func (h *Handoff) drop() {
 func (h *Handoff) closed() error {
 	return &net.OpError{Op: "accept", Net: h.addr.Network(), Addr: h.addr, Err: net.ErrClosed}
 }
-
-// An Addr is an address that only has meaning on a tunnel, such as
-// node-1:10250.
-type Addr string
-
-// Network is "hawser".
-func (Addr) Network() string { return "hawser" }
-
-func (a Addr) String() string { return string(a) }

@@ -1,4 +1,4 @@
-// Harbor: the part of a server that agents meet.
+// Hub: the part of a server that agents meet.
 
 package fleet
 
@@ -29,8 +29,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
-// HarborConfig configures a Harbor. Address and PKI are required.
-type HarborConfig struct {
+// HubConfig configures a Hub. Address and PKI are required.
+type HubConfig struct {
 	// Address is where to listen, 127.0.0.1:0 for instance.
 	Address string
 	// PKI is the directory of keys; they are made if missing.
@@ -40,11 +40,11 @@ type HarborConfig struct {
 	Log *slog.Logger // nil means discard
 }
 
-// A Harbor is a hub on a port of its own. It may be run again after Run has
+// A Hub is a server.Hub on a port of its own. It may be run again after Run has
 // returned, and then knows nothing of what was before, like a process that was
 // started anew.
-type Harbor struct {
-	config HarborConfig
+type Hub struct {
+	config HubConfig
 	keys   *pki.PKI
 
 	addr    string // once it has listened
@@ -52,23 +52,23 @@ type Harbor struct {
 	metrics *prometheus.Registry
 }
 
-// NewHarbor makes the keys. It starts nothing.
-func NewHarbor(c HarborConfig) (*Harbor, error) {
+// NewHub makes the keys. It starts nothing.
+func NewHub(c HubConfig) (*Hub, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	keys, err := pki.Ensure(pki.Config{Dir: c.PKI, Names: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
 	if err != nil {
-		return nil, fmt.Errorf("harbor: %w", err)
+		return nil, fmt.Errorf("hub: %w", err)
 	}
-	return &Harbor{config: c, keys: keys, addr: c.Address}, nil
+	return &Hub{config: c, keys: keys, addr: c.Address}, nil
 }
 
 // Open listens; Run does the rest.
-func (h *Harbor) Open(ctx context.Context) (run func(context.Context) error, err error) {
+func (h *Hub) Open(ctx context.Context) (run func(context.Context) error, err error) {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", h.addr)
 	if err != nil {
-		return nil, fmt.Errorf("harbor: %w", err)
+		return nil, fmt.Errorf("hub: %w", err)
 	}
 	h.addr = ln.Addr().String()
 	defer func() {
@@ -117,13 +117,14 @@ func (h *Harbor) Open(ctx context.Context) (run func(context.Context) error, err
 	}, nil
 }
 
-// Addr is where the harbor listens, once it does.
-func (h *Harbor) Addr() string { return h.addr }
+// Addr is where the hub listens, once it does.
+func (h *Hub) Addr() string { return h.addr }
 
-// A Report is how a harbor and its process fare.
+// A Report is how a hub and its process fare.
 type Report struct {
 	Sessions, Parked int
 	Resumes, Refused uint64
+	Ended            uint64        // sessions
 	Handshakes       uint64        // finished
 	RSS, Peak        int           // of the process, in bytes
 	CPU              time.Duration // used by the process so far
@@ -131,7 +132,7 @@ type Report struct {
 
 // Report counts. With clean, the memory that nobody uses is given back to the
 // system first, so that RSS is what is in use.
-func (h *Harbor) Report(clean bool) (Report, error) {
+func (h *Hub) Report(clean bool) (Report, error) {
 	if clean {
 		Trim()
 	}
@@ -151,6 +152,8 @@ func (h *Harbor) Report(clean bool) (Report, error) {
 			switch n := uint64(m.GetCounter().GetValue()); f.GetName() {
 			case "hawser_hub_link_resumes_total":
 				r.Resumes += n
+			case "hawser_hub_sessions_ended_total":
+				r.Ended += n
 			case "hawser_hub_sessions_refused_total":
 				r.Refused += n
 			case "hawser_hub_handshakes_total":

@@ -1,6 +1,6 @@
 // Reaching: what a dial func says before it has a connection to give.
 
-package tunnel
+package carrier
 
 import "context"
 

@@ -1,0 +1,90 @@
+// Older agents: those of the protocol hawser/1, who are told which version to install.
+
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
+	"github.com/hawser-project/hawser/tunnel/strangers"
+)
+
+// OlderProtocols are the ALPN names that older agents offer over TCP.
+func OlderProtocols() []string {
+	return []string{"hawser/1+link", "hawser/1+h2+link", "hawser/1", "hawser/1+h2"}
+}
+
+const (
+	// olderTimeout bounds the exchange with an older agent.
+	olderTimeout = 5 * time.Second
+	// olderHeader and olderMost are the sizes of a message's header and of the first
+	// message that an older agent may send: version u8, kind u8, length u16, body.
+	olderHeader, olderMost = 4, 1 << 10
+	olderVersion           = 1
+	olderRefused           = 5   // a kind of message: code u8, text
+	olderText              = 256 // at most, of a refusal
+)
+
+// NewOlder makes a listener that yields no sessions: it tells each agent of an older
+// protocol which version to install, by the refusal that this protocol has, and says so
+// in the log, once a minute for an address. It owns ln.
+func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listener, error) {
+	a, err := carrier.NewAcceptor(ln, OlderProtocols(), nil, o)
+	if err != nil {
+		return nil, fmt.Errorf("listen for older agents on %s: %w", ln.Addr(), err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &older{Acceptor: a, version: version, log: o.Log}, nil
+}
+
+type older struct {
+	*carrier.Acceptor
+	version string
+	log     *slog.Logger
+	told    strangers.Sparse
+}
+
+// Transport implements tunnel.Doorkeeper.
+func (l *older) Transport() string { return "hawser/1" }
+
+// Serve implements tunnel.Listener.
+func (l *older) Serve(ctx context.Context, _ func(context.Context, tunnel.Session)) error {
+	return l.Acceptor.Serve(ctx, func(ctx context.Context, c *tls.Conn) {
+		stop := context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })
+		defer stop()
+		defer func() { _ = c.Close() }() // it has been told, or has left
+		who, _ := carrier.Identity(c.ConnectionState())
+		if more, ok := l.told.Tell(c.RemoteAddr()); ok {
+			l.log.Warn("agent is too old: install the version of this server on its node",
+				"addr", c.RemoteAddr().String(), "identity", who, "protocol", c.ConnectionState().NegotiatedProtocol, "version", l.version, "others", more)
+		}
+		l.refuse(c)
+	})
+}
+
+// refuse answers the first message of an older agent.
+func (l *older) refuse(c *tls.Conn) {
+	_ = c.SetDeadline(time.Now().Add(olderTimeout)) // what fails now fails below
+	head := make([]byte, olderHeader)
+	if _, err := io.ReadFull(c, head); err != nil {
+		return
+	}
+	if _, err := io.CopyN(io.Discard, c, int64(min(binary.BigEndian.Uint16(head[2:]), olderMost))); err != nil {
+		return
+	}
+	text := fmt.Sprintf("this agent is too old for the server: install hawser-agent %s on this node", l.version)
+	text = text[:min(len(text), olderText)]
+	m := binary.BigEndian.AppendUint16([]byte{olderVersion, olderRefused}, uint16(1+len(text)))
+	// Nothing could be done about an error.
+	_, _ = c.Write(append(append(m, byte(tunnel.Denied)), text...))
+}
