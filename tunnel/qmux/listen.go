@@ -211,8 +211,7 @@ func (r *registry) plain(c *conn, theirs *parameters) (*Session, error) {
 
 // begin makes a session.
 func (r *registry) begin(ctx context.Context, c *conn, theirs *parameters, identity string) (*Session, error) {
-	t := theirs.session.terms
-	t.keepalive, t.window = max(t.keepalive, r.conf.terms.keepalive), min(t.window, r.conf.terms.window)
+	t := theirs.session.terms.and(r.conf.terms)
 	s := newSession(r.conf, r.options, c.peer(), theirs)
 	s.agree(t, false)
 	s.identity, s.forgotten = identity, r.remove
