@@ -172,19 +172,25 @@ func (r *registry) refuse(c *conn, err error) {
 // decide finds the session that c is for, or makes it.
 func (r *registry) decide(ctx context.Context, c *conn, theirs *parameters) (*Session, error) {
 	identity, err := r.identity(c.tls)
+	if err != nil {
+		err = &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
+	}
 	j := theirs.session
 	switch {
+	case j != nil && j.kind == kindJoin:
+		if err == nil {
+			err = r.join(ctx, c, j, identity)
+		}
+		if err != nil {
+			r.audit(c, identity, j, err)
+		}
+		return nil, err
 	case err != nil:
-		return nil, &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
+		return nil, err
 	case j == nil || r.conf.terms.window <= 0:
 		return r.plain(c, theirs)
 	case j.kind == kindNew:
 		return r.begin(ctx, c, theirs, identity)
-	case j.kind == kindJoin:
-		if err = r.join(ctx, c, j, identity); err != nil {
-			r.audit(c, identity, j, err)
-		}
-		return nil, err
 	default:
 		return nil, broken(errParameter, "hawser_session of kind %d", j.kind)
 	}
