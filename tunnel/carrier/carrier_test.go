@@ -1,10 +1,8 @@
 package carrier
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
 	"log/slog"
@@ -18,8 +16,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// said checks that what one end writes is what the other reads.
-func said(t *testing.T, from, to *plain, text string) {
+// linkSaid checks that what one end writes is what the other reads.
+func linkSaid(t *testing.T, from, to *plain, text string) {
 	t.Helper()
 	if _, err := io.WriteString(from.Conn(), text); err != nil {
 		t.Fatalf("write: %v", err)
@@ -33,7 +31,7 @@ func said(t *testing.T, from, to *plain, text string) {
 
 // Whether there is a link is agreed on, whichever end does not want one.
 func TestNegotiation(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := tunneltest.NewAuthority(t, "ca")
 	for _, tc := range []struct {
 		name           string
 		client, server time.Duration
@@ -48,8 +46,8 @@ func TestNegotiation(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var log lines
-			srv := serve(t, tunnel.Options{TLS: ca.server(t), Link: tunnel.LinkOptions{DetachWindow: tc.server}, Log: log.logger()})
-			near := dial(t, srv.addr, tunnel.Options{TLS: ca.client(t, "a"), Link: tunnel.LinkOptions{DetachWindow: tc.client}, Log: log.logger()})
+			srv := serveLinks(t, tunnel.Options{TLS: ca.Server(t), Link: tunnel.LinkOptions{DetachWindow: tc.server}, Log: log.logger()})
+			near := dialLink(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a"), Link: tunnel.LinkOptions{DetachWindow: tc.client}, Log: log.logger()})
 			far := srv.next(t)
 			for _, s := range []*plain{near, far} {
 				l, ok := tunnel.LinkOf(s)
@@ -60,8 +58,8 @@ func TestNegotiation(t *testing.T) {
 					t.Errorf("peer: %+v", p)
 				}
 			}
-			said(t, near, far, "there")
-			said(t, far, near, "and back")
+			linkSaid(t, near, far, "there")
+			linkSaid(t, far, near, "and back")
 			if err := tunnel.Move(within(t), near); (err == nil) != (tc.want > 0) {
 				t.Errorf("move: %v", err)
 			}
@@ -72,37 +70,15 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
-// lines is a log that can be looked at.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (l *lines) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelInfo}))
-}
-
 // A session goes on over another connection, the handshake of which is a
 // resumption as long as the server's tickets are good and the certificate is.
 func TestResumesWithTicket(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := tunneltest.NewAuthority(t, "ca")
 	for _, disabled := range []bool{false, true} {
 		resumed := make(chan bool, 100)
-		conf := ca.server(t)
+		conf := ca.Server(t)
 		conf.SessionTicketsDisabled = disabled
-		srv := serve(t, tunnel.Options{TLS: conf, Link: tunnel.LinkOptions{Resume: func(p tunnel.Peer) error {
+		srv := serveLinks(t, tunnel.Options{TLS: conf, Link: tunnel.LinkOptions{Resume: func(p tunnel.Peer) error {
 			if cn := p.TLS.PeerCertificates[0].Subject.CommonName; cn != "system:node:a" {
 				t.Errorf("resumed by %s", cn)
 			}
@@ -110,13 +86,13 @@ func TestResumesWithTicket(t *testing.T) {
 			return nil
 		}}})
 		relay := tunneltest.NewRelay(t, srv.addr)
-		near := dial(t, relay.Addr(), tunnel.Options{TLS: ca.client(t, "a")})
+		near := dialLink(t, relay.Addr(), tunnel.Options{TLS: ca.Client(t, "a")})
 		far := srv.next(t)
 		for range 3 {
-			said(t, near, far, "before")
-			said(t, far, near, "likewise") // the ticket has come, too
+			linkSaid(t, near, far, "before")
+			linkSaid(t, far, near, "likewise") // the ticket has come, too
 			relay.Cut()
-			said(t, near, far, "after")
+			linkSaid(t, near, far, "after")
 			if did := <-resumed; did == disabled {
 				t.Errorf("tickets disabled: %t, handshake resumed: %t", disabled, did)
 			}
@@ -127,62 +103,10 @@ func TestResumesWithTicket(t *testing.T) {
 	}
 }
 
-// A ticket vouches for nothing: what is checked of a certificate at first is
-// checked at each resumption.
-func TestTicketVouchesForNothing(t *testing.T) {
-	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
-	for _, tc := range []struct {
-		name string
-		turn func(conf *tls.Config, now *time.Time)
-	}{
-		{"expired certificate", func(_ *tls.Config, now *time.Time) { *now = now.Add(2 * time.Hour) }},
-		{"authority not trusted any more", func(conf *tls.Config, _ *time.Time) { conf.ClientCAs = other.pool() }},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var (
-				mu   sync.Mutex
-				now  = time.Now()
-				base = ca.server(t)
-			)
-			base.Time = func() time.Time {
-				mu.Lock()
-				defer mu.Unlock()
-				return now
-			}
-			conf := base.Clone()
-			conf.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				return base.Clone(), nil
-			}
-			srv := serve(t, tunnel.Options{TLS: conf})
-			client := ca.client(t, "a")
-			client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
-			first := dial(t, srv.addr, tunnel.Options{TLS: client})
-			said(t, srv.next(t), first, "and a ticket")
-			second := dial(t, srv.addr, tunnel.Options{TLS: client})
-			if !srv.next(t).Peer().TLS.DidResume || !second.Peer().TLS.DidResume {
-				t.Fatal("the second session was to resume the first one's handshake")
-			}
-			mu.Lock()
-			tc.turn(base, &now)
-			mu.Unlock()
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			if s, err := protocol().Dial(ctx, srv.addr, tunnel.Options{TLS: client}); err == nil {
-				t.Error("the ticket was taken for a good certificate")
-				_ = s.Close()
-			} else if ctx.Err() != nil {
-				t.Errorf("the client does not learn that it is refused: %v", err)
-			}
-		})
-	}
-}
-
 // A link goes on for its identity only, however good another one's certificate
 // is, and a new key is the same identity.
 func TestIdentity(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := tunneltest.NewAuthority(t, "ca")
 	for _, tc := range []struct {
 		name, then string
 		same       bool
@@ -191,11 +115,11 @@ func TestIdentity(t *testing.T) {
 		{"another node", "b", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			srv := serve(t, tunnel.Options{TLS: ca.server(t)})
+			srv := serveLinks(t, tunnel.Options{TLS: ca.Server(t)})
 			relay := tunneltest.NewRelay(t, srv.addr)
-			client := ca.client(t, "a")
+			client := ca.Client(t, "a")
 			shown := &client.Certificates[0]
-			certs := []tls.Certificate{*shown, ca.issue(t, "system:node:"+tc.then, time.Time{})}
+			certs := []tls.Certificate{*shown, ca.Issue(t, "system:node:"+tc.then, time.Time{})}
 			client.Certificates = nil
 			var mu sync.Mutex
 			asked := 0
@@ -206,12 +130,12 @@ func TestIdentity(t *testing.T) {
 				return &certs[min(asked, len(certs))-1], nil
 			}
 			client.ClientSessionCache = noTickets{}
-			near := dial(t, relay.Addr(), tunnel.Options{TLS: client})
+			near := dialLink(t, relay.Addr(), tunnel.Options{TLS: client})
 			far := srv.next(t)
-			said(t, near, far, "before")
+			linkSaid(t, near, far, "before")
 			relay.Cut()
 			if tc.same {
-				said(t, near, far, "after")
+				linkSaid(t, near, far, "after")
 				return
 			}
 			_ = near.Conn().SetReadDeadline(time.Now().Add(patience))
@@ -233,14 +157,14 @@ func (noTickets) Put(string, *tls.ClientSessionState)        {}
 
 // Who may not resume any more learns it, and neither end waits for the window.
 func TestResumeRefused(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	srv := serve(t, tunnel.Options{TLS: ca.server(t), Link: tunnel.LinkOptions{
+	ca := tunneltest.NewAuthority(t, "ca")
+	srv := serveLinks(t, tunnel.Options{TLS: ca.Server(t), Link: tunnel.LinkOptions{
 		DetachWindow: time.Hour, Resume: func(tunnel.Peer) error { return errors.New("node is deleted") },
 	}})
 	relay := tunneltest.NewRelay(t, srv.addr)
-	near := dial(t, relay.Addr(), tunnel.Options{TLS: ca.client(t, "a"), Link: tunnel.LinkOptions{DetachWindow: time.Hour}})
+	near := dialLink(t, relay.Addr(), tunnel.Options{TLS: ca.Client(t, "a"), Link: tunnel.LinkOptions{DetachWindow: time.Hour}})
 	far := srv.next(t)
-	said(t, near, far, "before")
+	linkSaid(t, near, far, "before")
 	relay.Cut()
 	for _, s := range []*plain{near, far} {
 		_ = s.Conn().SetReadDeadline(time.Now().Add(patience))
@@ -256,21 +180,21 @@ func TestResumeRefused(t *testing.T) {
 
 // A server that came back without links ends the session at once.
 func TestServerDoesNotResumeAnyMore(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	conf := ca.server(t)
-	srv := serve(t, tunnel.Options{TLS: conf})
-	old := serve(t, tunnel.Options{TLS: conf, Link: tunnel.LinkOptions{DetachWindow: -1}})
+	ca := tunneltest.NewAuthority(t, "ca")
+	conf := ca.Server(t)
+	srv := serveLinks(t, tunnel.Options{TLS: conf})
+	old := serveLinks(t, tunnel.Options{TLS: conf, Link: tunnel.LinkOptions{DetachWindow: -1}})
 	var mu sync.Mutex
 	addr := srv.addr
 	var last net.Conn
-	near := dial(t, addr, tunnel.Options{TLS: ca.client(t, "a"), Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	near := dialLink(t, addr, tunnel.Options{TLS: ca.Client(t, "a"), Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		c, err := new(net.Dialer).DialContext(ctx, network, addr)
 		last = c
 		return c, err
 	}})
-	said(t, near, srv.next(t), "before")
+	linkSaid(t, near, srv.next(t), "before")
 	mu.Lock()
 	addr = old.addr
 	_ = last.Close() // what the test is about
@@ -281,74 +205,104 @@ func TestServerDoesNotResumeAnyMore(t *testing.T) {
 	}
 }
 
-func TestRefusedAtOnce(t *testing.T) {
-	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
-	good := ca.server(t)
-	open := good.Clone()
-	open.ClientAuth = tls.NoClientCert
-	expired := ca.client(t, "a")
-	expired.Certificates = []tls.Certificate{ca.issue(t, "system:node:a", time.Now().Add(-time.Minute))}
-	for _, tc := range []struct {
-		name   string
-		server *tls.Config
-		client *tls.Config
-		want   string
-	}{
-		{"no configuration", good, nil, "no TLS configuration"},
-		{"server of another authority", good, other.client(t, "a"), "unknown authority"},
-		{"client of another authority", good, func() *tls.Config {
-			c := other.client(t, "a")
-			c.RootCAs = ca.pool()
-			return c
-		}(), "certificate"},
-		{"expired client", good, expired, "certificate"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			srv := serve(t, tunnel.Options{TLS: tc.server})
-			s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: tc.client})
-			if err == nil {
-				_ = s.Close()
-			}
-			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "connect to "+srv.addr+": ") {
-				t.Errorf("%v; want %q", err, tc.want)
-			}
-		})
-	}
+// A plain session is a pipe that is never multiplexed.
+type plain struct {
+	*Pipe
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	closed sync.Once
+}
+
+var errNoStreams = errors.New("no streams here")
+
+func (s *plain) Context() context.Context                      { return s.ctx }
+func (s *plain) Open(context.Context) (tunnel.Stream, error)   { return nil, errNoStreams }
+func (s *plain) Accept(context.Context) (tunnel.Stream, error) { return nil, errNoStreams }
+func (s *plain) Close() error {
+	s.closed.Do(func() {
+		_ = s.Conn().Close() // its peer notices
+		s.cancel(tunnel.ErrSessionClosed)
+	})
+	return nil
+}
+
+var _ tunnel.Resumer = (*plain)(nil)
+
+func protocol() Protocol {
+	return Protocol{Name: "plain", ALPN: "hawser-test/1", Start: func(p *Pipe, _ bool, _ tunnel.Options) (tunnel.Session, error) {
+		s := &plain{Pipe: p}
+		s.ctx, s.cancel = context.WithCancelCause(context.Background())
+		return s, nil
+	}}
+}
+
+// A linkServer is a listener and the sessions that it makes.
+type linkServer struct {
+	addr     string
+	sessions chan *plain
+	listener *listener
+	stop     func() // and wait
+}
+
+// serveLinks listens until the test is over or stop is called.
+func serveLinks(t testing.TB, o tunnel.Options) *linkServer {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	if _, err := protocol().Listen(ln, tunnel.Options{TLS: open}); err == nil {
-		t.Error("listened without asking for client certificates")
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	var unknown x509.UnknownAuthorityError
-	srv := serve(t, tunnel.Options{TLS: good})
-	if _, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: other.client(t, "a")}); !errors.As(err, &unknown) {
-		t.Errorf("untyped: %v", err)
+	l, err := protocol().listen(ln, o)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return l.run(t)
 }
 
-// A peer of another protocol is not taken for one of this.
-func TestWrongALPN(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	srv := serve(t, tunnel.Options{TLS: ca.server(t)})
-	for _, names := range [][]string{nil, {"http/1.1"}, {tunnel.ALPN}} {
-		conf := ca.client(t, "a")
-		conf.NextProtos = names
-		c, err := (&tls.Dialer{Config: conf}).DialContext(within(t), "tcp", srv.addr)
-		if err != nil {
-			continue // told in the handshake
+// run serves until the test is over or stop is called.
+func (l *listener) run(t testing.TB) *linkServer {
+	t.Helper()
+	s := &linkServer{addr: l.Addr().String(), sessions: make(chan *plain, 100), listener: l}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		serr := l.Serve(ctx, func(ctx context.Context, x tunnel.Session) {
+			s.sessions <- x.(*plain)
+			<-ctx.Done()
+		})
+		if serr != nil {
+			t.Errorf("serve: %v", serr)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(patience))
-		if _, err = c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Errorf("%q: %v", names, err)
-		}
-		_ = c.Close()
+	})
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+	})
+	t.Cleanup(s.stop)
+	return s
+}
+
+// dialLink makes a session that is closed with the test.
+func dialLink(t testing.TB, addr string, o tunnel.Options) *plain {
+	t.Helper()
+	s, err := protocol().Dial(within(t), addr, o)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s.(*plain)
+}
+
+// next is the session that the server has made.
+func (s *linkServer) next(t testing.TB) *plain {
+	t.Helper()
 	select {
-	case <-srv.sessions:
-		t.Error("it has a session")
-	default:
+	case x := <-s.sessions:
+		return x
+	case <-within(t).Done():
+		t.Fatal("no session at the server")
+		return nil
 	}
 }

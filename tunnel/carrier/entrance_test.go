@@ -12,28 +12,14 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
-
-// crowded is a server with room for few handshakes.
-func crowded(t *testing.T, ca *authority, limit int, log *slog.Logger) *server {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := protocol().listen(ln, tunnel.Options{TLS: ca.server(t), Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.entrance.limit = limit
-	return l.run(t)
-}
 
 // Clients that say nothing, or half a word, keep nobody out.
 func TestSlowHandshakes(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := tunneltest.NewAuthority(t, "ca")
 	const limit = 8
-	srv := crowded(t, ca, limit, nil)
+	srv := crowded(t, limit, tunnel.Options{TLS: ca.Server(t)})
 	var slow []net.Conn
 	for i := range 5 * limit {
 		c, err := net.Dial("tcp", srv.addr)
@@ -51,7 +37,7 @@ func TestSlowHandshakes(t *testing.T) {
 		}
 	}
 	for range 3 {
-		near := dial(t, srv.addr, tunnel.Options{TLS: ca.client(t, "a")})
+		near := dial(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a")})
 		said(t, near, srv.next(t), "let in")
 	}
 	// It was the oldest that had to go.
@@ -69,28 +55,25 @@ func isTimeout(err error) bool {
 // While the server is the slow end, clients that are there keep their places, and
 // those that come are sent away at once.
 func TestStorm(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := tunneltest.NewAuthority(t, "ca")
 	const limit = 4
 	var log lines
-	srv := crowded(t, ca, limit, log.logger())
-	tokens := srv.listener.entrance.tokens
+	srv := crowded(t, limit, tunnel.Options{TLS: ca.Server(t), Log: log.logger()})
+	tokens := srv.acceptor.entrance.tokens
 	for range cap(tokens) {
 		tokens <- struct{}{} // nobody computes
 	}
 	var wg sync.WaitGroup
 	for range limit {
 		wg.Go(func() {
-			s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "a")})
-			if err != nil {
+			if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a")}); err != nil {
 				t.Errorf("one that was let in: %v", err)
-				return
 			}
-			_ = s.Close()
 		})
 	}
 	eventually(t, "waiting for their turn", func() bool { return srv.guests(queued, nil) == limit })
 	for range 3 {
-		_, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "b")})
+		_, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")})
 		if err == nil || context.Cause(within(t)) != nil {
 			t.Errorf("one too many: %v", err)
 		}
@@ -98,33 +81,30 @@ func TestStorm(t *testing.T) {
 	if got := log.String(); strings.Count(got, "too many handshakes") != 1 {
 		t.Errorf("log: %s", got)
 	}
-	if got := srv.listener.Handshakes(); got.Refused != 3 || got.Underway != limit {
+	if got := srv.acceptor.Handshakes(); got.Refused != 3 || got.Underway != limit {
 		t.Errorf("handshakes: %+v", got)
 	}
 	for range cap(tokens) {
 		<-tokens
 	}
 	wg.Wait()
-	eventually(t, "empty", func() bool { return srv.listener.entrance.size() == 0 && len(tokens) == 0 })
+	eventually(t, "empty", func() bool { return srv.acceptor.entrance.size() == 0 && len(tokens) == 0 })
 }
 
 // A server that has fallen behind sends newcomers away before all places are
 // taken, and takes them again when it has caught up.
 func TestBehind(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	srv := crowded(t, ca, 8, nil)
-	e := srv.listener.entrance
+	ca := tunneltest.NewAuthority(t, "ca")
+	srv := crowded(t, 8, tunnel.Options{TLS: ca.Server(t)})
+	e := srv.acceptor.entrance
 	for range cap(e.tokens) {
 		e.tokens <- struct{}{} // nobody computes
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "a")})
-		if err != nil {
+		if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a")}); err != nil {
 			t.Errorf("one that was let in: %v", err)
-			return
 		}
-		_ = s.Close()
 	})
 	eventually(t, "waiting for its turn", func() bool { return srv.guests(queued, nil) == 1 })
 	if n, _ := e.count(); n != 1 {
@@ -133,28 +113,26 @@ func TestBehind(t *testing.T) {
 	e.mu.Lock()
 	e.guests.Front().Value.(*guest).since = time.Now().Add(-maxQueue - time.Second)
 	e.mu.Unlock()
-	if s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "b")}); err == nil {
-		_ = s.Close()
+	if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")}); err == nil {
 		t.Error("let in")
 	}
-	if got := srv.listener.Handshakes(); got.Refused != 1 {
+	if got := srv.acceptor.Handshakes(); got.Refused != 1 {
 		t.Errorf("handshakes: %+v", got)
 	}
 	for range cap(e.tokens) {
 		<-e.tokens
 	}
 	wg.Wait()
-	s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: ca.client(t, "b")})
+	_, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")})
 	if err != nil {
 		t.Fatalf("once it has caught up: %v", err)
 	}
-	_ = s.Close()
 }
 
 // A server that stops does not wait for slow clients.
 func TestStopDuringHandshakes(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	srv := crowded(t, ca, 8, nil)
+	ca := tunneltest.NewAuthority(t, "ca")
+	srv := crowded(t, 8, tunnel.Options{TLS: ca.Server(t)})
 	c, err := net.Dial("tcp", srv.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +149,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 	case <-within(t).Done():
 		t.Fatal("still waiting")
 	}
-	g := srv.listener.entrance
+	g := srv.acceptor.entrance
 	a, b := net.Pipe()
 	defer a.Close()
 	if g.admit(b) != nil {
@@ -182,7 +160,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 // guests is how many are in that phase of their handshake; with a client's
 // connection, of that one.
 func (s *server) guests(in phase, c net.Conn) (n int) {
-	e := s.listener.entrance
+	e := s.acceptor.entrance
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for at := e.guests.Front(); at != nil; at = at.Next() {
@@ -235,14 +213,13 @@ func TestOneSourceKeepsNobodyOut(t *testing.T) {
 
 // A client that fails again and again is in the log once a minute.
 func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
-	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	ca, other := tunneltest.NewAuthority(t, "ca"), tunneltest.NewAuthority(t, "other")
 	var log lines
-	srv := serve(t, tunnel.Options{TLS: ca.server(t), Log: log.logger()})
-	stranger := other.client(t, "a")
-	stranger.RootCAs = ca.pool()
+	srv := serve(t, tunnel.Options{TLS: ca.Server(t), Log: log.logger()})
+	stranger := other.Client(t, "a")
+	stranger.RootCAs = ca.Pool()
 	for range 20 {
-		if s, err := protocol().Dial(within(t), srv.addr, tunnel.Options{TLS: stranger}); err == nil {
-			_ = s.Close()
+		if _, err := reach(t, srv.addr, tunnel.Options{TLS: stranger}); err == nil {
 			t.Error("a stranger is let in")
 		}
 	}
@@ -250,7 +227,7 @@ func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
 	if got := strings.Count(log.String(), "handshake failed"); got != 1 {
 		t.Errorf("%d lines:\n%s", got, &log)
 	}
-	if got := srv.listener.Handshakes(); got.Failed != 20 {
+	if got := srv.acceptor.Handshakes(); got.Failed != 20 {
 		t.Errorf("%+v", got)
 	}
 }
