@@ -1,5 +1,5 @@
 // Package server is the control side of the tunnel: the hub to which agents
-// connectAgent, the port that they share with the API server, and, in package connect,
+// connect, the port that they share with the API server, and, in package connect,
 // a front end for others.
 //
 // The mental model: the Hub is a dialer. Above it, everybody only calls

@@ -1,6 +1,7 @@
 package carrier
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -11,21 +12,14 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
-
-// crowded is a server with room for few handshakes.
-func crowded(t *testing.T, ca *authority, limit int, log *slog.Logger) *server {
-	t.Helper()
-	s := listen(t, tunnel.Options{TLS: ca.server(t), Log: log})
-	s.entrance.limit = limit
-	return s.run(t)
-}
 
 // Clients that say nothing, or half a word, keep nobody out.
 func TestSlowHandshakes(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := tunneltest.NewAuthority(t, "ca")
 	const limit = 8
-	srv := crowded(t, ca, limit, nil)
+	srv := crowded(t, limit, tunnel.Options{TLS: ca.Server(t)})
 	var slow []net.Conn
 	for i := range 5 * limit {
 		c, err := net.Dial("tcp", srv.addr)
@@ -43,7 +37,7 @@ func TestSlowHandshakes(t *testing.T) {
 		}
 	}
 	for range 3 {
-		near := dial(t, srv.addr, tunnel.Options{TLS: ca.client(t, "a")})
+		near := dial(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a")})
 		said(t, near, srv.next(t), "let in")
 	}
 	// It was the oldest that had to go.
@@ -61,53 +55,54 @@ func isTimeout(err error) bool {
 // While the server is the slow end, clients that are there keep their places, and
 // those that come are sent away at once.
 func TestStorm(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := tunneltest.NewAuthority(t, "ca")
 	const limit = 4
 	var log lines
-	srv := crowded(t, ca, limit, log.logger())
-	tokens := srv.entrance.tokens
+	srv := crowded(t, limit, tunnel.Options{TLS: ca.Server(t), Log: log.logger()})
+	tokens := srv.acceptor.entrance.tokens
 	for range cap(tokens) {
 		tokens <- struct{}{} // nobody computes
 	}
 	var wg sync.WaitGroup
 	for range limit {
 		wg.Go(func() {
-			if err := try(t, srv.addr, ca.client(t, "a")); err != nil {
+			if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a")}); err != nil {
 				t.Errorf("one that was let in: %v", err)
 			}
 		})
 	}
 	eventually(t, "waiting for their turn", func() bool { return srv.handshakes(queued, nil) == limit })
 	for range 3 {
-		if err := try(t, srv.addr, ca.client(t, "b")); err == nil {
-			t.Error("one too many is let in")
+		_, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")})
+		if err == nil || context.Cause(within(t)) != nil {
+			t.Errorf("one too many: %v", err)
 		}
 	}
 	if got := log.String(); strings.Count(got, "too many handshakes") != 1 {
 		t.Errorf("log: %s", got)
 	}
-	if got := srv.Handshakes(); got.Refused != 3 || got.Underway != limit {
+	if got := srv.acceptor.Handshakes(); got.Refused != 3 || got.Underway != limit {
 		t.Errorf("handshakes: %+v", got)
 	}
 	for range cap(tokens) {
 		<-tokens
 	}
 	wg.Wait()
-	eventually(t, "empty", func() bool { return srv.entrance.size() == 0 && len(tokens) == 0 })
+	eventually(t, "empty", func() bool { return srv.acceptor.entrance.size() == 0 && len(tokens) == 0 })
 }
 
 // A server that has fallen behind sends newcomers away before all places are
 // taken, and takes them again when it has caught up.
 func TestBehind(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	srv := crowded(t, ca, 8, nil)
-	e := srv.entrance
+	ca := tunneltest.NewAuthority(t, "ca")
+	srv := crowded(t, 8, tunnel.Options{TLS: ca.Server(t)})
+	e := srv.acceptor.entrance
 	for range cap(e.tokens) {
 		e.tokens <- struct{}{} // nobody computes
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := try(t, srv.addr, ca.client(t, "a")); err != nil {
+		if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a")}); err != nil {
 			t.Errorf("one that was let in: %v", err)
 		}
 	})
@@ -118,25 +113,26 @@ func TestBehind(t *testing.T) {
 	e.mu.Lock()
 	e.handshakes.Front().Value.(*handshake).since = time.Now().Add(-maxQueue - time.Second)
 	e.mu.Unlock()
-	if err := try(t, srv.addr, ca.client(t, "b")); err == nil {
+	if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")}); err == nil {
 		t.Error("let in")
 	}
-	if got := srv.Handshakes(); got.Refused != 1 {
+	if got := srv.acceptor.Handshakes(); got.Refused != 1 {
 		t.Errorf("handshakes: %+v", got)
 	}
 	for range cap(e.tokens) {
 		<-e.tokens
 	}
 	wg.Wait()
-	if err := try(t, srv.addr, ca.client(t, "b")); err != nil {
+	_, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")})
+	if err != nil {
 		t.Fatalf("once it has caught up: %v", err)
 	}
 }
 
 // A server that stops does not wait for slow clients.
 func TestStopDuringHandshakes(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	srv := crowded(t, ca, 8, nil)
+	ca := tunneltest.NewAuthority(t, "ca")
+	srv := crowded(t, 8, tunnel.Options{TLS: ca.Server(t)})
 	c, err := net.Dial("tcp", srv.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +149,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 	case <-within(t).Done():
 		t.Fatal("still waiting")
 	}
-	g := srv.entrance
+	g := srv.acceptor.entrance
 	a, b := net.Pipe()
 	defer a.Close()
 	if g.admit(b) != nil {
@@ -164,7 +160,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 // handshakes is how many are in that phase of their handshake; with a client's
 // connection, of that one.
 func (s *server) handshakes(in phase, c net.Conn) (n int) {
-	e := s.entrance
+	e := s.acceptor.entrance
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for at := e.handshakes.Front(); at != nil; at = at.Next() {
@@ -217,13 +213,13 @@ func TestOneSourceKeepsNobodyOut(t *testing.T) {
 
 // A client that fails again and again is in the log once a minute.
 func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
-	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	ca, other := tunneltest.NewAuthority(t, "ca"), tunneltest.NewAuthority(t, "other")
 	var log lines
-	srv := serve(t, tunnel.Options{TLS: ca.server(t), Log: log.logger()})
-	stranger := other.client(t, "a")
-	stranger.RootCAs = ca.pool()
+	srv := serve(t, tunnel.Options{TLS: ca.Server(t), Log: log.logger()})
+	stranger := other.Client(t, "a")
+	stranger.RootCAs = ca.Pool()
 	for range 20 {
-		if err := try(t, srv.addr, stranger); err == nil {
+		if _, err := reach(t, srv.addr, tunnel.Options{TLS: stranger}); err == nil {
 			t.Error("a stranger is let in")
 		}
 	}
@@ -231,7 +227,7 @@ func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
 	if got := strings.Count(log.String(), "handshake failed"); got != 1 {
 		t.Errorf("%d lines:\n%s", got, &log)
 	}
-	if got := srv.Handshakes(); got.Failed != 20 {
+	if got := srv.acceptor.Handshakes(); got.Failed != 20 {
 		t.Errorf("%+v", got)
 	}
 }

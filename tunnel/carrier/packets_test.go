@@ -2,7 +2,6 @@ package carrier
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -37,43 +36,53 @@ func (h *hole) dial(ctx context.Context, network, addr string) (net.Conn, error)
 
 // A server whose answers do not fit is reached all the same, at first and later.
 func TestLargePacketsVanish(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := tunneltest.NewAuthority(t, "ca")
 	for name, from := range map[string]bool{"from the first": true, "later on": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			srv := serve(t, tunnel.Options{TLS: ca.server(t)})
+			srv := serve(t, tunnel.Options{TLS: ca.Server(t)})
 			relay := tunneltest.NewRelay(t, srv.addr)
 			var h hole
 			h.open.Store(from)
-			d := newDialer(t, relay.Addr(), tunnel.Options{TLS: ca.client(t, "a"), Dial: h.dial})
-			speaks := func(connect func(context.Context) (*tls.Conn, error)) error {
-				c, err := connect(within(t))
-				if err == nil {
-					defer c.Close()
-					said(t, c, srv.next(t), "hello")
-				}
-				return err
-			}
-			if err := speaks(d.First); err != nil {
+			d, err := NewDialer(relay.Addr(), spoken, nil, tunnel.Options{TLS: ca.Client(t, "a"), Dial: h.dial})
+			if err != nil {
 				t.Fatal(err)
 			}
+			first, err := d.First(within(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer first.Close()
+			if err := heard(first); err != nil {
+				t.Fatal(err)
+			}
+			said(t, first, srv.next(t), "hello")
 			if (h.small.Load() > 0) != from {
 				t.Errorf("%d connections with small packets", h.small.Load())
 			}
 			h.open.Store(true)
-			// Tries are made a second apart until one works, as a session does.
-			again := func() {
-				for err := errors.New("none yet"); err != nil; {
+			again := func(what string) {
+				relay.Cut()
+				for {
 					ctx, cancel := context.WithTimeout(within(t), time.Second)
-					err = speaks(func(context.Context) (*tls.Conn, error) { return d.Again(ctx) })
+					c, err := d.Again(ctx)
 					cancel()
+					if err == nil {
+						defer c.Close()
+						if err := heard(c); err != nil {
+							t.Fatal(err)
+						}
+						said(t, c, srv.next(t), what)
+						return
+					}
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Fatal(err)
+					}
 				}
 			}
-			relay.Cut()
-			again()
+			again("after a cut")
 			before := h.large.Load()
-			relay.Cut()
-			again()
+			again("after another")
 			if n := h.large.Load() - before; n != 0 {
 				t.Errorf("what was known about the path was tried again %d times", n)
 			}
@@ -121,7 +130,7 @@ func TestReached(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	d, err := NewDialer(ln.Addr().String(), []string{"x"}, nil, tunnel.Options{TLS: newAuthority(t, "ca").client(t, "a")})
+	d, err := NewDialer(ln.Addr().String(), []string{"x"}, nil, tunnel.Options{TLS: tunneltest.NewAuthority(t, "ca").Client(t, "a")})
 	if err != nil {
 		t.Fatal(err)
 	}

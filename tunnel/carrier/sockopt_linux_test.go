@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 func tcpPair(t *testing.T) (near, far *net.TCPConn) {
@@ -88,9 +89,9 @@ func TestCongestion(t *testing.T) {
 	if got, want := congestion(t, near), congestion(t, far); got != want {
 		t.Errorf("system is %s, want %s", got, want)
 	}
-	ca := newAuthority(t, "ca")
-	o := tunnel.Options{TLS: ca.client(t, "a"), Link: tunnel.LinkOptions{Congestion: "carrier-pigeon"}}
-	if _, err := NewDialer("127.0.0.1:1", protocols, nil, o); err == nil || !strings.Contains(err.Error(), `"carrier-pigeon"`) || !strings.Contains(err.Error(), names[0]) {
+	ca := tunneltest.NewAuthority(t, "ca")
+	o := tunnel.Options{TLS: ca.Client(t, "a"), Link: tunnel.LinkOptions{Congestion: "carrier-pigeon"}}
+	if _, err := reach(t, "127.0.0.1:1", o); err == nil || !strings.Contains(err.Error(), `"carrier-pigeon"`) || !strings.Contains(err.Error(), names[0]) {
 		t.Errorf("an unknown name: %v", err)
 	}
 }

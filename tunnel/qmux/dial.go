@@ -118,6 +118,7 @@ func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options)
 	if answer != nil {
 		s.dial = dial
 		s.id, s.paths.rejoin.secret, terms = answer.session()
+		terms = terms.and(conf.terms)
 	} else if o.Link.Window() > 0 {
 		s.log.Warn("session will end with its connection: the server does not resume", "server", c.tls.RemoteAddr().String())
 	}

@@ -158,7 +158,7 @@ func (s *Session) admit(c *conn, j *joining, fresh secret) error {
 		return unknown(errSecret)
 	case j.attempt <= r.attempt:
 		return late()
-	case len(s.conns) >= s.conf.connections && j.insteadOf == insteadOfNone:
+	case len(s.conns)-len(s.replacedLocked(j.insteadOf)) >= s.conf.connections:
 		return &Error{Code: tunnel.Busy, Text: fmt.Sprintf("%d connections are the limit", s.conf.connections)}
 	}
 	if newer {

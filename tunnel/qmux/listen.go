@@ -159,19 +159,25 @@ func (r *registry) refuse(c *conn, err error) {
 // decide finds the session that c is for, or makes it.
 func (r *registry) decide(ctx context.Context, c *conn, theirs *parameters) (*Session, error) {
 	identity, err := r.identity(c.tls)
+	if err != nil {
+		err = &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
+	}
 	j := theirs.session
 	switch {
+	case j != nil && j.kind == kindJoin:
+		if err == nil {
+			err = r.join(ctx, c, j, identity)
+		}
+		if err != nil {
+			r.audit(c, identity, j, err)
+		}
+		return nil, err
 	case err != nil:
-		return nil, &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
+		return nil, err
 	case j == nil || r.conf.terms.window <= 0:
 		return r.plain(c, theirs)
 	case j.kind == kindNew:
 		return r.begin(ctx, c, theirs, identity)
-	case j.kind == kindJoin:
-		if err = r.join(ctx, c, j, identity); err != nil {
-			r.audit(c, identity, j, err)
-		}
-		return nil, err
 	default:
 		return nil, broken(errParameter, "hawser_session of kind %d", j.kind)
 	}
@@ -198,8 +204,7 @@ func (r *registry) plain(c *conn, theirs *parameters) (*Session, error) {
 
 // begin makes a session.
 func (r *registry) begin(ctx context.Context, c *conn, theirs *parameters, identity string) (*Session, error) {
-	t := theirs.session.terms
-	t.keepalive, t.window = max(t.keepalive, r.conf.terms.keepalive), min(t.window, r.conf.terms.window)
+	t := theirs.session.terms.and(r.conf.terms)
 	s := newSession(r.conf, r.options, c.peer(), theirs)
 	s.agree(t, false)
 	s.identity, s.forgotten = identity, r.remove

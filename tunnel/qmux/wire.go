@@ -139,6 +139,12 @@ type (
 // terms are what both ends agree upon when a session begins.
 type terms struct{ keepalive, window time.Duration }
 
+// and is what holds of both ends' terms: the longer keepalive, within bounds, and the
+// shorter window.
+func (t terms) and(o terms) terms {
+	return terms{keepalive: min(max(t.keepalive, o.keepalive), longestSilence), window: min(t.window, o.window)}
+}
+
 // A joining is the parameter hawser_session.
 type joining struct {
 	kind      uint8

@@ -1,0 +1,146 @@
+// Parked sessions: what waits, for how long, and how often another connection is tried.
+
+package qmux
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+)
+
+// What is written while a session is parked arrives once it goes on.
+func TestWrittenWhileParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		near, far := opened(t, d, a)
+		n.set(func() { n.down = errNoWay })
+		n.cut()
+		synctest.Wait()
+		says(t, near, "there")
+		says(t, far, "and back")
+		time.Sleep(30 * time.Second)
+		for _, s := range []*Session{d, a} {
+			if l := s.Link(); l.Parked.IsZero() || !errors.Is(l.Cause, tunnel.Lost) {
+				t.Errorf("%+v", l)
+			}
+		}
+		n.set(func() { n.down = nil })
+		hears(t, far, "there")
+		hears(t, near, "and back")
+		for _, s := range []*Session{d, a} {
+			if l := s.Link(); l.Resumes != 1 || l.Parks != 1 || !l.Parked.IsZero() {
+				t.Errorf("%+v", l)
+			}
+		}
+		n.close(t, d, a)
+	})
+}
+
+// After the window both ends fail, with why; not before.
+func TestWindowIsOver(t *testing.T) {
+	const window = tunnel.DefaultDetachWindow
+	for name, tc := range map[string]struct {
+		spoil func(*network)
+		code  tunnel.Code
+		most  time.Duration
+	}{
+		"cut":     {(*network).cut, tunnel.Lost, window},
+		"stalled": {(*network).stall, tunnel.Dead, window + 20*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(tunnel.Options{})
+				d, a := n.pair(t, tunnel.Options{})
+				near, far := opened(t, d, a)
+				n.set(func() { n.down = errNoWay })
+				began := time.Now()
+				tc.spoil(n)
+				var wg sync.WaitGroup
+				for s, st := range map[*Session]tunnel.Stream{d: near, a: far} {
+					wg.Go(func() {
+						_, err := st.Read(make([]byte, 1))
+						if took := time.Since(began); took < window || took > tc.most {
+							t.Errorf("failed after %v", took)
+						}
+						var e *Error
+						if !errors.As(err, &e) || e.Code != tc.code || !errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
+							t.Errorf("read: %v", err)
+						}
+						if _, err := st.Write([]byte("x")); !errors.Is(err, tc.code) {
+							t.Errorf("write: %v", err)
+						}
+						if err := why(s); !errors.Is(err, tc.code) {
+							t.Errorf("session: %v", err)
+						}
+					})
+				}
+				wg.Wait()
+				n.close(t, d, a)
+			})
+		})
+	}
+}
+
+// A window that was over while this process was stopped is extended once: the other
+// end's connection may wait at its door.
+func TestWindowIsOverWhileStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		n.set(func() { n.down = errNoWay })
+		n.cut()
+		synctest.Wait()
+		a.mu.Lock()
+		a.stats.Parked = a.stats.Parked.Add(-time.Hour) // as if it had slept
+		a.mu.Unlock()
+		began := time.Now()
+		a.tick()
+		if err := why(a); !errors.Is(err, tunnel.Lost) || time.Since(began) != grace {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		n.close(t, d, a)
+	})
+}
+
+// Connections that come about and break at once are not made as fast as can be.
+func TestUselessConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		near, far := opened(t, d, a)
+		before := n.made()
+		n.set(func() { n.wrap = func(c *memnet.Conn) net.Conn { return &brief{Conn: c, left: 1} } })
+		n.cut()
+		time.Sleep(tunnel.DefaultDetachWindow / 2)
+		if made := n.made() - before; made < 5 || made > 100 {
+			t.Errorf("%d connections in %v", made, tunnel.DefaultDetachWindow/2)
+		}
+		n.set(func() { n.wrap = nil })
+		says(t, near, "in the end")
+		hears(t, far, "in the end")
+		n.close(t, d, a)
+	})
+}
+
+// A brief connection lets so many writes through, and is cut then.
+type brief struct {
+	*memnet.Conn
+	left int
+}
+
+func (b *brief) Write(p []byte) (int, error) {
+	if b.left--; b.left < 0 {
+		_ = b.Abort() // never fails
+		return 0, syscall.ECONNRESET
+	}
+	return b.Conn.Write(p)
+}
