@@ -321,6 +321,37 @@ func TestAbortedStreamsAreNotSent(t *testing.T) {
 	}
 }
 
+// Streams that were given up while they waited for their turn hold up nobody.
+func TestAbortedStreamsHoldUpNobody(t *testing.T) {
+	eachLink(t, tunnel.Options{}, func(t *testing.T, l *link) {
+		filler, full := pair(t, l.dialer, l.accepter)
+		keys, echo := pair(t, l.dialer, l.accepter)
+		var given []tunnel.Stream
+		for range 100 {
+			near, _ := pair(t, l.dialer, l.accepter)
+			given = append(given, near)
+		}
+		idles()
+		l.conn.Stall(true)
+		_, _ = filler.Write(make([]byte, 100<<10)) // the path holds 64 KiB
+		synctest.Wait()
+		for _, st := range given {
+			_, _ = io.WriteString(st, "x")
+			_ = tunnel.Abort(st)
+		}
+		_, _ = io.WriteString(keys, mark) // the reader notices
+		began := time.Now()
+		l.conn.Stall(false)
+		if _, err := io.ReadFull(echo, make([]byte, len(mark))); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("a keystroke waited for %v", took)
+		}
+		_, _ = filler.Close(), full.Close()
+	})
+}
+
 // A keystroke does not wait for its turn behind bulk, nor does a stream that is being
 // opened.
 func TestLittleGoesFirst(t *testing.T) {
