@@ -213,7 +213,7 @@ type LinkOptions struct {
 	// is found later, and an idle day costs less than 40 KiB.
 	Metered bool
 	// Buffer bounds in bytes what one session keeps to send again; zero means
-	// 4 MiB.
+	// 16 MiB.
 	Buffer int
 	// Connections is how many connections a session has at most, for bulk that is not to
 	// hold up keystrokes; zero means DefaultConnections. Only qmux has more than one.

@@ -47,7 +47,8 @@
 // Bounds. A stream's window is 64 KiB to begin with and grows while it is in the way, up
 // to 8 MiB; what is beyond 64 KiB comes from 64 MiB a session and from the process's
 // tunnel.Intake. What is kept to send again is 16 MiB a session at most and 256 MiB a
-// process, beyond a small block for each stream. Streams that wait to be accepted, gaps
+// process, beyond a small block for each stream; the second half of that is for streams
+// of which the peer takes more. Streams that wait to be accepted, gaps
 // in a stream, answers that wait to be sent, connections, sessions of one identity and
 // of a listener are bounded, too.
 //

@@ -45,7 +45,13 @@ func overMemory(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session
 // joined makes a session on the two ends of a connection.
 func joined(t testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter tunnel.Session) {
 	t.Helper()
-	r := newRegistry(o, func(secured) (string, error) { return "node", nil })
+	return joinedOf(t, a, b, o, o)
+}
+
+// joinedOf is joined with options for each end.
+func joinedOf(t testing.TB, a, b net.Conn, dialing, accepting tunnel.Options) (dialer, accepter tunnel.Session) {
+	t.Helper()
+	r := newRegistry(accepting, func(secured) (string, error) { return "node", nil })
 	accepted := make(chan *Session, 1)
 	go func() {
 		s, err := r.accept(t.Context(), bare{newBatch(b)})
@@ -54,7 +60,7 @@ func joined(t testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter tun
 		}
 		accepted <- s
 	}()
-	s, err := dialOn(t.Context(), bare{newBatch(a)}, func(context.Context) (secured, error) { return nil, tunnel.Unreachable }, o)
+	s, err := dialOn(t.Context(), bare{newBatch(a)}, func(context.Context) (secured, error) { return nil, tunnel.Unreachable }, dialing)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -139,13 +139,13 @@ func (st *stream) tailLocked(n int) *segment {
 		}
 	}
 	size := smallBlock
-	switch {
-	case n > mediumBlock:
+	switch most := st.mostLocked(); {
+	case n > mediumBlock && most == largeBlock:
 		size = largeBlock
-	case n > little:
+	case n > little && most >= mediumBlock:
 		size = mediumBlock
 	}
-	paid := st.s.keepLocked(size)
+	paid := !st.stuckLocked() && st.s.keepLocked(size)
 	if !paid {
 		if len(o.segments) > 0 {
 			return nil
@@ -154,6 +154,25 @@ func (st *stream) tailLocked(n int) *segment {
 	}
 	o.segments = append(o.segments, segment{b: newBlock(size), from: headroom, to: headroom, offset: o.end, paid: paid})
 	return &o.segments[len(o.segments)-1]
+}
+
+// mostLocked is how large a block may be that the stream takes: once much is kept no
+// larger than what the peer takes of it now.
+func (st *stream) mostLocked() int {
+	room := st.out.credit - min(st.out.credit, st.out.end)
+	switch {
+	case room >= largeBlock || !st.s.scarceLocked():
+		return largeBlock
+	case room >= mediumBlock:
+		return mediumBlock
+	}
+	return smallBlock
+}
+
+// stuckLocked says whether the peer takes so little of the stream now that the room that
+// is left is not for it.
+func (st *stream) stuckLocked() bool {
+	return st.out.end+little > st.out.credit && st.s.scarceLocked()
 }
 
 // freeLocked gives up a segment's part of its block.
@@ -184,7 +203,8 @@ func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
 	src := newSource(r)
 	defer src.free()
 	for {
-		if err := st.awaitRoom(); err != nil {
+		var err error
+		if src.most, err = st.awaitRoom(); err != nil {
 			return st.opError("write", err)
 		}
 		n, rerr := src.read()
@@ -203,17 +223,18 @@ func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
 	}
 }
 
-// awaitRoom waits until a block that is read may be queued.
-func (st *stream) awaitRoom() error {
+// awaitRoom waits until a block that is read may be queued, and says how large it may be.
+func (st *stream) awaitRoom() (most int, err error) {
 	for {
 		st.s.mu.Lock()
-		err := st.writableLocked()
-		full := st.out.unsent() >= turnSize || st.s.fullLocked() && len(st.out.segments) > 0
+		err = st.writableLocked()
+		full := st.out.unsent() >= turnSize || len(st.out.segments) > 0 && (st.s.fullLocked() || st.stuckLocked())
+		most = st.mostLocked()
 		st.out.waiting = full
 		deadline := st.out.deadline
 		st.s.mu.Unlock()
 		if err != nil || !full {
-			return err
+			return most, err
 		}
 		wait(st.out.wake, deadline)
 	}
@@ -227,7 +248,7 @@ func (st *stream) takeFrom(src *source, n int) error {
 		return err
 	}
 	o := &st.out
-	if n > min(len(src.b.buf)/2, mediumBlock) {
+	if n > min(len(src.b.buf)/2, mediumBlock) && !(len(src.b.buf) == smallBlock && st.stuckLocked()) {
 		// Whether there is room was asked before: one block more does not matter.
 		st.s.mustKeepLocked(len(src.b.buf))
 		o.segments = append(o.segments, segment{b: src.b, from: headroom, to: headroom + n, offset: o.end, paid: true})

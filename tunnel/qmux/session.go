@@ -434,6 +434,11 @@ func (s *Session) fullLocked() bool {
 	return s.kept >= s.conf.keep || s.conf.budget.Used() >= s.conf.budget.limit
 }
 
+// scarceLocked says whether so much is kept that what remains is for streams that move.
+func (s *Session) scarceLocked() bool {
+	return s.kept > s.conf.keep/2 || s.conf.budget.Used() > s.conf.budget.limit/2
+}
+
 var errNoResume = errors.New("move session: it ends with its connection")
 
 var _ tunnel.Teller = (*Session)(nil)

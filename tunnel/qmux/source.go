@@ -17,6 +17,7 @@ type source struct {
 	try  func(fd uintptr) bool
 	b    *block
 	much bool // the last read found much
+	most int  // how large the block may be
 	n    int  // what try has found
 	err  error
 }
@@ -26,7 +27,7 @@ func newSource(r io.Reader) source { return source{r: r, raw: socketOf(r)} }
 // read reads n bytes to b.buf[headroom:].
 func (s *source) read() (n int, err error) {
 	if s.raw == nil {
-		s.hold(mediumBlock)
+		s.hold(min(s.most, mediumBlock))
 		n, err = s.r.Read(s.b.buf[headroom:])
 		s.much = n >= little/2
 		return n, err
@@ -57,7 +58,7 @@ func (s *source) hold(most int) {
 
 // trySocket reads what is there, and says whether there was something.
 func (s *source) trySocket(fd uintptr) bool {
-	s.hold(largeBlock)
+	s.hold(s.most)
 	n, again, err := tryRead(fd, s.b.buf[headroom:])
 	if again {
 		s.free()

@@ -94,6 +94,9 @@ func (c *conn) writeLocked(wait bool) {
 	for !c.gone && c.failed == nil {
 		c.takeLocked(&t)
 		if t.size == 0 && t.st == nil {
+			if c.moreLocked() {
+				continue // what was taken has nothing to send any more
+			}
 			break
 		}
 		c.s.mu.Unlock()
