@@ -225,13 +225,14 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 	c.heard, c.used, c.wrote = now, now, now
 	parked := len(s.conns) == 0
 	at := len(s.conns)
-	for i := len(s.conns) - 1; i >= 0; i-- {
-		if old := s.conns[i]; insteadOf == insteadOfAll || old.number == insteadOf {
-			at = i
-			s.drainLocked(old)
-		}
+	replaced := s.replacedLocked(insteadOf)
+	if len(replaced) > 0 {
+		at = slices.Index(s.conns, replaced[0])
 	}
-	s.conns = slices.Insert(s.conns, min(at, len(s.conns)), c)
+	for _, old := range replaced {
+		s.drainLocked(old)
+	}
+	s.conns = slices.Insert(s.conns, at, c)
 	local := c.tls.LocalAddr()
 	if before := s.local.Swap(&local); s.dialing && before != nil && host(*before) != host(local) {
 		s.pulse.forget() // what was learned of another path
@@ -251,10 +252,23 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 			s.tell(s.linkLocked())
 		}
 	}
+	for _, old := range replaced { // now that c is there: this lets others in
+		s.requeueLocked(old)
+	}
 	s.sayAllLocked()
 	s.settleLocked()
 	c.kickLocked()
 	s.watchLocked(now)
+}
+
+// replacedLocked are the connections that another one takes the place of.
+func (s *Session) replacedLocked(insteadOf uint64) (conns []*conn) {
+	for _, c := range s.conns {
+		if insteadOf == insteadOfAll || c.number == insteadOf {
+			conns = append(conns, c)
+		}
+	}
+	return conns
 }
 
 // host is the part of an address that stands for a path.
@@ -306,14 +320,10 @@ func (s *Session) takeOutLocked(c *conn) {
 
 // drainLocked takes c out of the session, and reads what is on its way on it: the peer
 // may have sent that before it knew of the connection that takes the place of c. The
-// dialing end closes it.
+// dialing end closes it. What it had under way the caller gives back.
 func (s *Session) drainLocked(c *conn) {
-	if c.gone {
-		return
-	}
 	c.draining = true
 	s.leaveLocked(c)
-	s.requeueLocked(c)
 	if s.dialing {
 		go c.part() // what it writes may have to wait, for a second
 	} else {

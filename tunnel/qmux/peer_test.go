@@ -30,12 +30,7 @@ func byHand(t testing.TB, ext bool, o tunnel.Options) (*Session, *handmade) {
 	t.Helper()
 	near, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
 	r := newRegistry(o, func(secured) (string, error) { return "node", nil })
-	p := &handmade{t: t, conn: near}
-	p.in.r = near
-	mine := parameters{data: maxInt, streamData: 1 << 20, theirData: 1 << 20, streams: 8}
-	if ext {
-		mine.session = &joining{kind: kindNew, terms: terms{keepalive: time.Hour, window: time.Minute}, insteadOf: insteadOfNone}
-	}
+	p := newHandmade(t, near)
 	accepted := make(chan *Session, 1)
 	go func() {
 		s, err := r.accept(context.WithoutCancel(t.Context()), bare{newBatch(far)})
@@ -44,18 +39,48 @@ func byHand(t testing.TB, ext bool, o tunnel.Options) (*Session, *handmade) {
 		}
 		accepted <- s
 	}()
-	p.say(mine.encode())
-	if f := p.hear(); f.kind != frameParameters {
-		t.Fatalf("first frame: %+v", f)
-	}
 	if ext {
-		if f := p.hear(); f.kind != frameSession {
-			t.Fatalf("second frame: %+v", f)
-		}
+		p.begin(terms{keepalive: time.Hour, window: time.Minute})
+	} else {
+		p.greet(nil)
 	}
 	s := <-accepted
 	t.Cleanup(func() { _, _ = s.Close(), near.Close() })
 	return s, p
+}
+
+func newHandmade(t testing.TB, c net.Conn) *handmade {
+	p := &handmade{t: t, conn: c}
+	p.in.r = c
+	return p
+}
+
+// greet declares the peer's parameters, and hears this end's.
+func (p *handmade) greet(j *joining) {
+	p.t.Helper()
+	p.say((&parameters{data: maxInt, streamData: 1 << 20, theirData: 1 << 20, streams: 8, session: j}).encode())
+	if f := p.hear(); f.kind != frameParameters {
+		p.t.Fatalf("first frame: %+v", f)
+	}
+}
+
+// begin asks for a session, and hears what it is called.
+func (p *handmade) begin(asked terms) (id sessionID, s secret, t terms) {
+	p.t.Helper()
+	p.greet(&joining{kind: kindNew, terms: asked, insteadOf: insteadOfNone})
+	f := p.hear()
+	if f.kind != frameSession {
+		p.t.Fatalf("second frame: %+v", f)
+	}
+	return f.session()
+}
+
+// join brings the connection to a session, in place of every other. It returns the
+// answer: a SESSION or a CONNECTION_CLOSE.
+func (p *handmade) join(id sessionID, s secret, attempt uint64) frame {
+	p.t.Helper()
+	p.greet(&joining{kind: kindJoin, id: id, secret: s, attempt: attempt, insteadOf: insteadOfAll})
+	return p.hear()
 }
 
 // say writes a record.
