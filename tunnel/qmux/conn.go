@@ -42,6 +42,7 @@ type conn struct {
 	parting  bool  // and was
 	draining bool  // another took its place: it is only read
 	writing  bool  // somebody writes
+	placed   bool  // a place is taken for it, which is not its session's yet
 	failed   error // why nobody can any more
 	little   queue // streams that have little to send
 	bulk     queue // streams that have much

@@ -49,7 +49,9 @@
 // tunnel.Intake. What is kept to send again is 16 MiB a session at most and 256 MiB a
 // process, beyond a small block for each stream. Streams that wait to be accepted, gaps
 // in a stream, answers that wait to be sent, connections, sessions of one identity and
-// of a listener are bounded, too.
+// of a listener are bounded, too. A listener takes 4,096 connections beside the first of
+// each session: one more is answered Busy, its stream goes on where it was, and the
+// dialing end asks again later.
 //
 // Safety. A session belongs to the identity that began it. To join it takes that
 // identity, proved anew by the connection, and a secret that each joining replaces.
