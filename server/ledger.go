@@ -23,9 +23,9 @@ type traffic struct {
 // An account is a sum. The first group is about now, and of no use once a session
 // has ended; the others only grow.
 type account struct {
-	sessions, parked, queued int
-	byServer, byAgent        int64
-	rtt                      time.Duration // the longest
+	sessions, parked, queued, connections int
+	byServer, byAgent                     int64
+	rtt                                   time.Duration // the longest
 
 	toNode, fromNode         uint64
 	sent, received, replayed uint64
@@ -38,6 +38,7 @@ func (a *account) add(b account) {
 	a.sessions += b.sessions
 	a.parked += b.parked
 	a.queued += b.queued
+	a.connections += b.connections
 	a.byServer += b.byServer
 	a.byAgent += b.byAgent
 	a.rtt = max(a.rtt, b.rtt)
@@ -73,7 +74,7 @@ func (m *member) account() account {
 		if !l.Parked.IsZero() {
 			a.parked = 1
 		}
-		a.queued = l.Queued
+		a.queued, a.connections = l.Queued, l.Connections
 		a.sent, a.received, a.replayed = l.Sent, l.Received, l.Replayed
 		a.parks, a.resumes = l.Parks, l.Resumes
 	}

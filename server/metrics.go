@@ -141,6 +141,7 @@ func figures(label, prefix, of string) []series {
 		{wire, counter, "from_node", func(a account) float64 { return float64(a.received) }},
 		{describe("link_replayed_bytes_total", "Bytes sent again on another connection,"), counter, "", func(a account) float64 { return float64(a.replayed) }},
 		{describe("link_queued_bytes", "Bytes that wait to be sent or acknowledged,"), gauge, "", func(a account) float64 { return float64(a.queued) }},
+		{describe("link_connections", "Connections of sessions that may have several,"), gauge, "", func(a account) float64 { return float64(a.connections) }},
 		{describe("link_parks_total", "Connections that sessions lost,"), counter, "", func(a account) float64 { return float64(a.parks) }},
 		{describe("link_resumes_total", "Connections that sessions took after their first,"), counter, "", func(a account) float64 { return float64(a.resumes) }},
 	}

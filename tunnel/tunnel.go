@@ -289,6 +289,8 @@ type LinkState struct {
 	Replayed, Sent, Received uint64
 	// Queued is how many bytes wait to be sent or to be acknowledged.
 	Queued int
+	// Connections is how many there are now; zero if that is not known.
+	Connections int
 }
 
 // LinkOf is the state of s's connection, and whether s can outlive it.

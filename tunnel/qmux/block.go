@@ -74,10 +74,10 @@ func (b *block) free() {
 	}
 }
 
-// A Budget bounds in bytes what the sessions that share it keep to send again, beyond
-// a small block for each stream, without which it could not go on at all. Whoever
-// comes first is served first: while parked sessions hold it all, the others go on,
-// slowly.
+// A Budget bounds what the sessions that share it have together: the bytes that they
+// keep to send again, beyond a small block for each stream, without which it could not
+// go on at all; or the connections beside the first of each. Whoever comes first is
+// served first: while parked sessions hold it all, the others go on, slowly.
 type Budget struct {
 	limit int64
 	used  atomic.Int64

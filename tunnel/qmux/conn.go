@@ -42,6 +42,7 @@ type conn struct {
 	parting  bool  // and was
 	draining bool  // another took its place: it is only read
 	writing  bool  // somebody writes
+	placed   bool  // a place is taken for it, which is not its session's yet
 	failed   error // why nobody can any more
 	little   queue // streams that have little to send
 	bulk     queue // streams that have much
@@ -53,7 +54,7 @@ type conn struct {
 
 	heard time.Time // when something last came
 	asked time.Time // since when the peer owes a sign of life; zero if it does not
-	probe uint64    // the number of the question that only c waits for; 0: there was none
+	probe uint64    // the number of the question that only c waits for; 0: none
 	since time.Time // since when data has come without a long pause,
 	came  time.Time // and when it last came
 	wrote time.Time // when something was last sent
@@ -268,6 +269,14 @@ func (c *conn) heardLocked() {
 	c.s.oweLocked(c, now)
 	if c == c.s.firstLocked() {
 		c.s.pulse.hear(c.s.since(now))
+	}
+}
+
+// settledLocked notes that n bytes sent need not be acknowledged any more. If those were
+// all, a sign of life that was heard meanwhile was that for them, too.
+func (c *conn) settledLocked(n int) {
+	if c.unacked -= n; c.unacked == 0 && c.asked.Equal(c.heard) {
+		c.asked = time.Time{}
 	}
 }
 

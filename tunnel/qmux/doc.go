@@ -50,7 +50,9 @@
 // process, beyond a small block for each stream; the second half of that is for streams
 // of which the peer takes more. Streams that wait to be accepted, gaps
 // in a stream, answers that wait to be sent, connections, sessions of one identity and
-// of a listener are bounded, too.
+// of a listener are bounded, too. A listener takes 4,096 connections beside the first of
+// each session: one more is answered Busy, its stream goes on where it was, and the
+// dialing end asks again later.
 //
 // Safety. A session belongs to the identity that began it. To join it takes that
 // identity, proved anew by the connection, and a secret that each joining replaces.

@@ -36,6 +36,8 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 		}
 		if f.stream != c.probe {
 			s.pulse.answered(s.now())
+		} else {
+			c.probe = 0
 		}
 	case frameClose, frameApplicationClose:
 		if f.kind == frameApplicationClose && f.value == uint64(tunnel.Replaced) && c.number > 0 {

@@ -160,6 +160,8 @@ func (s *Session) admit(c *conn, j *joining, fresh secret) error {
 		return late()
 	case len(s.conns)-len(s.replacedLocked(j.insteadOf)) >= s.conf.connections:
 		return &Error{Code: tunnel.Busy, Text: fmt.Sprintf("%d connections are the limit", s.conf.connections)}
+	case !s.placeLocked(c, j.insteadOf): // the last case: it takes something
+		return &Error{Code: tunnel.Busy, Text: "too many connections beside the first of each session"}
 	}
 	if newer {
 		r.secret = r.fresh
@@ -180,8 +182,32 @@ func (s *Session) enter(c *conn, j *joining) error {
 	case s.paths.rejoin.attempt != j.attempt:
 		return late()
 	}
+	if c.placed {
+		c.placed = false
+		s.placed++
+	}
 	s.startLocked(c, j.insteadOf)
 	return nil
+}
+
+// placeLocked takes a place for c, if it is to be one more beside others, and says
+// whether c may come.
+func (s *Session) placeLocked(c *conn, insteadOf uint64) bool {
+	if len(s.conns) == 0 || len(s.replacedLocked(insteadOf)) > 0 {
+		return true
+	}
+	c.placed = s.conf.beside.take(1)
+	return c.placed
+}
+
+// countPlacesLocked has as many places taken as there are connections beside the first.
+func (s *Session) countPlacesLocked() {
+	if s.conf.beside == nil || s.over != nil {
+		return
+	}
+	n := max(0, len(s.conns)-1)
+	s.conf.beside.give(s.placed - n)
+	s.placed = n
 }
 
 // confirmLocked forgets the secret that led to c: the peer has the new one.

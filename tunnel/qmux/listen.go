@@ -29,6 +29,10 @@ const (
 	// one its life.
 	maxSessions    = 1 << 16
 	maxPerIdentity = 16
+
+	// maxBeside bounds the connections of a listener's sessions beside the first of each.
+	// One more is turned away for now.
+	maxBeside = 1 << 12
 )
 
 func connectError(addr string, err error) error { return fmt.Errorf("connect to %s: %w", addr, err) }
@@ -102,6 +106,7 @@ func newRegistry(o tunnel.Options, identity func(secured) (string, error)) *regi
 	if o.Link.Budget > 0 {
 		r.conf.budget = NewBudget(o.Link.Budget)
 	}
+	r.conf.beside = NewBudget(maxBeside)
 	return r
 }
 
@@ -250,10 +255,13 @@ func (r *registry) join(ctx context.Context, c *conn, j *joining, identity strin
 		return err
 	}
 	err := within(ctx, c, func() error { return c.say1(appendSession(nil, s.id, fresh, s.conf.terms)) })
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.enter(c, j)
 	}
-	return s.enter(c, j)
+	if err != nil && c.placed {
+		s.conf.beside.give(1)
+	}
+	return err
 }
 
 // revoke ends a session whose identity may not have it any more.

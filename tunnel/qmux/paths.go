@@ -233,6 +233,7 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 		s.drainLocked(old)
 	}
 	s.conns = slices.Insert(s.conns, at, c)
+	s.countPlacesLocked()
 	local := c.tls.LocalAddr()
 	if before := s.local.Swap(&local); s.dialing && before != nil && host(*before) != host(local) {
 		s.pulse.forget() // what was learned of another path
@@ -314,6 +315,7 @@ func (s *Session) takeOutLocked(c *conn) {
 	if !c.gone {
 		c.abort()
 		s.leaveLocked(c)
+		s.countPlacesLocked()
 		s.requeueLocked(c)
 	}
 }
@@ -392,6 +394,7 @@ func (s *Session) lostLocked(c *conn, err error) {
 	}
 	c.abort()
 	s.leaveLocked(c)
+	s.countPlacesLocked()
 	switch next := s.firstLocked(); {
 	case next != nil:
 		if first {

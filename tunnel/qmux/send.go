@@ -309,7 +309,7 @@ func (st *stream) discardLocked() {
 	}
 	o.segments = nil
 	for _, r := range o.runs {
-		r.c.unacked -= int(r.to - r.from)
+		r.c.settledLocked(int(r.to - r.from))
 	}
 	o.runs = nil
 	o.base, o.next, o.end = o.high, o.high, o.high
@@ -419,7 +419,7 @@ func (st *stream) trimLocked() {
 	for k < len(o.runs) && o.runs[k].from < o.base {
 		r := &o.runs[k]
 		done := min(o.base, r.to)
-		r.c.unacked -= int(done - r.from)
+		r.c.settledLocked(int(done - r.from))
 		if r.from = done; done < r.to {
 			break
 		}
@@ -444,7 +444,7 @@ func (st *stream) lostLocked(c *conn) {
 			continue
 		}
 		for _, r := range o.runs[i:] {
-			r.c.unacked -= int(r.to - r.from)
+			r.c.settledLocked(int(r.to - r.from))
 		}
 		from := o.runs[i].from
 		o.runs = o.runs[:i]

@@ -66,6 +66,7 @@ type Session struct {
 	handler   func(tunnel.Stream)
 	dataMax   uint64 // MAX_DATA
 	dataSent  uint64
+	placed    int // connections that conf.beside has counted
 	kept      int // bytes of blocks kept to send again
 	unread    int // bytes of blocks that hold what has come
 	spare     int // of windowBudget
@@ -87,6 +88,7 @@ type config struct {
 	maxStreams  int
 	keep        int
 	budget      *Budget
+	beside      *Budget // of connections beside the first; nil at the dialing end
 	metered     bool
 	connections int
 	terms       terms
@@ -236,7 +238,10 @@ func (s *Session) releaseLocked(err error) {
 	s.intake.Return(int(windowBudget - s.spare))
 	s.intake.Read(s.unread)
 	s.conf.budget.give(s.kept)
-	s.kept, s.over = 0, err
+	if s.conf.beside != nil {
+		s.conf.beside.give(s.placed)
+	}
+	s.kept, s.placed, s.over = 0, 0, err
 	s.ending()
 	for _, c := range s.conns {
 		if !c.closing {
@@ -384,7 +389,7 @@ func (s *Session) Link() tunnel.LinkState {
 
 func (s *Session) linkLocked() tunnel.LinkState {
 	l := s.stats
-	l.RTT, l.Queued, l.Addr = s.pulse.rtt, s.kept, s.info.Addr
+	l.RTT, l.Queued, l.Connections, l.Addr = s.pulse.rtt, s.kept, len(s.conns), s.info.Addr
 	if c := s.firstLocked(); c != nil {
 		l.Addr = c.tls.RemoteAddr()
 	} else if s.paths.last != nil {

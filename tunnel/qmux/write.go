@@ -246,6 +246,7 @@ func (c *conn) wroteLocked(t *turn, err error) {
 // takeLocked takes what goes in one turn.
 func (c *conn) takeLocked(t *turn) {
 	w := recordWriter{c: c}
+	owed := c.unacked > 0
 	c.controlLocked(&w)
 	for i := 0; i < littleTurns && c.little.len() > 0 && w.room() > headroom+little; i++ {
 		c.littleLocked(&w, c.little.pop())
@@ -262,7 +263,7 @@ func (c *conn) takeLocked(t *turn) {
 	if t.size > 0 || t.st != nil {
 		now := time.Now()
 		c.wrote = now
-		if c.asked.IsZero() && (c.unacked > 0 || w.ping) {
+		if c.asked.IsZero() && w.ping || c.unacked > 0 && (c.asked.IsZero() || !owed) {
 			c.asked = now
 		}
 		c.s.oweLocked(c, now)
