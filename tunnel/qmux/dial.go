@@ -62,8 +62,9 @@ type rejoin struct {
 	beside    bool // one makes another beside one that is doubted
 	useless   int  // connections in a row that broke at once and carried nothing
 	progress  uint64
-	vain      int  // doubts in a row that were vain
-	spared    bool // the window was over while this process was stopped
+	vain      int // doubts in a row that were vain
+
+	spared time.Time // until when, since the window was over while this process was stopped
 }
 
 // Transport is this package as a tunnel.Transport.

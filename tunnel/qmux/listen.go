@@ -221,6 +221,9 @@ func (r *registry) begin(ctx context.Context, c *conn, theirs *parameters, ident
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err == nil {
+		err = s.over // the registry was closed meanwhile
+	}
 	if err != nil {
 		s.failLocked(err)
 		return nil, err

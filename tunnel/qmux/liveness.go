@@ -111,9 +111,12 @@ func (s *Session) expireLocked(now time.Time) {
 		s.scheduleLocked(end)
 		return
 	}
-	if now.Sub(end) > asleep && !s.paths.rejoin.spared {
-		s.paths.rejoin.spared = true
-		s.scheduleLocked(now.Add(grace))
+	r := &s.paths.rejoin
+	if now.Sub(end) > asleep && r.spared.IsZero() {
+		r.spared = now.Add(grace)
+	}
+	if now.Before(r.spared) {
+		s.scheduleLocked(r.spared)
 		return
 	}
 	s.failLocked(expired(s.stats.Cause))

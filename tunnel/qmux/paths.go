@@ -248,7 +248,7 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 	s.paths.asked = min(s.paths.asked, len(s.conns)-1)
 	if parked && !s.stats.Parked.IsZero() {
 		s.log.Info("session resumed", "session", s.name(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
-		s.stats.Parked, s.stats.Cause = time.Time{}, nil
+		s.stats.Parked, s.stats.Cause, s.paths.rejoin.spared = time.Time{}, nil, time.Time{}
 		if s.tell != nil {
 			s.tell(s.linkLocked())
 		}
