@@ -25,7 +25,7 @@ const (
 	localBackoff = time.Second
 	// attemptTimeout bounds an attempt, joinTimeout what is said on a connection that
 	// came about at once. Elsewhere it may take three times as long as that did.
-	attemptTimeout = 10 * time.Second
+	attemptTimeout = 30 * time.Second
 	joinTimeout    = 3 * time.Second
 	// hedge is how long a connection may take to come about before another is tried
 	// beside it: the path may have changed under the first, which then waits for its own

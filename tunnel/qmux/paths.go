@@ -240,7 +240,10 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 	}
 	if c == s.conns[0] {
 		s.pulse.take(s.now())
-		c.say.ping = true // which tells how long the way is
+		if c.trip > 0 {
+			s.pulse.rtt = c.trip // or more, until the answer to this tells
+		}
+		c.say.ping = true
 	}
 	if c.number > 0 {
 		s.stats.Resumes++
