@@ -239,6 +239,10 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 		s.pulse.forget() // what was learned of another path
 	}
 	if c == s.conns[0] {
+		if s.paths.rejoin.prompt {
+			s.pulse.learn(s.now())
+			s.paths.rejoin.prompt = false
+		}
 		s.pulse.take(s.now())
 		if c.trip > 0 {
 			s.pulse.rtt = c.trip // or more, until the answer to this tells
