@@ -33,8 +33,9 @@ type conn struct {
 	batch  *batch
 	number uint64 // of the attempt that made it; 0 is the session's first
 	in     recordReader
-	rest   []byte // frames that came with what was said before it was the session's,
-	restIn *block // and where they lie
+	rest   []byte        // frames that came with what was said before it was the session's,
+	restIn *block        // and where they lie
+	trip   time.Duration // the time that asking for the session took; 0 at the accepting end
 
 	// The session's mutex guards the following.
 	gone     bool  // it is none of the session's any more

@@ -25,7 +25,7 @@ const (
 	localBackoff = time.Second
 	// attemptTimeout bounds an attempt, joinTimeout what is said on a connection that
 	// came about at once. Elsewhere it may take three times as long as that did.
-	attemptTimeout = 10 * time.Second
+	attemptTimeout = 30 * time.Second
 	joinTimeout    = 3 * time.Second
 	// hedge is how long a connection may take to come about before another is tried
 	// beside it: the path may have changed under the first, which then waits for its own
@@ -62,7 +62,8 @@ type rejoin struct {
 	beside    bool // one makes another beside one that is doubted
 	useless   int  // connections in a row that broke at once and carried nothing
 	progress  uint64
-	vain      int // doubts in a row that were vain
+	prompt    bool // the attempt under way is the first: if it succeeds nothing is wrong with the network
+	vain      int  // doubts in a row that were vain
 
 	spared time.Time // until when, since the window was over while this process was stopped
 }
@@ -171,10 +172,13 @@ func (s *Session) redial(useless int) {
 			bound = min(2*bound, highestBackoff)
 		}
 		began = time.Now()
+		s.mu.Lock()
+		s.paths.rejoin.prompt = !wait
+		s.mu.Unlock()
 		ctx, cancel := s.untilOver()
 		err := s.attempt(ctx, insteadOfAll)
 		cancel()
-		if s.settle(err, wait) {
+		if s.settle(err) {
 			return
 		}
 		if tunnel.CodeOf(err) == tunnel.Unreachable {
@@ -200,15 +204,12 @@ func (s *Session) pause(d time.Duration) {
 }
 
 // settle draws the consequence of an attempt. It says whether none is needed any more.
-func (s *Session) settle(err error, again bool) bool {
+func (s *Session) settle(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.paths.rejoin
 	if err != nil && final(err) {
 		s.failLocked(err)
-	}
-	if err == nil && !again {
-		s.pulse.learn(s.now()) // the first attempt: nothing is wrong with the network
 	}
 	if len(s.conns) == 0 && s.over == nil {
 		return false
@@ -233,7 +234,10 @@ func (s *Session) doubtLocked(c *conn) {
 		s.lostLocked(c, silence(time.Since(c.heard)))
 		other.sayDoubtedLocked(c.number) // which no reset may reach
 	case !r.beside:
-		r.beside = true
+		r.beside, r.prompt = true, true
+		if c == first {
+			s.pulse.lost(s.now())
+		}
 		insteadOf := c.number
 		if other == nil {
 			insteadOf = insteadOfAll

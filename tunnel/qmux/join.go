@@ -77,10 +77,12 @@ func (c *conn) hearParameters() (*parameters, error) {
 // ask asks for a session, or to join one, and hears the answer. It is nil if the peer
 // does not know the extension.
 func (c *conn) ask(ctx context.Context, mine parameters) (theirs *parameters, answer *frame, err error) {
+	began := time.Now()
 	err = within(ctx, c, func() (err error) {
 		theirs, answer, err = c.converse(mine)
 		return err
 	})
+	c.trip = max(time.Since(began), 1)
 	return theirs, answer, err
 }
 

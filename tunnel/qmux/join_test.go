@@ -100,6 +100,7 @@ func TestJoiningRace(t *testing.T) {
 					t.Errorf("the other is told %v", code)
 				}
 			}
+			synctest.Wait() // it is let in after it has been told
 			if won != 1 || s.Link().Resumes != 1 {
 				t.Errorf("%d were let in: %+v", won, s.Link())
 			}

@@ -77,6 +77,7 @@ type fragile struct {
 // A parcel is bytes, after which the direction may end or the connection be cut.
 type parcel struct {
 	bytes    []byte
+	due      time.Time
 	end, cut bool
 }
 
@@ -91,7 +92,7 @@ func (f *fragile) carry() {
 	for {
 		select {
 		case p := <-f.under:
-			time.Sleep(f.delay)
+			time.Sleep(time.Until(p.due))
 			_, _ = f.Conn.Write(p.bytes) // or it is cut
 			if p.end {
 				_ = tunnel.CloseWrite(f.Conn)
@@ -115,7 +116,7 @@ func (f *fragile) Write(p []byte) (int, error) {
 		return 0, syscall.ECONNRESET
 	}
 	select {
-	case f.under <- parcel{bytes: bytes.Clone(p), cut: after}:
+	case f.under <- parcel{bytes: bytes.Clone(p), due: time.Now().Add(f.delay), cut: after}:
 		return len(p), nil
 	case <-f.done:
 		return 0, net.ErrClosed
@@ -127,7 +128,7 @@ func (f *fragile) breaks() { _, _ = tunnel.Abort(f.Conn), tunnel.Abort(f.other) 
 // CloseWrite ends our direction.
 func (f *fragile) CloseWrite() error {
 	select {
-	case f.under <- parcel{end: true}:
+	case f.under <- parcel{due: time.Now().Add(f.delay), end: true}:
 	case <-f.done:
 	}
 	return nil
@@ -173,7 +174,7 @@ func (k *cutter) run(t *testing.T, sizes []int) (writes int) {
 	}
 	group.Wait()
 	synctest.Wait()
-	time.Sleep(time.Second) // what was to be acknowledged soon has been
+	time.Sleep(3 * time.Second) // what was to be acknowledged soon, or on another connection, has been
 	synctest.Wait()
 	for name, s := range map[string]*Session{"dialer": d, "accepter": a} {
 		if !s.holdsNothing() {
@@ -265,11 +266,13 @@ func giveUp(t *testing.T, s *Session) {
 	}
 }
 
+// never cuts.
+func never(int) (before, after bool) { return false, false }
+
 // TestCutEverywhere cuts a session once, at each of its writes, before and after that
 // has got through: at every record and acknowledgement, then.
 func TestCutEverywhere(t *testing.T) {
 	sizes := []int{0, 1, 5000, 150 << 10}
-	never := func(int) (bool, bool) { return false, false }
 	writes := 0
 	synctest.Test(t, func(t *testing.T) { writes = (&cutter{cut: never}).run(t, sizes) })
 	if writes < 20 {

@@ -239,8 +239,15 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 		s.pulse.forget() // what was learned of another path
 	}
 	if c == s.conns[0] {
+		if s.paths.rejoin.prompt {
+			s.pulse.learn(s.now())
+			s.paths.rejoin.prompt = false
+		}
 		s.pulse.take(s.now())
-		c.say.ping = true // which tells how long the way is
+		if c.trip > 0 {
+			s.pulse.rtt = c.trip // or more, until the answer to this tells
+		}
+		c.say.ping = true
 	}
 	if c.number > 0 {
 		s.stats.Resumes++
