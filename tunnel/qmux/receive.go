@@ -164,6 +164,20 @@ func (st *stream) addLocked(list []segment, offset uint64, data []byte, b *block
 	return list
 }
 
+// appendLocked adds a piece to the end of a list: to the block of the last one, if that
+// is ours to add to and has room. A peer that sends crumbs has no block kept for each.
+func (st *stream) appendLocked(list []segment, g segment) []segment {
+	if last := len(list) - 1; last >= 0 {
+		l, n := &list[last], g.to-g.from
+		if l.paid && l.end() == g.offset && n < handed && n <= len(l.b.buf)-l.to {
+			l.to += copy(l.b.buf[l.to:], g.b.buf[g.from:g.to])
+			st.releaseLocked(&g)
+			return list
+		}
+	}
+	return append(list, g)
+}
+
 // earlyLocked keeps data behind a gap.
 func (st *stream) earlyLocked(offset uint64, data []byte, b *block) error {
 	in := &st.in
@@ -175,7 +189,7 @@ func (st *stream) earlyLocked(offset uint64, data []byte, b *block) error {
 	list := in.early
 	in.early = nil
 	for len(list) > 0 && list[0].end() <= offset {
-		in.early, list = append(in.early, list[0]), list[1:]
+		in.early, list = st.appendLocked(in.early, list[0]), list[1:]
 	}
 	for len(data) > 0 && len(list) > 0 {
 		if before := int(min(uint64(len(data)), list[0].offset-min(list[0].offset, offset))); before > 0 {
@@ -185,12 +199,14 @@ func (st *stream) earlyLocked(offset uint64, data []byte, b *block) error {
 		}
 		skip := min(uint64(len(data)), list[0].end()-offset)
 		offset, data = offset+skip, data[skip:]
-		in.early, list = append(in.early, list[0]), list[1:]
+		in.early, list = st.appendLocked(in.early, list[0]), list[1:]
 	}
 	if len(data) > 0 {
 		in.early = st.addLocked(in.early, offset, data, nil)
 	}
-	in.early = append(in.early, list...)
+	for _, g := range list {
+		in.early = st.appendLocked(in.early, g)
+	}
 	return st.gapsLocked()
 }
 
@@ -224,7 +240,7 @@ func (st *stream) joinLocked() {
 			end := g.end()
 			g.from += int(in.next - g.offset)
 			g.offset, in.next = in.next, end
-			in.pieces = append(in.pieces, g)
+			in.pieces = st.appendLocked(in.pieces, g)
 			notify(in.wake)
 		}
 	}
