@@ -68,8 +68,8 @@ func eachLink(t *testing.T, o tunnel.Options, f func(t *testing.T, l *link)) {
 	t.Helper()
 	eachKind(t, o, func(t *testing.T, o tunnel.Options) {
 		l := newLink(t, o, nil)
+		defer l.end()
 		f(t, l)
-		l.end()
 	})
 }
 

@@ -106,6 +106,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 		return st.resetByPeerLocked(c, f.offset)
 	case frameStopSending:
 		st.resetLocked()
+		st.endedLocked()
 		return nil
 	case frameMaxStreamData:
 		st.creditLocked(f.offset)

@@ -48,6 +48,7 @@ type sending struct {
 	deadline time.Time
 	wake     chan struct{} // holds at most one
 	waiting  bool          // Write or ReadFrom waits for room
+	writing  bool          // Write has queued part of what it was given
 }
 
 // A segment is part of a block, and where in the stream it belongs.
@@ -92,11 +93,12 @@ func (st *stream) Write(p []byte) (n int, err error) {
 func (st *stream) tryWrite(p []byte) (n int, deadline time.Time, err error) {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
+	st.out.writing = false
 	if err = st.writableLocked(); err != nil {
 		return 0, time.Time{}, err
 	}
 	n = st.fillLocked(p)
-	st.out.waiting = n < len(p)
+	st.out.waiting, st.out.writing = n < len(p), n < len(p)
 	if n > 0 {
 		st.s.sendLocked(st)
 	}
@@ -278,7 +280,8 @@ func (st *stream) copyLocked(p []byte) {
 	}
 }
 
-// finishLocked has our direction end.
+// finishLocked has our direction end: with a reset if that cuts a Write short, of which
+// the peer would take the part that has come for all there was.
 func (st *stream) finishLocked() {
 	o := &st.out
 	if o.fin || o.state != sendOpen {
@@ -286,6 +289,10 @@ func (st *stream) finishLocked() {
 	}
 	o.fin = true
 	notify(o.wake)
+	if o.writing {
+		st.resetLocked()
+		return
+	}
 	st.s.sendLocked(st)
 }
 

@@ -171,8 +171,8 @@ func (s *Session) LocalAddr() net.Addr {
 // RemoteAddr is where the session came from.
 func (s *Session) RemoteAddr() net.Addr { return s.info.Addr }
 
-// Close ends every stream, tells the peer, which takes two seconds at most, and waits
-// as Context does.
+// Close ends every stream, tells the peer, which takes two seconds at most and one for
+// its answer, and waits as Context does.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	first := !s.closing && s.over == nil

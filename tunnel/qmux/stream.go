@@ -112,7 +112,8 @@ func (st *stream) setDeadline(d *time.Time, t time.Time, wake chan struct{}) err
 	return nil
 }
 
-// CloseWrite ends our direction once everything written has been sent.
+// CloseWrite ends our direction once everything written has been sent. A Write that it
+// cuts short is a reset to the peer, and no end.
 func (st *stream) CloseWrite() error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
@@ -127,7 +128,8 @@ func (st *stream) CloseWrite() error {
 }
 
 // Close ends our direction once everything written has been sent, and tells the peer
-// that nobody reads what it sends (STOP_SENDING).
+// that nobody reads what it sends (STOP_SENDING). For a Write that it cuts short see
+// CloseWrite.
 func (st *stream) Close() error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
@@ -181,7 +183,7 @@ func (st *stream) stopLocked() {
 // endedLocked forgets the stream once both its parts have come to their ends.
 func (st *stream) endedLocked() {
 	out := st.out.state == sendDataRecvd || st.out.state == sendResetRecvd
-	if st.unseen && out && st.in.state == recvResetRecvd {
+	if st.unseen && st.out.state >= sendDataRecvd && st.in.state == recvResetRecvd {
 		st.s.unseeLocked(st) // given up before anybody has seen it
 		st.closed = true
 	}

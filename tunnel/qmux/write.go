@@ -148,8 +148,11 @@ func (c *conn) flush() {
 // failLocked takes note that nothing can be written any more. What the peer has said
 // last may still lie there to be read; it tells why, and the reader ends the connection.
 func (c *conn) failLocked(err error) {
-	if c.failed == nil && !c.gone {
-		c.failed = err
+	if c.failed != nil || c.gone {
+		return
+	}
+	c.failed = err
+	if !c.closing { // else it is bounded
 		_ = c.tls.SetReadDeadline(time.Now().Add(parting)) // if that fails the reader has failed
 	}
 }
