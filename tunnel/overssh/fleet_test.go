@@ -177,7 +177,7 @@ func TestFleetChecks(t *testing.T) {
 			accept(ctx, nc)
 		})
 		cfg := l.config(t)
-		cfg.HostKeys = new(HostKeys)
+		cfg.HostKeys = noKeys(t)
 		reg := prometheus.NewRegistry()
 		var err error
 		if cfg.Metrics, err = NewMetrics(reg); err != nil {
@@ -341,7 +341,7 @@ func TestNewFleetChecks(t *testing.T) {
 		{func(c *Config) { c.KeyFile = filepath.Join(l.dir, "none") }, "no such file"},
 		{func(c *Config) { c.HostKeys = nil }, "HostKeys"},
 	} {
-		cfg := Config{User: "u", KeyFile: l.path("id"), HostKeys: new(HostKeys)}
+		cfg := Config{User: "u", KeyFile: l.path("id"), HostKeys: noKeys(t)}
 		tc.change(&cfg)
 		if _, err := NewFleet(FleetConfig{Config: cfg}); err == nil || !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%v, want an error about %s", err, tc.text)
