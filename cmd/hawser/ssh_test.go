@@ -93,7 +93,10 @@ func TestSSHNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys := new(overssh.HostKeys)
+	keys, err := overssh.OpenHostKeys(filepath.Join(dir, sshKnownHosts))
+	if err != nil {
+		t.Fatal(err)
+	}
 	fleet, err := overssh.NewFleet(overssh.FleetConfig{Config: overssh.Config{User: "u", KeyFile: filepath.Join(dir, "id"), HostKeys: keys}})
 	if err != nil {
 		t.Fatal(err)

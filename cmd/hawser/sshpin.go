@@ -229,20 +229,14 @@ func (o *hostKeys) list(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := keys.Nodes()
+	pins, err := keys.List()
 	if err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "NODE\tTYPE\tFINGERPRINT")
-	for _, name := range nodes {
-		pinned, err := keys.Pinned(name)
-		if err != nil {
-			return err
-		}
-		for _, k := range pinned {
-			fmt.Fprintf(w, "%s\t%s\t%s\n", name, k.Type(), k.Fingerprint())
-		}
+	for _, p := range pins {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", p.Name, p.Key.Type(), p.Key.Fingerprint())
 	}
 	return w.Flush()
 }

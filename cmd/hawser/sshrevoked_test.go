@@ -54,7 +54,10 @@ func overSSH(t *testing.T, s *tunnels) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys := new(overssh.HostKeys)
+	keys, err := overssh.OpenHostKeys(filepath.Join(dir, sshKnownHosts))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := keys.Pin("n", key); err != nil {
 		t.Fatal(err)
 	}

@@ -121,13 +121,6 @@ func (f *Fleet) wake() {
 	}
 }
 
-// Has says whether the fleet has been told of node.
-func (f *Fleet) Has(node string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.nodes[node] != nil
-}
-
 // Run keeps the connections until ctx is done, and returns nil once all have ended.
 // It is called once.
 func (f *Fleet) Run(ctx context.Context) error {

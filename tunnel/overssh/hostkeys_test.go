@@ -3,9 +3,7 @@
 package overssh
 
 import (
-	"bytes"
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +11,7 @@ import (
 	"testing"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -51,8 +50,8 @@ func TestHostKeysFile(t *testing.T) {
 		if pinned, err := h.Pinned("node-1"); err != nil || len(pinned) != 2 {
 			t.Errorf("%d keys are pinned for node-1, %v", len(pinned), err)
 		}
-		if nodes, err := h.Nodes(); err != nil || !slices.Equal(nodes, []string{"node-1", "node-3"}) {
-			t.Errorf("nodes %v, %v", nodes, err)
+		if names := listed(t, h); !slices.Equal(names, []string{"node-1", "node-1", "node-3"}) {
+			t.Errorf("names %v", names)
 		}
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
@@ -89,8 +88,8 @@ func TestHostKeysFileChanges(t *testing.T) {
 	if err := h.Pin("node-2", b); err != nil {
 		t.Fatal(err)
 	}
-	if nodes, err := other.Nodes(); err != nil || !slices.Equal(nodes, []string{"node-1", "node-2"}) {
-		t.Errorf("one pin undid another: %v, %v", nodes, err)
+	if names := listed(t, other); !slices.Equal(names, []string{"node-1", "node-2"}) {
+		t.Errorf("one pin undid another: %v", names)
 	}
 	if err := os.WriteFile(path, []byte("nonsense\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -116,66 +115,26 @@ func TestHostKeysFileChanges(t *testing.T) {
 func TestPinFails(t *testing.T) {
 	dir := t.TempDir()
 	key := newKey(t, filepath.Join(dir, "a"))
-	h := &HostKeys{path: filepath.Join(dir, "missing", "host_keys")}
+	h, err := OpenHostKeys(filepath.Join(dir, "missing", "host_keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := h.Pin("node-1", key); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("pin without a directory: %v", err)
 	}
 	if err := h.check("node-1", "addr", key.key); err == nil {
 		t.Error("a key that is not kept is trusted")
 	}
-	for _, name := range []string{"", "*", "a,b", "a b", "|1|x", "a\nb", "!a", "#a", "@a"} {
-		if err := new(HostKeys).Pin(name, key); err == nil {
+	for _, name := range []string{"", "*", "a,b", "a b", "|1|x", "a\nb", "!a", "#a", "@a", "a:22", "[a]:2222"} {
+		if err := noKeys(t).Pin(name, key); err == nil {
 			t.Errorf("pinned for %q", name)
 		}
 	}
-	if err := new(HostKeys).Pin("node-1"); err == nil {
+	if err := noKeys(t).Pin("node-1"); err == nil {
 		t.Error("pinned no key")
 	}
-	if err := new(HostKeys).Pin("node-1", HostKey{}); err == nil {
+	if err := noKeys(t).Pin("node-1", HostKey{}); err == nil {
 		t.Error("pinned an empty key")
-	}
-}
-
-func TestParseHostKeys(t *testing.T) {
-	key := newKey(t, filepath.Join(t.TempDir(), "a")).String()
-	for _, tc := range []struct {
-		name, text string
-		nodes      []string
-		bad        string
-	}{
-		{"empty", "\n \n# a comment\n", nil, ""},
-		{"one", "node-1 " + key + "\n", []string{"node-1"}, ""},
-		{"no newline, a comment, CRLF", "a " + key + " root@a\r\nb " + key, []string{"a", "b"}, ""},
-		{"two names", "a,b " + key, []string{"a", "b"}, ""},
-		{"an address", "[10.0.0.1]:2222 " + key, []string{"[10.0.0.1]:2222"}, ""},
-		{"twice", "a " + key + "\na " + key, []string{"a"}, ""},
-		{"pattern", "a " + key + "\n*.example " + key, nil, "line 2"},
-		{"hashed", "|1|c2FsdA==|aGFzaA== " + key, nil, "line 1"},
-		{"revoked", "@revoked a " + key, nil, "@revoked"},
-		{"authority", "@cert-authority a " + key, nil, "@cert-authority"},
-		{"no key", "a ssh-ed25519", nil, "line 1"},
-		{"broken key", "\n\na ssh-ed25519 AAAA", nil, "line 3"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			keys, err := parseHostKeys([]byte(tc.text))
-			if tc.bad != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.bad) {
-					t.Errorf("error %v, want one about %q", err, tc.bad)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := slices.Sorted(maps.Keys(keys)); !slices.Equal(got, tc.nodes) {
-				t.Errorf("nodes %q, want %q", got, tc.nodes)
-			}
-			for name, ks := range keys {
-				if len(ks) != 1 || ks[0].String() != key {
-					t.Errorf("keys of %s: %v", name, ks)
-				}
-			}
-		})
 	}
 }
 
@@ -194,40 +153,52 @@ func TestParseHostKey(t *testing.T) {
 
 // The sshd is asked for what is pinned first, and then for anything.
 func TestAlgorithms(t *testing.T) {
-	h := new(HostKeys)
-	all := h.algorithms("node-1")
-	if err := h.Pin("node-1", newKey(t, filepath.Join(t.TempDir(), "a"))); err != nil {
-		t.Fatal(err)
-	}
-	got := h.algorithms("node-1")
-	if got[0] != ssh.KeyAlgoED25519 || len(got) != len(all) {
-		t.Errorf("asked for %v", got)
-	}
-	for _, a := range all {
-		if strings.Contains(a, "cert") || a == ssh.KeyAlgoRSA {
-			t.Errorf("asked for %s", a)
-		}
+	dir := t.TempDir()
+	all := writtenKeys(t, "").algorithms("node-1")
+	plain, authority := newKey(t, filepath.Join(dir, "a")), newKey(t, filepath.Join(dir, "b"))
+	rsa := writeRSA(t, filepath.Join(dir, "c"))
+	for _, tc := range []struct {
+		name, text string
+		first      []string
+		signed     int
+	}{
+		{"one", "node-1 " + plain.String(), []string{ssh.KeyAlgoED25519}, 0},
+		{"two types", "node-1 " + plain.String() + "\nnode-1 " + rsa.String(), []string{ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoED25519}, 0},
+		{"hashed", knownhosts.HashHostname("node-1") + " " + plain.String(), []string{ssh.KeyAlgoED25519}, 0},
+		{"an authority", "node-1 " + plain.String() + "\n@cert-authority node-* " + authority.String(), []string{ssh.CertAlgoRSASHA256v01}, 6},
+		{"another's authority", "node-1 " + plain.String() + "\n@cert-authority node-2 " + authority.String(), []string{ssh.KeyAlgoED25519}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := writtenKeys(t, tc.text).algorithms("node-1")
+			if !slices.Equal(got[:len(tc.first)], tc.first) {
+				t.Errorf("asked for %v", got)
+			}
+			signed := 0
+			for _, a := range got {
+				if strings.Contains(a, "-cert-") {
+					signed++
+				}
+				if a == ssh.KeyAlgoRSA {
+					t.Errorf("asked for %s", a)
+				}
+			}
+			if signed < tc.signed || tc.signed == 0 && signed > 0 || len(got)-signed != len(all) {
+				t.Errorf("asked for %d certificates and %d in all, of %d", signed, len(got), len(all))
+			}
+		})
 	}
 }
 
-// FuzzHostKeys: what can be read is written such that it reads the same.
-func FuzzHostKeys(f *testing.F) {
-	key := newKey(f, filepath.Join(f.TempDir(), "a")).String()
-	for _, s := range []string{"", "a " + key, "a,b " + key + " c\n#\n[::1]:22 " + key, "@revoked a " + key, "* " + key, "|1|x|y " + key} {
-		f.Add([]byte(s))
+// listed are the names in the file.
+func listed(t *testing.T, h *HostKeys) []string {
+	t.Helper()
+	pins, err := h.List()
+	if err != nil {
+		t.Fatal(err)
 	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		keys, err := parseHostKeys(b)
-		if err != nil {
-			return
-		}
-		text := formatHostKeys(keys)
-		again, err := parseHostKeys(text)
-		if err != nil {
-			t.Fatalf("%q reads as %q, which does not: %v", b, text, err)
-		}
-		if got := formatHostKeys(again); !bytes.Equal(got, text) {
-			t.Fatalf("%q and then %q", text, got)
-		}
-	})
+	var names []string
+	for _, p := range pins {
+		names = append(names, p.Name)
+	}
+	return names
 }

@@ -29,7 +29,7 @@ func TestNotLetIn(t *testing.T) {
 				hostKey bool
 				text    string
 			}{
-				{"nothing pinned", func(c *Config) { c.HostKeys = new(HostKeys) }, true, "hawser ssh pin node-1"},
+				{"nothing pinned", func(c *Config) { c.HostKeys = noKeys(t) }, true, "hawser ssh pin node-1"},
 				{"another pinned", func(c *Config) {
 					if err := c.HostKeys.Pin(c.Node, other); err != nil {
 						t.Fatal(err)

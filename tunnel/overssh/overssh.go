@@ -14,17 +14,24 @@
 // and no dial frame, and a node cannot open a stream to the server. What the
 // streams promise is what a tunnel.Stream promises, as far as SSH can say it:
 //
-//   - A lost connection is never taken for the end of a stream. SSH's library
-//     shows both as io.EOF; see wire.alive for how they are told apart. The other
-//     way round, an end that had not been read yet when the connection was lost
-//     may be reported as a loss.
-//   - Deadlines are added: a channel has none. A Write copies into a bounded
-//     buffer, as for a socket, and a failure shows in a later call.
-//   - Abort ends both directions at once and throws away what was not sent, but
-//     SSH has no reset: the target sees an orderly end, and sshd shows a target's
-//     reset as one.
-//   - sshd says in words why it could not connect; the words become a tunnel.Code
-//     where they are those of the C library.
+//	half-close             yes   SSH_MSG_CHANNEL_EOF (RFC 4254, section 5.3)
+//	flow control a stream  yes   the window of its channel; a stalled one holds up no other
+//	loss told from an end  yes   a lost connection is never taken for the end of a stream
+//	deadlines              yes   added here: a channel has none
+//	why a dial failed      part  sshd passes on the C library's words, which become a tunnel.Code
+//	reset                  no    Abort ends both directions at once and throws away what was not
+//	                             sent, but the target sees an orderly end, and sshd shows a
+//	                             target's reset as one
+//	migration              no    the session is one TCP connection, and ends with it
+//	resumption             no    streams end with their session; new ones wait for the next
+//	streams from the node  no    only this end opens channels
+//
+// SSH's library shows a lost connection and the end of a stream both as io.EOF; see
+// wire.alive for how they are told apart. The other way round, an end that had not
+// been read yet when the connection was lost may be reported as a loss. A Write copies
+// into a bounded buffer, as for a socket, and a failure shows in a later call.
+//
+// Host keys are pinned in a file that OpenSSH can read and write; see HostKeys.
 //
 // Memory is bounded by MaxStreams: a stream holds at most 128 KiB to send, 64 KiB
 // received and the 2 MiB window that the library grants each channel.

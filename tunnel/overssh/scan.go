@@ -23,14 +23,14 @@ var errSeen = errors.New("host key seen")
 // who take any, and trusts it with nothing. It is what an administrator compares
 // before Pin. A nil dial means a net.Dialer.
 func ShownBy(ctx context.Context, addr string, dial dialFunc) (HostKey, error) {
-	return ask(ctx, addr, dial, new(HostKeys).algorithms(""))
+	return ask(ctx, addr, dial, algorithmsFor(nil))
 }
 
 // FindKey asks the sshd at addr for one host key after the other, until it shows
 // that whose fingerprint, SHA256:…, is given. The error names those it has shown.
 func FindKey(ctx context.Context, addr, fingerprint string, dial dialFunc) (HostKey, error) {
 	var shown []string
-	left := new(HostKeys).algorithms("")
+	left := algorithmsFor(nil)
 	for len(left) > 0 {
 		key, err := ask(ctx, addr, dial, left)
 		var none *ssh.AlgorithmNegotiationError
@@ -71,7 +71,7 @@ func ask(ctx context.Context, addr string, dial dialFunc, algorithms []string) (
 	_, _, _, err = ssh.NewClientConn(c, addr, &ssh.ClientConfig{
 		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
-			shown = HostKey{key}
+			shown = HostKey{key: key}
 			return errSeen
 		},
 	})

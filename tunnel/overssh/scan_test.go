@@ -49,7 +49,7 @@ func TestFindKey(t *testing.T) {
 	l := newLab(t)
 	l.addr, l.more = "127.0.0.1:0", []ssh.Signer{second}
 	startOwn(t, l, nil)
-	first := HostKey{second.PublicKey()}.Fingerprint()
+	first := HostKey{key: second.PublicKey()}.Fingerprint()
 	for _, want := range []string{l.host.Fingerprint(), first} {
 		key, err := FindKey(within(t), l.addr, want, nil)
 		if err != nil || key.Fingerprint() != want {
@@ -62,7 +62,7 @@ func TestFindKey(t *testing.T) {
 	}
 	// A Dialer that has the second one pinned is shown that.
 	cfg := l.config(t)
-	if err := cfg.HostKeys.Pin("node-1", HostKey{second.PublicKey()}); err != nil {
+	if err := cfg.HostKeys.Pin("node-1", HostKey{key: second.PublicKey()}); err != nil {
 		t.Fatal(err)
 	}
 	d, _ := run(t, cfg)

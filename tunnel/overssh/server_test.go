@@ -61,7 +61,17 @@ func newKey(t testing.TB, path string) HostKey {
 			t.Fatal(err)
 		}
 	}
-	return HostKey{key}
+	return HostKey{key: key}
+}
+
+// noKeys are host keys of which there are none yet.
+func noKeys(t testing.TB) *HostKeys {
+	t.Helper()
+	h, err := OpenHostKeys(filepath.Join(t.TempDir(), "known_hosts"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
 func newLab(t testing.TB) *lab {
@@ -76,7 +86,7 @@ func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }
 // config is for a Dialer that gets in.
 func (l *lab) config(t testing.TB) Config {
 	t.Helper()
-	h := new(HostKeys)
+	h := noKeys(t)
 	if err := h.Pin("node-1", l.host); err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,10 @@ func dialer(t *testing.T, dir string, s *Server) (d *overssh.Dialer, stop func()
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := new(overssh.HostKeys)
+	known, err := overssh.OpenHostKeys(filepath.Join(dir, "known_hosts"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := known.Pin("node-1", key); err != nil {
 		t.Fatal(err)
 	}
