@@ -34,8 +34,8 @@ var attacks = []attack{
 		"auth/kubeauth/accounttoken:TestWrongTokens", "auth/kubeauth/accounttoken:TestEndedTokens", "auth/kubeauth/accounttoken:TestRotation",
 		"controlplane/apiserver:TestAccountTokens", "auth/kubeauth/issuers:TestNobodyOfOurs", "e2e:TestPeople",
 	}},
-	{"S1", "the secret of a link, shown by another node, twice, or late", "Lost, Replaced; the link stays its owner's", []string{
-		"tunnel/link:TestSecrets", "tunnel/link:TestFence", "tunnel/link:TestZombie", "tunnel/carrier:TestIdentity", "tunnel/carrier:TestResumeRefused",
+	{"S1", "the secret of a session, shown by another node, twice, or late", "Lost, Replaced; the session stays its owner's", []string{
+		"tunnel/qmux:TestSecrets", "tunnel/qmux:TestFence", "tunnel/qmux:TestOvertaken", "tunnel/qmux:TestIdentity", "tunnel/qmux:TestAudit",
 	}},
 	{"S2", "an agent with another's name or address", "sessions: Denied; API: 403; addresses: no route, or Ambiguous", []string{
 		"server:TestRefusedSessions", "server:TestDialByAddress", "e2e:TestThieves", "auth/kubeauth:TestClaims", "auth/kubeauth:TestNodeRestriction",
@@ -57,8 +57,8 @@ var attacks = []attack{
 	{"S7", "10,000 slow handshakes", "closed, the source with most of them first; others are served", []string{
 		"server:TestTenThousandSlowHandshakes", "tunnel/doorman:TestTenThousandSlowHandshakes", "tunnel/carrier:TestSlowHandshakes", "tunnel/overquic:TestHandshakesAreBounded", "server:TestSlowHellos",
 	}},
-	{"S8", "the number of another's session or link", "Denied, Lost: numbers count within an identity", []string{
-		"tunnel/link:TestSecrets", "tunnel/carrier:TestIdentity", "tunnel/link:TestStrangers",
+	{"S8", "the number of another's session", "Denied, Lost: numbers count within an identity", []string{
+		"tunnel/qmux:TestSecrets", "tunnel/qmux:TestIdentity", "tunnel/qmux:TestStrangers", "tunnel/overh2:TestSecondOfNoSession", "tunnel/overh2:TestHalves",
 	}},
 	{"S9", "requests that are taken back at once, and packets from an address that is not the sender's", "the connection is closed; at most three times what came, and a packet, goes back", []string{
 		"tunnel/doorman:TestRapidReset", "tunnel/overh2:TestRapidReset", "e2e:TestStrangers", "tunnel/overquic:TestAmplification",

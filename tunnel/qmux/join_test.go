@@ -119,7 +119,7 @@ func TestOvertaken(t *testing.T) {
 		joinings := [2]*joining{}
 		for i := range ends {
 			_, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-			ends[i] = newConn(nil, bare{newBatch(far)}, 0)
+			ends[i] = newConn(bare{newBatch(far)}, 0)
 			joinings[i] = &joining{kind: kindJoin, id: id, secret: first, attempt: uint64(i + 1), insteadOf: insteadOfAll}
 			if err := s.admit(ends[i], joinings[i], secret{byte(i)}); err != nil {
 				t.Fatal(err)
@@ -311,7 +311,7 @@ func TestTermsOfTheServer(t *testing.T) {
 				near, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
 				p := newHandmade(t, far)
 				p.say((&parameters{data: maxInt, streams: 8, session: &joining{kind: kindKnows}}).encode())
-				p.say(appendSession(nil, sessionID{}, secret{}, told))
+				p.say(spellSession(sessionID{}, secret{}, told))
 				s, err := dialOn(t.Context(), bare{newBatch(near)}, func(context.Context) (secured, error) { return nil, errNoWay }, tunnel.Options{})
 				if err != nil {
 					t.Fatal(err)

@@ -119,7 +119,7 @@ func (r *registry) complain(from net.Addr, err error) {
 // accept hears what a connection is for, and owns it. It returns the session that the
 // connection begins; none if it has joined one that was there.
 func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
-	c := newConn(nil, t, 0)
+	c := newConn(t, 0)
 	mine := r.conf.parameters()
 	if r.conf.terms.window > 0 {
 		mine.session = &joining{kind: kindKnows, insteadOf: insteadOfNone}
@@ -217,7 +217,7 @@ func (r *registry) begin(ctx context.Context, c *conn, theirs *parameters, ident
 	_, _ = rand.Read(s.paths.rejoin.secret[:]) // likewise
 	err := r.add(s)
 	if err == nil {
-		err = within(ctx, c, func() error { return c.say1(appendSession(nil, s.id, s.paths.rejoin.secret, t)) })
+		err = within(ctx, c, func() error { return c.say1(spellSession(s.id, s.paths.rejoin.secret, t)) })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +257,7 @@ func (r *registry) join(ctx context.Context, c *conn, j *joining, identity strin
 	if err := s.admit(c, j, fresh); err != nil {
 		return err
 	}
-	err := within(ctx, c, func() error { return c.say1(appendSession(nil, s.id, fresh, s.conf.terms)) })
+	err := within(ctx, c, func() error { return c.say1(spellSession(s.id, fresh, s.conf.terms)) })
 	if err == nil {
 		err = s.enter(c, j)
 	}

@@ -229,7 +229,7 @@ func TestBrokenPeers(t *testing.T) {
 		{"an answer to no question", false, errProtocol, [][]byte{ints(nil, framePong, 1<<40)}},
 		{"a wish of the wrong end's", false, 0, [][]byte{ints(nil, frameSilence, 1, 1)}},
 		{"connections wanted of the end that does not dial", false, errProtocol, [][]byte{ints(nil, frameWant, 5)}},
-		{"SESSION from the dialing end", false, errProtocol, [][]byte{appendSession(nil, sessionID{}, secret{}, terms{})}},
+		{"SESSION from the dialing end", false, errProtocol, [][]byte{spellSession(sessionID{}, secret{}, terms{})}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, p := byHand(t, !c.plain, tunnel.Options{})

@@ -250,7 +250,7 @@ func (st *stream) takeFrom(src *source, n int) error {
 		return err
 	}
 	o := &st.out
-	if n > min(len(src.b.buf)/2, mediumBlock) && !(len(src.b.buf) == smallBlock && st.stuckLocked()) {
+	if n > min(len(src.b.buf)/2, mediumBlock) && (len(src.b.buf) != smallBlock || !st.stuckLocked()) {
 		// Whether there is room was asked before: one block more does not matter.
 		st.s.mustKeepLocked(len(src.b.buf))
 		o.segments = append(o.segments, segment{b: src.b, from: headroom, to: headroom + n, offset: o.end, paid: true})

@@ -418,9 +418,9 @@ func closeFrame(code uint64, application bool, reason string) []byte {
 	return append(b, reason...)
 }
 
-// appendSession spells a SESSION.
-func appendSession(b []byte, id sessionID, s secret, t terms) []byte {
-	b = quicvarint.Append(b, frameSession)
+// spellSession spells a SESSION.
+func spellSession(id sessionID, s secret, t terms) []byte {
+	b := quicvarint.Append(nil, frameSession)
 	b = append(append(b, id[:]...), s[:]...)
 	b = quicvarint.Append(b, uint64(t.keepalive.Milliseconds()))
 	return quicvarint.Append(b, uint64(t.window.Milliseconds()))
