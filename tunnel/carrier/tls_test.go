@@ -5,6 +5,7 @@ package carrier
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"io"
 	"net"
@@ -134,5 +135,25 @@ func TestWrongALPN(t *testing.T) {
 	case <-srv.conns:
 		t.Error("it was let in")
 	default:
+	}
+}
+
+// What of a name says who somebody is has one spelling, and no other name has it.
+func TestSubject(t *testing.T) {
+	node := pkix.Name{CommonName: "n", Organization: []string{"x", "y"}}
+	if a, b := subject(node), subject(pkix.Name{CommonName: "n", Organization: []string{"y", "x"}, SerialNumber: "7"}); a != b {
+		t.Errorf("%s and %s", a, b)
+	}
+	for _, other := range []pkix.Name{
+		{CommonName: "n"},
+		{CommonName: "m", Organization: []string{"x", "y"}},
+		{CommonName: "n", Organization: []string{"x"}},
+		{CommonName: "n", Organization: []string{"x y"}},
+		{CommonName: "n", Organization: []string{`x" "y`}},
+		{CommonName: `n" ["x" "y"]`},
+	} {
+		if subject(other) == subject(node) {
+			t.Errorf("%+v passes for %s", other, subject(node))
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,6 +133,29 @@ func TestOvertaken(t *testing.T) {
 			t.Errorf("the later one: %v", err)
 		}
 		n.close(t, s)
+	})
+}
+
+// A session whose registry is closed while its first connection is answered leaves that
+// connection closed.
+func TestClosedWhileAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		var before atomic.Pointer[func()]
+		n.far = func(c *memnet.Conn) secured { return hooked{bare{newBatch(c)}, &before} }
+		p := n.hand(t)
+		p.hear()                                 // its parameters
+		closing := func() { n.registry.close() } // before SESSION
+		before.Store(&closing)
+		p.say((&parameters{session: &joining{kind: kindNew, terms: usual, insteadOf: insteadOfNone}}).encode())
+		_ = p.conn.SetReadDeadline(time.Now().Add(2 * parting)) // never fails
+		if _, err := io.Copy(io.Discard, p.conn); err != nil {
+			t.Errorf("the connection is still open: %v", err)
+		}
+		n.close(t)
+		if len(n.errs) != 1 || len(n.accepted) != 0 {
+			t.Errorf("errors: %v; %d sessions", n.errs, len(n.accepted))
+		}
 	})
 }
 
