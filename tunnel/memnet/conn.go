@@ -61,6 +61,12 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
+// CloseRead gives up what the other end writes: that fails with EPIPE from now on.
+func (c *Conn) CloseRead() error {
+	c.in.closeReader()
+	return nil
+}
+
 // Abort ends both directions as a reset does: what is still buffered is lost.
 func (c *Conn) Abort() error {
 	c.out.reset(net.ErrClosed, syscall.ECONNRESET)

@@ -1,5 +1,5 @@
-// Package memnet is a network in memory, for tests and for a server and an
-// agent that share a process.
+// Package memnet is a network in memory, for tests, for a server and an agent that
+// share a process, and for the bounds and deadlines of overssh's streams.
 //
 // Its connections behave as TCP connections do: they buffer a bounded number of
 // bytes, half-close, reset, and keep deadlines. They are built on condition

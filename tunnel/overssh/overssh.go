@@ -33,7 +33,7 @@
 //
 // Host keys are pinned in a file that OpenSSH can read and write; see HostKeys.
 //
-// Memory is bounded by MaxStreams: a stream holds at most 128 KiB to send, 64 KiB
+// Memory is bounded by MaxStreams: a stream holds at most 128 KiB to send, 96 KiB
 // received and the 2 MiB window that the library grants each channel.
 package overssh
 

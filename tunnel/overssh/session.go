@@ -340,7 +340,8 @@ func (s *session) channel(t target) (*stream, error) {
 	if !over {
 		s.streams[st] = struct{}{}
 		s.tasks.Go(func() { ssh.DiscardRequests(requests) })
-		s.tasks.Go(st.fetch)
+		s.tasks.Go(st.up)
+		s.tasks.Go(st.down)
 		s.cfg.Metrics.streams.Inc()
 	}
 	s.mu.Unlock()

@@ -3,10 +3,10 @@
 package overssh
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 const (
@@ -21,46 +22,31 @@ const (
 	// packet. It begins with less, so that idle streams cost little.
 	chunk      = 32 << 10
 	firstChunk = 4 << 10
-	// queue is how much a Write may leave behind, waiting to be sent; as much
-	// again may be on its way.
-	queue = 64 << 10
 	// lingerTime is how long a closed stream tries to send what was written
 	// before it gives up.
 	lingerTime = 10 * time.Second
 )
 
-// A stream is a tunnel.Stream and a tunnel.Aborter. Two goroutines stand between
-// a caller and the channel, whose calls cannot be interrupted: fetch, which reads
-// ahead by at most two chunks, and send, which runs while there is something to
-// send.
+// A stream is a tunnel.Stream and a tunnel.Aborter: one end of a connection in
+// memory, which has the bounds and the deadlines. Two goroutines copy between the
+// other end and the channel, whose calls cannot be interrupted.
 type stream struct {
+	*memnet.Conn
+	far     *memnet.Conn // the other end
 	session *session
 	ch      ssh.Channel
-	remote  net.Addr
-	sent    sync.WaitGroup // send
-	fetched chan struct{}  // closed when fetch returns
-	writing sync.Mutex     // held by the one Write at a time
+	sent    chan struct{} // closed when up returns
+	got     chan struct{} // closed when down returns
+	closing sync.Once
 
-	mu       sync.Mutex // guards the following
-	readable sync.Cond  // Read and fetch wait for it; shares mu
-	writable sync.Cond  // Write and Close's rest wait for it; shares mu
-	closed   bool       // by Close or Abort
-	shut     bool       // by CloseWrite, or closed
-	dead     bool       // the session is over
-	in       []byte     // read and not yet taken
-	rerr     error      // what comes after in
-	out      []byte     // written and not yet on its way
-	sending  bool       // send runs
-	ended    bool       // our end has been sent
-	werr     error      // why nothing can be sent any more
-	rdl      deadline
-	wdl      deadline
+	mu   sync.Mutex // guards the following
+	rerr error      // how what the target sent ends; nil while nobody knows
+	werr error      // why nothing can be sent any more
 }
 
 func newStream(s *session, ch ssh.Channel, t target) *stream {
-	st := &stream{session: s, ch: ch, remote: targetAddr(t.addr), fetched: make(chan struct{})}
-	st.readable.L, st.writable.L = &st.mu, &st.mu
-	return st
+	near, far := memnet.Pipe(s.wire.LocalAddr(), targetAddr(t.addr))
+	return &stream{Conn: near, far: far, session: s, ch: ch, sent: make(chan struct{}), got: make(chan struct{})}
 }
 
 // A targetAddr is what a stream leads to.
@@ -69,341 +55,164 @@ type targetAddr string
 func (a targetAddr) Network() string { return "tcp" }
 func (a targetAddr) String() string  { return string(a) }
 
-// A deadline wakes whoever waits when it passes.
-type deadline struct {
-	at    time.Time
-	timer *time.Timer
-}
-
-func (d *deadline) setLocked(t time.Time, wake *sync.Cond) {
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	d.at = t
-	if wait := time.Until(t); !t.IsZero() && wait > 0 {
-		d.timer = time.AfterFunc(wait, func() {
-			wake.L.Lock()
-			defer wake.L.Unlock()
-			wake.Broadcast()
-		})
-	}
-	wake.Broadcast()
-}
-
-func (d *deadline) passed() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
-
-// LocalAddr is this end of the SSH connection.
-func (st *stream) LocalAddr() net.Addr { return st.session.wire.LocalAddr() }
-
-// RemoteAddr is the target, as it was dialed.
-func (st *stream) RemoteAddr() net.Addr { return st.remote }
-
-// opError says what went wrong, as package net does.
-func (st *stream) opError(op string, err error) error {
-	return &net.OpError{Op: op, Net: "ssh", Source: st.LocalAddr(), Addr: st.remote, Err: err}
-}
-
 // Read reads what the target has sent.
-func (st *stream) Read(p []byte) (int, error) { return st.read(p, nil) }
+func (st *stream) Read(p []byte) (int, error) {
+	n, err := st.Conn.Read(p)
+	return n, st.explain("read", err)
+}
 
 // ReadBuffer is for tunnel.Splice.
-func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) { return st.read(nil, b) }
+func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) {
+	n, err := st.Conn.ReadBuffer(b)
+	return n, st.explain("read", err)
+}
 
-// read reads into p, or into b unless that is nil.
-func (st *stream) read(p []byte, b *tunnel.Buffer) (int, error) {
+// Write takes p, as the queue allows, and returns when the last of p is in the queue.
+func (st *stream) Write(p []byte) (int, error) {
+	n, err := st.Conn.Write(p)
+	return n, st.explain("write", err)
+}
+
+// explain says what an end of the connection in memory stands for.
+func (st *stream) explain(op string, err error) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	for {
-		switch {
-		case st.closed:
-			return 0, st.opError("read", net.ErrClosed)
-		case st.rdl.passed():
-			return 0, st.opError("read", os.ErrDeadlineExceeded)
-		case len(p) == 0 && b == nil:
-			return 0, nil
-		case len(st.in) > 0:
-			if b != nil {
-				p = b.Take(len(st.in))
-			}
-			n := copy(p, st.in)
-			if st.in = st.in[n:]; len(st.in) == 0 {
-				st.readable.Broadcast()
-			}
-			return n, nil
-		case st.rerr == io.EOF: //nolint:errorlint // it is never wrapped, and must not be
-			return 0, io.EOF
-		case st.rerr != nil:
-			return 0, st.opError("read", st.rerr)
-		}
-		st.readable.Wait()
-	}
-}
-
-// fetch reads from the channel into one buffer while the other is being taken.
-func (st *stream) fetch() {
-	defer close(st.fetched)
-	var bufs [2][]byte
-	for i, size := 0, firstChunk; ; i = 1 - i {
-		if len(bufs[i]) < size {
-			bufs[i] = make([]byte, size)
-		}
-		n, err := st.ch.Read(bufs[i])
-		if err != nil {
-			err = st.readError(err)
-		}
-		if !st.offer(bufs[i][:n], err) {
-			return
-		}
-		if n == size {
-			size = min(2*size, chunk)
-		}
-	}
-}
-
-// readError says what an error of the channel's means. It has io.EOF for all.
-func (st *stream) readError(err error) error {
+	var e *net.OpError
 	switch {
-	case !errors.Is(err, io.EOF):
-		return err
-	case st.session.wire.alive():
-		return io.EOF
+	case errors.Is(err, io.EOF):
+		if err = st.rerr; err == nil || err == io.EOF { //nolint:errorlint // it is never wrapped, and must not be
+			return io.EOF
+		}
+	case errors.Is(err, syscall.EPIPE) && st.werr != nil:
+		err = st.werr
+	case errors.As(err, &e):
+		e.Net = "ssh"
+		return e
 	default:
-		<-st.session.gone // then it is known why
-		return st.session.why()
+		return err
 	}
+	return &net.OpError{Op: op, Net: "ssh", Source: st.LocalAddr(), Addr: st.RemoteAddr(), Err: err}
 }
 
-// offer waits until what was offered before is taken, and offers b. It says
-// whether there is any use in reading on.
-func (st *stream) offer(b []byte, err error) bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for len(st.in) > 0 && !st.closed && !st.dead {
-		st.readable.Wait()
-	}
-	switch {
-	case st.closed:
-		return false
-	case len(st.in) > 0: // and dead: what is left is not the end
-		st.rerr = st.session.why()
-		return false
-	}
-	st.in, st.rerr = b, err
-	st.readable.Broadcast()
-	return err == nil
-}
-
-// Write takes p, as the queue allows, and sends it beside the caller: it returns
-// when the last of p is in the queue.
-func (st *stream) Write(p []byte) (n int, err error) {
-	if err := st.mayWrite(); err != nil {
-		return 0, err // without waiting for whoever is writing
-	}
-	st.writing.Lock()
-	defer st.writing.Unlock()
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for {
-		if err := st.mayWriteLocked(); err != nil {
-			return n, err
-		}
-		m := min(len(p), queue-len(st.out))
-		st.out = append(st.out, p[:m]...)
-		n, p = n+m, p[m:]
-		st.sendLocked()
-		if len(p) == 0 {
-			return n, nil
-		}
-		st.writable.Wait()
-	}
-}
-
-func (st *stream) mayWrite() error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.mayWriteLocked()
-}
-
-// mayWriteLocked says why nothing may be written; nil if something may.
-func (st *stream) mayWriteLocked() error {
-	switch {
-	case st.closed:
-		return st.opError("write", net.ErrClosed)
-	case st.shut:
-		return st.opError("write", syscall.EPIPE)
-	case st.werr != nil:
-		return st.opError("write", st.werr)
-	case st.wdl.passed():
-		return st.opError("write", os.ErrDeadlineExceeded)
-	}
-	return nil
-}
-
-// sendLocked sees to it that what has been written, and our end, are sent.
-func (st *stream) sendLocked() {
-	if st.sending || st.werr != nil || (len(st.out) == 0 && (!st.shut || st.ended)) {
-		return
-	}
-	st.sending = true
-	st.sent.Go(st.send)
-}
-
-// send sends until nothing is left. It alone writes to the channel.
-func (st *stream) send() {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	var spare []byte
-	for st.werr == nil && (len(st.out) > 0 || st.shut && !st.ended) {
-		batch := st.out
-		st.out = spare[:0]
-		end := len(batch) == 0
-		st.writable.Broadcast()
-		st.mu.Unlock()
-		var err error
-		if end {
-			err = st.ch.CloseWrite()
-		} else {
-			_, err = st.ch.Write(batch)
-		}
-		if err != nil {
-			err = st.writeError(err)
-		}
-		st.mu.Lock()
-		st.ended = st.ended || end
-		if spare = batch; err != nil && st.werr == nil {
-			st.werr = err
-		}
-	}
-	st.sending = false
-	st.writable.Broadcast()
-}
-
-// writeError says what an error of the channel's means.
-func (st *stream) writeError(err error) error {
+// meaning is what an error of the channel's stands for. It has io.EOF for all that
+// the peer does; orderly is what that is if the peer ended no more than the stream.
+func (st *stream) meaning(err, orderly error) error {
 	switch {
 	case !errors.Is(err, io.EOF):
 		return st.session.lost(err)
 	case st.session.wire.alive():
-		return syscall.EPIPE // the peer has closed the channel
+		return orderly
 	default:
 		<-st.session.gone // then it is known why
 		return st.session.why()
 	}
 }
 
-// CloseWrite ends our direction once all that was written is sent. It does not
-// wait for that.
-func (st *stream) CloseWrite() error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.closed {
-		return st.opError("close", net.ErrClosed)
+// up sends what was written, and our end.
+func (st *stream) up() {
+	defer close(st.sent)
+	var buf tunnel.Buffer
+	defer buf.Free()
+	for {
+		n, err := st.far.ReadBuffer(&buf)
+		if n > 0 {
+			if _, werr := st.ch.Write(buf.Take(n)[:n]); werr != nil {
+				st.refuse(st.meaning(werr, syscall.EPIPE))
+				return
+			}
+		}
+		buf.Free()
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			_ = st.ch.CloseWrite() // fails only if the peer or the session was first
+			return
+		default: // aborted, or refused
+			return
+		}
 	}
-	st.shut = true
-	st.sendLocked()
-	st.writable.Broadcast()
-	return nil
+}
+
+// down fetches what the target sends, and its end.
+func (st *stream) down() {
+	defer close(st.got)
+	buf := make([]byte, firstChunk)
+	for {
+		n, err := st.ch.Read(buf)
+		if n > 0 {
+			if _, werr := st.far.Write(buf[:n]); werr != nil {
+				return
+			}
+		}
+		if err != nil {
+			st.end(st.meaning(err, io.EOF))
+			return
+		}
+		if n == len(buf) && n < chunk {
+			buf = make([]byte, 2*n)
+		}
+	}
+}
+
+// end ends what can be read, by why unless it has an end.
+func (st *stream) end(why error) {
+	st.mu.Lock()
+	st.rerr = cmp.Or(st.rerr, why)
+	st.mu.Unlock()
+	_ = st.far.CloseWrite() // never fails
+}
+
+// refuse ends what can be written, by why unless it has an end.
+func (st *stream) refuse(why error) {
+	st.mu.Lock()
+	st.werr = cmp.Or(st.werr, why)
+	st.mu.Unlock()
+	_ = st.far.CloseRead() // never fails
 }
 
 // Close ends both directions. What was written before is still sent, for as long
 // as ten seconds.
 func (st *stream) Close() error {
-	st.finish(false)
+	st.finish(st.Conn.Close, lingerTime)
 	return nil
 }
 
 // Abort ends both directions at once and throws away what was not sent. SSH
 // cannot say that to the target, which sees an orderly end.
 func (st *stream) Abort() error {
-	st.finish(true)
+	st.finish(st.Conn.Abort, 0)
 	return nil
 }
 
-// finish marks st closed, wakes whoever waits in it, and then, beside the
-// caller, waits for what is to be sent, closes the channel and gives back what
-// the stream held.
-func (st *stream) finish(abort bool) {
-	st.mu.Lock()
-	closed := st.closed
-	if !closed {
-		st.closed, st.shut, st.in = true, true, nil
-		if abort {
-			st.out = nil
-			st.werr = net.ErrClosed
+// finish closes the connection in memory and then, beside the caller, lets up send
+// what is left, closes the channel and gives back what the stream held.
+func (st *stream) finish(closed func() error, linger time.Duration) {
+	st.closing.Do(func() {
+		_ = closed() // never fails
+		rest := func() {
+			t := time.NewTimer(linger)
+			defer t.Stop()
+			select {
+			case <-st.sent:
+			case <-st.session.gone:
+			case <-t.C:
+			}
+			_ = st.ch.Close() // fails only if the peer or the session was first
+			<-st.got
+			<-st.sent
+			st.session.forget(st)
 		}
-		st.rdl.setLocked(time.Time{}, &st.readable)
-		st.wdl.setLocked(time.Time{}, &st.writable)
-		st.sendLocked()
-	}
-	st.mu.Unlock()
-	if closed {
-		return
-	}
-	rest := func() {
-		if !abort {
-			st.linger()
+		if !st.session.spawn(rest) {
+			rest() // the session is over: nothing in it waits
 		}
-		_ = st.ch.Close() // fails only if the peer or the session was first
-		<-st.fetched
-		st.sent.Wait()
-		st.session.forget(st)
-	}
-	if !st.session.spawn(rest) {
-		rest() // the session is over: nothing in it waits
-	}
+	})
 }
 
-// linger waits until all has been sent, as long as lingerTime lets it.
-func (st *stream) linger() {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	var end deadline
-	end.setLocked(time.Now().Add(lingerTime), &st.writable)
-	for st.sending && !st.dead && !end.passed() {
-		st.writable.Wait()
-	}
-	end.setLocked(time.Time{}, &st.writable)
-}
-
-// die is the end of the session: no more is sent or fetched. It waits for send,
-// which the end of the channel has woken.
+// die is the end of the session: no more is sent or fetched.
 func (st *stream) die() {
 	why := st.session.why()
-	st.mu.Lock()
-	if st.dead = true; st.werr == nil {
-		st.werr = why
-	}
-	st.readable.Broadcast()
-	st.writable.Broadcast()
-	st.mu.Unlock()
-	st.sent.Wait()
-}
-
-// SetDeadline sets both deadlines.
-func (st *stream) SetDeadline(t time.Time) error {
-	return errors.Join(st.SetReadDeadline(t), st.SetWriteDeadline(t))
-}
-
-// SetReadDeadline bounds pending and later Reads.
-func (st *stream) SetReadDeadline(t time.Time) error {
-	return st.setDeadline(&st.rdl, &st.readable, t)
-}
-
-// SetWriteDeadline bounds pending and later Writes; what they have left in the
-// queue is sent all the same.
-func (st *stream) SetWriteDeadline(t time.Time) error {
-	return st.setDeadline(&st.wdl, &st.writable, t)
-}
-
-func (st *stream) setDeadline(d *deadline, wake *sync.Cond, t time.Time) error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.closed {
-		return st.opError("set", net.ErrClosed)
-	}
-	d.setLocked(t, wake)
-	return nil
+	st.end(why)
+	st.refuse(why)
 }
 
 var (
