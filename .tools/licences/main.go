@@ -28,6 +28,11 @@ var allowed = []string{
 	"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "ISC", "MIT", "Unlicense", "Zlib",
 }
 
+// reciprocal is a licence that asks for the source of the files which are under it, and
+// of no others: where that is has to be told (MPL 2.0, 3.2). The modules are linked as
+// they were published.
+const reciprocal = "MPL-2.0"
+
 // known is how much of a file, in percent, has to be the text of licences.
 const known = 75
 
@@ -93,7 +98,7 @@ func write(to io.Writer, all []*module) error {
 	for _, m := range all {
 		ids, err := m.licences()
 		errs = append(errs, err)
-		fmt.Fprintf(w, "%s %s %s\n", m.path, m.version, strings.Join(ids, " AND "))
+		fmt.Fprintf(w, "%s %s %s%s\n", m.path, m.version, strings.Join(ids, " AND "), m.source(ids))
 		text, err := m.notice()
 		errs = append(errs, err)
 		if text != "" {
@@ -104,6 +109,14 @@ func write(to io.Writer, all []*module) error {
 		fmt.Fprintf(w, "\n---- NOTICE of %s ----\n\n%s\n", strings.Join(notices[text], ", "), text)
 	}
 	return errors.Join(append(errs, w.Flush())...)
+}
+
+// source says where the source of the module is, if a licence asks for that.
+func (m *module) source(ids []string) string {
+	if !slices.Contains(ids, reciprocal) {
+		return ""
+	}
+	return ", not modified; its source: https://" + m.path
 }
 
 // licences are those in the module's folder and in the folders of its packages that
@@ -157,7 +170,7 @@ func classify(text []byte) ([]string, error) {
 		if match.IsURL {
 			continue
 		}
-		if !slices.Contains(allowed, match.ID) {
+		if match.ID != reciprocal && !slices.Contains(allowed, match.ID) {
 			return nil, fmt.Errorf("%s cannot be shipped under Apache-2.0: replace the module", match.ID)
 		}
 		ids = append(ids, match.ID)

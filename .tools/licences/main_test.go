@@ -21,6 +21,10 @@ The above copyright notice and this permission notice shall be included in all c
 THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 `
 
+// mpl is Exhibit A of the MPL 2.0, by which a file says that it is under it.
+const mpl = `This Source Code Form is subject to the terms of the Mozilla Public License, v. 2.0. If a copy of the MPL was not distributed with this file, You can obtain one at https://mozilla.org/MPL/2.0/.
+`
+
 const gpl = `This program is free software: you can redistribute it and/or modify it under the terms of the GNU General Public License as published by the Free Software Foundation, either version 3 of the License, or (at your option) any later version.
 `
 
@@ -35,6 +39,7 @@ func TestLicences(t *testing.T) {
 		{name: "another name", files: map[string]string{"COPYING.txt": mit}, want: " MIT\n"},
 		{name: "passed on", files: map[string]string{"LICENSE": mit, "NOTICE": "Thanks to all."}, want: "NOTICE of example.com/m ----\n\nThanks to all.\n"},
 		{name: "of documentation", files: map[string]string{"LICENSE": mit, "LICENSE.docs": gpl}, want: " MIT\n"},
+		{name: "whose source is asked for", files: map[string]string{"LICENSE": mpl}, want: " MPL-2.0, not modified; its source: https://example.com/m\n"},
 		{name: "none", files: map[string]string{"README": mit}, err: "example.com/m v1.0.0: no licence"},
 		{name: "unknown", files: map[string]string{"LICENSE": "All rights reserved."}, err: "0% of the text"},
 		{name: "not allowed", files: map[string]string{"LICENSE": gpl}, err: "GPL-3.0-or-later cannot be shipped"},

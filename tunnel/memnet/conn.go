@@ -77,9 +77,12 @@ func (c *Conn) Abort() error {
 // Stall makes both directions of the connection swallow what is written, up to
 // their bounds, and deliver nothing, until Stall(false).
 func (c *Conn) Stall(on bool) {
-	c.in.stall(on)
+	c.StallReads(on)
 	c.out.stall(on)
 }
+
+// StallReads is Stall for what the other end writes.
+func (c *Conn) StallReads(on bool) { c.in.stall(on) }
 
 // LocalAddr is this end's.
 func (c *Conn) LocalAddr() net.Addr { return c.local }

@@ -78,8 +78,8 @@ func (y *connSay) anything() bool {
 	return y.ping || y.pong || y.probe || y.streams || y.want > 0 || len(y.doubted) > 0 || y.close != nil
 }
 
-func newConn(t secured, number uint64) *conn {
-	c := &conn{tls: t, batch: batchBelow(t), number: number}
+func newConn(t secured) *conn {
+	c := &conn{tls: t, batch: batchBelow(t)}
 	c.in.r = t
 	c.pace.reset()
 	return c

@@ -100,7 +100,7 @@ func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 // dialOn makes a session on a first connection, which it owns, and those that dial
 // makes.
 func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options) (*Session, error) {
-	c := newConn(first, 0)
+	c := newConn(first)
 	conf := newConfig(o)
 	mine := conf.parameters()
 	if conf.terms.window > 0 {
@@ -321,7 +321,7 @@ func (s *Session) attempt(ctx context.Context, insteadOf uint64) error {
 
 // joinAs joins t, which took so long to come about, when it is its turn. It owns t.
 func (s *Session) joinAs(ctx context.Context, t secured, insteadOf uint64, took time.Duration) error {
-	c := newConn(t, 0)
+	c := newConn(t)
 	select {
 	case s.token <- struct{}{}:
 		defer func() { <-s.token }()

@@ -120,7 +120,7 @@ func TestOvertaken(t *testing.T) {
 		joinings := [2]*joining{}
 		for i := range ends {
 			_, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-			ends[i] = newConn(bare{newBatch(far)}, 0)
+			ends[i] = newConn(bare{newBatch(far)})
 			joinings[i] = &joining{kind: kindJoin, id: id, secret: first, attempt: uint64(i + 1), insteadOf: insteadOfAll}
 			if err := s.admit(ends[i], joinings[i], secret{byte(i)}); err != nil {
 				t.Fatal(err)

@@ -119,7 +119,7 @@ func (r *registry) complain(from net.Addr, err error) {
 // accept hears what a connection is for, and owns it. It returns the session that the
 // connection begins; none if it has joined one that was there.
 func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
-	c := newConn(t, 0)
+	c := newConn(t)
 	mine := r.conf.parameters()
 	if r.conf.terms.window > 0 {
 		mine.session = &joining{kind: kindKnows, insteadOf: insteadOfNone}
