@@ -26,6 +26,18 @@
 // draining, and the reason for which an end hangs up. See wire.go for the
 // bytes, Control for the behaviour.
 //
+// The life of a byte that a node's target says to a client of the server, over qmux:
+//
+//	agent/link.go           Serve has had the request; Answer joins stream and target
+//	tunnel/splice.go        waits until the target has something, and has the stream fetch it
+//	tunnel/qmux/source.go   reads it from the target's socket into a block
+//	tunnel/qmux/send.go     numbers it by its offset, and keeps it until it is acknowledged
+//	tunnel/qmux/write.go    puts it into a record and gives that to TLS
+//	tunnel/qmux/conn.go     the server's reader takes the record off TLS
+//	tunnel/qmux/receive.go  puts it in order
+//	tunnel/qmux/sink.go     writes it to the client's socket
+//	server/connect          had the client's CONNECT, and joined it to Hub.DialContext's stream
+//
 // What this package is not: it authenticates nobody (package auth does), it
 // chooses no route (package server does), and it is no multiplexer. Transports
 // live below it, one package each: qmux, overyamux, overh2 and overquic for the
