@@ -36,6 +36,8 @@ import (
 var (
 	everyTransport = names(func(tunnel.Transport) bool { return true })
 	resuming       = names(func(t tunnel.Transport) bool { return t.Can.Resume })
+	halfClosing    = names(func(t tunnel.Transport) bool { return t.Can.HalfClose })
+	resetting      = names(func(t tunnel.Transport) bool { return t.Can.Reset })
 )
 
 // names are those of the transports for which is is true.

@@ -47,6 +47,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -197,11 +198,13 @@ type conn struct {
 	once sync.Once
 	gone chan struct{} // closed by Close
 
-	mu     sync.Mutex // guards the following
-	failed error      // what Read said
+	mu     sync.Mutex    // guards the following
+	failed error         // what Read said
+	heard  time.Time     // when something last came
+	quiet  time.Duration // how long before Close that was
 }
 
-func newConn(t *tls.Conn) *conn { return &conn{Conn: t, gone: make(chan struct{})} }
+func newConn(t *tls.Conn) *conn { return &conn{Conn: t, gone: make(chan struct{}), heard: time.Now()} }
 
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
@@ -211,10 +214,13 @@ func (c *conn) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	n, err := c.Conn.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n > 0 {
+		c.heard = time.Now()
+	}
 	if err != nil {
-		c.mu.Lock()
 		c.failed = err
-		c.mu.Unlock()
 	}
 	return n, err
 }
@@ -222,6 +228,9 @@ func (c *conn) Read(p []byte) (int, error) {
 // Close implements net.Conn. It does not wait for a peer that takes nothing.
 func (c *conn) Close() error {
 	c.once.Do(func() {
+		c.mu.Lock()
+		c.quiet = time.Since(c.heard)
+		c.mu.Unlock()
 		force := time.AfterFunc(250*time.Millisecond, func() { _ = c.NetConn().Close() })
 		_ = c.Conn.Close() // nobody could do anything about it
 		force.Stop()
@@ -236,8 +245,10 @@ func (c *conn) why() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.failed == nil:
-		return fmt.Errorf("%w: peer is silent or has broken the protocol", tunnel.Lost)
+	case (c.failed == nil || errors.Is(c.failed, net.ErrClosed)) && c.quiet >= pingTimeout:
+		return fmt.Errorf("%w: nothing heard for %v", tunnel.Dead, c.quiet.Round(time.Millisecond))
+	case c.failed == nil || errors.Is(c.failed, net.ErrClosed):
+		return fmt.Errorf("%w: peer has broken the protocol", tunnel.Lost)
 	case errors.Is(c.failed, io.EOF):
 		return fmt.Errorf("%w: peer closed the connection", tunnel.Lost)
 	default:

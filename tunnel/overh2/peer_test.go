@@ -413,7 +413,7 @@ func TestSilence(t *testing.T) {
 	relay.Stall(true)
 	for _, s := range []tunnel.Session{a, b} {
 		<-s.Context().Done()
-		if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) {
+		if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Dead) {
 			t.Errorf("cause: %v", err)
 		}
 	}

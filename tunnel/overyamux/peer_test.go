@@ -338,12 +338,12 @@ func TestSilence(t *testing.T) {
 		near, _ := open(t, a, b)
 		c.Stall(true)
 		if busy {
-			if _, err := io.Copy(near, endless{}); !errors.Is(err, tunnel.Lost) {
+			if _, err := io.Copy(near, endless{}); !errors.Is(err, tunnel.Dead) {
 				t.Errorf("write: %v", err)
 			}
 		}
 		<-a.Context().Done()
-		if err := context.Cause(a.Context()); !errors.Is(err, tunnel.Lost) {
+		if err := context.Cause(a.Context()); !errors.Is(err, tunnel.Dead) {
 			t.Errorf("busy %t: %v", busy, err)
 		}
 	}

@@ -148,8 +148,11 @@ func (s *session) lost() error {
 		_, err = s.mux.AcceptStream() // those that wait are of no use
 	}
 	why := fmt.Errorf("%w: %w", tunnel.Lost, err)
-	if errors.Is(err, io.EOF) { // which would look like a stream's end
+	switch {
+	case errors.Is(err, io.EOF): // which would look like a stream's end
 		why = fmt.Errorf("%w: peer closed the connection", tunnel.Lost)
+	case errors.Is(err, yamux.ErrKeepAliveTimeout):
+		why = fmt.Errorf("%w: %w", tunnel.Dead, err)
 	}
 	s.why.CompareAndSwap(nil, &why)
 	return *s.why.Load()
@@ -160,7 +163,7 @@ func (s *session) lost() error {
 // nobody would know.
 func (s *session) failed(err error) error {
 	if errors.Is(err, yamux.ErrConnectionWriteTimeout) {
-		s.end(fmt.Errorf("%w: connection took nothing for %v", tunnel.Lost, writeTimeout))
+		s.end(fmt.Errorf("%w: connection took nothing for %v", tunnel.Dead, writeTimeout))
 	}
 	if s.mux.IsClosed() {
 		return s.lost()
