@@ -25,7 +25,7 @@ const chunk = 64 << 10
 
 // settleTime bounds how long a way may take to pass on that its connections have
 // been closed.
-const settleTime = 30 * time.Second
+const settleTime = 2 * time.Minute
 
 // A target accepts connections on loopback.
 type target struct {
