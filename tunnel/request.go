@@ -377,3 +377,12 @@ func (w *watched) ReadBuffer(b *Buffer) (int, error) {
 func (w *watched) Abort() error { return Abort(w.Stream) }
 
 var _ Aborter = (*watched)(nil)
+
+// An Addr is an address that only has meaning on a tunnel, such as
+// node-1:10250.
+type Addr string
+
+// Network is "hawser".
+func (Addr) Network() string { return "hawser" }
+
+func (a Addr) String() string { return string(a) }

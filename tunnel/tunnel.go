@@ -148,8 +148,8 @@ type Options struct {
 	// Link is about the connection below the session.
 	Link LinkOptions
 	// Intake bounds what has been received and not been read, over all sessions
-	// that share it; nil means ProcessIntake. SSH has a bound of its own, for each
-	// session.
+	// that share it; nil means ProcessIntake. The windows of yamux are fixed, and not
+	// counted; SSH has a bound of its own, for each session.
 	Intake *Intake
 	// Log is told of handshakes that failed; nil means discard.
 	Log *slog.Logger
@@ -303,6 +303,16 @@ func LinkOf(s Session) (LinkState, bool) {
 	return l, l.Window > 0
 }
 
+// RemoteAddr is where the peer's packets come from by now, and first if s does not say.
+func RemoteAddr(s Session, first net.Addr) net.Addr {
+	if r, ok := s.(Resumer); ok {
+		if a := r.Link().Addr; a != nil {
+			return a
+		}
+	}
+	return first
+}
+
 // A Teller is a Resumer that says by itself when it is parked and when it goes on.
 type Teller interface {
 	Resumer
@@ -425,6 +435,17 @@ func (i *Intake) Scarce() bool { return i.unread.Load() > i.limit/2 }
 // Begin grants n bytes to the window of a new stream, or nothing.
 func (i *Intake) Begin(n int) bool { return i.grant(int64(n), i.limit/4) }
 
+// Share grants up to most bytes to the window of a new session whose transport has one
+// for all its streams: an eighth of what is left for new ones, so that the first leave
+// something to others. It grants nothing rather than less than least.
+func (i *Intake) Share(least, most int) int {
+	n := int(min((i.limit/4-i.Granted())/8, int64(most)))
+	if n < least || !i.Begin(n) {
+		return 0
+	}
+	return n
+}
+
 // Grow grants n bytes to a window that is in the way, or nothing.
 func (i *Intake) Grow(n int) bool { return i.grant(int64(n), i.limit/2) }
 
@@ -466,12 +487,3 @@ type Doorkeeper interface {
 	Transport() string
 	Handshakes() Handshakes
 }
-
-// An Addr is an address that only has meaning on a tunnel, such as
-// node-1:10250.
-type Addr string
-
-// Network is "hawser".
-func (Addr) Network() string { return "hawser" }
-
-func (a Addr) String() string { return string(a) }

@@ -71,7 +71,7 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 
 // accept finds out what a connection is for, and owns it.
 func (l *listener) accept(ctx context.Context, t *tls.Conn, f func(context.Context, tunnel.Session)) error {
-	c := newConn(t)
+	c := newConn(t, l.options)
 	within, cancel := context.WithTimeout(ctx, pairTimeout)
 	defer cancel()
 	stop := context.AfterFunc(within, func() { _ = c.NetConn().Close() })

@@ -34,8 +34,9 @@
 //
 // The bounds: Options.MaxStreams and backlog streams that the peer has open, of which
 // backlog wait to be accepted; two goroutines, 160 KiB and a window of streamWindow a
-// stream; a window of connectionWindow a session. When streams that nobody reads have
-// filled the latter, the others wait. maxHalves connections wait for their second, for at
+// stream; on each connection a window of connectionWindow and what the tunnel.Intake
+// grants when it is made. When streams that nobody reads have filled the latter,
+// the others wait. maxHalves connections wait for their second, for at
 // most pairTimeout, of which maxHalvesOfOne have the same identity. Of floods of frames
 // and resets the library takes care.
 package overh2
@@ -71,10 +72,12 @@ const (
 
 	// backlog is how many streams may wait to be accepted, at either end.
 	backlog = 256
-	// streamWindow bounds what was received for a stream and not read, connectionWindow
-	// the same for all streams of a connection.
+	// streamWindow bounds what was received for a stream and not read. All streams of a
+	// connection together may have connectionWindow in any case, and up to headroom more
+	// if the Intake has plenty when it is made.
 	streamWindow     = 512 << 10
-	connectionWindow = 128 << 20
+	connectionWindow = 4 << 20
+	headroom         = 32 << 20
 	frameSize        = 16 << 10
 	headerSize       = 16 << 10
 	// pingTimeout is how long the peer may take to answer a ping. With the default
@@ -114,7 +117,7 @@ func dial(ctx context.Context, addr string, o tunnel.Options) (_ *session, err e
 			_ = s.Close() // never fails
 		}
 	}()
-	if err = s.request(newConn(t)); err != nil {
+	if err = s.request(newConn(t, o)); err != nil {
 		return nil, err
 	}
 	if s.id, err = askID(ctx, s.client); err != nil {
@@ -123,7 +126,7 @@ func dial(ctx context.Context, addr string, o tunnel.Options) (_ *session, err e
 	if t, err = d.Again(ctx); err != nil {
 		return nil, fmt.Errorf("second connection: %w", err)
 	}
-	s.serve(newConn(t))
+	s.serve(newConn(t, o))
 	select {
 	case <-s.named:
 		return s, nil
@@ -159,7 +162,7 @@ func askID(ctx context.Context, client *http2.ClientConn) (string, error) {
 func client(c *conn, o tunnel.Options) (*http2.ClientConn, error) {
 	t, err := http2.ConfigureTransports(&http.Transport{
 		DisableCompression: true,
-		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow},
+		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: c.window()},
 	})
 	if err != nil {
 		return nil, err
@@ -178,7 +181,7 @@ func serve(ctx context.Context, c *conn, o tunnel.Options, h http.Handler) {
 		MaxConcurrentStreams:         uint32(o.Streams() + backlog), //nolint:gosec // both are small
 		MaxReadFrameSize:             frameSize,
 		MaxUploadBufferPerStream:     streamWindow,
-		MaxUploadBufferPerConnection: connectionWindow,
+		MaxUploadBufferPerConnection: int32(c.window()), //nolint:gosec // small as well
 		ReadIdleTimeout:              o.Link.Interval(),
 		PingTimeout:                  pingTimeout,
 		WriteByteTimeout:             o.Link.Interval() + pingTimeout,
@@ -195,6 +198,9 @@ type conn struct {
 	*tls.Conn
 	head []byte // was read already
 
+	intake  *tunnel.Intake
+	granted int // by intake, until Close
+
 	once sync.Once
 	gone chan struct{} // closed by Close
 
@@ -204,7 +210,13 @@ type conn struct {
 	quiet  time.Duration // how long before Close that was
 }
 
-func newConn(t *tls.Conn) *conn { return &conn{Conn: t, gone: make(chan struct{}), heard: time.Now()} }
+func newConn(t *tls.Conn, o tunnel.Options) *conn {
+	i := o.Shared()
+	return &conn{Conn: t, gone: make(chan struct{}), heard: time.Now(), intake: i, granted: i.Share(streamWindow, headroom)}
+}
+
+// window is what the connection may have received and nobody read.
+func (c *conn) window() int { return connectionWindow + c.granted }
 
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
@@ -234,6 +246,7 @@ func (c *conn) Close() error {
 		force := time.AfterFunc(250*time.Millisecond, func() { _ = c.NetConn().Close() })
 		_ = c.Conn.Close() // nobody could do anything about it
 		force.Stop()
+		c.intake.Return(c.granted)
 		close(c.gone)
 	})
 	return nil

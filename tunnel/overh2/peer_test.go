@@ -444,3 +444,34 @@ func TestPeerNeverReads(t *testing.T) {
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// What the Intake grants to the windows of connections it has back when they are gone.
+func TestWindowsAreGranted(t *testing.T) {
+	intake := tunnel.NewIntake(1 << 30)
+	a, b := tunneltest.OverTCP(Transport())(t, tunnel.Options{Intake: intake})
+	// Two connections, each with a window at either end.
+	if got := intake.Granted(); got < 4*streamWindow || got > 4*headroom {
+		t.Errorf("%d bytes are granted", got)
+	}
+	_, _ = a.Close(), b.Close() // neither ever fails
+	if got := intake.Granted(); got != 0 {
+		t.Errorf("%d bytes are granted to nobody", got)
+	}
+	poor := tunnel.NewIntake(1 << 20)
+	a, b = tunneltest.OverTCP(Transport())(t, tunnel.Options{Intake: poor})
+	near, far := open(t, a, b)
+	said := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(near, endless{}, 1<<20)
+		said <- err
+	}()
+	if _, err := io.CopyN(io.Discard, far, 1<<20); err != nil {
+		t.Error(err)
+	}
+	if err := <-said; err != nil {
+		t.Error(err)
+	}
+	if got := poor.Granted(); got != 0 {
+		t.Errorf("%d bytes are granted of nothing", got)
+	}
+}

@@ -79,9 +79,9 @@ func TestFailedHandshakeReturnsItsBudget(t *testing.T) {
 // Those that come first leave something to others.
 func TestBegin(t *testing.T) {
 	intake := tunnel.NewIntake(1 << 30)
-	first := begin(intake)
+	first := intake.Share(firstStream, headroom)
 	for range 10_000 {
-		begin(intake)
+		intake.Share(firstStream, headroom)
 	}
 	if got := intake.Granted(); first != headroom || got > intake.Limit()/4 {
 		t.Errorf("the first got %d bytes, and all of them %d", first, got)

@@ -169,7 +169,7 @@ type handshakeKey struct{}
 func (l *listener) grant(*quic.ClientInfo) (*quic.Config, error) {
 	n := 0
 	if l.handshakes.Load() < fewHandshakes {
-		n = begin(l.options.Shared())
+		n = l.options.Shared().Share(firstStream, headroom)
 	}
 	l.granted.Add(int64(n))
 	return config(l.options, n), nil

@@ -118,16 +118,6 @@ func Transport() tunnel.Transport {
 	}
 }
 
-// begin is what the window of a new connection is granted from the start: an eighth of
-// what the Intake has for that, so that the first ones leave something to others.
-func begin(i *tunnel.Intake) int {
-	n := int(min((i.Limit()/4-i.Granted())/8, headroom))
-	if n < firstStream || !i.Begin(n) {
-		return 0
-	}
-	return n
-}
-
 // config is QUIC's, for a connection that has been granted some bytes.
 func config(o tunnel.Options, granted int) *quic.Config {
 	intake := o.Shared()
@@ -178,7 +168,7 @@ func dial(ctx context.Context, addr string, o tunnel.Options, p *sockets) (*sess
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	intake := o.Shared()
-	granted := begin(intake)
+	granted := intake.Share(firstStream, headroom)
 	c, err := first.Dial(ctx, p.to, conf, config(o, granted))
 	if err != nil {
 		intake.Return(granted)
