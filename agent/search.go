@@ -55,10 +55,7 @@ type search struct {
 
 // remote is where the session's packets go.
 func (l *link) remote() net.Addr {
-	if st, ok := tunnel.LinkOf(l.session); ok && st.Addr != nil {
-		return st.Addr
-	}
-	return l.session.Peer().Addr
+	return tunnel.RemoteAddr(l.session, l.session.Peer().Addr)
 }
 
 // look does what time demands.

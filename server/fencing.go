@@ -129,10 +129,7 @@ func (r *registry) forget(node string) {
 
 // where is the address that m's packets come from.
 func (m *member) where() string {
-	if l, ok := tunnel.LinkOf(m.session); ok && l.Addr != nil {
-		return l.Addr.String()
-	}
-	return m.addr.String()
+	return tunnel.RemoteAddr(m.session, m.addr).String()
 }
 
 // turnAway says and logs why m may not be the node, while the agent there is.

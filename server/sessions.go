@@ -50,14 +50,11 @@ func (h *Hub) Session(node string) (Session, bool) {
 
 func (m *member) describe() Session {
 	s := Session{
-		ID: m.id, Node: m.node, Transport: m.transport, Addr: m.addr, Since: m.since, RTT: m.control.RTT(),
+		ID: m.id, Node: m.node, Transport: m.transport, Addr: tunnel.RemoteAddr(m.session, m.addr), Since: m.since, RTT: m.control.RTT(),
 		Streams: m.open.count(), Version: m.hello.Meta["version"], Draining: m.leaving(),
 	}
 	if l, ok := tunnel.LinkOf(m.session); ok {
 		s.Parked = l.Parked
-		if l.Addr != nil {
-			s.Addr = l.Addr
-		}
 	}
 	return s
 }
