@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,10 @@ type session struct {
 	ctx          context.Context
 	cancel       context.CancelCauseFunc
 	why          atomic.Pointer[error] // of its end; the first one counts
+
+	mu    sync.Mutex     // guards the following
+	over  bool           // nothing is added to opens any more
+	opens sync.WaitGroup // calls of OpenStream
 
 	opened   chan struct{} // one for each stream that this end has opened and not closed
 	accepted chan struct{} // the same for those of the peer
@@ -64,10 +69,14 @@ func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 	}
 	// OpenStream knows no context. It waits while the peer's backlog is full.
 	results := make(chan result, 1)
-	go func() {
+	ok := s.begin(func() {
 		st, err := s.mux.OpenStream()
 		results <- result{st, err}
-	}()
+	})
+	if !ok {
+		<-s.opened
+		return nil, s.lost()
+	}
 	select {
 	case r := <-results:
 		if r.err != nil {
@@ -84,6 +93,16 @@ func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 		}()
 		return nil, context.Cause(ctx)
 	}
+}
+
+// begin runs f in a goroutine that the session's end waits for, unless it has come.
+func (s *session) begin(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.opens.Go(f)
+	}
+	return !s.over
 }
 
 // Accept implements tunnel.Session.
@@ -135,6 +154,10 @@ func (s *session) watch() {
 	<-s.mux.CloseChan()
 	why := s.lost()
 	s.end(why) // waits for whoever ends it
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
+	s.opens.Wait() // the library lets them go
 	s.cancel(why)
 }
 
