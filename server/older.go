@@ -17,10 +17,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
-// OlderProtocols are the ALPN names that older agents offer over TCP.
-func OlderProtocols() []string {
-	return []string{"hawser/1+link", "hawser/1+h2+link", "hawser/1", "hawser/1+h2"}
-}
+// olderProtocols are the ALPN names that older agents offer over TCP. They are written
+// here once and never changed.
+var olderProtocols = [...]string{"hawser/1+link", "hawser/1+h2+link", "hawser/1", "hawser/1+h2"}
 
 const (
 	// olderTimeout bounds the exchange with an older agent.
@@ -37,7 +36,7 @@ const (
 // protocol which version to install, by the refusal that this protocol has, and says so
 // in the log, once a minute for an address. It owns ln.
 func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listener, error) {
-	a, err := carrier.NewAcceptor(ln, OlderProtocols(), nil, o)
+	a, err := carrier.NewAcceptor(ln, olderProtocols[:], nil, o)
 	if err != nil {
 		return nil, fmt.Errorf("listen for older agents on %s: %w", ln.Addr(), err)
 	}

@@ -51,6 +51,9 @@ type PortConfig struct {
 	MaxPeeking int
 	// Protocols are the ALPN names of the tunnel's transports.
 	Protocols []string
+	// Older says that Older yields the connections of older agents, which the API
+	// server gets otherwise.
+	Older bool
 
 	Log     *slog.Logger          // nil means discard
 	Metrics prometheus.Registerer // nil means none
@@ -94,12 +97,21 @@ func NewPort(c PortConfig) (*Port, error) {
 	for _, alpn := range c.Protocols {
 		p.tunnel[alpn] = inproc.NewHandoff(addr, handoffs)
 	}
+	if c.Older {
+		all := inproc.NewHandoff(addr, handoffs)
+		for _, alpn := range olderProtocols {
+			p.tunnel[alpn] = all
+		}
+	}
 	return p, nil
 }
 
 // Tunnel yields the connections for the hub, before their handshake, that ask
 // for the transport of that ALPN name. It must be one of the port's protocols.
 func (p *Port) Tunnel(alpn string) net.Listener { return p.tunnel[alpn] }
+
+// Older yields the connections of older agents, for NewOlder, if the port has those.
+func (p *Port) Older() net.Listener { return p.tunnel[olderProtocols[0]] }
 
 // API yields the connections for the API server, before their handshake, and
 // whatever is injected: Hub's Config.API should be its Inject.

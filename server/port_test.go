@@ -154,7 +154,7 @@ func dial(t *testing.T, n *memnet.Network, say []byte) net.Conn {
 
 func TestPortSorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, n := runPort(t, PortConfig{Protocols: []string{protocol, "other"}})
+		p, n := runPort(t, PortConfig{Protocols: []string{protocol, "other"}, Older: true})
 		for _, tc := range []struct {
 			name string
 			say  []byte
@@ -164,6 +164,8 @@ func TestPortSorts(t *testing.T) {
 			{"tunnel among others", hello(t, "x", protocol), p.Tunnel(protocol)},
 			{"another transport", hello(t, "other"), p.Tunnel("other")},
 			{"the first of two", hello(t, "other", protocol), p.Tunnel("other")},
+			{"older agent", hello(t, "hawser/1+link", "hawser/1"), p.Older()},
+			{"older agent that does not resume", hello(t, "hawser/1"), p.Older()},
 			{"kubectl", hello(t, "h2", "http/1.1"), p.API()},
 			{"plain HTTP", []byte("GET / HTTP/1.1\r\n\r\n"), p.API()},
 		} {

@@ -65,7 +65,7 @@ func (c *realm) server(addr string) *tunnels {
 	var err error
 	s.listener, err = listen(t.Context(), "test", addr)
 	must(err)
-	s.port, err = server.NewPort(server.PortConfig{Listener: s.listener, Protocols: append([]string{qmux.ALPN, overyamux.ALPN, overh2.ALPN}, server.OlderProtocols()...)})
+	s.port, err = server.NewPort(server.PortConfig{Listener: s.listener, Protocols: []string{qmux.ALPN, overyamux.ALPN, overh2.ALPN}, Older: true})
 	must(err)
 	pair, err := new(auth.Files).KeyPair(c.keys.Path(pki.APIServer, false), c.keys.Path(pki.APIServer, true))
 	must(err)

@@ -74,7 +74,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *aut
 		}
 	}()
 	if t.port, err = server.NewPort(server.PortConfig{
-		Listener: t.listener, Protocols: append([]string{qmux.ALPN, overyamux.ALPN, overh2.ALPN}, server.OlderProtocols()...), Log: log,
+		Listener: t.listener, Protocols: []string{qmux.ALPN, overyamux.ALPN, overh2.ALPN}, Older: true, Log: log,
 		Metrics: metricsRegisterer(),
 	}); err != nil {
 		return nil, err
@@ -142,15 +142,11 @@ func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listen
 	if err != nil {
 		return nil, err
 	}
-	all := []tunnel.Listener{engine, yamux, h2, quic}
-	for _, alpn := range server.OlderProtocols() {
-		older, err := server.NewOlder(t.port.Tunnel(alpn), buildVersion(), o)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, older)
+	older, err := server.NewOlder(t.port.Older(), buildVersion(), o)
+	if err != nil {
+		return nil, err
 	}
-	return all, nil
+	return []tunnel.Listener{engine, yamux, h2, quic, older}, nil
 }
 
 // openFronts opens the CONNECT front ends: a port with mutual TLS, a unix socket.
