@@ -248,7 +248,7 @@ func (c census) String() string {
 	return fmt.Sprintf("%d goroutines, %d files, %d streams, %d MiB", c.goroutines, c.files, c.streams, c.memory>>20)
 }
 
-// What a program may hold more after a load than before it. Lanes stay for a while
+// What a program may hold more after a load than before it. Connections stay for a while
 // when there is no more for them to do; a leak of one in fifty dials is more.
 const (
 	moreGoroutines = 60

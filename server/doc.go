@@ -60,13 +60,12 @@
 // preferred one, and the one before is turned away in turn.
 //
 // All this is one hub's memory, of a bounded number of nodes, and lost when it
-// restarts: then whoever knocks last is new.
+// restarts: then whoever comes last is new.
 //
 // # Who is the node
 //
 // That a certificate is good does not say whether its bearer is still the node:
-// Config.Admit does, when a session begins, when a lane joins it and when it is
-// resumed. When that changes End ends the sessions that there are; the agent is told
+// Config.Admit does, when a session begins and when it is resumed. When that changes End ends the sessions that there are; the agent is told
 // why (tunnel.Revoked).
 //
 // What this package is not: it knows no transport (package cmd joins them), no

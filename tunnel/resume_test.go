@@ -11,14 +11,14 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A mooring is a session that says that it is parked.
-type mooring struct {
+// A parkedSession is a session that says that it is parked.
+type parkedSession struct {
 	staller
 	parked atomic.Int64 // since when, in nanoseconds; 0: it is not
 	rtt    time.Duration
 }
 
-func (m *mooring) Link() tunnel.LinkState {
+func (m *parkedSession) Link() tunnel.LinkState {
 	l := tunnel.LinkState{Window: 5 * time.Minute, RTT: m.rtt}
 	if since := m.parked.Load(); since != 0 {
 		l.Parked = time.Unix(0, since)
@@ -26,27 +26,27 @@ func (m *mooring) Link() tunnel.LinkState {
 	return l
 }
 
-func (m *mooring) Move(context.Context) error { return errors.New("nowhere to go") }
+func (m *parkedSession) Move(context.Context) error { return errors.New("nowhere to go") }
 
 func TestParkedSessionIsNotDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		agent, server := pair(t)
-		moored := &mooring{staller: staller{Session: agent}}
-		a, s := greet(t, moored, server, tunnel.Welcome{Session: 1, Interval: 10 * time.Second, Timeout: 30 * time.Second})
+		parked := &parkedSession{staller: staller{Session: agent}}
+		a, s := greet(t, parked, server, tunnel.Welcome{Session: 1, Interval: 10 * time.Second, Timeout: 30 * time.Second})
 		aErr, sErr, stop := run(t, a, s)
 		defer stop()
-		moored.parked.Store(time.Now().UnixNano())
-		moored.stall()
+		parked.parked.Store(time.Now().UnixNano())
+		parked.stall()
 		if err := <-sErr; !errors.Is(err, tunnel.Dead) { // it does not know
 			t.Errorf("the other end: %v", err)
 		}
 		time.Sleep(4 * time.Minute) // the bubble's clock
 		select {
 		case err := <-aErr:
-			t.Fatalf("a parked session ended after %v: %v", time.Since(time.Unix(0, moored.parked.Load())), err)
+			t.Fatalf("a parked session ended after %v: %v", time.Since(time.Unix(0, parked.parked.Load())), err)
 		default:
 		}
-		moored.parked.Store(0)
+		parked.parked.Store(0)
 		start := time.Now()
 		if err := <-aErr; !errors.Is(err, tunnel.Dead) {
 			t.Errorf("silence ended with %v", err)
@@ -59,10 +59,10 @@ func TestParkedSessionIsNotDead(t *testing.T) {
 
 func TestResumerTellsRTT(t *testing.T) {
 	agent, server := pair(t)
-	moored := &mooring{staller: staller{Session: agent}, rtt: 42 * time.Millisecond}
-	a, _ := greet(t, moored, server, tunnel.Welcome{Session: 1})
-	if got := a.RTT(); got != moored.rtt {
-		t.Errorf("RTT %v, the session says %v", got, moored.rtt)
+	parked := &parkedSession{staller: staller{Session: agent}, rtt: 42 * time.Millisecond}
+	a, _ := greet(t, parked, server, tunnel.Welcome{Session: 1})
+	if got := a.RTT(); got != parked.rtt {
+		t.Errorf("RTT %v, the session says %v", got, parked.rtt)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestResumersArePingedSeldom(t *testing.T) {
 		}
 		done <- w
 	}()
-	g, err := tunnel.Await(t.Context(), &mooring{staller: staller{Session: server}})
+	g, err := tunnel.Await(t.Context(), &parkedSession{staller: staller{Session: server}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestMoveNeedsAResumer(t *testing.T) {
 	if err := tunnel.Move(t.Context(), agent); err != nil {
 		t.Errorf("a session that cannot move: %v", err)
 	}
-	if err := tunnel.Move(t.Context(), &mooring{staller: staller{Session: agent}}); err == nil {
+	if err := tunnel.Move(t.Context(), &parkedSession{staller: staller{Session: agent}}); err == nil {
 		t.Error("a session that fails to move says nothing")
 	}
 	if _, ok := tunnel.LinkOf(agent); ok {
