@@ -81,7 +81,7 @@ func (l *older) refuse(c *tls.Conn) {
 	if _, err := io.CopyN(io.Discard, c, int64(min(binary.BigEndian.Uint16(head[2:]), olderMost))); err != nil {
 		return
 	}
-	text := fmt.Sprintf("this agent is too old for the server: install hawser-agent %s on this node", l.version)
+	text := fmt.Sprintf("this agent is too old for the server: install the hawser-agent that belongs to it, %s", l.version)
 	text = text[:min(len(text), olderText)]
 	m := binary.BigEndian.AppendUint16([]byte{olderVersion, olderRefused}, uint16(1+len(text)))
 	// Nothing could be done about an error.

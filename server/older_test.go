@@ -59,7 +59,7 @@ func TestOlderAgentsAreTold(t *testing.T) {
 		}
 		got, err := io.ReadAll(c)
 		if err != nil || len(got) < 5 || got[0] != 1 || got[1] != 5 || int(got[3]) != len(got)-4 || got[4] != byte(tunnel.Denied) ||
-			!strings.Contains(string(got), "install hawser-agent v9.9.9 on this node") {
+			!strings.Contains(string(got), "install the hawser-agent that belongs to it, v9.9.9") {
 			t.Errorf("it is told %q, %v", got, err)
 		}
 		_ = c.Close()

@@ -142,7 +142,7 @@ func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listen
 	if err != nil {
 		return nil, err
 	}
-	older, err := server.NewOlder(t.port.Older(), buildVersion(), o)
+	older, err := server.NewOlder(t.port.Older(), apiVersion+", build "+buildVersion(), o)
 	if err != nil {
 		return nil, err
 	}
