@@ -10,7 +10,7 @@ PROGRAMS  = ./cmd/hawser ./cmd/hawser-agent
 LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 
 # go test, in its own words, and then what was skipped or has failed.
-TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet --hide-summary=output
+TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
 
