@@ -8,15 +8,29 @@ import (
 	"log"
 	"log/slog"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
+// aloneVariable tells the test binary that it runs TestStderr alone.
+const aloneVariable = "HAWSER_TEST_ALONE"
+
 // Strangers can make HTTP/2's library write a line for each connection. It is in the log
-// once a minute for each text, whatever their addresses, and for 32 texts at most.
+// once a minute for each text, whatever their addresses, and for 32 texts at most. The
+// test has a process to itself: os.Stderr is a variable that others read, as
+// goroutines that an earlier test has left behind may do.
 func TestStderr(t *testing.T) {
+	if os.Getenv(aloneVariable) == "" {
+		alone := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestStderr$")
+		alone.Env = append(os.Environ(), aloneVariable+"=1")
+		if out, err := alone.CombinedOutput(); err != nil || !bytes.HasPrefix(out, []byte("PASS")) {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	var out bytes.Buffer
 	before, prefix := os.Stderr, log.Flags()

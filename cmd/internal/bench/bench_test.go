@@ -206,7 +206,9 @@ func TestInterrupted(t *testing.T) {
 	case err := <-done:
 		t.Fatal(err)
 	case <-time.After(2 * bound):
-		t.Error("the run does not get there")
+		w.mu.Lock()
+		t.Errorf("the run does not get there:\n%s", &w.all)
+		w.mu.Unlock()
 	}
 	cancel(why)
 	select {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -256,6 +257,7 @@ func newLoad(s *system, mode byte) *load { return &load{system: s, mode: mode} }
 // start opens streams. None moves before all are open, or those which do would
 // hold up the others.
 func (l *load) start(ctx context.Context, streams int) error {
+	l.system.target.sourcing.Store(l.mode == modeSource)
 	for range streams {
 		c, err := l.system.dial(ctx)
 		if err != nil {
@@ -272,10 +274,10 @@ func (l *load) start(ctx context.Context, streams int) error {
 	return nil
 }
 
-// move moves until stop.
+// move moves until stop, and what comes until its end.
 func (l *load) move(c net.Conn) {
 	b := filler()
-	for !l.halt.Load() {
+	for l.mode == modeSource || !l.halt.Load() {
 		var (
 			n   int
 			err error
@@ -286,7 +288,7 @@ func (l *load) move(c net.Conn) {
 		} else {
 			_, err = c.Write(b)
 		}
-		if err != nil && !l.halt.Load() {
+		if err != nil && (!l.halt.Load() || errors.Is(err, os.ErrDeadlineExceeded)) {
 			l.mu.Lock()
 			if l.err == nil {
 				l.err = err
@@ -307,9 +309,18 @@ func (l *load) moved() int64 {
 	return l.down.Load()
 }
 
-// stop ends the streams. It fails if one ended by itself.
+// stop ends the streams. It fails if one ended by itself. Those to the client end at
+// the target, in good order: some transports take a minute to pass on that a stream was
+// given up in the middle.
 func (l *load) stop() error {
 	l.halt.Store(true)
+	if l.mode == modeSource {
+		l.system.target.sourcing.Store(false)
+		for _, c := range l.conns {
+			_ = c.SetReadDeadline(time.Now().Add(patience)) // if that fails c has failed
+		}
+		l.moving.Wait()
+	}
 	for _, c := range l.conns {
 		_ = c.Close() // mover and target notice
 	}

@@ -31,6 +31,7 @@ const settleTime = 2 * time.Minute
 type target struct {
 	listener net.Listener
 	received atomic.Int64 // bytes of connections in discard mode
+	sourcing atomic.Bool  // those in source mode go on
 	serving  sync.WaitGroup
 
 	mu     sync.Mutex            // guards the following
@@ -131,7 +132,7 @@ func (t *target) serve(c net.Conn) {
 		echo(c)
 	case modeSource:
 		b := filler()
-		for {
+		for t.sourcing.Load() {
 			if _, err := c.Write(b); err != nil {
 				return
 			}
