@@ -17,8 +17,8 @@ const (
 	// connection is doubted.
 	leastPatience = time.Second
 	mostPatience  = 20 * time.Second
-	// A connection on which data has come for longer than moving, with no pause of as long
-	// as that, has moved something.
+	// A connection on which data has come for longer than moving, with no pause longer
+	// than pauseLocked, moves something.
 	moving = time.Second
 	// asleep is how late the end of the window may be noticed before this process must
 	// have been stopped: then it takes until grace is over for a connection that may be
@@ -140,28 +140,30 @@ func (s *Session) beatLocked() {
 	}
 }
 
-// movesLocked notes that data has come. The dialing end asks once that stops: whoever
-// sends it cannot connect anew.
+// pauseLocked is how long nothing may come before what moved has stopped.
+func (s *Session) pauseLocked() time.Duration { return 2 * s.patienceLocked() }
+
+// movesLocked notes that data has come. The dialing end asks after its peer in the pauses
+// of what moves: whoever sends it cannot connect anew.
 func (c *conn) movesLocked() {
-	if c.heard.Sub(c.came) > moving {
+	if c.heard.Sub(c.came) > c.s.pauseLocked() {
 		c.since = c.heard
 	}
-	if c.came = c.heard; c.came.Sub(c.since) > moving {
-		c.s.probeLocked(c, c.heard)
-	}
+	c.came = c.heard
+	c.s.probeLocked(c, c.heard)
 }
 
-// probeLocked asks whether a connection is still there on which something has moved, once
-// it has been silent for half of what is bearable.
+// probeLocked asks whether a connection is still there on which something moves, once it
+// has been silent for half of what is bearable, and again until what moves is overdue.
 func (s *Session) probeLocked(c *conn, now time.Time) {
-	if s.dial == nil || !c.asked.IsZero() || c.came.Sub(c.since) <= moving {
+	if s.dial == nil || !c.asked.IsZero() || c.came.Sub(c.since) <= moving || now.Sub(c.came) > s.pauseLocked()+s.patienceLocked() {
 		return
 	}
 	if due := c.heard.Add(s.patienceLocked() / 2); now.Before(due) {
 		s.scheduleLocked(due)
 		return
 	}
-	c.since, c.say.probe = c.came, true
+	c.say.probe = true
 	c.kickLocked()
 }
 
