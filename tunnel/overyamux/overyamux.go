@@ -16,11 +16,14 @@
 //     that takes nothing is bounded by writeTimeout, and then the session ends.
 //
 // The bounds: as many streams of a session as Options.MaxStreams are opened by either
-// end at a time; the accepting end has that many and backlog more. backlog streams wait
-// to be accepted, and the library resets any further ones. A stream holds up to 256 KiB
-// that were not read, in a buffer of up to twice that size, and so does a closed stream
-// until the library forgets it. A stream that does nothing has no goroutine, a session
-// has four. A peer that sends more than maxPings a second is cut off.
+// end at a time; the accepting end has that many and backlog more. Streams count until
+// the library forgets them, which is closeTimeout after this end has closed one and the
+// peer has not. backlog streams wait to be accepted, and the library resets any further
+// ones. A stream holds up to 256 KiB that were not read, in a buffer of up to twice that
+// size. All streams of a session may have leastUnread unread, more as far as the
+// tunnel.Intake grants it, and mostUnread at most; with more than that the session ends. A
+// stream that does nothing has no goroutine, a session has four. A peer that sends more
+// than maxPings a second is cut off.
 package overyamux
 
 import (
@@ -71,7 +74,7 @@ func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", addr, err)
 	}
-	s, err := newSession(c, peer(c), true, config(o), o.Streams())
+	s, err := newSession(c, peer(c), true, config(o), o)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", addr, err)
 	}
@@ -98,7 +101,7 @@ func (l *listener) Transport() string { return Name }
 // Serve implements tunnel.Listener.
 func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
 	return l.Acceptor.Serve(ctx, func(ctx context.Context, c *tls.Conn) {
-		s, err := newSession(c, peer(c), false, config(l.options), l.options.Streams())
+		s, err := newSession(c, peer(c), false, config(l.options), l.options)
 		if err != nil {
 			return // the library found our configuration wrong, which a test would have told
 		}

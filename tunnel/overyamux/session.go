@@ -24,29 +24,30 @@ type session struct {
 	ctx          context.Context
 	cancel       context.CancelCauseFunc
 	why          atomic.Pointer[error] // of its end; the first one counts
+	unread       *unread
 
 	mu    sync.Mutex     // guards the following
 	over  bool           // nothing is added to opens any more
 	opens sync.WaitGroup // calls of OpenStream
 
-	opened   chan struct{} // one for each stream that this end has opened and not closed
+	opened   chan struct{} // one for each stream that this end has opened and the library knows
 	accepted chan struct{} // the same for those of the peer
 }
 
-// newSession makes a session of c, which it owns, with at most that many streams of
-// either end.
-func newSession(c net.Conn, p tunnel.Peer, dialed bool, conf *yamux.Config, streams int) (*session, error) {
+// newSession makes a session of c, which it owns.
+func newSession(c net.Conn, p tunnel.Peer, dialed bool, conf *yamux.Config, o tunnel.Options) (*session, error) {
+	streams, u := o.Streams(), newUnread(o.Shared())
 	start := yamux.Server
 	if dialed {
 		start = yamux.Client
 	}
-	mux, err := start(&guard{Conn: c}, conf)
+	mux, err := start(&guard{Conn: c, unread: u}, conf)
 	if err != nil {
 		_ = c.Close() // the configuration's error is the news
 		return nil, err
 	}
 	s := &session{
-		mux: mux, peer: p, closeTimeout: conf.StreamCloseTimeout,
+		mux: mux, peer: p, closeTimeout: conf.StreamCloseTimeout, unread: u,
 		opened: make(chan struct{}, streams), accepted: make(chan struct{}, streams+backlog),
 	}
 	// The session is a root of its own: it does not end with whoever happened to dial.
@@ -87,9 +88,10 @@ func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 	case <-ctx.Done():
 		go func() { // it keeps its place until then, so that there are not many
 			if r := <-results; r.err == nil {
-				_ = r.st.Close() // never fails
+				_ = newStream(s, r.st, s.opened).Close() // never fails
+			} else {
+				<-s.opened
 			}
-			<-s.opened
 		}()
 		return nil, context.Cause(ctx)
 	}
@@ -158,6 +160,7 @@ func (s *session) watch() {
 	s.over = true
 	s.mu.Unlock()
 	s.opens.Wait() // the library lets them go
+	s.unread.end()
 	s.cancel(why)
 }
 

@@ -25,7 +25,6 @@ var past = time.Unix(1, 0)
 type stream struct {
 	session *session
 	mux     *yamux.Stream
-	place   <-chan struct{}
 
 	reading, writing sync.Mutex // held by whoever does
 
@@ -36,7 +35,8 @@ type stream struct {
 }
 
 func newStream(s *session, st *yamux.Stream, place <-chan struct{}) *stream {
-	return &stream{session: s, mux: st, place: place}
+	s.unread.begin(st.StreamID(), place)
+	return &stream{session: s, mux: st}
 }
 
 // Read implements net.Conn.
@@ -62,6 +62,7 @@ func (s *stream) read(p []byte) (int, error) {
 			return 0, s.wrap("read", err)
 		}
 		n, err := s.mux.Read(p)
+		s.session.unread.read(s.mux.StreamID(), n)
 		if err != nil {
 			err = s.failed(err)
 		} else if n > 0 || len(p) == 0 {
@@ -158,7 +159,7 @@ func (s *stream) Close() error {
 	_ = s.mux.SetDeadline(past) // for who waits; never fails
 	s.mu.Unlock()
 	err := s.mux.Close()
-	<-s.place
+	s.session.unread.closed(s.mux.StreamID())
 	return err
 }
 
