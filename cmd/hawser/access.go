@@ -22,6 +22,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/kubeauth/place"
 	"github.com/hawser-project/hawser/auth/rbac"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 )
@@ -104,6 +105,11 @@ func (o *accessOptions) check() error {
 	case o.allowedTTL < 0 || o.deniedTTL < 0:
 		return fmt.Errorf("--authorization-webhook-cache-authorized-ttl %v and --authorization-webhook-cache-unauthorized-ttl %v: want none of them negative", o.allowedTTL, o.deniedTTL)
 	}
+	if asked {
+		if _, err := o.newWebhook(&auth.Files{}); err != nil {
+			return err
+		}
+	}
 	return o.checkPlugins()
 }
 
@@ -171,11 +177,11 @@ type webhookAuthorizer struct {
 }
 
 func (o *accessOptions) newWebhook(files *auth.Files) (webhookAuthorizer, error) {
-	file, err := auth.Follow(files, "--authorization-webhook-config-file", func([][]byte) (*webhook.WebhookAuthorizer, error) {
+	file, err := auth.Follow(files, "--authorization-webhook-config-file", func(contents [][]byte) (*webhook.WebhookAuthorizer, error) {
 		// The library reads the file itself: other files are named relative to it.
 		config, err := webhookutil.LoadKubeconfig(o.webhookConfig, nil)
 		if err != nil {
-			return nil, err
+			return nil, place.Of(contents[0], err)
 		}
 		return webhook.New(config, "v1", o.allowedTTL, o.deniedTTL, webhookutil.DefaultRetryBackoffWithInitialDelay(webhookBackoff),
 			authorizer.DecisionNoOpinion, nil, "webhook", webhookmetrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())

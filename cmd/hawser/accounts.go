@@ -66,6 +66,12 @@ func (o *accountOptions) check() error {
 	if o.maxLife != 0 && (o.maxLife < minTokenBound || o.maxLife > maxTokenBound) {
 		return fmt.Errorf("--service-account-max-token-expiration %s: want an hour to 2^32 seconds, or 0", o.maxLife)
 	}
+	if o.config == "" {
+		return nil
+	}
+	if err := issuers.Check(issuers.Config{File: o.config, Own: o.issuers}); err != nil {
+		return fmt.Errorf("--authentication-config: %w", err)
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 
 	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel/attribute"
@@ -19,6 +20,7 @@ import (
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/kubeauth/place"
 	"github.com/hawser-project/hawser/server"
 )
 
@@ -36,15 +38,19 @@ func (o *tracingOptions) addFlags(f *pflag.FlagSet) {
 }
 
 // check reads the file.
-func (o *tracingOptions) check() (err error) {
+func (o *tracingOptions) check() error {
 	if o.file == "" {
 		return nil
 	}
-	if o.config, err = genericoptions.ReadTracingConfiguration(o.file); err != nil {
-		return fmt.Errorf("--tracing-config-file: %w", err)
+	contents, err := os.ReadFile(o.file)
+	if err == nil {
+		o.config, err = genericoptions.ReadTracingConfiguration(o.file)
 	}
-	if errs := tracingapi.ValidateTracingConfiguration(o.config, feature.DefaultFeatureGate, nil); len(errs) > 0 {
-		return fmt.Errorf("--tracing-config-file %s: %w", o.file, errs.ToAggregate())
+	if err == nil {
+		err = tracingapi.ValidateTracingConfiguration(o.config, feature.DefaultFeatureGate, nil).ToAggregate()
+	}
+	if err != nil {
+		return fmt.Errorf("--tracing-config-file %s: %w", o.file, place.Of(contents, err))
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/kubeauth/place"
 )
 
 // Modes of writing the audit log, as kube-apiserver's --audit-log-mode.
@@ -97,7 +98,7 @@ func (a *Audit) auditor(files *auth.Files) (auditor, error) {
 func parsePolicy(contents [][]byte) (audit.PolicyRuleEvaluator, error) {
 	p, err := policy.LoadPolicyFromBytes(contents[0])
 	if err != nil {
-		return nil, errors.New(oneLine(err.Error()))
+		return nil, place.Of(contents[0], err)
 	}
 	return policy.NewPolicyRuleEvaluator(p), nil
 }
@@ -132,6 +133,3 @@ func (f forgiving) ProcessEvents(events ...*auditinternal.Event) bool {
 	_ = f.Backend.ProcessEvents(events...)
 	return true
 }
-
-// oneLine is text without its line breaks.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -148,9 +148,10 @@ func TestBrokenAuditIsRefused(t *testing.T) {
 		{"no policy", apiserver.Audit{Out: io.Discard}, []string{"audit-policy-file", "name one"}},
 		{"missing", apiserver.Audit{PolicyFile: "/nowhere/policy.yaml", Out: io.Discard}, []string{"/nowhere/policy.yaml", "no such file"}},
 		{"not YAML", apiserver.Audit{PolicyFile: policyFile(t, "a: [b"), Out: io.Discard}, []string{"policy.yaml", "line 1"}},
+		{"a brace is missing", apiserver.Audit{PolicyFile: policyFile(t, "{\"kind\": \"Policy\",\n\"rules\": []\n"), Out: io.Discard}, []string{"policy.yaml", "line 2", "end of JSON"}},
 		{"another kind", apiserver.Audit{PolicyFile: policyFile(t, "apiVersion: v1\nkind: Pod\n"), Out: io.Discard}, []string{"policy.yaml", "Pod"}},
 		{"no rules", apiserver.Audit{PolicyFile: policyFile(t, "apiVersion: audit.k8s.io/v1\nkind: Policy\n"), Out: io.Discard}, []string{"policy.yaml", "0 rules"}},
-		{"no such level", apiserver.Audit{PolicyFile: policyFile(t, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: All}]\n"), Out: io.Discard}, []string{"policy.yaml", "rules[0].level", "All"}},
+		{"no such level", apiserver.Audit{PolicyFile: policyFile(t, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: All}]\n"), Out: io.Discard}, []string{"policy.yaml", "line 3", "rules[0].level", "All"}},
 		{"no such format", apiserver.Audit{PolicyFile: good, Out: io.Discard, Format: "xml"}, []string{`"xml"`, "legacy, json"}},
 		{"no such mode", apiserver.Audit{PolicyFile: good, Out: io.Discard, Mode: "lax"}, []string{`"lax"`, "batch"}},
 	} {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	reloading "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/hawser-project/hawser/auth/kubeauth/place"
 )
 
 // Encryption says which kinds are encrypted in the store, and how.
@@ -44,7 +47,8 @@ func (e Encryption) Check() error {
 func (e Encryption) load(ctx context.Context, server string) (*encryptionconfig.EncryptionConfiguration, error) {
 	c, err := encryptionconfig.LoadEncryptionConfig(ctx, e.ConfigFile, e.Reload, server)
 	if err != nil {
-		return nil, fmt.Errorf("encryption-provider-config %s: %s", e.ConfigFile, oneLine(err.Error()))
+		contents, _ := os.ReadFile(e.ConfigFile) // if that fails, err says so
+		return nil, fmt.Errorf("encryption-provider-config %s: %w", e.ConfigFile, place.Of(contents, err))
 	}
 	return c, nil
 }

@@ -32,7 +32,11 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/kubeauth/place"
 )
+
+// what the file says, in errors and in the log.
+const what = "issuers of tokens"
 
 // kept is how long a token is believed without another look at it.
 const kept = 10 * time.Second
@@ -67,13 +71,22 @@ type generation struct {
 	stop   context.CancelFunc  // ends what the issuers are asked
 }
 
+// Check reads the file and says what is wrong with it. It asks no issuer.
+func Check(c Config) error {
+	i := &Issuers{cfg: c, compiler: authenticationcel.NewDefaultCompiler()}
+	_, err := auth.Follow(&auth.Files{}, what, func(contents [][]byte) (*api.AuthenticationConfiguration, error) {
+		return i.parse(contents[0])
+	}, c.File)
+	return err
+}
+
 // New reads the file. Close ends what it has begun.
 func New(c Config) (*Issuers, error) {
 	if c.Files == nil {
 		c.Files = &auth.Files{}
 	}
 	i := &Issuers{cfg: c, compiler: authenticationcel.NewDefaultCompiler()}
-	file, err := auth.Follow(c.Files, "issuers of tokens", i.read, c.File)
+	file, err := auth.Follow(c.Files, what, i.read, c.File)
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +130,16 @@ func (i *Issuers) read(contents [][]byte) (*generation, error) {
 	return g, nil
 }
 
-// parse returns what a file says, or the first fault with its place.
+// parse returns what a file says, or its faults with the line of the first.
 func (i *Issuers) parse(text []byte) (*api.AuthenticationConfiguration, error) {
+	c, err := i.decode(text)
+	if err != nil {
+		return nil, place.Of(text, err)
+	}
+	return c, nil
+}
+
+func (i *Issuers) decode(text []byte) (*api.AuthenticationConfiguration, error) {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	obj, err := runtime.Decode(serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(), text)
