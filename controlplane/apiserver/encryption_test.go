@@ -9,24 +9,26 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	reloading "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 )
 
 // keysFile is a configuration that encrypts secrets with the first of the keys, which are
-// PROVIDER/NAME, and reads them with any.
+// PROVIDER/NAME or kms/ENDPOINT, and reads them with any.
 func keysFile(t *testing.T, file string, keys ...string) string {
 	t.Helper()
 	text := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n  providers:\n"
 	for _, k := range keys {
 		provider, name, _ := strings.Cut(k, "/")
-		if provider == "identity" {
+		switch provider {
+		case "identity":
 			text += "  - identity: {}\n"
+			continue
+		case "kms":
+			text += fmt.Sprintf("  - kms: {apiVersion: v2, name: plugin, endpoint: '%s', timeout: 2s}\n", name)
 			continue
 		}
 		secret := base64.StdEncoding.EncodeToString([]byte(fmt.Sprintf("%-32s", name)))
@@ -59,7 +61,7 @@ func inStore(t *testing.T, dir, text string) bool {
 	t.Helper()
 	found := false
 	err := filepath.WalkDir(filepath.Join(dir, "etcd"), func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
 		b, err := os.ReadFile(p)
@@ -118,9 +120,6 @@ func TestEncryptionAtRest(t *testing.T) {
 
 // A file that changes is read again: what is written from then on needs the new key only.
 func TestEncryptionReload(t *testing.T) {
-	was := reloading.EncryptionConfigFileChangePollDuration
-	reloading.EncryptionConfigFileChangePollDuration = 20 * time.Millisecond
-	defer func() { reloading.EncryptionConfigFileChangePollDuration = was }()
 	dir := t.TempDir()
 	file := keysFile(t, "", "aesgcm/one")
 	withKeys(t, dir, apiserver.Encryption{ConfigFile: file, Reload: true}, func(in *instance) {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericrest "k8s.io/apiserver/pkg/registry/rest"
+	reloading "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -43,6 +44,7 @@ var shared *instance
 
 func TestMain(m *testing.M) {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	reloading.EncryptionConfigFileChangePollDuration = 20 * time.Millisecond
 	if dir := os.Getenv(serveEnv); dir != "" {
 		os.Exit(serveUntilKilled(dir))
 	}
