@@ -14,7 +14,7 @@ TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
 
-.PHONY: all build demo test check e2e lint vuln bench bench-outside fuzz generate licences cover tidy clean
+.PHONY: all build demo test check e2e kubectls lint vuln bench bench-outside fuzz generate licences cover tidy clean
 
 all: lint test build
 
@@ -34,6 +34,9 @@ check: ## unit and conformance tests, without the race detector, in about two mi
 e2e: ## the end-to-end tests alone
 	@$(NAMESPACES)
 	$(TESTSUM) -- -race -shuffle=on -parallel 4 -timeout 55m ./e2e/...
+
+kubectls: ## the tests of people and scripts with kubectl 1.27 to 1.33, each built in CACHE
+	./.ci/kubectls
 
 lint: ## the linters of .golangci.yml, go vet's among them
 	CGO_ENABLED=0 $(GO) tool -modfile=.tools/go.mod golangci-lint run

@@ -233,17 +233,35 @@ func run(t *testing.T, args []string, base string) {
 
 var otherKubectl = flag.String("e2e.kubectl", "", "file of a kubectl that the tests use instead of hawser's")
 
+// kubectlCommand is how kubectl is called.
+func kubectlCommand(t testing.TB) []string {
+	if *otherKubectl != "" {
+		return []string{*otherKubectl}
+	}
+	_, client := bin(t)
+	return []string{filepath.Join(client, "hawser"), "kubectl"}
+}
+
+// asksWhoami says whether auth whoami of kubectl asks a version of the API that is still
+// there: 1.27 asks an older one.
+func asksWhoami(t testing.TB) bool {
+	t.Helper()
+	args := append(kubectlCommand(t), "version", "--client", "-o", "json")
+	out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return !strings.Contains(string(out), `"gitVersion": "v1.27.`)
+}
+
 // kubectl runs kubectl and returns its output and exit code.
 func (c *cluster) kubectl(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	_, client := bin(t)
 	// Not the test's context: cleanups run kubectl too.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(client, "hawser"), append([]string{"kubectl"}, args...)...)
-	if *otherKubectl != "" {
-		cmd = exec.CommandContext(ctx, *otherKubectl, args...)
-	}
+	args = append(kubectlCommand(t), args...)
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig())
 	cmd.Stdin = strings.NewReader(stdin)
 	var o, e bytes.Buffer

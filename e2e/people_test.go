@@ -105,8 +105,10 @@ func TestPeople(t *testing.T) {
 // binding.
 func testViewer(t *testing.T, c *cluster) {
 	ann := c.somebody(t, "ann", "staff")
-	if got := ann.can(t, "", "auth", "whoami"); !strings.Contains(got, "ann") || !strings.Contains(got, "staff") {
-		t.Errorf("ann is\n%s", got)
+	if asksWhoami(t) {
+		if got := ann.can(t, "", "auth", "whoami"); !strings.Contains(got, "ann") || !strings.Contains(got, "staff") {
+			t.Errorf("ann is\n%s", got)
+		}
 	}
 	ann.forbidden(t, "get", "pods", "-n", "work")
 	c.mustKubectl(t, "", "create", "rolebinding", "staff-views", "-n", "work", "--clusterrole=view", "--group=staff")
@@ -241,7 +243,7 @@ func testOtherIssuer(t *testing.T, c *cluster, provider *issuertest.Issuer) {
 			}
 			return nil
 		})
-		if out, _, _ := as(token, "auth", "whoami"); !strings.Contains(out, "corp:ann") || !strings.Contains(out, "corp:staff") {
+		if out, _, _ := as(token, "auth", "whoami"); asksWhoami(t) && (!strings.Contains(out, "corp:ann") || !strings.Contains(out, "corp:staff")) {
 			t.Errorf("whoami:\n%s", out)
 		}
 		if _, said, code := as(token, "get", "secrets", "-n", "work"); code == 0 || !strings.Contains(said, `User "corp:ann" cannot list`) {

@@ -20,6 +20,7 @@ import (
 func TestScripts(t *testing.T) {
 	c := startUp(t, "--nodes", "2")
 	under, client := bin(t)
+	whoami := asksWhoami(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -28,6 +29,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("KUBECONFIG", c.kubeconfig())
 			env.Setenv("KUBECACHEDIR", filepath.Join(env.WorkDir, ".cache"))
 			env.Setenv("HAWSER", filepath.Join(client, "hawser"))
+			env.Setenv("KUBECTL", strings.Join(kubectlCommand(t), " "))
 			env.Setenv("AGENT", filepath.Join(under, "hawser-agent"))
 			env.Setenv("SERVER", fmt.Sprintf("https://127.0.0.1:%d", c.port))
 			env.Setenv("NS", name)
@@ -35,6 +37,12 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "whoami" {
+				return false, fmt.Errorf("there is no condition %q", cond)
+			}
+			return whoami, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"kubectl": cmdKubectl,
@@ -47,8 +55,9 @@ func TestScripts(t *testing.T) {
 func scriptKubectl(getenv func(string) string, stdin []byte, args ...string) (*exec.Cmd, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	full := append([]string{"kubectl", "--namespace", getenv("NS")}, args...)
-	cmd := exec.CommandContext(ctx, getenv("HAWSER"), full...)
+	full := append(strings.Fields(getenv("KUBECTL")), "--namespace", getenv("NS"))
+	full = append(full, args...)
+	cmd := exec.CommandContext(ctx, full[0], full[1:]...)
 	cmd.Env = []string{"KUBECONFIG=" + getenv("KUBECONFIG"), "KUBECACHEDIR=" + getenv("KUBECACHEDIR"), "HOME=" + getenv("WORK"), "PATH=" + getenv("PATH")}
 	cmd.Dir = getenv("WORK")
 	cmd.Stdin = bytes.NewReader(stdin)
@@ -62,8 +71,9 @@ func scriptKubectl(getenv func(string) string, stdin []byte, args ...string) (*e
 
 // cmdKubectl is the script command kubectl: like exec, in the script's namespace.
 func cmdKubectl(ts *testscript.TestScript, neg bool, args []string) {
-	full := append([]string{"kubectl", "--namespace", ts.Getenv("NS")}, args...)
-	err := ts.Exec(ts.Getenv("HAWSER"), full...)
+	full := append(strings.Fields(ts.Getenv("KUBECTL")), "--namespace", ts.Getenv("NS"))
+	full = append(full, args...)
+	err := ts.Exec(full[0], full[1:]...)
 	if (err != nil) != neg {
 		ts.Fatalf("kubectl %s: %v", strings.Join(args, " "), err)
 	}
