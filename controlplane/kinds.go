@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/admissionregistration"
 	"k8s.io/client-go/informers/apps"
 	"k8s.io/client-go/informers/batch"
 	"k8s.io/client-go/informers/certificates"
@@ -44,6 +45,9 @@ func (k *kinds) InformerFor(obj runtime.Object, f internalinterfaces.NewInformer
 	return inf
 }
 
+func (k *kinds) Admissionregistration() admissionregistration.Interface {
+	return admissionregistration.New(k, metav1.NamespaceAll, nil)
+}
 func (k *kinds) Apps() apps.Interface   { return apps.New(k, metav1.NamespaceAll, nil) }
 func (k *kinds) Batch() batch.Interface { return batch.New(k, metav1.NamespaceAll, nil) }
 func (k *kinds) Certificates() certificates.Interface {

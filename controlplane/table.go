@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/namespace"
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/podgc"
+	"github.com/hawser-project/hawser/controlplane/policystatus"
 	"github.com/hawser-project/hawser/controlplane/replicaset"
 	"github.com/hawser-project/hawser/controlplane/resourcequota"
 	"github.com/hawser-project/hawser/controlplane/rootca"
@@ -55,6 +56,9 @@ func forAccess() []entry {
 		}},
 		{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", make: func(s *shared) (Controller, error) {
 			return clusterroles.New(s.client, s.informers, s.log), nil
+		}},
+		{name: "validatingadmissionpolicy-status-controller", make: func(s *shared) (Controller, error) {
+			return policystatus.New(s.client, s.informers, s.log), nil
 		}},
 	}
 }

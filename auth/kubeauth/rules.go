@@ -93,7 +93,7 @@ var userRules = map[string][]rule{
 		// of those alone cannot be told from another here.
 		{verbs: []string{"patch"}, groups: []string{"*"}, resources: []string{"*"}},
 		{verbs: change, groups: core, resources: []string{"namespaces/finalize", "*/status"}},
-		{verbs: change, groups: []string{"apps", "batch", "policy", "storage.k8s.io", certificatesGroup}, resources: []string{"*/status"}},
+		{verbs: change, groups: []string{"admissionregistration.k8s.io", "apps", "batch", "policy", "storage.k8s.io", certificatesGroup}, resources: []string{"*/status"}},
 		{verbs: write, groups: core, resources: []string{
 			"nodes", "pods", "namespaces", "endpoints", "serviceaccounts", "configmaps", "services",
 			"persistentvolumes", "persistentvolumeclaims", "replicationcontrollers",

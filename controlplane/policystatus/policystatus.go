@@ -1,0 +1,90 @@
+// Package policystatus checks the expressions of ValidatingAdmissionPolicies against the
+// types of the objects that they are about, and writes what it finds into their status.
+//
+// Each generation of a policy is checked once. A warning keeps no policy from being in
+// force. The types are read from the API server's OpenAPI documents, which that makes
+// when they are asked for: without a policy nothing asks.
+package policystatus
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/cel/openapi/resolver"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	admissionlisters "k8s.io/client-go/listers/admissionregistration/v1"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// A Controller is Kubernetes' validatingadmissionpolicy-status-controller.
+type Controller struct {
+	client   kubernetes.Interface
+	policies admissionlisters.ValidatingAdmissionPolicyLister
+	inf      cache.SharedIndexInformer
+	types    validating.TypeChecker
+	log      *slog.Logger
+}
+
+// New returns a controller that watches through f. Nil as a log means discard.
+func New(client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger) *Controller {
+	policies, api := f.Admissionregistration().V1().ValidatingAdmissionPolicies(), client.Discovery()
+	c := &Controller{client: client, policies: policies.Lister(), inf: policies.Informer(), types: validating.TypeChecker{
+		SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: api},
+		RestMapper:     restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(api)),
+	}}
+	c.log = loop.Logger(log, c.Name())
+	return c
+}
+
+// Name is the controller's name in Kubernetes.
+func (*Controller) Name() string { return "validatingadmissionpolicy-status-controller" }
+
+// Run checks policies until ctx is done, one at a time: a document of types has megabytes.
+// The informers must be running.
+func (c *Controller) Run(ctx context.Context) error {
+	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: 1, Log: c.log})
+	stop, err := loop.WatchIf(c.inf, func(_, is *admissionv1.ValidatingAdmissionPolicy) bool { return unchecked(is) }, q.Add)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return q.Run(ctx)
+}
+
+func unchecked(p *admissionv1.ValidatingAdmissionPolicy) bool {
+	return p.Status.ObservedGeneration < p.Generation
+}
+
+func (c *Controller) sync(ctx context.Context, name string) (time.Duration, error) {
+	p, err := c.policies.Get(name)
+	if apierrors.IsNotFound(err) || err == nil && !unchecked(p) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	p = p.DeepCopy()
+	p.Status.TypeChecking = &admissionv1.TypeChecking{ExpressionWarnings: c.types.Check(p)}
+	p.Status.ObservedGeneration = p.Generation
+	_, err = c.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().UpdateStatus(ctx, p, metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return 0, nil
+	case apierrors.IsConflict(err):
+		return 0, loop.Quiet(err) // it has just been changed: check it again
+	case err != nil:
+		return 0, fmt.Errorf("write the status of policy %s: %w", name, err)
+	}
+	return 0, nil
+}
