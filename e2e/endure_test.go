@@ -217,7 +217,7 @@ func startEcho(t *testing.T, c *cluster, node string) load {
 	t.Helper()
 	pod, spec := on(node, "echo")
 	port := freePort(t) // nodes that are plain processes share the machine's
-	c.roleInPodWith(t, pod, spec, fmt.Sprintf("echo-server 127.0.0.1:%d", port))
+	c.roleInPodWith(t, pod, "", spec, fmt.Sprintf("echo-server 127.0.0.1:%d", port))
 	conn, err := net.Dial("tcp", c.forward(t, pod, port))
 	if err != nil {
 		t.Fatal(err)
@@ -351,18 +351,18 @@ func typeKeys(ctx context.Context, tty *os.File, n *atomic.Int64) error {
 // roleInPod runs a role of this test binary, a server, in a pod.
 func (c *cluster) roleInPod(t *testing.T, name, role string) {
 	t.Helper()
-	c.roleInPodWith(t, name, "", role)
+	c.roleInPodWith(t, name, "", "", role)
 }
 
-// roleInPodWith is roleInPod with more JSON for the pod's spec.
-func (c *cluster) roleInPodWith(t *testing.T, name, spec, role string) {
+// roleInPodWith is roleInPod with more JSON for the container and for the pod's spec.
+func (c *cluster) roleInPodWith(t *testing.T, name, container, spec, role string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// A container's /tmp is its own: what lies in the machine's is mounted.
-	c.podWith(t, name, fmt.Sprintf(`,"env":[{"name":%q,"value":%q}],"volumeMounts":[{"name":"test","mountPath":"/e2e"}]`, roleEnv, role),
+	c.podWith(t, name, fmt.Sprintf(`,"env":[{"name":%q,"value":%q}],"volumeMounts":[{"name":"test","mountPath":"/e2e"}]`, roleEnv, role)+container,
 		spec+fmt.Sprintf(`,"volumes":[{"name":"test","hostPath":{"path":%q}}]`, filepath.Dir(self)), "/e2e/"+filepath.Base(self))
 	eventually(t, name+" listens", func() error {
 		if out, stderr, _ := c.kubectl(t, "", "logs", name); !strings.HasPrefix(out, "listening") {

@@ -119,7 +119,7 @@ func startDownload(t *testing.T, c *cluster, node string) load {
 	t.Helper()
 	pod, spec := on(node, "download")
 	port := freePort(t)
-	c.roleInPodWith(t, pod, spec, fmt.Sprintf("download-server 127.0.0.1:%d", port))
+	c.roleInPodWith(t, pod, "", spec, fmt.Sprintf("download-server 127.0.0.1:%d", port))
 	conn, err := net.Dial("tcp", c.forward(t, pod, port))
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
