@@ -83,9 +83,10 @@ func TestByWorth(t *testing.T) {
 		{"cost that is no number", []func(*corev1.Pod){cost("x"), on("full")}, []func(*corev1.Pod){cost("0")}},
 		{"in company", []func(*corev1.Pod){on("full")}, []func(*corev1.Pod){readyFor(time.Minute)}},
 		{"ready for a shorter time", []func(*corev1.Pod){readyFor(time.Minute)}, []func(*corev1.Pod){restarted(9)}},
+		{"ready for longer than it has been there", []func(*corev1.Pod){readyFor(1e5 * time.Hour), born(time.Minute)}, []func(*corev1.Pod){restarted(9)}},
 		{"restarted", []func(*corev1.Pod){restarted(2)}, []func(*corev1.Pod){restarted(1), sidecar(5)}},
-		{"sidecar restarted", []func(*corev1.Pod){sidecar(2)}, []func(*corev1.Pod){sidecar(1), born(time.Minute)}},
-		{"younger", []func(*corev1.Pod){born(time.Minute)}, nil},
+		{"sidecar restarted", []func(*corev1.Pod){sidecar(2), readyFor(time.Minute)}, []func(*corev1.Pod){sidecar(1), born(time.Minute)}},
+		{"younger", []func(*corev1.Pod){born(time.Minute)}, []func(*corev1.Pod){readyFor(time.Minute)}},
 		{"just ready", []func(*corev1.Pod){readyFor(0)}, []func(*corev1.Pod){readyFor(time.Second)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -153,6 +154,44 @@ func TestStates(t *testing.T) {
 	} {
 		if a, x, e := Active(tc.pod), Terminating(tc.pod), Ended(tc.pod); a != tc.active || x != tc.terminating || e != tc.ended {
 			t.Errorf("%s: active %v terminating %v ended %v", tc.name, a, x, e)
+		}
+	}
+}
+
+// TestEndedAt: a node says when a pod of it ended; a time that cannot be does not count.
+func TestEndedAt(t *testing.T) {
+	finished := func(ago ...time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			for _, d := range ago {
+				end := &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(now.Add(-d))}
+				p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{State: corev1.ContainerState{Terminated: end}})
+			}
+		}
+	}
+	deleted := func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(20 * time.Second)}, ptr.To[int64](30)
+	}
+	undated := func(p *corev1.Pod) { p.CreationTimestamp = metav1.Time{} }
+	const later = -230 * 365 * 24 * time.Hour
+	for _, tc := range []struct {
+		name string
+		pod  *corev1.Pod
+		ago  time.Duration
+	}{
+		{"the last container", pod("p", finished(time.Minute, 10*time.Second)), 10 * time.Second},
+		{"just now", pod("p", finished(0)), 0},
+		{"later", pod("p", finished(later)), time.Hour},
+		{"one of two later", pod("p", finished(time.Minute, later)), time.Minute},
+		{"later, and being deleted", pod("p", finished(-time.Second), deleted), 10 * time.Second},
+		{"before it was made", pod("p", finished(2*time.Hour)), time.Hour},
+		{"when it was told to", pod("p", deleted), 10 * time.Second},
+		{"when it was no longer ready", pod("p", unready, readyFor(time.Minute)), time.Minute},
+		{"no longer ready later", pod("p", unready, readyFor(later)), time.Hour},
+		{"nothing said", pod("p"), time.Hour},
+		{"nothing known", pod("p", undated), 0},
+	} {
+		if got := now.Sub(EndedAt(tc.pod, now)); got != tc.ago {
+			t.Errorf("%s: %v ago, want %v", tc.name, got, tc.ago)
 		}
 	}
 }

@@ -34,26 +34,32 @@ func (p Pause) Left(least, most time.Duration, now time.Time) time.Duration {
 }
 
 // EndedAt is when p ended: when the last of its containers did or, if it does not
-// say, when it was told to; now if that is not known either.
+// say, when it was told to or was no longer ready; when it was made if that is not
+// known either, and now if nothing is. A node writes most of these times: one after now
+// does not count, and p did not end before it was made.
 func EndedAt(p *corev1.Pod, now time.Time) time.Time {
 	var at time.Time
 	for i := range p.Status.ContainerStatuses {
-		if end := p.Status.ContainerStatuses[i].State.Terminated; end != nil && end.FinishedAt.After(at) {
+		if end := p.Status.ContainerStatuses[i].State.Terminated; end != nil && end.FinishedAt.After(at) && !end.FinishedAt.After(now) {
 			at = end.FinishedAt.Time
 		}
 	}
+	c := readiness(p)
 	switch {
 	case !at.IsZero():
-		return at
 	case p.DeletionTimestamp != nil:
 		at = p.DeletionTimestamp.Time
 		if g := p.DeletionGracePeriodSeconds; g != nil {
 			at = at.Add(-time.Duration(*g) * time.Second)
 		}
-		return at
+	case c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.After(now):
+		at = c.LastTransitionTime.Time
 	}
-	if c := readiness(p); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
-		return c.LastTransitionTime.Time
+	if made := p.CreationTimestamp.Time; at.Before(made) {
+		at = made
 	}
-	return now
+	if at.IsZero() {
+		return now
+	}
+	return at
 }

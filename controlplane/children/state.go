@@ -109,11 +109,17 @@ func deletionCost(p *corev1.Pod) int64 {
 	return n
 }
 
+// readySince is since when p is ready by its node's account, which is not before it was
+// made; zero if it is not.
 func readySince(p *corev1.Pod) time.Time {
-	if c := readiness(p); c != nil && c.Status == corev1.ConditionTrue {
-		return c.LastTransitionTime.Time
+	c := readiness(p)
+	switch {
+	case c == nil || c.Status != corev1.ConditionTrue:
+		return time.Time{}
+	case c.LastTransitionTime.Time.Before(p.CreationTimestamp.Time):
+		return p.CreationTimestamp.Time
 	}
-	return time.Time{}
+	return c.LastTransitionTime.Time
 }
 
 // age is the order of magnitude of the time since t: equal for times of which the
