@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/controlplane/evidence"
 )
@@ -176,6 +178,26 @@ hawser_eviction_frozen_nodes{reason="SiteLostNetwork"} 2
 			t.Errorf("another reason was told: %q", got)
 		}
 	})
+}
+
+// TestTimesOfNodes: a node that says since when it is Unknown, and then says nothing
+// any more, is excused for as long as any other, whatever time it has written.
+func TestTimesOfNodes(t *testing.T) {
+	cert, key := authority(t)
+	const began, kept, end = 100 * time.Second, 20 * time.Minute, 40 * time.Minute
+	for _, restarts := range [][]time.Duration{nil, each(30*time.Second, end), each(2*time.Minute, end)} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlant(t, cert, key, "a/a1", "b/b1", "b/b2", "c/c1")
+			p.annotate("a1", evidence.NodeAutonomy, kept.String())
+			p.play(restarts, []happening{{began, func(p *plant) {
+				p.post("a1", corev1.ConditionUnknown, metav1.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC))
+				p.cutOff("a1")
+			}}}, end)
+			if at := p.tainted("a1"); at < began+kept || at > began+kept+time.Minute+downtime {
+				t.Errorf("restarts at %v: frozen until %v", restarts, at)
+			}
+		})
+	}
 }
 
 // sameNumbers compares a metric but for its help.

@@ -213,13 +213,28 @@ func (p *plant) mend(name string) {
 	delete(p.cut, name)
 	p.mu.Unlock()
 	p.renew(name)
+	p.post(name, corev1.ConditionTrue, metav1.Now())
+}
+
+// post has a node post whether it is ready, and since when by its own account.
+func (p *plant) post(name string, ready corev1.ConditionStatus, since metav1.Time) {
+	p.t.Helper()
 	n := p.node(name)
 	for i := range n.Status.Conditions {
 		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
-			c.Status, c.LastHeartbeatTime, c.LastTransitionTime = corev1.ConditionTrue, metav1.Now(), metav1.Now()
+			c.Status, c.LastHeartbeatTime, c.LastTransitionTime = ready, metav1.Now(), since
 		}
 	}
 	_, err := p.client.CoreV1().Nodes().UpdateStatus(p.t.Context(), n, metav1.UpdateOptions{})
+	p.must(err)
+}
+
+// annotate sets an annotation of a node.
+func (p *plant) annotate(name, key, value string) {
+	p.t.Helper()
+	n := p.node(name)
+	metav1.SetMetaDataAnnotation(&n.ObjectMeta, key, value)
+	_, err := p.client.CoreV1().Nodes().Update(p.t.Context(), n, metav1.UpdateOptions{})
 	p.must(err)
 }
 

@@ -191,6 +191,10 @@ var statusClaims = []claim{
 		moves: "pods of this node; a zone counts it as one node of many",
 	},
 	{
+		kind: "node.conditions.times", field: "status.conditions: lastTransitionTime", verdict: bounded, proof: "controlplane/freeze_test.go:TestTimesOfNodes",
+		moves: "the excuses of this node, which count from it: the control plane replaces a time that is still to come once the node is silent",
+	},
+	{
 		kind: "node.addresses", field: "status.addresses", verdict: bounded, at: nodeWrites,
 		moves:  "the server's dials: no loopback, link-local, multicast or unspecified address",
 		remedy: "report an address that other machines reach (--node-ip)", check: on(addresses),
@@ -275,6 +279,11 @@ var podClaims = []claim{
 	{
 		kind: "pod.conditions", field: "status.phase, status.conditions", verdict: accepted, at: podStatus,
 		moves: "whoever owns the pod, which ends when its node says so",
+	},
+	{
+		kind: "pod.times", field: "status.conditions: lastTransitionTime, status.containerStatuses", verdict: bounded,
+		proof: "controlplane/children/children_test.go:TestEndedAt",
+		moves: "the pauses of whoever owns the pod, and which of its pods goes first: no time counts that is still to come or from before the pod was made",
 	},
 	{
 		kind: "eviction", field: "spec.nodeName", verdict: bounded, at: []place{{pods, "eviction", admission.Create}},

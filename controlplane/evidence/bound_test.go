@@ -3,11 +3,13 @@ package evidence
 // Tests that no excuse is given anew while a node stays silent.
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestExcusesAreBounded: whatever comes and goes while a node stays Unknown, its
@@ -63,6 +65,21 @@ func TestExcusesAreBounded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestUnknownLater: a node that says that it will be Unknown is so as of now.
+func TestUnknownLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		w.node("a1", "", false)
+		w.annotate("a1", NodeAutonomy, "1h")
+		n := w.unknown("a1").DeepCopy()
+		n.Status.Conditions[0].LastTransitionTime = metav1.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC)
+		_, message, ok := w.judge.Excuse(n)
+		if now := clock(time.Now()); !ok || !strings.Contains(message, "since "+now) || strings.Contains(message, "2255") {
+			t.Errorf("at %s: %v, %s", now, ok, message)
+		}
+	})
 }
 
 // TestStartsAreBounded: a server that is started again and again excuses a node for

@@ -236,6 +236,7 @@ func (j *Judge) open(node *corev1.Node, now time.Time) *hearing {
 	}
 	c.last = c.session.first(c.last, now, j.cfg.Silence, j.cfg.StartupGrace)
 	c.unknown, c.heard = readiness(node)
+	c.unknown = earlier(c.unknown, now) // the node may have written it
 	c.keep, c.explicit = v.autonomy(node, c.site)
 	if !c.explicit {
 		c.keep = j.cfg.SiteAutonomy

@@ -99,7 +99,7 @@ func (r *nodeRecord) confirm(lease *coordinationv1.Lease, now time.Time) bool {
 func (r *nodeRecord) recall(node *corev1.Node, was spell, now time.Time) {
 	ready := readyCondition(node)
 	switch {
-	case ready != nil && ready.Status == corev1.ConditionUnknown:
+	case unknown(ready, now):
 		if t := ready.LastTransitionTime.Time; t.Before(r.heard) {
 			r.heard = t
 		}
@@ -142,7 +142,7 @@ func renewal(lease *coordinationv1.Lease) metav1.MicroTime {
 // silence returns the conditions of a node that is not heard from, and whether
 // they say anything new about its readiness. The node is not changed.
 func silence(node *corev1.Node, now metav1.Time) (conditions []corev1.NodeCondition, changed bool) {
-	if ready := readyCondition(node); ready != nil && ready.Status == corev1.ConditionUnknown {
+	if unknown(readyCondition(node), now.Time) {
 		return node.Status.Conditions, false
 	}
 	conditions = slices.Clone(node.Status.Conditions)
@@ -155,12 +155,18 @@ func silence(node *corev1.Node, now metav1.Time) (conditions []corev1.NodeCondit
 			})
 			continue
 		}
-		if c := &conditions[i]; c.Status != corev1.ConditionUnknown {
+		if c := &conditions[i]; !unknown(c, now.Time) {
 			c.Status, c.Reason, c.Message = corev1.ConditionUnknown, stoppedPosting, stoppedMessage
 			c.LastTransitionTime = now
 		}
 	}
 	return conditions, true
+}
+
+// unknown tells whether c has been Unknown for some time. A node writes its conditions
+// too: a time that is still to come, or none, is no time since which it is Unknown.
+func unknown(c *corev1.NodeCondition, now time.Time) bool {
+	return c != nil && c.Status == corev1.ConditionUnknown && !c.LastTransitionTime.IsZero() && !c.LastTransitionTime.After(now)
 }
 
 // readyCondition returns the node's Ready condition, or nil.

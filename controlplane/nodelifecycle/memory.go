@@ -13,7 +13,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -113,7 +112,7 @@ func (r *run) remember(ctx context.Context) {
 	var quiet []*sighting
 	for i := range r.sightings {
 		s := &r.sightings[i]
-		if !s.gone && readiness(s.node) != corev1.ConditionUnknown && now.Sub(s.rec.heard) >= r.cfg.MonitorGracePeriod*rememberedPart/8 {
+		if !s.gone && !unknown(readyCondition(s.node), now) && now.Sub(s.rec.heard) >= r.cfg.MonitorGracePeriod*rememberedPart/8 {
 			quiet = append(quiet, s)
 		}
 	}

@@ -209,15 +209,24 @@ func TestQuietCache(t *testing.T) {
 	})
 }
 
-// TestForeignUnknown: conditions that others have made Unknown are left alone.
+// TestForeignUnknown: conditions that others have made Unknown are left alone, unless
+// they do not say since when, or a time that is still to come.
 func TestForeignUnknown(t *testing.T) {
+	now := metav1.Now()
 	n := node(nil, "Ready=Unknown", "MemoryPressure=False")
-	if _, changed := silence(n, metav1.Now()); changed {
+	n.Status.Conditions[0].LastTransitionTime = now
+	if _, changed := silence(n, now); changed {
 		t.Error("changed")
 	}
+	for _, since := range []metav1.Time{{}, metav1.NewTime(now.Add(time.Second)), metav1.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		n.Status.Conditions[0].LastTransitionTime = since
+		if got, changed := silence(n, now); !changed || !got[0].LastTransitionTime.Equal(&now) || got[0].Reason != stoppedPosting {
+			t.Errorf("since %v: got %+v", since, got)
+		}
+	}
 	n = node(nil, "Ready=False", "MemoryPressure=Unknown")
-	n.Status.Conditions[1].Reason = "Others"
-	got, changed := silence(n, metav1.Now())
+	n.Status.Conditions[1].Reason, n.Status.Conditions[1].LastTransitionTime = "Others", now
+	got, changed := silence(n, now)
 	if !changed || got[0].Reason != stoppedPosting || got[1].Reason != "Others" || len(got) != 4 || n.Status.Conditions[0].Status != corev1.ConditionFalse {
 		t.Errorf("got %+v", got)
 	}
