@@ -76,11 +76,12 @@ func noExecute(n *corev1.Node, known []taint, now time.Time) []taint {
 //
 // That is its timeAdded. Taints that people add often have none; then it is when
 // somebody last wrote the list of taints, which the server keeps for each writer.
-// That may be later than when the taint was added, but not earlier. No taint is
+// That may be later than when the taint was added, but not earlier. So it is with a
+// timeAdded after seen, which a node may write when it is made. No taint is
 // older than its node. See notBefore for what a time of the API means.
 func since(n *corev1.Node, t *corev1.Taint, seen time.Time) time.Time {
 	at := taintsWritten(n)
-	if !t.TimeAdded.IsZero() {
+	if !t.TimeAdded.IsZero() && !t.TimeAdded.After(seen) {
 		at = t.TimeAdded.Time
 	}
 	if at.IsZero() {
@@ -160,12 +161,15 @@ func due(tolerations []corev1.Toleration, taints []taint, bound time.Time) (at t
 }
 
 // boundAt returns since when a pod that is seen now has been on its node, by its
-// own account and with the same care for times of the API as since.
+// own account and with the same care for times of the API as since. Its node may
+// write when it was scheduled: a time after now would mean another one after each
+// restart, so it does not count.
 func boundAt(p *corev1.Pod, now time.Time) time.Time {
 	at := p.CreationTimestamp.Time
 	for i := range p.Status.Conditions {
 		c := &p.Status.Conditions[i]
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(at) {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue &&
+			c.LastTransitionTime.After(at) && !c.LastTransitionTime.After(now) {
 			at = c.LastTransitionTime.Time
 		}
 	}

@@ -41,6 +41,8 @@ func TestSince(t *testing.T) {
 		{"a second ago", 99, 0, nil, 100 * s, 100 * s},
 		{"in that second, at most", 99, 0, nil, 102 * s, 100 * s},
 		{"from the future", 101, 0, nil, 100 * s, 100 * s},
+		{"from the future, and the list was written", 1e9, 0, []metav1.ManagedFieldsEntry{owner(30, "", owned)}, 100 * s, 31 * s},
+		{"list written in the future", 0, 0, []metav1.ManagedFieldsEntry{owner(1e9, "", owned)}, 100 * s, 100 * s},
 		{"older than the node", 20, 60, nil, 100 * s, 61 * s},
 		{"list written", 0, 0, []metav1.ManagedFieldsEntry{owner(30, "", owned)}, 100 * s, 31 * s},
 		{"list written just now", 0, 0, []metav1.ManagedFieldsEntry{owner(100, "", owned)}, 100*s + 1, 100*s + 1},
@@ -82,6 +84,7 @@ func TestBoundAt(t *testing.T) {
 		{"other condition", 10 * s, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at(20 * s)}}, 11 * s},
 		{"just now", 99*s + 1, nil, 100 * s},
 		{"from the future", 101 * s, nil, 100 * s},
+		{"scheduled in the future", 10 * s, []corev1.PodCondition{scheduled(corev1.ConditionTrue, 101*s)}, 11 * s},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: at(tc.created)}, Status: corev1.PodStatus{Conditions: tc.cs}}

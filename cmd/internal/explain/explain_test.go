@@ -276,6 +276,7 @@ func TestEviction(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(tc.came)}, Spec: corev1.PodSpec{Tolerations: tc.tols}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: ago(-time.Hour)}}
 			due, goes := eviction(p, tc.taints, now)
 			if goes != tc.goes || goes && due.Sub(now) != tc.in {
 				t.Errorf("goes %v in %v, want %v in %v", goes, due.Sub(now), tc.goes, tc.in)

@@ -58,11 +58,11 @@ func eviction(p *corev1.Pod, taints []corev1.Taint, now time.Time) (at time.Time
 		if t.Effect != corev1.TaintEffectNoExecute {
 			continue
 		}
-		goes := now // a taint that does not say since when
-		if t.TimeAdded != nil {
+		goes := now // a taint that does not say since when, or a time that cannot be
+		if t.TimeAdded != nil && !t.TimeAdded.After(now) {
 			goes = t.TimeAdded.Time
 		}
-		if came := bound(p); came.After(goes) {
+		if came := bound(p, now); came.After(goes) {
 			goes = came
 		}
 		j := slices.IndexFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return o.ToleratesTaint(klog.Logger{}, t, true) })
@@ -80,10 +80,11 @@ func eviction(p *corev1.Pod, taints []corev1.Taint, now time.Time) (at time.Time
 	return at, ok
 }
 
-// bound is since when p is on its node.
-func bound(p *corev1.Pod) time.Time {
+// bound is since when p is on its node. A time after now does not count.
+func bound(p *corev1.Pod, now time.Time) time.Time {
 	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(p.CreationTimestamp.Time) {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue &&
+			c.LastTransitionTime.After(p.CreationTimestamp.Time) && !c.LastTransitionTime.After(now) {
 			return c.LastTransitionTime.Time
 		}
 	}
