@@ -27,6 +27,12 @@ const clusterService = "kubernetes.default.svc"
 // may be IP addresses.
 func NewServerNames(names ...string) *ServerNames {
 	s := &ServerNames{}
+	s.Add(names...)
+	return s
+}
+
+// Add adds names like those of NewServerNames. Nobody may use s at the same time.
+func (s *ServerNames) Add(names ...string) {
 	for _, name := range names {
 		name = canonical(name)
 		if ip, ok := address(name); ok {
@@ -35,7 +41,6 @@ func NewServerNames(names ...string) *ServerNames {
 			s.names = append(s.names, name)
 		}
 	}
-	return s
 }
 
 // Check refuses a name of a node that is one of the server's, in any spelling, and

@@ -5,14 +5,18 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
+	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
+	clientrest "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hawser-project/hawser/auth"
@@ -25,6 +29,9 @@ const (
 	besidePort = 10257
 	// signer is the controller that needs the cluster's key.
 	signer = "certificatesigningrequest-signing-controller"
+	// askPatience is how long the API server may take to show its certificate, and
+	// askAgain is the pause before it is asked again.
+	askPatience, askAgain = 10 * time.Second, 2 * time.Second
 )
 
 // besideOptions are the flags that make sense beside another API server only.
@@ -39,7 +46,7 @@ type besideOptions struct {
 // onlyEmbedded are flags of what does not run beside another API server. A value
 // that turns it off may be said there as well.
 var onlyEmbedded = []string{
-	"advertise-address", "tls-san", "connect-port", "connect-uds",
+	"advertise-address", "connect-port", "connect-uds",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
 	"encryption-provider-config", "encryption-provider-config-automatic-reload",
 	"audit-policy-file", "audit-log-path", "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize", "audit-log-format", "audit-log-mode",
@@ -114,6 +121,9 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		c.Enabled = append(slices.Clone(c.Enabled), "-"+signer)
 		log.Info("no certificates are signed here", "reason", "no --cluster-signing-cert-file")
 	}
+	if c.ServerNames, err = o.namesBeside(client); err != nil {
+		return err
+	}
 	controllers, err := controlplane.New(c)
 	if err != nil {
 		return err
@@ -129,7 +139,12 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return front.run(ctx) })
 	group.Go(func() error { return files.Run(ctx) })
-	group.Go(func() error { return controllers.Run(ctx) })
+	group.Go(func() error {
+		if err := learnNames(ctx, client, c.ServerNames, log); err != nil {
+			return err
+		}
+		return controllers.Run(ctx)
+	})
 	group.Go(func() error { return keepBeside(ctx, reviews, log) })
 	group.Go(func() error {
 		select {
@@ -140,4 +155,66 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// namesBeside are the names of the cluster's API server as far as they are known before
+// it is asked: where it is reached, and what --tls-san says.
+func (o *serverOptions) namesBeside(client *clientrest.Config) (*auth.ServerNames, error) {
+	url, _, err := clientrest.DefaultServerUrlFor(client)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return auth.NewServerNames(append([]string{url.Hostname(), client.ServerName}, o.tlsSANs...)...), nil
+}
+
+// learnNames adds those in the certificate that the API server shows. Until it does,
+// nothing can be asked of it either, and learnNames waits.
+func learnNames(ctx context.Context, client *clientrest.Config, names *auth.ServerNames, log *slog.Logger) error {
+	transport, err := clientrest.TransportFor(client)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	url, _, err := clientrest.DefaultServerUrlFor(client)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	for try := 1; ; try++ {
+		cert, err := shownBy(ctx, transport, url.String())
+		if err == nil {
+			if cert != nil {
+				names.Add(cert.DNSNames...)
+				for _, ip := range cert.IPAddresses {
+					names.Add(ip.String())
+				}
+			}
+			return nil
+		}
+		if try == 1 && ctx.Err() == nil {
+			log.Warn("the API server does not answer; controllers start when it does", "cluster", client.Host, "error", err)
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// shownBy returns the certificate of a server, whatever it answers; nil if it has none.
+func shownBy(ctx context.Context, transport http.RoundTripper, url string) (*x509.Certificate, error) {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	_ = resp.Body.Close()
+	if resp.TLS == nil {
+		return nil, nil
+	}
+	return resp.TLS.PeerCertificates[0], nil
 }

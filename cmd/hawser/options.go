@@ -73,7 +73,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "address to listen on")
 	f.IntVar(&o.securePort, "secure-port", 6443, "port of the API and of the tunnel")
 	f.StringVar(&o.advertiseAddress, "advertise-address", "", "address at which nodes reach this server (default the bind address, or that of the default route)")
-	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate")
+	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate, which no node may be called; with --kubeconfig, of the cluster's API server")
 	f.IntVar(&o.connectPort, "connect-port", 8131, "port of the HTTP CONNECT front end (mutual TLS); 0 turns it off")
 	f.StringVar(&o.connectUDS, "connect-uds", "", "unix socket of the HTTP CONNECT front end (mode 0600)")
 	o.links.Add(f)
