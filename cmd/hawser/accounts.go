@@ -66,11 +66,19 @@ func (o *accountOptions) check() error {
 	if o.maxLife != 0 && (o.maxLife < minTokenBound || o.maxLife > maxTokenBound) {
 		return fmt.Errorf("--service-account-max-token-expiration %s: want an hour to 2^32 seconds, or 0", o.maxLife)
 	}
-	if o.config == "" {
-		return nil
+	return o.checkFiles()
+}
+
+func (o *accountOptions) checkFiles() error {
+	if o.config != "" {
+		if err := issuers.Check(issuers.Config{File: o.config, Own: o.issuers}); err != nil {
+			return fmt.Errorf("--authentication-config: %w", err)
+		}
 	}
-	if err := issuers.Check(issuers.Config{File: o.config, Own: o.issuers}); err != nil {
-		return fmt.Errorf("--authentication-config: %w", err)
+	if file := o.proxies.ClientCAFile; file != "" {
+		if _, err := (&auth.Files{}).Authorities(file); err != nil {
+			return fmt.Errorf("--requestheader-client-ca-file: %w", err)
+		}
 	}
 	return nil
 }

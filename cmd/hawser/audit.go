@@ -3,12 +3,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/hawser-project/hawser/controlplane/apiserver"
@@ -67,6 +70,32 @@ func (r *rotatedFile) check() error {
 		if v < 0 {
 			return fmt.Errorf("--%s-%s %d is negative", r.flag, name, v)
 		}
+	}
+	if r.path == "" || r.path == "-" {
+		return nil
+	}
+	if err := writable(r.path); err != nil {
+		return fmt.Errorf("--%s-path: %w", r.flag, err)
+	}
+	return nil
+}
+
+// writable says why a file cannot be written, or made with the directories above it. It
+// makes nothing.
+func writable(path string) error {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		return file.Close()
+	}
+	for errors.Is(err, fs.ErrNotExist) {
+		path = filepath.Dir(path)
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Access(path, unix.W_OK|unix.X_OK); err != nil {
+		return &fs.PathError{Op: "write to", Path: path, Err: err}
 	}
 	return nil
 }

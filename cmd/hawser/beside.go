@@ -95,6 +95,20 @@ func (o *besideOptions) check(enabled []string) error {
 	if o.withoutSigner && slices.Contains(enabled, signer) {
 		return fmt.Errorf("--controllers %s needs --cluster-signing-cert-file and --cluster-signing-key-file beside another API server", signer)
 	}
+	return o.checkFiles()
+}
+
+func (o *besideOptions) checkFiles() error {
+	for _, p := range []struct{ what, cert, key string }{
+		{"cluster-signing", o.signingCert, o.signingKey}, {"cluster-signing-kubelet-serving", o.servingCert, o.servingKey},
+	} {
+		if p.cert == "" {
+			continue
+		}
+		if _, err := (&auth.Files{}).KeyPair(p.cert, p.key); err != nil {
+			return fmt.Errorf("--%s-cert-file and --%s-key-file: %w", p.what, p.what, err)
+		}
+	}
 	return nil
 }
 

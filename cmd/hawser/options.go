@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/server/connect"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -118,6 +119,11 @@ func (o *serverOptions) check() error {
 	}
 	if o.connectPort == o.securePort {
 		return fmt.Errorf("--connect-port and --secure-port are both %d: they need a port each", o.securePort)
+	}
+	if o.connectUDS != "" {
+		if err = connect.CheckUnix(o.connectUDS); err != nil {
+			return fmt.Errorf("--connect-uds: %w", err)
+		}
 	}
 	if o.advertise, err = o.advertised(); err != nil {
 		return err

@@ -57,6 +57,15 @@ func (o *sshOptions) check(dataDir string) error {
 	if o.knownHosts == "" {
 		o.knownHosts = filepath.Join(dataDir, sshKnownHosts)
 	}
+	if o.user == "" {
+		return nil
+	}
+	if err := overssh.CheckKey(o.keyFile); err != nil {
+		return fmt.Errorf("--ssh-keyfile: %w", err)
+	}
+	if _, err := overssh.OpenHostKeys(o.knownHosts); err != nil {
+		return fmt.Errorf("--ssh-known-hosts: %w", err)
+	}
 	return nil
 }
 

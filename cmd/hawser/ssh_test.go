@@ -28,12 +28,14 @@ import (
 )
 
 func TestSSHFlags(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "id")
+	newSSHServer(t, key)
 	for name, tt := range map[string]struct {
 		args []string
 		want string // in the error; empty means none
 	}{
 		"off":          {nil, ""},
-		"on":           {[]string{"--ssh-user", "u", "--ssh-keyfile", "f", "--ssh-port", "2222"}, ""},
+		"on":           {[]string{"--ssh-user", "u", "--ssh-keyfile", key, "--ssh-port", "2222"}, ""},
 		"user alone":   {[]string{"--ssh-user", "u"}, "--ssh-user and --ssh-keyfile"},
 		"key alone":    {[]string{"--ssh-keyfile", "f"}, "--ssh-user and --ssh-keyfile"},
 		"no such port": {[]string{"--ssh-port", "0"}, "--ssh-port 0"},

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -64,13 +65,11 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 		_ = c.Close()
 		return nil, fmt.Errorf("%s is in use by another process: stop that one first or choose another path", path)
 	}
-	if fi, err := os.Lstat(path); err == nil {
-		if fi.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("%s exists and is no socket: choose another path", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
+	if err := CheckUnix(path); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
 	l, err := (&net.ListenConfig{Control: private}).Listen(ctx, "unix", path)
 	if err != nil {
@@ -81,4 +80,21 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// CheckUnix says why nothing can listen at path, as far as its directory and what is
+// there tell.
+func CheckUnix(path string) error {
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return err
+	}
+	switch fi, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case fi.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s exists and is no socket: choose another path", path)
+	}
+	return nil
 }

@@ -180,6 +180,12 @@ func (c *Config) complete() error {
 	return nil
 }
 
+// CheckKey says what is wrong with a file for Config.KeyFile.
+func CheckKey(path string) error {
+	_, err := readKey(path)
+	return err
+}
+
 // readKey reads a private key.
 func readKey(path string) (ssh.Signer, error) {
 	pem, err := os.ReadFile(path)
