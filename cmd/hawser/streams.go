@@ -103,7 +103,7 @@ func (t *tunnels) named(name string, dial dialFunc) dialFunc {
 
 // own dials in the server's own name.
 func (t *tunnels) own(dial dialFunc) dialFunc {
-	if t.streams == nil {
+	if t.streams == nil && t.traces == nil {
 		return dial
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
