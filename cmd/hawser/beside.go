@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
@@ -95,25 +96,30 @@ func (o *besideOptions) check(enabled []string) error {
 	if o.withoutSigner && slices.Contains(enabled, signer) {
 		return fmt.Errorf("--controllers %s needs --cluster-signing-cert-file and --cluster-signing-key-file beside another API server", signer)
 	}
-	return o.checkFiles()
+	_, err := o.certificates(&auth.Files{})
+	return err
 }
 
-func (o *besideOptions) checkFiles() error {
-	for _, p := range []struct{ what, cert, key string }{
+// certificates are the authorities that sign, by the beginning of their flags' names.
+func (o *besideOptions) certificates(files *auth.Files) ([]auth.Expiring, error) {
+	var all []auth.Expiring
+	for _, p := range []struct{ name, cert, key string }{
 		{"cluster-signing", o.signingCert, o.signingKey}, {"cluster-signing-kubelet-serving", o.servingCert, o.servingKey},
 	} {
 		if p.cert == "" {
 			continue
 		}
-		if _, err := (&auth.Files{}).KeyPair(p.cert, p.key); err != nil {
-			return fmt.Errorf("--%s-cert-file and --%s-key-file: %w", p.what, p.what, err)
+		e, err := expiringPair(files, p.name, p.cert, p.key)
+		if err != nil {
+			return nil, fmt.Errorf("--%s-cert-file and --%s-key-file: %w", p.name, p.name, err)
 		}
+		all = append(all, e)
 	}
-	return nil
+	return all, nil
 }
 
 // runBeside runs controllers until ctx is done.
-func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
+func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registerer, log *slog.Logger) error {
 	client, err := clientcmd.BuildConfigFromFlags("", o.beside.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
@@ -123,21 +129,12 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	defer unlock()
-	c, err := o.controllers.config(o.dataDir)
+	files := &auth.Files{Log: log}
+	c, err := o.besideConfig(client, log)
 	if err != nil {
 		return err
 	}
-	c.Client, c.SigningCertFile, c.SigningKeyFile = client, o.beside.signingCert, o.beside.signingKey
-	c.ServingSigningCertFile, c.ServingSigningKeyFile = o.beside.servingCert, o.beside.servingKey
-	files := &auth.Files{Log: log}
-	c.Files, c.Metrics, c.Log = files, metricsRegisterer(), log
-	if o.beside.withoutSigner && len(c.Enabled) > 0 {
-		c.Enabled = append(slices.Clone(c.Enabled), "-"+signer)
-		log.Info("no certificates are signed here", "reason", "no --cluster-signing-cert-file")
-	}
-	if c.ServerNames, err = o.namesBeside(client); err != nil {
-		return err
-	}
+	c.Files, c.Metrics, c.Log = files, metrics, log
 	controllers, err := controlplane.New(c)
 	if err != nil {
 		return err
@@ -150,7 +147,13 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	signs, err := o.beside.certificates(files)
+	if err != nil {
+		return err
+	}
+	ends := watchEnds(signs, metrics, log)
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return ends.Run(ctx) })
 	group.Go(func() error { return front.run(ctx) })
 	group.Go(func() error { return files.Run(ctx) })
 	group.Go(func() error {
@@ -169,6 +172,23 @@ func runBeside(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// besideConfig is what the controllers are made from, without what they share with the
+// rest of the process.
+func (o *serverOptions) besideConfig(client *clientrest.Config, log *slog.Logger) (controlplane.Config, error) {
+	c, err := o.controllers.config(o.dataDir)
+	if err != nil {
+		return c, err
+	}
+	c.Client, c.SigningCertFile, c.SigningKeyFile = client, o.beside.signingCert, o.beside.signingKey
+	c.ServingSigningCertFile, c.ServingSigningKeyFile = o.beside.servingCert, o.beside.servingKey
+	if o.beside.withoutSigner && len(c.Enabled) > 0 {
+		c.Enabled = append(slices.Clone(c.Enabled), "-"+signer)
+		log.Info("no certificates are signed here", "reason", "no --cluster-signing-cert-file")
+	}
+	c.ServerNames, err = o.namesBeside(client)
+	return c, err
 }
 
 // namesBeside are the names of the cluster's API server as far as they are known before

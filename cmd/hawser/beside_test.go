@@ -15,16 +15,23 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	clientrest "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
 // TestNamesBeside: of another API server's names those are known by which it is called
@@ -54,24 +61,28 @@ func TestNamesBeside(t *testing.T) {
 }
 
 // TestApproverBeside: the approver beside another API server denies a node that is called
-// like it, by the name in its certificate too, and approves others.
+// like it, by the name in its certificate too, and approves others; and it is said when
+// the authorities end that sign there.
 func TestApproverBeside(t *testing.T) {
 	decided := make(chan *certificatesv1.CertificateSigningRequest, 9)
 	api := httptest.NewTLSServer(requests(t, decided, "example.com", "www.example.com", "hub.example.net", "node-1"))
 	defer api.Close()
+	signing, serving := newAuthority(t, "signing", time.Hour), newAuthority(t, "serving", 2*time.Hour)
 	port, err := freePort(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	o, err := parse(t, "--kubeconfig", kubeconfigFor(t, api), "--tls-san", "hub.example.net",
 		"--controllers", "certificatesigningrequest-approving-controller", "--leader-elect=false",
+		"--cluster-signing-cert-file", signing.cert, "--cluster-signing-key-file", signing.key,
+		"--cluster-signing-kubelet-serving-cert-file", serving.cert, "--cluster-signing-kubelet-serving-key-file", serving.key,
 		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(port))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- runBeside(ctx, o, slog.New(slog.DiscardHandler)) }()
+	ended, metrics := make(chan error, 1), prometheus.NewRegistry()
+	go func() { ended <- runBeside(ctx, o, metrics, slog.New(slog.DiscardHandler)) }()
 	got := map[string]certificatesv1.RequestConditionType{}
 	for range 4 {
 		select {
@@ -79,6 +90,11 @@ func TestApproverBeside(t *testing.T) {
 			got[r.Name] = r.Status.Conditions[0].Type
 		case err := <-ended:
 			t.Fatal(err)
+		}
+	}
+	for name, pair := range map[string]pairFiles{"cluster-signing": signing, "cluster-signing-kubelet-serving": serving} {
+		if got, want := endOf(t, metrics, name), float64(pair.until.Unix()); got != want {
+			t.Errorf("%s ends at %v, want %v", name, got, want)
 		}
 	}
 	cancel()
@@ -167,4 +183,67 @@ func kubeconfigFor(t *testing.T, api *httptest.Server) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// pairFiles are an authority's certificate and key, and when it ends.
+type pairFiles struct {
+	cert, key string
+	until     time.Time
+}
+
+func newAuthority(t *testing.T, name string, life time.Duration) pairFiles {
+	t.Helper()
+	a := pkitest.New(t, name).Issue(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, NotBefore: time.Now(), NotAfter: time.Now().Add(life),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	})
+	dir := t.TempDir()
+	p := pairFiles{filepath.Join(dir, "crt"), filepath.Join(dir, "key"), a.Leaf.NotAfter}
+	for file, text := range map[string][]byte{p.cert: pkitest.PEM("CERTIFICATE", a.Certificate[0]), p.key: pkitest.KeyPEM(t, a.PrivateKey)} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// endOf is the metric of when a certificate ends; 0 if there is none.
+func endOf(t *testing.T, metrics prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == auth.ExpirationMetric && m.GetLabel()[0].GetValue() == name {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// TestEtcdAuthorityEnds: the authority of another etcd is among the certificates that are
+// watched.
+func TestEtcdAuthorityEnds(t *testing.T) {
+	etcd := newAuthority(t, "etcd", time.Hour)
+	o, err := parse(t, "--etcd-servers", "https://127.0.0.1:1", "--etcd-cafile", etcd.cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(t.TempDir(), "pki"), Names: o.servingNames(), IPs: o.servingIPs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := (&renewal{o: o, keys: keys}).certificates(&auth.Files{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if e.Name == "etcd-ca" && e.Now().NotAfter.Equal(etcd.until) {
+			return
+		}
+	}
+	t.Errorf("watched are %v", all)
 }

@@ -44,12 +44,7 @@ func newRenewal(o *serverOptions, keys *pki.PKI, files *auth.Files, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	r.ends = auth.NewExpiryWatch(log, certificates...)
-	for _, c := range certificates {
-		metricsRegisterer().MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: auth.ExpirationMetric, Help: auth.ExpirationHelp, ConstLabels: prometheus.Labels{"name": c.Name},
-		}, c.Ends))
-	}
+	r.ends = watchEnds(certificates, metricsRegisterer(), log)
 	for _, name := range []string{pki.CA, pki.ClientCA, pki.KubeletCA} {
 		pair, err := files.KeyPair(keys.Path(name, false), keys.Path(name, true))
 		if err != nil {
@@ -65,37 +60,62 @@ func newRenewal(o *serverOptions, keys *pki.PKI, files *auth.Files, log *slog.Lo
 	return r, r.writeKubeconfig()
 }
 
+// watchEnds tells in metrics when certificates end, and warns while what it returns runs.
+func watchEnds(certificates []auth.Expiring, metrics prometheus.Registerer, log *slog.Logger) *auth.ExpiryWatch {
+	for _, c := range certificates {
+		metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: auth.ExpirationMetric, Help: auth.ExpirationHelp, ConstLabels: prometheus.Labels{"name": c.Name},
+		}, c.Ends))
+	}
+	return auth.NewExpiryWatch(log, certificates...)
+}
+
+// expiringPair is a certificate with its key.
+func expiringPair(files *auth.Files, name, cert, key string) (auth.Expiring, error) {
+	pair, err := files.KeyPair(cert, key)
+	if err != nil {
+		return auth.Expiring{}, err
+	}
+	return auth.Expiring{Name: name, Now: func() *x509.Certificate { return pair.Certificate().Leaf }}, nil
+}
+
+// expiringAuthority is the first certificate of a file of authorities.
+func expiringAuthority(files *auth.Files, name, file string) (auth.Expiring, error) {
+	list, err := files.Authorities(file)
+	if err != nil {
+		return auth.Expiring{}, err
+	}
+	return auth.Expiring{Name: name, Now: func() *x509.Certificate { return list.Certificates()[0] }}, nil
+}
+
 // certificates are all that this process uses. The port of the CONNECT front end shows
 // that of the API.
 func (r *renewal) certificates(files *auth.Files) ([]auth.Expiring, error) {
 	var all []auth.Expiring
-	add := func(name, cert, key string) error {
-		pair, err := files.KeyPair(cert, key)
-		if err != nil {
-			return err
-		}
-		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return pair.Certificate().Leaf }})
-		return nil
+	add := func(e auth.Expiring, err error) error {
+		all = append(all, e)
+		return err
 	}
 	for _, name := range []string{
 		pki.CA, pki.ClientCA, pki.KubeletCA,
 		pki.APIServer, pki.KubeletClient, pki.ConnectClient, pki.Admin, pki.ControllerManager, pki.Scheduler,
 	} {
-		if err := add(name, r.keys.Path(name, false), r.keys.Path(name, true)); err != nil {
+		if err := add(expiringPair(files, name, r.keys.Path(name, false), r.keys.Path(name, true))); err != nil {
 			return nil, err
 		}
 	}
 	if cert := r.o.etcdCertFile; cert != "" {
-		if err := add("etcd-client", cert, r.o.etcdKeyFile); err != nil {
+		if err := add(expiringPair(files, "etcd-client", cert, r.o.etcdKeyFile)); err != nil {
 			return nil, err
 		}
 	}
-	if file := r.o.accounts.proxies.ClientCAFile; file != "" {
-		proxies, err := files.Authorities(file)
-		if err != nil {
+	for name, file := range map[string]string{"etcd-ca": r.o.etcdCAFile, "requestheader-client-ca": r.o.accounts.proxies.ClientCAFile} {
+		if file == "" {
+			continue
+		}
+		if err := add(expiringAuthority(files, name, file)); err != nil {
 			return nil, err
 		}
-		all = append(all, auth.Expiring{Name: "requestheader-client-ca", Now: func() *x509.Certificate { return proxies.Certificates()[0] }})
 	}
 	return all, nil
 }

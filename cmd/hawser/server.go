@@ -55,7 +55,7 @@ func newServer() *cobra.Command {
 			}
 			defer back()
 			if o.beside.kubeconfig != "" {
-				return runBeside(cmd.Context(), &o, log)
+				return runBeside(cmd.Context(), &o, metricsRegisterer(), log)
 			}
 			return runServer(cmd.Context(), &o, log)
 		},
