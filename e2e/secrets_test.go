@@ -1,5 +1,5 @@
 // No secret is told: not in a log at any verbosity, not in a metric, not in the audit log,
-// not in a command line.
+// not in a command line, and none is in a core file.
 
 package e2e
 
@@ -100,6 +100,25 @@ func TestNoSecretIsTold(t *testing.T) {
 		}
 	}
 	h.search(t, c, audit)
+	for pid, line := range processesOf(c.dir) {
+		if limit := coreLimit(t, pid); limit != "0 0" {
+			t.Errorf("core files of %s may have %s bytes", line, limit)
+		}
+	}
+}
+
+// coreLimit is the soft and the hard limit of a process's core files.
+func coreLimit(t *testing.T, pid int) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	must(t, err)
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "Max core file size"); ok {
+			return strings.Join(strings.Fields(strings.TrimSuffix(strings.TrimSpace(rest), "bytes")), " ")
+		}
+	}
+	t.Fatalf("no limit in %s", text)
+	return ""
 }
 
 // search looks for the secrets wherever they must not be.

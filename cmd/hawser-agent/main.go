@@ -21,6 +21,7 @@ const kubeletVersion = "v1.37.2+hawser"
 func main() {
 	// A container's supervisor is this program under another name.
 	process.ShimMain()
+	setup.NoCores()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := newRoot().ExecuteContext(ctx); err != nil {

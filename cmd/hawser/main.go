@@ -10,12 +10,15 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 // apiVersion is the Kubernetes version that the API speaks. Clients parse it.
 const apiVersion = "v1.37.2+hawser"
 
 func main() {
+	setup.NoCores()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// kubectl parses its own flags, wherever they stand.

@@ -1,6 +1,6 @@
 // Package setup is what both programs do before they begin: take their data
-// directory and open their log. Its errors are for people; they name no flag, the
-// caller does.
+// directory, open their log and forbid core files. Its errors are for people; they
+// name no flag, the caller does.
 package setup
 
 import (
@@ -13,8 +13,16 @@ import (
 	"slices"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-project/hawser/auth/privatedir"
 )
+
+// NoCores keeps the memory of this process, which holds keys, out of core files, and that
+// of the processes it starts, which may have been told some.
+func NoCores() {
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) // everybody may have less
+}
 
 // debugVerbosity is from which --v on the log tells of each stream.
 const debugVerbosity = 4
