@@ -60,6 +60,8 @@ type cluster struct {
 	ca    string
 	keys  *pki.PKI
 	admin *kubernetes.Clientset
+	// writers is who has written.
+	writers *writers
 	// resign stops the controllers that the cluster was started with.
 	resign func()
 }
@@ -80,7 +82,8 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false), keys: keys}
+	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false), keys: keys, writers: &writers{last: map[string]string{}}}
+	t.Cleanup(func() { c.writers.check(t) })
 	known := kubeauth.NewObjects()
 	names := &keeper{}
 	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret, Names: names})
@@ -93,7 +96,7 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	api, err := apiserver.New(apiserver.Config{
 		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
-		Wrap:          func(next http.Handler) http.Handler { return kubeauth.EndWatches(names, next) },
+		Wrap:          func(next http.Handler) http.Handler { return c.writers.note(kubeauth.EndWatches(names, next)) },
 		Authenticator: authn, Authorizer: authz, Rules: union.NewRuleResolvers(nodes, roles),
 		Admission: []admission.Interface{restriction, rbac.Escalation(roles)},
 	})

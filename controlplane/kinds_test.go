@@ -33,7 +33,7 @@ func TestEveryKindIsNoted(t *testing.T) {
 		}
 		plane.cfg.IPAM.Allocate, plane.cfg.Client.CAData = false, []byte("x")
 		f := informers.NewSharedInformerFactory(p.client, 0)
-		s := &shared{cfg: plane.cfg, log: plane.log, client: p.client, scheduler: p.client, metrics: &scope{}, events: record.NewBroadcaster()}
+		s := &shared{cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{}, events: record.NewBroadcaster()}
 		defer s.events.Shutdown()
 		noted := map[string]bool{}
 		for _, e := range plane.entries {

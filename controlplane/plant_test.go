@@ -326,7 +326,7 @@ func (p *plant) start() *life {
 	l := &life{ControlPlane: plane, registry: reg, started: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
 	s := &shared{
-		cfg: plane.cfg, log: plane.log, client: p.client, scheduler: p.client, metrics: &scope{r: reg},
+		cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{r: reg},
 		informers: informers.NewSharedInformerFactory(p.client, 0), events: broadcast(ctx, p.client),
 	}
 	done := make(chan error, 1)

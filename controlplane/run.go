@@ -50,7 +50,7 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 		// A process that would do nothing as the leader leaves that to others.
 		return p.term(ctx, everywhere, sync.OnceFunc(func() { close(p.ready) }))
 	}
-	client, err := p.client(p.cfg.Client, "leader-election")
+	client, err := clientFor(tuned(p.cfg.Client), "leader-election")
 	if err != nil {
 		return err
 	}
@@ -104,11 +104,13 @@ func (p *ControlPlane) serve(ctx context.Context, s *shared, entries []entry, st
 	defer s.events.Shutdown()
 	defer s.metrics.end()
 	var ms []member
-	for _, e := range entries {
-		its := *s
-		k := newKinds(s.informers)
-		its.informers = k
-		c, err := e.make(&its)
+	for i := range entries {
+		e := &entries[i]
+		its, k, err := s.of(e)
+		if err != nil {
+			return err
+		}
+		c, err := e.make(its)
 		if err != nil {
 			return fmt.Errorf("make %s: %w", e.name, err)
 		}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
 // shared is what controllers are made from.
@@ -22,29 +23,52 @@ type shared struct {
 	cfg       Config
 	log       *slog.Logger
 	client    kubernetes.Interface
-	scheduler kubernetes.Interface
 	objects   metadata.Interface
 	informers informers.SharedInformerFactory
 	events    record.EventBroadcaster
 	metrics   *scope
+	// own makes the clients of a controller; nil means that all have client and objects.
+	own func(e *entry) (kubernetes.Interface, metadata.Interface, error)
+}
+
+// of returns what the controller of e is made from: s, with clients of its own, by whose
+// user agent the audit log tells who wrote. Its kinds are what it watches.
+func (s *shared) of(e *entry) (*shared, *kinds, error) {
+	its, k := *s, newKinds(s.informers)
+	its.informers = k
+	if s.own == nil {
+		return &its, k, nil
+	}
+	var err error
+	its.client, its.objects, err = s.own(e)
+	return &its, k, err
 }
 
 func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
-	client, err := p.client(p.cfg.Client, "controllers")
+	manager, scheduler := tuned(p.cfg.Client), tuned(p.cfg.SchedulerClient)
+	client, err := clientFor(manager, "controllers")
 	if err != nil {
 		return nil, err
 	}
-	scheduler, err := p.client(p.cfg.SchedulerClient, "scheduler")
+	events, err := clientFor(scheduler, "events")
 	if err != nil {
 		return nil, err
-	}
-	objects, err := metadata.NewForConfig(tuned(p.cfg.Client, "controllers"))
-	if err != nil {
-		return nil, fmt.Errorf("make the controllers' client: %w", err)
 	}
 	return &shared{
-		cfg: p.cfg, log: p.log, client: client, scheduler: scheduler, objects: objects, metrics: &scope{r: p.cfg.Metrics},
-		informers: informers.NewSharedInformerFactory(client, 0), events: broadcast(ctx, scheduler),
+		cfg: p.cfg, log: p.log, client: client, metrics: &scope{r: p.cfg.Metrics},
+		informers: informers.NewSharedInformerFactory(client, 0), events: broadcast(ctx, events),
+		own: func(e *entry) (kubernetes.Interface, metadata.Interface, error) {
+			c := manager
+			if e.schedules {
+				c = scheduler
+			}
+			client, err := clientFor(c, e.name)
+			if err != nil {
+				return nil, nil, err
+			}
+			objects, err := metadata.NewForConfig(named(c, e.name))
+			return client, objects, err
+		},
 	}, nil
 }
 
@@ -55,13 +79,17 @@ func broadcast(ctx context.Context, client kubernetes.Interface) record.EventBro
 	return events
 }
 
-// client returns a client for what the user agent says.
-func (p *ControlPlane) client(c *rest.Config, name string) (kubernetes.Interface, error) {
-	client, err := kubernetes.NewForConfig(tuned(c, name))
+// clientFor returns a client whose user agent ends in name.
+func clientFor(c *rest.Config, name string) (kubernetes.Interface, error) {
+	client, err := kubernetes.NewForConfig(named(c, name))
 	if err != nil {
 		return nil, fmt.Errorf("make the client of the %s: %w", name, err)
 	}
 	return client, nil
+}
+
+func named(c *rest.Config, name string) *rest.Config {
+	return rest.AddUserAgent(rest.CopyConfig(c), name)
 }
 
 // recorder returns a recorder of events that come from component.
@@ -69,12 +97,15 @@ func (s *shared) recorder(component string) record.EventRecorder {
 	return s.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
 }
 
-// tuned returns a copy of c with what every controller wants of a client.
-func tuned(c *rest.Config, name string) *rest.Config {
+// tuned returns a copy of c with what every controller wants of a client. All clients
+// that are made of it share its rate limit.
+func tuned(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)
-	rest.AddUserAgent(c, name)
 	if c.QPS == 0 {
 		c.QPS, c.Burst = DefaultQPS, DefaultBurst
+	}
+	if c.RateLimiter == nil && c.QPS > 0 {
+		c.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, max(c.Burst, 1))
 	}
 	if c.ContentType == "" {
 		c.ContentType = "application/vnd.kubernetes.protobuf"

@@ -30,6 +30,7 @@ type entry struct {
 	name, alias string
 	make        func(*shared) (Controller, error) // may return nil if there is nothing for it to do
 	everywhere  bool                              // whether it runs in every process, and not just in the leader's
+	schedules   bool                              // whether it calls the API by Config.SchedulerClient
 }
 
 func table() []entry {
@@ -80,8 +81,8 @@ func forNodes() []entry {
 
 func forPods() []entry {
 	return []entry{
-		{name: "kube-scheduler", alias: "scheduler", make: func(s *shared) (Controller, error) {
-			return scheduler.New(s.scheduler, s.informers, scheduler.Config{
+		{name: "kube-scheduler", alias: "scheduler", schedules: true, make: func(s *shared) (Controller, error) {
+			return scheduler.New(s.client, s.informers, scheduler.Config{
 				MinBackoff: s.cfg.SchedulerMinBackoff, MaxBackoff: s.cfg.SchedulerMaxBackoff,
 				Events: s.recorder("default-scheduler"), Log: s.log,
 			}), nil

@@ -91,6 +91,11 @@ func TestWorkloads(t *testing.T) {
 	t.Run("replicas", c.replicas)
 	t.Run("budget", c.budget)
 	t.Run("job", c.job)
+	for _, name := range []string{"root-ca-certificate-publisher-controller", "replicaset-controller", "disruption-controller", "job-controller"} {
+		if !c.writers.wrote(name) {
+			t.Errorf("nothing was written by %s", name)
+		}
+	}
 }
 
 // authority: a namespace says by whom the API server is known.

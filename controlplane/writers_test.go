@@ -1,0 +1,56 @@
+package controlplane
+
+// Who wrote, as the audit log of a cluster's API server would show it.
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// writers are the user agents of requests that write, and what each wrote last.
+type writers struct {
+	mu   sync.Mutex
+	last map[string]string // guarded by mu
+}
+
+// note notes who writes.
+func (w *writers) note(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			w.mu.Lock()
+			w.last[r.UserAgent()] = r.Method + " " + r.URL.Path
+			w.mu.Unlock()
+		}
+		next.ServeHTTP(rw, r)
+	})
+}
+
+// check wants each write of the control plane to be by a controller of the table, but for
+// events, and for the lease of who leads.
+func (w *writers) check(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for agent, last := range w.last {
+		name, ok := strings.CutPrefix(agent, rest.DefaultKubernetesUserAgent()+"/")
+		switch {
+		case !ok: // a test's client
+		case name == "events" && strings.Contains(last, "/events"):
+		case name == "leader-election" && (strings.Contains(last, "/leases") || strings.Contains(last, "/events")):
+		case !slices.Contains(Names(), name):
+			t.Errorf("%s by %q", last, agent)
+		}
+	}
+}
+
+// wrote tells whether a controller has written.
+func (w *writers) wrote(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last[rest.DefaultKubernetesUserAgent()+"/"+name] != ""
+}
