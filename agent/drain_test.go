@@ -48,7 +48,9 @@ func TestDrain(t *testing.T) {
 				pass(2 * time.Second)
 				if finishes {
 					exchangeText(t, c)
-					h.group.Go(func() { _ = m.control.Part(t.Context(), tunnel.Draining, "the agent has left") })
+					h.group.Go(func() {
+						_ = m.control.Part(t.Context(), &tunnel.Goodbye{Code: tunnel.Draining, Text: "the agent has left"})
+					})
 				}
 				<-a.done
 				took := time.Since(asked)

@@ -99,7 +99,7 @@ func (l *link) run(ctx context.Context) {
 	group.Go(func() {
 		if err := tunnel.Serve(life, l.session, l.answer); err != nil {
 			l.log.Warn("session is broken", "err", err)
-			_ = l.control.HangUp(tunnel.Internal, err.Error()) // run reports why the session ended
+			_ = l.control.HangUp(&tunnel.Goodbye{Code: tunnel.Internal, Text: err.Error()}) // run reports why the session ended
 		}
 	})
 	select {
@@ -159,7 +159,7 @@ func (l *link) drain(ended <-chan error) {
 			return
 		}
 	}
-	if err := l.control.HangUp(tunnel.Draining, text); err != nil {
+	if err := l.control.HangUp(&tunnel.Goodbye{Code: tunnel.Draining, Text: text}); err != nil {
 		l.log.Debug("hang up", "err", err)
 	}
 }

@@ -193,7 +193,9 @@ func TestClones(t *testing.T) {
 				select {
 				case m := <-h.sessions:
 					if old := current; old != nil {
-						h.group.Go(func() { _ = old.control.HangUp(tunnel.Replaced, "another agent with this node's identity") })
+						h.group.Go(func() {
+							_ = old.control.HangUp(&tunnel.Goodbye{Code: tunnel.Replaced, Text: "another agent with this node's identity"})
+						})
 					}
 					current = m
 				case <-t.Context().Done():
@@ -252,7 +254,7 @@ func TestFenced(t *testing.T) {
 		pass(10 * time.Minute)
 		m := next(t, h.sessions)
 		other.Store(true)
-		_ = m.control.HangUp(tunnel.Replaced, "another agent with this node's identity")
+		_ = m.control.HangUp(&tunnel.Goodbye{Code: tunnel.Replaced, Text: "another agent with this node's identity"})
 		pass(time.Second)
 		want("replaced", true, true)
 		from := h.greetings()
@@ -282,7 +284,7 @@ func TestRevoked(t *testing.T) {
 		var out atomic.Bool
 		h.verdict = func(int, tunnel.Hello) error {
 			if out.Load() {
-				return fmt.Errorf("%s: %w", tunnel.RetryText(30*time.Second, "node was revoked"), tunnel.Revoked)
+				return &tunnel.Goodbye{Code: tunnel.Revoked, Text: "node was revoked", Retry: 30 * time.Second}
 			}
 			return nil
 		}
@@ -295,7 +297,7 @@ func TestRevoked(t *testing.T) {
 		a := h.start(conf())
 		pass(time.Second)
 		out.Store(true)
-		if err := (<-h.sessions).control.HangUp(tunnel.Revoked, "node was revoked"); err != nil {
+		if err := (<-h.sessions).control.HangUp(&tunnel.Goodbye{Code: tunnel.Revoked, Text: "node was revoked"}); err != nil {
 			t.Error(err)
 		}
 		pass(time.Hour)
@@ -332,7 +334,7 @@ func TestTurnedAwayUntil(t *testing.T) {
 			if n > refusals {
 				return nil
 			}
-			return fmt.Errorf("%s: %w", tunnel.RetryText(asked, "another agent with this node's identity is connected"), tunnel.Replaced)
+			return &tunnel.Goodbye{Code: tunnel.Replaced, Text: "another agent with this node's identity is connected", Retry: asked}
 		}
 		defer h.open("hub:1")()
 		a := h.start(Config{Servers: []string{"hub:1"}})

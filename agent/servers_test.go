@@ -105,7 +105,7 @@ func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 	h.mu.Unlock()
 	if h.verdict != nil {
 		if err := h.verdict(n, g.Hello); err != nil {
-			if rerr := g.Refuse(tunnel.CodeOf(err), err.Error()); rerr != nil {
+			if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
 				h.t.Error(rerr)
 			}
 			return

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"fmt"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -21,7 +20,7 @@ func TestRetryAfter(t *testing.T) {
 			if n > 1 {
 				return nil
 			}
-			return fmt.Errorf("%s: %w", tunnel.RetryText(asked, "too many agents at once"), tunnel.Busy)
+			return &tunnel.Goodbye{Code: tunnel.Busy, Text: "too many agents at once", Retry: asked}
 		}
 		defer h.open("hub:1")()
 		start := time.Now()
@@ -42,7 +41,7 @@ func TestRetryAfterElsewhere(t *testing.T) {
 			if n > 1 {
 				return nil
 			}
-			return fmt.Errorf("%s: %w", tunnel.RetryText(time.Minute, "too many agents at once"), tunnel.Busy)
+			return &tunnel.Goodbye{Code: tunnel.Busy, Text: "too many agents at once", Retry: time.Minute}
 		}
 		defer h.open("hub:1")()
 		defer h.open("hub:2")()
@@ -122,7 +121,7 @@ func TestGoodbyeIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = c.Close()
-		if err := m.control.Part(t.Context(), tunnel.Draining, "moved"); err != nil {
+		if err := m.control.Part(t.Context(), &tunnel.Goodbye{Code: tunnel.Draining, Text: "moved"}); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()

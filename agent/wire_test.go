@@ -63,7 +63,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, session
 			serving.Go(func() {
 				select {
 				case <-c.Draining():
-					_ = c.HangUp(tunnel.Draining, "the agent has left") // the agent's end is what is tested
+					_ = c.HangUp(&tunnel.Goodbye{Code: tunnel.Draining, Text: "the agent has left"}) // the agent's end is what is tested
 				case <-s.Context().Done():
 				}
 			})

@@ -59,7 +59,7 @@ func (a *admission) enter(node string, now time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	busy := func(after time.Duration, format string, args ...any) error {
-		return &refusal{tunnel.Busy, tunnel.RetryText(after, fmt.Sprintf(format, args...))}
+		return &refusal{tunnel.Busy, after, fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case a.sessions >= a.maxSessions:
@@ -136,15 +136,16 @@ func (a *admission) busy() int {
 	return a.greeting + a.turned
 }
 
-// A refusal is an error whose text is said as it is: it may begin with when to come
-// back.
+// A refusal is an error whose text is said as it is, and that says when to come back.
 type refusal struct {
-	code tunnel.Code
-	text string
+	code  tunnel.Code
+	after time.Duration
+	text  string
 }
 
-func (e *refusal) Error() string { return e.text }
-func (e *refusal) Unwrap() error { return e.code }
+func (e *refusal) Error() string             { return e.text }
+func (e *refusal) Unwrap() error             { return e.code }
+func (e *refusal) RetryAfter() time.Duration { return e.after }
 
 // turnedAway is what makes one line a minute: a node, as its certificate says, and a
 // reason.

@@ -14,7 +14,7 @@ func TestAdmission(t *testing.T) {
 	now := time.Unix(1000, 0)
 	wait := func(err error) time.Duration {
 		t.Helper()
-		d, ok := tunnel.RetryAfter(&tunnel.Goodbye{Code: tunnel.CodeOf(err), Text: err.Error()})
+		d, ok := tunnel.RetryAfter(err)
 		if !errors.Is(err, tunnel.Busy) || !ok {
 			t.Fatalf("%v", err)
 		}

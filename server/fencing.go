@@ -141,8 +141,8 @@ func (h *Hub) turnAway(m, there *member) error {
 	}
 	h.log.Warn("two agents use one node's identity: give one of them an identity of its own",
 		"node", m.node, "refused", m.addr.String(), "preferred", there.where(), "state", state)
-	return &refusal{tunnel.Replaced, tunnel.RetryText(min(h.config.TakeBack, fencedAgain), fmt.Sprintf(
-		"another agent with this node's identity, at %s, took over from this one, at %s, and %s", there.where(), m.addr, state))}
+	return &refusal{tunnel.Replaced, min(h.config.TakeBack, fencedAgain), fmt.Sprintf(
+		"another agent with this node's identity, at %s, took over from this one, at %s, and %s", there.where(), m.addr, state)}
 }
 
 // turnAwayFor is turnAway while nobody is the node, but the one that was may still
@@ -153,7 +153,7 @@ func (h *Hub) turnAwayFor(m *member, gone *absence) error {
 	h.log.Warn("an agent whose node another one took over is not taken back yet: the other one may still run the pods",
 		"node", m.node, "refused", m.addr.String(), "preferred", gone.addr,
 		"gone", time.Since(gone.since).Round(time.Second), "until", back)
-	return &refusal{tunnel.Replaced, tunnel.RetryText(min(time.Until(gone.takeBack), fencedAgain), fmt.Sprintf(
+	return &refusal{tunnel.Replaced, min(time.Until(gone.takeBack), fencedAgain), fmt.Sprintf(
 		"another agent with this node's identity, at %s, took over from this one, at %s, and is gone, but may still run its pods: this one is taken back from %s on, or at once if it is restarted",
-		gone.addr, m.addr, back))}
+		gone.addr, m.addr, back)}
 }

@@ -121,7 +121,7 @@ func TestHistory(t *testing.T) {
 			_ = x.session.Close()
 		}, "Attached Parked/Silent Parked/Closed Detached/Closed"},
 		{"goodbye", func(t *testing.T, _ *testHub, x *testAgent) {
-			if err := x.control.HangUp(tunnel.Draining, "agent is stopping"); err != nil {
+			if err := x.control.HangUp(&tunnel.Goodbye{Code: tunnel.Draining, Text: "agent is stopping"}); err != nil {
 				t.Error(err)
 			}
 		}, "Attached Detached/Left"},

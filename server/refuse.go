@@ -20,7 +20,7 @@ func (h *Hub) sendAway(ctx context.Context, s tunnel.Session, why error) {
 	log.Debug("agent sent away", "err", why)
 	done, ok := h.admission.turn()
 	if !ok {
-		_ = tunnel.Dismiss(s, tunnel.CodeOf(why), why.Error()) // never fails
+		_ = tunnel.Dismiss(s, tunnel.GoodbyeOf(why)) // never fails
 		return
 	}
 	defer done()
@@ -28,7 +28,7 @@ func (h *Hub) sendAway(ctx context.Context, s tunnel.Session, why error) {
 	defer cancel()
 	greeting, err := tunnel.Await(ctx, s)
 	if err == nil {
-		err = greeting.Refuse(tunnel.CodeOf(why), why.Error())
+		err = greeting.Refuse(tunnel.GoodbyeOf(why))
 	}
 	if err != nil {
 		log.Debug("agent could not be told", "err", err)
@@ -64,5 +64,5 @@ func (h *Hub) mayBe(ctx context.Context, node string, p tunnel.Peer) error {
 // Refuse is a refusal that Config.Admit may return: the agent is told code and text,
 // and to come back after a time.
 func Refuse(code tunnel.Code, after time.Duration, text string) error {
-	return &refusal{code, tunnel.RetryText(after, text)}
+	return &refusal{code, after, text}
 }

@@ -257,7 +257,7 @@ func dismiss(members []*member, why error) {
 // same.
 func (h *Hub) refuse(g *tunnel.Greeting, err error) {
 	h.metrics.refused.WithLabelValues(label(err)).Inc()
-	if rerr := g.Refuse(tunnel.CodeOf(err), err.Error()); rerr != nil {
+	if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
 		h.log.Debug("refused session did not close cleanly", "err", rerr)
 	}
 }
@@ -368,7 +368,7 @@ func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struc
 	}
 	ctx, cancel := context.WithTimeout(ctx, partingPatience)
 	defer cancel()
-	if err := m.control.Part(ctx, tunnel.CodeOf(why), why.Error()); err != nil {
+	if err := m.control.Part(ctx, tunnel.GoodbyeOf(why)); err != nil {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
 	return nil, true
@@ -396,14 +396,14 @@ func (h *Hub) drain(m *member, ended <-chan error) error {
 	// time for that, and a second to hear of it at least.
 	ctx, cancel := context.WithTimeout(context.Background(), max(time.Second, h.config.DrainTimeout-time.Since(began)))
 	defer cancel()
-	if err := m.control.Part(ctx, tunnel.Draining, text); err != nil {
+	if err := m.control.Part(ctx, &tunnel.Goodbye{Code: tunnel.Draining, Text: text}); err != nil {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
 	return nil
 }
 
 func (h *Hub) hangUp(m *member, why error) {
-	if err := m.control.HangUp(tunnel.CodeOf(why), why.Error()); err != nil {
+	if err := m.control.HangUp(tunnel.GoodbyeOf(why)); err != nil {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
 }

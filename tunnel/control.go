@@ -3,6 +3,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,16 +38,42 @@ const (
 // another one is preferred, Busy if it is to come back later.
 type Goodbye struct {
 	Code Code
+	// Text says more, for people. The first 1024 bytes of it are sent.
 	Text string
+	// Retry is how long the peer asks to wait before the next attempt; zero means that
+	// it does not say.
+	Retry time.Duration
+}
+
+// GoodbyeOf is what a peer is told that is sent away because of err.
+func GoodbyeOf(err error) *Goodbye {
+	retry, _ := RetryAfter(err)
+	return &Goodbye{Code: CodeOf(err), Text: err.Error(), Retry: retry}
+}
+
+// GoodbyeBy is what an application error code of a Goodbye's ErrorCode says.
+func GoodbyeBy(code uint64, text string) *Goodbye {
+	retry := time.Duration(min(code>>8, uint64(maxRetryAfter/time.Millisecond))) * time.Millisecond //nolint:gosec // an hour
+	return &Goodbye{Code: Code(code & 0xff), Text: text, Retry: retry}                              //nolint:gosec // as it says
+}
+
+// ErrorCode is the Goodbye without its text as an application error code of QUIC (RFC
+// 9000, 20.2): Code in the low eight bits, above them Retry in milliseconds.
+func (g *Goodbye) ErrorCode() uint64 {
+	return uint64(millis(min(g.Retry, maxRetryAfter)))<<8 | uint64(g.Code)
 }
 
 // Error is the peer's text, or the code's.
 func (g *Goodbye) Error() string {
-	if g.Text == "" {
-		return "peer hung up: " + g.Code.String()
+	text := "peer hung up: " + cmp.Or(g.Text, g.Code.String())
+	if g.Retry > 0 {
+		text += " (retry after " + g.Retry.String() + ")"
 	}
-	return "peer hung up: " + g.Text
+	return text
 }
+
+// RetryAfter is Retry.
+func (g *Goodbye) RetryAfter() time.Duration { return g.Retry }
 
 // Unwrap gives the code.
 func (g *Goodbye) Unwrap() error { return g.Code }
@@ -102,18 +129,18 @@ func (c *Control) Drain(code Code, text string) error {
 
 // HangUp tells the peer why, gives it a second to hang up first, and closes the
 // session.
-func (c *Control) HangUp(code Code, text string) error {
+func (c *Control) HangUp(why *Goodbye) error {
 	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
 	defer cancel()
-	return c.Part(ctx, code, text)
+	return c.Part(ctx, why)
 }
 
 // Part is HangUp with patience: the peer has until ctx is done to hang up first,
 // so that it can finish reading what is under way to it.
-func (c *Control) Part(ctx context.Context, code Code, text string) error {
+func (c *Control) Part(ctx context.Context, why *Goodbye) error {
 	select {
 	case c.writing <- struct{}{}:
-		if c.put(&noteFrame{k: kindGoodbye, code: code, text: clip(text)}, partingTime) == nil {
+		if c.put(&noteFrame{k: kindGoodbye, code: why.Code, retry: why.Retry, text: clip(why.Text)}, partingTime) == nil {
 			select {
 			case <-c.session.Context().Done():
 			case <-ctx.Done():
@@ -122,7 +149,7 @@ func (c *Control) Part(ctx context.Context, code Code, text string) error {
 		<-c.writing
 	case <-ctx.Done(): // another write is stuck: this one would be too
 	}
-	return Dismiss(c.session, code, text)
+	return Dismiss(c.session, why)
 }
 
 func (c *Control) write(f frame) error {
@@ -236,7 +263,7 @@ func (c *Control) handle(f frame, report func(time.Duration)) error {
 		return nil
 	case *noteFrame:
 		if f.k == kindGoodbye {
-			return &Goodbye{Code: f.code, Text: f.text}
+			return f.goodbye()
 		}
 		select {
 		case <-c.draining:
@@ -372,7 +399,7 @@ func Greet(ctx context.Context, s Session, h Hello) (*Control, Welcome, error) {
 		return newControl(s, st, w.Interval, w.Timeout), w, nil
 	case *noteFrame:
 		abortQuietly(st)
-		return nil, Welcome{}, &Goodbye{Code: f.code, Text: f.text}
+		return nil, Welcome{}, f.goodbye()
 	default:
 		abortQuietly(st)
 		return nil, Welcome{}, fmt.Errorf("greet server: %w: kind %d in place of a welcome", ErrFrame, f.kind())
@@ -463,6 +490,6 @@ func (c *Control) Welcome() error {
 }
 
 // Refuse says why not and closes the session.
-func (g *Greeting) Refuse(code Code, text string) error {
-	return g.Control(Welcome{}).HangUp(code, text)
+func (g *Greeting) Refuse(why *Goodbye) error {
+	return g.Control(Welcome{}).HangUp(why)
 }

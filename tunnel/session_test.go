@@ -133,7 +133,7 @@ func TestDrainAndGoodbye(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		if err := s.HangUp(tunnel.Replaced, "a newer session"); err != nil {
+		if err := s.HangUp(&tunnel.Goodbye{Code: tunnel.Replaced, Text: "a newer session"}); err != nil {
 			t.Errorf("hang up: %v", err)
 		}
 		if d := time.Since(start); d > 2*time.Second {
@@ -159,7 +159,7 @@ func TestHangUpOnStalledLink(t *testing.T) {
 		a, _ := greet(t, stalled, server, tunnel.Welcome{Session: 1})
 		stalled.stall()
 		start := time.Now()
-		if err := a.HangUp(tunnel.Draining, "bye"); err != nil {
+		if err := a.HangUp(&tunnel.Goodbye{Code: tunnel.Draining, Text: "bye"}); err != nil {
 			t.Error(err)
 		}
 		if d := time.Since(start); d > 3*time.Second {
@@ -180,7 +180,7 @@ func TestRefusedGreeting(t *testing.T) {
 			t.Errorf("await: %v", err)
 			return
 		}
-		if err := g.Refuse(tunnel.Denied, "not you"); err != nil {
+		if err := g.Refuse(&tunnel.Goodbye{Code: tunnel.Denied, Text: "not you"}); err != nil {
 			t.Errorf("refuse: %v", err)
 		}
 	})

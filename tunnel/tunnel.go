@@ -353,15 +353,15 @@ func isParked(s Session) bool {
 type Dismisser interface {
 	Session
 	// Dismiss is Close with a reason. The error for which the session is over at
-	// the peer wraps a *Goodbye with code and the beginning of text.
-	Dismiss(code Code, text string) error
+	// the peer wraps a *Goodbye like why, with the beginning of its text.
+	Dismiss(why *Goodbye) error
 }
 
 // Dismiss closes s, for a reason that the peer is told if s is a Dismisser. A Control
 // tells it on any session, if it can be written to.
-func Dismiss(s Session, code Code, text string) error {
+func Dismiss(s Session, why *Goodbye) error {
 	if d, ok := s.(Dismisser); ok {
-		return d.Dismiss(code, clip(text))
+		return d.Dismiss(why)
 	}
 	return s.Close()
 }

@@ -41,10 +41,10 @@ const (
 	kindAnswer  = 2 // code u8 (0: connected), text str16, metadata
 	kindHello   = 3 // node str8, instance u64, sequence u64, metadata
 	kindWelcome = 4 // session u64, interval u32 ms, timeout u32 ms, metadata
-	kindGoodbye = 5 // code u8, text str16
+	kindGoodbye = 5 // code u8, retry u32 ms (0: not said), text str16
 	kindPing    = 6 // number u64
 	kindPong    = 7 // number u64, of the ping
-	kindDrain   = 8 // code u8, text str16
+	kindDrain   = 8 // as goodbye
 )
 
 // ErrFrame is wrapped by every error about bytes that are no frame.
@@ -80,9 +80,14 @@ type welcomeFrame Welcome
 // A noteFrame is a code and a text: goodbye, which ends the session, or drain,
 // which says that its end is near.
 type noteFrame struct {
-	k    uint8
-	code Code
-	text string
+	k     uint8
+	code  Code
+	retry time.Duration
+	text  string
+}
+
+func (f *noteFrame) goodbye() *Goodbye {
+	return &Goodbye{Code: f.code, Text: f.text, Retry: min(f.retry, maxRetryAfter)}
 }
 
 // A beatFrame is a ping or a pong.
@@ -126,7 +131,8 @@ func (f *welcomeFrame) append(b []byte) []byte {
 }
 
 func (f *noteFrame) append(b []byte) []byte {
-	return appendString16(append(b, byte(f.code)), f.text)
+	b = binary.BigEndian.AppendUint32(append(b, byte(f.code)), millis(f.retry))
+	return appendString16(b, f.text)
 }
 
 func (f *beatFrame) append(b []byte) []byte {
@@ -264,7 +270,7 @@ func decodeBody(kind uint8, body []byte) (frame, error) {
 	case kindWelcome:
 		f = &welcomeFrame{Session: d.uint64(), Interval: d.millis(), Timeout: d.millis(), Meta: d.meta()}
 	case kindGoodbye, kindDrain:
-		f = &noteFrame{k: kind, code: Code(d.uint8()), text: d.string16()}
+		f = &noteFrame{k: kind, code: Code(d.uint8()), retry: d.millis(), text: d.string16()}
 	case kindPing, kindPong:
 		f = &beatFrame{k: kind, number: d.uint64()}
 	default:

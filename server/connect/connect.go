@@ -32,7 +32,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -213,15 +212,9 @@ func (f *front) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	f.cfg.Log.Debug("CONNECT failed", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
 	w.Header().Set("Proxy-Status", proxyStatus(code, err))
 	if code.Temporary() {
-		w.Header().Set("Retry-After", strconv.Itoa(retryAfter(err)))
+		w.Header().Set("Retry-After", "1")
 	}
 	http.Error(w, err.Error(), httpStatus(code))
-}
-
-// retryAfter is when to come back, in seconds.
-func retryAfter(err error) int {
-	d, _ := tunnel.RetryAfter(err)
-	return max(1, int((d+time.Second-1)/time.Second))
 }
 
 // join answers 200 and splices. It owns target.

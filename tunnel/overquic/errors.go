@@ -13,11 +13,11 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// The codes that go with a CONNECTION_CLOSE: a plain end, or one of the 255 after
-// codeGoodbye, which are a tunnel.Code: why the peer ended the session.
+// The codes that go with a CONNECTION_CLOSE: a plain end, or codeGoodbye with a
+// tunnel.Goodbye's ErrorCode: why the peer ended the session.
 const (
 	codeClosed  quic.ApplicationErrorCode = 0
-	codeGoodbye quic.ApplicationErrorCode = 0x100
+	codeGoodbye quic.ApplicationErrorCode = 1 << 56
 )
 
 // maxReason bounds the text that goes with one of those, in bytes, so that it fits into
@@ -81,11 +81,10 @@ func lost(err error) error {
 
 // goodbye is what the peer has said with its CONNECTION_CLOSE; nil if it said nothing.
 func goodbye(app *quic.ApplicationError) *tunnel.Goodbye {
-	code := app.ErrorCode - codeGoodbye
-	if !app.Remote || app.ErrorCode <= codeGoodbye || code > 0xff {
+	if !app.Remote || app.ErrorCode/codeGoodbye != 1 || app.ErrorCode&0xff == 0 {
 		return nil
 	}
-	return &tunnel.Goodbye{Code: tunnel.Code(code), Text: clip(app.ErrorMessage)}
+	return tunnel.GoodbyeBy(uint64(app.ErrorCode-codeGoodbye), clip(app.ErrorMessage))
 }
 
 func clip(text string) string { return text[:min(len(text), maxReason)] }

@@ -107,12 +107,12 @@ func TestBarePeer(t *testing.T) {
 			}
 			_ = ours.Close()
 
-			if err := tunnel.Dismiss(s, tunnel.Revoked, "go away"); err != nil {
+			if err := tunnel.Dismiss(s, &tunnel.Goodbye{Code: tunnel.Revoked, Text: "go away"}); err != nil {
 				t.Error(err)
 			}
 			<-c.Context().Done()
 			var app *quic.ApplicationError
-			if err := context.Cause(c.Context()); !errors.As(err, &app) || app.ErrorCode != 0x111 || app.ErrorMessage != "go away" {
+			if err := context.Cause(c.Context()); !errors.As(err, &app) || app.ErrorCode != codeGoodbye|0x11 || app.ErrorMessage != "go away" {
 				t.Errorf("the peer was told %v", err)
 			}
 		})

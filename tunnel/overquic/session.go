@@ -81,8 +81,8 @@ func (s *session) Close() error {
 }
 
 // Dismiss implements tunnel.Dismisser.
-func (s *session) Dismiss(code tunnel.Code, text string) error {
-	return s.end(codeGoodbye+quic.ApplicationErrorCode(code), text)
+func (s *session) Dismiss(why *tunnel.Goodbye) error {
+	return s.end(codeGoodbye+quic.ApplicationErrorCode(why.ErrorCode()), why.Text)
 }
 
 // end closes the connection, unless it is closed, and tells the peer why.

@@ -3,6 +3,7 @@
 package qmux
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"syscall"
@@ -12,7 +13,7 @@ import (
 )
 
 // The error codes of RFC 9000, 20.1, that this package sends, and those of what runs
-// on it: of a CONNECTION_CLOSE (0x1d) it is a tunnel.Code.
+// on it: of a CONNECTION_CLOSE (0x1d) it is that of a tunnel.Goodbye.
 const (
 	errNone          = 0x00
 	errInternal      = 0x01
@@ -65,6 +66,7 @@ type Error struct {
 	// Text says what happened, for people.
 	Text string
 
+	retry time.Duration // when another attempt is welcome; zero: not said
 	cause error
 }
 
@@ -142,7 +144,8 @@ func late() *Error { return &Error{Code: tunnel.Replaced, Text: "a later attempt
 func refused(err error) *Error {
 	var code tunnel.Code
 	if errors.As(err, &code) {
-		return &Error{Code: code, Text: err.Error()}
+		retry, _ := tunnel.RetryAfter(err)
+		return &Error{Code: code, Text: err.Error(), retry: retry}
 	}
 	return &Error{Code: tunnel.Denied, Text: "session may not go on", cause: err}
 }
@@ -163,10 +166,11 @@ func closedBy(f frame) error {
 	if f.value == 0 {
 		return fmt.Errorf("%w: peer closed the session", tunnel.Lost)
 	}
-	e := &Error{Code: tunnel.Code(min(f.value, 255)), Text: "refused by the server"}
+	bye := tunnel.GoodbyeBy(f.value, text)
+	e := &Error{Code: cmp.Or(bye.Code, tunnel.Internal), Text: "refused by the server"}
 	switch e.Code {
 	case tunnel.Denied, tunnel.Revoked, tunnel.Busy:
-		e.cause = &tunnel.Goodbye{Code: e.Code, Text: text}
+		e.cause = bye
 	default:
 		e.Text += ": " + text
 	}

@@ -149,7 +149,7 @@ func (r *registry) refuse(c *conn, err error) {
 	var bye []byte
 	switch {
 	case errors.As(err, &e):
-		bye = closeFrame(uint64(e.Code), true, e.Text)
+		bye = closeFrame((&tunnel.Goodbye{Code: e.Code, Retry: e.retry}).ErrorCode(), true, e.Text)
 	case errors.As(err, &p):
 		bye = closeFrame(p.Code, false, p.Text)
 	default:

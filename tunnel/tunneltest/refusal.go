@@ -16,18 +16,18 @@ import (
 // RunRefusals runs what every transport must pass: an agent is told why it is refused,
 // when it says hello and later.
 func RunRefusals(t *testing.T, mk Make) {
-	const text = "retry after 30s: node was revoked"
 	for _, code := range []tunnel.Code{tunnel.Revoked, tunnel.Denied, tunnel.Busy} {
 		t.Run(code.String(), func(t *testing.T) {
+			why := &tunnel.Goodbye{Code: code, Text: "node was revoked", Retry: 30 * time.Second}
 			for _, welcome := range []bool{false, true} {
 				a, b := mk(t, tunnel.Options{})
 				refused := make(chan error, 1)
-				go func() { refused <- refuse(within(t), b, welcome, code, text) }()
+				go func() { refused <- refuse(within(t), b, welcome, why) }()
 				control, _, err := tunnel.Greet(within(t), a, tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
 				if welcome && err == nil {
 					err = control.Run(within(t), nil)
 				}
-				checkTold(t, err, code, text)
+				checkTold(t, err, why)
 				_ = a.Close() // before the refusing end has to
 				if err := <-refused; err != nil {
 					t.Errorf("refuse: %v", err)
@@ -38,29 +38,29 @@ func RunRefusals(t *testing.T, mk Make) {
 }
 
 // refuse ends s at the accepting end, at its hello or once it has been welcomed.
-func refuse(ctx context.Context, s tunnel.Session, welcome bool, code tunnel.Code, text string) error {
+func refuse(ctx context.Context, s tunnel.Session, welcome bool, why *tunnel.Goodbye) error {
 	g, err := tunnel.Await(ctx, s)
 	if err != nil {
 		return err
 	}
 	if !welcome {
-		return g.Refuse(code, text)
+		return g.Refuse(why)
 	}
 	c := g.Control(tunnel.Welcome{})
 	if err := c.Welcome(); err != nil {
 		return err
 	}
-	return c.HangUp(code, text)
+	return c.HangUp(why)
 }
 
 // checkTold says what is wrong with what the dialing end was told.
-func checkTold(t *testing.T, err error, code tunnel.Code, text string) {
+func checkTold(t *testing.T, err error, why *tunnel.Goodbye) {
 	t.Helper()
 	var bye *tunnel.Goodbye
-	if !errors.As(err, &bye) || bye.Code != code || bye.Text != text || tunnel.CodeOf(err) != code {
-		t.Errorf("it was told %v, want %v: %s", err, code, text)
+	if !errors.As(err, &bye) || *bye != *why || tunnel.CodeOf(err) != why.Code {
+		t.Errorf("it was told %v, want %+v", err, why)
 	}
-	if after, ok := tunnel.RetryAfter(err); !ok || after != 30*time.Second {
+	if after, ok := tunnel.RetryAfter(err); !ok || after != why.Retry {
 		t.Errorf("it is to come back after %v, %t", after, ok)
 	}
 }
@@ -99,7 +99,7 @@ func RunResumeRefusals(t *testing.T, mk MakeResumer) {
 			go func() { ended <- control.Run(within(t), nil) }()
 			near, far := streams(t, a, b)
 
-			answer.Store(&tunnel.Goodbye{Code: tunnel.Busy, Text: "retry after 2s: not ready"})
+			answer.Store(&tunnel.Goodbye{Code: tunnel.Busy, Text: "not ready", Retry: 2 * time.Second})
 			net.Cut()
 			for range 2 { // the second comes after the first has been answered
 				select {
@@ -123,10 +123,10 @@ func RunResumeRefusals(t *testing.T, mk MakeResumer) {
 				}
 			})
 
-			const text = "retry after 30s: node was revoked"
-			answer.Store(&tunnel.Goodbye{Code: code, Text: text})
+			why := &tunnel.Goodbye{Code: code, Text: "node was revoked", Retry: 30 * time.Second}
+			answer.Store(why)
 			net.Cut()
-			checkTold(t, <-ended, code, text)
+			checkTold(t, <-ended, why)
 			<-b.Context().Done()
 			if err := context.Cause(b.Context()); tunnel.CodeOf(err) != code || !strings.Contains(err.Error(), "node was revoked") {
 				t.Errorf("the accepting end: %v", err)
@@ -138,5 +138,6 @@ func RunResumeRefusals(t *testing.T, mk MakeResumer) {
 // saying is an error of an accepting end, which has a code and a text of its own.
 type saying struct{ what *tunnel.Goodbye }
 
-func (s *saying) Error() string { return s.what.Text }
-func (s *saying) Unwrap() error { return s.what.Code }
+func (s *saying) Error() string             { return s.what.Text }
+func (s *saying) Unwrap() error             { return s.what.Code }
+func (s *saying) RetryAfter() time.Duration { return s.what.Retry }
