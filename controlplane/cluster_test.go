@@ -96,7 +96,7 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	api, err := apiserver.New(apiserver.Config{
 		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
-		Wrap:          func(next http.Handler) http.Handler { return c.writers.note(kubeauth.EndWatches(names, next)) },
+		Wrap:          func(next http.Handler) http.Handler { return c.writers.note(kubeauth.EndRequests(names, next)) },
 		Authenticator: authn, Authorizer: authz, Rules: union.NewRuleResolvers(nodes, roles),
 		Admission: []admission.Interface{restriction, rbac.Escalation(roles)},
 	})

@@ -4,12 +4,16 @@ package controlplane
 // administrator says otherwise.
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -120,6 +124,64 @@ func TestRevokedNode(t *testing.T) {
 	}
 	c.out("after that", one, "one")
 	c.out("after that", second, "one")
+}
+
+// What a revoked node had begun ends, however it is written: a watch whose name is
+// percent-encoded, and a write whose body comes later.
+func TestRevokedNodeRequests(t *testing.T) {
+	c := startCluster(t)
+	ctx, one := t.Context(), c.join(c.token("aaaaaa", time.Hour), "one")
+	rc, ok := one.CoreV1().RESTClient().(*rest.RESTClient)
+	if !ok {
+		t.Fatal("not a REST client")
+	}
+	do := func(ctx context.Context, method, uri string, body io.Reader) (*http.Response, error) {
+		r, err := http.NewRequestWithContext(ctx, method, c.host+uri, body)
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set("Content-Type", string(types.MergePatchType))
+		r.Header.Set("Expect", "100-continue")
+		return rc.Client.Do(r)
+	}
+	watch, err := do(ctx, http.MethodGet, "/api/v1/pods?w%61tch=1&fieldSelector=spec.nodeName%3Done&timeoutSeconds=100000", nil)
+	if err != nil || watch.StatusCode != http.StatusOK {
+		t.Fatalf("watch: %v, %v", watch, err)
+	}
+	defer watch.Body.Close()
+	text, more := io.Pipe()
+	reading, wrote := make(chan struct{}), make(chan string, 1)
+	go func() {
+		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { close(reading) }})
+		resp, err := do(traced, http.MethodPatch, "/api/v1/nodes/one", text)
+		if err != nil {
+			wrote <- err.Error()
+			return
+		}
+		_ = resp.Body.Close() // the status is what counts
+		wrote <- resp.Status
+	}()
+	<-reading
+	if _, err = nodekeys.NewBook(c.admin).Revoke(ctx, "one", "root", "stolen"); err != nil {
+		t.Fatal(err)
+	}
+	c.out("revoked", one, "one")
+	go func() {
+		_, _ = io.WriteString(more, `{"metadata":{"labels":{"late":"yes"}}}`) // the server may have gone
+		_ = more.Close()
+	}()
+	t.Logf("the write: %s", <-wrote)
+	ended := make(chan error, 1)
+	go func() { ended <- second(io.ReadAll(watch.Body)) }()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("its watch goes on")
+	}
+	n, err := c.admin.CoreV1().Nodes().Get(ctx, "one", metav1.GetOptions{})
+	if err != nil || n.Labels["late"] != "" {
+		t.Errorf("labels %v, %v", n.Labels, err)
+	}
 }
 
 // A Node that is deleted takes its key with it, and leaves its name to the first who

@@ -19,7 +19,7 @@
 //	anybody                           health, version; once authenticated, discovery
 //
 // A node's certificate is believed while its key holds the node's name (package
-// nodekeys), which is asked with each request. EndWatches ends the requests that had
+// nodekeys), which is asked with each request. EndRequests ends the requests that had
 // begun before the key lost it.
 //
 // A node may read and write its Node, its Lease, the pods bound to it, and the

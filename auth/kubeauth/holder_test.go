@@ -112,33 +112,44 @@ func TestOnlyNodesAreAskedAbout(t *testing.T) {
 	}
 }
 
-func TestEndWatches(t *testing.T) {
+// Whatever a node has begun ends with its name, however the request is written: a watch
+// is one by its decoded query, a stream by its subresource, and a write by its body, which
+// may take its time.
+func TestEndRequests(t *testing.T) {
 	names, cert := &register{}, newIssuer(t, "ca").client(t, nil)
-	began, ended := make(chan struct{}), make(chan error, 1)
-	h := EndWatches(names, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		close(began)
-		<-r.Context().Done()
-		ended <- context.Cause(r.Context())
-	}))
-	r := shows(cert)
-	r.URL.RawQuery = "watch=1"
-	go h.ServeHTTP(httptest.NewRecorder(), r)
-	<-began
-	names.ended(errNotHeld)
-	if err := <-ended; !errors.Is(err, errNotHeld) {
-		t.Errorf("ended because %v", err)
+	for _, target := range []string{
+		"/api/v1/pods?watch=1", "/api/v1/pods?w%61tch=1&fieldSelector=spec.nodeName%3Dnode-1", "/api/v1/pods?%77%61%74%63%68=true",
+		"/api/v1/pods?a;b&wat%63h", "/api/v1/watch/pods", "/api/v1/w%61tch/pods", "/api/v1/watch//pods",
+		"/api/v1/namespaces/ns/pods/web/log?f%6Fllow=1", "/api/v1/namespaces/ns/pods/web/exec?command=sh", "/api/v1/nodes/node-1/proxy/x",
+		"/api/v1/nodes/node-1/status",
+	} {
+		began, ended := make(chan struct{}), make(chan error, 1)
+		h := EndRequests(names, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			close(began)
+			<-r.Context().Done()
+			ended <- context.Cause(r.Context())
+		}))
+		names.ended = nil
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
+		r.TLS = shows(cert).TLS
+		go h.ServeHTTP(httptest.NewRecorder(), r)
+		<-began
+		if names.ended == nil {
+			t.Errorf("%s: nobody would end it", target)
+			continue
+		}
+		names.ended(errNotHeld)
+		if err := <-ended; !errors.Is(err, errNotHeld) {
+			t.Errorf("%s: ended because %v", target, err)
+		}
 	}
-	// What is short, or no node's, is passed on as it is.
+	// What is no node's is passed on as it is.
 	names.ended = nil
 	var got *http.Request
-	pass := EndWatches(names, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r }))
-	short := shows(cert)
-	if pass.ServeHTTP(httptest.NewRecorder(), short); got != short || names.ended != nil {
-		t.Error("a short request is watched")
-	}
+	pass := EndRequests(names, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r }))
 	nobody := httptest.NewRequest(http.MethodGet, "/api/v1/nodes?watch=1", nil)
 	if pass.ServeHTTP(httptest.NewRecorder(), nobody); got != nobody || names.ended != nil {
-		t.Error("a request without a certificate is watched")
+		t.Error("a request without a certificate is followed")
 	}
 }
 

@@ -414,3 +414,15 @@ func TestAdmitAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// BenchmarkWatch is what it costs that a request of a node can be ended.
+func BenchmarkWatch(b *testing.B) {
+	k := &Keeper{watches: make(map[string]map[*watched]struct{})}
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	b.ReportAllocs()
+	for b.Loop() {
+		_, stop := k.Watch(ctx, "a", number(1))
+		stop()
+	}
+}

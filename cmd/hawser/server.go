@@ -182,7 +182,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		FrontProxy:       o.accounts.frontProxy(),
 		Authorizer:       authz,
 		Rules:            authz.rules,
-		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndWatches(t.names, next)) },
+		Wrap:             func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndRequests(t.names, next)) },
 		Seen:             doorman.Seen,
 		Audit:            audit,
 		Traces:           t.traces.ofAPI(),

@@ -1,6 +1,6 @@
 package kubeauth
 
-// Requests that last: they end when the node that made them loses its name.
+// Tenure: what a node has begun ends when it loses its name.
 
 import (
 	"context"
@@ -17,11 +17,11 @@ type Tenure interface {
 	Watch(ctx context.Context, name string, key nodekeys.Key) (_ context.Context, stop func())
 }
 
-// EndWatches ends the watches of a node once its key does not hold its name any more.
-// The other requests of nodes are short.
-func EndWatches(names Tenure, next http.Handler) http.Handler {
+// EndRequests ends the requests of a node once its key does not hold its name any more:
+// all of them, so that it does not matter how long one may last, or how it is written.
+func EndRequests(names Tenure, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && lasts(r) {
+		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 			cert := r.TLS.PeerCertificates[0]
 			if node, is := strings.CutPrefix(cert.Subject.CommonName, nodeUserPrefix); is {
 				ctx, stop := names.Watch(r.Context(), node, nodekeys.KeyOf(cert))
@@ -31,9 +31,4 @@ func EndWatches(names Tenure, next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// lasts says whether a request may be a watch.
-func lasts(r *http.Request) bool {
-	return strings.Contains(r.URL.RawQuery, "watch") || strings.Contains(r.URL.Path, "/watch/")
 }
