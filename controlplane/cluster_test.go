@@ -38,6 +38,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/auth/rbac"
@@ -86,7 +87,14 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	t.Cleanup(func() { c.writers.check(t) })
 	known := kubeauth.NewObjects()
 	names := &keeper{}
-	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret, Names: names})
+	tokens, err4 := accounttoken.New(accounttoken.Config{Signer: keys.AccountKeys().Signer, Public: keys.AccountKeys().Public})
+	if err4 != nil {
+		t.Fatal(err4)
+	}
+	authn, err := kubeauth.NewAuthenticator(kubeauth.AuthenticatorConfig{
+		ClientCAFile: keys.Path(pki.ClientCA, false), Secrets: known.Secret, Names: names,
+		Accounts: tokens.Authenticator(known.Bound), Audiences: tokens.Audiences(),
+	})
 	roles, nodes := &rbac.Authorizer{}, kubeauth.NewAuthorizer(known)
 	authz, err3 := union.New(union.NamedAuthorizer{AuthorizerName: "Node", Authorizer: nodes}, union.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: roles})
 	restriction, err2 := kubeauth.NodeRestriction(kubeauth.RestrictionConfig{Objects: known})
@@ -97,7 +105,7 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
 		Wrap:          func(next http.Handler) http.Handler { return c.writers.note(kubeauth.EndRequests(names, next)) },
-		Authenticator: authn, Authorizer: authz, Rules: union.NewRuleResolvers(nodes, roles),
+		Authenticator: authn, Tokens: tokens, Authorizer: authz, Rules: union.NewRuleResolvers(nodes, roles),
 		Admission: []admission.Interface{restriction, rbac.Escalation(roles)},
 	})
 	if err != nil {

@@ -20,8 +20,10 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -182,6 +184,61 @@ func TestRevokedNodeRequests(t *testing.T) {
 	if err != nil || n.Labels["late"] != "" {
 		t.Errorf("labels %v, %v", n.Labels, err)
 	}
+}
+
+// The tokens that a node has got for its pods are worth nothing once it is revoked, and
+// what was begun with them ends. Those of other nodes' pods go on.
+func TestRevokedNodeTokens(t *testing.T) {
+	c := startCluster(t)
+	ctx, join := t.Context(), c.token("aaaaaa", time.Hour)
+	if _, err := c.admin.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "robots"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "default"}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	robot := func(m *machine) *kubernetes.Clientset {
+		pod, err := c.admin.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "on-" + m.name},
+			Spec:       corev1.PodSpec{NodeName: m.name, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := m.CoreV1().ServiceAccounts("default").CreateToken(ctx, "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.client(&rest.Config{Host: c.host, BearerToken: r.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.ca}})
+	}
+	stolen, other := robot(c.join(join, "one")), robot(c.join(join, "other"))
+	watch, err := stolen.CoreV1().Secrets("").Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	book := nodekeys.NewBook(c.admin)
+	if _, err := book.Revoke(ctx, "one", "root", "stolen"); err != nil {
+		t.Fatal(err)
+	}
+	c.out("a token of its pod", stolen, "one")
+	deadline := time.After(patience)
+	for open := true; open; {
+		select {
+		case _, open = <-watch.ResultChan():
+		case <-deadline:
+			t.Fatal("the watch goes on")
+		}
+	}
+	if _, err := other.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("a token of another's pod: %v", err)
+	}
+	if err := book.Allow(ctx, "one", "root", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	c.out("allowed, and not taken", stolen, "one")
 }
 
 // A Node that is deleted takes its key with it, and leaves its name to the first who

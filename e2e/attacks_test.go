@@ -23,6 +23,7 @@ var attacks = []attack{
 	{"S1", "a certificate that is revoked, or of a name that another key holds", "API: 401; sessions: Denied", []string{
 		"e2e:TestThieves", "e2e:TestNodeRevoked", "e2e:TestDeletedNodeStandsBack", "auth/kubeauth:TestKeyHoldsTheName", "auth/nodekeys:TestRevocation",
 		"server:TestRevokedWhileParked", "cmd/hawser:TestRevokedWhileNobodyFollowed", "cmd/hawser:TestRevokedInSSHMode",
+		"controlplane:TestRevokedNode", "controlplane:TestRevokedNodeRequests",
 	}},
 	{"S1", "a serving certificate for another name", "x509 error before a byte is sent; 500", []string{
 		"controlplane/apiserver/kubelet:TestLogs", "auth:TestNodeIsNoServer", "auth/pki:TestAuthoritiesAreBoundToTheirPurpose", "auth/bootstrap:TestServingCertificate",
@@ -30,9 +31,9 @@ var attacks = []attack{
 	{"S1", "a join token that has expired, is deleted, or is shown for something else; a certificate request that is sent again", "401; 403; 409, or a certificate for the first one's key", []string{
 		"e2e:TestThieves", "e2e:TestJoin", "auth/kubeauth:TestAuthenticateToken", "auth/kubeauth:TestBogusTokensCostNothing", "auth/bootstrap:TestExpiredNodeWithSpentToken",
 	}},
-	{"S1", "a service account's token that has ended, or is another issuer's, for another audience, of a removed key", "401", []string{
+	{"S1", "a service account's token that has ended, is of a revoked node's pod, or is another issuer's, for another audience, of a removed key", "401", []string{
 		"auth/kubeauth/accounttoken:TestWrongTokens", "auth/kubeauth/accounttoken:TestEndedTokens", "auth/kubeauth/accounttoken:TestRotation",
-		"controlplane/apiserver:TestAccountTokens", "auth/kubeauth/issuers:TestNobodyOfOurs", "e2e:TestPeople",
+		"controlplane:TestRevokedNodeTokens", "controlplane/apiserver:TestAccountTokens", "auth/kubeauth/issuers:TestNobodyOfOurs", "e2e:TestPeople",
 	}},
 	{"S1", "the secret of a session, shown by another node, twice, or late", "Lost, Replaced; the session stays its owner's", []string{
 		"tunnel/qmux:TestSecrets", "tunnel/qmux:TestFence", "tunnel/qmux:TestOvertaken", "tunnel/qmux:TestIdentity", "tunnel/qmux:TestAudit",

@@ -43,14 +43,16 @@ type AuthenticatorConfig struct {
 	// Audiences are those of the API server: bootstrap tokens are for no others.
 	Audiences authenticator.Audiences
 	// Names is asked, with each request of a node, whether the key of its certificate
-	// holds the node's name; an error refuses the request. Nil means that each
-	// certificate of the authority is believed.
+	// holds the node's name, and with each one of a pod's token about the pod's node; an
+	// error refuses the request. Nil means that each certificate of the authority is
+	// believed, and the tokens of all nodes' pods.
 	Names Names
 }
 
 // Names knows which keys hold the nodes' names. A *nodekeys.Keeper is one.
 type Names interface {
 	Admit(ctx context.Context, name string, key nodekeys.Key) error
+	AdmitPods(ctx context.Context, name string) error
 }
 
 // NewAuthenticator returns an authenticator of requests.
@@ -80,7 +82,11 @@ func NewAuthenticator(c AuthenticatorConfig) (authenticator.Request, error) {
 		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(c.Audiences, &bootstrapTokens{secrets: c.Secrets}))
 	}
 	if c.Accounts != nil {
-		tokens = append(tokens, tokencache.New(c.Accounts, false, accountsKept, 0))
+		accounts := tokencache.New(c.Accounts, false, accountsKept, 0)
+		if c.Names != nil {
+			accounts = ofAdmitted(accounts, c.Names)
+		}
+		tokens = append(tokens, accounts)
 	}
 	if c.Issuers != nil {
 		tokens = append(tokens, c.Issuers)

@@ -4,6 +4,7 @@ package kubeauth
 
 import (
 	"crypto"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -186,5 +187,72 @@ func TestAuthenticateAccount(t *testing.T) {
 	}
 	if err == nil {
 		t.Error("refused without a reason")
+	}
+}
+
+// TestTokensOfNodes: a token of a pod is worth nothing while its node is refused, from the
+// next request on, and what goes on with it is followed under the name of that node.
+func TestTokensOfNodes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, newIssuer(t, "ca").PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key := pkitest.NewKey(t)
+	tokens, err := accounttoken.New(accounttoken.Config{Signer: key, Public: []crypto.PublicKey{key.Public()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, _ := objects(t, bindable()...)
+	names := &register{}
+	auth, err := NewAuthenticator(AuthenticatorConfig{ClientCAFile: file, Names: names, Accounts: tokens.Authenticator(o.Bound), Audiences: tokens.Audiences()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, node := &accounttoken.Named{Name: "web", UID: "web-uid"}, &accounttoken.Named{Name: "node-1", UID: "n1"}
+	follow := EndRequests(names, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for name, tc := range map[string]struct {
+		pod, node *accounttoken.Named
+		scheme    string
+		refused   bool
+	}{
+		"of a pod":            {pod, node, "Bearer ", true},
+		"of the node":         {nil, node, "Bearer ", true},
+		"written differently": {pod, node, " bEARER ", true},
+		"of no node":          {nil, nil, "Bearer ", false},
+	} {
+		token, _, err := tokens.Issue(accounttoken.Grant{
+			Namespace: "ns", Name: "builder", UID: "builder-uid", Audiences: tokens.Audiences(), Life: time.Hour, Pod: tc.pod, Node: tc.node,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func() error {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("Authorization", tc.scheme+token)
+			names.pods = nil
+			follow.ServeHTTP(httptest.NewRecorder(), r)
+			if followed := slices.Equal(names.pods, []string{"node-1"}); followed != tc.refused {
+				t.Errorf("%s: followed %q", name, names.pods)
+			}
+			_, ok, err := auth.AuthenticateRequest(r.WithContext(authenticator.WithAudiences(r.Context(), tokens.Audiences())))
+			if ok == (err != nil) {
+				t.Errorf("%s: %t, %v", name, ok, err)
+			}
+			return err
+		}
+		names.barred = ""
+		if err := ask(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		names.barred = "node-1"
+		for range 2 {
+			if err := ask(); errors.Is(err, errNotHeld) != tc.refused {
+				t.Errorf("%s, its node refused: %v", name, err)
+			}
+		}
+		names.barred = ""
+		if err := ask(); err != nil {
+			t.Errorf("%s, its node admitted again: %v", name, err)
+		}
 	}
 }

@@ -25,6 +25,8 @@ type register struct {
 	holder atomic.Pointer[nodekeys.Key]
 	asked  atomic.Int64
 	ended  context.CancelCauseFunc
+	pods   []string // names whose pods were watched
+	barred string   // the name whose pods are refused
 }
 
 var errNotHeld = errors.New("not held")
@@ -41,6 +43,18 @@ func (n *register) Watch(ctx context.Context, _ string, _ nodekeys.Key) (context
 	ctx, cancel := context.WithCancelCause(ctx)
 	n.ended = cancel
 	return ctx, func() { cancel(nil) }
+}
+
+func (n *register) AdmitPods(_ context.Context, name string) error {
+	if name == n.barred {
+		return errNotHeld
+	}
+	return nil
+}
+
+func (n *register) WatchPods(ctx context.Context, name string) (context.Context, func()) {
+	n.pods = append(n.pods, name)
+	return n.Watch(ctx, name, nodekeys.Key{})
 }
 
 func named(t testing.TB, ca *issuer, names Names) authenticator.Request {

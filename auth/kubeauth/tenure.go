@@ -4,9 +4,15 @@ package kubeauth
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+
+	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
@@ -15,20 +21,63 @@ type Tenure interface {
 	// Watch returns a context that is done once key has lost the name. Whether it holds
 	// it now is for the authenticator, which is asked after that. The caller calls stop.
 	Watch(ctx context.Context, name string, key nodekeys.Key) (_ context.Context, stop func())
+	// WatchPods is Watch for the tokens of the node's pods.
+	WatchPods(ctx context.Context, name string) (_ context.Context, stop func())
 }
 
-// EndRequests ends the requests of a node once its key does not hold its name any more:
-// all of them, so that it does not matter how long one may last, or how it is written.
+// EndRequests ends the requests of a node once its key does not hold its name any more,
+// and those with tokens of its pods once it is revoked: all of them, so that it does not
+// matter how long one may last, or how it is written.
 func EndRequests(names Tenure, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
 		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 			cert := r.TLS.PeerCertificates[0]
 			if node, is := strings.CutPrefix(cert.Subject.CommonName, nodeUserPrefix); is {
-				ctx, stop := names.Watch(r.Context(), node, nodekeys.KeyOf(cert))
+				held, stop := names.Watch(ctx, node, nodekeys.KeyOf(cert))
 				defer stop()
-				r = r.WithContext(ctx)
+				ctx = held
 			}
 		}
+		if node := nodeOfToken(r); node != "" {
+			held, stop := names.WatchPods(ctx, node)
+			defer stop()
+			ctx = held
+		}
+		if ctx != r.Context() {
+			r = r.WithContext(ctx)
+		}
 		next.ServeHTTP(w, r)
+	})
+}
+
+// nodeOfToken is where the pod is of whose token a request says that it is; empty if it
+// says nothing of that. What it says is not proven yet.
+func nodeOfToken(r *http.Request) (node string) {
+	if len(r.Header["Authorization"]) == 0 {
+		return ""
+	}
+	find := authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
+		node = accounttoken.ClaimedNode(token)
+		return nil, false, nil
+	})
+	_, _, _ = bearertoken.New(find).AuthenticateRequest(r) // it finds the token as the authenticator does
+	return node
+}
+
+// ofAdmitted believes the tokens that accounts believes, but those of pods of a node whose
+// pods names refuses, and those that are bound to such a node.
+func ofAdmitted(accounts authenticator.Token, names Names) authenticator.Token {
+	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		resp, ok, err := accounts.AuthenticateToken(ctx, token)
+		if err != nil || !ok {
+			return nil, false, err
+		}
+		if node := resp.User.GetExtra()[serviceaccount.NodeNameKey]; len(node) > 0 {
+			if err := names.AdmitPods(ctx, node[0]); err != nil {
+				return nil, false, fmt.Errorf("service account token: %w", err)
+			}
+		}
+		return resp, true, nil
 	})
 }

@@ -109,18 +109,23 @@ func New(c Config) (*Keeper, error) {
 // keeper that has just started has not read the records within 5 s. It allocates
 // nothing unless it refuses, waits, or adopts.
 func (k *Keeper) Admit(ctx context.Context, name string, key Key) error {
-	select {
-	case <-k.ready:
-	default:
-		if err := k.wait(ctx); err != nil {
-			return err
-		}
+	if err := k.wait(ctx); err != nil {
+		return err
 	}
 	h := k.holder(name)
 	if h.holds(key) {
 		return nil
 	}
 	return k.doubt(ctx, name, key, h)
+}
+
+// AdmitPods says whether what shows the credentials of a pod of the name's node is
+// admitted: unless the name is barred. It waits as Admit does.
+func (k *Keeper) AdmitPods(ctx context.Context, name string) error {
+	if err := k.wait(ctx); err != nil {
+		return err
+	}
+	return k.Barred(name)
 }
 
 // Barred says whether no key has the name because it was revoked, or because its Node
@@ -132,7 +137,7 @@ func (k *Keeper) Barred(name string) error {
 	default:
 		return ErrNotReady
 	}
-	if h := k.holder(name); h != nil && h.closed {
+	if h := k.holder(name); h.barred() {
 		return h.refuse
 	}
 	return nil
@@ -203,7 +208,13 @@ func refusedUnknown(name string) error {
 		"(\"hawser token create --print-join-command\" on the server)"}
 }
 
+// wait returns nil once the records are known, and an error after 5 s.
 func (k *Keeper) wait(ctx context.Context) error {
+	select {
+	case <-k.ready:
+		return nil
+	default:
+	}
 	t := time.NewTimer(readyPatience)
 	defer t.Stop()
 	select {
@@ -274,7 +285,7 @@ func (k *Keeper) replace(name string, h *holder) (lost bool, cancel []*watched) 
 		return false, nil
 	}
 	for w := range k.watches[name] {
-		if !h.holds(w.key) {
+		if w.lost(h) {
 			cancel = append(cancel, w)
 		}
 	}
@@ -298,18 +309,38 @@ func lostBy(old *Record, h *holder) bool {
 
 func (h *holder) holds(key Key) bool { return h != nil && !h.closed && h.record.Holds(key) }
 
-// A watched is a long request of a node.
+func (h *holder) barred() bool { return h != nil && h.closed }
+
+// A watched is a request of a node, made with a key, or of one of its pods.
 type watched struct {
 	key    Key
+	pods   bool
 	cancel context.CancelCauseFunc
+}
+
+// lost says whether the request ends with what has become of its name.
+func (w *watched) lost(h *holder) bool {
+	if w.pods {
+		return h.barred()
+	}
+	return !h.holds(w.key)
 }
 
 // Watch returns a context that is done, with a *RefusedError as its cause, once key has
 // lost the name. It does not say whether key holds it now: ask Admit after Watch, and
 // no loss is missed. The caller calls stop when it is done with the context.
 func (k *Keeper) Watch(ctx context.Context, name string, key Key) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	w := &watched{key, cancel}
+	return k.watch(ctx, name, &watched{key: key})
+}
+
+// WatchPods is Watch for what shows the credentials of a pod of the name's node: the
+// context is done once the name becomes barred.
+func (k *Keeper) WatchPods(ctx context.Context, name string) (_ context.Context, stop func()) {
+	return k.watch(ctx, name, &watched{pods: true})
+}
+
+func (k *Keeper) watch(ctx context.Context, name string, w *watched) (context.Context, func()) {
+	ctx, w.cancel = context.WithCancelCause(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.watches[name] == nil {
@@ -317,7 +348,7 @@ func (k *Keeper) Watch(ctx context.Context, name string, key Key) (_ context.Con
 	}
 	k.watches[name][w] = struct{}{}
 	return ctx, func() {
-		cancel(nil)
+		w.cancel(nil)
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if delete(k.watches[name], w); len(k.watches[name]) == 0 {

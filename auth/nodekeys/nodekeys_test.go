@@ -358,12 +358,43 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// What came with a pod's credentials ends when its node is revoked, and not when another
+// machine takes the name over: the pods are that one's then.
+func TestWatchPods(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		r.must(r.book.Claim(ctx, "a", number(1), ""))
+		r.admits("before", "a", 1)
+		pods, stop := r.keeper.WatchPods(ctx, "a")
+		defer stop()
+		r.must(r.book.Allow(ctx, "a", "", time.Hour))
+		r.must(r.book.Claim(ctx, "a", number(2), ""))
+		r.admits("taken over", "a", 2)
+		if err := errors.Join(pods.Err(), r.keeper.AdmitPods(ctx, "a"), r.keeper.AdmitPods(ctx, "nobody's")); err != nil {
+			t.Errorf("taken over: %v", err)
+		}
+		_, err := r.book.Revoke(ctx, "a", "", "stolen")
+		r.must(err)
+		<-pods.Done()
+		var refused *RefusedError
+		if err := context.Cause(pods); !errors.As(err, &refused) {
+			t.Errorf("ended because %v", err)
+		}
+		if err := r.keeper.AdmitPods(ctx, "a"); !errors.As(err, &refused) {
+			t.Errorf("revoked: %v", err)
+		}
+	})
+}
+
 // Until the records are known nobody is admitted, and who asks is told to come back.
 func TestNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keeper{ready: make(chan struct{})}
 		if err := k.Admit(t.Context(), "a", number(1)); !errors.Is(err, ErrNotReady) {
 			t.Errorf("got %v", err)
+		}
+		if err := k.AdmitPods(t.Context(), "a"); !errors.Is(err, ErrNotReady) {
+			t.Errorf("pods: %v", err)
 		}
 	})
 }

@@ -43,6 +43,16 @@ func (i *identities) Watch(ctx context.Context, name string, k nodekeys.Key) (co
 	return i.keeper.Watch(ctx, name, k)
 }
 
+// AdmitPods implements kubeauth.Names.
+func (i *identities) AdmitPods(ctx context.Context, name string) error {
+	return i.keeper.AdmitPods(ctx, name)
+}
+
+// WatchPods implements kubeauth.Tenure.
+func (i *identities) WatchPods(ctx context.Context, name string) (context.Context, func()) {
+	return i.keeper.WatchPods(ctx, name)
+}
+
 // admitSession is the hub's Admit.
 func (i *identities) admitSession(ctx context.Context, node string, p tunnel.Peer) error {
 	err := i.keeper.Admit(ctx, node, nodekeys.KeyOf(p.TLS.PeerCertificates[0]))

@@ -5,6 +5,7 @@ package accounttoken
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -117,6 +118,23 @@ func decode(token string, keys publicKeys) (*claims, error) {
 		}
 	}
 	return nil, fmt.Errorf("service account token: %w", err)
+}
+
+// ClaimedNode is the node that a token says its pod runs on, or that it is bound to;
+// empty if it says none. Nothing of that is proven: anybody may have written it.
+func ClaimedNode(token string) string {
+	if len(token) > maxToken || strings.Count(token, ".") != 2 {
+		return ""
+	}
+	parsed, err := jwt.ParseSigned(token, everyAlgorithm)
+	if err != nil {
+		return ""
+	}
+	var p private
+	if parsed.UnsafeClaimsWithoutVerification(&p) != nil || p.Kubernetes.Node == nil {
+		return ""
+	}
+	return p.Kubernetes.Node.Name
 }
 
 // errForm is for a token that we signed, and not as the token of an account.

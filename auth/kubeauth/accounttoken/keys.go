@@ -84,6 +84,9 @@ func newSigner(key crypto.Signer) (jose.Signer, error) {
 	return s, nil
 }
 
+// everyAlgorithm are those by which keys sign here.
+var everyAlgorithm = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
+
 // algorithm is the one by which a key signs here: a token does not choose.
 func algorithm(key crypto.PublicKey) (jose.SignatureAlgorithm, error) {
 	switch k := key.(type) {
