@@ -10,12 +10,15 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 )
 
 // claimsNothing has m write what moves others, in every way, and one that is
@@ -98,22 +101,80 @@ func showsItself(t *testing.T, m *machine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := true
-	pod := func(name string, labels map[string]string) *corev1.Pod {
-		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: name, Labels: labels, Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "hash"},
-				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID, Controller: &own}},
-			},
-			Spec: corev1.PodSpec{NodeName: m.name, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
-		}
-	}
-	if _, err := m.CoreV1().Pods("kube-system").Create(ctx, pod("static-"+m.name, map[string]string{"k8s-app": "kube-dns"}), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+	backend := mirrorPod(n, "static")
+	backend.Labels = map[string]string{"k8s-app": "kube-dns"}
+	if _, err := m.CoreV1().Pods("kube-system").Create(ctx, backend, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a backend of another's service: %v", err)
 	}
-	if _, err := m.CoreV1().Pods("kube-system").Create(ctx, pod("static-"+m.name, nil), metav1.CreateOptions{}); err != nil {
+	if _, err := m.CoreV1().Pods("kube-system").Create(ctx, mirrorPod(n, "static"), metav1.CreateOptions{}); err != nil {
 		t.Errorf("a mirror pod: %v", err)
 	}
+}
+
+// mirrorPod is a static pod as its node shows it.
+func mirrorPod(n *corev1.Node, name string) *corev1.Pod {
+	own := true
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name + "-" + n.Name, Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "hash"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID, Controller: &own}},
+		},
+		Spec: corev1.PodSpec{NodeName: n.Name, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
+}
+
+// TestMirrorPodsHoldNobody: what a node shows in a namespace takes nothing of its quotas,
+// even if those demand that pods say what they take, and does not keep it from being
+// deleted. Nobody else has a pod that counts for nothing.
+func TestMirrorPodsHoldNobody(t *testing.T) {
+	c := workload{startCluster(t)}
+	ctx, m := t.Context(), c.join(c.token("aaaaaa", time.Hour), "node-1")
+	n, err := m.CoreV1().Nodes().Get(ctx, m.name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice := c.someone()
+	if _, err = c.admin.CoreV1().ResourceQuotas("a").Create(ctx, quotaOf("q", map[corev1.ResourceName]string{"pods": "1", "count/pods": "1", "requests.cpu": "1"}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	used := func() string {
+		return strings.Join([]string{c.used("a", "q", "pods"), c.used("a", "q", "count/pods"), c.used("a", "q", "requests.cpu")}, " ")
+	}
+	c.becomes("0 0 0", used)
+	for _, name := range []string{"one", "two"} {
+		p := mirrorPod(n, name)
+		p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1 << 40)
+		c.becomes("", func() string { // the server may still hold the quota's status for unknown
+			_, err := m.CoreV1().Pods("a").Create(ctx, p, metav1.CreateOptions{})
+			return text(err)
+		})
+	}
+	hers := func(p *corev1.Pod) error {
+		p.Spec.NodeSelector = map[string]string{"no": "where"}
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("1")}
+		_, err := alice.CoreV1().Pods("a").Create(ctx, p, metav1.CreateOptions{})
+		return err
+	}
+	if err = hers(mirrorPod(n, "forged")); !apierrors.IsForbidden(err) || !strings.Contains(text(err), "only node node-1 itself") {
+		t.Errorf("one that only says that a node shows it: %v", err)
+	}
+	c.becomes("", func() string {
+		return text(hers(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "hers"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}}}))
+	})
+	if err := c.admin.CoreV1().Pods("a").Delete(ctx, "two-node-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.admin.CoreV1().Pods("a").Get(ctx, "two-node-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("deleted, and there: %v", err)
+	}
+	c.becomes("1 1 1", used)
+	if err := c.admin.CoreV1().Namespaces().Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.becomes("NotFound", func() string {
+		_, err := c.admin.CoreV1().Namespaces().Get(ctx, "a", metav1.GetOptions{})
+		return string(apierrors.ReasonForError(err))
+	})
 }
 
 // cleanPaths: a path that could be cleaned to another is answered like any other.

@@ -311,6 +311,10 @@ var mirrorClaims = []claim{
 		moves: "whoever wants to make a pod of that name", remedy: "let the name end with a dash and the node's name", check: on(mirrorName),
 	},
 	{
+		kind: "mirror.namespace", field: "metadata.namespace, spec.terminationGracePeriodSeconds", verdict: accepted, proof: "controlplane/claims_test.go:TestMirrorPodsHoldNobody",
+		moves: "nobody: a mirror pod counts against no quota, and is deleted at once, with its namespace or without",
+	},
+	{
 		kind: "mirror.references", field: "spec", verdict: refused, at: mirrorPods,
 		moves: "what the authorizer lets the node read: what its pods name", remedy: "let a controller make the pod", check: on(mirrorReferences),
 	},

@@ -75,7 +75,8 @@ func podStatus(_ context.Context, p, old *corev1.Pod) {
 }
 
 // podGrace: a pod's processes get the time to end that its spec gives them,
-// unless there can be none: it was never given a node, or has ended.
+// unless there can be none: it was never given a node, or has ended. Those of a mirror
+// pod do not end with it, so nobody waits for its node.
 func podGrace(obj runtime.Object, o *metav1.DeleteOptions) bool {
 	p := obj.(*corev1.Pod)
 	period := int64(corev1.DefaultTerminationGracePeriodSeconds)
@@ -85,7 +86,7 @@ func podGrace(obj runtime.Object, o *metav1.DeleteOptions) bool {
 	case p.Spec.TerminationGracePeriodSeconds != nil:
 		period = *p.Spec.TerminationGracePeriodSeconds
 	}
-	if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+	if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded || validation.IsMirror(p) {
 		period = 0
 	}
 	if period < 0 {

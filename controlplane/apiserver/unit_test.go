@@ -81,6 +81,15 @@ func TestPool(t *testing.T) {
 }
 
 func TestPodGrace(t *testing.T) {
+	mirror := func(owner string) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Annotations:     map[string]string{corev1.MirrorPodAnnotationKey: "hash"},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner, Controller: ptr.To(true)}},
+			},
+			Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: ptr.To[int64](7)},
+		}
+	}
 	for _, c := range []struct {
 		name  string
 		pod   corev1.Pod
@@ -95,6 +104,9 @@ func TestPodGrace(t *testing.T) {
 		{"asked", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: ptr.To[int64](7)}}, ptr.To[int64](3), 3},
 		{"at once", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}}, ptr.To[int64](0), 0},
 		{"negative", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: ptr.To[int64](-5)}}, nil, 1},
+		{"its node shows it", mirror("n"), nil, 0},
+		{"its node shows it, and it is asked", mirror("n"), ptr.To[int64](3), 0},
+		{"another node's", mirror("other"), nil, 7},
 	} {
 		o := &metav1.DeleteOptions{GracePeriodSeconds: c.asked}
 		if !podGrace(&c.pod, o) || *o.GracePeriodSeconds != c.want {

@@ -43,8 +43,11 @@ type pods struct{ list Lister }
 func (*pods) GroupResource() schema.GroupResource { return corev1.Resource("pods") }
 
 // Handles: what a pod takes changes when it is resized, and which quotas it counts
-// against when it gets a deadline.
+// against when it gets a deadline. Mirror pods take nothing.
 func (*pods) Handles(a admission.Attributes) bool {
+	if p, err := as[corev1.Pod](a.GetObject()); err == nil && validation.IsMirror(p) {
+		return false
+	}
 	switch a.GetSubresource() {
 	case "":
 		if a.GetOperation() != admission.Update {
@@ -131,10 +134,14 @@ func (*pods) UncoveredQuotaScopes(limited, covered []corev1.ScopedResourceSelect
 
 // Usage: a pod that has ended, or should have ended by now, is stored and takes nothing
 // else. While a pod is resized, the larger of what it has and what it asks for counts.
+// A mirror pod takes nothing: a node puts it into any namespace without being asked.
 func (*pods) Usage(obj runtime.Object) (corev1.ResourceList, error) {
 	pod, err := as[corev1.Pod](obj)
 	if err != nil {
 		return nil, err
+	}
+	if validation.IsMirror(pod) {
+		return corev1.ResourceList{}, nil
 	}
 	stored := corev1.ResourceList{objects("pods"): number(1)}
 	if over(pod, time.Now()) {

@@ -129,6 +129,27 @@ func TestPodUsage(t *testing.T) {
 	expectUsage(t, "ephemeral container", Pods(nil), guest, "pods=1,count/pods=1,cpu=1,requests.cpu=1")
 }
 
+// shown is a mirror pod of node n, if its controller is that node.
+func shown(t *testing.T, owner string) *corev1.Pod {
+	p := podOf(nil, []corev1.Container{container(t, "c", "cpu=1", "")})
+	p.Spec.NodeName, p.Annotations = "n", map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner, Controller: ptr.To(true)}}
+	return p
+}
+
+// What a node shows of itself takes nothing, and what is only called so does.
+func TestMirrorPods(t *testing.T) {
+	const all = "pods=1,count/pods=1,cpu=1,requests.cpu=1"
+	expectUsage(t, "mirror pod", Pods(nil), shown(t, "n"), "")
+	expectUsage(t, "of another node", Pods(nil), shown(t, "other"), all)
+	plain := shown(t, "n")
+	plain.Annotations = nil
+	expectUsage(t, "without the annotation", Pods(nil), plain, all)
+	plain = shown(t, "n")
+	plain.OwnerReferences = nil
+	expectUsage(t, "without owner", Pods(nil), plain, all)
+}
+
 // What has ended takes nothing but its place in the store.
 func TestPodsThatEnded(t *testing.T) {
 	const all, stored = "pods=1,count/pods=1,cpu=1,requests.cpu=1", "count/pods=1"
@@ -410,6 +431,8 @@ func TestHandles(t *testing.T) {
 		want    bool
 	}{
 		{Pods(nil), create, "", none, nil, true},
+		{Pods(nil), create, "", shown(t, "n"), nil, false},
+		{Pods(nil), create, "", shown(t, "other"), nil, true},
 		{Pods(nil), create, "binding", none, nil, false},
 		{Pods(nil), create, "eviction", none, nil, false},
 		{Pods(nil), update, "", none, none, false},

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
 	"github.com/hawser-project/hawser/controlplane/quota"
 )
 
@@ -85,6 +86,9 @@ func (q *quotas) ValidateInitialization() error {
 
 // Validate implements admission.ValidationInterface.
 func (q *quotas) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if err := noMirror(a); err != nil {
+		return err
+	}
 	// Only objects of the core group take more when they are updated: a lease never does.
 	fixed := a.GetOperation() == admission.Update && a.GetResource().Group != corev1.GroupName
 	if a.GetNamespace() == "" || fixed || ofServer(a.GetUserInfo()) {
@@ -98,6 +102,23 @@ func (q *quotas) Validate(ctx context.Context, a admission.Attributes, o admissi
 		return nil
 	}
 	return q.plugin.Validate(ctx, a, o)
+}
+
+// noMirror refuses to make a pod, or to make of one, what only a node makes of its own.
+func noMirror(a admission.Attributes) error {
+	p, ok := a.GetObject().(*corev1.Pod)
+	if !ok || !validation.IsMirror(p) {
+		return nil
+	}
+	if old, ok := a.GetOldObject().(*corev1.Pod); ok && validation.IsMirror(old) {
+		return nil
+	}
+	node := p.Spec.NodeName
+	if u := a.GetUserInfo(); u != nil && u.GetName() == "system:node:"+node && slices.Contains(u.GetGroups(), user.NodesGroup) {
+		return nil
+	}
+	return admission.NewForbidden(a, fmt.Errorf("a pod with the annotation %s and node %s as its controller counts against no quota: only node %s itself makes one; leave the annotation or the owner out",
+		corev1.MirrorPodAnnotationKey, node, node))
 }
 
 // ofServer tells whether this server itself asks. A quota must not keep it from making

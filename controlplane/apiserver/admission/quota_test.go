@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
 )
 
 // startQuotas returns the plugin with a cache that has been filled, or is never.
@@ -104,5 +105,39 @@ func TestNoQuotaCostsNothing(t *testing.T) {
 	pod, ctx := created("Pod", "pods", &corev1.Pod{}, &user.DefaultInfo{Name: "ann"}), t.Context()
 	if n := testing.AllocsPerRun(100, func() { _ = p.Validate(ctx, pod, nil) }); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A pod that counts for nothing is made by its node, and by nobody else, by no way.
+func TestQuotaOfMirrorPods(t *testing.T) {
+	p := startQuotas(t, func(context.Context, string) (bool, error) { return false, nil }, false)
+	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "hash"}}, Spec: corev1.PodSpec{NodeName: "n"}}
+	mirror := plain.DeepCopy()
+	mirror.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", Controller: ptr.To(true)}}
+	node := &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}}
+	ann := &user.DefaultInfo{Name: "ann", Groups: []string{user.SystemPrivilegedGroup}}
+	for _, tt := range []struct {
+		name    string
+		by      user.Info
+		is, was *corev1.Pod
+		want    string
+	}{
+		{"its node", node, mirror, nil, ""},
+		{"another node", &user.DefaultInfo{Name: "system:node:other", Groups: node.Groups}, mirror, nil, "only node n itself"},
+		{"called like its node", &user.DefaultInfo{Name: node.Name}, mirror, nil, "only node n itself"},
+		{"an administrator", ann, mirror, nil, "only node n itself"},
+		{"no owner", ann, plain, nil, ""},
+		{"an owner later", ann, mirror, plain, "only node n itself"},
+		{"a change of what a node shows", ann, mirror, mirror, ""},
+	} {
+		op, old := admission.Create, runtime.Object(nil)
+		if tt.was != nil {
+			op, old = admission.Update, tt.was
+		}
+		a := admission.NewAttributesRecord(tt.is, old, schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, "ns", "x", corev1.SchemeGroupVersion.WithResource("pods"), "", op, nil, false, tt.by)
+		err := p.Validate(t.Context(), a, nil)
+		if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
 	}
 }

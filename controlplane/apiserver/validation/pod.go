@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -57,6 +58,16 @@ func podAnnotations(annotations map[string]string, spec *corev1.PodSpec, p *fiel
 		return field.ErrorList{field.Invalid(p.Key(corev1.MirrorPodAnnotationKey), mirror, "must set spec.nodeName if mirror pod annotation is set")}
 	}
 	return nil
+}
+
+// IsMirror tells whether a pod is one that its node shows: that node is its controller,
+// and runs it whatever becomes of the object.
+func IsMirror(p *corev1.Pod) bool {
+	if _, is := p.Annotations[corev1.MirrorPodAnnotationKey]; !is {
+		return false
+	}
+	o := metav1.GetControllerOfNoCopy(p)
+	return o != nil && o.APIVersion == "v1" && o.Kind == "Node" && o.Name == p.Spec.NodeName
 }
 
 // ValidatePodTemplate checks a PodTemplate object.
