@@ -189,7 +189,7 @@ func attributes(t *testing.T, u user.Info, verb, what, target, selector string) 
 func TestAuthorize(t *testing.T) {
 	o, _ := objects(t, cluster()...)
 	for node := range users { // the table asks more at once than a cluster would
-		o.live.Add(node, rate.NewLimiter(rate.Inf, 1))
+		o.live.names.Add(node, rate.NewLimiter(rate.Inf, 1))
 	}
 	z := NewAuthorizer(o)
 	f, err := os.Open("testdata/authorize.txt")
@@ -310,12 +310,12 @@ func TestLiveQuestionsAreBounded(t *testing.T) {
 
 // TestNodesToldApartAreBounded: names cost memory up to a bound.
 func TestNodesToldApartAreBounded(t *testing.T) {
-	o := NewObjects()
-	for i := range liveNodes + 10 {
-		o.allow(strconv.Itoa(i))
+	l := newLimits(1, 1)
+	for i := range toldApart + 10 {
+		l.allow(strconv.Itoa(i), 1)
 	}
-	if n := o.live.Len(); n != liveNodes {
-		t.Errorf("%d nodes are told apart, want %d", n, liveNodes)
+	if n := l.names.Len(); n != toldApart {
+		t.Errorf("%d nodes are told apart, want %d", n, toldApart)
 	}
 }
 

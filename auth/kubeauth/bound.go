@@ -27,7 +27,7 @@ func (o *Objects) Bound(ctx context.Context, account string, r accounttoken.Refe
 	if found := s.cached(r); found != nil {
 		return found, nil
 	}
-	if !o.allow(account) {
+	if !o.live.allow(account, 1) {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("tokens of %s are bound to objects that have to be looked up, at most %d a second", account, livePerSecond), 1)
 	}
 	return live(ctx, s.client, r)

@@ -55,6 +55,7 @@ type attempt struct {
 	a       admission.Attributes
 	node    string
 	objects *Objects
+	stored  *stored
 }
 
 // other stands for the subresources of pods that have no place of their own.
@@ -336,6 +337,10 @@ var mirrorClaims = []claim{
 		moves: "the deletion of the owner; the one owner is the node, which does not wait for it", remedy: "name the node as the one owner", check: mirrorOwner,
 	},
 	{
+		kind: "mirror.size", field: "metadata, spec", verdict: bounded, at: mirrorPods,
+		moves: "the store, and the memory of all who watch pods", remedy: "leave long annotations and arguments out", check: on(mirrorSized),
+	},
+	{
 		kind: "mirror.count", field: "spec.nodeName", verdict: bounded, at: mirrorPods,
 		moves: "the store, which mirror pods without end would fill", remedy: "run fewer static pods", check: mirrorCount,
 	},
@@ -384,6 +389,10 @@ var otherClaims = []claim{
 		check: func(context.Context, attempt) error { return errors.New("may only update PVC status") },
 	},
 	{
+		kind: "event.size", field: "metadata, message", verdict: bounded, at: eventWrite,
+		moves: "the store, and the memory of all who watch events", remedy: "leave long annotations, labels and texts out", check: on(eventSized),
+	},
+	{
 		kind: "event.about", field: "involvedObject", verdict: bounded, at: eventWrite,
 		moves: "people, who would believe it of another; a node tells of itself and of its pods", remedy: "tell of the node and of pods that are bound to it", check: eventAbout,
 	},
@@ -396,6 +405,14 @@ var otherClaims = []claim{
 		moves: "the deletion of the namespace and of owners", remedy: "leave them out", check: on(eventMetadata),
 	},
 	{
+		kind: "event.rate", field: "metadata", verdict: bounded, at: eventWrite,
+		moves: "the store, which events without end would fill; each node has so many bytes a second", remedy: "come back later, and record less", check: on(eventRate),
+	},
+	{
+		kind: "request.size", field: "metadata, spec.request", verdict: bounded, at: requests,
+		moves: "the store, and the memory of all who watch requests", remedy: "leave long annotations and labels out", check: on(requestSized),
+	},
+	{
 		kind: "request.subject", field: "spec.request, spec.signerName", verdict: bounded, at: requests,
 		moves:  "another node, and all who believe certificates; a node asks for its own name, of the signers of kubelets",
 		remedy: "ask for a certificate of the node's own name", check: requestSubject,
@@ -403,6 +420,10 @@ var otherClaims = []claim{
 	{
 		kind: "request.metadata", field: "metadata.finalizers, metadata.ownerReferences", verdict: refused, at: requests,
 		moves: "the removal of requests that have been answered, and of owners", remedy: "leave them out", check: on(requestMetadata),
+	},
+	{
+		kind: "request.rate", field: "metadata", verdict: bounded, at: requests,
+		moves: "the store, which requests without end would fill; each node has so many bytes a second", remedy: "come back later", check: on(requestRate),
 	},
 	{
 		kind: "request.name", field: "metadata.name", verdict: accepted, at: requests,

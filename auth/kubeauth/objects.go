@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
-	"k8s.io/utils/lru"
 )
 
 // Bounds on questions to the API server that the caches could not answer, for
@@ -29,9 +27,6 @@ import (
 const (
 	livePerSecond = 20
 	liveBurst     = 100
-	// liveNodes is how many nodes and accounts are told apart. Beyond, the one that has asked
-	// nothing for longest is forgotten, which gives it a full burst again.
-	liveNodes = 1 << 14
 )
 
 // Bounds on questions for bootstrap tokens that the cache does not have, from all
@@ -58,9 +53,7 @@ func tooMany(node string) error {
 type Objects struct {
 	src    atomic.Pointer[source]
 	tokens *rate.Limiter
-
-	mu   sync.Mutex
-	live *lru.Cache // guarded by mu: from names of nodes, and users of accounts, to *rate.Limiter
+	live   *limits // by names of nodes, and users of accounts
 }
 
 type source struct {
@@ -75,21 +68,7 @@ type source struct {
 // NewObjects returns Objects that know nothing: until Use is called nodes are
 // refused whatever depends on pods, and bootstrap tokens cannot be checked.
 func NewObjects() *Objects {
-	return &Objects{live: lru.New(liveNodes), tokens: rate.NewLimiter(tokensPerSecond, tokensBurst)}
-}
-
-// allow tells whether one more question may be asked for the node or account who, which
-// has a bound of its own: none keeps another from being served.
-func (o *Objects) allow(who string) bool {
-	o.mu.Lock()
-	v, _ := o.live.Get(who)
-	l, ok := v.(*rate.Limiter)
-	if !ok {
-		l = rate.NewLimiter(livePerSecond, liveBurst)
-		o.live.Add(who, l)
-	}
-	o.mu.Unlock()
-	return l.Allow()
+	return &Objects{live: newLimits(livePerSecond, liveBurst), tokens: rate.NewLimiter(tokensPerSecond, tokensBurst)}
 }
 
 // Use tells where to look. client must be allowed everything (the API server's
@@ -180,7 +159,7 @@ func (o *Objects) pod(ctx context.Context, namespace, name, node string) (*corev
 			return pod, nil
 		}
 	}
-	if !o.allow(node) {
+	if !o.live.allow(node, 1) {
 		return nil, tooMany(node)
 	}
 	return s.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -203,7 +182,7 @@ func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want fun
 			return true, nil
 		}
 	}
-	if !o.allow(node) {
+	if !o.live.allow(node, 1) {
 		return false, tooMany(node)
 	}
 	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{

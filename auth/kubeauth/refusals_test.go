@@ -12,9 +12,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 )
 
@@ -81,6 +86,67 @@ func TestMirrorPodsAreBounded(t *testing.T) {
 	}
 	if err := show(); err == nil || !strings.Contains(err.Error(), "can have no more") {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+// TestStoredIsBounded: a node cannot fill the store with events and certificate requests.
+// It is told when to come back, counted and logged, and no other node is.
+func TestStoredIsBounded(t *testing.T) {
+	for kind, tc := range map[string]struct {
+		least  int // what a node may do at once
+		gvr    schema.GroupVersionResource
+		object func(node string) runtime.Object
+		within time.Duration // until it may do as much again
+	}{
+		"event.rate": {2000, eventsR, func(node string) runtime.Object {
+			return event(func(e *corev1.Event) {
+				e.InvolvedObject.Name, e.Source.Host, e.ReportingInstance = node, node, node
+				e.Message = strings.Repeat("x", 500)
+			})
+		}, time.Hour},
+		"request.rate": {20, requestR, func(node string) runtime.Object {
+			return csrFor(t, "system:node:"+node, "system:nodes", certificatesv1.KubeAPIServerClientKubeletSignerName)
+		}, 24 * time.Hour},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			reg := prometheus.NewRegistry()
+			plugin := restrict(t, RestrictionConfig{Objects: NewObjects(), Metrics: reg, Log: slog.New(slog.NewTextHandler(&out, nil))})
+			objects := map[string]runtime.Object{"node-1": tc.object("node-1"), "node-2": tc.object("node-2")}
+			store := func(node string) error {
+				return plugin.Validate(t.Context(), submission{op: admission.Create, gvr: tc.gvr, obj: objects[node]}.attributes(node), nil)
+			}
+			most := func() (n int, err error) {
+				for n = 0; n < 100_000; n++ {
+					if err = store("node-1"); err != nil {
+						return n, err
+					}
+				}
+				return n, nil
+			}
+			n, err := most()
+			if n < tc.least || !apierrors.IsTooManyRequests(err) {
+				t.Errorf("%s: after %d: %v", kind, n, err)
+			}
+			after, ok := apierrors.SuggestsClientDelay(err)
+			if !ok || after < 1 || !strings.Contains(err.Error(), "node-1") {
+				t.Errorf("%s: told %v, come back after %d s", kind, err, after)
+			}
+			if countOf(t, reg, kind) != 1 || !strings.Contains(out.String(), "claim="+kind) {
+				t.Errorf("%s: counted %v, logged %s", kind, countOf(t, reg, kind), &out)
+			}
+			if err := store("node-2"); err != nil {
+				t.Errorf("%s of another node: %v", kind, err)
+			}
+			<-time.After(time.Duration(after) * time.Second)
+			if err := store("node-1"); err != nil {
+				t.Errorf("%s, when it was told to come back: %v", kind, err)
+			}
+			<-time.After(tc.within)
+			if again, _ := most(); again < n {
+				t.Errorf("%s: %d, and %s later %d", kind, n, tc.within, again)
+			}
+		})
 	}
 }
 

@@ -31,6 +31,7 @@ type restriction struct {
 	objects *Objects
 	checks  map[place][]*claim
 	refused *refusals
+	stored  *stored
 }
 
 var _ admission.ValidationInterface = (*restriction)(nil)
@@ -50,7 +51,7 @@ func NodeRestriction(c RestrictionConfig) (admission.Interface, error) {
 	}
 	r := &restriction{
 		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete),
-		objects: c.Objects, checks: make(map[place][]*claim), refused: refused,
+		objects: c.Objects, checks: make(map[place][]*claim), refused: refused, stored: newStored(),
 	}
 	for i := range claims {
 		c := &claims[i]
@@ -77,7 +78,7 @@ func (r *restriction) Validate(ctx context.Context, a admission.Attributes, _ ad
 	if at.resource == pods && at.sub != "" && at.sub != "status" && at.sub != "eviction" {
 		at.sub = other
 	}
-	w := attempt{a: a, node: node, objects: r.objects}
+	w := attempt{a: a, node: node, objects: r.objects, stored: r.stored}
 	for _, c := range r.checks[at] {
 		if err := c.check(ctx, w); err != nil {
 			return r.refuse(a, c, err)
@@ -93,6 +94,9 @@ func (r *restriction) refuse(a admission.Attributes, c *claim, why error) error 
 		return why
 	}
 	r.refused.note(a.GetUserInfo().GetName(), c, why)
+	if soon := (*soonError)(nil); errors.As(why, &soon) {
+		return soon.answer(c)
+	}
 	err := admission.NewForbidden(a, fmt.Errorf("%w; %s: %s", why, c.field, c.remedy))
 	if status := (*apierrors.StatusError)(nil); errors.As(err, &status) && status.ErrStatus.Details != nil {
 		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{
