@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
@@ -319,21 +320,52 @@ func TestNodesToldApartAreBounded(t *testing.T) {
 	}
 }
 
-// TestLiveQuestionsHaveABudget: a node that asks for what it may not have cannot
-// keep the API server busy with our questions.
+// TestLiveQuestionsHaveABudget: whoever asks for what it may not have cannot keep the API
+// server busy with our questions, and is told when to come back. Others are answered.
 func TestLiveQuestionsHaveABudget(t *testing.T) {
-	o, client := objects(t, cluster()...)
-	client.ClearActions()
-	z := NewAuthorizer(o)
-	refused := 0
-	for range liveBurst * 3 {
-		_, _, err := z.Authorize(t.Context(), attributes(t, users["node-1"], "get", "secrets", "ns/s-db", "-"))
-		if apierrors.IsTooManyRequests(err) {
-			refused++
+	ask := func(who, verb, resource, target string) func(*Objects) error {
+		return func(o *Objects) error {
+			_, _, err := NewAuthorizer(o).Authorize(t.Context(), attributes(t, users[who], verb, resource, target, "-"))
+			return err
 		}
 	}
-	if asked := len(client.Actions()); asked > liveBurst*2 || refused == 0 {
-		t.Errorf("%d questions for %d requests, %d refused", asked, liveBurst*3, refused)
+	const csr = "certificatesigningrequests.certificates.k8s.io"
+	for name, tc := range map[string]struct {
+		most        int
+		busy, other func(*Objects) error
+	}{
+		"a secret":             {liveBurst, ask("node-1", "get", "secrets", "ns/s-db"), ask("node-2", "get", "secrets", "ns/s-web")},
+		"a node's request":     {liveBurst, ask("node-1", "get", csr, "of-boot"), ask("node-2", "get", csr, "of-boot")},
+		"no request":           {liveBurst, ask("node-1", "get", csr, "nobody's"), ask("node-2", "get", csr, "of-node-1")},
+		"a newcomer's request": {joinBurst, ask("boot", "get", csr, "of-boot2"), ask("boot2", "get", csr, "of-boot2")},
+		"a request to watch":   {joinBurst, ask("boot", "watch", csr, "of-boot"), ask("node-1", "watch", csr, "of-node-1")},
+		"a mirror pod's node":  {liveBurst, mirrors(t, "node-1"), ask("node-2", "get", "pods", "ns/web")},
+	} {
+		o, client := objects(t, cluster()...)
+		client.ClearActions()
+		var last error
+		for range tc.most * 3 {
+			if err := tc.busy(o); err != nil {
+				last = err
+			}
+		}
+		if n := len(client.Actions()); n < tc.most || n > tc.most*2 || !apierrors.IsTooManyRequests(last) {
+			t.Errorf("%s: %d questions for %d requests, then %v", name, n, tc.most*3, last)
+		}
+		if s, ok := apierrors.SuggestsClientDelay(last); !ok || s != 1 {
+			t.Errorf("%s: told to come back after %d s", name, s)
+		}
+		if err := tc.other(o); err != nil {
+			t.Errorf("%s, and another: %v", name, err)
+		}
+	}
+}
+
+// mirrors has a node show a mirror pod.
+func mirrors(t *testing.T, node string) func(*Objects) error {
+	return func(o *Objects) error {
+		w := submission{op: admission.Create, gvr: podsR, ns: "ns", obj: mirror(nil)}
+		return restrict(t, RestrictionConfig{Objects: o}).Validate(t.Context(), w.attributes(node), nil)
 	}
 }
 

@@ -187,7 +187,7 @@ func (z *Authorizer) ownRequest(ctx context.Context, u user.Info, a authorizer.A
 	if a.GetSubresource() != "" || a.GetName() == "" || !slices.Contains(read, a.GetVerb()) {
 		return authorizer.DecisionNoOpinion, reason, nil
 	}
-	csr, err := z.objects.request(ctx, a.GetName())
+	csr, err := z.objects.request(ctx, u, a.GetName())
 	switch {
 	case apierrors.IsNotFound(err):
 		return decision(a.GetVerb() == "get", reason)

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -29,6 +30,12 @@ const (
 	liveBurst     = 100
 )
 
+// Bounds on the same for each bootstrap token: a thousand machines may join with it.
+const (
+	joinPerSecond = 200
+	joinBurst     = 1000
+)
+
 // Bounds on questions for bootstrap tokens that the cache does not have, from all
 // callers together: they come before anybody is known. A token that the cache has
 // is never kept waiting by them.
@@ -41,10 +48,10 @@ const byNode = "kubeauth/node"
 
 var errNotReady = errors.New("the authorizer has not read the cluster yet")
 
-// tooMany is the answer to a node that has used up its questions: 429, and when to
-// come back.
-func tooMany(node string) error {
-	return apierrors.NewTooManyRequests(fmt.Sprintf("node %q asks for too much that the authorizer's cache cannot answer, at most %d a second", node, livePerSecond), 1)
+// tooMany is the answer to a node or a user that has used up its questions: 429, and when
+// to come back.
+func tooMany(who string, most int) error {
+	return apierrors.NewTooManyRequests(fmt.Sprintf("%q asks for too much that the authorizer's cache cannot answer, at most %d a second", who, most), 1)
 }
 
 // Objects looks up pods, service accounts, secrets and certificate requests. The API server that
@@ -54,6 +61,7 @@ type Objects struct {
 	src    atomic.Pointer[source]
 	tokens *rate.Limiter
 	live   *limits // by names of nodes, and users of accounts
+	joins  *limits // by users of bootstrap tokens
 }
 
 type source struct {
@@ -68,7 +76,7 @@ type source struct {
 // NewObjects returns Objects that know nothing: until Use is called nodes are
 // refused whatever depends on pods, and bootstrap tokens cannot be checked.
 func NewObjects() *Objects {
-	return &Objects{live: newLimits(livePerSecond, liveBurst), tokens: rate.NewLimiter(tokensPerSecond, tokensBurst)}
+	return &Objects{live: newLimits(livePerSecond, liveBurst), joins: newLimits(joinPerSecond, joinBurst), tokens: rate.NewLimiter(tokensPerSecond, tokensBurst)}
 }
 
 // Use tells where to look. client must be allowed everything (the API server's
@@ -127,20 +135,30 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string, good func(
 	return secret, err
 }
 
-// request returns a certificate signing request as it is now.
-func (o *Objects) request(ctx context.Context, name string) (*certificatesv1.CertificateSigningRequest, error) {
+// request returns a certificate signing request as it is now, because who asks for it.
+func (o *Objects) request(ctx context.Context, who user.Info, name string) (*certificatesv1.CertificateSigningRequest, error) {
 	s := o.src.Load()
 	if s == nil {
 		return nil, errNotReady
 	}
+	if node, is := nodeOf(who); is {
+		if !o.live.allow(node, 1) {
+			return nil, tooMany(node, livePerSecond)
+		}
+	} else if !o.joins.allow(who.GetName(), 1) {
+		return nil, tooMany(who.GetName(), joinPerSecond)
+	}
 	return s.client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
 }
 
-// node returns a Node as it is now.
+// node returns a Node as it is now, because it asks for that itself.
 func (o *Objects) node(ctx context.Context, name string) (*corev1.Node, error) {
 	s := o.src.Load()
 	if s == nil {
 		return nil, errNotReady
+	}
+	if !o.live.allow(name, 1) {
+		return nil, tooMany(name, livePerSecond)
 	}
 	return s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 }
@@ -160,7 +178,7 @@ func (o *Objects) pod(ctx context.Context, namespace, name, node string) (*corev
 		}
 	}
 	if !o.live.allow(node, 1) {
-		return nil, tooMany(node)
+		return nil, tooMany(node, livePerSecond)
 	}
 	return s.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 }
@@ -183,7 +201,7 @@ func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want fun
 		}
 	}
 	if !o.live.allow(node, 1) {
-		return false, tooMany(node)
+		return false, tooMany(node, livePerSecond)
 	}
 	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
