@@ -15,8 +15,6 @@ import (
 	"net/http"
 	"net/url"
 	"time"
-
-	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 const (
@@ -93,7 +91,6 @@ func (d *dialer) tunnelThrough(ctx context.Context, via *url.URL, addr string) (
 	if err != nil {
 		return nil, fmt.Errorf("reach proxy %s: %w", via.Host, err)
 	}
-	carrier.Reached(ctx)
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
 	c := raw

@@ -10,14 +10,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 // A lock is an HTTP proxy that knows CONNECT.
@@ -231,7 +230,7 @@ func TestProxyIsReached(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var reached atomic.Bool
-	c, err := dial(carrier.OnReached(ctx, func() { reached.Store(true); cancel() }), "tcp", "server:443")
+	c, err := dial(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) { reached.Store(err == nil); cancel() }}), "tcp", "server:443")
 	if c != nil || !errors.Is(err, context.Canceled) || !reached.Load() {
 		t.Errorf("connection %v, error %v, reached %t", c, err, reached.Load())
 	}

@@ -60,7 +60,6 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 		return nil, err
 	}
 	d.packets.reach(time.Now())
-	Reached(ctx)
 	tune(raw, d.options)
 	c := tls.Client(d.below(raw), d.tls)
 	if err = c.HandshakeContext(ctx); err == nil {

@@ -121,24 +121,3 @@ func TestPackets(t *testing.T) {
 		t.Error("large packets on a path that is known")
 	}
 }
-
-// Who waits for a connection hears that the server has taken one before hands are
-// shaken, which this server never does.
-func TestReached(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	d, err := NewDialer(ln.Addr().String(), []string{"x"}, nil, tunnel.Options{TLS: tunneltest.NewAuthority(t, "ca").Client(t, "a")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	var reached atomic.Bool
-	c, err := d.connect(OnReached(ctx, func() { reached.Store(true); cancel() }), false)
-	if c != nil || !errors.Is(err, context.Canceled) || !reached.Load() {
-		t.Errorf("connection %v, error %v, reached %t", c, err, reached.Load())
-	}
-}

@@ -6,6 +6,7 @@ package qmux
 import (
 	"context"
 	"math/rand/v2"
+	"net/http/httptrace"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -374,7 +375,11 @@ type try struct {
 // thrown away.
 func (s *Session) connect(ctx context.Context) (secured, error) {
 	var reached atomic.Bool
-	ctx, cancel := context.WithCancel(carrier.OnReached(ctx, func() { reached.Store(true) }))
+	ctx, cancel := context.WithCancel(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
+		if err == nil {
+			reached.Store(true) // the server, or a proxy: what still takes time is not for want of a path
+		}
+	}}))
 	defer cancel()
 	var group sync.WaitGroup
 	defer group.Wait()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http/httptrace"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -14,7 +15,6 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -178,7 +178,9 @@ func TestSlowPathGoesOn(t *testing.T) {
 				if err := passes(ctx, trip); err != nil {
 					return nil, err
 				}
-				carrier.Reached(ctx)
+				if trace := httptrace.ContextClientTrace(ctx); trace != nil {
+					trace.ConnectDone("tcp", "server", nil)
+				}
 			}
 			return n.dial(ctx)
 		})
