@@ -275,15 +275,14 @@ func (h *Hub) serve(ctx context.Context, m *member) error {
 	wg.Go(func() {
 		control <- m.control.Run(run, func(d time.Duration) { rtt.Observe(d.Seconds()) })
 	})
-	wg.Go(func() {
-		if err := tunnel.Serve(run, m.session, func(ctx context.Context, r *tunnel.Request) { h.request(ctx, m, r) }); err != nil {
-			h.log.Debug("session stopped accepting", "node", m.node, "err", err)
-		}
-	})
+	served := tunnel.StartServing(run, m.session, func(ctx context.Context, r *tunnel.Request) { h.request(ctx, m, r) })
 	err := h.watch(ctx, m, control)
 	stop()
 	if cerr := m.session.Close(); cerr != nil {
 		err = errors.Join(err, cerr)
+	}
+	if serr := served(); serr != nil {
+		h.log.Debug("session stopped accepting", "node", m.node, "err", serr)
 	}
 	wg.Wait()
 	return err

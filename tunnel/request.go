@@ -240,9 +240,44 @@ type streamCaller interface {
 // has; the error is nil unless accepting failed on a live session. f's context is
 // the session's: ctx only stops the accepting.
 func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) error {
+	if _, ok := s.(streamCaller); ok {
+		wait := StartServing(ctx, s, f)
+		select {
+		case <-ctx.Done():
+		case <-s.Context().Done():
+		}
+		return wait()
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	serve := func(st Stream) {
+	return acceptAll(ctx, s, serving(s, &wg, f))
+}
+
+// StartServing is Serve that does not wait, and takes no goroutine where the session
+// calls for each stream. wait does the waiting, once ctx is done or the session is over;
+// it must be called.
+func StartServing(ctx context.Context, s Session, f func(context.Context, *Request)) (wait func() error) {
+	var (
+		wg  sync.WaitGroup
+		err error
+	)
+	serve, stop := serving(s, &wg, f), func() {}
+	if c, ok := s.(streamCaller); ok {
+		c.OnStream(serve)
+		stop = func() { c.OnStream(nil) }
+	} else {
+		wg.Go(func() { err = acceptAll(ctx, s, serve) })
+	}
+	return func() error {
+		stop()
+		wg.Wait()
+		return err
+	}
+}
+
+// serving serves a stream in a goroutine of its own.
+func serving(s Session, wg *sync.WaitGroup, f func(context.Context, *Request)) func(Stream) {
+	return func(st Stream) {
 		wg.Go(func() {
 			r, err := ReadRequest(st)
 			if err != nil {
@@ -251,15 +286,10 @@ func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) er
 			f(s.Context(), r)
 		})
 	}
-	if c, ok := s.(streamCaller); ok {
-		c.OnStream(serve)
-		select {
-		case <-ctx.Done():
-		case <-s.Context().Done():
-		}
-		c.OnStream(nil)
-		return nil
-	}
+}
+
+// acceptAll calls serve with each stream that the peer opens.
+func acceptAll(ctx context.Context, s Session, serve func(Stream)) error {
 	for {
 		st, err := s.Accept(ctx)
 		switch {
