@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -37,6 +38,9 @@ const (
 // webhookBackoff is how long after a failure the webhook is asked again, at first.
 const webhookBackoff = 500 * time.Millisecond
 
+// webhookTimeout is how long an answer of the webhook is waited for, as with admission's.
+const webhookTimeout = 10 * time.Second
+
 // accessOptions are the flags about who may do what. Names, defaults and meanings are
 // kube-apiserver's.
 type accessOptions struct {
@@ -44,6 +48,8 @@ type accessOptions struct {
 	webhookConfig string
 	allowedTTL    time.Duration
 	deniedTTL     time.Duration
+	// webhookTimeout is no flag; zero means the constant.
+	webhookTimeout time.Duration
 
 	enabledPlugins, disabledPlugins []string
 }
@@ -170,8 +176,8 @@ func (a *access) use(f informers.SharedInformerFactory) error {
 }
 
 // A webhookAuthorizer asks the service of a kubeconfig that is followed. While that does
-// not answer it has no opinion, as with kube-apiserver's flags. What has been remembered
-// of one version of the file is forgotten with it.
+// not answer it has no opinion, as with kube-apiserver's flags, and says so; the library
+// has logged why. What has been remembered of one version of the file is forgotten with it.
 type webhookAuthorizer struct {
 	file *auth.File[*webhook.WebhookAuthorizer]
 }
@@ -183,6 +189,7 @@ func (o *accessOptions) newWebhook(files *auth.Files) (webhookAuthorizer, error)
 		if err != nil {
 			return nil, place.Of(contents[0], err)
 		}
+		config.Timeout = cmp.Or(o.webhookTimeout, webhookTimeout)
 		return webhook.New(config, "v1", o.allowedTTL, o.deniedTTL, webhookutil.DefaultRetryBackoffWithInitialDelay(webhookBackoff),
 			authorizer.DecisionNoOpinion, nil, "webhook", webhookmetrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
 	}, o.webhookConfig)
@@ -191,12 +198,16 @@ func (o *accessOptions) newWebhook(files *auth.Files) (webhookAuthorizer, error)
 
 // Authorize implements authorizer.Authorizer.
 func (w webhookAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return w.file.Get().Authorize(ctx, a)
+	decision, reason, err := w.file.Get().Authorize(ctx, a)
+	if err != nil && decision == authorizer.DecisionNoOpinion && ctx.Err() == nil {
+		return decision, "the authorization webhook does not answer", nil // an error would make it 500
+	}
+	return decision, reason, err
 }
 
 // ConditionsAwareAuthorize implements authorizer.Authorizer.
 func (w webhookAuthorizer) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
-	return w.file.Get().ConditionsAwareAuthorize(ctx, a)
+	return authorizer.ConditionsAwareDecisionFromParts(w.Authorize(ctx, a))
 }
 
 // EvaluateConditions implements authorizer.Authorizer.
