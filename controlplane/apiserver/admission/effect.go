@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/warning"
@@ -14,21 +15,28 @@ import (
 
 // withoutEffect are the kinds that nothing here acts on, and what does not happen.
 var withoutEffect = map[schema.GroupResource]string{
-	{Resource: "replicationcontrollers"}:                      "no pods are made",
-	{Group: "apps", Resource: "deployments"}:                  "no pods are made",
-	{Group: "apps", Resource: "daemonsets"}:                   "no pods are made",
-	{Group: "apps", Resource: "statefulsets"}:                 "no pods are made",
-	{Group: "batch", Resource: "cronjobs"}:                    "no jobs are made",
-	{Group: "networking.k8s.io", Resource: "ingresses"}:       "nothing listens for it",
-	{Group: "networking.k8s.io", Resource: "networkpolicies"}: "no traffic is stopped",
-	{Resource: "persistentvolumeclaims"}:                      "no volume is bound",
-	{Group: "storage.k8s.io", Resource: "storageclasses"}:     "no volume is made",
-	{Group: "storage.k8s.io", Resource: "volumeattachments"}:  "no volume is attached",
+	{Resource: "replicationcontrollers"}:                        "no pods are made",
+	{Group: "apps", Resource: "deployments"}:                    "no pods are made",
+	{Group: "apps", Resource: "daemonsets"}:                     "no pods are made",
+	{Group: "apps", Resource: "statefulsets"}:                   "no pods are made",
+	{Group: "batch", Resource: "cronjobs"}:                      "no jobs are made",
+	{Group: "networking.k8s.io", Resource: "ingresses"}:         "nothing listens for it",
+	{Group: "networking.k8s.io", Resource: "networkpolicies"}:   "no traffic is stopped",
+	{Resource: "persistentvolumeclaims"}:                        "no volume is bound",
+	{Group: "storage.k8s.io", Resource: "storageclasses"}:       "no volume is made",
+	{Group: "storage.k8s.io", Resource: "volumeattachments"}:    "no volume is attached",
+	{Resource: "persistentvolumes"}:                             "no claim is bound to it",
+	{Group: "storage.k8s.io", Resource: "csidrivers"}:           "no volume is attached",
+	{Group: "storage.k8s.io", Resource: "csistoragecapacities"}: "no pod is placed by it",
+	{Group: "networking.k8s.io", Resource: "ingressclasses"}:    "no ingress is given to it",
+	{Group: "node.k8s.io", Resource: "runtimeclasses"}:          "no pod runs otherwise",
 }
 
-// Effect warns whoever makes an object that nothing here acts on. Another's controller
-// may, so the object is stored.
-func Effect() admission.Interface { return &effect{admission.NewHandler(admission.Create)} }
+// Effect warns whoever makes an object that nothing here acts on, or makes one of an
+// object that there is. Another's controller may act on it, so the object is stored.
+func Effect() admission.Interface {
+	return &effect{admission.NewHandler(admission.Create, admission.Update)}
+}
 
 type effect struct{ *admission.Handler }
 
@@ -39,11 +47,27 @@ func (*effect) Validate(ctx context.Context, a admission.Attributes, _ admission
 		return nil
 	}
 	kind := a.GetResource().GroupResource()
-	if missing, ok := withoutEffect[kind]; ok {
+	if missing, ok := withoutEffect[kind]; ok && a.GetOperation() == admission.Create {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s is stored and has no effect here: no controller of this server acts on %s, so %s", a.GetKind().Kind, kind.Resource, missing))
 	}
-	if s, ok := a.GetObject().(*corev1.Service); ok && s.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		warning.AddWarning(ctx, "", "Service of type LoadBalancer gets no address here: no controller of this server makes load balancers")
+	if said := ineffective(a.GetObject()); said != "" && said != ineffective(a.GetOldObject()) {
+		warning.AddWarning(ctx, "", said)
 	}
 	return nil
+}
+
+// ineffective is what to say of one object of a kind that is acted on otherwise; empty for
+// nothing.
+func ineffective(obj runtime.Object) string {
+	switch o := obj.(type) {
+	case *corev1.Service:
+		if o.Spec.Type == corev1.ServiceTypeLoadBalancer {
+			return "Service of type LoadBalancer gets no address here: no controller of this server makes load balancers"
+		}
+	case *corev1.Secret:
+		if o.Type == corev1.SecretTypeServiceAccountToken {
+			return "Secret of type " + string(o.Type) + " gets no token here: no controller of this server makes any, kubectl create token does"
+		}
+	}
+	return ""
 }

@@ -7,6 +7,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -19,35 +22,55 @@ type heard []string
 func (h *heard) AddWarning(_, text string) { *h = append(*h, text) }
 
 func TestEffect(t *testing.T) {
-	apps, core := appsv1.SchemeGroupVersion, corev1.SchemeGroupVersion
+	apps, core, storage := appsv1.SchemeGroupVersion, corev1.SchemeGroupVersion, storagev1.SchemeGroupVersion
+	plain := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
 	balanced := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	token := &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken}
 	for _, tt := range []struct {
 		gv             schema.GroupVersion
 		kind, resource string
 		sub            string
-		obj            runtime.Object
+		old, obj       runtime.Object // old is nil for what is made
 		want           string
 	}{
-		{apps, "Deployment", "deployments", "", &appsv1.Deployment{}, "Deployment is stored and has no effect here: no controller of this server acts on deployments, so no pods are made"},
-		{apps, "Deployment", "deployments", "scale", &appsv1.Deployment{}, ""},
-		{apps, "ReplicaSet", "replicasets", "", &appsv1.ReplicaSet{}, ""},
-		{core, "Pod", "pods", "", &corev1.Pod{}, ""},
-		{core, "Service", "services", "", &corev1.Service{}, ""},
-		{core, "Service", "services", "", balanced, "makes load balancers"},
-		{core, "ResourceQuota", "resourcequotas", "", &corev1.ResourceQuota{}, ""},
+		{apps, "Deployment", "deployments", "", nil, &appsv1.Deployment{}, "Deployment is stored and has no effect here: no controller of this server acts on deployments, so no pods are made"},
+		{apps, "Deployment", "deployments", "", &appsv1.Deployment{}, &appsv1.Deployment{}, ""},
+		{apps, "Deployment", "deployments", "scale", nil, &appsv1.Deployment{}, ""},
+		{apps, "ReplicaSet", "replicasets", "", nil, &appsv1.ReplicaSet{}, ""},
+		{core, "Pod", "pods", "", nil, &corev1.Pod{}, ""},
+		{core, "Service", "services", "", nil, plain, ""},
+		{core, "Service", "services", "", nil, balanced, "makes load balancers"},
+		{core, "Service", "services", "", plain, balanced, "makes load balancers"},
+		{core, "Service", "services", "", balanced, balanced, ""},
+		{core, "Service", "services", "", balanced, plain, ""},
+		{core, "Service", "services", "status", plain, balanced, ""},
+		{core, "ResourceQuota", "resourcequotas", "", nil, &corev1.ResourceQuota{}, ""},
+		{core, "Secret", "secrets", "", nil, &corev1.Secret{}, ""},
+		{core, "Secret", "secrets", "", nil, token, "Secret of type kubernetes.io/service-account-token gets no token here"},
+		{core, "Secret", "secrets", "", token, token, ""},
+		{core, "PersistentVolume", "persistentvolumes", "", nil, &corev1.PersistentVolume{}, "acts on persistentvolumes, so no claim is bound to it"},
+		{core, "PersistentVolume", "persistentvolumes", "", &corev1.PersistentVolume{}, &corev1.PersistentVolume{}, ""},
+		{storage, "CSIDriver", "csidrivers", "", nil, &storagev1.CSIDriver{}, "no volume is attached"},
+		{storage, "CSIStorageCapacity", "csistoragecapacities", "", nil, &storagev1.CSIStorageCapacity{}, "no pod is placed by it"},
+		{storage, "CSINode", "csinodes", "", nil, &storagev1.CSINode{}, ""},
+		{networkingv1.SchemeGroupVersion, "IngressClass", "ingressclasses", "", nil, &networkingv1.IngressClass{}, "no ingress is given to it"},
+		{nodev1.SchemeGroupVersion, "RuntimeClass", "runtimeclasses", "", nil, &nodev1.RuntimeClass{}, "no pod runs otherwise"},
 	} {
 		var said heard
 		ctx := warning.WithWarningRecorder(context.Background(), &said)
-		a := admission.NewAttributesRecord(tt.obj, nil, tt.gv.WithKind(tt.kind), "ns", "x", tt.gv.WithResource(tt.resource), tt.sub, admission.Create, nil, false, nil)
+		op := admission.Create
+		if tt.old != nil {
+			op = admission.Update
+		}
+		a := admission.NewAttributesRecord(tt.obj, tt.old, tt.gv.WithKind(tt.kind), "ns", "x", tt.gv.WithResource(tt.resource), tt.sub, op, nil, false, nil)
 		plugin := Effect()
-		if err := plugin.(admission.ValidationInterface).Validate(ctx, a, nil); err != nil {
-			t.Error(err)
+		if plugin.Handles(op) {
+			if err := plugin.(admission.ValidationInterface).Validate(ctx, a, nil); err != nil {
+				t.Error(err)
+			}
 		}
 		if got := strings.Join(said, "|"); tt.want == "" && got != "" || !strings.Contains(got, tt.want) || len(said) > 1 {
-			t.Errorf("%s: %q", tt.resource, got)
-		}
-		if plugin.Handles(admission.Update) {
-			t.Error("an update is warned about again")
+			t.Errorf("%s of %s/%s: %q, want %q", op, tt.resource, tt.sub, got, tt.want)
 		}
 	}
 }
