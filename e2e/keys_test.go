@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/hawser-project/hawser/auth/kubeauth/issuers/issuertest"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
@@ -138,19 +139,21 @@ func allowing(t *testing.T, name string) string {
 	return s.URL
 }
 
-func startKeyring(t *testing.T, proxies *pkitest.Authority) *keyring {
+func startKeyring(t *testing.T, proxies *pkitest.Authority, provider *issuertest.Issuer) *keyring {
 	t.Helper()
 	k := &keyring{conf: shortTempDir(t), pids: map[string]int{}}
 	k.write(t, k.file("policy"), fmt.Appendf(nil, policyText, "Metadata"))
 	k.write(t, k.file("keys"), fmt.Appendf(nil, keysText, firstKey))
 	k.write(t, k.file("webhook"), fmt.Appendf(nil, webhookText, allowing(t, "ann")))
 	k.write(t, k.file("proxies"), proxies.PEM())
+	k.write(t, k.file("issuers"), []byte(issuertest.File(provider.Entry("corp:"))))
 	args := []string{"--nodes=2", "--agent-arg=--authorities-refresh-period=1s"}
 	for flag, value := range map[string]string{
 		"audit-policy-file": k.file("policy"), "audit-log-path": k.file("audit.log"),
 		"encryption-provider-config": k.file("keys"), "encryption-provider-config-automatic-reload": "true",
 		"authorization-mode": "Node,RBAC,Webhook", "authorization-webhook-config-file": k.file("webhook"),
 		"requestheader-client-ca-file": k.file("proxies"), "requestheader-username-headers": "X-Remote-User",
+		"authentication-config": k.file("issuers"),
 	} {
 		args = append(args, "--server-arg=--"+flag+"="+value)
 	}
@@ -167,8 +170,8 @@ func (k *keyring) file(name string) string { return filepath.Join(k.conf, name) 
 // signed is refused once they are taken out.
 func TestEveryKeyIsReplaced(t *testing.T) {
 	t.Parallel()
-	proxies := pkitest.New(t, "proxies")
-	k := startKeyring(t, proxies)
+	proxies, provider := pkitest.New(t, "proxies"), issuertest.New(t)
+	k := startKeyring(t, proxies, provider)
 	streams := append(startLoadsOn(t, k.cluster, "node-1"), startCats(t, k.cluster, manyStreams)...)
 	streams.goOn(t, "all streams carry bytes")
 	for _, step := range []struct {
@@ -179,6 +182,7 @@ func TestEveryKeyIsReplaced(t *testing.T) {
 		{"the audit policy", k.replacePolicy},
 		{"the webhook's kubeconfig", k.replaceWebhook},
 		{"the authority of front proxies", func(t *testing.T) { k.replaceProxies(t, proxies) }},
+		{"the keys of an issuer, and the file of issuers", func(t *testing.T) { k.replaceIssuers(t, provider) }},
 		{"the keys of service accounts", k.replaceAccountKeys},
 		{"the serving certificate", k.replaceServing},
 		{"the authority of kubelets", k.replaceKubeletCA},
@@ -283,16 +287,38 @@ func (k *keyring) replaceProxies(t *testing.T, old *pkitest.Authority) {
 	becomes(t, "the new proxy is believed", "jane", after)
 }
 
+// bearing is a client with a token.
+func (k *keyring) bearing(t *testing.T, token string) kubernetes.Interface {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: k.rest.Host, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: k.rest.CAData}})
+	must(t, err)
+	return client
+}
+
+// replaceIssuers: an issuer signs with another key, and then another issuer counts.
+func (k *keyring) replaceIssuers(t *testing.T, provider *issuertest.Issuer) {
+	first := k.bearing(t, provider.Token(nil))
+	becomes(t, "the issuer's first key counts", "corp:ann", first)
+	provider.Rotate("second")
+	second := k.bearing(t, provider.Token(nil))
+	becomes(t, "the issuer's second key counts", "corp:ann", second)
+	becomes(t, "the issuer's first key is refused", "", first)
+	another := issuertest.New(t)
+	after := k.bearing(t, another.Token(nil))
+	becomes(t, "an issuer that the file lacks is refused", "", after)
+	k.write(t, k.file("issuers"), []byte(issuertest.File(another.Entry("new:"), provider.Entry("corp:"))))
+	becomes(t, "the new issuer counts", "new:ann", after)
+	becomes(t, "the old issuer counts meanwhile", "corp:ann", second)
+	k.write(t, k.file("issuers"), []byte(issuertest.File(another.Entry("new:"))))
+	becomes(t, "the old issuer is refused", "", second)
+	becomes(t, "the new issuer counts", "new:ann", after)
+}
+
 func (k *keyring) replaceAccountKeys(t *testing.T) {
 	token := func() string {
 		r, err := k.admin(t).CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 		must(t, err)
 		return r.Status.Token
-	}
-	bearing := func(token string) kubernetes.Interface {
-		client, err := kubernetes.NewForConfig(&rest.Config{Host: k.rest.Host, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: k.rest.CAData}})
-		must(t, err)
-		return client
 	}
 	const account = "system:serviceaccount:default:default"
 	first := token()
@@ -311,10 +337,10 @@ func (k *keyring) replaceAccountKeys(t *testing.T) {
 		}
 		return nil
 	})
-	becomes(t, "the old token counts", account, bearing(first))
+	becomes(t, "the old token counts", account, k.bearing(t, first))
 	k.write(t, k.pki("service-account.pub"), pkitest.PEM("PUBLIC KEY", der))
-	becomes(t, "the old token is refused", "", bearing(first))
-	becomes(t, "the new token counts", account, bearing(second))
+	becomes(t, "the old token is refused", "", k.bearing(t, first))
+	becomes(t, "the new token counts", account, k.bearing(t, second))
 }
 
 func (k *keyring) replaceServing(t *testing.T) {
