@@ -14,6 +14,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // settle is how long a program is left alone before its memory is read.
@@ -112,4 +117,48 @@ func residentBytes(b testing.TB, pid int) int64 {
 	}
 	b.Fatal("no VmRSS")
 	return 0
+}
+
+// BenchmarkLeases measures renewals of a node's Lease, one after the other, over TLS and
+// by its certificate, as a kubelet sends them. The server is that of hawser up; that the
+// node has a session costs 10 ms a second beside it.
+func BenchmarkLeases(b *testing.B) {
+	if raceFlag != "" {
+		b.Skip("SKIPPED: the race detector multiplies time")
+	}
+	c := startUp(b, "--nodes", "1")
+	c.rest.QPS, c.rest.ContentType = -1, runtime.ContentTypeProtobuf
+	leases, server := c.asNode(b, "node-1").CoordinationV1().Leases("kube-node-lease"), c.pid(b, "server")
+	var lease *coordinationv1.Lease
+	eventually(b, "the node has a Lease", func() (err error) {
+		lease, err = leases.Get(b.Context(), "node-1", metav1.GetOptions{})
+		return err
+	})
+	before := processorTime(b, server)
+	for b.Loop() {
+		now := metav1.NowMicro()
+		lease.Spec.RenewTime = &now
+		renewed, err := leases.Update(b.Context(), lease, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) { // the agent renews it, too, every ten seconds
+			renewed, err = leases.Get(b.Context(), "node-1", metav1.GetOptions{})
+		}
+		must(b, err)
+		lease = renewed
+	}
+	b.ReportMetric(float64((processorTime(b, server)-before).Microseconds())/float64(b.N), "server-CPU-µs/PUT")
+}
+
+// processorTime is what a process has used, in steps of 10 ms.
+func processorTime(b testing.TB, pid int) time.Duration {
+	b.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	must(b, err)
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have spaces in it
+	var sum time.Duration
+	for _, ticks := range strings.Fields(rest)[11:13] { // user and system
+		n, err := strconv.Atoi(ticks)
+		must(b, err)
+		sum += time.Duration(n) * 10 * time.Millisecond
+	}
+	return sum
 }

@@ -29,7 +29,7 @@ func (c *cluster) hawser(t *testing.T, args ...string) string {
 }
 
 // asNode is a client with a node's certificate, which does not take the tunnel.
-func (c *cluster) asNode(t *testing.T, name string) kubernetes.Interface {
+func (c *cluster) asNode(t testing.TB, name string) kubernetes.Interface {
 	t.Helper()
 	pair := filepath.Join(c.dir, "nodes", name, "pki", "kubelet-client-current.pem")
 	conf := rest.CopyConfig(c.rest)
