@@ -3,9 +3,10 @@
 package overssh
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -44,21 +45,20 @@ type FleetConfig struct {
 // key is pinned. A node without one is not dialed at all, until there is one. Its
 // methods may be called at the same time.
 type Fleet struct {
-	cfg  FleetConfig
-	log  *slog.Logger
-	look chan struct{} // asks Run to look at nodes; holds one
+	cfg   FleetConfig
+	begun chan struct{} // closed by Run
 
-	mu      sync.Mutex // guards the following
-	nodes   map[string]*member
-	over    bool          // Run has ended
-	changed chan struct{} // closed and replaced when a Dialer has been added, or Run has ended
+	mu    sync.Mutex // guards the following
+	nodes map[string]*member
+	start func(*member) // gives a member its Dialer; nil unless Run runs
 }
 
-// A member is a node of a Fleet. It is replaced, not changed, but for its Dialer.
+// A member is a node of a Fleet.
 type member struct {
 	name, addr, target string
-	dialer             *Dialer // nil while no key is pinned
+	dialer             *Dialer // nil while the node may not be dialed
 	stop               context.CancelFunc
+	told               string // what was last said of why it may not
 }
 
 // NewFleet checks c, reads the key once to see that it can be, and starts nothing.
@@ -70,13 +70,8 @@ func NewFleet(c FleetConfig) (*Fleet, error) {
 	if c.Admit == nil {
 		c.Admit = func(string) error { return nil }
 	}
-	if c.CheckInterval == 0 {
-		c.CheckInterval = DefaultCheckInterval
-	}
-	return &Fleet{
-		cfg: c, log: c.Log, look: make(chan struct{}, 1),
-		nodes: make(map[string]*member), changed: make(chan struct{}),
-	}, nil
+	c.CheckInterval = cmp.Or(c.CheckInterval, DefaultCheckInterval)
+	return &Fleet{cfg: c, begun: make(chan struct{}), nodes: make(map[string]*member)}, nil
 }
 
 // Set has the fleet reach node at addr, HOST or HOST:PORT, from now on. If target
@@ -84,121 +79,104 @@ func NewFleet(c FleetConfig) (*Fleet, error) {
 // it is logged and counted. A node that is already reached at addr keeps its
 // connection and its streams; one that was reached elsewhere loses them.
 func (f *Fleet) Set(node, addr, target string) {
-	f.replace(node, &member{name: node, addr: addr, target: target})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := &member{name: node, addr: addr, target: target}
+	if old := f.nodes[node]; old != nil {
+		if old.addr == addr && old.target == target {
+			return
+		}
+		now.told = old.told
+		f.removeLocked(node)
+	}
+	f.nodes[node] = now
+	_, _ = f.dialerLocked(now) // says why there is none
 }
 
 // Remove has the fleet forget node: its connection ends, and its streams with it.
-func (f *Fleet) Remove(node string) { f.replace(node, nil) }
-
-func (f *Fleet) replace(node string, now *member) {
+func (f *Fleet) Remove(node string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	old := f.nodes[node]
-	switch {
-	case f.over:
-		return
-	case old != nil && now != nil && old.addr == now.addr && old.target == now.target:
-		return
-	case old != nil && old.stop != nil:
-		old.stop()
+	f.removeLocked(node)
+}
+
+func (f *Fleet) removeLocked(node string) {
+	if m := f.nodes[node]; m != nil && m.dialer != nil {
+		m.stop()
 	}
-	if now == nil {
-		delete(f.nodes, node)
-		return
-	}
-	f.nodes[node] = now
-	f.wake()
+	delete(f.nodes, node)
 }
 
 // Look has the fleet ask at once which nodes are admitted.
-func (f *Fleet) Look() { f.wake() }
-
-// wake has Run look at the nodes.
-func (f *Fleet) wake() {
-	select {
-	case f.look <- struct{}{}:
-	default: // it is about to
+func (f *Fleet) Look() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.nodes {
+		_, _ = f.dialerLocked(m) // as in Set
 	}
 }
 
 // Run keeps the connections until ctx is done, and returns nil once all have ended.
 // It is called once.
 func (f *Fleet) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	defer func() {
-		cancel()
-		wg.Wait()
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.over = true
-		f.tellLocked()
-	}()
-	tick := time.NewTicker(lookInterval)
-	defer tick.Stop()
-	told := make(map[string]string) // what was last said of nodes that are not dialed
-	for {
-		f.launch(ctx, &wg, told)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.look:
-		case <-tick.C:
+	start := func(m *member) {
+		var mctx context.Context
+		mctx, m.stop = context.WithCancel(ctx)
+		cfg := f.cfg.Config
+		cfg.Node, cfg.Addr = m.name, m.addr
+		d := newDialer(cfg)
+		m.dialer = d
+		wg.Go(func() { _ = d.Run(mctx) }) // returns nil
+		if m.target != "" && f.cfg.CheckInterval > 0 {
+			wg.Go(func() { f.check(mctx, m.name, m.target, d) })
 		}
 	}
-}
-
-// launch starts what nodes still lack, and says once why it does not. It ends what is
-// not admitted any more.
-func (f *Fleet) launch(ctx context.Context, wg *sync.WaitGroup, told map[string]string) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	for name := range told {
-		if m := f.nodes[name]; m == nil || m.dialer != nil {
-			delete(told, name)
-		}
+	f.start = start
+	f.mu.Unlock()
+	close(f.begun)
+	for ctx.Err() == nil {
+		f.Look()
+		pause(ctx, lookInterval)
 	}
-	for name, m := range f.nodes {
-		err := f.cfg.Admit(name)
-		if m.dialer != nil && err == nil {
-			continue
-		}
-		if m.dialer != nil {
-			m.stop()
-			m = &member{name: m.name, addr: m.addr, target: m.target}
-			f.nodes[name] = m
-		}
-		if err == nil {
-			err = f.cfg.HostKeys.known(m.name, m.addr)
-		}
-		if err != nil {
-			if text := err.Error(); told[m.name] != text {
-				told[m.name] = text
-				f.log.Error("no ssh connection", "node", m.name, "addr", m.addr, "err", err)
-			}
-			continue
-		}
-		f.startLocked(ctx, wg, m)
-	}
+	f.mu.Lock()
+	f.start = nil
+	f.mu.Unlock()
+	wg.Wait()
+	return nil
 }
 
-func (f *Fleet) startLocked(ctx context.Context, wg *sync.WaitGroup, m *member) {
-	ctx, m.stop = context.WithCancel(ctx)
-	cfg := f.cfg.Config
-	cfg.Node, cfg.Addr = m.name, m.addr
-	d := newDialer(cfg)
-	m.dialer = d
-	wg.Go(func() { _ = d.Run(ctx) }) // returns nil
-	if m.target != "" && f.cfg.CheckInterval > 0 {
-		wg.Go(func() { f.check(ctx, m.name, m.target, d) })
-	}
-	f.tellLocked()
-}
+// errNotRunning is that Run has not begun, or has ended.
+var errNotRunning = fmt.Errorf("%w: %w", tunnel.NoNode, tunnel.ErrSessionClosed)
 
-// tellLocked wakes dials that wait.
-func (f *Fleet) tellLocked() {
-	close(f.changed)
-	f.changed = make(chan struct{})
+// dialerLocked is m's Dialer, which is started if there is none. A node that is not
+// admitted has none, nor has one without a pinned key; why is said once.
+func (f *Fleet) dialerLocked(m *member) (*Dialer, error) {
+	err := f.cfg.Admit(m.name)
+	if err != nil && m.dialer != nil {
+		m.stop()
+		m.dialer = nil
+	}
+	switch {
+	case m.dialer != nil:
+		return m.dialer, nil
+	case err == nil:
+		err = f.cfg.HostKeys.known(m.name, m.addr)
+	}
+	switch {
+	case err == nil && f.start == nil:
+		return nil, errNotRunning
+	case err == nil:
+		f.start(m)
+		m.told = ""
+		return m.dialer, nil
+	}
+	if text := err.Error(); m.told != text {
+		m.told = text
+		f.cfg.Log.Error("no ssh connection", "node", m.name, "addr", m.addr, "err", err)
+	}
+	return nil, err
 }
 
 // check dials a node's target now and then until ctx is done, and says when that
@@ -206,7 +184,7 @@ func (f *Fleet) tellLocked() {
 // connection. That there is no connection is said by the Dialer.
 func (f *Fleet) check(ctx context.Context, node, target string, d *Dialer) {
 	failing := ""
-	for {
+	for ctx.Err() == nil {
 		cctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		err := d.Check(cctx, "")
 		connected := err == nil
@@ -221,19 +199,13 @@ func (f *Fleet) check(ctx context.Context, node, target string, d *Dialer) {
 		switch code := label(err); {
 		case err == nil && failing != "":
 			failing = ""
-			f.log.Info("node can be dialed through ssh again", "node", node, "target", target)
+			f.cfg.Log.Info("node can be dialed through ssh again", "node", node, "target", target)
 		case err != nil && connected && failing != code:
 			failing = code
-			f.log.Warn("node cannot be dialed through ssh", "node", node, "target", target, "err", err)
+			f.cfg.Log.Warn("node cannot be dialed through ssh", "node", node, "target", target, "err", err)
 		}
 		every := f.cfg.CheckInterval
-		t := time.NewTimer(every/2 + rand.N(every)) // not all nodes at once
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
-		}
+		pause(ctx, every/2+rand.N(every)) // not all nodes at once
 	}
 }
 
@@ -251,34 +223,21 @@ func (f *Fleet) DialContext(ctx context.Context, node, network, addr string) (ne
 	return d.DialContext(ctx, network, addr)
 }
 
-// dialer is that of node, which has one as soon as a key is pinned.
+// dialer is that of node. Before Run it waits for Run, if the node may be dialed.
 func (f *Fleet) dialer(ctx context.Context, node string) (*Dialer, error) {
-	for {
-		f.mu.Lock()
-		m, over, changed := f.nodes[node], f.over, f.changed
+	for waited := false; ; waited = true {
+		err := fmt.Errorf("%w: node %s is not reached by ssh", tunnel.NoNode, node)
 		var d *Dialer
-		if m != nil {
-			d = m.dialer
+		f.mu.Lock()
+		if m := f.nodes[node]; m != nil {
+			d, err = f.dialerLocked(m)
 		}
 		f.mu.Unlock()
-		if m == nil {
-			return nil, fmt.Errorf("%w: node %s is not reached by ssh", tunnel.NoNode, node)
+		if waited || !errors.Is(err, errNotRunning) {
+			return d, err
 		}
-		if err := f.cfg.Admit(node); err != nil {
-			return nil, err
-		}
-		switch {
-		case d != nil:
-			return d, nil
-		case over:
-			return nil, fmt.Errorf("%w: %w", tunnel.NoNode, tunnel.ErrSessionClosed)
-		}
-		if err := f.cfg.HostKeys.known(m.name, m.addr); err != nil {
-			return nil, err
-		}
-		f.wake() // a key has been pinned just now
 		select {
-		case <-changed:
+		case <-f.begun:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

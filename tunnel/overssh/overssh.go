@@ -236,14 +236,18 @@ func (d *Dialer) Run(ctx context.Context) error {
 			level = slog.LevelError // somebody must pin a key, or let one in
 		}
 		d.log.Log(ctx, level, "no ssh connection", "err", err, "retry", wait.Round(time.Millisecond))
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if pause(ctx, wait); ctx.Err() != nil {
 			return nil
-		case <-t.C:
 		}
 		d.begin()
+	}
+}
+
+// pause waits for d, or until ctx is done.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
