@@ -104,76 +104,54 @@ func (d *Dialer) loginFailed(ctx context.Context, w *wire, verified bool, err er
 // hold keeps the session until it is lost or ctx is done, ends it, waits for all
 // that belongs to it, and says why it is over.
 func (s *session) hold(ctx context.Context) error {
-	var wg sync.WaitGroup
-	wg.Go(func() { ssh.DiscardRequests(s.requests) })
-	wg.Go(func() {
+	s.tasks.Go(func() { ssh.DiscardRequests(s.requests) })
+	s.tasks.Go(func() {
 		for c := range s.channels {
 			// Nothing on the node may open a channel here; that it failed to
 			// hear so is seen by hold.
 			_ = c.Reject(ssh.Prohibited, "this end opens all channels")
 		}
 	})
-	wg.Go(func() {
+	s.tasks.Go(func() {
 		defer close(s.gone)
-		err := s.conn.Wait()
-		s.end(s.lost(err))
+		s.end(s.lost(s.conn.Wait()))
 	})
 	s.end(s.watch(ctx))
 	<-s.gone
 	s.bury()
-	wg.Wait()
 	return s.why()
 }
 
 // watch asks for a sign of life whenever nothing has come for KeepAlive. It returns
-// when none comes, when the connection is gone, or when ctx is done.
+// when nothing has come for KeepAliveTimeout after that either (behind bulk, an answer
+// may take its time), when the connection is gone, or when ctx is done.
 func (s *session) watch(ctx context.Context) error {
-	t := time.NewTimer(s.cfg.KeepAlive)
-	defer t.Stop()
+	limit := s.cfg.KeepAlive + s.cfg.KeepAliveTimeout
+	asked := make(chan struct{}, 1) // holds one until the answer has come
 	for {
+		silent := s.wire.silent()
+		wait := s.cfg.KeepAlive - silent
+		if silent >= limit {
+			return fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.cfg.Node, silent.Round(time.Millisecond))
+		}
+		if wait <= 0 {
+			wait = limit - silent
+			select {
+			case asked <- struct{}{}:
+				s.spawn(func() { // or the session is gone
+					_ = s.ping(ctx) // if it fails then so will what follows
+					<-asked
+				})
+			default:
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return tunnel.ErrSessionClosed
 		case <-s.gone:
 			return s.why()
-		case <-t.C:
+		case <-time.After(wait):
 		}
-		if s.wire.silent() >= s.cfg.KeepAlive {
-			if err := s.alive(ctx); err != nil {
-				return err
-			}
-		}
-		t.Reset(max(s.cfg.KeepAlive-s.wire.silent(), time.Millisecond))
-	}
-}
-
-// alive waits until the peer has answered, or until nothing at all has come from
-// it for KeepAliveTimeout: behind bulk, an answer may take its time.
-func (s *session) alive(ctx context.Context) error {
-	timeout := s.cfg.KeepAliveTimeout
-	pctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	answered := make(chan struct{})
-	spawned := s.spawn(func() {
-		defer close(answered)
-		_ = s.ping(pctx) // if it fails then pctx is done or the session gone, which watch sees
-	})
-	if !spawned {
-		return s.why()
-	}
-	t := time.NewTimer(timeout)
-	defer t.Stop()
-	for {
-		select {
-		case <-answered:
-			return nil
-		case <-t.C:
-		}
-		silent := s.wire.silent()
-		if silent >= timeout {
-			return fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.cfg.Node, silent.Round(time.Millisecond))
-		}
-		t.Reset(timeout - silent)
 	}
 }
 
