@@ -138,7 +138,7 @@ func (s *session) watch(ctx context.Context) error {
 			wait = limit - silent
 			select {
 			case asked <- struct{}{}:
-				s.spawn(func() { // or the session is gone
+				s.spawn(&s.tasks, func() { // or the session is gone
 					_ = s.ping(ctx) // if it fails then so will what follows
 					<-asked
 				})
@@ -161,11 +161,10 @@ func (s *session) watch(ctx context.Context) error {
 func (s *session) ping(ctx context.Context) error {
 	answered := make(chan error, 1)
 	began := time.Now()
-	spawned := s.spawn(func() {
+	if !s.spawn(&s.tasks, func() {
 		_, _, err := s.conn.SendRequest("keepalive@openssh.com", true, nil)
 		answered <- err
-	})
-	if !spawned {
+	}) {
 		return s.why()
 	}
 	select {
@@ -180,14 +179,14 @@ func (s *session) ping(ctx context.Context) error {
 	}
 }
 
-// spawn runs f beside the caller. It does not if the session is over.
-func (s *session) spawn(f func()) bool {
+// spawn runs f beside the caller, as one of wg. It does not if the session is over.
+func (s *session) spawn(wg *sync.WaitGroup, f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
 		return false
 	}
-	s.tasks.Go(f)
+	wg.Go(f)
 	return true
 }
 
@@ -237,11 +236,9 @@ func (s *session) bury() {
 		defer close(opened)
 		s.opens.Wait()
 	}()
-	t := time.NewTimer(openGrace)
-	defer t.Stop()
 	select {
 	case <-opened:
-	case <-t.C:
+	case <-time.After(openGrace):
 	}
 	s.tasks.Wait()
 }
@@ -262,23 +259,20 @@ func (s *session) open(ctx context.Context, t target) (*stream, error) {
 		err    error
 	}
 	opened, unwanted := make(chan result), make(chan struct{})
-	s.mu.Lock()
-	over := s.over || s.cause != nil
-	if !over {
-		s.opens.Go(func() {
-			var r result
-			r.stream, r.err = s.channel(t)
-			select {
-			case opened <- r:
-			case <-unwanted:
-				if r.err == nil {
-					_ = r.stream.Abort() // never fails
-				}
+	defer close(unwanted)
+	if !s.spawn(&s.opens, func() {
+		st, err := s.channel(t)
+		if err != nil {
+			<-s.tokens
+		}
+		select {
+		case opened <- result{st, err}:
+		case <-unwanted:
+			if err == nil {
+				_ = st.Abort() // never fails
 			}
-		})
-	}
-	s.mu.Unlock()
-	if over {
+		}
+	}) {
 		<-s.tokens
 		return nil, s.why()
 	}
@@ -286,15 +280,13 @@ func (s *session) open(ctx context.Context, t target) (*stream, error) {
 	case r := <-opened:
 		return r.stream, r.err
 	case <-s.gone:
-		close(unwanted)
 		return nil, s.why()
 	case <-ctx.Done():
-		close(unwanted)
 		return nil, context.Cause(ctx)
 	}
 }
 
-// channel opens a channel to t, and owns a token.
+// channel opens a channel to t, for a stream that gives back the token.
 func (s *session) channel(t target) (*stream, error) {
 	// RFC 4254, 7.2. Who asked is nobody's business on the node.
 	ask := ssh.Marshal(&struct {
@@ -305,28 +297,23 @@ func (s *session) channel(t target) (*stream, error) {
 	}{t.host, uint32(t.port), "127.0.0.1", 0})
 	ch, requests, err := s.conn.OpenChannel("direct-tcpip", ask)
 	if err != nil {
-		<-s.tokens
 		var refusal *ssh.OpenChannelError
 		if errors.As(err, &refusal) {
 			return nil, rejected(refusal)
 		}
 		return nil, s.why()
 	}
-	st := newStream(s, ch, t)
 	s.mu.Lock()
-	over := s.over
-	if !over {
-		s.streams[st] = struct{}{}
-		s.tasks.Go(func() { ssh.DiscardRequests(requests) })
-		s.tasks.Go(st.up)
-		s.tasks.Go(st.down)
-		s.cfg.Metrics.streams.Inc()
+	defer s.mu.Unlock()
+	if s.over {
+		return nil, s.cause
 	}
-	s.mu.Unlock()
-	if over {
-		<-s.tokens
-		return nil, s.why()
-	}
+	st := newStream(s, ch, t)
+	s.streams[st] = struct{}{}
+	s.tasks.Go(func() { ssh.DiscardRequests(requests) })
+	s.tasks.Go(st.up)
+	s.tasks.Go(st.down)
+	s.cfg.Metrics.streams.Inc()
 	return st, nil
 }
 

@@ -190,19 +190,17 @@ func (st *stream) finish(closed func() error, linger time.Duration) {
 	st.closing.Do(func() {
 		_ = closed() // never fails
 		rest := func() {
-			t := time.NewTimer(linger)
-			defer t.Stop()
 			select {
 			case <-st.sent:
 			case <-st.session.gone:
-			case <-t.C:
+			case <-time.After(linger):
 			}
 			_ = st.ch.Close() // fails only if the peer or the session was first
 			<-st.got
 			<-st.sent
 			st.session.forget(st)
 		}
-		if !st.session.spawn(rest) {
+		if !st.session.spawn(&st.session.tasks, rest) {
 			rest() // the session is over: nothing in it waits
 		}
 	})
