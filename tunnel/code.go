@@ -134,6 +134,11 @@ type DialError struct {
 	cause error // what failed on this side; nil if the far side answered
 }
 
+// NewDialError makes a DialError of what went wrong on this side of a dial to addr.
+func NewDialError(addr string, err error) *DialError {
+	return &DialError{Addr: addr, Code: CodeOf(err), Text: Reason(addr, err), cause: err}
+}
+
 // Error names the address and says why.
 func (e *DialError) Error() string {
 	text := e.Text

@@ -214,7 +214,7 @@ func (e *early) settle(err error) error {
 		_ = e.Stream.Close() // the far side has said its last word
 	case err != nil:
 		abortQuietly(e.Stream)
-		err = &DialError{Addr: e.dial.name(), Code: CodeOf(err), Text: Reason(e.dial.name(), err), cause: err}
+		err = NewDialError(e.dial.name(), err)
 	}
 	e.mu.Lock()
 	e.failure, e.in = err, nil

@@ -105,8 +105,7 @@ func (d Dial) ask(ctx context.Context, st Stream) (*answerFrame, error) {
 // failed makes a DialError of what went wrong on this side of the wire. If ctx
 // is done then that is the reason, whatever broke because of it.
 func (d Dial) failed(ctx context.Context, err error) error {
-	err = blame(ctx, err)
-	return &DialError{Addr: d.name(), Code: CodeOf(err), Text: Reason(d.name(), err), cause: err}
+	return NewDialError(d.name(), blame(ctx, err))
 }
 
 // blame is ctx's cause if ctx is why err came about. The stream's deadline is
@@ -213,12 +212,11 @@ func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, netw
 	cancel()
 	r.stream = opener.stop()
 	if err != nil {
-		text := Reason(r.Addr, err) // the opener knows the address
-		err = &DialError{Addr: r.Addr, Code: CodeOf(err), Text: text, cause: err}
-		if rerr := r.Reject(CodeOf(err), text); rerr != nil {
-			err = errors.Join(err, rerr)
+		failed := NewDialError(r.Addr, err)
+		if rerr := r.Reject(failed.Code, failed.Text); rerr != nil { // the opener knows the address
+			return Counts{}, errors.Join(failed, rerr)
 		}
-		return Counts{}, err
+		return Counts{}, failed
 	}
 	st, err := r.Accept(Meta{"local": target.LocalAddr().String(), "remote": target.RemoteAddr().String()})
 	if err != nil {

@@ -105,18 +105,3 @@ func unavailable(err error) error {
 	}
 	return fmt.Errorf("%w: %w", tunnel.NoNode, err)
 }
-
-// A dialError is a tunnel.DialError whose cause can be found.
-type dialError struct {
-	*tunnel.DialError
-	cause error
-}
-
-// Unwrap gives the DialError first: its code is the one that counts.
-func (e *dialError) Unwrap() []error { return []error{e.DialError, e.cause} }
-
-func dialFailed(addr string, err error) error {
-	return &dialError{&tunnel.DialError{Addr: addr, Code: tunnel.CodeOf(err), Text: tunnel.Reason(addr, err)}, err}
-}
-
-var _ net.Error = (*dialError)(nil)

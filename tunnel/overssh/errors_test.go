@@ -65,7 +65,7 @@ func TestRejections(t *testing.T) {
 		{ssh.ConnectionFailed, "Verbindung verweigert", tunnel.Unreachable},
 		{99, "", tunnel.Internal},
 	} {
-		err := dialFailed("a:1", rejected(&ssh.OpenChannelError{Reason: tc.reason, Message: tc.text}))
+		err := tunnel.NewDialError("a:1", rejected(&ssh.OpenChannelError{Reason: tc.reason, Message: tc.text}))
 		var de *tunnel.DialError
 		if !errors.As(err, &de) || de.Code != tc.want || tunnel.CodeOf(err) != tc.want || !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%v %q: %v", tc.reason, tc.text, err)

@@ -218,7 +218,7 @@ func (f *Fleet) DialContext(ctx context.Context, node, network, addr string) (ne
 	d, err := f.dialer(ctx, node)
 	if err != nil {
 		f.cfg.Metrics.dialed(err, time.Since(began))
-		return nil, dialFailed(addr, err)
+		return nil, tunnel.NewDialError(addr, err)
 	}
 	return d.DialContext(ctx, network, addr)
 }

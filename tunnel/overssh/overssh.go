@@ -352,7 +352,7 @@ func (d *Dialer) Connect(ctx context.Context, network, addr string) (tunnel.Stre
 	st, err := d.open(ctx, network, addr)
 	d.cfg.Metrics.dialed(err, time.Since(began))
 	if err != nil {
-		return nil, dialFailed(addr, err)
+		return nil, tunnel.NewDialError(addr, err)
 	}
 	return st, nil
 }
