@@ -195,8 +195,9 @@ func (f *Fleet) check(ctx context.Context, node, target string, d *Dialer) {
 		if ctx.Err() != nil {
 			return
 		}
-		f.cfg.Metrics.checked(err)
-		switch code := label(err); {
+		code := label(err)
+		f.cfg.Metrics.checks.WithLabelValues(code).Inc()
+		switch {
 		case err == nil && failing != "":
 			failing = ""
 			f.cfg.Log.Info("node can be dialed through ssh again", "node", node, "target", target)

@@ -27,33 +27,30 @@ type Metrics struct {
 // ssh_tunnel_open_fail_count are the names by which Kubernetes counted attempts
 // to connect to a node while it had this mode.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: "hawser", Subsystem: "ssh", Name: name, Help: help}
+	const prefix = "hawser_ssh_"
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "hawser", Subsystem: "ssh", Name: name, Help: help, Buckets: buckets,
-		})
+	byCode := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{"code"})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + name, Help: help})
+	}
+	seconds := func(name, help string, most ...float64) prometheus.Histogram {
+		buckets := append([]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, most...)
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets})
 	}
 	m := &Metrics{
-		opens: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "ssh_tunnel_open_count", Help: "Attempts to connect to a node's sshd.",
-		}),
-		openFails: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "ssh_tunnel_open_fail_count", Help: "Attempts to connect to a node's sshd that failed.",
-		}),
-		sessions: prometheus.NewGauge(prometheus.GaugeOpts(opts("sessions", "Nodes connected over SSH."))),
-		ended: prometheus.NewCounterVec(prometheus.CounterOpts(opts("sessions_ended_total",
-			"SSH connections that ended, by reason.")), []string{"code"}),
-		dials: prometheus.NewCounterVec(prometheus.CounterOpts(opts("dials_total",
-			"Dials through SSH, by result.")), []string{"code"}),
-		dialSeconds: histogram("dial_duration_seconds", "Time until a dial through SSH was answered.",
-			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}),
-		checks: prometheus.NewCounterVec(prometheus.CounterOpts(opts("checks_total",
-			"Dials to see whether a node can be dialed through SSH, by result.")), []string{"code"}),
-		streams: prometheus.NewGauge(prometheus.GaugeOpts(opts("streams", "Open streams over SSH."))),
-		rtt: histogram("rtt_seconds", "Time until a keep-alive request was answered.",
-			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}),
+		opens:       counter("ssh_tunnel_open_count", "Attempts to connect to a node's sshd."),
+		openFails:   counter("ssh_tunnel_open_fail_count", "Attempts to connect to a node's sshd that failed."),
+		sessions:    gauge("sessions", "Nodes connected over SSH."),
+		ended:       byCode("sessions_ended_total", "SSH connections that ended, by reason."),
+		dials:       byCode("dials_total", "Dials through SSH, by result."),
+		dialSeconds: seconds("dial_duration_seconds", "Time until a dial through SSH was answered.", 30),
+		checks:      byCode("checks_total", "Dials to see whether a node can be dialed through SSH, by result."),
+		streams:     gauge("streams", "Open streams over SSH."),
+		rtt:         seconds("rtt_seconds", "Time until a keep-alive request was answered."),
 	}
 	if r == nil {
 		return m, nil
@@ -89,9 +86,6 @@ func (m *Metrics) dialed(err error, d time.Duration) {
 		m.dialSeconds.Observe(d.Seconds())
 	}
 }
-
-// checked counts a check of a node.
-func (m *Metrics) checked(err error) { m.checks.WithLabelValues(label(err)).Inc() }
 
 // label is the code of err as a label's value.
 func label(err error) string {
