@@ -3,7 +3,6 @@
 package overssh
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -68,40 +67,26 @@ var words = []struct {
 	{"too many open files", tunnel.Busy},
 }
 
-// codeOfRejection says what a channel that was not opened amounts to.
-func codeOfRejection(e *ssh.OpenChannelError) tunnel.Code {
+// rejected makes an error of a channel that was not opened.
+func rejected(e *ssh.OpenChannelError) error {
+	code := tunnel.Internal
 	switch e.Reason {
 	case ssh.Prohibited, ssh.UnknownChannelType:
-		return tunnel.Denied
+		code = tunnel.Denied
 	case ssh.ResourceShortage:
-		return tunnel.Busy
+		code = tunnel.Busy
 	case ssh.ConnectionFailed:
+		code = tunnel.Unreachable
 		text := strings.ToLower(e.Message)
 		for _, w := range words {
 			if strings.Contains(text, w.text) {
-				return w.code
+				code = w.code
+				break
 			}
 		}
-		return tunnel.Unreachable
-	default:
-		return tunnel.Internal
 	}
-}
-
-// rejected makes an error of a channel that was not opened.
-func rejected(e *ssh.OpenChannelError) error {
-	code := codeOfRejection(e)
 	if code == tunnel.Denied {
 		return fmt.Errorf("%w: sshd does not forward there (%s: %s); see AllowTcpForwarding and PermitOpen in its sshd_config", code, e.Reason, e.Message)
 	}
 	return fmt.Errorf("%w: sshd says: %s: %s", code, e.Reason, e.Message)
-}
-
-// unavailable is why there is no session, for a dial. What nobody can mend by
-// waiting keeps its code; all else is a node that is not connected.
-func unavailable(err error) error {
-	if errors.Is(err, tunnel.Denied) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", tunnel.NoNode, err)
 }

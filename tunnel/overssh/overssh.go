@@ -108,12 +108,10 @@ type Dialer struct {
 	cfg Config
 	log *slog.Logger
 
-	mu      sync.Mutex // guards the following
-	session *session   // the one to use; nil while there is none
-	trying  bool       // to make one, now or as soon as Run is called
-	failed  error      // why there is none, once an attempt has ended
-	stopped bool
-	changed chan struct{} // closed and replaced when one of these changes
+	mu      sync.Mutex    // guards the following
+	session *session      // the one to use; nil while there is none
+	failed  error         // why there is none; nil while Run makes one, or has not been called
+	changed chan struct{} // closed and replaced when these change
 }
 
 // New checks cfg and starts nothing.
@@ -129,10 +127,7 @@ func newDialer(cfg Config) *Dialer {
 	if _, _, err := net.SplitHostPort(cfg.Addr); err != nil {
 		cfg.Addr = net.JoinHostPort(cfg.Addr, DefaultPort)
 	}
-	return &Dialer{
-		cfg: cfg, log: cfg.Log.With("node", cfg.Node, "addr", cfg.Addr),
-		trying: true, changed: make(chan struct{}),
-	}
+	return &Dialer{cfg: cfg, log: cfg.Log.With("node", cfg.Node, "addr", cfg.Addr), changed: make(chan struct{})}
 }
 
 // complete checks what must be there and fills in what need not.
@@ -147,35 +142,28 @@ func (c *Config) complete() error {
 	if c.HostKeys == nil {
 		return fmt.Errorf("ssh to node %q: HostKeys is required", c.Node)
 	}
-	if _, err := readKey(c.KeyFile); err != nil {
+	if err := CheckKey(c.KeyFile); err != nil {
 		return err
 	}
 	if c.Dial == nil {
 		c.Dial = new(net.Dialer).DialContext
 	}
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&c.ConnectTimeout, DefaultConnectTimeout},
-		{&c.KeepAlive, DefaultKeepAlive},
-		{&c.KeepAliveTimeout, DefaultKeepAliveTimeout},
-		{&c.MinBackoff, DefaultMinBackoff},
-		{&c.MaxBackoff, DefaultMaxBackoff},
+	for field, value := range map[*time.Duration]time.Duration{
+		&c.ConnectTimeout:   DefaultConnectTimeout,
+		&c.KeepAlive:        DefaultKeepAlive,
+		&c.KeepAliveTimeout: DefaultKeepAliveTimeout,
+		&c.MinBackoff:       DefaultMinBackoff,
+		&c.MaxBackoff:       DefaultMaxBackoff,
 	} {
-		if *d.field <= 0 {
-			*d.field = d.value
+		if *field <= 0 {
+			*field = value
 		}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Metrics == nil {
-		m, err := NewMetrics(nil)
-		if err != nil {
-			return fmt.Errorf("make metrics: %w", err)
-		}
-		c.Metrics = m
+		c.Metrics, _ = NewMetrics(nil) // there is no registry to refuse them
 	}
 	return nil
 }
@@ -206,15 +194,9 @@ func readKey(path string) (ssh.Signer, error) {
 // Run keeps a connection to the node until ctx is done, and returns nil once
 // every goroutine and every stream of the Dialer has ended. It is called once.
 func (d *Dialer) Run(ctx context.Context) error {
-	defer d.stop()
+	defer d.settle(nil, tunnel.ErrSessionClosed)
 	for failures := 0; ; failures++ {
 		s, err := d.connect(ctx)
-		if ctx.Err() != nil {
-			if s != nil {
-				_ = s.hold(ctx) // ends at once
-			}
-			return nil
-		}
 		if err == nil {
 			d.log.Info("ssh connection made", "user", d.cfg.User)
 			began := time.Now()
@@ -239,7 +221,7 @@ func (d *Dialer) Run(ctx context.Context) error {
 		if pause(ctx, wait); ctx.Err() != nil {
 			return nil
 		}
-		d.begin()
+		d.settle(nil, nil)
 	}
 }
 
@@ -261,27 +243,12 @@ func backoff(failures int, lowest, highest time.Duration, draw float64) time.Dur
 	return time.Duration(draw * float64(min(bound, highest)))
 }
 
-// begin notes that an attempt is under way.
-func (d *Dialer) begin() {
-	d.change(func() { d.trying = true })
-}
-
-// settle notes how an attempt, or a session, ended.
+// settle notes that there is a session, or why there is none, or with neither that an
+// attempt is under way, and wakes who waits for that.
 func (d *Dialer) settle(s *session, err error) {
-	d.change(func() { d.session, d.failed, d.trying = s, err, false })
-}
-
-func (d *Dialer) stop() {
-	d.change(func() {
-		d.session, d.failed, d.trying, d.stopped = nil, tunnel.ErrSessionClosed, false, true
-	})
-}
-
-// change runs f with the lock and wakes who waits for what it changes.
-func (d *Dialer) change(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f()
+	d.session, d.failed = s, err
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
@@ -291,15 +258,15 @@ func (d *Dialer) change(f func()) {
 func (d *Dialer) current(ctx context.Context) (*session, error) {
 	for {
 		d.mu.Lock()
-		s, trying, err, stopped, changed := d.session, d.trying, d.failed, d.stopped, d.changed
+		s, err, changed := d.session, d.failed, d.changed
 		d.mu.Unlock()
 		switch {
 		case s != nil:
 			return s, nil
-		case stopped:
+		case errors.Is(err, tunnel.Denied):
+			return nil, err // waiting does not mend it
+		case err != nil:
 			return nil, fmt.Errorf("%w: %w", tunnel.NoNode, err)
-		case !trying:
-			return nil, unavailable(err)
 		}
 		select {
 		case <-changed:
