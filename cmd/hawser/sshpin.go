@@ -138,9 +138,9 @@ func (o *hostKeys) confirmed(ctx context.Context, name, addr string, in io.Reade
 		if !strings.HasPrefix(o.fingerprint, "SHA256:") {
 			return overssh.HostKey{}, fmt.Errorf("--fingerprint %q: want SHA256:…, as ssh-keygen -l prints it", o.fingerprint)
 		}
-		return overssh.FindKey(ctx, addr, o.fingerprint, nil)
+		return overssh.FindKey(ctx, addr, o.fingerprint)
 	}
-	key, err := overssh.ShownBy(ctx, addr, nil)
+	key, err := overssh.ShownBy(ctx, addr)
 	if err != nil {
 		return key, err
 	}

@@ -50,7 +50,7 @@ func overSSH(t *testing.T, s *tunnels) {
 	if srv == nil {
 		t.FailNow()
 	}
-	key, err := overssh.ShownBy(t.Context(), srv.Addr, nil)
+	key, err := overssh.ShownBy(t.Context(), srv.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package overssh
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -126,9 +127,9 @@ type HostKeys struct {
 	path string
 
 	mu   sync.Mutex  // guards the following, and writing to path
-	file keyFile     // what it says
-	read fs.FileInfo // of the file when it was read; nil if there was none
-	bad  error       // why what it says does not count
+	file keyFile     // what it said when it was read
+	read fs.FileInfo // of the file then; nil if it never was
+	bad  error       // why what it said does not count
 }
 
 // OpenHostKeys reads path, and keeps to it what Pin and Unpin change. A file that
@@ -145,26 +146,22 @@ func OpenHostKeys(path string) (*HostKeys, error) {
 func (h *HostKeys) current() (keyFile, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	err := h.refreshLocked()
-	return h.file, err
+	return h.currentLocked()
 }
 
-// refreshLocked reads the file if it is not the one that was read last.
-func (h *HostKeys) refreshLocked() error {
+// currentLocked reads the file if it is not the one that was read last.
+func (h *HostKeys) currentLocked() (keyFile, error) {
 	info, err := os.Stat(h.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		h.file, h.read, h.bad = keyFile{}, nil, nil
-		return nil
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return keyFile{}, nil
+	case err != nil:
+		return keyFile{}, fmt.Errorf("read host keys: %w", err)
+	case h.read == nil || !os.SameFile(info, h.read) || !info.ModTime().Equal(h.read.ModTime()) || info.Size() != h.read.Size():
+		h.file, h.bad = readKeyFile(h.path, info.Size())
+		h.read = info
 	}
-	if err != nil {
-		return fmt.Errorf("read host keys: %w", err)
-	}
-	if h.read != nil && os.SameFile(info, h.read) && info.ModTime().Equal(h.read.ModTime()) && info.Size() == h.read.Size() {
-		return h.bad
-	}
-	h.file, h.bad = readKeyFile(h.path, info.Size())
-	h.read = info
-	return h.bad
+	return h.file, h.bad
 }
 
 // Pin makes keys the only ones that node may show, and keeps that in the file. It is
@@ -190,10 +187,11 @@ func (h *HostKeys) Unpin(node string) error { return h.change(node, nil) }
 func (h *HostKeys) change(node string, keys []HostKey) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.refreshLocked(); err != nil {
+	f, err := h.currentLocked()
+	if err != nil {
 		return err
 	}
-	text, err := h.file.without(node)
+	text, err := f.without(node)
 	if err != nil {
 		return fmt.Errorf("host keys %s: %w", h.path, err)
 	}
@@ -201,7 +199,7 @@ func (h *HostKeys) change(node string, keys []HostKey) error {
 		if slices.ContainsFunc(keys[:i], k.equal) {
 			continue
 		}
-		if err := h.file.revoked(k.key); err != nil {
+		if err := f.revoked(k.key); err != nil {
 			return &HostKeyError{Node: node, Addr: node, File: h.path, Shown: k, Cause: err}
 		}
 		if text != "" && !strings.HasSuffix(text, "\n") {
@@ -261,7 +259,23 @@ func (h *HostKeys) List() ([]Pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.list()
+	var pins []Pin
+	for i, line := range f.lines {
+		marker, names, rest := splitLine(line)
+		if names == "" {
+			continue
+		}
+		key, err := ParseHostKey(rest)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", i+1, err)
+		}
+		key.authority = marker == authorityMarker
+		for name := range strings.SplitSeq(names, ",") {
+			pins = append(pins, Pin{strings.TrimSpace(marker + " " + name), key})
+		}
+	}
+	slices.SortStableFunc(pins, func(a, b Pin) int { return cmp.Compare(a.Name, b.Name) })
+	return pins, nil
 }
 
 // known is nil if a key is pinned for node, whose sshd is at addr.
@@ -304,21 +318,21 @@ func (h *HostKeys) algorithms(node string) []string {
 // them, and then all others, so that one which has none of them can be told from one
 // that cannot be talked to.
 func algorithmsFor(pinned []HostKey) []string {
-	var signed, first, rest []string
-	for _, a := range ssh.SupportedAlgorithms().HostKeys {
+	rank := func(algorithm string) int {
 		switch {
-		case strings.Contains(a, "-cert-"):
-			signed = append(signed, a)
-		case slices.ContainsFunc(pinned, func(k HostKey) bool { return !k.authority && k.Type() == keyType(a) }):
-			first = append(first, a)
-		default:
-			rest = append(rest, a)
+		case strings.Contains(algorithm, "-cert-"):
+			return 0
+		case slices.ContainsFunc(pinned, func(k HostKey) bool { return !k.authority && k.Type() == keyType(algorithm) }):
+			return 1
 		}
+		return 2
 	}
+	algorithms := ssh.SupportedAlgorithms().HostKeys
 	if !slices.ContainsFunc(pinned, func(k HostKey) bool { return k.authority }) {
-		signed = nil
+		algorithms = slices.DeleteFunc(algorithms, func(a string) bool { return rank(a) == 0 })
 	}
-	return slices.Concat(signed, first, rest)
+	slices.SortStableFunc(algorithms, func(a, b string) int { return rank(a) - rank(b) })
+	return algorithms
 }
 
 // keyType is the type of the keys that sign by algorithm.

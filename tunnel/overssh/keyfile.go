@@ -157,45 +157,20 @@ func (f keyFile) without(node string) (string, error) {
 	return strings.Join(lines, ""), nil
 }
 
-// list is all that the file says, in the order of names.
-func (f keyFile) list() ([]Pin, error) {
-	var pins []Pin
-	for i, line := range f.lines {
-		marker, names, rest := splitLine(line)
-		if names == "" {
-			continue
-		}
-		key, err := ParseHostKey(rest)
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", i+1, err)
-		}
-		key.authority = marker == authorityMarker
-		for name := range strings.SplitSeq(names, ",") {
-			pins = append(pins, Pin{strings.TrimSpace(marker + " " + name), key})
-		}
-	}
-	slices.SortStableFunc(pins, func(a, b Pin) int { return cmp.Compare(a.Name, b.Name) })
-	return pins, nil
-}
-
 // splitLine takes a line apart: its marker, the names, and the key with its comment.
 // Of a blank line or a comment all are empty.
 func splitLine(line string) (marker, names, key string) {
 	line = strings.Trim(line, " \t\r\n")
-	if line == "" || line[0] == '#' {
-		return "", "", ""
-	}
-	if line[0] == '@' {
+	if strings.HasPrefix(line, "@") {
 		marker, line = cutWord(line)
+	} else if strings.HasPrefix(line, "#") {
+		return "", "", ""
 	}
 	names, key = cutWord(line)
 	return marker, names, key
 }
 
 func cutWord(s string) (word, rest string) {
-	i := strings.IndexAny(s, " \t")
-	if i < 0 {
-		return s, ""
-	}
-	return s[:i], strings.TrimLeft(s[i:], " \t")
+	word = s[:strings.IndexAny(s+" ", " \t")]
+	return word, strings.TrimLeft(s[len(word):], " \t")
 }

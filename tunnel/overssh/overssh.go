@@ -124,10 +124,16 @@ func New(cfg Config) (*Dialer, error) {
 
 // newDialer makes a Dialer of a complete configuration.
 func newDialer(cfg Config) *Dialer {
-	if _, _, err := net.SplitHostPort(cfg.Addr); err != nil {
-		cfg.Addr = net.JoinHostPort(cfg.Addr, DefaultPort)
-	}
+	cfg.Addr = withPort(cfg.Addr)
 	return &Dialer{cfg: cfg, log: cfg.Log.With("node", cfg.Node, "addr", cfg.Addr), changed: make(chan struct{})}
+}
+
+// withPort is addr, HOST or HOST:PORT, with a port.
+func withPort(addr string) string {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return net.JoinHostPort(addr, DefaultPort)
+	}
+	return addr
 }
 
 // complete checks what must be there and fills in what need not.

@@ -13,26 +13,23 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// A dialFunc makes connections.
-type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
-
 // errSeen ends a handshake that was begun only to see the host key.
 var errSeen = errors.New("host key seen")
 
 // ShownBy asks the sshd at addr, HOST or HOST:PORT, which key it shows to those
 // who take any, and trusts it with nothing. It is what an administrator compares
-// before Pin. A nil dial means a net.Dialer.
-func ShownBy(ctx context.Context, addr string, dial dialFunc) (HostKey, error) {
-	return ask(ctx, addr, dial, algorithmsFor(nil))
+// before Pin.
+func ShownBy(ctx context.Context, addr string) (HostKey, error) {
+	return ask(ctx, addr, algorithmsFor(nil))
 }
 
 // FindKey asks the sshd at addr for one host key after the other, until it shows
 // that whose fingerprint, SHA256:…, is given. The error names those it has shown.
-func FindKey(ctx context.Context, addr, fingerprint string, dial dialFunc) (HostKey, error) {
+func FindKey(ctx context.Context, addr, fingerprint string) (HostKey, error) {
 	var shown []string
 	left := algorithmsFor(nil)
 	for len(left) > 0 {
-		key, err := ask(ctx, addr, dial, left)
+		key, err := ask(ctx, addr, left)
 		var none *ssh.AlgorithmNegotiationError
 		if errors.As(err, &none) && len(shown) > 0 {
 			break // it has no other
@@ -51,16 +48,11 @@ func FindKey(ctx context.Context, addr, fingerprint string, dial dialFunc) (Host
 
 // ask begins a handshake with the sshd at addr and ends it when it has shown a key
 // of one of algorithms.
-func ask(ctx context.Context, addr string, dial dialFunc, algorithms []string) (HostKey, error) {
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		addr = net.JoinHostPort(addr, DefaultPort)
-	}
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
+func ask(ctx context.Context, addr string, algorithms []string) (HostKey, error) {
+	addr = withPort(addr)
 	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
 	defer cancel()
-	c, err := dial(ctx, "tcp", addr)
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return HostKey{}, fmt.Errorf("ask %s for its host key: %w", addr, err)
 	}

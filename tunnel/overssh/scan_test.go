@@ -18,18 +18,18 @@ func TestShownBy(t *testing.T) {
 	for _, s := range servers {
 		t.Run(s.name, func(t *testing.T) {
 			l := s.start(t)
-			key, err := ShownBy(within(t), l.addr, nil)
+			key, err := ShownBy(within(t), l.addr)
 			if err != nil || !key.equal(l.host) {
 				t.Errorf("%v, %v", key, err)
 			}
-			if key, err = FindKey(within(t), l.addr, l.host.Fingerprint(), nil); err != nil || !key.equal(l.host) {
+			if key, err = FindKey(within(t), l.addr, l.host.Fingerprint()); err != nil || !key.equal(l.host) {
 				t.Errorf("%v, %v", key, err)
 			}
-			if _, err := FindKey(within(t), l.addr, "SHA256:other", nil); err == nil || !strings.Contains(err.Error(), l.host.Fingerprint()) {
+			if _, err := FindKey(within(t), l.addr, "SHA256:other"); err == nil || !strings.Contains(err.Error(), l.host.Fingerprint()) {
 				t.Errorf("a key it does not have: %v", err)
 			}
 			l.cancel()
-			if _, err := ShownBy(within(t), l.addr, nil); !errors.Is(err, syscall.ECONNREFUSED) {
+			if _, err := ShownBy(within(t), l.addr); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("nobody there: %v", err)
 			}
 		})
@@ -51,12 +51,12 @@ func TestFindKey(t *testing.T) {
 	startOwn(t, l, nil)
 	first := HostKey{key: second.PublicKey()}.Fingerprint()
 	for _, want := range []string{l.host.Fingerprint(), first} {
-		key, err := FindKey(within(t), l.addr, want, nil)
+		key, err := FindKey(within(t), l.addr, want)
 		if err != nil || key.Fingerprint() != want {
 			t.Errorf("%v, %v; want %s", key, err, want)
 		}
 	}
-	_, err = FindKey(within(t), l.addr, "SHA256:other", nil)
+	_, err = FindKey(within(t), l.addr, "SHA256:other")
 	if err == nil || !strings.Contains(err.Error(), l.host.Fingerprint()) || !strings.Contains(err.Error(), first) {
 		t.Errorf("a key it does not have: %v", err)
 	}
