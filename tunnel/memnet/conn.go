@@ -3,6 +3,7 @@
 package memnet
 
 import (
+	"cmp"
 	"io"
 	"net"
 	"os"
@@ -51,21 +52,23 @@ func (c *Conn) Write(p []byte) (int, error) {
 // other end, whose writes fail from now on.
 func (c *Conn) Close() error {
 	c.out.closeWriter()
-	c.in.closeReader()
+	c.in.closeReader(syscall.EPIPE)
 	return nil
 }
 
 // CloseWrite ends our direction.
 func (c *Conn) CloseWrite() error {
-	c.out.finish()
+	c.CloseWriteWithError(io.EOF)
 	return nil
 }
 
-// CloseRead gives up what the other end writes: that fails with EPIPE from now on.
-func (c *Conn) CloseRead() error {
-	c.in.closeReader()
-	return nil
-}
+// CloseWriteWithError ends our direction: the other end reads what was written, and then
+// err, unless the direction had an end before.
+func (c *Conn) CloseWriteWithError(err error) { c.out.finish(err) }
+
+// CloseReadWithError gives up what the other end writes: that fails with err from now
+// on, unless it fails already.
+func (c *Conn) CloseReadWithError(err error) { c.in.closeReader(err) }
 
 // Abort ends both directions as a reset does: what is still buffered is lost.
 func (c *Conn) Abort() error {
@@ -112,7 +115,7 @@ func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF { //nolint:errorlint // io.EOF is never wrapped here and must not be
 		return err
 	}
-	return &net.OpError{Op: op, Net: "mem", Source: c.local, Addr: c.remote, Err: err}
+	return &net.OpError{Op: op, Net: c.local.Network(), Source: c.local, Addr: c.remote, Err: err}
 }
 
 // A half is one direction.
@@ -120,7 +123,7 @@ type half struct {
 	mu      sync.Mutex // guards the following
 	changed sync.Cond
 	buf     []byte
-	eof     bool // the writer has ended the direction
+	fin     error // what ends the direction, as the reader is told; nil while it goes on
 	stalled bool
 	reader  side
 	writer  side
@@ -176,8 +179,8 @@ func (h *half) read(p []byte, b *tunnel.Buffer) (int, error) {
 			h.buf = h.buf[n:]
 			h.changed.Broadcast()
 			return n, nil
-		case h.eof:
-			return 0, io.EOF
+		case h.fin != nil:
+			return 0, h.fin
 		}
 		h.changed.Wait()
 	}
@@ -190,7 +193,7 @@ func (h *half) write(p []byte) (n int, err error) {
 		if err := h.writer.check(); err != nil {
 			return n, err
 		}
-		if h.eof {
+		if h.fin != nil {
 			return n, syscall.EPIPE
 		}
 		if m := min(len(p), window-len(h.buf)); m > 0 {
@@ -205,27 +208,27 @@ func (h *half) write(p []byte) (n int, err error) {
 	}
 }
 
-func (h *half) finish() {
+func (h *half) finish(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.eof = true
+	h.fin = cmp.Or(h.fin, err)
 	h.changed.Broadcast()
 }
 
 func (h *half) closeWriter() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.eof = true
+	h.fin = cmp.Or(h.fin, io.EOF)
 	h.writer.end(net.ErrClosed)
 	h.changed.Broadcast()
 }
 
-func (h *half) closeReader() {
+func (h *half) closeReader(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.buf = nil
 	h.reader.end(net.ErrClosed)
-	h.writer.end(syscall.EPIPE)
+	h.writer.end(err)
 	h.changed.Broadcast()
 }
 

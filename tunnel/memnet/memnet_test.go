@@ -170,3 +170,21 @@ func TestDialGivesUp(t *testing.T) {
 		}
 	})
 }
+
+// An end with a reason comes after what was written, and the first reason counts.
+func TestEndsWithErrors(t *testing.T) {
+	near, far := Pipe(Addr("near"), Addr("far"))
+	if _, err := far.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	far.CloseWriteWithError(syscall.EHOSTDOWN)
+	far.CloseReadWithError(syscall.ENOTCONN)
+	far.CloseWriteWithError(io.EOF)
+	far.CloseReadWithError(syscall.EPIPE)
+	if b, err := io.ReadAll(near); string(b) != "x" || !errors.Is(err, syscall.EHOSTDOWN) {
+		t.Errorf("read %q, %v", b, err)
+	}
+	if _, err := near.Write([]byte("y")); !errors.Is(err, syscall.ENOTCONN) {
+		t.Errorf("write: %v", err)
+	}
+}

@@ -229,7 +229,7 @@ func (s *session) bury() {
 	streams := slices.Collect(maps.Keys(s.streams))
 	s.mu.Unlock()
 	for _, st := range streams {
-		st.die() // takes a lock that others hold while they ask why
+		st.die(s.why())
 	}
 	opened := make(chan struct{})
 	go func() { // joined but for the library's fault; see openGrace

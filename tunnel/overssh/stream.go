@@ -3,10 +3,8 @@
 package overssh
 
 import (
-	"cmp"
 	"errors"
 	"io"
-	"net"
 	"sync"
 	"syscall"
 	"time"
@@ -38,10 +36,6 @@ type stream struct {
 	sent    chan struct{} // closed when up returns
 	got     chan struct{} // closed when down returns
 	closing sync.Once
-
-	mu   sync.Mutex // guards the following
-	rerr error      // how what the target sent ends; nil while nobody knows
-	werr error      // why nothing can be sent any more
 }
 
 func newStream(s *session, ch ssh.Channel, t target) *stream {
@@ -54,45 +48,6 @@ type targetAddr string
 
 func (a targetAddr) Network() string { return "tcp" }
 func (a targetAddr) String() string  { return string(a) }
-
-// Read reads what the target has sent.
-func (st *stream) Read(p []byte) (int, error) {
-	n, err := st.Conn.Read(p)
-	return n, st.explain("read", err)
-}
-
-// ReadBuffer is for tunnel.Splice.
-func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) {
-	n, err := st.Conn.ReadBuffer(b)
-	return n, st.explain("read", err)
-}
-
-// Write takes p, as the queue allows, and returns when the last of p is in the queue.
-func (st *stream) Write(p []byte) (int, error) {
-	n, err := st.Conn.Write(p)
-	return n, st.explain("write", err)
-}
-
-// explain says what an end of the connection in memory stands for.
-func (st *stream) explain(op string, err error) error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	var e *net.OpError
-	switch {
-	case errors.Is(err, io.EOF):
-		if err = st.rerr; err == nil || err == io.EOF { //nolint:errorlint // it is never wrapped, and must not be
-			return io.EOF
-		}
-	case errors.Is(err, syscall.EPIPE) && st.werr != nil:
-		err = st.werr
-	case errors.As(err, &e):
-		e.Net = "ssh"
-		return e
-	default:
-		return err
-	}
-	return &net.OpError{Op: op, Net: "ssh", Source: st.LocalAddr(), Addr: st.RemoteAddr(), Err: err}
-}
 
 // meaning is what an error of the channel's stands for. It has io.EOF for all that
 // the peer does; orderly is what that is if the peer ended no more than the stream.
@@ -117,7 +72,7 @@ func (st *stream) up() {
 		n, err := st.far.ReadBuffer(&buf)
 		if n > 0 {
 			if _, werr := st.ch.Write(buf.Take(n)[:n]); werr != nil {
-				st.refuse(st.meaning(werr, syscall.EPIPE))
+				st.far.CloseReadWithError(st.meaning(werr, syscall.EPIPE))
 				return
 			}
 		}
@@ -145,29 +100,13 @@ func (st *stream) down() {
 			}
 		}
 		if err != nil {
-			st.end(st.meaning(err, io.EOF))
+			st.far.CloseWriteWithError(st.meaning(err, io.EOF))
 			return
 		}
 		if n == len(buf) && n < chunk {
 			buf = make([]byte, 2*n)
 		}
 	}
-}
-
-// end ends what can be read, by why unless it has an end.
-func (st *stream) end(why error) {
-	st.mu.Lock()
-	st.rerr = cmp.Or(st.rerr, why)
-	st.mu.Unlock()
-	_ = st.far.CloseWrite() // never fails
-}
-
-// refuse ends what can be written, by why unless it has an end.
-func (st *stream) refuse(why error) {
-	st.mu.Lock()
-	st.werr = cmp.Or(st.werr, why)
-	st.mu.Unlock()
-	_ = st.far.CloseRead() // never fails
 }
 
 // Close ends both directions. What was written before is still sent, for as long
@@ -207,10 +146,9 @@ func (st *stream) finish(closed func() error, linger time.Duration) {
 }
 
 // die is the end of the session: no more is sent or fetched.
-func (st *stream) die() {
-	why := st.session.why()
-	st.end(why)
-	st.refuse(why)
+func (st *stream) die(why error) {
+	st.far.CloseWriteWithError(why)
+	st.far.CloseReadWithError(why)
 }
 
 var (
