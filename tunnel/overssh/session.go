@@ -32,9 +32,10 @@ type session struct {
 	requests <-chan *ssh.Request
 	tokens   chan struct{} // one for each stream
 	gone     chan struct{} // closed when the library has given up the connection
+	end      func(error)   // ends the session for a reason, unless there was one, and does not wait
+	why      func() error  // that reason; nil before
 
 	mu      sync.Mutex // guards the following
-	cause   error      // why the session is over; nil while nobody knows that it is
 	over    bool       // nothing may be added to the rest
 	streams map[*stream]struct{}
 	opens   sync.WaitGroup // channels being opened
@@ -76,10 +77,14 @@ func (d *Dialer) connect(ctx context.Context) (s *session, err error) {
 		_ = w.Close() // the other error is the news
 		return nil, d.loginFailed(cctx, w, verified, err)
 	}
+	ended, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(ended, func() { _ = w.Close() }) // nothing could be done about it
 	return &session{
 		cfg: &d.cfg, wire: w, conn: conn, channels: channels, requests: requests,
 		tokens:  make(chan struct{}, tunnel.Options{MaxStreams: d.cfg.MaxStreams}.Streams()),
 		gone:    make(chan struct{}),
+		end:     end,
+		why:     func() error { return context.Cause(ended) },
 		streams: make(map[*stream]struct{}),
 	}, nil
 }
@@ -170,7 +175,7 @@ func (s *session) ping(ctx context.Context) error {
 	select {
 	case err := <-answered:
 		if err != nil {
-			return s.why()
+			return s.lost(err)
 		}
 		s.cfg.Metrics.rtt.Observe(time.Since(began).Seconds())
 		return nil
@@ -190,8 +195,12 @@ func (s *session) spawn(wg *sync.WaitGroup, f func()) bool {
 	return true
 }
 
-// lost makes an error of what the library says of a connection.
+// lost makes an error of what the library says of a connection, unless it is known why
+// that has ended.
 func (s *session) lost(err error) error {
+	if why := s.why(); why != nil {
+		return why
+	}
 	if werr := s.wire.broken(); werr != nil {
 		err = werr
 	}
@@ -201,27 +210,6 @@ func (s *session) lost(err error) error {
 	return fmt.Errorf("%w: connection to sshd of %s: %w", tunnel.Lost, s.cfg.Node, err)
 }
 
-// why is the reason for the session's end.
-func (s *session) why() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cause == nil {
-		return fmt.Errorf("%w: connection to sshd of %s", tunnel.Lost, s.cfg.Node)
-	}
-	return s.cause
-}
-
-// end ends the session for a reason, unless there was one before, and does not
-// wait.
-func (s *session) end(cause error) {
-	s.mu.Lock()
-	if s.cause == nil {
-		s.cause = cause
-	}
-	s.mu.Unlock()
-	_ = s.wire.Close() // nothing could be done about it
-}
-
 // bury ends all that belongs to a session that is gone, and waits for it.
 func (s *session) bury() {
 	s.mu.Lock()
@@ -229,7 +217,8 @@ func (s *session) bury() {
 	streams := slices.Collect(maps.Keys(s.streams))
 	s.mu.Unlock()
 	for _, st := range streams {
-		st.die(s.why())
+		st.far.CloseWriteWithError(s.why())
+		st.far.CloseReadWithError(s.why())
 	}
 	opened := make(chan struct{})
 	go func() { // joined but for the library's fault; see openGrace
@@ -301,12 +290,12 @@ func (s *session) channel(t target) (*stream, error) {
 		if errors.As(err, &refusal) {
 			return nil, rejected(refusal)
 		}
-		return nil, s.why()
+		return nil, s.lost(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
-		return nil, s.cause
+		return nil, s.why()
 	}
 	st := newStream(s, ch, t)
 	s.streams[st] = struct{}{}
@@ -321,9 +310,7 @@ func (s *session) channel(t target) (*stream, error) {
 func (s *session) forget(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.streams[st]; known {
-		delete(s.streams, st)
-		s.cfg.Metrics.streams.Dec()
-		<-s.tokens
-	}
+	delete(s.streams, st)
+	s.cfg.Metrics.streams.Dec()
+	<-s.tokens
 }

@@ -39,15 +39,9 @@ type stream struct {
 }
 
 func newStream(s *session, ch ssh.Channel, t target) *stream {
-	near, far := memnet.Pipe(s.wire.LocalAddr(), targetAddr(t.addr))
+	near, far := memnet.Pipe(s.wire.LocalAddr(), tunnel.Addr(t.addr))
 	return &stream{Conn: near, far: far, session: s, ch: ch, sent: make(chan struct{}), got: make(chan struct{})}
 }
-
-// A targetAddr is what a stream leads to.
-type targetAddr string
-
-func (a targetAddr) Network() string { return "tcp" }
-func (a targetAddr) String() string  { return string(a) }
 
 // meaning is what an error of the channel's stands for. It has io.EOF for all that
 // the peer does; orderly is what that is if the peer ended no more than the stream.
@@ -143,12 +137,6 @@ func (st *stream) finish(closed func() error, linger time.Duration) {
 			rest() // the session is over: nothing in it waits
 		}
 	})
-}
-
-// die is the end of the session: no more is sent or fetched.
-func (st *stream) die(why error) {
-	st.far.CloseWriteWithError(why)
-	st.far.CloseReadWithError(why)
 }
 
 var (
