@@ -5,6 +5,7 @@ package overssh
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,9 +23,7 @@ type target struct {
 
 // parseTarget reads addr as a dial into node.
 func parseTarget(node, network, addr string) (target, error) {
-	switch network {
-	case "tcp", "tcp4", "tcp6":
-	default:
+	if !slices.Contains([]string{"tcp", "tcp4", "tcp6"}, network) {
 		return target{}, fmt.Errorf("%w: network %q does not go through ssh, tcp does", tunnel.Invalid, network)
 	}
 	host, service, err := net.SplitHostPort(addr)

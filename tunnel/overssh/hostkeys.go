@@ -171,11 +171,8 @@ func (h *HostKeys) Pin(node string, keys ...HostKey) error {
 	if node == "" || strings.ContainsAny(node, "*?!|,#@:[] \t\r\n\"\v\f") {
 		return fmt.Errorf("pin host key: %q is not the name of a node", node)
 	}
-	if len(keys) == 0 {
+	if len(keys) == 0 || slices.ContainsFunc(keys, func(k HostKey) bool { return k.key == nil }) {
 		return fmt.Errorf("pin host key of %s: no key given", node)
-	}
-	if slices.ContainsFunc(keys, func(k HostKey) bool { return k.key == nil }) {
-		return fmt.Errorf("pin host key of %s: empty key", node)
 	}
 	return h.change(node, keys)
 }

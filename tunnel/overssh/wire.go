@@ -16,7 +16,7 @@ const fewBytes = 2 << 10
 // A wire is the connection that an SSH session runs over.
 type wire struct {
 	net.Conn
-	acknowledge func()       // see acknowledger; may be nil
+	acknowledge func()       // see acknowledger
 	heard       atomic.Int64 // when something last arrived, in Unix nanoseconds
 
 	mu      sync.Mutex // guards the following
@@ -43,7 +43,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	if n > 0 {
 		w.heard.Store(time.Now().UnixNano())
 	}
-	if 0 < n && n < fewBytes && w.acknowledge != nil {
+	if 0 < n && n < fewBytes {
 		w.acknowledge()
 	}
 	w.mu.Lock()
