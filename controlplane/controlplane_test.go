@@ -178,6 +178,7 @@ func TestEnabled(t *testing.T) {
 		{[]string{"*", "-kube-scheduler"}, without("kube-scheduler"), ""},
 		{[]string{"-kube-scheduler", "*"}, without("kube-scheduler"), ""},
 		{[]string{"*", "-csrsigning", "-namespace"}, without("certificatesigningrequest-signing-controller", "namespace-controller"), ""},
+		{[]string{"*", "-serviceaccount"}, without("serviceaccount-controller"), ""},
 		{[]string{"namespace-controller"}, []string{"namespace-controller"}, ""},
 		{[]string{"csrapproving", "csrcleaner"}, []string{"certificatesigningrequest-approving-controller", "certificatesigningrequest-cleaner-controller"}, ""},
 		{[]string{"-namespace-controller"}, without("namespace-controller"), ""},

@@ -19,10 +19,11 @@ import (
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/podgc"
+	"github.com/hawser-project/hawser/controlplane/serviceaccount"
 	"github.com/hawser-project/hawser/controlplane/tainteviction"
 )
 
-// nodeControllers runs the three beside no others.
+// nodeControllers runs these three, and the one that pods need, beside no others.
 func (c *cluster) nodeControllers() {
 	c.t.Helper()
 	c.resign()
@@ -40,12 +41,13 @@ func (c *cluster) nodeControllers() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	accounts := serviceaccount.New(client, f, nil)
 	f.Start(c.t.Context().Done())
 	c.t.Cleanup(f.Shutdown)
 	f.WaitForCacheSync(c.t.Context().Done())
 	started := make(chan struct{})
 	close(started)
-	for _, ctl := range []Controller{evict, collect, ipam} {
+	for _, ctl := range []Controller{evict, collect, ipam, accounts} {
 		c.begin(ctl.Name(), ctl.Run, started)
 	}
 }

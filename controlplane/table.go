@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/resourcequota"
 	"github.com/hawser-project/hawser/controlplane/rootca"
 	"github.com/hawser-project/hawser/controlplane/scheduler"
+	"github.com/hawser-project/hawser/controlplane/serviceaccount"
 	"github.com/hawser-project/hawser/controlplane/tainteviction"
 	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 )
@@ -54,6 +55,9 @@ func forAccess() []entry {
 		}},
 		{name: "token-cleaner-controller", alias: "tokencleaner", make: func(s *shared) (Controller, error) {
 			return csr.NewTokenCleaner(s.client, s.log), nil
+		}},
+		{name: "serviceaccount-controller", alias: "serviceaccount", make: func(s *shared) (Controller, error) {
+			return serviceaccount.New(s.client, s.informers, s.log), nil
 		}},
 		{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", make: func(s *shared) (Controller, error) {
 			return clusterroles.New(s.client, s.informers, s.log), nil

@@ -91,7 +91,7 @@ func TestWorkloads(t *testing.T) {
 	t.Run("replicas", c.replicas)
 	t.Run("budget", c.budget)
 	t.Run("job", c.job)
-	for _, name := range []string{"root-ca-certificate-publisher-controller", "replicaset-controller", "disruption-controller", "job-controller"} {
+	for _, name := range []string{"serviceaccount-controller", "root-ca-certificate-publisher-controller", "replicaset-controller", "disruption-controller", "job-controller"} {
 		if !c.writers.wrote(name) {
 			t.Errorf("nothing was written by %s", name)
 		}

@@ -16,13 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/auth"
@@ -35,8 +32,6 @@ const (
 	startTimeout = time.Minute
 	// startPoll is how often it is asked.
 	startPoll = 25 * time.Millisecond
-	// defaultAccount is the service account that every namespace has.
-	defaultAccount = "default"
 	// authenticationConfig tells extension servers whom to believe.
 	authenticationConfig = "extension-apiserver-authentication"
 )
@@ -49,13 +44,7 @@ func systemNamespaces() []string {
 // bootstrap waits for the server, makes the built-in objects, closes s.ready, and
 // then keeps those objects until ctx is done.
 func (s *Server) bootstrap(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
-	namespaces, accounts := shared.Core().V1().Namespaces(), shared.Core().V1().ServiceAccounts()
-	changed, flow := make(chan struct{}, 1), make(chan struct{}, 1)
-	for _, i := range []cache.SharedIndexInformer{namespaces.Informer(), accounts.Informer()} {
-		if _, err := i.AddEventHandler(onChange(changed)); err != nil {
-			return fmt.Errorf("watch namespaces: %w", err)
-		}
-	}
+	flow := make(chan struct{}, 1)
 	if err := flowChanges(shared, flow); err != nil {
 		return fmt.Errorf("watch flow control: %w", err)
 	}
@@ -66,22 +55,17 @@ func (s *Server) bootstrap(ctx context.Context, client kubernetes.Interface, sha
 	if err := errors.Join(ensureFlow(ctx, client), s.ensureAll(ctx, client), rbac.Reconcile(ctx, client)); err != nil {
 		return fmt.Errorf("make the built-in objects: %w", err)
 	}
-	if err := ensureAccounts(ctx, client, namespaces.Lister(), accounts.Lister()); err != nil {
-		return fmt.Errorf("make the default service accounts: %w", err)
-	}
 	close(s.ready)
 	// The start, with its OpenAPI documents, leaves several times as much garbage
 	// as what stays; nothing else would give it back soon.
 	debug.FreeOSMemory()
-	s.keep(ctx, client, shared, changed, flow)
+	s.keep(ctx, client, flow)
 	return nil
 }
 
-// keep keeps the built-in objects until ctx is done. There is word in changed
-// when a namespace or a service account changed, and in flow when an object of
-// flow control did.
-func (s *Server) keep(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory, changed, flow <-chan struct{}) {
-	namespaces, accounts := shared.Core().V1().Namespaces().Lister(), shared.Core().V1().ServiceAccounts().Lister()
+// keep keeps the built-in objects until ctx is done. There is word in flow when an
+// object of flow control changed.
+func (s *Server) keep(ctx context.Context, client kubernetes.Interface, flow <-chan struct{}) {
 	tick := time.NewTicker(s.cfg.BuiltinPeriod)
 	defer tick.Stop()
 	flowRight := true
@@ -90,13 +74,11 @@ func (s *Server) keep(ctx context.Context, client kubernetes.Interface, shared i
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
-			err = ensureAccounts(ctx, client, namespaces, accounts)
 		case <-flow:
 			err = ensureFlow(ctx, client)
 			flowRight = err == nil
 		case <-tick.C:
-			err = errors.Join(s.ensureAll(ctx, client), ensureAccounts(ctx, client, namespaces, accounts))
+			err = s.ensureAll(ctx, client)
 			if !flowRight {
 				again := ensureFlow(ctx, client)
 				flowRight, err = again == nil, errors.Join(err, again)
@@ -106,17 +88,6 @@ func (s *Server) keep(ctx context.Context, client kubernetes.Interface, shared i
 			s.cfg.Log.Warn("cannot keep the built-in objects, will try again", "in", s.cfg.BuiltinPeriod, "err", err)
 		}
 	}
-}
-
-// onChange leaves word in changed that there was an event, without waiting.
-func onChange(changed chan<- struct{}) cache.ResourceEventHandler {
-	note := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: func(any) { note() }, DeleteFunc: func(any) { note() }}
 }
 
 // builtinCheck is the part of /readyz that says whether the built-in objects
@@ -176,8 +147,8 @@ func missing(shared informers.SharedInformerFactory) []string {
 	return out
 }
 
-// ensureAll makes what is missing of the built-in objects, except service
-// accounts.
+// ensureAll makes what is missing of the built-in objects, except those of flow
+// control.
 func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) error {
 	core := client.CoreV1()
 	for _, name := range systemNamespaces() {
@@ -288,31 +259,6 @@ func (s *Server) kubernetesEndpoints() (*corev1.Endpoints, *discoveryv1.Endpoint
 		Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
 	}}
 	return endpoints, slice
-}
-
-// ensureAccounts gives every namespace that is there to stay its default service
-// account.
-func ensureAccounts(ctx context.Context, client kubernetes.Interface, namespaces corelisters.NamespaceLister, accounts corelisters.ServiceAccountLister) error {
-	all, err := namespaces.List(labels.Everything())
-	if err != nil {
-		return fmt.Errorf("list namespaces: %w", err)
-	}
-	var errs []error
-	for _, ns := range all {
-		if ns.Status.Phase == corev1.NamespaceTerminating {
-			continue
-		}
-		if _, err := accounts.ServiceAccounts(ns.Name).Get(defaultAccount); err == nil {
-			continue
-		}
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: defaultAccount}}
-		_, err := client.CoreV1().ServiceAccounts(ns.Name).Create(ctx, account, metav1.CreateOptions{})
-		// The caches lag behind: the account may exist, the namespace may not.
-		if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			errs = append(errs, fmt.Errorf("service account %s/%s: %w", ns.Name, defaultAccount, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // objects is a typed client of one kind.

@@ -39,15 +39,20 @@ func (s *Server) share(c *genericapiserver.Config, client kubernetes.Interface, 
 
 // flowChanges has word left in changed whenever an object of flow control is.
 func flowChanges(shared informers.SharedInformerFactory, changed chan<- struct{}) error {
-	note := onChange(changed)
+	note := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
 	handlers := cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(old, obj any) {
 			// The status is written by the library, and of no interest.
 			if spec(old) != spec(obj) {
-				note.OnAdd(obj, false)
+				note()
 			}
 		},
-		DeleteFunc: note.OnDelete,
+		DeleteFunc: func(any) { note() },
 	}
 	flow := shared.Flowcontrol().V1()
 	_, err := flow.FlowSchemas().Informer().AddEventHandler(handlers)

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericrest "k8s.io/apiserver/pkg/registry/rest"
 	reloading "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -33,6 +34,8 @@ import (
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/etcd"
+	"github.com/hawser-project/hawser/controlplane/loop"
+	"github.com/hawser-project/hawser/controlplane/serviceaccount"
 )
 
 // serveEnv, set to a data directory, makes the test binary a server: tests that
@@ -115,7 +118,7 @@ func startWith(dir string, change func(*apiserver.Config)) (*instance, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	in := &instance{server: s, cancel: cancel, done: make(chan error, 1)}
 	began := time.Now()
-	go func() { in.done <- s.Run(ctx) }()
+	go func() { in.done <- run(ctx, s) }()
 	select {
 	case <-s.Ready():
 	case err = <-in.done:
@@ -129,6 +132,25 @@ func startWith(dir string, change func(*apiserver.Config)) (*instance, error) {
 	}, "admin", "system:masters")
 	in.client, err = kubernetes.NewForConfig(in.config)
 	return in, err
+}
+
+// run serves, and gives each namespace its default account: without one it has no pods.
+func run(ctx context.Context, s *apiserver.Server) error {
+	client, err := kubernetes.NewForConfig(s.LoopbackConfig())
+	if err != nil {
+		return err
+	}
+	f := informers.NewSharedInformerFactory(client, 0)
+	accounts := serviceaccount.New(client, f, nil)
+	return loop.Together(ctx, s.Run, func(ctx context.Context) error {
+		select {
+		case <-s.Ready():
+		case <-ctx.Done():
+		}
+		defer f.Shutdown()
+		f.Start(ctx.Done())
+		return accounts.Run(ctx)
+	})
 }
 
 func testConfig(dir string, p *pki.PKI, l net.Listener) apiserver.Config {
