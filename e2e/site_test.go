@@ -24,7 +24,7 @@ import (
 // leaves pods where they are; unless it is told to do what Kubernetes documents.
 func TestSites(t *testing.T) {
 	t.Parallel()
-	for _, transport := range []string{"qmux", "yamux"} {
+	for _, transport := range []string{"qmux", "yamux", "quic"} {
 		t.Run(transport, func(t *testing.T) {
 			whole, c := t, startQuick(t, "--nodes", "3", "--agent-arg=--transport="+transport)
 			s := newSites(t, c)

@@ -6,7 +6,7 @@
 // stream: half-closes, resets and deadlines are QUIC's own, and a lost packet holds up
 // no stream but its own. The files: overquic.go dials and sets the bounds, listen.go
 // accepts, session.go and errors.go are a connection as tunnel wants it, stream.go is a
-// stream, and move.go is the way to another path.
+// stream, move.go is the way to another path, and ask_linux.go asks after silent peers.
 //
 // Three rules of QUIC show:
 //
@@ -23,8 +23,18 @@
 // A session ends with its connection. Either end asks for a sign of life while nothing
 // comes, and the connection ends when there is none. QUIC counts the idle timeout anew
 // from the question (RFC 9000, 10.1), and the library asks after half of it at the
-// latest. So the idle timeout is two thirds of Keepalive and 5.6 s: by default a
-// question comes after 6.5 s of silence, and a dead peer is found within 20 s.
+// latest. So the idle timeout is two thirds of Keepalive and 4.6 s: by default a
+// question comes after 6.2 s of silence, and a dead peer is found within 20 s.
+//
+// A process that is killed says nothing, and its session ends like that of a machine
+// which is cut off: by silence (tunnel.Dead). So the accepting end asks the peer's system
+// before it tells of such an end: it sends up to three datagrams of random bytes to where
+// the peer was, from the address and port of the session, within a second. An ICMP port
+// unreachable of that address which quotes them shows that the machine is there and
+// nobody has the port: then the session was lost (tunnel.Lost), as one whose TCP
+// connection was closed. Without an answer, as behind a firewall that drops these, the
+// peer is silent. Only Linux gives such answers to a process without privileges. Up to 64
+// peers are asked after at a time.
 //
 // A NAT may change the address of the dialing end: QUIC follows (RFC 9000, 9). Move
 // takes the connection to another socket, after that has been proven to work. The
@@ -86,8 +96,10 @@ const (
 	// ALPN is the application protocol of its connections (RFC 7301).
 	ALPN = "hawser-quic/2"
 
-	// margin is how much later than Keepalive a dead peer is found.
-	margin = 5600 * time.Millisecond
+	// margin is how much later than Keepalive a peer is known to be silent, and askFor how
+	// long the accepting end then asks the peer's system at most.
+	margin = 4600 * time.Millisecond
+	askFor = time.Second
 
 	// A stream may have firstStream unread at first, and as it proves to be read quickly
 	// up to maxStream. All streams of a connection together may have firstWindow in any
@@ -176,7 +188,7 @@ func dial(ctx context.Context, addr string, o tunnel.Options, p *sockets) (*sess
 		return nil, alert(err)
 	}
 	context.AfterFunc(c.Context(), func() { intake.Return(granted) })
-	return newSession(c, p), nil
+	return newSession(c, p, nil), nil
 }
 
 // resolve says to which address of the server's there is a way. To connect a UDP socket

@@ -4,6 +4,7 @@ package overquic
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -17,7 +18,8 @@ import (
 type session struct {
 	conn    *quic.Conn
 	peer    tunnel.Peer
-	sockets *sockets // at the dialing end, and owned; nil at the other
+	sockets *sockets                          // at the dialing end, and owned; nil at the other
+	vacant  func(local, remote net.Addr) bool // at the accepting end, see listener.vacant; nil at the other
 	ctx     context.Context
 
 	mu    sync.Mutex // guards the following
@@ -27,19 +29,20 @@ type session struct {
 }
 
 // newSession makes a session of c and owns both it and p, which is nil at the accepting
-// end. The session ends by Close or by its connection, not with whoever dialed.
-func newSession(c *quic.Conn, p *sockets) *session {
+// end; vacant is nil at the other. The session ends by Close or by its connection, not
+// with whoever dialed.
+func newSession(c *quic.Conn, p *sockets, vacant func(local, remote net.Addr) bool) *session {
 	state := c.ConnectionState().TLS
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &session{
-		conn: c, sockets: p, ctx: ctx, heard: time.Now(),
+		conn: c, sockets: p, vacant: vacant, ctx: ctx, heard: time.Now(),
 		peer: tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name},
 	}
 	context.AfterFunc(c.Context(), func() { // Close waits for it
 		if p != nil {
 			p.close()
 		}
-		cancel(s.why())
+		cancel(s.judged())
 	})
 	return s
 }
@@ -66,8 +69,28 @@ func (s *session) remoteAddr() net.Addr {
 // why is the reason for the session's end, once it is at one.
 func (s *session) why() error { return s.explain(context.Cause(s.conn.Context())) }
 
-// explain makes ours of the connection's error.
+// judged is why, after the system of a peer that fell silent has been asked.
+func (s *session) judged() error {
+	err := s.ours(context.Cause(s.conn.Context()))
+	if s.vacant != nil && errors.Is(err, tunnel.Dead) && s.vacant(s.localAddr(), s.remoteAddr()) {
+		return &gone{code: tunnel.Lost, text: "nobody has the peer's port any more, its system says"}
+	}
+	return err
+}
+
+// explain makes ours of the connection's error. While the system of a peer that fell
+// silent is asked it waits for that, so that all of the session end for one reason.
 func (s *session) explain(err error) error {
+	err = s.ours(err)
+	if s.vacant != nil && errors.Is(err, tunnel.Dead) {
+		<-s.ctx.Done()
+		return context.Cause(s.ctx)
+	}
+	return err
+}
+
+// ours is explain without asking anybody.
+func (s *session) ours(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cause != nil {
