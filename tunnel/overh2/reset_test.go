@@ -4,10 +4,13 @@ package overh2
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -50,4 +53,28 @@ func TestRapidReset(t *testing.T) {
 	exchanges(t, s, b)
 	_ = c.Close()
 	wg.Wait()
+}
+
+// A stream that its accepter gives up before HTTP/2 has answered is reset at the opener at
+// once, though that still has something to say.
+func TestGivenUpBeforeTheAnswer(t *testing.T) {
+	a, b := tunneltest.OverTCP(Transport())(t, tunnel.Options{})
+	defer func() { _, _ = a.Close(), b.Close() }()
+	for range 500 {
+		near, err := a.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = near.Write([]byte("x")) // it may be over
+		far, err := b.Accept(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = tunnel.Abort(far)
+		_ = near.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := near.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("read: %v", err)
+		}
+		_ = near.Close()
+	}
 }

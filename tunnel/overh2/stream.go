@@ -149,11 +149,12 @@ func (o *opener) finish(abort bool) {
 }
 
 // A body is the request's. The library closes it when it has been sent as well as when
-// nobody wants it, and run knows better which of the two.
+// nobody wants it, and run knows better which of the two. RoundTrip returns only after a
+// Read that waits.
 type body struct{ lib *memnet.Conn }
 
 func (b body) Read(p []byte) (int, error) { return b.lib.Read(p) }
-func (b body) Close() error               { return nil }
+func (b body) Close() error               { return b.lib.SetReadDeadline(past) }
 
 // An answerer is the accepting end of a stream: a handler under way.
 type answerer struct {
