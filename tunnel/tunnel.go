@@ -382,7 +382,8 @@ const DefaultIntake = 1 << 30
 
 // An Intake is what the sessions that share it may have received for their streams
 // and not yet handed to who reads them, in bytes. It bounds the windows that peers
-// are given, and cuts off nobody.
+// are given, and cuts off nobody. A transport whose windows cannot be narrowed may end a
+// session that is granted no more: see package overyamux.
 //
 // Each stream has a small window that it needs to go on at all: see package qmux. What
 // windows have beyond that is granted here. New streams are granted a quarter of the
