@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overh2"
+	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
@@ -95,7 +96,7 @@ func (o *fleetOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.prefix, "prefix", fleet.DefaultPrefix, "of the nodes' names, followed by a number from 1")
 	f.StringVar(&o.labels, "labels", "", "further labels of the nodes, KEY=VALUE,…")
 	f.StringVar(&o.weight, "weight", string(fleet.Light), "how much of a node each is: light, or full as hawser-agent has it, for twice the memory")
-	f.StringVar(&o.transport, "transport", "yamux", "transport of the sessions: qmux, yamux or h2")
+	f.StringVar(&o.transport, "transport", qmux.Name, "transport of the sessions: qmux, quic, yamux or h2; a server dials nodes of ssh, and there is nothing to simulate")
 	o.links.Add(f)
 	f.Uint64Var(&o.seed, "seed", 1, "what draws the nodes that faults hit")
 	f.StringVar(&o.faults, "faults", "", "faults, KIND:WHO@AT[+FOR][~EVERY],…")
@@ -108,9 +109,9 @@ func (o *fleetOptions) addFlags(f *pflag.FlagSet) {
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log of the nodes' own: 0 none, 1 life events, 4 and above each stream")
 }
 
-// fleetTransports are those whose connections a fault can reach.
+// fleetTransports are those by which a node dials the server.
 func fleetTransports() map[string]tunnel.Transport {
-	return map[string]tunnel.Transport{"qmux": qmux.Transport(), "yamux": overyamux.Transport(), "h2": overh2.Transport()}
+	return map[string]tunnel.Transport{"qmux": qmux.Transport(), "quic": overquic.Transport(), "yamux": overyamux.Transport(), "h2": overh2.Transport()}
 }
 
 // check refuses what cannot work, naming the flag.
@@ -124,7 +125,7 @@ func (o *fleetOptions) check(f *pflag.FlagSet) error {
 	case o.weight != string(fleet.Light) && o.weight != string(fleet.Full):
 		return fmt.Errorf("--weight %q: want light or full", o.weight)
 	case fleetTransports()[o.transport].Dial == nil:
-		return fmt.Errorf("--transport %q: want qmux, yamux or h2, whose connections faults can reach", o.transport)
+		return fmt.Errorf("--transport %q: want qmux, quic, yamux or h2", o.transport)
 	case o.duration < 0:
 		return fmt.Errorf("--duration %s is negative", o.duration)
 	case o.maxPods < 1:

@@ -10,8 +10,7 @@
 // again.
 //
 // Beside that there are Sessions, which are agents without nodes, and a Hub,
-// which is the part of a server that these meet: port, hub and the transports over
-// TCP. They show what sessions cost by themselves.
+// which is the part of a server that these meet: port, hub and transports. They show what sessions cost by themselves.
 //
 // What this package is not: a load generator. Its nodes idle unless somebody gives
 // them pods, and come back when they are let.
@@ -322,7 +321,7 @@ func (f *Fleet) Play(ctx context.Context, p *Plan, told func(Step)) {
 func (f *Fleet) newAgent(m *member, kubelet agent.Kubelet) (*agent.Agent, error) {
 	return agent.New(agent.Config{
 		Servers: []string{f.cfg.Server}, NodeName: m.name,
-		Transport: f.cfg.Transport, Link: f.cfg.Link,
+		Transport: m.wire.behind(f.cfg.Transport), Link: f.cfg.Link,
 		TLS:     m.linkTLS,
 		Dial:    m.wire.through(new(net.Dialer).DialContext),
 		Kubelet: kubelet, Addresses: func() []netip.Addr { return []netip.Addr{m.ip} },

@@ -5,8 +5,10 @@ package fleet
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,11 +26,16 @@ type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 // are dropped on the way; once it is open again all goes on where it stood. While
 // it is down no connection can be made at all. The zero gate is open.
 type gate struct {
-	mu    sync.Mutex          // guards the following
-	shut  chan struct{}       // closed when the gate opens; nil while it is open
-	down  bool                // dials fail
-	conns map[*gated]struct{} // that have not been closed
-	left  []net.Conn          // closed at this end while the gate was shut
+	mu    sync.Mutex           // guards the following
+	shut  chan struct{}        // closed when the gate opens; nil while it is open
+	down  bool                 // dials fail
+	conns map[aborter]struct{} // that have not been closed
+	left  []net.Conn           // closed at this end while the gate was shut
+}
+
+// An aborter is what passes a gate: a connection, or a socket for packets.
+type aborter interface {
+	Abort() error
 }
 
 // stop shuts the gate. Shutting it twice is as good as once.
@@ -76,10 +83,7 @@ func (g *gate) setDown(down bool) {
 // were.
 func (g *gate) cut() int {
 	g.mu.Lock()
-	all := make([]*gated, 0, len(g.conns))
-	for c := range g.conns {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
 	for _, c := range all {
 		_ = c.Abort() // that is the point
@@ -98,18 +102,42 @@ func (g *gate) through(dial dialFunc) dialFunc {
 			return nil, err
 		}
 		gc := &gated{Conn: c, gate: g, closed: make(chan struct{}), turned: make(chan struct{})}
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.down {
+		if !g.add(gc) {
 			_ = tunnel.Abort(c) // it came too late
 			return nil, &net.OpError{Op: "dial", Net: network, Err: errDown}
 		}
-		if g.conns == nil {
-			g.conns = make(map[*gated]struct{})
-		}
-		g.conns[gc] = struct{}{}
 		return gc, nil
 	}
+}
+
+// add has what passes the gate be known; false while the gate is down.
+func (g *gate) add(a aborter) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.down {
+		return false
+	}
+	if g.conns == nil {
+		g.conns = make(map[aborter]struct{})
+	}
+	g.conns[a] = struct{}{}
+	return true
+}
+
+// remove says whether a was known, and is not any more.
+func (g *gate) remove(a aborter) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, known := g.conns[a]
+	delete(g.conns, a)
+	return known
+}
+
+// isShut says whether nothing passes now.
+func (g *gate) isShut() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.shut != nil
 }
 
 // pass waits until the gate is open.
@@ -239,9 +267,7 @@ func (c *gated) Close() error {
 // Abort resets the connection, through a shut gate, too.
 func (c *gated) Abort() error {
 	c.once.Do(func() { close(c.closed) })
-	c.gate.mu.Lock()
-	delete(c.gate.conns, c)
-	c.gate.mu.Unlock()
+	c.gate.remove(c)
 	return tunnel.Abort(c.Conn)
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overh2"
+	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
@@ -102,9 +103,17 @@ func (h *Hub) Open(ctx context.Context) (run func(context.Context) error, err er
 	if err != nil {
 		return nil, err
 	}
+	packets, err := new(net.ListenConfig).ListenPacket(ctx, "udp", h.addr)
+	if err != nil {
+		return nil, fmt.Errorf("hub: %w", err)
+	}
+	quic, err := overquic.ListenPacket(packets, o)
+	if err != nil {
+		return nil, err
+	}
 	h.metrics = prometheus.NewRegistry()
 	h.hub, err = server.New(server.Config{
-		Listeners: []tunnel.Listener{engine, yamux, h2}, DrainTimeout: -1, Log: h.config.Log, Metrics: h.metrics,
+		Listeners: []tunnel.Listener{engine, yamux, h2, quic}, DrainTimeout: -1, Log: h.config.Log, Metrics: h.metrics,
 	})
 	if err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ func NewSessions(c SessionsConfig) (*Sessions, error) {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
 	f := &Sessions{}
-	dial := f.gate.through(new(net.Dialer).DialContext)
+	dial, transport := f.gate.through(new(net.Dialer).DialContext), f.gate.behind(c.Transport)
 	for i := range c.Count {
 		name := fmt.Sprintf("sim-%d", c.First+i)
 		cert, err := ca.issue(name)
@@ -71,7 +71,7 @@ func NewSessions(c SessionsConfig) (*Sessions, error) {
 		conf := auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }, ca.pool, "")
 		a, err := agent.New(agent.Config{
 			Servers: []string{c.Server}, NodeName: name,
-			Transport: c.Transport, Link: c.Link,
+			Transport: transport, Link: c.Link,
 			TLS:  func(context.Context) (*tls.Config, error) { return conf, nil },
 			Dial: dial, Log: c.Log,
 		})

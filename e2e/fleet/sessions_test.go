@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overh2"
+	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
@@ -133,7 +134,7 @@ func playFleet(args []string) error {
 }
 
 func transports() map[string]tunnel.Transport {
-	return map[string]tunnel.Transport{"qmux": qmux.Transport(), "yamux": overyamux.Transport(), "h2": overh2.Transport()}
+	return map[string]tunnel.Transport{"qmux": qmux.Transport(), "yamux": overyamux.Transport(), "h2": overh2.Transport(), "quic": overquic.Transport()}
 }
 
 // A process plays a part.
@@ -269,11 +270,10 @@ func TestCut(t *testing.T) {
 			if cut := s.cut(); cut < n {
 				t.Fatalf("%d connections were cut", cut)
 			}
+			s.until(n, again(name, before))
 			if !tr.Can.Resume {
-				s.until(n, func(r Report) int { return min(int(r.Ended-before.Ended), attached(r)) })
 				return
 			}
-			s.until(n, func(r Report) int { return min(int(r.Resumes), attached(r)) })
 			// An attempt that is slow has another beside it, so there may be more
 			// handshakes than cuts; a session that had to begin anew would have been
 			// refused first.
@@ -299,7 +299,7 @@ func TestRestart(t *testing.T) {
 
 // BenchmarkStorm: how long until all agents are there, from the beginning, when
 // all connections have been cut, and when the server was started anew; and what
-// it costs the server.
+// it costs the server. It fails if it takes more than stormBack or stormMemory.
 func BenchmarkStorm(b *testing.B) {
 	for name := range transports() {
 		b.Run(name, func(b *testing.B) {
@@ -309,6 +309,14 @@ func BenchmarkStorm(b *testing.B) {
 		})
 	}
 }
+
+const (
+	// stormBack is how soon all agents have to be there again.
+	stormBack = time.Minute
+	// stormMemory is what an agent may cost the server at the worst moment, stormBase
+	// what the server itself may.
+	stormMemory, stormBase = 192 << 10, 256 << 20
+)
 
 func benchmarkStorm(b *testing.B, transport string, n int) {
 	b.Helper()
@@ -322,15 +330,51 @@ func benchmarkStorm(b *testing.B, transport string, n int) {
 			half.Round(time.Millisecond), most.Round(time.Millisecond), n, all.Round(time.Millisecond),
 			(r.CPU - cpu).Round(time.Millisecond), r.Peak>>20, r.Refused)
 		b.ReportMetric(all.Seconds(), what+"-s")
+		if all > stormBack {
+			b.Errorf("%s %s: all %d were there after %v, want %v", transport, what, n, all, stormBack)
+		}
+		if r.Peak > stormBase+n*stormMemory {
+			b.Errorf("%s %s: the server had %d MiB, at most %d", transport, what, r.Peak>>20, (stormBase+n*stormMemory)>>20)
+		}
 	}
 	show("cold", attached)
 	r := s.measure()
 	b.ReportMetric(float64(r.RSS-s.empty.RSS)/float64(n)/1024, "KiB/agent")
 	s.cut()
-	show("cut", func(r Report) int { return min(int(r.Resumes), attached(r)) })
+	show("cut", again(transport, r))
 	var ok any
 	s.hub.ask("restart", &ok)
 	show("restart", attached)
+}
+
+// again counts the sessions that are there since everything was cut: those that went on
+// or, where none does, those that took the place of one that ended.
+func again(transport string, before Report) func(Report) int {
+	if transports()[transport].Can.Resume {
+		return func(r Report) int { return min(int(r.Resumes-before.Resumes), attached(r)) }
+	}
+	return func(r Report) int { return min(int(r.Ended-before.Ended), attached(r)) }
+}
+
+// BenchmarkKeepalive: what idle sessions cost the server's processors. It fails above
+// 0.1 of a core for 10,000 of them, and as much in proportion.
+func BenchmarkKeepalive(b *testing.B) {
+	for name := range transports() {
+		b.Run(name, func(b *testing.B) {
+			s := newScene(b, name, *agents)
+			s.until(*agents, attached)
+			for b.Loop() {
+				span := 3 * tunnel.DefaultKeepalive
+				before := s.measure() // it collects garbage, which is not what is measured
+				time.Sleep(span)
+				cores := (s.report().CPU - before.CPU).Seconds() / span.Seconds()
+				b.ReportMetric(cores*1000, "millicores")
+				if most := max(0.01, 0.1*float64(*agents)/10_000); cores > most {
+					b.Errorf("%d idle sessions cost %.3f cores, at most %.3f", *agents, cores, most)
+				}
+			}
+		})
+	}
 }
 
 // TestIdleAgentIsCheap guards what an idle agent costs the server. The aim is

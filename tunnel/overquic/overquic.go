@@ -119,11 +119,17 @@ const (
 
 // Transport is this package as a tunnel.Transport. It cannot listen on a net.Listener:
 // see ListenPacket.
-func Transport() tunnel.Transport {
+func Transport() tunnel.Transport { return TransportOn(openUDP) }
+
+// TransportOn is Transport with the sockets that open makes for it; to is the server's
+// address. The session owns them and closes them.
+func TransportOn(open func(ctx context.Context, to *net.UDPAddr) (net.PacketConn, error)) tunnel.Transport {
 	return tunnel.Transport{
 		Name: Name,
 		Can:  tunnel.Capabilities{Migrate: true, HalfClose: true, Reset: true},
-		Dial: Dial,
+		Dial: func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+			return dialOn(ctx, addr, o, open)
+		},
 		Listen: func(ln net.Listener, _ tunnel.Options) (tunnel.Listener, error) {
 			return nil, fmt.Errorf("listen on %s: QUIC needs a packet connection", ln.Addr())
 		},
@@ -157,10 +163,14 @@ func config(o tunnel.Options, granted int) *quic.Config {
 
 // Dial makes a session with the server at addr, HOST:PORT, over UDP.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+	return dialOn(ctx, addr, o, openUDP)
+}
+
+func dialOn(ctx context.Context, addr string, o tunnel.Options, open func(context.Context, *net.UDPAddr) (net.PacketConn, error)) (tunnel.Session, error) {
 	to, err := resolve(ctx, addr, o)
 	if err == nil {
 		var s *session
-		if s, err = dial(ctx, addr, o, newSockets(to, openUDP)); err == nil {
+		if s, err = dial(ctx, addr, o, newSockets(to, open)); err == nil {
 			return s, nil
 		}
 	}
