@@ -25,6 +25,9 @@ const (
 	// away: a client gives up sooner or later, and whatever was computed for one that
 	// has is lost to the others.
 	maxQueue = 2 * time.Second
+	// maxAnswer is how long a client that has been answered may keep silent before a
+	// newcomer gets its place.
+	maxAnswer = 3 * time.Second
 )
 
 // sorry is what a client hears for whom there is no place: a TLS record with the
@@ -66,7 +69,7 @@ func (e *entrance) admit(c net.Conn) *handshake {
 		return nil
 	}
 	now, source := time.Now(), strangers.SourceOf(c.RemoteAddr())
-	if e.behindLocked(now) || e.handshakes.Len() >= e.limit && !e.evictLocked(source) {
+	if e.behindLocked(now) || e.handshakes.Len() >= e.limit && !e.evictLocked(now, source) {
 		e.complainLocked()
 		e.mu.Unlock()
 		dismiss(c)
@@ -98,17 +101,23 @@ func (e *entrance) behindLocked(now time.Time) bool {
 
 // evictLocked closes the oldest connection whose client is to blame for its being
 // here still: of the source that has to yield to a newcomer's, or of any other if
-// nobody there is to blame.
-func (e *entrance) evictLocked(newcomer strangers.Source) bool {
+// nobody there is to blame. Where no source has more than its share, a client that has
+// been answered is to blame after maxAnswer only: when thousands come at once, as
+// after a cut, each newcomer would else undo what was done for another one.
+func (e *entrance) evictLocked(now time.Time, newcomer strangers.Source) bool {
 	yields := e.census.Yields(newcomer, e.limit)
+	greedy := yields != newcomer && e.census.Of(yields) > 1
 	var blamed *handshake
 	for at := e.handshakes.Front(); at != nil; at = at.Next() {
 		g, _ := at.Value.(*handshake)
-		if g.phase == listening && (blamed == nil || g.source == yields) {
+		if g.phase != listening || g.served && now.Sub(g.since) < maxAnswer && (!greedy || g.source != yields) {
+			continue
+		}
+		if blamed == nil || g.source == yields {
 			blamed = g
-			if g.source == yields {
-				break
-			}
+		}
+		if g.source == yields {
+			break
 		}
 	}
 	if blamed == nil {
@@ -185,6 +194,7 @@ type handshake struct {
 	// The entrance's mutex guards the following.
 	phase   phase
 	since   time.Time // when that began
+	served  bool      // has been answered
 	evicted bool
 }
 
@@ -221,6 +231,20 @@ func (g *handshake) Read(p []byte) (int, error) {
 		return n, os.ErrDeadlineExceeded
 	}
 	return n, err
+}
+
+// Write answers the client.
+func (g *handshake) Write(p []byte) (int, error) {
+	if !g.inside.Load() {
+		g.answered()
+	}
+	return g.Conn.Write(p)
+}
+
+func (g *handshake) answered() {
+	g.entrance.mu.Lock()
+	defer g.entrance.mu.Unlock()
+	g.served = true
 }
 
 // rest ends a turn.

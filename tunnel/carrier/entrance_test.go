@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -230,4 +231,60 @@ func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
 	if got := srv.acceptor.Handshakes(); got.Failed != 20 {
 		t.Errorf("%+v", got)
 	}
+}
+
+// What was done for a client is not thrown away for the next one, whether they come
+// from one address or from one each; those that have said nothing yield, and so does an
+// address that has more than its share.
+func TestNewcomersUndoNothing(t *testing.T) {
+	const limit = 8
+	synctest.Test(t, func(t *testing.T) {
+		for _, sources := range []byte{1, limit} {
+			e := newEntrance(limit, slog.New(slog.DiscardHandler))
+			come := func(b byte) *handshake {
+				near, far := memnet.Pipe(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 99)}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, b)})
+				t.Cleanup(func() { _ = far.Close() })
+				g := e.admit(near)
+				if g != nil {
+					g.enter(listening)
+				}
+				return g
+			}
+			var served []*handshake
+			for i := range byte(limit - 1) {
+				g := come(i % sources)
+				g.answered()
+				served = append(served, g)
+			}
+			silent := come((limit - 1) % sources)
+			last := come((limit - 1) % sources)
+			if last == nil || !silent.evicted {
+				t.Fatalf("%d sources: a client that has said nothing keeps its place", sources)
+			}
+			last.answered()
+			served = append(served, last)
+			others := 0
+			for range 10 * limit {
+				if come(0) != nil {
+					others++
+				}
+			}
+			for _, g := range served {
+				if g.evicted {
+					t.Fatalf("%d sources: newcomers cost one its place that was answered", sources)
+				}
+			}
+			if others > 0 {
+				t.Errorf("%d sources: %d of newcomers were let in", sources, others)
+			}
+			time.Sleep(maxAnswer)
+			if come(0) == nil {
+				t.Errorf("%d sources: clients that do not answer keep others out", sources)
+			}
+			if g := come(limit + 1); sources == 1 && g == nil {
+				t.Error("an address that has all places keeps another out")
+			}
+			e.close()
+		}
+	})
 }
