@@ -323,12 +323,12 @@ func benchmarkStorm(b *testing.B, transport string, n int) {
 	s := newScene(b, transport, n)
 	show := func(what string, there func(Report) int) {
 		b.Helper()
-		cpu := s.report().CPU
+		before := s.report()
 		half, most, all := s.until(n, there)
 		r := s.report()
-		b.Logf("%s %s: 50%% %v, 99%% %v, all %d %v; %v CPU, %d MiB at most, %d refused", transport, what,
+		b.Logf("%s %s: 50%% %v, 99%% %v, all %d %v; %v CPU, %d MiB at most, %d handshakes, %d refused", transport, what,
 			half.Round(time.Millisecond), most.Round(time.Millisecond), n, all.Round(time.Millisecond),
-			(r.CPU - cpu).Round(time.Millisecond), r.Peak>>20, r.Refused)
+			(r.CPU - before.CPU).Round(time.Millisecond), r.Peak>>20, r.Handshakes-before.Handshakes, r.Refused-before.Refused)
 		b.ReportMetric(all.Seconds(), what+"-s")
 		if all > stormBack {
 			b.Errorf("%s %s: all %d were there after %v, want %v", transport, what, n, all, stormBack)

@@ -30,9 +30,9 @@ const (
 	joinTimeout    = 3 * time.Second
 	// hedge is how long a connection may take to come about before another is tried
 	// beside it: the path may have changed under the first, which then waits for its own
-	// retransmissions. After hedges of them, once the peer has been reached, the wait
-	// doubles with each. While it has not, another is tried each time in place of the
-	// one that was tried so hedges ago.
+	// retransmissions. Once the peer has been reached the wait doubles with each. While
+	// it has not, another is tried each time in place of the one that was tried so hedges
+	// ago, after the first hedges of them.
 	hedge  = time.Second
 	hedges = 3
 	// growTimeout bounds the making of a connection beside the first; no other is made
@@ -425,7 +425,7 @@ func (s *Session) connect(ctx context.Context) (secured, error) {
 			if ctx.Err() == nil {
 				start()
 			}
-			if begun > hedges && reached.Load() {
+			if reached.Load() {
 				wait *= 2
 			}
 			timer.Reset(wait)

@@ -65,6 +65,34 @@ func TestHangingDialIsHedged(t *testing.T) {
 	})
 }
 
+// A server that is there and slow, since thousands came to it at once, is not dialed each
+// second by each of them.
+func TestSlowServerIsHedgedSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		var slow atomic.Bool
+		var dials atomic.Int32
+		d, a := n.pairBy(t, tunnel.Options{}, func(ctx context.Context) (secured, error) {
+			if slow.Load() {
+				dials.Add(1)
+				httptrace.ContextClientTrace(ctx).ConnectDone("tcp", "hub:1", nil)
+				if err := passes(ctx, 10*time.Second); err != nil {
+					return nil, err
+				}
+			}
+			return n.dial(ctx)
+		})
+		near, far := opened(t, d, a)
+		slow.Store(true)
+		n.cut()
+		goesOn(t, near, far)
+		if k := dials.Load(); k != 4 { // after 0, 1, 3 and 7 s
+			t.Errorf("%d dials in 10 s", k)
+		}
+		n.close(t, d, a)
+	})
+}
+
 // A path that was dead for long is used within a second of its working again, though TCP
 // asks for a connection ever more seldom, and a name server that does not answer has to
 // be given up first.
