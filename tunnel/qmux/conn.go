@@ -3,6 +3,7 @@
 package qmux
 
 import (
+	"bufio"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -79,8 +80,7 @@ func (y *connSay) anything() bool {
 }
 
 func newConn(t secured) *conn {
-	c := &conn{tls: t, batch: batchBelow(t)}
-	c.in.r = t
+	c := &conn{tls: t, batch: batchBelow(t), in: newRecordReader(t)}
 	c.pace.reset()
 	return c
 }
@@ -109,87 +109,40 @@ func (c *conn) peer() tunnel.Peer {
 	return p
 }
 
-// A recordReader takes records off a connection. While it waits for one it holds a
-// small buffer only, unless the last one was large.
+// idleBuffer is what a connection holds to read to while little comes.
+const idleBuffer = 512
+
+// A recordReader takes records off a connection. While it waits for one it holds
+// idleBuffer bytes.
 type recordReader struct {
-	r    io.Reader
-	idle [512]byte // read to while little comes
-	b    *block    // read to while much comes; nil if little does
-	buf  []byte    // idle[:] or b.buf
-	from int       // buf[from:to] was read and not taken
-	to   int
-	much bool
+	r *bufio.Reader
+	b *block // in which the latest record lies; nil if it was a small one
+}
+
+func newRecordReader(r io.Reader) recordReader {
+	return recordReader{r: bufio.NewReaderSize(r, idleBuffer)}
 }
 
 // next reads one record. Its frames lie in the block, or in memory that is the reader's
 // until the next call if that is nil. Whoever wants to keep the block counts it.
 func (r *recordReader) next() (frames []byte, b *block, err error) {
-	for {
-		size, head, ok := r.size()
-		if ok && size > maxRecord {
-			return nil, nil, broken(errFrameEncoding, "record of %d bytes", size)
-		}
-		if ok && r.to-r.from >= head+size {
-			frames = r.buf[r.from+head : r.from+head+size]
-			r.from += head + size
-			r.much = size > len(r.idle)/2
-			return frames, r.b, nil
-		}
-		if ok {
-			r.room(head + size)
-		} else {
-			r.room(len(r.idle))
-		}
-		n, err := r.r.Read(r.buf[r.to:])
-		r.to += n
-		if n == 0 && err != nil {
-			return nil, nil, err
-		}
-	}
-}
-
-// size is the Size of the record that comes next, if it has.
-func (r *recordReader) size() (size, head int, ok bool) {
-	b := r.buf[r.from:r.to]
-	if len(b) == 0 || len(b) < 1<<(b[0]>>6) {
-		return 0, 0, false
-	}
-	n, head, err := quicvarint.Parse(b)
-	if err != nil {
-		return 0, 0, false
-	}
-	return int(min(n, maxRecord+1)), head, true
-}
-
-// room makes room for a record of n bytes from r.from on.
-func (r *recordReader) room(n int) {
-	rest := r.buf[r.from:r.to]
-	if len(rest) == 0 && !r.much && n <= len(r.idle) {
-		r.drop()
-		r.buf, r.from, r.to = r.idle[:], 0, 0
-		return
-	}
-	if n <= len(r.idle) && r.b == nil && !r.much {
-		r.to = copy(r.idle[:], rest)
-		r.buf, r.from = r.idle[:], 0
-		return
-	}
-	if r.b != nil && r.from+n <= len(r.b.buf) && len(rest) > 0 {
-		return
-	}
-	if r.b != nil && r.alone() {
-		r.to = copy(r.b.buf, rest)
-		r.from = 0
-		return
-	}
-	b := newBlock(mediumBlock)
-	r.to = copy(b.buf, rest)
 	r.drop()
-	r.b, r.buf, r.from = b, b.buf, 0
+	size, err := quicvarint.Read(r.r)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case size > maxRecord:
+		return nil, nil, broken(errFrameEncoding, "record of %d bytes", size)
+	case size <= idleBuffer:
+		frames, err = r.r.Peek(int(size))
+		_, _ = r.r.Discard(len(frames)) // they are there
+		return frames, nil, err
+	}
+	r.b = newBlock(mediumBlock)
+	frames = r.b.buf[:size]
+	_, err = io.ReadFull(r.r, frames)
+	return frames, r.b, err
 }
-
-// alone says whether nobody else holds the block: then nobody else ever will.
-func (r *recordReader) alone() bool { return r.b.refs.Load() == 1 }
 
 // drop gives up the block.
 func (r *recordReader) drop() {

@@ -51,7 +51,7 @@ func byHand(t testing.TB, ext bool, o tunnel.Options) (*Session, *handmade) {
 
 func newHandmade(t testing.TB, c net.Conn) *handmade {
 	p := &handmade{t: t, conn: c}
-	p.in.r = c
+	p.in = newRecordReader(c)
 	return p
 }
 

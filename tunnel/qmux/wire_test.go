@@ -157,7 +157,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add([]byte{0x40, 0x01, 0x00, 0x02, 0x10, 0x00}, uint8(1))
 	f.Add(append([]byte{0x7f, 0xfe}, make([]byte, maxRecord)...), uint8(200))
 	f.Fuzz(func(t *testing.T, b []byte, step uint8) {
-		r := recordReader{r: &pieces{b: b, step: int(step) + 1}}
+		r := newRecordReader(&pieces{b: b, step: int(step) + 1})
 		defer r.drop()
 		var got []byte
 		for {
