@@ -54,20 +54,21 @@ type conn struct {
 	unacked  int // bytes sent that are not acknowledged
 	pace     pace
 
-	heard time.Time // when something last came
-	asked time.Time // since when the peer owes a sign of life; zero if it does not
-	probe uint64    // the number of the question that only c waits for; 0: none
-	since time.Time // since when data has come without a long pause,
-	came  time.Time // and when it last came
-	wrote time.Time // when something was last sent
-	used  time.Time // when it last had a direction of its own
-	load  int       // directions of ours that have it for their own
+	heard    time.Time // when something last came
+	probed   time.Time // when the peer was asked because of the present silence; zero: not yet
+	asked    time.Time // since when the peer owes a sign of life; zero if it does not
+	question uint64    // the number of the QX_PING that has no answer yet; 0: none
+	sent     time.Time // when it was sent
+	since    time.Time // since when data has come without a long pause,
+	came     time.Time // and when it last came
+	wrote    time.Time // when something was last sent
+	used     time.Time // when it last had a direction of its own
+	load     int       // directions of ours that have it for their own
 }
 
 // connSay is what a connection has to say by itself.
 type connSay struct {
 	ping, pong bool
-	probe      bool // a QX_PING that is only about this connection
 	pongNumber uint64
 	streams    bool // MAX_STREAMS
 	want       int  // WANT_CONNECTIONS
@@ -76,7 +77,7 @@ type connSay struct {
 }
 
 func (y *connSay) anything() bool {
-	return y.ping || y.pong || y.probe || y.streams || y.want > 0 || len(y.doubted) > 0 || y.close != nil
+	return y.ping || y.pong || y.streams || y.want > 0 || len(y.doubted) > 0 || y.close != nil
 }
 
 func newConn(t secured) *conn {
@@ -212,18 +213,12 @@ func (c *conn) endLocked(err error) {
 // heardLocked notes a sign of life.
 func (c *conn) heardLocked() {
 	now := time.Now()
-	c.heard = now
+	c.heard, c.probed, c.asked = now, time.Time{}, time.Time{}
 	c.s.stats.Heard = now
 	if c.unacked > 0 {
 		c.asked = now
-	} else {
-		c.asked = time.Time{}
 	}
 	c.s.confirmLocked(c)
-	c.s.oweLocked(c, now)
-	if c == c.s.firstLocked() {
-		c.s.pulse.hear(c.s.since(now))
-	}
 }
 
 // settledLocked notes that n bytes sent need not be acknowledged any more. If those were

@@ -63,8 +63,7 @@ type rejoin struct {
 	beside    bool // one makes another beside one that is doubted
 	useless   int  // connections in a row that broke at once and carried nothing
 	progress  uint64
-	prompt    bool // the attempt under way is the first: if it succeeds nothing is wrong with the network
-	vain      int  // doubts in a row that were vain
+	vain      int // doubts in a row that were vain
 
 	spared time.Time // until when, since the window was over while this process was stopped
 }
@@ -173,9 +172,6 @@ func (s *Session) redial(useless int) {
 			bound = min(2*bound, highestBackoff)
 		}
 		began = time.Now()
-		s.mu.Lock()
-		s.paths.rejoin.prompt = !wait
-		s.mu.Unlock()
 		ctx, cancel := s.untilOver()
 		err := s.attempt(ctx, insteadOfAll)
 		cancel()
@@ -213,6 +209,7 @@ func (s *Session) settle(err error) bool {
 		s.failLocked(err)
 	}
 	if len(s.conns) == 0 && s.over == nil {
+		s.pulse.lesson = 0 // something is wrong with the network
 		return false
 	}
 	r.redialing = false
@@ -235,17 +232,16 @@ func (s *Session) doubtLocked(c *conn) {
 		s.lostLocked(c, silence(time.Since(c.heard)))
 		other.sayDoubtedLocked(c.number) // which no reset may reach
 	case !r.beside:
-		r.beside, r.prompt = true, true
+		r.beside = true
 		if c == first {
-			s.pulse.lost(s.now())
+			s.pulse.lost(time.Since(c.heard))
 		}
 		insteadOf := c.number
 		if other == nil {
 			insteadOf = insteadOfAll
 		}
 		if c != first && first.asked.IsZero() {
-			first.say.ping = true // if no other can be had, this one may still be there
-			first.kickLocked()
+			first.askLocked() // if no other can be had, this one may still be there
 		}
 		s.log.Debug("connection doubted", "session", s.name(), "connection", c.number)
 		s.work.Go(func() { s.goBeside(c, insteadOf) })
@@ -302,7 +298,10 @@ func (s *Session) goBeside(c *conn, insteadOf uint64) {
 	}
 	if err == nil {
 		r.vain = 0
-	} else if final(err) {
+		return
+	}
+	s.pulse.lesson = 0
+	if final(err) {
 		s.failLocked(err)
 	}
 }

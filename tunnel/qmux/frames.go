@@ -34,11 +34,7 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 		if f.stream > s.pings {
 			return broken(errProtocol, "answer to QX_PING %d of %d", f.stream, s.pings)
 		}
-		if f.stream != c.probe {
-			s.pulse.answered(s.now())
-		} else {
-			c.probe = 0
-		}
+		c.answeredLocked(f.stream)
 	case frameClose, frameApplicationClose:
 		if f.kind == frameApplicationClose && f.value == uint64(tunnel.Replaced) && c.number > 0 {
 			s.lostLocked(c, late()) // it concerns this connection only
@@ -70,7 +66,7 @@ func (s *Session) extensionLocked(c *conn, f frame) error {
 	case f.kind == frameStreamDone:
 		return s.doneLocked(f.stream)
 	case f.kind == frameSilence && !s.dialing:
-		s.pulse.asked(time.Duration(min(f.offset, 1<<32))*time.Millisecond, time.Duration(min(f.value, 1<<32))*time.Microsecond)
+		s.pulse.told(time.Duration(min(f.offset, 1<<32))*time.Millisecond, time.Duration(min(f.value, 1<<32))*time.Microsecond)
 	case f.kind == frameWant && s.dialing:
 		s.paths.wanted = int(min(f.stream, tunnel.MaxConnections))
 		s.growLocked()

@@ -20,11 +20,14 @@ const (
 	// A connection on which data has come for longer than moving, with no pause longer
 	// than pauseLocked, moves something.
 	moving = time.Second
-	// asleep is how late the end of the window may be noticed before this process must
-	// have been stopped: then it takes until grace is over for a connection that may be
-	// waiting at its door.
-	asleep = time.Second
-	grace  = 10 * time.Second
+	// starved is how late something may be noticed before this process must have been
+	// stopped: what the peer said meanwhile has not been read yet, and a connection that
+	// comes after the window, but within grace, may have waited at its door.
+	starved = time.Second
+	grace   = 10 * time.Second
+	// sampleEvery is how many bytes move, on a link that is never silent, before the
+	// round trip is measured again.
+	sampleEvery = 1 << 20
 )
 
 // scheduleLocked has tick called at a time, or before.
@@ -49,27 +52,25 @@ func (s *Session) ackSoonLocked() {
 }
 
 // watchLocked has the session looked at when a connection on which something was just
-// sent may be doubted, and when the pulse is due.
-func (s *Session) watchLocked(now time.Time) {
-	if s.extended {
-		s.scheduleLocked(now.Add(s.patienceLocked()))
-	}
-}
-
-// oweLocked tells the pulse whether bytes wait to be acknowledged on the first
-// connection.
-func (s *Session) oweLocked(c *conn, now time.Time) {
-	if c != s.firstLocked() {
-		return
-	}
-	if next, sooner := s.pulse.owe(s.since(now), c.unacked > 0); sooner {
-		s.scheduleLocked(s.born.Add(next))
-	}
-}
+// sent may be doubted.
+func (s *Session) watchLocked(now time.Time) { s.scheduleLocked(now.Add(s.patienceLocked())) }
 
 // patienceLocked is how long the peer may owe an acknowledgement.
 func (s *Session) patienceLocked() time.Duration {
 	return min(max(leastPatience, 4*s.pulse.rtt)<<s.paths.rejoin.vain, mostPatience)
+}
+
+// comeLocked says whether a time has come, which it clears then; else tick is called
+// again.
+func (s *Session) comeLocked(at *time.Time, now time.Time) bool {
+	if at.IsZero() || now.Before(*at) {
+		if !at.IsZero() {
+			s.scheduleLocked(*at)
+		}
+		return false
+	}
+	*at = time.Time{}
+	return true
 }
 
 // tick does what is due.
@@ -80,28 +81,31 @@ func (s *Session) tick() {
 		return
 	}
 	now := time.Now()
+	late := !s.timerAt.IsZero() && now.Sub(s.timerAt) > starved
 	s.timerAt = time.Time{}
-	if !s.ackAt.IsZero() {
-		if !now.Before(s.ackAt) {
-			s.ackAt = time.Time{}
-			for _, c := range slices.Clone(s.conns) {
-				c.kickLocked()
-			}
-		} else {
-			s.scheduleLocked(s.ackAt)
+	if s.comeLocked(&s.ackAt, now) {
+		for _, c := range slices.Clone(s.conns) {
+			c.kickLocked()
 		}
 	}
-	if at := s.paths.sweepAt; !at.IsZero() && !now.Before(at) {
+	if s.comeLocked(&s.paths.sweepAt, now) {
 		s.sweepLocked(now)
-	} else if !at.IsZero() {
-		s.scheduleLocked(at)
 	}
 	if len(s.conns) == 0 {
 		s.expireLocked(now)
 		return
 	}
-	s.checkLocked(now)
-	s.beatLocked()
+	for _, c := range slices.Clone(s.conns) {
+		if late && !c.asked.IsZero() {
+			c.asked = now
+		}
+		if s.extended && !c.gone {
+			s.checkLocked(c, now)
+		}
+		if c == s.firstLocked() {
+			s.beatLocked(c, now, late)
+		}
+	}
 }
 
 // expireLocked gives the session up once it has been parked for the whole window.
@@ -112,7 +116,7 @@ func (s *Session) expireLocked(now time.Time) {
 		return
 	}
 	r := &s.paths.rejoin
-	if now.Sub(end) > asleep && r.spared.IsZero() {
+	if now.Sub(end) > starved && r.spared.IsZero() {
 		r.spared = now.Add(grace)
 	}
 	if now.Before(r.spared) {
@@ -122,22 +126,50 @@ func (s *Session) expireLocked(now time.Time) {
 	s.failLocked(expired(s.stats.Cause))
 }
 
-// beatLocked asks the peer for a sign of life if it has been silent for long.
-func (s *Session) beatLocked() {
-	c := s.firstLocked()
-	if c == nil {
-		return
+// dueLocked is when the first connection has been silent for an interval, which is the
+// one agreed upon while something is unacknowledged.
+func (s *Session) dueLocked(c *conn) time.Time {
+	due := c.heard.Add(s.pulse.interval)
+	if owed := c.asked.Add(s.pulse.base); c.unacked > 0 && owed.Before(due) {
+		return owed
 	}
-	b := s.pulse.tick(s.now(), s.stats.Received+s.stats.Sent)
-	if b.dead > 0 {
-		s.lostLocked(c, silence(b.dead))
-		return
+	return due
+}
+
+// beatLocked asks on the first connection for a sign of life when it has been silent for
+// an interval, and gives it up when none comes. The accepting end does so only when the
+// dialing one has missed its turn. A process that was stopped asks again first.
+func (s *Session) beatLocked(c *conn, now time.Time, late bool) {
+	due, wait := s.dueLocked(c), s.pulse.patience()
+	if !s.dialing {
+		due, wait = due.Add(s.pulse.retry()), wait-s.pulse.retry()
 	}
-	s.scheduleLocked(s.born.Add(b.next))
-	if b.ask {
-		c.say.ping = true
-		c.kickLocked()
+	dead := c.probed.Add(wait)
+	ask := false
+	switch moved := s.stats.Received + s.stats.Sent; {
+	case c.probed.IsZero() && now.Before(due):
+		s.scheduleLocked(due)
+		if ask = s.dialing && c.question == 0 && moved-s.pulse.sampled >= sampleEvery; ask {
+			s.pulse.sampled = moved
+		}
+	case c.probed.IsZero() || late:
+		ask, c.probed = true, now
+		s.pulse.trial = s.pulse.metered && now.Sub(c.heard) >= s.pulse.interval
+		s.scheduleLocked(now.Add(wait))
+	case now.Before(dead):
+		s.scheduleLocked(dead)
+	default:
+		s.lostLocked(c, silence(now.Sub(c.heard)))
 	}
+	if ask {
+		c.askLocked()
+	}
+}
+
+// askLocked asks for a sign of life.
+func (c *conn) askLocked() {
+	c.say.ping = true
+	c.kickLocked()
 }
 
 // pauseLocked is how long nothing may come before what moved has stopped.
@@ -163,43 +195,29 @@ func (s *Session) probeLocked(c *conn, now time.Time) {
 		s.scheduleLocked(due)
 		return
 	}
-	c.say.probe = true
-	c.kickLocked()
+	c.askLocked()
 }
 
-// checkLocked looks for connections on which what was sent is not acknowledged.
-func (s *Session) checkLocked(now time.Time) {
-	if !s.extended {
+// checkLocked doubts a connection on which what was sent is not acknowledged.
+func (s *Session) checkLocked(c *conn, now time.Time) {
+	patience := s.patienceLocked()
+	s.probeLocked(c, now)
+	if c.asked.IsZero() || c.unacked == 0 && c.question == 0 {
+		if now.Sub(c.wrote) < patience {
+			s.scheduleLocked(c.wrote.Add(patience))
+		} else if s.dial != nil && now.Sub(c.wrote) < 4*patience && carrier.Stuck(c.tls, patience) {
+			s.doubtLocked(c)
+		}
 		return
 	}
-	patience := s.patienceLocked()
-	for _, c := range slices.Clone(s.conns) {
-		if c.gone {
-			continue
-		}
-		s.probeLocked(c, now)
-		var since time.Time
-		if c.unacked > 0 || c.probe > 0 || s.pulse.open > 0 && c == s.firstLocked() {
-			since = c.asked
-		}
-		if since.IsZero() {
-			if now.Sub(c.wrote) < patience {
-				s.scheduleLocked(c.wrote.Add(patience))
-			} else if s.dial != nil && now.Sub(c.wrote) < 4*patience && carrier.Stuck(c.tls, patience) {
-				s.doubtLocked(c)
-			}
-			continue
-		}
-		if left := patience - now.Sub(since); left > 0 {
-			s.scheduleLocked(now.Add(left))
-			continue
-		}
-		if carrier.Acknowledges(c.tls, patience) {
-			c.asked = now // the path is slow, not dead
-			s.scheduleLocked(now.Add(patience))
-			continue
-		}
-		s.doubtLocked(c)
-		s.scheduleLocked(now.Add(patience))
+	if left := patience - now.Sub(c.asked); left > 0 {
+		s.scheduleLocked(now.Add(left))
+		return
 	}
+	if carrier.Acknowledges(c.tls, patience) {
+		c.asked = now // the path is slow, not dead
+	} else {
+		s.doubtLocked(c)
+	}
+	s.watchLocked(now)
 }

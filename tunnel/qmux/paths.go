@@ -239,11 +239,7 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 		s.pulse.forget() // what was learned of another path
 	}
 	if c == s.conns[0] {
-		if s.paths.rejoin.prompt {
-			s.pulse.learn(s.now())
-			s.paths.rejoin.prompt = false
-		}
-		s.pulse.take(s.now())
+		s.pulse.begin()
 		if c.trip > 0 {
 			s.pulse.rtt = c.trip // or more, until the answer to this tells
 		}
@@ -396,21 +392,20 @@ func (s *Session) lostLocked(c *conn, err error) {
 	}
 	s.log.Debug("connection lost", "session", s.name(), "connection", c.number, "err", err)
 	first := c == s.firstLocked()
-	if first {
-		s.pulse.lost(s.now())
-	}
 	c.abort()
 	s.leaveLocked(c)
 	s.countPlacesLocked()
 	switch next := s.firstLocked(); {
 	case next != nil:
 		if first {
-			s.pulse.take(s.now())
+			s.pulse.lesson = 0
+			s.pulse.begin()
 			next.say.ping = true
 		}
 	case !s.extended || s.conf.terms.window <= 0:
 		s.failLocked(lost(err))
 	default:
+		s.pulse.lost(time.Since(c.heard))
 		s.parkLocked(c, err)
 	}
 	s.requeueLocked(c) // last: it may let others in

@@ -2,6 +2,8 @@
 
 package qmux
 
+import "time"
+
 // A recordWriter fills one record.
 type recordWriter struct {
 	c    *conn
@@ -58,13 +60,7 @@ func (c *conn) controlLocked(w *recordWriter) {
 	}
 	if y.ping {
 		y.ping, w.ping = false, true
-		c.s.questionLocked(w)
-	}
-	if y.probe {
-		y.probe, w.ping = false, true
-		c.s.pings++
-		c.probe = c.s.pings
-		w.ints(framePing, c.probe)
+		c.questionLocked(w)
 	}
 	if y.streams {
 		y.streams = false
@@ -127,11 +123,24 @@ func (st *stream) spellLocked(w *recordWriter) {
 }
 
 // questionLocked asks for a sign of life.
-func (s *Session) questionLocked(w *recordWriter) {
-	allowed, rtt := s.pulse.asking(s.now())
+func (c *conn) questionLocked(w *recordWriter) {
+	s := c.s
 	s.pings++
-	w.ints(framePing, s.pings)
+	c.question, c.sent = s.pings, time.Now()
+	w.ints(framePing, c.question)
 	if s.extended && s.dialing {
-		w.ints(frameSilence, uint64(max(allowed.Milliseconds(), 0)), uint64(max(rtt.Microseconds(), 0)))
+		w.ints(frameSilence, uint64(s.pulse.allowed().Milliseconds()), uint64(s.pulse.rtt.Microseconds()))
+	}
+}
+
+// answeredLocked takes the answer to a question.
+func (c *conn) answeredLocked(number uint64) {
+	if number != c.question {
+		return // to one before
+	}
+	c.question = 0
+	if c == c.s.firstLocked() {
+		c.s.pulse.rtt = max(time.Since(c.sent), 1)
+		c.s.pulse.answered()
 	}
 }

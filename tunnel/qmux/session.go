@@ -135,7 +135,7 @@ func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameter
 func (s *Session) agree(t terms, dialing bool) {
 	s.dialing = dialing
 	s.conf.terms = t
-	s.pulse = newPulse(t.keepalive, s.conf.metered, dialing)
+	s.pulse = newPulse(t.keepalive, s.conf.metered && dialing)
 	s.stats.Window = max(t.window, 0)
 }
 
@@ -148,8 +148,6 @@ func (p *parameters) credit(ours bool) uint64 {
 }
 
 func (s *Session) now() time.Duration { return time.Since(s.born) }
-
-func (s *Session) since(t time.Time) time.Duration { return t.Sub(s.born) }
 
 // name is what logs call the session.
 func (s *Session) name() string { return s.id.String() }

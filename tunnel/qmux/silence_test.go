@@ -85,32 +85,106 @@ func TestRTT(t *testing.T) {
 	})
 }
 
-// A middlebox that forgets quiet connections costs a metered session one of them; then
-// it asks often enough.
+// A middlebox that forgets quiet connections costs a metered session one or two of them;
+// then it asks often enough.
 func TestForgetfulPath(t *testing.T) {
+	for name, tc := range map[string]struct {
+		bears, interval time.Duration
+		most            int // connections
+	}{
+		"forever":      {1 << 60, longestSilence, 1},
+		"five minutes": {5 * time.Minute, 224 * time.Second, 2},
+		"a minute":     {time.Minute, 56 * time.Second, 2},
+		"hardly":       {15 * time.Second, 14 * time.Second, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(tunnel.Options{})
+				n.wrap = func(c *memnet.Conn) net.Conn {
+					return &forgetter{Conn: c, bears: tc.bears, timer: time.AfterFunc(tc.bears, func() { c.Stall(true) })}
+				}
+				d, a := n.pair(t, tunnel.Options{Link: tunnel.LinkOptions{Metered: true}})
+				near, far := opened(t, d, a)
+				time.Sleep(12 * time.Hour)
+				if made := n.made(); made > tc.most || interval(d) != tc.interval || interval(a) != tc.interval {
+					t.Errorf("%d connections, asks after %v and %v: %+v", made, interval(d), interval(a), d.Link())
+				}
+				goesOn(t, far, near)
+				n.close(t, d, a)
+			})
+		})
+	}
+}
+
+// A network that was down teaches nothing.
+func TestOutageTeachesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(tunnel.Options{})
-		n.wrap = func(c *memnet.Conn) net.Conn {
-			return &forgetter{Conn: c, timer: time.AfterFunc(time.Minute, func() { c.Stall(true) })}
-		}
 		d, a := n.pair(t, tunnel.Options{Link: tunnel.LinkOptions{Metered: true}})
-		near, far := opened(t, d, a)
-		time.Sleep(12 * time.Hour)
-		if made := n.made(); made != 2 {
-			t.Errorf("%d connections: %+v", made, d.Link())
+		time.Sleep(time.Hour)
+		n.set(func() { n.down = errNoWay })
+		n.stall()
+		for d.Link().Parked.IsZero() {
+			time.Sleep(time.Second)
 		}
-		goesOn(t, far, near)
+		n.set(func() { n.down = nil })
+		for !d.Link().Parked.IsZero() {
+			time.Sleep(time.Second)
+		}
+		if got := interval(d); got != longestSilence {
+			t.Errorf("asks after %v from now on", got)
+		}
 		n.close(t, d, a)
 	})
 }
 
-// A forgetter is a connection that dies of a minute's silence.
+// interval is how long s may be silent now.
+func interval(s *Session) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pulse.interval
+}
+
+// A process that was stopped does not blame the peer for the silence, even if it had
+// asked already: it asks, and waits for the answer as long as ever.
+func TestStoppedProcessAsksFirst(t *testing.T) {
+	for name, asked := range map[string]bool{"in a silence": false, "after it had asked": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(tunnel.Options{})
+				d, a := n.pair(t, tunnel.Options{})
+				for _, s := range []*Session{d, a} {
+					s.mu.Lock()
+					c, pings := s.firstLocked(), s.pings
+					for _, at := range []*time.Time{&s.timerAt, &c.heard} {
+						*at = at.Add(-time.Hour) // as if it had slept
+					}
+					if asked {
+						c.probed = c.heard.Add(s.pulse.base)
+					}
+					s.mu.Unlock()
+					s.tick()
+					time.Sleep(time.Second)
+					s.mu.Lock()
+					if s.stats.Parks > 0 || s.pings != pings+1 {
+						t.Errorf("asked %d times: %+v", s.pings-pings, s.stats)
+					}
+					s.mu.Unlock()
+				}
+				n.close(t, d, a)
+			})
+		})
+	}
+}
+
+// A forgetter is a connection that dies of too long a silence.
 type forgetter struct {
 	*memnet.Conn
+	bears time.Duration
 	timer *time.Timer
 }
 
 func (f *forgetter) Write(p []byte) (int, error) {
-	f.timer.Reset(time.Minute)
+	f.timer.Reset(f.bears)
 	return f.Conn.Write(p)
 }

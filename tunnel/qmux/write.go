@@ -269,7 +269,6 @@ func (c *conn) takeLocked(t *turn) {
 		if c.asked.IsZero() && w.ping || c.unacked > 0 && (c.asked.IsZero() || !owed) {
 			c.asked = now
 		}
-		c.s.oweLocked(c, now)
 		c.s.watchLocked(now)
 	}
 }
