@@ -179,41 +179,21 @@ func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	c.pulse.start(time.Now())
-	var (
-		in   []byte
-		read = make([]byte, 512)
-	)
+	in := frameReader{r: c.stream}
 	for {
 		if err := c.beat(ctx); err != nil {
 			return c.ended(ctx, err)
 		}
-		n, err := c.stream.Read(read)
-		var ferr error
-		if in, ferr = c.take(append(in, read[:n]...), rtt); ferr != nil {
-			return c.ended(ctx, ferr)
+		f, err := in.next()
+		if err == nil {
+			err = c.handle(f, rtt)
+		} else if ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded) {
+			err = nil
 		}
-		if err != nil && (ctx.Err() != nil || !errors.Is(err, os.ErrDeadlineExceeded)) {
+		if err != nil {
 			return c.ended(ctx, err)
 		}
 	}
-}
-
-// take handles the frames at the start of in and returns the rest.
-func (c *Control) take(in []byte, rtt func(time.Duration)) ([]byte, error) {
-	for len(in) > 0 {
-		f, size, err := decodeFrame(in)
-		if err != nil {
-			return nil, err
-		}
-		if f == nil {
-			return in, nil
-		}
-		if err := c.handle(f, rtt); err != nil {
-			return nil, err
-		}
-		in = in[size:]
-	}
-	return nil, nil
 }
 
 // beat does what time demands and sets the next deadline.
@@ -406,38 +386,21 @@ func Greet(ctx context.Context, s Session, h Hello) (*Control, Welcome, error) {
 	}
 }
 
-// exchange writes out, if there is something, and reads a frame. On error the
-// stream is gone. It leaves st without deadlines.
-func exchange(ctx context.Context, st Stream, out frame) (frame, error) {
-	stop := context.AfterFunc(ctx, func() { abortQuietly(st) })
-	f, err := func() (frame, error) {
-		if deadline, ok := ctx.Deadline(); ok {
-			if err := st.SetDeadline(deadline); err != nil {
-				return nil, err
-			}
-		}
+// exchange writes out, if there is something, and reads a frame, within the bounds of
+// ctx. On error the stream is gone.
+func exchange(ctx context.Context, st Stream, out frame) (in frame, err error) {
+	err = within(ctx, st, func() error {
 		if out != nil {
-			if err := writeFrame(st, out); err != nil {
-				return nil, err
+			if err = writeFrame(st, out); err != nil {
+				return err
 			}
 		}
-		f, err := readFrame(st)
-		if errors.Is(err, io.EOF) {
-			return nil, fmt.Errorf("%w: peer hung up", Lost)
+		if in, err = readFrame(st); errors.Is(err, io.EOF) {
+			return errHungUp
 		}
-		if err != nil {
-			return nil, err
-		}
-		return f, st.SetDeadline(time.Time{})
-	}()
-	if !stop() {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		abortQuietly(st)
-		return nil, blame(ctx, err)
-	}
-	return f, nil
+		return err
+	})
+	return in, err
 }
 
 // A Greeting is a Hello that waits for its answer. Exactly one of Control and

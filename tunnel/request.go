@@ -52,60 +52,74 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, Meta, error) {
 	defer cancel()
 	st, err := s.Open(ctx)
 	if err != nil {
-		return nil, nil, d.failed(ctx, err)
+		return nil, nil, NewDialError(d.name(), blame(ctx, err))
 	}
+	f, err := exchange(ctx, st, d.frame(ctx))
+	if err == nil {
+		var m Meta
+		if m, err = d.answered(f); err == nil {
+			return st, m, nil
+		}
+	}
+	return nil, nil, d.failed(st, err)
+}
+
+// frame asks for the dial, within the time that ctx leaves.
+func (d Dial) frame(ctx context.Context) *dialFrame {
+	f := &dialFrame{network: d.Network, addr: d.Addr, meta: d.Meta}
+	if deadline, ok := ctx.Deadline(); ok {
+		f.timeout = max(time.Until(deadline), time.Millisecond)
+	}
+	return f
+}
+
+// answered is what f says in answer to the dial.
+func (d Dial) answered(f frame) (Meta, error) {
+	a, ok := f.(*answerFrame)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%w: kind %d in place of an answer", ErrFrame, f.kind())
+	case a.code != 0:
+		return nil, &DialError{Addr: d.name(), Code: a.code, Text: a.text}
+	default:
+		return a.meta, nil
+	}
+}
+
+// failed ends st, whose dial has failed with err, and makes a DialError of that.
+func (d Dial) failed(st Stream, err error) *DialError {
+	var refusal *DialError
+	if errors.As(err, &refusal) {
+		_ = st.Close() // the far side has said its last word, and an orderly end is enough
+		return refusal
+	}
+	abortQuietly(st)
+	return NewDialError(d.name(), err)
+}
+
+// errHungUp is the end of a stream that was to be answered.
+var errHungUp = fmt.Errorf("%w: stream ended before the answer", Lost)
+
+// within calls f, which uses st, within the bounds of ctx. If that fails st is gone, or
+// else it is left without deadlines.
+func within(ctx context.Context, st Stream, f func() error) error {
 	stop := context.AfterFunc(ctx, func() { abortQuietly(st) })
-	answer, err := d.ask(ctx, st)
-	if !stop() && err == nil {
+	deadline, _ := ctx.Deadline()
+	err := st.SetDeadline(deadline)
+	if err == nil {
+		err = f()
+	}
+	if err == nil {
+		err = st.SetDeadline(time.Time{})
+	}
+	if !stop() {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
 		abortQuietly(st)
-		return nil, nil, d.failed(ctx, err)
+		return blame(ctx, err)
 	}
-	if answer.code != 0 {
-		// The far side has said its last word; an orderly end is enough.
-		_ = st.Close()
-		return nil, nil, &DialError{Addr: d.name(), Code: answer.code, Text: answer.text}
-	}
-	return st, answer.meta, nil
-}
-
-// send writes the dial frame. ctx's deadline becomes the stream's.
-func (d Dial) send(ctx context.Context, st Stream) error {
-	f := &dialFrame{network: d.Network, addr: d.Addr, meta: d.Meta}
-	if deadline, ok := ctx.Deadline(); ok {
-		f.timeout = max(time.Until(deadline), time.Millisecond)
-		if err := st.SetDeadline(deadline); err != nil {
-			return err
-		}
-	}
-	return writeFrame(st, f)
-}
-
-// ask sends the dial and reads the answer, and leaves st without deadlines.
-func (d Dial) ask(ctx context.Context, st Stream) (*answerFrame, error) {
-	if err := d.send(ctx, st); err != nil {
-		return nil, err
-	}
-	reply, err := readFrame(st)
-	if errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("stream ended before the answer: %w", Lost)
-	}
-	if err != nil {
-		return nil, err
-	}
-	answer, ok := reply.(*answerFrame)
-	if !ok {
-		return nil, fmt.Errorf("%w: kind %d in place of an answer", ErrFrame, reply.kind())
-	}
-	return answer, st.SetDeadline(time.Time{})
-}
-
-// failed makes a DialError of what went wrong on this side of the wire. If ctx
-// is done then that is the reason, whatever broke because of it.
-func (d Dial) failed(ctx context.Context, err error) error {
-	return NewDialError(d.name(), blame(ctx, err))
+	return nil
 }
 
 // blame is ctx's cause if ctx is why err came about. The stream's deadline is

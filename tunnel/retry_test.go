@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -53,7 +54,7 @@ func TestGoodbyeComesAcross(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, _, err := decodeFrame(b)
+		f, err := readFrame(bytes.NewReader(b))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -57,8 +57,8 @@ type Meta map[string]string
 // A frame is one of the types below.
 type frame interface {
 	kind() uint8
-	append(b []byte) []byte
-	check() error
+	// fields has c write the fields of the frame, or read them, in their order.
+	fields(c *codec)
 }
 
 type dialFrame struct {
@@ -103,99 +103,75 @@ func (*welcomeFrame) kind() uint8 { return kindWelcome }
 func (f *noteFrame) kind() uint8  { return f.k }
 func (f *beatFrame) kind() uint8  { return f.k }
 
-func (f *dialFrame) append(b []byte) []byte {
-	b = appendString8(b, f.network)
-	b = appendString16(b, f.addr)
-	b = binary.BigEndian.AppendUint32(b, millis(f.timeout))
-	return appendMeta(b, f.meta)
+func (f *dialFrame) fields(c *codec) {
+	c.text("network", &f.network, 1, maxNetwork)
+	c.text("address", &f.addr, 2, maxAddr)
+	c.millis(&f.timeout)
+	c.metadata(&f.meta)
 }
 
-func (f *answerFrame) append(b []byte) []byte {
-	b = append(b, byte(f.code))
-	b = appendString16(b, f.text)
-	return appendMeta(b, f.meta)
+func (f *answerFrame) fields(c *codec) {
+	c.code(&f.code)
+	c.text("text", &f.text, 2, maxText)
+	c.metadata(&f.meta)
 }
 
-func (f *helloFrame) append(b []byte) []byte {
-	b = appendString8(b, f.Node)
-	b = binary.BigEndian.AppendUint64(b, f.Instance)
-	b = binary.BigEndian.AppendUint64(b, f.Sequence)
-	return appendMeta(b, f.Meta)
+func (f *helloFrame) fields(c *codec) {
+	c.text("node name", &f.Node, 1, maxName)
+	c.number(&f.Instance, 8)
+	c.number(&f.Sequence, 8)
+	c.metadata(&f.Meta)
 }
 
-func (f *welcomeFrame) append(b []byte) []byte {
-	b = binary.BigEndian.AppendUint64(b, f.Session)
-	b = binary.BigEndian.AppendUint32(b, millis(f.Interval))
-	b = binary.BigEndian.AppendUint32(b, millis(f.Timeout))
-	return appendMeta(b, f.Meta)
+func (f *welcomeFrame) fields(c *codec) {
+	c.number(&f.Session, 8)
+	c.millis(&f.Interval)
+	c.millis(&f.Timeout)
+	c.metadata(&f.Meta)
 }
 
-func (f *noteFrame) append(b []byte) []byte {
-	b = binary.BigEndian.AppendUint32(append(b, byte(f.code)), millis(f.retry))
-	return appendString16(b, f.text)
+func (f *noteFrame) fields(c *codec) {
+	c.code(&f.code)
+	c.millis(&f.retry)
+	c.text("text", &f.text, 2, maxText)
 }
 
-func (f *beatFrame) append(b []byte) []byte {
-	return binary.BigEndian.AppendUint64(b, f.number)
-}
+func (f *beatFrame) fields(c *codec) { c.number(&f.number, 8) }
 
-func (f *dialFrame) check() error {
-	return firstError(limit("network", f.network, maxNetwork), limit("address", f.addr, maxAddr), f.meta.check())
-}
-
-func (f *answerFrame) check() error {
-	return firstError(limit("text", f.text, maxText), f.meta.check())
-}
-
-func (f *helloFrame) check() error {
-	return firstError(limit("node name", f.Node, maxName), f.Meta.check())
-}
-
-func (f *welcomeFrame) check() error { return f.Meta.check() }
-func (f *noteFrame) check() error    { return limit("text", f.text, maxText) }
-func (f *beatFrame) check() error    { return nil }
-
-func (m Meta) check() error {
-	if len(m) > maxMeta {
-		return fmt.Errorf("%w: %d metadata entries, at most %d", ErrFrame, len(m), maxMeta)
+// newFrame is an empty frame of a kind; nil if there is no such kind.
+func newFrame(kind uint8) frame {
+	switch kind {
+	case kindDial:
+		return new(dialFrame)
+	case kindAnswer:
+		return new(answerFrame)
+	case kindHello:
+		return new(helloFrame)
+	case kindWelcome:
+		return new(welcomeFrame)
+	case kindGoodbye, kindDrain:
+		return &noteFrame{k: kind}
+	case kindPing, kindPong:
+		return &beatFrame{k: kind}
+	default:
+		return nil
 	}
-	for k, v := range m {
-		if err := firstError(limit("metadata key", k, maxMetaKey), limit("metadata value", v, maxMetaText)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func limit(what, s string, n int) error {
-	if len(s) > n {
-		return fmt.Errorf("%w: %s of %d bytes, at most %d", ErrFrame, what, len(s), n)
-	}
-	return nil
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // appendFrame adds f's encoding to b, or says which limit it breaks.
 func appendFrame(b []byte, f frame) ([]byte, error) {
-	if err := f.check(); err != nil {
-		return nil, err
-	}
 	start := len(b)
-	b = f.append(append(b, wireVersion, f.kind(), 0, 0))
-	n := len(b) - start - headerSize
+	c := codec{b: append(b, wireVersion, f.kind(), 0, 0)}
+	f.fields(&c)
+	n := len(c.b) - start - headerSize
 	if n > maxBody {
-		return nil, fmt.Errorf("%w: body of %d bytes, at most %d", ErrFrame, n, maxBody)
+		c.fail("body of %d bytes, at most %d", n, maxBody)
 	}
-	binary.BigEndian.PutUint16(b[start+2:], uint16(n))
-	return b, nil
+	if c.err != nil {
+		return nil, c.err
+	}
+	binary.BigEndian.PutUint16(c.b[start+2:], uint16(n))
+	return c.b, nil
 }
 
 // writeFrame writes f in one Write.
@@ -210,98 +186,157 @@ func writeFrame(w io.Writer, f frame) error {
 
 // readFrame reads one frame and not a byte more. io.EOF means that the stream
 // ended before the first byte.
-func readFrame(r io.Reader) (frame, error) {
-	var head [headerSize]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, err
+func readFrame(r io.Reader) (frame, error) { return (&frameReader{r: r}).next() }
+
+// A frameReader reads frames from r, and not a byte behind the one that it returns. After
+// an error of r, such as a deadline's, next goes on where it was.
+type frameReader struct {
+	r  io.Reader
+	in []byte // what has been read of the frame
+}
+
+func (r *frameReader) next() (frame, error) {
+	if r.in == nil {
+		r.in = make([]byte, 0, 64) // most frames have less
 	}
-	kind, n, err := parseHeader(head[:])
-	if err != nil {
-		return nil, err
-	}
-	body := make([]byte, n)
-	if _, err := io.ReadFull(r, body); err != nil {
-		if errors.Is(err, io.EOF) {
+	for want := headerSize; ; {
+		if len(r.in) >= headerSize {
+			n := int(binary.BigEndian.Uint16(r.in[2:]))
+			switch {
+			case r.in[0] != wireVersion:
+				return nil, fmt.Errorf("%w: version %d, this end speaks %d", ErrFrame, r.in[0], wireVersion)
+			case n > maxBody:
+				return nil, fmt.Errorf("%w: body of %d bytes, at most %d", ErrFrame, n, maxBody)
+			}
+			if want = headerSize + n; len(r.in) == want {
+				f, err := decodeFrame(r.in[1], r.in[headerSize:])
+				r.in = nil
+				return f, err
+			}
+		}
+		at := len(r.in)
+		r.in = slices.Grow(r.in, want-at)
+		n, err := r.r.Read(r.in[at:want])
+		if r.in = r.in[:at+n]; n > 0 || err == nil {
+			continue
+		}
+		if errors.Is(err, io.EOF) && at > 0 {
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, err
 	}
-	return decodeBody(kind, body)
 }
 
-// decodeFrame reads one frame from the start of b and says how long it was. A
-// nil frame without an error means that b holds only part of one.
-func decodeFrame(b []byte) (frame, int, error) {
-	if len(b) < headerSize {
-		return nil, 0, nil
-	}
-	kind, n, err := parseHeader(b)
-	if err != nil {
-		return nil, 0, err
-	}
-	if len(b) < headerSize+n {
-		return nil, 0, nil
-	}
-	f, err := decodeBody(kind, b[headerSize:headerSize+n])
-	return f, headerSize + n, err
-}
-
-func parseHeader(b []byte) (kind uint8, n int, err error) {
-	n = int(binary.BigEndian.Uint16(b[2:]))
-	switch {
-	case b[0] != wireVersion:
-		return 0, 0, fmt.Errorf("%w: version %d, this end speaks %d", ErrFrame, b[0], wireVersion)
-	case n > maxBody:
-		return 0, 0, fmt.Errorf("%w: body of %d bytes, at most %d", ErrFrame, n, maxBody)
-	}
-	return b[1], n, nil
-}
-
-func decodeBody(kind uint8, body []byte) (frame, error) {
-	d := decoder{b: body}
-	var f frame
-	switch kind {
-	case kindDial:
-		f = &dialFrame{network: d.string8(), addr: d.string16(), timeout: d.millis(), meta: d.meta()}
-	case kindAnswer:
-		f = &answerFrame{code: Code(d.uint8()), text: d.string16(), meta: d.meta()}
-	case kindHello:
-		f = &helloFrame{Node: d.string8(), Instance: d.uint64(), Sequence: d.uint64(), Meta: d.meta()}
-	case kindWelcome:
-		f = &welcomeFrame{Session: d.uint64(), Interval: d.millis(), Timeout: d.millis(), Meta: d.meta()}
-	case kindGoodbye, kindDrain:
-		f = &noteFrame{k: kind, code: Code(d.uint8()), retry: d.millis(), text: d.string16()}
-	case kindPing, kindPong:
-		f = &beatFrame{k: kind, number: d.uint64()}
-	default:
+func decodeFrame(kind uint8, body []byte) (frame, error) {
+	f := newFrame(kind)
+	if f == nil {
 		return nil, fmt.Errorf("%w: kind %d", ErrFrame, kind)
 	}
-	switch {
-	case d.bad:
-		return nil, fmt.Errorf("%w: kind %d is cut short or out of order", ErrFrame, kind)
-	case len(d.b) > 0:
-		return nil, fmt.Errorf("%w: kind %d with %d bytes too many", ErrFrame, kind, len(d.b))
+	c := codec{b: body, reads: true}
+	f.fields(&c)
+	if len(c.b) > 0 {
+		c.fail("kind %d with %d bytes too many", kind, len(c.b))
 	}
-	if err := f.check(); err != nil {
-		return nil, err
+	if c.err != nil {
+		return nil, c.err
 	}
 	return f, nil
 }
 
-func appendString8(b []byte, s string) []byte {
-	return append(append(b, byte(len(s))), s...)
+// A codec appends fields to b, or reads them from the start of b.
+type codec struct {
+	b     []byte
+	reads bool
+	err   error // the first; fields after it mean nothing
 }
 
-func appendString16(b []byte, s string) []byte {
-	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
-}
-
-func appendMeta(b []byte, m Meta) []byte {
-	b = append(b, byte(len(m)))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		b = appendString16(appendString8(b, k), m[k])
+func (c *codec) fail(format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("%w: "+format, append([]any{ErrFrame}, args...)...)
 	}
-	return b
+}
+
+// take removes n bytes from the start of b.
+func (c *codec) take(n int) []byte {
+	if len(c.b) < n {
+		c.fail("cut short")
+		return make([]byte, n)
+	}
+	p := c.b[:n]
+	c.b = c.b[n:]
+	return p
+}
+
+// number is an integer of size bytes.
+func (c *codec) number(v *uint64, size int) {
+	var wide [8]byte
+	if c.reads {
+		copy(wide[8-size:], c.take(size))
+		*v = binary.BigEndian.Uint64(wide[:])
+		return
+	}
+	binary.BigEndian.PutUint64(wide[:], *v)
+	c.b = append(c.b, wide[8-size:]...)
+}
+
+func (c *codec) code(v *Code) {
+	n := uint64(*v)
+	c.number(&n, 1)
+	*v = Code(n) //nolint:gosec // of one byte
+}
+
+func (c *codec) millis(d *time.Duration) {
+	n := uint64(millis(*d))
+	if c.number(&n, 4); c.reads {
+		*d = time.Duration(n) * time.Millisecond //nolint:gosec // of four bytes
+	}
+}
+
+// text is a string of at most most bytes, after its length in size bytes.
+func (c *codec) text(what string, s *string, size, most int) {
+	n := uint64(len(*s))
+	c.number(&n, size)
+	switch {
+	case n > uint64(most): //nolint:gosec // a constant
+		c.fail("%s of %d bytes, at most %d", what, n, most)
+	case c.reads:
+		*s = string(c.take(int(n))) //nolint:gosec // at most most
+	default:
+		c.b = append(c.b, *s...)
+	}
+}
+
+// metadata is the number of entries, and each entry.
+func (c *codec) metadata(m *Meta) {
+	n := uint64(len(*m))
+	c.number(&n, 1)
+	switch {
+	case n > maxMeta:
+		c.fail("%d metadata entries, at most %d", n, maxMeta)
+		return
+	case n == 0:
+		return
+	}
+	entry := func(k, v *string) {
+		c.text("metadata key", k, 1, maxMetaKey)
+		c.text("metadata value", v, 2, maxMetaText)
+	}
+	if !c.reads {
+		for _, k := range slices.Sorted(maps.Keys(*m)) {
+			v := (*m)[k]
+			entry(&k, &v)
+		}
+		return
+	}
+	*m = make(Meta, n)
+	last := ""
+	for i := range n {
+		var k, v string
+		if entry(&k, &v); i > 0 && k <= last {
+			c.fail("metadata keys out of order")
+		}
+		(*m)[k], last = v, k
+	}
 }
 
 // millis rounds up, so that a short time does not become none.
@@ -310,64 +345,6 @@ func millis(d time.Duration) uint32 {
 		return 0
 	}
 	return uint32(min((d+time.Millisecond-1)/time.Millisecond, 1<<32-1))
-}
-
-// A decoder takes fields off b and remembers whether one was missing.
-type decoder struct {
-	b   []byte
-	bad bool
-}
-
-func (d *decoder) take(n int) []byte {
-	if d.bad || len(d.b) < n {
-		d.bad = true
-		return make([]byte, min(n, 8))
-	}
-	p := d.b[:n]
-	d.b = d.b[n:]
-	return p
-}
-
-func (d *decoder) uint8() uint8 { return d.take(1)[0] }
-
-func (d *decoder) uint64() uint64 { return binary.BigEndian.Uint64(d.take(8)) }
-
-func (d *decoder) millis() time.Duration {
-	return time.Duration(binary.BigEndian.Uint32(d.take(4))) * time.Millisecond
-}
-
-func (d *decoder) string8() string { return d.text(int(d.uint8())) }
-
-func (d *decoder) string16() string { return d.text(int(binary.BigEndian.Uint16(d.take(2)))) }
-
-func (d *decoder) text(n int) string {
-	p := d.take(n)
-	if d.bad {
-		return ""
-	}
-	return string(p)
-}
-
-func (d *decoder) meta() Meta {
-	n := int(d.uint8())
-	if d.bad || n == 0 {
-		return nil
-	}
-	if n > maxMeta {
-		d.bad = true
-		return nil
-	}
-	m := make(Meta, n)
-	last := ""
-	for i := range n {
-		k, v := d.string8(), d.string16()
-		if d.bad || (i > 0 && k <= last) {
-			d.bad = true
-			return nil
-		}
-		m[k], last = v, k
-	}
-	return m
 }
 
 // clip keeps text within what a frame may carry.

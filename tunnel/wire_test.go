@@ -47,8 +47,12 @@ func TestFramesRoundTrip(t *testing.T) {
 				t.Errorf("%d bytes left behind the frame", r.Len())
 			}
 			for n := range b {
-				if f, size, err := decodeFrame(b[:n]); f != nil || size != 0 || err != nil {
-					t.Fatalf("%d of %d bytes: %v, %d, %v", n, len(b), f, size, err)
+				cut := frameReader{r: iotest.TimeoutReader(io.MultiReader(bytes.NewReader(b[:n]), bytes.NewReader(b[n:])))}
+				if f, err := cut.next(); f != nil || !errors.Is(err, iotest.ErrTimeout) {
+					t.Fatalf("interrupted: %v, %v", f, err)
+				}
+				if f, err := cut.next(); err != nil || !reflect.DeepEqual(f, want) {
+					t.Fatalf("interrupted after %d of %d bytes: %+v, %v", n, len(b), f, err)
 				}
 				_, err := readFrame(bytes.NewReader(b[:n]))
 				if wantErr := io.ErrUnexpectedEOF; n > 0 && !errors.Is(err, wantErr) || n == 0 && !errors.Is(err, io.EOF) {
@@ -104,9 +108,6 @@ func TestMalformedFrames(t *testing.T) {
 		"SSH server's welcome": "SSH-2.0-x\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := decodeFrame([]byte(b)); !errors.Is(err, ErrFrame) {
-				t.Errorf("decode: %v", err)
-			}
 			if _, err := readFrame(strings.NewReader(b)); !errors.Is(err, ErrFrame) {
 				t.Errorf("read: %v", err)
 			}
@@ -125,23 +126,18 @@ func FuzzFrame(f *testing.F) {
 	}
 	f.Add([]byte("GET / HTTP/1.1\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		fr, n, err := decodeFrame(b)
+		r := bytes.NewReader(b)
+		fr, err := readFrame(r)
 		if err != nil {
-			if !errors.Is(err, ErrFrame) {
+			if !errors.Is(err, ErrFrame) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Fatalf("error of another kind: %v", err)
 			}
 			return
 		}
-		if fr == nil {
-			return
-		}
+		n := len(b) - r.Len()
 		again, err := appendFrame(nil, fr)
 		if err != nil || !bytes.Equal(again, b[:n]) {
 			t.Fatalf("%x\ndecoded to %+v\nencoded to %x, %v", b[:n], fr, again, err)
-		}
-		read, err := readFrame(bytes.NewReader(b))
-		if err != nil || !reflect.DeepEqual(read, fr) {
-			t.Fatalf("readFrame: %+v, %v; decodeFrame: %+v", read, err, fr)
 		}
 	})
 }
