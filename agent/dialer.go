@@ -32,12 +32,16 @@ const (
 	maxAddresses = 16
 )
 
+// A dialFunc connects to one address.
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
 // A dialer makes connections to servers.
 type dialer struct {
 	// custom, if not nil, is what the configuration has in place of all this but
 	// the proxy.
 	custom  func(ctx context.Context, network, addr string) (net.Conn, error)
-	one     func(ctx context.Context, network, addr string) (net.Conn, error) // one address
+	one     dialFunc
+	small   dialFunc // for small packets
 	resolve func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	proxy   func(addr string) (*url.URL, error)
 
@@ -48,11 +52,10 @@ type dialer struct {
 }
 
 func newDialer(c *Config) *dialer {
-	// Who is dead is found out by the sessions, and at a lower price.
-	one := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, ControlContext: carrier.DialControl}
 	return &dialer{
 		custom:  c.Dial,
-		one:     one.DialContext,
+		one:     carrier.NetDialer(false).DialContext,
+		small:   carrier.NetDialer(true).DialContext,
 		resolve: net.DefaultResolver.LookupNetIP,
 		proxy:   c.Proxy,
 		known:   make(map[string][]netip.Addr),
@@ -61,22 +64,36 @@ func newDialer(c *Config) *dialer {
 
 // NewDial returns what connects to servers as an Agent does, for who keeps no
 // tunnel: to whichever address of a name answers, and through the HTTP proxy that
-// proxy names, if any. A nil proxy means none.
-func NewDial(proxy func(server string) (*url.URL, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	return newDialer(&Config{Proxy: proxy}).DialContext
+// proxy names, if any. A nil proxy means none. With small packets the connections do
+// where large ones vanish, and carry a sixth less.
+func NewDial(proxy func(server string) (*url.URL, error), small bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := newDialer(&Config{Proxy: proxy})
+	if small {
+		return d.DialSmall
+	}
+	return d.DialContext
 }
 
 // DialContext makes the connection below TLS, through the proxy if there is one
 // for addr.
 func (d *dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	return d.connect(ctx, network, addr, d.one)
+}
+
+// DialSmall is DialContext for paths on which large packets vanish.
+func (d *dialer) DialSmall(ctx context.Context, network, addr string) (net.Conn, error) {
+	return d.connect(ctx, network, addr, d.small)
+}
+
+func (d *dialer) connect(ctx context.Context, network, addr string, one dialFunc) (net.Conn, error) {
 	via, err := d.through(addr)
 	if err != nil {
 		return nil, err
 	}
 	if via != nil {
-		return d.tunnelThrough(ctx, via, addr)
+		return d.tunnelThrough(ctx, via, addr, one)
 	}
-	return d.direct(ctx, network, addr)
+	return d.direct(ctx, network, addr, one)
 }
 
 // through is the proxy by which addr is reached; nil if there is none.
@@ -92,7 +109,7 @@ func (d *dialer) through(addr string) (*url.URL, error) {
 }
 
 // direct dials without a proxy.
-func (d *dialer) direct(ctx context.Context, network, addr string) (net.Conn, error) {
+func (d *dialer) direct(ctx context.Context, network, addr string, one dialFunc) (net.Conn, error) {
 	if d.custom != nil {
 		return d.custom(ctx, network, addr)
 	}
@@ -105,7 +122,7 @@ func (d *dialer) direct(ctx context.Context, network, addr string) (net.Conn, er
 	var losers sync.WaitGroup
 	defer losers.Wait() // they stop at once
 	c, err := race(ctx, &losers, len(addrs), addressHeadStart, func(ctx context.Context, i int) (net.Conn, error) {
-		return d.one(ctx, network, addrs[i].String())
+		return one(ctx, network, addrs[i].String())
 	}, func(c net.Conn) { _ = c.Close() })
 	if err != nil {
 		return nil, err

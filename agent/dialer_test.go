@@ -32,7 +32,7 @@ type fakeNet struct {
 }
 
 func (b *fakeNet) dialer() *dialer {
-	return &dialer{one: b.dial, resolve: b.resolve, known: make(map[string][]netip.Addr)}
+	return &dialer{one: b.dial, small: b.dial, resolve: b.resolve, known: make(map[string][]netip.Addr)}
 }
 
 func (b *fakeNet) resolve(ctx context.Context, _, host string) ([]netip.Addr, error) {

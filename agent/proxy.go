@@ -83,11 +83,11 @@ func proxyAddr(via *url.URL) string {
 }
 
 // tunnelThrough has the proxy connect to addr.
-func (d *dialer) tunnelThrough(ctx context.Context, via *url.URL, addr string) (net.Conn, error) {
+func (d *dialer) tunnelThrough(ctx context.Context, via *url.URL, addr string, one dialFunc) (net.Conn, error) {
 	if err := CheckProxy(via); err != nil {
 		return nil, err
 	}
-	raw, err := d.direct(ctx, "tcp", proxyAddr(via))
+	raw, err := d.direct(ctx, "tcp", proxyAddr(via), one)
 	if err != nil {
 		return nil, fmt.Errorf("reach proxy %s: %w", via.Host, err)
 	}

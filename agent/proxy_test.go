@@ -226,7 +226,7 @@ func TestProxyIsReached(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	dial := NewDial(func(string) (*url.URL, error) { return &url.URL{Scheme: "http", Host: ln.Addr().String()}, nil })
+	dial := NewDial(func(string) (*url.URL, error) { return &url.URL{Scheme: "http", Host: ln.Addr().String()}, nil }, false)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var reached atomic.Bool

@@ -100,13 +100,13 @@ func (a *Agent) dialSession(ctx context.Context, server string, conf *tls.Config
 		return nil, err
 	}
 	t := a.cfg.Transport
-	o := tunnel.Options{TLS: conf, Dial: a.dialer.DialContext, MaxStreams: a.cfg.MaxStreams, Link: a.cfg.Link, Log: a.log}
+	o := tunnel.Options{TLS: conf, Dial: a.dialer.DialContext, DialSmall: a.dialer.DialSmall, MaxStreams: a.cfg.MaxStreams, Link: a.cfg.Link, Log: a.log}
 	if !overUDP(t) || a.cfg.Dial != nil {
 		return t.Dial(ctx, server, o)
 	}
 	// A packet transport opens sockets of its own, so that it cannot be given
 	// connections to choose from, only addresses.
-	o.Dial = nil
+	o.Dial, o.DialSmall = nil, nil
 	addrs, err := a.dialer.addresses(ctx, server)
 	if err != nil {
 		return nil, err

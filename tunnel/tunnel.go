@@ -142,6 +142,9 @@ type Options struct {
 	TLS *tls.Config
 	// Dial makes the connection below TLS; nil means a net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// DialSmall is Dial for paths on which large packets vanish: neither end of the
+	// connection sends one above 1280 bytes. Nil means Dial if that is not nil.
+	DialSmall func(ctx context.Context, network, addr string) (net.Conn, error)
 	// MaxStreams bounds how many streams each end may have open at a time;
 	// zero means DefaultMaxStreams. More wait in Open.
 	MaxStreams int

@@ -36,7 +36,6 @@ import (
 	"github.com/hawser-project/hawser/node/reviews"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
-	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/doorman"
 	"github.com/hawser-project/hawser/tunnel/inproc"
 )
@@ -125,12 +124,9 @@ func (p *parts) run(ctx context.Context) error {
 // joinConfig is what join needs. There is so little to say that its packets can be
 // small from the first.
 func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
-	dial := agent.NewDial(proxyFor)
 	c := bootstrap.Config{
 		NodeName: o.nodeName, Dir: o.dataDir, TokenFile: o.tokenFile, Log: log,
-		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return dial(carrier.SmallPackets(ctx), network, addr)
-		},
+		Dial: agent.NewDial(proxyFor, true),
 	}
 	for _, addr := range o.addrs {
 		c.Servers = append(c.Servers, "https://"+addr)
@@ -265,7 +261,7 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		log.Info("going through a proxy", "servers", s)
 	}
 	if o.transport == setup.SSH {
-		return (&straight{servers: o.addrs, dial: agent.NewDial(proxyFor)}).DialContext, nil
+		return (&straight{servers: o.addrs, dial: agent.NewDial(proxyFor, false)}).DialContext, nil
 	}
 	streams := inproc.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
 	var err error

@@ -78,7 +78,7 @@ func TestStraight(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = down.Close()
-	s := &straight{servers: []string{down.Addr().String(), up.Addr().String()}, dial: agent.NewDial(nil)}
+	s := &straight{servers: []string{down.Addr().String(), up.Addr().String()}, dial: agent.NewDial(nil, false)}
 	for range 2 {
 		c, err := s.DialContext(t.Context(), "", "")
 		if err != nil {

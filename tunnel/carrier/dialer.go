@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -14,6 +15,10 @@ import (
 // tickets is how many of the server's tickets a Dialer keeps. One is enough to resume
 // with; a server hands out one a connection.
 const tickets = 2
+
+// smallSegment is the TCP segment for which there is room on every path that IPv6
+// may take: 1280 bytes (RFC 8200, 5) without the headers of IP and of TCP.
+const smallSegment = 1280 - 40 - 20
 
 // A Dialer makes TLS connections to one server. It remembers what it has found out
 // about the path: handshakes after the first are resumptions (RFC 8446, 2.2), and
@@ -41,8 +46,10 @@ func NewDialer(addr string, alpn []string, below func(net.Conn) net.Conn, o tunn
 		conf.ClientSessionCache = tls.NewLRUClientSessionCache(tickets)
 	}
 	if o.Dial == nil {
-		// Who is dead is found out above, and at a lower price.
-		o.Dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, ControlContext: DialControl}).DialContext
+		o.Dial, o.DialSmall = NetDialer(false).DialContext, NetDialer(true).DialContext
+	}
+	if o.DialSmall == nil {
+		o.DialSmall = o.Dial
 	}
 	if below == nil {
 		below = func(c net.Conn) net.Conn { return c }
@@ -50,12 +57,26 @@ func NewDialer(addr string, alpn []string, below func(net.Conn) net.Conn, o tunn
 	return &Dialer{addr: addr, tls: conf, below: below, options: o}, nil
 }
 
+// NetDialer makes TCP connections that are not kept alive: who is dead is found out
+// above, and at a lower price. With small packets neither end sends one above 1280 bytes,
+// on systems that can limit them.
+func NetDialer(small bool) *net.Dialer {
+	d := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}
+	if small {
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) { limitSegments(int(fd), smallSegment) })
+		}
+	}
+	return d
+}
+
 // connect makes a connection and shakes hands on it.
 func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
+	dial := d.options.Dial
 	if small {
-		ctx = SmallPackets(ctx)
+		dial = d.options.DialSmall
 	}
-	raw, err := d.options.Dial(ctx, "tcp", d.addr)
+	raw, err := dial(ctx, "tcp", d.addr)
 	if err != nil {
 		return nil, err
 	}

@@ -20,11 +20,12 @@ type hole struct {
 	small atomic.Int64
 }
 
+func (h *hole) dialSmall(ctx context.Context, network, addr string) (net.Conn, error) {
+	h.small.Add(1)
+	return (&net.Dialer{}).DialContext(ctx, network, addr)
+}
+
 func (h *hole) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if WantsSmallPackets(ctx) {
-		h.small.Add(1)
-		return (&net.Dialer{}).DialContext(ctx, network, addr)
-	}
 	h.large.Add(1)
 	if !h.open.Load() {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -44,7 +45,7 @@ func TestLargePacketsVanish(t *testing.T) {
 			relay := tunneltest.NewRelay(t, srv.addr)
 			var h hole
 			h.open.Store(from)
-			d, err := NewDialer(relay.Addr(), spoken, nil, tunnel.Options{TLS: ca.Client(t, "a"), Dial: h.dial})
+			d, err := NewDialer(relay.Addr(), spoken, nil, tunnel.Options{TLS: ca.Client(t, "a"), Dial: h.dial, DialSmall: h.dialSmall})
 			if err != nil {
 				t.Fatal(err)
 			}

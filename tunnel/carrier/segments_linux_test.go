@@ -8,20 +8,15 @@ import (
 	"testing"
 )
 
-// TestDialControl looks at the segments of connections.
-func TestDialControl(t *testing.T) {
+// TestNetDialer looks at the segments of connections.
+func TestNetDialer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	d := net.Dialer{ControlContext: DialControl}
 	for _, small := range []bool{false, true} {
-		ctx := t.Context()
-		if small {
-			ctx = SmallPackets(ctx)
-		}
-		c, err := d.DialContext(ctx, "tcp", l.Addr().String())
+		c, err := NetDialer(small).DialContext(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,11 +31,6 @@ func TestDialControl(t *testing.T) {
 				t.Errorf("small packets: %t, segments of the %s end: %d", small, end, size)
 			}
 		}
-	}
-	if c, err := d.DialContext(SmallPackets(t.Context()), "udp", l.Addr().String()); err != nil {
-		t.Errorf("UDP: %v", err)
-	} else {
-		_ = c.Close()
 	}
 }
 

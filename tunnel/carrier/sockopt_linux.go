@@ -22,6 +22,12 @@ func setUnsent(fd, bytes int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes) // as above
 }
 
+// limitSegments limits the segments of both directions, if that is called before the
+// connection is made (RFC 9293, 3.7.1).
+func limitSegments(fd, size int) {
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, size) // as above
+}
+
 // acknowledgement is what the system knows of what was sent: whether some of it is not
 // acknowledged, and when an acknowledgement last came (tcp(7), TCP_INFO).
 func acknowledgement(fd int) (outstanding bool, ago time.Duration, ok bool) {

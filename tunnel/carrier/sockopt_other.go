@@ -16,6 +16,8 @@ func tuneSocket(int) {}
 
 func setUnsent(_, _ int) {}
 
+func limitSegments(_, _ int) {}
+
 func setCongestion(int, string) error { return errNoCongestion }
 
 // checkCongestion says whether this process may use a congestion control that
