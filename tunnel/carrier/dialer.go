@@ -82,7 +82,8 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	}
 	d.packets.reach(time.Now())
 	tune(raw, d.options)
-	c := tls.Client(d.below(raw), d.tls)
+	m := &made{Conn: raw}
+	c := tls.Client(d.below(m), d.tls)
 	if err = c.HandshakeContext(ctx); err == nil {
 		err = checkALPN(c.ConnectionState(), d.tls.NextProtos)
 	}
@@ -90,16 +91,12 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 		_ = raw.Close() // the handshake's error is the news
 		return nil, err
 	}
+	d.packets.worked(small)
+	m.packets, m.since = &d.packets, time.Now()
 	return c, nil
 }
 
 // Again makes a further connection. The caller owns it.
 func (d *Dialer) Again(ctx context.Context) (*tls.Conn, error) {
-	small := d.packets.next(time.Now())
-	c, err := d.connect(ctx, small)
-	if err != nil {
-		return nil, err
-	}
-	d.packets.worked(time.Now(), small, true)
-	return c, nil
+	return d.connect(ctx, d.packets.next(time.Now()))
 }

@@ -6,6 +6,7 @@ package carrier
 import (
 	"context"
 	"crypto/tls"
+	"net"
 	"sync"
 	"time"
 )
@@ -15,9 +16,12 @@ const (
 	// handshake unanswered before it is tried with small packets as well. In a
 	// handshake both ends have more to say than fits into a small one.
 	smallAfter = 3 * time.Second
-	// shortLived is a connection that was made again and has not lasted: it may
-	// be that the handshake got through and nothing larger did.
-	shortLived = time.Minute
+	// A connection that was closed before it was shortLived old has not lasted: if the
+	// next one has not either, it may be that the handshake got through and nothing
+	// larger did. Nobody gives one up for that before it is tooShort old, and nobody closes
+	// one so soon because he does not need it, except at once.
+	tooShort   = time.Second
+	shortLived = 20 * time.Second
 )
 
 // packets decides of what size those of the next connection are. Small ones carry
@@ -26,34 +30,16 @@ const (
 type packets struct {
 	mu      sync.Mutex // guards the following
 	small   bool
-	again   bool      // the latest connection was not the first
-	made    time.Time // when the latest connection was; zero once it is known to be lost
-	reached time.Time // when the server has first taken one since then; zero before
+	short   int       // connections in a row that have not lasted
+	reached time.Time // when the server first took one since the last handshake; zero if it has not
 }
 
-// next says whether the packets of a connection that is to be made again should be
-// small. Several may be under way.
+// next says whether the packets of the next connection should be small. Several may be
+// under way.
 func (p *packets) next(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.made.IsZero() { // the first attempt since it was lost
-		if p.again && now.Sub(p.made) < shortLived {
-			p.small = true
-		}
-		p.made, p.reached = time.Time{}, time.Time{}
-	}
-	return p.small || p.stuckLocked(now)
-}
-
-func (p *packets) stuckLocked(now time.Time) bool {
-	return !p.reached.IsZero() && now.Sub(p.reached) >= smallAfter
-}
-
-// stuck says whether a handshake gets no answer.
-func (p *packets) stuck(now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.stuckLocked(now)
+	return p.small || !p.reached.IsZero() && now.Sub(p.reached) >= smallAfter
 }
 
 // reach notes that the server has taken a connection.
@@ -65,21 +51,51 @@ func (p *packets) reach(now time.Time) {
 	}
 }
 
-// worked notes that hands have been shaken on one, which is the first or not.
-func (p *packets) worked(now time.Time, small, again bool) {
+// worked notes that hands have been shaken on one.
+func (p *packets) worked(small bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.small = p.small || small
-	p.made, p.again = now, again
+	p.small, p.reached = p.small || small, time.Time{}
 }
+
+// lasted notes how long a connection on which hands have been shaken was there.
+func (p *packets) lasted(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case d >= shortLived:
+		p.short = 0
+	case d >= tooShort:
+		p.short++
+		p.small = p.small || p.short >= 2
+	}
+}
+
+// A made connection is one of a Dialer's. It tells when it is closed.
+type made struct {
+	net.Conn
+	packets *packets // nil until hands have been shaken
+	since   time.Time
+	closed  sync.Once
+}
+
+// Close implements net.Conn.
+func (m *made) Close() error {
+	if m.packets != nil {
+		m.closed.Do(func() { m.packets.lasted(time.Since(m.since)) })
+	}
+	return m.Conn.Close()
+}
+
+// NetConn is the connection itself.
+func (m *made) NetConn() net.Conn { return m.Conn }
 
 // First makes the first connection: with large packets, and with small ones beside if
 // that takes long. The caller owns it.
 func (d *Dialer) First(ctx context.Context) (*tls.Conn, error) {
 	type result struct {
-		conn  *tls.Conn
-		err   error
-		small bool
+		conn *tls.Conn
+		err  error
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -91,7 +107,7 @@ func (d *Dialer) First(ctx context.Context) (*tls.Conn, error) {
 		under++
 		attempts.Go(func() {
 			c, err := d.connect(ctx, small)
-			results <- result{c, err, small}
+			results <- result{c, err}
 		})
 	}
 	start(false)
@@ -100,7 +116,7 @@ func (d *Dialer) First(ctx context.Context) (*tls.Conn, error) {
 	for both := false; ; {
 		select {
 		case <-look.C:
-			if !both && d.packets.stuck(time.Now()) {
+			if !both && d.packets.next(time.Now()) {
 				both = true
 				start(true)
 			}
@@ -114,9 +130,6 @@ func (d *Dialer) First(ctx context.Context) (*tls.Conn, error) {
 				if other := <-results; other.conn != nil {
 					_ = other.conn.NetConn().Close() // of no use
 				}
-			}
-			if r.err == nil {
-				d.packets.worked(time.Now(), r.small, false)
 			}
 			return r.conn, r.err
 		}

@@ -94,11 +94,7 @@ func TestLargePacketsVanish(t *testing.T) {
 func TestPackets(t *testing.T) {
 	at := func(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }
 	var p packets
-	p.worked(at(0), false, false)
-	if p.next(at(time.Second)) {
-		t.Error("small packets after the first connection")
-	}
-	if p.next(at(time.Minute)) {
+	if p.next(at(time.Hour)) {
 		t.Error("small packets though nobody has been reached")
 	}
 	p.reach(at(time.Minute))
@@ -108,17 +104,42 @@ func TestPackets(t *testing.T) {
 	if !p.next(at(time.Minute + smallAfter)) {
 		t.Error("no small packets for a handshake without an answer")
 	}
-	p.worked(at(2*time.Minute), false, true)
-	if p.next(at(4 * time.Minute)) {
-		t.Error("small packets after a connection that has lasted")
+	p.worked(false)
+	for _, lasted := range []time.Duration{shortLived - 1, shortLived, tooShort - 1, tooShort} {
+		if p.lasted(lasted); p.next(at(time.Hour)) {
+			t.Errorf("small packets after a connection that was there for %v", lasted)
+		}
 	}
-	p.reach(at(4 * time.Minute))
-	p.worked(at(4*time.Minute), false, true)
-	if !p.next(at(4*time.Minute + shortLived - 1)) {
+	if p.lasted(shortLived - 1); !p.next(at(time.Hour)) {
 		t.Error("large packets after two that have failed")
 	}
-	p.worked(at(6*time.Minute), true, true)
-	if !p.next(at(time.Hour)) {
+	if p.lasted(time.Hour); !p.next(at(time.Hour)) {
 		t.Error("large packets on a path that is known")
+	}
+}
+
+// Connections beside others say nothing of the path: their packets stay large.
+func TestPacketsOfMany(t *testing.T) {
+	ca := tunneltest.NewAuthority(t, "ca")
+	srv := serve(t, tunnel.Options{TLS: ca.Server(t)})
+	var h hole
+	d, err := NewDialer(srv.addr, spoken, nil, tunnel.Options{TLS: ca.Client(t, "a"), Dial: h.dial, DialSmall: h.dialSmall})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := d.First(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	for range 4 {
+		c, err := d.Again(within(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if n := h.small.Load(); n != 0 {
+		t.Errorf("%d of 5 connections have small packets", n)
 	}
 }
