@@ -56,13 +56,13 @@ var attacks = []attack{
 		"e2e:TestEveryKeyIsReplaced", "auth:TestAuthoritiesFollowFile", "auth/bootstrap:TestConnectionOfBefore", "controlplane/apiserver/kubelet:TestKeptConnectionIsVerifiedByOldAuthority", "auth:TestSupersededAuthority", "auth/pki:TestMigration", "auth/bootstrap:TestAuthoritiesAreFollowed", "auth/kubeauth:TestSupersededAuthority",
 	}},
 	{"S7", "10,000 slow handshakes", "closed, the source with most of them first; others are served", []string{
-		"server:TestTenThousandSlowHandshakes", "tunnel/doorman:TestTenThousandSlowHandshakes", "tunnel/carrier:TestSlowHandshakes", "tunnel/overquic:TestHandshakesAreBounded", "server:TestSlowHellos",
+		"server:TestTenThousandSlowHandshakes", "cmd/internal/doorman:TestTenThousandSlowHandshakes", "tunnel/carrier:TestSlowHandshakes", "tunnel/overquic:TestHandshakesAreBounded", "server:TestSlowHellos",
 	}},
 	{"S8", "the number of another's session", "Denied, Lost: numbers count within an identity", []string{
 		"tunnel/qmux:TestSecrets", "tunnel/qmux:TestIdentity", "tunnel/qmux:TestStrangers", "tunnel/overh2:TestSecondOfNoSession", "tunnel/overh2:TestHalves",
 	}},
 	{"S9", "requests that are taken back at once, and packets from an address that is not the sender's", "the connection is closed; at most three times what came, and a packet, goes back", []string{
-		"tunnel/doorman:TestRapidReset", "tunnel/overh2:TestRapidReset", "e2e:TestStrangers", "tunnel/overquic:TestAmplification",
+		"cmd/internal/doorman:TestRapidReset", "tunnel/overh2:TestRapidReset", "e2e:TestStrangers", "tunnel/overquic:TestAmplification",
 	}},
 }
 

@@ -145,7 +145,7 @@ var homes = []struct {
 	why      string
 }{
 	{"github.com/hashicorp/yamux", []string{"tunnel/overyamux"}, "a multiplexer has one adapter"},
-	{"golang.org/x/net/http2", []string{"tunnel/overh2", "tunnel/doorman/doormantest"}, "a protocol has one adapter, and attacks that break its rules, and this import is due to change with the standard library"},
+	{"golang.org/x/net/http2", []string{"tunnel/overh2", "e2e/lab/rogue"}, "a protocol has one adapter, and attacks that break its rules, and this import is due to change with the standard library"},
 	{"github.com/quic-go/quic-go", []string{"tunnel/overquic", "tunnel/qmux"}, "a transport has one adapter, and qmux spells integers as QUIC does"},
 	{"golang.org/x/crypto/ssh", []string{"tunnel/overssh", "cmd/internal/bench/sshd"}, "the legacy mode has one adapter, and a server to measure it against"},
 	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "auth/rbac", "cmd/hawser"}, "it is a thousand packages"},

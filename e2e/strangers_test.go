@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
-	"github.com/hawser-project/hawser/tunnel/doorman/doormantest"
+	"github.com/hawser-project/hawser/e2e/lab/rogue"
 )
 
 // A door is a port that strangers come to.
@@ -71,7 +71,7 @@ func TestStrangers(t *testing.T) {
 		})
 	}
 	for range 200 {
-		doormantest.Malformed()["no preface"](doors[0].come(t), stranger())
+		rogue.Malformed()["no preface"](doors[0].come(t), stranger())
 	}
 	t.Run("crowd", func(t *testing.T) { doors[0].testCrowd(t, f) })
 	most := 1 + int(time.Since(began)/time.Minute)
@@ -159,7 +159,7 @@ func (d *door) come(t *testing.T) net.Conn {
 }
 
 func (d *door) testMalformed(t *testing.T, f *front) {
-	for name, attack := range doormantest.Malformed() {
+	for name, attack := range rogue.Malformed() {
 		t.Run(name, func(t *testing.T) {
 			from := d.closed(t, f)
 			c := d.come(t)
@@ -243,7 +243,7 @@ func (d *door) testReset(t *testing.T, f *front) {
 	for name, conf := range users {
 		t.Run("reset by a "+name, func(t *testing.T) {
 			from := d.closed(t, f)
-			if doormantest.Reset(d.come(t), conf, d.path, many) {
+			if rogue.Reset(d.come(t), conf, d.path, many) {
 				t.Errorf("%d requests were taken back over one connection", many)
 			}
 			d.rises(t, f, from)
@@ -256,7 +256,7 @@ func (d *door) testReset(t *testing.T, f *front) {
 // handshake. Whoever is known is served beside them.
 func (d *door) testCrowd(t *testing.T, f *front) {
 	const crowd = 3000
-	hello, err := doormantest.Hello(t.Context())
+	hello, err := rogue.Hello(t.Context())
 	must(t, err)
 	from := d.closed(t, f)
 	for i := range crowd {

@@ -28,6 +28,7 @@ import (
 	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/cmd/internal/doorman"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/fence"
@@ -36,7 +37,6 @@ import (
 	"github.com/hawser-project/hawser/node/reviews"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
-	"github.com/hawser-project/hawser/tunnel/doorman"
 	"github.com/hawser-project/hawser/tunnel/inproc"
 )
 

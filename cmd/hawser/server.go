@@ -29,12 +29,12 @@ import (
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/cmd/internal/doorman"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/etcd"
-	"github.com/hawser-project/hawser/tunnel/doorman"
 )
 
 func newServer() *cobra.Command {

@@ -130,8 +130,8 @@ func TestCrowdWithoutARequest(t *testing.T) {
 			q.say("CONNECT node-1:1 HTTP/1.1\r\n")
 		}
 		synctest.Wait()
-		if inside, cut := q.idlers.pending.Count(); inside != maxIdlers || cut != 3*maxIdlers {
-			t.Errorf("%d without a request, %d cut off", inside, cut)
+		if inside := q.idlers.pending.Count(); inside != maxIdlers {
+			t.Errorf("%d without a request", inside)
 		}
 		c := q.say(connectRequest)
 		r, resp := answer(t, c)
@@ -149,7 +149,7 @@ func TestCrowdWithoutARequest(t *testing.T) {
 		}
 		time.Sleep(headerTimeout) // the bubble's clock
 		synctest.Wait()
-		if inside, _ := q.idlers.pending.Count(); inside != 0 {
+		if inside := q.idlers.pending.Count(); inside != 0 {
 			t.Errorf("%d are still without a request", inside)
 		}
 		if n := testutil.ToFloat64(q.metrics.closed.WithLabelValues(noRequest)); n < 4*maxIdlers {

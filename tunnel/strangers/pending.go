@@ -3,8 +3,8 @@
 package strangers
 
 import (
-	"container/list"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -17,11 +17,10 @@ import (
 type Pending struct {
 	limit int
 
-	mu     sync.Mutex // guards the following
-	conns  list.List  // of stranger, oldest first
-	census Census
+	mu     sync.Mutex  // guards the following
+	conns  []*stranger // oldest first
+	census Census      // of them
 	closed bool
-	cutOff uint64
 }
 
 // A stranger is one of them.
@@ -36,62 +35,54 @@ func NewPending(limit int) *Pending { return &Pending{limit: max(limit, 1)} }
 // Enter takes c in until leave is called. A connection that loses its place is
 // aborted, and whoever reads from it notices. Once closed it loses it at
 // once.
-func (l *Pending) Enter(c net.Conn) (leave func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+func (p *Pending) Enter(c net.Conn) (leave func()) {
+	s := &stranger{c, SourceOf(c.RemoteAddr())}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
 		_ = tunnel.Abort(c) // its end is what matters
 		return func() {}
 	}
-	g := stranger{c, SourceOf(c.RemoteAddr())}
-	if l.conns.Len() >= l.limit {
-		l.evictLocked(l.census.Yields(g.source, l.limit))
+	if len(p.conns) >= p.limit {
+		yields := p.census.Yields(s.source, p.limit)
+		p.abortLocked(slices.IndexFunc(p.conns, func(o *stranger) bool { return o.source == yields }))
 	}
-	e := l.conns.PushBack(g)
-	l.census.Add(g.source)
+	p.conns = append(p.conns, s)
+	p.census.Add(s.source)
 	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.removeLocked(e, g)
-	}
-}
-
-// evictLocked aborts the oldest connection of s, of which there is one.
-func (l *Pending) evictLocked(s Source) {
-	for e := l.conns.Front(); e != nil; e = e.Next() {
-		if g, _ := e.Value.(stranger); g.source == s {
-			l.removeLocked(e, g)
-			l.cutOff++
-			_ = tunnel.Abort(g.conn) // its end is what matters
-			return
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if i := slices.Index(p.conns, s); i >= 0 {
+			p.removeLocked(i)
 		}
 	}
 }
 
-// removeLocked does nothing if e has lost its place.
-func (l *Pending) removeLocked(e *list.Element, g stranger) {
-	before := l.conns.Len()
-	if l.conns.Remove(e); l.conns.Len() < before {
-		l.census.Remove(g.source)
-	}
+// abortLocked ends the connection at i and gives its place to others.
+func (p *Pending) abortLocked(i int) {
+	c := p.conns[i].conn
+	p.removeLocked(i)
+	_ = tunnel.Abort(c) // its end is what matters
 }
 
-// Count is how many connections there are, and how many have lost their places to
-// others.
-func (l *Pending) Count() (inside int, cutOff uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.conns.Len(), l.cutOff
+func (p *Pending) removeLocked(i int) {
+	p.census.Remove(p.conns[i].source)
+	p.conns = slices.Delete(p.conns, i, i+1)
+}
+
+// Count is how many connections there are.
+func (p *Pending) Count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
 }
 
 // Close aborts every connection in it and all that enter later.
-func (l *Pending) Close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	for e := l.conns.Front(); e != nil; e = l.conns.Front() {
-		g, _ := e.Value.(stranger)
-		l.removeLocked(e, g)
-		_ = tunnel.Abort(g.conn) // its end is what matters
+func (p *Pending) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for len(p.conns) > 0 {
+		p.abortLocked(0)
 	}
 }

@@ -23,7 +23,7 @@ func newMetrics(server string, r prometheus.Registerer, l *strangers.Pending) (*
 	inside := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "hawser", Subsystem: server, Name: "connections_unauthenticated",
 		Help: "Connections on which no request of a known user has come yet.",
-	}, func() float64 { n, _ := l.Count(); return float64(n) })
+	}, func() float64 { return float64(l.Count()) })
 	for _, reason := range []string{crowded, noRequest, unknown, resets} {
 		m.closed.WithLabelValues(reason) // shown from the beginning
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
-	"github.com/hawser-project/hawser/tunnel/doorman/doormantest"
+	"github.com/hawser-project/hawser/e2e/lab/rogue"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -166,7 +166,7 @@ func TestTenThousandSlowHandshakes(t *testing.T) {
 	const limit, slow = 128, 10_000
 	r := serve(t, limit, func(w http.ResponseWriter, req *http.Request) { Seen(req.Context(), true) })
 	began := time.Now()
-	first, err := doormantest.Hello(t.Context())
+	first, err := rogue.Hello(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestTenThousandSlowHandshakes(t *testing.T) {
 			}
 		}
 	}
-	if n, _ := r.pending.Count(); n > limit {
+	if n := r.pending.Count(); n > limit {
 		t.Errorf("%d strangers inside", n)
 	}
 	r.eventually("closed", func() bool { return r.closed(crowded) >= slow-limit })
@@ -225,7 +225,7 @@ func TestRapidReset(t *testing.T) {
 				served.Add(1)
 				answer(w, r)
 			})
-			let := doormantest.Reset(r.dial(1), r.tls(), "/slow", 100_000)
+			let := rogue.Reset(r.dial(1), r.tls(), "/slow", 100_000)
 			// Who is not known is told that the connection is over (GOAWAY), and what comes
 			// afterwards is read and thrown away.
 			if n := served.Load(); let && name != "unknown" || n > 10_000 {
@@ -245,7 +245,7 @@ func TestRapidReset(t *testing.T) {
 
 // Whatever breaks the rules ends with its connection closed, a number and a line.
 func TestMalformed(t *testing.T) {
-	for name, attack := range doormantest.Malformed() {
+	for name, attack := range rogue.Malformed() {
 		t.Run(name, func(t *testing.T) {
 			r := serve(t, 0, func(http.ResponseWriter, *http.Request) {})
 			c := r.dial(1)
@@ -276,7 +276,7 @@ func TestHonest(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n, _ := r.pending.Count(); n != 0 {
+	if n := r.pending.Count(); n != 0 {
 		t.Errorf("%d strangers", n)
 	}
 	_ = r.Close()

@@ -1,6 +1,5 @@
-// Package doormantest is what a stranger may do to an HTTPS server over one
-// connection: for tests of servers that have a doorman.Doorman, or should do without.
-package doormantest
+// Package rogue is what a stranger may do to an HTTPS server over one connection.
+package rogue
 
 import (
 	"bytes"
@@ -13,8 +12,6 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-
-	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 // An Attack does something over a connection that the server has to end. It returns
@@ -138,7 +135,7 @@ func takeBack(c io.Writer, path string, n int) {
 
 // Hello is the beginning of a TLS handshake that nobody goes on with.
 func Hello(ctx context.Context) ([]byte, error) {
-	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+	a, b := net.Pipe()
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = tls.Client(a, &tls.Config{ServerName: "example.com"}).HandshakeContext(ctx) })
 	p := make([]byte, 16<<10)
