@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/tunnel"
@@ -63,7 +64,7 @@ func (o *sshOptions) check(dataDir string) error {
 	if err := overssh.CheckKey(o.keyFile); err != nil {
 		return fmt.Errorf("--ssh-keyfile: %w", err)
 	}
-	if _, err := overssh.OpenHostKeys(o.knownHosts); err != nil {
+	if _, err := hostkeys.Open(o.knownHosts); err != nil {
 		return fmt.Errorf("--ssh-known-hosts: %w", err)
 	}
 	return nil
@@ -91,7 +92,7 @@ func newSSHNodes(o *sshOptions, admit func(node string) error, to prometheus.Reg
 	if o.user == "" {
 		return s, nil
 	}
-	keys, err := overssh.OpenHostKeys(o.knownHosts)
+	keys, err := hostkeys.Open(o.knownHosts)
 	if err != nil {
 		return nil, fmt.Errorf("--ssh-known-hosts: %w", err)
 	}

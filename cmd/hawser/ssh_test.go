@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overssh"
@@ -95,7 +96,7 @@ func TestSSHNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := overssh.OpenHostKeys(filepath.Join(dir, sshKnownHosts))
+	keys, err := hostkeys.Open(filepath.Join(dir, sshKnownHosts))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func TestSSHPin(t *testing.T) {
 		"no":                {nil, "no\n", `"no" is neither`},
 		"nobody there":      {nil, "", "--fingerprint"},
 		"fingerprint given": {[]string{"--fingerprint", host.fingerprint}, "", ""},
-		"another one":       {[]string{"--fingerprint", "SHA256:other"}, "yes\n", "no host key SHA256:other: it shows ssh-ed25519 " + host.fingerprint},
+		"another one":       {[]string{"--fingerprint", "SHA256:other"}, "yes\n", "no host key SHA256:other: it shows [ssh-ed25519 " + host.fingerprint + "]"},
 		"no fingerprint":    {[]string{"--fingerprint", "MD5:00"}, "", "--fingerprint"},
 		"bad port":          {[]string{"--ssh-port", "0"}, "", "--ssh-port"},
 	} {

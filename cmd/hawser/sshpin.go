@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,9 +22,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node"
-	"github.com/hawser-project/hawser/tunnel/overssh"
 )
 
 // hostKeys are the flags of hawser ssh.
@@ -77,15 +78,15 @@ func newSSH() *cobra.Command {
 }
 
 // open reads the file of keys.
-func (o *hostKeys) open() (*overssh.HostKeys, error) {
+func (o *hostKeys) open() (*hostkeys.File, error) {
 	if err := o.check(o.dataDir); err != nil {
 		return nil, err
 	}
-	return overssh.OpenHostKeys(o.knownHosts)
+	return hostkeys.Open(o.knownHosts)
 }
 
 // change has f change the file, while no other command does.
-func (o *hostKeys) change(f func(*overssh.HostKeys) error) error {
+func (o *hostKeys) change(f func(*hostkeys.File) error) error {
 	keys, err := o.open()
 	if err != nil {
 		return err
@@ -117,7 +118,7 @@ func (o *hostKeys) pin(ctx context.Context, name string, in io.Reader, out io.Wr
 		return err
 	}
 	for _, k := range pinned {
-		if _, err = fmt.Fprintf(out, "pinned for %s: %s %s\n", name, k.Type(), k.Fingerprint()); err != nil {
+		if _, err = fmt.Fprintf(out, "pinned for %s: %s\n", name, k); err != nil {
 			return err
 		}
 	}
@@ -125,27 +126,32 @@ func (o *hostKeys) pin(ctx context.Context, name string, in io.Reader, out io.Wr
 	if err != nil {
 		return err
 	}
-	if err = o.change(func(keys *overssh.HostKeys) error { return keys.Pin(name, key) }); err != nil {
+	if err = o.change(func(keys *hostkeys.File) error { return keys.Pin(name, key) }); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "pinned for %s from now on: %s %s\n", name, key.Type(), key.Fingerprint())
+	_, err = fmt.Fprintf(out, "pinned for %s from now on: %s\n", name, key)
 	return err
 }
 
 // confirmed is the key of the sshd at addr that the administrator vouches for.
-func (o *hostKeys) confirmed(ctx context.Context, name, addr string, in io.Reader, out io.Writer) (overssh.HostKey, error) {
-	if o.fingerprint != "" {
-		if !strings.HasPrefix(o.fingerprint, "SHA256:") {
-			return overssh.HostKey{}, fmt.Errorf("--fingerprint %q: want SHA256:…, as ssh-keygen -l prints it", o.fingerprint)
-		}
-		return overssh.FindKey(ctx, addr, o.fingerprint)
+func (o *hostKeys) confirmed(ctx context.Context, name, addr string, in io.Reader, out io.Writer) (hostkeys.Key, error) {
+	if o.fingerprint != "" && !strings.HasPrefix(o.fingerprint, "SHA256:") {
+		return hostkeys.Key{}, fmt.Errorf("--fingerprint %q: want SHA256:…, as ssh-keygen -l prints it", o.fingerprint)
 	}
-	key, err := overssh.ShownBy(ctx, addr)
+	keys, err := hostkeys.Scan(ctx, addr)
 	if err != nil {
-		return key, err
+		return hostkeys.Key{}, err
 	}
-	if _, err = fmt.Fprintf(out, "The sshd of %s at %s shows\n  %s %s\nOn the node, compare that with what this prints:\n  ssh-keygen -lf %s\nPin it? Type yes, or the fingerprint that the node prints: ",
-		name, addr, key.Type(), key.Fingerprint(), keyFileOf(key.Type())); err != nil {
+	if o.fingerprint != "" {
+		i := slices.IndexFunc(keys, func(k hostkeys.Key) bool { return k.Fingerprint() == o.fingerprint })
+		if i < 0 {
+			return hostkeys.Key{}, fmt.Errorf("%s has no host key %s: it shows %v", addr, o.fingerprint, keys)
+		}
+		return keys[i], nil
+	}
+	key := keys[0]
+	if _, err = fmt.Fprintf(out, "The sshd of %s at %s shows\n  %s\nOn the node, compare that with what this prints:\n  ssh-keygen -lf %s\nPin it? Type yes, or the fingerprint that the node prints: ",
+		name, addr, key, keyFileOf(key.Type())); err != nil {
 		return key, err
 	}
 	answer, err := bufio.NewReader(io.LimitReader(in, 4096)).ReadString('\n')
@@ -208,7 +214,7 @@ func (o *hostKeys) addressOf(ctx context.Context, name string) (string, error) {
 }
 
 func (o *hostKeys) unpin(name string, out io.Writer) error {
-	return o.change(func(keys *overssh.HostKeys) error {
+	return o.change(func(keys *hostkeys.File) error {
 		pinned, err := keys.Pinned(name)
 		if err != nil {
 			return err

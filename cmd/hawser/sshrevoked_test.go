@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/cmd/internal/bench/sshd"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
@@ -50,15 +51,15 @@ func overSSH(t *testing.T, s *tunnels) {
 	if srv == nil {
 		t.FailNow()
 	}
-	key, err := overssh.ShownBy(t.Context(), srv.Addr)
+	shown, err := hostkeys.Scan(t.Context(), srv.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := overssh.OpenHostKeys(filepath.Join(dir, sshKnownHosts))
+	keys, err := hostkeys.Open(filepath.Join(dir, sshKnownHosts))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := keys.Pin("n", key); err != nil {
+	if err := keys.Pin("n", shown[0]); err != nil {
 		t.Fatal(err)
 	}
 	_, port, err := net.SplitHostPort(srv.Addr)

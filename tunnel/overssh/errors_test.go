@@ -81,7 +81,7 @@ func TestNewChecks(t *testing.T) {
 	if err := os.WriteFile(junk, []byte("no key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	good := Config{Node: "n", Addr: "10.0.0.1", User: "u", KeyFile: key, HostKeys: noKeys(t)}
+	good := Config{Node: "n", Addr: "10.0.0.1", User: "u", KeyFile: key, HostKeys: pinned(nil)}
 	d, err := New(good)
 	if err != nil {
 		t.Fatal(err)

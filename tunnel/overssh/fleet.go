@@ -162,7 +162,9 @@ func (f *Fleet) dialerLocked(m *member) (*Dialer, error) {
 	case m.dialer != nil:
 		return m.dialer, nil
 	case err == nil:
-		err = f.cfg.HostKeys.known(m.name, m.addr)
+		if _, err = f.cfg.HostKeys.Algorithms(m.name, m.addr); err != nil {
+			err = fmt.Errorf("%w: %w", tunnel.Denied, err)
+		}
 	}
 	switch {
 	case err == nil && f.start == nil:

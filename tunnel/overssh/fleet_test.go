@@ -52,16 +52,14 @@ func sailAs(t *testing.T, cfg FleetConfig) (f *Fleet, stop func()) {
 	return f, stop
 }
 
-// A node is dialed as soon as, and only if, its key is pinned, by whatever process.
+// A node is dialed as soon as, and only if, its key is pinned, without a restart.
 func TestFleetPins(t *testing.T) {
 	for _, s := range servers {
 		t.Run(s.name, func(t *testing.T) {
 			l := s.start(t)
 			cfg := l.config(t)
-			var err error
-			if cfg.HostKeys, err = OpenHostKeys(l.path("known")); err != nil {
-				t.Fatal(err)
-			}
+			keys := pinned(nil)
+			cfg.HostKeys = keys
 			attempts := 0 // written by Run, read when it has ended or before it may begin
 			cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				attempts++
@@ -74,21 +72,13 @@ func TestFleetPins(t *testing.T) {
 				t.Errorf("a node it knows nothing of: %v", err)
 			}
 			f.Set("node-1", l.addr, "")
-			_, err = f.DialContext(within(t), "node-1", "tcp", target)
-			var key *HostKeyError
-			if !errors.Is(err, tunnel.Denied) || !errors.As(err, &key) || !strings.Contains(err.Error(), "is not dialed") {
+			if _, err := f.DialContext(within(t), "node-1", "tcp", target); !errors.Is(err, tunnel.Denied) || !errors.Is(err, errUnpinned) {
 				t.Errorf("no key is pinned: %v", err)
 			}
 			if attempts > 0 {
 				t.Errorf("dialed %d times without a pinned key", attempts)
 			}
-			other, err := OpenHostKeys(l.path("known"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := other.Pin("node-1", l.host); err != nil {
-				t.Fatal(err)
-			}
+			keys.pin("node-1", l.host)
 			st, err := f.DialContext(within(t), "node-1", "tcp", target)
 			if err != nil {
 				t.Fatal(err)
@@ -177,7 +167,8 @@ func TestFleetChecks(t *testing.T) {
 			accept(ctx, nc)
 		})
 		cfg := l.config(t)
-		cfg.HostKeys = noKeys(t)
+		keys := pinned(nil)
+		cfg.HostKeys = keys
 		reg := prometheus.NewRegistry()
 		var err error
 		if cfg.Metrics, err = NewMetrics(reg); err != nil {
@@ -188,12 +179,10 @@ func TestFleetChecks(t *testing.T) {
 		f, _ := sail(t, cfg)
 		f.Set("node-1", l.addr, "node-1:10250")
 		time.Sleep(time.Minute)
-		if n := said.count("no ssh host key is pinned"); n != 1 {
+		if n := said.count(errUnpinned.Error()); n != 1 {
 			t.Errorf("said %d times that nothing is pinned:\n%s", n, said.text())
 		}
-		if err := cfg.HostKeys.Pin("node-1", l.host); err != nil {
-			t.Fatal(err)
-		}
+		keys.pin("node-1", l.host)
 		time.Sleep(lookInterval + DefaultMinBackoff)
 		if n := said.count("ssh connection made"); n != 1 {
 			t.Errorf("connected %d times:\n%s", n, said.text())
@@ -223,15 +212,14 @@ func TestFleetEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l.net, l.addr = new(memnet.Network), "sshd:22"
 		startOwn(t, l, accept)
-		cfg := l.config(t)
+		cfg, keys := l.config(t), pinned(nil)
+		cfg.HostKeys = keys
 		f, stop := sail(t, cfg)
 		const n = 50
 		var wg sync.WaitGroup
 		for i := range n {
 			node := fmt.Sprintf("node-%d", i)
-			if err := cfg.HostKeys.Pin(node, l.host); err != nil {
-				t.Fatal(err)
-			}
+			keys.pin(node, l.host)
 			f.Set(node, l.addr, node+":10250")
 			wg.Go(func() {
 				st, err := f.DialContext(t.Context(), node, "tcp", node+":1")
@@ -248,9 +236,7 @@ func TestFleetEnds(t *testing.T) {
 		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("dial after the end: %v", err)
 		}
-		if err := cfg.HostKeys.Pin("unpinned", l.host); err != nil {
-			t.Fatal(err)
-		}
+		keys.pin("unpinned", l.host)
 		if _, err := f.DialContext(t.Context(), "unpinned", "tcp", "unpinned:1"); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("dial of a pinned node after the end: %v", err)
 		}
@@ -267,9 +253,9 @@ func TestFleetAdmits(t *testing.T) {
 			l.net, l.addr = new(memnet.Network), "sshd:22"
 			startOwn(t, l, accept)
 			cfg := FleetConfig{Config: l.config(t)}
-			if err := cfg.HostKeys.Pin("node-2", l.host); err != nil {
-				t.Fatal(err)
-			}
+			keys := pinned(l.host)
+			keys.pin("node-2", l.host)
+			cfg.HostKeys = keys
 			var said lines
 			cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
 			var dials, revoked atomic.Int64
@@ -341,7 +327,7 @@ func TestNewFleetChecks(t *testing.T) {
 		{func(c *Config) { c.KeyFile = filepath.Join(l.dir, "none") }, "no such file"},
 		{func(c *Config) { c.HostKeys = nil }, "HostKeys"},
 	} {
-		cfg := Config{User: "u", KeyFile: l.path("id"), HostKeys: noKeys(t)}
+		cfg := Config{User: "u", KeyFile: l.path("id"), HostKeys: pinned(nil)}
 		tc.change(&cfg)
 		if _, err := NewFleet(FleetConfig{Config: cfg}); err == nil || !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%v, want an error about %s", err, tc.text)

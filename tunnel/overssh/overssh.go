@@ -31,7 +31,8 @@
 // been read yet when the connection was lost may be reported as a loss. A Write copies
 // into a bounded buffer, as for a socket, and a failure shows in a later call.
 //
-// Host keys are pinned in a file that OpenSSH can read and write; see HostKeys.
+// Which host key a node may show is for HostKeys to say: none is trusted because it was
+// the first one seen. Whatever they refuse is tunnel.Denied.
 //
 // Memory is bounded by MaxStreams: a stream holds at most 128 KiB to send, 96 KiB
 // received and the 2 MiB window that the library grants each channel.
@@ -66,8 +67,7 @@ const (
 // Config configures a Dialer. Node, Addr, User, KeyFile and HostKeys are
 // required.
 type Config struct {
-	// Node is the node's name: the host of targets that mean the node itself,
-	// and the name under which its host key is pinned.
+	// Node is the node's name, which is the host of targets that mean the node itself.
 	Node string
 	// Addr is where its sshd listens, HOST or HOST:PORT.
 	Addr string
@@ -75,8 +75,8 @@ type Config struct {
 	// is read again for each connection, so that a key can be replaced.
 	User    string
 	KeyFile string
-	// HostKeys knows the node's host key.
-	HostKeys *HostKeys
+	// HostKeys says which keys nodes may show.
+	HostKeys HostKeys
 
 	// Dial makes the connection below SSH; nil means a net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -100,6 +100,16 @@ type Config struct {
 	Metrics *Metrics
 	// Log is told of connections made, lost and refused; nil means discard.
 	Log *slog.Logger
+}
+
+// HostKeys decide which host keys nodes may show. Methods may be called at the same
+// time. Package auth/hostkeys has them in a known_hosts file.
+type HostKeys interface {
+	// Algorithms are those to ask the sshd of node at addr for, best first. It fails if
+	// no key of the node's is known; then the sshd is not dialed.
+	Algorithms(node, addr string) ([]string, error)
+	// Check fails if the sshd of node at addr may not show key.
+	Check(node, addr string, key ssh.PublicKey) error
 }
 
 // A Dialer reaches one node through its sshd. Its methods may be called at the
@@ -316,8 +326,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Con
 // Connect has the node's sshd connect to addr. A host that is the node's name
 // means the node's loopback, where a kubelet in this mode listens; HOST%NODE is
 // HOST. ctx bounds the dial, not the stream's life; without a deadline it takes
-// at most tunnel.DefaultDialTimeout. Errors unwrap to *tunnel.DialError and,
-// where the host key is the reason, to *HostKeyError. The caller owns the stream.
+// at most tunnel.DefaultDialTimeout. Errors unwrap to *tunnel.DialError. The
+// caller owns the stream.
 func (d *Dialer) Connect(ctx context.Context, network, addr string) (tunnel.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 	defer cancel()

@@ -3,6 +3,7 @@
 package overssh
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -33,16 +34,15 @@ type lab struct {
 	dir    string
 	user   string
 	addr   string
-	host   HostKey         // what the sshd shows
+	host   ssh.PublicKey   // what the sshd shows
 	net    *memnet.Network // where our own listens; nil means loopback
 	cancel func()          // ends the sshd and its connections
 	start  func(t testing.TB)
 	opened func(ssh.Conn) // called by our own with each connection
-	more   []ssh.Signer   // further host keys of our own
 }
 
 // newKey writes a key pair as ssh-keygen would.
-func newKey(t testing.TB, path string) HostKey {
+func newKey(t testing.TB, path string) ssh.PublicKey {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -61,17 +61,52 @@ func newKey(t testing.TB, path string) HostKey {
 			t.Fatal(err)
 		}
 	}
-	return HostKey{key: key}
+	return key
 }
 
-// noKeys are host keys of which there are none yet.
-func noKeys(t testing.TB) *HostKeys {
-	t.Helper()
-	h, err := OpenHostKeys(filepath.Join(t.TempDir(), "known_hosts"))
-	if err != nil {
-		t.Fatal(err)
+// pins are the keys that nodes may show.
+type pins struct {
+	mu   sync.Mutex
+	keys map[string]ssh.PublicKey // guarded by mu
+}
+
+// Why pins refuse a node.
+var (
+	errUnpinned = errors.New("no key is pinned")
+	errOther    = errors.New("another key is pinned")
+)
+
+// pinned is where node-1 has key, or nobody has if that is nil.
+func pinned(key ssh.PublicKey) *pins {
+	p := &pins{keys: make(map[string]ssh.PublicKey)}
+	if key != nil {
+		p.pin("node-1", key)
 	}
-	return h
+	return p
+}
+
+func (p *pins) pin(node string, key ssh.PublicKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keys[node] = key
+}
+
+func (p *pins) Algorithms(node, _ string) ([]string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keys[node] == nil {
+		return nil, errUnpinned
+	}
+	return []string{p.keys[node].Type()}, nil
+}
+
+func (p *pins) Check(node, _ string, key ssh.PublicKey) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !bytes.Equal(key.Marshal(), p.keys[node].Marshal()) {
+		return errOther
+	}
+	return nil
 }
 
 func newLab(t testing.TB) *lab {
@@ -86,12 +121,8 @@ func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }
 // config is for a Dialer that gets in.
 func (l *lab) config(t testing.TB) Config {
 	t.Helper()
-	h := noKeys(t)
-	if err := h.Pin("node-1", l.host); err != nil {
-		t.Fatal(err)
-	}
 	cfg := Config{
-		Node: "node-1", Addr: l.addr, User: l.user, KeyFile: l.path("id"), HostKeys: h,
+		Node: "node-1", Addr: l.addr, User: l.user, KeyFile: l.path("id"), HostKeys: pinned(l.host),
 		MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
 	}
 	if l.net != nil {
@@ -134,9 +165,7 @@ func startOwn(t testing.TB, l *lab, serve func(context.Context, ssh.NewChannel))
 		}
 		return &ssh.Permissions{}, nil
 	}}
-	for _, key := range append([]ssh.Signer{host}, l.more...) {
-		conf.AddHostKey(key)
-	}
+	conf.AddHostKey(host)
 	listen := new(net.ListenConfig).Listen
 	if l.net != nil {
 		listen = l.net.Listen

@@ -47,6 +47,10 @@ func (d *Dialer) connect(ctx context.Context) (s *session, err error) {
 	defer func() { d.cfg.Metrics.opened(err) }()
 	cctx, cancel := context.WithTimeout(ctx, d.cfg.ConnectTimeout)
 	defer cancel()
+	algorithms, err := d.cfg.HostKeys.Algorithms(d.cfg.Node, d.cfg.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", tunnel.Denied, err)
+	}
 	key, err := readKey(d.cfg.KeyFile)
 	if err != nil {
 		return nil, err
@@ -57,15 +61,16 @@ func (d *Dialer) connect(ctx context.Context) (s *session, err error) {
 	}
 	w := newWire(raw)
 	stop := context.AfterFunc(cctx, func() { _ = w.Close() }) // the handshake fails then
+	var refused error                                         // the host key
 	verified := false
 	conn, channels, requests, err := ssh.NewClientConn(w, d.cfg.Addr, &ssh.ClientConfig{
 		User:              d.cfg.User,
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(key)},
-		HostKeyAlgorithms: d.cfg.HostKeys.algorithms(d.cfg.Node),
+		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(_ string, _ net.Addr, shown ssh.PublicKey) error {
-			kerr := d.cfg.HostKeys.check(d.cfg.Node, d.cfg.Addr, shown)
-			verified = kerr == nil
-			return kerr
+			refused = d.cfg.HostKeys.Check(d.cfg.Node, d.cfg.Addr, shown)
+			verified = refused == nil
+			return refused
 		},
 		ClientVersion: "SSH-2.0-hawser",
 	})
@@ -73,8 +78,13 @@ func (d *Dialer) connect(ctx context.Context) (s *session, err error) {
 		_ = conn.Close() // ctx came last, and counts
 		err = context.Cause(cctx)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case refused != nil:
 		_ = w.Close() // the other error is the news
+		return nil, fmt.Errorf("%w: %w", tunnel.Denied, refused)
+	default:
+		_ = w.Close() // as above
 		return nil, d.loginFailed(cctx, w, verified, err)
 	}
 	ended, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -91,10 +101,7 @@ func (d *Dialer) connect(ctx context.Context) (s *session, err error) {
 
 // loginFailed says why there is no session.
 func (d *Dialer) loginFailed(ctx context.Context, w *wire, verified bool, err error) error {
-	var key *HostKeyError
 	switch {
-	case errors.As(err, &key):
-		return key // names everything
 	case ctx.Err() != nil:
 		return fmt.Errorf("log in to sshd of %s: %w", d.cfg.Node, context.Cause(ctx))
 	case verified && w.broken() == nil:

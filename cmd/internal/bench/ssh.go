@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/cmd/internal/bench/sshd"
 	"github.com/hawser-project/hawser/tunnel/overssh"
 )
@@ -21,16 +22,12 @@ func newSSHControl(ctx context.Context, o order) (*part, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read host key: %w", err)
 	}
-	key, err := overssh.ParseHostKey(string(line))
-	if err != nil {
-		return nil, err
-	}
 	// One line stands for all nodes.
 	file := filepath.Join(o.Dir, "known_hosts")
-	if err = os.WriteFile(file, []byte("* "+key.String()+"\n"), 0o600); err != nil {
+	if err = os.WriteFile(file, append([]byte("* "), line...), 0o600); err != nil {
 		return nil, fmt.Errorf("write host keys: %w", err)
 	}
-	known, err := overssh.OpenHostKeys(file)
+	known, err := hostkeys.Open(file)
 	if err != nil {
 		return nil, err
 	}

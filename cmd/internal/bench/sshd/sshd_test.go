@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overssh"
 )
@@ -114,15 +115,12 @@ func dialer(t *testing.T, dir string, s *Server) (d *overssh.Dialer, stop func()
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := overssh.ParseHostKey(string(line))
-	if err != nil {
+	file := filepath.Join(dir, "known_hosts")
+	if err := os.WriteFile(file, append([]byte("node-1 "), line...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	known, err := overssh.OpenHostKeys(filepath.Join(dir, "known_hosts"))
+	known, err := hostkeys.Open(file)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := known.Pin("node-1", key); err != nil {
 		t.Fatal(err)
 	}
 	if d, err = overssh.New(overssh.Config{

@@ -1,0 +1,246 @@
+// Package hostkeys keeps the SSH host keys of nodes: which key each node's sshd may
+// show.
+//
+// The mental model: keys are pinned in a known_hosts file of OpenSSH, which means what
+// it means to ssh -o HostKeyAlias=NODE: hashed names, patterns, certificate authorities
+// and revoked keys count. Nothing gets in but by Pin or by whoever writes the file: a key
+// that is seen for the first time is not trusted. The library reads the file; see
+// golang.org/x/crypto/ssh/knownhosts. Two things are stricter than with OpenSSH: a key
+// that is revoked for one host is revoked for all, and a certificate counts by its
+// authority alone, even where the key that it is for is pinned besides.
+package hostkeys
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+)
+
+// A Key is a public key by which an sshd proves who it is.
+type Key struct{ ssh.PublicKey }
+
+// Fingerprint is the key's, as ssh-keygen -l shows it: SHA256:….
+func (k Key) Fingerprint() string { return ssh.FingerprintSHA256(k.PublicKey) }
+
+// String names the key to a person: its type and fingerprint.
+func (k Key) String() string { return k.Type() + " " + k.Fingerprint() }
+
+// A File is a known_hosts file. Its methods may be called at the same time. Another
+// process may write the file: it is looked at each time somebody asks. While it cannot
+// be read, no key counts.
+type File struct {
+	path string
+
+	mu   sync.Mutex  // guards the following, and writing to path
+	said content     // what it said when it was read
+	bad  error       // why that does not count
+	read fs.FileInfo // of the file then; nil if it never was
+}
+
+// Open reads the file at path. One that does not exist is empty.
+func Open(path string) (*File, error) {
+	f := &File{path: path}
+	_, err := f.current()
+	return f, err
+}
+
+// current is what the file says.
+func (f *File) current() (content, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.currentLocked()
+}
+
+// currentLocked reads the file if it is not the one that was read last.
+func (f *File) currentLocked() (content, error) {
+	info, err := os.Stat(f.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return content{}, nil
+	case err != nil:
+		return content{}, fmt.Errorf("read host keys: %w", err)
+	case f.read == nil || !os.SameFile(info, f.read) || !info.ModTime().Equal(f.read.ModTime()) || info.Size() != f.read.Size():
+		f.said, f.bad = load(f.path)
+		f.read = info
+	}
+	return f.said, f.bad
+}
+
+// Algorithms are those to ask the sshd of node at addr for, best first: certificates if
+// there is an authority, then those of the pinned keys, so that an sshd with several
+// keys shows one of them, and then all others, so that a node with another key can be
+// told from one that cannot be talked to. It fails if no key is pinned.
+func (f *File) Algorithms(node, addr string) ([]string, error) {
+	c, err := f.current()
+	if err != nil {
+		return nil, err
+	}
+	about := c.about(node)
+	if len(about) == 0 {
+		return nil, f.unknown(node, addr, "is not dialed")
+	}
+	certified := false
+	rank := func(algorithm string) int {
+		if slices.ContainsFunc(about, func(e entry) bool { return e.marker == "" && e.key.Type() == keyType(algorithm) }) {
+			return 0
+		}
+		return 1
+	}
+	for _, e := range about {
+		certified = certified || e.marker != ""
+	}
+	plain, certificates := algorithms()
+	slices.SortStableFunc(plain, func(a, b string) int { return rank(a) - rank(b) })
+	if !certified {
+		return plain, nil
+	}
+	return append(certificates, plain...), nil
+}
+
+// unknown says that nothing is pinned for node, whose sshd at addr does something.
+func (f *File) unknown(node, addr, does string) error {
+	return fmt.Errorf("no ssh host key is pinned for node %s in %s, and its sshd at %s %s: compare the key and pin it with hawser ssh pin %s", node, f.path, addr, does, node)
+}
+
+// algorithms are those of host keys and of host certificates, in the library's order.
+func algorithms() (plain, certificates []string) {
+	for _, a := range ssh.SupportedAlgorithms().HostKeys {
+		if strings.Contains(a, "-cert-") {
+			certificates = append(certificates, a)
+		} else {
+			plain = append(plain, a)
+		}
+	}
+	return plain, certificates
+}
+
+// keyType is the type of the keys that sign by algorithm.
+func keyType(algorithm string) string {
+	if algorithm == ssh.KeyAlgoRSASHA256 || algorithm == ssh.KeyAlgoRSASHA512 {
+		return ssh.KeyAlgoRSA
+	}
+	return algorithm
+}
+
+// Check is nil if the sshd of node at addr may show key. The error names fingerprints
+// and the remedy.
+func (f *File) Check(node, addr string, key ssh.PublicKey) error {
+	c, err := f.current()
+	if err != nil {
+		return err
+	}
+	if err = c.verify(node, key); err == nil {
+		return nil
+	}
+	var pinned []string
+	for _, e := range c.about(node) {
+		pinned = append(pinned, strings.TrimSpace(e.marker+" "+Key{e.key}.String()))
+	}
+	shows := Key{key}.String()
+	var revoked *knownhosts.RevokedError
+	var other *knownhosts.KeyError
+	switch {
+	case errors.As(err, &revoked):
+		return fmt.Errorf("ssh host key of node %s is revoked: %s shows %s, which %s revokes in line %d; give the node a new host key and pin that with hawser ssh pin %s", node, addr, shows, f.path, revoked.Revoked.Line, node)
+	case len(pinned) == 0: // any more
+		return f.unknown(node, addr, "shows "+shows)
+	case !errors.As(err, &other):
+		shows += " (" + err.Error() + ")" // a certificate that does not count
+	}
+	return fmt.Errorf("ssh host key of node %s has changed: %s shows %s, pinned in %s is %s; if the node was reinstalled, compare the key and pin the new one with hawser ssh pin %s, else somebody is in between", node, addr, shows, f.path, strings.Join(pinned, ", "), node)
+}
+
+// Pinned are the keys that the file has for node, those of authorities among them.
+func (f *File) Pinned(node string) ([]Key, error) {
+	c, err := f.current()
+	if err != nil {
+		return nil, err
+	}
+	var keys []Key
+	for _, e := range c.about(node) {
+		keys = append(keys, Key{e.key})
+	}
+	return keys, nil
+}
+
+// A Pin is an entry of the file.
+type Pin struct {
+	// Name is the node's name, or a pattern, or hashed; a marker stands before it.
+	Name string
+	Key  Key
+}
+
+// List is all that the file says, in its order.
+func (f *File) List() ([]Pin, error) {
+	c, err := f.current()
+	if err != nil {
+		return nil, err
+	}
+	var pins []Pin
+	for _, e := range c.entries {
+		for _, name := range e.names {
+			pins = append(pins, Pin{strings.TrimSpace(e.marker + " " + name), Key{e.key}})
+		}
+	}
+	return pins, nil
+}
+
+// Pin makes key the only one that node may show, and keeps that in the file. It is for
+// an administrator who has compared fingerprints. Of two processes that do so at the
+// same time one may undo the other's; the caller sees to it that there is one.
+func (f *File) Pin(node string, key Key) error {
+	if node == "" || strings.ContainsAny(node, "*?!|,#@:[] \t\r\n\"\v\f") {
+		return fmt.Errorf("pin host key: %q is not the name of a node", node)
+	}
+	return f.change(node, knownhosts.Line([]string{node}, key.PublicKey)+"\n")
+}
+
+// Unpin forgets node's keys. It can be dialed no more.
+func (f *File) Unpin(node string) error { return f.change(node, "") }
+
+// change replaces what the file says of node alone by a line. All else in it stays as it
+// is.
+func (f *File) change(node, line string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.currentLocked()
+	if err != nil {
+		return err
+	}
+	text, err := c.without(node)
+	if err != nil {
+		return fmt.Errorf("host keys %s: %w", f.path, err)
+	}
+	if line != "" && text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	if err := writeFile(f.path, text+line); err != nil {
+		return fmt.Errorf("keep host keys: %w", err)
+	}
+	f.read = nil // so that the next look reads what was written
+	return nil
+}
+
+// writeFile puts text into path, all of it or nothing.
+func writeFile(path, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".hostkeys-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error is the news
+	}
+	return err
+}

@@ -1,0 +1,101 @@
+// Asking an sshd for its host keys.
+
+package hostkeys
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+)
+
+// An administrator may have compared another key than the one that is shown first.
+func TestScan(t *testing.T) {
+	want := []ssh.Signer{newKey(t, ssh.KeyAlgoRSA), newKey(t, ssh.KeyAlgoECDSA256), newKey(t, ssh.KeyAlgoED25519)}
+	addr, stop := serve(t, want[2], want[0], want[1])
+	keys, err := Scan(within(t), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.EqualFunc(keys, want, func(k Key, s ssh.Signer) bool { return k.Fingerprint() == ssh.FingerprintSHA256(s.PublicKey()) }) {
+		t.Errorf("shows %v", keys)
+	}
+	stop()
+	if _, err := Scan(within(t), addr); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+// An sshd that says nothing is not waited for when nobody waits any more.
+func TestScanSilence(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := Scan(ctx, ln.Addr().String()); err == nil {
+		t.Error("no error")
+	}
+}
+
+// The sshd is asked for the certificate that an authority vouches for, and for the
+// key of the type that is pinned, whatever it would rather show.
+func TestShowsWhatIsKnown(t *testing.T) {
+	host, rather, ca := newKey(t, ssh.KeyAlgoED25519), newKey(t, ssh.KeyAlgoECDSA256), newKey(t, ssh.KeyAlgoED25519)
+	signed, err := ssh.NewCertSigner(certify(t, Key{host.PublicKey()}, ca, time.Now().Add(time.Hour), "node-1"), host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, _ := serve(t, rather, host, signed)
+	for name, text := range map[string]string{
+		"authority": "@cert-authority node-* " + Key{ca.PublicKey()}.text(),
+		"hashed":    knownhosts.HashHostname("node-1") + " " + Key{host.PublicKey()}.text(),
+		"other":     "node-1 " + Key{rather.PublicKey()}.text(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := written(t, text)
+			algorithms, err := f.Algorithms("node-1", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			checked := errors.New("never asked")
+			_, _, _, _ = ssh.NewClientConn(c, addr, &ssh.ClientConfig{
+				HostKeyAlgorithms: algorithms,
+				HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+					checked = f.Check("node-1", addr, key)
+					return checked
+				},
+			})
+			if checked != nil {
+				t.Error(checked)
+			}
+		})
+	}
+}
+
+// certify makes a host certificate for key.
+func certify(t testing.TB, key Key, authority ssh.Signer, until time.Time, names ...string) *ssh.Certificate {
+	t.Helper()
+	c := &ssh.Certificate{
+		Key: key.PublicKey, CertType: ssh.HostCert, ValidPrincipals: names,
+		ValidAfter: uint64(time.Now().Add(-time.Hour).Unix()), ValidBefore: uint64(until.Unix()),
+	}
+	if err := c.SignCert(rand.Reader, authority); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
