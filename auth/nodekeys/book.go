@@ -276,9 +276,8 @@ func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record
 	})
 }
 
-// Prepare makes the namespace, and, once in the life of a cluster, a record for each
-// Node that is older than the records are.
-func (b *Book) Prepare(ctx context.Context) error {
+// space finds the namespace or makes it.
+func (b *Book) space(ctx context.Context) (*corev1.Namespace, error) {
 	spaces := b.client.CoreV1().Namespaces()
 	ns, err := spaces.Get(ctx, Namespace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -288,7 +287,17 @@ func (b *Book) Prepare(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("make namespace %s: %w", Namespace, err)
+		return nil, fmt.Errorf("make namespace %s: %w", Namespace, err)
+	}
+	return ns, nil
+}
+
+// Prepare makes the namespace, and, once in the life of a cluster, a record for each
+// Node that is older than the records are.
+func (b *Book) Prepare(ctx context.Context) error {
+	ns, err := b.space(ctx)
+	if err != nil {
+		return err
 	}
 	if ns.Annotations[prepared] != "" {
 		return nil
@@ -310,7 +319,7 @@ func (b *Book) Prepare(ctx context.Context) error {
 		}
 	}
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, prepared, b.now().UTC().Format(time.RFC3339))
-	if _, err = spaces.Patch(ctx, Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err = b.client.CoreV1().Namespaces().Patch(ctx, Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("note on namespace %s that all nodes have identities: %w", Namespace, err)
 	}
 	return nil

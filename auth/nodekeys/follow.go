@@ -66,7 +66,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 // prepare makes what has to be there first. It is false if ctx was done before.
-func (k *Keeper) prepare(ctx context.Context) bool { return k.persist(ctx, k.book.Prepare) }
+func (k *Keeper) prepare(ctx context.Context) bool {
+	if k.cfg.Vouched {
+		return k.persist(ctx, func(ctx context.Context) error {
+			_, err := k.book.space(ctx)
+			return err
+		})
+	}
+	return k.persist(ctx, k.book.Prepare)
+}
 
 // persist does f until it succeeds. It is false if ctx was done before.
 func (k *Keeper) persist(ctx context.Context, f func(context.Context) error) bool {
@@ -190,7 +198,11 @@ func (k *Keeper) write(ctx context.Context, name string) error {
 		if err := k.book.remove(ctx, name, h.record.object); err != nil {
 			return err
 		}
-		k.cfg.Log.Info("the node has been deleted: its name is free, and its key is not admitted any more", "node", name)
+		if k.cfg.Vouched {
+			k.cfg.Log.Info("the node has been deleted, and who had its name is forgotten", "node", name)
+		} else {
+			k.cfg.Log.Info("the node has been deleted: its name is free, and its key is not admitted any more", "node", name)
+		}
 		return nil
 	case h.node != "" && h.unwritten():
 		if site := h.record.Site; site != "" {

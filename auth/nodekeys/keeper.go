@@ -47,6 +47,11 @@ type Config struct {
 	// Nodes are followed: with a Node object ends the tenure of its name. Somebody
 	// else runs the informer.
 	Nodes cache.SharedIndexInformer
+	// Vouched says that somebody else decides who is a node, as beside another API
+	// server, whose authority signs for nodes without asking here: every key that is
+	// shown under a name is admitted and written down, unless the name was revoked.
+	// See vouched.go.
+	Vouched bool
 	// Ended is called when keys have lost a name: whatever was begun under the name
 	// with a key for which holds is false has to end, for the reason why. It must
 	// not block. May be nil.
@@ -113,8 +118,11 @@ func (k *Keeper) Admit(ctx context.Context, name string, key Key) error {
 		return err
 	}
 	h := k.holder(name)
-	if h.holds(key) {
+	switch {
+	case h.holds(key):
 		return nil
+	case k.cfg.Vouched:
+		return k.vouched(ctx, name, key, h)
 	}
 	return k.doubt(ctx, name, key, h)
 }
@@ -281,7 +289,7 @@ func (k *Keeper) replace(name string, h *holder) (lost bool, cancel []*watched) 
 	} else {
 		k.names[name] = h
 	}
-	if old == nil || old.closed || !lostBy(old.record, h) {
+	if old == nil || old.closed || !k.losing(old.record, h) {
 		return false, nil
 	}
 	for w := range k.watches[name] {
@@ -292,8 +300,15 @@ func (k *Keeper) replace(name string, h *holder) (lost bool, cancel []*watched) 
 	return true, cancel
 }
 
-// lostBy says whether keys of an open record have lost the name to what came after
-// it. A key that was dropped because the node has renewed it since has not: what began
+// losing says whether keys of an open record lose the name to what comes after it.
+func (k *Keeper) losing(old *Record, h *holder) bool {
+	if k.cfg.Vouched {
+		return h.barred()
+	}
+	return lostBy(old, h)
+}
+
+// lostBy is losing where the records decide who is a node. A key that was dropped because the node has renewed it since has not: what began
 // under it is that node's.
 func lostBy(old *Record, h *holder) bool {
 	if h == nil || h.closed {
@@ -432,6 +447,10 @@ func (k *Keeper) vanished(name, uid string) {
 	if h == nil || h.gone || h.node == "" || h.node != uid {
 		return
 	}
-	k.set(name, h.deleted(name))
+	if !k.cfg.Vouched {
+		k.set(name, h.deleted(name))
+	} else if !k.outlived(name, h) {
+		return
+	}
 	k.queue.Add(name)
 }

@@ -30,6 +30,8 @@ const (
 	// maxKeys bounds the keys of a name: the one in use, and those that it has been
 	// renewed to and that are not in use yet.
 	maxKeys = 4
+	// maxBarred bounds the keys that do not get a name back after it was revoked.
+	maxBarred = 16
 	// maxReason bounds the reason of a revocation, in bytes.
 	maxReason = 256
 )
@@ -101,6 +103,9 @@ type Record struct {
 
 	Revoked *Revocation `json:"revoked,omitempty"`
 	Allowed *Allowance  `json:"allowed,omitempty"`
+	// Barred are keys of before the name was revoked and allowed again. They are kept
+	// where others vouch for nodes, who may vouch for those still.
+	Barred []Key `json:"barred,omitempty"`
 
 	object  string // the uid of the ConfigMap
 	version uint64 // its resource version, as a number

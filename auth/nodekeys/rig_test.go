@@ -88,10 +88,16 @@ type rig struct {
 // newRig runs a keeper until stop is called. The test is in a bubble.
 func newRig(t *testing.T, api *fake.Clientset) *rig {
 	t.Helper()
+	return newRigOf(t, api, false)
+}
+
+// newRigOf is newRig, or one where others vouch for nodes.
+func newRigOf(t *testing.T, api *fake.Clientset, vouched bool) *rig {
+	t.Helper()
 	r := &rig{t: t, api: api, book: NewBook(api)}
 	f := informers.NewSharedInformerFactory(api, 0)
 	var err error
-	r.keeper, err = New(Config{Client: api, Nodes: f.Core().V1().Nodes().Informer(), Ended: func(name string, holds func(Key) bool, why error) {
+	r.keeper, err = New(Config{Client: api, Vouched: vouched, Nodes: f.Core().V1().Nodes().Informer(), Ended: func(name string, holds func(Key) bool, why error) {
 		r.ended = append(r.ended, fmt.Sprintf("%s, 1 %t, 2 %t: %v", name, holds(number(1)), holds(number(2)), why))
 	}})
 	if err != nil {

@@ -66,7 +66,7 @@ func (p *PKI) ensureAuthorities() error {
 		return err
 	}
 	// CA comes last: a directory with CA and without the others is one to migrate.
-	for _, a := range []*authority{&p.client, &p.kubelet, &p.server} {
+	for _, a := range append(p.ofNodes(), &p.server) {
 		if err := p.ensureAuthority(a); err != nil {
 			return err
 		}
@@ -74,12 +74,20 @@ func (p *PKI) ensureAuthorities() error {
 	if err := p.crossSign(); err != nil {
 		return err
 	}
-	for _, a := range []*authority{&p.client, &p.kubelet} {
+	for _, a := range p.ofNodes() {
 		if err := p.ensureBundle(a); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ofNodes are the authorities by which others than the server are known.
+func (p *PKI) ofNodes() []*authority {
+	if p.cfg.HubOnly {
+		return []*authority{&p.client}
+	}
+	return []*authority{&p.client, &p.kubelet}
 }
 
 // retire keeps a copy of an authority that signed everything.

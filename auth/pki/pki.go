@@ -48,6 +48,8 @@ const (
 	Admin             = "admin"
 	ControllerManager = "controller-manager"
 	Scheduler         = "scheduler"
+	// Hub is the serving certificate of a hub that has no API server.
+	Hub = "hub"
 )
 
 // Identities of the control plane, as certificate common names, and the groups
@@ -84,6 +86,9 @@ type Config struct {
 	// Names and IPs are the subject alternative names of the serving certificate.
 	Names []string
 	IPs   []net.IP
+	// HubOnly makes no more than a hub beside somebody else's API server needs: CA
+	// with the serving certificate Hub, and ClientCA with ConnectClient.
+	HubOnly bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -115,8 +120,10 @@ func Ensure(c Config) (*PKI, error) {
 	if err := p.ensureLeaves(); err != nil {
 		return nil, err
 	}
-	if err := p.ensureAccountKeys(); err != nil {
-		return nil, err
+	if !c.HubOnly {
+		if err := p.ensureAccountKeys(); err != nil {
+			return nil, err
+		}
 	}
 	return p, p.dropLegacyKey()
 }
@@ -144,7 +151,7 @@ func (p *PKI) CACert() *x509.Certificate {
 func (p *PKI) Renew() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, a := range []*authority{&p.server, &p.client, &p.kubelet} {
+	for _, a := range append(p.ofNodes(), &p.server) {
 		if err := p.load(a); err != nil {
 			return err
 		}
@@ -176,17 +183,23 @@ type leaf struct {
 }
 
 func (p *PKI) leaves() []leaf {
-	leaves := []leaf{{
+	server := leaf{
 		name: APIServer, issuer: &p.server, subject: pkix.Name{CommonName: "kube-apiserver"}, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		names: p.cfg.Names, ips: p.cfg.IPs, chain: p.servingChain(), toNodes: true,
-	}}
-	for name, subject := range map[string]pkix.Name{
+	}
+	clients := map[string]pkix.Name{
 		KubeletClient:     {CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}},
 		ConnectClient:     {CommonName: ConnectClientUser},
 		Admin:             {CommonName: AdminUser, Organization: []string{AdminGroup}},
 		ControllerManager: {CommonName: ControllerManagerUser},
 		Scheduler:         {CommonName: SchedulerUser},
-	} {
+	}
+	if p.cfg.HubOnly {
+		server.name, server.subject.CommonName = Hub, "hawser-hub"
+		clients = map[string]pkix.Name{ConnectClient: clients[ConnectClient]}
+	}
+	leaves := []leaf{server}
+	for name, subject := range clients {
 		l := leaf{name: name, issuer: &p.client, subject: subject, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 		if name == KubeletClient {
 			l.chain, l.toNodes = p.legacy.cross(&p.client), true

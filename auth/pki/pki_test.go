@@ -179,3 +179,34 @@ func write(t *testing.T, file, data string) {
 		t.Fatal(err)
 	}
 }
+
+// TestHubOnly: a hub without an API server has a serving certificate and one for who may
+// use its front end, and nothing that a cluster would believe.
+func TestHubOnly(t *testing.T) {
+	c := config(t)
+	c.HubOnly = true
+	p := ensure(t, c)
+	entries, err := os.ReadDir(c.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if got, want := strings.Join(names, " "), "ca.crt ca.key client-ca.crt client-ca.key connect-client.crt connect-client.key hub.crt hub.key"; got != want {
+		t.Errorf("there are %s, want %s", got, want)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(p.CACert())
+	leaf := certs(t, p.Path(Hub, false))[0]
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: "localhost"}); err != nil {
+		t.Error(err)
+	}
+	if err := p.Renew(); err != nil {
+		t.Error(err)
+	}
+	if !certs(t, p.Path(Hub, false))[0].Equal(leaf) {
+		t.Error("it is made anew without need")
+	}
+}

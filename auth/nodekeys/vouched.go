@@ -1,0 +1,103 @@
+package nodekeys
+
+// Beside another API server: whose certificate is a node's is not decided here, but it
+// is written down, and what was revoked here stays so.
+//
+// That API server's authority signs for whoever has a join token, under any name, and
+// for a node that renews its certificate, by whichever key. A hub that believed less
+// would shut out nodes that the cluster has let in. So a key that is new under a name is
+// admitted, with a line in the log, and a Node that is deleted ends nothing, as its
+// kubelet registers again. What an administrator revokes is not admitted, also after its
+// Node was deleted, until another key takes the name after Allow.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// vouched is Admit of a key that the name does not have yet.
+func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) error {
+	if h.barred() && !h.record.mayBeTaken(time.Now()) {
+		return h.refuse
+	}
+	first, err := k.book.Show(ctx, name, key)
+	var bad *HeldError
+	if errors.As(err, &bad) {
+		return &RefusedError{name, bad.Error()}
+	}
+	if err != nil {
+		return err
+	}
+	if first {
+		k.cfg.Log.Info("a node shows its key", "node", name, "key", key.String())
+	} else {
+		k.cfg.Log.Warn("another key is shown under a node's name: the node has renewed its certificate, or it is another machine", "node", name, "key", key.String())
+	}
+	m, _, err := k.book.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	k.guard(name, func() { k.learn(m) })
+	return k.holder(name).verdict(name, key)
+}
+
+// outlived takes note that the Node of a name was deleted, and says whether the record
+// goes with it: not what keeps keys out. The caller has the turn.
+func (k *Keeper) outlived(name string, h *holder) bool {
+	if h.record.Revoked != nil || len(h.record.Barred) > 0 {
+		return false
+	}
+	next := *h
+	next.gone = true
+	k.set(name, &next)
+	return true
+}
+
+// Show writes down that k was shown under the name by a node that others vouch for, and
+// says whether it is the first. It fails with a *HeldError if the name, or with it the
+// key, was revoked.
+func (b *Book) Show(ctx context.Context, name string, k Key) (first bool, err error) {
+	err = b.change(ctx, name, func(r *Record) (*Record, error) {
+		first = r == nil || len(r.Keys) == 0 || r.Revoked != nil
+		switch {
+		case r == nil:
+			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}}, nil
+		case slices.Contains(r.Barred, k):
+			return nil, held("this key of node %q was revoked; remove the agent's DIR/pki, and it gets another one with a join token", name)
+		case r.Revoked == nil && r.Holds(k):
+			return r, nil
+		case r.Revoked == nil:
+			return r.shown(k, b.now()), nil
+		case r.mayBeTaken(b.now()) && !r.Holds(k):
+			return r.succeeded(k, b.now()), nil
+		}
+		return nil, held("node %q was %s; \"hawser node allow %s\" lets another key take the name", name, r.Revoked.text(), name)
+	})
+	if err != nil {
+		return false, fmt.Errorf("show a key of node %s: %w", name, err)
+	}
+	return first, nil
+}
+
+// shown is the record after another key was shown. The oldest are forgotten.
+func (r *Record) shown(k Key, now time.Time) *Record {
+	next := *r
+	next.Adopt = false
+	next.Keys = append(slices.Clone(r.Keys[max(0, len(r.Keys)-maxKeys+1):]), Held{k, stamp(now)})
+	return &next
+}
+
+// succeeded is the record after a key has taken a name that was revoked. The keys that
+// it was taken from do not get it back.
+func (r *Record) succeeded(k Key, now time.Time) *Record {
+	next := r.taken(k, "", now)
+	next.Barred = slices.Clone(r.Barred)
+	for _, had := range r.Keys {
+		next.Barred = append(next.Barred, had.Key)
+	}
+	next.Barred = next.Barred[max(0, len(next.Barred)-maxBarred):]
+	return next
+}

@@ -1,0 +1,94 @@
+package nodekeys
+
+// Tests of the keeper beside another API server.
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// inVouchedBubble runs a test with a keeper of a cluster that vouches for its nodes.
+func inVouchedBubble(t *testing.T, f func(t *testing.T, r *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigOf(t, newAPI(nodeObject("old", "u0")), true)
+		defer r.stop()
+		f(t, r)
+	})
+}
+
+// TestVouchedKeys: whoever the cluster has let in is admitted and written down, and a
+// Node that is deleted ends nothing and keeps nobody out.
+func TestVouchedKeys(t *testing.T) {
+	inVouchedBubble(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		if _, err := r.book.Get(ctx, "old"); err == nil {
+			t.Error("a Node that never showed a key has a record")
+		}
+		r.admits("at first", "a", 1, 2, 3, 4)
+		rec, err := r.book.Get(ctx, "a")
+		r.must(err)
+		if len(rec.Keys) != maxKeys || !rec.Holds(number(4)) {
+			t.Errorf("written down are %v", rec.Keys)
+		}
+		r.makeNode("a", "u1")
+		r.deleteNode("a")
+		<-time.After(time.Second)
+		if _, err := r.book.Get(ctx, "a"); err == nil {
+			t.Error("the record outlives the Node")
+		}
+		r.admits("after the Node", "a", 1, 2, 3, 4)
+		synctest.Wait()
+		if len(r.ended) > 0 {
+			t.Errorf("ended: %q", r.ended)
+		}
+	})
+}
+
+// TestVouchedRevocation: what was revoked stays out, whatever becomes of the Node and
+// whoever vouches, until another key takes the name.
+func TestVouchedRevocation(t *testing.T) {
+	inVouchedBubble(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		r.makeNode("a", "u1")
+		r.must(r.keeper.Admit(ctx, "a", number(1)))
+		<-time.After(time.Second)
+		_, err := r.book.Revoke(ctx, "a", "ann", "stolen")
+		r.must(err)
+		r.admits("revoked", "a")
+		synctest.Wait()
+		if len(r.ended) != 1 || !strings.Contains(r.ended[0], "revoked at ") {
+			t.Errorf("ended: %q", r.ended)
+		}
+		r.deleteNode("a")
+		r.admits("and its Node deleted", "a")
+		r.makeNode("a", "u2")
+		r.admits("and made anew", "a")
+		r.must(r.book.Allow(ctx, "a", "ann", time.Hour))
+		<-time.After(time.Second)
+		if err = r.keeper.Admit(ctx, "a", number(1)); err == nil {
+			t.Error("the key that was revoked takes its name back")
+		}
+		r.must(r.keeper.Admit(ctx, "a", number(2)))
+		r.admits("allowed", "a", 2, 3, 4)
+		r.must(r.api.CoreV1().Nodes().Delete(ctx, "a", metav1.DeleteOptions{}))
+		r.admits("and the new Node deleted", "a", 2, 3, 4)
+	})
+}
+
+// TestVouchedUnreadable: a record that cannot be read admits nobody, whoever vouches.
+func TestVouchedUnreadable(t *testing.T) {
+	inVouchedBubble(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		r.must(r.keeper.Admit(ctx, "a", number(1)))
+		m, err := r.api.CoreV1().ConfigMaps(Namespace).Get(ctx, "a", metav1.GetOptions{})
+		r.must(err)
+		m.Data[recordKey] = "{"
+		_, err = r.api.CoreV1().ConfigMaps(Namespace).Update(ctx, m, metav1.UpdateOptions{})
+		r.must(err)
+		r.admits("broken", "a")
+	})
+}
