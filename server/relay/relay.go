@@ -1,0 +1,162 @@
+// Package relay joins connections to an API server that is another process's, as raw
+// bytes: TLS goes from end to end, so the relay sees who connects and not what they say.
+//
+// The mental model: two ways in, one out. What strangers open comes from a listener and
+// holds a place of a bounded number for as long as it lasts, because nothing here tells
+// whom the API server knows. When all are taken a newcomer costs the oldest connection
+// of the address that has most of them its place (strangers.Pending). What agents open
+// through their sessions, whose certificates have been verified, is injected and bounded
+// by the hub.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/strangers"
+)
+
+const (
+	// DefaultLimit is how many connections of strangers there may be when Config does
+	// not say.
+	DefaultLimit = 2048
+	// DefaultDialTimeout is how long the API server may take to accept one.
+	DefaultDialTimeout = 10 * time.Second
+	// backlog is how many connections of agents wait to be taken.
+	backlog = 64
+)
+
+// Config configures a Relay. Addr is required.
+type Config struct {
+	// Addr is the API server's HOST:PORT.
+	Addr string
+	// Dial reaches it; nil dials TCP.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Limit is how many connections of strangers there may be; zero means DefaultLimit.
+	Limit int
+	// DialTimeout bounds Dial; zero means DefaultDialTimeout.
+	DialTimeout time.Duration
+
+	Log     *slog.Logger          // nil means discard
+	Metrics prometheus.Registerer // nil means none
+}
+
+// A Relay is the way to one API server.
+type Relay struct {
+	cfg     Config
+	agents  *inproc.Handoff
+	pending *strangers.Pending
+	sparse  strangers.Sparse
+	failed  prometheus.Counter
+}
+
+// New checks c. It starts nothing.
+func New(c Config) (*Relay, error) {
+	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
+		return nil, fmt.Errorf("relay: address of the API server: %w", err)
+	}
+	if c.Dial == nil {
+		c.Dial = new(net.Dialer).DialContext
+	}
+	if c.Limit <= 0 {
+		c.Limit = DefaultLimit
+	}
+	if c.DialTimeout <= 0 {
+		c.DialTimeout = DefaultDialTimeout
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &Relay{cfg: c, agents: inproc.NewHandoff(agentsAddr{}, backlog), pending: strangers.NewPending(c.Limit)}
+	r.failed = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "hawser", Subsystem: "relay", Name: "dials_failed_total",
+		Help: "Connections that were closed because the API server could not be reached.",
+	})
+	inside := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "hawser", Subsystem: "relay", Name: "connections_of_strangers",
+		Help: "Connections to the API server through the port.",
+	}, func() float64 { n, _ := r.pending.Count(); return float64(n) })
+	crowded := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Namespace: "hawser", Subsystem: "relay", Name: "connections_crowded_total",
+		Help: "Connections to the API server through the port that lost their place to another one.",
+	}, func() float64 { _, n := r.pending.Count(); return float64(n) })
+	if c.Metrics == nil {
+		return r, nil
+	}
+	for _, m := range []prometheus.Collector{r.failed, inside, crowded} {
+		if err := c.Metrics.Register(m); err != nil {
+			return nil, fmt.Errorf("relay: register metrics: %w", err)
+		}
+	}
+	return r, nil
+}
+
+// Inject takes a connection that an agent opened through its session, and owns it unless
+// it fails. It has the shape of server.Config's API.
+func (r *Relay) Inject(ctx context.Context, c net.Conn) error { return r.agents.Inject(ctx, c) }
+
+// Run joins what l yields and what is injected to the API server until ctx is done, and
+// returns once all that has ended. l is somebody else's, and its end ends nothing that
+// has been accepted.
+func (r *Relay) Run(ctx context.Context, l net.Listener) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stop := context.AfterFunc(ctx, func() {
+		_ = r.agents.Close() // Accept below ends
+		r.pending.Close()
+	})
+	defer stop()
+	wg.Go(func() {
+		for c, err := r.agents.Accept(); err == nil; c, err = r.agents.Accept() {
+			wg.Go(func() { r.join(ctx, c) })
+		}
+	})
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("relay: %w", err)
+		}
+		wg.Go(func() {
+			defer r.pending.Enter(c)()
+			r.join(ctx, c)
+		})
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// join dials the API server and moves bytes until both directions have ended.
+func (r *Relay) join(ctx context.Context, c net.Conn) {
+	dctx, cancel := context.WithTimeout(ctx, r.cfg.DialTimeout)
+	api, err := r.cfg.Dial(dctx, "tcp", r.cfg.Addr)
+	cancel()
+	if err != nil {
+		_ = tunnel.Abort(c) // its peer learns no more than that
+		r.failed.Inc()
+		if more, ok := r.sparse.Tell(r.cfg.Addr); ok && ctx.Err() == nil {
+			r.cfg.Log.Warn("the API server cannot be reached for those who connect through the tunnel's port", "address", r.cfg.Addr, "err", err, "others", more)
+		}
+		return
+	}
+	if _, err = tunnel.Splice(ctx, c, api); err != nil {
+		r.cfg.Log.Debug("a connection to the API server was cut", "client", c.RemoteAddr().String(), "err", err)
+	}
+}
+
+// agentsAddr is what the listener of agents' connections is called: it has no port.
+type agentsAddr struct{}
+
+func (agentsAddr) Network() string { return "tunnel" }
+func (agentsAddr) String() string  { return "agents" }
