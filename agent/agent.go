@@ -71,9 +71,14 @@ type Config struct {
 	// servers behind one.
 	Proxy func(server string) (*url.URL, error)
 
-	// Kubelet takes the streams for NodeName:10250, in process; nil means that the
-	// node has no kubelet API.
+	// Kubelet takes the streams for NodeName:10250, in process. Nil means that
+	// KubeletAddr does.
 	Kubelet Kubelet
+	// KubeletAddr is where a kubelet listens that is another process of this machine.
+	// Streams for NodeName:10250, and for its own port in place of 10250, are joined to
+	// it as they are. One that does not accept within 900 ms is a dial that has timed
+	// out. Not valid means that there is none either, and such streams are denied.
+	KubeletAddr netip.AddrPort
 	// Addresses are the node's own; their port 10250 is the kubelet too. Nil
 	// means that the kubelet is only found by the node's name.
 	Addresses func() []netip.Addr
@@ -194,7 +199,7 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		cfg: c,
 		policy: policy{
-			node: c.NodeName, kubelet: c.Kubelet != nil,
+			node: c.NodeName, kubelet: c.Kubelet != nil, outside: c.KubeletAddr,
 			own: c.Addresses, pods: c.Declared, allow: c.Allow,
 		},
 		target:   c.Target,

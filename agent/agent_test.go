@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +93,43 @@ func TestKubeletDoesNotTake(t *testing.T) {
 		}
 		if _, err := tunnel.Connect(t.Context(), m.session, "tcp", "node-1:10250"); !errors.Is(err, tunnel.Refused) {
 			t.Errorf("a closed kubelet API: %v, want Refused", err)
+		}
+	})
+}
+
+// The kubelet of this node is another process. That it is down is told at once, and that
+// it does not answer within a second.
+func TestKubeletOfAnotherProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		defer h.open("hub:1")()
+		var hangs atomic.Bool
+		h.start(Config{
+			Servers: []string{"hub:1"}, KubeletAddr: netip.MustParseAddrPort("127.0.0.1:10250"),
+			Target: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if hangs.Load() {
+					<-ctx.Done()
+					return nil, context.Cause(ctx)
+				}
+				return h.net.Dial(ctx, network, addr)
+			},
+		})
+		m := next(t, h.sessions)
+		dial := func() (tunnel.Stream, error) {
+			return tunnel.Connect(t.Context(), m.session, "tcp", "node-1:10250")
+		}
+		if _, err := dial(); !errors.Is(err, tunnel.Refused) {
+			t.Errorf("a kubelet that is down: %v, want Refused", err)
+		}
+		h.echo("127.0.0.1:10250")
+		c, err := dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		exchangeText(t, c)
+		hangs.Store(true)
+		start := time.Now()
+		if _, err := dial(); !errors.Is(err, tunnel.Timeout) || time.Since(start) > time.Second {
+			t.Errorf("a kubelet that does not answer: %v after %v, want Timeout within a second", err, time.Since(start))
 		}
 	})
 }

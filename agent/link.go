@@ -186,7 +186,7 @@ func (l *link) admit(ctx context.Context, r *tunnel.Request) error {
 		return l.toKubelet(ctx, r)
 	}
 	_, err = tunnel.Answer(ctx, r, func(ctx context.Context, network, _ string) (net.Conn, error) {
-		c, dialErr := l.dialFirst(ctx, network, where.addrs)
+		c, dialErr := l.dialFirst(ctx, network, where)
 		l.agent.metrics.dial(inbound, tunnel.CodeOf(dialErr))
 		if dialErr != nil {
 			l.streams.leave()
@@ -210,9 +210,15 @@ func (l *link) toKubelet(ctx context.Context, r *tunnel.Request) error {
 	return nil
 }
 
-// dialFirst dials addrs in order until one answers. The error is the last one's.
-func (l *link) dialFirst(ctx context.Context, network string, addrs []string) (c net.Conn, err error) {
-	for _, addr := range addrs {
+// dialFirst dials the addresses of where in order until one answers. The error is the
+// last one's.
+func (l *link) dialFirst(ctx context.Context, network string, where verdict) (c net.Conn, err error) {
+	if where.within > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, where.within)
+		defer cancel()
+	}
+	for _, addr := range where.addrs {
 		if c, err = l.agent.target(ctx, network, addr); err == nil {
 			return c, nil
 		}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -48,7 +49,8 @@ var (
 // A policy decides. It has no state.
 type policy struct {
 	node    string
-	kubelet bool // whether there is one in this process
+	kubelet bool           // whether there is one in this process
+	outside netip.AddrPort // of a kubelet that is another process; not valid if there is none
 	own     func() []netip.Addr
 	pods    func(netip.AddrPort) bool
 	allow   Targets
@@ -56,16 +58,20 @@ type policy struct {
 	resolver *net.Resolver // nil means the system's
 }
 
+// kubeletPatience is how long a kubelet that is another process may take to accept a
+// connection. It is on the same machine.
+const kubeletPatience = 900 * time.Millisecond
+
 // A verdict is where a stream may go: to the kubelet in this process, or to the
 // first address that answers.
 type verdict struct {
 	kubelet bool
 	addrs   []string
+	within  time.Duration // for the dial; 0 means as long as the opener waits
 }
 
 // decide says where a stream for addr may go. Errors are *tunnel.DialError:
-// Invalid if addr makes no sense, Refused if the node has no kubelet API, else
-// Denied.
+// Invalid if addr makes no sense, else Denied.
 func (p policy) decide(network, addr string) (verdict, error) {
 	if network != "tcp" {
 		return verdict{}, refuse(addr, tunnel.Invalid, "network %q: only tcp is carried", network)
@@ -103,7 +109,7 @@ func (p policy) decideIP(addr string, ip netip.Addr, port uint16) (verdict, erro
 		return verdict{}, refuse(addr, tunnel.Denied, "%v is a cloud's metadata service; only --allow-target %s admits it", ip, to)
 	case carried(ip).IsLoopback() && !ip.IsLoopback() && !p.allow.exactly(ip, port):
 		return verdict{}, refuse(addr, tunnel.Denied, "%v carries a loopback address; only --allow-target %s admits it", ip, to)
-	case port == KubeletPort && p.isOwn(ip):
+	case p.isKubelet(port) && p.isOwn(ip):
 		return p.toKubelet(addr)
 	case p.allow.ip(ip, port), p.isPods(ip, port):
 		return verdict{addrs: []string{to}}, nil
@@ -121,7 +127,7 @@ func (p policy) decideName(addr, host string, port uint16) (verdict, error) {
 		}
 		return verdict{}, p.notAllowed(addr, to)
 	}
-	if port == KubeletPort {
+	if p.isKubelet(port) {
 		return p.toKubelet(addr)
 	}
 	// Any other port of the node is one on its loopback.
@@ -138,11 +144,20 @@ func (p policy) decideName(addr, host string, port uint16) (verdict, error) {
 	return v, nil
 }
 
+// isKubelet says whether port is the kubelet's. A Node object may name the port that
+// the kubelet really has.
+func (p policy) isKubelet(port uint16) bool {
+	return port == KubeletPort || p.outside.IsValid() && port == p.outside.Port()
+}
+
 func (p policy) toKubelet(addr string) (verdict, error) {
-	if !p.kubelet {
-		return verdict{}, refuse(addr, tunnel.Refused, "node %s has no kubelet API", p.node)
+	switch {
+	case p.kubelet:
+		return verdict{kubelet: true}, nil
+	case p.outside.IsValid():
+		return verdict{addrs: []string{p.outside.String()}, within: kubeletPatience}, nil
 	}
-	return verdict{kubelet: true}, nil
+	return verdict{}, refuse(addr, tunnel.Denied, "the agent of node %s leads to no kubelet (--kubelet none)", p.node)
 }
 
 func (p policy) isOwn(ip netip.Addr) bool { return p.own != nil && slices.Contains(p.own(), ip) }
@@ -154,6 +169,9 @@ func (p policy) isPods(ip netip.Addr, port uint16) bool {
 }
 
 func (p policy) notAllowed(addr, to string) error {
+	if !p.kubelet { // nobody here knows what pods declare
+		return refuse(addr, tunnel.Denied, "%s is not the kubelet of node %s; --allow-target %s on its agent would admit it", to, p.node, to)
+	}
 	return refuse(addr, tunnel.Denied, "%s is neither the kubelet nor a port that a running pod of node %s declares: list it under the container's ports, or --allow-target %s on its agent would admit it", to, p.node, to)
 }
 

@@ -151,13 +151,43 @@ func TestDeniedNamesRemedy(t *testing.T) {
 
 func TestNoKubelet(t *testing.T) {
 	p := policy{node: "node-1"}
-	if _, err := p.decide("tcp", "node-1:10250"); !errors.Is(err, tunnel.Refused) {
-		t.Errorf("without a kubelet: %v, want Refused", err)
+	if _, err := p.decide("tcp", "node-1:10250"); !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), "--kubelet none") {
+		t.Errorf("without a kubelet: %v, want Denied and why", err)
 	}
 	p.kubelet = true
 	p.node = "10.0.0.1" // a DNS subdomain, if an odd one
 	if v, err := p.decide("tcp", "10.0.0.1:10250"); err != nil || !v.kubelet {
 		t.Errorf("node that is called like an address: %v, %v", v, err)
+	}
+}
+
+// A kubelet that is another process is found at its port, by the node's name and its
+// addresses.
+func TestKubeletOutside(t *testing.T) {
+	p := policy{
+		node: "node-1", outside: netip.MustParseAddrPort("127.0.0.1:34567"),
+		own: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.0.2.1")} },
+	}
+	for addr, want := range map[string]string{
+		"node-1:10250":           "127.0.0.1:34567",
+		"node-1:34567":           "127.0.0.1:34567",
+		"192.0.2.1%node-1:10250": "127.0.0.1:34567",
+		"192.0.2.1:34567":        "127.0.0.1:34567",
+		"node-1:34568":           "",
+		"192.0.2.1:22":           "",
+		"127.0.0.1:34567":        "",
+		"node-2:10250":           "",
+	} {
+		v, err := p.decide("tcp", addr)
+		if want == "" {
+			if !errors.Is(err, tunnel.Denied) {
+				t.Errorf("%s: %+v, %v, want Denied", addr, v, err)
+			}
+			continue
+		}
+		if err != nil || v.kubelet || len(v.addrs) != 1 || v.addrs[0] != want || v.within == 0 {
+			t.Errorf("%s: %+v, %v, want %s", addr, v, err, want)
+		}
 	}
 }
 

@@ -34,6 +34,9 @@ type RotationConfig struct {
 	// Renewed is called when the client certificate has been replaced: connections
 	// made before should be closed. May be nil.
 	Renewed func()
+	// NotServing means that the node's API is another process's, which has a serving
+	// certificate of its own.
+	NotServing bool
 	// Follow is how often the authorities are looked at, give or take a quarter: 1 h.
 	Follow time.Duration
 	// Poll is how often the certificates are looked at: 5 s.
@@ -133,6 +136,19 @@ func (r *Rotation) ServerCA() *x509.Certificate { return first(r.cfg.Identity.tr
 // is.
 func (r *Rotation) ClientCA() *x509.Certificate { return first(r.cfg.Identity.trust.Load().clients) }
 
+// KubeletCAs are the authorities of the serving certificates of kubelets: those that the
+// cluster names, or else its own. There are none until the cluster has been asked.
+func (r *Rotation) KubeletCAs() []*x509.Certificate {
+	switch t := r.cfg.Identity.trust.Load(); {
+	case !t.asked:
+		return nil
+	case len(t.kubelets) > 0:
+		return t.kubelets
+	default:
+		return t.roots
+	}
+}
+
 func first(list []*x509.Certificate) *x509.Certificate {
 	if len(list) == 0 {
 		return nil
@@ -144,7 +160,9 @@ func first(list []*x509.Certificate) *x509.Certificate {
 func (r *Rotation) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.client.run(ctx) })
-	wg.Go(func() { r.serving.run(ctx) })
+	if !r.cfg.NotServing {
+		wg.Go(func() { r.serving.run(ctx) })
+	}
 	wg.Go(func() { r.followTrust(ctx) })
 	wg.Wait()
 	return nil

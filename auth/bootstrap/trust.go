@@ -49,6 +49,7 @@ type trust struct {
 	former               []*x509.Certificate // roots of before, believed no more
 	published            bool                // whether clients are what the cluster says
 	kubelets             []*x509.Certificate // those of serving certificates; none if the cluster has not said
+	asked                bool                // whether the cluster has been asked since the start
 }
 
 // newTrust believes roots, and as clients those of the authorities clients. None
@@ -222,7 +223,7 @@ func (i *Identity) adopt(roots, clients, kubelets []*x509.Certificate) (changed 
 	if !next.published {
 		next.clients, next.clientPool = next.roots, next.rootPool
 	}
-	next.kubelets = kubelets
+	next.kubelets, next.asked = kubelets, true
 	i.trust.Store(next)
 	return changed, nil
 }

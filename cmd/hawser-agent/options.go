@@ -27,6 +27,7 @@ import (
 // has the flag.
 type options struct {
 	transportOptions
+	kubeletOptions
 
 	servers   []string
 	token     string
@@ -92,6 +93,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.override, "hostname-override", "", "name to use instead of the host name")
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of the node, or one of each family separated by a comma (default that of the default route)")
 	o.transportOptions.addFlags(f)
+	o.kubeletOptions.addFlags(f)
 	f.IntVar(&o.kubeletPort, "kubelet-port", node.KubeletPort, "with --transport ssh: port of the kubelet API on the loopback interface")
 	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
 	f.BoolVar(&o.register, "register-node", true, "create the Node object if there is none")
@@ -130,6 +132,9 @@ func (o *options) check(f *pflag.FlagSet) error {
 		}
 	}
 	if err := o.transportOptions.check(o.addrs); err != nil {
+		return err
+	}
+	if err := o.kubeletOptions.check(o.transport, f); err != nil {
 		return err
 	}
 	if err := o.checkSSH(f); err != nil {

@@ -57,15 +57,19 @@ const (
 // parts are what the agent consists of. Each has a Run that ends with its ctx.
 type parts struct {
 	link     *agent.Agent // nil without a tunnel
-	runtime  *process.Runtime
-	node     *node.Node
 	rotation *bootstrap.Rotation
 	expiry   *auth.ExpiryWatch
-	kubelet  *kubeletapi.Server
-	streams  net.Listener // of the kubelet API
-	api      kubernetes.Interface
-	conns    *node.Connections // of api
-	fence    *fence.Fence      // up while the server prefers another agent of this identity
+	users    []func(ctx context.Context) error // what else uses the link
+
+	// Those of the built-in kubelet; nil if the kubelet is another's.
+	runtime *process.Runtime
+	node    *node.Node
+	kubelet *kubeletapi.Server
+	streams net.Listener // of the kubelet API
+
+	api   kubernetes.Interface
+	conns *node.Connections // of api
+	fence *fence.Fence      // up while the server prefers another agent of this identity
 }
 
 // run is the node's life until ctx is done. Pods go on after it.
@@ -104,14 +108,13 @@ func (p *parts) run(ctx context.Context) error {
 	if p.link != nil {
 		group.Go(func() error { return p.link.Run(below) })
 	}
-	group.Go(func() error { return p.runtime.Run(below) })
+	if p.runtime != nil {
+		group.Go(func() error { return p.runtime.Run(below) })
+	}
 	group.Go(func() error {
 		defer stopBelow()
 		upper, upperCtx := errgroup.WithContext(ctx)
-		for _, part := range []func(context.Context) error{
-			p.node.Run, p.rotation.Run, p.expiry.Run,
-			func(ctx context.Context) error { return p.kubelet.Serve(ctx, p.streams) },
-		} {
+		for _, part := range append(p.users, p.rotation.Run, p.expiry.Run) {
 			upper.Go(func() error { return part(upperCtx) })
 		}
 		err := upper.Wait()
@@ -183,6 +186,32 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	if err != nil {
 		return nil, err
 	}
+	if o.builtin() {
+		if err = p.makeNode(o, metrics, log); err != nil {
+			return nil, err
+		}
+	}
+	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
+		Identity: id, Requests: p.api.CertificatesV1().CertificateSigningRequests(), NotServing: !o.builtin(),
+		ConfigMaps: p.api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Follow: o.trustRefresh, Log: log,
+	}); err != nil {
+		return nil, err
+	}
+	registerLives(metrics, p.rotation)
+	p.expiry = auth.NewExpiryWatch(log, append(authorities(p.rotation),
+		auth.Expiring{Name: "client", Now: p.rotation.Client}, auth.Expiring{Name: "serving", Now: p.rotation.Serving})...)
+	if o.kubeletAddr.IsValid() {
+		w := &kubeletWatch{addr: o.kubeletAddr.String(), dial: new(net.Dialer).DialContext, authorities: p.rotation.KubeletCAs, log: log}
+		p.users = append(p.users, w.run)
+	}
+	if !o.builtin() {
+		return p, nil
+	}
+	return p, p.openKubelet(ctx, o, id, metrics, log) // last: from here on there is something to close
+}
+
+// makeNode makes the node and its runtime.
+func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Logger) (err error) {
 	if p.runtime, err = process.New(process.Config{
 		DataDir:     filepath.Join(o.dataDir, "runtime"),
 		Version:     kubeletVersion,
@@ -192,9 +221,9 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		LogMaxFiles: o.containerLogs,
 		Log:         log,
 	}); err != nil {
-		return nil, err
+		return err
 	}
-	if p.node, err = node.New(node.Config{
+	p.node, err = node.New(node.Config{
 		Name: o.nodeName, API: p.api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
 		CloseConnections: p.conns.Close, Fence: p.fence,
 		NoRegister: !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
@@ -206,19 +235,8 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 			APIServer: o.addrs[0], VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
 		},
 		Registerer: metrics, Log: log,
-	}); err != nil {
-		return nil, err
-	}
-	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
-		Identity: id, Requests: p.api.CertificatesV1().CertificateSigningRequests(),
-		ConfigMaps: p.api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Follow: o.trustRefresh, Log: log,
-	}); err != nil {
-		return nil, err
-	}
-	registerLives(metrics, p.rotation)
-	p.expiry = auth.NewExpiryWatch(log, append(authorities(p.rotation),
-		auth.Expiring{Name: "client", Now: p.rotation.Client}, auth.Expiring{Name: "serving", Now: p.rotation.Serving})...)
-	return p, p.openKubelet(ctx, o, id, metrics, log) // last: from here on there is something to close
+	})
+	return err
 }
 
 // openKubelet makes the kubelet API, for the connections of p.streams or, without a
@@ -244,6 +262,7 @@ func (p *parts) openKubelet(ctx context.Context, o *options, id *bootstrap.Ident
 		}
 	}
 	p.streams = door.Listener(p.streams)
+	p.users = append(p.users, p.node.Run, func(ctx context.Context) error { return p.kubelet.Serve(ctx, p.streams) })
 	return nil
 }
 
@@ -263,18 +282,13 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 	if o.transport == setup.SSH {
 		return (&straight{servers: o.addrs, dial: agent.NewDial(proxyFor, false)}).DialContext, nil
 	}
-	streams := inproc.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
-	var err error
-	p.link, err = agent.New(agent.Config{
+	c := agent.Config{
 		Servers:   o.addrs,
 		NodeName:  o.nodeName,
 		Transport: transports()[o.transport],
 		Link:      o.link,
 		TLS:       func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
 		Proxy:     proxyFor,
-		Kubelet:   streams,
-		Addresses: p.addresses,
-		Declared:  p.declared,
 		Allow:     o.targets,
 		Moved:     p.moved,
 		Fenced:    p.fence.Set,
@@ -282,8 +296,16 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		Version:   kubeletVersion,
 		Log:       log,
 		Metrics:   metrics,
-	})
-	p.streams = streams
+	}
+	if o.builtin() {
+		streams := inproc.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
+		p.streams = streams
+		c.Kubelet, c.Addresses, c.Declared = streams, p.addresses, p.declared
+	} else {
+		c.KubeletAddr, c.Addresses = o.kubeletAddr, func() []netip.Addr { return machineAddresses(o.ips) }
+	}
+	var err error
+	p.link, err = agent.New(c)
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return p.link.DialContext(ctx, "tcp", apiTarget)
 	}, err
