@@ -38,6 +38,7 @@ type options struct {
 	override  string
 	nodeIP    string
 	runtime   string
+	apiListen string
 
 	kubeletPort int // with transport ssh
 
@@ -95,6 +96,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	o.transportOptions.addFlags(f)
 	o.kubeletOptions.addFlags(f)
 	f.IntVar(&o.kubeletPort, "kubelet-port", node.KubeletPort, "with --transport ssh: port of the kubelet API on the loopback interface")
+	f.StringVar(&o.apiListen, "apiserver-listen", "", "loopback ADDRESS:PORT that leads to the API server through the tunnel, such as 127.0.0.1:6443; for a kubelet, kube-proxy and others of this machine")
 	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
 	f.BoolVar(&o.register, "register-node", true, "create the Node object if there is none")
 	f.StringVar(&o.taints, "register-with-taints", "", "taints of a new Node object, KEY=VALUE:EFFECT,…")
@@ -135,6 +137,9 @@ func (o *options) check(f *pflag.FlagSet) error {
 		return err
 	}
 	if err := o.kubeletOptions.check(o.transport, f); err != nil {
+		return err
+	}
+	if err := o.checkListen(); err != nil {
 		return err
 	}
 	if err := o.checkSSH(f); err != nil {

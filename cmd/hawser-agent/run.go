@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -204,10 +205,13 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		w := &kubeletWatch{addr: o.kubeletAddr.String(), dial: new(net.Dialer).DialContext, authorities: p.rotation.KubeletCAs, log: log}
 		p.users = append(p.users, w.run)
 	}
-	if !o.builtin() {
-		return p, nil
+	// Last: from here on there is something to close.
+	if o.builtin() {
+		if err = p.openKubelet(ctx, o, id, metrics, log); err != nil {
+			return nil, err
+		}
 	}
-	return p, p.openKubelet(ctx, o, id, metrics, log) // last: from here on there is something to close
+	return p, p.openAPI(ctx, o, log)
 }
 
 // makeNode makes the node and its runtime.
@@ -257,12 +261,25 @@ func (p *parts) openKubelet(ctx context.Context, o *options, id *bootstrap.Ident
 		return err
 	}
 	if p.streams == nil {
-		if p.streams, err = listenKubelet(ctx, o.kubeletPort); err != nil {
+		if p.streams, err = listenAt(ctx, "--kubelet-port", hostPort("127.0.0.1", o.kubeletPort)); err != nil {
 			return err
 		}
 	}
 	p.streams = door.Listener(p.streams)
 	p.users = append(p.users, p.node.Run, func(ctx context.Context) error { return p.kubelet.Serve(ctx, p.streams) })
+	return nil
+}
+
+// openAPI opens the port that leads to the API server, if there is to be one.
+func (p *parts) openAPI(ctx context.Context, o *options, log *slog.Logger) error {
+	if o.apiListen == "" {
+		return nil
+	}
+	l, err := listenAt(ctx, "--apiserver-listen", o.apiListen)
+	if err != nil {
+		return err
+	}
+	p.users = append(p.users, (&apiPort{listener: l, dial: p.link.DialContext, log: log}).run)
 	return nil
 }
 
@@ -367,4 +384,7 @@ func (p *parts) declared(addr netip.AddrPort) bool { return p.node.Pods().Declar
 type nodeAddr string
 
 func (nodeAddr) Network() string  { return "tunnel" }
-func (a nodeAddr) String() string { return net.JoinHostPort(string(a), fmt.Sprint(node.KubeletPort)) }
+func (a nodeAddr) String() string { return hostPort(string(a), node.KubeletPort) }
+
+// hostPort is net.JoinHostPort for a number.
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

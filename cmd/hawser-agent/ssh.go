@@ -9,9 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -46,19 +44,6 @@ func (o *options) annotations() map[string]string {
 		return map[string]string{setup.TransportAnnotation: setup.SSH}
 	}
 	return map[string]string{setup.TransportAnnotation: ""}
-}
-
-// listenKubelet opens the port of the kubelet API, for this machine only.
-func listenKubelet(ctx context.Context, port int) (net.Listener, error) {
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("--kubelet-port: %s is in use by another process: stop that one first or choose another port", addr)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("--kubelet-port: %w", err)
-	}
-	return l, nil
 }
 
 // straight connects to one of several servers, without a tunnel.

@@ -53,11 +53,12 @@ func TestListenKubelet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenKubelet(t.Context(), n); err == nil || !strings.Contains(err.Error(), "--kubelet-port: 127.0.0.1:"+port+" is in use") {
+	addr := hostPort("127.0.0.1", n)
+	if _, err := listenAt(t.Context(), "--kubelet-port", addr); err == nil || !strings.Contains(err.Error(), "--kubelet-port: 127.0.0.1:"+port+" is in use") {
 		t.Errorf("port in use: %v", err)
 	}
 	_ = l.Close()
-	if l, err = listenKubelet(t.Context(), n); err != nil {
+	if l, err = listenAt(t.Context(), "--kubelet-port", addr); err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()

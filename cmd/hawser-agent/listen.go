@@ -1,0 +1,127 @@
+// A port of this machine's loopback that is the API server, --apiserver-listen: for
+// kubelets, kube-proxy and whatever else speaks to it from here.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
+)
+
+const (
+	// maxAPIConns is how many connections the port takes at a time.
+	maxAPIConns = 256
+	// acceptPause is how long the port rests when the process is out of file descriptors.
+	acceptPause = 100 * time.Millisecond
+)
+
+// checkListen refuses what others than this machine would reach, naming the flag.
+func (o *options) checkListen() error {
+	if o.apiListen == "" {
+		return nil
+	}
+	addr, err := netip.ParseAddrPort(o.apiListen)
+	switch {
+	case err != nil || addr.Port() == 0:
+		return fmt.Errorf("--apiserver-listen %q: want ADDRESS:PORT such as 127.0.0.1:6443", o.apiListen)
+	case !addr.Addr().IsLoopback():
+		return fmt.Errorf("--apiserver-listen %s: other machines could reach it there, want a loopback address such as 127.0.0.1:%d", o.apiListen, addr.Port())
+	case o.transport == setup.SSH:
+		return errors.New("--apiserver-listen does not go with --transport ssh: there is no tunnel")
+	}
+	return nil
+}
+
+// listenAt opens a port for this machine only. Errors name the flag.
+func listenAt(ctx context.Context, flag, addr string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s: %s is in use by another process: stop that one first or choose another port", flag, addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return l, nil
+}
+
+// An apiPort joins each connection of its listener to a stream to the API server. TLS
+// is between its client and the API server.
+type apiPort struct {
+	listener net.Listener // its own
+	// dial connects to the API server. It bounds how long it waits for the tunnel.
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	log  *slog.Logger
+
+	told strangers.Sparse
+}
+
+// run serves until ctx is done, and then cuts what is open.
+func (p *apiPort) run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = p.listener.Close() })
+	defer stop()
+	var group sync.WaitGroup
+	defer group.Wait()
+	places := make(chan struct{}, maxAPIConns)
+	for {
+		c, err := p.listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = c.Close()
+			}
+			return nil
+		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost && !errors.Is(err, net.ErrClosed):
+			p.tell("cannot accept a connection", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptPause):
+			}
+			continue
+		case err != nil:
+			return fmt.Errorf("accept on %s: %w", p.listener.Addr(), err)
+		}
+		select {
+		case places <- struct{}{}:
+			group.Go(func() {
+				defer func() { <-places }()
+				p.serve(ctx, c)
+			})
+		default:
+			p.tell("too many connections, closing the newest", fmt.Errorf("%d are open", maxAPIConns))
+			_ = tunnel.Abort(c)
+		}
+	}
+}
+
+// serve joins one connection to the API server.
+func (p *apiPort) serve(ctx context.Context, c net.Conn) {
+	api, err := p.dial(ctx, "tcp", apiTarget)
+	if err != nil {
+		if ctx.Err() == nil {
+			p.tell("the API server cannot be reached for now, closing a connection", err)
+		}
+		_ = tunnel.Abort(c)
+		return
+	}
+	if _, err = tunnel.Splice(ctx, c, api); err != nil {
+		p.log.Debug("a connection to the API server was cut", "client", c.RemoteAddr().String(), "err", err)
+	}
+}
+
+// tell logs what every client may run into, of each kind once a minute.
+func (p *apiPort) tell(what string, err error) {
+	if kept, now := p.told.Tell(what); now {
+		p.log.Warn(what, "listen", p.listener.Addr().String(), "err", err, "more", kept)
+	}
+}

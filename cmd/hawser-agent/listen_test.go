@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestListenOptions(t *testing.T) {
+	for name, tt := range map[string]struct {
+		args []string
+		err  string // in the error; empty means none
+	}{
+		"loopback":        {[]string{"--apiserver-listen", "127.0.0.1:6443"}, ""},
+		"IPv6 loopback":   {[]string{"--apiserver-listen", "[::1]:6443"}, ""},
+		"everywhere":      {[]string{"--apiserver-listen", "0.0.0.0:6443"}, "want a loopback address such as 127.0.0.1:6443"},
+		"another address": {[]string{"--apiserver-listen", "192.0.2.1:7443"}, "want a loopback address such as 127.0.0.1:7443"},
+		"no address":      {[]string{"--apiserver-listen", ":6443"}, "want ADDRESS:PORT"},
+		"a name":          {[]string{"--apiserver-listen", "localhost:6443"}, "want ADDRESS:PORT"},
+		"no tunnel":       {[]string{"--apiserver-listen", "127.0.0.1:6443", "--transport", "ssh"}, "--transport ssh"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := parse(t, tt.args...); tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			}
+		})
+	}
+}
+
+// serveAPI runs an apiPort until the function that it returns is called, or the test ends.
+func serveAPI(t *testing.T, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (at string, stop func()) {
+	t.Helper()
+	l, err := listenAt(t.Context(), "--apiserver-listen", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().String(), together(t, (&apiPort{listener: l, dial: dial, log: slog.New(slog.DiscardHandler)}).run)
+}
+
+func dialTCP(t *testing.T, addr string) *net.TCPConn {
+	t.Helper()
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil { // nothing here needs as long
+		t.Fatal(err)
+	}
+	return c.(*net.TCPConn)
+}
+
+// What a client sends and ends reaches the API server, whose answer reaches the client
+// after that.
+func TestAPIPort(t *testing.T) {
+	api, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer api.Close()
+	ready := make(chan struct{})
+	at, stop := serveAPI(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if network != "tcp" || addr != "apiserver:443" {
+			t.Errorf("dials %s %s", network, addr)
+		}
+		<-ready // the tunnel is away
+		return new(net.Dialer).DialContext(ctx, "tcp", api.Addr().String())
+	})
+	c := dialTCP(t, at)
+	if _, err := io.WriteString(c, "question"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	close(ready)
+	s, err := api.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if b, err := io.ReadAll(s); string(b) != "question" || err != nil {
+		t.Errorf("the API server got %q, %v", b, err)
+	}
+	if _, err := io.WriteString(s, "answer"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(c); string(b) != "answer" || err != nil {
+		t.Errorf("the client got %q, %v", b, err)
+	}
+	// What is open is cut at the end.
+	open := dialTCP(t, at)
+	if s, err = api.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	stop()
+	if _, err := open.Read(make([]byte, 1)); err == nil {
+		t.Error("open after the end")
+	}
+}
+
+// A client gets no answer that looks complete while the tunnel is away for too long.
+func TestAPIPortWithoutTunnel(t *testing.T) {
+	there := make(chan struct{})
+	at, _ := serveAPI(t, func(context.Context, string, string) (net.Conn, error) {
+		<-there
+		return nil, errors.New("not connected")
+	})
+	c := dialTCP(t, at)
+	close(there)
+	if b, err := io.ReadAll(c); err == nil {
+		t.Errorf("got %q and an orderly end", b)
+	}
+}
+
+// There are so many connections and no more.
+func TestAPIPortIsBounded(t *testing.T) {
+	inside := make(chan struct{}, maxAPIConns)
+	at, _ := serveAPI(t, func(ctx context.Context, _, _ string) (net.Conn, error) {
+		inside <- struct{}{}
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	})
+	for range maxAPIConns {
+		dialTCP(t, at)
+		<-inside
+	}
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", at)
+	if err == nil {
+		defer c.Close()
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Read(make([]byte, 1))
+	}
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("one too many: %v, want a reset", err)
+	}
+}
