@@ -84,11 +84,11 @@ func New(c Config) (*Relay, error) {
 	inside := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "hawser", Subsystem: "relay", Name: "connections_of_strangers",
 		Help: "Connections to the API server through the port.",
-	}, func() float64 { n, _ := r.pending.Count(); return float64(n) })
+	}, func() float64 { return float64(r.pending.Count()) })
 	crowded := prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Namespace: "hawser", Subsystem: "relay", Name: "connections_crowded_total",
 		Help: "Connections to the API server through the port that lost their place to another one.",
-	}, func() float64 { _, n := r.pending.Count(); return float64(n) })
+	}, func() float64 { return float64(r.pending.Lost()) })
 	if c.Metrics == nil {
 		return r, nil
 	}

@@ -21,6 +21,7 @@ type Pending struct {
 	conns  []*stranger // oldest first
 	census Census      // of them
 	closed bool
+	lost   uint64 // places, to newcomers
 }
 
 // A stranger is one of them.
@@ -44,6 +45,7 @@ func (p *Pending) Enter(c net.Conn) (leave func()) {
 		return func() {}
 	}
 	if len(p.conns) >= p.limit {
+		p.lost++
 		yields := p.census.Yields(s.source, p.limit)
 		p.abortLocked(slices.IndexFunc(p.conns, func(o *stranger) bool { return o.source == yields }))
 	}
@@ -75,6 +77,13 @@ func (p *Pending) Count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns)
+}
+
+// Lost is how many have lost their places to newcomers.
+func (p *Pending) Lost() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
 }
 
 // Close aborts every connection in it and all that enter later.
