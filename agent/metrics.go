@@ -5,7 +5,6 @@ package agent
 import (
 	"errors"
 	"net"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -159,89 +158,28 @@ func reasonLabel(err error) string {
 
 // track makes a stream of a session count. done, if not nil, is called once,
 // when the stream is closed or aborted.
-func (m *metrics) track(direction string, c net.Conn, done func()) *tracked {
+func (m *metrics) track(direction string, c net.Conn, done func()) *tunnel.Tap {
 	gauge := m.open.WithLabelValues(direction)
 	gauge.Inc()
-	return &tracked{
-		Conn:    c,
-		read:    m.bytes.WithLabelValues(direction, "received"),
-		written: m.bytes.WithLabelValues(direction, "sent"),
-		done: sync.OnceFunc(func() {
-			gauge.Dec()
-			if done != nil {
-				done()
-			}
-		}),
+	count := func(way string) func(int) {
+		bytes := m.bytes.WithLabelValues(direction, way)
+		return func(n int) { bytes.Add(float64(n)) }
 	}
+	return &tunnel.Tap{Conn: c, Received: count("received"), Sent: count("sent"), Ended: func(bool) {
+		gauge.Dec()
+		if done != nil {
+			done()
+		}
+	}}
 }
 
 // trackTarget is track for a connection to what a server's stream leads to:
 // what is read there is sent to the server.
-func (m *metrics) trackTarget(c net.Conn, done func()) *tracked {
+func (m *metrics) trackTarget(c net.Conn, done func()) *tunnel.Tap {
 	t := m.track(inbound, c, done)
-	t.read, t.written = t.written, t.read
+	t.Received, t.Sent = t.Sent, t.Received
 	return t
 }
-
-// A tracked is a stream that counts. It is a tunnel.Stream and a
-// tunnel.Aborter.
-type tracked struct {
-	net.Conn
-	read, written prometheus.Counter
-	done          func()
-}
-
-func (c *tracked) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.read.Add(float64(n))
-	return n, err
-}
-
-// ReadBuffer is for tunnel.Splice.
-func (c *tracked) ReadBuffer(b *tunnel.Buffer) (int, error) {
-	n, err := tunnel.ReadBuffer(c.Conn, b)
-	c.read.Add(float64(n))
-	return n, err
-}
-
-// ReadThrough and WriteThrough implement tunnel.Wrapper.
-func (c *tracked) ReadThrough() tunnel.Inner {
-	return tunnel.Inner{Conn: c.Conn, Moved: func(n int) { c.read.Add(float64(n)) }}
-}
-
-// WriteThrough is ReadThrough for writing.
-func (c *tracked) WriteThrough() tunnel.Inner {
-	return tunnel.Inner{Conn: c.Conn, Moved: func(n int) { c.written.Add(float64(n)) }}
-}
-
-func (c *tracked) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.written.Add(float64(n))
-	return n, err
-}
-
-func (c *tracked) CloseWrite() error {
-	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return cw.CloseWrite()
-	}
-	return c.Close()
-}
-
-func (c *tracked) Close() error {
-	defer c.done()
-	return c.Conn.Close()
-}
-
-func (c *tracked) Abort() error {
-	defer c.done()
-	return tunnel.Abort(c.Conn)
-}
-
-var (
-	_ tunnel.Stream       = (*tracked)(nil)
-	_ tunnel.Aborter      = (*tracked)(nil)
-	_ tunnel.BufferReader = (*tracked)(nil)
-)
 
 // Descriptions of what a ledger collects. They are written here once and never
 // changed.

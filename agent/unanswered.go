@@ -47,17 +47,8 @@ func (c *unanswered) Read(p []byte) (int, error) {
 	return s.Read(p)
 }
 
-// ReadBuffer is for tunnel.Splice.
-func (c *unanswered) ReadBuffer(b *tunnel.Buffer) (int, error) {
-	s, err := c.accepted()
-	if err != nil {
-		return 0, err
-	}
-	return tunnel.ReadBuffer(s, b)
-}
-
-// ReadThrough and WriteThrough implement tunnel.Wrapper.
-func (c *unanswered) ReadThrough() tunnel.Inner {
+// InnerReader implements tunnel.Wrapper.
+func (c *unanswered) InnerReader() tunnel.Inner {
 	s, err := c.accepted()
 	if err != nil {
 		return tunnel.Inner{} // Read says why
@@ -65,8 +56,8 @@ func (c *unanswered) ReadThrough() tunnel.Inner {
 	return tunnel.Inner{Conn: s}
 }
 
-// WriteThrough is ReadThrough for writing.
-func (c *unanswered) WriteThrough() tunnel.Inner { return c.ReadThrough() }
+// InnerWriter implements tunnel.Wrapper.
+func (c *unanswered) InnerWriter() tunnel.Inner { return c.InnerReader() }
 
 func (c *unanswered) Write(p []byte) (int, error) {
 	s, err := c.accepted()
@@ -126,7 +117,7 @@ func (c *unanswered) SetWriteDeadline(t time.Time) error {
 }
 
 var (
-	_ tunnel.Stream       = (*unanswered)(nil)
-	_ tunnel.Aborter      = (*unanswered)(nil)
-	_ tunnel.BufferReader = (*unanswered)(nil)
+	_ tunnel.Stream  = (*unanswered)(nil)
+	_ tunnel.Aborter = (*unanswered)(nil)
+	_ tunnel.Wrapper = (*unanswered)(nil)
 )

@@ -17,68 +17,15 @@ const (
 
 // A conn is a stream that counts. It is a tunnel.Stream and a tunnel.Aborter.
 type conn struct {
-	tunnel.Stream
-	remote       net.Addr
-	traffic      *traffic
-	explain      func(error) error // what an error is due to; nil if it says so itself
-	once         sync.Once
-	afterClosing func()
+	tunnel.Tap
+	remote net.Addr
 }
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
-func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.Stream.Read(p)
-	return c.came(n, err)
-}
-
-// ReadBuffer is for tunnel.Splice.
-func (c *conn) ReadBuffer(b *tunnel.Buffer) (int, error) {
-	n, err := tunnel.ReadBuffer(c.Stream, b)
-	return c.came(n, err)
-}
-
-// ReadThrough and WriteThrough implement tunnel.Wrapper.
-func (c *conn) ReadThrough() tunnel.Inner {
-	return tunnel.Inner{Conn: c.Stream, Moved: func(n int) { c.traffic.fromNode.Add(uint64(n)) }, Failed: c.explain}
-}
-
-// WriteThrough is ReadThrough for writing.
-func (c *conn) WriteThrough() tunnel.Inner {
-	return tunnel.Inner{Conn: c.Stream, Moved: func(n int) { c.traffic.toNode.Add(uint64(n)) }}
-}
-
-// came counts what was read, and explains why no more was.
-func (c *conn) came(n int, err error) (int, error) {
-	c.traffic.fromNode.Add(uint64(n))
-	if err != nil && c.explain != nil {
-		err = c.explain(err)
-	}
-	return n, err
-}
-
-func (c *conn) Write(p []byte) (int, error) {
-	n, err := c.Stream.Write(p)
-	c.traffic.toNode.Add(uint64(n))
-	return n, err
-}
-
-func (c *conn) Close() error {
-	err := c.Stream.Close()
-	c.once.Do(c.afterClosing)
-	return err
-}
-
-// Abort gives the stream up.
-func (c *conn) Abort() error {
-	err := tunnel.Abort(c.Stream)
-	c.once.Do(c.afterClosing)
-	return err
-}
-
 // track makes a conn of a stream and counts it while it is open: as m's, unless
 // that is nil.
-func (h *Hub) track(m *member, opener string, s tunnel.Stream, remote net.Addr) *conn {
+func (h *Hub) track(m *member, opener string, s net.Conn, remote net.Addr) *conn {
 	t := &h.ledger.around
 	if m != nil {
 		t = &m.traffic
@@ -98,7 +45,12 @@ func (h *Hub) track(m *member, opener string, s tunnel.Stream, remote net.Addr) 
 		}
 	}
 	count(1)
-	return &conn{Stream: s, remote: remote, traffic: t, afterClosing: func() { count(-1) }}
+	return &conn{remote: remote, Tap: tunnel.Tap{
+		Conn:     s,
+		Received: func(n int) { t.fromNode.Add(uint64(n)) },
+		Sent:     func(n int) { t.toNode.Add(uint64(n)) },
+		Ended:    func(bool) { count(-1) },
+	}}
 }
 
 // A tally is a count that can be waited on to become zero.

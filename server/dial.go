@@ -140,7 +140,7 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 	}
 	opened = true
 	c := h.track(m, openerServer, s, tunnel.Addr(d.Name))
-	c.explain = func(err error) error {
+	c.Failed = func(err error) error {
 		var dial *tunnel.DialError
 		if errors.As(err, &dial) {
 			return m.explain(d.Name, err)
@@ -212,7 +212,7 @@ func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, wa
 				return nil, w, renamed(d, err)
 			}
 			h.dialed(ctx, w, d.Name, began, nil)
-			return h.track(nil, openerServer, asStream(c), tunnel.Addr(d.Name)), w, nil
+			return h.track(nil, openerServer, c, tunnel.Addr(d.Name)), w, nil
 		}
 	}
 	return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
@@ -222,29 +222,3 @@ func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, wa
 func renamed(d tunnel.Dial, err error) *tunnel.DialError {
 	return &tunnel.DialError{Addr: d.Name, Code: tunnel.CodeOf(err), Text: tunnel.Reason(d.Addr, err)}
 }
-
-// asStream makes a stream of c, which closes both directions where it cannot
-// close one.
-func asStream(c net.Conn) tunnel.Stream {
-	if s, ok := c.(tunnel.Stream); ok {
-		return s
-	}
-	return whole{c}
-}
-
-// A whole connection is a stream without half-close.
-type whole struct{ net.Conn }
-
-func (w whole) CloseWrite() error { return w.Close() }
-
-// ReadBuffer is for tunnel.Splice.
-func (w whole) ReadBuffer(b *tunnel.Buffer) (int, error) { return tunnel.ReadBuffer(w.Conn, b) }
-
-// ReadThrough and WriteThrough implement tunnel.Wrapper.
-func (w whole) ReadThrough() tunnel.Inner { return tunnel.Inner{Conn: w.Conn} }
-
-// WriteThrough is ReadThrough for writing.
-func (w whole) WriteThrough() tunnel.Inner { return tunnel.Inner{Conn: w.Conn} }
-
-// Abort gives the connection up.
-func (w whole) Abort() error { return tunnel.Abort(w.Conn) }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,16 +33,6 @@ type Ended struct {
 // errGivenUp is the end of a stream that was aborted here.
 var errGivenUp = &tunnel.DialError{Code: tunnel.Canceled, Text: "cut off by the caller or the server"}
 
-// An audited conn is told of when it ends.
-type audited struct {
-	*conn
-	tell             func(Ended)
-	ended            Ended // but for what is not known before the end
-	toNode, fromNode atomic.Uint64
-	failed           atomic.Pointer[error] // the first failure
-	over             sync.Once
-}
-
 // audit has Config.Ended told of c or, if the dial failed, of err. Dials of the server
 // itself are nobody's business.
 func (h *Hub) audit(ctx context.Context, addr string, w way, began time.Time, c *conn, err error) tunnel.Stream {
@@ -57,71 +46,43 @@ func (h *Hub) audit(ctx context.Context, addr string, w way, began time.Time, c 
 		h.config.Ended(e)
 		return nil
 	}
-	return &audited{conn: c, tell: h.config.Ended, ended: e}
+	return audited(c, e, h.config.Ended)
 }
 
-func (a *audited) Read(p []byte) (int, error) {
-	n, err := a.conn.Read(p)
-	a.fromNode.Add(uint64(n))
-	return n, a.note(err)
+// audited is c of whose end tell is told, with what is not known before it added to e.
+func audited(c *conn, e Ended, tell func(Ended)) tunnel.Stream {
+	var (
+		toNode, fromNode atomic.Uint64
+		first            atomic.Pointer[error]
+	)
+	return &conn{remote: c.remote, Tap: tunnel.Tap{
+		Conn:     c,
+		Received: func(n int) { fromNode.Add(uint64(n)) },
+		Sent:     func(n int) { toNode.Add(uint64(n)) },
+		Failed: func(err error) error {
+			if failure(err) {
+				first.CompareAndSwap(nil, &err)
+			}
+			return err
+		},
+		Ended: func(aborted bool) {
+			e.Took = time.Since(e.Began)
+			e.ToNode, e.FromNode = toNode.Load(), fromNode.Load()
+			if failed := first.Load(); failed != nil {
+				e.Err = *failed
+			} else if aborted {
+				e.Err = errGivenUp
+			}
+			tell(e)
+		},
+	}}
 }
 
-// ReadBuffer is for tunnel.Splice.
-func (a *audited) ReadBuffer(b *tunnel.Buffer) (int, error) {
-	n, err := a.conn.ReadBuffer(b)
-	a.fromNode.Add(uint64(n))
-	return n, a.note(err)
-}
-
-func (a *audited) Write(p []byte) (int, error) {
-	n, err := a.conn.Write(p)
-	a.toNode.Add(uint64(n))
-	return n, a.note(err)
-}
-
-// ReadThrough and WriteThrough implement tunnel.Wrapper.
-func (a *audited) ReadThrough() tunnel.Inner {
-	return tunnel.Inner{Conn: a.conn, Moved: func(n int) { a.fromNode.Add(uint64(n)) }, Failed: a.note}
-}
-
-// WriteThrough is ReadThrough for writing.
-func (a *audited) WriteThrough() tunnel.Inner {
-	return tunnel.Inner{Conn: a.conn, Moved: func(n int) { a.toNode.Add(uint64(n)) }, Failed: a.note}
-}
-
-// note keeps the first failure. A caller's deadline is
-// none.
-func (a *audited) note(err error) error {
-	if err == nil || errors.Is(err, io.EOF) {
-		return err
+// failure says whether err is one of the stream's: a caller's deadline is none.
+func failure(err error) bool {
+	if errors.Is(err, io.EOF) {
+		return false
 	}
-	first := err
-	if dial := (*tunnel.DialError)(nil); !errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &dial) {
-		a.failed.CompareAndSwap(nil, &first)
-	}
-	return err
-}
-
-func (a *audited) Close() error {
-	a.end(nil)
-	return a.conn.Close()
-}
-
-// Abort gives the stream up.
-func (a *audited) Abort() error {
-	a.end(errGivenUp)
-	return a.conn.Abort()
-}
-
-// end tells of the stream, once. Why is the reason if nothing failed before.
-func (a *audited) end(why error) {
-	a.over.Do(func() {
-		e := a.ended
-		e.Took, e.Err = time.Since(e.Began), why
-		e.ToNode, e.FromNode = a.toNode.Load(), a.fromNode.Load()
-		if failed := a.failed.Load(); failed != nil {
-			e.Err = *failed
-		}
-		a.tell(e)
-	})
+	var dial *tunnel.DialError
+	return !errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &dial)
 }

@@ -102,10 +102,10 @@ func BenchmarkConnUnaudited(b *testing.B) { benchmarkConn(b, false) }
 func BenchmarkConnAudited(b *testing.B) { benchmarkConn(b, true) }
 
 func benchmarkConn(b *testing.B, on bool) {
-	c := &conn{Stream: nowhere{}, traffic: new(traffic), afterClosing: func() {}}
+	c := (&Hub{ledger: new(ledger)}).track(new(member), openerServer, nowhere{}, tunnel.Addr("n:1"))
 	var w io.Writer = c
 	if on {
-		w = &audited{conn: c, tell: func(Ended) {}}
+		w = audited(c, Ended{}, func(Ended) {})
 	}
 	p := make([]byte, 1<<10)
 	b.ReportAllocs()

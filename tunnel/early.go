@@ -67,24 +67,16 @@ func (e *early) Read(p []byte) (int, error) {
 	return e.Stream.Read(p)
 }
 
-// ReadBuffer is for Splice.
-func (e *early) ReadBuffer(b *Buffer) (int, error) {
-	if err := e.await(); err != nil {
-		return 0, err
-	}
-	return ReadBuffer(e.Stream, b)
-}
-
-// ReadThrough and WriteThrough implement Wrapper.
-func (e *early) ReadThrough() Inner {
+// InnerReader implements Wrapper.
+func (e *early) InnerReader() Inner {
 	if e.await() != nil {
 		return Inner{} // Read says why
 	}
 	return Inner{Conn: e.Stream}
 }
 
-// WriteThrough is ReadThrough for writing, which waits for nothing.
-func (e *early) WriteThrough() Inner { return Inner{Conn: e.Stream, Failed: e.because} }
+// InnerWriter implements Wrapper.
+func (e *early) InnerWriter() Inner { return Inner{Conn: e.Stream, Failed: e.because} }
 
 func (e *early) Write(p []byte) (int, error) {
 	n, err := e.Stream.Write(p)

@@ -340,7 +340,6 @@ type lookout struct {
 
 	// Of the one who watches; of the caller of stop once over is closed.
 	ahead []byte
-	ended bool // the opener's direction
 }
 
 func newLookout(s Stream, giveUp func()) *lookout {
@@ -357,10 +356,7 @@ func (l *lookout) watch() {
 		l.ahead = l.ahead[:len(l.ahead)+n]
 		switch {
 		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded): // by stop
-			return
-		case errors.Is(err, io.EOF): // it has said all, and waits
-			l.ended = true
+		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.EOF): // by stop; it has said all, and waits
 			return
 		default:
 			l.giveUp()
@@ -378,47 +374,8 @@ func (l *lookout) stop() Stream {
 	_ = l.stream.SetReadDeadline(past)
 	<-l.over
 	_ = l.stream.SetReadDeadline(time.Time{})
-	if len(l.ahead) == 0 && !l.ended {
-		return l.stream
-	}
-	return &watched{Stream: l.stream, ahead: l.ahead, ended: l.ended}
+	return ReadAhead(l.stream, l.ahead)
 }
-
-// A watched stream is one of which something has been read ahead. It is an Aborter
-// if the stream is.
-type watched struct {
-	Stream
-	ahead []byte // Read's alone
-	ended bool
-}
-
-func (w *watched) Read(p []byte) (int, error) {
-	switch {
-	case len(w.ahead) > 0:
-		n := copy(p, w.ahead)
-		if w.ahead = w.ahead[n:]; len(w.ahead) == 0 {
-			w.ahead = nil
-		}
-		return n, nil
-	case w.ended && len(p) > 0:
-		return 0, io.EOF
-	default:
-		return w.Stream.Read(p)
-	}
-}
-
-// ReadBuffer is for Splice.
-func (w *watched) ReadBuffer(b *Buffer) (int, error) {
-	if len(w.ahead) > 0 || w.ended {
-		return w.Read(b.Take(len(w.ahead)))
-	}
-	return ReadBuffer(w.Stream, b)
-}
-
-// Abort gives the stream up.
-func (w *watched) Abort() error { return Abort(w.Stream) }
-
-var _ Aborter = (*watched)(nil)
 
 // An Addr is an address that only has meaning on a tunnel, such as
 // node-1:10250.

@@ -61,18 +61,32 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 // pump moves what src has to dst until src ends, and then ends dst's direction. While it
 // waits for something to read it holds as little as ReadBuffer says, or as a Carrier.
 func pump(dst, src net.Conn) (n int64, err error) {
-	from, to := through(src, Wrapper.ReadThrough), through(dst, Wrapper.WriteThrough)
+	var from, to inside
+	from.open(src, Wrapper.InnerReader)
+	to.open(dst, Wrapper.InnerWriter)
 	count := func(k int) {
 		n += int64(k)
 		from.moved(k)
 		to.moved(k)
 	}
-	if c, ok := from.Conn.(Carrier); ok {
-		err = c.SpliceTo(to.Conn, count)
-	} else if c, ok := to.Conn.(Carrier); ok {
-		err = c.SpliceFrom(from.Conn, count)
+	for i := range from.wrappers {
+		ahead := from.wrappers[i].Ahead
+		if len(ahead) == 0 {
+			continue
+		}
+		from.wrappers[i].Ahead = nil
+		var k int
+		k, err = to.conn.Write(ahead)
+		if count(k); err != nil {
+			return n, to.failed(fmt.Errorf("write: %w", err))
+		}
+	}
+	if c, ok := from.conn.(Carrier); ok {
+		err = c.SpliceTo(to.conn, count)
+	} else if c, ok := to.conn.(Carrier); ok {
+		err = c.SpliceFrom(from.conn, count)
 	} else {
-		n, err = copyBuffered(dst, src)
+		err = copyBuffered(to.conn, from.conn, count)
 	}
 	if err == nil {
 		// If this fails dst is broken, and its other direction will say so.
@@ -82,16 +96,16 @@ func pump(dst, src net.Conn) (n int64, err error) {
 	return n, to.failed(from.failed(err))
 }
 
-func copyBuffered(dst, src net.Conn) (n int64, err error) {
+func copyBuffered(dst, src net.Conn, moved func(n int)) error {
 	var buf Buffer
 	defer buf.Free()
 	for {
 		r, rerr := ReadBuffer(src, &buf)
 		if r > 0 {
 			w, werr := dst.Write(buf.Take(r)[:r])
-			n += int64(w)
+			moved(w)
 			if werr != nil {
-				return n, fmt.Errorf("write: %w", werr)
+				return fmt.Errorf("write: %w", werr)
 			}
 			buf.fit(r)
 		}
@@ -99,9 +113,9 @@ func copyBuffered(dst, src net.Conn) (n int64, err error) {
 		switch {
 		case rerr == nil:
 		case errors.Is(rerr, io.EOF):
-			return n, nil
+			return nil
 		default:
-			return n, fmt.Errorf("read: %w", rerr)
+			return fmt.Errorf("read: %w", rerr)
 		}
 	}
 }
@@ -115,74 +129,6 @@ type Carrier interface {
 	// that have been; it must return at once and not call the stream.
 	SpliceTo(dst net.Conn, moved func(n int)) error
 	SpliceFrom(src net.Conn, moved func(n int)) error
-}
-
-// A Wrapper is a connection around another one whose bytes it leaves as they are: it
-// counts them, or has something wait. Splice moves bytes past it.
-type Wrapper interface {
-	net.Conn
-	// ReadThrough gives what to read from in place of the wrapper, and WriteThrough what
-	// to write to. They may wait as Read and Write would. No Conn means that it cannot be
-	// left out.
-	ReadThrough() Inner
-	WriteThrough() Inner
-}
-
-// An Inner is what is inside a Wrapper, for one direction.
-type Inner struct {
-	Conn net.Conn
-	// Moved is called for each n bytes that have been moved, and must return at once; nil
-	// if nobody counts.
-	Moved func(n int)
-	// Failed is what an error is due to; nil if it says so itself.
-	Failed func(error) error
-}
-
-func (i Inner) moved(n int) {
-	if i.Moved != nil {
-		i.Moved(n)
-	}
-}
-
-func (i Inner) failed(err error) error {
-	if i.Failed != nil {
-		return i.Failed(err)
-	}
-	return err
-}
-
-// through is what lies inside all wrappers of c.
-func through(c net.Conn, open func(Wrapper) Inner) Inner {
-	all := Inner{Conn: c}
-	for {
-		w, ok := all.Conn.(Wrapper)
-		if !ok {
-			return all
-		}
-		next := open(w)
-		if next.Conn == nil {
-			return all
-		}
-		outer := all
-		all.Conn = next.Conn
-		all.Moved = both(outer.Moved, next.Moved)
-		if next.Failed != nil {
-			all.Failed = func(err error) error { return outer.failed(next.Failed(err)) }
-		}
-	}
-}
-
-func both(a, b func(int)) func(int) {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
-	}
-	return func(n int) {
-		a(n)
-		b(n)
-	}
 }
 
 const (

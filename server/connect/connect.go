@@ -246,46 +246,11 @@ func (f *front) join(w http.ResponseWriter, r *http.Request, target net.Conn) {
 	}
 }
 
-// withBuffered returns conn with what has already been read of it in front.
+// withBuffered is conn, of which r has read something already.
 func withBuffered(conn net.Conn, r *bufio.Reader) net.Conn {
-	if r.Buffered() == 0 {
-		return conn
-	}
-	return &bufferedConn{Conn: conn, r: r}
+	p, _ := r.Peek(r.Buffered()) // it is there
+	return tunnel.ReadAhead(conn, p)
 }
-
-// A bufferedConn reads through r, which reads from Conn.
-type bufferedConn struct {
-	net.Conn
-	r *bufio.Reader
-}
-
-func (c *bufferedConn) Read(p []byte) (int, error) { return c.r.Read(p) }
-
-// ReadBuffer is for tunnel.Splice.
-func (c *bufferedConn) ReadBuffer(b *tunnel.Buffer) (int, error) {
-	if n := c.r.Buffered(); n > 0 {
-		return c.r.Read(b.Take(n))
-	}
-	return tunnel.ReadBuffer(c.Conn, b)
-}
-
-// ReadThrough and WriteThrough implement tunnel.Wrapper.
-func (c *bufferedConn) ReadThrough() tunnel.Inner {
-	if c.r.Buffered() > 0 {
-		return tunnel.Inner{}
-	}
-	return tunnel.Inner{Conn: c.Conn}
-}
-
-// WriteThrough is ReadThrough for writing.
-func (c *bufferedConn) WriteThrough() tunnel.Inner { return tunnel.Inner{Conn: c.Conn} }
-
-// CloseWrite passes the half-close on where the connection has one.
-func (c *bufferedConn) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }
-
-// Abort gives the connection up.
-func (c *bufferedConn) Abort() error { return tunnel.Abort(c.Conn) }
 
 func clip(s string) string {
 	if len(s) > maxTargetText {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -130,7 +131,7 @@ func TestTunnelKeepsHalfCloses(t *testing.T) {
 // and never before.
 func TestTargetThatSpeaksFirst(t *testing.T) {
 	greeting := func(context.Context, string, string) (net.Conn, error) {
-		far, near := net.Pipe()
+		far, near := memnet.Pipe(memnet.Addr("target"), memnet.Addr("server"))
 		go func() {
 			_, _ = io.WriteString(far, "welcome")
 			_, _ = io.Copy(io.Discard, far)

@@ -38,20 +38,14 @@ func (h *held) Read(p []byte) (int, error) {
 	return h.Conn.Read(p)
 }
 
-// ReadBuffer is for tunnel.Splice.
-func (h *held) ReadBuffer(b *tunnel.Buffer) (int, error) {
-	<-h.ready
-	return tunnel.ReadBuffer(h.Conn, b)
-}
-
-// ReadThrough and WriteThrough implement tunnel.Wrapper.
-func (h *held) ReadThrough() tunnel.Inner {
+// InnerReader implements tunnel.Wrapper.
+func (h *held) InnerReader() tunnel.Inner {
 	<-h.ready
 	return tunnel.Inner{Conn: h.Conn}
 }
 
-// WriteThrough is ReadThrough for what the client says.
-func (h *held) WriteThrough() tunnel.Inner {
+// InnerWriter implements tunnel.Wrapper.
+func (h *held) InnerWriter() tunnel.Inner {
 	return tunnel.Inner{Conn: h.Conn, Moved: func(int) { h.release() }}
 }
 

@@ -165,7 +165,7 @@ func TestCrowdWithoutARequest(t *testing.T) {
 // they have spoken.
 func TestEarlyTargets(t *testing.T) {
 	dial := func(context.Context, string, string) (net.Conn, error) {
-		far, near := net.Pipe()
+		far, near := memnet.Pipe(memnet.Addr("target"), memnet.Addr("server"))
 		go func() {
 			_, _ = io.WriteString(far, "welcome")
 			_, _ = io.Copy(io.Discard, far)
