@@ -69,8 +69,8 @@ func NewAcceptor(ln net.Listener, alpn []string, below func(net.Conn) net.Conn, 
 
 // Handshakes implements tunnel.Doorkeeper.
 func (a *Acceptor) Handshakes() tunnel.Handshakes {
-	underway, refused := a.entrance.count()
-	return tunnel.Handshakes{Done: a.done.Load(), Failed: a.failed.Load(), Refused: refused, Underway: underway}
+	e := a.entrance
+	return tunnel.Handshakes{Done: a.done.Load(), Failed: a.failed.Load(), Refused: e.turned.Load(), Underway: len(e.places)}
 }
 
 // Serve accepts until ctx is done and calls f for each connection whose handshake is
@@ -135,18 +135,22 @@ func (a *Acceptor) handshake(ctx context.Context, g *handshake) (*tls.Conn, erro
 	defer cancel()
 	tune(g.Conn, a.options)
 	c := tls.Server(a.below(g), a.tls)
-	err := g.shake(ctx, c.HandshakeContext)
-	if err == nil {
-		err = checkALPN(c.ConnectionState(), a.names)
-	}
-	if err != nil {
+	err := g.shake(ctx, func(ctx context.Context) error {
+		if err := c.HandshakeContext(ctx); err != nil {
+			return err
+		}
+		return checkALPN(c.ConnectionState(), a.names)
+	})
+	switch {
+	case err == nil:
+		a.done.Add(1)
+		return c, nil
+	case errors.Is(err, tunnel.Busy): // it has been counted, and told
+	default:
 		a.failed.Add(1)
-		g.failed(ctx, err)
-		partFrom(g)
-		return nil, err
+		partFrom(g.Conn)
 	}
-	a.done.Add(1)
-	return c, nil
+	return nil, err
 }
 
 // partFrom closes a connection on which an alert has been sent last. Closed with

@@ -16,12 +16,12 @@
 //
 // Strangers are bounded. At most 1,024 connections of an Acceptor are in their
 // handshake, of which as many compute at a time as there are processors; the others
-// wait, for their turn or for their client. When all places are taken, a newcomer costs
-// the one its place that has kept us waiting the longest, of those whose address has most
-// places; if nobody has, because we are the slow end, the newcomer is sent away with an
-// alert of seven bytes. So it is, whatever the places, once somebody has waited two
-// seconds for a turn: a queue longer than clients' patience would have us compute for
-// those who have left.
+// wait, for their turn or for their client. When three quarters of them wait for their
+// clients, one more costs the one its place that has kept us waiting the longest, of those
+// whose address has most places. When all places are taken, because we are the slow end, a
+// newcomer is sent away with an alert of seven bytes. So is one that has waited two
+// seconds for its first turn: a queue longer than clients' patience would have us compute
+// for those who have left.
 //
 // What this package is not: it multiplexes nothing, and it does not say who is welcome.
 // Options.TLS does.

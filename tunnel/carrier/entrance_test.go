@@ -2,11 +2,13 @@ package carrier
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +22,7 @@ import (
 func TestSlowHandshakes(t *testing.T) {
 	ca := tunneltest.NewAuthority(t, "ca")
 	const limit = 8
-	srv := crowded(t, limit, tunnel.Options{TLS: ca.Server(t)})
+	srv := crowded(t, limit, patience, tunnel.Options{TLS: ca.Server(t)})
 	var slow []net.Conn
 	for i := range 5 * limit {
 		c, err := net.Dial("tcp", srv.addr)
@@ -32,10 +34,11 @@ func TestSlowHandshakes(t *testing.T) {
 			_, _ = io.WriteString(c, "\x16\x03\x01\x02\x00\x01") // of a ClientHello
 		}
 		slow = append(slow, c)
-		eventually(t, "admitted", func() bool { return srv.handshakes(listening, c) == 1 })
-		if n := srv.handshakes(listening, nil); n != min(i+1, limit) {
-			t.Fatalf("after %d clients there are %d", i+1, n)
-		}
+		eventually(t, "admitted", func() bool {
+			silent := srv.acceptor.entrance.silent
+			inside := silent.Count()
+			return inside == min(i+1, limit*3/8) && inside+int(silent.Lost()) >= i+1 && srv.acceptor.Handshakes().Underway == inside
+		})
 	}
 	for range 3 {
 		near := dial(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a")})
@@ -57,22 +60,22 @@ func isTimeout(err error) bool {
 // those that come are sent away at once.
 func TestStorm(t *testing.T) {
 	ca := tunneltest.NewAuthority(t, "ca")
-	const limit = 4
+	const limit = 1 // so that none yields its place to another before it has spoken
 	var log lines
-	srv := crowded(t, limit, tunnel.Options{TLS: ca.Server(t), Log: log.logger()})
+	srv := crowded(t, limit, patience, tunnel.Options{TLS: ca.Server(t), Log: log.logger()})
 	tokens := srv.acceptor.entrance.tokens
 	for range cap(tokens) {
 		tokens <- struct{}{} // nobody computes
 	}
 	var wg sync.WaitGroup
-	for range limit {
+	for i := range limit {
 		wg.Go(func() {
 			if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a")}); err != nil {
 				t.Errorf("one that was let in: %v", err)
 			}
 		})
+		eventually(t, "waiting for its turn", func() bool { return srv.queued() == i+1 })
 	}
-	eventually(t, "waiting for their turn", func() bool { return srv.handshakes(queued, nil) == limit })
 	for range 3 {
 		_, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")})
 		if err == nil || context.Cause(within(t)) != nil {
@@ -89,57 +92,66 @@ func TestStorm(t *testing.T) {
 		<-tokens
 	}
 	wg.Wait()
-	eventually(t, "empty", func() bool { return srv.acceptor.entrance.size() == 0 && len(tokens) == 0 })
+	eventually(t, "empty", func() bool { return srv.acceptor.Handshakes().Underway == 0 && len(tokens) == 0 })
 }
 
-// A server that has fallen behind sends newcomers away before all places are
-// taken, and takes them again when it has caught up.
+// A server that has fallen behind sends those away that have waited too long for their
+// first turn, and takes clients again when it has caught up.
 func TestBehind(t *testing.T) {
 	ca := tunneltest.NewAuthority(t, "ca")
-	srv := crowded(t, 8, tunnel.Options{TLS: ca.Server(t)})
+	srv := crowded(t, 8, 10*time.Millisecond, tunnel.Options{TLS: ca.Server(t)})
 	e := srv.acceptor.entrance
 	for range cap(e.tokens) {
 		e.tokens <- struct{}{} // nobody computes
 	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "a")}); err != nil {
-			t.Errorf("one that was let in: %v", err)
-		}
-	})
-	eventually(t, "waiting for its turn", func() bool { return srv.handshakes(queued, nil) == 1 })
-	if n, _ := e.count(); n != 1 {
-		t.Fatalf("%d handshakes", n)
+	if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")}); err == nil || context.Cause(within(t)) != nil {
+		t.Errorf("nobody computes: %v", err)
 	}
-	e.mu.Lock()
-	e.handshakes.Front().Value.(*handshake).since = time.Now().Add(-maxQueue - time.Second)
-	e.mu.Unlock()
-	if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")}); err == nil {
-		t.Error("let in")
-	}
-	if got := srv.acceptor.Handshakes(); got.Refused != 1 {
+	if got := srv.acceptor.Handshakes(); got.Refused != 1 || got.Failed != 0 {
 		t.Errorf("handshakes: %+v", got)
 	}
 	for range cap(e.tokens) {
 		<-e.tokens
 	}
-	wg.Wait()
-	_, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")})
-	if err != nil {
+	if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")}); err != nil {
 		t.Fatalf("once it has caught up: %v", err)
 	}
+}
+
+// A client that has been answered is not thrown away for those that
+// come.
+func TestSecondTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEntrance(8, slog.New(slog.DiscardHandler))
+		for range cap(e.tokens) {
+			e.tokens <- struct{}{} // nobody computes
+		}
+		turn := func(spoken bool) error {
+			near, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+			defer far.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), handshakeTimeout)
+			defer cancel()
+			return (&handshake{Conn: near, entrance: e, ctx: ctx, spoken: spoken}).turn()
+		}
+		if err := turn(false); !errors.Is(err, tunnel.Busy) {
+			t.Errorf("the first turn: %v", err)
+		}
+		if err := turn(true); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the second turn: %v", err)
+		}
+	})
 }
 
 // A server that stops does not wait for slow clients.
 func TestStopDuringHandshakes(t *testing.T) {
 	ca := tunneltest.NewAuthority(t, "ca")
-	srv := crowded(t, 8, tunnel.Options{TLS: ca.Server(t)})
+	srv := crowded(t, 8, patience, tunnel.Options{TLS: ca.Server(t)})
 	c, err := net.Dial("tcp", srv.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "there", func() bool { return srv.handshakes(listening, c) == 1 })
+	eventually(t, "there", func() bool { return srv.acceptor.entrance.silent.Count() == 1 })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -150,65 +162,56 @@ func TestStopDuringHandshakes(t *testing.T) {
 	case <-within(t).Done():
 		t.Fatal("still waiting")
 	}
-	g := srv.acceptor.entrance
-	a, b := net.Pipe()
-	defer a.Close()
-	if g.admit(b) != nil {
-		t.Error("a closed entrance admits")
-	}
 }
 
-// handshakes is how many are in that phase of their handshake; with a client's
-// connection, of that one.
-func (s *server) handshakes(in phase, c net.Conn) (n int) {
-	e := s.acceptor.entrance
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for at := e.handshakes.Front(); at != nil; at = at.Next() {
-		g := at.Value.(*handshake)
-		if g.phase == in && (c == nil || g.RemoteAddr().String() == c.LocalAddr().String()) {
-			n++
-		}
-	}
-	return n
-}
-
-func (e *entrance) size() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.handshakes.Len()
+// queued is how many handshakes do not wait for their clients.
+func (s *server) queued() int {
+	return s.acceptor.Handshakes().Underway - s.acceptor.entrance.silent.Count()
 }
 
 // One address that fills the entrance costs itself its places, and no other address.
 func TestOneSourceKeepsNobodyOut(t *testing.T) {
 	const limit = 8
 	e := newEntrance(limit, slog.New(slog.DiscardHandler))
+	var reads sync.WaitGroup
+	defer reads.Wait()
 	defer e.close()
-	come := func(b byte) (*handshake, *memnet.Conn) {
+	ended := make(map[byte]*atomic.Int64)
+	come := func(b byte) {
 		t.Helper()
 		near, far := memnet.Pipe(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 99)}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, b)})
+		t.Cleanup(func() { _ = far.Close() })
+		eventually(t, "a place", func() bool { return len(e.places) < limit })
 		g := e.admit(near)
-		if g == nil {
-			t.Fatalf("10.0.0.%d is sent away", b)
-		}
-		g.enter(listening)
-		return g, far
+		n := ended[b]
+		cutOff := e.silent.Lost()
+		reads.Go(func() {
+			_ = g.shake(context.WithoutCancel(t.Context()), func(context.Context) error {
+				_, err := g.Read(make([]byte, 1))
+				n.Add(1)
+				return err
+			})
+		})
+		eventually(t, "listening", func() bool {
+			return e.silent.Lost() > cutOff || e.silent.Count() == len(e.places)
+		})
 	}
-	slow, _ := come(2) // on a bad line, and the first to come
-	for range 100 * limit {
+	for b := range byte(4) {
+		ended[b] = new(atomic.Int64)
+	}
+	come(2) // on a bad line, and the first to come
+	for range 10 * limit {
 		come(1)
 	}
-	other, _ := come(3)
-	for range 100 * limit {
+	come(3)
+	for range 10 * limit {
 		come(1)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if slow.evicted || other.evicted {
-		t.Errorf("places lost to another address: %t, %t", slow.evicted, other.evicted)
+	if slow, other := ended[2].Load(), ended[3].Load(); slow+other > 0 {
+		t.Errorf("places lost to another address: %d, %d", slow, other)
 	}
-	if n := e.handshakes.Len(); n != limit {
-		t.Errorf("%d handshakes", n)
+	if n := e.silent.Count(); n != limit*3/8 {
+		t.Errorf("%d handshakes wait for their clients", n)
 	}
 }
 
@@ -233,58 +236,61 @@ func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
 	}
 }
 
-// What was done for a client is not thrown away for the next one, whether they come
-// from one address or from one each; those that have said nothing yield, and so does an
-// address that has more than its share.
+// What was done for a client is not undone for the next one, whether they come from one
+// address or from one each. Those that keep silent for long yield, and so does an address
+// that has more than its share.
 func TestNewcomersUndoNothing(t *testing.T) {
-	const limit = 8
-	synctest.Test(t, func(t *testing.T) {
-		for _, sources := range []byte{1, limit} {
-			e := newEntrance(limit, slog.New(slog.DiscardHandler))
-			come := func(b byte) *handshake {
-				near, far := memnet.Pipe(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 99)}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, b)})
-				t.Cleanup(func() { _ = far.Close() })
-				g := e.admit(near)
-				if g != nil {
-					g.enter(listening)
-				}
-				return g
-			}
-			var served []*handshake
-			for i := range byte(limit - 1) {
-				g := come(i % sources)
-				g.answered()
-				served = append(served, g)
-			}
-			silent := come((limit - 1) % sources)
-			last := come((limit - 1) % sources)
-			if last == nil || !silent.evicted {
-				t.Fatalf("%d sources: a client that has said nothing keeps its place", sources)
-			}
-			last.answered()
-			served = append(served, last)
-			others := 0
-			for range 10 * limit {
-				if come(0) != nil {
-					others++
-				}
-			}
-			for _, g := range served {
-				if g.evicted {
-					t.Fatalf("%d sources: newcomers cost one its place that was answered", sources)
-				}
-			}
-			if others > 0 {
-				t.Errorf("%d sources: %d of newcomers were let in", sources, others)
-			}
-			time.Sleep(maxAnswer)
-			if come(0) == nil {
-				t.Errorf("%d sources: clients that do not answer keep others out", sources)
-			}
-			if g := come(limit + 1); sources == 1 && g == nil {
-				t.Error("an address that has all places keeps another out")
-			}
-			e.close()
+	for _, sources := range []int{1, 100} {
+		synctest.Test(t, func(t *testing.T) { testNewcomers(t, sources) })
+	}
+}
+
+func testNewcomers(t *testing.T, sources int) {
+	const limit = 16
+	e := newEntrance(limit, slog.New(slog.DiscardHandler))
+	var lost int
+	// come has a client come that speaks, is answered, and is silent from then on. It
+	// says whether it was.
+	come := func(source int) bool {
+		near, far := memnet.Pipe(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 99)}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(source))})
+		g := e.admit(near)
+		if g == nil {
+			return false
 		}
-	})
+		answered := false
+		go func() {
+			_ = g.shake(t.Context(), func(context.Context) error {
+				if _, err := g.Read(make([]byte, 1)); err != nil {
+					return err
+				}
+				_, _ = g.Write([]byte("b"))
+				answered = true
+				_, err := g.Read(make([]byte, 1))
+				lost++
+				return err
+			})
+		}()
+		_, _ = far.Write([]byte("a"))
+		synctest.Wait()
+		return answered
+	}
+	for i := range limit * 3 / 8 {
+		if !come(i % sources) {
+			t.Fatalf("%d sources: the first clients are not answered", sources)
+		}
+	}
+	for range 10 * limit {
+		if come(0); lost > 0 {
+			t.Fatalf("%d sources: newcomers cost one its place that was answered", sources)
+		}
+	}
+	if !come(200) && sources == 1 || lost > 1 {
+		t.Errorf("%d sources: one that has all places keeps another out, %d lost their places", sources, lost)
+	}
+	time.Sleep(maxAnswer)
+	if !come(0) {
+		t.Errorf("%d sources: clients that do not answer keep others out", sources)
+	}
+	e.close()
+	synctest.Wait()
 }

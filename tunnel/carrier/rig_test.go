@@ -42,10 +42,10 @@ type server struct {
 }
 
 // serve listens until the test is over or stop is called.
-func serve(t testing.TB, o tunnel.Options) *server { return crowded(t, maxHandshakes, o) }
+func serve(t testing.TB, o tunnel.Options) *server { return crowded(t, maxHandshakes, maxQueue, o) }
 
-// crowded is a server with room for so many handshakes.
-func crowded(t testing.TB, limit int, o tunnel.Options) *server {
+// crowded is a server with room for so many handshakes, which wait so long for a turn.
+func crowded(t testing.TB, limit int, longest time.Duration, o tunnel.Options) *server {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,7 +58,8 @@ func crowded(t testing.TB, limit int, o tunnel.Options) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.entrance.limit = limit
+	a.entrance = newEntrance(limit, o.Log)
+	a.entrance.longest = longest
 	s := &server{addr: ln.Addr().String(), conns: make(chan *tls.Conn, 100), acceptor: a}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -15,7 +16,8 @@ import (
 // most of them. A client in earnest is done within a round trip or two, so slow
 // ones never keep others out, and neither does one source.
 type Pending struct {
-	limit int
+	limit    int
+	patience time.Duration
 
 	mu     sync.Mutex  // guards the following
 	conns  []*stranger // oldest first
@@ -28,16 +30,24 @@ type Pending struct {
 type stranger struct {
 	conn   net.Conn
 	source Source
+	since  time.Time
 }
 
 // NewPending makes one for limit connections.
-func NewPending(limit int) *Pending { return &Pending{limit: max(limit, 1)} }
+func NewPending(limit int) *Pending { return NewPatient(limit, 0) }
+
+// NewPatient makes one for limit connections in which none loses its place before it has
+// had it for patience, unless others of its source have places and the newcomer's source
+// has fewer: for connections of which the next one is not worth more.
+func NewPatient(limit int, patience time.Duration) *Pending {
+	return &Pending{limit: max(limit, 1), patience: patience}
+}
 
 // Enter takes c in until leave is called. A connection that loses its place is
 // aborted, and whoever reads from it notices. Once closed it loses it at
-// once.
+// once. Leave is nil if nobody has to yield to c.
 func (p *Pending) Enter(c net.Conn) (leave func()) {
-	s := &stranger{c, SourceOf(c.RemoteAddr())}
+	s := &stranger{c, SourceOf(c.RemoteAddr()), time.Now()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -45,9 +55,14 @@ func (p *Pending) Enter(c net.Conn) (leave func()) {
 		return func() {}
 	}
 	if len(p.conns) >= p.limit {
-		p.lost++
 		yields := p.census.Yields(s.source, p.limit)
-		p.abortLocked(slices.IndexFunc(p.conns, func(o *stranger) bool { return o.source == yields }))
+		i := slices.IndexFunc(p.conns, func(o *stranger) bool { return o.source == yields })
+		greedy := yields != s.source && p.census.Of(yields) > 1
+		if !greedy && s.since.Sub(p.conns[i].since) < p.patience {
+			return nil
+		}
+		p.lost++
+		p.abortLocked(i)
 	}
 	p.conns = append(p.conns, s)
 	p.census.Add(s.source)
