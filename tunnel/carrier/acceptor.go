@@ -106,7 +106,10 @@ func (a *Acceptor) Serve(ctx context.Context, f func(context.Context, *tls.Conn)
 		case passes(err):
 			pause = min(max(2*pause, lowestPause), highestPause)
 			a.log.Warn("cannot accept a connection", "addr", a.Addr().String(), "err", err, "retry", pause)
-			wait(ctx, pause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
 		default:
 			return fmt.Errorf("accept: %w", err)
 		}
@@ -118,15 +121,6 @@ func (a *Acceptor) Serve(ctx context.Context, f func(context.Context, *tls.Conn)
 func passes(err error) bool {
 	code := tunnel.CodeOf(err)
 	return code == tunnel.Busy || code == tunnel.Lost
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 // handshake proves who g is. On error g is closed.

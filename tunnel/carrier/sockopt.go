@@ -4,8 +4,8 @@
 package carrier
 
 import (
+	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -33,43 +33,41 @@ const (
 // tune sets the options of the TCP connection that c is or wraps. It does what
 // the kernel lets it: all of them are about speed, and a connection works without.
 func tune(c net.Conn, o tunnel.Options) {
-	tcp := TCPBelow(c)
-	if tcp == nil {
-		return
-	}
-	// As for what follows: whatever fails, the connection is slower or broken, and
-	// if it is broken its user finds out.
-	_ = tcp.SetNoDelay(true)
-	_ = tcp.SetKeepAlive(false) // who is dead is found out above
-	raw, err := tcp.SyscallConn()
-	if err != nil {
-		return
-	}
 	name := o.Link.Congestion
 	if name == "" || name == congestionAuto {
 		name = lossless
 	}
-	_ = raw.Control(func(fd uintptr) {
-		tuneSocket(int(fd))
+	control(c, func(tcp *net.TCPConn, fd int) {
+		// Whatever fails, the connection is slower or broken, and if it is broken its user
+		// finds out.
+		_ = tcp.SetNoDelay(true)
+		_ = tcp.SetKeepAlive(false) // who is dead is found out above
+		tuneSocket(fd)
 		if name == congestionSystem {
 			return
 		}
-		if err := setCongestion(int(fd), name); err != nil {
+		if err := setCongestion(fd, name); err != nil {
 			o.Log.Debug("congestion control stays the system's", "wanted", name, "err", err)
 		}
 	})
 }
 
+// checkCongestion says whether this process may use a congestion control that
+// was asked for by name.
+func checkCongestion(name string) error {
+	if name == "" || name == congestionAuto || name == congestionSystem {
+		return nil
+	}
+	if err := tryCongestion(name); err != nil {
+		return fmt.Errorf("congestion control %q: %w", name, err)
+	}
+	return nil
+}
+
 // LimitUnsent bounds in bytes what the TCP connection that c is or wraps holds unsent, if
 // there is one and the system can.
 func LimitUnsent(c net.Conn, bytes int) {
-	tcp := TCPBelow(c)
-	if tcp == nil {
-		return
-	}
-	if raw, err := tcp.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { setUnsent(int(fd), bytes) })
-	}
+	control(c, func(_ *net.TCPConn, fd int) { setUnsent(fd, bytes) })
 }
 
 // Acknowledges says whether the far end of the TCP connection that c is or wraps has
@@ -88,16 +86,20 @@ func Stuck(c net.Conn, d time.Duration) bool {
 }
 
 func acknowledged(c net.Conn) (outstanding bool, ago time.Duration, ok bool) {
+	control(c, func(_ *net.TCPConn, fd int) { outstanding, ago, ok = acknowledgement(fd) })
+	return outstanding, ago, ok
+}
+
+// control calls f with the TCP connection that c is or wraps and its socket, if there is
+// one that is not closed.
+func control(c net.Conn, f func(tcp *net.TCPConn, fd int)) {
 	tcp := TCPBelow(c)
 	if tcp == nil {
-		return false, 0, false
+		return
 	}
-	raw, err := tcp.SyscallConn()
-	if err != nil {
-		return false, 0, false
+	if raw, err := tcp.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { f(tcp, int(fd)) }) // or f is not called
 	}
-	_ = raw.Control(func(fd uintptr) { outstanding, ago, ok = acknowledgement(int(fd)) }) // or ok is false
-	return outstanding, ago, ok
 }
 
 // TCPBelow finds the TCP connection that c is or wraps; nil if there is none.
@@ -114,5 +116,3 @@ func TCPBelow(c net.Conn) *net.TCPConn {
 	}
 	return nil
 }
-
-var _ syscall.Conn = (*net.TCPConn)(nil)

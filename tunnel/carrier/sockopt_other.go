@@ -6,11 +6,8 @@ package carrier
 
 import (
 	"errors"
-	"fmt"
 	"time"
 )
-
-var errNoCongestion = errors.New("not supported on this system")
 
 func tuneSocket(int) {}
 
@@ -18,15 +15,10 @@ func setUnsent(_, _ int) {}
 
 func limitSegments(_, _ int) {}
 
-func setCongestion(int, string) error { return errNoCongestion }
+func setCongestion(int, string) error { return errors.ErrUnsupported }
 
-// checkCongestion says whether this process may use a congestion control that
-// was asked for by name.
-func checkCongestion(name string) error {
-	if name == "" || name == congestionAuto || name == congestionSystem {
-		return nil
-	}
-	return fmt.Errorf("congestion control %q: %w: use auto or system", name, errNoCongestion)
+func tryCongestion(string) error {
+	return errors.New("not supported on this system: use auto or system")
 }
 
 func acknowledgement(int) (outstanding bool, ago time.Duration, ok bool) { return false, 0, false }

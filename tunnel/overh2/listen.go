@@ -3,11 +3,13 @@
 package overh2
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -35,7 +37,7 @@ func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
 	}
-	return &listener{Acceptor: a, options: o, halves: make(map[string]*half), owned: make(map[string]int)}, nil
+	return &listener{Acceptor: a, options: o, halves: make(map[string]half)}, nil
 }
 
 type listener struct {
@@ -44,15 +46,13 @@ type listener struct {
 	broken  strangers.Sparse // lines about connections of which no session came
 
 	mu     sync.Mutex // guards the following
-	halves map[string]*half
-	owned  map[string]int // halves, by identity
+	halves map[string]half
 }
 
 // A half is a session that waits for its second connection.
 type half struct {
 	*session
 	identity string
-	second   chan struct{} // holds one value, once it has come
 }
 
 // Transport implements tunnel.Doorkeeper.
@@ -69,14 +69,22 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 	})
 }
 
+// A peeked connection is one of which something has been read already.
+type peeked struct {
+	*tls.Conn
+	all io.Reader
+}
+
+func (p *peeked) Read(b []byte) (int, error) { return p.all.Read(b) }
+
 // accept finds out what a connection is for, and owns it.
 func (l *listener) accept(ctx context.Context, t *tls.Conn, f func(context.Context, tunnel.Session)) error {
-	c := newConn(t, l.options)
 	within, cancel := context.WithTimeout(ctx, pairTimeout)
 	defer cancel()
-	stop := context.AfterFunc(within, func() { _ = c.NetConn().Close() })
-	c.head = make([]byte, 1)
-	_, err := t.Read(c.head)
+	stop := context.AfterFunc(within, func() { _ = t.NetConn().Close() })
+	head := make([]byte, 1)
+	_, err := t.Read(head)
+	c := newConn(&peeked{t, io.MultiReader(bytes.NewReader(head), t)}, l.options)
 	if !stop() || err != nil {
 		_ = c.Close() // never fails
 		return errors.Join(errors.New("peer says nothing"), err)
@@ -88,44 +96,29 @@ func (l *listener) accept(ctx context.Context, t *tls.Conn, f func(context.Conte
 	}
 	// A client begins with "PRI * HTTP/2.0" (RFC 9113, 3.4), a server with a frame of
 	// settings, which is short.
-	if c.head[0] != 'P' {
+	if head[0] != 'P' {
 		return l.second(within, c, who)
 	}
-	s, err := l.first(within, c, who)
-	if err != nil {
+	s := newSession(t, l.options)
+	defer func() { _ = s.Close() }() // never fails
+	if err := l.first(within, half{s, who}, c); err != nil {
 		return err
 	}
 	f(ctx, s)
-	_ = s.Close() // never fails
 	return nil
 }
 
-// first makes a session of a connection on which the peer is the client, when the second
-// one has come.
-func (l *listener) first(ctx context.Context, c *conn, who string) (*session, error) {
-	h := &half{session: newSession(c.Conn, l.options), identity: who, second: make(chan struct{}, 1)}
+// first has a session, with the connection on which the peer is the client, wait for the
+// second one.
+func (l *listener) first(ctx context.Context, h half, c *conn) error {
 	h.id = rand.Text()
-	err := l.add(h)
-	if err != nil {
-		_, _ = c.Close(), h.Close() // neither ever fails
-		return nil, err
+	if err := l.add(h); err != nil {
+		_ = c.Close() // never fails
+		return err
 	}
+	defer l.take(h.id, h.identity)
 	h.serve(c)
-	select {
-	case <-h.second:
-	case <-h.alive.Done():
-		err = context.Cause(h.alive)
-	case <-ctx.Done():
-		err = fmt.Errorf("second connection: %w", context.Cause(ctx))
-	}
-	if err == nil {
-		return h.session, nil
-	}
-	if l.take(h.id, who) == nil {
-		<-h.second // who has found it is at it
-	}
-	_ = h.Close() // never fails
-	return nil, err
+	return h.pair(ctx)
 }
 
 // second gives a connection on which the peer is the server to its session.
@@ -138,8 +131,7 @@ func (l *listener) second(ctx context.Context, c *conn, who string) error {
 	id, err := askID(ctx, cc)
 	if err == nil {
 		if h := l.take(id, who); h != nil {
-			h.adopt(c, cc)
-			h.second <- struct{}{}
+			h.request(c, cc)
 			return nil
 		}
 		err = errors.New("second connection of no session of this identity")
@@ -150,28 +142,30 @@ func (l *listener) second(ctx context.Context, c *conn, who string) error {
 }
 
 // add has a half wait.
-func (l *listener) add(h *half) error {
+func (l *listener) add(h half) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.halves) >= maxHalves || l.owned[h.identity] >= maxHalvesOfOne {
+	owned := 0
+	for _, other := range l.halves {
+		if other.identity == h.identity {
+			owned++
+		}
+	}
+	if len(l.halves) >= maxHalves || owned >= maxHalvesOfOne {
 		return fmt.Errorf("%w: of first connections without a second", tunnel.Busy)
 	}
 	l.halves[h.id] = h
-	l.owned[h.identity]++
 	return nil
 }
 
-// take finds a half, which waits no more; nil if there is none of that identity.
-func (l *listener) take(id, who string) *half {
+// take finds a half's session, which waits no more; nil if there is none of that identity.
+func (l *listener) take(id, who string) *session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.halves[id]
-	if h == nil || h.identity != who {
+	if h.identity != who {
 		return nil
 	}
 	delete(l.halves, id)
-	if l.owned[who]--; l.owned[who] == 0 {
-		delete(l.owned, who)
-	}
-	return h
+	return h.session
 }

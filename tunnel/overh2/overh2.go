@@ -43,8 +43,6 @@ package overh2
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -117,24 +115,21 @@ func dial(ctx context.Context, addr string, o tunnel.Options) (_ *session, err e
 			_ = s.Close() // never fails
 		}
 	}()
-	if err = s.request(newConn(t, o)); err != nil {
+	c := newConn(t, o)
+	cc, err := client(c, o)
+	if err != nil {
+		_ = c.Close() // never fails
 		return nil, err
 	}
-	if s.id, err = askID(ctx, s.client); err != nil {
+	s.request(c, cc)
+	if s.id, err = askID(ctx, cc); err != nil {
 		return nil, err
 	}
 	if t, err = d.Again(ctx); err != nil {
 		return nil, fmt.Errorf("second connection: %w", err)
 	}
 	s.serve(newConn(t, o))
-	select {
-	case <-s.named:
-		return s, nil
-	case <-s.alive.Done():
-		return nil, context.Cause(s.alive)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return s, s.pair(ctx)
 }
 
 // askID asks the server for the session's ID.
@@ -162,7 +157,7 @@ func askID(ctx context.Context, client *http2.ClientConn) (string, error) {
 func client(c *conn, o tunnel.Options) (*http2.ClientConn, error) {
 	t, err := http2.ConfigureTransports(&http.Transport{
 		DisableCompression: true,
-		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: c.window()},
+		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: c.window},
 	})
 	if err != nil {
 		return nil, err
@@ -181,7 +176,7 @@ func serve(ctx context.Context, c *conn, o tunnel.Options, h http.Handler) {
 		MaxConcurrentStreams:         uint32(o.Streams() + backlog), //nolint:gosec // both are small
 		MaxReadFrameSize:             frameSize,
 		MaxUploadBufferPerStream:     streamWindow,
-		MaxUploadBufferPerConnection: int32(c.window()), //nolint:gosec // small as well
+		MaxUploadBufferPerConnection: int32(c.window), //nolint:gosec // small as well
 		ReadIdleTimeout:              o.Link.Interval(),
 		PingTimeout:                  pingTimeout,
 		WriteByteTimeout:             o.Link.Interval() + pingTimeout,
@@ -193,78 +188,24 @@ func serve(ctx context.Context, c *conn, o tunnel.Options, h http.Handler) {
 	_ = c.Close() // if the library has not
 }
 
-// A conn is a connection that tells when the library has closed it, and why.
+// A conn is a connection that the library owns.
 type conn struct {
-	*tls.Conn
-	head []byte // was read already
-
-	intake  *tunnel.Intake
-	granted int // by intake, until Close
-
-	once sync.Once
-	gone chan struct{} // closed by Close
-
-	mu     sync.Mutex    // guards the following
-	failed error         // what Read said
-	heard  time.Time     // when something last came
-	quiet  time.Duration // how long before Close that was
+	*carrier.Conn
+	window int    // what it may have received and nobody read
+	back   func() // gives the Intake back what it has granted
 }
 
-func newConn(t *tls.Conn, o tunnel.Options) *conn {
+func newConn(c net.Conn, o tunnel.Options) *conn {
 	i := o.Shared()
-	return &conn{Conn: t, gone: make(chan struct{}), heard: time.Now(), intake: i, granted: i.Share(streamWindow, headroom)}
+	granted := i.Share(streamWindow, headroom)
+	return &conn{
+		Conn:   carrier.NewConn(c, pingTimeout),
+		window: connectionWindow + granted, back: sync.OnceFunc(func() { i.Return(granted) }),
+	}
 }
 
-// window is what the connection may have received and nobody read.
-func (c *conn) window() int { return connectionWindow + c.granted }
-
-// Read implements net.Conn.
-func (c *conn) Read(p []byte) (int, error) {
-	if len(c.head) > 0 {
-		n := copy(p, c.head)
-		c.head = c.head[n:]
-		return n, nil
-	}
-	n, err := c.Conn.Read(p)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n > 0 {
-		c.heard = time.Now()
-	}
-	if err != nil {
-		c.failed = err
-	}
-	return n, err
-}
-
-// Close implements net.Conn. It does not wait for a peer that takes nothing.
+// Close implements net.Conn.
 func (c *conn) Close() error {
-	c.once.Do(func() {
-		c.mu.Lock()
-		c.quiet = time.Since(c.heard)
-		c.mu.Unlock()
-		force := time.AfterFunc(250*time.Millisecond, func() { _ = c.NetConn().Close() })
-		_ = c.Conn.Close() // nobody could do anything about it
-		force.Stop()
-		c.intake.Return(c.granted)
-		close(c.gone)
-	})
-	return nil
-}
-
-// why is what became of a connection that is gone. It is never io.EOF, which would look
-// like the end of a stream.
-func (c *conn) why() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case (c.failed == nil || errors.Is(c.failed, net.ErrClosed)) && c.quiet >= pingTimeout:
-		return fmt.Errorf("%w: nothing heard for %v", tunnel.Dead, c.quiet.Round(time.Millisecond))
-	case c.failed == nil || errors.Is(c.failed, net.ErrClosed):
-		return fmt.Errorf("%w: peer has broken the protocol", tunnel.Lost)
-	case errors.Is(c.failed, io.EOF):
-		return fmt.Errorf("%w: peer closed the connection", tunnel.Lost)
-	default:
-		return fmt.Errorf("%w: %w", tunnel.Lost, c.failed)
-	}
+	c.back()
+	return c.Conn.Close()
 }

@@ -287,9 +287,9 @@ func TestSecondOfNoSession(t *testing.T) {
 
 // A session is found by its identity alone, and those that wait are few.
 func TestHalves(t *testing.T) {
-	l := &listener{halves: make(map[string]*half), owned: make(map[string]int)}
+	l := &listener{halves: make(map[string]half)}
 	for i := range maxHalvesOfOne + 1 {
-		h := &half{session: &session{id: string(rune('a' + i))}, identity: "one"}
+		h := half{session: &session{id: string(rune('a' + i))}, identity: "one"}
 		if err := l.add(h); (err != nil) != (i == maxHalvesOfOne) || err != nil && !errors.Is(err, tunnel.Busy) {
 			t.Errorf("half %d: %v", i, err)
 		}
@@ -300,13 +300,13 @@ func TestHalves(t *testing.T) {
 	if l.take("a", "one") == nil || l.take("a", "one") != nil {
 		t.Error("not found once")
 	}
-	if err := l.add(&half{session: &session{id: "z"}, identity: "one"}); err != nil {
+	if err := l.add(half{session: &session{id: "z"}, identity: "one"}); err != nil {
 		t.Errorf("after one was found: %v", err)
 	}
 	for i := len(l.halves); i < maxHalves; i++ {
-		l.halves[time.Duration(i).String()] = &half{}
+		l.halves[time.Duration(i).String()] = half{}
 	}
-	if err := l.add(&half{session: &session{id: "y"}, identity: "two"}); !errors.Is(err, tunnel.Busy) {
+	if err := l.add(half{session: &session{id: "y"}, identity: "two"}); !errors.Is(err, tunnel.Busy) {
 		t.Errorf("one more than all: %v", err)
 	}
 }

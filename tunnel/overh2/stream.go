@@ -69,7 +69,7 @@ func pour(lib *memnet.Conn, body io.Reader) (ended bool, err error) {
 // aborting has the user's end aborted when the session ends, until what it returns is
 // called: nobody else would wake who waits for the user.
 func (s *session) aborting(lib *memnet.Conn) (stop func() bool) {
-	return context.AfterFunc(s.alive, func() { _ = lib.Abort() }) // never fails
+	return context.AfterFunc(s.Alive(), func() { _ = lib.Abort() }) // never fails
 }
 
 // An opener is the opening end of a stream: a request.
@@ -78,16 +78,14 @@ type opener struct {
 	lib     *memnet.Conn
 	ctx     context.Context
 	cancel  context.CancelFunc // resets the stream, if it has not come to its end
-
-	mu     sync.Mutex // guards the following
-	wrote  bool       // the end of the request's body
-	closed bool
-	linger *time.Timer
+	wrote   context.Context    // done when the request's body has been sent to its end, or ctx is
+	written context.CancelFunc
 }
 
 func newOpener(s *session, lib *memnet.Conn) *opener {
 	o := &opener{session: s, lib: lib}
-	o.ctx, o.cancel = context.WithCancel(s.alive)
+	o.ctx, o.cancel = context.WithCancel(s.Alive())
+	o.wrote, o.written = context.WithCancel(o.ctx)
 	return o
 }
 
@@ -96,12 +94,6 @@ func (o *opener) run() {
 	defer o.session.aborting(o.lib)()
 	defer func() {
 		o.cancel()
-		o.mu.Lock()
-		o.closed, o.wrote = true, true
-		if o.linger != nil {
-			o.linger.Stop()
-		}
-		o.mu.Unlock()
 		<-o.session.opened
 	}()
 	trace := &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { o.written() }}
@@ -126,26 +118,17 @@ func (o *opener) run() {
 	_ = resp.Body.Close() // as above
 }
 
-// written notes that the request's body has been sent to its end.
-func (o *opener) written() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.wrote = true
-	if o.closed {
-		o.cancel()
-	}
-}
-
 // finish resets the stream, at once or when all that was written has been sent.
 func (o *opener) finish(abort bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if abort || o.wrote {
+	if abort {
 		o.cancel()
-	} else if !o.closed {
-		o.linger = time.AfterFunc(closeTimeout, o.cancel)
+		return
 	}
-	o.closed = true
+	force := time.AfterFunc(closeTimeout, o.cancel)
+	context.AfterFunc(o.wrote, func() {
+		force.Stop()
+		o.cancel()
+	})
 }
 
 // A body is the request's. The library closes it when it has been sent as well as when
@@ -179,7 +162,7 @@ func (a *answerer) finish(abort bool) {
 
 // answer is the handler of a stream.
 func (s *session) answer(w http.ResponseWriter, r *http.Request) {
-	near, lib := memnet.Pipe(s.local, s.peer.Addr)
+	near, lib := memnet.Pipe(s.local, s.Peer().Addr)
 	a := &answerer{control: http.NewResponseController(w)}
 	st := &stream{Conn: near, finish: a.finish, taken: make(chan struct{})}
 	select {
@@ -239,11 +222,10 @@ func (s *session) respond(w http.ResponseWriter, r *http.Request, st *stream, li
 			}
 		}
 		buf.Free()
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
+		if errors.Is(err, io.EOF) {
 			return nil
-		default:
+		}
+		if err != nil {
 			return err
 		}
 	}

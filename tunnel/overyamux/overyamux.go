@@ -30,6 +30,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"time"
@@ -64,21 +65,28 @@ func Transport() tunnel.Transport {
 	return tunnel.Transport{Name: Name, Can: tunnel.Capabilities{HalfClose: true}, Dial: Dial, Listen: Listen}
 }
 
+// A startFunc is yamux.Client or yamux.Server.
+type startFunc func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error)
+
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	d, err := carrier.NewDialer(addr, []string{ALPN}, nil, o)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", addr, err)
-	}
-	c, err := d.First(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", addr, err)
-	}
-	s, err := newSession(c, peer(c), true, config(o), o)
+	s, err := dial(ctx, addr, o)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", addr, err)
 	}
 	return s, nil
+}
+
+func dial(ctx context.Context, addr string, o tunnel.Options) (*session, error) {
+	d, err := carrier.NewDialer(addr, []string{ALPN}, nil, o)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.First(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newSession(c, carrier.PeerOf(c, Name), yamux.Client, config(o), o)
 }
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
@@ -101,18 +109,13 @@ func (l *listener) Transport() string { return Name }
 // Serve implements tunnel.Listener.
 func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
 	return l.Acceptor.Serve(ctx, func(ctx context.Context, c *tls.Conn) {
-		s, err := newSession(c, peer(c), false, config(l.options), l.options)
+		s, err := newSession(c, carrier.PeerOf(c, Name), yamux.Server, config(l.options), l.options)
 		if err != nil {
 			return // the library found our configuration wrong, which a test would have told
 		}
 		f(ctx, s)
 		_ = s.Close() // never fails
 	})
-}
-
-func peer(c *tls.Conn) tunnel.Peer {
-	state := c.ConnectionState()
-	return tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name}
 }
 
 func config(o tunnel.Options) *yamux.Config {
@@ -122,24 +125,11 @@ func config(o tunnel.Options) *yamux.Config {
 	c.ConnectionWriteTimeout = writeTimeout
 	c.StreamCloseTimeout = closeTimeout
 	c.StreamOpenTimeout = 0 // it would end the session for a stream that nobody accepts
-	c.LogOutput, c.Logger = nil, logger{o.Log}
-	return c
-}
-
-// A logger takes what the library has to say, much of which a peer can bring about, for
-// those who look for a fault.
-type logger struct{ log *slog.Logger }
-
-func (l logger) Print(v ...any) { l.say(fmt.Sprint, v) }
-
-func (l logger) Println(v ...any) { l.say(fmt.Sprint, v) }
-
-func (l logger) Printf(format string, v ...any) {
-	l.say(func(v ...any) string { return fmt.Sprintf(format, v...) }, v)
-}
-
-func (l logger) say(format func(...any) string, v []any) {
-	if l.log != nil && l.log.Enabled(context.Background(), slog.LevelDebug) {
-		l.log.Debug("yamux", "said", format(v...))
+	// Much of what the library has to say a peer can bring about: it is for those who look
+	// for a fault.
+	c.LogOutput = io.Discard
+	if o.Log != nil && o.Log.Enabled(context.Background(), slog.LevelDebug) {
+		c.LogOutput, c.Logger = nil, slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug)
 	}
+	return c
 }

@@ -238,14 +238,13 @@ func TestUnruly(t *testing.T) {
 func TestGuardInPieces(t *testing.T) {
 	data := append([]byte{0, typeData, 0, 0, 0, 0, 0, 1, 0, 0, 0, 24}, bytes.Repeat([]byte{0, typePing}, 12)...)
 	for size := 1; size < 40; size++ {
-		g := guard{unread: newUnread(tunnel.NewIntake(0))}
+		g := newGuard(nil, tunnel.NewIntake(0))
 		for p := bytes.Repeat(data, 2*maxPings); len(p) > 0; {
 			n := min(size, len(p))
-			g.in.follow(p[:n], g.head, g.data)
+			if err := g.in.follow(p[:n], g.heard); err != nil {
+				t.Fatalf("pieces of %d bytes: %v", size, err)
+			}
 			p = p[n:]
-		}
-		if g.rejected != nil {
-			t.Fatalf("pieces of %d bytes: what is data was taken for pings", size)
 		}
 	}
 }
@@ -254,17 +253,17 @@ func TestGuardInPieces(t *testing.T) {
 func ends(t *testing.T, change func(*yamux.Config)) (dialer, accepter *session, c *memnet.Conn) {
 	t.Helper()
 	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-	make := func(c net.Conn, dialed bool) *session {
+	make := func(c net.Conn, start startFunc) *session {
 		conf := config(tunnel.Options{})
 		change(conf)
-		s, err := newSession(c, tunnel.Peer{Addr: c.RemoteAddr()}, dialed, conf, tunnel.Options{MaxStreams: 10})
+		s, err := newSession(c, tunnel.Peer{Addr: c.RemoteAddr()}, start, conf, tunnel.Options{MaxStreams: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	}
-	return make(a, true), make(b, false), a
+	return make(a, yamux.Client), make(b, yamux.Server), a
 }
 
 func open(t *testing.T, a, b *session) (near, far tunnel.Stream) {

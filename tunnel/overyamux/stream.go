@@ -23,10 +23,10 @@ const maxFrame = 16 << 10
 var past = time.Unix(1, 0)
 
 type stream struct {
+	*yamux.Stream
 	session *session
-	mux     *yamux.Stream
 
-	reading, writing sync.Mutex // held by whoever does
+	writing sync.Mutex // held by whoever does, so that the frames of two are not mixed
 
 	mu              sync.Mutex // guards the following
 	closed          bool
@@ -35,43 +35,26 @@ type stream struct {
 }
 
 func newStream(s *session, st *yamux.Stream, place <-chan struct{}) *stream {
-	s.unread.begin(st.StreamID(), place)
-	return &stream{session: s, mux: st}
+	s.guard.begin(st.StreamID(), place)
+	return &stream{Stream: st, session: s}
 }
 
 // Read implements net.Conn.
 func (s *stream) Read(p []byte) (int, error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	return s.read(p)
+	if err := s.check(&s.readBy); err != nil {
+		return 0, s.wrap("read", err)
+	}
+	n, err := s.Stream.Read(p)
+	s.session.guard.read(s.StreamID(), n)
+	return n, s.wrap("read", s.failed(err))
 }
 
 // ReadBuffer implements tunnel.BufferReader. A read of nothing waits for something.
 func (s *stream) ReadBuffer(b *tunnel.Buffer) (int, error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	if _, err := s.read(nil); err != nil {
+	if _, err := s.Read(nil); err != nil {
 		return 0, err
 	}
-	return s.read(b.Take(0))
-}
-
-func (s *stream) read(p []byte) (int, error) {
-	for {
-		if err := s.check(&s.readBy); err != nil {
-			return 0, s.wrap("read", err)
-		}
-		n, err := s.mux.Read(p)
-		s.session.unread.read(s.mux.StreamID(), n)
-		if err != nil {
-			err = s.failed(err)
-		} else if n > 0 || len(p) == 0 {
-			return n, nil
-		}
-		if n > 0 || err != nil {
-			return n, s.wrap("read", err)
-		}
-	}
+	return s.Read(b.Take(0))
 }
 
 // Write implements net.Conn.
@@ -82,13 +65,10 @@ func (s *stream) Write(p []byte) (n int, err error) {
 		if err = s.check(&s.writeBy); err != nil {
 			return n, s.wrap("write", err)
 		}
-		k, err := s.mux.Write(p[:min(len(p), maxFrame)])
+		k, err := s.Stream.Write(p[:min(len(p), maxFrame)])
 		n, p = n+k, p[k:]
-		if err != nil {
-			err = s.failed(err)
-		}
 		if err != nil || len(p) == 0 {
-			return n, s.wrap("write", err)
+			return n, s.wrap("write", s.failed(err))
 		}
 	}
 }
@@ -107,8 +87,11 @@ func (s *stream) check(by *time.Time) error {
 	}
 }
 
-// failed is what an error of the library's means; nil if another try is due.
+// failed is what an error of the library's means.
 func (s *stream) failed(err error) error {
+	if err == nil {
+		return nil
+	}
 	s.mu.Lock()
 	closed, ended := s.closed, s.ended
 	s.mu.Unlock()
@@ -116,8 +99,8 @@ func (s *stream) failed(err error) error {
 	case closed:
 		return net.ErrClosed
 	case errors.Is(err, yamux.ErrTimeout):
-		return nil // check knows whether it is so, or was before the deadline was moved
-	case s.session.mux.IsClosed() || errors.Is(err, yamux.ErrConnectionWriteTimeout):
+		return os.ErrDeadlineExceeded
+	case s.session.mux.IsClosed() || s.session.Alive().Err() != nil || errors.Is(err, yamux.ErrConnectionWriteTimeout):
 		// All its streams seem to have come to their ends, and this one may have.
 		return s.session.failed(err)
 	case errors.Is(err, io.EOF) && (ended.IsZero() || time.Since(ended) < s.session.closeTimeout):
@@ -145,7 +128,7 @@ func (s *stream) CloseWrite() error {
 	}
 	s.ended = time.Now()
 	s.mu.Unlock()
-	return s.mux.Close()
+	return s.Stream.Close()
 }
 
 // Close implements net.Conn.
@@ -156,10 +139,10 @@ func (s *stream) Close() error {
 		return nil
 	}
 	s.closed = true
-	_ = s.mux.SetDeadline(past) // for who waits; never fails
+	_ = s.Stream.SetDeadline(past) // for who waits; never fails
 	s.mu.Unlock()
-	err := s.mux.Close()
-	s.session.unread.closed(s.mux.StreamID())
+	err := s.Stream.Close()
+	s.session.guard.closed(s.StreamID())
 	return err
 }
 
@@ -170,12 +153,12 @@ func (s *stream) SetDeadline(t time.Time) error {
 
 // SetReadDeadline implements net.Conn.
 func (s *stream) SetReadDeadline(t time.Time) error {
-	return s.setDeadline(&s.readBy, t, s.mux.SetReadDeadline)
+	return s.setDeadline(&s.readBy, t, s.Stream.SetReadDeadline)
 }
 
 // SetWriteDeadline implements net.Conn.
 func (s *stream) SetWriteDeadline(t time.Time) error {
-	return s.setDeadline(&s.writeBy, t, s.mux.SetWriteDeadline)
+	return s.setDeadline(&s.writeBy, t, s.Stream.SetWriteDeadline)
 }
 
 func (s *stream) setDeadline(by *time.Time, t time.Time, set func(time.Time) error) error {
@@ -187,11 +170,5 @@ func (s *stream) setDeadline(by *time.Time, t time.Time, set func(time.Time) err
 	*by = t
 	return set(t)
 }
-
-// LocalAddr implements net.Conn.
-func (s *stream) LocalAddr() net.Addr { return s.mux.LocalAddr() }
-
-// RemoteAddr implements net.Conn.
-func (s *stream) RemoteAddr() net.Addr { return s.session.peer.Addr }
 
 var _ tunnel.BufferReader = (*stream)(nil)

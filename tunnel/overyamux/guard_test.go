@@ -19,7 +19,7 @@ import (
 func against(t *testing.T, o tunnel.Options) (*session, *yamux.Session) {
 	t.Helper()
 	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-	s, err := newSession(b, tunnel.Peer{Addr: b.RemoteAddr()}, false, config(o), o)
+	s, err := newSession(b, tunnel.Peer{Addr: b.RemoteAddr()}, yamux.Server, config(o), o)
 	if err != nil {
 		t.Fatal(err)
 	}
