@@ -100,9 +100,9 @@ func newSSHNodes(o *sshOptions, admit func(node string) error, to prometheus.Reg
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	s.fleet, err = overssh.NewFleet(overssh.FleetConfig{Admit: admit, Config: overssh.Config{
-		User: o.user, KeyFile: o.keyFile, HostKeys: keys, Metrics: metrics, Log: log,
-	}})
+	s.fleet, err = overssh.New(overssh.Config{
+		User: o.user, KeyFile: o.keyFile, HostKeys: keys, Admit: admit, Metrics: metrics, Log: log,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("--ssh-keyfile: %w", err)
 	}

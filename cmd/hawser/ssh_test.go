@@ -100,7 +100,7 @@ func TestSSHNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := overssh.NewFleet(overssh.FleetConfig{Config: overssh.Config{User: "u", KeyFile: filepath.Join(dir, "id"), HostKeys: keys}})
+	fleet, err := overssh.New(overssh.Config{User: "u", KeyFile: filepath.Join(dir, "id"), HostKeys: keys})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,9 +70,9 @@ func overSSH(t *testing.T, s *tunnels) {
 	if s.ssh.port, err = strconv.Atoi(port); err != nil {
 		t.Fatal(err)
 	}
-	s.ssh.fleet, err = overssh.NewFleet(overssh.FleetConfig{Admit: s.names.admitName, Config: overssh.Config{
-		User: srv.User, KeyFile: filepath.Join(dir, sshd.UserKey), HostKeys: keys,
-	}})
+	s.ssh.fleet, err = overssh.New(overssh.Config{
+		User: srv.User, KeyFile: filepath.Join(dir, sshd.UserKey), HostKeys: keys, Admit: s.names.admitName,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // benchTarget runs f on what is dialed, for each server.
-func benchTarget(b *testing.B, serve func(net.Conn), f func(b *testing.B, d *Dialer, addr string)) {
+func benchTarget(b *testing.B, serve func(net.Conn), f func(b *testing.B, d *node, addr string)) {
 	for _, s := range servers {
 		b.Run(s.name, func(b *testing.B) {
 			l := s.start(b)
@@ -36,7 +36,7 @@ func benchTarget(b *testing.B, serve func(net.Conn), f func(b *testing.B, d *Dia
 				_ = ln.Close()
 				wg.Wait()
 			})
-			if err := d.Check(within(b), ""); err != nil {
+			if _, err := d.current(within(b)); err != nil {
 				b.Fatal(err)
 			}
 			f(b, d, ln.Addr().String())
@@ -46,10 +46,10 @@ func benchTarget(b *testing.B, serve func(net.Conn), f func(b *testing.B, d *Dia
 
 // From Connect to the first byte back.
 func BenchmarkDial(b *testing.B) {
-	benchTarget(b, func(c net.Conn) { _, _ = c.Write([]byte{1}) }, func(b *testing.B, d *Dialer, addr string) {
+	benchTarget(b, func(c net.Conn) { _, _ = c.Write([]byte{1}) }, func(b *testing.B, d *node, addr string) {
 		buf := make([]byte, 1)
 		for b.Loop() {
-			st, err := d.Connect(b.Context(), "tcp", addr)
+			st, err := d.dial(b.Context(), "tcp", addr)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -62,8 +62,8 @@ func BenchmarkDial(b *testing.B) {
 }
 
 func BenchmarkRoundTrip(b *testing.B) {
-	benchTarget(b, func(c net.Conn) { _, _ = io.Copy(c, c) }, func(b *testing.B, d *Dialer, addr string) {
-		st, err := d.Connect(b.Context(), "tcp", addr)
+	benchTarget(b, func(c net.Conn) { _, _ = io.Copy(c, c) }, func(b *testing.B, d *node, addr string) {
+		st, err := d.dial(b.Context(), "tcp", addr)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -84,12 +84,12 @@ func BenchmarkThroughput(b *testing.B) {
 	discard := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 	for _, streams := range []int{1, 16} {
 		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) {
-			benchTarget(b, discard, func(b *testing.B, d *Dialer, addr string) {
+			benchTarget(b, discard, func(b *testing.B, d *node, addr string) {
 				const size = 64 << 10
 				work := make(chan struct{})
 				var wg sync.WaitGroup
 				for range streams {
-					st, err := d.Connect(b.Context(), "tcp", addr)
+					st, err := d.dial(b.Context(), "tcp", addr)
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -130,7 +130,7 @@ func BenchmarkIdleSession(b *testing.B) {
 			before := used()
 			for range n {
 				d, _ := run(b, l.config(b))
-				if err := d.Check(within(b), ""); err != nil {
+				if _, err := d.current(within(b)); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -109,7 +109,7 @@ func TestCanceledDials(t *testing.T) {
 					})
 				}
 			})
-			if err := d.Check(within(t), ln.Addr().String()); err != nil {
+			if err := d.try(within(t), ln.Addr().String()); err != nil {
 				t.Fatal(err)
 			}
 			d.mu.Lock()
@@ -124,7 +124,7 @@ func TestCanceledDials(t *testing.T) {
 				wg.Go(func() {
 					for range dials / workers {
 						ctx, cancel := context.WithTimeout(t.Context(), rand.N(time.Millisecond<<rand.N(6)))
-						st, err := d.Connect(ctx, "tcp", ln.Addr().String())
+						st, err := d.dial(ctx, "tcp", ln.Addr().String())
 						cancel()
 						switch {
 						case err == nil:
@@ -152,7 +152,7 @@ func TestCanceledDials(t *testing.T) {
 				t.Errorf("%d streams are left", n)
 			}
 			s.mu.Unlock()
-			if err := d.Check(within(t), ln.Addr().String()); err != nil {
+			if err := d.try(within(t), ln.Addr().String()); err != nil {
 				t.Errorf("the session suffered: %v", err)
 			}
 			_ = ln.Close()

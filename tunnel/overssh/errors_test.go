@@ -4,8 +4,6 @@ package overssh
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -69,42 +67,6 @@ func TestRejections(t *testing.T) {
 		var de *tunnel.DialError
 		if !errors.As(err, &de) || de.Code != tc.want || tunnel.CodeOf(err) != tc.want || !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%v %q: %v", tc.reason, tc.text, err)
-		}
-	}
-}
-
-func TestNewChecks(t *testing.T) {
-	dir := t.TempDir()
-	key := filepath.Join(dir, "id")
-	newKey(t, key)
-	junk := filepath.Join(dir, "junk")
-	if err := os.WriteFile(junk, []byte("no key"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	good := Config{Node: "n", Addr: "10.0.0.1", User: "u", KeyFile: key, HostKeys: pinned(nil)}
-	d, err := New(good)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d.cfg.Addr != "10.0.0.1:22" || d.cfg.KeepAlive != DefaultKeepAlive || d.cfg.MaxBackoff != DefaultMaxBackoff {
-		t.Errorf("defaults: %+v", d.cfg)
-	}
-	for _, tc := range []struct {
-		change func(*Config)
-		text   string
-	}{
-		{func(c *Config) { c.Node = "" }, "Node"},
-		{func(c *Config) { c.Addr = "" }, "Addr"},
-		{func(c *Config) { c.User = "" }, "User"},
-		{func(c *Config) { c.KeyFile = "" }, "KeyFile"},
-		{func(c *Config) { c.HostKeys = nil }, "HostKeys"},
-		{func(c *Config) { c.KeyFile = filepath.Join(dir, "none") }, "no such file"},
-		{func(c *Config) { c.KeyFile = junk }, junk},
-	} {
-		cfg := good
-		tc.change(&cfg)
-		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), tc.text) {
-			t.Errorf("%v, want an error about %s", err, tc.text)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Example: a Dialer beside a file of host keys.
+// Example: a Fleet of one node.
 
 package overssh_test
 
@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log"
+	"net"
 	"net/http"
 	"sync"
 
@@ -16,16 +17,17 @@ import (
 // Requests go to a server on a node's loopback, through the node's sshd.
 func Example() {
 	var keys overssh.HostKeys // such as a *hostkeys.File
-	d, err := overssh.New(overssh.Config{
-		Node: "node-1", Addr: "192.0.2.1", User: "hawser", KeyFile: "/etc/hawser/id_ed25519", HostKeys: keys,
-	})
+	f, err := overssh.New(overssh.Config{User: "hawser", KeyFile: "/etc/hawser/id_ed25519", HostKeys: keys})
 	if err != nil {
 		log.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { _ = d.Run(ctx) }) // returns nil
-	client := &http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
+	running.Go(func() { _ = f.Run(ctx) }) // returns nil
+	f.Set("node-1", "192.0.2.1:22", "node-1:8080")
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return f.DialContext(ctx, "node-1", network, addr)
+	}}}
 	resp, err := client.Get("http://node-1:8080/healthz")
 	switch {
 	case errors.Is(err, tunnel.Denied):

@@ -26,14 +26,9 @@ import (
 )
 
 // sail makes a Fleet of cfg and runs it until the test ends, or until stop.
-func sail(t *testing.T, cfg Config) (f *Fleet, stop func()) {
+func sail(t *testing.T, cfg config) (f *Fleet, stop func()) {
 	t.Helper()
-	return sailAs(t, FleetConfig{Config: cfg})
-}
-
-func sailAs(t *testing.T, cfg FleetConfig) (f *Fleet, stop func()) {
-	t.Helper()
-	f, err := NewFleet(cfg)
+	f, err := New(cfg.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +122,7 @@ func TestFleetMoves(t *testing.T) {
 			startOwn(t, &c, accept)
 		}
 		f, _ := sail(t, here.config(t))
-		f.Set("node-1", "here", "")
+		f.Set("node-1", "here:22", "")
 		dial := func() net.Conn {
 			t.Helper()
 			st, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1")
@@ -140,7 +135,7 @@ func TestFleetMoves(t *testing.T) {
 			return st
 		}
 		st := dial()
-		f.Set("node-1", "there", "")
+		f.Set("node-1", "there:22", "")
 		if _, err := st.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("stream to where the node was: %v", err)
 		}
@@ -183,16 +178,16 @@ func TestFleetChecks(t *testing.T) {
 			t.Errorf("said %d times that nothing is pinned:\n%s", n, said.text())
 		}
 		keys.pin("node-1", l.host)
-		time.Sleep(lookInterval + DefaultMinBackoff)
+		time.Sleep(lookInterval + minBackoff)
 		if n := said.count("ssh connection made"); n != 1 {
 			t.Errorf("connected %d times:\n%s", n, said.text())
 		}
 		<-refuse
 		refuse <- true
-		time.Sleep(10 * DefaultCheckInterval)
+		time.Sleep(10 * checkInterval)
 		<-refuse
 		refuse <- false
-		time.Sleep(10 * DefaultCheckInterval)
+		time.Sleep(10 * checkInterval)
 		if bad, good := said.count("cannot be dialed"), said.count("dialed through ssh again"); bad != 1 || good != 1 {
 			t.Errorf("said %d and %d times how a check came out:\n%s", bad, good, said.text())
 		}
@@ -252,7 +247,7 @@ func TestFleetAdmits(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l.net, l.addr = new(memnet.Network), "sshd:22"
 			startOwn(t, l, accept)
-			cfg := FleetConfig{Config: l.config(t)}
+			cfg := l.config(t)
 			keys := pinned(l.host)
 			keys.pin("node-2", l.host)
 			cfg.HostKeys = keys
@@ -270,7 +265,7 @@ func TestFleetAdmits(t *testing.T) {
 				}
 				return nil
 			}
-			f, _ := sailAs(t, cfg)
+			f, _ := sail(t, cfg)
 			open := func(node string) net.Conn {
 				t.Helper()
 				f.Set(node, l.addr, node+":10250")
@@ -289,14 +284,14 @@ func TestFleetAdmits(t *testing.T) {
 			if told {
 				f.Look()
 			}
-			if _, err := one.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+			if _, err := one.Read(make([]byte, 1)); !errors.Is(err, tunnel.Revoked) {
 				t.Errorf("read of a node that is not admitted: %v", err)
 			}
 			if took := time.Since(began); took > lookInterval || told && took > 0 {
 				t.Errorf("its streams ended after %v", took)
 			}
 			n := dials.Load()
-			f.Set("node-1", "sshd", "node-1:10250") // it says that it has moved
+			f.Set("node-1", "sshd:23", "node-1:10250") // it says that it has moved
 			_, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1")
 			if !errors.Is(err, tunnel.Revoked) || !strings.Contains(err.Error(), "stolen") {
 				t.Errorf("dial of a node that is not admitted: %v", err)
@@ -317,19 +312,20 @@ func TestFleetAdmits(t *testing.T) {
 	}
 }
 
-func TestNewFleetChecks(t *testing.T) {
+func TestNewChecks(t *testing.T) {
 	l := newLab(t)
 	for _, tc := range []struct {
 		change func(*Config)
 		text   string
 	}{
+		{func(c *Config) { c.KeyFile = l.path("id.pub") }, "id.pub"},
 		{func(c *Config) { c.User = "" }, "User"},
 		{func(c *Config) { c.KeyFile = filepath.Join(l.dir, "none") }, "no such file"},
 		{func(c *Config) { c.HostKeys = nil }, "HostKeys"},
 	} {
 		cfg := Config{User: "u", KeyFile: l.path("id"), HostKeys: pinned(nil)}
 		tc.change(&cfg)
-		if _, err := NewFleet(FleetConfig{Config: cfg}); err == nil || !strings.Contains(err.Error(), tc.text) {
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%v, want an error about %s", err, tc.text)
 		}
 	}

@@ -36,9 +36,9 @@ func TestNotLetIn(t *testing.T) {
 			} {
 				t.Run(tc.name, func(t *testing.T) {
 					cfg := l.config(t)
-					tc.change(&cfg)
+					tc.change(&cfg.Config)
 					d, _ := run(t, cfg)
-					_, err := d.Connect(within(t), "tcp", "node-1:1")
+					_, err := d.dial(within(t), "tcp", "node-1:1")
 					if !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), tc.text) || tc.hostKey != nil && !errors.Is(err, tc.hostKey) {
 						t.Fatalf("connect: %v", err)
 					}
@@ -56,13 +56,13 @@ func TestNotLetIn(t *testing.T) {
 }
 
 // comesBack waits until d has a session.
-func comesBack(t *testing.T, d *Dialer) {
+func comesBack(t *testing.T, d *node) {
 	t.Helper()
 	until(t, d, func() bool { return d.session != nil })
 }
 
 // until waits until ok, which may look at d's state.
-func until(t *testing.T, d *Dialer, ok func() bool) {
+func until(t *testing.T, d *node, ok func() bool) {
 	t.Helper()
 	ctx := within(t)
 	for {
@@ -111,7 +111,7 @@ func TestRestart(t *testing.T) {
 			d.mu.Unlock()
 			l.cancel()
 			finishes(t, "streams of a dead session", wg.Wait)
-			if _, err := d.Connect(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.NoNode) && !errors.Is(err, tunnel.Lost) {
+			if _, err := d.dial(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.NoNode) && !errors.Is(err, tunnel.Lost) {
 				t.Errorf("dial without a session: %v", err)
 			}
 			l.start(t)
@@ -127,7 +127,7 @@ func TestRestart(t *testing.T) {
 			if _, err := near.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
 				t.Errorf("read after the Dialer's end: %v", err)
 			}
-			if _, err := d.Connect(within(t), "tcp", "node-1:1"); !errors.Is(err, tunnel.ErrSessionClosed) {
+			if _, err := d.dial(within(t), "tcp", "node-1:1"); !errors.Is(err, tunnel.ErrSessionClosed) {
 				t.Errorf("dial after the Dialer's end: %v", err)
 			}
 			got := gathered(t, reg)
@@ -172,7 +172,7 @@ func TestHostKeyChanges(t *testing.T) {
 				t.Errorf("read: %v", err)
 			}
 			until(t, d, func() bool { return errors.Is(d.failed, errOther) })
-			if _, err := d.Connect(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.Denied) {
+			if _, err := d.dial(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.Denied) {
 				t.Errorf("connect: %v", err)
 			}
 		})
@@ -185,7 +185,7 @@ func TestUnresolved(t *testing.T) {
 	d, _ := run(t, l.config(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if _, err := d.Connect(ctx, "tcp", "nosuchhost.invalid:80"); !errors.Is(err, tunnel.Unresolved) {
+	if _, err := d.dial(ctx, "tcp", "nosuchhost.invalid:80"); !errors.Is(err, tunnel.Unresolved) {
 		t.Errorf("connect: %v", err)
 	}
 }

@@ -118,13 +118,16 @@ func newLab(t testing.TB) *lab {
 
 func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }
 
-// config is for a Dialer that gets in.
-func (l *lab) config(t testing.TB) Config {
+// A config is that of a fleet, and where its node-1 is.
+type config struct {
+	Config
+	addr string
+}
+
+// config is for a node that lets one in.
+func (l *lab) config(t testing.TB) config {
 	t.Helper()
-	cfg := Config{
-		Node: "node-1", Addr: l.addr, User: l.user, KeyFile: l.path("id"), HostKeys: pinned(l.host),
-		MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
-	}
+	cfg := config{Config{User: l.user, KeyFile: l.path("id"), HostKeys: pinned(l.host)}, l.addr}
 	if l.net != nil {
 		cfg.Dial = l.net.Dial
 	}
@@ -387,20 +390,17 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// run makes a Dialer and runs it until the test ends, or until stop.
-func run(t testing.TB, cfg Config) (d *Dialer, stop func()) {
+// run makes a node and runs it until the test ends, or until stop.
+func run(t testing.TB, cfg config) (d *node, stop func()) {
 	t.Helper()
-	d, err := New(cfg)
+	f, err := New(cfg.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
+	d = newNode(&f.cfg, "node-1", cfg.addr, "")
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := d.Run(ctx); err != nil {
-			t.Errorf("run: %v", err)
-		}
-	})
+	wg.Go(func() { d.run(ctx) })
 	stop = func() {
 		cancel()
 		wg.Wait()
@@ -421,9 +421,9 @@ func listen(t testing.TB) net.Listener {
 }
 
 // pair dials ln through d.
-func pair(t testing.TB, d *Dialer, ln net.Listener) (near tunnel.Stream, far *net.TCPConn) {
+func pair(t testing.TB, d *node, ln net.Listener) (near tunnel.Stream, far *net.TCPConn) {
 	t.Helper()
-	near, err := d.Connect(within(t), "tcp", ln.Addr().String())
+	near, err := d.dial(within(t), "tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatalf("connect: %v", err)
 	}

@@ -24,16 +24,23 @@ import (
 // waiting for ever.
 const openGrace = time.Second
 
+const (
+	// keepAlive is the silence after which a sign of life is asked for, and
+	// keepAliveTimeout how long that may stay unanswered while nothing else arrives
+	// either. Their sum is how soon a dead connection is given up. An idle connection
+	// costs one exchange every keepAlive, 244 bytes with the headers of TCP and IP: 57
+	// KiB an hour.
+	keepAlive        = 15 * time.Second
+	keepAliveTimeout = 5 * time.Second
+)
+
 type session struct {
-	cfg      *Config
-	wire     *wire
-	conn     ssh.Conn
-	channels <-chan ssh.NewChannel
-	requests <-chan *ssh.Request
-	tokens   chan struct{} // one for each stream
-	gone     chan struct{} // closed when the library has given up the connection
-	end      func(error)   // ends the session for a reason, unless there was one, and does not wait
-	why      func() error  // that reason; nil before
+	node   *node
+	wire   *wire
+	conn   ssh.Conn
+	tokens chan struct{}           // one for each stream
+	ctx    context.Context         // done when the session is at its end; its cause says why
+	end    context.CancelCauseFunc // ends the session for a reason, unless there was one, and does not wait
 
 	mu      sync.Mutex // guards the following
 	over    bool       // nothing may be added to the rest
@@ -43,34 +50,34 @@ type session struct {
 }
 
 // connect makes a connection and logs in. The caller must call hold.
-func (d *Dialer) connect(ctx context.Context) (s *session, err error) {
-	defer func() { d.cfg.Metrics.opened(err) }()
-	cctx, cancel := context.WithTimeout(ctx, d.cfg.ConnectTimeout)
+func (n *node) connect(ctx context.Context) (s *session, err error) {
+	defer func() { n.cfg.Metrics.opened(err) }()
+	cctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	algorithms, err := d.cfg.HostKeys.Algorithms(d.cfg.Node, d.cfg.Addr)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", tunnel.Denied, err)
-	}
-	key, err := readKey(d.cfg.KeyFile)
+	algorithms, err := n.algorithms()
 	if err != nil {
 		return nil, err
 	}
-	raw, err := d.cfg.Dial(cctx, "tcp", d.cfg.Addr)
+	key, err := readKey(n.cfg.KeyFile)
 	if err != nil {
-		return nil, fmt.Errorf("connect to sshd of %s: %w", d.cfg.Node, err)
+		return nil, err
+	}
+	raw, err := n.cfg.Dial(cctx, "tcp", n.addr)
+	if err != nil {
+		return nil, fmt.Errorf("connect to sshd of %s: %w", n.name, err)
 	}
 	w := newWire(raw)
 	stop := context.AfterFunc(cctx, func() { _ = w.Close() }) // the handshake fails then
-	var refused error                                         // the host key
-	verified := false
-	conn, channels, requests, err := ssh.NewClientConn(w, d.cfg.Addr, &ssh.ClientConfig{
-		User:              d.cfg.User,
+	unverified := errors.New("no host key was shown")
+	conn, channels, requests, err := ssh.NewClientConn(w, n.addr, &ssh.ClientConfig{
+		User:              n.cfg.User,
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(key)},
 		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(_ string, _ net.Addr, shown ssh.PublicKey) error {
-			refused = d.cfg.HostKeys.Check(d.cfg.Node, d.cfg.Addr, shown)
-			verified = refused == nil
-			return refused
+			if unverified = n.cfg.HostKeys.Check(n.name, n.addr, shown); unverified != nil {
+				unverified = fmt.Errorf("%w: %w", tunnel.Denied, unverified)
+			}
+			return unverified
 		},
 		ClientVersion: "SSH-2.0-hawser",
 	})
@@ -78,117 +85,117 @@ func (d *Dialer) connect(ctx context.Context) (s *session, err error) {
 		_ = conn.Close() // ctx came last, and counts
 		err = context.Cause(cctx)
 	}
-	switch {
-	case err == nil:
-	case refused != nil:
+	if err != nil {
 		_ = w.Close() // the other error is the news
-		return nil, fmt.Errorf("%w: %w", tunnel.Denied, refused)
-	default:
-		_ = w.Close() // as above
-		return nil, d.loginFailed(cctx, w, verified, err)
+		return nil, n.loginFailed(cctx, w, unverified, err)
 	}
-	ended, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	context.AfterFunc(ended, func() { _ = w.Close() }) // nothing could be done about it
-	return &session{
-		cfg: &d.cfg, wire: w, conn: conn, channels: channels, requests: requests,
-		tokens:  make(chan struct{}, tunnel.Options{MaxStreams: d.cfg.MaxStreams}.Streams()),
-		gone:    make(chan struct{}),
-		end:     end,
-		why:     func() error { return context.Cause(ended) },
+	s = &session{
+		node: n, wire: w, conn: conn,
+		tokens:  make(chan struct{}, tunnel.Options{MaxStreams: n.cfg.MaxStreams}.Streams()),
 		streams: make(map[*stream]struct{}),
-	}, nil
-}
-
-// loginFailed says why there is no session.
-func (d *Dialer) loginFailed(ctx context.Context, w *wire, verified bool, err error) error {
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("log in to sshd of %s: %w", d.cfg.Node, context.Cause(ctx))
-	case verified && w.broken() == nil:
-		// The connection is well and the host is the right one: it is the login.
-		return fmt.Errorf("%w: sshd of %s refuses user %s with key %s; put its public half into that user's authorized_keys: %w",
-			tunnel.Denied, d.cfg.Node, d.cfg.User, d.cfg.KeyFile, err)
-	default:
-		return fmt.Errorf("log in to sshd of %s: %w", d.cfg.Node, err)
 	}
-}
-
-// hold keeps the session until it is lost or ctx is done, ends it, waits for all
-// that belongs to it, and says why it is over.
-func (s *session) hold(ctx context.Context) error {
-	s.tasks.Go(func() { ssh.DiscardRequests(s.requests) })
+	s.ctx, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(s.ctx, func() { _ = w.Close() }) // nothing could be done about it
+	s.tasks.Go(func() { ssh.DiscardRequests(requests) })
 	s.tasks.Go(func() {
-		for c := range s.channels {
+		for c := range channels {
 			// Nothing on the node may open a channel here; that it failed to
-			// hear so is seen by hold.
+			// hear so is seen below.
 			_ = c.Reject(ssh.Prohibited, "this end opens all channels")
 		}
 	})
-	s.tasks.Go(func() {
-		defer close(s.gone)
-		s.end(s.lost(s.conn.Wait()))
-	})
-	s.end(s.watch(ctx))
-	<-s.gone
-	s.bury()
-	return s.why()
+	s.tasks.Go(func() { s.end(s.lost(conn.Wait())) })
+	return s, nil
 }
 
-// watch asks for a sign of life whenever nothing has come for KeepAlive. It returns
-// when nothing has come for KeepAliveTimeout after that either (behind bulk, an answer
-// may take its time), when the connection is gone, or when ctx is done.
+// loginFailed says why there is no session. The host key was not verified for a reason, or
+// it was.
+func (n *node) loginFailed(ctx context.Context, w *wire, unverified, err error) error {
+	switch {
+	case errors.Is(unverified, tunnel.Denied):
+		return unverified // names everything
+	case ctx.Err() != nil:
+		return fmt.Errorf("log in to sshd of %s: %w", n.name, context.Cause(ctx))
+	case unverified == nil && w.broken() == nil:
+		// The connection is well and the host is the right one: it is the login.
+		return fmt.Errorf("%w: sshd of %s refuses user %s with key %s; put its public half into that user's authorized_keys: %w",
+			tunnel.Denied, n.name, n.cfg.User, n.cfg.KeyFile, err)
+	default:
+		return fmt.Errorf("log in to sshd of %s: %w", n.name, err)
+	}
+}
+
+// hold keeps the session until it is lost, ctx is done or the node is not admitted any
+// more, waits for all that belongs to it, and says why it is over.
+func (s *session) hold(ctx context.Context) error {
+	s.end(s.watch(ctx))
+	why := context.Cause(s.ctx)
+	s.mu.Lock()
+	s.over = true
+	streams := slices.Collect(maps.Keys(s.streams))
+	s.mu.Unlock()
+	for _, st := range streams {
+		st.far.CloseWriteWithError(why)
+		st.far.CloseReadWithError(why)
+	}
+	opened := make(chan struct{})
+	go func() { // joined but for the library's fault; see openGrace
+		defer close(opened)
+		s.opens.Wait()
+	}()
+	select {
+	case <-opened:
+	case <-time.After(openGrace):
+	}
+	s.tasks.Wait()
+	return why
+}
+
+// watch asks for a sign of life whenever nothing has come for keepAlive. It returns
+// when nothing has come for keepAliveTimeout after that either (behind bulk, an answer
+// may take its time), when the node is not admitted any more, when the connection is
+// gone, or when ctx is done.
 func (s *session) watch(ctx context.Context) error {
-	limit := s.cfg.KeepAlive + s.cfg.KeepAliveTimeout
 	asked := make(chan struct{}, 1) // holds one until the answer has come
 	for {
 		silent := s.wire.silent()
-		wait := s.cfg.KeepAlive - silent
-		if silent >= limit {
-			return fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.cfg.Node, silent.Round(time.Millisecond))
+		wait := keepAlive - silent
+		if wait <= 0 {
+			wait += keepAliveTimeout
+			s.ask(asked)
 		}
 		if wait <= 0 {
-			wait = limit - silent
-			select {
-			case asked <- struct{}{}:
-				s.spawn(&s.tasks, func() { // or the session is gone
-					_ = s.ping(ctx) // if it fails then so will what follows
-					<-asked
-				})
-			default:
-			}
+			return fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.node.name, silent.Round(time.Millisecond))
 		}
 		select {
 		case <-ctx.Done():
 			return tunnel.ErrSessionClosed
-		case <-s.gone:
-			return s.why()
-		case <-time.After(wait):
+		case <-s.ctx.Done():
+			return nil // there was a reason
+		case <-s.node.look:
+		case <-time.After(min(wait, lookInterval)):
+		}
+		if err := s.node.refused(s); err != nil {
+			return err
 		}
 	}
 }
 
-// ping waits for an answer to a request that no sshd knows: that it says so is
-// enough. The request lives on when ctx is done, until it is answered or the
-// session ends; the library asks one at a time.
-func (s *session) ping(ctx context.Context) error {
-	answered := make(chan error, 1)
-	began := time.Now()
-	if !s.spawn(&s.tasks, func() {
-		_, _, err := s.conn.SendRequest("keepalive@openssh.com", true, nil)
-		answered <- err
-	}) {
-		return s.why()
-	}
+// ask makes a request that no sshd knows, unless one is under way: that it says so is
+// enough.
+func (s *session) ask(asked chan struct{}) {
 	select {
-	case err := <-answered:
-		if err != nil {
-			return s.lost(err)
-		}
-		s.cfg.Metrics.rtt.Observe(time.Since(began).Seconds())
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	case asked <- struct{}{}:
+	default:
+		return
 	}
+	s.tasks.Go(func() {
+		began := time.Now()
+		if _, _, err := s.conn.SendRequest("keepalive@openssh.com", true, nil); err == nil {
+			s.node.cfg.Metrics.rtt.Observe(time.Since(began).Seconds())
+		}
+		<-asked // if it failed then so will what follows
+	})
 }
 
 // spawn runs f beside the caller, as one of wg. It does not if the session is over.
@@ -205,38 +212,16 @@ func (s *session) spawn(wg *sync.WaitGroup, f func()) bool {
 // lost makes an error of what the library says of a connection, unless it is known why
 // that has ended.
 func (s *session) lost(err error) error {
-	if why := s.why(); why != nil {
+	if why := context.Cause(s.ctx); why != nil {
 		return why
 	}
 	if werr := s.wire.broken(); werr != nil {
 		err = werr
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: sshd of %s closed the connection", tunnel.Lost, s.cfg.Node)
+		return fmt.Errorf("%w: sshd of %s closed the connection", tunnel.Lost, s.node.name)
 	}
-	return fmt.Errorf("%w: connection to sshd of %s: %w", tunnel.Lost, s.cfg.Node, err)
-}
-
-// bury ends all that belongs to a session that is gone, and waits for it.
-func (s *session) bury() {
-	s.mu.Lock()
-	s.over = true
-	streams := slices.Collect(maps.Keys(s.streams))
-	s.mu.Unlock()
-	for _, st := range streams {
-		st.far.CloseWriteWithError(s.why())
-		st.far.CloseReadWithError(s.why())
-	}
-	opened := make(chan struct{})
-	go func() { // joined but for the library's fault; see openGrace
-		defer close(opened)
-		s.opens.Wait()
-	}()
-	select {
-	case <-opened:
-	case <-time.After(openGrace):
-	}
-	s.tasks.Wait()
+	return fmt.Errorf("%w: connection to sshd of %s: %w", tunnel.Lost, s.node.name, err)
 }
 
 // open opens a channel to t. The library's way knows no context, so it is waited
@@ -245,8 +230,8 @@ func (s *session) bury() {
 func (s *session) open(ctx context.Context, t target) (*stream, error) {
 	select {
 	case s.tokens <- struct{}{}:
-	case <-s.gone:
-		return nil, s.why()
+	case <-s.ctx.Done():
+		return nil, context.Cause(s.ctx)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -270,13 +255,13 @@ func (s *session) open(ctx context.Context, t target) (*stream, error) {
 		}
 	}) {
 		<-s.tokens
-		return nil, s.why()
+		return nil, context.Cause(s.ctx)
 	}
 	select {
 	case r := <-opened:
 		return r.stream, r.err
-	case <-s.gone:
-		return nil, s.why()
+	case <-s.ctx.Done():
+		return nil, context.Cause(s.ctx)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -302,14 +287,14 @@ func (s *session) channel(t target) (*stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
-		return nil, s.why()
+		return nil, context.Cause(s.ctx)
 	}
 	st := newStream(s, ch, t)
 	s.streams[st] = struct{}{}
 	s.tasks.Go(func() { ssh.DiscardRequests(requests) })
 	s.tasks.Go(st.up)
 	s.tasks.Go(st.down)
-	s.cfg.Metrics.streams.Inc()
+	s.node.cfg.Metrics.streams.Inc()
 	return st, nil
 }
 
@@ -318,6 +303,6 @@ func (s *session) forget(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.streams, st)
-	s.cfg.Metrics.streams.Dec()
+	s.node.cfg.Metrics.streams.Dec()
 	<-s.tokens
 }

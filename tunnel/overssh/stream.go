@@ -3,6 +3,7 @@
 package overssh
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -52,8 +53,8 @@ func (st *stream) meaning(err, orderly error) error {
 	case st.session.wire.alive():
 		return orderly
 	default:
-		<-st.session.gone // then it is known why
-		return st.session.why()
+		<-st.session.ctx.Done() // then it is known why
+		return context.Cause(st.session.ctx)
 	}
 }
 
@@ -125,7 +126,7 @@ func (st *stream) finish(closed func() error, linger time.Duration) {
 		rest := func() {
 			select {
 			case <-st.sent:
-			case <-st.session.gone:
+			case <-st.session.ctx.Done():
 			case <-time.After(linger):
 			}
 			_ = st.ch.Close() // fails only if the peer or the session was first

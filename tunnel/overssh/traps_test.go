@@ -24,13 +24,12 @@ import (
 
 // inBubble runs f with a server in memory that answers channels with serve, and
 // with the waits of a real Dialer.
-func inBubble(t *testing.T, serve func(context.Context, ssh.NewChannel), f func(t *testing.T, cfg Config)) {
+func inBubble(t *testing.T, serve func(context.Context, ssh.NewChannel), f func(t *testing.T, cfg config)) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
 		l.net, l.addr = new(memnet.Network), "sshd:22"
 		startOwn(t, l, serve)
 		cfg := l.config(t)
-		cfg.MinBackoff, cfg.MaxBackoff = 0, 0
 		f(t, cfg)
 	})
 }
@@ -47,9 +46,9 @@ func accept(_ context.Context, nc ssh.NewChannel) {
 	_ = ch.Close()
 }
 
-func connect(t *testing.T, d *Dialer) tunnel.Stream {
+func connect(t *testing.T, d *node) tunnel.Stream {
 	t.Helper()
-	st, err := d.Connect(t.Context(), "tcp", "node-1:10250")
+	st, err := d.dial(t.Context(), "tcp", "node-1:10250")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +104,7 @@ func (c *spoiled) Write(p []byte) (int, error) {
 // A connection that takes bytes and brings nothing is given up in time, and made
 // again.
 func TestSilentPeer(t *testing.T) {
-	inBubble(t, accept, func(t *testing.T, cfg Config) {
+	inBubble(t, accept, func(t *testing.T, cfg config) {
 		l := &link{dial: cfg.Dial}
 		cfg.Dial = l.Dial
 		d, _ := run(t, cfg)
@@ -117,7 +116,7 @@ func TestSilentPeer(t *testing.T) {
 			t.Fatalf("%d connections in an idle hour", len(l.conns))
 		}
 		// Beside them TCP and IP have 52 bytes in each of three packets.
-		const exchanges = int64(time.Hour / DefaultKeepAlive)
+		const exchanges = int64(time.Hour / keepAlive)
 		if cost := l.moved.Load() - before + exchanges*3*52; cost > 60<<10 {
 			t.Errorf("an idle hour costs %d bytes", cost)
 		}
@@ -127,10 +126,10 @@ func TestSilentPeer(t *testing.T) {
 		if !errors.Is(err, tunnel.Dead) || errors.Is(err, io.EOF) {
 			t.Errorf("read: %v", err)
 		}
-		if took := time.Since(began); took > DefaultKeepAlive+DefaultKeepAliveTimeout {
+		if took := time.Since(began); took > keepAlive+keepAliveTimeout {
 			t.Errorf("noticed after %v", took)
 		}
-		time.Sleep(DefaultMinBackoff) // the first wait is no longer
+		time.Sleep(minBackoff) // the first wait is no longer
 		synctest.Wait()
 		connect(t, d)
 		if len(l.conns) != 2 {
@@ -152,7 +151,7 @@ func TestSpoiledBytes(t *testing.T) {
 		_, _ = io.ReadFull(ch, make([]byte, 1))
 		_, _ = ch.Write([]byte("good bye"))
 		_ = ch.Close()
-	}, func(t *testing.T, cfg Config) {
+	}, func(t *testing.T, cfg config) {
 		l := &link{dial: cfg.Dial}
 		cfg.Dial = l.Dial
 		d, _ := run(t, cfg)
@@ -171,7 +170,7 @@ func TestSpoiledBytes(t *testing.T) {
 // A connection whose writes fail is lost, although a Read still waits: its own EPIPE
 // is not a peer that has closed the stream.
 func TestWriteBeforeLoss(t *testing.T) {
-	inBubble(t, accept, func(t *testing.T, cfg Config) {
+	inBubble(t, accept, func(t *testing.T, cfg config) {
 		l := &link{dial: cfg.Dial}
 		cfg.Dial = l.Dial
 		d, _ := run(t, cfg)
@@ -194,11 +193,11 @@ func TestEndBeforeLoss(t *testing.T) {
 		_, _ = ch.Write([]byte("said"))
 		_ = ch.CloseWrite()
 		ssh.DiscardRequests(requests)
-	}, func(t *testing.T, cfg Config) {
+	}, func(t *testing.T, cfg config) {
 		l := &link{dial: cfg.Dial}
 		cfg.Dial = l.Dial
 		d, _ := run(t, cfg)
-		st, err := d.Connect(t.Context(), "tcp", "node-1:10250")
+		st, err := d.dial(t.Context(), "tcp", "node-1:10250")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,19 +222,19 @@ func TestEndBeforeLoss(t *testing.T) {
 func TestUnansweredOpen(t *testing.T) {
 	asked := make(chan ssh.NewChannel, 4)
 	serve := func(_ context.Context, nc ssh.NewChannel) { asked <- nc }
-	inBubble(t, serve, func(t *testing.T, cfg Config) {
+	inBubble(t, serve, func(t *testing.T, cfg config) {
 		cfg.MaxStreams = 1
 		d, stop := run(t, cfg)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		for range 2 { // the second does not even get its token
-			if _, err := d.Connect(ctx, "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) || !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := d.dial(ctx, "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("connect: %v", err)
 			}
 		}
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := d.Connect(canceled, "tcp", "node-1:1"); !errors.Is(err, tunnel.Canceled) {
+		if _, err := d.dial(canceled, "tcp", "node-1:1"); !errors.Is(err, tunnel.Canceled) {
 			t.Errorf("connect: %v", err)
 		}
 		ch, requests, err := (<-asked).Accept()
@@ -249,7 +248,7 @@ func TestUnansweredOpen(t *testing.T) {
 			t.Errorf("%d tokens are out", n)
 		}
 		began := time.Now()
-		if _, err := d.Connect(context.WithoutCancel(t.Context()), "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) {
+		if _, err := d.dial(context.WithoutCancel(t.Context()), "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) {
 			t.Errorf("without a deadline: %v", err)
 		}
 		if took := time.Since(began); took != tunnel.DefaultDialTimeout {
@@ -260,14 +259,14 @@ func TestUnansweredOpen(t *testing.T) {
 }
 
 func TestMaxStreams(t *testing.T) {
-	inBubble(t, accept, func(t *testing.T, cfg Config) {
+	inBubble(t, accept, func(t *testing.T, cfg config) {
 		cfg.MaxStreams = 2
 		d, _ := run(t, cfg)
 		first := connect(t, d)
 		connect(t, d)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := d.Connect(ctx, "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) {
+		if _, err := d.dial(ctx, "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) {
 			t.Errorf("third stream of two: %v", err)
 		}
 		_ = first.Close()
@@ -279,7 +278,7 @@ func TestMaxStreams(t *testing.T) {
 // A closed stream whose target takes nothing is given up after a while, and a
 // neighbour does not notice.
 func TestLinger(t *testing.T) {
-	inBubble(t, accept, func(t *testing.T, cfg Config) {
+	inBubble(t, accept, func(t *testing.T, cfg config) {
 		cfg.MaxStreams = 1
 		d, _ := run(t, cfg)
 		st := connect(t, d)
@@ -331,7 +330,6 @@ func TestAttempts(t *testing.T) {
 		l.net = new(memnet.Network)
 		l.addr = "sshd:22"
 		cfg := l.config(t)
-		cfg.MinBackoff, cfg.MaxBackoff = 0, 0
 		attempts := 0
 		cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			attempts++
@@ -345,7 +343,7 @@ func TestAttempts(t *testing.T) {
 			t.Errorf("%d attempts in an hour", attempts)
 		}
 		began := time.Now()
-		if _, err := d.Connect(t.Context(), "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) || time.Since(began) != 0 {
+		if _, err := d.dial(t.Context(), "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) || time.Since(began) != 0 {
 			t.Errorf("connect: %v after %v", err, time.Since(began))
 		}
 	})
@@ -363,29 +361,14 @@ func TestSilentHandshake(t *testing.T) {
 		defer ln.Close()
 		d, stop := run(t, l.config(t))
 		began := time.Now()
-		if _, err := d.Connect(t.Context(), "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) {
+		if _, err := d.dial(t.Context(), "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("connect: %v", err)
 		}
-		if took := time.Since(began); took != DefaultConnectTimeout {
+		if took := time.Since(began); took != connectTimeout {
 			t.Errorf("given up after %v", took)
 		}
 		stop()
 	})
-}
-
-func TestBackoff(t *testing.T) {
-	const s = time.Second
-	for _, tc := range []struct {
-		failures int
-		draw     float64
-		want     time.Duration
-	}{
-		{0, 0, 0}, {0, .5, s / 2}, {1, .5, s}, {2, .5, 2 * s}, {3, .5, 4 * s}, {4, .5, 5 * s}, {1 << 30, .5, 5 * s},
-	} {
-		if got := backoff(tc.failures, s, 10*s, tc.draw); got != tc.want {
-			t.Errorf("backoff(%d, %v) = %v, want %v", tc.failures, tc.draw, got, tc.want)
-		}
-	}
 }
 
 // Alive knows the four ways in which the library comes to say io.EOF.

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/cmd/internal/bench/sshd"
@@ -31,45 +31,22 @@ func newSSHControl(ctx context.Context, o order) (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := new(part)
-	var links []*sshLink
-	for n := range o.Count {
-		d, err := overssh.New(overssh.Config{
-			Node: nodeName(n + 1), Addr: o.To, User: o.User,
-			KeyFile: filepath.Join(o.Dir, sshd.UserKey), HostKeys: known,
-		})
-		if err != nil {
-			return nil, err
-		}
-		l := &sshLink{Dialer: d, wanted: make(chan struct{})}
-		links = append(links, l)
-		p.run = append(p.run, l.run)
+	fleet, err := overssh.New(overssh.Config{User: o.User, KeyFile: filepath.Join(o.Dir, sshd.UserKey), HostKeys: known})
+	if err != nil {
+		return nil, err
 	}
+	p := &part{run: []func(context.Context) error{fleet.Run}}
 	p.wait = func(ctx context.Context, n int) error {
 		var errs []error
-		for _, l := range links[:n] {
-			l.once.Do(func() { close(l.wanted) })
-			errs = append(errs, l.Check(ctx, ""))
+		for i := range n {
+			fleet.Set(nodeName(i+1), o.To, "")
+			errs = append(errs, fleet.Ready(ctx, nodeName(i+1)))
 		}
 		return errors.Join(errs...)
 	}
-	return p, p.front(ctx, o.Socket, links[0].DialContext)
-}
-
-// An sshLink is a connection that is made when it is wanted.
-type sshLink struct {
-	*overssh.Dialer
-	once   sync.Once
-	wanted chan struct{}
-}
-
-func (l *sshLink) run(ctx context.Context) error {
-	select {
-	case <-l.wanted:
-		return l.Run(ctx)
-	case <-ctx.Done():
-		return nil
-	}
+	return p, p.front(ctx, o.Socket, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return fleet.DialContext(ctx, nodeName(1), network, addr)
+	})
 }
 
 // newSSHNode starts an sshd.

@@ -79,14 +79,15 @@ func through(t *testing.T, dir string, s *Server) {
 		t.Fatal(err)
 	}
 	defer target.Close()
-	d, stop := dialer(t, dir, s)
+	f, stop := fleet(t, dir, s)
 	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	near, err := d.Connect(ctx, "tcp", target.Addr().String())
+	c, err := f.DialContext(ctx, "node-1", "tcp", target.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
+	near := c.(tunnel.Stream)
 	far, err := target.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -103,13 +104,13 @@ func through(t *testing.T, dir string, s *Server) {
 		}
 	}
 	_, _ = near.Close(), far.Close()
-	if st, err := d.Connect(ctx, "tcp", "192.0.2.1:80"); err == nil {
+	if st, err := f.DialContext(ctx, "node-1", "tcp", "192.0.2.1:80"); err == nil {
 		_ = st.Close()
 		t.Error("reached an address that is not on loopback")
 	}
 }
 
-func dialer(t *testing.T, dir string, s *Server) (d *overssh.Dialer, stop func()) {
+func fleet(t *testing.T, dir string, s *Server) (f *overssh.Fleet, stop func()) {
 	t.Helper()
 	line, err := os.ReadFile(filepath.Join(dir, HostKey+".pub"))
 	if err != nil {
@@ -123,15 +124,14 @@ func dialer(t *testing.T, dir string, s *Server) (d *overssh.Dialer, stop func()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err = overssh.New(overssh.Config{
-		Node: "node-1", Addr: s.Addr, User: s.User, KeyFile: filepath.Join(dir, UserKey), HostKeys: known,
-	}); err != nil {
+	if f, err = overssh.New(overssh.Config{User: s.User, KeyFile: filepath.Join(dir, UserKey), HostKeys: known}); err != nil {
 		t.Fatal(err)
 	}
+	f.Set("node-1", s.Addr, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- d.Run(ctx) }()
-	return d, func() {
+	go func() { done <- f.Run(ctx) }()
+	return f, func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -1,0 +1,246 @@
+// Node: how one node's sshd is reached, again and again.
+
+package overssh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// connectTimeout bounds TCP connect, handshake and login together.
+	connectTimeout = 15 * time.Second
+	// minBackoff and maxBackoff bound the random waits between attempts to connect: the
+	// n-th is up to minBackoff·2ⁿ, at most maxBackoff.
+	minBackoff = time.Second
+	maxBackoff = 30 * time.Second
+	// lookInterval is how often it is looked whether a node may be dialed.
+	lookInterval = 5 * time.Second
+	// checkInterval is the mean time between two checks of a target, and checkTimeout
+	// bounds each.
+	checkInterval = time.Minute
+	checkTimeout  = 15 * time.Second
+)
+
+// A node is one of a Fleet.
+type node struct {
+	cfg                *Config
+	name, addr, target string
+	log                *slog.Logger
+	stop               func()        // ends run; the Fleet's
+	look               chan struct{} // holds one when it is to be looked at once; see wake
+
+	mu      sync.Mutex    // guards the following
+	session *session      // the one to use; nil while there is none
+	failed  error         // why there is none; nil while run makes one, may not, or has not begun
+	changed chan struct{} // closed and replaced when these change
+	told    string        // what was last said of why there is none
+}
+
+func newNode(cfg *Config, name, addr, target string) *node {
+	n := &node{
+		cfg: cfg, name: name, addr: addr, target: target, log: cfg.Log.With("node", name, "addr", addr),
+		look: make(chan struct{}, 1), changed: make(chan struct{}),
+	}
+	n.stop = func() { n.settle(nil, tunnel.ErrSessionClosed) } // until it is started
+	return n
+}
+
+// run keeps a connection to the node until ctx is done, and returns once every
+// goroutine and every stream of the node's has ended. It is called once.
+func (n *node) run(ctx context.Context) {
+	defer n.settle(nil, tunnel.ErrSessionClosed)
+	for failures := 0; ctx.Err() == nil; {
+		n.settle(nil, nil)
+		if err := n.refused(nil); err != nil {
+			n.tell(err)
+			select {
+			case <-ctx.Done():
+			case <-n.look:
+			case <-time.After(lookInterval):
+			}
+			continue
+		}
+		s, err := n.connect(ctx)
+		if err == nil {
+			began := time.Now()
+			err = n.hold(ctx, s)
+			if time.Since(began) > keepAlive {
+				failures = 0 // it was a good one
+			}
+		}
+		n.settle(nil, err)
+		if ctx.Err() == nil {
+			n.tell(err)
+		}
+		pause(ctx, rand.N(min(minBackoff<<min(failures, 10), maxBackoff)))
+		failures++
+	}
+}
+
+// hold has the session used while it lasts, and says why it is over.
+func (n *node) hold(ctx context.Context, s *session) error {
+	n.log.Info("ssh connection made", "user", n.cfg.User)
+	n.settle(s, nil)
+	n.cfg.Metrics.sessions.Inc()
+	err := s.hold(ctx)
+	n.cfg.Metrics.lost(err)
+	return err
+}
+
+// refused says why the node may not be dialed; nil if it may. Through a session that is
+// there, whose host key was checked, an admitted node may.
+func (n *node) refused(s *session) error {
+	err := n.cfg.Admit(n.name)
+	if err == nil && s == nil {
+		_, err = n.algorithms()
+	}
+	return err
+}
+
+// algorithms are those to ask for a host key.
+func (n *node) algorithms() ([]string, error) {
+	algorithms, err := n.cfg.HostKeys.Algorithms(n.name, n.addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", tunnel.Denied, err)
+	}
+	return algorithms, nil
+}
+
+// wake has run look at once whether the node may be dialed.
+func (n *node) wake() {
+	select {
+	case n.look <- struct{}{}:
+	default:
+	}
+}
+
+// pause waits for d, or until ctx is done.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// tell logs why there is no connection, unless that was said last.
+func (n *node) tell(err error) {
+	n.mu.Lock()
+	again := n.told == err.Error()
+	n.told = err.Error()
+	n.mu.Unlock()
+	if !again {
+		n.log.Warn("no ssh connection", "err", err)
+	}
+}
+
+func (n *node) lastTold() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.told
+}
+
+// settle notes that there is a session, or why there is none, or with neither that it is
+// awaited, and wakes who waits for that.
+func (n *node) settle(s *session, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s != nil {
+		n.told = ""
+	}
+	n.session, n.failed = s, err
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// current is the session. While an attempt is under way it waits for its
+// outcome; between two it says at once why the last one failed.
+func (n *node) current(ctx context.Context) (*session, error) {
+	for {
+		n.mu.Lock()
+		s, err, changed := n.session, n.failed, n.changed
+		n.mu.Unlock()
+		if no := n.refused(s); no != nil {
+			n.wake()
+			return nil, no
+		}
+		switch {
+		case s != nil:
+			return s, nil
+		case errors.Is(err, tunnel.Denied):
+			return nil, err // waiting does not mend it
+		case err != nil:
+			return nil, fmt.Errorf("%w: %w", tunnel.NoNode, err)
+		}
+		n.wake() // it may be dialed now
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// dial is Fleet.DialContext.
+func (n *node) dial(ctx context.Context, network, addr string) (*stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
+	defer cancel()
+	began := time.Now()
+	st, err := n.open(ctx, network, addr)
+	n.cfg.Metrics.dialed(err, time.Since(began))
+	if err != nil {
+		return nil, tunnel.NewDialError(addr, err)
+	}
+	return st, nil
+}
+
+func (n *node) open(ctx context.Context, network, addr string) (*stream, error) {
+	t, err := parseTarget(n.name, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	s, err := n.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.open(ctx, t)
+}
+
+// check dials the target now and then until ctx is done, and says when that
+// begins to fail and when it works again. That there is no connection is said by run.
+func (n *node) check(ctx context.Context) {
+	failing := ""
+	for ctx.Err() == nil {
+		cctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		_, err := n.current(cctx)
+		connected := err == nil
+		if connected {
+			var st *stream
+			if st, err = n.open(cctx, "tcp", n.target); err == nil {
+				_ = st.Close() // never fails
+			}
+		}
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		code := label(err)
+		n.cfg.Metrics.checks.WithLabelValues(code).Inc()
+		switch {
+		case err == nil && failing != "":
+			failing = ""
+			n.log.Info("node can be dialed through ssh again", "target", n.target)
+		case err != nil && connected && failing != code:
+			failing = code
+			n.log.Warn("node cannot be dialed through ssh", "target", n.target, "err", err)
+		}
+		pause(ctx, checkInterval/2+rand.N(checkInterval)) // not all nodes at once
+	}
+}
