@@ -14,28 +14,24 @@ import (
 // passes the gate by itself; QUIC has sockets of its own.
 func (g *gate) behind(t tunnel.Transport) tunnel.Transport {
 	if t.Name == overquic.Name {
-		return overquic.TransportOn(g.openUDP)
+		return overquic.TransportOn(g.listenPacket)
 	}
 	return t
 }
 
-// openUDP opens a socket whose packets pass the gate.
-func (g *gate) openUDP(ctx context.Context, to *net.UDPAddr) (net.PacketConn, error) {
+// listenPacket opens a socket whose packets pass the gate.
+func (g *gate) listenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
 	if err := g.pass(ctx); err != nil {
 		return nil, err
 	}
-	local := "[::]:0"
-	if to.IP.To4() != nil {
-		local = "0.0.0.0:0"
-	}
-	pc, err := new(net.ListenConfig).ListenPacket(ctx, "udp", local)
+	pc, err := new(net.ListenConfig).ListenPacket(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
 	p := &packets{PacketConn: pc, gate: g}
 	if !g.add(p) {
 		_ = pc.Close() // it came too late
-		return nil, &net.OpError{Op: "listen", Net: "udp", Err: errDown}
+		return nil, &net.OpError{Op: "listen", Net: network, Err: errDown}
 	}
 	return p, nil
 }

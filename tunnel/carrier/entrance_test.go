@@ -248,7 +248,7 @@ func TestNewcomersUndoNothing(t *testing.T) {
 func testNewcomers(t *testing.T, sources int) {
 	const limit = 16
 	e := newEntrance(limit, slog.New(slog.DiscardHandler))
-	var lost int
+	var lost atomic.Int64
 	// come has a client come that speaks, is answered, and is silent from then on. It
 	// says whether it was.
 	come := func(source int) bool {
@@ -257,22 +257,22 @@ func testNewcomers(t *testing.T, sources int) {
 		if g == nil {
 			return false
 		}
-		answered := false
+		var answered atomic.Bool
 		go func() {
 			_ = g.shake(t.Context(), func(context.Context) error {
 				if _, err := g.Read(make([]byte, 1)); err != nil {
 					return err
 				}
 				_, _ = g.Write([]byte("b"))
-				answered = true
+				answered.Store(true)
 				_, err := g.Read(make([]byte, 1))
-				lost++
+				lost.Add(1)
 				return err
 			})
 		}()
 		_, _ = far.Write([]byte("a"))
 		synctest.Wait()
-		return answered
+		return answered.Load()
 	}
 	for i := range limit * 3 / 8 {
 		if !come(i % sources) {
@@ -280,12 +280,12 @@ func testNewcomers(t *testing.T, sources int) {
 		}
 	}
 	for range 10 * limit {
-		if come(0); lost > 0 {
+		if come(0); lost.Load() > 0 {
 			t.Fatalf("%d sources: newcomers cost one its place that was answered", sources)
 		}
 	}
-	if !come(200) && sources == 1 || lost > 1 {
-		t.Errorf("%d sources: one that has all places keeps another out, %d lost their places", sources, lost)
+	if !come(200) && sources == 1 || lost.Load() > 1 {
+		t.Errorf("%d sources: one that has all places keeps another out, %d lost their places", sources, lost.Load())
 	}
 	time.Sleep(maxAnswer)
 	if !come(0) {

@@ -79,11 +79,12 @@ func TestKilledPeer(t *testing.T) {
 				accepted := tunneltest.Serve(t, l)
 				peer := &socket{deaf: make(chan struct{})}
 				to := &net.UDPAddr{IP: net.ParseIP(at.dial), Port: pc.LocalAddr().(*net.UDPAddr).Port}
-				a, err := dial(t.Context(), "server:1", o, newSockets(to, func(ctx context.Context, to *net.UDPAddr) (net.PacketConn, error) {
-					pc, err := openUDP(ctx, to)
-					peer.PacketConn = pc
-					return peer, err
-				}))
+				p, err := openSockets(t.Context(), to, new(net.ListenConfig).ListenPacket)
+				if err != nil {
+					t.Fatal(err)
+				}
+				peer.PacketConn, p.pair[0].Conn = p.pair[0].Conn, peer
+				a, err := dial(t.Context(), "server:1", to, o, p)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -64,8 +64,6 @@ func lost(err error) error {
 		idle      *quic.IdleTimeoutError
 	)
 	switch {
-	case err == nil:
-		return &gone{code: tunnel.Lost, text: "connection closed"}
 	case errors.As(err, &app) && goodbye(app) != nil:
 		return &gone{code: tunnel.Lost, text: "peer closed the connection", cause: goodbye(app)}
 	case errors.As(err, &app) && app.Remote:

@@ -153,24 +153,10 @@ func certificate(c *tls.Config) (*tls.Certificate, error) {
 	}
 }
 
-// A handshake is one that is under way at a listener.
-type handshake struct {
-	l      *listener
-	source strangers.Source
-	over   sync.Once
-}
-
-// end gives the handshake's place back and counts how it went, the first time.
-func (h *handshake) end(count *atomic.Uint64) {
-	h.over.Do(func() {
-		h.l.leave(h.source)
-		count.Add(1)
-	})
-}
-
-// handshakeKey is where a connection's context has its *handshake. The library takes
+// overKey is where a connection's context has the func(count *atomic.Uint64) that gives
+// its handshake's place back and counts how it went, the first time. The library takes
 // nothing but that context from admit to Accept.
-type handshakeKey struct{}
+type overKey struct{}
 
 // grant grants something to the window of a connection, which admit is told of next. While
 // there are many handshakes strangers are granted nothing.
@@ -186,9 +172,8 @@ func (l *listener) grant(*quic.ClientInfo) (*quic.Config, error) {
 // admit counts the handshakes and refuses more than there may be, in all and from one
 // address.
 func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.Context, error) {
-	h := &handshake{l: l, source: strangers.SourceOf(client.RemoteAddr)}
-	granted := int(l.granted.Swap(0))
-	if !l.enter(h.source) {
+	source, granted := strangers.SourceOf(client.RemoteAddr), int(l.granted.Swap(0))
+	if !l.enter(source) {
 		l.refused.Add(1)
 		if more, ok := l.crowd.Tell(client.RemoteAddr); ok {
 			l.options.Log.Warn("too many handshakes over UDP at a time: clients are sent away", "addr", client.RemoteAddr.String(), "others", more)
@@ -196,11 +181,18 @@ func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.
 		l.options.Shared().Return(granted)
 		return nil, errors.New("too many handshakes")
 	}
+	var once sync.Once
+	over := func(count *atomic.Uint64) {
+		once.Do(func() {
+			l.leave(source)
+			count.Add(1)
+		})
+	}
 	context.AfterFunc(ctx, func() {
-		h.end(&l.failed) // or it is over, and so is the connection
+		over(&l.failed) // or it went well, and the connection has ended
 		l.options.Shared().Return(granted)
 	})
-	return context.WithValue(ctx, handshakeKey{}, h), nil
+	return context.WithValue(ctx, overKey{}, over), nil
 }
 
 // enter takes a place for a handshake, if there is one.
@@ -225,8 +217,8 @@ func (l *listener) leave(s strangers.Source) {
 
 // serve runs f.
 func (l *listener) serve(ctx context.Context, c *quic.Conn, f func(context.Context, tunnel.Session)) {
-	if h, ok := c.Context().Value(handshakeKey{}).(*handshake); ok {
-		h.end(&l.done)
+	if over, ok := c.Context().Value(overKey{}).(func(*atomic.Uint64)); ok {
+		over(&l.done)
 	}
 	s := newSession(c, nil, l.vacant)
 	f(ctx, s)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quic-go/quic-go"
 )
@@ -22,67 +23,56 @@ type noIDs struct{}
 func (noIDs) GenerateConnectionID() (quic.ConnectionID, error) { return quic.ConnectionID{}, nil }
 func (noIDs) ConnectionIDLen() int                             { return 0 }
 
-// sockets are those of one connection, the library's transport on each. The second one
-// is opened when it is first wanted.
+// sockets are those of one connection, the library's transport on each. Move goes from
+// the one to the other.
 type sockets struct {
-	to     *net.UDPAddr
-	open   func(ctx context.Context, to *net.UDPAddr) (net.PacketConn, error)
-	moving chan struct{} // holds a token while somebody moves
-	path   *quic.Path    // the one in use; nil for that of the handshake; of who moves
-
-	mu     sync.Mutex // guards the following
 	pair   [2]*quic.Transport
-	active int // the one in use
-	closed bool
+	active atomic.Int32 // the one in use
+
+	moving sync.Mutex // held by who moves; guards the following
+	path   *quic.Path // the one in use; nil for that of the handshake
 }
 
-func newSockets(to *net.UDPAddr, open func(context.Context, *net.UDPAddr) (net.PacketConn, error)) *sockets {
-	return &sockets{to: to, open: open, moving: make(chan struct{}, 1)}
-}
+// A listenFunc opens a socket, as ListenPacket of a net.ListenConfig does.
+type listenFunc func(ctx context.Context, network, address string) (net.PacketConn, error)
 
-// openUDP opens a socket that follows the routes of this machine.
-func openUDP(ctx context.Context, to *net.UDPAddr) (net.PacketConn, error) {
+// openSockets opens two sockets for a way to the peer. They follow the routes of this
+// machine.
+func openSockets(ctx context.Context, to *net.UDPAddr, listen listenFunc) (*sockets, error) {
 	network := "udp6"
 	if to.IP.To4() != nil {
 		network = "udp4"
 	}
-	return new(net.ListenConfig).ListenPacket(ctx, network, ":0")
-}
-
-// transport is one of the pair.
-func (p *sockets) transport(ctx context.Context, which int) (*quic.Transport, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, net.ErrClosed
-	}
-	if p.pair[which] == nil {
-		pc, err := p.open(ctx, p.to)
-		if err != nil {
+	var pair [2]net.PacketConn
+	for i := range pair {
+		var err error
+		if pair[i], err = listen(ctx, network, ":0"); err != nil {
+			if i > 0 {
+				_ = pair[0].Close() // the other error is the news
+			}
 			return nil, err
 		}
-		p.pair[which] = &quic.Transport{Conn: pc, ConnectionIDGenerator: noIDs{}}
 	}
-	return p.pair[which], nil
+	return newSockets(pair[0], pair[1]), nil
+}
+
+// newSockets owns both.
+func newSockets(first, second net.PacketConn) *sockets {
+	p := new(sockets)
+	for i, c := range []net.PacketConn{first, second} {
+		p.pair[i] = &quic.Transport{Conn: c, ConnectionIDGenerator: noIDs{}}
+	}
+	return p
 }
 
 // local is the address of the socket in use.
-func (p *sockets) local() net.Addr {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.pair[p.active].Conn.LocalAddr()
-}
+func (p *sockets) local() net.Addr { return p.pair[p.active.Load()].Conn.LocalAddr() }
 
 // close closes both. The connection must have ended.
 func (p *sockets) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
 	for _, t := range p.pair {
-		if t != nil {
-			_ = t.Close() // nothing could be done about either
-			_ = t.Conn.Close()
-		}
+		_ = t.Close() // nothing could be done about either
+		_ = t.Conn.Close()
 	}
 }
 
@@ -90,18 +80,10 @@ func (p *sockets) close() {
 // goes there. That is an acknowledgement at least, of what has proven the path, and the
 // peer follows it.
 func (p *sockets) move(ctx context.Context, c *quic.Conn) error {
-	select {
-	case p.moving <- struct{}{}:
-		defer func() { <-p.moving }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	other := 1 - p.active // only move changes it
-	t, err := p.transport(ctx, other)
-	if err != nil {
-		return err
-	}
-	path, err := c.AddPath(t)
+	p.moving.Lock()
+	defer p.moving.Unlock()
+	other := 1 - p.active.Load()
+	path, err := c.AddPath(p.pair[other])
 	if err != nil {
 		return err
 	}
@@ -112,9 +94,7 @@ func (p *sockets) move(ctx context.Context, c *quic.Conn) error {
 		_ = path.Close() // the other error is the news
 		return fmt.Errorf("prove another path: %w", err)
 	}
-	p.mu.Lock()
-	p.active = other
-	p.mu.Unlock()
+	p.active.Store(other)
 	if p.path != nil {
 		_ = p.path.Close() // fails only if it is in use, which it is not
 	}
@@ -127,10 +107,9 @@ func (s *session) Move(ctx context.Context) error {
 	if s.sockets == nil {
 		return errAccepted
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(s.conn.Context(), func() { cancel(s.why()) }) // which ends no Probe by itself
-	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.conn.Context(), cancel)() // which ends no Probe by itself
 	if err := s.sockets.move(ctx, s.conn); err != nil {
 		if s.conn.Context().Err() != nil {
 			err = s.why()

@@ -119,16 +119,16 @@ const (
 
 // Transport is this package as a tunnel.Transport. It cannot listen on a net.Listener:
 // see ListenPacket.
-func Transport() tunnel.Transport { return TransportOn(openUDP) }
+func Transport() tunnel.Transport { return TransportOn(new(net.ListenConfig).ListenPacket) }
 
-// TransportOn is Transport with the sockets that open makes for it; to is the server's
-// address. The session owns them and closes them.
-func TransportOn(open func(ctx context.Context, to *net.UDPAddr) (net.PacketConn, error)) tunnel.Transport {
+// TransportOn is Transport with the sockets that listen makes for it, as a
+// net.ListenConfig does: two a session, which owns them and closes them.
+func TransportOn(listen func(ctx context.Context, network, address string) (net.PacketConn, error)) tunnel.Transport {
 	return tunnel.Transport{
 		Name: Name,
 		Can:  tunnel.Capabilities{Migrate: true, HalfClose: true, Reset: true},
 		Dial: func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-			return dialOn(ctx, addr, o, open)
+			return dialOn(ctx, addr, o, listen)
 		},
 		Listen: func(ln net.Listener, _ tunnel.Options) (tunnel.Listener, error) {
 			return nil, fmt.Errorf("listen on %s: QUIC needs a packet connection", ln.Addr())
@@ -163,35 +163,35 @@ func config(o tunnel.Options, granted int) *quic.Config {
 
 // Dial makes a session with the server at addr, HOST:PORT, over UDP.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	return dialOn(ctx, addr, o, openUDP)
+	return dialOn(ctx, addr, o, new(net.ListenConfig).ListenPacket)
 }
 
-func dialOn(ctx context.Context, addr string, o tunnel.Options, open func(context.Context, *net.UDPAddr) (net.PacketConn, error)) (tunnel.Session, error) {
+func dialOn(ctx context.Context, addr string, o tunnel.Options, listen listenFunc) (tunnel.Session, error) {
 	to, err := resolve(ctx, addr, o)
 	if err == nil {
-		var s *session
-		if s, err = dial(ctx, addr, o, newSockets(to, open)); err == nil {
-			return s, nil
+		var p *sockets
+		if p, err = openSockets(ctx, to, listen); err == nil {
+			var s *session
+			if s, err = dial(ctx, addr, to, o, p); err == nil {
+				return s, nil
+			}
 		}
 	}
 	return nil, fmt.Errorf("connect to %s over UDP: %w", addr, err)
 }
 
 // dial is Dial once the server's address is known. It owns p.
-func dial(ctx context.Context, addr string, o tunnel.Options, p *sockets) (*session, error) {
+func dial(ctx context.Context, addr string, to *net.UDPAddr, o tunnel.Options, p *sockets) (*session, error) {
 	conf, err := carrier.ClientTLS(o.TLS, addr, ALPN)
 	if err != nil {
-		return nil, err
-	}
-	first, err := p.transport(ctx, 0)
-	if err != nil {
+		p.close()
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	intake := o.Shared()
 	granted := intake.Share(firstStream, headroom)
-	c, err := first.Dial(ctx, p.to, conf, config(o, granted))
+	c, err := p.pair[0].Dial(ctx, to, conf, config(o, granted))
 	if err != nil {
 		intake.Return(granted)
 		p.close()

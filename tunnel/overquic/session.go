@@ -18,8 +18,7 @@ import (
 type session struct {
 	conn    *quic.Conn
 	peer    tunnel.Peer
-	sockets *sockets                          // at the dialing end, and owned; nil at the other
-	vacant  func(local, remote net.Addr) bool // at the accepting end, see listener.vacant; nil at the other
+	sockets *sockets // at the dialing end, and owned; nil at the other
 	ctx     context.Context
 
 	mu    sync.Mutex // guards the following
@@ -35,14 +34,24 @@ func newSession(c *quic.Conn, p *sockets, vacant func(local, remote net.Addr) bo
 	state := c.ConnectionState().TLS
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &session{
-		conn: c, sockets: p, vacant: vacant, ctx: ctx, heard: time.Now(),
+		conn: c, sockets: p, ctx: ctx, heard: time.Now(),
 		peer: tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name},
 	}
 	context.AfterFunc(c.Context(), func() { // Close waits for it
 		if p != nil {
 			p.close()
 		}
-		cancel(s.judged())
+		err := lost(context.Cause(c.Context()))
+		s.mu.Lock()
+		if s.cause != nil {
+			err = s.cause
+		}
+		s.mu.Unlock()
+		// The system of a peer that fell silent is asked; all of the session wait for that.
+		if vacant != nil && errors.Is(err, tunnel.Dead) && vacant(s.localAddr(), s.remoteAddr()) {
+			err = &gone{code: tunnel.Lost, text: "nobody has the peer's port any more, its system says"}
+		}
+		cancel(err)
 	})
 	return s
 }
@@ -66,37 +75,10 @@ func (s *session) remoteAddr() net.Addr {
 	return s.conn.RemoteAddr()
 }
 
-// why is the reason for the session's end, once it is at one.
-func (s *session) why() error { return s.explain(context.Cause(s.conn.Context())) }
-
-// judged is why, after the system of a peer that fell silent has been asked.
-func (s *session) judged() error {
-	err := s.ours(context.Cause(s.conn.Context()))
-	if s.vacant != nil && errors.Is(err, tunnel.Dead) && s.vacant(s.localAddr(), s.remoteAddr()) {
-		return &gone{code: tunnel.Lost, text: "nobody has the peer's port any more, its system says"}
-	}
-	return err
-}
-
-// explain makes ours of the connection's error. While the system of a peer that fell
-// silent is asked it waits for that, so that all of the session end for one reason.
-func (s *session) explain(err error) error {
-	err = s.ours(err)
-	if s.vacant != nil && errors.Is(err, tunnel.Dead) {
-		<-s.ctx.Done()
-		return context.Cause(s.ctx)
-	}
-	return err
-}
-
-// ours is explain without asking anybody.
-func (s *session) ours(err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cause != nil {
-		return s.cause
-	}
-	return lost(err)
+// why is the reason for the session's end. The connection has ended, or is about to.
+func (s *session) why() error {
+	<-s.ctx.Done()
+	return context.Cause(s.ctx)
 }
 
 func (s *session) Close() error {
@@ -124,7 +106,7 @@ func (s *session) end(code quic.ApplicationErrorCode, text string) error {
 func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 	q, err := s.conn.OpenStreamSync(ctx)
 	if err != nil {
-		return nil, s.failed(ctx, err)
+		return nil, s.failed(ctx)
 	}
 	return newStream(s, q), nil
 }
@@ -133,17 +115,17 @@ func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	q, err := s.conn.AcceptStream(ctx)
 	if err != nil {
-		return nil, s.failed(ctx, err)
+		return nil, s.failed(ctx)
 	}
 	return newStream(s, q), nil
 }
 
 // failed says why opening or accepting a stream did.
-func (s *session) failed(ctx context.Context, err error) error {
+func (s *session) failed(ctx context.Context) error {
 	if s.conn.Context().Err() == nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return s.explain(err)
+	return s.why()
 }
 
 // Link implements tunnel.Resumer. The library does not say when a packet came: Heard is

@@ -43,6 +43,7 @@ func simulated(t *testing.T, o tunnel.Options, f func(t *testing.T, a, b *sessio
 		}
 		to, there := endpoint(1)
 		_, here := endpoint(2)
+		_, spare := endpoint(3)
 		if err := network.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +63,7 @@ func simulated(t *testing.T, o tunnel.Options, f func(t *testing.T, a, b *sessio
 				t.Errorf("serve: %v", err)
 			}
 		})
-		a, err := dial(ctx, "server:1", o, newSockets(to, func(context.Context, *net.UDPAddr) (net.PacketConn, error) { return here, nil }))
+		a, err := dial(ctx, "server:1", to, o, newSockets(here, spare))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,7 @@ func (st *stream) wrong(op string, err error) error {
 	case errors.As(err, &se):
 		err = syscall.ECONNRESET
 	default:
-		err = st.session.explain(err)
+		err = st.session.why()
 	}
 	return &net.OpError{Op: op, Net: "hawser", Source: st.LocalAddr(), Addr: st.RemoteAddr(), Err: err}
 }
