@@ -5,10 +5,10 @@ package qmux
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/http/httptrace"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,9 +35,8 @@ const (
 	// ago, after the first hedges of them.
 	hedge  = time.Second
 	hedges = 3
-	// growTimeout bounds the making of a connection beside the first; no other is made
-	// for growBackoff after one that could not be, doubled up to mostBackoff.
-	growTimeout = 20 * time.Second
+	// No connection beside the first is made for growBackoff after one that could not be,
+	// doubled up to mostBackoff.
 	growBackoff = 5 * time.Second
 	mostBackoff = time.Minute
 	// settled is how long a connection must live to be worth the dialing, even if it
@@ -140,7 +139,7 @@ func (s *Session) Move(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	return s.attempt(ctx, insteadOfAll)
+	return s.attempt(ctx, s.connect, insteadOfAll)
 }
 
 // rejoinLocked looks for another connection, of which there is none.
@@ -165,16 +164,14 @@ func (s *Session) redial(useless int) {
 	bound := lowestBackoff << min(useless, 6)
 	bound = min(bound, highestBackoff)
 	began := time.Now()
-	for wait := useless > 1; ; wait = true {
-		if wait {
+	for again := useless > 1; ; again = true {
+		if again {
 			// What the attempt itself took counts.
-			s.pause(time.Duration(rand.Float64()*float64(bound)) - time.Since(began))
+			wait(s.alive.Done(), began.Add(time.Duration(rand.Float64()*float64(bound))))
 			bound = min(2*bound, highestBackoff)
 		}
 		began = time.Now()
-		ctx, cancel := s.untilOver()
-		err := s.attempt(ctx, insteadOfAll)
-		cancel()
+		err := s.attempt(s.alive, s.connect, insteadOfAll)
 		if s.settle(err) {
 			return
 		}
@@ -182,21 +179,6 @@ func (s *Session) redial(useless int) {
 			bound = min(bound, localBackoff)
 		}
 		s.log.Debug("cannot go on yet", "session", s.name(), "err", err)
-	}
-}
-
-// untilOver is a context that is done once the session is over.
-func (s *Session) untilOver() (context.Context, context.CancelFunc) {
-	return context.WithCancel(s.alive)
-}
-
-// pause waits, unless the session is over before that.
-func (s *Session) pause(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-s.alive.Done():
 	}
 }
 
@@ -285,9 +267,7 @@ func (s *Session) toldOfDoubtLocked(c *conn, number uint64) {
 
 // goBeside makes a connection beside c and has it take the place of c, or of all.
 func (s *Session) goBeside(c *conn, insteadOf uint64) {
-	ctx, cancel := context.WithTimeout(s.alive, attemptTimeout)
-	defer cancel()
-	err := s.attempt(ctx, insteadOf)
+	err := s.attempt(s.alive, s.connect, insteadOf)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.paths.rejoin
@@ -306,21 +286,16 @@ func (s *Session) goBeside(c *conn, insteadOf uint64) {
 	}
 }
 
-// attempt dials and joins, one at a time. Unless it is to take the place of others, a
-// session that has a connection is left alone.
-func (s *Session) attempt(ctx context.Context, insteadOf uint64) error {
+// attempt makes a connection by dial, and joins when it is its turn.
+func (s *Session) attempt(ctx context.Context, dial dialFunc, insteadOf uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	began := time.Now()
-	t, err := s.connect(ctx)
+	t, err := dial(ctx)
 	if err != nil {
 		return err
 	}
-	return s.joinAs(ctx, t, insteadOf, time.Since(began))
-}
-
-// joinAs joins t, which took so long to come about, when it is its turn. It owns t.
-func (s *Session) joinAs(ctx context.Context, t secured, insteadOf uint64, took time.Duration) error {
+	took := time.Since(began)
 	c := newConn(t)
 	select {
 	case s.token <- struct{}{}:
@@ -329,10 +304,9 @@ func (s *Session) joinAs(ctx context.Context, t secured, insteadOf uint64, took 
 		c.abort()
 		return context.Cause(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(joinTimeout, 3*took))
+	ctx, cancel = context.WithTimeout(ctx, max(joinTimeout, 3*took))
 	defer cancel()
-	err := s.joinOn(ctx, c, insteadOf)
-	if err != nil {
+	if err = s.joinOn(ctx, c, insteadOf); err != nil {
 		c.abort()
 	}
 	return err
@@ -340,13 +314,7 @@ func (s *Session) joinAs(ctx context.Context, t secured, insteadOf uint64, took 
 
 // grow makes a connection beside the first.
 func (s *Session) grow() {
-	ctx, cancel := context.WithTimeout(s.alive, growTimeout)
-	defer cancel()
-	began := time.Now()
-	t, err := s.dial(ctx)
-	if err == nil {
-		err = s.joinAs(ctx, t, insteadOfNone, time.Since(began))
-	}
+	err := s.attempt(s.alive, s.dial, insteadOfNone)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := &s.paths
@@ -361,13 +329,8 @@ func (s *Session) grow() {
 	s.log.Debug("cannot add a connection", "session", s.name(), "retry", pause, "err", err)
 }
 
-// A try is one dial of several.
-type try struct {
-	quit    context.CancelFunc
-	dropped bool // another is tried in its place
-	conn    secured
-	err     error
-}
+// errStale is why a dial is given up in whose place another is tried.
+var errStale = errors.New("another is tried in its place")
 
 // connect dials, and dials again beside it for each hedge that passes without a
 // connection or an error. The first of either decides; what the others come to is
@@ -380,33 +343,39 @@ func (s *Session) connect(ctx context.Context) (secured, error) {
 		}
 	}}))
 	defer cancel()
-	var group sync.WaitGroup
-	defer group.Wait()
-	results := make(chan *try)
-	var passing []*try // those that others take the place of; the oldest first
+	type result struct {
+		conn secured
+		err  error
+	}
+	results := make(chan result)
 	under, begun, wait := 0, 0, hedge
 	start := func() {
-		one, quit := context.WithCancel(ctx)
-		t := &try{quit: quit}
+		one, quit := context.WithCancelCause(ctx)
 		under, begun = under+1, begun+1
 		if begun > hedges+1 {
-			passing = append(passing, t)
+			time.AfterFunc(hedges*hedge, func() {
+				if !reached.Load() {
+					quit(errStale)
+				}
+			})
 		}
-		group.Go(func() {
-			defer quit()
-			t.conn, t.err = s.dial(one)
-			results <- t
-		})
+		go func() { // joined below
+			defer quit(nil)
+			c, err := s.dial(one)
+			if err != nil && errors.Is(context.Cause(one), errStale) {
+				err = errStale
+			}
+			results <- result{c, err}
+		}()
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	start()
 	for {
 		select {
-		case t := <-results:
-			under--
-			if t.dropped && t.err != nil {
-				continue // because it was
+		case r := <-results:
+			if under--; errors.Is(r.err, errStale) {
+				continue
 			}
 			cancel()
 			for ; under > 0; under-- {
@@ -414,13 +383,8 @@ func (s *Session) connect(ctx context.Context) (secured, error) {
 					_ = late.conn.NetConn().Close() // of no use
 				}
 			}
-			return t.conn, t.err
+			return r.conn, r.err
 		case <-timer.C:
-			if len(passing) == hedges && !reached.Load() {
-				passing[0].dropped = true
-				passing[0].quit()
-				passing = passing[1:]
-			}
 			if ctx.Err() == nil {
 				start()
 			}

@@ -88,29 +88,14 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// Timeout and Temporary make an Error a net.Error. It is never a timeout in the sense
-// of a deadline, so that nobody tries the same session again.
-func (e *Error) Timeout() bool { return false }
-
-// Temporary is the code's.
-func (e *Error) Temporary() bool { return e.Code.Temporary() }
-
-// lost is the end of a session that cannot outlive its connection.
-func lost(cause error) error {
+// ended is the end of a session whose last connection was lost through cause, and which
+// another did not join in time.
+func ended(text string, cause error) error {
 	code := tunnel.Lost
 	if errors.Is(cause, tunnel.Dead) {
 		code = tunnel.Dead
 	}
-	return &Error{Code: code, Text: "connection lost", cause: cause}
-}
-
-// expired is the end of a session whose last connection was lost through cause.
-func expired(cause error) error {
-	code := tunnel.Lost
-	if errors.Is(cause, tunnel.Dead) {
-		code = tunnel.Dead
-	}
-	return &Error{Code: code, Text: "detach window is over", cause: cause}
+	return &Error{Code: code, Text: text, cause: cause}
 }
 
 // nonsense is the end of a session whose peer breaks the protocol: no other connection

@@ -123,7 +123,7 @@ func (s *Session) expireLocked(now time.Time) {
 		s.scheduleLocked(r.spared)
 		return
 	}
-	s.failLocked(expired(s.stats.Cause))
+	s.failLocked(ended("detach window is over", s.stats.Cause))
 }
 
 // dueLocked is when the first connection has been silent for an interval, which is the

@@ -3,6 +3,7 @@
 package qmux
 
 import (
+	"errors"
 	"net"
 	"slices"
 	"time"
@@ -209,7 +210,7 @@ func (s *Session) sweepLocked(now time.Time) {
 		for _, c := range slices.Clone(s.conns[min(1, len(s.conns)):]) {
 			if c.load == 0 && c.unacked == 0 && now.Sub(c.used) >= idleAfter && now.Sub(c.heard) >= idleAfter {
 				p.wanted = max(0, p.wanted-1)
-				s.dropLocked(c)
+				s.lostLocked(c, errUnused)
 			}
 		}
 	}
@@ -313,16 +314,6 @@ func (s *Session) sayAllLocked() {
 	}
 }
 
-// takeOutLocked takes c out of the session and closes it.
-func (s *Session) takeOutLocked(c *conn) {
-	if !c.gone {
-		c.abort()
-		s.leaveLocked(c)
-		s.countPlacesLocked()
-		s.requeueLocked(c)
-	}
-}
-
 // drainLocked takes c out of the session, and reads what is on its way on it: the peer
 // may have sent that before it knew of the connection that takes the place of c. The
 // dialing end closes it. What it had under way the caller gives back.
@@ -377,11 +368,8 @@ func (s *Session) requeueLocked(c *conn) {
 	}
 }
 
-// dropLocked ends a connection that is not needed any more.
-func (s *Session) dropLocked(c *conn) {
-	s.log.Debug("connection dropped", "session", s.name(), "connection", c.number)
-	s.takeOutLocked(c)
-}
+// errUnused is why a connection beside the first is given up that nobody uses.
+var errUnused = errors.New("connection is not used any more")
 
 // lostLocked goes on without c, which is lost because of err.
 func (s *Session) lostLocked(c *conn, err error) {
@@ -403,7 +391,7 @@ func (s *Session) lostLocked(c *conn, err error) {
 			next.say.ping = true
 		}
 	case !s.extended || s.conf.terms.window <= 0:
-		s.failLocked(lost(err))
+		s.failLocked(ended("connection lost", err))
 	default:
 		s.pulse.lost(time.Since(c.heard))
 		s.parkLocked(c, err)

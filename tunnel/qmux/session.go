@@ -197,7 +197,7 @@ func (s *Session) sayGoodbyeLocked() {
 	s.work.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 		defer cancel()
-		_ = s.attempt(ctx, insteadOfAll) // its Close comes with it, or the window there ends
+		_ = s.attempt(ctx, s.connect, insteadOfAll) // its Close comes with it, or the window there ends
 	})
 	s.work.Done()
 }
