@@ -191,6 +191,12 @@ func CheckEnabled(selection []string) error {
 	return err
 }
 
+// Selected says whether a selection that makes sense has the controller of a name.
+func Selected(selection []string, name string) bool {
+	entries, err := enabled(selection)
+	return err == nil && slices.ContainsFunc(entries, func(e entry) bool { return e.called(name) })
+}
+
 // enabled returns what of the table the selection asks for. An exact name, or
 // -name, goes before a star.
 func enabled(selection []string) ([]entry, error) {

@@ -21,6 +21,8 @@ type Tunnel struct {
 	// Dial and TLS are how kubelets are reached and spoken to.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	TLS  *tls.Config
+	// Stranger says that kubelets do not know who asks: see tunnelhealth.Config.
+	Stranger bool
 	// Started is when this process was; zero means when the controllers are made.
 	Started time.Time
 	// ProbePeriod is how often each kubelet is asked for its health; zero means
@@ -67,7 +69,7 @@ func newTunnelHealth(s *shared) (Controller, error) {
 		return nil, nil
 	}
 	return tunnelhealth.New(s.client, s.informers, tunnelhealth.Config{
-		Source: t.Source, Dial: t.Dial, TLS: t.TLS, ProbePeriod: t.ProbePeriod, Started: t.Started,
+		Source: t.Source, Dial: t.Dial, TLS: t.TLS, Stranger: t.Stranger, ProbePeriod: t.ProbePeriod, Started: t.Started,
 		StartupGrace: s.cfg.Lifecycle.StartupGracePeriod,
 		Events:       s.recorder("hawser-tunnel-health-controller"), Metrics: s.metrics, Log: s.log,
 	}), nil

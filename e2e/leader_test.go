@@ -36,6 +36,7 @@ func (c *cluster) startManager(t *testing.T, name string) {
 	run(t, append([]string{
 		filepath.Join(under, "hawser"), "server", "--kubeconfig", c.kubeconfig(),
 		"--data-dir", filepath.Join(c.dir, name), "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(t)),
+		"--health-port", strconv.Itoa(freePort(t)), "--connect-port", "0", "--controllers", "*,-hawser-tunnel-health-controller", "--cause-aware-eviction=false",
 		"--cluster-signing-cert-file", filepath.Join(pki, "client-ca.crt"), "--cluster-signing-key-file", filepath.Join(pki, "client-ca.key"),
 		"--cluster-signing-kubelet-serving-cert-file", filepath.Join(pki, "kubelet-ca.crt"), "--cluster-signing-kubelet-serving-key-file", filepath.Join(pki, "kubelet-ca.key"),
 		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "4s", "--leader-elect-retry-period", leaseTry.String(),

@@ -1,68 +1,80 @@
-// hawser server --kubeconfig: the controllers alone, for a cluster whose API server
-// is another process's.
+// The flags of hawser server --kubeconfig: the hub beside a cluster whose API server is
+// another process's.
 
 package main
 
 import (
-	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"slices"
-	"time"
+	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/kubernetes"
 	clientrest "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hawser-project/hawser/auth"
-	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane"
 )
 
 const (
-	// besidePort is where a controller manager answers, by custom.
-	besidePort = 10257
+	// besidePort is where agents come: that of the API server has somebody.
+	besidePort = 8132
+	// healthPort is where health and metrics are.
+	healthPort = 8134
+	// lifecycle is the controller that evicts, and that evidence is for.
+	lifecycle = "node-lifecycle-controller"
 	// signer is the controller that needs the cluster's key.
 	signer = "certificatesigningrequest-signing-controller"
-	// askPatience is how long the API server may take to show its certificate, and
-	// askAgain is the pause before it is asked again.
-	askPatience, askAgain = 10 * time.Second, 2 * time.Second
 )
+
+// besideControllers are those that run unless others are named: what only who has the
+// tunnels can say. A cluster has a kube-controller-manager for the rest.
+var besideControllers = []string{"hawser-tunnel-health-controller"}
 
 // besideOptions are the flags that make sense beside another API server only.
 type besideOptions struct {
 	kubeconfig              string
+	healthPort              int
+	clientCA, agentCA       string
+	cert, key               string // of the tunnel; none means an authority of our own
+	kubeletCA               string
+	kubeletCert, kubeletKey string
 	signingCert, signingKey string
 	servingCert, servingKey string // of kubelets; none means the same
-	withoutSigner           bool   // set by check
 	flags                   *pflag.FlagSet
 }
 
-// onlyEmbedded are flags of what does not run beside another API server. A value
-// that turns it off may be said there as well.
+// onlyBeside are flags that say nothing without --kubeconfig.
+var onlyBeside = []string{
+	"health-port", "client-ca-file", "agent-ca", "tls-cert-file", "tls-private-key-file",
+	"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key",
+}
+
+// onlyEmbedded are flags of what does not run beside another API server.
 var onlyEmbedded = []string{
-	"advertise-address", "connect-port", "connect-uds",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
 	"encryption-provider-config", "encryption-provider-config-automatic-reload",
 	"audit-policy-file", "audit-log-path", "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize", "audit-log-format", "audit-log-mode",
-	"tracing-config-file", "tunnel-audit-log-path", "tunnel-audit-log-maxage", "tunnel-audit-log-maxbackup", "tunnel-audit-log-maxsize",
 	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds",
 	"service-account-issuer", "api-audiences", "service-account-max-token-expiration", "authentication-config", "requestheader-client-ca-file",
 	"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
 	"enable-admission-plugins", "disable-admission-plugins",
-	"cause-aware-eviction", "site-autonomy-duration", "max-autonomy-duration", "keep-attached-nodes", "tunnel-probe-period",
 }
 
-var off = map[string]string{"connect-port": "0", "cause-aware-eviction": "false", "keep-attached-nodes": "false"}
+// onlyLifecycle are flags of what is asked before the node lifecycle controller evicts.
+var onlyLifecycle = []string{"cause-aware-eviction", "site-autonomy-duration", "max-autonomy-duration", "keep-attached-nodes"}
 
 func (o *besideOptions) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "run the controllers alone, for the cluster of this kubeconfig; neither an API server nor the tunnel")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "run the hub beside the cluster of this kubeconfig: no API server of its own, and of the controllers only "+strings.Join(besideControllers, ", ")+" unless --controllers names others; what is not the tunnel's on --secure-port is handed on to that cluster's API server")
+	f.IntVar(&o.healthPort, "health-port", healthPort, "with --kubeconfig: port of /healthz, /readyz and /metrics (HTTPS); metrics are for those whom the cluster allows to read them")
+	f.StringVar(&o.clientCA, "client-ca-file", "", "with --kubeconfig: authorities of the nodes' certificates (default client-ca-file of ConfigMap "+clientsConfigMap+", which is followed)")
+	f.StringVar(&o.agentCA, "agent-ca", "", "with --kubeconfig: an authority of agents' certificates in place of the cluster's, none of which counts then")
+	f.StringVar(&o.cert, "tls-cert-file", "", "with --kubeconfig: serving certificate of the tunnel, of an authority that agents believe, such as the cluster's (default one of an authority of its own in --data-dir, published in ConfigMap "+hubConfigMap+")")
+	f.StringVar(&o.key, "tls-private-key-file", "", "with --kubeconfig: key of --tls-cert-file")
+	f.StringVar(&o.kubeletCA, "kubelet-certificate-authority", "", "with --kubeconfig: authority of kubelets' serving certificates for the health probes (default they are not verified, and told nothing)")
+	f.StringVar(&o.kubeletCert, "kubelet-client-certificate", "", "with --kubeconfig: client certificate for the health probes (default none, and a kubelet that says who-are-you is there)")
+	f.StringVar(&o.kubeletKey, "kubelet-client-key", "", "with --kubeconfig: key of --kubelet-client-certificate")
 	f.StringVar(&o.signingCert, "cluster-signing-cert-file", "", "with --kubeconfig: authority that signs certificates")
 	f.StringVar(&o.signingKey, "cluster-signing-key-file", "", "with --kubeconfig: key of --cluster-signing-cert-file")
 	f.StringVar(&o.servingCert, "cluster-signing-kubelet-serving-cert-file", "", "with --kubeconfig: authority that signs kubelets' serving certificates (default --cluster-signing-cert-file)")
@@ -70,13 +82,49 @@ func (o *besideOptions) addFlags(f *pflag.FlagSet) {
 	o.flags = f
 }
 
+// adjust gives defaults that are others beside another API server.
+func (o *serverOptions) adjust() {
+	if o.beside.kubeconfig == "" {
+		return
+	}
+	if !o.beside.flags.Changed("secure-port") {
+		o.securePort = besidePort
+	}
+	if !o.beside.flags.Changed("controllers") {
+		o.controllers.enabled = besideControllers
+	}
+}
+
+// checkPorts refuses those that cannot be had at once.
+func (o *serverOptions) checkPorts() error {
+	for flag, p := range map[string]int{"--secure-port": o.securePort, "--health-port": o.beside.healthPort} {
+		if p < 1 || p > 65535 {
+			return fmt.Errorf("%s %d: want 1 to 65535", flag, p)
+		}
+	}
+	if o.connectPort < 0 || o.connectPort > 65535 {
+		return fmt.Errorf("--connect-port %d: want 0 (off) to 65535", o.connectPort)
+	}
+	if o.connectPort == o.securePort {
+		return fmt.Errorf("--connect-port and --secure-port are both %d: they need a port each", o.securePort)
+	}
+	if p := o.beside.healthPort; o.beside.kubeconfig != "" && (p == o.securePort || p == o.connectPort) {
+		return fmt.Errorf("--health-port is %d, as another port is: it needs one of its own", p)
+	}
+	return nil
+}
+
 // check refuses what cannot work, naming the flag.
 func (o *besideOptions) check(enabled []string) error {
-	if (o.signingCert == "") != (o.signingKey == "") {
-		return errors.New("--cluster-signing-cert-file and --cluster-signing-key-file go together")
-	}
-	if (o.servingCert == "") != (o.servingKey == "") {
-		return errors.New("--cluster-signing-kubelet-serving-cert-file and --cluster-signing-kubelet-serving-key-file go together")
+	for _, p := range []struct{ cert, key, certFlag, keyFlag string }{
+		{o.signingCert, o.signingKey, "cluster-signing-cert-file", "cluster-signing-key-file"},
+		{o.servingCert, o.servingKey, "cluster-signing-kubelet-serving-cert-file", "cluster-signing-kubelet-serving-key-file"},
+		{o.cert, o.key, "tls-cert-file", "tls-private-key-file"},
+		{o.kubeletCert, o.kubeletKey, "kubelet-client-certificate", "kubelet-client-key"},
+	} {
+		if (p.cert == "") != (p.key == "") {
+			return fmt.Errorf("--%s and --%s go together", p.certFlag, p.keyFlag)
+		}
 	}
 	if o.servingCert != "" && o.signingCert == "" {
 		return errors.New("--cluster-signing-kubelet-serving-cert-file needs --cluster-signing-cert-file, which signs for clients")
@@ -85,19 +133,75 @@ func (o *besideOptions) check(enabled []string) error {
 		if o.signingCert != "" {
 			return errors.New("--cluster-signing-cert-file needs --kubeconfig: the embedded API server has an authority of its own")
 		}
+		for _, name := range onlyBeside {
+			if o.flags.Changed(name) {
+				return fmt.Errorf("--%s needs --kubeconfig: it is for a hub beside another API server", name)
+			}
+		}
 		return nil
 	}
 	for _, name := range onlyEmbedded {
-		if f := o.flags.Lookup(name); f.Changed && f.Value.String() != off[name] {
+		if o.flags.Changed(name) {
 			return fmt.Errorf("--%s does not go with --kubeconfig: the API server is another process's", name)
 		}
 	}
-	o.withoutSigner = o.signingCert == "" && !slices.Contains(enabled, "-"+signer)
-	if o.withoutSigner && slices.Contains(enabled, signer) {
+	return o.checkHub(enabled)
+}
+
+// checkHub is check beside another API server.
+func (o *besideOptions) checkHub(enabled []string) error {
+	for _, name := range onlyLifecycle {
+		if f := o.flags.Lookup(name); f.Changed && f.Value.String() != "false" && !controlplane.Selected(enabled, lifecycle) {
+			return fmt.Errorf("--%s needs --controllers %s: beside another API server that does not run unless it is asked for", name, lifecycle)
+		}
+	}
+	if o.signingCert == "" && slices.Contains(enabled, signer) {
 		return fmt.Errorf("--controllers %s needs --cluster-signing-cert-file and --cluster-signing-key-file beside another API server", signer)
 	}
-	_, err := o.certificates(&auth.Files{})
+	if o.clientCA != "" && o.agentCA != "" {
+		return errors.New("--client-ca-file and --agent-ca: agents have certificates of one of them")
+	}
+	var files auth.Files
+	for flag, file := range map[string]string{"client-ca-file": o.clientCA, "agent-ca": o.agentCA, "kubelet-certificate-authority": o.kubeletCA} {
+		if file == "" {
+			continue
+		}
+		if _, err := files.Authorities(file); err != nil {
+			return fmt.Errorf("--%s: %w", flag, err)
+		}
+	}
+	for flags, p := range map[string][2]string{
+		"--tls-cert-file and --tls-private-key-file":            {o.cert, o.key},
+		"--kubelet-client-certificate and --kubelet-client-key": {o.kubeletCert, o.kubeletKey},
+	} {
+		if p[0] == "" {
+			continue
+		}
+		if _, err := files.KeyPair(p[0], p[1]); err != nil {
+			return fmt.Errorf("%s: %w", flags, err)
+		}
+	}
+	_, err := o.certificates(&files)
 	return err
+}
+
+// client reads the kubeconfig.
+func (o *besideOptions) client() (*clientrest.Config, error) {
+	c, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	url, _, err := clientrest.DefaultServerUrlFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	if url.Scheme != "https" {
+		return nil, fmt.Errorf("--kubeconfig: server %s: want https://, as whoever reaches --secure-port is handed on to it", c.Host)
+	}
+	if c.QPS == 0 {
+		c.QPS, c.Burst = controlplane.DefaultQPS, controlplane.DefaultBurst
+	}
+	return c, nil
 }
 
 // certificates are the authorities that sign, by the beginning of their flags' names.
@@ -116,139 +220,4 @@ func (o *besideOptions) certificates(files *auth.Files) ([]auth.Expiring, error)
 		all = append(all, e)
 	}
 	return all, nil
-}
-
-// runBeside runs controllers until ctx is done.
-func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registerer, log *slog.Logger) error {
-	client, err := clientcmd.BuildConfigFromFlags("", o.beside.kubeconfig)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	unlock, err := setup.TakeDataDir(o.dataDir, "server.lock")
-	if err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
-	}
-	defer unlock()
-	files := &auth.Files{Log: log}
-	c, err := o.besideConfig(client, log)
-	if err != nil {
-		return err
-	}
-	c.Files, c.Metrics, c.Log = files, metrics, log
-	controllers, err := controlplane.New(c)
-	if err != nil {
-		return err
-	}
-	reviews, err := kubernetes.NewForConfig(client)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	front, err := newHealth(ctx, o, reviews, controllers.Ready(), log)
-	if err != nil {
-		return err
-	}
-	signs, err := o.beside.certificates(files)
-	if err != nil {
-		return err
-	}
-	ends := watchEnds(signs, metrics, log)
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return ends.Run(ctx) })
-	group.Go(func() error { return front.run(ctx) })
-	group.Go(func() error { return files.Run(ctx) })
-	group.Go(func() error {
-		if err := learnNames(ctx, client, c.ServerNames, log); err != nil {
-			return err
-		}
-		return controllers.Run(ctx)
-	})
-	group.Go(func() error { return keepBeside(ctx, reviews, log) })
-	group.Go(func() error {
-		select {
-		case <-controllers.Ready():
-			log.Info("ready", "address", "https://"+front.listener.Addr().String(), "cluster", client.Host, "version", apiVersion)
-		case <-ctx.Done():
-		}
-		return nil
-	})
-	return group.Wait()
-}
-
-// besideConfig is what the controllers are made from, without what they share with the
-// rest of the process.
-func (o *serverOptions) besideConfig(client *clientrest.Config, log *slog.Logger) (controlplane.Config, error) {
-	c, err := o.controllers.config(o.dataDir)
-	if err != nil {
-		return c, err
-	}
-	c.Client, c.SigningCertFile, c.SigningKeyFile = client, o.beside.signingCert, o.beside.signingKey
-	c.ServingSigningCertFile, c.ServingSigningKeyFile = o.beside.servingCert, o.beside.servingKey
-	if o.beside.withoutSigner && len(c.Enabled) > 0 {
-		c.Enabled = append(slices.Clone(c.Enabled), "-"+signer)
-		log.Info("no certificates are signed here", "reason", "no --cluster-signing-cert-file")
-	}
-	c.ServerNames, err = o.namesBeside(client)
-	return c, err
-}
-
-// namesBeside are the names of the cluster's API server as far as they are known before
-// it is asked: where it is reached, and what --tls-san says.
-func (o *serverOptions) namesBeside(client *clientrest.Config) (*auth.ServerNames, error) {
-	url, _, err := clientrest.DefaultServerUrlFor(client)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	return auth.NewServerNames(append([]string{url.Hostname(), client.ServerName}, o.tlsSANs...)...), nil
-}
-
-// learnNames adds those in the certificate that the API server shows. Until it does,
-// nothing can be asked of it either, and learnNames waits.
-func learnNames(ctx context.Context, client *clientrest.Config, names *auth.ServerNames, log *slog.Logger) error {
-	transport, err := clientrest.TransportFor(client)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	url, _, err := clientrest.DefaultServerUrlFor(client)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	for try := 1; ; try++ {
-		cert, err := shownBy(ctx, transport, url.String())
-		if err == nil {
-			if cert != nil {
-				names.Add(cert.DNSNames...)
-				for _, ip := range cert.IPAddresses {
-					names.Add(ip.String())
-				}
-			}
-			return nil
-		}
-		if try == 1 && ctx.Err() == nil {
-			log.Warn("the API server does not answer; controllers start when it does", "cluster", client.Host, "error", err)
-		}
-		select {
-		case <-time.After(askAgain):
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// shownBy returns the certificate of a server, whatever it answers; nil if it has none.
-func shownBy(ctx context.Context, transport http.RoundTripper, url string) (*x509.Certificate, error) {
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	_ = resp.Body.Close()
-	if resp.TLS == nil {
-		return nil, nil
-	}
-	return resp.TLS.PeerCertificates[0], nil
 }

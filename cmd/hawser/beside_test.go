@@ -72,7 +72,11 @@ func TestApproverBeside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := parse(t, "--kubeconfig", kubeconfigFor(t, api), "--tls-san", "hub.example.net",
+	health, err := freePort(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := parse(t, "--kubeconfig", kubeconfigFor(t, api), "--tls-san", "hub.example.net", "--health-port", strconv.Itoa(health), "--connect-port", "0",
 		"--controllers", "certificatesigningrequest-approving-controller", "--leader-elect=false",
 		"--cluster-signing-cert-file", signing.cert, "--cluster-signing-key-file", signing.key,
 		"--cluster-signing-kubelet-serving-cert-file", serving.cert, "--cluster-signing-kubelet-serving-key-file", serving.key,

@@ -66,7 +66,7 @@ type controllerOptions struct {
 }
 
 func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.enabled, "controllers", []string{"*"}, "controllers to run: '*' for all, NAME to add, -NAME to leave out")
+	f.StringSliceVar(&o.enabled, "controllers", []string{"*"}, "controllers to run: '*' for all, NAME to add, -NAME to leave out; with --kubeconfig "+strings.Join(besideControllers, ",")+" by default")
 	f.DurationVar(&o.signingPeriod, "cluster-signing-duration", csr.DefaultDuration, "longest life of certificates signed for nodes and users; agents renew theirs before half of it is over, so one that is cut off for as long comes back by itself")
 	o.addLifecycleFlags(f)
 	f.IntVar(&o.podGC.Threshold, "terminated-pod-gc-threshold", podgc.DefaultThreshold, "pods that have ended and are kept; 0 keeps all")
@@ -236,6 +236,19 @@ func (o *controllerOptions) judge() *evidence.Config {
 // identity is the name of the host and one that dir keeps. The lock on dir makes it
 // no other process's.
 func identity(dir string) (string, error) {
+	kept, err := keptIdentity(dir)
+	if err != nil {
+		return "", err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return host + "_" + kept, nil
+}
+
+// keptIdentity is the name that dir keeps, which is made the first time.
+func keptIdentity(dir string) (string, error) {
 	name := filepath.Join(dir, identityFile)
 	kept, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(strings.TrimSpace(string(kept))) == 0 {
@@ -245,9 +258,5 @@ func identity(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("--data-dir: keep the identity of this server: %w", err)
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost"
-	}
-	return host + "_" + strings.TrimSpace(string(kept)), nil
+	return strings.TrimSpace(string(kept)), nil
 }

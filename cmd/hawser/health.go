@@ -11,8 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,12 +27,12 @@ import (
 	"k8s.io/apiserver/pkg/authorization/union"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/client-go/kubernetes"
-	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 const (
@@ -50,28 +48,19 @@ var reviewRetry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Ji
 // health is the port and what answers there.
 type health struct {
 	listener net.Listener
-	clients  *dynamiccertificates.ConfigMapCAController // the cluster's authority of client certificates
 	server   *http.Server
 }
 
 // newHealth opens the port. Who a caller is and what that may read is asked of the
 // cluster (TokenReview, SubjectAccessReview), which also says by which authority
 // it knows client certificates.
-func newHealth(ctx context.Context, o *serverOptions, cluster kubernetes.Interface, ready <-chan struct{}, log *slog.Logger) (*health, error) {
-	cert, err := ownCertificate(filepath.Join(o.dataDir, "pki"), o.bind)
-	if err != nil {
-		return nil, err
-	}
+func newHealth(ctx context.Context, o *serverOptions, shown *auth.KeyPair, cluster kubernetes.Interface, clients *clusterClients, ready <-chan struct{}, log *slog.Logger) (*health, error) {
 	h := &health{}
-	h.clients, err = dynamiccertificates.NewDynamicCAFromConfigMapController("client-ca", "kube-system", "extension-apiserver-authentication", "client-ca-file", cluster)
-	if err != nil {
-		return nil, fmt.Errorf("who may read metrics: %w", err)
-	}
 	authn, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
 		Anonymous:               &apiserverapi.AnonymousAuthConfig{Enabled: true},
 		TokenAccessReviewClient: cluster.AuthenticationV1(), TokenAccessReviewTimeout: reviewCache,
 		WebhookRetryBackoff: &reviewRetry, CacheTTL: reviewCache,
-		ClientCertificateCAContentProvider: h.clients,
+		ClientCertificateCAContentProvider: clients,
 	}.New()
 	if err != nil {
 		return nil, fmt.Errorf("who may read metrics: %w", err)
@@ -97,35 +86,23 @@ func newHealth(ctx context.Context, o *serverOptions, cluster kubernetes.Interfa
 		Handler: guarded(pages(ready), authn, authz), ReadHeaderTimeout: goodbye, IdleTimeout: time.Minute,
 		// A certificate is verified, like a token, by the authenticator: the authority
 		// may change while connections stand.
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
+		TLSConfig: &tls.Config{GetCertificate: shown.GetCertificate, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
 		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	h.listener, err = listen(ctx, "--secure-port", o.listenAddress(o.securePort))
+	h.listener, err = listen(ctx, "--health-port", o.listenAddress(o.beside.healthPort))
 	return h, err
 }
 
-// ownCertificate is one that nobody has signed; it is kept in dir.
-func ownCertificate(dir string, bind net.IP) (tls.Certificate, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return tls.Certificate{}, fmt.Errorf("--data-dir: %w", err)
-	}
-	cert, key, err := certutil.GenerateSelfSignedCertKeyWithFixtures("localhost", []net.IP{net.IPv4(127, 0, 0, 1), bind}, nil, dir)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("make a certificate for --secure-port: %w", err)
-	}
-	return tls.X509KeyPair(cert, key)
-}
-
 func pages(ready <-chan struct{}) http.Handler {
-	m := mux.NewPathRecorderMux("controllers")
+	m := mux.NewPathRecorderMux("hub")
 	healthz.InstallHandler(m)
 	healthz.InstallLivezHandler(m)
-	healthz.InstallReadyzHandler(m, healthz.NamedCheck("controllers", func(*http.Request) error {
+	healthz.InstallReadyzHandler(m, healthz.NamedCheck("hub", func(*http.Request) error {
 		select {
 		case <-ready:
 			return nil
 		default:
-			return errors.New("the controllers have not started")
+			return errors.New("the hub has not read yet what it needs of the cluster: see its log")
 		}
 	}))
 	m.Handle("/metrics", legacyregistry.Handler())
@@ -145,12 +122,8 @@ func guarded(h http.Handler, authn authenticator.Request, authz authorizer.Autho
 func (h *health) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		h.clients.Run(ctx, 1)
-		return nil
-	})
-	group.Go(func() error {
 		if err := h.server.ServeTLS(h.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("--secure-port: %w", err)
+			return fmt.Errorf("--health-port: %w", err)
 		}
 		return nil
 	})

@@ -9,9 +9,6 @@ import (
 	"log/slog"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -87,10 +84,10 @@ func (i *identities) admitName(name string) error {
 }
 
 // keep makes the Keeper. What a node has begun with a key that has lost its name is
-// ended in the hub as well.
-func (t *tunnels) keep(client kubernetes.Interface, nodes cache.SharedIndexInformer) (err error) {
+// ended in the hub as well. vouched says that somebody else decides who is a node.
+func (t *tunnels) keep(client kubernetes.Interface, nodes cache.SharedIndexInformer, vouched bool) (err error) {
 	t.names.keeper, err = nodekeys.New(nodekeys.Config{
-		Client: client, Nodes: nodes, Log: t.log, Contain: contain(t.log),
+		Client: client, Nodes: nodes, Vouched: vouched, Log: t.log, Contain: contain(t.log),
 		Ended: func(name string, holds func(nodekeys.Key) bool, why error) {
 			t.hub.End(name, func(p tunnel.Peer) bool {
 				return p.TLS == nil || len(p.TLS.PeerCertificates) == 0 || !holds(nodekeys.KeyOf(p.TLS.PeerCertificates[0]))
@@ -106,31 +103,4 @@ func contain(log *slog.Logger) func(what string, f func()) bool {
 	return func(what string, f func()) bool {
 		return loop.Contain(log, func() string { return what }, f)
 	}
-}
-
-// keepBeside writes down what becomes of the names in a cluster whose API server is
-// another process's, until ctx is done. Whom that server believes is its own affair.
-func keepBeside(ctx context.Context, client kubernetes.Interface, log *slog.Logger) error {
-	f := informers.NewSharedInformerFactory(client, 0)
-	nodes := f.Core().V1().Nodes().Informer()
-	if err := nodes.SetTransform(onlyNames); err != nil {
-		return fmt.Errorf("follow nodes: %w", err)
-	}
-	keeper, err := nodekeys.New(nodekeys.Config{Client: client, Nodes: nodes, Log: log, Contain: contain(log)})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	f.Start(ctx.Done())
-	defer f.Shutdown()
-	defer cancel()
-	return keeper.Run(ctx)
-}
-
-// onlyNames leaves of a Node what tells it from others.
-func onlyNames(o any) (any, error) {
-	if n, ok := o.(*corev1.Node); ok {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}}, nil
-	}
-	return o, nil
 }

@@ -90,7 +90,7 @@ func (c *realm) server(addr string) *tunnels {
 // UDP without a word.
 func (c *realm) start(s *tunnels, follow <-chan struct{}) (stop func()) {
 	f := informers.NewSharedInformerFactory(c.api, 0)
-	if err := s.keep(c.api, f.Core().V1().Nodes().Informer()); err != nil {
+	if err := s.keep(c.api, f.Core().V1().Nodes().Informer(), false); err != nil {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))

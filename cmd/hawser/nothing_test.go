@@ -44,6 +44,7 @@ func TestMakesNothing(t *testing.T) {
 	missing, under := name("nowhere/x"), name("broken/x")
 	etcd := []string{"--etcd-servers", "https://127.0.0.1:1"}
 	signs := []string{"--kubeconfig", kubeconfig, "--cluster-signing-cert-file", cert, "--cluster-signing-key-file", key}
+	beside := slices.Clip([]string{"--kubeconfig", kubeconfig})
 	rows := map[string]struct {
 		with []string // flags that it goes with
 		bad  []string // what it may not name
@@ -62,6 +63,13 @@ func TestMakesNothing(t *testing.T) {
 		"authentication-config":                     {nil, []string{missing, broken}},
 		"requestheader-client-ca-file":              {[]string{"--requestheader-username-headers", "X-Remote-User"}, []string{missing, broken}},
 		"authorization-webhook-config-file":         {[]string{"--authorization-mode", "Node,Webhook"}, []string{missing, broken}},
+		"client-ca-file":                            {beside, []string{missing, broken}},
+		"agent-ca":                                  {beside, []string{missing, broken}},
+		"kubelet-certificate-authority":             {beside, []string{missing, broken}},
+		"kubelet-client-certificate":                {append(beside, "--kubelet-client-key", key), []string{missing, broken}},
+		"kubelet-client-key":                        {append(beside, "--kubelet-client-certificate", cert), []string{missing, broken}},
+		"tls-cert-file":                             {append(beside, "--tls-private-key-file", key), []string{missing, broken}},
+		"tls-private-key-file":                      {append(beside, "--tls-cert-file", cert), []string{missing, broken}},
 		"kubeconfig":                                {nil, []string{missing, broken}},
 		"cluster-signing-cert-file":                 {signs, []string{missing, broken}},
 		"cluster-signing-key-file":                  {signs, []string{missing, broken}},

@@ -72,9 +72,9 @@ type serverOptions struct {
 func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.dataDir, "data-dir", setup.ServerDir, "directory of keys, store and "+adminKubeconfig+"; made if missing")
 	f.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "address to listen on")
-	f.IntVar(&o.securePort, "secure-port", 6443, "port of the API and of the tunnel")
+	f.IntVar(&o.securePort, "secure-port", 6443, fmt.Sprintf("port of the API and of the tunnel; with --kubeconfig %d by default", besidePort))
 	f.StringVar(&o.advertiseAddress, "advertise-address", "", "address at which nodes reach this server (default the bind address, or that of the default route)")
-	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate, which no node may be called; with --kubeconfig, of the cluster's API server")
+	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate, which no node may be called; with --kubeconfig, of the hub, and those of the cluster's API server that its certificate does not have")
 	f.IntVar(&o.connectPort, "connect-port", 8131, "port of the HTTP CONNECT front end (mutual TLS); 0 turns it off")
 	f.StringVar(&o.connectUDS, "connect-uds", "", "unix socket of the HTTP CONNECT front end (mode 0600)")
 	o.links.Add(f)
@@ -108,17 +108,9 @@ func (o *serverOptions) check() error {
 	if o.bind = net.ParseIP(o.bindAddress); o.bind == nil {
 		return fmt.Errorf("--bind-address %q is not an IP address", o.bindAddress)
 	}
-	if o.beside.kubeconfig != "" && !o.beside.flags.Changed("secure-port") {
-		o.securePort = besidePort
-	}
-	if o.securePort < 1 || o.securePort > 65535 {
-		return fmt.Errorf("--secure-port %d: want 1 to 65535", o.securePort)
-	}
-	if o.connectPort < 0 || o.connectPort > 65535 {
-		return fmt.Errorf("--connect-port %d: want 0 (off) to 65535", o.connectPort)
-	}
-	if o.connectPort == o.securePort {
-		return fmt.Errorf("--connect-port and --secure-port are both %d: they need a port each", o.securePort)
+	o.adjust()
+	if err = o.checkPorts(); err != nil {
+		return err
 	}
 	if o.connectUDS != "" {
 		if err = connect.CheckUnix(o.connectUDS); err != nil {
@@ -155,6 +147,8 @@ func (o *serverOptions) check() error {
 	}
 	if o.beside.kubeconfig == "" || o.beside.flags.Changed("service-cluster-ip-range") {
 		o.controllers.ipam.ServiceCIDR = o.services.String()
+	} else {
+		o.services = netip.Prefix{} // nobody has said which that cluster has
 	}
 	if err = o.encryption.Check(); err != nil {
 		return fmt.Errorf("--%w", err)

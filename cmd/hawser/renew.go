@@ -34,18 +34,13 @@ type renewal struct {
 	log  *slog.Logger
 	due  chan struct{} // has one in it when an authority is another
 	ends *auth.ExpiryWatch
+	then func() error // called after each time; nil for nothing
 }
 
-// newRenewal writes the kubeconfig.
-func newRenewal(o *serverOptions, keys *pki.PKI, files *auth.Files, log *slog.Logger) (*renewal, error) {
-	transport.CertCallbackRefreshDuration, reloading.EncryptionConfigFileChangePollDuration = clientsFollow, encryptionFollow
-	r := &renewal{o: o, keys: keys, log: log, due: make(chan struct{}, 1)}
-	certificates, err := r.certificates(files)
-	if err != nil {
-		return nil, err
-	}
-	r.ends = watchEnds(certificates, metricsRegisterer(), log)
-	for _, name := range []string{pki.CA, pki.ClientCA, pki.KubeletCA} {
+// keepRenewed renews what the authorities of those names have signed.
+func keepRenewed(keys *pki.PKI, files *auth.Files, names []string, log *slog.Logger) (*renewal, error) {
+	r := &renewal{keys: keys, log: log, due: make(chan struct{}, 1)}
+	for _, name := range names {
 		pair, err := files.KeyPair(keys.Path(name, false), keys.Path(name, true))
 		if err != nil {
 			return nil, err
@@ -57,6 +52,22 @@ func newRenewal(o *serverOptions, keys *pki.PKI, files *auth.Files, log *slog.Lo
 			}
 		})
 	}
+	return r, nil
+}
+
+// newRenewal writes the kubeconfig.
+func newRenewal(o *serverOptions, keys *pki.PKI, files *auth.Files, log *slog.Logger) (*renewal, error) {
+	transport.CertCallbackRefreshDuration, reloading.EncryptionConfigFileChangePollDuration = clientsFollow, encryptionFollow
+	r, err := keepRenewed(keys, files, []string{pki.CA, pki.ClientCA, pki.KubeletCA}, log)
+	if err != nil {
+		return nil, err
+	}
+	r.o, r.then = o, r.writeKubeconfig
+	certificates, err := r.certificates(files)
+	if err != nil {
+		return nil, err
+	}
+	r.ends = watchEnds(certificates, metricsRegisterer(), log)
 	return r, r.writeKubeconfig()
 }
 
@@ -136,8 +147,8 @@ func (r *renewal) run(ctx context.Context) error {
 		case <-r.due:
 		}
 		err := r.keys.Renew()
-		if err == nil {
-			err = r.writeKubeconfig()
+		if err == nil && r.then != nil {
+			err = r.then()
 		}
 		if err != nil {
 			r.log.Error("renew the server's certificates", "err", err)

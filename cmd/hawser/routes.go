@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -24,7 +23,7 @@ var everywhere = []netip.Prefix{
 
 // A routePolicy decides which routes a Node object makes. What a node says of
 // itself draws no traffic that is another's: an address makes a route unless it is
-// the server's, a service's, a pod's, or one of everywhere. A range of pods, which
+// the server's (of a server that has an API server), a service's, a pod's, or one of everywhere. A range of pods, which
 // no node writes, makes one if it is in --cluster-cidr, where that is said, and has
 // none of those. An address that two nodes have routes for leads to neither; the
 // hub sees to that.
@@ -47,7 +46,11 @@ func newRoutePolicy(o *serverOptions, r prometheus.Registerer, log *slog.Logger)
 			p.pods = append(p.pods, c.Masked())
 		}
 	}
-	for _, ip := range append([]net.IP{o.advertise}, o.servingIPs()...) {
+	own := o.servingIPs()
+	if o.beside.kubeconfig != "" {
+		own = nil // the machine of the hub, or of the API server, may be a node
+	}
+	for _, ip := range own {
 		if a, ok := netip.AddrFromSlice(ip); ok {
 			p.own = append(p.own, a.Unmap())
 		}

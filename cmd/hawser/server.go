@@ -90,7 +90,11 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return err
 	}
 	files := &auth.Files{Log: log}
-	t, err := newTunnels(ctx, o, keys, files, streams, traces, log)
+	shown, err := ownKeys(keys, files)
+	if err != nil {
+		return err
+	}
+	t, err := newTunnels(ctx, o, shown, &tunnels{streams: streams, traces: traces, metrics: metricsRegisterer(), log: log})
 	if err != nil {
 		return err
 	}
@@ -213,7 +217,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 	if err = t.follow(nodes); err != nil {
 		return nil, err
 	}
-	if err = t.keep(p.loopback, nodes); err != nil {
+	if err = t.keep(p.loopback, nodes, false); err != nil {
 		return nil, err
 	}
 	p.names = t.names.keeper
@@ -299,7 +303,10 @@ func (p *plane) wait(ctx context.Context) bool {
 
 // servingNames and servingIPs are what the serving certificate must name.
 func (o *serverOptions) servingNames() []string {
-	names := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+	names := []string{"localhost"}
+	if o.beside.kubeconfig == "" {
+		names = append(names, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+	}
 	if host, err := os.Hostname(); err == nil && host != "" && net.ParseIP(host) == nil {
 		names = append(names, host)
 	}
@@ -321,7 +328,10 @@ func (o *serverOptions) ownNames() *auth.ServerNames {
 }
 
 func (o *serverOptions) servingIPs() []net.IP {
-	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, o.advertise, o.services.Addr().Next().AsSlice()}
+	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, o.advertise}
+	if o.beside.kubeconfig == "" {
+		ips = append(ips, o.services.Addr().Next().AsSlice())
+	}
 	if !o.bind.IsUnspecified() {
 		ips = append(ips, o.bind)
 	}

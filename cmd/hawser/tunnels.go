@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/connect"
+	"github.com/hawser-project/hawser/server/relay"
 	"github.com/hawser-project/hawser/server/streamlog"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overh2"
@@ -36,7 +38,7 @@ import (
 // tunnels are all that has to do with connections to nodes.
 type tunnels struct {
 	port     *server.Port
-	door     *doorman.Doorman // of the API server
+	door     *doorman.Doorman // of the API server, unless that is another process's
 	hub      *server.Hub
 	listener net.Listener   // of the port
 	packets  net.PacketConn // of the same number, for QUIC
@@ -44,9 +46,30 @@ type tunnels struct {
 	ssh      *sshNodes // which keep no tunnel
 	names    *identities
 	routes   *routePolicy
+	relay    *relay.Relay   // to the API server, if that is another process's
 	streams  *streamlog.Log // nil if nobody wants to know
 	traces   *traces        // nil if nobody wants to know
+	metrics  prometheus.Registerer
 	log      *slog.Logger
+}
+
+// A keyring is what the ports show, and whom they believe.
+type keyring struct {
+	agents  *tls.Config // of the tunnel: believes the authorities of nodes
+	clients *tls.Config // of the CONNECT front end: believes those of its clients
+}
+
+// ownKeys are those of a server that has an API server.
+func ownKeys(keys *pki.PKI, files *auth.Files) (*keyring, error) {
+	pair, err := files.KeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
+	if err != nil {
+		return nil, err
+	}
+	cas, err := files.Authorities(keys.Path(pki.ClientCA, false))
+	if err != nil {
+		return nil, err
+	}
+	return &keyring{cas.ServerTLS(pair.GetCertificate), cas.ServerTLS(pair.GetCertificate)}, nil
 }
 
 // A front is a CONNECT front end and where it listens.
@@ -55,14 +78,16 @@ type front struct {
 	listener net.Listener
 }
 
-// newTunnels opens the ports. It serves nothing before run; close gives back
-// what was opened if it never comes to that.
-func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.Files, streams *streamlog.Log, traces *traces, log *slog.Logger) (_ *tunnels, err error) {
-	t := &tunnels{log: log, names: &identities{}, streams: streams, traces: traces}
-	if t.ssh, err = newSSHNodes(&o.ssh, t.names.admitName, metricsRegisterer(), log); err != nil {
+// newTunnels opens the ports. t has what the tunnels are made from: log, metrics, streams
+// and traces, and relay if that is to be where connections go that are not the tunnel's.
+// It serves nothing before run; close gives back what was opened if it never comes to
+// that.
+func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels) (_ *tunnels, err error) {
+	t.names = &identities{}
+	if t.ssh, err = newSSHNodes(&o.ssh, t.names.admitName, t.metrics, t.log); err != nil {
 		return nil, err
 	}
-	if t.routes, err = newRoutePolicy(o, metricsRegisterer(), log); err != nil {
+	if t.routes, err = newRoutePolicy(o, t.metrics, t.log); err != nil {
 		return nil, err
 	}
 	if t.listener, err = listen(ctx, "--secure-port", o.listenAddress(o.securePort)); err != nil {
@@ -73,24 +98,10 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *aut
 			err = errors.Join(err, t.close())
 		}
 	}()
-	if t.port, err = server.NewPort(server.PortConfig{
-		Listener: t.listener, Protocols: []string{qmux.ALPN, overyamux.ALPN, overh2.ALPN}, Older: true, Log: log,
-		Metrics: metricsRegisterer(),
-	}); err != nil {
+	if err = t.openPort(); err != nil {
 		return nil, err
 	}
-	if t.door, err = doorman.New(doorman.Config{Server: "api", Log: log, Metrics: metricsRegisterer()}); err != nil {
-		return nil, err
-	}
-	pair, err := files.KeyPair(keys.Path(pki.APIServer, false), keys.Path(pki.APIServer, true))
-	if err != nil {
-		return nil, err
-	}
-	cas, err := files.Authorities(keys.Path(pki.ClientCA, false))
-	if err != nil {
-		return nil, err
-	}
-	options := tunnel.Options{TLS: cas.ServerTLS(pair.GetCertificate), Link: o.link, Log: log}
+	options := tunnel.Options{TLS: keys.agents, Link: o.link, Log: t.log}
 	options.Link.Resume = func(p tunnel.Peer) error { return t.hub.MayResume(p) }
 	links, err := t.listen(ctx, options)
 	if err != nil {
@@ -103,15 +114,35 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *pki.PKI, files *aut
 		BeyondName: setup.SSH,
 		Ended:      t.ended(),
 		Dialed:     t.traces.dialed(),
-		API:        func(ctx context.Context, c net.Conn) error { return t.port.API().Inject(ctx, c) },
+		API:        t.toAPI(),
 		TakeBack:   o.takeBack,
 		Version:    buildVersion(),
-		Log:        log,
-		Metrics:    metricsRegisterer(),
+		Log:        t.log,
+		Metrics:    t.metrics,
 	}); err != nil {
 		return nil, err
 	}
-	return t, t.openFronts(ctx, o, pair, cas)
+	return t, t.openFronts(ctx, o, keys)
+}
+
+// openPort tells the tunnel on the listener from all else.
+func (t *tunnels) openPort() (err error) {
+	if t.port, err = server.NewPort(server.PortConfig{
+		Listener: t.listener, Protocols: []string{qmux.ALPN, overyamux.ALPN, overh2.ALPN}, Older: true, Log: t.log,
+		Metrics: t.metrics,
+	}); err != nil || t.relay != nil {
+		return err
+	}
+	t.door, err = doorman.New(doorman.Config{Server: "api", Log: t.log, Metrics: t.metrics})
+	return err
+}
+
+// toAPI is where streams go that agents open to the API server.
+func (t *tunnels) toAPI() func(context.Context, net.Conn) error {
+	if t.relay != nil {
+		return t.relay.Inject
+	}
+	return t.port.API().Inject
 }
 
 // listen makes the hub's listeners, one for each transport: qmux, yamux and HTTP/2
@@ -150,13 +181,13 @@ func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listen
 }
 
 // openFronts opens the CONNECT front ends: a port with mutual TLS, a unix socket.
-func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, pair *auth.KeyPair, cas *auth.Authorities) error {
+func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyring) error {
 	if o.connectPort != 0 {
 		l, err := listen(ctx, "--connect-port", o.listenAddress(o.connectPort))
 		if err != nil {
 			return err
 		}
-		conf := cas.ServerTLS(pair.GetCertificate)
+		conf := keys.clients.Clone()
 		conf.NextProtos = []string{"http/1.1"}
 		if err := t.addFront("tls", connect.ListenTLS(l, conf), connectClientsOnly); err != nil {
 			return err
@@ -175,7 +206,7 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, pair *auth.K
 func (t *tunnels) addFront(name string, l net.Listener, authorize func(*http.Request) error) error {
 	s, err := connect.New(connect.Config{
 		Dial: t.hub.DialContext, Authorize: authorize, Caller: t.callers(), Trace: t.traces.ofRequest(), Log: t.log.With("front", name),
-		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"front": name}, metricsRegisterer()),
+		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"front": name}, t.metrics),
 	})
 	if err != nil {
 		return errors.Join(err, l.Close())
@@ -218,6 +249,9 @@ func (t *tunnels) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	beyond, stop := context.WithCancel(context.WithoutCancel(ctx)) // outlives the hub, which drains
 	group.Go(func() error { return t.ssh.run(beyond) })
+	if t.relay != nil {
+		group.Go(func() error { return t.relay.Run(beyond, t.port.API()) })
+	}
 	group.Go(func() error { return t.port.Run(ctx) })
 	group.Go(func() error {
 		defer stop()

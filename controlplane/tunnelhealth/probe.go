@@ -128,7 +128,8 @@ func (c *Controller) ask(ctx context.Context, node string) error {
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
-	if resp.StatusCode != http.StatusOK {
+	refused := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
+	if resp.StatusCode != http.StatusOK && (!refused || !c.cfg.Stranger) {
 		return fmt.Errorf("%s: %s", resp.Status, strings.ToValidUTF8(strings.TrimSpace(string(said)), ""))
 	}
 	return nil

@@ -83,6 +83,9 @@ type Config struct {
 	// TLS is how kubelets are spoken to: which authorities their certificates come
 	// from, and which certificate they are shown. Nil means the system's and none.
 	TLS *tls.Config
+	// Stranger says that kubelets do not know who asks: one that says so (401, 403) has
+	// answered.
+	Stranger bool
 	// ProbePeriod is the time between two probes of a node, a tenth more or less;
 	// zero means DefaultProbePeriod. It is longer if all nodes together would
 	// exceed ProbeRate.

@@ -326,6 +326,21 @@ func TestProbes(t *testing.T) {
 	})
 }
 
+// TestProbesOfAStranger: a kubelet that says who-are-you has answered, if it does not know
+// who asks.
+func TestProbesOfAStranger(t *testing.T) {
+	for stranger, want := range map[bool]string{true: "True ProbeSucceeded", false: "False ProbeFailed"} {
+		for _, answer := range []string{"401 Unauthorized", "403 Forbidden"} {
+			run(t, Config{Stranger: stranger}, []*corev1.Node{node(moored)}, func(b *bench) {
+				b.hub.answer(answer, nil)
+				b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 1})
+				pass(time.Minute)
+				b.expect(answer, "True Attached", want)
+			})
+		}
+	}
+}
+
 // TestLostIsAsked: a node that has been found silent is asked at once, once.
 func TestLostIsAsked(t *testing.T) {
 	run(t, Config{ProbePeriod: time.Hour}, []*corev1.Node{node(moored)}, func(b *bench) {

@@ -56,7 +56,7 @@ type Relay struct {
 	agents  *inproc.Handoff
 	pending *strangers.Pending
 	sparse  strangers.Sparse
-	failed  prometheus.Counter
+	metrics *metrics
 }
 
 // New checks c. It starts nothing.
@@ -77,27 +77,9 @@ func New(c Config) (*Relay, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &Relay{cfg: c, agents: inproc.NewHandoff(agentsAddr{}, backlog), pending: strangers.NewPending(c.Limit)}
-	r.failed = prometheus.NewCounter(prometheus.CounterOpts{
-		Namespace: "hawser", Subsystem: "relay", Name: "dials_failed_total",
-		Help: "Connections that were closed because the API server could not be reached.",
-	})
-	inside := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: "hawser", Subsystem: "relay", Name: "connections_of_strangers",
-		Help: "Connections to the API server through the port.",
-	}, func() float64 { return float64(r.pending.Count()) })
-	crowded := prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Namespace: "hawser", Subsystem: "relay", Name: "connections_crowded_total",
-		Help: "Connections to the API server through the port that lost their place to another one.",
-	}, func() float64 { return float64(r.pending.Lost()) })
-	if c.Metrics == nil {
-		return r, nil
-	}
-	for _, m := range []prometheus.Collector{r.failed, inside, crowded} {
-		if err := c.Metrics.Register(m); err != nil {
-			return nil, fmt.Errorf("relay: register metrics: %w", err)
-		}
-	}
-	return r, nil
+	var err error
+	r.metrics, err = newMetrics(c.Metrics, r.pending)
+	return r, err
 }
 
 // Inject takes a connection that an agent opened through its session, and owns it unless
@@ -144,7 +126,7 @@ func (r *Relay) join(ctx context.Context, c net.Conn) {
 	cancel()
 	if err != nil {
 		_ = tunnel.Abort(c) // its peer learns no more than that
-		r.failed.Inc()
+		r.metrics.failed.Inc()
 		if more, ok := r.sparse.Tell(r.cfg.Addr); ok && ctx.Err() == nil {
 			r.cfg.Log.Warn("the API server cannot be reached for those who connect through the tunnel's port", "address", r.cfg.Addr, "err", err, "others", more)
 		}
