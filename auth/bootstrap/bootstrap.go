@@ -27,6 +27,9 @@ package bootstrap
 import (
 	"cmp"
 	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -51,6 +54,7 @@ const (
 	caFile      = "ca.crt"                     // of the server
 	clientsFile = "client-ca.crt"              // of clients of the kubelet API
 	formerFile  = "former-ca.crt"              // of the server, before
+	nameFile    = "apiserver-name"             // of the API server, if it was found out
 	clientFile  = "kubelet-client-current.pem" // certificate and key
 	servingFile = "kubelet-server-current.pem" // certificate and key
 	pendingFile = "kubelet-client.key.pending" // until there is a certificate for it
@@ -67,6 +71,11 @@ type Config struct {
 	// TokenFile is read in place of Token each time one is needed, so that another
 	// token can be put there while the node lives. It need not be there before.
 	TokenFile string
+	// APIServerName is what the certificate of the API server must be for. Empty means
+	// the host of the server, or, if the API server is another program than the hub, what
+	// the cluster publishes (ConfigMap kube-public/cluster-info, as kubeadm has it). What
+	// was found is kept in the data directory.
+	APIServerName string
 	// NodeName is the name to be known by. Required.
 	NodeName string
 	// Dir is the data directory; keys and certificates are in DIR/pki. Required.
@@ -225,44 +234,21 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	pinned := &pinned{host: u.Hostname(), pins: c.Pins}
-	transport := c.transport(pinned)
-	defer transport.CloseIdleConnections()
-	client, err := certificatesv1.NewForConfigAndClient(
-		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
-		&http.Client{Transport: bearer{heedful{transport}, token}})
-	if err != nil {
-		return nil, fmt.Errorf("make client for %s: %w", server, err)
-	}
 	key, err := pendingKey(c.path(pendingFile))
 	if err != nil {
 		return nil, err
 	}
-	r := &request{
-		api: client.CertificateSigningRequests(), log: c.Log, kind: clientCertificate,
-		node: c.NodeName, key: key, lifetime: c.Lifetime, timeout: c.ApprovalTimeout,
+	cert, by, found, err := c.certify(ctx, u, token, key)
+	if err != nil {
+		return nil, c.cannotJoin(server, token, err)
 	}
-	cert, err := r.certificate(ctx)
-	var (
-		denied *DeniedError
-		pin    *PinError
-		clock  *ClockError
-	)
-	switch {
-	case errors.As(err, &pin):
-		return nil, pin
-	case errors.As(err, &clock):
-		return nil, clock
-	case errors.As(err, &denied), errors.Is(err, errNotOurs):
-		// The name of a request follows from its key: another try needs another key.
-		return nil, errors.Join(err, remove(c.path(pendingFile)))
-	case apierrors.IsUnauthorized(err):
-		return nil, fmt.Errorf("%w (token id %s at %s)", ErrTokenRejected, token.ID, server)
-	case err != nil:
-		return nil, fmt.Errorf("join the cluster at %s: %w", server, err)
-	}
-	if err := c.keepRoot(pinned.ca()); err != nil {
+	if err := c.keepRoot(by.ca()); err != nil {
 		return nil, err
+	}
+	if found != "" {
+		if err := writeFile(c.path(nameFile), []byte(found+"\n"), 0o644); err != nil {
+			return nil, err
+		}
 	}
 	if err := writePair(c.path(clientFile), cert, key); err != nil {
 		return nil, err
@@ -273,9 +259,84 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 	return load(c)
 }
 
-func (c *Config) transport(p *pinned) *http.Transport {
+// cannotJoin makes of err what the caller goes by.
+func (c *Config) cannotJoin(server string, token Token, err error) error {
+	var (
+		denied *DeniedError
+		pin    *PinError
+		clock  *ClockError
+	)
+	switch {
+	case errors.As(err, &pin):
+		return pin
+	case errors.As(err, &clock):
+		return clock
+	case errors.As(err, &denied), errors.Is(err, errNotOurs):
+		// The name of a request follows from its key: another try needs another key.
+		return errors.Join(err, remove(c.path(pendingFile)))
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%w (token id %s at %s)", ErrTokenRejected, token.ID, server)
+	}
+	return fmt.Errorf("join the cluster at %s: %w", server, err)
+}
+
+// certify gets a certificate from one server, and the name of its API server if that had
+// to be found out. by has verified the server.
+func (c *Config) certify(ctx context.Context, server *url.URL, token Token, key *ecdsa.PrivateKey) (cert []byte, by *pinned, found string, err error) {
+	by = &pinned{host: cmp.Or(c.apiServerName(), server.Hostname()), pins: c.Pins}
+	cert, err = c.ask(ctx, server.String(), token, key, by)
+	if !c.unnamed(err) {
+		return cert, by, "", err
+	}
+	info, ierr := c.discover(ctx, server.String(), token)
+	if errors.Is(ierr, errNotPublished) {
+		return nil, nil, "", err
+	}
+	if ierr != nil {
+		return nil, nil, "", ierr
+	}
+	by = &pinned{host: cmp.Or(c.APIServerName, info.name), pins: c.Pins, known: info.cas}
+	cert, err = c.ask(ctx, server.String(), token, key, by)
+	return cert, by, info.name, err
+}
+
+// unnamed tells whether err may be because the API server is another program than the
+// hub: it shows no CA, or its certificate is not for the hub's host.
+func (c *Config) unnamed(err error) bool {
+	var pin *PinError
+	var host x509.HostnameError
+	return errors.As(err, &pin) || errors.As(err, &host) && c.APIServerName == ""
+}
+
+// ask asks a server for a client certificate.
+func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa.PrivateKey, by *pinned) ([]byte, error) {
+	transport := c.transport(by.config())
+	defer transport.CloseIdleConnections()
+	client, err := certificatesv1.NewForConfigAndClient(
+		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
+		&http.Client{Transport: bearer{heedful{transport}, token}})
+	if err != nil {
+		return nil, fmt.Errorf("make client for %s: %w", server, err)
+	}
+	r := &request{
+		api: client.CertificateSigningRequests(), log: c.Log, kind: clientCertificate,
+		node: c.NodeName, key: key, lifetime: c.Lifetime, timeout: c.ApprovalTimeout,
+	}
+	return r.certificate(ctx)
+}
+
+// apiServerName is the name configured or kept; empty if there is none.
+func (c *Config) apiServerName() string {
+	if c.APIServerName != "" {
+		return c.APIServerName
+	}
+	kept, _ := os.ReadFile(c.path(nameFile)) // it is there if one was found
+	return strings.TrimSpace(string(kept))
+}
+
+func (c *Config) transport(conf *tls.Config) *http.Transport {
 	t := &http.Transport{
-		TLSClientConfig:       p.config(),
+		TLSClientConfig:       conf,
 		TLSHandshakeTimeout:   10 * time.Second,
 		ForceAttemptHTTP2:     true,
 		ResponseHeaderTimeout: time.Minute,
@@ -338,5 +399,6 @@ func load(c *Config) (*Identity, error) {
 	id := &Identity{cfg: *c}
 	id.trust.Store(believed)
 	id.cert.Store(pair)
+	id.loadTunnel()
 	return id, nil
 }

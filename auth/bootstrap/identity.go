@@ -3,9 +3,11 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +22,11 @@ type Identity struct {
 	trust atomic.Pointer[trust]
 	cert  atomic.Pointer[tls.Certificate]
 	shown atomic.Pointer[[]*x509.Certificate] // what the server has shown last
+	// tunnel are authorities of the hub alone: none if there are no such, nil if that is
+	// not known.
+	tunnel   atomic.Pointer[[]*x509.Certificate]
+	trusting sync.Mutex // held by who replaces trust
+	given    *given     // nil for a node that has asked for its certificate
 }
 
 // NodeName is the name the certificate says.
@@ -42,6 +49,10 @@ func (i *Identity) ClientTLS(serverName string) *tls.Config {
 	c.VerifyConnection = i.see
 	return c
 }
+
+// APIServerName is what the certificate of the API server carries: the name configured or
+// found when the node joined, or else DefaultAPIServerName.
+func (i *Identity) APIServerName() string { return cmp.Or(i.cfg.apiServerName(), DefaultAPIServerName) }
 
 func (i *Identity) expires() time.Time { return i.cert.Load().Leaf.NotAfter }
 

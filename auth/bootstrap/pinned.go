@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 // pinned verifies a server whose CA is known by hash only: the server shows the CA
 // in its chain.
 type pinned struct {
-	host string
-	pins []Pin
+	host  string // what its certificate must be for
+	pins  []Pin
+	known []*x509.Certificate // CAs that it need not show
 
 	mu    sync.Mutex
 	found *x509.Certificate
@@ -26,6 +28,7 @@ type pinned struct {
 func (p *pinned) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, // an existing cluster's API server may be older
+		ServerName: p.host,
 		// The chain is verified below, against a root that is known only by then.
 		InsecureSkipVerify: true, //nolint:gosec // see above
 		VerifyConnection:   p.verify,
@@ -36,7 +39,7 @@ func (p *pinned) verify(cs tls.ConnectionState) error {
 	var root *x509.Certificate
 	var have []Pin
 	between := x509.NewCertPool()
-	for _, cert := range cs.PeerCertificates[1:] {
+	for _, cert := range slices.Concat(p.known, cs.PeerCertificates[1:]) {
 		between.AddCert(cert)
 		if !cert.IsCA {
 			continue
@@ -59,8 +62,13 @@ func (p *pinned) verify(cs tls.ConnectionState) error {
 		Roots: roots, Intermediates: between, DNSName: p.host, CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
-	var invalid x509.CertificateInvalidError
+	var (
+		invalid x509.CertificateInvalidError
+		host    x509.HostnameError
+	)
 	switch {
+	case errors.As(err, &host):
+		return fmt.Errorf("the certificate of %s: %w; if it is the API server of a cluster that was there before, say its name (--apiserver-name)", p.host, err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return &ClockError{What: "the certificate of " + p.host, Now: now, From: invalid.Cert.NotBefore, Until: invalid.Cert.NotAfter}
 	case err != nil:

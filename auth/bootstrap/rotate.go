@@ -37,6 +37,8 @@ type RotationConfig struct {
 	// NotServing means that the node's API is another process's, which has a serving
 	// certificate of its own.
 	NotServing bool
+	// FollowTunnel means that there is a tunnel, whose authority may be another one day.
+	FollowTunnel bool
 	// Follow is how often the authorities are looked at, give or take a quarter: 1 h.
 	Follow time.Duration
 	// Poll is how often the certificates are looked at: 5 s.
@@ -159,7 +161,14 @@ func first(list []*x509.Certificate) *x509.Certificate {
 // Run renews until ctx is done, and returns nil then.
 func (r *Rotation) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { r.client.run(ctx) })
+	if r.cfg.Identity.given != nil {
+		wg.Go(func() { r.followGiven(ctx) })
+	} else {
+		wg.Go(func() { r.client.run(ctx) })
+	}
+	if r.cfg.FollowTunnel {
+		wg.Go(func() { r.followTunnel(ctx) })
+	}
 	if !r.cfg.NotServing {
 		wg.Go(func() { r.serving.run(ctx) })
 	}

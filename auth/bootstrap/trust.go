@@ -98,7 +98,7 @@ func (c *Config) keepRoot(root *x509.Certificate) error {
 	if have, err := readCerts(c.path(caFile)); err == nil && PinOf(have[0]) == PinOf(root) {
 		return nil // it may be the same key, certified by another
 	}
-	for _, name := range []string{clientsFile, formerFile, servingFile} {
+	for _, name := range []string{clientsFile, formerFile, servingFile, nameFile, tunnelFile} {
 		if err := remove(c.path(name)); err != nil {
 			return err
 		}
@@ -194,7 +194,12 @@ var errUnproven = errors.New("the cluster publishes other authorities of its ser
 // last: else the node would not find back. It tells whether those of the server are
 // others now.
 func (i *Identity) adopt(roots, clients, kubelets []*x509.Certificate) (changed bool, err error) {
+	i.trusting.Lock()
+	defer i.trusting.Unlock()
 	now := i.trust.Load()
+	if i.given != nil {
+		roots = nil // the file says which
+	}
 	if len(clients) == 0 && now.published {
 		clients = now.clients
 	}

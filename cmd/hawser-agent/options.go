@@ -28,6 +28,7 @@ import (
 type options struct {
 	transportOptions
 	kubeletOptions
+	identityOptions
 
 	servers   []string
 	token     string
@@ -95,6 +96,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of the node, or one of each family separated by a comma (default that of the default route)")
 	o.transportOptions.addFlags(f)
 	o.kubeletOptions.addFlags(f)
+	o.identityOptions.addFlags(f)
 	f.IntVar(&o.kubeletPort, "kubelet-port", node.KubeletPort, "with --transport ssh: port of the kubelet API on the loopback interface")
 	f.StringVar(&o.apiListen, "apiserver-listen", "", "loopback ADDRESS:PORT that leads to the API server through the tunnel, such as 127.0.0.1:6443; for a kubelet, kube-proxy and others of this machine")
 	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
@@ -134,6 +136,9 @@ func (o *options) check(f *pflag.FlagSet) error {
 		}
 	}
 	if err := o.transportOptions.check(o.addrs); err != nil {
+		return err
+	}
+	if err := o.identityOptions.check(f); err != nil {
 		return err
 	}
 	if err := o.kubeletOptions.check(o.transport, f); err != nil {

@@ -203,3 +203,31 @@ func TestThresholdsReplaceTheDefaults(t *testing.T) {
 		}
 	}
 }
+
+// Files take the place of a token, all three of them.
+func TestGivenIdentity(t *testing.T) {
+	all := []string{"--client-certificate", "/x/client.pem", "--client-key", "/x/client.pem", "--certificate-authority", "/x/ca.crt"}
+	for name, tt := range map[string]struct {
+		args []string
+		err  string // in the error; empty means none
+	}{
+		"files":                  {all, ""},
+		"files and a name":       {append(all, "--apiserver-name", "api.internal"), ""},
+		"an address for a name":  {append(all, "--apiserver-name", "10.0.0.1"), ""},
+		"no name":                {append(all, "--apiserver-name", "api.internal:6443"), "--apiserver-name"},
+		"no key":                 {all[:2], "go together"},
+		"no authority":           {all[:4], "go together"},
+		"an authority alone":     {all[4:], "go together"},
+		"a token that is unused": {append(all, "--token-file", "/x/token"), "--token-file has no effect with --client-certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parse(t, tt.args...)
+			if err == nil {
+				_, err = joinConfig(o, slog.New(slog.DiscardHandler))
+			}
+			if tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			}
+		})
+	}
+}

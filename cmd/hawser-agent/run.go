@@ -7,13 +7,11 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
@@ -49,8 +47,6 @@ const (
 	// kubeletStrangers is how many connections to it may be there that have shown no
 	// certificate yet. The API server's show theirs at once.
 	kubeletStrangers = 256
-	// apiName is how the API server's certificate names it, whoever asks.
-	apiName = "kubernetes"
 	// apiTarget is the API server as seen through the tunnel.
 	apiTarget = "apiserver:443"
 )
@@ -125,49 +121,6 @@ func (p *parts) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// joinConfig is what join needs. There is so little to say that its packets can be
-// small from the first.
-func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
-	c := bootstrap.Config{
-		NodeName: o.nodeName, Dir: o.dataDir, TokenFile: o.tokenFile, Log: log,
-		Dial: agent.NewDial(proxyFor, true),
-	}
-	for _, addr := range o.addrs {
-		c.Servers = append(c.Servers, "https://"+addr)
-	}
-	var err error
-	if o.token != "" {
-		if c.Token, err = bootstrap.ParseToken(o.token); err != nil {
-			return c, fmt.Errorf("%s: %w", o.tokenFrom, err)
-		}
-	}
-	for _, h := range o.caHashes {
-		pins, pinErr := bootstrap.ParsePins(h)
-		if pinErr != nil {
-			return c, fmt.Errorf("--discovery-token-ca-cert-hash: %w", pinErr)
-		}
-		c.Pins = append(c.Pins, pins...)
-	}
-	if info, err := os.Stat(o.tokenFile); err == nil && info.Mode().Perm()&0o044 != 0 {
-		log.Warn("the join token can be read by other users: chmod 600", "file", o.tokenFile)
-	}
-	return c, c.Check()
-}
-
-// join returns the node's identity, asking for one with the token if there is
-// none yet.
-func join(ctx context.Context, o *options, c bootstrap.Config) (*bootstrap.Identity, error) {
-	id, err := bootstrap.Join(ctx, c)
-	var pin *bootstrap.PinError
-	switch {
-	case errors.As(err, &pin):
-		return nil, fmt.Errorf("--discovery-token-ca-cert-hash: %w", err)
-	case errors.Is(err, bootstrap.ErrTokenRejected):
-		return nil, fmt.Errorf("%s: %w", o.tokenFrom, err)
-	}
-	return id, err
-}
-
 // assemble makes the parts and tells each what it needs of the others. It starts
 // nothing.
 func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog.Logger) (*parts, error) {
@@ -179,8 +132,8 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		return nil, err
 	}
 	p.api, p.conns, err = node.NewAPI(node.APIConfig{
-		Host:      net.JoinHostPort(apiName, "443"),
-		TLS:       func() *tls.Config { return id.ClientTLS(apiName) },
+		Host:      net.JoinHostPort(id.APIServerName(), "443"),
+		TLS:       func() *tls.Config { return id.ClientTLS(id.APIServerName()) },
 		Dial:      dial,
 		UserAgent: "hawser-agent/" + kubeletVersion,
 	})
@@ -193,7 +146,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		}
 	}
 	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
-		Identity: id, Requests: p.api.CertificatesV1().CertificateSigningRequests(), NotServing: !o.builtin(),
+		Identity: id, Requests: p.api.CertificatesV1().CertificateSigningRequests(), NotServing: !o.builtin(), FollowTunnel: p.link != nil,
 		ConfigMaps: p.api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Follow: o.trustRefresh, Log: log,
 	}); err != nil {
 		return nil, err
@@ -304,7 +257,7 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		NodeName:  o.nodeName,
 		Transport: transports()[o.transport],
 		Link:      o.link,
-		TLS:       func(context.Context) (*tls.Config, error) { return id.ClientTLS(""), nil },
+		TLS:       func(ctx context.Context) (*tls.Config, error) { return p.tunnelTLS(ctx, id, log), nil },
 		Proxy:     proxyFor,
 		Allow:     o.targets,
 		Moved:     p.moved,

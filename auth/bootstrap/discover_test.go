@@ -1,0 +1,237 @@
+// Tests of joining a cluster whose API server is another program than the hub.
+
+package bootstrap
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cluster-bootstrap/token/jws"
+
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
+)
+
+// beside is a server whose API server shows a certificate for names, without its CA,
+// and answers with public ConfigMaps.
+func beside(t *testing.T, ca *authority, maps map[string]map[string]string, names ...string) *server {
+	t.Helper()
+	s := newServer(t, ca, &x509.Certificate{DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	chain := &s.http.TLS.Certificates[0].Certificate
+	*chain = (*chain)[:1]
+	s.http.TLS.ClientAuth = tls.RequestClientCert
+	s.busy = func(w http.ResponseWriter, r *http.Request) bool {
+		name, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/kube-public/configmaps/")
+		if !ok {
+			return false
+		}
+		if r.Header.Get("Authorization") != "" {
+			t.Error("the token was shown to a server that is not trusted yet")
+		}
+		if name == tunnelName && len(r.TLS.PeerCertificates) == 0 {
+			t.Error("the tunnel's authority was not asked for with the node's certificate")
+		}
+		if maps[name] == nil {
+			w.WriteHeader(http.StatusNotFound)
+			return true
+		}
+		s.answer(w, &corev1.ConfigMap{Data: maps[name]}, http.StatusOK)
+		return true
+	}
+	return s
+}
+
+// info is what kubeadm publishes.
+func info(t *testing.T, ca *authority, server, id, secret string) map[string]string {
+	t.Helper()
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster:\n    server: %s\n    certificate-authority-data: %s\n",
+		server, base64.StdEncoding.EncodeToString(encodeCerts(ca.Cert)))
+	signature, err := jws.ComputeDetachedSignature(text, id, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]string{"kubeconfig": text, "jws-kubeconfig-" + id: signature}
+}
+
+func TestJoinBesideACluster(t *testing.T) {
+	ca := newAuthority(t)
+	maps := map[string]map[string]string{infoName: info(t, ca, "https://api.internal:6443", "abcdef", "0123456789abcdef")}
+	s := beside(t, ca, maps, "kubernetes", "api.internal")
+	c := s.config()
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := id.APIServerName(); got != "api.internal" {
+		t.Errorf("the API server is called %q", got)
+	}
+	// From here on nothing is to be found out.
+	delete(maps, infoName)
+	if got := again(t, c).APIServerName(); got != "api.internal" {
+		t.Errorf("after a start the API server is called %q", got)
+	}
+	if err := id.rejoin(t.Context()); err == nil || !strings.Contains(err.Error(), "no CA was shown") {
+		t.Errorf("joining anew where nothing is published any more: %v", err)
+	}
+}
+
+func TestJoinBesideIsRefused(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	good := info(t, ca, "https://api.internal", "abcdef", "0123456789abcdef")
+	forged := info(t, ca, "https://api.internal", "abcdef", "ffffffffffffffff")
+	changed := info(t, ca, "https://api.internal", "abcdef", "0123456789abcdef")
+	changed["kubeconfig"] = strings.Replace(changed["kubeconfig"], "api.internal", "api.elsewhere", 1)
+	for name, tt := range map[string]struct {
+		publish map[string]string
+		name    string // --apiserver-name
+		want    string
+	}{
+		"nothing published":   {nil, "", "no CA was shown"},
+		"a forged signature":  {forged, "", "signature by the join token abcdef is wrong"},
+		"other text":          {changed, "", "signature by the join token abcdef is wrong"},
+		"not signed":          {map[string]string{"kubeconfig": good["kubeconfig"]}, "", "not signed by the join token abcdef"},
+		"another authority":   {info(t, other, "https://api.internal", "abcdef", "0123456789abcdef"), "", "is not the one expected"},
+		"another name":        {info(t, ca, "https://api.elsewhere", "abcdef", "0123456789abcdef"), "", "--apiserver-name"},
+		"another name said":   {good, "api.elsewhere", "--apiserver-name"},
+		"the right name said": {info(t, ca, "https://api.elsewhere", "abcdef", "0123456789abcdef"), "api.internal", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := beside(t, ca, map[string]map[string]string{infoName: tt.publish}, "api.internal").config()
+			c.APIServerName = tt.name
+			if err := c.check(); err != nil {
+				t.Fatal(err)
+			}
+			id, err := c.join(t.Context(), c.Servers[0])
+			if tt.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), c.Token.Secret) {
+					t.Errorf("got %v, want %q", err, tt.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := id.APIServerName(); got != "api.internal" {
+				t.Errorf("the API server is called %q", got)
+			}
+		})
+	}
+}
+
+// The hub's authority counts for the tunnel and for nothing else, from one start to the
+// next, until it is not published any more.
+func TestTunnelAuthority(t *testing.T) {
+	ca, hub := newAuthority(t), newAuthority(t)
+	maps := map[string]map[string]string{
+		infoName:   info(t, ca, "https://api.internal", "abcdef", "0123456789abcdef"),
+		tunnelName: {tunnelKey: string(encodeCerts(hub.Cert))},
+	}
+	c := beside(t, ca, maps, "api.internal").config()
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id.TunnelKnown() {
+		t.Error("known before it was asked for")
+	}
+	if err := id.RefreshTunnel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	alone, both := poolOf([]*x509.Certificate{ca.Cert}), poolOf([]*x509.Certificate{ca.Cert, hub.Cert})
+	for when, id := range map[string]*Identity{"now": id, "after a start": again(t, c)} {
+		if !id.TunnelKnown() || !id.TunnelTLS().RootCAs.Equal(both) || !id.ClientTLS("x").RootCAs.Equal(alone) {
+			t.Errorf("%s: other authorities than the cluster's and the hub's for the tunnel, and the cluster's alone for the API server", when)
+		}
+	}
+	maps[tunnelName] = map[string]string{tunnelKey: "nonsense"}
+	if err := id.RefreshTunnel(t.Context()); err == nil || !id.TunnelTLS().RootCAs.Equal(both) {
+		t.Errorf("nonsense is published: %v, or what was there before does not count", err)
+	}
+	delete(maps, tunnelName)
+	if err := id.RefreshTunnel(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for when, id := range map[string]*Identity{"now": id, "after a start": again(t, c)} {
+		if !id.TunnelKnown() || !id.TunnelTLS().RootCAs.Equal(alone) {
+			t.Errorf("%s: the hub's authority counts though it is not published any more", when)
+		}
+	}
+}
+
+// A node whose certificate is somebody else's to renew takes what is put in its place, and
+// nothing of another node's.
+func TestGivenFilesAreFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca, next := newAuthority(t), newAuthority(t)
+		dir := t.TempDir()
+		files := GivenFiles{Cert: dir + "/client.pem", Key: dir + "/client.pem", CA: dir + "/ca.crt"}
+		put := func(node string) *x509.Certificate {
+			key := pkitest.NewKey(t)
+			cert := ca.Sign(t, pkitest.NodeClient(node), key.Public())
+			if err := writePair(files.Cert, encodeCerts(cert), key); err != nil {
+				t.Fatal(err)
+			}
+			return cert
+		}
+		first := put("node-1")
+		if err := os.WriteFile(files.CA, encodeCerts(ca.Cert), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := Config{NodeName: "node-1", Dir: t.TempDir(), Servers: []string{"https://x"}}
+		id, err := Given(c, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !id.cert.Load().Leaf.Equal(first) || id.APIServerName() != DefaultAPIServerName {
+			t.Error("another certificate, or another name of the API server")
+		}
+		renewed, changed := 0, 0
+		api := &memoryRequests{t: t, ca: ca, life: time.Hour}
+		r, err := NewRotation(RotationConfig{Identity: id, Requests: api, NotServing: true, Renewed: func() { renewed++ }, TrustChanged: func() { changed++ }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		second := put("node-1")
+		advance(3 * time.Second)
+		if !id.cert.Load().Leaf.Equal(second) || renewed != 1 {
+			t.Errorf("the certificate was replaced, and %d times taken into use", renewed)
+		}
+		put("node-2")
+		advance(3 * time.Second)
+		if !id.cert.Load().Leaf.Equal(second) || renewed != 1 {
+			t.Error("the certificate of another node was taken")
+		}
+		if err := os.WriteFile(files.CA, encodeCerts(next.Cert, ca.Cert), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		advance(3 * time.Second)
+		if !id.ClientTLS("x").RootCAs.Equal(poolOf([]*x509.Certificate{next.Cert, ca.Cert})) || changed != 1 {
+			t.Errorf("the authorities were replaced, and %d times taken into use", changed)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		c.NodeName = "node-3"
+		if _, err := Given(c, files); err == nil || !strings.Contains(err.Error(), `of node "node-2", not "node-3" (--node-name)`) {
+			t.Errorf("the certificate of another node: %v", err)
+		}
+		files.CA += ".none"
+		if _, err := Given(c, files); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("no authority: %v", err)
+		}
+	})
+}

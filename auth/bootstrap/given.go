@@ -1,0 +1,87 @@
+// This file is a node whose certificate somebody else gets and renews, such as a kubelet:
+// the files are followed.
+
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hawser-project/hawser/auth"
+)
+
+// GivenFiles are the PEM files of an identity, each of which may be replaced at any time.
+type GivenFiles struct {
+	Cert, Key, CA string
+}
+
+// A given is an identity's files as they are followed.
+type given struct {
+	files *auth.Files
+	pair  *auth.KeyPair
+	cas   *auth.Authorities
+}
+
+// Given returns the identity that files make up. A Rotation follows them, and renews no
+// client certificate. The data directory has what is kept beside.
+func Given(c Config, files GivenFiles) (*Identity, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	g := &given{files: &auth.Files{Log: c.Log}}
+	var err error
+	if g.pair, err = g.files.KeyPair(files.Cert, files.Key); err != nil {
+		return nil, err
+	}
+	if g.cas, err = g.files.Authorities(files.CA); err != nil {
+		return nil, err
+	}
+	id := &Identity{cfg: c, given: g}
+	id.loadTunnel()
+	id.takeAuthorities()
+	return id, id.takePair()
+}
+
+// takePair takes the certificate into use, if it is this node's.
+func (i *Identity) takePair() error {
+	pair := i.given.pair.Certificate()
+	name, err := auth.NodeName(pair.Leaf)
+	if err == nil && name != i.cfg.NodeName {
+		err = fmt.Errorf("it is of node %q, not %q (--node-name)", name, i.cfg.NodeName)
+	}
+	if err != nil {
+		return fmt.Errorf("the client certificate is not the node's: %w", err)
+	}
+	i.cert.Store(pair)
+	return nil
+}
+
+// takeAuthorities has the file's content be what the API server is known by. What else
+// the cluster has said stays.
+func (i *Identity) takeAuthorities() {
+	i.trusting.Lock()
+	defer i.trusting.Unlock()
+	next := newTrust(i.given.cas.Certificates(), nil, nil)
+	if now := i.trust.Load(); now != nil {
+		next.clients, next.clientPool, next.published = now.clients, now.clientPool, now.published
+		next.kubelets, next.asked = now.kubelets, now.asked
+	}
+	i.trust.Store(next)
+}
+
+// followGiven takes replacements into use until ctx is done.
+func (r *Rotation) followGiven(ctx context.Context) {
+	id := r.cfg.Identity
+	defer id.given.pair.Changed(func() {
+		if err := id.takePair(); err != nil {
+			r.cfg.Log.Warn("what was read before stays in use", "node", id.NodeName(), "err", err)
+			return
+		}
+		r.client.renewed()
+	})()
+	defer id.given.cas.Changed(func() {
+		id.takeAuthorities()
+		r.reconnect()
+	})()
+	_ = id.given.files.Run(ctx) // it ends with ctx alone
+}

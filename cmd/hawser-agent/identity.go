@@ -1,0 +1,128 @@
+// Who the node is: by a join token, or by files that somebody else keeps.
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/bootstrap"
+)
+
+// identityOptions are the flags about the node's certificate and the API server's.
+type identityOptions struct {
+	apiName string
+	files   bootstrap.GivenFiles
+}
+
+func (o *identityOptions) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.apiName, "apiserver-name", "", "name that the API server's certificate carries, where the server is beside a cluster that was there before (default what that cluster publishes in ConfigMap kube-public/cluster-info)")
+	f.StringVar(&o.files.Cert, "client-certificate", "", "file with the node's client certificate, in place of a join token; followed when it is replaced, as by a kubelet")
+	f.StringVar(&o.files.Key, "client-key", "", "file with the key of --client-certificate; may be the same file")
+	f.StringVar(&o.files.CA, "certificate-authority", "", "file with the authorities by which the API server is known; goes with --client-certificate")
+}
+
+// given says whether the certificate is from files.
+func (o *identityOptions) given() bool { return o.files.Cert != "" }
+
+// check refuses what cannot work, naming the flag.
+func (o *identityOptions) check(f *pflag.FlagSet) error {
+	if _, err := netip.ParseAddr(o.apiName); o.apiName != "" && err != nil && auth.CheckNodeName(o.apiName) != nil {
+		return fmt.Errorf("--apiserver-name %q: want a DNS name or an address, without a port", o.apiName)
+	}
+	set := 0
+	for _, file := range []string{o.files.Cert, o.files.Key, o.files.CA} {
+		if file != "" {
+			set++
+		}
+	}
+	if set != 0 && set != 3 {
+		return errors.New("--client-certificate, --client-key and --certificate-authority go together")
+	}
+	for _, name := range []string{"token", "token-file", "discovery-token-ca-cert-hash"} {
+		if set != 0 && f.Changed(name) {
+			return fmt.Errorf("--%s has no effect with --client-certificate: nothing is asked for", name)
+		}
+	}
+	return nil
+}
+
+// tunnelAsk is how much of an attempt to connect may go into asking.
+const tunnelAsk = 10 * time.Second
+
+// tunnelTLS is how the server's end of the tunnel is believed. The cluster is asked
+// whether the hub has an authority of its own when that is not known, and when what
+// is known did not do.
+func (p *parts) tunnelTLS(ctx context.Context, id *bootstrap.Identity, log *slog.Logger) *tls.Config {
+	if !id.TunnelKnown() || errors.Is(p.link.State().Err, agent.ErrServerUntrusted) {
+		ask, cancel := context.WithTimeout(ctx, tunnelAsk)
+		defer cancel()
+		if err := id.RefreshTunnel(ask); err != nil {
+			log.Debug("going on with the authorities known", "err", err)
+		}
+	}
+	return id.TunnelTLS()
+}
+
+// joinConfig is what join needs. There is so little to say that its packets can be
+// small from the first.
+func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
+	c := bootstrap.Config{
+		NodeName: o.nodeName, Dir: o.dataDir, TokenFile: o.tokenFile, APIServerName: o.apiName, Log: log,
+		Dial: agent.NewDial(proxyFor, true),
+	}
+	for _, addr := range o.addrs {
+		c.Servers = append(c.Servers, "https://"+addr)
+	}
+	if o.given() {
+		return c, nil // no token is needed, whatever the environment has
+	}
+	var err error
+	if o.token != "" {
+		if c.Token, err = bootstrap.ParseToken(o.token); err != nil {
+			return c, fmt.Errorf("%s: %w", o.tokenFrom, err)
+		}
+	}
+	for _, h := range o.caHashes {
+		pins, pinErr := bootstrap.ParsePins(h)
+		if pinErr != nil {
+			return c, fmt.Errorf("--discovery-token-ca-cert-hash: %w", pinErr)
+		}
+		c.Pins = append(c.Pins, pins...)
+	}
+	if info, err := os.Stat(o.tokenFile); err == nil && info.Mode().Perm()&0o044 != 0 {
+		log.Warn("the join token can be read by other users: chmod 600", "file", o.tokenFile)
+	}
+	return c, c.Check()
+}
+
+// join returns the node's identity, asking for one with the token if there is
+// none yet.
+func join(ctx context.Context, o *options, c bootstrap.Config) (*bootstrap.Identity, error) {
+	if o.given() {
+		id, err := bootstrap.Given(c, o.files)
+		if err != nil {
+			return nil, fmt.Errorf("--client-certificate, --client-key and --certificate-authority: %w", err)
+		}
+		return id, nil
+	}
+	id, err := bootstrap.Join(ctx, c)
+	var pin *bootstrap.PinError
+	switch {
+	case errors.As(err, &pin):
+		return nil, fmt.Errorf("--discovery-token-ca-cert-hash: %w", err)
+	case errors.Is(err, bootstrap.ErrTokenRejected):
+		return nil, fmt.Errorf("%s: %w", o.tokenFrom, err)
+	}
+	return id, err
+}
