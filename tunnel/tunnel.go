@@ -174,13 +174,6 @@ func (o Options) Streams() int {
 	return o.MaxStreams
 }
 
-// A Network makes connections. The real one is package net; memnet has one for
-// tests.
-type Network interface {
-	Dial(ctx context.Context, network, addr string) (net.Conn, error)
-	Listen(ctx context.Context, network, addr string) (net.Listener, error)
-}
-
 var (
 	_ Stream = (*net.TCPConn)(nil)
 	_ Stream = (*net.UnixConn)(nil)

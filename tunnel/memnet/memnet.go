@@ -16,8 +16,6 @@ import (
 	"net"
 	"sync"
 	"syscall"
-
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 // backlog is how many connections wait at a listener before Dial blocks.
@@ -31,15 +29,12 @@ func (Addr) Network() string { return "mem" }
 
 func (a Addr) String() string { return string(a) }
 
-// A Network is a set of listeners. Its zero value is an empty one. It is a
-// tunnel.Network.
+// A Network is a set of listeners. Its zero value is an empty one.
 type Network struct {
 	mu        sync.Mutex // guards the following
 	listeners map[string]*listener
 	dialed    int
 }
-
-var _ tunnel.Network = (*Network)(nil)
 
 // Listen makes addr reachable on n until the listener is closed. The network's
 // name is ignored.
