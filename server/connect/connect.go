@@ -39,6 +39,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/server/internal/fronts"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/strangers"
 )
@@ -93,7 +94,7 @@ type Config struct {
 // A Server is a front end. Serve may be called for several listeners.
 type Server struct {
 	cfg     Config
-	metrics *metrics
+	metrics *fronts.Metrics
 	idlers  *idlers
 	denied  strangers.Sparse // lines about who may not
 	hold    time.Duration    // answerTime
@@ -110,7 +111,7 @@ func New(c Config) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	m, err := newMetrics(c.Metrics)
+	m, err := fronts.NewMetrics(c.Metrics)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -168,7 +169,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer f.open.leave()
 	if in.scarce {
-		f.metrics.shed.Inc()
+		f.metrics.Shed.Inc()
 		w.Header().Set("Connection", "close")
 		f.refuse(w, r, &tunnel.DialError{Addr: clip(r.Host), Code: tunnel.Busy, Text: "the server has no file descriptors to spare"})
 		return
@@ -180,7 +181,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if f.cfg.Authorize != nil {
 		if err := f.cfg.Authorize(r); err != nil {
-			f.metrics.dials.WithLabelValues(tunnel.Denied.String()).Inc()
+			f.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()
 			if more, ok := f.denied.Tell(err.Error()); ok { // which says who
 				f.cfg.Log.Warn("CONNECT refused", "client", r.RemoteAddr, "target", clip(r.Host), "err", err, "others", more)
 			}
@@ -198,7 +199,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	began := time.Now()
 	target, err := f.cfg.Dial(ctx, "tcp", r.Host)
-	f.metrics.dialed(tunnel.CodeOf(err), time.Since(began))
+	f.metrics.Dialed(tunnel.CodeOf(err), time.Since(began))
 	if err != nil {
 		f.refuse(w, r, err)
 		return
@@ -231,8 +232,8 @@ func (f *front) join(w http.ResponseWriter, r *http.Request, target net.Conn) {
 		return
 	}
 	client := withBuffered(conn, buffered.Reader)
-	f.metrics.open.Inc()
-	defer f.metrics.open.Dec()
+	f.metrics.Open.Inc()
+	defer f.metrics.Open.Dec()
 	hold := f.hold
 	if strings.EqualFold(r.Header.Get(earlyHeader), "yes") {
 		hold = 0
@@ -240,7 +241,7 @@ func (f *front) join(w http.ResponseWriter, r *http.Request, target net.Conn) {
 	quiet, stop := holdBack(target, hold)
 	defer stop()
 	n, err := tunnel.Splice(f.ctx, client, quiet)
-	f.metrics.moved(n)
+	f.metrics.Moved(n.AtoB, n.BtoA)
 	if err != nil {
 		f.cfg.Log.Debug("tunnel ended early", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
 	}

@@ -11,20 +11,15 @@ import (
 	"sync/atomic"
 
 	"github.com/hawser-project/hawser/server/internal/descriptors"
+	"github.com/hawser-project/hawser/server/internal/fronts"
 	"github.com/hawser-project/hawser/tunnel/strangers"
-)
-
-// Why a connection without a request was closed, as metrics call it.
-const (
-	noRequest = "no_request" // it never had one: no handshake, a broken or an oversized header, silence
-	idle      = "idle"       // it had no further one
 )
 
 // idlers keep the number of connections without a request within bounds, and count
 // those that are closed without one.
 type idlers struct {
 	pending *strangers.Pending
-	metrics *metrics
+	metrics *fronts.Metrics
 	log     *slog.Logger
 	sparse  strangers.Sparse
 	inside  sync.Map // of *idler by net.Conn
@@ -49,7 +44,7 @@ func (i *idlers) enter(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, idlerKey{}, in)
 }
 
-func newIdlers(m *metrics, log *slog.Logger) *idlers {
+func newIdlers(m *fronts.Metrics, log *slog.Logger) *idlers {
 	return &idlers{pending: strangers.NewPending(maxIdlers), metrics: m, log: log}
 }
 
@@ -74,7 +69,7 @@ func (i *idlers) changed(c net.Conn, s http.ConnState) {
 		case !in.asked.Load():
 			i.refused(c)
 		case without:
-			i.metrics.closed.WithLabelValues(idle).Inc()
+			i.metrics.Closed.WithLabelValues(fronts.Idle).Inc()
 		}
 	case http.StateHijacked:
 		i.inside.Delete(c)
@@ -84,7 +79,7 @@ func (i *idlers) changed(c net.Conn, s http.ConnState) {
 // refused counts a connection that never had a request, and tells the log of it now
 // and then.
 func (i *idlers) refused(c net.Conn) {
-	i.metrics.closed.WithLabelValues(noRequest).Inc()
+	i.metrics.Closed.WithLabelValues(fronts.NoRequest).Inc()
 	if more, ok := i.sparse.Tell(c.RemoteAddr()); ok {
 		i.log.Info("connection closed without a usable request", "client", c.RemoteAddr().String(), "others", more)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/hawser-project/hawser/server/internal/fronts"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -109,7 +110,7 @@ func TestTimesOfConnectionsWithoutARequest(t *testing.T) {
 			t.Errorf("kept open for %v without a further request", d)
 		}
 		synctest.Wait()
-		if n, i := testutil.ToFloat64(q.metrics.closed.WithLabelValues(noRequest)), testutil.ToFloat64(q.metrics.closed.WithLabelValues(idle)); n != 3 || i != 1 {
+		if n, i := testutil.ToFloat64(q.metrics.Closed.WithLabelValues(fronts.NoRequest)), testutil.ToFloat64(q.metrics.Closed.WithLabelValues(fronts.Idle)); n != 3 || i != 1 {
 			t.Errorf("%v closed without a request, %v idle", n, i)
 		}
 		through := q.say(connectRequest)
@@ -152,7 +153,7 @@ func TestCrowdWithoutARequest(t *testing.T) {
 		if inside := q.idlers.pending.Count(); inside != 0 {
 			t.Errorf("%d are still without a request", inside)
 		}
-		if n := testutil.ToFloat64(q.metrics.closed.WithLabelValues(noRequest)); n < 4*maxIdlers {
+		if n := testutil.ToFloat64(q.metrics.Closed.WithLabelValues(fronts.NoRequest)); n < 4*maxIdlers {
 			t.Errorf("%v counted", n)
 		}
 		if n := strings.Count(q.log.String(), "\n"); n < 1 || n > 2 {

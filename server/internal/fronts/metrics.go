@@ -1,0 +1,80 @@
+// Package fronts is what the hub's front ends for others have in common: their metrics.
+//
+// Each front end has metrics of its own, told apart by a label that its registerer adds.
+// Labels come from closed lists.
+//
+// What this package is not: it knows no protocol, and serves nothing.
+package fronts
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// Why a connection without a request was closed, as Metrics.Closed calls it.
+const (
+	NoRequest = "no_request" // it never had one: no handshake, a broken or an oversized header, silence
+	Idle      = "idle"       // it had no further one
+)
+
+// Metrics are those of one front end.
+type Metrics struct {
+	Dials  *prometheus.CounterVec // by result
+	Shed   prometheus.Counter
+	Closed *prometheus.CounterVec // by reason
+	Open   prometheus.Gauge
+
+	latency prometheus.Histogram
+	bytes   *prometheus.CounterVec
+}
+
+// NewMetrics registers metrics with r; nil means that nobody looks at them.
+func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		Dials: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_connect_dials_total", Help: "Dials that a front end was asked for, by result.",
+		}, []string{"result"}),
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "hawser_connect_dial_duration_seconds", Help: "How long such a dial took to reach its target, or to fail.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8),
+		}),
+		Shed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "hawser_connect_shed_total", Help: "Requests refused for want of file descriptors.",
+		}),
+		Closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_connect_closed_total", Help: "Connections closed before they had a usable request (no_request), or between two (idle).",
+		}, []string{"reason"}),
+		Open: prometheus.NewGauge(prometheus.GaugeOpts{Name: "hawser_connect_tunnels", Help: "Open tunnels."}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_connect_bytes_total", Help: "Bytes moved by tunnels that have ended.",
+		}, []string{"direction"}),
+	}
+	if r == nil {
+		return m, nil
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{m.Dials, m.latency, m.Open, m.bytes, m.Shed, m.Closed} {
+		errs = append(errs, r.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// Dialed counts a dial that took so long; code is 0 if it reached its target.
+func (m *Metrics) Dialed(code tunnel.Code, took time.Duration) {
+	result := "ok"
+	if code != 0 {
+		result = code.String()
+	}
+	m.Dials.WithLabelValues(result).Inc()
+	m.latency.Observe(took.Seconds())
+}
+
+// Moved counts the bytes of a tunnel from its client to its target, and back.
+func (m *Metrics) Moved(in, out int64) {
+	m.bytes.WithLabelValues("in").Add(float64(in))
+	m.bytes.WithLabelValues("out").Add(float64(out))
+}
