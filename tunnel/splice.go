@@ -107,7 +107,7 @@ func copyBuffered(dst, src net.Conn, moved func(n int)) error {
 			if werr != nil {
 				return fmt.Errorf("write: %w", werr)
 			}
-			buf.fit(r)
+			buf.Fit(r)
 		}
 		buf.Free()
 		switch {
@@ -212,10 +212,10 @@ func (b *Buffer) Take(want int) []byte {
 	return *b.mem
 }
 
-// fit notes how much the last read has found, by which the next one gets its memory.
+// Fit notes how much the last read has found, by which the next one gets its memory.
 // A read that fills little calls for more. Of a TLS record that it had begun, the
 // next read finds the rest.
-func (b *Buffer) fit(n int) {
+func (b *Buffer) Fit(n int) {
 	enough := littleBuffer
 	if b.pool == recordBuffers {
 		enough = recordBuffer - littleBuffer

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// processCPU is the CPU time that this process has used, in user and in kernel
+// CPU is the CPU time that this process has used, in user and in kernel
 // mode; zero if the system does not tell.
-func processCPU() time.Duration {
+func CPU() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0

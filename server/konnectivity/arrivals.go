@@ -1,0 +1,120 @@
+// Arrivals: connections on their way to their first call that is let in.
+
+package konnectivity
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/hawser-project/hawser/server/internal/descriptors"
+	"github.com/hawser-project/hawser/server/internal/fronts"
+)
+
+// maxPending is how many connections of a Server may have had no call yet that was let in.
+const maxPending = 512
+
+// arrivals are the connections that a listener accepts.
+type arrivals struct {
+	net.Listener
+	server *Server
+}
+
+// Accept implements net.Listener.
+func (l *arrivals) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	a := &arrival{Conn: c, server: l.server, scarce: descriptors.Scarce(c)}
+	leave := l.server.pending.Enter(c)
+	a.leave = sync.OnceFunc(leave)
+	return a, nil
+}
+
+// An arrival is a gRPC connection.
+type arrival struct {
+	net.Conn
+	server *Server
+	scarce bool   // it has taken one of the last file descriptors
+	leave  func() // the places of those that have not been let in
+	called atomic.Bool
+	closed atomic.Bool
+}
+
+// Close counts and tells of a connection that never had a call.
+func (a *arrival) Close() error {
+	a.leave()
+	if !a.closed.Swap(true) && !a.called.Load() {
+		a.server.metrics.Closed.WithLabelValues(fronts.NoRequest).Inc()
+		if more, ok := a.server.sparse.Tell(a.RemoteAddr()); ok {
+			a.server.cfg.Log.Info("connection closed without a usable request", "client", a.RemoteAddr().String(), "others", more)
+		}
+	}
+	return a.Conn.Close()
+}
+
+// state is what TLS has agreed on; nil without TLS.
+func (a *arrival) state() *tls.ConnectionState {
+	c, ok := a.Conn.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	s := c.ConnectionState()
+	return &s
+}
+
+// arrivalOf is the connection of a call.
+func arrivalOf(ctx context.Context) *arrival {
+	p, _ := peer.FromContext(ctx) // the handshake has set it
+	return p.AuthInfo.(authInfo).arrival
+}
+
+// An authInfo is how a call learns of its connection.
+type authInfo struct {
+	credentials.CommonAuthInfo
+	arrival *arrival
+}
+
+// AuthType implements credentials.AuthInfo.
+func (authInfo) AuthType() string { return "arrival" }
+
+// handshake is the server's side of TLS on connections that have it.
+type handshake struct{}
+
+// ServerHandshake implements credentials.TransportCredentials. The caller has set a
+// deadline.
+func (handshake) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	a, ok := c.(*arrival)
+	if !ok {
+		return nil, nil, errors.New("konnectivity: connection of another listener")
+	}
+	level := credentials.NoSecurity
+	if t, ok := a.Conn.(*tls.Conn); ok {
+		if err := t.HandshakeContext(context.Background()); err != nil { // bounded by the deadline
+			return nil, nil, errors.Join(err, a.Close())
+		}
+		level = credentials.PrivacyAndIntegrity
+	}
+	return a, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, a}, nil
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (handshake) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("konnectivity: this is a server")
+}
+
+// Info implements credentials.TransportCredentials.
+func (handshake) Info() credentials.ProtocolInfo { return credentials.ProtocolInfo{} }
+
+// Clone implements credentials.TransportCredentials.
+func (h handshake) Clone() credentials.TransportCredentials { return h }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (handshake) OverrideServerName(string) error { return nil }

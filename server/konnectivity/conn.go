@@ -1,0 +1,204 @@
+// A connection: one dial of a call, and the bytes both ways.
+
+package konnectivity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// A conn belongs to the goroutine of run.
+type conn struct {
+	call   *call
+	random int64
+	id     int64           // guarded by call.mu; 0 until it is open
+	ctx    context.Context // its end aborts the dial, or the target
+	cancel context.CancelCauseFunc
+	target net.Conn // set before the conn is open
+
+	in      *queue // what the client has sent
+	spoke   chan struct{}
+	heard   func()      // closes spoke
+	closing atomic.Bool // the client asked for CLOSE
+}
+
+func newConn(c *call, random int64) *conn {
+	k := &conn{call: c, random: random, in: newQueue(), spoke: make(chan struct{})}
+	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
+	k.heard = sync.OnceFunc(func() { close(k.spoke) })
+	return k
+}
+
+// refuse answers a dial that is not made.
+func (k *conn) refuse(err error) {
+	defer k.call.done()
+	defer k.cancel(nil)
+	k.call.forget(k)
+	_ = k.call.answer(k.random, 0, err) // or the client is gone
+}
+
+// run dials addr, answers, and joins the target to the client. It counts as one of the
+// Server's connections until it returns.
+func (k *conn) run(addr string) {
+	defer k.call.done()
+	defer k.cancel(nil)
+	defer k.call.conns.Add(-1)
+	err := k.dial(addr)
+	if err == nil && !k.call.opened(k) {
+		_ = tunnel.Abort(k.target)
+		err = context.Cause(k.ctx)
+	}
+	if err != nil {
+		k.call.cfg.Log.Debug("dial failed", "client", k.call.client, "target", clip(addr), "err", err)
+		k.call.forget(k)
+		if k.ctx.Err() == nil { // else the client waits for no answer
+			_ = k.call.answer(k.random, 0, err)
+		}
+		return
+	}
+	open := k.call.metrics.Open
+	open.Inc()
+	defer open.Dec()
+	if err = k.call.answer(k.random, k.id, nil); err != nil {
+		k.cancel(errGone)
+	}
+	if err = k.join(); err != nil {
+		k.call.cfg.Log.Debug("connection ended early", "client", k.call.client, "target", clip(addr), "err", err)
+	}
+	k.call.forget(k)
+	_ = k.call.over(k.id, err)
+}
+
+func (k *conn) dial(addr string) (err error) {
+	ctx, cancel := context.WithTimeout(k.ctx, k.call.cfg.DialTimeout)
+	defer cancel()
+	began := time.Now()
+	k.target, err = k.call.cfg.Dial(ctx, "tcp", addr)
+	k.call.metrics.Dialed(tunnel.CodeOf(err), time.Since(began))
+	return err
+}
+
+// join moves bytes both ways until the connection is over, and closes the target. The
+// error is nil if either end has ended it in good order.
+func (k *conn) join() error {
+	abort := context.AfterFunc(k.ctx, func() { _ = tunnel.Abort(k.target) })
+	var taken, given int64
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		var err error
+		if taken, err = k.toTarget(); err != nil {
+			k.cancel(fmt.Errorf("write to target: %w", err))
+		}
+	})
+	given, err := k.toClient()
+	switch {
+	case err == nil: // the target takes what is left, for a while
+		k.in.end()
+		k.limit()
+	case k.closing.Load() && k.ctx.Err() == nil: // it was closed here
+		err = nil
+	default:
+		k.cancel(err)
+	}
+	writing.Wait()
+	k.call.metrics.Moved(taken, given)
+	if !abort() {
+		return context.Cause(k.ctx)
+	}
+	_ = k.target.Close()
+	return err
+}
+
+// finish ends the connection for the client: the target takes what is left, for a while,
+// and is closed.
+func (k *conn) finish() {
+	if k.closing.Swap(true) {
+		return
+	}
+	k.heard()
+	k.in.end()
+	k.limit()
+}
+
+// limit bounds the time until the end of a connection that has ended on one side.
+func (k *conn) limit() {
+	t := time.AfterFunc(drainTimeout, func() { k.cancel(errNotTaken) })
+	context.AfterFunc(k.ctx, func() { t.Stop() })
+}
+
+// toTarget writes what the client sends until that ends, which closes the target if the
+// client asked for it.
+func (k *conn) toTarget() (n int64, err error) {
+	for {
+		parts, ok := k.in.take(k.ctx)
+		if !ok {
+			break
+		}
+		for _, p := range parts {
+			w, err := k.target.Write(p)
+			n += int64(w)
+			if err != nil {
+				return n, err
+			}
+			k.in.written(p)
+		}
+	}
+	if k.closing.Load() && k.ctx.Err() == nil {
+		_ = k.target.Close()
+	}
+	return n, nil
+}
+
+// toClient sends what the target has until its end.
+func (k *conn) toClient() (n int64, err error) {
+	if !k.patient() {
+		return 0, context.Cause(k.ctx)
+	}
+	var buf tunnel.Buffer
+	defer buf.Free()
+	data := &client.Data{ConnectID: k.id}
+	p := &client.Packet{Type: client.PacketType_DATA, Payload: &client.Packet_Data{Data: data}}
+	for {
+		r, rerr := tunnel.ReadBuffer(k.target, &buf)
+		if r > 0 {
+			data.Data = buf.Take(r)[:r]
+			if err := k.call.send(k.ctx, p); err != nil {
+				return n, fmt.Errorf("send: %w", err)
+			}
+			n += int64(r)
+			buf.Fit(r)
+		}
+		buf.Free()
+		switch {
+		case rerr == nil:
+		case errors.Is(rerr, io.EOF):
+			return n, nil
+		default:
+			return n, fmt.Errorf("read from target: %w", rerr)
+		}
+	}
+}
+
+// patient waits until the client has had the time to read the answer to its dial; false
+// if the connection is over before.
+func (k *conn) patient() bool {
+	t := time.NewTimer(k.call.hold)
+	defer t.Stop()
+	select {
+	case <-k.spoke:
+	case <-t.C:
+	case <-k.ctx.Done():
+		return false
+	}
+	return true
+}

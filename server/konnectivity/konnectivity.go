@@ -1,0 +1,201 @@
+// Package konnectivity is the hub's front end for clients that speak konnectivity's gRPC
+// (sigs.k8s.io/apiserver-network-proxy), as the GRPC mode of kube-apiserver's
+// EgressSelectorConfiguration does (KEP-1281).
+//
+// The mental model: a call is one gRPC stream, ProxyService.Proxy, and carries any number
+// of connections, each to one target. konnectivity-client makes a call, and a gRPC
+// connection, for each of its own.
+//
+// The protocol has no window for a connection. What goes to a client waits in its target:
+// while the client does not read, nothing is read from the targets of that call. What
+// goes to a target waits here, up to 1 MiB. Beyond that, a call that has one connection is
+// not read from, so that HTTP/2 holds its client back; in a call that has more the one
+// connection ends with an error, and the others go on.
+//
+// The protocol has no half-close either. A target that ends its direction has ended the
+// connection, once all that it sent, and all that it was sent, has been passed on. So has
+// a client that asks for CLOSE.
+//
+// A target that speaks first is held back for 100 ms, or until the client has sent
+// something: konnectivity-client loses what comes right behind the answer to its dial.
+//
+// The package authenticates and authorizes only by Config.Authorize; package connect has
+// the listeners: ListenTLS, whose configuration offers "h2", and ListenUnix.
+package konnectivity
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
+	"github.com/hawser-project/hawser/tunnel/strangers"
+)
+
+const (
+	// DefaultDialTimeout bounds a dial when Config does not say. It is less than the 30 s
+	// after which konnectivity-client gives up, so that the client reads why.
+	DefaultDialTimeout = 25 * time.Second
+	// DefaultMaxCalls is how many calls a Server has at a time.
+	DefaultMaxCalls = 16 << 10
+	// DefaultMaxConns is how many connections all its calls have.
+	DefaultMaxConns = 32 << 10
+	// maxCallConns is how many connections one call has, and maxTransportCalls how many
+	// calls one gRPC connection has.
+	maxCallConns, maxTransportCalls = 1024, 128
+	// maxPacket bounds a packet in bytes: gRPC's own default, on which a client that sends
+	// in large pieces may rely. What goes to a client has 64 KiB at most.
+	maxPacket = 4 << 20
+	// window is how many bytes of a call are on their way to this end, and wait in it.
+	window = 1 << 20
+	// handshakeTimeout is how long a client may take to shake hands.
+	handshakeTimeout = 10 * time.Second
+	// idleTimeout is how long a gRPC connection may be kept without a call.
+	idleTimeout = time.Minute
+	// minPing is how often a client may ping; gRPC's own have 10 s at least.
+	minPing = 5 * time.Second
+	// drainTimeout is how long Serve waits for calls to end by themselves, and how long a
+	// connection that ends waits for its target to take the rest.
+	drainTimeout = 5 * time.Second
+	// answerTime is how long a target that speaks first is held back.
+	answerTime = 100 * time.Millisecond
+	// maxTarget bounds a target, and maxText an error in answers, in bytes.
+	maxTarget, maxText = 300, 1 << 10
+)
+
+// Config configures a Server. Dial is required.
+type Config struct {
+	// Dial reaches targets: the hub's DialContext.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Authorize may refuse a client by error, which it reads as the answer to each dial.
+	// The state is nil without TLS. Nil allows whoever could connect, which suits a unix
+	// socket.
+	Authorize func(*tls.ConnectionState) error
+	// Caller names a client, for auth.CallerOf of the dial's context. The state is nil
+	// without TLS. Nil names nobody.
+	Caller func(*tls.ConnectionState) string
+	// Trace puts what a call's metadata say of a trace into the context of its dials. Nil
+	// means that nobody wants to know.
+	Trace func(context.Context, http.Header) context.Context
+	// DialTimeout bounds a dial; zero means DefaultDialTimeout.
+	DialTimeout time.Duration
+	// MaxCalls and MaxConns bound calls and connections; zero means DefaultMaxCalls and
+	// DefaultMaxConns.
+	MaxCalls, MaxConns int
+
+	Log     *slog.Logger          // nil means discard
+	Metrics prometheus.Registerer // nil means none
+}
+
+// A Server is a front end. Serve may be called for several listeners.
+type Server struct {
+	cfg     Config
+	metrics *metrics
+	pending *strangers.Pending // connections that have had no call
+	sparse  strangers.Sparse   // lines about those that never had one
+	denied  strangers.Sparse   // lines about who may not
+	hold    time.Duration      // answerTime
+	calls   atomic.Int64
+	conns   atomic.Int64
+}
+
+// New checks c. It starts nothing.
+func New(c Config) (*Server, error) {
+	if c.Dial == nil {
+		return nil, errors.New("konnectivity: Config.Dial is required")
+	}
+	if c.DialTimeout <= 0 {
+		c.DialTimeout = DefaultDialTimeout
+	}
+	if c.MaxCalls <= 0 {
+		c.MaxCalls = DefaultMaxCalls
+	}
+	if c.MaxConns <= 0 {
+		c.MaxConns = DefaultMaxConns
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	m, err := newMetrics(c.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("konnectivity: %w", err)
+	}
+	return &Server{cfg: c, metrics: m, pending: strangers.NewPending(maxPending), hold: answerTime}, nil
+}
+
+// Serve serves l, which it owns, until ctx is done, and returns nil then: no new
+// connections are taken and no dials made, and calls get 5 s to end before they are cut.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	f := &front{Server: s}
+	srv := grpc.NewServer(
+		grpc.Creds(handshake{}),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout}),
+		grpc.MaxConcurrentStreams(maxTransportCalls),
+		grpc.MaxRecvMsgSize(maxPacket),
+		grpc.InitialWindowSize(window),
+		grpc.InitialConnWindowSize(window),
+		grpc.WaitForHandlers(true),
+	)
+	client.RegisterProxyServiceServer(srv, f)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := srv.Serve(&arrivals{Listener: l, server: s}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("serve konnectivity: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		f.draining.Store(true)
+		cut := make(chan struct{})
+		timer := time.AfterFunc(drainTimeout, func() {
+			defer close(cut)
+			srv.Stop()
+		})
+		srv.GracefulStop()
+		if !timer.Stop() {
+			<-cut
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// A front is a Server on one listener.
+type front struct {
+	*Server
+	draining atomic.Bool
+}
+
+// Proxy implements client.ProxyServiceServer: it is one call. Only one that is allowed
+// gives its connection a place among those that are.
+func (f *front) Proxy(stream client.ProxyService_ProxyServer) error {
+	a := arrivalOf(stream.Context())
+	a.called.Store(true)
+	c := newCall(stream.Context(), f, a, stream.Send)
+	if c.denied != nil {
+		return c.deny(stream.Recv)
+	}
+	if f.calls.Add(1) > int64(f.cfg.MaxCalls) {
+		f.calls.Add(-1)
+		return status.Errorf(codes.ResourceExhausted, "the server has %d calls already", f.cfg.MaxCalls)
+	}
+	defer f.calls.Add(-1)
+	a.leave()
+	return c.run(stream.Recv)
+}

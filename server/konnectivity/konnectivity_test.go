@@ -1,0 +1,487 @@
+// Tests with konnectivity's own client, unmodified.
+
+package konnectivity
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/server/connect"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
+)
+
+// What failed is told as text, whatever an agent has put into it.
+func TestDialFailureIsTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"code":      {&tunnel.DialError{Addr: "node-1:10250", Code: tunnel.NoNode}, "dial node-1:10250: no such node is connected"},
+		"not UTF-8": {&tunnel.DialError{Addr: "node-1:10250", Code: tunnel.Refused, Text: "no\xff\xfe"}, "dial node-1:10250: no?"},
+		"long":      {errors.New(strings.Repeat("x", 10_000)), strings.Repeat("x", maxText) + "…"},
+		"empty":     {errors.New(""), "internal error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dial := func(context.Context, string, string) (net.Conn, error) { return nil, c.err }
+			onFront(t, Config{Dial: dial}, func(t *testing.T, h *harness) {
+				conn, err := h.dial(t.Context(), "node-1:10250")
+				if err == nil || err.Error() != c.want {
+					t.Errorf("%v, %v", conn, err)
+				}
+				if n := testutil.ToFloat64(h.metrics.Dials.WithLabelValues(tunnel.CodeOf(c.err).String())); n != 1 {
+					t.Errorf("%v dials counted", n)
+				}
+			})
+		})
+	}
+}
+
+// A client that gives a dial up ends it where it is made, at once.
+func TestClientGivesDialUp(t *testing.T) {
+	ended := make(chan time.Duration, 1)
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		began := time.Now()
+		<-ctx.Done()
+		ended <- time.Since(began)
+		return nil, ctx.Err()
+	}
+	onFront(t, Config{Dial: dial}, func(t *testing.T, h *harness) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := h.dial(ctx, "node-1:10250"); err == nil {
+			t.Error("connected")
+		}
+		if d := <-ended; d > 1100*time.Millisecond {
+			t.Errorf("the dial ended after %v", d)
+		}
+	})
+}
+
+// The client reads why before it gives up by itself.
+func TestDialTimeoutIsTold(t *testing.T) {
+	dial := func(ctx context.Context, _, addr string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, tunnel.NewDialError(addr, context.Cause(ctx))
+	}
+	onFront(t, Config{Dial: dial}, func(t *testing.T, h *harness) {
+		_, err := h.dial(t.Context(), "node-1:10250")
+		if err == nil || !strings.HasPrefix(err.Error(), "dial node-1:10250:") {
+			t.Error(err)
+		}
+	})
+}
+
+// A target that sends 10 MiB and goes before anybody has read a byte loses none of it.
+func TestTargetClosesFirst(t *testing.T) {
+	sent := make([]byte, 10<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(sent)
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		conn := h.mustDial()
+		far := h.target()
+		gone := make(chan error, 1)
+		go func() {
+			_, err := far.Write(sent)
+			gone <- errors.Join(err, far.Close())
+		}()
+		synctest.Wait()
+		got, err := io.ReadAll(conn)
+		if err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+		if err := <-gone; err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+	})
+}
+
+// What a client wrote before it closed is not lost, whenever the target reads it.
+func TestClientCloses(t *testing.T) {
+	sent := strings.Repeat("0123456789abcdef", 64<<10)
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		conn := h.mustDial()
+		far := h.target()
+		if _, err := io.WriteString(conn, sent); err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- conn.Close() }()
+		time.Sleep(drainTimeout / 2)
+		reads(t, far, sent)
+		if n, err := far.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("%d, %v", n, err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A target that does not take it holds a client that closes only so long.
+func TestClientClosesOnStalledTarget(t *testing.T) {
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		conn := h.mustDial()
+		_ = h.target()
+		if _, err := conn.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := conn.Close(); err == nil || err.Error() != errNotTaken.Error() {
+			t.Error(err)
+		}
+		if d := time.Since(began); d != drainTimeout {
+			t.Errorf("closed after %v", d)
+		}
+	})
+}
+
+// A target that breaks off is no orderly end for who closes the connection.
+func TestTargetBreaksOff(t *testing.T) {
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		conn := h.mustDial()
+		_ = h.target().Abort()
+		if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) { // all that the client tells
+			t.Errorf("%d, %v", n, err)
+		}
+		if err := conn.Close(); err == nil || !strings.Contains(err.Error(), "read from target") {
+			t.Error(err)
+		}
+	})
+}
+
+// A client that is killed breaks its target off.
+func TestClientDies(t *testing.T) {
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		r := h.raw()
+		r.dial(1)
+		far := h.target()
+		r.close()
+		if n, err := far.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("%d, %v", n, err)
+		}
+	})
+}
+
+// A target that speaks first is heard by a client that takes its time with the answer.
+func TestTargetThatSpeaksFirst(t *testing.T) {
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		began := time.Now()
+		conn := h.mustDial()
+		far := h.target()
+		if _, err := io.WriteString(far, "welcome"); err != nil {
+			t.Fatal(err)
+		}
+		reads(t, conn, "welcome")
+		if d := time.Since(began); d < answerTime {
+			t.Errorf("heard after %v", d)
+		}
+		_ = conn.Close()
+	})
+}
+
+// Half of 50 tunnels have readers that are stalled, on either side. The others do not
+// wait for them for a moment of the bubble's time.
+func TestStalledReadersAmongTunnels(t *testing.T) {
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		h.hold = 0
+		var wg sync.WaitGroup
+		var live, all []net.Conn
+		var stalled []*memnet.Conn
+		for i := range 50 {
+			conn := h.mustDial()
+			far := h.target()
+			all = append(all, conn)
+			switch i % 4 {
+			case 0: // the client does not read
+				go func() { _, _ = far.Write(make([]byte, 64<<20)) }()
+			case 1: // the target does not
+				stalled = append(stalled, far)
+				go func() {
+					for range 64 {
+						if _, err := conn.Write(make([]byte, 1<<20)); err != nil {
+							return
+						}
+					}
+				}()
+			default:
+				echo(&wg, far)
+				live = append(live, conn)
+			}
+		}
+		synctest.Wait()
+		began := time.Now()
+		for i, conn := range live {
+			text := fmt.Sprintf("tunnel %d", i)
+			if _, err := io.WriteString(conn, text); err != nil {
+				t.Fatal(err)
+			}
+			reads(t, conn, text)
+		}
+		if d := time.Since(began); d != 0 {
+			t.Errorf("they waited for %v", d)
+		}
+		for _, far := range stalled { // konnectivity's Close waits for its Write
+			_ = far.Abort()
+		}
+		synctest.Wait()
+		for _, conn := range all {
+			wg.Go(func() { _ = conn.Close() })
+		}
+		wg.Wait()
+	})
+}
+
+// A target that reads late gets all, and its client waits instead of filling memory.
+func TestBackpressureOfSingleConnection(t *testing.T) {
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		conn := h.mustDial()
+		far := h.target()
+		const pieces, size = 64, 1 << 20
+		written := make(chan int, pieces)
+		go func() {
+			defer close(written)
+			for i := range pieces {
+				if _, err := conn.Write(bytes.Repeat([]byte{byte(i)}, size)); err != nil {
+					t.Error(err)
+				}
+				written <- i
+			}
+		}()
+		synctest.Wait()
+		if n := len(written); n > 8 {
+			t.Errorf("%d MiB were taken for a target that does not read", n)
+		}
+		for i := range pieces {
+			reads(t, far, string(bytes.Repeat([]byte{byte(i)}, size)))
+		}
+		_ = conn.Close()
+	})
+}
+
+// Tunnels that are open when the server stops get their time, and no more.
+func TestServerDrains(t *testing.T) {
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		var wg sync.WaitGroup
+		quick, slow := h.mustDial(), h.mustDial()
+		echo(&wg, h.target())
+		echo(&wg, h.target())
+		late := h.raw()
+		late.dial(1)
+		echo(&wg, h.target())
+		began := time.Now()
+		h.stop()
+		synctest.Wait()
+		late.send(dialReq(2))
+		if e := late.recv().GetDialResponse().GetError(); e != "dial node-1:10250: draining" {
+			t.Errorf("answer %q", e)
+		}
+		if _, err := io.WriteString(quick, "goes on"); err != nil {
+			t.Error(err)
+		}
+		reads(t, quick, "goes on")
+		_ = quick.Close()
+		if n, err := slow.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("%d, %v", n, err)
+		}
+		<-h.stopped
+		if d := time.Since(began); d != drainTimeout {
+			t.Errorf("it took %v", d)
+		}
+		_ = slow.Close()
+		wg.Wait()
+	})
+}
+
+// onSocket serves c on a unix socket, with real time.
+func onSocket(t testing.TB, c Config) (socket string) {
+	t.Helper()
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(t.TempDir(), "s")
+	l, err := connect.ListenUnix(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveUntilEnd(t, s, l)
+	return socket
+}
+
+func serveUntilEnd(t testing.TB, s *Server, l net.Listener) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func dialSocket(ctx context.Context, socket, addr string) (net.Conn, error) {
+	return singleUse(ctx, addr, "unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+func TestHTTP(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body) // what was cut is missing from the answer
+		_, _ = w.Write(b)
+	}))
+	defer srv.Close()
+	socket := onSocket(t, Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", srv.Listener.Addr().String())
+	}})
+	c := srv.Client()
+	tr := c.Transport.(*http.Transport)
+	tr.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) { return dialSocket(ctx, socket, addr) }
+	defer tr.CloseIdleConnections()
+	for _, size := range []int{0, 1, 100_000, 20 << 20} {
+		body := bytes.Repeat([]byte{'x'}, size)
+		resp, err := c.Post("https://example.com/", "", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || !bytes.Equal(got, body) {
+			t.Errorf("%d of %d bytes, %v", len(got), size, err)
+		}
+	}
+}
+
+// TestThousandDials has half of them fail. That nothing is left of them is seen at the end
+// of all tests.
+func TestThousandDials(t *testing.T) {
+	targets, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer targets.Close()
+	go func() {
+		for {
+			c, err := targets.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	socket := onSocket(t, Config{Dial: func(ctx context.Context, _, addr string) (net.Conn, error) {
+		if addr != "good:1" {
+			return nil, &tunnel.DialError{Addr: addr, Code: tunnel.Refused}
+		}
+		return (&net.Dialer{}).DialContext(ctx, "tcp", targets.Addr().String())
+	}})
+	var group errgroup.Group
+	group.SetLimit(16)
+	for i := range 1000 {
+		group.Go(func() error {
+			if i%2 == 0 {
+				if _, err := dialSocket(t.Context(), socket, "bad:1"); err == nil || err.Error() != "dial bad:1: connection refused" {
+					return fmt.Errorf("dial %d: %w", i, err)
+				}
+				return nil
+			}
+			c, err := dialSocket(t.Context(), socket, "good:1")
+			if err != nil {
+				return fmt.Errorf("dial %d: %w", i, err)
+			}
+			if _, err = io.WriteString(c, "hello"); err == nil {
+				_, err = io.ReadFull(c, make([]byte, 5))
+			}
+			return errors.Join(err, c.Close())
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Over TLS a client is who its certificate says, and reads why it may not.
+func TestMutualTLS(t *testing.T) {
+	ca := tunneltest.NewAuthority(t, "clients")
+	conf := ca.Server(t)
+	conf.NextProtos = []string{"h2"}
+	callers := make(chan string, 1)
+	s, err := New(Config{
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			callers <- auth.CallerOf(ctx).Name
+			near, far := net.Pipe()
+			go func() {
+				_, _ = io.Copy(far, far)
+				_ = far.Close()
+			}()
+			return near, nil
+		},
+		Authorize: func(s *tls.ConnectionState) error {
+			if name := nameOf(s); name != "system:node:good" {
+				return fmt.Errorf("%q may not connect to nodes", name)
+			}
+			return nil
+		},
+		Caller: nameOf,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveUntilEnd(t, s, connect.ListenTLS(l, conf))
+	dial := func(node string) (net.Conn, error) {
+		c := ca.Client(t, node)
+		c.NextProtos = nil
+		return singleUse(t.Context(), "node-1:10250", l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(c)))
+	}
+	conn, err := dial("good")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	reads(t, conn, "hello")
+	_ = conn.Close()
+	if name := <-callers; name != "system:node:good" {
+		t.Errorf("caller %q", name)
+	}
+	if _, err := dial("bad"); err == nil || err.Error() != `dial node-1:10250: "system:node:bad" may not connect to nodes` {
+		t.Error(err)
+	}
+}
+
+func nameOf(s *tls.ConnectionState) string {
+	if s == nil || len(s.PeerCertificates) == 0 {
+		return ""
+	}
+	return s.PeerCertificates[0].Subject.CommonName
+}
