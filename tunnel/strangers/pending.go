@@ -45,11 +45,12 @@ func NewPatient(limit int, patience time.Duration) *Pending {
 
 // Enter takes c in until leave is called. A connection that loses its place is
 // aborted, and whoever reads from it notices. Once closed it loses it at
-// once. Leave is nil if nobody has to yield to c.
+// once. Leave is nil if nobody has to yield to c, which happens with patience only.
 func (p *Pending) Enter(c net.Conn) (leave func()) {
-	s := &stranger{c, SourceOf(c.RemoteAddr()), time.Now()}
+	s := &stranger{conn: c, source: SourceOf(c.RemoteAddr())}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	s.since = time.Now() // in the order of places
 	if p.closed {
 		_ = tunnel.Abort(c) // its end is what matters
 		return func() {}
