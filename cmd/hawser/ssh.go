@@ -96,15 +96,11 @@ func newSSHNodes(o *sshOptions, admit func(node string) error, to prometheus.Reg
 	if err != nil {
 		return nil, fmt.Errorf("--ssh-known-hosts: %w", err)
 	}
-	metrics, err := overssh.NewMetrics(to)
-	if err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
 	s.fleet, err = overssh.New(overssh.Config{
-		User: o.user, KeyFile: o.keyFile, HostKeys: keys, Admit: admit, Metrics: metrics, Log: log,
+		User: o.user, KeyFile: o.keyFile, HostKeys: keys, Admit: admit, Metrics: to, Log: log,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("--ssh-keyfile: %w", err)
+		return nil, fmt.Errorf("--ssh-user and --ssh-keyfile: %w", err)
 	}
 	return s, nil
 }

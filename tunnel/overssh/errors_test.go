@@ -73,7 +73,7 @@ func TestRejections(t *testing.T) {
 
 func TestMetricsRegister(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m, err := NewMetrics(reg)
+	m, err := newMetrics(reg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestMetricsRegister(t *testing.T) {
 	if got := gathered(t, reg); got["ssh_tunnel_open_count"] != 2 || got["ssh_tunnel_open_fail_count"] != 1 {
 		t.Errorf("counted %v", got)
 	}
-	if _, err := NewMetrics(reg); err == nil {
+	if _, err := newMetrics(reg); err == nil {
 		t.Error("registered twice")
 	}
 }

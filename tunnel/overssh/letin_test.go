@@ -87,10 +87,7 @@ func TestRestart(t *testing.T) {
 			l := s.start(t)
 			cfg := l.config(t)
 			reg := prometheus.NewRegistry()
-			var err error
-			if cfg.Metrics, err = NewMetrics(reg); err != nil {
-				t.Fatal(err)
-			}
+			cfg.Metrics = reg
 			d, stop := run(t, cfg)
 			ln := listen(t)
 			reading, _ := pair(t, d, ln)

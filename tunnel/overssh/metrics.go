@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// Metrics count for all Dialers that share them.
-type Metrics struct {
+// metrics are those of a Fleet.
+type metrics struct {
 	opens       prometheus.Counter // under the names of old
 	openFails   prometheus.Counter
 	sessions    prometheus.Gauge
@@ -23,10 +23,10 @@ type Metrics struct {
 	rtt         prometheus.Histogram
 }
 
-// NewMetrics registers with r; nil works. ssh_tunnel_open_count and
+// newMetrics registers with r; nil works. ssh_tunnel_open_count and
 // ssh_tunnel_open_fail_count are the names by which Kubernetes counted attempts
 // to connect to a node while it had this mode.
-func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	const prefix = "hawser_ssh_"
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -41,7 +41,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		buckets := append([]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, most...)
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets})
 	}
-	m := &Metrics{
+	m := &metrics{
 		opens:       counter("ssh_tunnel_open_count", "Attempts to connect to a node's sshd."),
 		openFails:   counter("ssh_tunnel_open_fail_count", "Attempts to connect to a node's sshd that failed."),
 		sessions:    gauge("sessions", "Nodes connected over SSH."),
@@ -66,7 +66,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 }
 
 // opened counts an attempt to connect.
-func (m *Metrics) opened(err error) {
+func (m *metrics) opened(err error) {
 	m.opens.Inc()
 	if err != nil {
 		m.openFails.Inc()
@@ -74,13 +74,13 @@ func (m *Metrics) opened(err error) {
 }
 
 // lost counts the end of a session.
-func (m *Metrics) lost(err error) {
+func (m *metrics) lost(err error) {
 	m.sessions.Dec()
 	m.ended.WithLabelValues(label(err)).Inc()
 }
 
 // dialed counts a dial that took d.
-func (m *Metrics) dialed(err error, d time.Duration) {
+func (m *metrics) dialed(err error, d time.Duration) {
 	m.dials.WithLabelValues(label(err)).Inc()
 	if err == nil {
 		m.dialSeconds.Observe(d.Seconds())

@@ -31,7 +31,7 @@ const (
 
 // A node is one of a Fleet.
 type node struct {
-	cfg                *Config
+	fleet              *Fleet
 	name, addr, target string
 	log                *slog.Logger
 	stop               func()        // ends run; the Fleet's
@@ -44,9 +44,9 @@ type node struct {
 	told    string        // what was last said of why there is none
 }
 
-func newNode(cfg *Config, name, addr, target string) *node {
+func newNode(f *Fleet, name, addr, target string) *node {
 	n := &node{
-		cfg: cfg, name: name, addr: addr, target: target, log: cfg.Log.With("node", name, "addr", addr),
+		fleet: f, name: name, addr: addr, target: target, log: f.cfg.Log.With("node", name, "addr", addr),
 		look: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 	n.stop = func() { n.settle(nil, tunnel.ErrSessionClosed) } // until it is started
@@ -87,18 +87,18 @@ func (n *node) run(ctx context.Context) {
 
 // hold has the session used while it lasts, and says why it is over.
 func (n *node) hold(ctx context.Context, s *session) error {
-	n.log.Info("ssh connection made", "user", n.cfg.User)
+	n.log.Info("ssh connection made", "user", n.fleet.cfg.User)
 	n.settle(s, nil)
-	n.cfg.Metrics.sessions.Inc()
+	n.fleet.metrics.sessions.Inc()
 	err := s.hold(ctx)
-	n.cfg.Metrics.lost(err)
+	n.fleet.metrics.lost(err)
 	return err
 }
 
 // refused says why the node may not be dialed; nil if it may. Through a session that is
 // there, whose host key was checked, an admitted node may.
 func (n *node) refused(s *session) error {
-	err := n.cfg.Admit(n.name)
+	err := n.fleet.cfg.Admit(n.name)
 	if err == nil && s == nil {
 		_, err = n.algorithms()
 	}
@@ -107,7 +107,7 @@ func (n *node) refused(s *session) error {
 
 // algorithms are those to ask for a host key.
 func (n *node) algorithms() ([]string, error) {
-	algorithms, err := n.cfg.HostKeys.Algorithms(n.name, n.addr)
+	algorithms, err := n.fleet.cfg.HostKeys.Algorithms(n.name, n.addr)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", tunnel.Denied, err)
 	}
@@ -194,7 +194,7 @@ func (n *node) dial(ctx context.Context, network, addr string) (*stream, error) 
 	defer cancel()
 	began := time.Now()
 	st, err := n.open(ctx, network, addr)
-	n.cfg.Metrics.dialed(err, time.Since(began))
+	n.fleet.metrics.dialed(err, time.Since(began))
 	if err != nil {
 		return nil, tunnel.NewDialError(addr, err)
 	}
@@ -232,7 +232,7 @@ func (n *node) check(ctx context.Context) {
 			return
 		}
 		code := label(err)
-		n.cfg.Metrics.checks.WithLabelValues(code).Inc()
+		n.fleet.metrics.checks.WithLabelValues(code).Inc()
 		switch {
 		case err == nil && failing != "":
 			failing = ""

@@ -47,6 +47,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -70,8 +71,7 @@ type Config struct {
 	// MaxStreams bounds the channels that a node may have open at a time; more wait.
 	// Zero means tunnel.DefaultMaxStreams.
 	MaxStreams int
-	// Metrics may be shared; nil means none.
-	Metrics *Metrics
+	Metrics    prometheus.Registerer // nil means none
 	// Log is told of connections made, lost and refused; nil means discard.
 	Log *slog.Logger
 }
@@ -89,7 +89,8 @@ type HostKeys interface {
 // A Fleet keeps a connection to each node that it is told of and that may be dialed. Its
 // methods may be called at the same time.
 type Fleet struct {
-	cfg Config
+	cfg     Config
+	metrics *metrics
 
 	mu    sync.Mutex       // guards the following
 	nodes map[string]*node // by name; nil once Run has ended
@@ -116,10 +117,11 @@ func New(c Config) (*Fleet, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Metrics == nil {
-		c.Metrics, _ = NewMetrics(nil) // there is no registry to refuse them
+	m, err := newMetrics(c.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("ssh: register metrics: %w", err)
 	}
-	return &Fleet{cfg: c, nodes: make(map[string]*node)}, nil
+	return &Fleet{cfg: c, metrics: m, nodes: make(map[string]*node)}, nil
 }
 
 // CheckKey says what is wrong with a file for Config.KeyFile.
@@ -155,7 +157,7 @@ func (f *Fleet) Set(name, addr, target string) {
 	if f.nodes == nil {
 		return
 	}
-	n := newNode(&f.cfg, name, addr, target)
+	n := newNode(f, name, addr, target)
 	if old := f.nodes[name]; old != nil {
 		if old.addr == addr && old.target == target {
 			return
@@ -222,7 +224,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 func (f *Fleet) DialContext(ctx context.Context, name, network, addr string) (net.Conn, error) {
 	n, err := f.node(name)
 	if err != nil {
-		f.cfg.Metrics.dialed(err, 0)
+		f.metrics.dialed(err, 0)
 		return nil, tunnel.NewDialError(addr, err)
 	}
 	st, err := n.dial(ctx, network, addr)

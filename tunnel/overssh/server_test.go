@@ -397,7 +397,7 @@ func run(t testing.TB, cfg config) (d *node, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d = newNode(&f.cfg, "node-1", cfg.addr, "")
+	d = newNode(f, "node-1", cfg.addr, "")
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup
 	wg.Go(func() { d.run(ctx) })

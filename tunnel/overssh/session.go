@@ -51,18 +51,18 @@ type session struct {
 
 // connect makes a connection and logs in. The caller must call hold.
 func (n *node) connect(ctx context.Context) (s *session, err error) {
-	defer func() { n.cfg.Metrics.opened(err) }()
+	defer func() { n.fleet.metrics.opened(err) }()
 	cctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	algorithms, err := n.algorithms()
 	if err != nil {
 		return nil, err
 	}
-	key, err := readKey(n.cfg.KeyFile)
+	key, err := readKey(n.fleet.cfg.KeyFile)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := n.cfg.Dial(cctx, "tcp", n.addr)
+	raw, err := n.fleet.cfg.Dial(cctx, "tcp", n.addr)
 	if err != nil {
 		return nil, fmt.Errorf("connect to sshd of %s: %w", n.name, err)
 	}
@@ -70,11 +70,11 @@ func (n *node) connect(ctx context.Context) (s *session, err error) {
 	stop := context.AfterFunc(cctx, func() { _ = w.Close() }) // the handshake fails then
 	unverified := errors.New("no host key was shown")
 	conn, channels, requests, err := ssh.NewClientConn(w, n.addr, &ssh.ClientConfig{
-		User:              n.cfg.User,
+		User:              n.fleet.cfg.User,
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(key)},
 		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(_ string, _ net.Addr, shown ssh.PublicKey) error {
-			if unverified = n.cfg.HostKeys.Check(n.name, n.addr, shown); unverified != nil {
+			if unverified = n.fleet.cfg.HostKeys.Check(n.name, n.addr, shown); unverified != nil {
 				unverified = fmt.Errorf("%w: %w", tunnel.Denied, unverified)
 			}
 			return unverified
@@ -91,7 +91,7 @@ func (n *node) connect(ctx context.Context) (s *session, err error) {
 	}
 	s = &session{
 		node: n, wire: w, conn: conn,
-		tokens:  make(chan struct{}, tunnel.Options{MaxStreams: n.cfg.MaxStreams}.Streams()),
+		tokens:  make(chan struct{}, tunnel.Options{MaxStreams: n.fleet.cfg.MaxStreams}.Streams()),
 		streams: make(map[*stream]struct{}),
 	}
 	s.ctx, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -119,7 +119,7 @@ func (n *node) loginFailed(ctx context.Context, w *wire, unverified, err error) 
 	case unverified == nil && w.broken() == nil:
 		// The connection is well and the host is the right one: it is the login.
 		return fmt.Errorf("%w: sshd of %s refuses user %s with key %s; put its public half into that user's authorized_keys: %w",
-			tunnel.Denied, n.name, n.cfg.User, n.cfg.KeyFile, err)
+			tunnel.Denied, n.name, n.fleet.cfg.User, n.fleet.cfg.KeyFile, err)
 	default:
 		return fmt.Errorf("log in to sshd of %s: %w", n.name, err)
 	}
@@ -192,7 +192,7 @@ func (s *session) ask(asked chan struct{}) {
 	s.tasks.Go(func() {
 		began := time.Now()
 		if _, _, err := s.conn.SendRequest("keepalive@openssh.com", true, nil); err == nil {
-			s.node.cfg.Metrics.rtt.Observe(time.Since(began).Seconds())
+			s.node.fleet.metrics.rtt.Observe(time.Since(began).Seconds())
 		}
 		<-asked // if it failed then so will what follows
 	})
@@ -294,7 +294,7 @@ func (s *session) channel(t target) (*stream, error) {
 	s.tasks.Go(func() { ssh.DiscardRequests(requests) })
 	s.tasks.Go(st.up)
 	s.tasks.Go(st.down)
-	s.node.cfg.Metrics.streams.Inc()
+	s.node.fleet.metrics.streams.Inc()
 	return st, nil
 }
 
@@ -303,6 +303,6 @@ func (s *session) forget(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.streams, st)
-	s.node.cfg.Metrics.streams.Dec()
+	s.node.fleet.metrics.streams.Dec()
 	<-s.tokens
 }
