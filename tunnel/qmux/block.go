@@ -32,11 +32,17 @@ const (
 
 // The pools recycle blocks. They are caches and hold nothing that anybody could
 // observe.
-var (
-	smallBlocks  = sync.Pool{New: func() any { return &block{buf: make([]byte, smallBlock)} }}
-	mediumBlocks = sync.Pool{New: func() any { return &block{buf: make([]byte, mediumBlock)} }}
-	largeBlocks  = sync.Pool{New: func() any { return &block{buf: make([]byte, largeBlock)} }}
-)
+var smallBlocks, mediumBlocks, largeBlocks sync.Pool
+
+func poolOf(size int) *sync.Pool {
+	switch size {
+	case smallBlock:
+		return &smallBlocks
+	case mediumBlock:
+		return &mediumBlocks
+	}
+	return &largeBlocks
+}
 
 // A block is memory that is recycled once nobody refers to it any more.
 type block struct {
@@ -46,14 +52,9 @@ type block struct {
 
 // newBlock is a block of one of the three sizes, with one reference.
 func newBlock(size int) *block {
-	var b *block
-	switch size {
-	case smallBlock:
-		b, _ = smallBlocks.Get().(*block)
-	case mediumBlock:
-		b, _ = mediumBlocks.Get().(*block)
-	default:
-		b, _ = largeBlocks.Get().(*block)
+	b, ok := poolOf(size).Get().(*block)
+	if !ok {
+		b = &block{buf: make([]byte, size)}
 	}
 	b.refs.Store(1)
 	return b
@@ -61,16 +62,8 @@ func newBlock(size int) *block {
 
 // free gives up one reference.
 func (b *block) free() {
-	if b.refs.Add(-1) > 0 {
-		return
-	}
-	switch len(b.buf) {
-	case smallBlock:
-		smallBlocks.Put(b)
-	case mediumBlock:
-		mediumBlocks.Put(b)
-	default:
-		largeBlocks.Put(b)
+	if b.refs.Add(-1) == 0 {
+		poolOf(len(b.buf)).Put(b)
 	}
 }
 

@@ -81,9 +81,7 @@ func (y *connSay) anything() bool {
 }
 
 func newConn(t secured) *conn {
-	c := &conn{tls: t, batch: batchBelow(t), in: newRecordReader(t)}
-	c.pace.reset()
-	return c
+	return &conn{tls: t, batch: batchBelow(t), in: newRecordReader(t), pace: pace{ahead: firstAhead}}
 }
 
 // abort closes the connection below TLS, whose last words could get stuck.
@@ -199,15 +197,12 @@ func (c *conn) take(frames []byte, b *block) error {
 // endLocked ends the connection, which nobody reads any more because of err.
 func (c *conn) endLocked(err error) {
 	switch {
-	case c.gone:
-		c.abort()
 	case errors.Is(err, io.EOF):
-		c.s.lostLocked(c, fmt.Errorf("%w: peer closed the connection", tunnel.Lost))
+		err = errors.New("peer closed the connection")
 	case c.failed != nil:
-		c.s.lostLocked(c, fmt.Errorf("%w: %w", tunnel.Lost, c.failed))
-	default:
-		c.s.lostLocked(c, fmt.Errorf("%w: %w", tunnel.Lost, err))
+		err = c.failed
 	}
+	c.s.lostLocked(c, fmt.Errorf("%w: %w", tunnel.Lost, err))
 }
 
 // heardLocked notes a sign of life.

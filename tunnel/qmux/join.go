@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/subtle"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -47,7 +48,7 @@ func (c *conn) say1(frame []byte) error {
 
 // hear takes the next frame that comes, and keeps what comes with it for read.
 func (c *conn) hear() (frame, error) {
-	for len(c.rest) == 0 {
+	if len(c.rest) == 0 {
 		frames, b, err := c.in.next()
 		if err != nil {
 			return frame{}, err
@@ -223,12 +224,7 @@ func (s *Session) confirmLocked(c *conn) {
 func (c *conn) abortLater() {
 	go func() {
 		c.part()
-		var b [64]byte
-		for {
-			if _, err := c.tls.Read(b[:]); err != nil {
-				break
-			}
-		}
+		_, _ = io.Copy(io.Discard, c.tls) // until it has read them, or its time is over
 		c.abort()
 	}()
 }

@@ -2,10 +2,7 @@
 
 package qmux
 
-import (
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 const (
 	// aheadTime is for how long what lies before the path may keep it busy: whatever
@@ -25,24 +22,20 @@ const (
 )
 
 // A pace judges what a path takes by how long writing to it lasts. It asks nothing of
-// the peer, and on a path that takes a MiB in a second it holds nothing back. It
-// belongs to the sender; others read ahead. Times are counted from the link's birth.
+// the peer, and on a path that takes a MiB in a second it holds nothing back. Times are counted from the link's birth.
 type pace struct {
 	rate  float64       // bytes a second that the path takes; 0: not known yet
 	began time.Duration // the time that is being judged,
 	until time.Duration // so far,
 	bytes int           // what was written in it,
 	busy  time.Duration // and how long that took
-
-	ahead atomic.Int64
+	ahead int           // how much may lie before the path
 }
-
-func (p *pace) reset() { p.ahead.Store(firstAhead) }
 
 // wrote takes note that n bytes were written between two times, and says whether
 // ahead has changed.
 func (p *pace) wrote(n int, began, ended time.Duration) bool {
-	before := p.ahead.Load()
+	before := p.ahead
 	if began-p.until >= paceIdle {
 		p.rate, p.bytes = min(p.rate, firstAhead/aheadTime.Seconds()), 0
 	}
@@ -54,9 +47,9 @@ func (p *pace) wrote(n int, began, ended time.Duration) bool {
 		p.judge(float64(p.bytes)/max(span, 1).Seconds(), p.busy >= span/2)
 	}
 	if p.rate > 0 {
-		p.ahead.Store(int64(min(max(p.rate*aheadTime.Seconds(), leastAhead), gather)))
+		p.ahead = int(min(max(p.rate*aheadTime.Seconds(), leastAhead), gather))
 	}
-	return p.ahead.Load() != before
+	return p.ahead != before
 }
 
 // judge takes note of a rate. That the path takes no more is only said if it was what

@@ -16,11 +16,10 @@ func (p *pace) writes(total, n int, each time.Duration) {
 }
 
 func TestPace(t *testing.T) {
-	var p pace
-	p.reset()
-	expect := func(what string, want int64) {
+	p := pace{ahead: firstAhead}
+	expect := func(what string, want int) {
 		t.Helper()
-		if got := p.ahead.Load(); got != want {
+		if got := p.ahead; got != want {
 			t.Errorf("%s: %d bytes ahead, want %d (%.0f B/s)", what, got, want, p.rate)
 		}
 	}

@@ -117,14 +117,14 @@ func (s *Session) ownLocked(st *stream, c *conn) {
 	st.out.own = c
 	st.out.recent.swept = calm
 	c.load++
-	s.scheduleLocked(s.paths.sweepSoon())
+	s.sweepSoonLocked()
 }
 
-func (p *paths) sweepSoon() time.Time {
-	if p.sweepAt.IsZero() {
-		p.sweepAt = time.Now().Add(sweepEvery)
+func (s *Session) sweepSoonLocked() {
+	if s.paths.sweepAt.IsZero() {
+		s.paths.sweepAt = time.Now().Add(sweepEvery)
+		s.scheduleLocked(s.paths.sweepAt)
 	}
-	return p.sweepAt
 }
 
 // disownLocked has a direction go on on the first connection.
@@ -196,7 +196,6 @@ func (s *Session) settleLocked() {
 // that nobody uses.
 func (s *Session) sweepLocked(now time.Time) {
 	p := &s.paths
-	p.sweepAt = time.Time{}
 	for _, st := range s.streams {
 		if st.out.own != nil {
 			if st.out.recent.swept < calm && st.sendable() == 0 {
@@ -215,7 +214,7 @@ func (s *Session) sweepLocked(now time.Time) {
 		}
 	}
 	if len(s.conns) > 1 {
-		s.scheduleLocked(p.sweepSoon())
+		s.sweepSoonLocked()
 	}
 }
 

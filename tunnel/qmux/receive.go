@@ -178,7 +178,7 @@ func (st *stream) appendLocked(list []segment, g segment) []segment {
 	return append(list, g)
 }
 
-// earlyLocked keeps data behind a gap.
+// earlyLocked keeps data behind a gap, as far as it is not there.
 func (st *stream) earlyLocked(offset uint64, data []byte, b *block) error {
 	in := &st.in
 	// Most come behind the last one.
@@ -188,25 +188,15 @@ func (st *stream) earlyLocked(offset uint64, data []byte, b *block) error {
 	}
 	list := in.early
 	in.early = nil
-	for len(list) > 0 && list[0].end() <= offset {
-		in.early, list = st.appendLocked(in.early, list[0]), list[1:]
-	}
-	for len(data) > 0 && len(list) > 0 {
-		if before := int(min(uint64(len(data)), list[0].offset-min(list[0].offset, offset))); before > 0 {
-			in.early = st.addLocked(in.early, offset, data[:before:before], nil)
-			offset, data = offset+uint64(before), data[before:]
-			continue
-		}
-		skip := min(uint64(len(data)), list[0].end()-offset)
-		offset, data = offset+skip, data[skip:]
-		in.early, list = st.appendLocked(in.early, list[0]), list[1:]
-	}
-	if len(data) > 0 {
-		in.early = st.addLocked(in.early, offset, data, nil)
-	}
 	for _, g := range list {
+		before := min(uint64(len(data)), g.offset-min(g.offset, offset))
+		in.early = st.addLocked(in.early, offset, data[:before], nil)
+		offset, data = offset+before, data[before:]
+		same := min(uint64(len(data)), g.end()-min(g.end(), offset))
+		offset, data = offset+same, data[same:]
 		in.early = st.appendLocked(in.early, g)
 	}
+	in.early = st.addLocked(in.early, offset, data, nil)
 	return st.gapsLocked()
 }
 

@@ -97,7 +97,7 @@ func (st *stream) tryWrite(p []byte) (n int, deadline time.Time, err error) {
 	if err = st.writableLocked(); err != nil {
 		return 0, time.Time{}, err
 	}
-	n = st.fillLocked(p)
+	n = st.fillLocked(p, false)
 	st.out.waiting, st.out.writing = n < len(p), n < len(p)
 	if n > 0 {
 		st.s.sendLocked(st)
@@ -116,11 +116,11 @@ func (st *stream) writableLocked() error {
 	return st.brokenLocked()
 }
 
-// fillLocked copies as much of p as there is room for.
-func (st *stream) fillLocked(p []byte) (n int) {
+// fillLocked copies as much of p as there is room for, or all of it if it must.
+func (st *stream) fillLocked(p []byte, must bool) (n int) {
 	o := &st.out
-	for n < len(p) && o.unsent() < maxUnsent {
-		g := st.tailLocked(len(p) - n)
+	for n < len(p) && (must || o.unsent() < maxUnsent) {
+		g := st.tailLocked(len(p)-n, must)
 		if g == nil {
 			break
 		}
@@ -132,8 +132,9 @@ func (st *stream) fillLocked(p []byte) (n int) {
 	return n
 }
 
-// tailLocked is a segment with room for some of n bytes; nil if no more may be kept.
-func (st *stream) tailLocked(n int) *segment {
+// tailLocked is a segment with room for some of n bytes; nil if no more may be kept and
+// need not be.
+func (st *stream) tailLocked(n int, must bool) *segment {
 	o := &st.out
 	if last := len(o.segments) - 1; last >= 0 {
 		if g := &o.segments[last]; g.to < len(g.b.buf) {
@@ -148,10 +149,14 @@ func (st *stream) tailLocked(n int) *segment {
 		size = mediumBlock
 	}
 	paid := !st.stuckLocked() && st.s.keepLocked(size)
-	if !paid {
-		if len(o.segments) > 0 {
-			return nil
-		}
+	switch {
+	case paid:
+	case must:
+		st.s.mustKeepLocked(size)
+		paid = true
+	case len(o.segments) > 0:
+		return nil
+	default:
 		size = smallBlock // without which the stream could not go on at all
 	}
 	o.segments = append(o.segments, segment{b: newBlock(size), from: headroom, to: headroom, offset: o.end, paid: paid})
@@ -257,27 +262,10 @@ func (st *stream) takeFrom(src *source, n int) error {
 		src.b = nil
 		o.end += uint64(n)
 	} else {
-		st.copyLocked(src.b.buf[headroom:][:n])
+		st.fillLocked(src.b.buf[headroom:][:n], true)
 	}
 	st.s.sendLocked(st)
 	return nil
-}
-
-// copyLocked queues p, for which there is room.
-func (st *stream) copyLocked(p []byte) {
-	o := &st.out
-	for len(p) > 0 {
-		g := st.tailLocked(len(p))
-		if g == nil {
-			st.s.mustKeepLocked(mediumBlock)
-			o.segments = append(o.segments, segment{b: newBlock(mediumBlock), from: headroom, to: headroom, offset: o.end, paid: true})
-			g = &o.segments[len(o.segments)-1]
-		}
-		k := copy(g.b.buf[g.to:], p)
-		g.to += k
-		o.end += uint64(k)
-		p = p[k:]
-	}
 }
 
 // finishLocked has our direction end: with a reset if that cuts a Write short, of which

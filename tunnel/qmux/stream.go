@@ -210,15 +210,11 @@ func (st *stream) usable(op string, deadline *time.Time) error {
 // sayLocked has something said besides data: at once, but for acknowledgements, which
 // go with whatever goes, and soon.
 func (st *stream) sayLocked(what uint8) {
-	c := st.speakerLocked(what)
-	if c == nil {
-		return // said on the next connection
-	}
-	if what == sayAck {
+	if what != sayAck {
+		st.sayNowLocked(what)
+	} else if st.speakerLocked(what) != nil { // else it is said on the next connection
 		st.s.ackSoonLocked()
-		return
 	}
-	c.kickLocked()
 }
 
 // sayNowLocked is sayLocked for what must not wait.

@@ -214,7 +214,7 @@ func (c *conn) writePiece(t *turn, g *segment, fin bool) error {
 // than it takes in a moment.
 func (c *conn) pacedLocked(n int, began time.Duration) {
 	if c.pace.wrote(n, began, c.s.now()) {
-		carrier.LimitUnsent(c.tls, int(c.pace.ahead.Load())/2)
+		carrier.LimitUnsent(c.tls, c.pace.ahead/2)
 	}
 }
 
@@ -324,7 +324,7 @@ func (c *conn) bulkLocked(t *turn, st *stream) {
 		}
 		return
 	}
-	most := min(st.sendable(), min(turnSize, int(c.pace.ahead.Load())))
+	most := min(st.sendable(), min(turnSize, c.pace.ahead))
 	at := o.segmentAt(o.next)
 	offset := o.next
 	for most > 0 {
