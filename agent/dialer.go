@@ -86,18 +86,18 @@ func (d *dialer) DialSmall(ctx context.Context, network, addr string) (net.Conn,
 }
 
 func (d *dialer) connect(ctx context.Context, network, addr string, one dialFunc) (net.Conn, error) {
-	via, err := d.through(addr)
+	via, err := d.proxyFor(addr)
 	if err != nil {
 		return nil, err
 	}
 	if via != nil {
-		return d.tunnelThrough(ctx, via, addr, one)
+		return d.dialProxy(ctx, via, addr, one)
 	}
 	return d.direct(ctx, network, addr, one)
 }
 
-// through is the proxy by which addr is reached; nil if there is none.
-func (d *dialer) through(addr string) (*url.URL, error) {
+// proxyFor is the proxy by which addr is reached; nil if there is none.
+func (d *dialer) proxyFor(addr string) (*url.URL, error) {
 	if d.proxy == nil {
 		return nil, nil //nolint:nilnil // documented
 	}

@@ -82,8 +82,8 @@ func proxyAddr(via *url.URL) string {
 	}
 }
 
-// tunnelThrough has the proxy connect to addr.
-func (d *dialer) tunnelThrough(ctx context.Context, via *url.URL, addr string, one dialFunc) (net.Conn, error) {
+// dialProxy has the proxy connect to addr.
+func (d *dialer) dialProxy(ctx context.Context, via *url.URL, addr string, one dialFunc) (net.Conn, error) {
 	if err := CheckProxy(via); err != nil {
 		return nil, err
 	}

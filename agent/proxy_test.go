@@ -180,9 +180,9 @@ func TestCheckProxy(t *testing.T) {
 	}
 }
 
-// TestThroughProxy: an agent's session goes through a proxy that wants a password,
+// TestProxy: an agent's session goes through a proxy that wants a password,
 // and another one follows when the proxy has been cut.
-func TestThroughProxy(t *testing.T) {
+func TestProxy(t *testing.T) {
 	ca := newAuthority(t)
 	addr, sessions := dock(t, ca, echo)
 	l := &lock{auth: "node:p@ss/word"}

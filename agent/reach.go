@@ -131,7 +131,7 @@ func overUDP(t tunnel.Transport) bool { return t.Name == "quic" }
 
 // reachable says why the transport does not reach server: no proxy takes packets.
 func (a *Agent) reachable(server string) error {
-	via, err := a.dialer.through(server)
+	via, err := a.dialer.proxyFor(server)
 	switch {
 	case err != nil:
 		return &Refusal{Server: server, Reason: ErrProxyRefused, Err: err}

@@ -328,9 +328,9 @@ func TestRevoked(t *testing.T) {
 func TestTurnedAwayUntil(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		const asked, refusals = 40 * time.Second, 20
-		var knocks []time.Time
+		var attempts []time.Time
 		h.verdict = func(n int, _ tunnel.Hello) error {
-			knocks = append(knocks, time.Now())
+			attempts = append(attempts, time.Now())
 			if n > refusals {
 				return nil
 			}
@@ -339,18 +339,18 @@ func TestTurnedAwayUntil(t *testing.T) {
 		defer h.open("hub:1")()
 		a := h.start(Config{Servers: []string{"hub:1"}})
 		pass(time.Hour)
-		if !a.State().Connected || len(knocks) != refusals+1 {
-			t.Fatalf("%d attempts, and then %+v", len(knocks), a.State())
+		if !a.State().Connected || len(attempts) != refusals+1 {
+			t.Fatalf("%d attempts, and then %+v", len(attempts), a.State())
 		}
 		lines := a.log.lines("turned away")
 		if len(lines) != refusals {
 			t.Fatalf("%d lines for %d refusals: %q", len(lines), refusals, a.log.lines(""))
 		}
 		for i, line := range lines {
-			if d := knocks[i+1].Sub(knocks[i]); d < asked || d > asked*3/2 {
+			if d := attempts[i+1].Sub(attempts[i]); d < asked || d > asked*3/2 {
 				t.Errorf("attempt %d comes after %v", i+2, d)
 			}
-			if when := knocks[i+1].Format(time.RFC3339); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "next="+when) {
+			if when := attempts[i+1].Format(time.RFC3339); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "next="+when) {
 				t.Errorf("the next attempt is at %s, but: %s", when, line)
 			}
 		}

@@ -37,7 +37,7 @@
 // so that a double can be told from an agent that reconnects. An instance that the
 // hub has not seen is the node from then on, because whoever starts an agent means
 // it to be the node; the one before is told, stops its pods, and is turned away,
-// whenever it knocks, by a log line at either end with the addresses of both.
+// whenever it connects, by a log line at either end with the addresses of both.
 //
 // The hard question is when to take it back. Pods outlive connections and agents:
 // that the preferred agent has no session, even that it was killed, says nothing of

@@ -44,17 +44,17 @@ const (
 func (v verdict) refuses() bool { return v == stale || v == fenced || v == barred }
 
 // judge decides. It is given who is there, which instances have been superseded,
-// for how long they are turned away once nobody is there, and who knocks.
-func judge(there *tunnel.Hello, superseded []uint64, barredFor time.Duration, knocks tunnel.Hello) verdict {
-	old := slices.Contains(superseded, knocks.Instance)
+// for how long they are turned away once nobody is there, and who says hello.
+func judge(there *tunnel.Hello, superseded []uint64, barredFor time.Duration, hello tunnel.Hello) verdict {
+	old := slices.Contains(superseded, hello.Instance)
 	switch {
 	case there == nil && old && barredFor > 0:
 		return barred
 	case there == nil:
 		return admit
-	case there.Instance == knocks.Instance && knocks.Sequence > there.Sequence:
+	case there.Instance == hello.Instance && hello.Sequence > there.Sequence:
 		return reconnect
-	case there.Instance == knocks.Instance:
+	case there.Instance == hello.Instance:
 		return stale
 	case old:
 		return fenced

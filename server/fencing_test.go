@@ -24,7 +24,7 @@ func TestJudge(t *testing.T) {
 		there      *tunnel.Hello
 		superseded []uint64
 		barredFor  time.Duration
-		knocks     tunnel.Hello
+		hello      tunnel.Hello
 		want       verdict
 	}{
 		{"nobody there", nil, nil, 0, hello(1, 1), admit},
@@ -38,7 +38,7 @@ func TestJudge(t *testing.T) {
 		{"another instance, others superseded", &one, []uint64{7, 8}, 0, hello(2, 1), takeover},
 		{"a superseded instance", &one, []uint64{7, 2, 8}, 0, hello(2, 900), fenced},
 	} {
-		if got := judge(tc.there, tc.superseded, tc.barredFor, tc.knocks); got != tc.want {
+		if got := judge(tc.there, tc.superseded, tc.barredFor, tc.hello); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
 		}
 	}
@@ -50,8 +50,8 @@ type fleet struct {
 	sessions map[uint64]uint64
 }
 
-// knock has an instance connect.
-func (f *fleet) knock(instance uint64) (*testAgent, error) {
+// attempt has an instance connect.
+func (f *fleet) attempt(instance uint64) (*testAgent, error) {
 	f.t.Helper()
 	f.sessions[instance]++
 	return f.connect(tunnel.Hello{Node: "n", Instance: instance, Sequence: f.sessions[instance]}, nil)
@@ -60,7 +60,7 @@ func (f *fleet) knock(instance uint64) (*testAgent, error) {
 // let fails the test unless an instance is let in.
 func (f *fleet) let(instance uint64) *testAgent {
 	f.t.Helper()
-	x, err := f.knock(instance)
+	x, err := f.attempt(instance)
 	if err != nil {
 		f.t.Fatalf("instance %d: %v", instance, err)
 	}
@@ -78,7 +78,7 @@ func (f *fleet) lose(x *testAgent) {
 // come back and whom it is about. It returns when it is asked to.
 func (f *fleet) turned(instance uint64, why string) time.Duration {
 	f.t.Helper()
-	_, err := f.knock(instance)
+	_, err := f.attempt(instance)
 	after, ok := tunnel.RetryAfter(err)
 	if !errors.Is(err, tunnel.Replaced) || !ok || after > fencedAgain || strings.Count(fmt.Sprint(err), ", at ") != 2 || !strings.Contains(fmt.Sprint(err), why) {
 		f.t.Fatalf("instance %d: %v, want to be turned away: %s", instance, err, why)

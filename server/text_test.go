@@ -57,14 +57,14 @@ func TestDialErrorTexts(t *testing.T) {
 				}); err != nil {
 					t.Fatal(err)
 				}
-				_, through := b.hub.DialContext(t.Context(), "tcp", tc.addr)
+				_, tunneled := b.hub.DialContext(t.Context(), "tcp", tc.addr)
 				early, err := b.hub.DialEarly(t.Context(), "tcp", tc.addr)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer early.Close()
 				_, late := early.Read(make([]byte, 1))
-				for way, err := range map[string]error{"around the tunnel": around, "through it": through, "through it, early": late} {
+				for way, err := range map[string]error{"around the tunnel": around, "through it": tunneled, "through it, early": late} {
 					if err == nil || err.Error() != tc.want || tunnel.CodeOf(err) != tunnel.CodeOf(tc.failure) {
 						t.Errorf("%s: %v (%v), want %s", way, err, tunnel.CodeOf(err), tc.want)
 					}

@@ -184,10 +184,10 @@ func TestOnePort(t *testing.T) {
 	if got := get(t, ca, addr, nil, admin); !strings.HasPrefix(got, "admin from 127.0.0.1:") {
 		t.Errorf("straight to the API server: %q", got)
 	}
-	through := func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return tunnel.Connect(ctx, s, network, addr)
 	}
-	if got := get(t, ca, APIServer, through, node); got != "system:node:node-1 from "+session.Addr.String() {
+	if got := get(t, ca, APIServer, dial, node); got != "system:node:node-1 from "+session.Addr.String() {
 		t.Errorf("to the API server over the rope: %q, want the agent's own address %v", got, session.Addr)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // them to a TCP target.
 func BenchmarkSplice(b *testing.B) {
 	b.Run("round-trip", func(b *testing.B) {
-		client, target := throughTunnel(b)
+		client, target := tunneled(b)
 		var wg sync.WaitGroup
 		wg.Go(func() { _, _ = io.Copy(target, target) }) // to the end
 		buf := make([]byte, 1)
@@ -35,7 +35,7 @@ func BenchmarkSplice(b *testing.B) {
 	})
 	for name, size := range map[string]int{"10KB": 10_000, "64KiB": 64 << 10} {
 		b.Run("throughput/"+name, func(b *testing.B) {
-			client, target := throughTunnel(b)
+			client, target := tunneled(b)
 			var wg sync.WaitGroup
 			wg.Go(func() { _, _ = io.Copy(io.Discard, target) }) // to the end
 			buf := make([]byte, size)
@@ -52,8 +52,8 @@ func BenchmarkSplice(b *testing.B) {
 	}
 }
 
-// throughTunnel is both ends of a connection through two splices.
-func throughTunnel(b *testing.B) (client, target net.Conn) {
+// tunneled is both ends of a connection through two splices.
+func tunneled(b *testing.B) (client, target net.Conn) {
 	b.Helper()
 	near, far := tunneltest.OverTCP(overyamux.Transport())(b, tunnel.Options{})
 	client, in := tunneltest.TCPPair(b)

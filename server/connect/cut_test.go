@@ -48,8 +48,8 @@ func secure(t *testing.T, c Config) (addr string, conf *tls.Config) {
 	return l.Addr().String(), conf
 }
 
-// throughTLS opens a tunnel over TLS and returns both of its ends.
-func throughTLS(t *testing.T, header string) (client *tls.Conn, r *bufio.Reader, target *net.TCPConn) {
+// connectTLS opens a tunnel over TLS and returns both of its ends.
+func connectTLS(t *testing.T, header string) (client *tls.Conn, r *bufio.Reader, target *net.TCPConn) {
 	t.Helper()
 	targets, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -89,7 +89,7 @@ func throughTLS(t *testing.T, header string) (client *tls.Conn, r *bufio.Reader,
 
 // What the target's reset has cut off does not look complete to the client.
 func TestCutAtTheTarget(t *testing.T) {
-	client, r, target := throughTLS(t, "")
+	client, r, target := connectTLS(t, "")
 	if _, err := io.WriteString(client, "?"); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestCutAtTheClient(t *testing.T) {
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
-			client, _, target := throughTLS(t, "")
+			client, _, target := connectTLS(t, "")
 			if _, err := io.WriteString(client, "half of "); err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestCutAtTheClient(t *testing.T) {
 
 // Ends in good order stay what they are, each for its direction.
 func TestEndsOverTLS(t *testing.T) {
-	client, r, target := throughTLS(t, "")
+	client, r, target := connectTLS(t, "")
 	if _, err := io.WriteString(client, "question"); err != nil {
 		t.Fatal(err)
 	}

@@ -113,14 +113,14 @@ func TestTimesOfConnectionsWithoutARequest(t *testing.T) {
 		if n, i := testutil.ToFloat64(q.metrics.Closed.WithLabelValues(fronts.NoRequest)), testutil.ToFloat64(q.metrics.Closed.WithLabelValues(fronts.Idle)); n != 3 || i != 1 {
 			t.Errorf("%v closed without a request, %v idle", n, i)
 		}
-		through := q.say(connectRequest)
-		r, _ = answer(t, through)
+		open := q.say(connectRequest)
+		r, _ = answer(t, open)
 		time.Sleep(4 * time.Hour) // the bubble's clock
-		if _, err := io.WriteString(through, "still here"); err != nil {
+		if _, err := io.WriteString(open, "still here"); err != nil {
 			t.Fatal(err)
 		}
 		expect(t, r, "still here")
-		_ = through.Close()
+		_ = open.Close()
 	})
 }
 

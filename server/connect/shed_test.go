@@ -81,10 +81,10 @@ func TestFewFiles(t *testing.T) {
 	if !said.Scan() || said.Text() != "serving" {
 		t.Fatalf("child said %q", said.Text())
 	}
-	var tunnels []*through
+	var tunnels []*tunneled
 	shed := 0
 	for range 3 * fewFiles {
-		x, resp := dialThrough(t, socket)
+		x, resp := dialTunnel(t, socket)
 		switch ps := resp.Header.Get("Proxy-Status"); {
 		case resp.StatusCode == http.StatusOK:
 			tunnels = append(tunnels, x)
@@ -106,7 +106,7 @@ func TestFewFiles(t *testing.T) {
 	}
 	// The server notices in its own time.
 	for {
-		x, resp := dialThrough(t, socket)
+		x, resp := dialTunnel(t, socket)
 		if resp.StatusCode == http.StatusOK {
 			x.echo(t, "room again")
 			break
@@ -122,20 +122,20 @@ func TestFewFiles(t *testing.T) {
 	}
 }
 
-// A through is a connection through a CONNECT front end.
-type through struct {
+// A tunneled is a connection through a CONNECT front end.
+type tunneled struct {
 	conn net.Conn
 	r    *bufio.Reader
 }
 
-func dialThrough(t *testing.T, socket string) (*through, *http.Response) {
+func dialTunnel(t *testing.T, socket string) (*tunneled, *http.Response) {
 	t.Helper()
 	resp, conn, r := request(t, socket, connectRequest)
 	_ = resp.Body.Close()
-	return &through{conn, r}, resp
+	return &tunneled{conn, r}, resp
 }
 
-func (x *through) echo(t *testing.T, text string) {
+func (x *tunneled) echo(t *testing.T, text string) {
 	t.Helper()
 	if err := x.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
