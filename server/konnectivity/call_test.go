@@ -54,6 +54,34 @@ func TestDialIsGivenUp(t *testing.T) {
 	})
 }
 
+// A dial that succeeds after it has been given up is no connection, and has no answer.
+func TestDialIsGivenUpAsItSucceeds(t *testing.T) {
+	near, far := memnet.Pipe(memnet.Addr("near"), memnet.Addr("far"))
+	first := true
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if first {
+			first = false
+			<-ctx.Done()
+			return near, nil
+		}
+		return nil, tunnel.Refused
+	}
+	onFront(t, Config{Dial: dial}, func(t *testing.T, h *harness) {
+		r := h.raw()
+		r.send(dialReq(1))
+		synctest.Wait()
+		r.send(dialCls(1))
+		synctest.Wait()
+		r.send(dialReq(2))
+		if p := r.recv().GetDialResponse(); p.GetRandom() != 2 {
+			t.Errorf("answer %v", p)
+		}
+		if _, err := far.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+	})
+}
+
 // A dial whose answer crosses with DIAL_CLS leaves no connection behind.
 func TestDialIsGivenUpTooLate(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
