@@ -102,16 +102,14 @@ func (o *serverOptions) checkPorts() error {
 			return fmt.Errorf("%s %d: want 1 to 65535", flag, p)
 		}
 	}
-	if o.connectPort < 0 || o.connectPort > 65535 {
-		return fmt.Errorf("--connect-port %d: want 0 (off) to 65535", o.connectPort)
+	taken := map[int]string{o.securePort: "--secure-port"}
+	if p := o.beside.healthPort; o.beside.kubeconfig != "" {
+		if taken[p] != "" {
+			return fmt.Errorf("--health-port and --secure-port are both %d: they need a port each", p)
+		}
+		taken[p] = "--health-port"
 	}
-	if o.connectPort == o.securePort {
-		return fmt.Errorf("--connect-port and --secure-port are both %d: they need a port each", o.securePort)
-	}
-	if p := o.beside.healthPort; o.beside.kubeconfig != "" && (p == o.securePort || p == o.connectPort) {
-		return fmt.Errorf("--health-port is %d, as another port is: it needs one of its own", p)
-	}
-	return nil
+	return o.fronts.check(taken)
 }
 
 // check refuses what cannot work, naming the flag.

@@ -58,6 +58,7 @@ func TestMakesNothing(t *testing.T) {
 		"tunnel-audit-log-path":                     {nil, []string{under, dir}},
 		"tracing-config-file":                       {nil, []string{missing, broken}},
 		"connect-uds":                               {nil, []string{missing, under, broken}},
+		"konnectivity-uds":                          {nil, []string{missing, under, broken}},
 		"ssh-keyfile":                               {[]string{"--ssh-user", "u"}, []string{missing, broken}},
 		"ssh-known-hosts":                           {[]string{"--ssh-user", "u", "--ssh-keyfile", key}, []string{under, broken}},
 		"authentication-config":                     {nil, []string{missing, broken}},

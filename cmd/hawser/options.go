@@ -19,7 +19,6 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/server"
-	"github.com/hawser-project/hawser/server/connect"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -32,9 +31,7 @@ type serverOptions struct {
 	advertiseAddress string
 	tlsSANs          []string
 
-	connectPort int
-	connectUDS  string
-
+	fronts   frontOptions
 	links    setup.LinkFlags
 	takeBack time.Duration
 	ssh      sshOptions
@@ -75,8 +72,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.securePort, "secure-port", 6443, fmt.Sprintf("port of the API and of the tunnel; with --kubeconfig %d by default", besidePort))
 	f.StringVar(&o.advertiseAddress, "advertise-address", "", "address at which nodes reach this server (default the bind address, or that of the default route)")
 	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate, which no node may be called; with --kubeconfig, of the hub, and those of the cluster's API server that its certificate does not have")
-	f.IntVar(&o.connectPort, "connect-port", 8131, "port of the HTTP CONNECT front end (mutual TLS); 0 turns it off")
-	f.StringVar(&o.connectUDS, "connect-uds", "", "unix socket of the HTTP CONNECT front end (mode 0600)")
+	o.fronts.addFlags(f)
 	o.links.Add(f)
 	f.DurationVar(&o.takeBack, "take-back-after", server.DefaultTakeBack, "how long an agent whose node another one has taken over is turned away once that one is gone; a minute at most if it has said goodbye")
 	o.ssh.addFlags(f)
@@ -111,11 +107,6 @@ func (o *serverOptions) check() error {
 	o.adjust()
 	if err = o.checkPorts(); err != nil {
 		return err
-	}
-	if o.connectUDS != "" {
-		if err = connect.CheckUnix(o.connectUDS); err != nil {
-			return fmt.Errorf("--connect-uds: %w", err)
-		}
 	}
 	if o.advertise, err = o.advertised(); err != nil {
 		return err

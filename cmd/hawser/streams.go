@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/http"
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
@@ -59,19 +58,6 @@ func (t *tunnels) ended() func(server.Ended) {
 		return nil
 	}
 	return t.streams.Ended
-}
-
-// callers names who makes a CONNECT request; nil if nobody wants to know.
-func (t *tunnels) callers() func(*http.Request) string {
-	if t.streams == nil {
-		return nil
-	}
-	return func(r *http.Request) string {
-		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-			return unixCaller
-		}
-		return r.TLS.PeerCertificates[0].Subject.CommonName
-	}
 }
 
 // A dialFunc has the shape of net.Dialer's.

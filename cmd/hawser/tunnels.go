@@ -1,5 +1,5 @@
 // The server's side of the tunnel: one port shared with the API server, the hub
-// behind it, the CONNECT front ends, and routes by the nodes' addresses.
+// behind it, the front ends, and routes by the nodes' addresses.
 
 package main
 
@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
-	"slices"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,7 +23,6 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
-	"github.com/hawser-project/hawser/server/connect"
 	"github.com/hawser-project/hawser/server/relay"
 	"github.com/hawser-project/hawser/server/streamlog"
 	"github.com/hawser-project/hawser/tunnel"
@@ -56,7 +53,7 @@ type tunnels struct {
 // A keyring is what the ports show, and whom they believe.
 type keyring struct {
 	agents  *tls.Config // of the tunnel: believes the authorities of nodes
-	clients *tls.Config // of the CONNECT front end: believes those of its clients
+	clients *tls.Config // of the front ends: believes those of their clients
 }
 
 // ownKeys are those of a server that has an API server.
@@ -70,12 +67,6 @@ func ownKeys(keys *pki.PKI, files *auth.Files) (*keyring, error) {
 		return nil, err
 	}
 	return &keyring{cas.ServerTLS(pair.GetCertificate), cas.ServerTLS(pair.GetCertificate)}, nil
-}
-
-// A front is a CONNECT front end and where it listens.
-type front struct {
-	*connect.Server
-	listener net.Listener
 }
 
 // newTunnels opens the ports. t has what the tunnels are made from: log, metrics, streams
@@ -180,54 +171,6 @@ func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listen
 	return []tunnel.Listener{engine, yamux, h2, quic, older}, nil
 }
 
-// openFronts opens the CONNECT front ends: a port with mutual TLS, a unix socket.
-func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyring) error {
-	if o.connectPort != 0 {
-		l, err := listen(ctx, "--connect-port", o.listenAddress(o.connectPort))
-		if err != nil {
-			return err
-		}
-		conf := keys.clients.Clone()
-		conf.NextProtos = []string{"http/1.1"}
-		if err := t.addFront("tls", connect.ListenTLS(l, conf), connectClientsOnly); err != nil {
-			return err
-		}
-	}
-	if o.connectUDS == "" {
-		return nil
-	}
-	l, err := connect.ListenUnix(ctx, o.connectUDS)
-	if err != nil {
-		return fmt.Errorf("--connect-uds: %w", err)
-	}
-	return t.addFront("unix", l, nil)
-}
-
-func (t *tunnels) addFront(name string, l net.Listener, authorize func(*http.Request) error) error {
-	s, err := connect.New(connect.Config{
-		Dial: t.hub.DialContext, Authorize: authorize, Caller: t.callers(), Trace: t.traces.ofRequest(), Log: t.log.With("front", name),
-		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"front": name}, t.metrics),
-	})
-	if err != nil {
-		return errors.Join(err, l.Close())
-	}
-	t.fronts = append(t.fronts, front{s, l})
-	return nil
-}
-
-// connectClientsOnly lets in those whose certificate is for this: to be a node
-// is not enough to reach other nodes.
-func connectClientsOnly(r *http.Request) error {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return errors.New("a client certificate is required")
-	}
-	subject := r.TLS.PeerCertificates[0].Subject
-	if subject.CommonName == pki.ConnectClientUser || slices.Contains(subject.Organization, pki.AdminGroup) {
-		return nil
-	}
-	return fmt.Errorf("%q may not connect to nodes: use the certificate %s.crt", subject.CommonName, pki.ConnectClient)
-}
-
 // close gives back the ports.
 func (t *tunnels) close() error {
 	var errs []error
@@ -258,7 +201,7 @@ func (t *tunnels) run(ctx context.Context) error {
 		return t.hub.Run(ctx)
 	})
 	for _, f := range t.fronts {
-		group.Go(func() error { return f.Serve(ctx, f.listener) })
+		group.Go(func() error { return f.server.Serve(ctx, f.listener) })
 	}
 	return group.Wait()
 }
