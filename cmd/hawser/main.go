@@ -41,7 +41,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServer(), newUp(), newDemo(), newDemoPod(), newToken(), newNode(), newKubeconfig(), newExplain(), newSSH(), newKubectlDoc(), newVersion(), newBench(), newFleet())
+	root.AddCommand(newServer(), newUp(), newDemo(), newDemoPod(), newToken(), newNode(), newKubeconfig(), newExplain(), newSSH(), newKubectlDoc(), newManifest(), newVersion(), newBench(), newFleet())
 	return root
 }
 

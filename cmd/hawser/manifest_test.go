@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/server/egressselector"
+
+	"github.com/hawser-project/hawser/auth/pki"
+)
+
+// What is printed is read by the library that kube-apiserver reads it with, strictly.
+func TestManifestEgress(t *testing.T) {
+	dir := t.TempDir()
+	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), Names: []string{"localhost"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args  []string
+		proto apiserver.ProtocolType
+		want  string // in the error; empty means none
+	}{
+		"CONNECT, socket":     {[]string{"--uds", "a"}, apiserver.ProtocolHTTPConnect, ""},
+		"gRPC, socket":        {[]string{"--protocol", "grpc", "--uds", "/run/a"}, apiserver.ProtocolGRPC, ""},
+		"CONNECT, mutual TLS": {[]string{"--transport", "mtls", "--data-dir", dir, "--url", "https://127.0.0.1:1"}, apiserver.ProtocolHTTPConnect, ""},
+		"gRPC, mutual TLS":    {[]string{"--transport", "mtls", "--protocol", "grpc"}, "", "--protocol grpc"},
+		"no socket":           {nil, "", "--uds is required"},
+		"transport":           {[]string{"--transport", "x"}, "", `--transport "x"`},
+		"protocol":            {[]string{"--protocol", "x"}, "", `--protocol "x"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			cmd := newManifest()
+			cmd.SetArgs(append([]string{"egress"}, c.args...))
+			cmd.SetOut(&out)
+			cmd.SilenceErrors, cmd.SilenceUsage = true, true
+			err := cmd.Execute()
+			if c.want != "" {
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("got %v, want %q", err, c.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(t.TempDir(), "egress.yaml")
+			if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			config, err := egressselector.ReadEgressSelectorConfiguration(file)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out.String())
+			}
+			if err := egressselector.ValidateEgressSelectorConfiguration(config).ToAggregate(); err != nil {
+				t.Error(err)
+			}
+			if s := config.EgressSelections; len(s) != 1 || s[0].Name != "cluster" || s[0].Connection.ProxyProtocol != c.proto {
+				t.Errorf("%s", out.String())
+			}
+			if tcp := config.EgressSelections[0].Connection.Transport.TCP; tcp != nil && tcp.TLSConfig.ClientKey != keys.Path(pki.ConnectClient, true) {
+				t.Errorf("key %s", tcp.TLSConfig.ClientKey)
+			}
+		})
+	}
+}
