@@ -1,13 +1,10 @@
-// Programs written by others: client-go's informers and leader election, and the
-// egress selector of k8s.io/apiserver.
+// Programs written by others: client-go's informers and leader election.
 
 package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -15,11 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/apis/apiserver"
-	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -49,25 +42,9 @@ func (c *cluster) waitNode(t *testing.T, name string) {
 }
 
 func TestClients(t *testing.T) {
-	uds := filepath.Join(shortTempDir(t), "connect.sock")
-	connectPort := strconv.Itoa(freePort(t))
-	c := startUp(t, "--nodes", "1", "--server-arg=--connect-uds="+uds, "--server-arg=--connect-port="+connectPort)
+	c := startUp(t, "--nodes", "0")
 	t.Run("informers", func(t *testing.T) { testInformers(t, c) })
 	t.Run("leader election", func(t *testing.T) { testLeaderElection(t, c) })
-	t.Run("egress selector over a unix socket", func(t *testing.T) {
-		testEgress(t, c, &apiserver.Transport{UDS: &apiserver.UDSTransport{UDSName: uds}})
-	})
-	t.Run("egress selector over mutual TLS", func(t *testing.T) {
-		pki := filepath.Join(c.dir, "pki")
-		testEgress(t, c, &apiserver.Transport{TCP: &apiserver.TCPTransport{
-			URL: "https://127.0.0.1:" + connectPort,
-			TLSConfig: &apiserver.TLSConfig{
-				CABundle:   filepath.Join(pki, "ca.crt"),
-				ClientCert: filepath.Join(pki, "connect-client.crt"),
-				ClientKey:  filepath.Join(pki, "connect-client.key"),
-			},
-		}})
-	})
 }
 
 func testInformers(t *testing.T, c *cluster) {
@@ -142,42 +119,4 @@ func testLeaderElection(t *testing.T, c *cluster) {
 	stopSecond()
 	<-ended
 	<-ended
-}
-
-// testEgress has a kubelet's API reached by the very client that kube-apiserver
-// uses.
-func testEgress(t *testing.T, c *cluster, transport *apiserver.Transport) {
-	selector, err := egressselector.NewEgressSelector(&apiserver.EgressSelectorConfiguration{
-		EgressSelections: []apiserver.EgressSelection{{
-			Name:       "cluster",
-			Connection: apiserver.Connection{ProxyProtocol: apiserver.ProtocolHTTPConnect, Transport: transport},
-		}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dial, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
-	if err != nil {
-		t.Fatal(err)
-	}
-	pki := filepath.Join(c.dir, "pki")
-	kubelet, err := kubernetes.NewForConfig(&rest.Config{
-		Host: "https://node-1:10250",
-		Dial: dial,
-		TLSClientConfig: rest.TLSClientConfig{
-			CAFile: filepath.Join(pki, "kubelet-ca.crt"), CertFile: filepath.Join(pki, "kubelet-client.crt"), KeyFile: filepath.Join(pki, "kubelet-client.key"),
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := kubelet.RESTClient().Get().AbsPath("/healthz").DoRaw(t.Context())
-	if err != nil || string(body) != "ok" {
-		t.Errorf("healthz: %q, %v", body, err)
-	}
-	if _, err := dial(t.Context(), "tcp", "no-such-node:10250"); err == nil {
-		t.Error("a node that does not exist was reached")
-	} else if errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("no quick answer: %v", err)
-	}
 }

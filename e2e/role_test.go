@@ -37,6 +37,8 @@ func playRole(role string) error {
 		return serve(arg, answerWAN)
 	case "wan-dialer":
 		return dialWAN(arg)
+	case "egress":
+		return reachKubelet(arg)
 	case "wait":
 		fmt.Println("waiting")
 		c := make(chan os.Signal, 1)

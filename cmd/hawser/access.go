@@ -48,6 +48,7 @@ type accessOptions struct {
 	webhookConfig string
 	allowedTTL    time.Duration
 	deniedTTL     time.Duration
+	webhookDial   dialFunc // is no flag; nil means that it is dialed
 	// webhookTimeout is no flag; zero means the constant.
 	webhookTimeout time.Duration
 
@@ -185,7 +186,7 @@ type webhookAuthorizer struct {
 func (o *accessOptions) newWebhook(files *auth.Files) (webhookAuthorizer, error) {
 	file, err := auth.Follow(files, "--authorization-webhook-config-file", func(contents [][]byte) (*webhook.WebhookAuthorizer, error) {
 		// The library reads the file itself: other files are named relative to it.
-		config, err := webhookutil.LoadKubeconfig(o.webhookConfig, nil)
+		config, err := webhookutil.LoadKubeconfig(o.webhookConfig, o.webhookDial)
 		if err != nil {
 			return nil, place.Of(contents[0], err)
 		}

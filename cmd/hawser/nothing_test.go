@@ -59,6 +59,7 @@ func TestMakesNothing(t *testing.T) {
 		"tracing-config-file":                       {nil, []string{missing, broken}},
 		"connect-uds":                               {nil, []string{missing, under, broken}},
 		"konnectivity-uds":                          {nil, []string{missing, under, broken}},
+		"egress-selector-config-file":               {nil, []string{missing, broken}},
 		"ssh-keyfile":                               {[]string{"--ssh-user", "u"}, []string{missing, broken}},
 		"ssh-known-hosts":                           {[]string{"--ssh-user", "u", "--ssh-keyfile", key}, []string{under, broken}},
 		"authentication-config":                     {nil, []string{missing, broken}},

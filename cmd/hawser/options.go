@@ -15,9 +15,11 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/server/egressselector"
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
+	"github.com/hawser-project/hawser/controlplane/etcd"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -32,6 +34,7 @@ type serverOptions struct {
 	tlsSANs          []string
 
 	fronts   frontOptions
+	egress   egressOptions
 	links    setup.LinkFlags
 	takeBack time.Duration
 	ssh      sshOptions
@@ -73,6 +76,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.advertiseAddress, "advertise-address", "", "address at which nodes reach this server (default the bind address, or that of the default route)")
 	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate, which no node may be called; with --kubeconfig, of the hub, and those of the cluster's API server that its certificate does not have")
 	o.fronts.addFlags(f)
+	o.egress.addFlags(f)
 	o.links.Add(f)
 	f.DurationVar(&o.takeBack, "take-back-after", server.DefaultTakeBack, "how long an agent whose node another one has taken over is turned away once that one is gone; a minute at most if it has said goodbye")
 	o.ssh.addFlags(f)
@@ -133,6 +137,10 @@ func (o *serverOptions) check() error {
 	if err = o.checkEtcd(); err != nil {
 		return err
 	}
+	if err = o.egress.check(); err != nil {
+		return err
+	}
+	o.access.webhookDial = o.egress.dial(egressselector.ControlPlane)
 	if err = o.access.check(); err != nil {
 		return err
 	}
@@ -235,6 +243,14 @@ func (o *serverOptions) checkEtcd() error {
 		_ = f.Close()
 	}
 	return nil
+}
+
+// externalEtcd is the store elsewhere; it names no servers if there is none.
+func (o *serverOptions) externalEtcd() etcd.External {
+	return etcd.External{
+		Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile,
+		Dial: o.egress.dial(egressselector.Etcd),
+	}
 }
 
 // listenAddress is what the port listens on.

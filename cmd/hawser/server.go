@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	clientrest "k8s.io/client-go/rest"
@@ -179,7 +180,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		AdvertisePort:    o.securePort,
 		ServiceCIDR:      o.services,
 		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
-		EtcdServers:      etcd.External{Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile},
+		EtcdServers:      o.externalEtcd(),
 		Encryption:       o.encryption,
 		Authenticator:    authn,
 		Tokens:           authn.own,
@@ -191,9 +192,10 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		Audit:            audit,
 		Traces:           t.traces.ofAPI(),
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
-			return throughTunnels(t, g, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz})
+			return throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz})
 		},
-		ToServices:                   t.named("system:apiserver", t.hub.DialContext),
+		ToServices:                   t.named("system:apiserver", o.egress.cluster(t.hub.DialContext)),
+		ToURLs:                       o.egress.dial(egressselector.ControlPlane),
 		EnableGarbageCollector:       o.controllers.collectGarbage,
 		Admission:                    authz.admission(restriction, kubeauth.NodeNames(o.ownNames())),
 		DisabledAdmission:            o.access.disabledPlugins,
@@ -244,9 +246,9 @@ func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunne
 }
 
 // throughTunnels is what of the API leads to nodes: logs, exec, proxies.
-func throughTunnels(t *tunnels, g apiserver.Getters, o kubelet.Options) map[string]rest.Storage {
+func throughTunnels(t *tunnels, g apiserver.Getters, egress *egressOptions, o kubelet.Options) map[string]rest.Storage {
 	o.Pods, o.Nodes, o.Services, o.EndpointSlices = g.Pod, g.Node, g.Service, g.EndpointSlices
-	o.Dial, o.DialEarly = t.forUser(t.hub.DialContext), t.forUser(t.hub.DialEarly)
+	o.Dial, o.DialEarly = t.forUser(egress.cluster(t.hub.DialContext)), t.forUser(egress.cluster(t.hub.DialEarly))
 	o.OneRequest = t.streams != nil
 	return kubelet.Storages(o)
 }

@@ -104,6 +104,9 @@ type Config struct {
 	// that are named by their service. Nil means that they cannot be called.
 	ToServices func(ctx context.Context, network, addr string) (net.Conn, error)
 
+	// ToURLs reaches webhooks that are named by a URL. Nil means that they are dialed.
+	ToURLs func(ctx context.Context, network, addr string) (net.Conn, error)
+
 	// NotReadyTolerationSeconds and UnreachableTolerationSeconds are how long
 	// pods that do not say so stay on a node that is not ready or unreachable.
 	// nil means 300.

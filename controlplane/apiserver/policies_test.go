@@ -28,7 +28,7 @@ func bindPolicy(policy, ns string, action admissionv1.ValidationAction) *admissi
 }
 
 func TestAdmissionPolicies(t *testing.T) {
-	client, got, ns := startHooked(t, nil)
+	client, got, ns := startHooked(t, nil, nil)
 	ctx, admission := t.Context(), client.AdmissionregistrationV1()
 	// Its names may be as long as an object says.
 	limit := mapsPolicy("short-names", admissionv1.Validation{

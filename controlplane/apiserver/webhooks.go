@@ -74,10 +74,17 @@ func notStored() []schema.GroupResource {
 	return all
 }
 
-// toWebhooks has services dialed by Config.ToServices. URLs are dialed as they are.
+// toWebhooks has services dialed by Config.ToServices, and URLs by Config.ToURLs.
 func (s *Server) toWebhooks(otherwise webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 	return &webhook.AuthenticationInfoResolverDelegator{
-		ClientConfigForFunc: otherwise.ClientConfigFor,
+		ClientConfigForFunc: func(hostPort string) (*rest.Config, error) {
+			c, err := otherwise.ClientConfigFor(hostPort)
+			if err != nil || s.cfg.ToURLs == nil {
+				return c, err
+			}
+			c.Dial = s.cfg.ToURLs
+			return c, nil
+		},
 		ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {
 			c, err := otherwise.ClientConfigForService(name, namespace, port)
 			if err != nil {

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,10 +97,11 @@ func validatingHook(ns string, to admissionv1.WebhookClientConfig, policy admiss
 	}}}
 }
 
-// startHooked runs a server whose way to services is dial, and returns a namespace in it.
-func startHooked(t *testing.T, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (kubernetes.Interface, *warnings, string) {
+// startHooked runs a server with its ways to services and to URLs, and returns a namespace
+// in it.
+func startHooked(t *testing.T, services, urls func(ctx context.Context, network, addr string) (net.Conn, error)) (kubernetes.Interface, *warnings, string) {
 	t.Helper()
-	in := must(startWith(t.TempDir(), func(c *apiserver.Config) { c.ToServices = dial }))(t)
+	in := must(startWith(t.TempDir(), func(c *apiserver.Config) { c.ToServices, c.ToURLs = services, urls }))(t)
 	t.Cleanup(func() {
 		if err := in.stop(); err != nil {
 			t.Error(err)
@@ -134,7 +136,11 @@ func refusedBad(t *testing.T, c kubernetes.Interface, ns string) error {
 }
 
 func TestWebhooksByURL(t *testing.T) {
-	client, got, ns := startHooked(t, nil)
+	var asked atomic.Bool
+	client, got, ns := startHooked(t, nil, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		asked.Store(true)
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	})
 	h := startHook(t)
 	hooks := client.AdmissionregistrationV1()
 	to := admissionv1.WebhookClientConfig{URL: ptr.To(h.URL + "/validate"), CABundle: h.ca}
@@ -144,6 +150,9 @@ func TestWebhooksByURL(t *testing.T) {
 	}
 	if err := refusedBad(t, client, ns); !strings.Contains(err.Error(), `admission webhook "hook.hawser.dev" denied the request: the name is bad`) {
 		t.Errorf("%v", err)
+	}
+	if !asked.Load() {
+		t.Error("reached without Config.ToURLs")
 	}
 	if w := got.take(); !strings.Contains(w, "looked at bad") {
 		t.Errorf("warnings: %q", w)
@@ -194,7 +203,7 @@ func TestWebhooksByService(t *testing.T) {
 			return nil, errors.New("no way to " + addr)
 		}
 		return new(net.Dialer).DialContext(ctx, network, h.Listener.Addr().String())
-	})
+	}, nil)
 	to := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: ns, Name: "hook", Path: ptr.To("/validate")}, CABundle: h.ca}
 	must(client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), validatingHook(ns, to, admissionv1.Fail), metav1.CreateOptions{}))(t)
 	if err := refusedBad(t, client, ns); !strings.Contains(err.Error(), `services "hook" not found`) {
@@ -219,7 +228,7 @@ func TestWebhooksByService(t *testing.T) {
 
 // A server without a way to services says so, and what to do.
 func TestWebhooksWithoutServices(t *testing.T) {
-	client, _, ns := startHooked(t, nil)
+	client, _, ns := startHooked(t, nil, nil)
 	must(client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 443}}},
 	}, metav1.CreateOptions{}))(t)

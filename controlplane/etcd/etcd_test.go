@@ -218,6 +218,17 @@ func TestDial(t *testing.T) {
 		t.Error(err)
 	}
 
+	var dialed string
+	through, err := Dial(t.Context(), External{Servers: []string{"http://etcd.example:2379"}, Dial: func(ctx context.Context, _, addr string) (net.Conn, error) {
+		dialed = addr
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, SocketName))
+	}}, nil)
+	if err != nil || dialed != "etcd.example:2379" {
+		t.Errorf("dialed %q, %v", dialed, err)
+	} else if err := through.Close(); err != nil {
+		t.Error(err)
+	}
+
 	if _, err := Dial(t.Context(), External{}, nil); err == nil {
 		t.Error("dialed nobody")
 	}

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 )
 
 // dialTimeout bounds the wait for an external cluster at start.
@@ -26,6 +28,9 @@ type External struct {
 	// CAFile verifies the members, CertFile and KeyFile are what this server
 	// shows them; all PEM. Without CertFile none is shown.
 	CAFile, CertFile, KeyFile string
+
+	// Dial makes the connections, TLS aside. Nil means that they are dialed.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Dial connects to the cluster e and waits until one of its members answers, at
@@ -44,6 +49,14 @@ func Dial(ctx context.Context, e External, log *slog.Logger) (*clientv3.Client, 
 		DialKeepAliveTime:    30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second,
 		Logger:               zapLogger(ctx, log),
+	}
+	if e.Dial != nil {
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			if _, after, ok := strings.Cut(addr, "//"); ok { // a URL
+				addr = after
+			}
+			return e.Dial(ctx, "tcp", addr)
+		}))
 	}
 	if e.CAFile != "" || e.CertFile != "" {
 		info := transport.TLSInfo{TrustedCAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile}

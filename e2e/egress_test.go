@@ -1,0 +1,105 @@
+// The egress selector of k8s.io/apiserver, as kube-apiserver has it: in a process of its
+// own, and in ours.
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// TestEgressSelector has a kubelet's API reached through each front end, as the printed
+// configuration says. The API server of the cluster goes through one of them as well.
+func TestEgressSelector(t *testing.T) {
+	dir := shortTempDir(t)
+	file := func(name string) string { return filepath.Join(dir, name) }
+	port := strconv.Itoa(freePort(t))
+	configs := map[string][]string{
+		"grpc":    {"--protocol=grpc", "--uds=" + file("k")},
+		"connect": {"--uds=" + file("c")},
+		"mtls":    {"--transport=mtls", "--url=https://127.0.0.1:" + port},
+	}
+	_, client := bin(t)
+	print := func(name, dataDir string) string {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), append([]string{"manifest", "egress", "--data-dir=" + dataDir}, configs[name]...)...)
+		text, err := cmd.Output()
+		must(t, err)
+		must(t, os.WriteFile(file(name+".yaml"), text, 0o600))
+		return file(name + ".yaml")
+	}
+	c := startUp(t, "--nodes=1", "--server-arg=--connect-port="+port, "--server-arg=--connect-uds="+file("c"), "--server-arg=--konnectivity-uds="+file("k"),
+		"--server-arg=--egress-selector-config-file="+print("grpc", dir))
+	// The node may be ready before its kubelet API has a certificate.
+	eventually(t, "the API server reaches its node", func() error {
+		_, err := c.client.Discovery().RESTClient().Get().AbsPath(metricsOf("node-1")).DoRaw(t.Context())
+		return err
+	})
+	if n := c.metrics(t)[`hawser_connect_dials_total{front="konnectivity-unix",result="ok"}`]; n == 0 {
+		t.Error("it reached the node some other way")
+	}
+	for name := range configs {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), os.Args[0])
+			cmd.Env = append(os.Environ(), roleEnv+"=egress "+print(name, c.dir)+" "+filepath.Join(c.dir, "pki"))
+			if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "ok" {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
+// reachKubelet is what another program does: FILE is its configuration, and PKI has the
+// keys of an API server.
+func reachKubelet(arg string) error {
+	file, pki, _ := strings.Cut(arg, " ")
+	config, err := egressselector.ReadEgressSelectorConfiguration(file)
+	if err != nil {
+		return err
+	}
+	if err := egressselector.ValidateEgressSelectorConfiguration(config).ToAggregate(); err != nil {
+		return err
+	}
+	selector, err := egressselector.NewEgressSelector(config)
+	if err != nil {
+		return err
+	}
+	dial, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
+	if err != nil {
+		return err
+	}
+	kubelet, err := kubernetes.NewForConfig(&rest.Config{
+		Host: "https://node-1:10250",
+		Dial: dial,
+		TLSClientConfig: rest.TLSClientConfig{
+			CAFile: filepath.Join(pki, "kubelet-ca.crt"), CertFile: filepath.Join(pki, "kubelet-client.crt"), KeyFile: filepath.Join(pki, "kubelet-client.key"),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	body, err := kubelet.RESTClient().Get().AbsPath("/healthz").DoRaw(ctx)
+	if err != nil || string(body) != "ok" {
+		return fmt.Errorf("healthz: %q, %w", body, err)
+	}
+	ctx, cancel = context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if _, err := dial(ctx, "tcp", "no-such-node:10250"); err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("a node that does not exist: %w", err)
+	}
+	fmt.Println("ok")
+	return nil
+}
