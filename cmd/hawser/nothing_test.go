@@ -60,6 +60,7 @@ func TestMakesNothing(t *testing.T) {
 		"connect-uds":                               {nil, []string{missing, under, broken}},
 		"konnectivity-uds":                          {nil, []string{missing, under, broken}},
 		"egress-selector-config-file":               {nil, []string{missing, broken}},
+		"delete-existing-uds-file":                  {nil, []string{missing}},
 		"ssh-keyfile":                               {[]string{"--ssh-user", "u"}, []string{missing, broken}},
 		"ssh-known-hosts":                           {[]string{"--ssh-user", "u", "--ssh-keyfile", key}, []string{under, broken}},
 		"authentication-config":                     {nil, []string{missing, broken}},
@@ -88,7 +89,7 @@ func TestMakesNothing(t *testing.T) {
 		for _, file := range row.bad {
 			t.Run(flag+"="+filepath.Base(file), func(t *testing.T) {
 				data := filepath.Join(t.TempDir(), "data")
-				err := serve(t, slices.Concat([]string{"--data-dir", data, "--bind-address", "127.0.0.1"}, row.with, []string{"--" + flag, file})...)
+				err := serve(t, slices.Concat([]string{"--data-dir", data, "--bind-address", "127.0.0.1"}, row.with, []string{"--" + flag + "=" + file})...)
 				if err == nil || !strings.Contains(err.Error(), "--"+flag) {
 					t.Errorf("got %v, want an error that names --%s", err, flag)
 				}

@@ -77,6 +77,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate, which no node may be called; with --kubeconfig, of the hub, and those of the cluster's API server that its certificate does not have")
 	o.fronts.addFlags(f)
 	o.egress.addFlags(f)
+	addAliases(f)
 	o.links.Add(f)
 	f.DurationVar(&o.takeBack, "take-back-after", server.DefaultTakeBack, "how long an agent whose node another one has taken over is turned away once that one is gone; a minute at most if it has said goodbye")
 	o.ssh.addFlags(f)
@@ -104,7 +105,10 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 
 // check refuses what cannot work, naming the flag.
 func (o *serverOptions) check() error {
-	var err error
+	err := applyAliases(o.beside.flags)
+	if err != nil {
+		return err
+	}
 	if o.bind = net.ParseIP(o.bindAddress); o.bind == nil {
 		return fmt.Errorf("--bind-address %q is not an IP address", o.bindAddress)
 	}

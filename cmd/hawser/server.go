@@ -43,6 +43,7 @@ func newServer() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Run the tunnel hub, the API server and the controllers",
+		Long:  "Runs the tunnel hub, the API server and the controllers.\n\n" + aliasHelp(),
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {

@@ -1,0 +1,124 @@
+// Flags of konnectivity-server, for those who come from it: what has a counterpart is
+// taken for that, and what has none is refused in a line that says why.
+
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// modeFlag says which front end konnectivity's flags about one mean.
+const modeFlag = "mode"
+
+// An alias is a flag of konnectivity-server.
+type alias struct {
+	name string
+	ours string // "" if there is none; KIND is the front end's
+	why  string // there is none
+}
+
+// aliases are all of them that hawser server has no flag of its own for. The list is
+// written here once and never changed.
+var aliases = []alias{
+	{name: "uds-name", ours: "KIND-uds"},
+	{name: "server-port", ours: "KIND-port"},
+	{name: "server-bind-address", ours: "bind-address"},
+	{name: "agent-port", ours: "secure-port"},
+	{name: "agent-bind-address", ours: "bind-address"},
+	{name: "delete-existing-uds-file", why: "a socket that nobody listens on is always replaced"},
+	{name: "server-cert", why: certificatesAreMade},
+	{name: "server-key", why: certificatesAreMade},
+	{name: "server-ca-cert", why: certificatesAreMade},
+	{name: "cluster-cert", why: certificatesAreMade},
+	{name: "cluster-key", why: certificatesAreMade},
+	{name: "cluster-ca-cert", why: certificatesAreMade},
+	{name: "frontend-keepalive-time", why: "clients may ping as they like"},
+	{name: "keepalive-time", why: "--link-keepalive is in seconds where that is in hours"},
+	{name: "cipher-suites", why: "TLS 1.3 has no weak ones to leave out"},
+	{name: "tls-min-version", why: "it is TLS 1.3"},
+	{name: "agent-namespace", why: agentsHaveCertificates},
+	{name: "agent-service-account", why: agentsHaveCertificates},
+	{name: "authentication-audience", why: agentsHaveCertificates},
+	{name: "kubeconfig-qps", why: "no tokens are reviewed"},
+	{name: "kubeconfig-burst", why: "no tokens are reviewed"},
+	{name: "kube-api-content-type", why: "no tokens are reviewed"},
+	{name: "server-id", why: "agents are told of every server by name"},
+	{name: "server-count", why: "agents are told of every server by name"},
+	{name: "enable-lease-controller", why: "agents are told of every server by name"},
+	{name: "lease-namespace", why: "agents are told of every server by name"},
+	{name: "lease-label", why: "agents are told of every server by name"},
+	{name: "proxy-strategies", why: "a dial goes to the node that it names"},
+	{name: "xfr-channel-size", why: "each connection has its own window"},
+	{name: "warn-on-channel-limit", why: "each connection has its own window"},
+	{name: "backend-dial-timeout", why: "a dial is always bounded"},
+	{name: "graceful-shutdown-timeout", why: "tunnels have 5 s"},
+	{name: "health-port", why: "/readyz and /metrics are on --secure-port"},
+	{name: "admin-port", why: "/readyz and /metrics are on --secure-port"},
+	{name: "enable-profiling", why: "/debug/pprof is not served"},
+	{name: "enable-contention-profiling", why: "/debug/pprof is not served"},
+}
+
+const (
+	certificatesAreMade    = "keys and certificates are made in DATA-DIR/pki"
+	agentsHaveCertificates = "agents prove themselves by certificates, for which they get a join token (hawser token create)"
+)
+
+// addAliases adds hidden flags.
+func addAliases(f *pflag.FlagSet) {
+	add := func(name string) {
+		_ = f.String(name, "", "konnectivity-server's")
+		f.Lookup(name).Hidden = true
+	}
+	add(modeFlag)
+	for _, a := range aliases {
+		add(a.name)
+		if a.ours == "" { // it is refused with a value and without
+			f.Lookup(a.name).NoOptDefVal = "true"
+		}
+	}
+}
+
+// aliasHelp is the table for people.
+func aliasHelp() string {
+	var b strings.Builder
+	b.WriteString("Of konnectivity-server's flags these are taken as well (KIND is konnectivity, or connect with --mode http-connect):\n")
+	for _, a := range aliases {
+		if a.ours != "" {
+			fmt.Fprintf(&b, "  --%-22s --%s\n", a.name, a.ours)
+		}
+	}
+	b.WriteString("Its other flags have no counterpart, and the server says why when it is given one.")
+	return b.String()
+}
+
+// applyAliases sets what the aliases that were given stand for.
+func applyAliases(f *pflag.FlagSet) error {
+	kind := "konnectivity"
+	switch mode := f.Lookup(modeFlag).Value.String(); mode {
+	case "", protoGRPC:
+	case protoConnect:
+		kind = "connect"
+	default:
+		return fmt.Errorf("--%s %q: want %s or %s", modeFlag, mode, protoGRPC, protoConnect)
+	}
+	for _, a := range aliases {
+		given := f.Lookup(a.name)
+		if !given.Changed {
+			continue
+		}
+		if a.ours == "" {
+			return fmt.Errorf("--%s of konnectivity-server has no counterpart here, leave it out: %s", a.name, a.why)
+		}
+		ours, value := strings.ReplaceAll(a.ours, "KIND", kind), given.Value.String()
+		if o := f.Lookup(ours); o.Changed && o.Value.String() != value {
+			return fmt.Errorf("--%s %s and --%s %s mean the same: say one of them", a.name, value, ours, o.Value.String())
+		}
+		if err := f.Set(ours, value); err != nil {
+			return fmt.Errorf("--%s: %w", a.name, err)
+		}
+	}
+	return nil
+}
