@@ -5,6 +5,8 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -15,9 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 )
 
 // TestEgressSelector has a kubelet's API reached through each front end, as the printed
@@ -25,7 +30,7 @@ import (
 func TestEgressSelector(t *testing.T) {
 	dir := shortTempDir(t)
 	file := func(name string) string { return filepath.Join(dir, name) }
-	port := strconv.Itoa(freePort(t))
+	port, grpcPort := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
 	configs := map[string][]string{
 		"grpc":    {"--protocol=grpc", "--uds=" + file("k")},
 		"connect": {"--uds=" + file("c")},
@@ -40,6 +45,7 @@ func TestEgressSelector(t *testing.T) {
 		return file(name + ".yaml")
 	}
 	c := startUp(t, "--nodes=1", "--server-arg=--connect-port="+port, "--server-arg=--connect-uds="+file("c"), "--server-arg=--konnectivity-uds="+file("k"),
+		"--server-arg=--konnectivity-port="+grpcPort,
 		"--server-arg=--egress-selector-config-file="+print("grpc", dir))
 	// The node may be ready before its kubelet API has a certificate.
 	eventually(t, "the API server reaches its node", func() error {
@@ -58,6 +64,40 @@ func TestEgressSelector(t *testing.T) {
 			}
 		})
 	}
+	t.Run("grpc over mtls", func(t *testing.T) {
+		dial := func(pair string) error {
+			return dialKonnectivity(t.Context(), "127.0.0.1:"+grpcPort, filepath.Join(c.dir, "pki"), pair)
+		}
+		must(t, dial("connect-client"))
+		if err := dial("kubelet-client"); err == nil || !strings.Contains(err.Error(), "may not connect to nodes: use the certificate connect-client.crt") {
+			t.Errorf("with another certificate: %v", err)
+		}
+	})
+}
+
+// dialKonnectivity reaches node-1 by konnectivity's own client, which kube-apiserver has
+// over unix sockets only.
+func dialKonnectivity(ctx context.Context, front, pki, pair string) error {
+	cert, err := tls.LoadX509KeyPair(filepath.Join(pki, pair+".crt"), filepath.Join(pki, pair+".key"))
+	if err != nil {
+		return err
+	}
+	ca, err := os.ReadFile(filepath.Join(pki, "ca.crt"))
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	creds := credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{cert}})
+	tunnel, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(ctx, context.Background(), front, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		return err
+	}
+	conn, err := tunnel.DialContext(ctx, "tcp", "node-1:10250")
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // reachKubelet is what another program does: FILE is its configuration, and PKI has the

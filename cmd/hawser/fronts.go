@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/server/connect"
 	"github.com/hawser-project/hawser/server/konnectivity"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 // A frontOption says where one kind of front end listens: --KIND-port and --KIND-uds.
@@ -86,8 +87,10 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyrin
 			if err != nil {
 				return err
 			}
-			conf := keys.clients.Clone()
-			conf.NextProtos = []string{f.alpn}
+			conf, err := carrier.ServerTLS(keys.clients, f.alpn)
+			if err != nil {
+				return errors.Join(err, l.Close())
+			}
 			if err := t.addFront(f, "tls", connect.ListenTLS(l, conf), connectClientsOnly); err != nil {
 				return err
 			}
