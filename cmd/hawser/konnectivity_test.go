@@ -17,7 +17,8 @@ func TestFlagsOfKonnectivity(t *testing.T) {
 		"mode":               {[]string{"--mode", "x"}, `--mode "x": want grpc or http-connect`},
 		"no number":          {[]string{"--agent-port", "x"}, "--agent-port: "},
 		"two bind addresses": {[]string{"--server-bind-address", "127.0.0.1", "--agent-bind-address", "127.0.0.2"}, "mean the same"},
-		"beside":             {[]string{"--kubeconfig", "x", "--uds-name", "/tmp/x"}, "--konnectivity-uds does not go with --kubeconfig"},
+		"beside":             {[]string{"--kubeconfig", "x", "--uds-name", "/tmp/x", "--cluster-ca-cert", "ca"}, "--agent-ca: certificate authorities ca"},
+		"not beside":         {[]string{"--cluster-ca-cert", "ca"}, "--agent-ca needs --kubeconfig"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
