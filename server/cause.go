@@ -71,6 +71,35 @@ func (c Cause) String() string {
 	return names[c]
 }
 
+// MarshalText and UnmarshalText write states and causes by their names: other servers
+// read them, which may be of another version.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText takes a name that is not known for Detached.
+func (s *State) UnmarshalText(b []byte) error {
+	*s = Detached
+	for known := Detached; known <= Parked; known++ {
+		if known.String() == string(b) {
+			*s = known
+		}
+	}
+	return nil
+}
+
+// MarshalText is like State's.
+func (c Cause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText takes a name that is not known for Failed.
+func (c *Cause) UnmarshalText(b []byte) error {
+	*c = Failed
+	for known := Unknown; known <= Failed; known++ {
+		if known.String() == string(b) {
+			*c = known
+		}
+	}
+	return nil
+}
+
 // deliberate says whether somebody meant it.
 func (c Cause) deliberate() bool {
 	return c == Left || c == Replaced || c == Refused || c == Drained

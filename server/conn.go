@@ -23,33 +23,37 @@ type conn struct {
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
-// track makes a conn of a stream and counts it while it is open: as m's, unless
-// that is nil.
+// around makes a conn of a stream to d's address that is in no session of this hub,
+// and counts it as t's while it is open.
+func (h *Hub) around(t *traffic, s net.Conn, d tunnel.Dial) *conn {
+	t.byServer.Add(1)
+	return newConn(t, s, tunnel.Addr(d.Name), func() { t.byServer.Add(-1) })
+}
+
+// track makes a conn of a stream and counts it as m's while it is open.
 func (h *Hub) track(m *member, opener string, s net.Conn, remote net.Addr) *conn {
-	t := &h.ledger.around
-	if m != nil {
-		t = &m.traffic
-	}
+	t := &m.traffic
 	open := &t.byServer
 	if opener == openerAgent {
 		open = &t.byAgent
 	}
 	count := func(d int) {
 		open.Add(int64(d))
-		if m == nil {
-			return
-		}
 		m.open.add(d)
 		if opener == openerServer {
 			m.dialed.add(d)
 		}
 	}
 	count(1)
+	return newConn(t, s, remote, func() { count(-1) })
+}
+
+func newConn(t *traffic, s net.Conn, remote net.Addr, ended func()) *conn {
 	return &conn{remote: remote, Tap: tunnel.Tap{
 		Conn:     s,
 		Received: func(n int) { t.fromNode.Add(uint64(n)) },
 		Sent:     func(n int) { t.toNode.Add(uint64(n)) },
-		Ended:    func(bool) { count(-1) },
+		Ended:    func(bool) { ended() },
 	}}
 }
 

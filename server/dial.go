@@ -18,7 +18,7 @@ import (
 //
 // A node that is reconnecting gets Config.ParkedPatience to be back.
 func (h *Hub) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	return h.counted(ctx, network, addr, h.connect)
+	return h.counted(ctx, addr, func() (*conn, way, error) { return h.dial(ctx, network, addr, h.connect) })
 }
 
 // DialEarly is DialContext for those who speak first and need not know whether
@@ -26,7 +26,7 @@ func (h *Hub) DialContext(ctx context.Context, network, addr string) (net.Conn, 
 // dial, which saves a round trip, and never reaches a target that was not
 // reached. The error is then what Read, Write and CloseWrite return.
 func (h *Hub) DialEarly(ctx context.Context, network, addr string) (net.Conn, error) {
-	return h.counted(ctx, network, addr, h.start)
+	return h.counted(ctx, addr, func() (*conn, way, error) { return h.dial(ctx, network, addr, h.start) })
 }
 
 // A Dialed is a dial whose outcome is known.
@@ -43,10 +43,10 @@ type Dialed struct {
 // is known; an error is counted by who returns it to the caller.
 type attempt func(ctx context.Context, m *member, d tunnel.Dial) (*conn, error)
 
-// counted dials by try and counts what fails.
-func (h *Hub) counted(ctx context.Context, network, addr string, try attempt) (net.Conn, error) {
+// counted dials and counts what fails.
+func (h *Hub) counted(ctx context.Context, addr string, dial func() (*conn, way, error)) (net.Conn, error) {
 	began := time.Now()
-	c, w, err := h.dial(ctx, network, addr, try)
+	c, w, err := dial()
 	if err != nil {
 		h.dialed(ctx, w, addr, began, err)
 	}
@@ -83,18 +83,45 @@ func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*con
 		return nil, nowhere, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "server is shutting down"}
 	}
 	d := tunnel.Dial{Network: "tcp", Addr: target, Name: addr}
-	var tried *member
+	m := h.registry.find(node)
+	first := m == nil || m.leaving() || !m.parked().IsZero() // another server may be quicker
+	if first {
+		c, w, eerr := h.elsewhere(ctx, node, d)
+		code := tunnel.CodeOf(eerr)
+		if w.transport != "" && (!code.Away() || m == nil && code == tunnel.Parked) {
+			return c, w, eerr
+		}
+	}
+	c, w, err := h.into(ctx, node, d, try, h.beyond)
+	if first || ctx.Err() != nil || !tunnel.CodeOf(err).Away() {
+		return c, w, err
+	}
+	if c, other, eerr := h.elsewhere(ctx, node, d); other.transport != "" && !tunnel.CodeOf(eerr).Away() {
+		return c, other, eerr
+	}
+	return nil, w, err
+}
+
+// into tries the sessions that this server has of node: one that was lost under the
+// dial is followed by the next, once. If there is none, otherwise has to know.
+func (h *Hub) into(ctx context.Context, node string, d tunnel.Dial, try attempt,
+	otherwise func(context.Context, string, tunnel.Dial) (*conn, way, error),
+) (*conn, way, error) {
+	var (
+		tried *member
+		err   error
+	)
 	for {
 		m := h.registry.find(node)
 		switch {
 		case m == nil && err != nil:
 			return nil, tried.way(), err // lost under the dial, and nothing has come since
 		case m == nil:
-			return h.beyond(ctx, node, d)
+			return otherwise(ctx, node, d)
 		case m == tried:
 			return nil, m.way(), err
 		case m.leaving():
-			return nil, m.way(), &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "node " + node + " is leaving"}
+			return nil, m.way(), &tunnel.DialError{Addr: d.Name, Code: tunnel.Draining, Text: "node " + node + " is leaving"}
 		}
 		var c *conn
 		if c, err = try(ctx, m, d); err == nil {
@@ -212,9 +239,14 @@ func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, wa
 				return nil, w, renamed(d, err)
 			}
 			h.dialed(ctx, w, d.Name, began, nil)
-			return h.track(nil, openerServer, c, tunnel.Addr(d.Name)), w, nil
+			return h.around(&h.ledger.around, c, d), w, nil
 		}
 	}
+	return absent(ctx, node, d)
+}
+
+// absent is the outcome of a dial into a node that nobody has.
+func absent(_ context.Context, node string, d tunnel.Dial) (*conn, way, error) {
 	return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
 }
 

@@ -66,6 +66,12 @@ type Config struct {
 	// BeyondName is what metrics call the way that Beyond takes; empty means
 	// "beyond".
 	BeyondName string
+	// Elsewhere reaches nodes of which other servers have a session; ok says whether it
+	// knows such a server. It is asked when this hub has none, or only one that is parked
+	// or about to end. D's Name is what errors call the address. An error whose code is
+	// Away means that no other server has a session by now; any other is the answer of
+	// the node. Nil knows none. See package peers.
+	Elsewhere func(ctx context.Context, node string, d tunnel.Dial) (s tunnel.Stream, ok bool, err error)
 	// Ended is told of each stream into a node once it is over, and of each dial that
 	// failed, but for those of the server itself (Caller.Own). It must not wait.
 	// Nil costs nothing.

@@ -84,9 +84,10 @@ func (m *member) account() account {
 // A ledger has the sessions that are there and the sums of those that were. It is
 // a prometheus.Collector.
 type ledger struct {
-	maxNodes int
-	beyond   string  // the transport of what goes around the tunnel
-	around   traffic // and its traffic
+	maxNodes  int
+	beyond    string  // the transport of what goes around the tunnel
+	around    traffic // and its traffic
+	elsewhere traffic // of what other servers pass on
 
 	mu     sync.Mutex // guards the following
 	live   map[string]map[*member]struct{}
@@ -153,10 +154,12 @@ func (l *ledger) sums() (byTransport, byNode map[string]account) {
 		rest.add(sum)
 		byNode[node] = rest
 	}
-	if around := l.around.account(); around != (account{}) {
-		t := byTransport[l.beyond]
-		t.add(around)
-		byTransport[l.beyond] = t
+	for name, other := range map[string]account{l.beyond: l.around.account(), viaPeer: l.elsewhere.account()} {
+		if other != (account{}) {
+			t := byTransport[name]
+			t.add(other)
+			byTransport[name] = t
+		}
 	}
 	return byTransport, byNode
 }

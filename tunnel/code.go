@@ -103,6 +103,17 @@ func (c Code) Temporary() bool {
 	}
 }
 
+// Away says that it was not the node that answered a dial: the end that was asked has
+// no session of it that works, and another may have one.
+func (c Code) Away() bool {
+	switch c {
+	case NoNode, Parked, Draining, Replaced, Lost, Dead:
+		return true
+	default:
+		return false
+	}
+}
+
 // sentinel is the error of the standard library that a caller who knows nothing
 // of tunnels looks for; nil if there is none.
 func (c Code) sentinel() error {

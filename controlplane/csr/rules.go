@@ -210,8 +210,10 @@ func checkSigner(r *certificatesv1.CertificateSigningRequest, req *x509.Certific
 		_, err := kubeletServing(req, r.Spec.Usages, r.Spec.Username)
 		return err
 	case certificatesv1.KubeAPIServerClientSignerName:
-		if slices.Contains(req.Subject.Organization, masters) {
-			return fmt.Errorf("subject organization must not include %s", masters)
+		for _, group := range []string{masters, auth.ServersGroup} {
+			if slices.Contains(req.Subject.Organization, group) {
+				return fmt.Errorf("subject organization must not include %s", group)
+			}
 		}
 		return checkClientUsages(r.Spec.Usages)
 	default:

@@ -1,0 +1,204 @@
+// Link: the session with one other server, and what that tells of its own.
+
+package peers
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// maxLine bounds a message, in bytes.
+const maxLine = 4 << 20
+
+// A message is one line of JSON on the stream of sessions. Messages before the first
+// that is complete tell of all the sessions that there are or were, later ones of what
+// has changed.
+type message struct {
+	Nodes    []server.Observation `json:"nodes,omitempty"`
+	Gone     []string             `json:"gone,omitempty"` // forgotten
+	Complete bool                 `json:"complete,omitempty"`
+	Draining bool                 `json:"draining,omitempty"` // the server is about to leave
+}
+
+// A link is with one other server. The mu of its Peers guards what is below.
+type link struct {
+	peers *Peers
+	peer  Peer
+
+	session  tunnel.Session // nil while there is none that has told of all sessions
+	draining bool
+	nodes    map[string]server.Observation
+}
+
+// keep keeps a session until ctx is done.
+func (l *link) keep(ctx context.Context) {
+	wait, said := lowest, ""
+	for {
+		began := time.Now()
+		err := l.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > highest {
+			wait, said = lowest, ""
+		}
+		if err.Error() != said {
+			said = err.Error()
+			l.peers.log.Warn("no session with another server; it is tried again", "server", l.peer.ID, "addr", l.peer.Addr, "err", err)
+		}
+		t := time.NewTimer(wait/2 + rand.N(wait/2)) //nolint:gosec // spreads attempts
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+		wait = min(2*wait, highest)
+	}
+}
+
+// follow makes a session and takes in what the other server tells, until either ends.
+// The error says why.
+func (l *link) follow(ctx context.Context) error {
+	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	s, err := l.peers.cfg.Dial(dctx, l.peer)
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }() // its end is what matters
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
+	dctx, cancel = context.WithTimeout(ctx, dialTimeout)
+	st, err := tunnel.Connect(dctx, s, toldNetwork, toldAddr)
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	defer l.lose()
+	return l.hear(s, st)
+}
+
+// hear takes in messages until one does not come in time.
+func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
+	in := bufio.NewScanner(st)
+	in.Buffer(nil, maxLine)
+	whole := make(map[string]server.Observation) // until the first complete message
+	for {
+		if err := st.SetReadDeadline(time.Now().Add(silence)); err != nil {
+			return err
+		}
+		if !in.Scan() {
+			if in.Err() == nil {
+				return errors.New("it has ended the stream of its sessions")
+			}
+			return in.Err()
+		}
+		var m message
+		if err := json.Unmarshal(in.Bytes(), &m); err != nil {
+			return fmt.Errorf("what it tells of its sessions makes no sense: %w", err)
+		}
+		var changed []string
+		if whole != nil {
+			apply(whole, &m)
+			if !m.Complete {
+				continue
+			}
+			changed, whole = l.begin(s, whole), nil
+		} else {
+			changed = l.change(&m)
+		}
+		l.peers.tell(changed)
+	}
+}
+
+// apply brings all in step with m, within the bound.
+func apply(all map[string]server.Observation, m *message) {
+	for _, o := range m.Nodes {
+		if _, there := all[o.Node]; there || len(all) < maxNodes {
+			all[o.Node] = o
+		}
+	}
+	for _, node := range m.Gone {
+		delete(all, node)
+	}
+}
+
+// begin has s used, and all known of the other server's sessions. It returns the nodes
+// of which there may be news.
+func (l *link) begin(s tunnel.Session, all map[string]server.Observation) []string {
+	l.peers.log.Info("connected to another server", "server", l.peer.ID, "addr", l.peer.Addr, "nodes", len(all))
+	p := l.peers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var news []string
+	for node := range all {
+		news = append(news, node)
+	}
+	for node := range l.nodes {
+		if _, still := all[node]; !still {
+			news = append(news, node)
+		}
+	}
+	l.session, l.nodes, l.draining = s, all, false
+	return news
+}
+
+func (l *link) change(m *message) []string {
+	p := l.peers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	apply(l.nodes, m)
+	if m.Draining && !l.draining {
+		l.draining = true
+		p.log.Info("another server is about to leave", "server", l.peer.ID)
+	}
+	news := m.Gone
+	for _, o := range m.Nodes {
+		news = append(news, o.Node)
+	}
+	return news
+}
+
+// lose notes that the other server is not heard any more. Unless it said that it would
+// leave, nothing says what became of its nodes: as far as can be seen from here they
+// fell silent at one moment.
+func (l *link) lose() {
+	p := l.peers
+	p.mu.Lock()
+	if l.session == nil {
+		p.mu.Unlock()
+		return
+	}
+	l.session = nil
+	var news []string
+	now, why := time.Now(), server.Silent
+	if l.draining {
+		why = server.Drained
+	}
+	for node, o := range l.nodes {
+		if o.State == server.Detached {
+			continue
+		}
+		c := o.Change
+		if o.State == server.Attached { // and so was heard until now
+			c.Heard = now
+		}
+		c.Number++
+		c.At, c.State, c.Cause, c.Err = now, server.Detached, why, "server "+l.peer.ID+" is out of reach"
+		o.Change, o.Changes = c, append(o.Changes[:len(o.Changes):len(o.Changes)], c)
+		l.nodes[node] = o
+		news = append(news, node)
+	}
+	p.mu.Unlock()
+	p.tell(news)
+	p.log.Warn("lost another server", "server", l.peer.ID, "addr", l.peer.Addr, "nodes", len(news))
+}

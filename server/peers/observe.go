@@ -1,0 +1,131 @@
+// Observing: what all servers together know of a node.
+
+package peers
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/server"
+)
+
+// Observe is what is known of a node that has, or had, a session with any server: of
+// those with a connection the newest session's, or else what was seen last.
+func (p *Peers) Observe(node string) (server.Observation, bool) {
+	best, known := p.cfg.Hub().Observe(node)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.links {
+		o, ok := l.nodes[node]
+		if !ok || known && !later(&o, &best) {
+			continue
+		}
+		if o.State == server.Attached {
+			o.Heard = time.Now() // its server would have said otherwise
+		}
+		best, known = o, true
+	}
+	return best, known
+}
+
+// later says whether a tells more of how the node is now than b does.
+func later(a, b *server.Observation) bool {
+	here, there := a.State == server.Attached, b.State == server.Attached
+	switch {
+	case here != there:
+		return here
+	case here:
+		return a.Connected.After(b.Connected)
+	default:
+		return a.At.After(b.At)
+	}
+}
+
+// A follower is somebody who wants to know of changes.
+type follower struct {
+	dirty map[string]struct{} // guarded by the Peers' mu
+	wake  chan struct{}       // holds one while there is something to tell
+}
+
+// Changed is closed when another server, or a session of one, next comes, goes or
+// changes. Take it before looking and no change is missed.
+func (p *Peers) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.news
+}
+
+// tell tells those who wait for any change, and followers of nodes.
+func (p *Peers) tell(nodes []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.news)
+	p.news = make(chan struct{})
+	for f := range p.followers {
+		for _, node := range nodes {
+			f.dirty[node] = struct{}{}
+		}
+		if len(nodes) > 0 {
+			select {
+			case f.wake <- struct{}{}:
+			default: // one is enough
+			}
+		}
+	}
+}
+
+// Follow is the hub's, with the nodes of all servers.
+func (p *Peers) Follow(ctx context.Context, f func(nodes []string)) error {
+	x := &follower{dirty: make(map[string]struct{}), wake: make(chan struct{}, 1)}
+	p.mu.Lock()
+	for _, l := range p.links {
+		for node := range l.nodes {
+			x.dirty[node] = struct{}{}
+		}
+	}
+	p.followers[x] = struct{}{}
+	p.mu.Unlock()
+	x.wake <- struct{}{}
+	var one sync.Mutex // call of f at a time
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.followers, x)
+	}()
+	wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-x.wake:
+			}
+			if names := p.take(x); len(names) > 0 {
+				one.Lock()
+				f(names)
+				one.Unlock()
+			}
+		}
+	})
+	return p.cfg.Hub().Follow(ctx, func(nodes []string) {
+		one.Lock()
+		defer one.Unlock()
+		f(nodes)
+	})
+}
+
+// take returns what there is to tell x.
+func (p *Peers) take(x *follower) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var names []string
+	for node := range x.dirty {
+		names = append(names, node)
+	}
+	clear(x.dirty)
+	return names
+}

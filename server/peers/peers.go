@@ -1,0 +1,296 @@
+// Package peers joins the servers of one cluster, so that any of them reaches any
+// node: one that has no session of a node asks one that has.
+//
+// Each server keeps a session with each other server, on the port that agents use,
+// and is told there of every session that the other one has, as it begins, parks and
+// ends. So who is to be asked for a node is known before anybody wants to know. A
+// dial is one stream with the usual dial frame, whose metadata name the node: flow
+// control and errors are those of any other stream. The server that is asked dials into
+// its own sessions only and asks nobody else: there is one hop more, and never a loop.
+//
+// A server is known by its client certificate (auth.ServerID), and by its serving
+// certificate, which no node can get. Who shows a node's certificate is an agent to the
+// hub, whatever it says.
+//
+// Which servers there are is told by Set; the package knows no Kubernetes.
+//
+// The bounds: 64 servers; 1,024 streams from one to another at a time, more wait; a
+// server that says nothing for four seconds is not asked any more.
+package peers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// MaxPeers is how many other servers there may be.
+	MaxPeers = 64
+	// maxTries is how many servers are asked for one dial.
+	maxTries = 3
+	// maxNodes is how many nodes of one server are remembered.
+	maxNodes = 100_000
+	// dialTimeout bounds the making of a session with another server.
+	dialTimeout = 3 * time.Second
+	// beat is how often a server says something on the stream of its sessions, silence
+	// after how long it counts as gone, and stalled how long it may take to read.
+	beat, silence, stalled = time.Second, 4 * time.Second, 10 * time.Second
+	// lowest and highest bound the wait between two attempts at a server.
+	lowest, highest = 250 * time.Millisecond, 2 * time.Second
+)
+
+// nodeKey is the metadata that says into which node a dial of another server leads.
+const nodeKey = "node"
+
+// The address of the stream on which a server tells of its sessions.
+const (
+	toldNetwork = "hawser"
+	toldAddr    = "sessions"
+)
+
+// A Peer is another server.
+type Peer struct {
+	ID   string
+	Addr string // HOST:PORT of its tunnel
+}
+
+// Config configures Peers. All but DrainTimeout, Log and Metrics are required.
+type Config struct {
+	// ID is this server's.
+	ID string
+	// Dial makes a session with another server. It must show the certificate of this
+	// one and believe servers only; see auth.
+	Dial func(ctx context.Context, p Peer) (tunnel.Session, error)
+	// Hub is this server's. It is asked for when first needed.
+	Hub func() *server.Hub
+	// DrainTimeout is how long streams of other servers may go on once this one is
+	// shutting down; zero means 5 s.
+	DrainTimeout time.Duration
+
+	Log     *slog.Logger          // nil means discard
+	Metrics prometheus.Registerer // nil means none
+}
+
+// Peers are the other servers. All methods may be called at the same time.
+type Peers struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+	set     chan struct{} // holds one if wanted has changed
+
+	mu        sync.Mutex // guards the following
+	wanted    []Peer
+	links     map[string]*link // by ID
+	served    int              // sessions that other servers have made
+	followers map[*follower]struct{}
+	news      chan struct{} // closed, and replaced, at the next change
+}
+
+// New checks c. It starts nothing.
+func New(c Config) (*Peers, error) {
+	if err := auth.CheckServerID(c.ID); err != nil {
+		return nil, err
+	}
+	if c.Dial == nil || c.Hub == nil {
+		return nil, errors.New("peers: no way to other servers, or no hub")
+	}
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	p := &Peers{
+		cfg: c, log: c.Log, set: make(chan struct{}, 1),
+		links: make(map[string]*link), followers: make(map[*follower]struct{}), news: make(chan struct{}),
+	}
+	var err error
+	if p.metrics, err = newMetrics(c.Metrics, p); err != nil {
+		return nil, fmt.Errorf("peers: register metrics: %w", err)
+	}
+	return p, nil
+}
+
+// Set says which other servers there are; this one is left out. What is known of the
+// sessions of a server that is no more is kept for Observe.
+func (p *Peers) Set(all []Peer) {
+	all = slices.DeleteFunc(slices.Clone(all), func(other Peer) bool { return other.ID == p.cfg.ID })
+	slices.SortFunc(all, func(a, b Peer) int { return cmp.Compare(a.ID, b.ID) })
+	if len(all) > MaxPeers {
+		p.log.Warn("too many servers; the last are left out", "servers", len(all)+1, "limit", MaxPeers+1)
+		all = all[:MaxPeers]
+	}
+	p.mu.Lock()
+	p.wanted = all
+	p.mu.Unlock()
+	select {
+	case p.set <- struct{}{}:
+	default: // one is enough
+	}
+}
+
+// Run keeps a session with each server of Set until ctx is done. It should outlive the
+// hub, whose callers may use streams through other servers while it drains.
+func (p *Peers) Run(ctx context.Context) error {
+	type kept struct {
+		peer Peer
+		stop context.CancelFunc
+		done chan struct{}
+	}
+	all := make(map[string]kept)
+	end := func(k kept) {
+		k.stop()
+		<-k.done
+		delete(all, k.peer.ID)
+	}
+	defer func() {
+		for _, k := range all {
+			k.stop()
+		}
+		for _, k := range all {
+			<-k.done
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.set:
+		}
+		p.mu.Lock()
+		wanted := p.wanted
+		p.mu.Unlock()
+		for _, k := range all {
+			if !slices.Contains(wanted, k.peer) {
+				end(k)
+			}
+		}
+		for _, peer := range wanted {
+			if _, there := all[peer.ID]; there {
+				continue
+			}
+			kctx, stop := context.WithCancel(ctx)
+			k := kept{peer: peer, stop: stop, done: make(chan struct{})}
+			all[peer.ID] = k
+			l := p.link(peer)
+			go func() {
+				defer close(k.done)
+				l.keep(kctx)
+			}()
+		}
+		p.trim(wanted)
+	}
+}
+
+// link is that of a peer, with what was known of its sessions before.
+func (p *Peers) link(peer Peer) *link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := &link{peers: p, peer: peer, nodes: make(map[string]server.Observation)}
+	if before := p.links[peer.ID]; before != nil {
+		l.nodes = before.nodes
+	}
+	p.links[peer.ID] = l
+	return l
+}
+
+// trim forgets servers that are no more beyond as many as there may be.
+func (p *Peers) trim(wanted []Peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.links {
+		if len(p.links) <= MaxPeers {
+			return
+		}
+		if !slices.ContainsFunc(wanted, func(w Peer) bool { return w.ID == id }) {
+			delete(p.links, id)
+		}
+	}
+}
+
+// Dial implements server.Config.Elsewhere.
+func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.Stream, bool, error) {
+	d.Meta = tunnel.Meta{nodeKey: node}
+	var err error
+	owners := p.owners(node)
+	for _, o := range owners[:min(len(owners), maxTries)] {
+		var s tunnel.Stream
+		s, _, err = d.Connect(ctx, o.session)
+		p.metrics.asked.WithLabelValues(label(err)).Inc()
+		if err == nil || ctx.Err() != nil || !tunnel.CodeOf(err).Away() {
+			return s, true, err
+		}
+		p.log.Debug("another server has no session of the node that works", "node", node, "server", o.peer.ID, "err", err)
+	}
+	return nil, len(owners) > 0, err
+}
+
+// An owner is a server that can be asked for a node.
+type owner struct {
+	peer     Peer
+	session  tunnel.Session
+	draining bool
+	seen     server.Observation
+}
+
+// owners are the servers that have a session of node, the best first: one that is not
+// about to leave, whose session has a connection, and is the newest.
+func (p *Peers) owners(node string) []owner {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []owner
+	for _, l := range p.links {
+		if l.session == nil {
+			continue
+		}
+		if o, ok := l.nodes[node]; ok && o.State != server.Detached {
+			all = append(all, owner{l.peer, l.session, l.draining, o})
+		}
+	}
+	slices.SortFunc(all, func(a, b owner) int {
+		return cmp.Or(
+			order(a.draining, b.draining),
+			order(a.seen.State != server.Attached, b.seen.State != server.Attached),
+			order(a.seen.Draining, b.seen.Draining),
+			b.seen.Connected.Compare(a.seen.Connected),
+			cmp.Compare(a.peer.ID, b.peer.ID),
+		)
+	})
+	return all
+}
+
+// order puts false before true.
+func order(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
+	}
+}
+
+// Connected are the IDs of the servers with which there is a session now, sorted.
+func (p *Peers) Connected() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []string
+	for id, l := range p.links {
+		if l.session != nil {
+			all = append(all, id)
+		}
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,285 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+func TestAnyServerReachesAnyNode(t *testing.T) {
+	f := newFleet(t, "a", "b", "c")
+	f.servers["b"].join("n", echo)
+	f.servers["a"].knows("n", 1)
+	f.servers["c"].knows("n", 1)
+	for id, s := range f.servers {
+		for _, addr := range []string{"n:10250", "10.0.0.1%n:80"} {
+			got, err := s.ask(addr)
+			if want := strings.Replace(addr, "%n", "", 1) + "\nahoy"; err != nil || got != want {
+				t.Errorf("through %s: %q, %v, want %q", id, got, err, want)
+			}
+		}
+	}
+	if n := f.servers["b"].metric("hawser_peer_requests_total"); n != 4 {
+		t.Errorf("b was asked %v times, want 4", n)
+	}
+	if n := f.servers["a"].metric("hawser_peer_nodes"); n != 1 {
+		t.Errorf("a knows of %v nodes elsewhere, want 1", n)
+	}
+	if n := f.servers["b"].metric("hawser_peer_dials_total"); n != 0 {
+		t.Errorf("b asked others %v times", n)
+	}
+}
+
+// TestErrors: the answer of the node is passed on as it is, and a node that nobody has
+// is the same error as with one server.
+func TestErrors(t *testing.T) {
+	f := newFleet(t, "a", "b")
+	f.servers["b"].join("n", func(_ context.Context, r *tunnel.Request) {
+		_ = r.Reject(tunnel.Refused, "nobody listens there") // the dialer is told
+	})
+	f.servers["a"].knows("n", 1)
+	for _, tc := range []struct {
+		addr string
+		code tunnel.Code
+		text string
+	}{
+		{"n:80", tunnel.Refused, "dial n:80: nobody listens there"},
+		{"m:80", tunnel.NoNode, "dial m:80: node m is not connected"},
+	} {
+		_, err := f.servers["a"].open(tc.addr)
+		if !errors.Is(err, tc.code) || err.Error() != tc.text {
+			t.Errorf("%v, want %v: %s", err, tc.code, tc.text)
+		}
+	}
+}
+
+// TestOwnerKilled: the next server that has the node is asked, and a node that has come
+// to another server is found there.
+func TestOwnerKilled(t *testing.T) {
+	f := newFleet(t, "a", "b", "c")
+	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
+	c.join("n", echo)
+	b.join("n", echo) // the newest, and so the first to be asked
+	a.knows("n", 2)
+	if first := a.peers.owners("n")[0].peer.ID; first != "b" {
+		t.Fatalf("%s would be asked first", first)
+	}
+	b.kill()
+	began := time.Now()
+	if got, err := a.ask("n:1"); err != nil || got != "n:1\nahoy" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	a.knows("n", 1)
+	if o, ok := a.peers.Observe("n"); !ok || o.State != server.Attached {
+		t.Errorf("the node is %v", o.State)
+	}
+	c.kill()
+	a.knows("n", 0)
+	if o, ok := a.peers.Observe("n"); !ok || o.State != server.Detached || o.Cause != server.Silent {
+		t.Errorf("the node is %v (%v), want Detached (Silent)", o.State, o.Cause)
+	}
+	a.join("n", echo)
+	if o, _ := a.peers.Observe("n"); o.State != server.Attached {
+		t.Errorf("the node is %v", o.State)
+	}
+}
+
+// TestNoLoop: two servers that each take the other for one that has the node ask each
+// other once.
+func TestNoLoop(t *testing.T) {
+	f := newFleet(t, "a", "b")
+	for id, other := range map[string]string{"a": "b", "b": "a"} {
+		p := f.servers[id].peers
+		p.mu.Lock()
+		p.links[other].nodes["n"] = server.Observation{Node: "n", Change: server.Change{State: server.Attached}}
+		p.mu.Unlock()
+	}
+	_, err := f.servers["a"].open("n:1")
+	if !errors.Is(err, tunnel.NoNode) || err.Error() != "dial n:1: node n is not connected" {
+		t.Errorf("%v", err)
+	}
+	if asked, by := f.servers["a"].metric("hawser_peer_dials_total"), f.servers["b"].metric("hawser_peer_dials_total"); asked != 1 || by != 0 {
+		t.Errorf("a asked %v times and b %v, want 1 and 0", asked, by)
+	}
+}
+
+// TestStalledReader: who does not read holds up nobody else.
+func TestStalledReader(t *testing.T) {
+	f := newFleet(t, "a", "b")
+	f.servers["b"].join("n", func(ctx context.Context, r *tunnel.Request) {
+		if r.Addr != "n:2" {
+			echo(ctx, r)
+			return
+		}
+		st, err := r.Accept(nil)
+		if err != nil {
+			return
+		}
+		defer st.Close()
+		for err == nil {
+			_, err = st.Write(make([]byte, 64<<10))
+		}
+	})
+	f.servers["a"].knows("n", 1)
+	for range 3 {
+		c, err := f.servers["a"].open("n:2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tunnel.Abort(c)
+		if _, err := io.ReadFull(c, make([]byte, 1<<20)); err != nil { // it flows, and is read no further
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		if got, err := f.servers["a"].ask("n:1"); err != nil || got != "n:1\nahoy" {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+}
+
+// TestRevoked: a node that loses its name at the server that has it is cut off from
+// those that do not, too.
+func TestRevoked(t *testing.T) {
+	f := newFleet(t, "a", "b")
+	a, b := f.servers["a"], f.servers["b"]
+	b.join("n", echo)
+	a.knows("n", 1)
+	c, err := a.open("n:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if n := b.hub.End("n", func(tunnel.Peer) bool { return true }, tunnel.Revoked); n != 1 {
+		t.Fatalf("%d sessions ended", n)
+	}
+	if _, err := io.Copy(io.Discard, c); err == nil {
+		t.Error("the stream ended as if it were complete")
+	}
+	a.knows("n", 0)
+	if o, _ := a.peers.Observe("n"); o.Cause != server.Refused {
+		t.Errorf("the cause is %v, want Refused", o.Cause)
+	}
+	if _, err := a.open("n:1"); !errors.Is(err, tunnel.NoNode) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestIdentities: a node's certificate is never taken for a server's, and the other way
+// round.
+func TestIdentities(t *testing.T) {
+	f := newFleet(t, "a", "b")
+	a := f.servers["a"]
+	a.join("n", echo)
+	greet := func(ctx context.Context, s tunnel.Session) error {
+		_, _, err := tunnel.Greet(ctx, s, tunnel.Hello{Node: "m", Instance: 1, Sequence: 1})
+		return err
+	}
+	told := func(ctx context.Context, s tunnel.Session) error {
+		_, err := tunnel.Connect(ctx, s, toldNetwork, toldAddr)
+		return err
+	}
+	pass := func(ctx context.Context, s tunnel.Session) error {
+		_, _, err := tunnel.Dial{Network: "tcp", Addr: "n:1", Meta: tunnel.Meta{nodeKey: "n"}}.Connect(ctx, s)
+		return err
+	}
+	greeted := func(as func(context.Context, tunnel.Session) error) func(context.Context, tunnel.Session) error {
+		return func(ctx context.Context, s tunnel.Session) error { return errors.Join(greet(ctx, s), as(ctx, s)) }
+	}
+	for _, tc := range []struct {
+		name, cn, org string
+		do            func(context.Context, tunnel.Session) error
+		ok            bool
+	}{
+		{"a server", auth.ServerUserPrefix + "c", auth.ServersGroup, pass, true},
+		{"a server greets", auth.ServerUserPrefix + "c", auth.ServersGroup, greet, false},
+		{"a node", auth.NodeUserPrefix + "m", auth.NodesGroup, greet, true},
+		{"a node asks for sessions", auth.NodeUserPrefix + "m", auth.NodesGroup, told, false},
+		{"a node asks for another", auth.NodeUserPrefix + "m", auth.NodesGroup, pass, false},
+		{"a node greets and asks for sessions", auth.NodeUserPrefix + "m", auth.NodesGroup, greeted(told), false},
+		{"a node greets and asks for another", auth.NodeUserPrefix + "m", auth.NodesGroup, greeted(pass), false},
+		{"a node in the servers' group", auth.NodeUserPrefix + "m", auth.ServersGroup, pass, false},
+		{"a server in the nodes' group", auth.ServerUserPrefix + "c", auth.NodesGroup, pass, false},
+		{"a server in the nodes' group greets", auth.ServerUserPrefix + "c", auth.NodesGroup, greet, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			s, err := f.dial(ctx, a.addr, f.client(tc.cn, tc.org), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err = tc.do(ctx, s); (err == nil) != tc.ok || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	// Nobody who shows a node's certificate in a server's place is believed.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	other := newImpostor(t, f)
+	if s, err := f.dial(ctx, other, f.client(auth.ServerUserPrefix+"a", auth.ServersGroup), nil); err == nil {
+		_ = s.Close()
+		t.Error("a node's certificate passes for a server's")
+	}
+}
+
+// TestDraining: a server that is about to leave is asked last, and what it passes on
+// has time to end.
+func TestDraining(t *testing.T) {
+	f := newFleet(t, "a", "b", "c")
+	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
+	c.join("n", echo)
+	b.join("n", echo)
+	a.knows("n", 2)
+	open, err := a.open("n:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	go func() { b.stop(); close(stopped) }()
+	a.await(func() bool {
+		all := a.peers.owners("n")
+		return len(all) > 0 && all[0].peer.ID == "c"
+	})
+	if got, err := a.ask("n:2"); err != nil || got != "n:2\nahoy" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err = io.WriteString(open, "still here"); err == nil {
+		err = tunnel.CloseWrite(open)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(open); err != nil || string(got) != "n:1\nstill here" {
+		t.Errorf("%q, %v", got, err)
+	}
+	_ = open.Close()
+	<-stopped
+}
+
+// TestSameID: a server is not asked that has this one's ID.
+func TestSameID(t *testing.T) {
+	f := newFleet(t, "a")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s, err := f.dial(ctx, f.servers["a"].addr, f.client(auth.ServerUserPrefix+"a", auth.ServersGroup), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := tunnel.Connect(ctx, s, toldNetwork, toldAddr); !errors.Is(err, tunnel.Invalid) {
+		t.Errorf("%v", err)
+	}
+}

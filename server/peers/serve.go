@@ -1,0 +1,239 @@
+// The answering end: sessions that other servers have made with this one.
+
+package peers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// batch is how many nodes a message tells of at most.
+const batch = 100
+
+// Listener yields the sessions of l that are not other servers'. It serves those.
+func (p *Peers) Listener(l tunnel.Doorkeeper) tunnel.Doorkeeper { return &listener{l, p} }
+
+type listener struct {
+	tunnel.Doorkeeper
+	peers *Peers
+}
+
+// Serve implements tunnel.Listener.
+func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
+	return l.Doorkeeper.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
+		if id, err := serverID(s.Peer()); err == nil {
+			l.peers.serve(ctx, s, id)
+			return
+		}
+		f(ctx, s)
+	})
+}
+
+// serverID says which server is at the other end.
+func serverID(p tunnel.Peer) (string, error) {
+	if p.TLS == nil || len(p.TLS.PeerCertificates) == 0 {
+		return auth.ServerID(nil)
+	}
+	return auth.ServerID(p.TLS.PeerCertificates[0])
+}
+
+// serve answers another server. Once ctx is done, streams into nodes get DrainTimeout
+// to end.
+func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
+	defer func() { _ = s.Close() }() // its end is what matters
+	if !p.enter(s, id) {
+		return
+	}
+	defer p.leave()
+	v := &visit{peers: p, id: id, leaving: ctx, none: make(chan struct{})}
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	served := tunnel.StartServing(run, s, v.answer)
+	select {
+	case <-ctx.Done():
+		t := time.NewTimer(p.cfg.DrainTimeout)
+		defer t.Stop()
+		v.drain()
+		select {
+		case <-v.none:
+		case <-t.C:
+		case <-s.Context().Done():
+		}
+	case <-s.Context().Done():
+	}
+	stop()
+	_ = s.Close()
+	_ = served() // its end is what matters
+}
+
+// enter says whether there is room for one more server.
+func (p *Peers) enter(s tunnel.Session, id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.served >= 2*MaxPeers { // a server that comes back may be here twice
+		p.log.Warn("too many sessions of other servers", "server", id, "addr", s.Peer().Addr.String(), "limit", 2*MaxPeers)
+		return false
+	}
+	p.served++
+	return true
+}
+
+func (p *Peers) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.served--
+}
+
+// A visit is a session that another server has made.
+type visit struct {
+	peers   *Peers
+	id      string
+	leaving context.Context // done once this server is about to leave
+
+	mu       sync.Mutex // guards the following
+	open     int        // streams into nodes
+	draining bool
+	none     chan struct{} // closed when it is draining and open is zero
+}
+
+// answer does what the other server asks for with one stream.
+func (v *visit) answer(ctx context.Context, r *tunnel.Request) {
+	node := r.Meta[nodeKey]
+	switch {
+	case v.id == v.peers.cfg.ID:
+		_ = r.Reject(tunnel.Invalid, "this is the server itself, or another one with its ID, "+v.id) // the opener is told why
+	case r.Network == toldNetwork && r.Addr == toldAddr:
+		v.tell(ctx, r)
+	case node == "" || r.Network != "tcp":
+		_ = r.Reject(tunnel.Invalid, "a server may only ask for its sessions, or dial into a node")
+	default:
+		v.pass(ctx, node, r)
+	}
+}
+
+// pass joins the stream to an address in a node.
+func (v *visit) pass(ctx context.Context, node string, r *tunnel.Request) {
+	v.count(1)
+	defer v.count(-1)
+	_, err := tunnel.Answer(ctx, r, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx = auth.WithCaller(ctx, auth.Caller{Name: auth.ServerUserPrefix + v.id})
+		c, err := v.peers.cfg.Hub().DialHere(ctx, node, network, addr)
+		v.peers.metrics.answered.WithLabelValues(label(err)).Inc()
+		return c, err
+	})
+	if err != nil {
+		v.peers.log.Debug("stream of another server ended", "server", v.id, "node", node, "target", r.Addr, "err", err)
+	}
+}
+
+func (v *visit) count(d int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.peers.metrics.passing.Add(float64(d))
+	if v.open += d; v.open == 0 && v.draining {
+		v.closeNoneLocked()
+	}
+}
+
+func (v *visit) drain() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.draining = true; v.open == 0 {
+		v.closeNoneLocked()
+	}
+}
+
+func (v *visit) closeNoneLocked() {
+	select {
+	case <-v.none:
+	default:
+		close(v.none)
+	}
+}
+
+// tell tells of this server's sessions until the other one has heard enough.
+func (v *visit) tell(ctx context.Context, r *tunnel.Request) {
+	st, err := r.Accept(nil)
+	if err != nil {
+		return // it is gone
+	}
+	defer st.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		mu  sync.Mutex // one message at a time
+		out = json.NewEncoder(st)
+	)
+	write := func(m message) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() != nil {
+			return
+		}
+		werr := errors.Join(st.SetWriteDeadline(time.Now().Add(stalled)), out.Encode(m))
+		if werr != nil {
+			cancel(werr)
+		}
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	wg.Go(func() { v.beat(ctx, write) })
+	hub, complete := v.peers.cfg.Hub(), false
+	if len(hub.Observations()) == 0 { // Follow would have nothing to tell
+		complete = true
+	}
+	write(message{Complete: complete})
+	if err := hub.Follow(ctx, func(nodes []string) {
+		for len(nodes) > 0 {
+			n := min(batch, len(nodes))
+			write(about(hub, nodes[:n]))
+			nodes = nodes[n:]
+		}
+		if !complete {
+			complete = true
+			write(message{Complete: true})
+		}
+	}); err != nil {
+		v.peers.log.Debug("sessions are not told any more", "server", v.id, "err", err)
+	}
+}
+
+// about tells of nodes.
+func about(hub *server.Hub, nodes []string) message {
+	var m message
+	for _, node := range nodes {
+		if o, ok := hub.Observe(node); ok {
+			m.Nodes = append(m.Nodes, o)
+		} else {
+			m.Gone = append(m.Gone, node)
+		}
+	}
+	return m
+}
+
+// beat says something now and then, and when this server is about to leave.
+func (v *visit) beat(ctx context.Context, write func(message)) {
+	t := time.NewTicker(beat)
+	defer t.Stop()
+	leaving := v.leaving.Done()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-leaving:
+			leaving = nil
+			write(message{Draining: true})
+		case <-t.C:
+			write(message{})
+		}
+	}
+}
