@@ -10,10 +10,24 @@ import (
 	"github.com/hawser-project/hawser/server"
 )
 
-// hubSource makes a hub a Source of evidence and of tunnelhealth.
-type hubSource struct{ hub *server.Hub }
+// hubSource makes a hub, or the hubs of all servers, a Source of evidence and of
+// tunnelhealth.
+type hubSource struct {
+	hub interface {
+		Observe(node string) (server.Observation, bool)
+		Follow(ctx context.Context, f func(nodes []string)) error
+	}
+}
 
-// Observe says what the hub knows of a node.
+// sessions are those of this server and of the others.
+func (t *tunnels) sessions() hubSource {
+	if t.peers != nil {
+		return hubSource{t.peers}
+	}
+	return hubSource{t.hub}
+}
+
+// Observe says what is known of a node.
 func (s hubSource) Observe(node string) (evidence.Session, bool) {
 	o, ok := s.hub.Observe(node)
 	if !ok {

@@ -45,7 +45,6 @@ var aliases = []alias{
 	{name: "kubeconfig-qps", why: "no tokens are reviewed"},
 	{name: "kubeconfig-burst", why: "no tokens are reviewed"},
 	{name: "kube-api-content-type", why: "no tokens are reviewed"},
-	{name: "server-id", why: "agents are told of every server by name"},
 	{name: "server-count", why: "agents are told of every server by name"},
 	{name: "enable-lease-controller", why: "agents are told of every server by name"},
 	{name: "lease-namespace", why: "agents are told of every server by name"},

@@ -59,6 +59,7 @@ type serverOptions struct {
 	tracing     tracingOptions
 	controllers controllerOptions
 	beside      besideOptions
+	peer        peerOptions
 
 	verbosity int
 	logFormat string
@@ -99,6 +100,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	o.tracing.addFlags(f)
 	o.controllers.addFlags(f)
 	o.beside.addFlags(f)
+	o.peer.addFlags(f)
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 }
@@ -133,6 +135,9 @@ func (o *serverOptions) check() error {
 		return err
 	}
 	if err = o.accounts.check(); err != nil {
+		return err
+	}
+	if err = o.peer.check(); err != nil {
 		return err
 	}
 	if err = setup.CheckLogFormat(o.logFormat); err != nil {

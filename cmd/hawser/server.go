@@ -36,6 +36,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/etcd"
+	"github.com/hawser-project/hawser/server"
 )
 
 func newServer() *cobra.Command {
@@ -96,8 +97,11 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	t, err := newTunnels(ctx, o, shown, &tunnels{streams: streams, traces: traces, metrics: metricsRegisterer(), log: log})
-	if err != nil {
+	t := &tunnels{streams: streams, traces: traces, metrics: metricsRegisterer(), log: log}
+	if t.peers, err = newPeering(o, keys, files, func() *server.Hub { return t.hub }, log); err != nil {
+		return err
+	}
+	if t, err = newTunnels(ctx, o, shown, t); err != nil {
 		return err
 	}
 	p, err := newPlane(o, keys, files, t, o.audit.config(auditLog), log)
@@ -127,6 +131,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		defer stopAPI()
 		return p.runControllers(ctx)
 	})
+	group.Go(func() error { return t.peers.register(ctx, p.loopback, p.api.Ready()) })
 	group.Go(func() error { return r.run(ctx) })
 	group.Go(func() error { return r.ends.Run(ctx) })
 	group.Go(func() error {
@@ -240,7 +245,7 @@ func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunne
 	c.Files, c.ServerNames = files, o.ownNames()
 	c.Metrics, c.Log = metricsRegisterer(), log
 	c.Tunnel = &controlplane.Tunnel{
-		Source: hubSource{t.hub}, Dial: t.own(t.hub.DialContext), TLS: toKubelets, Started: time.Now(),
+		Source: t.sessions(), Dial: t.own(t.hub.DialContext), TLS: toKubelets, Started: time.Now(),
 		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(),
 	}
 	return controlplane.New(c)

@@ -37,6 +37,7 @@ type tunnels struct {
 	port     *server.Port
 	door     *doorman.Doorman // of the API server, unless that is another process's
 	hub      *server.Hub
+	peers    *peering       // nil if there are no other servers
 	listener net.Listener   // of the port
 	packets  net.PacketConn // of the same number, for QUIC
 	fronts   []front
@@ -70,7 +71,8 @@ func ownKeys(keys *pki.PKI, files *auth.Files) (*keyring, error) {
 }
 
 // newTunnels opens the ports. t has what the tunnels are made from: log, metrics, streams
-// and traces, and relay if that is to be where connections go that are not the tunnel's.
+// and traces, peers, and relay if that is to be where connections go that are not the
+// tunnel's.
 // It serves nothing before run; close gives back what was opened if it never comes to
 // that.
 func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels) (_ *tunnels, err error) {
@@ -101,6 +103,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels
 	if t.hub, err = server.New(server.Config{
 		Listeners:  links,
 		Admit:      t.names.admitSession,
+		Elsewhere:  t.peers.elsewhere(),
 		Beyond:     t.ssh.beyond,
 		BeyondName: setup.SSH,
 		Ended:      t.ended(),
@@ -168,7 +171,7 @@ func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listen
 	if err != nil {
 		return nil, err
 	}
-	return []tunnel.Listener{engine, yamux, h2, quic, older}, nil
+	return []tunnel.Listener{t.peers.listener(engine), yamux, h2, quic, older}, nil
 }
 
 // close gives back the ports.
@@ -195,6 +198,7 @@ func (t *tunnels) run(ctx context.Context) error {
 	if t.relay != nil {
 		group.Go(func() error { return t.relay.Run(beyond, t.port.API()) })
 	}
+	group.Go(func() error { return t.peers.run(beyond) })
 	group.Go(func() error { return t.port.Run(ctx) })
 	group.Go(func() error {
 		defer stop()

@@ -38,13 +38,14 @@ type link struct {
 	nodes    map[string]server.Observation
 }
 
-// keep keeps a session until ctx is done.
-func (l *link) keep(ctx context.Context) {
+// keep keeps a session until ctx is done, and makes one while dialing, which ends with
+// ctx, is not.
+func (l *link) keep(ctx, dialing context.Context) {
 	wait, said := lowest, ""
 	for {
 		began := time.Now()
-		err := l.follow(ctx)
-		if ctx.Err() != nil {
+		err := l.follow(ctx, dialing)
+		if dialing.Err() != nil {
 			return
 		}
 		if time.Since(began) > highest {
@@ -57,7 +58,7 @@ func (l *link) keep(ctx context.Context) {
 		t := time.NewTimer(wait/2 + rand.N(wait/2)) //nolint:gosec // spreads attempts
 		select {
 		case <-t.C:
-		case <-ctx.Done():
+		case <-dialing.Done():
 			t.Stop()
 			return
 		}
@@ -67,8 +68,8 @@ func (l *link) keep(ctx context.Context) {
 
 // follow makes a session and takes in what the other server tells, until either ends.
 // The error says why.
-func (l *link) follow(ctx context.Context) error {
-	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
+func (l *link) follow(ctx, dialing context.Context) error {
+	dctx, cancel := context.WithTimeout(dialing, dialTimeout)
 	s, err := l.peers.cfg.Dial(dctx, l.peer)
 	cancel()
 	if err != nil {
@@ -76,7 +77,7 @@ func (l *link) follow(ctx context.Context) error {
 	}
 	defer func() { _ = s.Close() }() // its end is what matters
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
-	dctx, cancel = context.WithTimeout(ctx, dialTimeout)
+	dctx, cancel = context.WithTimeout(dialing, dialTimeout)
 	st, err := tunnel.Connect(dctx, s, toldNetwork, toldAddr)
 	cancel()
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -133,34 +134,17 @@ func (p *Peers) Set(all []Peer) {
 	p.mu.Lock()
 	p.wanted = all
 	p.mu.Unlock()
-	select {
-	case p.set <- struct{}{}:
-	default: // one is enough
-	}
+	p.poke()
 }
 
-// Run keeps a session with each server of Set until ctx is done. It should outlive the
-// hub, whose callers may use streams through other servers while it drains.
+// Run keeps a session with each server of Set until ctx is done. A session with a server
+// that is no more goes on until it ends: who tells of servers may be out of reach. Run
+// should outlive the hub, whose callers may use streams through other servers while it
+// drains.
 func (p *Peers) Run(ctx context.Context) error {
-	type kept struct {
-		peer Peer
-		stop context.CancelFunc
-		done chan struct{}
-	}
-	all := make(map[string]kept)
-	end := func(k kept) {
-		k.stop()
-		<-k.done
-		delete(all, k.peer.ID)
-	}
-	defer func() {
-		for _, k := range all {
-			k.stop()
-		}
-		for _, k := range all {
-			<-k.done
-		}
-	}()
+	all := make(map[string]*kept)
+	var group sync.WaitGroup
+	defer group.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -170,25 +154,46 @@ func (p *Peers) Run(ctx context.Context) error {
 		p.mu.Lock()
 		wanted := p.wanted
 		p.mu.Unlock()
-		for _, k := range all {
+		for id, k := range all {
 			if !slices.Contains(wanted, k.peer) {
-				end(k)
+				k.release()
+			}
+			if k.over.Load() {
+				delete(all, id)
 			}
 		}
 		for _, peer := range wanted {
-			if _, there := all[peer.ID]; there {
+			if all[peer.ID] != nil {
 				continue
 			}
-			kctx, stop := context.WithCancel(ctx)
-			k := kept{peer: peer, stop: stop, done: make(chan struct{})}
+			k := &kept{peer: peer}
+			var dialing context.Context
+			dialing, k.release = context.WithCancel(ctx)
 			all[peer.ID] = k
 			l := p.link(peer)
-			go func() {
-				defer close(k.done)
-				l.keep(kctx)
-			}()
+			group.Go(func() {
+				l.keep(ctx, dialing)
+				k.release()
+				k.over.Store(true)
+				p.poke()
+			})
 		}
 		p.trim(wanted)
+	}
+}
+
+// A kept server is one with which Run keeps a session.
+type kept struct {
+	peer    Peer
+	release func() // has no more sessions made
+	over    atomic.Bool
+}
+
+// poke has Run look again.
+func (p *Peers) poke() {
+	select {
+	case p.set <- struct{}{}:
+	default: // one is enough
 	}
 }
 

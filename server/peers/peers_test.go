@@ -283,3 +283,25 @@ func TestSameID(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestForgotten: a session with a server that is told of no more goes on, and is not
+// made again.
+func TestForgotten(t *testing.T) {
+	f := newFleet(t, "a", "b")
+	a, b := f.servers["a"], f.servers["b"]
+	b.join("n", echo)
+	a.knows("n", 1)
+	a.peers.Set(nil)
+	if got, err := a.ask("n:1"); err != nil || got != "n:1\nahoy" {
+		t.Errorf("%q, %v", got, err)
+	}
+	b.kill()
+	a.knows("n", 0)
+	moved := f.start("b") // as if it had been started again, elsewhere
+	a.peers.Set([]Peer{{ID: "b", Addr: moved.addr}})
+	moved.join("n", echo)
+	a.knows("n", 1)
+	if got, err := a.ask("n:1"); err != nil || got != "n:1\nahoy" {
+		t.Errorf("%q, %v", got, err)
+	}
+}

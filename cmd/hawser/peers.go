@@ -1,0 +1,218 @@
+// Several servers on one store: who they are, and how each reaches the others' nodes.
+
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/controlplane/servers"
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/server/peers"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/qmux"
+)
+
+// anyServer is a name that is in the serving certificate of every server.
+const anyServer = "kubernetes"
+
+// certificateAge is how old the certificate may be that a server shows to others: it
+// follows the authority, which may be replaced, within that time.
+const certificateAge = time.Hour
+
+// peerOptions are the flags of a server that is one of several.
+type peerOptions struct {
+	id, address string
+}
+
+func (o *peerOptions) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.id, "server-id", "", "name of this server among those that share --etcd-servers (default the host's name and a suffix, kept in the data directory)")
+	f.StringVar(&o.address, "peer-address", "", "HOST:PORT at which the other servers reach this one's tunnel (default --advertise-address and --secure-port)")
+}
+
+func (o *peerOptions) check() error {
+	if o.id != "" {
+		if err := auth.CheckServerID(o.id); err != nil {
+			return fmt.Errorf("--server-id: %w", err)
+		}
+	}
+	if o.address == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(o.address)
+	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || perr != nil || n == 0 {
+		return fmt.Errorf("--peer-address %q is not HOST:PORT, such as 10.0.0.1:6443", o.address)
+	}
+	return nil
+}
+
+// A peering is this server among others. With the embedded store there are no others,
+// and it is nil.
+type peering struct {
+	*peers.Peers
+	self  servers.Server
+	token string
+	log   *slog.Logger
+}
+
+// newPeering makes what this server is to the others.
+func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, hub func() *server.Hub, log *slog.Logger) (*peering, error) {
+	if len(o.etcdServers) == 0 {
+		return nil, nil
+	}
+	token, err := serverToken(o.dataDir)
+	if err != nil {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	p := &peering{token: token, log: log, self: servers.Server{ID: o.peer.id, Address: o.peer.address}}
+	if p.self.ID == "" {
+		p.self.ID = defaultServerID(token)
+	}
+	if p.self.Address == "" {
+		p.self.Address = net.JoinHostPort(o.advertise.String(), strconv.Itoa(o.securePort))
+	}
+	conf, err := peerTLS(p.self.ID, keys, files)
+	if err != nil {
+		return nil, err
+	}
+	options := tunnel.Options{TLS: conf, Link: tunnel.LinkOptions{DetachWindow: -1, Congestion: o.link.Congestion}, Log: log}
+	p.Peers, err = peers.New(peers.Config{
+		ID: p.self.ID, Hub: hub, Log: log, Metrics: metricsRegisterer(),
+		Dial: func(ctx context.Context, peer peers.Peer) (tunnel.Session, error) {
+			return qmux.Dial(ctx, peer.Addr, options)
+		},
+	})
+	return p, err
+}
+
+// peerTLS shows others a certificate of this server, and believes servers.
+func peerTLS(id string, keys *pki.PKI, files *auth.Files) (*tls.Config, error) {
+	cas, err := files.Authorities(keys.Path(pki.CA, false))
+	if err != nil {
+		return nil, err
+	}
+	var (
+		mu   sync.Mutex
+		cert *tls.Certificate
+	)
+	conf := auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if cert != nil && time.Since(cert.Leaf.NotBefore) < certificateAge {
+			return cert, nil
+		}
+		made, err := keys.ServerCertificate(id)
+		if err == nil {
+			cert = made
+		}
+		return made, err
+	}, nil, anyServer)
+	cas.Believe(conf)
+	believed := conf.VerifyConnection
+	conf.VerifyConnection = func(cs tls.ConnectionState) error {
+		return errors.Join(auth.NotNode(cs.PeerCertificates), believed(cs))
+	}
+	return conf, nil
+}
+
+// listener takes the sessions of other servers out of l's.
+func (p *peering) listener(l tunnel.Listener) tunnel.Listener {
+	d, ok := l.(tunnel.Doorkeeper)
+	if p == nil || !ok {
+		return l
+	}
+	return p.Listener(d)
+}
+
+// elsewhere is the hub's.
+func (p *peering) elsewhere() func(context.Context, string, tunnel.Dial) (tunnel.Stream, bool, error) {
+	if p == nil {
+		return nil
+	}
+	return p.Dial
+}
+
+// run keeps sessions with the other servers until ctx is done.
+func (p *peering) run(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	return p.Run(ctx)
+}
+
+// register tells other servers of this one, and this one of them, until ctx is done. The
+// error is that another server has its ID.
+func (p *peering) register(ctx context.Context, client kubernetes.Interface, ready <-chan struct{}) error {
+	if p == nil {
+		return nil
+	}
+	select {
+	case <-ready:
+	case <-ctx.Done():
+		return nil
+	}
+	p.log.Info("other servers reach this one", "server", p.self.ID, "address", p.self.Address)
+	return servers.New(servers.Config{
+		Client: client, Server: p.self, Token: p.token, Log: p.log,
+		Changed: func(all []servers.Server) {
+			list := make([]peers.Peer, len(all))
+			for i, s := range all {
+				list[i] = peers.Peer{ID: s.ID, Addr: s.Address}
+			}
+			p.Set(list)
+		},
+	}).Run(ctx)
+}
+
+// serverToken tells this data directory from others.
+func serverToken(dir string) (string, error) {
+	name := filepath.Join(dir, "server-token")
+	b, err := os.ReadFile(name)
+	if err == nil && len(strings.TrimSpace(string(b))) >= 16 {
+		return strings.TrimSpace(string(b)), nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	token := hex.EncodeToString(random(8))
+	return token, os.WriteFile(name, []byte(token+"\n"), 0o600)
+}
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return b
+}
+
+// defaultServerID is the host's name, as far as it makes a DNS label, and the beginning of
+// the token.
+func defaultServerID(token string) string {
+	host, _ := os.Hostname() // without one it is the token alone
+	host, _, _ = strings.Cut(strings.ToLower(host), ".")
+	if len(host) > 50 {
+		host = host[:50]
+	}
+	id := strings.Trim(host, "-") + "-" + token[:8]
+	if auth.CheckServerID(id) != nil {
+		return "server-" + token[:8]
+	}
+	return id
+}
