@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"net/url"
@@ -163,15 +162,16 @@ type State struct {
 // An Agent keeps a node linked to a server. All methods may be called at the
 // same time.
 type Agent struct {
-	cfg      Config
-	policy   policy
-	target   func(ctx context.Context, network, addr string) (net.Conn, error)
-	dialer   *dialer
-	terrain  terrain
-	log      *slog.Logger
-	metrics  *metrics
-	instance uint64 // tells this process from a clone of the machine
-	running  atomic.Bool
+	cfg     Config
+	policy  policy
+	target  func(ctx context.Context, network, addr string) (net.Conn, error)
+	dialer  *dialer
+	terrain terrain
+	log     *slog.Logger
+	metrics *metrics
+	shared  *shared
+	first   int // index of the server to begin with
+	running atomic.Bool
 
 	mu      sync.Mutex    // guards the following
 	changed chan struct{} // closed, and replaced, when anything below changes
@@ -202,12 +202,12 @@ func New(c Config) (*Agent, error) {
 			node: c.NodeName, kubelet: c.Kubelet != nil, outside: c.KubeletAddr,
 			own: c.Addresses, pods: c.Declared, allow: c.Allow,
 		},
-		target:   c.Target,
-		dialer:   newDialer(&c),
-		terrain:  systemTerrain(),
-		log:      c.Log,
-		instance: rand.Uint64(), //nolint:gosec // must differ, not be secret
-		changed:  make(chan struct{}),
+		target:  c.Target,
+		dialer:  newDialer(&c),
+		terrain: systemTerrain(),
+		log:     c.Log,
+		shared:  newShared(),
+		changed: make(chan struct{}),
 	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
@@ -351,4 +351,5 @@ func (a *Agent) update(f func(*State)) {
 	f(&a.state)
 	close(a.changed)
 	a.changed = make(chan struct{})
+	a.shared.notify()
 }

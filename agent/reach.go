@@ -74,7 +74,7 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 		_ = session.Close() // nobody has been told of it
 		return nil, errUnwanted
 	}
-	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.instance, Sequence: p.sequence, Meta: a.meta(p.keeps)}
+	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.shared.instance, Sequence: p.sequence, Meta: a.meta(p.keeps)}
 	control, welcome, err := tunnel.Greet(ctx, session, hello)
 	if err != nil {
 		err = diagnose(p.server, deeper(ctx, session, err))

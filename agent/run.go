@@ -21,6 +21,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	k := keeper{
 		agent:  a,
+		turn:   a.first,
 		retry:  backoff{servers: len(a.cfg.Servers), lowest: a.cfg.MinBackoff, highest: a.cfg.MaxBackoff},
 		asked:  make(map[string]time.Time),
 		shifts: make(chan struct{}, 1),
@@ -49,7 +50,6 @@ type keeper struct {
 	turn     int                  // the next server's index
 	again    string               // a server to try once more before that; empty if there is none
 	asked    map[string]time.Time // until when a server wants to be left alone
-	sequence uint64               // of the latest greeting
 	fenced   bool                 // another agent is preferred, or the node is not admitted
 	welcomed bool                 // it has had a session
 	// leaving are links that live on while another one does the work, the latest
@@ -92,24 +92,26 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// next is the server whose turn it is, except those that are leaving.
+// next is the server whose turn it is, except those that other agents of this node have,
+// and those that are leaving unless there is no other.
 func (k *keeper) next() string {
-	if s := k.again; s != "" {
-		k.again = ""
-		return s
+	again := k.again
+	k.again = ""
+	if again != "" && k.agent.shared.take(k.agent, again) {
+		return again
 	}
 	servers := k.agent.cfg.Servers
 	k.forget()
-	for range servers {
+	for i := range 2 * len(servers) {
 		s := servers[k.turn%len(servers)]
 		k.turn++
-		if !slices.ContainsFunc(k.leaving, func(l *link) bool { return l.server == s }) {
+		leaving := slices.ContainsFunc(k.leaving, func(l *link) bool { return l.server == s })
+		if (!leaving || i >= len(servers)) && k.agent.shared.take(k.agent, s) {
+			k.agent.shared.keep(k.agent, s)
 			return s
 		}
 	}
-	s := servers[k.turn%len(servers)]
-	k.turn++
-	return s
+	panic("more agents than servers")
 }
 
 // forget drops leaving links that have left.
@@ -158,9 +160,8 @@ func (k *keeper) rest(ctx context.Context, server string, wait time.Duration) {
 // plan is a plan with the next sequence number. What is leaving that server is
 // kept.
 func (k *keeper) plan(server string) plan {
-	k.sequence++
 	k.forget()
-	p := plan{server: server, sequence: k.sequence}
+	p := plan{server: server, sequence: k.agent.shared.sequence.Add(1)}
 	for _, l := range k.leaving {
 		if l.server == server {
 			p.keeps = append(p.keeps, l.sequence)
@@ -233,6 +234,7 @@ func (k *keeper) heed(server string, err error) {
 // use has DialContext use l from now on.
 func (k *keeper) use(ctx context.Context, l *link) {
 	a := k.agent
+	a.shared.keep(a, l.server)
 	delete(k.logged, l.server)
 	k.welcomed = true
 	a.metrics.began(l)
@@ -243,7 +245,7 @@ func (k *keeper) use(ctx context.Context, l *link) {
 		*s = State{Connected: true, Server: l.server, Transport: a.cfg.Transport.Name, Session: l.welcome.Session, Since: time.Now()}
 	})
 	k.fence(false)
-	l.log.Info("connected", "transport", a.cfg.Transport.Name, "peer", l.session.Peer().Addr, "attempt", k.sequence)
+	l.log.Info("connected", "transport", a.cfg.Transport.Name, "peer", l.session.Peer().Addr, "attempt", l.sequence)
 	k.links.Go(func() { l.run(ctx) })
 	k.forget()
 	if moved := a.cfg.Moved; moved != nil && len(k.leaving) > 0 {

@@ -119,7 +119,11 @@ func (k *keeper) fallBack(ctx context.Context, l *link) {
 	if others == 0 {
 		return
 	}
-	p := k.plan(servers[(slices.Index(servers, l.server)+1+n%others)%len(servers)])
+	other := servers[(slices.Index(servers, l.server)+1+n%others)%len(servers)]
+	if !k.agent.shared.take(k.agent, other) {
+		return // another agent of this node has it
+	}
+	p := k.plan(other)
 	p.wanted = func() bool { return !l.parked().IsZero() || l.session.Context().Err() != nil }
 	k.seek(ctx, fallback, l, p)
 }
@@ -141,6 +145,9 @@ func (k *keeper) seek(ctx context.Context, reason string, l *link, p plan) {
 // settle notes how a search beside l ended and returns the link if there is one.
 func (k *keeper) settle(f found) *link {
 	k.search.found = nil
+	if f.link == nil && k.agent.current != nil {
+		k.agent.shared.keep(k.agent, k.agent.current.server)
+	}
 	k.agent.metrics.moves.WithLabelValues(f.reason, codeLabel(tunnel.CodeOf(f.err))).Inc()
 	if f.err != nil && !errors.Is(f.err, errUnwanted) {
 		k.heed(f.server, f.err)

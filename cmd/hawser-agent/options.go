@@ -30,16 +30,17 @@ type options struct {
 	kubeletOptions
 	identityOptions
 
-	servers   []string
-	token     string
-	tokenFile string
-	caHashes  []string
-	dataDir   string
-	name      string
-	override  string
-	nodeIP    string
-	runtime   string
-	apiListen string
+	servers     []string
+	serverCount int
+	token       string
+	tokenFile   string
+	caHashes    []string
+	dataDir     string
+	name        string
+	override    string
+	nodeIP      string
+	runtime     string
+	apiListen   string
 
 	kubeletPort int // with transport ssh
 
@@ -86,7 +87,8 @@ type options struct {
 const externalCloud = "external"
 
 func (o *options) addFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.servers, "server", nil, "URL of the server, https://HOST:PORT; several are tried in turn (required)")
+	f.StringSliceVar(&o.servers, "server", nil, "URL of the server, https://HOST:PORT; of several, --server-count are used at a time, and others tried in turn (required)")
+	f.IntVar(&o.serverCount, "server-count", 2, "how many of the servers there are sessions with at a time")
 	f.StringVar(&o.token, "token", "", "join token, ID.SECRET, which whoever can list processes sees (default $"+tokenEnv+"); needed only until the node has its certificate")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the join token; read each time one is needed, so that a node whose certificate is of no use any more takes another one from there")
 	f.StringSliceVar(&o.caHashes, "discovery-token-ca-cert-hash", nil, "what the server's CA must hash to, sha256:HEX; needed with a join token")
@@ -195,6 +197,9 @@ func (o *options) checkToken() error {
 func (o *options) checkServers() error {
 	if len(o.servers) == 0 {
 		return errors.New("--server is missing: give https://HOST:PORT, as hawser token create --print-join-command prints it")
+	}
+	if o.serverCount < 1 {
+		return fmt.Errorf("--server-count %d: want at least 1", o.serverCount)
 	}
 	for _, s := range o.servers {
 		u, err := url.Parse(s)

@@ -53,7 +53,7 @@ const (
 
 // parts are what the agent consists of. Each has a Run that ends with its ctx.
 type parts struct {
-	link     *agent.Agent // nil without a tunnel
+	link     *agent.Group // nil without a tunnel
 	rotation *bootstrap.Rotation
 	expiry   *auth.ExpiryWatch
 	users    []func(ctx context.Context) error // what else uses the link
@@ -275,7 +275,7 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		c.KubeletAddr, c.Addresses = o.kubeletAddr, func() []netip.Addr { return machineAddresses(o.ips) }
 	}
 	var err error
-	p.link, err = agent.New(c)
+	p.link, err = agent.NewGroup(c, o.serverCount)
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return p.link.DialContext(ctx, "tcp", apiTarget)
 	}, err

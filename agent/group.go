@@ -1,0 +1,235 @@
+// Group: sessions with several servers at a time, so that a node is in reach, and reaches
+// the API server, when one of them is lost.
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// shared is what agents of one node and process have in common. To each server they are
+// one agent, so that its newest session counts there, whichever agent has made it.
+type shared struct {
+	instance uint64        // tells this process from a clone of the machine
+	sequence atomic.Uint64 // of the latest greeting
+
+	mu      sync.Mutex        // guards the following
+	taken   map[string]*Agent // by server: who has, or tries, a session with it
+	changed chan struct{}     // closed, and replaced, when an agent's state changes
+}
+
+func newShared() *shared {
+	return &shared{
+		instance: rand.Uint64(), //nolint:gosec // must differ, not be secret
+		taken:    make(map[string]*Agent), changed: make(chan struct{}),
+	}
+}
+
+// take says whether a may have a session with the server: no other agent has.
+func (s *shared) take(a *Agent, server string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if by := s.taken[server]; by != nil && by != a {
+		return false
+	}
+	s.taken[server] = a
+	return true
+}
+
+// keep gives back what a has taken, but for one server.
+func (s *shared) keep(a *Agent, server string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, by := range s.taken {
+		if by == a && name != server {
+			delete(s.taken, name)
+		}
+	}
+}
+
+func (s *shared) notify() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// next is closed at the next change.
+func (s *shared) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// A Group is agents of one node, each of which keeps it linked to a server of its own.
+// All methods may be called at the same time.
+type Group struct {
+	agents []*Agent
+	shared *shared
+	moved  func(stuck bool)
+
+	mu        sync.Mutex // guards the following
+	preferred *Agent     // which DialContext uses while it is connected
+	fenced    []bool     // by agent
+}
+
+// NewGroup makes n agents of c, or as many as there are servers if those are fewer. The
+// node is fenced while one of them says so. NewGroup starts nothing.
+func NewGroup(c Config, n int) (*Group, error) {
+	servers, err := checkServers(c.Servers)
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	n = max(1, min(n, len(servers)))
+	g := &Group{shared: newShared(), moved: c.Moved, fenced: make([]bool, n)}
+	tellFenced, registerer := c.Fenced, c.Metrics
+	if g.moved == nil {
+		g.moved = func(bool) {}
+	}
+	c.Metrics, c.Servers = nil, servers
+	for i := range n {
+		c.Fenced = func(up bool) { g.fence(i, up, tellFenced) }
+		c.Moved = func(stuck bool) {
+			if g.use() == g.agents[i] {
+				g.moved(stuck)
+			}
+		}
+		a, err := New(c)
+		if err != nil {
+			return nil, err
+		}
+		a.shared, a.first = g.shared, i
+		g.shared.taken[servers[i]] = a // so that each always has one
+		g.agents = append(g.agents, a)
+	}
+	g.preferred = g.agents[0]
+	m := newMetrics(registerer, g.State)
+	for _, a := range g.agents {
+		a.metrics = m
+	}
+	return g, nil
+}
+
+// fence tells of the node's fence if agent i changes it.
+func (g *Group) fence(i int, up bool, tell func(bool)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := slices.Contains(g.fenced, true)
+	g.fenced[i] = up
+	if now := slices.Contains(g.fenced, true); now != before && tell != nil {
+		tell(now)
+	}
+}
+
+// Run runs the agents until ctx is done, and returns once all have ended.
+func (g *Group) Run(ctx context.Context) error {
+	var (
+		wg   sync.WaitGroup
+		errs = make([]error, len(g.agents))
+	)
+	for i, a := range g.agents {
+		wg.Go(func() { errs[i] = a.Run(ctx) })
+	}
+	g.watch(ctx)
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// watch turns to another agent when the preferred one is not connected.
+func (g *Group) watch(ctx context.Context) {
+	for {
+		changed := g.shared.next()
+		g.mu.Lock()
+		before, now := g.preferred, g.useLocked()
+		g.preferred = now
+		g.mu.Unlock()
+		if s := before.State(); before != now && !s.Since.IsZero() {
+			g.moved(!s.Connected)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// use is the agent to dial by: the preferred one unless only another is connected.
+func (g *Group) use() *Agent {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.useLocked()
+}
+
+func (g *Group) useLocked() *Agent {
+	if g.preferred.State().Connected {
+		return g.preferred
+	}
+	for _, a := range g.agents {
+		if a.State().Connected {
+			return a
+		}
+	}
+	return g.preferred
+}
+
+// State is that of the agent by which DialContext dials; Fenced is the node's.
+func (g *Group) State() State {
+	g.mu.Lock()
+	a, fenced := g.useLocked(), slices.Contains(g.fenced, true)
+	g.mu.Unlock()
+	s := a.State()
+	s.Fenced = fenced
+	return s
+}
+
+// errOther ends a dial when another agent is connected, and the one that dials is not.
+var errOther = errors.New("another server is in reach")
+
+// DialContext is Agent's, through any of the servers.
+func (g *Group) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
+	defer cancel()
+	for tried := map[*Agent]bool{}; ; {
+		a := g.use()
+		tried[a] = true
+		one, stop := context.WithCancelCause(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { g.await(one, a, stop) })
+		c, err := a.DialContext(one, network, addr)
+		other := errors.Is(context.Cause(one), errOther)
+		stop(nil)
+		wg.Wait()
+		if err == nil || ctx.Err() != nil {
+			return c, err
+		}
+		if next := g.use(); !other && (tried[next] || !tunnel.CodeOf(err).Away()) {
+			return nil, err
+		}
+	}
+}
+
+// await gives a dial by a up when another agent is connected and a is not.
+func (g *Group) await(ctx context.Context, a *Agent, giveUp context.CancelCauseFunc) {
+	for {
+		changed := g.shared.next()
+		if !a.State().Connected && g.use() != a {
+			giveUp(errOther)
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

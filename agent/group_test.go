@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+)
+
+// A startedGroup runs.
+type startedGroup struct {
+	*Group
+	log  *log
+	stop func()
+	done chan struct{}
+}
+
+// startGroup runs agents of one node until stop is called or the test ends.
+func (h *servers) startGroup(c Config, n int) *startedGroup {
+	h.t.Helper()
+	l := new(log)
+	c.NodeName, c.Transport, c.Dial, c.Target = "node-1", h.exchange.Transport(), h.net.Dial, h.net.Dial
+	c.Log = slog.New(slog.NewTextHandler(l, nil))
+	g, err := NewGroup(c, n)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, a := range g.agents {
+		a.terrain = h.terrain()
+	}
+	ctx, cancel := context.WithCancel(h.t.Context())
+	s := &startedGroup{Group: g, log: l, stop: cancel, done: make(chan struct{})}
+	h.group.Go(func() {
+		defer close(s.done)
+		if err := g.Run(ctx); err != nil {
+			h.t.Error(err)
+		}
+	})
+	return s
+}
+
+// TestGroup: two sessions, each with a server of its own, which are one agent to both;
+// when a server is gone a third one takes its place, and dials go on by the other.
+func TestGroup(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		shut := map[string]func(){}
+		for _, name := range []string{"a:1", "b:1", "c:1"} {
+			shut[name] = h.open(name)
+		}
+		h.echo("apiserver:443")
+		var moves []bool
+		g := h.startGroup(Config{Servers: []string{"a:1", "b:1", "c:1"}, Moved: func(stuck bool) { moves = append(moves, stuck) }}, 2)
+		pass(time.Second)
+		first, second := next(t, h.sessions), next(t, h.sessions)
+		if first.server == second.server || first.server == "c:1" || second.server == "c:1" {
+			t.Errorf("sessions with %s and %s", first.server, second.server)
+		}
+		if first.hello.Instance != second.hello.Instance || first.hello.Sequence == second.hello.Sequence {
+			t.Errorf("%+v and %+v: want one instance, and a sequence of greetings", first.hello, second.hello)
+		}
+		dial := func() {
+			t.Helper()
+			c, err := g.DialContext(t.Context(), "tcp", "apiserver:443")
+			if err != nil {
+				t.Fatal(err)
+			}
+			exchangeText(t, c)
+		}
+		dial()
+		used := g.State().Server
+		shut[used]()
+		began := time.Now()
+		dial()
+		if d := time.Since(began); d > 0 {
+			t.Errorf("the other server was used %v later", d)
+		}
+		if s := g.State().Server; s == used {
+			t.Errorf("dials go by %s, which is gone", s)
+		}
+		pass(2 * time.Second)
+		if third := next(t, h.sessions); third.server != "c:1" {
+			t.Errorf("the third session is with %s, want c:1", third.server)
+		}
+		if len(moves) == 0 {
+			t.Error("nobody was told that dials go another way")
+		}
+		dial()
+	})
+}
+
+// TestGroupOfFew: there are no more sessions than servers, and a server that is back is
+// used again although another agent of the node has the other one.
+func TestGroupOfFew(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		shut := h.open("a:1")
+		h.open("b:1")
+		g := h.startGroup(Config{Servers: []string{"a:1", "b:1", "a:1"}}, 5)
+		pass(time.Second)
+		if len(g.agents) != 2 {
+			t.Fatalf("%d agents, want 2", len(g.agents))
+		}
+		for range 2 {
+			next(t, h.sessions)
+		}
+		shut()
+		pass(10 * time.Second)
+		select {
+		case s := <-h.sessions:
+			t.Errorf("a session with %s, which has one", s.server)
+		default:
+		}
+		h.open("a:1")
+		pass(DefaultMaxBackoff + time.Second)
+		if s := next(t, h.sessions); s.server != "a:1" {
+			t.Errorf("a session with %s, want a:1", s.server)
+		}
+	})
+}
+
+// TestGroupFenced: the node is fenced while one of its agents is.
+func TestGroupFenced(t *testing.T) {
+	g := &Group{fenced: make([]bool, 2)}
+	var told []string
+	tell := func(up bool) { told = append(told, fmt.Sprint(up)) }
+	for _, turn := range []struct {
+		agent int
+		up    bool
+	}{{0, true}, {1, true}, {0, false}, {1, false}} {
+		g.fence(turn.agent, turn.up, tell)
+	}
+	if got := fmt.Sprint(told); got != "[true false]" {
+		t.Errorf("told %s", got)
+	}
+}
