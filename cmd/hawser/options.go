@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -231,7 +232,8 @@ func outboundIP() net.IP {
 func (o *serverOptions) checkEtcd() error {
 	for _, s := range o.etcdServers {
 		u, err := url.Parse(s)
-		if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme) {
+		local := err == nil && strings.HasPrefix(u.Scheme, "unix") && u.Path != "" // such as unix:///run/etcd.sock
+		if err != nil || u.Host == "" && !local || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme) {
 			return fmt.Errorf("--etcd-servers %q is not a URL such as https://10.0.0.1:2379", s)
 		}
 	}

@@ -40,6 +40,7 @@ func TestServerOptions(t *testing.T) {
 		"advertise nowhere":              {[]string{"--advertise-address", "0.0.0.0"}, `--advertise-address "0.0.0.0"`},
 		"server's name":                  {[]string{"--server-id", "A.b"}, `--server-id: server ID "A.b"`},
 		"peer address":                   {[]string{"--peer-address", "10.0.0.1"}, `--peer-address "10.0.0.1" is not HOST:PORT`},
+		"store on a socket":              {[]string{"--etcd-servers", "unix:///run/etcd.sock"}, ""},
 		"one of several":                 {[]string{"--server-id", "a", "--peer-address", "a.example:6443"}, ""},
 		"port":                           {[]string{"--secure-port", "0"}, "--secure-port 0"},
 		"one port for two":               {[]string{"--connect-port", "6443"}, "--connect-port and --secure-port"},

@@ -1,0 +1,161 @@
+// Several servers on one store: any of them reaches any node, and nodes outlive servers.
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hawser-project/hawser/controlplane/etcd"
+	"github.com/hawser-project/hawser/controlplane/servers"
+)
+
+// reachedWithin is how soon a node must be in reach again after a server that has it was killed.
+const reachedWithin = 5 * time.Second
+
+// startStore runs a member of etcd in this process until the test ends, and returns the
+// flag that names it.
+func startStore(t *testing.T) string {
+	t.Helper()
+	dir := shortTempDir(t)
+	s, err := etcd.New(etcd.Config{Dir: dir})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	<-s.Ready()
+	return "--etcd-servers=unix://" + filepath.Join(dir, etcd.SocketName)
+}
+
+// another starts one more server of c on the same store, and returns what a client of it
+// is.
+func (c *cluster) another(t *testing.T, id, store string, args ...string) *cluster {
+	t.Helper()
+	under, _ := bin(t)
+	o := &cluster{dir: filepath.Join(shortTempDir(t), id), port: freePort(t), out: &lines{}}
+	must(t, os.CopyFS(filepath.Join(o.dir, "pki"), os.DirFS(filepath.Join(c.dir, "pki"))))
+	must(t, os.Chmod(o.dir, 0o700))
+	must(t, os.Chmod(filepath.Join(o.dir, "pki"), 0o700))
+	keys, _ := filepath.Glob(filepath.Join(o.dir, "pki", "*.key"))
+	for _, key := range keys {
+		must(t, os.Chmod(key, 0o600))
+	}
+	run(t, append([]string{
+		filepath.Join(under, "hawser"), "server", "--data-dir", o.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(o.port),
+		"--connect-port", "0", "--server-id", id, store,
+	}, args...), o.dir)
+	t.Cleanup(func() {
+		if b, err := os.ReadFile(o.dir + ".log"); err == nil && (t.Failed() || strings.Contains(string(b), "WARNING: DATA RACE")) {
+			t.Errorf("--- %s\n%s", id, b)
+		}
+	})
+	eventually(t, id+" is ready", func() error {
+		b, err := os.ReadFile(o.dir + ".log")
+		if err == nil && !strings.Contains(string(b), "msg=ready") {
+			err = errors.New("it has not said so")
+		}
+		return err
+	})
+	var err error
+	o.rest, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig())
+	must(t, err)
+	o.rest.QPS, o.rest.Burst = 200, 400
+	o.client, err = kubernetes.NewForConfig(o.rest)
+	must(t, err)
+	return o
+}
+
+// killServer kills the process of a server that another has started.
+func (c *cluster) killServer(t *testing.T) {
+	t.Helper()
+	b, err := os.ReadFile(c.dir + ".pid")
+	must(t, err)
+	pid, err := strconv.Atoi(string(b))
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+// agent runs an agent that knows the given servers.
+func (c *cluster) agent(t *testing.T, name string, servers []*cluster, args ...string) {
+	t.Helper()
+	under, client := bin(t)
+	join := c.joinCommand(t, filepath.Join(client, "hawser"))
+	var urls []string
+	for _, s := range servers {
+		urls = append(urls, "https://127.0.0.1:"+strconv.Itoa(s.port))
+	}
+	for i, word := range join {
+		if word == "--server" {
+			join[i+1] = strings.Join(urls, ",")
+		}
+	}
+	dir := filepath.Join(c.dir, "nodes", name)
+	must(t, os.MkdirAll(dir, 0o700))
+	run(t, append(append([]string{filepath.Join(under, "hawser-agent")}, join[1:]...),
+		append([]string{"--node-name", name, "--data-dir", dir, "--eviction-hard="}, args...)...), filepath.Join(c.dir, name))
+}
+
+// reaches says whether a command runs in a pod by way of this server, asked once.
+func (c *cluster) reaches(t *testing.T, pod string) error {
+	t.Helper()
+	out, errs, code := c.kubectl(t, "", "exec", pod, "--", "echo", "ahoy")
+	if code != 0 || strings.TrimSpace(out) != "ahoy" {
+		return fmt.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	return nil
+}
+
+// TestTwoServers: each reaches the nodes of the other, and a node whose server is killed
+// is in reach of the other at once.
+func TestTwoServers(t *testing.T) {
+	store := startStore(t)
+	a := startUp(t, "--nodes", "1", "--server-arg="+store, "--server-arg=--server-id=a")
+	b := a.another(t, "b", store)
+	eventually(t, "both have told of themselves", func() error {
+		all, err := b.client.CoordinationV1().Leases(servers.Namespace).List(t.Context(), metav1.ListOptions{})
+		if err == nil && len(all.Items) != 2 {
+			err = fmt.Errorf("%d have", len(all.Items))
+		}
+		return err
+	})
+	a.podWith(t, "near", "", `,"nodeName":"node-1"`, "sh", "-c", "echo started; sleep 100000")
+	eventually(t, "b reaches the node of a", func() error { return b.reaches(t, "near") })
+	if logs := b.mustKubectl(t, "", "logs", "near"); logs != "started\n" {
+		t.Errorf("logs through b: %q", logs)
+	}
+	must(t, a.reaches(t, "near"))
+
+	a.agent(t, "roamer", []*cluster{b, a}, "--server-count=1")
+	a.waitNode(t, "roamer")
+	a.podWith(t, "far", "", `,"nodeName":"roamer"`, "sh", "-c", "echo started; sleep 100000")
+	eventually(t, "a reaches the node of b", func() error { return a.reaches(t, "far") })
+	b.killServer(t)
+	killed := time.Now()
+	for {
+		err := a.reaches(t, "far")
+		if took := time.Since(killed); err == nil {
+			t.Logf("in reach %v after its server was killed", took)
+			break
+		} else if took > reachedWithin {
+			t.Fatalf("out of reach for %v: %v", took, err)
+		}
+	}
+}
