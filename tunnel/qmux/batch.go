@@ -46,12 +46,6 @@ func newBatch(c net.Conn) net.Conn {
 	return b
 }
 
-// batchBelow finds the batch that a TLS connection runs on.
-func batchBelow(c interface{ NetConn() net.Conn }) *batch {
-	b, _ := c.NetConn().(*batch)
-	return b
-}
-
 // NetConn is the connection itself.
 func (b *batch) NetConn() net.Conn { return b.Conn }
 

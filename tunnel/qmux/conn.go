@@ -81,7 +81,8 @@ func (y *connSay) anything() bool {
 }
 
 func newConn(t secured) *conn {
-	return &conn{tls: t, batch: batchBelow(t), in: newRecordReader(t), pace: pace{ahead: firstAhead}}
+	b, _ := t.NetConn().(*batch) // it always is one
+	return &conn{tls: t, batch: b, in: newRecordReader(t), pace: pace{ahead: firstAhead}}
 }
 
 // abort closes the connection below TLS, whose last words could get stuck.

@@ -178,7 +178,7 @@ func (s *Session) redial(useless int) {
 		if tunnel.CodeOf(err) == tunnel.Unreachable {
 			bound = min(bound, localBackoff)
 		}
-		s.log.Debug("cannot go on yet", "session", s.name(), "err", err)
+		s.log.Debug("cannot go on yet", "session", s.id.String(), "err", err)
 	}
 }
 
@@ -210,7 +210,7 @@ func (s *Session) doubtLocked(c *conn) {
 			other.sayDoubtedLocked(c.number)
 		}
 	case c != first && other != nil:
-		s.log.Debug("connection doubted", "session", s.name(), "connection", c.number)
+		s.log.Debug("connection doubted", "session", s.id.String(), "connection", c.number)
 		s.lostLocked(c, silence(time.Since(c.heard)))
 		other.sayDoubtedLocked(c.number) // which no reset may reach
 	case !r.beside:
@@ -225,7 +225,7 @@ func (s *Session) doubtLocked(c *conn) {
 		if c != first && first.asked.IsZero() {
 			first.askLocked() // if no other can be had, this one may still be there
 		}
-		s.log.Debug("connection doubted", "session", s.name(), "connection", c.number)
+		s.log.Debug("connection doubted", "session", s.id.String(), "connection", c.number)
 		s.work.Go(func() { s.goBeside(c, insteadOf) })
 	}
 }
@@ -326,7 +326,7 @@ func (s *Session) grow() {
 	pause := min(growBackoff<<min(p.fails, 8), mostBackoff)
 	p.fails++
 	p.retry = time.Now().Add(pause)
-	s.log.Debug("cannot add a connection", "session", s.name(), "retry", pause, "err", err)
+	s.log.Debug("cannot add a connection", "session", s.id.String(), "retry", pause, "err", err)
 }
 
 // errStale is why a dial is given up in whose place another is tried.

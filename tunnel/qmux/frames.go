@@ -18,7 +18,9 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 		return s.streamFrameLocked(c, f, b)
 	case frameMaxData:
 		s.dataMax = max(s.dataMax, f.stream)
-		s.resumeAllLocked()
+		for _, st := range s.streams {
+			s.sendLocked(st)
+		}
 	case frameMaxStreams:
 		if f.stream > maxStreamCount {
 			return broken(errFrameEncoding, "MAX_STREAMS of %d", f.stream)
@@ -240,16 +242,6 @@ func (s *Session) raiseLocked() {
 		} else {
 			s.ackSoonLocked()
 		}
-	}
-}
-
-// dataCreditLocked is how many bytes may be sent that never were, on all streams.
-func (s *Session) dataCreditLocked() uint64 { return s.dataMax - min(s.dataMax, s.dataSent) }
-
-// resumeAllLocked has every stream sent that has something to send.
-func (s *Session) resumeAllLocked() {
-	for _, st := range s.streams {
-		s.sendLocked(st)
 	}
 }
 

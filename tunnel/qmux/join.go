@@ -34,9 +34,6 @@ func within(ctx context.Context, c *conn, f func() error) error {
 	return c.tls.SetDeadline(time.Time{})
 }
 
-// declare sends this end's parameters.
-func (c *conn) declare(p parameters) error { return c.say1(p.encode()) }
-
 // say1 writes a record of one frame.
 func (c *conn) say1(frame []byte) error {
 	b := make([]byte, sizeBytes, sizeBytes+len(frame))
@@ -89,7 +86,7 @@ func (c *conn) ask(ctx context.Context, mine parameters) (theirs *parameters, an
 
 // converse is what ask says and hears.
 func (c *conn) converse(mine parameters) (theirs *parameters, answer *frame, err error) {
-	if err = c.declare(mine); err != nil {
+	if err = c.say1(mine.encode()); err != nil {
 		return nil, nil, err
 	}
 	if theirs, err = c.hearParameters(); err != nil || theirs.session == nil || mine.session == nil {

@@ -126,7 +126,7 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 	}
 	var theirs *parameters
 	err := within(ctx, c, func() error {
-		err := c.declare(mine)
+		err := c.say1(mine.encode())
 		if err == nil {
 			theirs, err = c.hearParameters()
 		}

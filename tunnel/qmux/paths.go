@@ -250,7 +250,7 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 	}
 	s.paths.asked = min(s.paths.asked, len(s.conns)-1)
 	if parked && !s.stats.Parked.IsZero() {
-		s.log.Info("session resumed", "session", s.name(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
+		s.log.Info("session resumed", "session", s.id.String(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
 		s.stats.Parked, s.stats.Cause, s.paths.rejoin.spared = time.Time{}, nil, time.Time{}
 		if s.tell != nil {
 			s.tell(s.linkLocked())
@@ -377,7 +377,7 @@ func (s *Session) lostLocked(c *conn, err error) {
 		c.abort()
 		return
 	}
-	s.log.Debug("connection lost", "session", s.name(), "connection", c.number, "err", err)
+	s.log.Debug("connection lost", "session", s.id.String(), "connection", c.number, "err", err)
 	first := c == s.firstLocked()
 	c.abort()
 	s.leaveLocked(c)
@@ -403,7 +403,7 @@ func (s *Session) parkLocked(c *conn, cause error) {
 	now := time.Now()
 	s.stats.Parked, s.stats.Cause = now, cause
 	s.stats.Parks++
-	s.log.Info("session parked", "session", s.name(), "err", cause)
+	s.log.Info("session parked", "session", s.id.String(), "err", cause)
 	if s.tell != nil {
 		s.tell(s.linkLocked())
 	}

@@ -322,7 +322,7 @@ func (st *stream) sendable() int {
 	}
 	n -= o.next
 	if fresh := o.next + n; fresh > o.high { // the session's credit is for what was never sent
-		n -= fresh - min(fresh, o.high+st.s.dataCreditLocked())
+		n -= fresh - min(fresh, o.high+st.s.dataMax-min(st.s.dataMax, st.s.dataSent))
 	}
 	return int(n)
 }

@@ -149,9 +149,6 @@ func (p *parameters) credit(ours bool) uint64 {
 
 func (s *Session) now() time.Duration { return time.Since(s.born) }
 
-// name is what logs call the session.
-func (s *Session) name() string { return s.id.String() }
-
 // Context is done once the session is dead and its goroutines have returned.
 func (s *Session) Context() context.Context { return s.ctx }
 

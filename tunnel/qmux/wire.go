@@ -243,37 +243,39 @@ func (p *parameters) set(id uint64, value []byte) (err error) {
 		p.session, err = parseJoining(value)
 		return err
 	}
-	var n uint64
+	var idle, unused uint64
+	field := &unused
 	switch id {
-	case paramMaxIdleTimeout, paramMaxData, paramMaxStreamDataLocal, paramMaxStreamDataRemote, paramMaxStreamDataUni,
-		paramMaxStreams, paramMaxStreamsUni, paramMaxRecordSize:
-		d := decoder{b: value}
-		if n = d.int(); d.bad || len(d.b) > 0 {
-			return broken(errParameter, "parameter %#x is no integer", id)
-		}
+	case paramMaxIdleTimeout:
+		field = &idle
+	case paramMaxData:
+		field = &p.data
+	case paramMaxStreamDataLocal:
+		field = &p.streamData
+	case paramMaxStreamDataRemote:
+		field = &p.theirData
+	case paramMaxStreams:
+		field = &p.streams
+	case paramMaxRecordSize:
+		field = &p.record
+	case paramMaxStreamDataUni, paramMaxStreamsUni:
 	default:
 		if id <= lastRFC9000Param {
 			return broken(errParameter, "parameter %#x", id)
 		}
 		return nil
 	}
-	switch id {
-	case paramMaxIdleTimeout:
-		p.idle = time.Duration(min(n, 1<<32)) * time.Millisecond
-	case paramMaxData:
-		p.data = n
-	case paramMaxStreamDataLocal:
-		p.streamData = n
-	case paramMaxStreamDataRemote:
-		p.theirData = n
-	case paramMaxStreams:
-		if p.streams = n; n > maxStreamCount {
-			return broken(errParameter, "%d streams", n)
-		}
-	case paramMaxRecordSize:
-		if p.record = n; n < maxRecord {
-			return broken(errParameter, "records of %d bytes", n)
-		}
+	d := decoder{b: value}
+	*field = d.int()
+	switch {
+	case d.bad || len(d.b) > 0:
+		return broken(errParameter, "parameter %#x is no integer", id)
+	case p.streams > maxStreamCount:
+		return broken(errParameter, "%d streams", p.streams)
+	case p.record < maxRecord:
+		return broken(errParameter, "records of %d bytes", p.record)
+	case idle > 0:
+		p.idle = time.Duration(min(idle, 1<<32)) * time.Millisecond
 	}
 	return nil
 }

@@ -122,27 +122,22 @@ func (c *conn) writeLocked(wait bool) {
 // goOn writes what is left, if not all has left, and whatever comes after that, unless
 // that was the last.
 func (c *conn) goOn(all, last bool) {
+	began, err := c.s.now(), error(nil)
 	if !all {
-		c.flush()
+		_, err = c.batch.flush(true)
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
+	if !all {
+		c.pacedLocked(record, began)
+	}
+	if err != nil {
+		c.failLocked(err)
+	}
 	if last && !c.gone && c.failed == nil {
 		c.s.partLocked(c)
 	}
 	c.writeLocked(true)
-}
-
-// flush writes what the socket did not take at once.
-func (c *conn) flush() {
-	began := c.s.now()
-	_, err := c.batch.flush(true)
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.pacedLocked(record, began)
-	if err != nil {
-		c.failLocked(err)
-	}
 }
 
 // failLocked takes note that nothing can be written any more. What the peer has said
