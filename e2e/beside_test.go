@@ -7,13 +7,16 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,7 +24,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/tunnel/qmux"
@@ -36,17 +42,44 @@ type besideHub struct {
 	data         string // its directory
 	port, health int
 	cert, key    string // of the cluster's authority
+	kube         string // kubeconfig of its service account
+	audit        string // the API server's log
 }
 
-// startBeside starts a cluster and a hub beside it.
+// grant applies what the program prints, and takes a token of the service account.
+func (h *besideHub) grant(t *testing.T) {
+	t.Helper()
+	_, client := bin(t)
+	roles, err := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), "manifest", "rbac").Output()
+	must(t, err)
+	h.mustKubectl(t, string(roles), "apply", "--server-side", "--validate=strict", "-f", "-")
+	conf, err := clientcmd.LoadFromFile(h.kubeconfig())
+	must(t, err)
+	token := h.mustKubectl(t, "", "create", "token", "hawser-hub", "-n", "hawser-system", "--duration=24h")
+	for _, u := range conf.AuthInfos {
+		*u = clientcmdapi.AuthInfo{Token: strings.TrimSpace(token)}
+	}
+	must(t, clientcmd.WriteToFile(*conf, h.kube))
+}
+
+// auditAll has each request of the API server written down, without its content.
+const auditAll = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\nomitStages: [RequestReceived]\n"
+
+// startBeside starts a cluster, and makes what a hub beside it needs: the roles that the
+// program prints, and a kubeconfig with their service account's token.
 func startBeside(t *testing.T) *besideHub {
 	t.Helper()
-	c := startUp(t, notOurs...)
+	audit := shortTempDir(t)
+	policy := filepath.Join(audit, "policy")
+	must(t, os.WriteFile(policy, []byte(auditAll), 0o600))
+	c := startUp(t, append(notOurs, "--server-arg=--audit-policy-file="+policy, "--server-arg=--audit-log-path="+filepath.Join(audit, "log"))...)
 	h := &besideHub{front: &front{c, filepath.Join(c.dir, "hub.sock")}, data: filepath.Join(c.dir, "hub"), port: freePort(t), health: freePort(t)}
 	ca := pkitest.Load(t, filepath.Join(c.dir, "pki", "ca.crt"), filepath.Join(c.dir, "pki", "ca.key"))
 	pair := ca.Issue(t, &x509.Certificate{
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
 	})
+	h.audit, h.kube = filepath.Join(audit, "log"), filepath.Join(c.dir, "hub.kubeconfig")
+	h.grant(t)
 	h.cert, h.key = filepath.Join(c.dir, "tunnel.crt"), filepath.Join(c.dir, "tunnel.key")
 	must(t, os.WriteFile(h.cert, pkitest.PEM("CERTIFICATE", pair.Certificate[0]), 0o600))
 	must(t, os.WriteFile(h.key, pkitest.KeyPEM(t, pair.PrivateKey), 0o600))
@@ -57,7 +90,7 @@ func startBeside(t *testing.T) *besideHub {
 func (h *besideHub) args(t *testing.T, data string, more ...string) []string {
 	under, _ := bin(t)
 	return append([]string{
-		filepath.Join(under, "hawser"), "server", "--kubeconfig", h.kubeconfig(), "--data-dir", data,
+		filepath.Join(under, "hawser"), "server", "--kubeconfig", h.kube, "--data-dir", data,
 		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(h.port), "--health-port", strconv.Itoa(h.health),
 		"--connect-port", "0", "--tunnel-probe-period", "1s",
 	}, more...)
@@ -86,6 +119,23 @@ func (h *besideHub) isReady(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// metricsAreNotForAll: the cluster says who may read them.
+func (h *besideHub) metricsAreNotForAll(t *testing.T) {
+	t.Helper()
+	conf, err := clientcmd.BuildConfigFromFlags("", h.kube)
+	must(t, err)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/metrics", h.health), http.NoBody)
+	must(t, err)
+	req.Header.Set("Authorization", "Bearer "+conf.BearerToken)
+	resp, err := client.Do(req)
+	must(t, err)
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a service account without that right gets metrics: %s", resp.Status)
+	}
 }
 
 // killHub ends the hub without a word.
@@ -176,8 +226,11 @@ func (h *besideHub) kubeletAnswers(ctx context.Context, name string) error {
 func TestBeside(t *testing.T) {
 	t.Parallel()
 	h := startBeside(t)
+	h.publishes(t)
+	h.killHub(t)
 	h.start(t)
-	names := []string{"node-1", "node-2"}
+	h.metricsAreNotForAll(t)
+	names := []string{"node-1", "node-2", "node-3"}
 	before := map[string]string{}
 	uids := map[string]string{}
 	for _, name := range names {
@@ -195,8 +248,9 @@ func TestBeside(t *testing.T) {
 	oneLine(t, exec.CommandContext(t.Context(), args[0], args[1:]...), "another hub runs with the identity", "--data-dir")
 
 	h.killHub(t)
+	h.mustKubectl(t, "", "delete", "node", "node-3")
 	h.start(t)
-	for _, name := range names {
+	for _, name := range names[:2] {
 		h.tunnelOf(t, name, before[name])
 		must(t, h.kubeletAnswers(t.Context(), name))
 		if n, err := h.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}); err != nil || string(n.UID) != uids[name] {
@@ -211,6 +265,74 @@ func TestBeside(t *testing.T) {
 		t.Error("a revoked node can be reached")
 	}
 	must(t, h.kubeletAnswers(t.Context(), "node-2"))
+	h.usedItsRoles(t)
+}
+
+// rare are rules whose case this test has not, or not always: older API servers cannot
+// begin a watch with what there is, which has to be listed there; alike events are counted by
+// a patch from the eleventh on; and the API server of this test keeps the same records of
+// nodes as the hub, and is often the first to write them.
+var rare = []string{
+	"list nodes in ", "list configmaps in hawser-node-identities", "list configmaps in kube-system",
+	"patch events in default", "get nodes in ", "get configmaps in hawser-node-identities", "create configmaps in hawser-node-identities",
+	"update configmaps in hawser-node-identities", "delete configmaps in hawser-node-identities",
+}
+
+// usedItsRoles checks, by the API server's log, that the hub asked for nothing that it may
+// not have, and that it needed every rule that it was given.
+func (h *besideHub) usedItsRoles(t *testing.T) {
+	t.Helper()
+	const account = "system:serviceaccount:hawser-system:hawser-hub"
+	used := map[string]bool{}
+	file, err := os.Open(h.audit)
+	must(t, err)
+	defer file.Close()
+	for d := json.NewDecoder(file); ; {
+		var e struct {
+			Verb        string                                                  `json:"verb"`
+			User        struct{ Username string }                               `json:"user"`
+			ObjectRef   struct{ Resource, Subresource, Namespace, Name string } `json:"objectRef"`
+			Annotations map[string]string                                       `json:"annotations"`
+		}
+		if err := d.Decode(&e); err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Error(err)
+			}
+			break
+		}
+		if e.User.Username != account {
+			continue
+		}
+		what := strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
+		used[what+" in "+e.ObjectRef.Namespace] = true
+		if e.Annotations["authorization.k8s.io/decision"] == "forbid" {
+			t.Errorf("the hub was refused: %s %s/%s", what, e.ObjectRef.Namespace, e.ObjectRef.Name)
+		}
+	}
+	check := func(namespace string, rules []rbacv1.PolicyRule) {
+		for _, r := range rules {
+			for _, verb := range r.Verbs {
+				where := namespace
+				if r.Resources[0] == "namespaces" { // which are in themselves
+					where = r.ResourceNames[0]
+				}
+				if what := verb + " " + r.Resources[0] + " in " + where; !used[what] && !slices.Contains(rare, what) {
+					t.Errorf("nothing needs %s", what)
+				}
+			}
+		}
+	}
+	cluster, err := h.client.RbacV1().ClusterRoles().Get(t.Context(), "hawser-hub", metav1.GetOptions{})
+	must(t, err)
+	check("", cluster.Rules)
+	roles, err := h.client.RbacV1().Roles("").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=hawser-hub"})
+	must(t, err)
+	for i := range roles.Items {
+		check(roles.Items[i].Namespace, roles.Items[i].Rules)
+	}
+	if len(roles.Items) == 0 {
+		t.Error("there are no roles")
+	}
 }
 
 // copied is a hub with a copy of the identity.
@@ -233,11 +355,10 @@ func (h *besideHub) copied(t *testing.T) []string {
 	return args
 }
 
-// TestBesidePublishes: a hub without a certificate makes an authority, and publishes it
+// publishes checks a hub without a certificate: it makes an authority, and publishes it
 // where agents find it; what is not the tunnel's on its port is the API server's.
-func TestBesidePublishes(t *testing.T) {
-	t.Parallel()
-	h := startBeside(t)
+func (h *besideHub) publishes(t *testing.T) {
+	t.Helper()
 	run(t, h.args(t, h.data), h.data)
 	h.isReady(t)
 	var pool *x509.CertPool

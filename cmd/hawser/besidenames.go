@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -40,9 +42,11 @@ func learnNames(ctx context.Context, client *clientrest.Config, names *auth.Serv
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
-	for try := 1; ; try++ {
-		cert, err := shownBy(ctx, transport, url.String())
+	last := ""
+	for {
+		cert, clock, err := shownBy(ctx, transport, url.JoinPath("version").String())
 		if err == nil {
+			tellClock(clock, log)
 			if cert != nil {
 				names.Add(cert.DNSNames...)
 				for _, ip := range cert.IPAddresses {
@@ -51,8 +55,9 @@ func learnNames(ctx context.Context, client *clientrest.Config, names *auth.Serv
 			}
 			return nil
 		}
-		if try == 1 && ctx.Err() == nil {
-			log.Warn("the API server does not answer; controllers start when it does", "cluster", client.Host, "error", err)
+		if text := unanswered(err); text != last && ctx.Err() == nil {
+			last = text
+			log.Warn(text, "cluster", client.Host, "here", time.Now().UTC().Format(time.RFC3339), "error", err)
 		}
 		select {
 		case <-time.After(askAgain):
@@ -62,21 +67,50 @@ func learnNames(ctx context.Context, client *clientrest.Config, names *auth.Serv
 	}
 }
 
-// shownBy returns the certificate of a server, whatever it answers; nil if it has none.
-func shownBy(ctx context.Context, transport http.RoundTripper, url string) (*x509.Certificate, error) {
+// unanswered says what is the matter with an API server that is of no use yet.
+func unanswered(err error) string {
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "the API server's certificate is not valid by the clock of this machine: set the clock, or renew the certificate; the hub goes on when it is"
+	case errors.As(err, new(*tls.CertificateVerificationError)):
+		return "what answers as the API server is not it, by the kubeconfig; the hub goes on when it is"
+	}
+	return "the API server cannot be reached; the hub goes on when it can"
+}
+
+// maxSkew is how far clocks may be apart before it is told: certificates that were just
+// signed count from five minutes before.
+const maxSkew = 5 * time.Minute
+
+// tellClock warns if the API server's clock, zero if it does not tell, is another than
+// that of this machine.
+func tellClock(clock time.Time, log *slog.Logger) {
+	off := time.Since(clock).Round(time.Second)
+	if clock.IsZero() || off.Abs() < maxSkew {
+		return
+	}
+	log.Warn("the clocks of this machine and of the API server differ: certificates and leases are judged wrongly until they agree (NTP)",
+		"here", time.Now().UTC().Format(time.RFC3339), "there", clock.UTC().Format(time.RFC3339), "ahead", off)
+}
+
+// shownBy returns the certificate of a server, whatever it answers, nil if it has none,
+// and when it says that it is.
+func shownBy(ctx context.Context, transport http.RoundTripper, url string) (*x509.Certificate, time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return nil, err
+		return nil, time.Time{}, err
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return nil, err
+		return nil, time.Time{}, err
 	}
 	_ = resp.Body.Close()
+	clock, _ := http.ParseTime(resp.Header.Get("Date")) // none is zero
 	if resp.TLS == nil {
-		return nil, nil
+		return nil, clock, nil
 	}
-	return resp.TLS.PeerCertificates[0], nil
+	return resp.TLS.PeerCertificates[0], clock, nil
 }

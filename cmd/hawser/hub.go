@@ -298,6 +298,7 @@ func (h *hubBeside) runControllers(ctx context.Context) error {
 	if err := learnNames(ctx, h.client, h.serverNames, h.log); err != nil {
 		return err
 	}
+	tellRefused(ctx, h.o, h.api, h.log)
 	select {
 	case <-h.sole.clear:
 		return h.controllers.Run(ctx)

@@ -1,0 +1,78 @@
+// hawser manifest rbac: the hub's roles in somebody else's cluster, and the agents'.
+
+package main
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
+)
+
+const (
+	// hubSystem is the namespace of the hub's own pod, and hubAccount its service account
+	// and the name of its roles.
+	hubSystem, hubAccount = "hawser-system", "hawser-hub"
+	// hubReaders is the role by which agents find the hub's authority.
+	hubReaders = "hawser-tunnel-readers"
+)
+
+func newManifestRBAC() *cobra.Command {
+	namespace := hubSystem
+	cmd := &cobra.Command{
+		Use: "rbac", Short: "The service account of a hub and what it may do, and no more",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return printObjects(cmd.OutOrStdout(), rbacObjects(namespace, permits())...)
+		},
+	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace of the hub's service account")
+	return cmd
+}
+
+// rbacObjects are a service account with these permits, and what it finds there: its
+// namespaces, and the ConfigMap that agents read, of which it may not make any.
+func rbacObjects(namespace string, all []permit) []runtime.Object {
+	meta := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name}
+	}
+	account := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: hubAccount}}
+	objects := []runtime.Object{
+		&corev1.Namespace{ObjectMeta: meta("", namespace)},
+		&corev1.Namespace{ObjectMeta: meta("", nodekeys.Namespace)},
+		&corev1.ServiceAccount{ObjectMeta: meta(namespace, hubAccount)},
+		&corev1.ConfigMap{ObjectMeta: meta(hubNamespace, hubName)},
+	}
+	rules := map[string][]rbacv1.PolicyRule{}
+	for _, p := range all {
+		rules[p.namespace] = append(rules[p.namespace], rbacv1.PolicyRule{
+			APIGroups: []string{p.group}, Resources: []string{p.resource}, ResourceNames: p.names, Verbs: p.verbs,
+		})
+	}
+	for _, ns := range slices.Sorted(maps.Keys(rules)) {
+		if ns == "" {
+			objects = append(objects,
+				&rbacv1.ClusterRole{ObjectMeta: meta("", hubAccount), Rules: rules[ns]},
+				&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", hubAccount), Subjects: account, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: hubAccount}})
+			continue
+		}
+		objects = append(objects,
+			&rbacv1.Role{ObjectMeta: meta(ns, hubAccount), Rules: rules[ns]},
+			&rbacv1.RoleBinding{ObjectMeta: meta(ns, hubAccount), Subjects: account, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: hubAccount}})
+	}
+	return append(objects,
+		&rbacv1.Role{ObjectMeta: meta(hubNamespace, hubReaders), Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{hubName}, Verbs: []string{"get"},
+		}}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: meta(hubNamespace, hubReaders), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: hubReaders},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: auth.NodesGroup}},
+		})
+}

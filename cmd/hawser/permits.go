@@ -1,0 +1,109 @@
+// What a hub may do in somebody else's cluster: one table, from which the manifest of its
+// roles is made and by which it is looked at the start what the cluster refuses.
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/controlplane"
+)
+
+// grantCommand gives a hub all that it needs.
+const grantCommand = "hawser manifest rbac | kubectl apply --server-side -f -"
+
+// A permit is a rule of the hub's roles.
+type permit struct {
+	feature   string // what there is not without it
+	group     string
+	resource  string // with its subresource, as roles have it
+	verbs     []string
+	namespace string   // empty means the whole cluster
+	names     []string // of objects; none means all
+	// needed says whether a hub of these flags needs it; nil means that every one does.
+	needed func(*serverOptions) bool
+}
+
+// permits are the hub's, without those of controllers that are asked for by name: those
+// have the role system:kube-controller-manager in every cluster.
+func permits() []permit {
+	health := func(o *serverOptions) bool { return controlplane.Selected(o.controllers.enabled, besideControllers[0]) }
+	return []permit{
+		{feature: "routes to nodes by address", resource: "nodes", verbs: []string{"get", "list", "watch"}},
+		{feature: "the conditions of tunnels", resource: "nodes/status", verbs: []string{"patch"}, needed: health},
+		{feature: "events about tunnels", resource: "events", verbs: []string{"create", "patch"}, namespace: metav1.NamespaceDefault, needed: health},
+		{feature: "admission and revocation of nodes", resource: "namespaces", verbs: []string{"get"}, names: []string{nodekeys.Namespace}},
+		{feature: "admission and revocation of nodes", resource: "configmaps", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: nodekeys.Namespace},
+		{feature: "telling a copy of a hub's data directory", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "create", "update"}, namespace: nodekeys.Namespace},
+		{feature: "the authorities of agents", resource: "configmaps", verbs: []string{"list", "watch"}, namespace: clientsNamespace, names: []string{clientsName}},
+		{
+			feature: "publishing the hub's authority to agents", resource: "configmaps", verbs: []string{"get", "update"}, namespace: hubNamespace, names: []string{hubName},
+			needed: func(o *serverOptions) bool { return o.beside.cert == "" },
+		},
+		{feature: "metrics for those who may read them", group: "authentication.k8s.io", resource: "tokenreviews", verbs: []string{"create"}},
+		{feature: "metrics for those who may read them", group: "authorization.k8s.io", resource: "subjectaccessreviews", verbs: []string{"create"}},
+	}
+}
+
+// reviews are the questions whether the permit is there.
+func (p *permit) reviews() []authorizationv1.ResourceAttributes {
+	names := p.names
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	resource, sub, _ := strings.Cut(p.resource, "/")
+	var all []authorizationv1.ResourceAttributes
+	for _, verb := range p.verbs {
+		for _, name := range names {
+			all = append(all, authorizationv1.ResourceAttributes{
+				Verb: verb, Group: p.group, Resource: resource, Subresource: sub, Namespace: p.namespace, Name: name,
+			})
+		}
+	}
+	return all
+}
+
+// tellRefused logs, a line each, what the cluster refuses of what the hub needs.
+func tellRefused(ctx context.Context, o *serverOptions, api kubernetes.Interface, log *slog.Logger) {
+	for _, p := range permits() {
+		if p.needed != nil && !p.needed(o) {
+			continue
+		}
+		for _, r := range p.reviews() {
+			bounded, cancel := context.WithTimeout(ctx, askPatience)
+			answer, err := api.AuthorizationV1().SelfSubjectAccessReviews().Create(bounded, &authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &r},
+			}, metav1.CreateOptions{})
+			cancel()
+			if err != nil {
+				log.Warn("cannot tell what the cluster permits this hub", "err", err)
+				return
+			}
+			if !answer.Status.Allowed {
+				log.Warn("the cluster refuses the hub a permission", "verb", r.Verb, "resource", p.object(), "without", p.feature, "grant", grantCommand)
+			}
+		}
+	}
+}
+
+// object is what the permit is about, for people.
+func (p *permit) object() string {
+	text := p.resource
+	if p.group != "" {
+		text = strings.Replace(text, p.resource, p.resource+"."+p.group, 1)
+	}
+	where := slices.DeleteFunc([]string{p.namespace, strings.Join(p.names, ",")}, func(s string) bool { return s == "" })
+	if len(where) > 0 {
+		text += fmt.Sprintf(" (%s)", strings.Join(where, "/"))
+	}
+	return text
+}

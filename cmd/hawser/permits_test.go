@@ -1,0 +1,149 @@
+// Tests of what is told of a cluster that refuses a hub something, or whose API server is
+// not what it should be, and of the manifests.
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	clientrest "k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
+)
+
+// refusedLines are what a hub says of a cluster that permits what may is true of.
+func refusedLines(t *testing.T, may func(*authorizationv1.ResourceAttributes) bool, args ...string) []string {
+	t.Helper()
+	o, err := parse(t, append([]string{"--kubeconfig", "x"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientset()
+	api.PrependReactor("create", "selfsubjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		create, _ := a.(clienttesting.CreateAction)
+		review, _ := create.GetObject().(*authorizationv1.SelfSubjectAccessReview)
+		review.Status.Allowed = may(review.Spec.ResourceAttributes)
+		return true, review, nil
+	})
+	var log bytes.Buffer
+	tellRefused(t.Context(), o, api, slog.New(slog.NewTextHandler(&log, nil)))
+	return strings.Split(strings.TrimSpace(log.String()), "\n")
+}
+
+// TestRefusedPermissions: a line for each, that says what it is about and how to grant it.
+func TestRefusedPermissions(t *testing.T) {
+	all := func(*authorizationv1.ResourceAttributes) bool { return true }
+	if got := refusedLines(t, all); len(got) != 1 || got[0] != "" {
+		t.Errorf("of a cluster that permits all it says %q", got)
+	}
+	for _, p := range permits() {
+		for _, r := range p.reviews() {
+			got := refusedLines(t, func(a *authorizationv1.ResourceAttributes) bool { return *a != r })
+			if len(got) != 1 || !strings.Contains(got[0], "verb="+r.Verb) || !strings.Contains(got[0], p.object()) || !strings.Contains(got[0], "hawser manifest rbac") {
+				t.Errorf("without %v it says %q", r, got)
+			}
+		}
+	}
+	noPatch := func(a *authorizationv1.ResourceAttributes) bool { return a.Verb != "patch" }
+	if got := refusedLines(t, noPatch, "--controllers=csrcleaner"); len(got) != 1 || got[0] != "" {
+		t.Errorf("of what it does not need it says %q", got)
+	}
+}
+
+// TestUnansweredIsToldApart: an API server that cannot be reached, one whose certificate
+// the clock does not agree with, and another one.
+func TestUnansweredIsToldApart(t *testing.T) {
+	tell := func(conf *clientrest.Config) string {
+		var log bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := learnNames(ctx, conf, auth.NewServerNames(), slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+			t.Fatal(err)
+		}
+		return log.String()
+	}
+	var date string
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Date", date) }))
+	defer api.Close()
+	api.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})
+	known := &clientrest.Config{Host: api.URL, TLSClientConfig: clientrest.TLSClientConfig{CAData: ca}}
+	for name, tc := range map[string]struct {
+		conf *clientrest.Config
+		date time.Time
+		want string
+	}{
+		"well":          {known, time.Now(), ""},
+		"an hour early": {known, time.Now().Add(time.Hour), "the clocks of this machine and of the API server differ"},
+		"an hour late":  {known, time.Now().Add(-time.Hour), "the clocks of this machine and of the API server differ"},
+		"gone":          {&clientrest.Config{Host: "https://127.0.0.1:1"}, time.Time{}, "the API server cannot be reached"},
+		"another":       {&clientrest.Config{Host: api.URL, TLSClientConfig: clientrest.TLSClientConfig{CAData: pkitest.New(t, "other").PEM()}}, time.Time{}, "is not it, by the kubeconfig"},
+	} {
+		date = tc.date.UTC().Format(http.TimeFormat)
+		got := tell(tc.conf)
+		if tc.want == "" && got != "" || !strings.Contains(got, tc.want) || strings.Count(got, "\n") > 1 {
+			t.Errorf("%s: the log says\n%s", name, got)
+		}
+	}
+}
+
+// TestManifestsDecode: what is printed is what the API knows, to the last field.
+func TestManifestsDecode(t *testing.T) {
+	agent := []string{"--image=i", "--server=https://hub:8132", "--discovery-token-ca-cert-hash=sha256:00"}
+	for name, args := range map[string][]string{
+		"rbac": {"rbac"}, "server": {"server", "--image=i", "--address=hub.example.net"}, "static server": {"server", "--image=i", "--static-pod"},
+		"agent": slices.Concat([]string{"agent"}, agent), "static agent": slices.Concat([]string{"agent", "--static-pod"}, agent),
+	} {
+		var out bytes.Buffer
+		cmd := newManifest()
+		cmd.SetArgs(args)
+		cmd.SetOut(&out)
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			t.Fatal(name, err)
+		}
+		strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+		docs, n := yamlutil.NewDocumentDecoder(io.NopCloser(&out)), 0
+		for buf := make([]byte, 1<<16); ; n++ {
+			k, err := docs.Read(buf)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			if _, _, err := strict.Decode(buf[:k], nil, nil); err != nil {
+				t.Errorf("%s: %v in\n%s", name, err, buf[:k])
+			}
+		}
+		if n == 0 {
+			t.Errorf("%s prints nothing", name)
+		}
+	}
+	for _, args := range [][]string{{"server"}, {"agent", "--image=i"}, {"agent", "--image=i", "--server=https://hub:8132"}} {
+		cmd := newManifest()
+		cmd.SetArgs(args)
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
