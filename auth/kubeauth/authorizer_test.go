@@ -15,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -127,6 +128,13 @@ func madeBy(name, user string) *certificatesv1.CertificateSigningRequest {
 	}
 }
 
+func volumeOf(name, namespace, claim string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: namespace, Name: claim}},
+	}
+}
+
 func cluster() []runtime.Object {
 	return []runtime.Object{
 		webPod(),
@@ -136,6 +144,9 @@ func cluster() []runtime.Object {
 		mirrorOf(simplePod("ns", "mirror-node-1", "node-1", "mirror")),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "n1"}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", UID: "n2"}},
+		volumeOf("pv-1", "ns", "data"), volumeOf("pv-other", "other", "data"),
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-free"}},
+		&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "to-node-1"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "node-1"}},
 		madeBy("of-boot", "system:bootstrap:abcdef"),
 		madeBy("of-boot2", "system:bootstrap:fedcba"),
 		madeBy("of-node-1", "system:node:node-1"),

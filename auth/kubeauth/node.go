@@ -50,13 +50,17 @@ func (z *Authorizer) node(ctx context.Context, node string, a authorizer.Attribu
 		return z.nodeReference(ctx, node, a, read)
 	case "/persistentvolumeclaims":
 		return z.nodeReference(ctx, node, a, []string{"get"})
+	case "/persistentvolumes":
+		return z.nodeVolume(ctx, node, a)
 	case "/serviceaccounts":
-		return z.nodeToken(ctx, node, a)
+		return z.nodeAccount(ctx, node, a)
 	case "coordination.k8s.io/leases":
 		ok := a.GetNamespace() == nodeLeases && ownNamed(node, a, "get", "update", "patch", "delete")
 		return decision(ok, "a node can only use its own lease, in namespace "+nodeLeases)
 	case "storage.k8s.io/csinodes":
 		return decision(ownNamed(node, a, "get", "update", "patch", "delete"), "a node can only use its own CSINode")
+	case "storage.k8s.io/volumeattachments":
+		return z.nodeAttachment(ctx, node, a)
 	case certificatesGroup + "/certificatesigningrequests":
 		return z.ownRequest(ctx, a.GetUser(), a)
 	}
@@ -162,10 +166,53 @@ func (z *Authorizer) nodeReference(ctx context.Context, node string, a authorize
 	return decision(ok, "no pod on node "+quote(node)+" names it")
 }
 
-// nodeToken allows tokens of service accounts that pods on node run as.
-func (z *Authorizer) nodeToken(ctx context.Context, node string, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if a.GetVerb() != "create" || a.GetSubresource() != "token" || a.GetName() == "" {
-		return authorizer.DecisionNoOpinion, "a node can only create tokens of service accounts", nil
+// nodeVolume allows to read a volume that is bound to a claim that a pod on node names.
+func (z *Authorizer) nodeVolume(ctx context.Context, node string, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetVerb() != "get" || a.GetSubresource() != "" || a.GetName() == "" {
+		return authorizer.DecisionNoOpinion, "a node can only read single, named persistentvolumes", nil
+	}
+	v, err := z.objects.volume(ctx, node, a.GetName())
+	switch {
+	case apierrors.IsNotFound(err):
+		return decision(false, "no such volume")
+	case err != nil:
+		return authorizer.DecisionNoOpinion, "", fmt.Errorf("authorize node %s: %w", node, err)
+	case v.Spec.ClaimRef == nil:
+		return decision(false, "no claim has the volume")
+	}
+	claim := v.Spec.ClaimRef
+	ok, err := z.objects.anyPodOn(ctx, node, claim.Namespace, func(p *corev1.Pod) bool { return namesClaim(p, claim.Name) })
+	if err != nil {
+		return authorizer.DecisionNoOpinion, "", fmt.Errorf("authorize node %s: %w", node, err)
+	}
+	return decision(ok, "no pod on node "+quote(node)+" names the claim that has it")
+}
+
+// nodeAttachment allows to read how a volume is attached to node.
+func (z *Authorizer) nodeAttachment(ctx context.Context, node string, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetVerb() != "get" || a.GetSubresource() != "" || a.GetName() == "" {
+		return authorizer.DecisionNoOpinion, "a node can only read single, named volumeattachments", nil
+	}
+	at, err := z.objects.attachment(ctx, node, a.GetName())
+	switch {
+	case apierrors.IsNotFound(err):
+		return decision(false, "no such attachment")
+	case err != nil:
+		return authorizer.DecisionNoOpinion, "", fmt.Errorf("authorize node %s: %w", node, err)
+	}
+	return decision(at.Spec.NodeName == node, "it is not an attachment to node "+quote(node))
+}
+
+// nodeAccount allows to read service accounts that pods on node run as, and to make
+// tokens of them.
+func (z *Authorizer) nodeAccount(ctx context.Context, node string, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	switch a.GetVerb() + " " + a.GetSubresource() {
+	case "get ", "create token":
+	default:
+		return authorizer.DecisionNoOpinion, "a node can only read service accounts and create tokens of them", nil
+	}
+	if a.GetNamespace() == "" || a.GetName() == "" {
+		return authorizer.DecisionNoOpinion, "a node can only use single, named service accounts", nil
 	}
 	ok, err := z.objects.anyPodOn(ctx, node, a.GetNamespace(), func(p *corev1.Pod) bool {
 		return p.Spec.ServiceAccountName == a.GetName()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -161,6 +162,30 @@ func (o *Objects) node(ctx context.Context, name string) (*corev1.Node, error) {
 		return nil, tooMany(name, livePerSecond)
 	}
 	return s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+}
+
+// volume returns a persistent volume as it is now, because node asks for it.
+func (o *Objects) volume(ctx context.Context, node, name string) (*corev1.PersistentVolume, error) {
+	s := o.src.Load()
+	if s == nil {
+		return nil, errNotReady
+	}
+	if !o.live.allow(node, 1) {
+		return nil, tooMany(node, livePerSecond)
+	}
+	return s.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+}
+
+// attachment returns a volume's attachment as it is now, because node asks for it.
+func (o *Objects) attachment(ctx context.Context, node, name string) (*storagev1.VolumeAttachment, error) {
+	s := o.src.Load()
+	if s == nil {
+		return nil, errNotReady
+	}
+	if !o.live.allow(node, 1) {
+		return nil, tooMany(node, livePerSecond)
+	}
+	return s.client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 }
 
 // pod returns the pod, from the cache if node is where the cache has it bound

@@ -144,6 +144,7 @@ var joinRules = []rule{
 // nodeRules are what every node may do and that touches no other node's things.
 var nodeRules = []rule{
 	{verbs: read, groups: core, resources: []string{"services"}},
+	{verbs: []string{"get"}, groups: core, resources: []string{"endpoints"}},
 	{verbs: write, groups: eventGroup, resources: []string{"events"}},
 	{verbs: read, groups: []string{"node.k8s.io"}, resources: []string{"runtimeclasses"}},
 	{verbs: read, groups: []string{"storage.k8s.io"}, resources: []string{"csidrivers"}},

@@ -191,6 +191,12 @@ func clusterRows() []row {
 		of[networkingv1.IngressClass, networkingv1.IngressClassList](net, "IngressClass", "ingressclasses", "ingressclass", row{
 			cluster: true, generation: true,
 		}),
+		of[networkingv1.ServiceCIDR, networkingv1.ServiceCIDRList](net, "ServiceCIDR", "servicecidrs", "servicecidr", row{
+			cluster: true, status: true,
+		}),
+		of[networkingv1.IPAddress, networkingv1.IPAddressList](net, "IPAddress", "ipaddresses", "ipaddress", row{
+			short: []string{"ip"}, cluster: true,
+		}),
 		of[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](net, "NetworkPolicy", "networkpolicies", "networkpolicy", row{
 			short: []string{"netpol"}, generation: true,
 		}),

@@ -29,6 +29,8 @@ var withoutEffect = map[schema.GroupResource]string{
 	{Group: "storage.k8s.io", Resource: "csidrivers"}:           "no volume is attached",
 	{Group: "storage.k8s.io", Resource: "csistoragecapacities"}: "no pod is placed by it",
 	{Group: "networking.k8s.io", Resource: "ingressclasses"}:    "no ingress is given to it",
+	{Group: "networking.k8s.io", Resource: "servicecidrs"}:      "no service gets an address of it",
+	{Group: "networking.k8s.io", Resource: "ipaddresses"}:       "no service is kept from the address",
 	{Group: "node.k8s.io", Resource: "runtimeclasses"}:          "no pod runs otherwise",
 }
 

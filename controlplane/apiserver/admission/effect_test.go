@@ -54,6 +54,7 @@ func TestEffect(t *testing.T) {
 		{storage, "CSIStorageCapacity", "csistoragecapacities", "", nil, &storagev1.CSIStorageCapacity{}, "no pod is placed by it"},
 		{storage, "CSINode", "csinodes", "", nil, &storagev1.CSINode{}, ""},
 		{networkingv1.SchemeGroupVersion, "IngressClass", "ingressclasses", "", nil, &networkingv1.IngressClass{}, "no ingress is given to it"},
+		{networkingv1.SchemeGroupVersion, "ServiceCIDR", "servicecidrs", "", nil, &networkingv1.ServiceCIDR{}, "no service gets an address of it"},
 		{nodev1.SchemeGroupVersion, "RuntimeClass", "runtimeclasses", "", nil, &nodev1.RuntimeClass{}, "no pod runs otherwise"},
 	} {
 		var said heard

@@ -263,6 +263,10 @@ func TestNetworkAndRoles(t *testing.T) {
 		{"one", "{" + named + ", spec: {policyName: p, paramRef: {name: a, namespace: b}}}", "x | p | b/a | 24h"},
 		{"any", "{" + named + ", spec: {policyName: p, paramRef: {selector: {}}}}", "x | p | * | 24h"},
 	})
+	lines(t, "ipaddresses.networking.k8s.io", "NAME | PARENTREF | AGE", []line[networkingv1.IPAddress]{
+		{"of a service", "{" + named + `, spec: {parentRef: {resource: services, namespace: default, name: web}}}`, "x | services/default/web | 24h"},
+		{"of nothing", "{" + named + `}`, "x | <none> | 24h"},
+	})
 	lines(t, "servicecidrs.networking.k8s.io", "NAME | CIDRS | AGE", []line[networkingv1.ServiceCIDR]{{"one", "{" + named + `, spec: {cidrs: [10.96.0.0/12, "fd00::/108"]}}`, "x | 10.96.0.0/12,fd00::/108 | 24h"}})
 	const head = "NAME | ROLE | AGE | USERS* | GROUPS* | SERVICEACCOUNTS*"
 	const subjects = "subjects: [{kind: User, name: u}, {kind: User, name: v}, {kind: Group, name: g}, {kind: ServiceAccount, namespace: n1, name: s}]"

@@ -42,9 +42,25 @@ func networkTable(gr schema.GroupResource) rest.TableConvertor {
 			func(o *networkingv1.ServiceCIDR, now time.Time) []any {
 				return []any{o.Name, strings.Join(o.Spec.CIDRs, ","), age(o.CreationTimestamp, now)}
 			})
+	case "ipaddresses":
+		return newTable(gr, columns{nameColumn(), text("ParentRef", networkingv1.IPAddressSpec{}.SwaggerDoc()["parentRef"]), ageColumn()},
+			func(o *networkingv1.IPAddress, now time.Time) []any {
+				return []any{o.Name, parentOf(o.Spec.ParentRef), age(o.CreationTimestamp, now)}
+			})
 	default:
 		return nil
 	}
+}
+
+func parentOf(r *networkingv1.ParentReference) string {
+	if r == nil {
+		return none
+	}
+	parts := []string{schema.GroupResource{Group: r.Group, Resource: r.Resource}.String()}
+	if r.Namespace != "" {
+		parts = append(parts, r.Namespace)
+	}
+	return strings.Join(append(parts, r.Name), "/")
 }
 
 func slicePorts(ports []discoveryv1.EndpointPort) string {

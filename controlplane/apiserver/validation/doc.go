@@ -257,6 +257,10 @@ func networkRules(kind string) Rules {
 		return Rules{create(ValidateIngress), anew(ValidateIngress), anew(ValidateIngressStatus)}
 	case "IngressClass":
 		return Rules{Create: create(ValidateIngressClass), Update: update(ValidateIngressClassUpdate)}
+	case "ServiceCIDR":
+		return Rules{Create: create(ValidateServiceCIDR), Update: update(ValidateServiceCIDRUpdate)}
+	case "IPAddress":
+		return Rules{Create: create(ValidateIPAddress), Update: update(ValidateIPAddressUpdate)}
 	default:
 		return Rules{}
 	}

@@ -440,7 +440,7 @@ func TestForKnowsItsKinds(t *testing.T) {
 		{"batch", "CronJob", "create update"},
 		{"rbac.authorization.k8s.io", "Role RoleBinding ClusterRole ClusterRoleBinding", "create update"},
 		{"storage.k8s.io", "StorageClass CSINode CSIDriver VolumeAttachment", "create update"},
-		{"networking.k8s.io", "NetworkPolicy IngressClass", "create update"},
+		{"networking.k8s.io", "NetworkPolicy IngressClass ServiceCIDR IPAddress", "create update"},
 		{"networking.k8s.io", "Ingress", "create update status"},
 		{"discovery.k8s.io", "EndpointSlice", "create update"},
 		{"certificates.k8s.io", "CertificateSigningRequest", "create update status"},
