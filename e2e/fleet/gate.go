@@ -124,13 +124,11 @@ func (g *gate) add(a aborter) bool {
 	return true
 }
 
-// remove says whether a was known, and is not any more.
-func (g *gate) remove(a aborter) bool {
+// remove has a be forgotten.
+func (g *gate) remove(a aborter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, known := g.conns[a]
 	delete(g.conns, a)
-	return known
 }
 
 // isShut says whether nothing passes now.

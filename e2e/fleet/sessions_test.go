@@ -366,7 +366,7 @@ func BenchmarkKeepalive(b *testing.B) {
 			for b.Loop() {
 				span := 3 * tunnel.DefaultKeepalive
 				before := s.measure() // it collects garbage, which is not what is measured
-				time.Sleep(span)
+				<-time.After(span)
 				cores := (s.report().CPU - before.CPU).Seconds() / span.Seconds()
 				b.ReportMetric(cores*1000, "millicores")
 				if most := max(0.01, 0.1*float64(*agents)/10_000); cores > most {
