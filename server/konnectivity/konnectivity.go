@@ -59,6 +59,8 @@ const (
 	// maxPacket bounds a packet in bytes: gRPC's own default, on which a client that sends
 	// in large pieces may rely. What goes to a client has 64 KiB at most.
 	maxPacket = 4 << 20
+	// maxHeader bounds the header list of a call in bytes.
+	maxHeader = 8 << 10
 	// window is how many bytes of a call are on their way to this end, and wait in it.
 	window = 1 << 20
 	// handshakeTimeout is how long a client may take to shake hands.
@@ -146,6 +148,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout}),
 		grpc.MaxConcurrentStreams(maxTransportCalls),
+		grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxRecvMsgSize(maxPacket),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),

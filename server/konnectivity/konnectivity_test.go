@@ -5,15 +5,11 @@ package konnectivity
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
-	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -21,16 +17,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
-	"github.com/hawser-project/hawser/auth"
-	"github.com/hawser-project/hawser/server/connect"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
-	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // What failed is told as text, whatever an agent has put into it.
@@ -137,6 +128,27 @@ func TestClientCloses(t *testing.T) {
 		if err := <-closed; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// A target that has ended its direction still gets what was sent to it before.
+func TestTargetEndsItsDirection(t *testing.T) {
+	sent := strings.Repeat("0123456789abcdef", 32<<10)
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		conn := h.mustDial()
+		far := h.target()
+		if _, err := io.WriteString(conn, sent); err != nil {
+			t.Fatal(err)
+		}
+		if err := far.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(drainTimeout / 2)
+		reads(t, far, sent)
+		if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("%d, %v", n, err)
+		}
+		_ = conn.Close()
 	})
 }
 
@@ -315,173 +327,20 @@ func TestServerDrains(t *testing.T) {
 	})
 }
 
-// onSocket serves c on a unix socket, with real time.
-func onSocket(t testing.TB, c Config) (socket string) {
-	t.Helper()
-	s, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket = filepath.Join(t.TempDir(), "s")
-	l, err := connect.ListenUnix(t.Context(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	serveUntilEnd(t, s, l)
-	return socket
-}
-
-func serveUntilEnd(t testing.TB, s *Server, l net.Listener) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func dialSocket(ctx context.Context, socket, addr string) (net.Conn, error) {
-	return singleUse(ctx, addr, "unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-}
-
-func TestHTTP(t *testing.T) {
-	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body) // what was cut is missing from the answer
-		_, _ = w.Write(b)
-	}))
-	defer srv.Close()
-	socket := onSocket(t, Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "tcp", srv.Listener.Addr().String())
-	}})
-	c := srv.Client()
-	tr := c.Transport.(*http.Transport)
-	tr.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) { return dialSocket(ctx, socket, addr) }
-	defer tr.CloseIdleConnections()
-	for _, size := range []int{0, 1, 100_000, 20 << 20} {
-		body := bytes.Repeat([]byte{'x'}, size)
-		resp, err := c.Post("https://example.com/", "", bytes.NewReader(body))
+// A client that pings as often as gRPC lets it keeps a tunnel in which nothing happens.
+func TestClientThatPings(t *testing.T) {
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		ping := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true})
+		conn, err := singleUse(t.Context(), "node-1:10250", "passthrough:///front", append(h.options(), ping)...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if err != nil || !bytes.Equal(got, body) {
-			t.Errorf("%d of %d bytes, %v", len(got), size, err)
+		far := h.target()
+		time.Sleep(10 * time.Minute)
+		if _, err := io.WriteString(conn, "hello"); err != nil {
+			t.Fatal(err)
 		}
-	}
-}
-
-// TestThousandDials has half of them fail. That nothing is left of them is seen at the end
-// of all tests.
-func TestThousandDials(t *testing.T) {
-	targets, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer targets.Close()
-	go func() {
-		for {
-			c, err := targets.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = io.Copy(c, c)
-				_ = c.Close()
-			}()
-		}
-	}()
-	socket := onSocket(t, Config{Dial: func(ctx context.Context, _, addr string) (net.Conn, error) {
-		if addr != "good:1" {
-			return nil, &tunnel.DialError{Addr: addr, Code: tunnel.Refused}
-		}
-		return (&net.Dialer{}).DialContext(ctx, "tcp", targets.Addr().String())
-	}})
-	var group errgroup.Group
-	group.SetLimit(16)
-	for i := range 1000 {
-		group.Go(func() error {
-			if i%2 == 0 {
-				if _, err := dialSocket(t.Context(), socket, "bad:1"); err == nil || err.Error() != "dial bad:1: connection refused" {
-					return fmt.Errorf("dial %d: %w", i, err)
-				}
-				return nil
-			}
-			c, err := dialSocket(t.Context(), socket, "good:1")
-			if err != nil {
-				return fmt.Errorf("dial %d: %w", i, err)
-			}
-			if _, err = io.WriteString(c, "hello"); err == nil {
-				_, err = io.ReadFull(c, make([]byte, 5))
-			}
-			return errors.Join(err, c.Close())
-		})
-	}
-	if err := group.Wait(); err != nil {
-		t.Error(err)
-	}
-}
-
-// Over TLS a client is who its certificate says, and reads why it may not.
-func TestMutualTLS(t *testing.T) {
-	ca := tunneltest.NewAuthority(t, "clients")
-	conf := ca.Server(t)
-	conf.NextProtos = []string{"h2"}
-	callers := make(chan string, 1)
-	s, err := New(Config{
-		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			callers <- auth.CallerOf(ctx).Name
-			near, far := net.Pipe()
-			go func() {
-				_, _ = io.Copy(far, far)
-				_ = far.Close()
-			}()
-			return near, nil
-		},
-		Authorize: func(s *tls.ConnectionState) error {
-			if name := nameOf(s); name != "system:node:good" {
-				return fmt.Errorf("%q may not connect to nodes", name)
-			}
-			return nil
-		},
-		Caller: nameOf,
+		reads(t, far, "hello")
+		_ = conn.Close()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	serveUntilEnd(t, s, connect.ListenTLS(l, conf))
-	dial := func(node string) (net.Conn, error) {
-		c := ca.Client(t, node)
-		c.NextProtos = nil
-		return singleUse(t.Context(), "node-1:10250", l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(c)))
-	}
-	conn, err := dial("good")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(conn, "hello"); err != nil {
-		t.Fatal(err)
-	}
-	reads(t, conn, "hello")
-	_ = conn.Close()
-	if name := <-callers; name != "system:node:good" {
-		t.Errorf("caller %q", name)
-	}
-	if _, err := dial("bad"); err == nil || err.Error() != `dial node-1:10250: "system:node:bad" may not connect to nodes` {
-		t.Error(err)
-	}
-}
-
-func nameOf(s *tls.ConnectionState) string {
-	if s == nil || len(s.PeerCertificates) == 0 {
-		return ""
-	}
-	return s.PeerCertificates[0].Subject.CommonName
 }
