@@ -45,22 +45,23 @@ var aliases = []alias{
 	{name: "kubeconfig-qps", why: "no tokens are reviewed"},
 	{name: "kubeconfig-burst", why: "no tokens are reviewed"},
 	{name: "kube-api-content-type", why: "no tokens are reviewed"},
-	{name: "server-count", why: "agents are told of every server by name"},
-	{name: "enable-lease-controller", why: "agents are told of every server by name"},
-	{name: "lease-namespace", why: "agents are told of every server by name"},
-	{name: "lease-label", why: "agents are told of every server by name"},
+	{name: "server-count", why: serversAreNamed},
+	{name: "enable-lease-controller", why: serversAreNamed},
+	{name: "lease-namespace", why: serversAreNamed},
+	{name: "lease-label", why: serversAreNamed},
 	{name: "proxy-strategies", why: "a dial goes to the node that it names"},
 	{name: "xfr-channel-size", why: "each connection has its own window"},
 	{name: "warn-on-channel-limit", why: "each connection has its own window"},
 	{name: "backend-dial-timeout", why: "a dial is always bounded"},
 	{name: "graceful-shutdown-timeout", why: "tunnels have 5 s"},
-	{name: "admin-port", why: "/metrics is where /readyz is, and /debug/pprof is not served"},
-	{name: "enable-profiling", why: "/debug/pprof is not served"},
-	{name: "enable-contention-profiling", why: "/debug/pprof is not served"},
+	{name: "admin-port", why: "/readyz and /metrics are on --secure-port, and on --health-port with --kubeconfig"},
+	{name: "enable-profiling", why: "administrators find /debug/pprof at --secure-port"},
+	{name: "enable-contention-profiling", why: "contention is not profiled"},
 }
 
 const (
 	certificatesAreMade    = "keys and certificates are made in DATA-DIR/pki"
+	serversAreNamed        = "an agent has the list of its servers (--server) and counts none"
 	agentsHaveCertificates = "agents prove themselves by certificates, for which they get a join token (hawser token create)"
 )
 
