@@ -84,6 +84,7 @@ func TestProxy(t *testing.T) {
 
 // A proxy knows CONNECT and one user.
 type proxy struct {
+	direct          string // where everybody is led to without being asked; empty: nowhere
 	addr            string
 	idle            atomic.Int64 // how long a connection may be idle; 0: for ever
 	joined, refused atomic.Int64
@@ -146,6 +147,16 @@ func (p *proxy) serve(c net.Conn) {
 	defer c.Close()
 	p.keep(c)
 	in := bufio.NewReader(c)
+	if p.direct != "" {
+		far, err := net.Dial("tcp", p.direct)
+		if err != nil {
+			return
+		}
+		defer far.Close()
+		p.keep(far)
+		p.join(c, in, far)
+		return
+	}
 	r, err := http.ReadRequest(in)
 	if err != nil {
 		return
