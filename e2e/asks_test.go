@@ -115,7 +115,7 @@ func kubeletAsks(t *testing.T, n kubernetes.Interface) []asking {
 		{"get a PersistentVolumeClaim", func() error { return listed(v1.PersistentVolumeClaims("default").Get(ctx, "data", get)) }},
 		{"list Services", func() error { return listed(v1.Services("").List(ctx, list)) }},
 		{"watch Services", func() error { return watched(v1.Services("").Watch(ctx, list)) }},
-		{"get Endpoints", func() error { return listed(v1.Endpoints("default").Get(ctx, "kubernetes", get)) }}, //nolint:staticcheck // kubelets of old read them
+		{"get Endpoints", func() error { return listed(v1.Endpoints("default").Get(ctx, "kubernetes", get)) }},
 		{"list its Node", func() error { return listed(v1.Nodes().List(ctx, self)) }},
 		{"watch its Node", func() error { return watched(v1.Nodes().Watch(ctx, self)) }},
 		{"patch its Node's status", func() error {
