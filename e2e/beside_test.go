@@ -38,12 +38,12 @@ var notOurs = []string{"--nodes=0", "--server-arg=--controllers=*,-hawser-tunnel
 
 // A besideHub is a hub beside a cluster, whose nodes come by it alone.
 type besideHub struct {
-	*front              // of the hub
-	data         string // its directory
-	port, health int
-	cert, key    string // of the cluster's authority
-	kube         string // kubeconfig of its service account
-	audit        string // the API server's log
+	*front                           // of the hub
+	data                      string // its directory
+	port, health, connectPort int
+	cert, key                 string // of the cluster's authority
+	kube                      string // kubeconfig of its service account
+	audit                     string // the API server's log
 }
 
 // grant applies what the program prints, and takes a token of the service account.
@@ -73,7 +73,7 @@ func startBeside(t *testing.T) *besideHub {
 	policy := filepath.Join(audit, "policy")
 	must(t, os.WriteFile(policy, []byte(auditAll), 0o600))
 	c := startUp(t, append(notOurs, "--server-arg=--audit-policy-file="+policy, "--server-arg=--audit-log-path="+filepath.Join(audit, "log"))...)
-	h := &besideHub{front: &front{c, filepath.Join(c.dir, "hub.sock")}, data: filepath.Join(c.dir, "hub"), port: freePort(t), health: freePort(t)}
+	h := &besideHub{front: &front{c, filepath.Join(c.dir, "hub.sock")}, data: filepath.Join(c.dir, "hub"), port: freePort(t), health: freePort(t), connectPort: freePort(t)}
 	ca := pkitest.Load(t, filepath.Join(c.dir, "pki", "ca.crt"), filepath.Join(c.dir, "pki", "ca.key"))
 	pair := ca.Issue(t, &x509.Certificate{
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
@@ -92,7 +92,7 @@ func (h *besideHub) args(t *testing.T, data string, more ...string) []string {
 	return append([]string{
 		filepath.Join(under, "hawser"), "server", "--kubeconfig", h.kube, "--data-dir", data,
 		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(h.port), "--health-port", strconv.Itoa(h.health),
-		"--connect-port", "0", "--tunnel-probe-period", "1s",
+		"--connect-port", strconv.Itoa(h.connectPort), "--tunnel-probe-period", "1s",
 	}, more...)
 }
 
@@ -220,6 +220,24 @@ func (h *besideHub) kubeletAnswers(ctx context.Context, name string) error {
 	return nil
 }
 
+// connectsByTLS goes by the port of the front end, with the certificate that the hub made
+// for those who may.
+func (h *besideHub) connectsByTLS(t *testing.T, name string) error {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(h.data, "pki", "connect-client.crt"), filepath.Join(h.data, "pki", "connect-client.key"))
+	must(t, err)
+	ca, err := os.ReadFile(filepath.Join(h.dir, "pki", "ca.crt"))
+	must(t, err)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	c := tls.Client(mustDial(t, fmt.Sprintf("127.0.0.1:%d", h.connectPort)), &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", Certificates: []tls.Certificate{pair}})
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "CONNECT %s:10250 HTTP/1.1\r\nHost: %[1]s\r\n\r\n", name); err != nil {
+		return err
+	}
+	return answered(c)
+}
+
 // TestBeside: agents that know the hub alone join the cluster through it, heartbeats and
 // kubelets included; a hub that is killed and comes back loses nobody; a node that is
 // revoked is out, also after its Node was deleted.
@@ -240,6 +258,7 @@ func TestBeside(t *testing.T) {
 		h.waitNode(t, name)
 		before[name] = h.tunnelOf(t, name, "")
 		must(t, h.kubeletAnswers(t.Context(), name))
+		must(t, h.connectsByTLS(t, name))
 		n, err := h.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		must(t, err)
 		uids[name] = string(n.UID)
@@ -345,7 +364,7 @@ func (h *besideHub) copied(t *testing.T) []string {
 	must(t, os.WriteFile(filepath.Join(dir, "identity"), id, 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "server.lock"), nil, 0o600))
 	args := h.args(t, dir)
-	for flag, port := range map[string]int{"--secure-port": freePort(t), "--health-port": freePort(t)} {
+	for flag, port := range map[string]int{"--secure-port": freePort(t), "--health-port": freePort(t), "--connect-port": freePort(t)} {
 		for i := range args {
 			if args[i] == flag {
 				args[i+1] = strconv.Itoa(port)

@@ -74,7 +74,7 @@ func (o *besideOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.cert, "tls-cert-file", "", "with --kubeconfig: serving certificate of the tunnel, of an authority that agents believe, such as the cluster's (default one of an authority of its own in --data-dir, published in ConfigMap "+hubConfigMap+")")
 	f.StringVar(&o.key, "tls-private-key-file", "", "with --kubeconfig: key of --tls-cert-file")
 	f.StringVar(&o.kubeletCA, "kubelet-certificate-authority", "", "with --kubeconfig: authority of kubelets' serving certificates for the health probes (default they are not verified, and told nothing)")
-	f.StringVar(&o.kubeletCert, "kubelet-client-certificate", "", "with --kubeconfig: client certificate for the health probes (default none, and a kubelet that says who-are-you is there)")
+	f.StringVar(&o.kubeletCert, "kubelet-client-certificate", "", "with --kubeconfig: client certificate for the health probes (default none: a kubelet that answers 401 or 403 is there)")
 	f.StringVar(&o.kubeletKey, "kubelet-client-key", "", "with --kubeconfig: key of --kubelet-client-certificate")
 	f.StringVar(&o.signingCert, "cluster-signing-cert-file", "", "with --kubeconfig: authority that signs certificates")
 	f.StringVar(&o.signingKey, "cluster-signing-key-file", "", "with --kubeconfig: key of --cluster-signing-cert-file")

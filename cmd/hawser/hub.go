@@ -92,7 +92,7 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 // open opens the ports of the tunnels.
 func (h *hubBeside) open(ctx context.Context, t *tunnels) error {
 	var err error
-	if h.clients, err = newClusterClients(h.api, h.log); err != nil {
+	if h.clients, err = newClusterClients(h.api); err != nil {
 		return err
 	}
 	keys, err := h.keyring()

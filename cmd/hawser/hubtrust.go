@@ -46,7 +46,7 @@ type clusterClients struct {
 	once  sync.Once
 }
 
-func newClusterClients(api kubernetes.Interface, _ *slog.Logger) (*clusterClients, error) {
+func newClusterClients(api kubernetes.Interface) (*clusterClients, error) {
 	followed, err := dynamiccertificates.NewDynamicCAFromConfigMapController("client-ca", clientsNamespace, clientsName, clientsKey, api)
 	if err != nil {
 		return nil, fmt.Errorf("authorities of client certificates: %w", err)

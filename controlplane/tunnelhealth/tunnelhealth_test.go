@@ -326,7 +326,7 @@ func TestProbes(t *testing.T) {
 	})
 }
 
-// TestProbesOfAStranger: a kubelet that says who-are-you has answered, if it does not know
+// TestProbesOfAStranger: a kubelet that says 401 or 403 has answered, if it does not know
 // who asks.
 func TestProbesOfAStranger(t *testing.T) {
 	for stranger, want := range map[bool]string{true: "True ProbeSucceeded", false: "False ProbeFailed"} {
