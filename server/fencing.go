@@ -157,3 +157,50 @@ func (h *Hub) turnAwayFor(m *member, gone *absence) error {
 		"another agent with this node's identity, at %s, took over from this one, at %s, and is gone, but may still run its pods: this one is taken back from %s on, or at once if it is restarted",
 		gone.addr, m.addr, back)}
 }
+
+// superseded are the instances of a node that others have superseded.
+func (r *registry) superseded(node string) []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.nodes[node]; e != nil {
+		return slices.Clone(e.superseded)
+	}
+	return nil
+}
+
+// learn takes note of what another server knows of a node, and returns the sessions that
+// have lost their places by it: those of an agent that another one has superseded there.
+func (r *registry) learn(o *Observation) []*member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.nodes[o.Node]
+	if e == nil {
+		return nil
+	}
+	here := e.newest()
+	lost := here != nil && here.hello.Instance != o.Instance && o.State != Detached && !slices.Contains(e.superseded, o.Instance) &&
+		!slices.Contains(o.Superseded, o.Instance) && (slices.Contains(o.Superseded, here.hello.Instance) || o.Connected.After(here.since))
+	for _, old := range o.Superseded {
+		if here == nil || old != here.hello.Instance {
+			e.supersede(old, 0) // by whom is told by who is there
+		}
+	}
+	if !lost {
+		return nil
+	}
+	e.supersede(here.hello.Instance, o.Instance)
+	return e.members()
+}
+
+// Learn takes note of what another server knows of a node: an agent that another one has
+// superseded there is superseded here. Servers' clocks say which agent came last.
+func (h *Hub) Learn(o *Observation) {
+	lost := h.registry.learn(o)
+	if len(lost) == 0 {
+		return
+	}
+	h.metrics.replaced.WithLabelValues("takeover").Inc()
+	h.log.Info("another instance of the node takes over, at another server", "node", o.Node, "new", o.Addr, "old", lost[0].where())
+	dismiss(lost, fmt.Errorf("%w: another agent with this node's identity connected from %s to another server and takes over from this one, at %s",
+		tunnel.Replaced, o.Addr, lost[0].where()))
+}

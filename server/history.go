@@ -52,6 +52,8 @@ type Observation struct {
 	// Parks and Resumes are the latest session's.
 	Parks, Resumes uint64
 	Draining       bool // the agent has said that it is about to leave
+	// Superseded are agents' processes from which others have taken the node over.
+	Superseded []uint64
 	// Changes are the latest 16, oldest first.
 	Changes []Change
 }
@@ -310,7 +312,11 @@ func (m *member) ending(err error) (Cause, string) {
 }
 
 // Observe is what is known of a node that has, or had, a session here.
-func (h *Hub) Observe(node string) (Observation, bool) { return h.history.observe(node) }
+func (h *Hub) Observe(node string) (Observation, bool) {
+	o, ok := h.history.observe(node)
+	o.Superseded = h.registry.superseded(node)
+	return o, ok
+}
 
 // Observations are those of all nodes known, by name.
 func (h *Hub) Observations() []Observation {

@@ -185,27 +185,38 @@ func (s *testServer) knows(node string, n int) {
 }
 
 // join connects an agent that answers as serve does.
-func (s *testServer) join(node string, serve func(context.Context, *tunnel.Request)) *tunnel.Control {
+func (s *testServer) join(node string, serve func(context.Context, *tunnel.Request)) {
+	s.fleet.tb.Helper()
+	if _, err := s.joinAs(node, 1, serve); err != nil {
+		s.fleet.tb.Fatal(err)
+	}
+	s.await(func() bool { _, ok := s.hub.Session(node); return ok })
+}
+
+// joinAs connects an agent with an instance of its own, and returns what yields why its
+// session has ended.
+func (s *testServer) joinAs(node string, instance uint64, serve func(context.Context, *tunnel.Request)) (<-chan error, error) {
 	s.fleet.tb.Helper()
 	f := s.fleet
 	session, err := f.dial(f.tb.Context(), s.addr, f.client(auth.NodeUserPrefix+node, auth.NodesGroup), nil)
 	if err != nil {
 		f.tb.Fatal(err)
 	}
-	control, _, err := tunnel.Greet(f.tb.Context(), session, tunnel.Hello{Node: node, Instance: 1, Sequence: 1})
+	control, _, err := tunnel.Greet(f.tb.Context(), session, tunnel.Hello{Node: node, Instance: instance, Sequence: 1})
 	if err != nil {
-		f.tb.Fatal(err)
+		_ = session.Close()
+		return nil, err
 	}
+	ended := make(chan error, 1)
 	life := context.WithoutCancel(f.tb.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = control.Run(life, nil)
+		ended <- control.Run(life, nil)
 		_ = session.Close()
 	})
 	wg.Go(func() { _ = tunnel.Serve(life, session, serve) })
 	f.tb.Cleanup(func() { _ = session.Close(); wg.Wait() })
-	s.await(func() bool { _, ok := s.hub.Session(node); return ok })
-	return control
+	return ended, nil
 }
 
 // echo answers everything by its address and then by what it is told.

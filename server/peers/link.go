@@ -117,6 +117,7 @@ func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 		} else {
 			changed = l.change(&m)
 		}
+		l.peers.learn(changed)
 		l.peers.tell(changed)
 	}
 }

@@ -29,6 +29,30 @@ func (p *Peers) Observe(node string) (server.Observation, bool) {
 	return best, known
 }
 
+// learn has the hub know which agents have been superseded at other servers, of nodes of
+// which there is news here or there.
+func (p *Peers) learn(nodes []string) {
+	var all []server.Observation
+	p.mu.Lock()
+	for _, node := range nodes {
+		var superseded []uint64 // as any server knows
+		first := len(all)
+		for _, l := range p.links {
+			if o, ok := l.nodes[node]; ok {
+				all = append(all, o)
+				superseded = append(superseded, o.Superseded...)
+			}
+		}
+		for i := first; i < len(all); i++ {
+			all[i].Superseded = superseded
+		}
+	}
+	p.mu.Unlock()
+	for i := range all {
+		p.cfg.Hub().Learn(&all[i])
+	}
+}
+
 // later says whether a tells more of how the node is now than b does.
 func later(a, b *server.Observation) bool {
 	here, there := a.State == server.Attached, b.State == server.Attached

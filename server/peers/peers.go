@@ -145,6 +145,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	all := make(map[string]*kept)
 	var group sync.WaitGroup
 	defer group.Wait()
+	group.Go(func() { _ = p.cfg.Hub().Follow(ctx, p.learn) }) // it ends with ctx only
 	for {
 		select {
 		case <-ctx.Done():

@@ -305,3 +305,47 @@ func TestForgotten(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
+
+// TestCloneElsewhere: an agent that another one of its identity has superseded at another
+// server is superseded at all of them.
+func TestCloneElsewhere(t *testing.T) {
+	f := newFleet(t, "a", "b", "c")
+	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
+	old, err := a.joinAs("n", 1, echo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.knows("n", 1)
+	if _, err := b.joinAs("n", 2, echo); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-old:
+		if !errors.Is(err, tunnel.Replaced) {
+			t.Fatalf("the older agent's session ended with %v", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("the older agent is not superseded")
+	}
+	b.knows("n", 0)
+	b.await(func() bool { o, _ := b.hub.Observe("n"); return len(o.Superseded) == 1 })
+	c.knows("n", 1)
+	for id, s := range map[string]*testServer{"a": a, "b": b, "c": c} {
+		again, err := s.joinAs("n", 1, echo)
+		if err == nil { // c has never had the node, and learns who is preferred
+			select {
+			case err = <-again:
+			case <-time.After(5 * time.Second):
+			}
+		}
+		if !errors.Is(err, tunnel.Replaced) {
+			t.Errorf("the older agent at %s: %v", id, err)
+		}
+	}
+	for _, s := range []*testServer{a, c} {
+		s.knows("n", 1)
+		if o := s.peers.owners("n")[0]; o.peer.ID != "b" || o.seen.Instance != 2 {
+			t.Errorf("server %s finds %+v", s.id, o.seen)
+		}
+	}
+}
