@@ -148,14 +148,53 @@ func TestTwoServers(t *testing.T) {
 	a.podWith(t, "far", "", `,"nodeName":"roamer"`, "sh", "-c", "echo started; sleep 100000")
 	eventually(t, "a reaches the node of b", func() error { return a.reaches(t, "far") })
 	b.killServer(t)
-	killed := time.Now()
+	soon(t, time.Now(), "far", a)
+}
+
+// soon waits until a command runs in a pod by way of a server, and fails if it does not
+// before a node must be in reach again.
+func soon(t *testing.T, killed time.Time, pod string, through *cluster) {
+	t.Helper()
 	for {
-		err := a.reaches(t, "far")
-		if took := time.Since(killed); err == nil {
-			t.Logf("in reach %v after its server was killed", took)
-			break
-		} else if took > reachedWithin {
-			t.Fatalf("out of reach for %v: %v", took, err)
+		err := through.reaches(t, pod)
+		took := time.Since(killed)
+		if err == nil {
+			t.Logf("%s is in reach %v after a server was killed", pod, took)
+			return
 		}
+		if took > reachedWithin {
+			t.Fatalf("%s is out of reach for %v: %v", pod, took, err)
+		}
+	}
+}
+
+// TestServerOfThreeKilled: one of three servers is killed while bulk comes from every node.
+// All nodes are in reach of the other two.
+func TestServerOfThreeKilled(t *testing.T) {
+	store := startStore(t)
+	a := startUp(t, "--nodes", "0", "--server-arg="+store, "--server-arg=--server-id=a")
+	b, c := a.another(t, "b", store), a.another(t, "c", store)
+	names := []string{"n-a", "n-b", "n-c"}
+	for i, servers := range [][]*cluster{{a, b, c}, {b, c, a}, {c, a, b}} {
+		a.agent(t, names[i], servers)
+	}
+	for _, name := range names {
+		a.waitNode(t, name)
+		a.podWith(t, name, "", `,"nodeName":"`+name+`"`, "sleep", "100000")
+		for _, s := range []*cluster{a, b, c} {
+			eventually(t, name+" is in reach", func() error { return s.reaches(t, name) })
+		}
+		load := a.startKubectl(t, "exec", name, "--", "cat", "/dev/zero")
+		must(t, load.Start()) // it ends with the test, or with the server that it goes through
+		t.Cleanup(func() { _ = load.Wait() })
+	}
+	b.killServer(t)
+	killed := time.Now()
+	for _, name := range names {
+		soon(t, killed, name, a)
+	}
+	killed = time.Now() // each takes a kubectl's time; what c knows is its own
+	for _, name := range names {
+		soon(t, killed, name, c)
 	}
 }
