@@ -29,19 +29,20 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // notOurs is what makes a server somebody else's: it knows nothing of tunnels.
 var notOurs = []string{"--nodes=0", "--server-arg=--controllers=*,-hawser-tunnel-health-controller", "--server-arg=--cause-aware-eviction=false"}
 
+// hubHost is where the hub is, which the API server's certificate does not name.
+const hubHost = "127.0.0.2"
+
 // A besideHub is a hub beside a cluster, whose nodes come by it alone.
 type besideHub struct {
 	*front                           // of the hub
 	data                      string // its directory
 	port, health, connectPort int
-	cert, key                 string // of the cluster's authority
 	kube                      string // kubeconfig of its service account
 	audit                     string // the API server's log
 }
@@ -74,15 +75,8 @@ func startBeside(t *testing.T) *besideHub {
 	must(t, os.WriteFile(policy, []byte(auditAll), 0o600))
 	c := startUp(t, append(notOurs, "--server-arg=--audit-policy-file="+policy, "--server-arg=--audit-log-path="+filepath.Join(audit, "log"))...)
 	h := &besideHub{front: &front{c, filepath.Join(c.dir, "hub.sock")}, data: filepath.Join(c.dir, "hub"), port: freePort(t), health: freePort(t), connectPort: freePort(t)}
-	ca := pkitest.Load(t, filepath.Join(c.dir, "pki", "ca.crt"), filepath.Join(c.dir, "pki", "ca.key"))
-	pair := ca.Issue(t, &x509.Certificate{
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
-	})
 	h.audit, h.kube = filepath.Join(audit, "log"), filepath.Join(c.dir, "hub.kubeconfig")
 	h.grant(t)
-	h.cert, h.key = filepath.Join(c.dir, "tunnel.crt"), filepath.Join(c.dir, "tunnel.key")
-	must(t, os.WriteFile(h.cert, pkitest.PEM("CERTIFICATE", pair.Certificate[0]), 0o600))
-	must(t, os.WriteFile(h.key, pkitest.KeyPEM(t, pair.PrivateKey), 0o600))
 	return h
 }
 
@@ -91,15 +85,15 @@ func (h *besideHub) args(t *testing.T, data string, more ...string) []string {
 	under, _ := bin(t)
 	return append([]string{
 		filepath.Join(under, "hawser"), "server", "--kubeconfig", h.kube, "--data-dir", data,
-		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(h.port), "--health-port", strconv.Itoa(h.health),
+		"--bind-address", hubHost, "--secure-port", strconv.Itoa(h.port), "--health-port", strconv.Itoa(h.health),
 		"--connect-port", strconv.Itoa(h.connectPort), "--tunnel-probe-period", "1s",
 	}, more...)
 }
 
-// start starts the hub with the cluster's certificate.
+// start starts the hub, whose certificate is of an authority of its own.
 func (h *besideHub) start(t *testing.T) {
 	t.Helper()
-	run(t, h.args(t, h.data, "--connect-uds", h.socket, "--tls-cert-file", h.cert, "--tls-private-key-file", h.key), h.data)
+	run(t, h.args(t, h.data, "--connect-uds", h.socket), h.data)
 	h.isReady(t)
 }
 
@@ -108,7 +102,7 @@ func (h *besideHub) isReady(t *testing.T) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 	eventually(t, "the hub is ready", func() error {
-		resp, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d/readyz", h.health))
+		resp, err := client.Get(fmt.Sprintf("https://%s:%d/readyz", hubHost, h.health))
 		if err != nil {
 			log, _ := os.ReadFile(h.data + ".log")
 			return fmt.Errorf("%w\n%s", err, log)
@@ -127,7 +121,7 @@ func (h *besideHub) metricsAreNotForAll(t *testing.T) {
 	conf, err := clientcmd.BuildConfigFromFlags("", h.kube)
 	must(t, err)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/metrics", h.health), http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://%s:%d/metrics", hubHost, h.health), http.NoBody)
 	must(t, err)
 	req.Header.Set("Authorization", "Bearer "+conf.BearerToken)
 	resp, err := client.Do(req)
@@ -147,7 +141,7 @@ func (h *besideHub) killHub(t *testing.T) {
 	must(t, err)
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
 	eventually(t, "the hub is gone", func() error {
-		if c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", h.port), time.Second); err == nil {
+		if c, err := net.DialTimeout("tcp", fmt.Sprintf("%s:%d", hubHost, h.port), time.Second); err == nil {
 			_ = c.Close()
 			return errors.New("its port is open")
 		}
@@ -163,12 +157,12 @@ func (h *besideHub) joins(t *testing.T, name string) {
 	words[0] = filepath.Join(under, "hawser-agent")
 	for i := range words {
 		if strings.HasPrefix(words[i], "https://") {
-			words[i] = fmt.Sprintf("https://127.0.0.1:%d", h.port)
+			words[i] = fmt.Sprintf("https://%s:%d", hubHost, h.port)
 		}
 	}
 	dir := filepath.Join(h.dir, "nodes", name)
 	must(t, os.MkdirAll(dir, 0o700))
-	run(t, append(words, "--node-name", name, "--data-dir", dir, "--eviction-hard="), filepath.Join(dir, "agent"))
+	run(t, append(words, "--apiserver-name", "kubernetes", "--node-name", name, "--data-dir", dir, "--eviction-hard="), filepath.Join(dir, "agent"))
 }
 
 // tunnelOf is what the Node says of its tunnel, once it is up and has been tried.
@@ -226,11 +220,11 @@ func (h *besideHub) connectsByTLS(t *testing.T, name string) error {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(h.data, "pki", "connect-client.crt"), filepath.Join(h.data, "pki", "connect-client.key"))
 	must(t, err)
-	ca, err := os.ReadFile(filepath.Join(h.dir, "pki", "ca.crt"))
+	ca, err := os.ReadFile(filepath.Join(h.data, "pki", "ca.crt"))
 	must(t, err)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
-	c := tls.Client(mustDial(t, fmt.Sprintf("127.0.0.1:%d", h.connectPort)), &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", Certificates: []tls.Certificate{pair}})
+	c := tls.Client(mustDial(t, fmt.Sprintf("%s:%d", hubHost, h.connectPort)), &tls.Config{RootCAs: pool, ServerName: hubHost, Certificates: []tls.Certificate{pair}})
 	defer c.Close()
 	if _, err := fmt.Fprintf(c, "CONNECT %s:10250 HTTP/1.1\r\nHost: %[1]s\r\n\r\n", name); err != nil {
 		return err
@@ -392,10 +386,10 @@ func (h *besideHub) publishes(t *testing.T) {
 		}
 		return nil
 	})
-	addr := fmt.Sprintf("127.0.0.1:%d", h.port)
+	addr := fmt.Sprintf("%s:%d", hubHost, h.port)
 	// The hub shows its certificate before it asks for one.
 	shown := false
-	c := tls.Client(mustDial(t, addr), &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{qmux.ALPN}, VerifyConnection: func(tls.ConnectionState) error {
+	c := tls.Client(mustDial(t, addr), &tls.Config{RootCAs: pool, ServerName: hubHost, NextProtos: []string{qmux.ALPN}, VerifyConnection: func(tls.ConnectionState) error {
 		shown = true
 		return nil
 	}})
@@ -408,7 +402,7 @@ func (h *besideHub) publishes(t *testing.T) {
 	must(t, err)
 	pool = x509.NewCertPool()
 	pool.AppendCertsFromPEM(clusterCA)
-	api := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+	api := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "kubernetes"}, DisableKeepAlives: true}}
 	resp, err := api.Get("https://" + addr + "/version")
 	must(t, err)
 	_ = resp.Body.Close()
