@@ -10,6 +10,8 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"io"
@@ -24,6 +26,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -282,10 +285,21 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// pretend serves with cert, and fails the test if anybody sends it a request.
+// pretend serves with cert, and fails the test if anybody believes it. Those who join may
+// ask for what a cluster tells everybody, without saying who they are: it is signed, and
+// here by nobody who knows the token.
 func pretend(t *testing.T, cert *tls.Certificate) string {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/configmaps/cluster-info") && r.Header.Get("Authorization") == "" && len(r.TLS.PeerCertificates) == 0 {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(corev1.ConfigMap{Data: map[string]string{
+				"kubeconfig": "clusters: [{cluster: {server: https://" + r.Host + ", certificate-authority-data: " +
+					base64.StdEncoding.EncodeToString(pkitest.PEM("CERTIFICATE", cert.Certificate[len(cert.Certificate)-1])) + "}}]",
+				"jws-kubeconfig-abcdef": base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256","kid":"abcdef"}`)) + ".." + base64.RawURLEncoding.EncodeToString(make([]byte, 32)),
+			}})
+			return
+		}
 		t.Errorf("somebody took a node for the server: %s %s, %s", r.Method, r.URL, r.Header.Get("Authorization"))
 		w.WriteHeader(http.StatusTeapot)
 	}))
