@@ -34,6 +34,7 @@ func (m *member) liveFull(ctx context.Context) error {
 		Name: m.name, API: api, Runtime: m.runtime, DataDir: m.fleet.dir(m.name), Version: version,
 		CloseConnections: conns.Close, Labels: m.fleet.labels(m), IPs: []netip.Addr{m.ip}, MaxPods: cfg.MaxPods,
 		StatusUpdate: cfg.StatusUpdate, StatusReport: cfg.StatusReport, LeaseDuration: cfg.LeaseDuration, Log: cfg.Log,
+		Thresholds: node.Thresholds{Hard: []node.Threshold{}}, // what this machine is short of all nodes would be
 	})
 	if err != nil {
 		return err

@@ -190,11 +190,15 @@ func quick(nodes int, w Weight) Config {
 // being deleted.
 func TestFleet(t *testing.T) {
 	s := startServer(t)
-	for w, transport := range map[Weight]string{Light: "quic", Full: "qmux"} {
+	for _, kind := range []struct {
+		w         Weight
+		transport string
+	}{{Light, "quic"}, {Full, "qmux"}} {
+		w := kind.w
 		t.Run(string(w), func(t *testing.T) {
 			leaks := goleak.IgnoreCurrent()
 			c := quick(12, w)
-			c.Transport = transports()[transport]
+			c.Transport = transports()[kind.transport]
 			c.Prefix, c.Dir = string(w)+"-", t.TempDir()
 			f, stop := s.startFleet(t, c)
 			testNodes(t, s, f)
