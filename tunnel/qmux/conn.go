@@ -57,6 +57,7 @@ type conn struct {
 	heard    time.Time // when something last came
 	probed   time.Time // when the peer was asked because of the present silence; zero: not yet
 	asked    time.Time // since when the peer owes a sign of life; zero if it does not
+	excused  bool      // since asked: the peer, for what may not have been read yet
 	question uint64    // the number of the QX_PING that has no answer yet; 0: none
 	sent     time.Time // when it was sent
 	since    time.Time // since when data has come without a long pause,
@@ -209,7 +210,7 @@ func (c *conn) endLocked(err error) {
 // heardLocked notes a sign of life.
 func (c *conn) heardLocked() {
 	now := time.Now()
-	c.heard, c.probed, c.asked = now, time.Time{}, time.Time{}
+	c.heard, c.probed, c.asked, c.excused = now, time.Time{}, time.Time{}, false
 	c.s.stats.Heard = now
 	if c.unacked > 0 {
 		c.asked = now

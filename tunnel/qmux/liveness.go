@@ -96,8 +96,8 @@ func (s *Session) tick() {
 		return
 	}
 	for _, c := range slices.Clone(s.conns) {
-		if late && !c.asked.IsZero() {
-			c.asked = now
+		if late && !c.asked.IsZero() && !c.excused {
+			c.asked, c.excused = now, true // once: a process may be late for as long as it has much to do
 		}
 		if s.extended && !c.gone {
 			s.checkLocked(c, now)

@@ -177,6 +177,33 @@ func TestStoppedProcessAsksFirst(t *testing.T) {
 	}
 }
 
+// A process that is late all the time, since it has too much to do, doubts a connection
+// nevertheless.
+func TestLateProcessDoubts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		d.mu.Lock()
+		c := d.firstLocked()
+		c.unacked, c.asked = 1, time.Now()
+		for late := 0; !d.paths.rejoin.beside; late++ {
+			if late == 2 {
+				t.Error("a connection is not doubted while its timer is late")
+				break
+			}
+			c.asked = c.asked.Add(-2*starved - d.patienceLocked())
+			d.timerAt = time.Now().Add(-2 * starved)
+			d.mu.Unlock()
+			d.tick()
+			d.mu.Lock()
+		}
+		c.unacked = 0
+		d.mu.Unlock()
+		synctest.Wait()
+		n.close(t, d, a)
+	})
+}
+
 // A forgetter is a connection that dies of too long a silence.
 type forgetter struct {
 	*memnet.Conn
