@@ -190,15 +190,10 @@ func quick(nodes int, w Weight) Config {
 // being deleted.
 func TestFleet(t *testing.T) {
 	s := startServer(t)
-	for _, kind := range []struct {
-		w         Weight
-		transport string
-	}{{Light, "quic"}, {Full, "qmux"}} {
-		w := kind.w
+	for _, w := range []Weight{Light, Full} {
 		t.Run(string(w), func(t *testing.T) {
 			leaks := goleak.IgnoreCurrent()
 			c := quick(12, w)
-			c.Transport = transports()[kind.transport]
 			c.Prefix, c.Dir = string(w)+"-", t.TempDir()
 			f, stop := s.startFleet(t, c)
 			testNodes(t, s, f)
