@@ -275,6 +275,12 @@ func (c *gated) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }
 // NetConn is what the transports tune.
 func (c *gated) NetConn() net.Conn { return c.Conn }
 
+// InnerReader and InnerWriter implement tunnel.Wrapper: nothing may go past the gate.
+func (c *gated) InnerReader() tunnel.Inner { return tunnel.Inner{} }
+
+// InnerWriter is InnerReader for writing.
+func (c *gated) InnerWriter() tunnel.Inner { return tunnel.Inner{} }
+
 // SetDeadline sets both deadlines.
 func (c *gated) SetDeadline(t time.Time) error {
 	c.note(t, true, true)

@@ -190,10 +190,11 @@ func quick(nodes int, w Weight) Config {
 // being deleted.
 func TestFleet(t *testing.T) {
 	s := startServer(t)
-	for _, w := range []Weight{Light, Full} {
+	for w, transport := range map[Weight]string{Light: "quic", Full: "qmux"} {
 		t.Run(string(w), func(t *testing.T) {
 			leaks := goleak.IgnoreCurrent()
 			c := quick(12, w)
+			c.Transport = transports()[transport]
 			c.Prefix, c.Dir = string(w)+"-", t.TempDir()
 			f, stop := s.startFleet(t, c)
 			testNodes(t, s, f)

@@ -37,13 +37,28 @@ type batch struct {
 
 func newBatch(c net.Conn) net.Conn {
 	b := &batch{Conn: c}
-	if tcp := carrier.TCPBelow(c); tcp != nil {
+	if tcp := carrier.TCPBelow(c); tcp != nil && !hasWrapper(c) {
 		if raw, err := tcp.SyscallConn(); err == nil {
 			b.raw = raw
 		}
 	}
 	b.try = b.tryWrite
 	return b
+}
+
+// hasWrapper says whether c is, or has below it, a connection that wants to see what is
+// written.
+func hasWrapper(c net.Conn) bool {
+	for {
+		if _, ok := c.(tunnel.Wrapper); ok {
+			return true
+		}
+		below, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return false
+		}
+		c = below.NetConn()
+	}
 }
 
 // NetConn is the connection itself.
