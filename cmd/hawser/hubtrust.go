@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,7 +149,7 @@ func withAuthorities(data map[string]string, own []*x509.Certificate, now time.T
 	if had, err := auth.ParseCertificates([]byte(data[hubKey])); err == nil {
 		all = had
 		for _, c := range own {
-			if !contains(had, c) {
+			if !slices.ContainsFunc(had, c.Equal) {
 				all = append(all, c)
 			}
 		}
@@ -174,13 +175,4 @@ func withAuthorities(data map[string]string, own []*x509.Certificate, now time.T
 		}
 	}
 	return next, nil
-}
-
-func contains(list []*x509.Certificate, c *x509.Certificate) bool {
-	for _, o := range list {
-		if o.Equal(c) {
-			return true
-		}
-	}
-	return false
 }

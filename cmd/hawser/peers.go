@@ -4,16 +4,12 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,9 +74,9 @@ func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, hub func() *
 	if len(o.etcdServers) == 0 {
 		return nil, nil
 	}
-	token, err := serverToken(o.dataDir)
+	token, err := keptIdentity(o.dataDir)
 	if err != nil {
-		return nil, fmt.Errorf("--data-dir: %w", err)
+		return nil, err
 	}
 	p := &peering{token: token, log: log, self: servers.Server{ID: o.peer.id, Address: o.peer.address}}
 	if p.self.ID == "" {
@@ -182,37 +178,18 @@ func (p *peering) register(ctx context.Context, client kubernetes.Interface, rea
 	}).Run(ctx)
 }
 
-// serverToken tells this data directory from others.
-func serverToken(dir string) (string, error) {
-	name := filepath.Join(dir, "server-token")
-	b, err := os.ReadFile(name)
-	if err == nil && len(strings.TrimSpace(string(b))) >= 16 {
-		return strings.TrimSpace(string(b)), nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	token := hex.EncodeToString(random(8))
-	return token, os.WriteFile(name, []byte(token+"\n"), 0o600)
-}
-
-func random(n int) []byte {
-	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails
-	return b
-}
-
 // defaultServerID is the host's name, as far as it makes a DNS label, and the beginning of
 // the token.
 func defaultServerID(token string) string {
+	token = strings.ToLower(token[:8])
 	host, _ := os.Hostname() // without one it is the token alone
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	if len(host) > 50 {
 		host = host[:50]
 	}
-	id := strings.Trim(host, "-") + "-" + token[:8]
+	id := strings.Trim(host, "-") + "-" + token
 	if auth.CheckServerID(id) != nil {
-		return "server-" + token[:8]
+		return "server-" + token
 	}
 	return id
 }

@@ -13,21 +13,21 @@ import (
 // TestServerToken: a data directory keeps its token, and so its server's name.
 func TestServerToken(t *testing.T) {
 	dir := t.TempDir()
-	first, err := serverToken(dir)
+	first, err := keptIdentity(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := serverToken(dir); err != nil || again != first {
+	if again, err := keptIdentity(dir); err != nil || again != first {
 		t.Errorf("%q, %v, want %q", again, err, first)
 	}
-	if other, err := serverToken(t.TempDir()); err != nil || other == first {
+	if other, err := keptIdentity(t.TempDir()); err != nil || other == first {
 		t.Errorf("%q, %v: another directory has the same", other, err)
 	}
 	id := defaultServerID(first)
-	if err := auth.CheckServerID(id); err != nil || !strings.HasSuffix(id, first[:8]) {
+	if err := auth.CheckServerID(id); err != nil || !strings.HasSuffix(id, strings.ToLower(first[:8])) {
 		t.Errorf("%q: %v", id, err)
 	}
-	if fi, err := os.Stat(filepath.Join(dir, "server-token")); err != nil || fi.Mode().Perm() != 0o600 {
+	if fi, err := os.Stat(filepath.Join(dir, identityFile)); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", fi, err)
 	}
 }
