@@ -131,7 +131,8 @@ func TestClientCloses(t *testing.T) {
 	})
 }
 
-// A target that has ended its direction still gets what was sent to it before.
+// A target that has ended its direction still gets what had reached the front end before.
+// CLOSE_RSP ends both directions, so what is on its way then has nowhere to go.
 func TestTargetEndsItsDirection(t *testing.T) {
 	sent := strings.Repeat("0123456789abcdef", 32<<10)
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
@@ -140,6 +141,7 @@ func TestTargetEndsItsDirection(t *testing.T) {
 		if _, err := io.WriteString(conn, sent); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // it has arrived
 		if err := far.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
