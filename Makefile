@@ -29,7 +29,7 @@ test: ## everything: unit, conformance, integration, end to end; skipped tests a
 	$(TESTSUM) -- -race -shuffle=on -parallel 4 -timeout 55m ./...
 
 check: ## unit and conformance tests, without the race detector, in about two minutes
-	$(TESTSUM) -- -short -shuffle=on -parallel 4 $$($(GO) list ./... | grep -v /e2e)
+	$(TESTSUM) -- -short -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v /e2e)
 
 e2e: ## the end-to-end tests alone
 	@$(NAMESPACES)

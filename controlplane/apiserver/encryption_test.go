@@ -89,6 +89,7 @@ func read(t *testing.T, in *instance, name, want string) {
 // Secrets lie encrypted in the store, what else there is does not, and keys are rotated:
 // a new one first, then everything is written again, then the old one is left out.
 func TestEncryptionAtRest(t *testing.T) {
+	t.Parallel()
 	for i, provider := range []string{"aescbc", "aesgcm", "secretbox"} {
 		t.Run(provider, func(t *testing.T) {
 			dir := t.TempDir()

@@ -73,6 +73,7 @@ func (i *instance) queued(t *testing.T, level string) int {
 // However many slow requests of all others there are, heartbeats of nodes, leader
 // elections and the administrator do not wait for them.
 func TestHeartbeatsDoNotWait(t *testing.T) {
+	t.Parallel()
 	gate := stuck{make(chan struct{})}
 	in := must(startWith(t.TempDir(), func(c *apiserver.Config) {
 		c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = 4, 4

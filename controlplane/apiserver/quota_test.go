@@ -305,6 +305,7 @@ func TestLastPlaces(t *testing.T) {
 
 // TestUnreadableQuota: one that cannot be read stops its own namespace and no other.
 func TestUnreadableQuota(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	store := ownStore(t, dir)
 	must(store.Client().Put(t.Context(), "/registry/resourcequotas/default/unreadable", "k8s\x00garbage"))(t)

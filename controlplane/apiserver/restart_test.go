@@ -202,6 +202,7 @@ func TestExternalStore(t *testing.T) {
 // TestUnreadableObject: one object that cannot be read, and its kind not listed, stops
 // neither the server nor other kinds; when it is gone the kind is back.
 func TestUnreadableObject(t *testing.T) {
+	t.Parallel()
 	const key = "/registry/serviceaccounts/default/unreadable"
 	dir := t.TempDir()
 	store := ownStore(t, dir)
