@@ -73,7 +73,7 @@ func TestEgressSelections(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, via := range map[string]dialFunc{
-		"10.0.0.1:8443": o.egress.cluster(nil), "node-1:10250": o.egress.cluster(nil), "[fd00::1]:1": o.egress.cluster(nil), "etcd:2379": o.externalEtcd().Dial,
+		"10.0.0.1:8443": o.egress.cluster(nil), "node-1:10250": o.egress.cluster(nil), "[fd00::1]:1": o.egress.cluster(nil), "etcd:2379": o.store.external(&o.egress).Dial,
 	} {
 		addr := strings.Replace(strings.Replace(want, ".1:", ".1%node-1:", 1), "]", "%node-1]", 1)
 		conn, err := via(t.Context(), "tcp", addr)

@@ -4,15 +4,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"net/url"
-	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -20,7 +15,6 @@ import (
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
-	"github.com/hawser-project/hawser/controlplane/etcd"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -40,11 +34,7 @@ type serverOptions struct {
 	takeBack time.Duration
 	ssh      sshOptions
 	accounts accountOptions
-
-	etcdServers  []string
-	etcdCAFile   string
-	etcdCertFile string
-	etcdKeyFile  string
+	store    storeOptions
 
 	encryption apiserver.Encryption
 
@@ -84,10 +74,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.takeBack, "take-back-after", server.DefaultTakeBack, "how long an agent whose node another one has taken over is turned away once that one is gone; a minute at most if it has said goodbye")
 	o.ssh.addFlags(f)
 	o.accounts.addFlags(f)
-	f.StringSliceVar(&o.etcdServers, "etcd-servers", nil, "URLs of an etcd cluster to use instead of the embedded one")
-	f.StringVar(&o.etcdCAFile, "etcd-cafile", "", "authority of the certificates of --etcd-servers")
-	f.StringVar(&o.etcdCertFile, "etcd-certfile", "", "client certificate for --etcd-servers")
-	f.StringVar(&o.etcdKeyFile, "etcd-keyfile", "", "key of --etcd-certfile")
+	o.store.addFlags(f)
 	f.StringVar(&o.encryption.ConfigFile, "encryption-provider-config", "", "EncryptionConfiguration (apiserver.config.k8s.io/v1): which kinds are encrypted in the store, and how; none without it")
 	f.BoolVar(&o.encryption.Reload, "encryption-provider-config-automatic-reload", false, "read --encryption-provider-config again, within seconds, when it has changed")
 	f.StringVar(&o.serviceRange, "service-cluster-ip-range", "10.96.0.0/12", "addresses given to services")
@@ -144,7 +131,7 @@ func (o *serverOptions) check() error {
 	if err = setup.CheckLogFormat(o.logFormat); err != nil {
 		return fmt.Errorf("--log-format %w", err)
 	}
-	if err = o.checkEtcd(); err != nil {
+	if err = o.store.check(); err != nil {
 		return err
 	}
 	if err = o.egress.check(); err != nil {
@@ -227,41 +214,6 @@ func outboundIP() net.IP {
 	}
 	defer c.Close()
 	return c.LocalAddr().(*net.UDPAddr).IP
-}
-
-func (o *serverOptions) checkEtcd() error {
-	for _, s := range o.etcdServers {
-		u, err := url.Parse(s)
-		local := err == nil && strings.HasPrefix(u.Scheme, "unix") && u.Path != "" // such as unix:///run/etcd.sock
-		if err != nil || u.Host == "" && !local || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme) {
-			return fmt.Errorf("--etcd-servers %q is not a URL such as https://10.0.0.1:2379", s)
-		}
-	}
-	if (o.etcdCertFile == "") != (o.etcdKeyFile == "") {
-		return errors.New("--etcd-certfile and --etcd-keyfile go together")
-	}
-	for flag, file := range map[string]string{"--etcd-cafile": o.etcdCAFile, "--etcd-certfile": o.etcdCertFile, "--etcd-keyfile": o.etcdKeyFile} {
-		if file == "" {
-			continue
-		}
-		if len(o.etcdServers) == 0 {
-			return fmt.Errorf("%s needs --etcd-servers: the embedded store has keys of its own", flag)
-		}
-		f, err := os.Open(file)
-		if err != nil {
-			return fmt.Errorf("%s: %w", flag, err)
-		}
-		_ = f.Close()
-	}
-	return nil
-}
-
-// externalEtcd is the store elsewhere; it names no servers if there is none.
-func (o *serverOptions) externalEtcd() etcd.External {
-	return etcd.External{
-		Servers: o.etcdServers, CAFile: o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile,
-		Dial: o.egress.dial(egressselector.Etcd),
-	}
 }
 
 // listenAddress is what the port listens on.

@@ -71,7 +71,7 @@ type peering struct {
 
 // newPeering makes what this server is to the others.
 func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, hub func() *server.Hub, log *slog.Logger) (*peering, error) {
-	if len(o.etcdServers) == 0 {
+	if len(o.store.servers) == 0 {
 		return nil, nil
 	}
 	token, err := keptIdentity(o.dataDir)

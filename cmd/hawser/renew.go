@@ -115,12 +115,12 @@ func (r *renewal) certificates(files *auth.Files) ([]auth.Expiring, error) {
 			return nil, err
 		}
 	}
-	if cert := r.o.etcdCertFile; cert != "" {
-		if err := add(expiringPair(files, "etcd-client", cert, r.o.etcdKeyFile)); err != nil {
+	if cert := r.o.store.certFile; cert != "" {
+		if err := add(expiringPair(files, "etcd-client", cert, r.o.store.keyFile)); err != nil {
 			return nil, err
 		}
 	}
-	for name, file := range map[string]string{"etcd-ca": r.o.etcdCAFile, "requestheader-client-ca": r.o.accounts.proxies.ClientCAFile} {
+	for name, file := range map[string]string{"etcd-ca": r.o.store.caFile, "requestheader-client-ca": r.o.accounts.proxies.ClientCAFile} {
 		if file == "" {
 			continue
 		}

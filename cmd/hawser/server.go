@@ -124,7 +124,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	group.Go(func() error { return t.run(tunnelsCtx) })
 	group.Go(func() error {
 		defer stopTunnels()
-		return p.api.Run(apiCtx)
+		return o.store.explain(p.api.Run(apiCtx))
 	})
 	group.Go(func() error { return p.runObjects(ctx) })
 	group.Go(func() error {
@@ -186,7 +186,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		AdvertisePort:    o.securePort,
 		ServiceCIDR:      o.services,
 		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
-		EtcdServers:      o.externalEtcd(),
+		EtcdServers:      o.store.external(&o.egress),
 		Encryption:       o.encryption,
 		Authenticator:    authn,
 		Tokens:           authn.own,

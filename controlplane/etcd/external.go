@@ -3,7 +3,9 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// dialTimeout bounds the wait for an external cluster at start.
+// dialTimeout is how long an external cluster is waited for at start.
 const dialTimeout = 20 * time.Second
 
 // External names an etcd cluster and how to prove oneself to it.
@@ -29,13 +31,16 @@ type External struct {
 	// shows them; all PEM. Without CertFile none is shown.
 	CAFile, CertFile, KeyFile string
 
+	// Wait is how long Dial waits for an answer; zero means 20 s.
+	Wait time.Duration
+
 	// Dial makes the connections, TLS aside. Nil means that they are dialed.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Dial connects to the cluster e and waits until one of its members answers, at
-// most 20 s. The caller closes the client. Log gets the client's warnings until
-// ctx is done; nil means discard.
+// most e.Wait. If none does, the error is a *DialError. The caller closes the client. Log
+// gets the client's warnings until ctx is done; nil means discard.
 func Dial(ctx context.Context, e External, log *slog.Logger) (*clientv3.Client, error) {
 	if len(e.Servers) == 0 {
 		return nil, errors.New("etcd: no servers given")
@@ -58,23 +63,27 @@ func Dial(ctx context.Context, e External, log *slog.Logger) (*clientv3.Client, 
 			return e.Dial(ctx, "tcp", addr)
 		}))
 	}
-	if e.CAFile != "" || e.CertFile != "" {
-		info := transport.TLSInfo{TrustedCAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile}
-		tc, err := info.ClientConfig()
-		if err != nil {
-			return nil, fmt.Errorf("etcd: client certificate: %w", err)
-		}
-		cfg.TLS = tc
+	var err error
+	if cfg.TLS, err = e.tls(); err != nil {
+		return nil, fmt.Errorf("etcd: client certificate: %w", err)
 	}
 	client, err := clientv3.New(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	waiting, cancel := context.WithTimeout(ctx, cmp.Or(e.Wait, dialTimeout))
 	defer cancel()
-	if _, err = client.Get(ctx, "health"); err != nil {
+	if _, err = client.Get(waiting, "health"); err != nil {
 		_ = client.Close()
-		return nil, fmt.Errorf("etcd: no answer from %s: %w", strings.Join(e.Servers, ","), err)
+		return nil, e.diagnose(ctx, cfg.TLS, err)
 	}
 	return client, nil
+}
+
+// tls is how the members are met; nil if e names no files.
+func (e External) tls() (*tls.Config, error) {
+	if e.CAFile == "" && e.CertFile == "" {
+		return nil, nil //nolint:nilnil // as clientv3.Config has it
+	}
+	return transport.TLSInfo{TrustedCAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile}.ClientConfig()
 }
