@@ -11,7 +11,10 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-project/hawser/controlplane/etcd"
 )
 
 const (
@@ -89,9 +92,15 @@ func (n *numbers[T]) claim(ctx context.Context, v T, owner types.UID, dry bool) 
 	if !dry {
 		then = append(then, clientv3.OpPut(key, string(text)))
 	}
-	resp, err := n.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(then...).Else(clientv3.OpGet(key)).Commit()
+	commit := func() (*clientv3.TxnResponse, error) {
+		return n.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(then...).Else(clientv3.OpGet(key)).Commit()
+	}
+	resp, err := commit()
+	if etcd.Unavailable(err) {
+		resp, err = commit() // as steadyClient does; a claim that has been made is the owner's
+	}
 	if err != nil {
-		return false, fmt.Errorf("claim %s: %w", key, err)
+		return false, storeStatus(fmt.Errorf("claim %s: %w", key, err))
 	}
 	if resp.Succeeded {
 		return true, nil
@@ -120,6 +129,14 @@ func (n *numbers[T]) release(v T, owner types.UID) {
 	if json.Unmarshal(got.Kvs[0].Value, &is) == nil && is.Owner == owner {
 		n.remove(ctx, key, got.Kvs[0].ModRevision)
 	}
+}
+
+// claimFault is what a request is told about a claim that failed.
+func claimFault(err error) error {
+	if apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) {
+		return err
+	}
+	return apierrors.NewInternalError(err)
 }
 
 func (n *numbers[T]) remove(ctx context.Context, key string, revision int64) {

@@ -221,7 +221,7 @@ func storedQuotas(client *clientv3.Client) func(ctx context.Context, namespace s
 	return func(ctx context.Context, namespace string) (bool, error) {
 		got, err := client.Get(ctx, keyPrefix+"/resourcequotas/"+namespace+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
-			return false, err
+			return false, storeStatus(err)
 		}
 		return got.Count > 0, nil
 	}

@@ -209,7 +209,7 @@ func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dr
 		return nil, apierrors.NewInternalError(fmt.Errorf("service %s has no uid to claim its addresses by", s.Name))
 	}
 	if err := a.repairLocked(ctx); err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, claimFault(err)
 	}
 	t := &taking{allocator: a, ctx: ctx, service: s, had: had, dry: dry}
 	if err := t.all(); err != nil {
@@ -284,7 +284,7 @@ func (t *taking) ip() error {
 			err = a.full(fmt.Sprintf("failed to allocate a serviceIP: range %s is full", a.cidr))
 		}
 		if err != nil {
-			return apierrors.NewInternalError(err)
+			return claimFault(err)
 		}
 		s.Spec.ClusterIP, s.Spec.ClusterIPs = ip.String(), []string{ip.String()}
 		t.taken.ips = append(t.taken.ips, ip)
@@ -305,7 +305,7 @@ func (t *taking) ip() error {
 	ok, err := a.ips.take(t.ctx, ip, s.UID, t.dry)
 	switch {
 	case err != nil:
-		return apierrors.NewInternalError(err)
+		return claimFault(err)
 	case !ok:
 		return refuse("provided IP is already allocated")
 	}
@@ -322,7 +322,7 @@ func (t *taking) port(path *field.Path, port *int32) error {
 			err = a.full("failed to allocate a nodePort: range is full")
 		}
 		if err != nil {
-			return apierrors.NewInternalError(err)
+			return claimFault(err)
 		}
 		*port = free
 	case t.had.hasPort(p) || t.taken.hasPort(p):
@@ -332,7 +332,7 @@ func (t *taking) port(path *field.Path, port *int32) error {
 	default:
 		ok, err := a.ports.take(t.ctx, p, s.UID, t.dry)
 		if err != nil {
-			return apierrors.NewInternalError(err)
+			return claimFault(err)
 		}
 		if !ok {
 			return portError(s, path, p, "provided port is already allocated")

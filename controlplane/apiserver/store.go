@@ -108,7 +108,7 @@ func (b *backend) open(c *storagebackend.ConfigForResource, prefix string, key f
 ) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
 	client := &kubernetes.Client{Client: b.client}
-	client.Kubernetes = sizedClient{client}
+	client.Kubernetes = sizedClient{steadyClient{client}}
 	raw, err := etcd3.New(client, b.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource,
 		b.ciphers.TransformerForResource(c.GroupResource), c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {

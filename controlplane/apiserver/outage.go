@@ -1,0 +1,71 @@
+// Requests to a store that loses members.
+
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/hawser-project/hawser/controlplane/etcd"
+)
+
+// steadyClient asks once more when the member that was asked has gone: another one may
+// have the answer. etcd's own client does that for reads only, for it does not know
+// whether a write was done. Here each write names the revision that it replaces, so that
+// it is done once at most, and what the second try finds says what became of the first.
+//
+// What cannot be had then is told as what it is, in the API's words. etcd's error would
+// reach the writer as 500.
+type steadyClient struct{ kubernetes.Interface }
+
+func (c steadyClient) Get(ctx context.Context, key string, opts kubernetes.GetOptions) (kubernetes.GetResponse, error) {
+	resp, err := c.Interface.Get(ctx, key, opts)
+	return resp, storeStatus(err)
+}
+
+func (c steadyClient) List(ctx context.Context, prefix string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+	resp, err := c.Interface.List(ctx, prefix, opts)
+	return resp, storeStatus(err)
+}
+
+func (c steadyClient) OptimisticPut(ctx context.Context, key string, value []byte, expectedRevision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
+	resp, err := c.Interface.OptimisticPut(ctx, key, value, expectedRevision, opts)
+	if !etcd.Unavailable(err) {
+		return resp, storeStatus(err)
+	}
+	opts.GetOnFailure = true
+	resp, err = c.Interface.OptimisticPut(ctx, key, value, expectedRevision, opts)
+	if err == nil && !resp.Succeeded && resp.KV != nil && bytes.Equal(resp.KV.Value, value) {
+		// The first try did it: objects have UIDs, so that nobody else writes the same.
+		resp.Succeeded, resp.Revision, resp.KV = true, resp.KV.ModRevision, nil
+	}
+	return resp, storeStatus(err)
+}
+
+func (c steadyClient) OptimisticDelete(ctx context.Context, key string, expectedRevision int64, opts kubernetes.DeleteOptions) (kubernetes.DeleteResponse, error) {
+	resp, err := c.Interface.OptimisticDelete(ctx, key, expectedRevision, opts)
+	if !etcd.Unavailable(err) {
+		return resp, storeStatus(err)
+	}
+	opts.GetOnFailure = true
+	resp, err = c.Interface.OptimisticDelete(ctx, key, expectedRevision, opts)
+	if err == nil && !resp.Succeeded && resp.KV == nil {
+		resp.Succeeded = true // it is gone, by the first try or by somebody else's delete
+	}
+	return resp, storeStatus(err)
+}
+
+// storeStatus is err as the API says it, if it says that the store did not answer.
+func storeStatus(err error) error {
+	switch {
+	case etcd.Unavailable(err):
+		return apierrors.NewServiceUnavailable("the store does not answer, so that a write may or may not have been done: " + err.Error())
+	case errors.Is(err, context.DeadlineExceeded):
+		return apierrors.NewTimeoutError("the store did not answer in time, so that a write may or may not have been done", 0)
+	}
+	return err
+}
