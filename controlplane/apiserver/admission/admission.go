@@ -157,3 +157,13 @@ func signerDomain(signer string) string {
 	}
 	return signer + "/*"
 }
+
+// fault is what a request is told when what decides about it could not be read. That the
+// store does not answer, or is being read anew, is told as it is, so that clients know
+// to try again.
+func fault(what string, err error) error {
+	if apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) {
+		return err
+	}
+	return apierrors.NewInternalError(fmt.Errorf("%s: %w", what, err))
+}

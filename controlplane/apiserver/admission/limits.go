@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -109,7 +108,7 @@ func (l *limitRanger) Validate(ctx context.Context, a admission.Attributes, _ ad
 func (l *limitRanger) items(ctx context.Context, a admission.Attributes) ([]corev1.LimitRangeItem, error) {
 	ranges, err := l.ranges(ctx, a.GetNamespace())
 	if err != nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("limit ranges of namespace %s: %w", a.GetNamespace(), err))
+		return nil, fault("limit ranges of namespace "+a.GetNamespace(), err)
 	}
 	var items []corev1.LimitRangeItem
 	for i := range ranges {

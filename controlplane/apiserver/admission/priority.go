@@ -63,7 +63,7 @@ func (p *priority) resolve(ctx context.Context, a admission.Attributes, pod *cor
 		return admission.NewForbidden(a, fmt.Errorf("no PriorityClass with name %v was found", pod.Spec.PriorityClassName))
 	}
 	if err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("priority class %s: %w", pod.Spec.PriorityClassName, err))
+		return fault("priority class "+pod.Spec.PriorityClassName, err)
 	}
 	value, policy := int32(0), corev1.PreemptLowerPriority
 	if class != nil {

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
@@ -96,7 +95,7 @@ func (q *quotas) Validate(ctx context.Context, a admission.Attributes, o admissi
 	}
 	any, err := q.any(ctx, a.GetNamespace())
 	if err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("quotas of namespace %s: %w", a.GetNamespace(), err))
+		return fault("quotas of namespace "+a.GetNamespace(), err)
 	}
 	if !any {
 		return nil

@@ -4,7 +4,6 @@ package admission
 
 import (
 	"context"
-	"fmt"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,7 +52,7 @@ func (t *topology) label(ctx context.Context, node string, labels *map[string]st
 		return nil
 	}
 	if err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("topology of node %s: %w", node, err))
+		return fault("topology of node "+node, err)
 	}
 	found := map[string]string{}
 	for _, key := range []string{corev1.LabelTopologyZone, corev1.LabelTopologyRegion} {
