@@ -96,7 +96,7 @@ func (n *numbers[T]) claim(ctx context.Context, v T, owner types.UID, dry bool) 
 		return n.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(then...).Else(clientv3.OpGet(key)).Commit()
 	}
 	resp, err := commit()
-	if etcd.Unavailable(err) {
+	for try := 1; try < storeTries && etcd.Unavailable(err); try++ {
 		resp, err = commit() // as steadyClient does; a claim that has been made is the owner's
 	}
 	if err != nil {

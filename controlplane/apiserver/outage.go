@@ -13,10 +13,15 @@ import (
 	"github.com/hawser-project/hawser/controlplane/etcd"
 )
 
-// steadyClient asks once more when the member that was asked has gone: another one may
-// have the answer. etcd's own client does that for reads only, for it does not know
-// whether a write was done. Here each write names the revision that it replaces, so that
-// it is done once at most, and what the second try finds says what became of the first.
+// storeTries is how often a write is tried. When the leader of the store is killed, the
+// first try may have been asked of it, and the second of a member that has not noticed
+// and passes it on to the leader, which etcd gives 7 s.
+const storeTries = 3
+
+// steadyClient asks again when the member that was asked has gone: another one may have
+// the answer. etcd's own client does that for reads only, for it does not know whether a
+// write was done. Here each write names the revision that it replaces, so that it is done
+// once at most, and what a later try finds says what became of those before.
 //
 // What cannot be had then is told as what it is, in the API's words. etcd's error would
 // reach the writer as 500.
@@ -38,9 +43,11 @@ func (c steadyClient) OptimisticPut(ctx context.Context, key string, value []byt
 		return resp, storeStatus(err)
 	}
 	opts.GetOnFailure = true
-	resp, err = c.Interface.OptimisticPut(ctx, key, value, expectedRevision, opts)
+	for try := 1; try < storeTries && etcd.Unavailable(err); try++ {
+		resp, err = c.Interface.OptimisticPut(ctx, key, value, expectedRevision, opts)
+	}
 	if err == nil && !resp.Succeeded && resp.KV != nil && bytes.Equal(resp.KV.Value, value) {
-		// The first try did it: objects have UIDs, so that nobody else writes the same.
+		// An earlier try did it: objects have UIDs, so that nobody else writes the same.
 		resp.Succeeded, resp.Revision, resp.KV = true, resp.KV.ModRevision, nil
 	}
 	return resp, storeStatus(err)
@@ -52,9 +59,11 @@ func (c steadyClient) OptimisticDelete(ctx context.Context, key string, expected
 		return resp, storeStatus(err)
 	}
 	opts.GetOnFailure = true
-	resp, err = c.Interface.OptimisticDelete(ctx, key, expectedRevision, opts)
+	for try := 1; try < storeTries && etcd.Unavailable(err); try++ {
+		resp, err = c.Interface.OptimisticDelete(ctx, key, expectedRevision, opts)
+	}
 	if err == nil && !resp.Succeeded && resp.KV == nil {
-		resp.Succeeded = true // it is gone, by the first try or by somebody else's delete
+		resp.Succeeded = true // it is gone, by an earlier try or by somebody else's delete
 	}
 	return resp, storeStatus(err)
 }

@@ -98,8 +98,9 @@ func TestWritesThatMembersFail(t *testing.T) {
 		"delete, undone":                      {store: fickleStore{fails: 1, err: gone, value: "old", rev: 1, now: 1}, expected: 1, del: true, succeeded: true, rev: 2},
 		"delete, done":                        {store: fickleStore{silent: 1, err: gone, value: "old", rev: 1, now: 1}, expected: 1, del: true, succeeded: true, rev: 2},
 		"delete of what was changed":          {store: fickleStore{fails: 1, err: gone, value: "new", rev: 2, now: 2}, expected: 1, del: true, rev: 2},
-		"create, twice":                       {store: fickleStore{fails: 2, err: gone}, refused: apierrors.IsServiceUnavailable},
-		"delete, twice":                       {store: fickleStore{fails: 2, err: timeout, value: "old", rev: 1, now: 1}, expected: 1, del: true, refused: apierrors.IsServiceUnavailable},
+		"create, undone twice":                {store: fickleStore{fails: 2, err: gone}, succeeded: true, rev: 1},
+		"create, never":                       {store: fickleStore{fails: storeTries, err: gone}, refused: apierrors.IsServiceUnavailable},
+		"delete, never":                       {store: fickleStore{fails: storeTries, err: timeout, value: "old", rev: 1, now: 1}, expected: 1, del: true, refused: apierrors.IsServiceUnavailable},
 		"create, in a request that has ended": {store: fickleStore{fails: 1, err: context.DeadlineExceeded}, refused: apierrors.IsTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
