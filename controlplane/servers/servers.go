@@ -7,17 +7,21 @@
 // server for gone; so clocks need not agree. Which nodes each server has is not written
 // here: servers tell each other.
 //
-// A server finds that another has its ID by what stands in the Lease: an annotation names
-// the data directory of whoever wrote it.
+// A server finds that another has its ID, or a copy of its data directory, by what stands
+// in the Leases: annotations name the data directory of whoever wrote one, and the process.
+// What another process has written and goes on renewing shows that it lives, and the one
+// that came later ends.
 package servers
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -34,11 +38,14 @@ import (
 // Namespace is where the Leases are.
 const Namespace = "hawser-servers"
 
-// The annotations of a Lease: where the server's tunnel is, HOST:PORT, and whose data
-// directory it has.
+// The annotations of a Lease: where the server's tunnel is, HOST:PORT; whose data directory
+// it has; which process wrote it last; and by which authorities, in PEM, other servers know
+// it, if it does not share theirs.
 const (
-	Address = "hawser.dev/peer-address"
-	Token   = "hawser.dev/server-token"
+	Address     = "hawser.dev/peer-address"
+	Token       = "hawser.dev/server-token"
+	Process     = "hawser.dev/server-process"
+	Authorities = "hawser.dev/server-authorities"
 )
 
 const (
@@ -50,35 +57,48 @@ const (
 )
 
 // A Server is one of the cluster's.
-type Server struct{ ID, Address string }
+type Server struct{ ID, Address, Authorities string }
 
-// Config configures a Registry. All but Log are required.
+// Config configures a Registry. Client, Server, Token and Changed are required.
 type Config struct {
 	Client kubernetes.Interface
-	Server Server // this one
+	Server Server // this one, without Authorities
 	// Token tells its data directory from others.
 	Token string
+	// Authorities are this server's, as they are now. Nil means that servers share theirs.
+	Authorities func() string
 	// Changed is called with all the servers but this one: at first, and when they are
 	// others. It must not block.
 	Changed func([]Server)
-	Log     *slog.Logger // nil means discard
+	// Alone is called once no other server is known to have the ID or a copy of the data
+	// directory, or once it is known that this cannot be told. Nil means that nobody asks.
+	Alone func()
+	Log   *slog.Logger // nil means discard
 }
 
 // A Registry keeps the Lease of this server and watches those of others.
 type Registry struct {
-	cfg    Config
-	log    *slog.Logger
-	leases coordinationlisters.LeaseNamespaceLister
-	wrote  bool                 // this process has written the Lease
-	seen   map[string]*sighting // by name
-	told   map[string]Server    // of the latest Changed
-	failed string               // the latest failure told of
+	cfg     Config
+	log     *slog.Logger
+	leases  coordinationlisters.LeaseNamespaceLister
+	process string               // this one
+	wrote   bool                 // this process has written the Lease
+	term    int32                // which process this is of those that have written it
+	seen    map[string]*sighting // by name
+	told    map[string]Server    // of the latest Changed
+	failed  string               // the latest failure told of; empty after a success
+
+	alone   bool      // Alone has been called
+	settled time.Time // when whoever had the Lease before would have been seen
+	blind   int       // how often in a row the Leases could not be had
 }
 
 // A sighting is when a Lease was seen renewed.
 type sighting struct {
+	process string // by whom
 	renewed metav1.MicroTime
 	at      time.Time
+	lives   bool // that process has renewed it since it was first seen
 }
 
 // New makes a Registry. It starts nothing.
@@ -86,11 +106,11 @@ func New(c Config) *Registry {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Registry{cfg: c, log: c.Log, seen: make(map[string]*sighting)}
+	return &Registry{cfg: c, log: c.Log, process: rand.Text()[:12], seen: make(map[string]*sighting)}
 }
 
-// Run keeps the Lease until ctx is done, and then gives it up. The error is that another
-// server has this one's ID.
+// Run keeps the Lease until ctx is done, and then gives it up. The error is a DoubleError:
+// another server has this one's ID, or a copy of its data directory.
 func (r *Registry) Run(ctx context.Context) error {
 	defer r.giveUp(ctx)
 	f := informers.NewSharedInformerFactoryWithOptions(r.cfg.Client, 0, informers.WithNamespace(Namespace))
@@ -110,19 +130,36 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 	watch, stop := context.WithCancel(ctx)
 	f.Start(watch.Done())
+	var synced sync.WaitGroup
+	synced.Go(func() {
+		cache.WaitForCacheSync(watch.Done(), inf.Informer().HasSynced)
+		poke(nil)
+	})
+	defer synced.Wait()
 	defer f.Shutdown()
 	defer stop()
-	if !cache.WaitForCacheSync(ctx.Done(), inf.Informer().HasSynced) {
-		return nil
-	}
+	return r.keep(ctx, inf.Informer().HasSynced, changed)
+}
+
+// keep writes the Lease and looks at all of them, whenever there may be news.
+func (r *Registry) keep(ctx context.Context, synced func() bool, changed <-chan struct{}) error {
 	t := time.NewTicker(renewEvery)
 	defer t.Stop()
 	for {
 		if err := r.renew(ctx); err != nil {
 			return err
 		}
+		if r.failed == "" && synced() {
+			r.blind = 0
+		} else if r.blind++; r.blind >= 2 {
+			r.beAlone()
+		}
 		for again := true; again; {
-			r.look(time.Now())
+			if synced() {
+				if err := r.look(time.Now()); err != nil {
+					return err
+				}
+			}
 			select {
 			case <-ctx.Done():
 				return nil
@@ -134,30 +171,48 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 }
 
-// renew writes the Lease. Only a conflict of IDs is an error; others are logged, and
-// tried again.
+// beAlone tells that there is no other server like this one, as far as can be told.
+func (r *Registry) beAlone() {
+	if !r.alone && r.cfg.Alone != nil {
+		r.cfg.Alone()
+	}
+	r.alone = true
+}
+
+// renew writes the Lease. Only a DoubleError is an error; others are logged, and tried
+// again.
 func (r *Registry) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, renewEvery)
 	defer cancel()
 	err := r.write(ctx)
-	var taken *takenError
 	switch {
-	case err == nil:
+	case err == nil || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err): // somebody was faster: the next look tells who
 		r.failed = ""
-	case errors.As(err, &taken):
+	case errors.As(err, new(*DoubleError)):
 		return err
 	case r.failed != err.Error() && !errors.Is(err, context.Canceled):
 		r.failed = err.Error()
-		r.log.Warn("cannot tell other servers of this one; it is tried again", "lease", Namespace+"/"+r.cfg.Server.ID, "every", renewEvery, "err", err)
+		r.log.Warn("cannot tell other servers of this one, nor whether one has its ID or its data directory; it is tried again",
+			"lease", Namespace+"/"+r.cfg.Server.ID, "every", renewEvery, "err", err)
 	}
 	return nil
 }
 
-// A takenError says that another server has this one's ID.
-type takenError struct{ id, address string }
+// A DoubleError says that another server has this one's ID, or a copy of its data directory.
+type DoubleError struct {
+	Lease, Address string // of the other
+	Copied         bool
+}
 
-func (e *takenError) Error() string {
-	return fmt.Sprintf("another server with the ID %s runs at %s: give one of them another --server-id", e.id, e.address)
+func (e *DoubleError) Error() string {
+	if e.Copied {
+		return fmt.Sprintf("another server runs with a copy of this one's data directory, at %s (Lease %s/%s): give each a directory of its own, not a copy", e.Address, Namespace, e.Lease)
+	}
+	return fmt.Sprintf("another server with the ID %s runs at %s: give one of them another --server-id", e.Lease, e.Address)
+}
+
+func (r *Registry) double(l *coordinationv1.Lease) error {
+	return &DoubleError{Lease: l.Name, Address: l.Annotations[Address], Copied: l.Annotations[Token] == r.cfg.Token}
 }
 
 func (r *Registry) write(ctx context.Context) error {
@@ -175,11 +230,9 @@ func (r *Registry) write(ctx context.Context) error {
 			}
 		}
 	case err == nil:
-		if taken := r.taken(lease, time.Now()); taken != nil {
-			return taken
-		}
-		if !r.wrote && lease.Annotations[Token] != r.cfg.Token && !r.gone(lease, time.Now()) {
-			return nil // whoever had it may be there still: that shows within its duration
+		free, double := r.mayHave(lease, time.Now())
+		if double != nil || !free {
+			return double
 		}
 		r.fill(lease)
 		_, err = client.Update(ctx, lease, metav1.UpdateOptions{})
@@ -190,28 +243,42 @@ func (r *Registry) write(ctx context.Context) error {
 	return err
 }
 
-// taken says whether the Lease shows that another server has the ID: it has been renewed
-// by somebody else since it was first seen, or since this one wrote it.
-func (r *Registry) taken(l *coordinationv1.Lease, now time.Time) error {
-	own := l.Annotations[Token] == r.cfg.Token && l.Annotations[Address] == r.cfg.Server.Address
-	before := r.seen[l.Name]
-	r.sight(l, now)
-	if own || !r.wrote && (before == nil || before.renewed.Equal(l.Spec.RenewTime)) {
-		return nil
+// mayHave says whether the Lease of this server's ID may be written, and notes in whose
+// place. The error is that another server is there.
+func (r *Registry) mayHave(l *coordinationv1.Lease, now time.Time) (bool, error) {
+	if l.Annotations[Process] == r.process {
+		return true, nil
 	}
-	if !r.wrote && l.Annotations[Token] == r.cfg.Token {
-		return nil // of an earlier life of this server
+	s, copied, term := r.sight(l, now), l.Annotations[Token] == r.cfg.Token, int32(0)
+	if l.Spec.LeaseTransitions != nil {
+		term = *l.Spec.LeaseTransitions
 	}
-	return &takenError{r.cfg.Server.ID, l.Annotations[Address]}
+	switch {
+	case r.wrote && copied && term > r.term:
+		return true, nil // a copy that was started since. It finds this one's Lease again, and ends
+	case r.wrote || s.lives:
+		return false, r.double(l)
+	case !copied && !r.gone(l, now):
+		return false, nil // whoever had it may be there still: that shows within its duration
+	}
+	r.term, r.settled = term+1, now
+	if copied && l.Annotations[Address] != r.cfg.Server.Address && !r.gone(l, now) {
+		r.settled = now.Add(Duration) // not, or not surely, an earlier life of this server
+	}
+	return true, nil
 }
 
 func (r *Registry) fill(l *coordinationv1.Lease) {
-	now, id, seconds := metav1.NowMicro(), r.cfg.Server.ID, int32(Duration/time.Second)
+	now, id, seconds, term := metav1.NowMicro(), r.cfg.Server.ID, int32(Duration/time.Second), r.term
 	if l.Annotations == nil {
 		l.Annotations = make(map[string]string)
 	}
-	l.Annotations[Address], l.Annotations[Token] = r.cfg.Server.Address, r.cfg.Token
-	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &id, &seconds, &now
+	l.Annotations[Address], l.Annotations[Token], l.Annotations[Process] = r.cfg.Server.Address, r.cfg.Token, r.process
+	delete(l.Annotations, Authorities)
+	if r.cfg.Authorities != nil {
+		l.Annotations[Authorities] = r.cfg.Authorities()
+	}
+	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime, l.Spec.LeaseTransitions = &id, &seconds, &now, &term
 	if l.Spec.AcquireTime == nil || !r.wrote {
 		l.Spec.AcquireTime = &now
 	}
@@ -219,13 +286,17 @@ func (r *Registry) fill(l *coordinationv1.Lease) {
 
 // sight notes when a Lease was seen renewed.
 func (r *Registry) sight(l *coordinationv1.Lease, now time.Time) *sighting {
+	var renewed metav1.MicroTime
+	if l.Spec.RenewTime != nil {
+		renewed = *l.Spec.RenewTime
+	}
 	s := r.seen[l.Name]
-	if s == nil || l.Spec.RenewTime != nil && !s.renewed.Equal(l.Spec.RenewTime) {
-		s = &sighting{at: now}
-		if l.Spec.RenewTime != nil {
-			s.renewed = *l.Spec.RenewTime
-		}
+	switch process := l.Annotations[Process]; {
+	case s == nil || s.process != process:
+		s = &sighting{process: process, renewed: renewed, at: now}
 		r.seen[l.Name] = s
+	case !s.renewed.Equal(&renewed):
+		s.renewed, s.at, s.lives = renewed, now, true
 	}
 	return s
 }
@@ -239,26 +310,38 @@ func (r *Registry) gone(l *coordinationv1.Lease, now time.Time) bool {
 	return now.Sub(r.sight(l, now).at) >= d
 }
 
-// look tells of the other servers if they are others than before.
-func (r *Registry) look(now time.Time) {
+// look tells of the other servers if they are others than before. The error is that one of
+// them has a copy of this one's data directory, and was there before.
+func (r *Registry) look(now time.Time) error {
 	all, err := r.leases.List(labels.Everything())
 	if err != nil { // a lister of a cache never fails
 		r.log.Error("list servers", "err", err)
-		return
+		return nil
 	}
-	there, named := make(map[string]Server), make(map[string]bool)
+	there, named, copies := make(map[string]Server), make(map[string]bool), 0
 	for _, l := range all {
 		named[l.Name] = true
-		if addr := l.Annotations[Address]; l.Name != r.cfg.Server.ID && addr != "" && !r.gone(l, now) {
-			there[l.Name] = Server{l.Name, addr}
+		if l.Name == r.cfg.Server.ID || r.gone(l, now) {
+			continue
+		}
+		if addr := l.Annotations[Address]; addr != "" {
+			there[l.Name] = Server{l.Name, addr, l.Annotations[Authorities]}
+		}
+		if l.Annotations[Token] == r.cfg.Token && !r.alone {
+			if copies++; r.seen[l.Name].lives {
+				return r.double(l)
+			}
 		}
 	}
 	maps.DeleteFunc(r.seen, func(name string, _ *sighting) bool { return !named[name] && name != r.cfg.Server.ID })
-	if r.told != nil && maps.Equal(r.told, there) {
-		return
+	if r.wrote && copies == 0 && !now.Before(r.settled) {
+		r.beAlone()
 	}
-	r.told = there
-	r.cfg.Changed(slices.Collect(maps.Values(there)))
+	if r.told == nil || !maps.Equal(r.told, there) {
+		r.told = there
+		r.cfg.Changed(slices.Collect(maps.Values(there)))
+	}
+	return nil
 }
 
 // giveUp removes the Lease. Failing is harmless: it will expire.
@@ -270,7 +353,7 @@ func (r *Registry) giveUp(ctx context.Context) {
 	defer cancel()
 	client := r.cfg.Client.CoordinationV1().Leases(Namespace)
 	l, err := client.Get(ctx, r.cfg.Server.ID, metav1.GetOptions{})
-	if err == nil && l.Annotations[Token] == r.cfg.Token && l.Annotations[Address] == r.cfg.Server.Address {
+	if err == nil && l.Annotations[Process] == r.process {
 		err = client.Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}})
 	}
 	if err != nil {

@@ -1,8 +1,10 @@
 package servers
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -27,6 +29,9 @@ type running struct {
 	err  error // once done is closed
 	done chan struct{}
 	cut  atomic.Bool // its requests fail
+	log  bytes.Buffer
+
+	alone atomic.Int64 // when Alone was called, in Unix nanoseconds; zero if it was not
 
 	mu   sync.Mutex // guards the following
 	told []string   // the latest, as ID=ADDRESS
@@ -40,7 +45,11 @@ func (r *running) others() string {
 
 func start(t *testing.T, store *fake.Clientset, id, addr, token string) *running {
 	t.Helper()
-	r := &running{done: make(chan struct{})}
+	return startAs(t, store, id, addr, token, &running{done: make(chan struct{})})
+}
+
+func startAs(t *testing.T, store *fake.Clientset, id, addr, token string, r *running) *running {
+	t.Helper()
 	client := fake.NewClientset()
 	client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if r.cut.Load() {
@@ -56,13 +65,18 @@ func start(t *testing.T, store *fake.Clientset, id, addr, token string) *running
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(context.WithoutCancel(t.Context()))
 	reg := New(Config{
-		Client: client, Server: Server{id, addr}, Token: token, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Client: client, Server: Server{ID: id, Address: addr}, Token: token, Authorities: func() string { return "CA of " + id },
+		Log:   slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &r.log), nil)),
+		Alone: func() { r.alone.Store(time.Now().UnixNano()) },
 		Changed: func(all []Server) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.told = nil
 			for _, s := range all {
 				r.told = append(r.told, s.ID+"="+s.Address)
+				if s.Authorities != "CA of "+s.ID {
+					t.Errorf("the authorities of %s are %q", s.ID, s.Authorities)
+				}
 			}
 			slices.Sort(r.told)
 		},
@@ -124,17 +138,24 @@ func TestServersSeeEachOther(t *testing.T) {
 }
 
 func TestSameID(t *testing.T) {
+	const other, copied = "another server with the ID a runs at ", "another server runs with a copy of this one's data directory, at "
 	for name, tc := range map[string]struct {
-		addr, token string
-		killed      bool   // the first, without a word
-		loser       string // whose Run fails
-		within      time.Duration
+		id, addr, token string
+		killed          bool   // the first, without a word
+		says            string // what the second ends with
+		within          time.Duration
+		alone           time.Duration // when the second knows that it is; below zero if it never does
 	}{
-		"two servers":                        {"b:1", "tb", false, "second", 2*renewEvery + time.Second},
-		"a copied data directory":            {"b:1", "ta", false, "first", renewEvery + time.Second},
-		"started again":                      {"a:1", "ta", true, "", 0},
-		"started again at another address":   {"b:1", "ta", true, "", 0},
-		"another in the place of a dead one": {"b:1", "tb", true, "", Duration + renewEvery},
+		"two servers":                         {"a", "b:1", "tb", false, other + "a:1: give one of them another --server-id", 2*renewEvery + time.Second, -1},
+		"a copied data directory":             {"a", "b:1", "ta", false, copied + "a:1 (Lease hawser-servers/a): give each", 2*renewEvery + time.Second, -1},
+		"a copy by another ID":                {"b", "b:1", "ta", false, copied + "a:1 (Lease hawser-servers/a): give each", 2*renewEvery + time.Second, -1},
+		"two strangers":                       {"b", "b:1", "tb", false, "", Duration, 0},
+		"started again":                       {"a", "a:1", "ta", true, "", 0, 0},
+		"started again at another address":    {"a", "b:1", "ta", true, "", 0, Duration},
+		"started again by another ID":         {"b", "b:1", "ta", true, "", Duration, Duration},
+		"another in the place of a dead one":  {"a", "b:1", "tb", true, "", Duration + renewEvery, Duration},
+		"a copy in the place of a dead one":   {"b", "a:1", "ta", true, "", Duration, Duration},
+		"a copy that claims the same address": {"a", "a:1", "ta", false, copied + "a:1 (Lease hawser-servers/a): give each", 2*renewEvery + time.Second, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -143,27 +164,53 @@ func TestSameID(t *testing.T) {
 				watcher := start(t, store, "w", "w:1", "tw")
 				pass(time.Second)
 				first.cut.Store(tc.killed)
-				second := start(t, store, "a", tc.addr, tc.token)
+				began := time.Now()
+				second := start(t, store, tc.id, tc.addr, tc.token)
 				pass(tc.within)
-				all := map[string]*running{"first": first, "second": second}
-				for who, r := range all {
-					if r.ended() != (who == tc.loser) {
-						t.Errorf("%s has ended: %v", who, r.ended())
-					}
+				if first.ended() {
+					t.Errorf("the first has ended: %v", first.err)
 				}
-				if l := all[tc.loser]; l != nil && l.ended() {
-					winner := "a:1"
-					if tc.loser == "first" {
-						winner = tc.addr
-					}
-					if want := "another server with the ID a runs at " + winner + ": give one of them another --server-id"; l.err == nil || l.err.Error() != want {
-						t.Errorf("%v, want %s", l.err, want)
-					}
+				if second.ended() != (tc.says != "") || second.ended() && (second.err == nil || !strings.HasPrefix(second.err.Error(), tc.says)) {
+					t.Errorf("the second has ended: %v, %v", second.ended(), second.err)
 				}
-				if tc.killed && watcher.others() != "a="+tc.addr {
-					t.Errorf("others see %q", watcher.others())
+				if !tc.killed && tc.id == "a" && !second.ended() {
+					t.Error("there are two")
+				}
+				pass(2 * Duration)
+				switch at := second.alone.Load(); {
+				case tc.alone < 0 && at != 0:
+					t.Error("the second was told that it is alone")
+				case tc.alone >= 0 && (at == 0 || time.Unix(0, at).Sub(began) < tc.alone-time.Second || time.Unix(0, at).Sub(began) > tc.alone+renewEvery):
+					t.Errorf("the second was told that it is alone %v after its start, want %v", time.Unix(0, at).Sub(began), tc.alone)
+				}
+				want := tc.id + "=" + tc.addr
+				if tc.says != "" {
+					want = "a=a:1"
+				} else if !tc.killed {
+					want = "a=a:1 " + want
+				}
+				if watcher.others() != want {
+					t.Errorf("others see %q, want %q", watcher.others(), want)
 				}
 			})
 		})
 	}
+}
+
+// TestLeasesNotToBeHad: a server that may not read Leases goes on, and says once what it
+// cannot tell.
+func TestLeasesNotToBeHad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &running{done: make(chan struct{})}
+		r.cut.Store(true)
+		began := time.Now()
+		startAs(t, fake.NewClientset(), "a", "a:1", "ta", r)
+		pass(time.Minute)
+		if at := r.alone.Load(); at == 0 || time.Unix(0, at).Sub(began) > 2*renewEvery {
+			t.Errorf("it waits for %v", time.Unix(0, at).Sub(began))
+		}
+		if n := strings.Count(r.log.String(), "\n"); n != 1 || !strings.Contains(r.log.String(), "unreachable") {
+			t.Errorf("the log says\n%s", &r.log)
+		}
+	})
 }
