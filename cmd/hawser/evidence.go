@@ -4,41 +4,44 @@
 package main
 
 import (
-	"context"
-
 	"github.com/hawser-project/hawser/controlplane/evidence"
+	"github.com/hawser-project/hawser/controlplane/tunnelhealth"
 	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/server/peers"
 )
 
-// hubSource makes a hub, or the hubs of all servers, a Source of evidence and of
-// tunnelhealth.
-type hubSource struct {
-	hub interface {
-		Observe(node string) (server.Observation, bool)
-		Follow(ctx context.Context, f func(nodes []string)) error
-	}
-}
+// hubSource makes a hub a Source of evidence and of tunnelhealth.
+type hubSource struct{ *server.Hub }
+
+// peersSource makes one of the hubs of all servers.
+type peersSource struct{ *peers.Peers }
 
 // sessions are those of this server and of the others.
-func (t *tunnels) sessions() hubSource {
+func (t *tunnels) sessions() tunnelhealth.Source {
 	if t.peers != nil {
-		return hubSource{t.peers}
+		return peersSource{t.peers.Peers}
 	}
 	return hubSource{t.hub}
 }
 
 // Observe says what is known of a node.
 func (s hubSource) Observe(node string) (evidence.Session, bool) {
-	o, ok := s.hub.Observe(node)
+	o, ok := s.Hub.Observe(node)
 	if !ok {
 		return evidence.Session{}, false
 	}
 	return sessionOf(&o), true
 }
 
-// Follow tells f of nodes that Observe may say something new of.
-func (s hubSource) Follow(ctx context.Context, f func(nodes []string)) error {
-	return s.hub.Follow(ctx, f)
+// Observe says what is known of a node, and who speaks of it.
+func (s peersSource) Observe(node string) (evidence.Session, bool) {
+	o, ok := s.Peers.Observe(node)
+	var e evidence.Session
+	if ok {
+		e = sessionOf(&o.Observation)
+	}
+	e.Server, e.Also, e.Elsewhere, e.Unheard = o.Server, o.Also, o.Elsewhere, o.Unheard
+	return e, ok
 }
 
 func sessionOf(o *server.Observation) evidence.Session {

@@ -63,13 +63,21 @@ type Session struct {
 	RTT     time.Duration // zero if unknown
 	Changes []Change      // some, oldest first, at least the latest
 
+	// Server is which of several servers it is, or was, with, and Also are others with a
+	// session of the node that has a connection. Elsewhere says that another server speaks
+	// of the node, and Unheard are those that live, cannot be heard, and may have it.
+	Server        string
+	Also, Unheard []string
+	Elsewhere     bool
+
 	gaps     []gap // the judge's own knowledge, oldest first
 	recalled bool  // it was with a server before this one
 }
 
 // A Source knows sessions. Its methods may be called at the same time.
 type Source interface {
-	// Observe returns what is known of a node that has, or had, a session.
+	// Observe returns what is known of a node that has, or had, a session; of others,
+	// with false, Elsewhere and Unheard.
 	Observe(node string) (Session, bool)
 }
 

@@ -4,6 +4,8 @@ package tunnelhealth
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,15 +50,24 @@ func reasonOf(c *evidence.Change) string {
 	return r
 }
 
+// atServer begins, in the message of TunnelConnected, the name of the server that wrote it,
+// where there are several.
+const atServer = ", at server "
+
 // connected says how a node's session stands. rtt is the round trip to show; zero
 // is none. The heartbeat of a node that has no connection is its last word, by which
-// package evidence recalls after a restart who fell silent when.
+// package evidence recalls after a restart who fell silent when; that of one that has is
+// when it came, by which servers that cannot hear each other know whose session is newer.
 func connected(s *evidence.Session, rtt time.Duration) []corev1.NodeCondition {
 	c := corev1.NodeCondition{Type: evidence.TunnelConnected, Status: corev1.ConditionFalse}
 	switch s.State {
 	case evidence.Attached:
 		c.Status, c.Reason = corev1.ConditionTrue, Attached
 		c.Message = fmt.Sprintf("session %d over %s from %s, attached since %s", s.Session, s.Transport, s.Addr, clock(s.At))
+		c.LastHeartbeatTime = metav1.NewTime(s.At)
+		if s.Server != "" {
+			c.Message += atServer + strings.Join(append([]string{s.Server}, s.Also...), ", also at ")
+		}
 		if rtt > 0 {
 			c.Message += fmt.Sprintf(", round trip about %v", rtt)
 		}
@@ -90,6 +101,23 @@ func lastWords(s *evidence.Session) string {
 		text += "; " + s.Err
 	}
 	return text
+}
+
+// yields says whether another server has the say: one that lives and cannot be heard may
+// have more to tell than this one. A session goes before none, and then the later word.
+func yields(node *corev1.Node, s *evidence.Session) bool {
+	has := condition(node, evidence.TunnelConnected)
+	if has == nil || len(s.Unheard) == 0 {
+		return false
+	}
+	attached := s.State == evidence.Attached
+	if has.Status != corev1.ConditionTrue {
+		return !attached && !s.Heard.Truncate(time.Second).After(has.LastHeartbeatTime.Time)
+	}
+	_, server, _ := strings.Cut(has.Message, atServer)
+	server, _, _ = strings.Cut(server, ",")
+	newer := attached && s.At.Truncate(time.Second).After(has.LastHeartbeatTime.Time)
+	return slices.Contains(s.Unheard, server) && !newer
 }
 
 // missing is for a node whose tunnel is known only from its conditions. That it fell

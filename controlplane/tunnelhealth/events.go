@@ -24,9 +24,13 @@ const news = 10 * time.Minute
 
 // tell makes events of the changes that there was none for.
 func (c *Controller) tell(node *corev1.Node, s *evidence.Session, m *memo) {
-	if s.Number < m.told {
+	switch {
+	case m.at != "" && m.at != s.Server: // each server counts its own, and has told of them
+		m.told = s.Number - 1
+	case s.Number < m.told:
 		m.told = 0 // it was forgotten meanwhile, and counts anew
 	}
+	m.at = s.Server
 	for i := range s.Changes {
 		now := &s.Changes[i]
 		if now.Number <= m.told {

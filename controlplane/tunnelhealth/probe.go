@@ -78,7 +78,7 @@ func (c *Controller) probe(ctx context.Context, node string) (again time.Duratio
 		return 0, false // there is nowhere to write it
 	}
 	before, ok := c.cfg.Source.Observe(node)
-	if !ok || before.State != evidence.Attached {
+	if !ok || before.State != evidence.Attached || before.Elsewhere {
 		return 0, false
 	}
 	began := time.Now()

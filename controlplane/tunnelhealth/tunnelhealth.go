@@ -17,6 +17,10 @@
 // queue asks each attached node's kubelet for its health every half a minute,
 // through the tunnel and with all of TLS, as a request for logs would.
 //
+// Of several servers the one with the node's newest session speaks of the node, and its
+// name stands in the condition. One that cannot hear another leaves what that one has
+// written as long as it lives, unless its own session is newer.
+//
 // What it is not: it judges nobody (that is package evidence) and taints nothing.
 package tunnelhealth
 
@@ -64,6 +68,8 @@ const (
 	// settle is how long a session must have been as it is before that is written:
 	// most that lose their connection have another within it.
 	settle = time.Second
+	// unsure is when a node is looked at again of which another server may have more to say.
+	unsure = 10 * time.Second
 )
 
 // A Source knows sessions and tells of changes. *server.Hub is one, in other
@@ -127,6 +133,8 @@ func (c Config) withDefaults() Config {
 // A memo is what is remembered of a node between two looks.
 type memo struct {
 	told  uint64        // the latest change that there was an event for
+	at    string        // the server whose changes those are
+	gone  time.Time     // since when no server knows the node; zero if one does
 	rtt   time.Duration // the round trip that the condition shows
 	lost  time.Time     // when the node was last found silent, by its condition
 	probe result
@@ -271,16 +279,14 @@ func (c *Controller) sync(ctx context.Context, name string) (time.Duration, erro
 	now := time.Now()
 	s, ok := c.cfg.Source.Observe(name)
 	if !ok {
-		if condition(node, evidence.TunnelConnected) == nil {
-			return 0, nil // not a node with a tunnel
-		}
-		if wait := c.cfg.Started.Add(c.cfg.StartupGrace).Sub(now); wait > 0 {
-			return wait, nil
-		}
-		return 0, c.write(ctx, node, missing(node, c.cfg.Started))
+		return c.syncGone(ctx, node, &s, now)
+	}
+	if s.Elsewhere {
+		return 0, nil // what changes that is a change
 	}
 	var m memo
 	c.memo(name, func(kept *memo) {
+		kept.gone = time.Time{}
 		c.tell(node, &s, kept)
 		kept.rtt = shown(kept.rtt, s.RTT)
 		m = *kept
@@ -288,7 +294,34 @@ func (c *Controller) sync(ctx context.Context, name string) (time.Duration, erro
 	if wait := s.At.Add(settle).Sub(now); wait > 0 && wait <= settle {
 		return wait, nil
 	}
+	if yields(node, &s) {
+		return unsure, nil
+	}
 	return 0, c.write(ctx, node, append(connected(&s, m.rtt), reachable(&s, m.probe)...))
+}
+
+// syncGone is sync for a node that no server knows a session of: only its conditions may
+// say that it had one.
+func (c *Controller) syncGone(ctx context.Context, node *corev1.Node, s *evidence.Session, now time.Time) (time.Duration, error) {
+	if condition(node, evidence.TunnelConnected) == nil {
+		return 0, nil // not a node with a tunnel
+	}
+	since := c.cfg.Started
+	c.memo(node.Name, func(m *memo) {
+		if m.gone.IsZero() {
+			m.gone = now
+		}
+		if m.gone.Sub(since) > c.cfg.StartupGrace {
+			since = m.gone // another server had it, and was started again
+		}
+	})
+	if wait := since.Add(c.cfg.StartupGrace).Sub(now); wait > 0 {
+		return wait, nil
+	}
+	if s.Elsewhere || yields(node, s) {
+		return unsure, nil
+	}
+	return 0, c.write(ctx, node, missing(node, since))
 }
 
 // write writes those of the conditions that differ.

@@ -44,6 +44,7 @@ type hub struct {
 
 	mu       sync.Mutex // guards the following
 	sessions map[string]*evidence.Session
+	unknown  evidence.Session // what is said of other nodes
 	news     chan string
 	refuse   error // what a dial fails with
 	status   string
@@ -68,7 +69,7 @@ func (h *hub) Observe(node string) (evidence.Session, bool) {
 	defer h.mu.Unlock()
 	s := h.sessions[node]
 	if s == nil {
-		return evidence.Session{}, false
+		return h.unknown, false
 	}
 	out := *s
 	out.Changes = slices.Clone(s.Changes)

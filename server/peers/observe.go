@@ -4,29 +4,83 @@ package peers
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hawser-project/hawser/server"
 )
 
+// A Sight is what all servers together know of a node.
+type Sight struct {
+	server.Observation
+	// Server is where that session is, or was; empty if nobody knows of any.
+	Server string
+	// Also are the other servers with a session of the node that has a connection, sorted.
+	Also []string
+	// Elsewhere says that another server speaks of the node: the one that the session is
+	// with or, if that is none that can be heard, the first of those that can, by their IDs.
+	Elsewhere bool
+	// Unheard are the servers that there are and that cannot be heard: they may have the
+	// node, and think that they speak of it.
+	Unheard []string
+}
+
 // Observe is what is known of a node that has, or had, a session with any server: of
-// those with a connection the newest session's, or else what was seen last.
-func (p *Peers) Observe(node string) (server.Observation, bool) {
-	best, known := p.cfg.Hub().Observe(node)
+// those with a connection the newest session's, or else what was seen last. It is false,
+// and the Sight says but who speaks of the node, if nothing is known.
+func (p *Peers) Observe(node string) (Sight, bool) {
+	own, known := p.cfg.Hub().Observe(node)
+	s := Sight{Observation: own}
+	var attached []string
+	if known {
+		s.Server = p.cfg.ID
+		if own.State == server.Attached {
+			attached = append(attached, p.cfg.ID)
+		}
+	}
+	heard := s.Server == p.cfg.ID
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range p.links {
+	for id, l := range p.links {
 		o, ok := l.nodes[node]
-		if !ok || known && !later(&o, &best) {
+		if !ok {
 			continue
 		}
 		if o.State == server.Attached {
 			o.Heard = time.Now() // its server would have said otherwise
+			attached = append(attached, id)
 		}
-		best, known = o, true
+		if !known || later(&o, &s.Observation) {
+			s.Observation, s.Server, known, heard = o, id, true, l.session != nil
+		}
 	}
-	return best, known
+	s.Also = slices.DeleteFunc(attached, func(id string) bool { return id == s.Server })
+	slices.Sort(s.Also)
+	s.Elsewhere = heard && s.Server != p.cfg.ID || !heard && !p.firstLocked()
+	s.Unheard = p.unheardLocked()
+	return s, known
+}
+
+// firstLocked says whether this server is the first, by its ID, of those that can be heard.
+func (p *Peers) firstLocked() bool {
+	for id, l := range p.links {
+		if l.session != nil && id < p.cfg.ID {
+			return false
+		}
+	}
+	return true
+}
+
+// unheardLocked are the servers of Set that have not told of their sessions.
+func (p *Peers) unheardLocked() []string {
+	var all []string
+	for _, w := range p.wanted {
+		if l := p.links[w.ID]; l == nil || l.session == nil {
+			all = append(all, w.ID)
+		}
+	}
+	return all
 }
 
 // learn has the hub know which agents have been superseded at other servers, of nodes of

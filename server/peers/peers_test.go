@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -347,5 +348,90 @@ func TestCloneElsewhere(t *testing.T) {
 		if o := s.peers.owners("n")[0]; o.peer.ID != "b" || o.seen.Instance != 2 {
 			t.Errorf("server %s finds %+v", s.id, o.seen)
 		}
+	}
+}
+
+// TestWhoSpeaks: of all servers one speaks of a node, the one with the newest session, and
+// if none has any, the first; all know which have one, and which they cannot hear.
+func TestWhoSpeaks(t *testing.T) {
+	f := newFleet(t, "a", "b", "c")
+	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
+	speaks := func(node, who, at string, also ...string) {
+		t.Helper()
+		for id, s := range f.servers {
+			if o, _ := s.peers.Observe(node); o.Elsewhere != (id != who) || o.Server != at || !slices.Equal(o.Also, also) || o.Unheard != nil {
+				t.Errorf("server %s sees of %s: server %q, also %q, elsewhere %v, unheard %q", id, node, o.Server, o.Also, o.Elsewhere, o.Unheard)
+			}
+		}
+	}
+	speaks("nobody's", "a", "")
+	b.join("n", echo)
+	a.knows("n", 1)
+	c.knows("n", 1)
+	speaks("n", "b", "b")
+	c.join("n", echo)
+	a.knows("n", 2)
+	b.knows("n", 1)
+	speaks("n", "c", "c", "b")
+
+	c.kill()
+	delete(f.servers, "c")
+	for _, s := range f.servers {
+		s.await(func() bool { return len(s.peers.Connected()) == 1 })
+		o, _ := s.peers.Observe("n")
+		if o.Elsewhere != (s == a) || o.Server != "b" || len(o.Also) != 0 || !slices.Equal(o.Unheard, []string{"c"}) {
+			t.Errorf("server %s, which cannot hear c: %+v", s.id, o)
+		}
+	}
+	all := []Peer{{ID: "a", Addr: a.addr}, {ID: "b", Addr: b.addr}}
+	a.peers.Set(all)
+	b.peers.Set(all)
+	speaks("n", "b", "b")
+	b.hub.End("n", func(tunnel.Peer) bool { return true }, tunnel.Revoked)
+	a.knows("n", 0)
+	b.await(func() bool { o, _ := b.peers.Observe("n"); return o.State == server.Detached })
+	speaks("n", "b", "b")
+}
+
+// TestStaleLoses: a server that the others could not hear, and that has the session of an
+// agent which another one has superseded meanwhile, loses it as soon as it hears of that, and
+// dials into the newer.
+func TestStaleLoses(t *testing.T) {
+	f := newFleet(t, "a", "b")
+	a, b := f.servers["a"], f.servers["b"]
+	apart := f.start("z")
+	old, err := apart.joinAs("n", 1, echo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apart.await(func() bool { _, ok := apart.hub.Session("n"); return ok })
+	if _, err := b.joinAs("n", 2, echo); err != nil {
+		t.Fatal(err)
+	}
+	a.knows("n", 1)
+	before, _ := apart.peers.Observe("n")
+	if got, err := apart.ask("n:1"); err != nil || got != "n:1\nahoy" || before.Instance != 1 || before.Elsewhere {
+		t.Fatalf("before it hears of others it has its own agent: %q, %v, %+v", got, err, before)
+	}
+	all := []Peer{{ID: "a", Addr: a.addr}, {ID: "b", Addr: b.addr}, {ID: "z", Addr: apart.addr}}
+	for _, s := range f.servers {
+		s.peers.Set(all)
+	}
+	select {
+	case err := <-old:
+		if !errors.Is(err, tunnel.Replaced) {
+			t.Fatalf("the stale session ended with %v", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("the stale session goes on")
+	}
+	for _, s := range f.servers {
+		s.await(func() bool {
+			o, _ := s.peers.Observe("n")
+			return o.Instance == 2 && o.State == server.Attached && o.Server == "b" && o.Elsewhere == (s != b)
+		})
+	}
+	if got, err := apart.ask("n:1"); err != nil || got != "n:1\nahoy" {
+		t.Errorf("through the newer session: %q, %v", got, err)
 	}
 }
