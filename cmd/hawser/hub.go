@@ -24,6 +24,7 @@ import (
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/relay"
 )
 
@@ -46,7 +47,6 @@ type hubBeside struct {
 	published   *publisher // nil if the certificate is somebody else's
 	renewal     *renewal
 	ends        *auth.ExpiryWatch
-	sole        *sole
 	health      *health
 	ready       chan struct{} // closed once all of it serves
 }
@@ -80,7 +80,11 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	if err != nil {
 		return err
 	}
-	if err = h.open(ctx, &tunnels{streams: streams, traces: traces, metrics: metrics, log: log}); err != nil {
+	t := &tunnels{streams: streams, traces: traces, metrics: metrics, log: log}
+	if t.peers, err = newPeering(o, h.keys, h.files, func() *server.Hub { return t.hub }, metrics, log); err != nil {
+		return err
+	}
+	if err = h.open(ctx, t); err != nil {
 		return err
 	}
 	if err = h.join(ctx); err != nil {
@@ -95,7 +99,7 @@ func (h *hubBeside) open(ctx context.Context, t *tunnels) error {
 	if h.clients, err = newClusterClients(h.api); err != nil {
 		return err
 	}
-	keys, err := h.keyring()
+	keys, err := h.keyring(t.peers.trust)
 	if err != nil {
 		return err
 	}
@@ -115,15 +119,18 @@ func (h *hubBeside) open(ctx context.Context, t *tunnels) error {
 }
 
 // keyring is what the ports show and whom they believe: agents by the cluster's authority,
-// or by another that was named, and clients of the front end by the hub's own.
-func (h *hubBeside) keyring() (*keyring, error) {
-	cert, key := h.keys.Path(pki.Hub, false), h.keys.Path(pki.Hub, true)
-	if h.o.beside.cert != "" {
-		cert, key = h.o.beside.cert, h.o.beside.key
-	}
-	var err error
-	if h.shown, err = h.files.KeyPair(cert, key); err != nil {
+// or by another that was named, other hubs by theirs, and clients of the front end by the
+// hub's own.
+func (h *hubBeside) keyring(hubs *peerTrust) (*keyring, error) {
+	toHubs, err := h.files.KeyPair(h.keys.Path(pki.Hub, false), h.keys.Path(pki.Hub, true))
+	if err != nil {
 		return nil, err
+	}
+	h.shown = toHubs
+	if h.o.beside.cert != "" {
+		if h.shown, err = h.files.KeyPair(h.o.beside.cert, h.o.beside.key); err != nil {
+			return nil, err
+		}
 	}
 	pool := h.clients.Pool
 	for _, file := range []string{h.o.beside.clientCA, h.o.beside.agentCA} {
@@ -141,7 +148,7 @@ func (h *hubBeside) keyring() (*keyring, error) {
 		return nil, err
 	}
 	show := h.shown.GetCertificate
-	return &keyring{auth.ServerTLS(show, pool), own.ServerTLS(show)}, nil
+	return &keyring{hubs.listener(auth.ServerTLS(show, pool), toHubs), own.ServerTLS(show)}, nil
 }
 
 // join makes all that has to do with the cluster. It starts nothing.
@@ -162,9 +169,6 @@ func (h *hubBeside) join(ctx context.Context) error {
 		h.published = newPublisher(h.api, authority, h.log)
 	}
 	if h.controllers, err = h.newControllers(); err != nil {
-		return err
-	}
-	if h.sole, err = newSole(h.o, h.api, h.log); err != nil {
 		return err
 	}
 	if err = h.watchCertificates(); err != nil {
@@ -195,7 +199,7 @@ func (h *hubBeside) newControllers() (*controlplane.ControlPlane, error) {
 		return nil, err
 	}
 	c.Tunnel = &controlplane.Tunnel{
-		Source: hubSource{h.tunnels.hub}, Dial: h.tunnels.own(h.tunnels.hub.DialContext), TLS: kubelets, Started: time.Now(),
+		Source: h.tunnels.sessions(), Dial: h.tunnels.own(h.tunnels.hub.DialContext), TLS: kubelets, Started: time.Now(),
 		ProbePeriod: h.o.controllers.probePeriod, Judge: h.o.controllers.judge(), Stranger: h.o.beside.kubeletCert == "",
 	}
 	return controlplane.New(c)
@@ -271,7 +275,7 @@ func (h *hubBeside) runUpper(ctx context.Context) error {
 	group.Go(func() error { return h.renewal.run(ctx) })
 	group.Go(func() error { return h.clients.run(ctx) })
 	group.Go(func() error { return h.health.run(ctx) })
-	group.Go(func() error { return h.sole.run(ctx) })
+	group.Go(func() error { return h.tunnels.peers.register(ctx, h.api) })
 	group.Go(func() error { return h.runNames(ctx) })
 	if h.published != nil {
 		group.Go(func() error { return h.published.run(ctx) })
@@ -299,12 +303,10 @@ func (h *hubBeside) runControllers(ctx context.Context) error {
 		return err
 	}
 	tellRefused(ctx, h.o, h.api, h.log)
-	select {
-	case <-h.sole.clear:
-		return h.controllers.Run(ctx)
-	case <-ctx.Done():
+	if !h.tunnels.peers.isAlone(ctx) {
 		return nil
 	}
+	return h.controllers.Run(ctx)
 }
 
 // runNames follows the Nodes, and who has which name.

@@ -1,8 +1,10 @@
-// Tests of whose certificates count at a hub beside another API server.
+// Tests of whose certificates count at a hub beside another API server, and of what hubs
+// publish.
 
 package main
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -11,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,7 +60,7 @@ func TestWhoIsAnAgent(t *testing.T) {
 			publishClients(t, clients, cluster)
 		}
 		h := &hubBeside{o: o, keys: keys, files: &auth.Files{}, clients: clients}
-		ring, err := h.keyring()
+		ring, err := h.keyring(new(peerTrust))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,4 +115,33 @@ func letsIn(t *testing.T, conf *tls.Config, ca *pkitest.Authority) bool {
 		_, _ = client.Read(make([]byte, 1)) // what the server makes of the certificate comes after the handshake
 	}
 	return <-server == nil
+}
+
+// TestHubsPublishTogether: each hub's authority is there beside the others', once, and
+// those that have expired are not.
+func TestHubsPublishTogether(t *testing.T) {
+	a, b, old := pkitest.New(t, "a").Cert, pkitest.New(t, "b").Cert, pkitest.New(t, "old").Cert
+	now := time.Now()
+	var data map[string]string
+	for _, own := range [][]*x509.Certificate{{old}, {a}, {b}, {a}} {
+		next, err := withAuthorities(data, own, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = next
+	}
+	if n := strings.Count(data[hubKey], "BEGIN"); n != 3 {
+		t.Errorf("there are %d authorities, want 3", n)
+	}
+	data["other"] = "kept"
+	if next, err := withAuthorities(data, []*x509.Certificate{a}, a.NotAfter.Add(time.Second)); err != nil || next[hubKey] != "" || next["other"] != "kept" {
+		t.Errorf("after their end there is %q, %v", next, err)
+	}
+	many := &bytes.Buffer{}
+	for range maxHubs {
+		many.WriteString(string(pkitest.PEM("CERTIFICATE", pkitest.New(t, "x").Cert.Raw)))
+	}
+	if _, err := withAuthorities(map[string]string{hubKey: many.String()}, []*x509.Certificate{a}, now); err == nil {
+		t.Error("there is no bound")
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/controlplane/servers"
 )
 
 const (
@@ -47,6 +48,7 @@ func rbacObjects(namespace string, all []permit) []runtime.Object {
 	objects := []runtime.Object{
 		&corev1.Namespace{ObjectMeta: meta("", namespace)},
 		&corev1.Namespace{ObjectMeta: meta("", nodekeys.Namespace)},
+		&corev1.Namespace{ObjectMeta: meta("", servers.Namespace)},
 		&corev1.ServiceAccount{ObjectMeta: meta(namespace, hubAccount)},
 		&corev1.ConfigMap{ObjectMeta: meta(hubNamespace, hubName)},
 	}

@@ -1,4 +1,5 @@
-// Several servers on one store: who they are, and how each reaches the others' nodes.
+// Several servers on one store, or beside one cluster: who they are, and how each reaches
+// the others' nodes.
 
 package main
 
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
 
@@ -40,7 +42,7 @@ type peerOptions struct {
 }
 
 func (o *peerOptions) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.id, "server-id", "", "name of this server among those that share --etcd-servers (default the host's name and a suffix, kept in the data directory)")
+	f.StringVar(&o.id, "server-id", "", "name of this server among those that share --etcd-servers, or beside the same cluster (default the host's name and a suffix, kept in the data directory)")
 	f.StringVar(&o.address, "peer-address", "", "HOST:PORT at which the other servers reach this one's tunnel (default --advertise-address and --secure-port)")
 }
 
@@ -64,52 +66,85 @@ func (o *peerOptions) check() error {
 // and it is nil.
 type peering struct {
 	*peers.Peers
-	self  servers.Server
-	token string
-	log   *slog.Logger
+	self        servers.Server
+	token, dir  string
+	authorities func() string // nil if servers share theirs
+	trust       *peerTrust    // nil if servers share their authorities
+	alone       chan struct{} // closed once no other server is known to have the same identity
+	log         *slog.Logger
 }
 
 // newPeering makes what this server is to the others.
-func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, hub func() *server.Hub, log *slog.Logger) (*peering, error) {
-	if len(o.store.servers) == 0 {
+func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, hub func() *server.Hub, metrics prometheus.Registerer, log *slog.Logger) (*peering, error) {
+	beside := o.beside.kubeconfig != ""
+	if len(o.store.servers) == 0 && !beside {
 		return nil, nil
 	}
 	token, err := keptIdentity(o.dataDir)
 	if err != nil {
 		return nil, err
 	}
-	p := &peering{token: token, log: log, self: servers.Server{ID: o.peer.id, Address: o.peer.address}}
+	p := &peering{token: token, dir: o.dataDir, log: log, alone: make(chan struct{}), self: servers.Server{ID: o.peer.id, Address: o.peer.address}}
 	if p.self.ID == "" {
 		p.self.ID = defaultServerID(token)
 	}
 	if p.self.Address == "" {
 		p.self.Address = net.JoinHostPort(o.advertise.String(), strconv.Itoa(o.securePort))
 	}
-	conf, err := peerTLS(p.self.ID, keys, files)
+	conf, err := p.clientTLS(beside, keys, files)
 	if err != nil {
 		return nil, err
 	}
-	options := tunnel.Options{TLS: conf, Link: tunnel.LinkOptions{DetachWindow: -1, Congestion: o.link.Congestion}, Log: log}
 	p.Peers, err = peers.New(peers.Config{
-		ID: p.self.ID, Hub: hub, Log: log, Metrics: metricsRegisterer(),
+		ID: p.self.ID, Hub: hub, Log: log, Metrics: metrics,
 		Dial: func(ctx context.Context, peer peers.Peer) (tunnel.Session, error) {
-			return qmux.Dial(ctx, peer.Addr, options)
+			c, fault := conf(peer.ID)
+			if fault != nil {
+				return nil, fault
+			}
+			return qmux.Dial(ctx, peer.Addr, tunnel.Options{TLS: c, Link: tunnel.LinkOptions{DetachWindow: -1, Congestion: o.link.Congestion}, Log: log})
 		},
 	})
 	return p, err
 }
 
-// peerTLS shows others a certificate of this server, and believes servers.
+// clientTLS is how this server speaks to the one of an ID: beside a cluster each has
+// authorities of its own.
+func (p *peering) clientTLS(beside bool, keys *pki.PKI, files *auth.Files) (func(id string) (*tls.Config, error), error) {
+	if !beside {
+		shared, err := peerTLS(p.self.ID, keys, files)
+		return func(string) (*tls.Config, error) { return shared, nil }, err
+	}
+	var err error
+	p.authorities, err = ownAuthorities(keys, files)
+	p.trust = new(peerTrust)
+	return p.trust.client(shownToPeers(p.self.ID, keys)), err
+}
+
+// peerTLS shows others a certificate of this server, and believes servers, all of which
+// have the same authorities.
 func peerTLS(id string, keys *pki.PKI, files *auth.Files) (*tls.Config, error) {
 	cas, err := files.Authorities(keys.Path(pki.CA, false))
 	if err != nil {
 		return nil, err
 	}
+	conf := auth.ClientTLS(shownToPeers(id, keys), nil, anyServer)
+	cas.Believe(conf)
+	believed := conf.VerifyConnection
+	conf.VerifyConnection = func(cs tls.ConnectionState) error {
+		return errors.Join(auth.NotNode(cs.PeerCertificates), believed(cs))
+	}
+	return conf, nil
+}
+
+// shownToPeers is the certificate by which a server shows itself to others. It has the
+// shape of tls.Config's GetClientCertificate.
+func shownToPeers(id string, keys *pki.PKI) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	var (
 		mu   sync.Mutex
 		cert *tls.Certificate
 	)
-	conf := auth.ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if cert != nil && time.Since(cert.Leaf.NotBefore) < certificateAge {
@@ -120,13 +155,7 @@ func peerTLS(id string, keys *pki.PKI, files *auth.Files) (*tls.Config, error) {
 			cert = made
 		}
 		return made, err
-	}, nil, anyServer)
-	cas.Believe(conf)
-	believed := conf.VerifyConnection
-	conf.VerifyConnection = func(cs tls.ConnectionState) error {
-		return errors.Join(auth.NotNode(cs.PeerCertificates), believed(cs))
 	}
-	return conf, nil
 }
 
 // listener takes the sessions of other servers out of l's.
@@ -155,27 +184,42 @@ func (p *peering) run(ctx context.Context) error {
 }
 
 // register tells other servers of this one, and this one of them, until ctx is done. The
-// error is that another server has its ID.
-func (p *peering) register(ctx context.Context, client kubernetes.Interface, ready <-chan struct{}) error {
+// error is that another server has its ID, or a copy of its data directory.
+func (p *peering) register(ctx context.Context, client kubernetes.Interface) error {
 	if p == nil {
 		return nil
 	}
-	select {
-	case <-ready:
-	case <-ctx.Done():
-		return nil
-	}
 	p.log.Info("other servers reach this one", "server", p.self.ID, "address", p.self.Address)
-	return servers.New(servers.Config{
-		Client: client, Server: p.self, Token: p.token, Log: p.log,
+	err := servers.New(servers.Config{
+		Client: client, Server: p.self, Token: p.token, Authorities: p.authorities, Log: p.log,
+		Alone: func() { close(p.alone) },
 		Changed: func(all []servers.Server) {
 			list := make([]peers.Peer, len(all))
 			for i, s := range all {
 				list[i] = peers.Peer{ID: s.ID, Addr: s.Address}
 			}
+			p.trust.set(all, p.log)
 			p.Set(list)
 		},
 	}).Run(ctx)
+	if double := (*servers.DoubleError)(nil); errors.As(err, &double) && double.Copied {
+		return fmt.Errorf("--data-dir %s: %w", p.dir, err)
+	}
+	return err
+}
+
+// isAlone waits until no other server is known to have the identity by which this one
+// stands for election. It is false if ctx is done before.
+func (p *peering) isAlone(ctx context.Context) bool {
+	if p == nil {
+		return true
+	}
+	select {
+	case <-p.alone:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // defaultServerID is the host's name, as far as it makes a DNS label, and the beginning of

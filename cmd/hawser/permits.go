@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/controlplane/servers"
 )
 
 // grantCommand gives a hub all that it needs.
@@ -43,7 +44,7 @@ func permits() []permit {
 		{feature: "events about tunnels", resource: "events", verbs: []string{"create", "patch"}, namespace: metav1.NamespaceDefault, needed: health},
 		{feature: "admission and revocation of nodes", resource: "namespaces", verbs: []string{"get"}, names: []string{nodekeys.Namespace}},
 		{feature: "admission and revocation of nodes", resource: "configmaps", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: nodekeys.Namespace},
-		{feature: "telling a copy of a hub's data directory", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "create", "update"}, namespace: nodekeys.Namespace},
+		{feature: "other hubs, and telling a copy of a hub's data directory", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: servers.Namespace},
 		{feature: "the authorities of agents", resource: "configmaps", verbs: []string{"list", "watch"}, namespace: clientsNamespace, names: []string{clientsName}},
 		{
 			feature: "publishing the hub's authority to agents", resource: "configmaps", verbs: []string{"get", "update"}, namespace: hubNamespace, names: []string{hubName},

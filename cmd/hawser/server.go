@@ -98,7 +98,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return err
 	}
 	t := &tunnels{streams: streams, traces: traces, metrics: metricsRegisterer(), log: log}
-	if t.peers, err = newPeering(o, keys, files, func() *server.Hub { return t.hub }, log); err != nil {
+	if t.peers, err = newPeering(o, keys, files, func() *server.Hub { return t.hub }, t.metrics, log); err != nil {
 		return err
 	}
 	if t, err = newTunnels(ctx, o, shown, t); err != nil {
@@ -129,9 +129,16 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	group.Go(func() error { return p.runObjects(ctx) })
 	group.Go(func() error {
 		defer stopAPI()
-		return p.runControllers(ctx)
+		return p.runControllers(ctx, t.peers)
 	})
-	group.Go(func() error { return t.peers.register(ctx, p.loopback, p.api.Ready()) })
+	group.Go(func() error {
+		select {
+		case <-p.api.Ready():
+			return t.peers.register(ctx, p.loopback)
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	group.Go(func() error { return r.run(ctx) })
 	group.Go(func() error { return r.ends.Run(ctx) })
 	group.Go(func() error {
@@ -287,13 +294,18 @@ func (p *plane) runObjects(ctx context.Context) error {
 	return err
 }
 
-func (p *plane) runControllers(ctx context.Context) error {
+// runControllers runs them once nobody else has the identity by which they stand for
+// election.
+func (p *plane) runControllers(ctx context.Context, others *peering) error {
 	select {
 	case <-p.api.Ready():
-		return p.controllers.Run(ctx)
 	case <-ctx.Done():
 		return nil
 	}
+	if !others.isAlone(ctx) {
+		return nil
+	}
+	return p.controllers.Run(ctx)
 }
 
 // wait returns true once everything serves, and false when ctx is done before.
@@ -312,7 +324,9 @@ func (p *plane) wait(ctx context.Context) bool {
 // servingNames and servingIPs are what the serving certificate must name.
 func (o *serverOptions) servingNames() []string {
 	names := []string{"localhost"}
-	if o.beside.kubeconfig == "" {
+	if o.beside.kubeconfig != "" {
+		names = append(names, peerName)
+	} else {
 		names = append(names, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 	}
 	if host, err := os.Hostname(); err == nil && host != "" && net.ParseIP(host) == nil {
