@@ -45,6 +45,7 @@ type podManifest struct {
 	namespace, image string
 	static           bool
 	addresses        []string // of the hub
+	replicas         int32    // of the hub
 	kubeconfig       string   // of a static pod of the hub
 	server, caHash   string   // for agents
 }
@@ -60,11 +61,14 @@ func (m *podManifest) add(cmd *cobra.Command) *cobra.Command {
 func newManifestServer() *cobra.Command {
 	var m podManifest
 	cmd := m.add(&cobra.Command{
-		Use: "server", Short: "The hub as a Deployment and a Service, or as a static pod of the control plane's machine",
+		Use: "server", Short: "The hub as a StatefulSet and a Service, or as a static pod of each of the control plane's machines",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if m.image == "" {
 				return errors.New("--image is required: an image with hawser in its PATH")
+			}
+			if m.replicas < 1 || m.replicas > maxHubs {
+				return fmt.Errorf("--replicas %d: want 1 to %d", m.replicas, maxHubs)
 			}
 			if m.static {
 				return printObjects(cmd.OutOrStdout(), m.staticHub())
@@ -73,6 +77,7 @@ func newManifestServer() *cobra.Command {
 		},
 	})
 	cmd.Flags().StringSliceVar(&m.addresses, "address", nil, "names and addresses at which agents reach the hub, for its certificate")
+	cmd.Flags().Int32Var(&m.replicas, "replicas", 1, "how many hubs; a static pod is one on each machine that has it")
 	cmd.Flags().StringVar(&m.kubeconfig, "kubeconfig", "/etc/kubernetes/hawser.conf", "with --static-pod: kubeconfig on that machine")
 	return cmd
 }
@@ -108,31 +113,30 @@ func (m *podManifest) container(command []string, mounts ...corev1.VolumeMount) 
 	}
 }
 
-// hub is a Deployment of one pod: two would have one identity.
+// hub is a StatefulSet: a hub keeps its name and its keys, and has a directory of its own.
 func (m *podManifest) hub() []runtime.Object {
 	labels, user, yes := map[string]string{"app": hubAccount}, int64(hubUser), true
 	meta := metav1.ObjectMeta{Namespace: m.namespace, Name: hubAccount, Labels: labels}
-	container := m.container(m.command("--kubeconfig=/etc/hawser/kubeconfig", "--data-dir=/var/lib/hawser/hub"),
-		corev1.VolumeMount{Name: "kubeconfig", MountPath: "/etc/hawser", ReadOnly: true}, corev1.VolumeMount{Name: "data", MountPath: "/var/lib/hawser"})
-	container.Ports = append(container.Ports, corev1.ContainerPort{Name: "connect", ContainerPort: 8131})
 	return []runtime.Object{
 		&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"kubeconfig": hubKubeconfig}},
-		&corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")}},
-		}},
-		&appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{
+		&appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{
+			Replicas: &m.replicas, ServiceName: hubAccount, PodManagementPolicy: appsv1.ParallelPodManagement,
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")}},
+			}}},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-				ServiceAccountName: hubAccount, Containers: []corev1.Container{container},
+				ServiceAccountName: hubAccount, Containers: []corev1.Container{m.hubContainer()},
 				SecurityContext: &corev1.PodSecurityContext{
 					RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 				},
+				TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+					MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: &metav1.LabelSelector{MatchLabels: labels},
+				}},
 				Volumes: []corev1.Volume{
 					{Name: "kubeconfig", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: hubAccount}}}},
-					{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: hubAccount}}},
 				},
 			}},
 		}},
@@ -141,6 +145,17 @@ func (m *podManifest) hub() []runtime.Object {
 			{Name: "tunnel-quic", Port: besidePort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromString("tunnel-quic")},
 		}}},
 	}
+}
+
+// hubContainer is that of a pod of several, which other hubs reach at its own address.
+func (m *podManifest) hubContainer() corev1.Container {
+	c := m.container(m.command("--kubeconfig=/etc/hawser/kubeconfig", "--data-dir=/var/lib/hawser/hub", "--server-id=$(POD_NAME)", "--advertise-address=$(POD_IP)"),
+		corev1.VolumeMount{Name: "kubeconfig", MountPath: "/etc/hawser", ReadOnly: true}, corev1.VolumeMount{Name: "data", MountPath: "/var/lib/hawser"})
+	c.Ports = append(c.Ports, corev1.ContainerPort{Name: "connect", ContainerPort: 8131})
+	for _, v := range [][2]string{{"POD_NAME", "metadata.name"}, {"POD_IP", "status.podIP"}} {
+		c.Env = append(c.Env, corev1.EnvVar{Name: v[0], ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: v[1]}}})
+	}
+	return c
 }
 
 // staticHub is on the machine of an API server, which reaches it by a unix socket.
