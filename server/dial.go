@@ -79,8 +79,8 @@ func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*con
 		return nil, nowhere, err
 	}
 	nowhere.node = node
-	if h.draining.Load() {
-		return nil, nowhere, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "server is shutting down"}
+	if h.stopping.Load() {
+		return nil, nowhere, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: textLeaving}
 	}
 	d := tunnel.Dial{Network: "tcp", Addr: target, Name: addr}
 	m := h.registry.find(node)

@@ -39,8 +39,8 @@ func (h *Hub) elsewhere(ctx context.Context, node string, d tunnel.Dial) (*conn,
 func (h *Hub) DialHere(ctx context.Context, node, network, addr string) (net.Conn, error) {
 	d := tunnel.Dial{Network: network, Addr: addr, Name: addr}
 	return h.counted(ctx, addr, func() (*conn, way, error) {
-		if h.draining.Load() {
-			return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: "server is shutting down"}
+		if h.stopping.Load() {
+			return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: textLeaving}
 		}
 		return h.into(ctx, node, d, h.connect, absent)
 	})

@@ -113,7 +113,11 @@ type Hub struct {
 	registry registry
 	routes   routes
 	lastID   atomic.Uint64
-	draining atomic.Bool
+	stopping atomic.Bool // Run's context is done
+
+	leaving   chan struct{} // closed by Leave
+	leaveOnce sync.Once
+	drainBy   atomic.Pointer[time.Time] // of DrainBy; nil if it was not called
 
 	admission *admission
 	silent    strangers.Sparse // lines about agents that did not say hello
@@ -145,7 +149,7 @@ func New(c Config) (*Hub, error) {
 	if c.BeyondName == "" {
 		c.BeyondName = "beyond"
 	}
-	h := &Hub{config: c, log: c.Log, ledger: newLedger(c.MaxNodeSeries, c.BeyondName), admission: newAdmission(c.MaxGreeting, c.MaxSessions)}
+	h := &Hub{config: c, log: c.Log, ledger: newLedger(c.MaxNodeSeries, c.BeyondName), admission: newAdmission(c.MaxGreeting, c.MaxSessions), leaving: make(chan struct{})}
 	h.history = newHistory(c.MaxGone)
 	h.registry.takeBack, h.registry.maxGone = c.TakeBack, c.MaxGone
 	var err error
@@ -182,7 +186,10 @@ func identify(p tunnel.Peer) (string, error) {
 func (h *Hub) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(ctx, func() { h.draining.Store(true) })
+	stop := context.AfterFunc(ctx, func() {
+		h.stopping.Store(true)
+		h.Leave()
+	})
 	defer stop()
 	var (
 		wg    sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,6 +70,7 @@ type Port struct {
 	pending *strangers.Pending // those who have not said hello
 	closed  *portMetrics
 	sparse  strangers.Sparse
+	refused atomic.Bool // by Refuse
 }
 
 // NewPort checks c. It starts nothing.
@@ -117,6 +119,12 @@ func (p *Port) Older() net.Listener { return p.tunnel[olderProtocols[0]] }
 // whatever is injected: Hub's Config.API should be its Inject.
 func (p *Port) API() *inproc.Handoff { return p.api }
 
+// Refuse takes no more connections. What has been accepted goes on, and so does Run.
+func (p *Port) Refuse() {
+	p.refused.Store(true)
+	_ = p.config.Listener.Close() // nobody could do something about it
+}
+
 // Run accepts until ctx is done or accepting fails. It closes the port and both
 // of its sides.
 func (p *Port) Run(ctx context.Context) error {
@@ -136,6 +144,9 @@ func (p *Port) Run(ctx context.Context) error {
 			// next comes in, and not lose a place because nobody had the time.
 			runtime.Gosched()
 		case ctx.Err() != nil:
+			return nil
+		case p.refused.Load() && errors.Is(err, net.ErrClosed):
+			<-ctx.Done()
 			return nil
 		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost && !errors.Is(err, net.ErrClosed):
 			// Out of file descriptors, or a client that left before it was

@@ -339,6 +339,20 @@ func (r *registry) membersOf(node string) []*member {
 	return all
 }
 
+// everyone is all sessions of all nodes.
+func (r *registry) everyone() []*member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []*member
+	for _, e := range r.nodes {
+		all = append(all, e.members()...)
+	}
+	for _, waiting := range r.waiting {
+		all = append(all, waiting...)
+	}
+	return all
+}
+
 // all are the sessions that take dials: one for each node.
 func (r *registry) all() []*member {
 	r.mu.Lock()

@@ -209,8 +209,8 @@ func (h *Hub) admit(ctx context.Context, s tunnel.Session, hello tunnel.Hello) (
 	if hello.Node != node {
 		return "", fmt.Errorf("%w: the certificate is for node %q, the agent calls itself %q", tunnel.Denied, node, hello.Node)
 	}
-	if h.draining.Load() {
-		return "", fmt.Errorf("%w: server is shutting down", tunnel.Draining)
+	if h.isLeaving() {
+		return "", fmt.Errorf("%w: %s", tunnel.Draining, textLeaving)
 	}
 	if err := h.mayBe(ctx, node, s.Peer()); err != nil {
 		return "", err
@@ -276,7 +276,7 @@ func (h *Hub) serve(ctx context.Context, m *member) error {
 		control <- m.control.Run(run, func(d time.Duration) { rtt.Observe(d.Seconds()) })
 	})
 	served := tunnel.StartServing(run, m.session, func(ctx context.Context, r *tunnel.Request) { h.request(ctx, m, r) })
-	err := h.watch(ctx, m, control)
+	err := h.watch(ctx, m, control, &wg)
 	stop()
 	if cerr := m.session.Close(); cerr != nil {
 		err = errors.Join(err, cerr)
@@ -290,9 +290,10 @@ func (h *Hub) serve(ctx context.Context, m *member) error {
 
 // watch returns why the session is over, or has to end; nil if ctx is done and
 // the session drained. A session that has been demoted, or whose agent is about
-// to leave, ends once nothing is open on it.
-func (h *Hub) watch(ctx context.Context, m *member, ended <-chan error) error {
+// to leave, ends once nothing is open on it. What watch starts is wg's to wait for.
+func (h *Hub) watch(ctx context.Context, m *member, ended <-chan error, wg *sync.WaitGroup) error {
 	var (
+		serving  = h.leaving // nil once the agent is told
 		leaving  = m.control.Draining()
 		idle     <-chan struct{} // nil until that would be the end
 		ending   error
@@ -323,6 +324,9 @@ func (h *Hub) watch(ctx context.Context, m *member, ended <-chan error) error {
 			err := context.Cause(m.dismissed)
 			h.hangUp(m, err)
 			return err
+		case <-serving:
+			serving = nil
+			h.tellLeaving(m, wg)
 		case <-ctx.Done():
 			return h.drain(m, ended)
 		case <-m.turned:
@@ -377,12 +381,11 @@ func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struc
 // time is up, and hangs up. It returns why the session ended if that came first.
 func (h *Hub) drain(m *member, ended <-chan error) error {
 	h.registry.detach(m, m.leaving()) // an older session drains as well
-	const text = "server is shutting down"
-	if err := m.control.Drain(tunnel.Draining, text); err != nil {
+	if err := m.control.Drain(tunnel.Draining, textLeaving); err != nil {
 		return err
 	}
-	began := time.Now()
-	t := time.NewTimer(h.config.DrainTimeout)
+	until := time.Now().Add(h.drainTime())
+	t := time.NewTimer(time.Until(until))
 	defer t.Stop()
 	select {
 	case <-m.dialed.idle():
@@ -393,9 +396,9 @@ func (h *Hub) drain(m *member, ended <-chan error) error {
 	// What the last stream carried may still be on its way to whoever reads it
 	// at the node: the agent hangs up when that is done. It has the rest of the
 	// time for that, and a second to hear of it at least.
-	ctx, cancel := context.WithTimeout(context.Background(), max(time.Second, h.config.DrainTimeout-time.Since(began)))
+	ctx, cancel := context.WithTimeout(context.Background(), max(time.Second, time.Until(until)))
 	defer cancel()
-	if err := m.control.Part(ctx, &tunnel.Goodbye{Code: tunnel.Draining, Text: text}); err != nil {
+	if err := m.control.Part(ctx, &tunnel.Goodbye{Code: tunnel.Draining, Text: textLeaving}); err != nil {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
 	return nil
