@@ -93,6 +93,7 @@ func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 	in := bufio.NewScanner(st)
 	in.Buffer(nil, maxLine)
 	whole := make(map[string]server.Observation) // until the first complete message
+	draining := false
 	for {
 		if err := st.SetReadDeadline(time.Now().Add(silence)); err != nil {
 			return err
@@ -110,10 +111,11 @@ func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 		var changed []string
 		if whole != nil {
 			apply(whole, &m)
+			draining = draining || m.Draining
 			if !m.Complete {
 				continue
 			}
-			changed, whole = l.begin(s, whole), nil
+			changed, whole = l.begin(s, whole, draining), nil
 		} else {
 			changed = l.change(&m)
 		}
@@ -136,7 +138,7 @@ func apply(all map[string]server.Observation, m *message) {
 
 // begin has s used, and all known of the other server's sessions. It returns the nodes
 // of which there may be news.
-func (l *link) begin(s tunnel.Session, all map[string]server.Observation) []string {
+func (l *link) begin(s tunnel.Session, all map[string]server.Observation, draining bool) []string {
 	l.peers.log.Info("connected to another server", "server", l.peer.ID, "addr", l.peer.Addr, "nodes", len(all))
 	p := l.peers
 	p.mu.Lock()
@@ -150,7 +152,7 @@ func (l *link) begin(s tunnel.Session, all map[string]server.Observation) []stri
 			news = append(news, node)
 		}
 	}
-	l.session, l.nodes, l.draining = s, all, false
+	l.session, l.nodes, l.draining = s, all, draining
 	return news
 }
 

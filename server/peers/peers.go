@@ -91,6 +91,9 @@ type Peers struct {
 	metrics *metrics
 	set     chan struct{} // holds one if wanted has changed
 
+	leaving   chan struct{} // closed by Leave
+	leaveOnce sync.Once
+
 	mu        sync.Mutex // guards the following
 	wanted    []Peer
 	links     map[string]*link // by ID
@@ -112,7 +115,7 @@ func New(c Config) (*Peers, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Peers{
-		cfg: c, log: c.Log, set: make(chan struct{}, 1),
+		cfg: c, log: c.Log, set: make(chan struct{}, 1), leaving: make(chan struct{}),
 		links: make(map[string]*link), followers: make(map[*follower]struct{}), news: make(chan struct{}),
 	}
 	var err error
@@ -120,6 +123,17 @@ func New(c Config) (*Peers, error) {
 		return nil, fmt.Errorf("peers: register metrics: %w", err)
 	}
 	return p, nil
+}
+
+// Leave tells the other servers that this one is about to stop: they ask it last, and only
+// for nodes that no other has. It may be called again.
+func (p *Peers) Leave() { p.leaveOnce.Do(func() { close(p.leaving) }) }
+
+// Elsewhere says whether another server, which is not about to leave, has a session of
+// node that has a connection.
+func (p *Peers) Elsewhere(node string) bool {
+	all := p.owners(node)
+	return len(all) > 0 && !all[0].draining && all[0].seen.State == server.Attached && !all[0].seen.Draining
 }
 
 // Set says which other servers there are; this one is left out. What is known of the

@@ -435,3 +435,38 @@ func TestStaleLoses(t *testing.T) {
 		t.Errorf("through the newer session: %q, %v", got, err)
 	}
 }
+
+// TestLeave: a server that is about to stop is asked last, and answers until it stops, and
+// knows when its nodes are elsewhere.
+func TestLeave(t *testing.T) {
+	f := newFleet(t, "a", "b", "c")
+	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
+	b.join("n", echo)
+	a.knows("n", 1)
+	b.peers.Leave()
+	b.hub.Leave()
+	a.await(func() bool { return a.peers.owners("n")[0].draining })
+	if got, err := a.ask("n:1"); err != nil || got != "n:1\nahoy" {
+		t.Errorf("while there is no other: %q, %v", got, err)
+	}
+	if a.peers.Elsewhere("n") {
+		t.Error("a node is elsewhere that a server has which leaves")
+	}
+	c.join("n", echo)
+	b.await(func() bool { return b.peers.Elsewhere("n") })
+	a.await(func() bool { return a.peers.owners("n")[0].peer.ID == "c" })
+}
+
+// TestLeftBefore: a server that comes while another is about to stop is told, too.
+func TestLeftBefore(t *testing.T) {
+	f := newFleet(t, "a")
+	a := f.servers["a"]
+	a.join("n", echo)
+	a.peers.Leave()
+	b := f.start("b")
+	b.peers.Set([]Peer{{ID: "a", Addr: a.addr}})
+	b.await(func() bool {
+		all := b.peers.owners("n")
+		return len(all) == 1 && all[0].draining
+	})
+}

@@ -96,7 +96,7 @@ func (p *Peers) leave() {
 type visit struct {
 	peers   *Peers
 	id      string
-	leaving context.Context // done once this server is about to leave
+	leaving context.Context // done once this server stops
 
 	mu       sync.Mutex // guards the following
 	open     int        // streams into nodes
@@ -224,13 +224,16 @@ func about(hub *server.Hub, nodes []string) message {
 func (v *visit) beat(ctx context.Context, write func(message)) {
 	t := time.NewTicker(beat)
 	defer t.Stop()
-	leaving := v.leaving.Done()
+	leaving, stopping := v.peers.leaving, v.leaving.Done()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-leaving:
-			leaving = nil
+			leaving, stopping = nil, nil
+			write(message{Draining: true})
+		case <-stopping:
+			leaving, stopping = nil, nil
 			write(message{Draining: true})
 		case <-t.C:
 			write(message{})
