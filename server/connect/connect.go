@@ -26,6 +26,7 @@ package connect
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,8 @@ const (
 	earlyHeader = "Hawser-Early"
 	// maxHeader bounds the request in bytes; a host name has 255 at most.
 	maxHeader = 8 << 10
-	// drainTimeout is how long Serve waits for tunnels to end by themselves.
+	// drainTimeout is how long Serve waits for tunnels to end by themselves unless
+	// Config.DrainTimeout says otherwise.
 	drainTimeout = 5 * time.Second
 	// answerTime is how long a target that speaks first is held back, so that
 	// the client has read the 200 by itself.
@@ -86,6 +88,8 @@ type Config struct {
 	Trace func(context.Context, http.Header) context.Context
 	// DialTimeout bounds a dial; zero means DefaultDialTimeout.
 	DialTimeout time.Duration
+	// DrainTimeout is how long tunnels may go on once Serve's context is done; zero means 5 s.
+	DrainTimeout time.Duration
 
 	Log     *slog.Logger          // nil means discard
 	Metrics prometheus.Registerer // nil means none
@@ -108,6 +112,7 @@ func New(c Config) (*Server, error) {
 	if c.DialTimeout <= 0 {
 		c.DialTimeout = DefaultDialTimeout
 	}
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, drainTimeout)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -119,7 +124,7 @@ func New(c Config) (*Server, error) {
 }
 
 // Serve serves l, which it owns, until ctx is done, and returns nil then: no new
-// requests are taken, and tunnels get 5 s to end before they are cut.
+// requests are taken, and tunnels get DrainTimeout to end before they are cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	tunnels, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -143,7 +148,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	})
 	group.Go(func() error {
 		<-ctx.Done()
-		timer := time.AfterFunc(drainTimeout, func() { cut(errors.New("server is shutting down")) })
+		timer := time.AfterFunc(s.cfg.DrainTimeout, func() { cut(errors.New("server is shutting down")) })
 		defer timer.Stop()
 		err := srv.Close() // hijacked connections are not the http.Server's any more
 		f.open.wait()

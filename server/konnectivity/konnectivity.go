@@ -24,6 +24,7 @@
 package konnectivity
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -94,6 +95,8 @@ type Config struct {
 	Trace func(context.Context, http.Header) context.Context
 	// DialTimeout bounds a dial; zero means DefaultDialTimeout.
 	DialTimeout time.Duration
+	// DrainTimeout is how long calls may go on once Serve's context is done; zero means 5 s.
+	DrainTimeout time.Duration
 	// MaxCalls and MaxConns bound calls and connections; zero means DefaultMaxCalls and
 	// DefaultMaxConns.
 	MaxCalls, MaxConns int
@@ -122,6 +125,7 @@ func New(c Config) (*Server, error) {
 	if c.DialTimeout <= 0 {
 		c.DialTimeout = DefaultDialTimeout
 	}
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, drainTimeout)
 	if c.MaxCalls <= 0 {
 		c.MaxCalls = DefaultMaxCalls
 	}
@@ -139,7 +143,7 @@ func New(c Config) (*Server, error) {
 }
 
 // Serve serves l, which it owns, until ctx is done, and returns nil then: no new
-// connections are taken and no dials made, and calls get 5 s to end before they are cut.
+// connections are taken and no dials made, and calls get DrainTimeout to end before they are cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	f := &front{Server: s}
 	srv := grpc.NewServer(
@@ -166,7 +170,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		<-ctx.Done()
 		f.draining.Store(true)
 		cut := make(chan struct{})
-		timer := time.AfterFunc(drainTimeout, func() {
+		timer := time.AfterFunc(s.cfg.DrainTimeout, func() {
 			defer close(cut)
 			srv.Stop()
 		})
