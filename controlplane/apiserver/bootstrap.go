@@ -42,13 +42,13 @@ func systemNamespaces() []string {
 }
 
 // bootstrap waits for the server, makes the built-in objects, closes s.ready, and
-// then keeps those objects until ctx is done.
-func (s *Server) bootstrap(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
+// then keeps those objects until ctx is done. Shared is followed until watching is done.
+func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	flow := make(chan struct{}, 1)
 	if err := flowChanges(shared, flow); err != nil {
 		return fmt.Errorf("watch flow control: %w", err)
 	}
-	shared.Start(ctx.Done())
+	shared.Start(watching.Done())
 	if err := s.awaitServing(ctx, client.Discovery().RESTClient(), shared); err != nil {
 		return err
 	}

@@ -128,6 +128,19 @@ type Config struct {
 	// DefaultMaxMutatingRequestsInFlight.
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
 
+	// ShutdownDelay and SendRetryAfter are kube-apiserver's --shutdown-delay-duration and
+	// --shutdown-send-retry-after: how long requests are answered as ever once Run's
+	// context is done, and whether those that come after that are told to try again, until
+	// the last one before them has its answer.
+	ShutdownDelay  time.Duration
+	SendRetryAfter bool
+	// Leave, if not nil, is called when Run's context is done. Requests are answered at
+	// least until it has returned.
+	Leave func()
+	// DrainTimeout is how long requests that have no end of their own, such as exec, may
+	// go on once no others are taken. 0 means 5 s.
+	DrainTimeout time.Duration
+
 	// Audit says which requests are recorded, and where. Zero means none.
 	Audit Audit
 
@@ -189,6 +202,9 @@ func (c *Config) complete() error {
 	}
 	if c.ReadyBound <= 0 {
 		c.ReadyBound = 30 * time.Second
+	}
+	if c.DrainTimeout <= 0 {
+		c.DrainTimeout = 5 * time.Second
 	}
 	if c.BuiltinPeriod <= 0 {
 		c.BuiltinPeriod = 10 * time.Second

@@ -47,6 +47,7 @@ type Server struct {
 	loopback *rest.Config
 	auditor  auditor
 	files    followed
+	underway underway
 	ready    chan struct{}
 
 	// node reads a node from the watch cache; set before anything is served.
@@ -88,14 +89,18 @@ func New(cfg Config) (*Server, error) {
 // exist.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
+// Closed is closed once the server takes no more connections.
+func (s *Server) Closed() <-chan struct{} { return s.listener.closed }
+
 // LoopbackConfig is how this process talks to its own server: as
 // system:apiserver of group system:masters, with no rate limit. It may be taken
 // before Run, and works once Run serves.
 func (s *Server) LoopbackConfig() *rest.Config { return rest.CopyConfig(s.loopback) }
 
-// Run runs the store and the server until ctx is done, then ends the requests in
-// flight, stops both, and returns nil. It returns an error if either fails. Run
-// may be called once.
+// Run runs the store and the server until ctx is done. Then /readyz fails, and once
+// Config.ShutdownDelay is over and Config.Leave has returned no more requests are taken;
+// those under way end, within Config.DrainTimeout if they have no end of their own, both
+// stop, and Run returns nil. It returns an error if either fails. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	defer func() { _ = s.listener.Close() }()
 	if len(s.cfg.EtcdServers.Servers) > 0 {
@@ -141,9 +146,9 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: loopback client: %w", err)
 	}
 	shared := informers.NewSharedInformerFactory(loopback, 0)
-	served, end := context.WithCancel(context.WithoutCancel(ctx))
+	served, watching, end := s.lives(ctx)
 	defer end()
-	plugins, err := s.admission(ctx, loopback, shared, served.Done())
+	plugins, err := s.admission(watching, loopback, shared, served.Done())
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
@@ -176,6 +181,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	// The server owns the stores now and destroys them when it stops.
+	s.shutdown(srv)
 	prepared := srv.PrepareRun()
 	serveDocuments(srv, config)
 	if err := serveOpenID(srv.Handler.NonGoRestfulMux, s.cfg.Tokens, s.cfg.ExternalAddress); err != nil {
@@ -186,12 +192,13 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	// What server-side apply goes by is made of these; the documents that are
 	// served make them again.
 	config.OpenAPIV3Config.Definitions = nil
-	return s.run(ctx, prepared.RunWithContext, loopback, shared)
+	return s.run(ctx, watching, prepared.RunWithContext, loopback, shared)
 }
 
 // run runs the server and what starts with it. The loops that keep the built-in
-// objects end first, so that they do not complain about a server that is gone.
-func (s *Server) run(ctx context.Context, serve func(context.Context) error, loopback kubernetes.Interface, shared informers.SharedInformerFactory) error {
+// objects end first, so that they do not complain about a server that is gone; shared is
+// followed until watching is done.
+func (s *Server) run(ctx, watching context.Context, serve func(context.Context) error, loopback kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	serveCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
@@ -201,11 +208,12 @@ func (s *Server) run(ctx context.Context, serve func(context.Context) error, loo
 		if err := serve(serveCtx); err != nil {
 			return fmt.Errorf("apiserver: %w", err)
 		}
+		s.underway.drain(s.listener.since().Add(s.cfg.DrainTimeout))
 		return s.listener.failure()
 	})
 	group.Go(func() error {
 		defer stop()
-		if err := s.bootstrap(ctx, loopback, shared); err != nil && ctx.Err() == nil {
+		if err := s.bootstrap(ctx, watching, loopback, shared); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("apiserver: %w", err)
 		}
 		select {
@@ -236,10 +244,14 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 	c.BuildHandlerChainFunc = throttled
 	c.LongRunningFunc = kubelet.LongRunning()
 	c.AuditPolicyRuleEvaluator, c.AuditBackend = s.auditor.rules, s.auditor.backend
-	if wrap := s.cfg.Wrap; wrap != nil {
-		build := c.BuildHandlerChainFunc
-		c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler { return wrap(build(h, c)) }
+	build, wrap := c.BuildHandlerChainFunc, s.cfg.Wrap
+	if wrap == nil {
+		wrap = func(h http.Handler) http.Handler { return h }
 	}
+	c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
+		return s.underway.count(sendAway(wrap(build(h, c)), c.ShutdownInitiatedNotify()))
+	}
+	c.ShutdownDelayDuration, c.ShutdownSendRetryAfter = s.cfg.ShutdownDelay, s.cfg.SendRetryAfter
 	if s.cfg.Traces != nil {
 		c.TracerProvider = s.cfg.Traces
 	}

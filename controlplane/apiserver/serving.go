@@ -30,7 +30,17 @@ type listener struct {
 
 	mu  sync.Mutex
 	err error
-	off bool
+	off time.Time // when it was closed
+	end func()    // what to do then; nil if nothing
+}
+
+// onClose has f called when the listener is closed, at once if it is.
+func (l *listener) onClose(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end = f; !l.off.IsZero() {
+		f()
+	}
 }
 
 func newListener(l net.Listener) *listener {
@@ -51,7 +61,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil && !l.off {
+	if l.err == nil && l.off.IsZero() {
 		l.err = fmt.Errorf("accept connections on %s: %w", l.Addr(), err)
 		close(l.failed)
 	}
@@ -64,14 +74,24 @@ func (l *listener) failure() error {
 	return l.err
 }
 
+// since is when it was closed; zero if it was not.
+func (l *listener) since() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.off
+}
+
 // Close closes the listener below too. Calling it again is harmless.
 func (l *listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.off {
+	if !l.off.IsZero() {
 		return nil
 	}
-	l.off = true
+	l.off = time.Now()
+	if l.end != nil {
+		l.end()
+	}
 	close(l.closed)
 	return l.Listener.Close()
 }
