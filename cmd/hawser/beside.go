@@ -53,7 +53,7 @@ var onlyBeside = []string{
 
 // onlyEmbedded are flags of what does not run beside another API server.
 var onlyEmbedded = []string{
-	"egress-selector-config-file",
+	"egress-selector-config-file", "shutdown-delay-duration", "shutdown-send-retry-after",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
 	"encryption-provider-config", "encryption-provider-config-automatic-reload",
 	"audit-policy-file", "audit-log-path", "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize", "audit-log-format", "audit-log-mode",

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -91,7 +92,7 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyrin
 			if err != nil {
 				return errors.Join(err, l.Close())
 			}
-			if err := t.addFront(f, "tls", connect.ListenTLS(l, conf), connectClientsOnly); err != nil {
+			if err := t.addFront(f, "tls", connect.ListenTLS(l, conf), o.shutdown.grace, connectClientsOnly); err != nil {
 				return err
 			}
 		}
@@ -100,7 +101,7 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyrin
 			if err != nil {
 				return fmt.Errorf("--%s-uds: %w", f.kind, err)
 			}
-			if err := t.addFront(f, "unix", l, nil); err != nil {
+			if err := t.addFront(f, "unix", l, o.shutdown.grace, nil); err != nil {
 				return err
 			}
 		}
@@ -109,7 +110,7 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyrin
 }
 
 // addFront takes l over.
-func (t *tunnels) addFront(o frontOption, how string, l net.Listener, authorize func(*tls.ConnectionState) error) error {
+func (t *tunnels) addFront(o frontOption, how string, l net.Listener, drain time.Duration, authorize func(*tls.ConnectionState) error) error {
 	name := o.label + how
 	log := t.log.With("front", name)
 	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"front": name}, t.metrics)
@@ -117,11 +118,13 @@ func (t *tunnels) addFront(o frontOption, how string, l net.Listener, authorize 
 	var err error
 	if o.kind == "connect" {
 		f.server, err = connect.New(connect.Config{
-			Dial: t.hub.DialContext, Authorize: ofRequest(authorize), Caller: ofRequest(t.callers()), Trace: t.traces.ofRequest(), Log: log, Metrics: metrics,
+			Dial: t.hub.DialContext, Authorize: ofRequest(authorize), Caller: ofRequest(t.callers()), Trace: t.traces.ofRequest(),
+			DrainTimeout: drain, Log: log, Metrics: metrics,
 		})
 	} else {
 		f.server, err = konnectivity.New(konnectivity.Config{
-			Dial: t.hub.DialContext, Authorize: authorize, Caller: t.callers(), Trace: t.traces.ofRequest(), Log: log, Metrics: metrics,
+			Dial: t.hub.DialContext, Authorize: authorize, Caller: t.callers(), Trace: t.traces.ofRequest(),
+			DrainTimeout: drain, Log: log, Metrics: metrics,
 		})
 	}
 	if err != nil {

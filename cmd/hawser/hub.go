@@ -22,7 +22,6 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki"
-	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/relay"
@@ -57,9 +56,9 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	if err != nil {
 		return err
 	}
-	unlock, err := setup.TakeDataDir(o.dataDir, "server.lock")
+	drain, unlock, err := takeDataDir(o)
 	if err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
+		return err
 	}
 	defer unlock()
 	h := &hubBeside{
@@ -80,7 +79,7 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	if err != nil {
 		return err
 	}
-	t := &tunnels{streams: streams, traces: traces, metrics: metrics, log: log}
+	t := &tunnels{streams: streams, traces: traces, drain: drain, metrics: metrics, log: log}
 	if t.peers, err = newPeering(o, h.keys, h.files, func() *server.Hub { return t.hub }, metrics, log); err != nil {
 		return err
 	}
@@ -260,12 +259,13 @@ func (h *hubBeside) run(ctx context.Context) error {
 	below, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return h.tunnels.run(below) })
+	group.Go(func() error { return h.tunnels.run(below, below) })
 	group.Go(func() error {
 		defer stop()
+		defer h.tunnels.drain.begin(h.tunnels.hub)
 		return h.runUpper(ctx)
 	})
-	return group.Wait()
+	return errors.Join(group.Wait(), h.tunnels.drain.end(h.log))
 }
 
 func (h *hubBeside) runUpper(ctx context.Context) error {

@@ -110,7 +110,7 @@ func (c *realm) start(s *tunnels, follow <-chan struct{}) (stop func()) {
 		}
 	})
 	wg.Go(func() {
-		if err := s.run(ctx); err != nil && !gone.Load() {
+		if err := s.run(ctx, ctx); err != nil && !gone.Load() {
 			c.t.Errorf("run: %v", err)
 		}
 	})

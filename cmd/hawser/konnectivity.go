@@ -53,7 +53,6 @@ var aliases = []alias{
 	{name: "xfr-channel-size", why: "each connection has its own window"},
 	{name: "warn-on-channel-limit", why: "each connection has its own window"},
 	{name: "backend-dial-timeout", why: "a dial is always bounded"},
-	{name: "graceful-shutdown-timeout", why: "tunnels have 5 s"},
 	{name: "admin-port", why: "/readyz and /metrics are on --secure-port, and on --health-port with --kubeconfig"},
 	{name: "enable-profiling", why: "administrators find /debug/pprof at --secure-port"},
 	{name: "enable-contention-profiling", why: "contention is not profiled"},

@@ -51,6 +51,7 @@ type serverOptions struct {
 	controllers controllerOptions
 	beside      besideOptions
 	peer        peerOptions
+	shutdown    shutdownOptions
 
 	verbosity int
 	logFormat string
@@ -89,6 +90,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	o.controllers.addFlags(f)
 	o.beside.addFlags(f)
 	o.peer.addFlags(f)
+	o.shutdown.addFlags(f)
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 }
@@ -184,7 +186,7 @@ func (o *serverOptions) checkNumbers() error {
 	if o.takeBack < time.Second {
 		return fmt.Errorf("--take-back-after %s: want 1s or more", o.takeBack)
 	}
-	return nil
+	return o.shutdown.check()
 }
 
 // advertised picks the address that nodes are told.

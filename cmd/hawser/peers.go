@@ -96,7 +96,7 @@ func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, hub func() *
 		return nil, err
 	}
 	p.Peers, err = peers.New(peers.Config{
-		ID: p.self.ID, Hub: hub, Log: log, Metrics: metrics,
+		ID: p.self.ID, Hub: hub, DrainTimeout: o.shutdown.grace, Log: log, Metrics: metrics,
 		Dial: func(ctx context.Context, peer peers.Peer) (tunnel.Session, error) {
 			c, fault := conf(peer.ID)
 			if fault != nil {

@@ -44,14 +44,16 @@ func newServer() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Run the tunnel hub, the API server and the controllers",
-		Long:  "Runs the tunnel hub, the API server and the controllers.\n\n" + aliasHelp(),
-		Args:  cobra.NoArgs,
+		Long: "Runs the tunnel hub, the API server and the controllers. " +
+			"SIGTERM and hawser server drain have it\nhand over what it does and end; a second signal ends it at once.\n\n" + aliasHelp(),
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
 			}
 			log := setup.NewLogger(o.logFormat, o.verbosity)
 			bridgeKlog(log)
+			defer context.AfterFunc(cmd.Context(), endAtNextSignal)()
 			back, err := leadStderr(log)
 			if err != nil {
 				return err
@@ -64,14 +66,15 @@ func newServer() *cobra.Command {
 		},
 	}
 	o.addFlags(cmd.Flags())
+	cmd.AddCommand(newServerDrain())
 	return cmd
 }
 
 // runServer serves until ctx is done. Nothing of it is left when it returns.
 func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
-	unlock, err := setup.TakeDataDir(o.dataDir, "server.lock")
+	drain, unlock, err := takeDataDir(o)
 	if err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
+		return err
 	}
 	defer unlock()
 	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(o.dataDir, "pki"), Names: o.servingNames(), IPs: o.servingIPs()})
@@ -97,7 +100,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	t := &tunnels{streams: streams, traces: traces, metrics: metricsRegisterer(), log: log}
+	t := &tunnels{streams: streams, traces: traces, drain: drain, metrics: metricsRegisterer(), log: log}
 	if t.peers, err = newPeering(o, keys, files, func() *server.Hub { return t.hub }, t.metrics, log); err != nil {
 		return err
 	}
@@ -113,22 +116,34 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if err != nil {
 		return errors.Join(err, t.close())
 	}
-	// The API server outlives the controllers, which give their lease back last of
-	// all, and the port and the tunnels outlive the API server, which first ends the
-	// requests that came through them.
-	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopAPI()
-	tunnelsCtx, stopTunnels := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopTunnels()
+	return p.serve(ctx, o, t, r, log)
+}
+
+// serve serves until ctx is done. The API server takes requests until the controllers,
+// which give their lease back last of all, have ended and agents have moved to other
+// servers; then the port takes no more connections. The tunnels outlive the API server,
+// which first ends the requests that came through them.
+func (p *plane) serve(ctx context.Context, o *serverOptions, t *tunnels, r *renewal, log *slog.Logger) error {
+	above := context.WithoutCancel(ctx)
+	taking, refuse := context.WithCancel(above)
+	defer refuse()
+	below, stop := context.WithCancel(above)
+	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return t.run(tunnelsCtx) })
+	group.Go(func() error { return t.run(below, taking) })
 	group.Go(func() error {
-		defer stopTunnels()
-		return o.store.explain(p.api.Run(apiCtx))
+		defer stop()
+		return o.store.explain(p.api.Run(ctx))
 	})
-	group.Go(func() error { return p.runObjects(ctx) })
 	group.Go(func() error {
-		defer stopAPI()
+		<-p.api.Closed()
+		t.drain.begin(t.hub)
+		refuse()
+		return nil
+	})
+	group.Go(func() error { return p.runObjects(taking) })
+	group.Go(func() error {
+		defer close(p.controlled)
 		return p.runControllers(ctx, t.peers)
 	})
 	group.Go(func() error {
@@ -149,7 +164,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		}
 		return nil
 	})
-	return group.Wait()
+	return errors.Join(group.Wait(), t.drain.end(log))
 }
 
 // A plane is the API server, the controllers, and what they share.
@@ -160,6 +175,7 @@ type plane struct {
 	shared      informers.SharedInformerFactory // of the authorizer
 	names       *nodekeys.Keeper
 	authn       *authn
+	controlled  chan struct{} // closed once the controllers have ended
 }
 
 func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
@@ -181,7 +197,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		return nil, err
 	}
 	advertise, _ := netip.AddrFromSlice(o.advertise)
-	p := &plane{authn: authn}
+	p := &plane{authn: authn, controlled: make(chan struct{})}
 	p.api, err = apiserver.New(apiserver.Config{
 		Listener:         t.apiListener(),
 		ServingCertFile:  keys.Path(pki.APIServer, false),
@@ -204,6 +220,10 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		Seen:             doorman.Seen,
 		Audit:            audit,
 		Traces:           t.traces.ofAPI(),
+		ShutdownDelay:    o.shutdown.delay,
+		SendRetryAfter:   o.shutdown.retryAfter,
+		DrainTimeout:     o.shutdown.grace,
+		Leave:            func() { t.leave(p.controlled) },
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz})
 		},

@@ -44,7 +44,8 @@ type tunnels struct {
 	ssh      *sshNodes // which keep no tunnel
 	names    *identities
 	routes   *routePolicy
-	relay    *relay.Relay   // to the API server, if that is another process's
+	relay    *relay.Relay // to the API server, if that is another process's
+	drain    *drain
 	streams  *streamlog.Log // nil if nobody wants to know
 	traces   *traces        // nil if nobody wants to know
 	metrics  prometheus.Registerer
@@ -111,8 +112,10 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels
 		API:        t.toAPI(),
 		TakeBack:   o.takeBack,
 		Version:    buildVersion(),
-		Log:        t.log,
-		Metrics:    t.metrics,
+
+		DrainTimeout: o.shutdown.grace,
+		Log:          t.log,
+		Metrics:      t.metrics,
 	}); err != nil {
 		return nil, err
 	}
@@ -189,8 +192,8 @@ func (t *tunnels) close() error {
 // apiListener yields the connections that are for the API server.
 func (t *tunnels) apiListener() net.Listener { return t.door.Listener(t.port.API()) }
 
-// run serves until ctx is done.
-func (t *tunnels) run(ctx context.Context) error {
+// run serves until ctx is done, and takes connections until taking is.
+func (t *tunnels) run(ctx, taking context.Context) error {
 	defer t.record(ctx)()
 	group, ctx := errgroup.WithContext(ctx)
 	beyond, stop := context.WithCancel(context.WithoutCancel(ctx)) // outlives the hub, which drains
@@ -202,10 +205,21 @@ func (t *tunnels) run(ctx context.Context) error {
 	group.Go(func() error { return t.port.Run(ctx) })
 	group.Go(func() error {
 		defer stop()
-		return t.hub.Run(ctx)
+		return t.runUsers(ctx, taking)
 	})
+	return group.Wait()
+}
+
+// runUsers runs the hub, and what takes connections for it.
+func (t *tunnels) runUsers(ctx, taking context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	taking, refuse := context.WithCancel(taking)
+	defer refuse()
+	defer context.AfterFunc(ctx, refuse)()
+	defer context.AfterFunc(taking, t.port.Refuse)()
+	group.Go(func() error { return t.hub.Run(ctx) })
 	for _, f := range t.fronts {
-		group.Go(func() error { return f.server.Serve(ctx, f.listener) })
+		group.Go(func() error { return f.server.Serve(taking, f.listener) })
 	}
 	return group.Wait()
 }

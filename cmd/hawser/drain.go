@@ -1,0 +1,148 @@
+// How a server stops: it says so, hands over what it does, and ends.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/server"
+)
+
+// moveTime bounds the wait for agents that have another server to have a session there.
+// One that cannot reach any other is not waited for longer.
+const moveTime = 5 * time.Second
+
+// lockFile is the lock of the data directory. Its first line is the process id of the
+// server, and the second, once that has drained, what it says of it.
+const lockFile = "server.lock"
+
+// shutdownOptions are the flags of how the server stops.
+type shutdownOptions struct {
+	delay, grace time.Duration
+	retryAfter   bool
+}
+
+func (o *shutdownOptions) addFlags(f *pflag.FlagSet) {
+	f.DurationVar(&o.delay, "shutdown-delay-duration", 0, "how long requests are answered as ever after a signal to stop, while /readyz fails and clients are told to make other connections")
+	f.BoolVar(&o.retryAfter, "shutdown-send-retry-after", false, "after that, answer new requests with 429 and Retry-After until all before them are answered")
+	f.DurationVar(&o.grace, "graceful-shutdown-timeout", 5*time.Second, "how long streams that are under way may go on once no connections are taken any more")
+}
+
+func (o *shutdownOptions) check() error {
+	if o.delay < 0 {
+		return fmt.Errorf("--shutdown-delay-duration %s is negative", o.delay)
+	}
+	if o.grace < 0 {
+		return fmt.Errorf("--graceful-shutdown-timeout %s is negative", o.grace)
+	}
+	o.grace = max(o.grace, time.Millisecond) // zero would be a default below
+	return nil
+}
+
+// endAtNextSignal leaves the next signal to the system, which ends the process.
+func endAtNextSignal() { signal.Reset(os.Interrupt, syscall.SIGTERM) }
+
+// leave tells agents and other servers that this one is about to stop. It returns once
+// controlled is closed and the agents that are here have sessions with other servers, or
+// had the time for that. With the embedded store there are no others.
+func (t *tunnels) leave(controlled <-chan struct{}) {
+	if t.peers == nil {
+		<-controlled
+		return
+	}
+	t.hub.Leave()
+	t.peers.Leave()
+	<-controlled
+	late := time.NewTimer(moveTime)
+	defer late.Stop()
+	nodes := t.hub.Sessions()
+	for {
+		changed, here := t.peers.Changed(), t.hub.Changed()
+		moved := 0
+		for i := range nodes {
+			s, ok := t.hub.Session(nodes[i].Node)
+			if !ok || s.Draining || t.peers.Elsewhere(nodes[i].Node) {
+				moved++
+			}
+		}
+		t.drain.nodes.Store(int64(len(nodes)))
+		t.drain.moved.Store(int64(moved))
+		if moved == len(nodes) || len(t.peers.Connected()) == 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-here:
+		case <-late.C:
+			t.log.Info("some nodes have no session with another server", "nodes", len(nodes)-moved, "waited", moveTime)
+			return
+		}
+	}
+}
+
+// A drain is what a server that stops says of it.
+type drain struct {
+	file  string
+	grace time.Duration
+
+	nodes, moved atomic.Int64
+	streams, cut atomic.Int64
+	began        atomic.Pointer[time.Time] // nil if it has not begun
+	late         *time.Timer               // set by begin
+}
+
+// takeDataDir takes the data directory for this process, and says there whose it is.
+func takeDataDir(o *serverOptions) (d *drain, unlock func(), err error) {
+	if unlock, err = setup.TakeDataDir(o.dataDir, lockFile); err != nil {
+		return nil, nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	d = &drain{file: filepath.Join(o.dataDir, lockFile), grace: o.shutdown.grace}
+	if err = d.say(strconv.Itoa(os.Getpid()) + "\n"); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return d, unlock, nil
+}
+
+// begin is called when no more connections are taken.
+func (d *drain) begin(hub *server.Hub) {
+	now := time.Now()
+	hub.DrainBy(now.Add(d.grace))
+	d.streams.Store(int64(hub.Open()))
+	if d.nodes.Load() == 0 {
+		d.nodes.Store(int64(len(hub.Sessions())))
+	}
+	d.late = time.AfterFunc(d.grace, func() { d.cut.Store(int64(hub.Open())) })
+	d.began.Store(&now)
+}
+
+// end says how it went, for whoever waits for that.
+func (d *drain) end(log *slog.Logger) error {
+	began := d.began.Load()
+	if began == nil {
+		return nil
+	}
+	d.late.Stop()
+	log.Info("drained", "nodes", d.nodes.Load(), "moved", d.moved.Load(), "streams", d.streams.Load(), "cut", d.cut.Load(), "took", time.Since(*began).Round(time.Millisecond))
+	return d.say(fmt.Sprintf("%d\n%d of %d nodes moved to other servers; of %d streams %d were cut after %v\n",
+		os.Getpid(), d.moved.Load(), d.nodes.Load(), d.streams.Load(), d.cut.Load(), d.grace))
+}
+
+func (d *drain) say(text string) error {
+	if err := os.WriteFile(d.file, []byte(text), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) { // the directory is gone
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	return nil
+}
