@@ -1,0 +1,106 @@
+// Upgrades without a lost request: each server and each agent is restarted in turn, under
+// a load that fails at the first reset, 5xx or stream that breaks.
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// rollingFlags are those of README for an upgrade without a lost request.
+var rollingFlags = []string{"--shutdown-delay-duration=2s", "--shutdown-send-retry-after", "--graceful-shutdown-timeout=30s"}
+
+// between is how long the load goes on between two restarts.
+const between = 3 * time.Second
+
+// A member is a process of the cluster that is restarted.
+type rollingMember struct {
+	name, base string // base.log and base.pid are its
+}
+
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	store := startStore(t)
+	var args []string
+	for _, f := range rollingFlags {
+		args = append(args, "--server-arg="+f)
+	}
+	a := startUp(t, append(args, "--nodes", "0", "--server-arg="+store, "--server-arg=--server-id=a")...)
+	b, c := a.another(t, "b", store, rollingFlags...), a.another(t, "c", store, rollingFlags...)
+	servers := []*cluster{a, b, c}
+	r := &rolling{cluster: a, backends: watchBackends(t, servers)}
+	for i, name := range []string{"n-a", "n-b", "n-c"} {
+		a.agent(t, name, []*cluster{servers[i], servers[(i+1)%3], servers[(i+2)%3]})
+		r.addNode(t, name)
+	}
+	for _, n := range r.nodes {
+		for _, s := range servers {
+			eventually(t, n.name+" is in reach", func() error { return s.reaches(t, n.name) })
+		}
+	}
+	r.start(t)
+	for _, m := range []rollingMember{{"server a", filepath.Join(a.dir, "server")}, {"server b", b.dir}, {"server c", c.dir}} {
+		r.pass(between)
+		r.restart(t, m)
+		r.check(t, m.name)
+	}
+	for _, n := range r.nodes {
+		r.pass(between)
+		n.gate.Lock() // what is open to it would end with it in any case
+		r.restart(t, rollingMember{"agent of " + n.name, filepath.Join(a.dir, n.name)})
+		a.waitNode(t, n.name)
+		for _, s := range servers {
+			eventually(t, n.name+" is in reach again", func() error { return s.reaches(t, n.name) })
+		}
+		n.gate.Unlock()
+		r.check(t, "the agent of "+n.name)
+	}
+	r.pass(between)
+	r.finish(t)
+}
+
+// restart has a process end by SIGTERM and starts it again by its own command line.
+func (r *rolling) restart(t *testing.T, m rollingMember) {
+	t.Helper()
+	began := time.Now()
+	b, err := os.ReadFile(m.base + ".pid")
+	must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	must(t, err)
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	must(t, err)
+	already := strings.Count(readFile(t, m.base+".log"), "msg=ready")
+	must(t, syscall.Kill(pid, syscall.SIGTERM))
+	eventually(t, m.name+" has ended", func() error {
+		if !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			return errNotYet
+		}
+		return nil
+	})
+	ended := time.Since(began)
+	run(t, strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"), m.base)
+	if strings.HasPrefix(m.name, "server") {
+		eventually(t, m.name+" is ready", func() error {
+			if strings.Count(readFile(t, m.base+".log"), "msg=ready") <= already {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	t.Logf("%s: ended after %v, back after %v", m.name, ended.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	must(t, err)
+	return string(b)
+}
