@@ -55,7 +55,10 @@ func bin(t testing.TB) (under, client string) {
 	return filepath.Join(programs.dir, "under"), filepath.Join(programs.dir, "client")
 }
 
-func build(to, what string, flags ...string) error {
+func build(to, what string, flags ...string) error { return buildFrom("..", to, what, flags...) }
+
+// buildFrom is build, of the module in a directory.
+func buildFrom(from, to, what string, flags ...string) error {
 	// As make build does.
 	args := []string{"build", "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", filepath.Join(programs.dir, to) + "/"}
 	for _, f := range flags {
@@ -64,7 +67,7 @@ func build(to, what string, flags ...string) error {
 		}
 	}
 	cmd := exec.Command("go", append(args, what)...)
-	cmd.Dir = ".."
+	cmd.Dir = from
 	if !slices.Contains(flags, "-race") { // which needs cgo
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	}

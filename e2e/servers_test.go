@@ -50,6 +50,12 @@ func startStore(t *testing.T) string {
 func (c *cluster) another(t *testing.T, id, store string, args ...string) *cluster {
 	t.Helper()
 	under, _ := bin(t)
+	return c.anotherOf(t, under, id, store, args...)
+}
+
+// anotherOf is another, with the programs in under.
+func (c *cluster) anotherOf(t *testing.T, under, id, store string, args ...string) *cluster {
+	t.Helper()
 	o := &cluster{dir: filepath.Join(shortTempDir(t), id), port: freePort(t), out: &lines{}}
 	must(t, os.CopyFS(filepath.Join(o.dir, "pki"), os.DirFS(filepath.Join(c.dir, "pki"))))
 	must(t, os.Chmod(o.dir, 0o700))
@@ -96,7 +102,14 @@ func (c *cluster) killServer(t *testing.T) {
 // agent runs an agent that knows the given servers.
 func (c *cluster) agent(t *testing.T, name string, servers []*cluster, args ...string) {
 	t.Helper()
-	under, client := bin(t)
+	under, _ := bin(t)
+	c.agentOf(t, under, name, servers, args...)
+}
+
+// agentOf is agent, with the programs in under.
+func (c *cluster) agentOf(t *testing.T, under, name string, servers []*cluster, args ...string) {
+	t.Helper()
+	_, client := bin(t)
 	join := c.joinCommand(t, filepath.Join(client, "hawser"))
 	var urls []string
 	for _, s := range servers {
