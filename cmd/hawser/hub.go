@@ -263,7 +263,11 @@ func (h *hubBeside) run(ctx context.Context) error {
 	group.Go(func() error {
 		defer stop()
 		defer h.tunnels.drain.begin(h.tunnels.hub)
-		return h.runUpper(ctx)
+		err := h.runUpper(ctx)
+		ended := make(chan struct{})
+		close(ended)
+		h.tunnels.leave(ended)
+		return err
 	})
 	return errors.Join(group.Wait(), h.tunnels.drain.end(h.log))
 }
