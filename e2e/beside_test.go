@@ -91,9 +91,9 @@ func (h *besideHub) args(t *testing.T, data string, more ...string) []string {
 }
 
 // start starts the hub, whose certificate is of an authority of its own.
-func (h *besideHub) start(t *testing.T) {
+func (h *besideHub) start(t *testing.T, more ...string) {
 	t.Helper()
-	run(t, h.args(t, h.data, "--connect-uds", h.socket), h.data)
+	run(t, h.args(t, h.data, append(more, "--connect-uds", h.socket)...), h.data)
 	h.isReady(t)
 }
 
@@ -135,11 +135,17 @@ func (h *besideHub) metricsAreNotForAll(t *testing.T) {
 // killHub ends the hub without a word.
 func (h *besideHub) killHub(t *testing.T) {
 	t.Helper()
+	h.signalHub(t, syscall.SIGKILL)
+}
+
+// signalHub ends the hub by a signal.
+func (h *besideHub) signalHub(t *testing.T, s syscall.Signal) {
+	t.Helper()
 	b, err := os.ReadFile(h.data + ".pid")
 	must(t, err)
 	pid, err := strconv.Atoi(string(b))
 	must(t, err)
-	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	must(t, syscall.Kill(pid, s))
 	eventually(t, "the hub is gone", func() error {
 		if c, err := net.DialTimeout("tcp", fmt.Sprintf("%s:%d", hubHost, h.port), time.Second); err == nil {
 			_ = c.Close()
@@ -149,8 +155,8 @@ func (h *besideHub) killHub(t *testing.T) {
 	})
 }
 
-// joins starts an agent that knows no address but the hub's.
-func (h *besideHub) joins(t *testing.T, name string) {
+// joins starts an agent that knows no address but the hub's, and those of others.
+func (h *besideHub) joins(t *testing.T, name string, others ...*besideHub) {
 	t.Helper()
 	under, client := bin(t)
 	words := h.joinCommand(t, filepath.Join(client, "hawser"))
@@ -158,6 +164,9 @@ func (h *besideHub) joins(t *testing.T, name string) {
 	for i := range words {
 		if strings.HasPrefix(words[i], "https://") {
 			words[i] = fmt.Sprintf("https://%s:%d", hubHost, h.port)
+			for _, o := range others {
+				words[i] += fmt.Sprintf(",https://%s:%d", hubHost, o.port)
+			}
 		}
 	}
 	dir := filepath.Join(h.dir, "nodes", name)
@@ -185,6 +194,11 @@ func (h *besideHub) tunnelOf(t *testing.T, name string, but string) string {
 
 // kubeletAnswers asks a kubelet through the hub's front end, and verifies it.
 func (h *besideHub) kubeletAnswers(ctx context.Context, name string) error {
+	return h.answersBy(ctx, name, func(_ context.Context, _, addr string) (net.Conn, error) { return h.connectTo(addr) })
+}
+
+// answersBy asks a kubelet through what dials, and verifies it.
+func (h *besideHub) answersBy(ctx context.Context, name string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) error {
 	ca, err := os.ReadFile(filepath.Join(h.dir, "pki", "kubelet-ca.crt"))
 	if err != nil {
 		return err
@@ -196,7 +210,7 @@ func (h *besideHub) kubeletAnswers(ctx context.Context, name string) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
 	client := &http.Client{Transport: &http.Transport{
-		DialContext:     func(_ context.Context, _, addr string) (net.Conn, error) { return h.connectTo(addr) },
+		DialContext:     dial,
 		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}, DisableKeepAlives: true,
 	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+name+":10250/healthz", http.NoBody)
@@ -239,7 +253,7 @@ func TestBeside(t *testing.T) {
 	t.Parallel()
 	h := startBeside(t)
 	h.publishes(t)
-	h.killHub(t)
+	h.signalHub(t, syscall.SIGTERM)
 	h.start(t)
 	h.metricsAreNotForAll(t)
 	names := []string{"node-1", "node-2", "node-3"}
@@ -258,7 +272,7 @@ func TestBeside(t *testing.T) {
 		uids[name] = string(n.UID)
 	}
 	args := h.copied(t)
-	oneLine(t, exec.CommandContext(t.Context(), args[0], args[1:]...), "another hub runs with the identity", "--data-dir")
+	oneLine(t, exec.CommandContext(t.Context(), args[0], args[1:]...), "another server runs with a copy of this one's data directory", "--data-dir")
 
 	h.killHub(t)
 	h.mustKubectl(t, "", "delete", "node", "node-3")
@@ -286,17 +300,17 @@ func TestBeside(t *testing.T) {
 // a patch from the eleventh on; and the API server of this test keeps the same records of
 // nodes as the hub, and is often the first to write them.
 var rare = []string{
-	"list nodes in ", "list configmaps in hawser-node-identities", "list configmaps in kube-system",
+	"list nodes in ", "list configmaps in hawser-node-identities", "list configmaps in kube-system", "list leases in hawser-servers",
 	"patch events in default", "get nodes in ", "get configmaps in hawser-node-identities", "create configmaps in hawser-node-identities",
 	"update configmaps in hawser-node-identities", "delete configmaps in hawser-node-identities",
 }
 
-// usedItsRoles checks, by the API server's log, that the hub asked for nothing that it may
-// not have, and that it needed every rule that it was given.
-func (h *besideHub) usedItsRoles(t *testing.T) {
+// asked is what hubs have asked of the API server, by its log: how often, by verb, resource
+// and namespace. It fails if any of it was refused.
+func (h *besideHub) asked(t *testing.T) map[string]int {
 	t.Helper()
 	const account = "system:serviceaccount:hawser-system:hawser-hub"
-	used := map[string]bool{}
+	asked := map[string]int{}
 	file, err := os.Open(h.audit)
 	must(t, err)
 	defer file.Close()
@@ -311,17 +325,24 @@ func (h *besideHub) usedItsRoles(t *testing.T) {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Error(err)
 			}
-			break
+			return asked
 		}
 		if e.User.Username != account {
 			continue
 		}
 		what := strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
-		used[what+" in "+e.ObjectRef.Namespace] = true
+		asked[what+" in "+e.ObjectRef.Namespace]++
 		if e.Annotations["authorization.k8s.io/decision"] == "forbid" {
 			t.Errorf("the hub was refused: %s %s/%s", what, e.ObjectRef.Namespace, e.ObjectRef.Name)
 		}
 	}
+}
+
+// usedItsRoles checks that the hub asked for nothing that it may not have, and that it
+// needed every rule that it was given.
+func (h *besideHub) usedItsRoles(t *testing.T) {
+	t.Helper()
+	asked := h.asked(t)
 	check := func(namespace string, rules []rbacv1.PolicyRule) {
 		for _, r := range rules {
 			for _, verb := range r.Verbs {
@@ -329,7 +350,7 @@ func (h *besideHub) usedItsRoles(t *testing.T) {
 				if r.Resources[0] == "namespaces" { // which are in themselves
 					where = r.ResourceNames[0]
 				}
-				if what := verb + " " + r.Resources[0] + " in " + where; !used[what] && !slices.Contains(rare, what) {
+				if what := verb + " " + r.Resources[0] + " in " + where; asked[what] == 0 && !slices.Contains(rare, what) {
 					t.Errorf("nothing needs %s", what)
 				}
 			}
