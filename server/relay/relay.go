@@ -92,11 +92,13 @@ func (r *Relay) Inject(ctx context.Context, c net.Conn) error { return r.agents.
 func (r *Relay) Run(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	stop := context.AfterFunc(ctx, func() {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() {
+		<-ctx.Done()
 		_ = r.agents.Close() // Accept below ends
 		r.pending.Close()
 	})
-	defer stop()
 	wg.Go(func() {
 		for c, err := r.agents.Accept(); err == nil; c, err = r.agents.Accept() {
 			wg.Go(func() { r.join(ctx, c) })

@@ -7,9 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -168,5 +170,36 @@ func TestUnreachable(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	if _, err := New(Config{Addr: "nowhere"}); err == nil {
 		t.Error("an address without a port is fine")
+	}
+}
+
+// TestEnds: Run ends when it is asked to, also if others who wait for the same hear of it
+// first.
+func TestEnds(t *testing.T) {
+	l := listen(t)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Config{Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 100_000 {
+		defer context.AfterFunc(ctx, func() {})()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx, l) }()
+	for range 1000 {
+		runtime.Gosched() // until it waits
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it has not ended")
 	}
 }
