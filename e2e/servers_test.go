@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -57,13 +58,7 @@ func (c *cluster) another(t *testing.T, id, store string, args ...string) *clust
 func (c *cluster) anotherOf(t *testing.T, under, id, store string, args ...string) *cluster {
 	t.Helper()
 	o := &cluster{dir: filepath.Join(shortTempDir(t), id), port: freePort(t), out: &lines{}}
-	must(t, os.CopyFS(filepath.Join(o.dir, "pki"), os.DirFS(filepath.Join(c.dir, "pki"))))
-	must(t, os.Chmod(o.dir, 0o700))
-	must(t, os.Chmod(filepath.Join(o.dir, "pki"), 0o700))
-	keys, _ := filepath.Glob(filepath.Join(o.dir, "pki", "*.key"))
-	for _, key := range keys {
-		must(t, os.Chmod(key, 0o600))
-	}
+	c.keysTo(t, o.dir)
 	run(t, append([]string{
 		filepath.Join(under, "hawser"), "server", "--data-dir", o.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(o.port),
 		"--connect-port", "0", "--server-id", id, store,
@@ -87,6 +82,34 @@ func (c *cluster) anotherOf(t *testing.T, under, id, store string, args ...strin
 	o.client, err = kubernetes.NewForConfig(o.rest)
 	must(t, err)
 	return o
+}
+
+// keysTo copies the keys to a new data directory.
+func (c *cluster) keysTo(t *testing.T, dir string) {
+	t.Helper()
+	must(t, os.CopyFS(filepath.Join(dir, "pki"), os.DirFS(filepath.Join(c.dir, "pki"))))
+	must(t, os.Chmod(dir, 0o700))
+	must(t, os.Chmod(filepath.Join(dir, "pki"), 0o700))
+	keys, _ := filepath.Glob(filepath.Join(dir, "pki", "*.key"))
+	for _, key := range keys {
+		must(t, os.Chmod(key, 0o600))
+	}
+}
+
+// endsAsCopy checks what becomes of a server with a copy of c's data directory, on its
+// store.
+func (c *cluster) endsAsCopy(t *testing.T, store string, args ...string) {
+	t.Helper()
+	under, _ := bin(t)
+	dir := filepath.Join(shortTempDir(t), "copy")
+	c.keysTo(t, dir)
+	id, err := os.ReadFile(filepath.Join(c.dir, "identity"))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "identity"), id, 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "server.lock"), nil, 0o600))
+	oneLine(t, exec.CommandContext(t.Context(), filepath.Join(under, "hawser"), append([]string{
+		"server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(t)), "--connect-port", "0", store,
+	}, args...)...), "--data-dir "+dir+": another server runs with a copy of this one's data directory, at 127.0.0.1:"+strconv.Itoa(c.port))
 }
 
 // killServer kills the process of a server that another has started.
@@ -155,6 +178,8 @@ func TestTwoServers(t *testing.T) {
 		t.Errorf("logs through b: %q", logs)
 	}
 	must(t, a.reaches(t, "near"))
+	b.endsAsCopy(t, store, "--server-id", "b")
+	b.endsAsCopy(t, store, "--server-id", "another")
 
 	a.agent(t, "roamer", []*cluster{b, a}, "--server-count=1")
 	a.waitNode(t, "roamer")
