@@ -37,6 +37,8 @@ func playRole(role string) error {
 		return serve(arg, answerWAN)
 	case "wan-dialer":
 		return dialWAN(arg)
+	case "store-member":
+		return runMember(arg)
 	case "egress":
 		return reachKubelet(arg)
 	case "wait":

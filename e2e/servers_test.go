@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,35 +18,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/hawser-project/hawser/controlplane/etcd"
 	"github.com/hawser-project/hawser/controlplane/servers"
 )
 
 // reachedWithin is how soon a node must be in reach again after a server that has it was killed.
 const reachedWithin = 5 * time.Second
 
-// startStore runs a member of etcd in this process until the test ends, and returns the
-// flag that names it.
-func startStore(t *testing.T) string {
-	t.Helper()
-	dir := shortTempDir(t)
-	s, err := etcd.New(etcd.Config{Dir: dir})
-	must(t, err)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := s.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	<-s.Ready()
-	return "--etcd-servers=unix://" + filepath.Join(dir, etcd.SocketName)
-}
-
 // another starts one more server of c on the same store, and returns what a client of it
 // is.
-func (c *cluster) another(t *testing.T, id, store string, args ...string) *cluster {
+func (c *cluster) another(t *testing.T, id string, st *store, args ...string) *cluster {
 	t.Helper()
 	under, _ := bin(t)
 	return c.anotherOf(t, under, id, store, args...)
@@ -61,8 +39,8 @@ func (c *cluster) anotherOf(t *testing.T, under, id, store string, args ...strin
 	c.keysTo(t, o.dir)
 	run(t, append([]string{
 		filepath.Join(under, "hawser"), "server", "--data-dir", o.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(o.port),
-		"--connect-port", "0", "--server-id", id, store,
-	}, args...), o.dir)
+		"--connect-port", "0", "--server-id", id,
+	}, append(st.flags(), args...)...), o.dir)
 	t.Cleanup(func() {
 		if b, err := os.ReadFile(o.dir + ".log"); err == nil && (t.Failed() || strings.Contains(string(b), "WARNING: DATA RACE")) {
 			t.Errorf("--- %s\n%s", id, b)
@@ -162,9 +140,9 @@ func (c *cluster) reaches(t *testing.T, pod string) error {
 // TestTwoServers: each reaches the nodes of the other, and a node whose server is killed
 // is in reach of the other at once.
 func TestTwoServers(t *testing.T) {
-	store := startStore(t)
-	a := startUp(t, "--nodes", "1", "--server-arg="+store, "--server-arg=--server-id=a")
-	b := a.another(t, "b", store)
+	st := startStore(t)
+	a := startUp(t, st.upArgs("--nodes=1", "--server-arg=--server-id=a")...)
+	b := a.another(t, "b", st)
 	eventually(t, "both have told of themselves", func() error {
 		all, err := b.client.CoordinationV1().Leases(servers.Namespace).List(t.Context(), metav1.ListOptions{})
 		if err == nil && len(all.Items) != 2 {
@@ -209,9 +187,9 @@ func soon(t *testing.T, killed time.Time, pod string, through *cluster) {
 // TestServerOfThreeKilled: one of three servers is killed while bulk comes from every node.
 // All nodes are in reach of the other two.
 func TestServerOfThreeKilled(t *testing.T) {
-	store := startStore(t)
-	a := startUp(t, "--nodes", "0", "--server-arg="+store, "--server-arg=--server-id=a")
-	b, c := a.another(t, "b", store), a.another(t, "c", store)
+	st := startStore(t)
+	a := startUp(t, st.upArgs("--nodes=0", "--server-arg=--server-id=a")...)
+	b, c := a.another(t, "b", st), a.another(t, "c", st)
 	names := []string{"n-a", "n-b", "n-c"}
 	for i, servers := range [][]*cluster{{a, b, c}, {b, c, a}, {c, a, b}} {
 		a.agent(t, names[i], servers)
