@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // shared is what controllers are made from.
@@ -56,7 +58,7 @@ func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
 	}
 	return &shared{
 		cfg: p.cfg, log: p.log, client: client, metrics: &scope{r: p.cfg.Metrics},
-		informers: informers.NewSharedInformerFactory(client, 0), events: broadcast(ctx, events),
+		informers: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(loop.WithoutManagers)), events: broadcast(ctx, events),
 		own: func(e *entry) (kubernetes.Interface, metadata.Interface, error) {
 			c := manager
 			if e.schedules {

@@ -28,13 +28,13 @@ type rollingMember struct {
 
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
-	store := startStore(t)
+	st := startStore(t)
 	var args []string
 	for _, f := range rollingFlags {
 		args = append(args, "--server-arg="+f)
 	}
-	a := startUp(t, append(args, "--nodes", "0", "--server-arg="+store, "--server-arg=--server-id=a")...)
-	b, c := a.another(t, "b", store, rollingFlags...), a.another(t, "c", store, rollingFlags...)
+	a := startUp(t, st.upArgs(append(args, "--nodes", "0", "--server-arg=--server-id=a")...)...)
+	b, c := a.another(t, "b", st, rollingFlags...), a.another(t, "c", st, rollingFlags...)
 	servers := []*cluster{a, b, c}
 	r := &rolling{cluster: a, backends: watchBackends(t, servers)}
 	for i, name := range []string{"n-a", "n-b", "n-c"} {

@@ -29,11 +29,11 @@ const reachedWithin = 5 * time.Second
 func (c *cluster) another(t *testing.T, id string, st *store, args ...string) *cluster {
 	t.Helper()
 	under, _ := bin(t)
-	return c.anotherOf(t, under, id, store, args...)
+	return c.anotherOf(t, under, id, st, args...)
 }
 
 // anotherOf is another, with the programs in under.
-func (c *cluster) anotherOf(t *testing.T, under, id, store string, args ...string) *cluster {
+func (c *cluster) anotherOf(t *testing.T, under, id string, st *store, args ...string) *cluster {
 	t.Helper()
 	o := &cluster{dir: filepath.Join(shortTempDir(t), id), port: freePort(t), out: &lines{}}
 	c.keysTo(t, o.dir)
@@ -76,7 +76,7 @@ func (c *cluster) keysTo(t *testing.T, dir string) {
 
 // endsAsCopy checks what becomes of a server with a copy of c's data directory, on its
 // store.
-func (c *cluster) endsAsCopy(t *testing.T, store string, args ...string) {
+func (c *cluster) endsAsCopy(t *testing.T, st *store, args ...string) {
 	t.Helper()
 	under, _ := bin(t)
 	dir := filepath.Join(shortTempDir(t), "copy")
@@ -86,8 +86,8 @@ func (c *cluster) endsAsCopy(t *testing.T, store string, args ...string) {
 	must(t, os.WriteFile(filepath.Join(dir, "identity"), id, 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "server.lock"), nil, 0o600))
 	oneLine(t, exec.CommandContext(t.Context(), filepath.Join(under, "hawser"), append([]string{
-		"server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(t)), "--connect-port", "0", store,
-	}, args...)...), "--data-dir "+dir+": another server runs with a copy of this one's data directory, at 127.0.0.1:"+strconv.Itoa(c.port))
+		"server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(t)), "--connect-port", "0",
+	}, append(st.flags(), args...)...)...), "--data-dir "+dir+": another server runs with a copy of this one's data directory, at 127.0.0.1:"+strconv.Itoa(c.port))
 }
 
 // killServer kills the process of a server that another has started.
@@ -156,8 +156,8 @@ func TestTwoServers(t *testing.T) {
 		t.Errorf("logs through b: %q", logs)
 	}
 	must(t, a.reaches(t, "near"))
-	b.endsAsCopy(t, store, "--server-id", "b")
-	b.endsAsCopy(t, store, "--server-id", "another")
+	b.endsAsCopy(t, st, "--server-id", "b")
+	b.endsAsCopy(t, st, "--server-id", "another")
 
 	a.agent(t, "roamer", []*cluster{b, a}, "--server-count=1")
 	a.waitNode(t, "roamer")

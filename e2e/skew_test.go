@@ -54,9 +54,9 @@ func previous(t *testing.T) string {
 
 func TestVersionSkew(t *testing.T) {
 	old := previous(t)
-	store := startStore(t)
-	a := startUp(t, "--nodes", "0", "--server-arg="+store, "--server-arg=--server-id=new")
-	b := a.anotherOf(t, old, "old", store)
+	st := startStore(t)
+	a := startUp(t, st.upArgs("--nodes", "0", "--server-arg=--server-id=new")...)
+	b := a.anotherOf(t, old, "old", st)
 	// Each agent knows one server, of the other version: the other server reaches it by
 	// that one only.
 	for _, n := range []struct {

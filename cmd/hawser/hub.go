@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	clientrest "k8s.io/client-go/rest"
@@ -23,6 +22,7 @@ import (
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/relay"
 )
@@ -152,7 +152,7 @@ func (h *hubBeside) keyring(hubs *peerTrust) (*keyring, error) {
 
 // join makes all that has to do with the cluster. It starts nothing.
 func (h *hubBeside) join(ctx context.Context) error {
-	h.nodes = informers.NewSharedInformerFactoryWithOptions(h.api, 0, informers.WithTransform(withoutManagers))
+	h.nodes = informers.NewSharedInformerFactoryWithOptions(h.api, 0, informers.WithTransform(loop.WithoutManagers))
 	nodes := h.nodes.Core().V1().Nodes().Informer()
 	if err := h.tunnels.follow(nodes); err != nil {
 		return err
@@ -175,14 +175,6 @@ func (h *hubBeside) join(ctx context.Context) error {
 	}
 	h.health, err = newHealth(ctx, h.o, h.shown, h.api, h.clients, h.ready, h.log)
 	return err
-}
-
-// withoutManagers drops from objects that are kept who wrote which field.
-func withoutManagers(o any) (any, error) {
-	if m, err := meta.Accessor(o); err == nil {
-		m.SetManagedFields(nil)
-	}
-	return o, nil
 }
 
 // newControllers makes those that were asked for.

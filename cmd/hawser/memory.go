@@ -15,13 +15,12 @@ const (
 	// mostly tables that never change, and letting it double costs 30 MiB.
 	idleGCPercent = 50
 	// busyGCPercent is the most that a busy server lets its heap grow by, of what
-	// lives. What collections cost goes with the inverse, so beyond this there is
-	// little left to save.
-	busyGCPercent = 400
+	// lives. A fleet that joins would else take five times as much as it needs.
+	busyGCPercent = 200
 	// percentOf is what a heap is to grow by, in percent of what lives, for each MiB
 	// that is allocated in a second. To mark a GiB takes a processor about a second,
-	// so that, however much lives, collections take a tenth of one.
-	percentOf = 1.0
+	// so that, however much lives, collections take a fifth of one.
+	percentOf = 0.5
 	// paceEvery is how often that is looked at.
 	paceEvery = 2 * time.Second
 )
@@ -55,6 +54,9 @@ func paceMemory(ctx context.Context) {
 		if next := gcPercent(percent, rate); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
+			if percent == idleGCPercent {
+				debug.FreeOSMemory() // what the burst took; the runtime by itself takes minutes
+			}
 		}
 	}
 }

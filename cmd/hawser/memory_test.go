@@ -18,12 +18,12 @@ func TestGCPercent(t *testing.T) {
 		want int
 	}{
 		{"idle", 50, 1 * mib, 50},
-		{"busy", 50, 160 * mib, 160},
-		{"very busy", 200, 1000 * mib, 400},
-		{"nearly the same", 200, 170 * mib, 200},
-		{"much less", 200, 80 * mib, 80},
+		{"busy", 50, 160 * mib, 80},
+		{"very busy", 100, 1000 * mib, 200},
+		{"nearly the same", 100, 170 * mib, 100},
+		{"much less", 100, 120 * mib, 60},
 		{"idle again, from near", 55, 0, 50},
-		{"nearly the most", 390, 1000 * mib, 400},
+		{"nearly the most", 190, 1000 * mib, 200},
 	} {
 		if got := gcPercent(tc.now, tc.rate); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)

@@ -36,6 +36,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/etcd"
+	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
 )
 
@@ -244,7 +245,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 	if p.loopback, err = kubernetes.NewForConfig(p.api.LoopbackConfig()); err != nil {
 		return nil, err
 	}
-	p.shared = informers.NewSharedInformerFactory(p.loopback, 0)
+	p.shared = informers.NewSharedInformerFactoryWithOptions(p.loopback, 0, informers.WithTransform(loop.WithoutManagers))
 	if err = errors.Join(objects.Use(p.loopback, p.shared), authz.use(p.shared)); err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/apiserver/openapi"
 	"github.com/hawser-project/hawser/controlplane/etcd"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // shutdownWatches bounds how long a stop waits for watches to end.
@@ -145,7 +146,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return fmt.Errorf("apiserver: loopback client: %w", err)
 	}
-	shared := informers.NewSharedInformerFactory(loopback, 0)
+	shared := informers.NewSharedInformerFactoryWithOptions(loopback, 0, informers.WithTransform(loop.WithoutManagers))
 	served, watching, end := s.lives(ctx)
 	defer end()
 	plugins, err := s.admission(watching, loopback, shared, served.Done())

@@ -24,6 +24,10 @@ import (
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
+// workers is how many requests are decided about, and signed, at once. Each waits for the
+// API five times, so that with fewer a fleet that joins waits for them.
+const workers = 8
+
 // An Approver is the controller certificatesigningrequest-approving-controller.
 type Approver struct {
 	client   kubernetes.Interface
@@ -51,7 +55,7 @@ func (*Approver) Name() string { return "certificatesigningrequest-approving-con
 
 // Run approves until ctx is done. The informers must be running.
 func (a *Approver) Run(ctx context.Context) error {
-	q := loop.NewQueue(loop.Config[string]{Name: a.Name(), Do: a.sync, Log: a.log})
+	q := loop.NewQueue(loop.Config[string]{Name: a.Name(), Do: a.sync, Workers: workers, Log: a.log})
 	stop, err := loop.Watch(a.reqInf, q.Add)
 	if err != nil {
 		return err

@@ -105,7 +105,7 @@ func (*Signer) Name() string { return "certificatesigningrequest-signing-control
 
 // Run signs until ctx is done. The informers must be running.
 func (s *Signer) Run(ctx context.Context) error {
-	q := loop.NewQueue(loop.Config[string]{Name: s.Name(), Do: s.sync, Log: s.log})
+	q := loop.NewQueue(loop.Config[string]{Name: s.Name(), Do: s.sync, Workers: workers, Log: s.log})
 	stop, err := loop.Watch(s.inf, q.Add)
 	if err != nil {
 		return err

@@ -12,6 +12,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
+// WithoutManagers is a transform for informers: it drops who wrote which field. An object
+// that is written without that keeps what the API has of it.
+func WithoutManagers(o any) (any, error) {
+	if m, err := meta.Accessor(o); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return o, nil
+}
+
 // Watch calls add with the key (namespace/name, or name) of every object of inf,
 // and again whenever one is added, changed or deleted. add must return at once.
 // stop ends the calls; the informer goes on for others.

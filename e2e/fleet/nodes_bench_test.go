@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,19 +17,31 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // The size that the figures of README are of takes minutes:
 //
 //	go test ./e2e/fleet -run '^$' -bench Nodes -benchtime 1x -fleet.nodes 2000
 var (
-	nodes     = flag.Int("fleet.nodes", 200, "how many nodes BenchmarkNodes simulates, ten pods each")
+	nodes     = flag.Int("fleet.nodes", 200, "how many nodes BenchmarkNodes simulates")
+	pods      = flag.Int("fleet.pods", 10, "how many pods each gets; with 0 it ends once all were cut and have come back")
 	weightOf  = flag.String("fleet.weight", string(Light), "their weight")
 	graceFlag = flag.Duration("fleet.grace", 0, "node-monitor-grace-period of the server, if not the default")
+	profiles  = flag.String("fleet.profiles", "", "directory for profiles of the server's heap and goroutines once all have joined, and of its CPU while they do")
+)
+
+// The marks, for one server on two cores that it shares with the fleet. They are of
+// fleets of markedNodes or more: what a server costs by itself is in the figures of fewer.
+const (
+	markedNodes = 1000
+	joinMark    = 10_000.0 / 300 // joins a second: 10,000 nodes in 5 min
+	memoryMark  = 700            // KiB resident a node, half a minute after all have joined; 586 were measured
+	backMark    = time.Minute    // until all are Ready and have a session, after all were cut
 )
 
 const (
-	podsPerNode = 10
 	// leaseRate is that of 10,000 nodes which renew every ten seconds, to which the
 	// cost of fewer is scaled up.
 	leaseRate = 1000
@@ -54,40 +67,140 @@ func benchmarkNodes(b *testing.B, n int) {
 	s := startServer(b, args...)
 	s.trim(b)
 	empty, own := s.usage(b), usageOf(b, os.Getpid())
+	profiled := s.profile(b, "cpu", "profile?seconds=40")
 	begun := time.Now()
-	f, stop := s.startFleet(b, Config{Nodes: n, Zones: min(n, 4), Weight: Weight(*weightOf)})
+	f, stop := s.startFleet(b, Config{Nodes: n, Zones: min(n, 4), Weight: Weight(*weightOf), Transport: qmux.Transport()})
 	took := time.Since(begun)
+	<-profiled
 	there := s.usage(b)
-	b.Logf("join: %d nodes in %v, %.1f/s, %v of the server's CPU", n, took.Round(time.Millisecond), float64(n)/took.Seconds(), there.cpu-empty.cpu)
-	b.ReportMetric(float64(n)/took.Seconds(), "joins/s")
+	rate := float64(n) / took.Seconds()
+	b.Logf("join: %d nodes in %v, %.1f/s, %v of the server's CPU, %v of the fleet's", n, took.Round(time.Millisecond), rate,
+		there.cpu-empty.cpu, usageOf(b, os.Getpid()).cpu-own.cpu)
+	b.ReportMetric(rate, "joins/s")
 	b.ReportMetric(1000*(there.cpu-empty.cpu).Seconds()/float64(n), "server-CPU-ms/join")
+	s.benchLeases(b, n)
 	Trim()
 	s.trim(b)
 	there = s.usage(b)
 	mine := usageOf(b, os.Getpid())
+	each := float64(there.rss-empty.rss) / float64(n) / 1024
 	b.Logf("memory: server %d MiB, fleet %d MiB", there.rss>>20, mine.rss>>20)
-	b.ReportMetric(float64(there.rss-empty.rss)/float64(n)/1024, "server-KiB/node")
+	b.ReportMetric(each, "server-KiB/node")
 	b.ReportMetric(float64(mine.rss-own.rss)/float64(n)/1024, "fleet-KiB/node")
-	s.benchLeases(b)
-	s.benchPods(b, f, n*podsPerNode)
-	s.benchReaction(b, f)
+	<-s.profile(b, "heap", "heap?gc=1")
+	<-s.profile(b, "goroutines", "goroutine")
+	back := s.benchCut(b, f)
+	if n >= markedNodes && (rate < joinMark || each > memoryMark || back > backMark) {
+		b.Errorf("%.1f joins/s, %.0f KiB a node, all back after %v; the marks are %.1f, %d, %v", rate, each, back, joinMark, memoryMark, backMark)
+	}
+	if *pods > 0 {
+		s.benchPods(b, f, n**pods)
+		s.benchReaction(b, f)
+	}
 	stop()
 }
 
-// benchLeases shows what renewing leases costs.
-func (s *site) benchLeases(b *testing.B) {
+// benchCut cuts the connections of all nodes at once and shows how soon each has a
+// session again, and is Ready.
+func (s *site) benchCut(b *testing.B, f *Fleet) time.Duration {
 	b.Helper()
-	before, count := s.usage(b), s.metric(b, leaseUpdates)
+	all := make([]int, len(f.members))
+	for i := range all {
+		all[i] = i
+	}
+	begun := time.Now()
+	f.Apply(one(Cut, true, all...))
+	eventually(b, "all have a session and are Ready", func() error {
+		if n, c := f.Connected(), f.Counts(); n < len(all) || c.Ready < len(all) {
+			return fmt.Errorf("%d connected, %s", n, c)
+		}
+		return nil
+	})
+	took := time.Since(begun)
+	b.Logf("cut: all %d nodes have a session again and are Ready after %v", len(all), took.Round(time.Millisecond))
+	b.ReportMetric(took.Seconds(), "back-s")
+	return took
+}
+
+// profile reads one of the server's profiles into a file, if that was asked for, and
+// closes what it returns when it has.
+func (s *site) profile(b *testing.B, name, what string) <-chan struct{} {
+	b.Helper()
+	done := make(chan struct{})
+	if *profiles == "" {
+		close(done)
+		return done
+	}
+	path, query, _ := strings.Cut(what, "?")
+	go func() {
+		defer close(done)
+		r := s.api.Discovery().RESTClient().Get().AbsPath("/debug/pprof/" + path)
+		if key, value, ok := strings.Cut(query, "="); ok {
+			r = r.Param(key, value)
+		}
+		text, err := r.DoRaw(b.Context())
+		if err == nil {
+			err = os.WriteFile(filepath.Join(*profiles, name), text, 0o600)
+		}
+		if err != nil {
+			b.Error(err)
+		}
+	}()
+	return done
+}
+
+// benchLeases shows what n nodes cost that do nothing but be there: they renew their
+// leases, write a status now and then, and keep their sessions.
+func (s *site) benchLeases(b *testing.B, n int) {
+	b.Helper()
+	before, count, revision := s.usage(b), s.metric(b, leaseUpdates), s.revision(b)
 	begun := time.Now()
 	<-time.After(leaseTime)
 	took := time.Since(begun)
-	cpu, renewals := s.usage(b).cpu-before.cpu, s.metric(b, leaseUpdates)-count
+	cpu, renewals, writes := s.usage(b).cpu-before.cpu, s.metric(b, leaseUpdates)-count, s.revision(b)-revision
 	if renewals == 0 {
 		b.Fatal("no lease was renewed")
 	}
 	cores := cpu.Seconds() / took.Seconds()
 	b.Logf("leases: %.0f renewals/s take %.2f cores of the server; %d a second would take %.2f", renewals/took.Seconds(), cores, leaseRate, cores*leaseRate*took.Seconds()/renewals)
 	b.ReportMetric(cores*leaseRate*took.Seconds()/renewals, "server-cores@1000leases/s")
+	stored := s.stored(b)
+	b.Logf("store: %.3f writes a second and node, %d KiB of files a node", float64(writes)/took.Seconds()/float64(n), stored/n>>10)
+	b.ReportMetric(float64(stored)/float64(n)/1024, "store-KiB/node")
+}
+
+// revision is the number of writes to the store so far.
+func (s *site) revision(b *testing.B) int64 {
+	b.Helper()
+	list, err := s.api.CoreV1().Namespaces().List(b.Context(), metav1.ListOptions{Limit: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	n, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// stored is what the files of the store hold, in bytes.
+func (s *site) stored(b *testing.B) int {
+	b.Helper()
+	sum := 0
+	err := filepath.WalkDir(filepath.Join(s.data, "etcd"), func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			sum += int(info.Size())
+		}
+		return err
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return sum
 }
 
 const (

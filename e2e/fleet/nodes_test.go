@@ -26,40 +26,13 @@ import (
 	"github.com/hawser-project/hawser/e2e/await"
 )
 
-// program is hawser, built when the first test asks for it. Fleets meet it as they
-// would anywhere: as a process of its own.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "hawser-fleet-")
-	if err != nil {
-		return "", err
-	}
-	out := filepath.Join(dir, "hawser")
-	cmd := exec.Command("go", "build", "-o", out, "./cmd/hawser")
-	cmd.Dir = filepath.Join("..", "..")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("go build: %w\n%s", err, text)
-	}
-	return out, nil
-})
-
-// built says whether there is a program to remove.
-var built bool
-
-func removeProgram() {
-	if !built {
-		return
-	}
-	file, _ := program()
-	if strings.HasSuffix(file, "/hawser") {
-		file = filepath.Dir(file)
-	}
-	_ = os.RemoveAll(file)
-}
+// joinPatience is what each node adds to patience while a fleet joins.
+const joinPatience = 50 * time.Millisecond
 
 // A site is a running hawser server.
 type site struct {
 	pid   int
+	data  string // its directory
 	admin *rest.Config
 	api   kubernetes.Interface
 	idle  func() // closes api's connections
@@ -98,8 +71,8 @@ func startServer(t testing.TB, args ...string) *site {
 		}
 		_ = log.Close()
 	})
-	s := &site{pid: cmd.Process.Pid}
-	s.await(t, filepath.Join(dir, "data", "admin.kubeconfig"), log.Name(), ended)
+	s := &site{pid: cmd.Process.Pid, data: filepath.Join(dir, "data")}
+	s.await(t, filepath.Join(s.data, "admin.kubeconfig"), log.Name(), ended)
 	return s
 }
 
@@ -148,15 +121,20 @@ func (s *site) startFleet(t testing.TB, c Config) (f *Fleet, stop func()) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	bound, done := context.WithTimeout(t.Context(), patience+time.Duration(c.Nodes)*joinPatience)
+	defer done()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := f.Run(ctx); err != nil {
 			t.Error(err)
+			done() // there is nothing to wait for
 		}
 	})
 	stop = func() { cancel(); wg.Wait() }
 	t.Cleanup(stop)
-	f.until(t, "all are Ready", func(n Counts) bool { return n.Ready == c.Nodes && n.Joined == c.Nodes })
+	if err := f.WaitReady(bound); err != nil {
+		t.Fatalf("all are Ready: %v", err)
+	}
 	return f, stop
 }
 
