@@ -153,7 +153,7 @@ func (g *Group) watch(ctx context.Context) {
 		g.preferred = now
 		g.mu.Unlock()
 		if s := before.State(); before != now && !s.Since.IsZero() {
-			g.moved(!s.Connected)
+			g.moved(s.Err != nil || !s.Parked.IsZero()) // neither where the server is about to stop
 		}
 		select {
 		case <-changed:

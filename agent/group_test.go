@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // A startedGroup runs.
@@ -86,6 +89,34 @@ func TestGroup(t *testing.T) {
 			t.Error("nobody was told that dials go another way")
 		}
 		dial()
+	})
+}
+
+// TestGroupLeavesDraining: when the server that dials go by is about to stop, they go by the
+// other at once, and what is under way through the first is not given up.
+func TestGroupLeavesDraining(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		for _, name := range []string{"a:1", "b:1", "c:1"} {
+			h.open(name)
+		}
+		var moves []bool
+		g := h.startGroup(Config{Servers: []string{"a:1", "b:1", "c:1"}, Moved: func(stuck bool) { moves = append(moves, stuck) }}, 2)
+		pass(time.Second)
+		used := g.State().Server
+		for range 2 {
+			if m := next(t, h.sessions); m.server == used {
+				if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		pass(time.Second)
+		if s := g.State(); s.Server == used || !s.Connected {
+			t.Errorf("dials go by %s, connected %v", s.Server, s.Connected)
+		}
+		if len(moves) == 0 || slices.Contains(moves, true) {
+			t.Errorf("told of moves %v: want some, and none stuck", moves)
+		}
 	})
 }
 
