@@ -103,8 +103,9 @@ func marked(proc string, pid int, id string) (is, told bool) {
 }
 
 // inExec reports whether a process whose environment was found empty has one by now, or
-// will: it is between two programs. See env_start and env_end in proc_pid_stat(5); both
-// are zero then, and equal in a process that has none.
+// will: it is between two programs. See startcode, env_start and env_end in
+// proc_pid_stat(5). The last two are zero then, and equal while the environment is being
+// laid out, as in a process that has none; startcode is zero until that is over.
 func inExec(proc string, pid int) bool {
 	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -112,11 +113,11 @@ func inExec(proc string, pid int) bool {
 	}
 	// The name may have spaces and parentheses in it; what follows it has not.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	const vsize, envStart, envEnd = 23 - 3, 50 - 3, 51 - 3
+	const vsize, startCode, envStart, envEnd = 23 - 3, 26 - 3, 50 - 3, 51 - 3
 	if len(fields) <= envEnd || fields[vsize] == "0" { // a kernel thread, or it is ending
 		return false
 	}
-	return fields[envEnd] == "0" || fields[envStart] != fields[envEnd]
+	return fields[startCode] == "0" || fields[envEnd] == "0" || fields[envStart] != fields[envEnd]
 }
 
 // hasMark looks for the mark in an environment as proc_pid_environ(5) has it.

@@ -5,9 +5,11 @@ package process
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -203,6 +205,31 @@ func TestMarkedWhileExecuting(t *testing.T) {
 	}
 	if known == 0 {
 		t.Error("never known")
+	}
+}
+
+// TestMarkedInTheMidst: between two programs the kernel shows an environment that begins
+// and is empty so far; the new program's code begins nowhere until that is over. A process
+// that has no environment has code.
+func TestMarkedInTheMidst(t *testing.T) {
+	for _, tt := range []struct {
+		name, code string
+		told       bool
+	}{{"without an environment", "4194304", true}, {"executing", "0", false}} {
+		proc := t.TempDir()
+		dir := filepath.Join(proc, "7")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		fields := slices.Repeat([]string{"1"}, 50)
+		fields[26-3], fields[50-3], fields[51-3] = tt.code, "4096", "4096"
+		stat := "7 (sh) " + strings.Join(fields, " ") + "\n"
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "environ"), nil, 0o600), os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if is, told := marked(proc, 7, "0123456789abcdef"); is || told != tt.told {
+			t.Errorf("%s: is %v, told %v", tt.name, is, told)
+		}
 	}
 }
 
