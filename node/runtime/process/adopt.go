@@ -212,7 +212,7 @@ func (r *Runtime) tellNewer() {
 	r.mu.Lock()
 	for _, c := range r.containers {
 		if c.newer {
-			held, newest = held+1, max(newest, c.record.Version)
+			held, newest = held+1, max(newest, c.startedBy())
 		}
 	}
 	r.mu.Unlock()
@@ -224,5 +224,12 @@ func (r *Runtime) tellNewer() {
 
 // errNewer is the answer to whatever is asked of a container that is held.
 func (c *container) errNewer() error {
-	return fmt.Errorf("container %s: a newer agent has started it (version %d, and this agent knows %d): upgrade the agent", c.spec.ID, c.record.Version, version)
+	return fmt.Errorf("container %s: a newer agent has started it (version %d, and this agent knows %d): upgrade the agent", c.spec.ID, c.startedBy(), version)
+}
+
+// startedBy is the version of the agent that has started the container.
+func (c *container) startedBy() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.record.Version
 }
