@@ -37,6 +37,8 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 			abortQuietly(b)
 		})
 	}
+	defer onReset(a, fail)()
+	defer onReset(b, fail)()
 	stop := context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
 	wg.Go(func() {
 		var err error
@@ -57,6 +59,21 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 		_ = b.Close()
 	})
 	return n, failed
+}
+
+// A Resetter is a Stream whose user can be told that the peer has reset it while nobody
+// reads it or writes to it.
+type Resetter interface {
+	// OnReset has f called once the peer has reset the stream, until stop is. The call may
+	// be under way when stop returns.
+	OnReset(f func(error)) (stop func())
+}
+
+func onReset(c net.Conn, f func(error)) (stop func()) {
+	if r, ok := c.(Resetter); ok {
+		return r.OnReset(f)
+	}
+	return func() {}
 }
 
 // pump moves what src has to dst until src ends, and then ends dst's direction. While it
@@ -333,6 +350,9 @@ func (t *Tap) InnerReader() Inner { return Inner{Conn: t.Conn, Moved: t.Received
 
 // InnerWriter implements Wrapper.
 func (t *Tap) InnerWriter() Inner { return Inner{Conn: t.Conn, Moved: t.Sent, Failed: t.Failed} }
+
+// OnReset implements Resetter, if Conn does.
+func (t *Tap) OnReset(f func(error)) (stop func()) { return onReset(t.Conn, f) }
 
 // CloseWrite ends our direction.
 func (t *Tap) CloseWrite() error {

@@ -62,6 +62,8 @@ type account struct {
 	unread int
 	closed bool            // by this end
 	ended  bool            // by the peer, or reset
+	reset  bool            // by the peer
+	tell   func()          // that it is; it must return at once. Nil if nobody asks
 	place  <-chan struct{} // given back then; nil until somebody has the stream
 }
 
@@ -128,6 +130,12 @@ func (g *guard) flags(h *header, ours bool) {
 	if a == nil || flags&flagRST == 0 && (ours || flags&flagFIN == 0) {
 		return
 	}
+	if !ours && flags&flagRST != 0 {
+		a.reset = true
+		if a.tell != nil {
+			a.tell()
+		}
+	}
 	a.ended = true
 	a.closed = a.closed || ours && a.place == nil // the library lets nobody have it
 	g.forgetLocked(id, a)
@@ -183,6 +191,21 @@ func (g *guard) closed(id uint32) {
 		a.closed = true
 		g.forgetLocked(id, a)
 	}
+}
+
+// onReset has f called once the peer has reset a stream, until stop is called.
+func (g *guard) onReset(id uint32, f func()) (stop func()) {
+	set := func(f func()) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if a := g.accounts[id]; a != nil {
+			if a.tell = f; f != nil && a.reset {
+				f()
+			}
+		}
+	}
+	set(f)
+	return func() { set(nil) }
 }
 
 func (g *guard) forgetLocked(id uint32, a *account) {

@@ -299,6 +299,31 @@ func TestCloseTimeout(t *testing.T) {
 	open(t, a, b)
 }
 
+// A stream that the peer gave up does not hold a target that goes on saying nothing.
+func TestGivenUpBesideSilentTarget(t *testing.T) {
+	a, b, _ := ends(t, func(c *yamux.Config) { c.StreamCloseTimeout = 20 * time.Millisecond })
+	near, far := open(t, a, b)
+	target, silent := memnet.Pipe(memnet.Addr("target"), memnet.Addr("silent"))
+	spliced := make(chan error, 1)
+	go func() {
+		_, err := tunnel.Splice(t.Context(), &tunnel.Tap{Conn: far}, target)
+		spliced <- err
+	}()
+	if err := near.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-spliced:
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("spliced: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the target is held")
+		_ = silent.Close()
+		<-spliced
+	}
+}
+
 // A lost session is not the end of its streams, except of those that had ended.
 func TestLostIsNoEOF(t *testing.T) {
 	a, b, c := ends(t, func(*yamux.Config) {})

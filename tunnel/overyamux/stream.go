@@ -146,6 +146,14 @@ func (s *stream) Close() error {
 	return err
 }
 
+// OnReset implements tunnel.Resetter: a peer that gives a stream up ends its direction first,
+// and resets it a minute later, when nobody may read any more.
+func (s *stream) OnReset(f func(error)) (stop func()) {
+	return s.session.guard.onReset(s.StreamID(), func() {
+		s.session.Go(func() { f(s.wrap("read", syscall.ECONNRESET)) })
+	})
+}
+
 // SetDeadline implements net.Conn.
 func (s *stream) SetDeadline(t time.Time) error {
 	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
@@ -171,4 +179,7 @@ func (s *stream) setDeadline(by *time.Time, t time.Time, set func(time.Time) err
 	return set(t)
 }
 
-var _ tunnel.BufferReader = (*stream)(nil)
+var (
+	_ tunnel.BufferReader = (*stream)(nil)
+	_ tunnel.Resetter     = (*stream)(nil)
+)
