@@ -153,7 +153,8 @@ func (g *Group) watch(ctx context.Context) {
 		g.preferred = now
 		g.mu.Unlock()
 		if s := before.State(); before != now && !s.Since.IsZero() {
-			g.moved(s.Err != nil || !s.Parked.IsZero()) // neither where the server is about to stop
+			// A session whose server is about to stop has not failed: what is on it goes on.
+			g.moved(s.Err != nil || !s.Parked.IsZero())
 		}
 		select {
 		case <-changed:
