@@ -202,7 +202,14 @@ func (s *Session) probeLocked(c *conn, now time.Time) {
 func (s *Session) checkLocked(c *conn, now time.Time) {
 	patience := s.patienceLocked()
 	s.probeLocked(c, now)
-	if c.asked.IsZero() || c.unacked == 0 && c.question == 0 {
+	since := c.asked
+	switch {
+	case !c.asked.IsZero() && (c.unacked > 0 || c.question != 0):
+	case c.writing: // what is written need not be anything that the peer has not
+		if since = c.wrote; c.heard.After(since) {
+			since = c.heard
+		}
+	default:
 		if now.Sub(c.wrote) < patience {
 			s.scheduleLocked(c.wrote.Add(patience))
 		} else if s.dial != nil && now.Sub(c.wrote) < 4*patience && carrier.Stuck(c.tls, patience) {
@@ -210,14 +217,14 @@ func (s *Session) checkLocked(c *conn, now time.Time) {
 		}
 		return
 	}
-	if left := patience - now.Sub(c.asked); left > 0 {
+	if left := patience - now.Sub(since); left > 0 {
 		s.scheduleLocked(now.Add(left))
 		return
 	}
-	if carrier.Acknowledges(c.tls, patience) {
-		c.asked = now // the path is slow, not dead
-	} else {
+	if !carrier.Acknowledges(c.tls, patience) {
 		s.doubtLocked(c)
+	} else if !c.asked.IsZero() {
+		c.asked = now // the path is slow, not dead
 	}
 	s.watchLocked(now)
 }

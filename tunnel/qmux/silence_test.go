@@ -204,6 +204,35 @@ func TestLateProcessDoubts(t *testing.T) {
 	})
 }
 
+// A connection that does not take what is written to it is doubted although the peer owes
+// nothing on it: what it was to carry may have come by one that was lost since, and the
+// stream waits for it to be written.
+func TestStuckWriterIsDoubted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		for _, heard := range []bool{true, false} {
+			d.mu.Lock()
+			c := d.firstLocked()
+			ago := time.Now().Add(-2 * d.patienceLocked())
+			c.writing, c.wrote, c.heard = true, ago, ago
+			if heard {
+				c.heard = time.Now()
+			}
+			d.mu.Unlock()
+			d.tick()
+			d.mu.Lock()
+			if doubted := d.paths.rejoin.beside; doubted == heard {
+				t.Errorf("heard of meanwhile %v: doubted %v", heard, doubted)
+			}
+			c.writing, c.asked = false, time.Time{}
+			d.mu.Unlock()
+		}
+		synctest.Wait()
+		n.close(t, d, a)
+	})
+}
+
 // A forgetter is a connection that dies of too long a silence.
 type forgetter struct {
 	*memnet.Conn
