@@ -28,7 +28,7 @@ test: ## everything: unit, conformance, integration, end to end; skipped tests a
 	@$(NAMESPACES)
 	$(TESTSUM) -- -race -shuffle=on -parallel 4 -timeout 55m ./...
 
-check: ## unit and conformance tests, without the race detector, in about two minutes
+check: ## unit and conformance tests, without the race detector, in three to four minutes on two cores
 	$(TESTSUM) -- -short -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v /e2e)
 
 e2e: ## the end-to-end tests alone
