@@ -45,6 +45,7 @@ func (l *link) keep(ctx, dialing context.Context) {
 	for {
 		began := time.Now()
 		err := l.follow(ctx, dialing)
+		l.peers.attempted(l.peer.ID)
 		if dialing.Err() != nil {
 			return
 		}
@@ -116,6 +117,7 @@ func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 				continue
 			}
 			changed, whole = l.begin(s, whole, draining), nil
+			l.peers.attempted(l.peer.ID)
 		} else {
 			changed = l.change(&m)
 		}

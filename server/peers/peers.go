@@ -15,7 +15,9 @@
 // Which servers there are is told by Set; the package knows no Kubernetes.
 //
 // The bounds: 64 servers; 1,024 streams from one to another at a time, more wait; a
-// server that says nothing for four seconds is not asked any more.
+// server that says nothing for four seconds is not asked any more. A dial into a node that
+// nobody is known to have waits, in the first ten seconds of a server, until the others
+// have told what they have.
 package peers
 
 import (
@@ -48,6 +50,8 @@ const (
 	// beat is how often a server says something on the stream of its sessions, silence
 	// after how long it counts as gone, and stalled how long it may take to read.
 	beat, silence, stalled = time.Second, 4 * time.Second, 10 * time.Second
+	// startup is how long after New a dial waits for the first word of other servers.
+	startup = 10 * time.Second
 	// lowest and highest bound the wait between two attempts at a server.
 	lowest, highest = 250 * time.Millisecond, 2 * time.Second
 )
@@ -94,7 +98,11 @@ type Peers struct {
 	leaving   chan struct{} // closed by Leave
 	leaveOnce sync.Once
 
-	mu        sync.Mutex // guards the following
+	began time.Time
+	heard chan struct{} // closed once unheard is empty
+
+	mu        sync.Mutex          // guards the following
+	unheard   map[string]struct{} // of the first Set, those at which no attempt has ended
 	wanted    []Peer
 	links     map[string]*link // by ID
 	served    int              // sessions that other servers have made
@@ -116,6 +124,7 @@ func New(c Config) (*Peers, error) {
 	}
 	p := &Peers{
 		cfg: c, log: c.Log, set: make(chan struct{}, 1), leaving: make(chan struct{}),
+		began: time.Now(), heard: make(chan struct{}),
 		links: make(map[string]*link), followers: make(map[*follower]struct{}), news: make(chan struct{}),
 	}
 	var err error
@@ -147,8 +156,41 @@ func (p *Peers) Set(all []Peer) {
 	}
 	p.mu.Lock()
 	p.wanted = all
+	if p.unheard == nil {
+		p.unheard = make(map[string]struct{}, len(all))
+		for _, peer := range all {
+			p.unheard[peer.ID] = struct{}{}
+		}
+		if len(all) == 0 {
+			close(p.heard)
+		}
+	}
 	p.mu.Unlock()
 	p.poke()
+}
+
+// attempted notes that a server has told of its sessions, or could not be reached.
+func (p *Peers) attempted(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, first := p.unheard[id]; !first {
+		return
+	}
+	if delete(p.unheard, id); len(p.unheard) == 0 {
+		close(p.heard)
+	}
+}
+
+// hearOthers waits, after New, until each other server has told of its sessions or could
+// not be reached: until then nothing says that a node is connected nowhere.
+func (p *Peers) hearOthers(ctx context.Context) {
+	t := time.NewTimer(time.Until(p.began.Add(startup)))
+	defer t.Stop()
+	select {
+	case <-p.heard:
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // Run keeps a session with each server of Set until ctx is done. A session with a server
@@ -243,6 +285,10 @@ func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.St
 	d.Meta = tunnel.Meta{nodeKey: node}
 	var err error
 	owners := p.owners(node)
+	if len(owners) == 0 {
+		p.hearOthers(ctx)
+		owners = p.owners(node)
+	}
 	for _, o := range owners[:min(len(owners), maxTries)] {
 		var s tunnel.Stream
 		s, _, err = d.Connect(ctx, o.session)
