@@ -2,8 +2,13 @@ package apiserver_test
 
 import (
 	"context"
+	"errors"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,5 +58,28 @@ func TestLeave(t *testing.T) {
 	<-in.server.Closed()
 	if err := <-in.done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNothingIsLeft: a connection on which nothing was said ends with the server too. The
+// library waits for such a one longer than for the server's end, and then forgets it.
+func TestNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	in := must(startWith(t.TempDir(), func(c *apiserver.Config) { c.DrainTimeout = time.Second }))(t)
+	u := must(url.Parse(in.config.Host))(t)
+	c := must((&net.Dialer{}).DialContext(t.Context(), "tcp", u.Host))(t)
+	defer c.Close()
+	// The server has accepted it before the connection of this request.
+	transport := must(rest.HTTPClientFor(in.config))(t)
+	resp := must(transport.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, in.config.Host+"/readyz", nil))(t)))(t)
+	_ = resp.Body.Close()
+	if err := in.stop(); err != nil {
+		t.Error(err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection outlives the server")
 	}
 }

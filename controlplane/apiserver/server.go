@@ -210,6 +210,7 @@ func (s *Server) run(ctx, watching context.Context, serve func(context.Context) 
 			return fmt.Errorf("apiserver: %w", err)
 		}
 		s.underway.drain(s.listener.since().Add(s.cfg.DrainTimeout))
+		s.listener.abandon()
 		return s.listener.failure()
 	})
 	group.Go(func() error {

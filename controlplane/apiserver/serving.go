@@ -6,7 +6,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,16 +24,44 @@ const loopbackLife = 10 * 365 * 24 * time.Hour
 
 // listener stands between the server and Config.Listener. The library panics
 // when Accept fails; this one reports the failure, and lets Accept wait for the
-// Close that follows.
+// Close that follows. The library also leaves connections behind that did not end in
+// time; this one knows all that it has accepted, and ends them with abandon.
 type listener struct {
 	net.Listener
 	failed chan struct{} // closed once Accept has failed and nobody has closed us
 	closed chan struct{}
 
-	mu  sync.Mutex
-	err error
-	off time.Time // when it was closed
-	end func()    // what to do then; nil if nothing
+	mu    sync.Mutex
+	err   error
+	off   time.Time // when it was closed
+	end   func()    // what to do then; nil if nothing
+	conns map[*accepted]struct{}
+}
+
+// An accepted connection has not been closed.
+type accepted struct {
+	net.Conn
+	by *listener
+}
+
+// NetConn returns the connection below.
+func (c *accepted) NetConn() net.Conn { return c.Conn }
+
+func (c *accepted) Close() error {
+	c.by.mu.Lock()
+	delete(c.by.conns, c)
+	c.by.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// abandon closes the connections that are open. There must be no Accept any more.
+func (l *listener) abandon() {
+	l.mu.Lock()
+	all := slices.Collect(maps.Keys(l.conns))
+	l.mu.Unlock()
+	for _, c := range all {
+		_ = c.Close() // nobody waits for it
+	}
 }
 
 // onClose has f called when the listener is closed, at once if it is.
@@ -44,14 +74,21 @@ func (l *listener) onClose(f func()) {
 }
 
 func newListener(l net.Listener) *listener {
-	return &listener{Listener: l, failed: make(chan struct{}), closed: make(chan struct{})}
+	return &listener{Listener: l, failed: make(chan struct{}), closed: make(chan struct{}), conns: make(map[*accepted]struct{})}
 }
 
 func (l *listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	var temporary interface{ Temporary() bool }
-	if err == nil || errors.As(err, &temporary) && temporary.Temporary() {
-		return c, err
+	if err == nil {
+		a := &accepted{c, l}
+		l.mu.Lock()
+		l.conns[a] = struct{}{}
+		l.mu.Unlock()
+		return a, nil
+	}
+	if errors.As(err, &temporary) && temporary.Temporary() {
+		return nil, err
 	}
 	l.fail(err)
 	<-l.closed
