@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/garbage"
 	"github.com/hawser-project/hawser/controlplane/job"
 	"github.com/hawser-project/hawser/controlplane/leader"
@@ -95,13 +96,15 @@ type Config struct {
 	// CollectGarbage says whether objects go with their owners. The API server
 	// must have been told the same.
 	CollectGarbage bool
-	// Garbage, ReplicaSet, Job, FinishedJob and Quota are the configurations of these
+	// Garbage, ReplicaSet, Job, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
 	// controllers, without Events, Metrics and Log.
-	Garbage     garbage.Config
-	ReplicaSet  replicaset.Config
-	Job         job.Config
-	FinishedJob ttlafterfinished.Config
-	Quota       resourcequota.Config
+	Garbage       garbage.Config
+	ReplicaSet    replicaset.Config
+	Job           job.Config
+	EndpointSlice endpointslice.Config
+	Endpoints     endpointslice.EndpointsConfig
+	FinishedJob   ttlafterfinished.Config
+	Quota         resourcequota.Config
 	// SchedulerMinBackoff and SchedulerMaxBackoff bound how long a pod that fits
 	// nowhere waits; zero means the scheduler's defaults.
 	SchedulerMinBackoff, SchedulerMaxBackoff time.Duration

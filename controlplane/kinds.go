@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/informers/certificates"
 	"k8s.io/client-go/informers/coordination"
 	"k8s.io/client-go/informers/core"
+	"k8s.io/client-go/informers/discovery"
 	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/informers/policy"
 	"k8s.io/client-go/informers/rbac"
@@ -57,6 +58,11 @@ func (k *kinds) Certificates() certificates.Interface {
 func (k *kinds) Coordination() coordination.Interface {
 	return coordination.New(k, metav1.NamespaceAll, nil)
 }
+
+func (k *kinds) Discovery() discovery.Interface {
+	return discovery.New(k, metav1.NamespaceAll, nil)
+}
+
 func (k *kinds) Core() core.Interface     { return core.New(k, metav1.NamespaceAll, nil) }
 func (k *kinds) Policy() policy.Interface { return policy.New(k, metav1.NamespaceAll, nil) }
 func (k *kinds) Rbac() rbac.Interface     { return rbac.New(k, metav1.NamespaceAll, nil) }

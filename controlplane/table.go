@@ -10,6 +10,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/clusterroles"
 	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/disruption"
+	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/garbage"
 	"github.com/hawser-project/hawser/controlplane/job"
 	"github.com/hawser-project/hawser/controlplane/namespace"
@@ -35,7 +36,7 @@ type entry struct {
 }
 
 func table() []entry {
-	return slices.Concat(forAccess(), forNodes(), forPods(), forWorkloads())
+	return slices.Concat(forAccess(), forNodes(), forPods(), forWorkloads(), forServices())
 }
 
 func forAccess() []entry {
@@ -144,6 +145,21 @@ func forWorkloads() []entry {
 			c := s.cfg.FinishedJob
 			c.Log = s.log
 			return ttlafterfinished.New(s.client, s.informers, c), nil
+		}},
+	}
+}
+
+func forServices() []entry {
+	return []entry{
+		{name: "endpointslice-controller", alias: "endpointslice", make: func(s *shared) (Controller, error) {
+			c := s.cfg.EndpointSlice
+			c.Events, c.Log = s.recorder("endpoint-slice-controller"), s.log
+			return endpointslice.New(s.client, s.informers, c), nil
+		}},
+		{name: "endpoints-controller", alias: "endpoint", make: func(s *shared) (Controller, error) {
+			c := s.cfg.Endpoints
+			c.Log = s.log
+			return endpointslice.NewEndpoints(s.client, s.informers, c), nil
 		}},
 	}
 }

@@ -91,7 +91,8 @@ func TestWorkloads(t *testing.T) {
 	t.Run("replicas", c.replicas)
 	t.Run("budget", c.budget)
 	t.Run("job", c.job)
-	for _, name := range []string{"serviceaccount-controller", "root-ca-certificate-publisher-controller", "replicaset-controller", "disruption-controller", "job-controller"} {
+	t.Run("services", c.services)
+	for _, name := range []string{"serviceaccount-controller", "root-ca-certificate-publisher-controller", "replicaset-controller", "disruption-controller", "job-controller", "endpointslice-controller", "endpoints-controller"} {
 		if !c.writers.wrote(name) {
 			t.Errorf("nothing was written by %s", name)
 		}
@@ -245,4 +246,47 @@ func (c workload) job(t *testing.T) {
 			t.Errorf("%s is held by %v", p.Name, p.Finalizers)
 		}
 	}
+}
+
+// services: where a Service leads follows its pods.
+func (c workload) services(t *testing.T) {
+	ctx, match := t.Context(), map[string]string{"app": "served"}
+	_, err := c.admin.CoreV1().Services(workNamespace).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "served"},
+		Spec:       corev1.ServiceSpec{Selector: match, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := podTemplate(match, corev1.RestartPolicyAlways)
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "served", Labels: match}, Spec: template.Spec}
+	if p, err = c.admin.CoreV1().Pods(workNamespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.Status.Phase, p.Status.PodIPs = corev1.PodRunning, []corev1.PodIP{{IP: "10.1.2.3"}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+	if _, err = c.admin.CoreV1().Pods(workNamespace).UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.becomes("10.1.2.3:8080", func() string {
+		list, err := c.admin.DiscoveryV1().EndpointSlices(workNamespace).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=served"})
+		if err != nil || len(list.Items) != 1 || len(list.Items[0].Endpoints) != 1 {
+			return fmt.Sprint(len(list.Items), " slices, ", err)
+		}
+		return fmt.Sprintf("%s:%d", list.Items[0].Endpoints[0].Addresses[0], *list.Items[0].Ports[0].Port)
+	})
+	c.becomes("10.1.2.3:8080", func() string {
+		e, err := c.admin.CoreV1().Endpoints(workNamespace).Get(ctx, "served", metav1.GetOptions{})
+		if err != nil || len(e.Subsets) != 1 || len(e.Subsets[0].Addresses) != 1 {
+			return fmt.Sprint(e.Subsets, err)
+		}
+		return fmt.Sprintf("%s:%d", e.Subsets[0].Addresses[0].IP, e.Subsets[0].Ports[0].Port)
+	})
+	if err := c.admin.CoreV1().Services(workNamespace).Delete(ctx, "served", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.becomes("NotFound", func() string {
+		_, err := c.admin.CoreV1().Endpoints(workNamespace).Get(ctx, "served", metav1.GetOptions{})
+		return string(apierrors.ReasonForError(err))
+	})
 }

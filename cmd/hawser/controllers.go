@@ -20,6 +20,7 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/csr"
+	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/evidence"
 	"github.com/hawser-project/hawser/controlplane/garbage"
 	"github.com/hawser-project/hawser/controlplane/job"
@@ -49,6 +50,8 @@ type controllerOptions struct {
 	garbage        garbage.Config
 	replicaSet     replicaset.Config
 	job            job.Config
+	endpointSlice  endpointslice.Config
+	endpoints      endpointslice.EndpointsConfig
 	finishedJob    ttlafterfinished.Config
 	quota          resourcequota.Config
 
@@ -102,6 +105,9 @@ func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.job.Workers, "concurrent-job-syncs", job.DefaultWorkers, "Jobs worked on at once")
 	f.DurationVar(&o.job.MinBackoff, "job-min-backoff", job.DefaultMinBackoff, "how long after a pod of a Job has failed the next is made; doubles with each")
 	f.DurationVar(&o.job.MaxBackoff, "job-max-backoff", job.DefaultMaxBackoff, "the longest that grows to")
+	f.IntVar(&o.endpointSlice.Workers, "concurrent-service-endpoint-syncs", endpointslice.DefaultWorkers, "Services whose EndpointSlices are worked on at once")
+	f.IntVar(&o.endpointSlice.MaxEndpoints, "max-endpoints-per-slice", endpointslice.DefaultMaxEndpoints, fmt.Sprintf("endpoints of one EndpointSlice, at most %d", endpointslice.MaxEndpoints))
+	f.IntVar(&o.endpoints.Workers, "concurrent-endpoint-syncs", endpointslice.DefaultWorkers, "Services whose Endpoints are worked on at once")
 	f.IntVar(&o.finishedJob.Workers, "concurrent-ttl-after-finished-syncs", ttlafterfinished.DefaultWorkers, "Jobs that have ended and are worked on at once")
 	f.IntVar(&o.quota.Workers, "concurrent-resource-quota-syncs", resourcequota.DefaultWorkers, "resource quotas counted at once")
 	f.DurationVar(&o.quota.Period, "resource-quota-sync-period", resourcequota.DefaultPeriod, "how often what all resource quotas have in use is counted anew, beside when something gives room back")
@@ -187,11 +193,15 @@ func (o *controllerOptions) checkNumbers() error {
 	for flag, n := range map[string]int{
 		"--concurrent-gc-syncs": o.garbage.Workers, "--concurrent-replicaset-syncs": o.replicaSet.Workers,
 		"--concurrent-job-syncs": o.job.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
-		"--concurrent-resource-quota-syncs": o.quota.Workers,
+		"--concurrent-resource-quota-syncs": o.quota.Workers, "--concurrent-service-endpoint-syncs": o.endpointSlice.Workers,
+		"--concurrent-endpoint-syncs": o.endpoints.Workers, "--max-endpoints-per-slice": o.endpointSlice.MaxEndpoints,
 	} {
 		if n <= 0 {
 			return fmt.Errorf("%s %d: want one or more", flag, n)
 		}
+	}
+	if n := o.endpointSlice.MaxEndpoints; n > endpointslice.MaxEndpoints {
+		return fmt.Errorf("--max-endpoints-per-slice %d: want %d or less", n, endpointslice.MaxEndpoints)
 	}
 	return nil
 }
@@ -204,7 +214,7 @@ func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 		Enabled: o.enabled, SigningDuration: o.signingPeriod,
 		Lifecycle: o.lifecycle, PodGC: o.podGC, IPAM: o.ipam,
 		CollectGarbage: o.collectGarbage, Garbage: o.garbage,
-		ReplicaSet: o.replicaSet, Job: o.job, FinishedJob: o.finishedJob, Quota: o.quota,
+		ReplicaSet: o.replicaSet, Job: o.job, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
 	}
 	if o.elect {
 		identity, err := identity(dir)

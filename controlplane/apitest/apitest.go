@@ -202,6 +202,10 @@ func (s *Server) change(gvr schema.GroupVersionResource, obj runtime.Object, ns 
 	if err != nil {
 		return err
 	}
+	if m.GetUID() == "" { // whoever names neither takes the object as it is
+		m.SetUID(old.GetUID())
+		m.SetCreationTimestamp(old.GetCreationTimestamp())
+	}
 	if v := m.GetResourceVersion(); v != "" && v != old.GetResourceVersion() || m.GetUID() != old.GetUID() {
 		return apierrors.NewConflict(gvr.GroupResource(), m.GetName(), errors.New("the object has been modified"))
 	}
@@ -241,7 +245,12 @@ func specChanged(a, b runtime.Object) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return fmt.Sprint(is["spec"]) != fmt.Sprint(was["spec"]), nil
+	for _, field := range []string{"spec", "endpoints", "ports"} { // an EndpointSlice has no spec
+		if fmt.Sprint(is[field]) != fmt.Sprint(was[field]) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Delete implements clienttesting.ObjectTracker.

@@ -1,0 +1,255 @@
+// Package endpointslice says where Services lead: it writes, for each that has a selector,
+// the EndpointSlices of its pods, and an Endpoints object for clients that read no slices.
+//
+// What a slice has to hold is k8s.io/endpointslice's to say: readiness and termination of
+// pods, named ports, both families of addresses, at most so many endpoints a slice, hints by
+// zone. This package watches, and hands it Services one at a time. The Endpoints are made
+// of the slices, so the two never tell different things for long.
+//
+// What it is not: it mirrors no Endpoints that somebody else writes into slices.
+package endpointslice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	reconcile "k8s.io/endpointslice"
+	"k8s.io/endpointslice/metrics"
+	"k8s.io/endpointslice/topologycache"
+	"k8s.io/endpointslice/util"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+const (
+	// DefaultWorkers is how many Services are worked on at once if not told otherwise.
+	DefaultWorkers = 5
+	// DefaultMaxEndpoints is how many endpoints a slice holds if not told otherwise, and
+	// MaxEndpoints what it may hold.
+	DefaultMaxEndpoints, MaxEndpoints = 100, 1000
+	// ManagedBy is the value of the label discoveryv1.LabelManagedBy of the slices that
+	// the controller writes, as in Kubernetes.
+	ManagedBy = "endpointslice-controller.k8s.io"
+)
+
+// Config configures a Controller. The zero value is good.
+type Config struct {
+	Workers      int // Services worked on at once; zero means DefaultWorkers
+	MaxEndpoints int // of a slice; zero means DefaultMaxEndpoints, and more than MaxEndpoints is that
+
+	Events record.EventRecorder // nil means none
+	Log    *slog.Logger         // nil means discard
+}
+
+// A Controller is Kubernetes' endpointslice-controller.
+type Controller struct {
+	cfg      Config
+	services corelisters.ServiceLister
+	pods     corelisters.PodLister
+	nodes    corelisters.NodeLister
+	slices   discoverylisters.EndpointSliceLister
+	watched  struct{ services, pods, nodes, slices cache.SharedIndexInformer }
+	log      *slog.Logger
+	events   record.EventRecorder
+
+	reconciler *reconcile.Reconciler
+	tracker    *util.EndpointSliceTracker // what was written and may not have been seen yet
+	triggers   *util.TriggerTimeTracker
+	topology   *topologycache.TopologyCache
+}
+
+// New returns a controller that watches through f.
+func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Controller {
+	loop.Default(&c.Workers, DefaultWorkers)
+	loop.Default(&c.MaxEndpoints, DefaultMaxEndpoints)
+	core, slices := f.Core().V1(), f.Discovery().V1().EndpointSlices()
+	ctl := &Controller{
+		cfg: c, services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: slices.Lister(),
+		events: loop.Recorder(c.Events), tracker: util.NewEndpointSliceTracker(), triggers: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
+	}
+	ctl.watched.services, ctl.watched.pods, ctl.watched.nodes = core.Services().Informer(), core.Pods().Informer(), core.Nodes().Informer()
+	ctl.watched.slices = slices.Informer()
+	ctl.log = loop.Logger(c.Log, ctl.Name())
+	metrics.RegisterMetrics()
+	ctl.reconciler = reconcile.NewReconciler(client, ctl.nodes, int32(min(c.MaxEndpoints, MaxEndpoints)), ctl.tracker, ctl.topology, ctl.events, ManagedBy, //nolint:gosec // at most 1,000
+		reconcile.WithPreferSameTrafficDistributionEnabled(true))
+	return ctl
+}
+
+// Name is the controller's name in Kubernetes.
+func (*Controller) Name() string { return "endpointslice-controller" }
+
+// Run keeps slices until ctx is done. The informers must be running.
+func (c *Controller) Run(ctx context.Context) error {
+	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
+	var watches loop.Watches
+	watches.Add(loop.Watch(c.watched.services, q.Add))
+	watches.Add(loop.Handle(c.watched.pods, changes(c.podChanged(q.Add))))
+	watches.Add(loop.Handle(c.watched.slices, changes(c.sliceChanged(q.Add))))
+	watches.Add(loop.WatchIf(c.watched.nodes, zoneChanged, func(string) { c.nodesChanged(q.Add) }))
+	stop, err := watches.All()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return q.Run(ctx)
+}
+
+// changes has f told of all that becomes of an object: was is nil for one that is new, is
+// for one that is gone.
+func changes(f func(was, is any)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(is any) { f(nil, is) },
+		UpdateFunc: f,
+		DeleteFunc: func(was any) {
+			if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
+				was = last.Obj
+			}
+			f(was, nil)
+		},
+	}
+}
+
+// podChanged adds the Services that select a pod, or did.
+func (c *Controller) podChanged(add func(key string)) func(was, is any) {
+	return func(was, is any) {
+		all, err := util.GetServicesToUpdate(c.services, util.GetPodUpdateProjectionKey(was, is))
+		if err != nil {
+			c.log.Warn("the services of a pod are not known", "error", err)
+		}
+		for key := range all {
+			add(key)
+		}
+	}
+}
+
+// sliceChanged adds the Service of a slice that somebody else has changed.
+func (c *Controller) sliceChanged(add func(key string)) func(was, is any) {
+	return func(was, is any) {
+		old, _ := was.(*discoveryv1.EndpointSlice)
+		slice, _ := is.(*discoveryv1.EndpointSlice)
+		switch {
+		case slice == nil && old == nil:
+			return
+		case slice == nil:
+			if !managed(old) || c.tracker.HandleDeletion(old) {
+				return // ours, which we deleted
+			}
+			slice = old
+		case old != nil && old.Labels[discoveryv1.LabelServiceName] != slice.Labels[discoveryv1.LabelServiceName]:
+			if key, err := reconcile.ServiceControllerKey(old); err == nil && managed(old) {
+				add(key)
+			}
+		case !managed(slice) && (old == nil || !managed(old)), managed(slice) && !c.tracker.ShouldSync(slice):
+			return
+		}
+		if key, err := reconcile.ServiceControllerKey(slice); err == nil {
+			add(key)
+		}
+	}
+}
+
+func managed(s *discoveryv1.EndpointSlice) bool {
+	return s.Labels[discoveryv1.LabelManagedBy] == ManagedBy
+}
+
+// zoneChanged says whether hints may be others since a node has changed.
+func zoneChanged(was, is *corev1.Node) bool {
+	return was.Labels[corev1.LabelTopologyZone] != is.Labels[corev1.LabelTopologyZone] ||
+		ready(was) != ready(is) || !was.Status.Allocatable.Cpu().Equal(*is.Status.Allocatable.Cpu())
+}
+
+func ready(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// nodesChanged counts nodes by zone anew, and adds the Services whose hints no longer fit.
+func (c *Controller) nodesChanged(add func(key string)) {
+	nodes, err := c.nodes.List(labels.Everything())
+	if err != nil {
+		return
+	}
+	c.topology.SetNodes(c.logr(), nodes)
+	for _, key := range c.topology.GetOverloadedServices() {
+		add(key)
+	}
+}
+
+// logr is the log for the library, which says little.
+func (c *Controller) logr() logr.Logger { return logr.FromSlogHandler(c.log.Handler()) }
+
+func (c *Controller) sync(_ context.Context, key string) (time.Duration, error) {
+	ns, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil //nolint:nilerr // a key that is none is nobody's
+	}
+	svc, err := c.services.Services(ns).Get(name)
+	if apierrors.IsNotFound(err) {
+		c.triggers.DeleteService(ns, name)
+		c.tracker.DeleteService(ns, name)
+		c.reconciler.DeleteService(ns, name)
+		return 0, nil // the garbage collector has the slices
+	}
+	if err != nil {
+		return 0, err
+	}
+	if svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.Selector == nil {
+		return 0, nil // whoever makes the Service says where it leads
+	}
+	pods, err := c.pods.Pods(ns).List(labels.ValidatedSetSelector(svc.Spec.Selector))
+	if err != nil {
+		return 0, err
+	}
+	slices, err := c.of(svc)
+	if err != nil {
+		return 0, err
+	}
+	if c.tracker.StaleSlices(svc, slices) {
+		return 0, loop.Quiet(errStale)
+	}
+	// Taken before the write: what changes in between has a time of its own.
+	since := c.triggers.ComputeEndpointLastChangeTriggerTime(ns, svc, pods)
+	if err := c.reconciler.Reconcile(c.logr(), svc, pods, slices, since); err != nil {
+		c.events.Eventf(svc, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices", "Error updating Endpoint Slices for Service %s/%s: %v", ns, name, err)
+		return 0, fmt.Errorf("endpoint slices of service %s: %w", key, err)
+	}
+	return 0, nil
+}
+
+var errStale = errors.New("what was written last has not been seen yet")
+
+// of are the slices of svc that this controller has made and that nobody is deleting.
+func (c *Controller) of(svc *corev1.Service) ([]*discoveryv1.EndpointSlice, error) {
+	all, err := c.slices.EndpointSlices(svc.Namespace).List(labels.Set{
+		discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: ManagedBy,
+	}.AsSelectorPreValidated())
+	if err != nil {
+		return nil, err
+	}
+	var out []*discoveryv1.EndpointSlice
+	for _, s := range all {
+		if s.DeletionTimestamp == nil {
+			out = append(out, s)
+		}
+	}
+	return out, nil
+}
