@@ -5,7 +5,7 @@ FUZZED   ?= ./...
 BENCH    ?= .
 COUNT    ?= 5
 VULNDB   ?= https://vuln.go.dev
-PROGRAMS  = ./cmd/hawser ./cmd/hawser-agent
+PROGRAMS  = ./cmd/hawser ./cmd/hawser-agent ./cmd/hawser-ccm
 # Without debugging tables (a third of the size), and with a version that kubectl can parse.
 LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 
@@ -18,7 +18,7 @@ NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command
 
 all: lint test build
 
-build: ## both programs, into bin/; without cgo, whose dynamic symbols would cost 30 MiB of memory
+build: ## the programs, into bin/; without cgo, whose dynamic symbols would cost 30 MiB of memory
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exec, port-forward

@@ -36,6 +36,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/garbage"
 	"github.com/hawser-project/hawser/controlplane/job"
 	"github.com/hawser-project/hawser/controlplane/leader"
+	"github.com/hawser-project/hawser/controlplane/loadbalancer"
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
 	"github.com/hawser-project/hawser/controlplane/podgc"
@@ -89,6 +90,9 @@ type Config struct {
 	// Tunnel is what this process knows of the nodes' tunnels; nil means that it
 	// has none.
 	Tunnel *Tunnel
+	// LoadBalancer is where this process listens for Services; Events and Log are filled
+	// in. Nil means nowhere.
+	LoadBalancer *loadbalancer.Config
 	// PodGC is the pod garbage collector's, and IPAM the allocator's of pod CIDRs;
 	// Events, Metrics and Log are filled in.
 	PodGC podgc.Config

@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/garbage"
 	"github.com/hawser-project/hawser/controlplane/job"
+	"github.com/hawser-project/hawser/controlplane/loadbalancer"
 	"github.com/hawser-project/hawser/controlplane/namespace"
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/podgc"
@@ -160,6 +161,14 @@ func forServices() []entry {
 			c := s.cfg.Endpoints
 			c.Log = s.log
 			return endpointslice.NewEndpoints(s.client, s.informers, c), nil
+		}},
+		{name: "hawser-load-balancer-controller", everywhere: true, make: func(s *shared) (Controller, error) {
+			if s.cfg.LoadBalancer == nil {
+				return nil, nil
+			}
+			c := *s.cfg.LoadBalancer
+			c.Events, c.Log = s.recorder("hawser-load-balancer-controller"), s.log
+			return loadbalancer.New(s.informers, c), nil
 		}},
 	}
 }

@@ -30,7 +30,7 @@ const (
 
 // besideControllers are those that run unless others are named: what only who has the
 // tunnels can say. A cluster has a kube-controller-manager for the rest.
-var besideControllers = []string{"hawser-tunnel-health-controller"}
+var besideControllers = []string{"hawser-tunnel-health-controller", loadBalancerController}
 
 // besideOptions are the flags that make sense beside another API server only.
 type besideOptions struct {

@@ -193,6 +193,7 @@ func (h *hubBeside) newControllers() (*controlplane.ControlPlane, error) {
 		Source: h.tunnels.sessions(), Dial: h.tunnels.own(h.tunnels.hub.DialContext), TLS: kubelets, Started: time.Now(),
 		ProbePeriod: h.o.controllers.probePeriod, Judge: h.o.controllers.judge(), Stranger: h.o.beside.kubeletCert == "",
 	}
+	c.LoadBalancer = h.tunnels.loadBalancer(h.o)
 	return controlplane.New(c)
 }
 

@@ -28,13 +28,14 @@ type serverOptions struct {
 	advertiseAddress string
 	tlsSANs          []string
 
-	fronts   frontOptions
-	egress   egressOptions
-	links    setup.LinkFlags
-	takeBack time.Duration
-	ssh      sshOptions
-	accounts accountOptions
-	store    storeOptions
+	fronts    frontOptions
+	balancers loadBalancerOptions
+	egress    egressOptions
+	links     setup.LinkFlags
+	takeBack  time.Duration
+	ssh       sshOptions
+	accounts  accountOptions
+	store     storeOptions
 
 	encryption apiserver.Encryption
 
@@ -69,6 +70,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.advertiseAddress, "advertise-address", "", "address at which nodes reach this server (default the bind address, or that of the default route)")
 	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate, which no node may be called; with --kubeconfig, of the hub, and those of the cluster's API server that its certificate does not have")
 	o.fronts.addFlags(f)
+	o.balancers.addFlags(f)
 	o.egress.addFlags(f)
 	addAliases(f)
 	o.links.Add(f)
@@ -105,6 +107,9 @@ func (o *serverOptions) check() error {
 		return fmt.Errorf("--bind-address %q is not an IP address", o.bindAddress)
 	}
 	o.adjust()
+	if err = o.balancers.check(); err != nil {
+		return err
+	}
 	if err = o.checkPorts(); err != nil {
 		return err
 	}

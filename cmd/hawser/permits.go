@@ -38,10 +38,14 @@ type permit struct {
 // have the role system:kube-controller-manager in every cluster.
 func permits() []permit {
 	health := func(o *serverOptions) bool { return controlplane.Selected(o.controllers.enabled, besideControllers[0]) }
+	balances := func(o *serverOptions) bool { return len(o.balancers.addrs) > 0 }
 	return []permit{
 		{feature: "routes to nodes by address", resource: "nodes", verbs: []string{"get", "list", "watch"}},
 		{feature: "the conditions of tunnels", resource: "nodes/status", verbs: []string{"patch"}, needed: health},
 		{feature: "events about tunnels", resource: "events", verbs: []string{"create", "patch"}, namespace: metav1.NamespaceDefault, needed: health},
+		{feature: "load balancers", resource: "services", verbs: []string{"list", "watch"}, needed: balances},
+		{feature: "load balancers", group: "discovery.k8s.io", resource: "endpointslices", verbs: []string{"list", "watch"}, needed: balances},
+		{feature: "events about load balancers", resource: "events", verbs: []string{"create", "patch"}, needed: balances},
 		{feature: "admission and revocation of nodes", resource: "namespaces", verbs: []string{"get"}, names: []string{nodekeys.Namespace}},
 		{feature: "admission and revocation of nodes", resource: "configmaps", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: nodekeys.Namespace},
 		{feature: "other hubs, and telling a copy of a hub's data directory", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: servers.Namespace},

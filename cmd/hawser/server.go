@@ -224,6 +224,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		ShutdownDelay:    o.shutdown.delay,
 		SendRetryAfter:   o.shutdown.retryAfter,
 		DrainTimeout:     o.shutdown.grace,
+		Balances:         len(o.balancers.addrs) > 0,
 		Leave:            func() { t.leave(p.controlled) },
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz})
@@ -276,6 +277,7 @@ func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunne
 		Source: t.sessions(), Dial: t.own(t.hub.DialContext), TLS: toKubelets, Started: time.Now(),
 		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(),
 	}
+	c.LoadBalancer = t.loadBalancer(o)
 	return controlplane.New(c)
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/server/balance"
 	"github.com/hawser-project/hawser/server/relay"
 	"github.com/hawser-project/hawser/server/streamlog"
 	"github.com/hawser-project/hawser/tunnel"
@@ -41,7 +42,8 @@ type tunnels struct {
 	listener net.Listener   // of the port
 	packets  net.PacketConn // of the same number, for QUIC
 	fronts   []front
-	ssh      *sshNodes // which keep no tunnel
+	balancer *balance.Balancer // nil if the server listens for no Services
+	ssh      *sshNodes         // which keep no tunnel
 	names    *identities
 	routes   *routePolicy
 	relay    *relay.Relay // to the API server, if that is another process's
@@ -117,6 +119,9 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels
 		Log:          t.log,
 		Metrics:      t.metrics,
 	}); err != nil {
+		return nil, err
+	}
+	if err = t.openBalancer(o); err != nil {
 		return nil, err
 	}
 	return t, t.openFronts(ctx, o, keys)
@@ -220,6 +225,9 @@ func (t *tunnels) runUsers(ctx, taking context.Context) error {
 	group.Go(func() error { return t.hub.Run(ctx) })
 	for _, f := range t.fronts {
 		group.Go(func() error { return f.server.Serve(taking, f.listener) })
+	}
+	if t.balancer != nil {
+		group.Go(func() error { return t.balancer.Run(taking) })
 	}
 	return group.Wait()
 }

@@ -141,6 +141,10 @@ type Config struct {
 	// go on once no others are taken. 0 means 5 s.
 	DrainTimeout time.Duration
 
+	// Balances says that this server listens for Services of type LoadBalancer, so that
+	// nobody need be warned who makes one.
+	Balances bool
+
 	// Audit says which requests are recorded, and where. Zero means none.
 	Audit Audit
 

@@ -54,7 +54,7 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 	if err != nil {
 		return nil, err
 	}
-	chain = append(append(append(chain, builtin.Effect()), s.cfg.Admission...), late...)
+	chain = append(append(append(chain, builtin.Effect(s.cfg.Balances)), s.cfg.Admission...), late...)
 	for _, p := range chain {
 		if err := initialize(p); err != nil {
 			return nil, err

@@ -36,15 +36,19 @@ var withoutEffect = map[schema.GroupResource]string{
 
 // Effect warns whoever makes an object that nothing here acts on, or makes one of an
 // object that there is. Another's controller may act on it, so the object is stored.
-func Effect() admission.Interface {
-	return &effect{admission.NewHandler(admission.Create, admission.Update)}
+// Balances says whether this server listens for Services.
+func Effect(balances bool) admission.Interface {
+	return &effect{admission.NewHandler(admission.Create, admission.Update), balances}
 }
 
-type effect struct{ *admission.Handler }
+type effect struct {
+	*admission.Handler
+	balances bool
+}
 
 var _ admission.ValidationInterface = (*effect)(nil)
 
-func (*effect) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (e *effect) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetSubresource() != "" {
 		return nil
 	}
@@ -52,7 +56,7 @@ func (*effect) Validate(ctx context.Context, a admission.Attributes, _ admission
 	if missing, ok := withoutEffect[kind]; ok && a.GetOperation() == admission.Create {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s is stored and has no effect here: no controller of this server acts on %s, so %s", a.GetKind().Kind, kind.Resource, missing))
 	}
-	if said := ineffective(a.GetObject()); said != "" && said != ineffective(a.GetOldObject()) {
+	if said := ineffective(a.GetObject(), e.balances); said != "" && said != ineffective(a.GetOldObject(), e.balances) {
 		warning.AddWarning(ctx, "", said)
 	}
 	return nil
@@ -60,11 +64,11 @@ func (*effect) Validate(ctx context.Context, a admission.Attributes, _ admission
 
 // ineffective is what to say of one object of a kind that is acted on otherwise; empty for
 // nothing.
-func ineffective(obj runtime.Object) string {
+func ineffective(obj runtime.Object, balances bool) string {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		if o.Spec.Type == corev1.ServiceTypeLoadBalancer {
-			return "Service of type LoadBalancer gets no address here: no controller of this server makes load balancers"
+		if o.Spec.Type == corev1.ServiceTypeLoadBalancer && o.Spec.LoadBalancerClass == nil && !balances {
+			return "Service of type LoadBalancer gets no address here: this server listens for none (--load-balancer-addresses)"
 		}
 	case *corev1.Secret:
 		if o.Type == corev1.SecretTypeServiceAccountToken {

@@ -39,8 +39,8 @@ func TestEffect(t *testing.T) {
 		{apps, "ReplicaSet", "replicasets", "", nil, &appsv1.ReplicaSet{}, ""},
 		{core, "Pod", "pods", "", nil, &corev1.Pod{}, ""},
 		{core, "Service", "services", "", nil, plain, ""},
-		{core, "Service", "services", "", nil, balanced, "makes load balancers"},
-		{core, "Service", "services", "", plain, balanced, "makes load balancers"},
+		{core, "Service", "services", "", nil, balanced, "--load-balancer-addresses"},
+		{core, "Service", "services", "", plain, balanced, "--load-balancer-addresses"},
 		{core, "Service", "services", "", balanced, balanced, ""},
 		{core, "Service", "services", "", balanced, plain, ""},
 		{core, "Service", "services", "status", plain, balanced, ""},
@@ -64,7 +64,7 @@ func TestEffect(t *testing.T) {
 			op = admission.Update
 		}
 		a := admission.NewAttributesRecord(tt.obj, tt.old, tt.gv.WithKind(tt.kind), "ns", "x", tt.gv.WithResource(tt.resource), tt.sub, op, nil, false, nil)
-		plugin := Effect()
+		plugin := Effect(false)
 		if plugin.Handles(op) {
 			if err := plugin.(admission.ValidationInterface).Validate(ctx, a, nil); err != nil {
 				t.Error(err)

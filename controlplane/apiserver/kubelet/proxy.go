@@ -243,11 +243,16 @@ func (b *backend) target(ip, node, port string) (string, error) {
 		return "", apierrors.NewBadRequest(fmt.Sprintf("invalid address %q", ip))
 	}
 	addr = addr.Unmap()
-	local := addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified()
-	if addr.Zone() != "" || addr.IsUnspecified() || local && !b.AllowLocalTargets {
+	if addr.Zone() != "" || addr.IsUnspecified() || IsLocal(addr) && !b.AllowLocalTargets {
 		return "", apierrors.NewBadRequest("address not allowed")
 	}
 	return net.JoinHostPort(scoped(addr.String(), node), port), nil
+}
+
+// IsLocal says whether what an address means depends on where one stands.
+func IsLocal(addr netip.Addr) bool {
+	addr = addr.Unmap()
+	return addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified()
 }
 
 func checkPort(port string) error {

@@ -1,0 +1,67 @@
+// Command hawser-ccm is the cloud-controller-manager: Kubernetes' own controllers of nodes
+// and Services, with the provider "hawser". Its flags are Kubernetes'.
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/wait"
+	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/cloud-provider/app"
+	"k8s.io/cloud-provider/app/config"
+	"k8s.io/cloud-provider/names"
+	"k8s.io/cloud-provider/options"
+	"k8s.io/component-base/cli"
+	cliflag "k8s.io/component-base/cli/flag"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"  // requests and the election, by their usual names
+	_ "k8s.io/component-base/metrics/prometheus/workqueue" // depth and latency of the controllers' queues, likewise
+	"k8s.io/klog/v2"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/controlplane/cloud"
+)
+
+func main() {
+	setup.NoCores()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	cloud.Register(log)
+	command, err := newCommand()
+	if err != nil {
+		log.Error("the flags cannot be made", "err", err)
+		os.Exit(1)
+	}
+	os.Exit(cli.Run(command))
+}
+
+// newCommand is the library's command, which ends the process by itself.
+func newCommand() (*cobra.Command, error) {
+	o, err := options.NewCloudControllerManagerOptions()
+	if err != nil {
+		return nil, err
+	}
+	o.KubeCloudShared.CloudProvider.Name = cloud.Name
+	return app.NewCloudControllerManagerCommand(o, provider, app.DefaultInitFuncConstructors, names.CCMControllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop), nil
+}
+
+// provider is that of --cloud-provider.
+func provider(c *config.CompletedConfig) cloudprovider.Interface {
+	flags := c.ComponentConfig.KubeCloudShared.CloudProvider
+	p, err := cloudprovider.InitCloudProvider(flags.Name, flags.CloudConfigFile)
+	switch {
+	case err != nil:
+		fail("--cloud-provider %s, --cloud-config %q: %v", flags.Name, flags.CloudConfigFile, err)
+	case p == nil:
+		fail("--cloud-provider %q: name a provider, such as %s", flags.Name, cloud.Name)
+	}
+	return p
+}
+
+// fail says one line and ends the process, as the library does.
+func fail(format string, args ...any) {
+	klog.Flush()
+	_, _ = os.Stderr.WriteString("hawser-ccm: " + fmt.Sprintf(format, args...) + "\n")
+	os.Exit(1)
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/cloud-provider/app/config"
+	"k8s.io/cloud-provider/fake"
+)
+
+// runEnv makes the test binary the program.
+const runEnv = "HAWSER_TEST_CCM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runEnv) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// kubeconfig leads nowhere.
+const kubeconfig = `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}], users: [{name: u, user: {token: t}}]}`
+
+// fails runs the program, which must end with an error, and returns the last line that it said.
+func fails(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), runEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Errorf("%q ended well", args)
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}
+
+func TestBadInput(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	common := []string{"--kubeconfig", write("kubeconfig", kubeconfig), "--authentication-skip-lookup", "--secure-port", "0"}
+	broken := write("inventory.yaml", "machines:\n- name: n-1\n- name: n-1\n")
+	for want, args := range map[string][]string{
+		`hawser-ccm: --cloud-provider nowhere, --cloud-config "": unknown cloud provider "nowhere"`:                                              {"--cloud-provider", "nowhere"},
+		`hawser-ccm: --cloud-provider "external": name a provider, such as hawser`:                                                               {"--cloud-provider", "external"},
+		broken + `": could not init cloud provider "hawser": inventory of machines ` + broken + `: line 3: machines[1].name: n-1 is there twice`: {"--cloud-config", broken},
+		`unknown flag: --cloud`: {"--cloud", "hawser"},
+	} {
+		if got := fails(t, append(args, common...)...); !strings.HasSuffix(got, want) {
+			t.Errorf("%q:\n%s\nwant\n%s", args, got, want)
+		}
+	}
+}
+
+// TestAnotherProvider: one that was made for Kubernetes' own cloud-controller-manager links
+// in as it is.
+func TestAnotherProvider(t *testing.T) {
+	cloudprovider.RegisterCloudProvider("fake", func(io.Reader) (cloudprovider.Interface, error) { return &fake.Cloud{Provider: "fake"}, nil })
+	c := (&config.Config{}).Complete()
+	c.ComponentConfig.KubeCloudShared.CloudProvider.Name = "fake"
+	if p := provider(c); p.ProviderName() != "fake" {
+		t.Errorf("%s", p.ProviderName())
+	}
+}

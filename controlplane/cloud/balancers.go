@@ -1,0 +1,176 @@
+package cloud
+
+// Load balancers: which Service has which address of the pool.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/utils/ptr"
+)
+
+type balancers Cloud
+
+var _ cloudprovider.LoadBalancer = (*balancers)(nil)
+
+// GetLoadBalancer implements cloudprovider.LoadBalancer.
+func (b *balancers) GetLoadBalancer(_ context.Context, _ string, s *corev1.Service) (*corev1.LoadBalancerStatus, bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.learnLocked(); err != nil {
+		return nil, false, err
+	}
+	addr, ok := b.pool.addressOf(s.UID)
+	if !ok {
+		return nil, false, nil
+	}
+	return status(addr), true, nil
+}
+
+// GetLoadBalancerName implements cloudprovider.LoadBalancer.
+func (*balancers) GetLoadBalancerName(_ context.Context, _ string, s *corev1.Service) string {
+	return cloudprovider.DefaultLoadBalancerName(s)
+}
+
+// EnsureLoadBalancer implements cloudprovider.LoadBalancer. A Service keeps the address
+// that it has for as long as its ports are free there. Services whose ports differ share
+// an address. Nodes do not matter: servers reach all.
+func (b *balancers) EnsureLoadBalancer(_ context.Context, _ string, s *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.learnLocked(); err != nil {
+		return nil, err
+	}
+	addr, err := b.pool.give(s, (*Cloud)(b).said().pool)
+	if err != nil {
+		return nil, err
+	}
+	return status(addr), nil
+}
+
+// UpdateLoadBalancer implements cloudprovider.LoadBalancer. Nodes do not matter.
+func (*balancers) UpdateLoadBalancer(context.Context, string, *corev1.Service, []*corev1.Node) error {
+	return nil
+}
+
+// EnsureLoadBalancerDeleted implements cloudprovider.LoadBalancer.
+func (b *balancers) EnsureLoadBalancerDeleted(_ context.Context, _ string, s *corev1.Service) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pool.take(s.UID)
+	return nil
+}
+
+// status says that a server listens at addr. What goes there goes through it.
+func status(addr netip.Addr) *corev1.LoadBalancerStatus {
+	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: addr.String(), IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)}}}
+}
+
+// learnLocked has the pool know, at its first use, the addresses that Services have got from an
+// earlier process.
+func (b *balancers) learnLocked() error {
+	if b.pool.learned {
+		return nil
+	}
+	if b.services == nil {
+		return errors.New("the services are not known yet")
+	}
+	all, err := b.services.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("the addresses of services: %w", err)
+	}
+	for _, s := range all {
+		if s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.Spec.LoadBalancerClass != nil {
+			continue
+		}
+		for _, in := range s.Status.LoadBalancer.Ingress {
+			if addr, err := netip.ParseAddr(in.IP); err == nil {
+				b.pool.given[s.UID] = lease{s.Namespace + "/" + s.Name, addr, portsOf(s)}
+			}
+		}
+	}
+	b.pool.learned = true
+	return nil
+}
+
+// A pool knows which ports of which addresses are given.
+type pool struct {
+	learned bool
+	given   map[types.UID]lease // by Service
+}
+
+// A lease is what a Service has.
+type lease struct {
+	service string // namespace/name
+	addr    netip.Addr
+	ports   []int32
+}
+
+func newPool() *pool { return &pool{given: make(map[types.UID]lease)} }
+
+func (p *pool) addressOf(service types.UID) (netip.Addr, bool) {
+	l, ok := p.given[service]
+	return l.addr, ok
+}
+
+func (p *pool) take(service types.UID) { delete(p.given, service) }
+
+// give finds an address of all for s: the one that it asks for, that it has, or the first
+// at which its ports are free.
+func (p *pool) give(s *corev1.Service, all []netip.Addr) (netip.Addr, error) {
+	for i := range s.Spec.Ports {
+		if port := &s.Spec.Ports[i]; port.Protocol != corev1.ProtocolTCP {
+			return netip.Addr{}, fmt.Errorf("port %d is %s: the tunnel has TCP alone", port.Port, port.Protocol)
+		}
+	}
+	tried := all
+	if ip := s.Spec.LoadBalancerIP; ip != "" {
+		addr, err := netip.ParseAddr(ip)
+		if err != nil || !slices.Contains(all, addr) {
+			return netip.Addr{}, fmt.Errorf("loadBalancerIP %s is none of the inventory's loadBalancers.addresses", ip)
+		}
+		tried = []netip.Addr{addr}
+	} else if had, ok := p.given[s.UID]; ok && slices.Contains(all, had.addr) {
+		tried = append([]netip.Addr{had.addr}, all...)
+	}
+	var taken []string
+	for _, addr := range tried {
+		if by := p.taken(s, addr); by != "" {
+			taken = append(taken, fmt.Sprintf("%s by %s", addr, by))
+			continue
+		}
+		p.given[s.UID] = lease{s.Namespace + "/" + s.Name, addr, portsOf(s)}
+		return addr, nil
+	}
+	return netip.Addr{}, fmt.Errorf("no address of the pool has the ports free: %s", strings.Join(taken[:min(len(taken), 3)], ", "))
+}
+
+// taken is the Service that has a port of s at addr; empty if there is none.
+func (p *pool) taken(s *corev1.Service, addr netip.Addr) string {
+	ports := portsOf(s)
+	for uid, l := range p.given {
+		if uid == s.UID || l.addr != addr {
+			continue
+		}
+		if slices.ContainsFunc(l.ports, func(port int32) bool { return slices.Contains(ports, port) }) {
+			return l.service
+		}
+	}
+	return ""
+}
+
+func portsOf(s *corev1.Service) []int32 {
+	var out []int32
+	for i := range s.Spec.Ports {
+		out = append(out, s.Spec.Ports[i].Port)
+	}
+	return out
+}

@@ -1,0 +1,216 @@
+// Package loadbalancer has a server listen for Services of type LoadBalancer.
+//
+// Who gives a Service its address is the cloud controller manager, by its provider (package
+// cloud): the address stands in the Service's status. A server that was told to listen at
+// it does so, at each port of the Service, and leads connections to endpoints that are
+// ready, each through the tunnel of its node, so externalTrafficPolicy and node ports make
+// no difference. It runs in each server that has addresses, whoever leads.
+//
+// What it is not: it does not listen by itself; see Config.Set.
+package loadbalancer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// ProxyProtocol is the annotation of a Service whose endpoints are told first who connects,
+// by version 2 of the PROXY protocol, if it is "v2".
+const ProxyProtocol = "hawser.dev/proxy-protocol"
+
+// again is when a front that could not be had is tried again: what has its port may end.
+const again = 10 * time.Second
+
+// A Front is a port of a Service at an address of this server.
+type Front struct {
+	Addr          netip.AddrPort
+	Sources       []netip.Prefix  // whom it serves; empty means everybody
+	Sticky        bool            // sessionAffinity ClientIP
+	ProxyProtocol bool            // see the annotation
+	Targets       func() []string // addresses to dial, IP%NODE:PORT, as of now
+}
+
+// Config configures a Controller. Addresses and Set are required.
+type Config struct {
+	// Addresses are those at which this server may listen.
+	Addresses []netip.Addr
+	// Set makes fronts what a Service has, which is called NAMESPACE/NAME.
+	Set func(ctx context.Context, service string, fronts []Front) error
+
+	Events record.EventRecorder // nil means none
+	Log    *slog.Logger         // nil means discard
+}
+
+// A Controller has fronts made.
+type Controller struct {
+	cfg      Config
+	services corelisters.ServiceLister
+	slices   discoverylisters.EndpointSliceLister
+	watched  cache.SharedIndexInformer
+	log      *slog.Logger
+	events   record.EventRecorder
+}
+
+// New returns a controller that watches through f.
+func New(f informers.SharedInformerFactory, c Config) *Controller {
+	services, all := f.Core().V1().Services(), f.Discovery().V1().EndpointSlices()
+	all.Informer() // is to be filled before Run
+	ctl := &Controller{cfg: c, services: services.Lister(), slices: all.Lister(), watched: services.Informer(), events: loop.Recorder(c.Events)}
+	ctl.log = loop.Logger(c.Log, ctl.Name())
+	return ctl
+}
+
+// Name is the controller's name.
+func (*Controller) Name() string { return "hawser-load-balancer-controller" }
+
+// Run keeps fronts until ctx is done. The informers must be running.
+func (c *Controller) Run(ctx context.Context) error {
+	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: 1, Log: c.log})
+	stop, err := loop.Watch(c.watched, q.Add)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return q.Run(ctx)
+}
+
+func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error) {
+	ns, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil //nolint:nilerr // a key that is none is nobody's
+	}
+	svc, err := c.services.Services(ns).Get(name)
+	if apierrors.IsNotFound(err) {
+		return 0, c.cfg.Set(ctx, key, nil)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := c.cfg.Set(ctx, key, c.fronts(svc)); err != nil {
+		text := strings.Join(strings.Fields(err.Error()), " ")
+		c.events.Eventf(svc, corev1.EventTypeWarning, "ListenFailed", "A server cannot listen for this Service: %s", text)
+		c.log.Warn("no listening for a service", "service", key, "err", text)
+		return again, nil
+	}
+	return 0, nil
+}
+
+// fronts are the ports of a Service at the addresses of this server that its status has.
+func (c *Controller) fronts(svc *corev1.Service) []Front {
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.DeletionTimestamp != nil {
+		return nil
+	}
+	var out []Front
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		addr, err := netip.ParseAddr(in.IP)
+		if err != nil || !slices.Contains(c.cfg.Addresses, addr) {
+			continue
+		}
+		for i := range svc.Spec.Ports {
+			port := &svc.Spec.Ports[i]
+			if cmp.Or(port.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+				continue // who gives addresses has refused it
+			}
+			ns, name, of := svc.Namespace, svc.Name, port.Name
+			out = append(out, Front{
+				Addr:    netip.AddrPortFrom(addr, uint16(port.Port)), //nolint:gosec // the API has it between 1 and 65535
+				Sources: sources(svc), Sticky: svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
+				ProxyProtocol: svc.Annotations[ProxyProtocol] == "v2",
+				Targets:       func() []string { return c.targets(ns, name, of) },
+			})
+		}
+	}
+	return out
+}
+
+// sources are whom a Service serves. One that cannot be read, which the API does not take,
+// serves nobody.
+func sources(svc *corev1.Service) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range svc.Spec.LoadBalancerSourceRanges {
+		p, _ := netip.ParsePrefix(strings.TrimSpace(s)) // the zero Prefix contains nothing
+		out = append(out, p.Masked())
+	}
+	return out
+}
+
+// targets are the endpoints of a port of a Service that are ready, or those that still
+// serve while they end if there is no other.
+func (c *Controller) targets(ns, service, port string) []string {
+	all, err := c.slices.EndpointSlices(ns).List(labels.Set{discoveryv1.LabelServiceName: service}.AsSelectorPreValidated())
+	if err != nil {
+		c.log.Warn("the endpoints of a service are not known", "service", ns+"/"+service, "err", err)
+		return nil
+	}
+	var ready, ending []string
+	for _, s := range all {
+		if s.AddressType == discoveryv1.AddressTypeFQDN {
+			continue
+		}
+		n := portOf(s, port)
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			if n == 0 || len(e.Addresses) == 0 || e.NodeName == nil {
+				continue // without a node nobody knows the way
+			}
+			if addr, err := netip.ParseAddr(e.Addresses[0]); err != nil || kubelet.IsLocal(addr) {
+				continue // it would lead to what the node has not offered
+			}
+			target := net.JoinHostPort(e.Addresses[0]+"%"+*e.NodeName, strconv.Itoa(n))
+			switch is := e.Conditions; {
+			case is.Ready == nil || *is.Ready:
+				ready = append(ready, target)
+			case is.Serving != nil && *is.Serving && is.Terminating != nil && *is.Terminating:
+				ending = append(ending, target)
+			}
+		}
+	}
+	if len(ready) == 0 {
+		return ending
+	}
+	return ready
+}
+
+// portOf is the number of a slice's port; 0 if it has none of the name.
+func portOf(s *discoveryv1.EndpointSlice, name string) int {
+	for _, p := range s.Ports {
+		if p.Port != nil && (p.Name == nil && name == "" || p.Name != nil && *p.Name == name) {
+			return int(*p.Port)
+		}
+	}
+	return 0
+}
+
+// ParseAddresses reads the addresses of a flag.
+func ParseAddresses(list []string) ([]netip.Addr, error) {
+	var out []netip.Addr
+	for _, s := range list {
+		addr, err := netip.ParseAddr(s)
+		if err != nil || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() {
+			return nil, fmt.Errorf("%q: want an IP address of this server", s)
+		}
+		out = append(out, addr)
+	}
+	return out, nil
+}

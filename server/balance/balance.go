@@ -1,0 +1,267 @@
+// Package balance listens at addresses of the server, and joins whoever connects to one of
+// several targets behind the tunnel: it is the load balancer of nodes that nobody can
+// reach.
+//
+// The mental model: a front is an address with targets, and belongs to an owner, which
+// replaces all that it has by Set. A connection takes a target when it is accepted and
+// stays there. What moves the bytes is tunnel.Splice, so a cut at one end is a reset at the
+// other.
+//
+// What it is not: it knows no Services, asks no target whether it is well, and has no UDP.
+//
+// The bounds: Config.Limit connections of all fronts together, of which a newcomer costs
+// the oldest of the client that has most its place (strangers.Pending); three targets are
+// tried for one connection, within Config.DialTimeout.
+package balance
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
+)
+
+const (
+	// DefaultLimit, DefaultDialTimeout and DefaultDrain are used where Config is zero.
+	DefaultLimit       = 4096
+	DefaultDialTimeout = 10 * time.Second
+	DefaultDrain       = 30 * time.Second
+	// maxTries is how many targets are dialed for one connection.
+	maxTries = 3
+)
+
+// A Front is an address at which the Balancer listens.
+type Front struct {
+	Addr netip.AddrPort
+	// Sources are whom it serves; empty means everybody. Others are reset.
+	Sources []netip.Prefix
+	// Sticky has connections of one client go to one target, for as long as it is there.
+	Sticky bool
+	// ProxyProtocol has each target told first who connects, by version 2 of the PROXY
+	// protocol.
+	ProxyProtocol bool
+	// Targets are the addresses to dial, as of now. It is called for each connection.
+	Targets func() []string
+}
+
+// Config configures a Balancer. Dial is required.
+type Config struct {
+	// Dial reaches a target.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Limit is how many connections there may be; zero means DefaultLimit.
+	Limit int
+	// DialTimeout bounds the dials for one connection; zero means DefaultDialTimeout.
+	DialTimeout time.Duration
+	// Drain is how long connections go on after their front is gone, or Run's context is
+	// done; zero means DefaultDrain.
+	Drain time.Duration
+
+	Log     *slog.Logger          // nil means discard
+	Metrics prometheus.Registerer // nil means none
+}
+
+// A Balancer has fronts. All methods may be called at the same time.
+type Balancer struct {
+	cfg     Config
+	pending *strangers.Pending
+	sparse  strangers.Sparse
+	metrics *metrics
+	wg      sync.WaitGroup // a listener, and a connection, each
+
+	mu     sync.Mutex // guards the following
+	fronts map[netip.AddrPort]*listening
+	closed bool
+}
+
+// A listening front.
+type listening struct {
+	owner    string
+	listener net.Listener
+	front    atomic.Pointer[Front]
+	cut      context.Context // done when its connections have to end
+	end      context.CancelFunc
+}
+
+// New checks c. It starts nothing.
+func New(c Config) (*Balancer, error) {
+	if c.Dial == nil {
+		return nil, errors.New("balance: no way to the targets")
+	}
+	c.Limit, c.DialTimeout, c.Drain = cmp.Or(c.Limit, DefaultLimit), cmp.Or(c.DialTimeout, DefaultDialTimeout), cmp.Or(c.Drain, DefaultDrain)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	b := &Balancer{cfg: c, pending: strangers.NewPending(c.Limit), fronts: make(map[netip.AddrPort]*listening)}
+	var err error
+	b.metrics, err = newMetrics(c.Metrics, b)
+	return b, err
+}
+
+// Set makes fronts what owner has. What it has already goes on; what it has no more takes
+// no new connections, and those that there are end by themselves or after Config.Drain.
+// Fronts that cannot be had are left out; the error names them all.
+func (b *Balancer) Set(ctx context.Context, owner string, fronts []Front) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for addr, l := range b.fronts {
+		if l.owner == owner && !slices.ContainsFunc(fronts, func(f Front) bool { return f.Addr == addr }) {
+			b.removeLocked(addr, l)
+		}
+	}
+	if b.closed {
+		return net.ErrClosed
+	}
+	var failed []error
+	for i := range fronts {
+		f := &fronts[i]
+		l := b.fronts[f.Addr]
+		switch {
+		case l == nil:
+			if err := b.listenLocked(ctx, owner, f); err != nil {
+				failed = append(failed, err)
+			}
+		case l.owner != owner:
+			failed = append(failed, fmt.Errorf("%s is %s's", f.Addr, l.owner))
+		default:
+			l.front.Store(f)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (b *Balancer) listenLocked(ctx context.Context, owner string, f *Front) error {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", f.Addr.String())
+	if err != nil {
+		return err
+	}
+	l := &listening{owner: owner, listener: ln}
+	l.cut, l.end = context.WithCancel(context.WithoutCancel(ctx))
+	l.front.Store(f)
+	b.fronts[f.Addr] = l
+	b.wg.Go(func() { b.accept(l) })
+	b.cfg.Log.Info("listening for a service", "service", owner, "address", f.Addr)
+	return nil
+}
+
+// removeLocked closes a front's listener, and has its connections end after the drain.
+func (b *Balancer) removeLocked(addr netip.AddrPort, l *listening) {
+	delete(b.fronts, addr)
+	_ = l.listener.Close()
+	time.AfterFunc(b.cfg.Drain, l.end)
+}
+
+// Run waits until ctx is done, and returns once all fronts are closed and all connections
+// have ended, after Config.Drain at the latest.
+func (b *Balancer) Run(ctx context.Context) error {
+	<-ctx.Done()
+	b.mu.Lock()
+	b.closed = true
+	for addr, l := range b.fronts {
+		b.removeLocked(addr, l)
+	}
+	b.mu.Unlock()
+	b.wg.Wait()
+	b.pending.Close()
+	return nil
+}
+
+func (b *Balancer) accept(l *listening) {
+	for {
+		c, err := l.listener.Accept()
+		if err != nil {
+			var temporary interface{ Temporary() bool }
+			if errors.As(err, &temporary) && temporary.Temporary() { // no descriptors are left
+				time.Sleep(50 * time.Millisecond)
+				continue
+			}
+			return // closed
+		}
+		b.wg.Go(func() {
+			defer b.pending.Enter(c)()
+			b.serve(l, c)
+		})
+	}
+}
+
+// serve joins c to a target.
+func (b *Balancer) serve(l *listening, c net.Conn) {
+	f := l.front.Load()
+	from := source(c)
+	if len(f.Sources) > 0 && !slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(from) }) {
+		b.metrics.refused.Inc()
+		_ = tunnel.Abort(c) // it is told nothing else
+		return
+	}
+	to, err := b.reach(l.cut, f, from)
+	if err == nil && f.ProxyProtocol {
+		_, err = proxyproto.HeaderProxyFromAddrs(2, c.RemoteAddr(), c.LocalAddr()).WriteTo(to)
+	}
+	if err != nil {
+		if to != nil {
+			_ = tunnel.Abort(to)
+		}
+		_ = tunnel.Abort(c) // as a host that nobody reaches would
+		b.metrics.failed.Inc()
+		if more, ok := b.sparse.Tell(l.owner); ok {
+			b.cfg.Log.Warn("nothing behind a service can be reached", "service", l.owner, "address", f.Addr, "err", err, "others", more)
+		}
+		return
+	}
+	b.metrics.joined.Inc()
+	if _, err := tunnel.Splice(l.cut, c, to); err != nil {
+		b.cfg.Log.Debug("a connection to a service was cut", "service", l.owner, "client", from, "err", err)
+	}
+}
+
+// reach dials targets until one answers.
+func (b *Balancer) reach(ctx context.Context, f *Front, from netip.Addr) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.DialTimeout)
+	defer cancel()
+	err := errors.New("it has no endpoint that is ready")
+	all := order(f.Targets(), from, f.Sticky)
+	for _, addr := range all[:min(len(all), maxTries)] {
+		var c net.Conn
+		if c, err = b.cfg.Dial(ctx, "tcp", addr); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
+}
+
+// order is the order in which targets are tried: any, or for a sticky client always the
+// same, of which only that changes which comes or goes (highest random weight).
+func order(all []string, from netip.Addr, sticky bool) []string {
+	all = slices.Clone(all)
+	if !sticky {
+		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		return all
+	}
+	weight := func(target string) uint64 {
+		h := sha256.Sum256([]byte(from.String() + " " + target)) // the same at every server
+		return binary.BigEndian.Uint64(h[:])
+	}
+	slices.SortFunc(all, func(x, y string) int { return cmp.Compare(weight(y), weight(x)) })
+	return all
+}
+
+// source is whom c is from.
+func source(c net.Conn) netip.Addr {
+	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}

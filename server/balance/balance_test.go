@@ -1,0 +1,343 @@
+package balance
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A rig is a Balancer, and targets that say their name and then what they hear.
+type rig struct {
+	testing.TB
+	*Balancer
+	stop func()
+
+	mu    sync.Mutex // guards the following
+	dials []string
+	down  map[string]bool
+}
+
+func newRig(tb testing.TB, c Config) *rig {
+	tb.Helper()
+	r := &rig{TB: tb, down: make(map[string]bool)}
+	c.Dial, c.Metrics = r.dial, prometheus.NewRegistry()
+	b, err := New(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r.Balancer = b
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = b.Run(ctx) })
+	r.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	tb.Cleanup(r.stop)
+	return r
+}
+
+// dial reaches a target of the test's own.
+func (r *rig) dial(_ context.Context, _, addr string) (net.Conn, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dials = append(r.dials, addr)
+	if r.down[addr] {
+		return nil, tunnel.Refused
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		c, err := l.Accept()
+		_ = l.Close()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = fmt.Fprintln(c, addr)
+		_, _ = io.Copy(c, c) // an echo that is cut is the test's to notice
+	}()
+	return net.Dial("tcp", l.Addr().String())
+}
+
+func (r *rig) dialed() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.dials)
+}
+
+// freeAddr is an address that is free.
+func freeAddr(tb testing.TB) netip.AddrPort {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func to(targets ...string) func() []string { return func() []string { return targets } }
+
+func (r *rig) set(owner string, fronts ...Front) {
+	r.Helper()
+	if err := r.Set(r.Context(), owner, fronts); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// open connects to a front, and returns the connection and which target answers.
+func (r *rig) open(at netip.AddrPort) (*net.TCPConn, string, error) {
+	r.Helper()
+	c, err := net.Dial("tcp", at.String())
+	if err != nil {
+		return nil, "", err
+	}
+	r.Cleanup(func() { _ = c.Close() })
+	var name []byte
+	for b := make([]byte, 1); err == nil; { // and not a byte of what follows
+		if _, err = c.Read(b); err != nil || b[0] == '\n' {
+			break
+		}
+		name = append(name, b[0])
+	}
+	return c.(*net.TCPConn), string(name), err
+}
+
+func TestSpread(t *testing.T) {
+	r, at := newRig(t, Config{}), freeAddr(t)
+	r.set("ns/web", Front{Addr: at, Targets: to("a", "b", "c")})
+	got := map[string]int{}
+	for range 60 {
+		c, target, err := r.open(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[target]++
+		_ = c.Close()
+	}
+	if keys := slices.Sorted(maps.Keys(got)); !slices.Equal(keys, []string{"a", "b", "c"}) {
+		t.Errorf("%v", got)
+	}
+	if n := testutil.ToFloat64(r.metrics.joined); n != 60 {
+		t.Errorf("%v connections are counted", n)
+	}
+}
+
+// TestBothWays: what goes through is whole, and an end of one direction leaves the other.
+func TestBothWays(t *testing.T) {
+	r, at := newRig(t, Config{}), freeAddr(t)
+	r.set("ns/web", Front{Addr: at, Targets: to("a")})
+	c, _, err := r.open(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Repeat("all of it ", 50_000)
+	go func() {
+		_, _ = io.WriteString(c, want)
+		_ = c.CloseWrite()
+	}()
+	if got, err := io.ReadAll(c); err != nil || string(got) != want {
+		t.Errorf("%d bytes of %d came back: %v", len(got), len(want), err)
+	}
+}
+
+// TestNextTarget: a target that cannot be reached is not the client's trouble; none that
+// can is a reset.
+func TestNextTarget(t *testing.T) {
+	r, at := newRig(t, Config{}), freeAddr(t)
+	r.down = map[string]bool{"a": true, "b": true, "x": true}
+	r.set("ns/web", Front{Addr: at, Targets: to("a", "b", "c")})
+	for range 10 {
+		if _, target, err := r.open(at); err != nil || target != "c" {
+			t.Fatalf("%q, %v", target, err)
+		}
+	}
+	before := len(r.dialed())
+	r.set("ns/web", Front{Addr: at, Targets: to("a", "b", "x", "a", "b", "x")})
+	if _, _, err := r.open(at); err == nil {
+		t.Error("nothing answers, and the client hears an orderly end")
+	}
+	if n := len(r.dialed()) - before; n != maxTries {
+		t.Errorf("%d targets were tried", n)
+	}
+	r.set("ns/web", Front{Addr: at, Targets: to()})
+	if _, _, err := r.open(at); err == nil {
+		t.Error("there are no targets, and the client hears an orderly end")
+	}
+}
+
+func TestSticky(t *testing.T) {
+	client := netip.MustParseAddr("192.0.2.1")
+	all := []string{"a", "b", "c", "d"}
+	first := order(all, client, true)[0]
+	moved := 0
+	for i := range 256 {
+		from := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
+		was := order(all, from, true)[0]
+		is := order(slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == "d" }), from, true)[0]
+		if was != is && was != "d" {
+			t.Errorf("client %s moved from %s to %s, as d went", from, was, is)
+		}
+		if was == "d" {
+			moved++
+		}
+	}
+	if moved < 32 || moved > 96 {
+		t.Errorf("%d of 256 clients were d's", moved)
+	}
+	for range 20 {
+		if got := order([]string{"d", "c", "b", "a"}, client, true)[0]; got != first {
+			t.Errorf("%s, and %s before", got, first)
+		}
+	}
+}
+
+func TestSources(t *testing.T) {
+	r, at := newRig(t, Config{}), freeAddr(t)
+	for _, tc := range []struct {
+		from []netip.Prefix
+		ok   bool
+	}{
+		{nil, true},
+		{[]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.0/8")}, true},
+		{[]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, false},
+		{[]netip.Prefix{{}}, false}, // one that could not be read
+	} {
+		r.set("ns/web", Front{Addr: at, Sources: tc.from, Targets: to("a")})
+		if _, _, err := r.open(at); (err == nil) != tc.ok {
+			t.Errorf("%v: %v", tc.from, err)
+		}
+	}
+	if n := testutil.ToFloat64(r.metrics.refused); n != 2 {
+		t.Errorf("%v refusals are counted", n)
+	}
+}
+
+func TestProxyProtocol(t *testing.T) {
+	r, at := newRig(t, Config{}), freeAddr(t)
+	r.set("ns/web", Front{Addr: at, ProxyProtocol: true, Targets: to("a")})
+	c, _, err := r.open(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.CloseWrite()
+	h, err := proxyproto.Read(bufio.NewReader(c)) // the target echoes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Version != 2 || h.SourceAddr.String() != c.LocalAddr().String() || h.DestinationAddr.String() != at.String() {
+		t.Errorf("%+v", h)
+	}
+}
+
+// TestOwners: an address is one owner's until that lets go; a front that goes away takes
+// nobody new, and the connections that there are go on for the drain.
+func TestOwners(t *testing.T) {
+	r, at := newRig(t, Config{Drain: time.Hour}), freeAddr(t)
+	r.set("ns/web", Front{Addr: at, Targets: to("a")})
+	c, _, err := r.open(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Set(t.Context(), "ns/other", []Front{{Addr: at, Targets: to("b")}}); err == nil || err.Error() != at.String()+" is ns/web's" {
+		t.Errorf("%v", err)
+	}
+	r.set("ns/web")
+	r.set("ns/other", Front{Addr: at, Targets: to("b")})
+	if _, target, err := r.open(at); err != nil || target != "b" {
+		t.Errorf("%q, %v", target, err)
+	}
+	if _, err := io.WriteString(c, "still"); err != nil {
+		t.Error(err)
+	}
+	_ = c.CloseWrite()
+	if got, err := io.ReadAll(c); err != nil || string(got) != "still" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestDrain: connections end with Run, after the drain at the latest.
+func TestDrain(t *testing.T) {
+	r, at := newRig(t, Config{Drain: time.Millisecond}), freeAddr(t)
+	r.set("ns/web", Front{Addr: at, Targets: to("a")})
+	c, _, err := r.open(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
+		t.Errorf("after the end: %v, want a reset", err)
+	}
+	if _, err := net.Dial("tcp", at.String()); err == nil {
+		t.Error("somebody still listens")
+	}
+	if err := r.Set(t.Context(), "ns/web", []Front{{Addr: at, Targets: to("a")}}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestLimit: when all places are taken a newcomer costs the oldest its place.
+func TestLimit(t *testing.T) {
+	r, at := newRig(t, Config{Limit: 2}), freeAddr(t)
+	r.set("ns/web", Front{Addr: at, Targets: to("a")})
+	var all []*net.TCPConn
+	for range 3 {
+		c, _, err := r.open(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	if err := all[0].SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := all[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the oldest: %v", err)
+	}
+	_, _ = io.WriteString(all[2], "x")
+	if _, err := io.ReadFull(all[2], make([]byte, 1)); err != nil {
+		t.Errorf("the newest: %v", err)
+	}
+}
+
+func TestTakenPort(t *testing.T) {
+	r := newRig(t, Config{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	free := freeAddr(t)
+	err = r.Set(t.Context(), "ns/web", []Front{
+		{Addr: l.Addr().(*net.TCPAddr).AddrPort(), Targets: to("a")}, {Addr: free, Targets: to("a")},
+	})
+	if err == nil || !strings.Contains(err.Error(), l.Addr().String()+": bind: address already in use") {
+		t.Errorf("%v", err)
+	}
+	if _, target, err := r.open(free); err != nil || target != "a" {
+		t.Errorf("the other port: %q, %v", target, err)
+	}
+}

@@ -1,0 +1,46 @@
+// What a Balancer counts.
+
+package balance
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	joined, refused, failed prometheus.Counter
+}
+
+// newMetrics registers with to; nil works.
+func newMetrics(to prometheus.Registerer, b *Balancer) (*metrics, error) {
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "hawser", Subsystem: "balancer", Name: name, Help: help}
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts(opts(name, help)))
+	}
+	m := &metrics{
+		joined:  counter("connections_total", "Connections to Services that reached an endpoint."),
+		refused: counter("connections_refused_total", "Connections to Services from outside their source ranges."),
+		failed:  counter("connections_failed_total", "Connections to Services that reached no endpoint."),
+	}
+	if to == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{
+		m.joined, m.refused, m.failed,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("connections", "Connections to Services that are open.")), func() float64 { return float64(b.pending.Count()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts(opts("connections_crowded_total", "Connections to Services that lost their place to another one.")), func() float64 { return float64(b.pending.Lost()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("fronts", "Addresses at which the server listens for Services.")), func() float64 {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return float64(len(b.fronts))
+		}),
+	} {
+		if err := to.Register(c); err != nil {
+			return nil, fmt.Errorf("balance: register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
