@@ -1,23 +1,25 @@
-// Package children is what controllers that keep pods for an owner have in
-// common: finding the pods that are the owner's, adopting and letting go of
-// them, making and deleting them, and remembering what was done until the cache
-// shows it.
+// Package children is what controllers that keep objects for an owner have in
+// common: finding the objects that are the owner's, adopting and releasing them,
+// making and deleting them, and remembering what was done until the cache shows
+// it. A child is an object of one kind: a pod of a ReplicaSet, a ReplicaSet of a
+// Deployment.
 //
-// A pod belongs to the owner that its one controller reference names by uid. A
-// pod that has no such reference and whose labels match is adopted, after the
+// A child belongs to the owner that its one controller reference names by uid. A
+// child that has no such reference and whose labels match is adopted, after the
 // API server has confirmed that the owner still is who the cache says and is not
-// being deleted; a pod whose labels no longer match is let go of. Pods that some
-// other object controls are never touched.
+// being deleted; a child whose labels no longer match is released. Objects that
+// some other object controls are never touched.
 //
 // A cache lags behind what was just written, and a controller that counts its
-// pods in a lagging cache makes too many. Pods therefore lays its own writes
-// over the cache: a pod that it made or adopted is there, one that it deleted is
-// on its way out, from the moment the server said so. A pod it made is dropped
-// from this overlay once the cache has reached that pod's resource version,
-// whether the pod is in it or not; nothing waits, and nothing is forgotten by a
-// guess.
+// children in a lagging cache makes too many. Children therefore lays its own
+// writes over the cache: a child that it made or adopted is there, one that it
+// deleted is on its way out, from the moment the server said so. A child that it
+// made is dropped from this overlay once the cache has reached that child's
+// resource version, whether the child is in it or not; nothing waits, and nothing
+// is forgotten by a guess.
 //
-// What it is not: it does not decide how many pods there should be.
+// What it is not: it does not decide how many children there should be, and it
+// does not change them.
 package children
 
 import (
@@ -43,11 +45,11 @@ import (
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
-// controllerIndex is the index of pods by the uid of their controller; those
+// controllerIndex is the index of objects by the uid of their controller; those
 // that have none are under the name of their namespace.
 const controllerIndex = "metadata.ownerReferences.controller"
 
-// forget is how long a pod that was made is remembered if the cache cannot say
+// forget is how long a child that was made is remembered if the cache cannot say
 // how far it is.
 const forget = 5 * time.Minute
 
@@ -57,7 +59,7 @@ type Object interface {
 	runtime.Object
 }
 
-// An Owner is an object that pods belong to. Selector says which.
+// An Owner is an object that children belong to. Selector says which.
 type Owner struct {
 	Object
 	Selector labels.Selector
@@ -65,123 +67,157 @@ type Owner struct {
 
 func (o Owner) key() string { return o.GetNamespace() + "/" + o.GetName() }
 
-// Config configures Pods. All but Finalizer, Adopt and Events are required.
-type Config struct {
-	Client kubernetes.Interface
-	Pods   cache.SharedIndexInformer
-	Kind   schema.GroupVersionKind // of the owners
-	// Live looks an owner up at the API server, not in a cache.
-	Live func(ctx context.Context, namespace, name string) (metav1.Object, error)
-	// Finalizer is put on pods that are adopted and taken off those let go of.
-	Finalizer string
-	// Adopt says which pods without a controller may be adopted. None that is
-	// being deleted is. Nil means all others.
-	Adopt  func(*corev1.Pod) bool
-	Events record.EventRecorder // nil means none
+// A Client writes objects of one kind in one namespace. Those of client-go do.
+type Client[T Object] interface {
+	Create(ctx context.Context, obj T, o metav1.CreateOptions) (T, error)
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// Pods is the pods of all owners of one kind. Its methods may be called from any
-// goroutine, for one owner from one at a time.
-type Pods struct {
-	cfg Config
+// Config configures Children. All but Finalizer, Adopt and Events are required.
+type Config[T Object] struct {
+	Client   func(namespace string) Client[T]
+	Informer cache.SharedIndexInformer // of the children
+	Noun     string                    // what messages call a child
+	Kind     schema.GroupVersionKind   // of the owners
+	// Live looks an owner up at the API server, not in a cache.
+	Live func(ctx context.Context, namespace, name string) (metav1.Object, error)
+	// Finalizer is put on children that are adopted and taken off those released.
+	Finalizer string
+	// Adopt says which children without a controller may be adopted. None that is
+	// being deleted is. Nil means all others.
+	Adopt  func(T) bool
+	Events record.EventRecorder // of children made and deleted; nil means none
+}
+
+// Children is the children of all owners of one kind. Its methods may be called
+// from any goroutine, for one owner from one at a time.
+type Children[T Object] struct {
+	cfg Config[T]
 
 	mu     sync.Mutex
-	recent map[string]*writes // guarded by mu; by namespace/name of the owner
+	recent map[string]*writes[T] // guarded by mu; by namespace/name of the owner
+}
+
+// Pods are children that are pods.
+type Pods = Children[*corev1.Pod]
+
+// PodClient is the Client of a Config of Pods.
+func PodClient(c kubernetes.Interface) func(namespace string) Client[*corev1.Pod] {
+	return func(namespace string) Client[*corev1.Pod] { return c.CoreV1().Pods(namespace) }
 }
 
 // writes is what was done for an owner and may not be in the cache yet.
-type writes struct {
+type writes[T Object] struct {
 	owner   types.UID
-	made    map[types.UID]made // or adopted
+	made    map[types.UID]made[T] // or adopted
 	deleted map[types.UID]bool
 	freed   map[types.UID]bool // of the finalizer
 }
 
-type made struct {
-	pod *corev1.Pod
+type made[T Object] struct {
+	obj T
 	at  time.Time
 }
 
-// New returns the pods in c.Pods, which gets an index if it has it not yet.
+// New returns the children in c.Informer, which gets an index if it has it not yet.
 // Calls for the same informer must not overlap.
-func New(c Config) (*Pods, error) {
-	if _, there := c.Pods.GetIndexer().GetIndexers()[controllerIndex]; !there {
-		if err := c.Pods.AddIndexers(cache.Indexers{controllerIndex: byController}); err != nil {
-			return nil, fmt.Errorf("index pods by controller: %w", err)
-		}
+func New[T Object](c Config[T]) (*Children[T], error) {
+	if err := Index(c.Informer); err != nil {
+		return nil, err
 	}
 	c.Events = loop.Recorder(c.Events)
-	return &Pods{cfg: c, recent: make(map[string]*writes)}, nil
+	return &Children[T]{cfg: c, recent: make(map[string]*writes[T])}, nil
+}
+
+// Index gives inf the index that Controlled looks into, if it has it not yet. Calls for
+// the same informer must not overlap.
+func Index(inf cache.SharedIndexInformer) error {
+	if _, there := inf.GetIndexer().GetIndexers()[controllerIndex]; there {
+		return nil
+	}
+	if err := inf.AddIndexers(cache.Indexers{controllerIndex: byController}); err != nil {
+		return fmt.Errorf("index by controller: %w", err)
+	}
+	return nil
 }
 
 func byController(obj any) ([]string, error) {
-	p, ok := obj.(*corev1.Pod)
+	o, ok := obj.(metav1.Object)
 	if !ok {
 		return nil, nil
 	}
-	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
+	if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
 		return []string{string(ref.UID)}, nil
 	}
-	return []string{orphansOf(p.Namespace)}, nil
+	return []string{orphansOf(o.GetNamespace())}, nil
 }
 
-func orphansOf(namespace string) string { return "orphans/" + namespace }
-
-// Of returns the pods that belong to o, in no particular order, whatever state
-// they are in. It adopts and lets go of pods first; if that fails for some the
-// others are returned along with the error. The pods must not be changed.
-func (p *Pods) Of(ctx context.Context, o Owner) ([]*corev1.Pod, error) {
-	// The version is read before the cache: what is younger may be missing.
-	version := p.cfg.Pods.GetStore().LastStoreSyncResourceVersion()
-	have, err := p.indexed(string(o.GetUID()))
-	if err != nil {
-		return nil, err
-	}
-	have, released := p.release(ctx, o, have)
-	failed := p.adopt(ctx, o)
-	return p.overlay(o, have, version), errors.Join(released, failed)
+// Controlled returns what inf, which has been given to Index, shows as controlled by
+// the object with this uid.
+func Controlled[T Object](inf cache.SharedIndexInformer, owner types.UID) ([]T, error) {
+	return indexed[T](inf, string(owner))
 }
 
-// Controlled returns the pods that the cache shows as controlled by the object
-// with this uid.
-func (p *Pods) Controlled(owner types.UID) ([]*corev1.Pod, error) { return p.indexed(string(owner)) }
-
-func (p *Pods) indexed(key string) ([]*corev1.Pod, error) {
-	objs, err := p.cfg.Pods.GetIndexer().ByIndex(controllerIndex, key)
+func indexed[T Object](inf cache.SharedIndexInformer, key string) ([]T, error) {
+	objs, err := inf.GetIndexer().ByIndex(controllerIndex, key)
 	if err != nil {
-		return nil, fmt.Errorf("look up pods by controller: %w", err)
+		return nil, fmt.Errorf("look up by controller: %w", err)
 	}
-	out := make([]*corev1.Pod, 0, len(objs))
+	out := make([]T, 0, len(objs))
 	for _, obj := range objs {
-		if pod, ok := obj.(*corev1.Pod); ok {
-			out = append(out, pod)
+		if child, ok := obj.(T); ok {
+			out = append(out, child)
 		}
 	}
 	return out, nil
 }
 
-// overlay lays what was written for o over pods, which the cache showed when
-// it had reached version, and forgets what the cache has caught up with.
-func (p *Pods) overlay(o Owner, pods []*corev1.Pod, version string) []*corev1.Pod {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w := p.recent[o.key()]
-	if w == nil || w.owner != o.GetUID() {
-		return pods
+func orphansOf(namespace string) string { return "orphans/" + namespace }
+
+// Of returns the children that belong to o, in no particular order, whatever state
+// they are in. It adopts and releases children first; if that fails for some the
+// others are returned along with the error. The children must not be changed.
+func (c *Children[T]) Of(ctx context.Context, o Owner) ([]T, error) {
+	// The version is read before the cache: what is younger may be missing.
+	version := c.cfg.Informer.GetStore().LastStoreSyncResourceVersion()
+	have, err := c.Controlled(o.GetUID())
+	if err != nil {
+		return nil, err
 	}
-	shown := make(map[types.UID]bool, len(pods))
-	for _, pod := range pods {
-		shown[pod.UID] = true
+	have, released := c.release(ctx, o, have)
+	failed := c.adopt(ctx, o)
+	return c.overlay(o, have, version), errors.Join(released, failed)
+}
+
+// Controlled returns the children that the cache shows as controlled by the object
+// with this uid.
+func (c *Children[T]) Controlled(owner types.UID) ([]T, error) {
+	return Controlled[T](c.cfg.Informer, owner)
+}
+
+// overlay lays what was written for o over have, which the cache showed when it had
+// reached version, and forgets what the cache has caught up with.
+func (c *Children[T]) overlay(o Owner, have []T, version string) []T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.recent[o.key()]
+	if w == nil || w.owner != o.GetUID() {
+		return have
+	}
+	shown := make(map[types.UID]bool, len(have))
+	for _, child := range have {
+		shown[child.GetUID()] = true
 	}
 	for uid, m := range w.made {
-		if shown[uid] || reached(version, m) {
+		if shown[uid] || m.reached(version) {
 			delete(w.made, uid)
 			continue
 		}
-		pods, shown[uid] = append(pods, m.pod), true
+		have, shown[uid] = append(have, m.obj), true
 	}
-	for i, pod := range pods {
-		pods[i] = w.apply(pod, p.cfg.Finalizer)
+	for i, child := range have {
+		have[i] = w.apply(child, c.cfg.Finalizer)
 	}
 	for _, set := range []map[types.UID]bool{w.deleted, w.freed} {
 		for uid := range set {
@@ -191,66 +227,72 @@ func (p *Pods) overlay(o Owner, pods []*corev1.Pod, version string) []*corev1.Po
 		}
 	}
 	if len(w.made)+len(w.deleted)+len(w.freed) == 0 {
-		delete(p.recent, o.key())
+		delete(c.recent, o.key())
 	}
-	return pods
+	return have
 }
 
-// reached tells whether a cache that is at version has seen m's pod be made.
-func reached(version string, m made) bool {
-	c, err := resourceversion.CompareResourceVersion(version, m.pod.ResourceVersion)
+// reached tells whether a cache that is at version has seen m's child be made.
+func (m *made[T]) reached(version string) bool {
+	c, err := resourceversion.CompareResourceVersion(version, m.obj.GetResourceVersion())
 	if err != nil {
 		return time.Since(m.at) > forget
 	}
 	return c >= 0
 }
 
-// apply returns pod as it is after what was done to it.
-func (w *writes) apply(pod *corev1.Pod, finalizer string) *corev1.Pod {
-	if w.deleted[pod.UID] {
-		if pod.DeletionTimestamp != nil {
-			delete(w.deleted, pod.UID)
+// apply returns child as it is after what was done to it.
+func (w *writes[T]) apply(child T, finalizer string) T {
+	uid := child.GetUID()
+	if w.deleted[uid] {
+		if child.GetDeletionTimestamp() != nil {
+			delete(w.deleted, uid)
 		} else {
-			pod = pod.DeepCopy()
+			child = clone(child)
 			now := metav1.Now()
-			pod.DeletionTimestamp = &now
+			child.SetDeletionTimestamp(&now)
 		}
 	}
-	if w.freed[pod.UID] {
-		if i := slices.Index(pod.Finalizers, finalizer); i < 0 {
-			delete(w.freed, pod.UID)
+	if w.freed[uid] {
+		if i := slices.Index(child.GetFinalizers(), finalizer); i < 0 {
+			delete(w.freed, uid)
 		} else {
-			pod = pod.DeepCopy()
-			pod.Finalizers = slices.Delete(pod.Finalizers, i, i+1)
+			child = clone(child)
+			child.SetFinalizers(slices.Delete(child.GetFinalizers(), i, i+1))
 		}
 	}
-	return pod
+	return child
+}
+
+func clone[T Object](obj T) T {
+	out, _ := obj.DeepCopyObject().(T) // a copy is of the same type
+	return out
 }
 
 // Forget drops what is remembered of the owner at key (namespace/name), which is
 // gone.
-func (p *Pods) Forget(key string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.recent, key)
+func (c *Children[T]) Forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.recent, key)
 }
 
 // note calls f with what is remembered of o.
-func (p *Pods) note(o Owner, f func(*writes)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w := p.recent[o.key()]
+func (c *Children[T]) note(o Owner, f func(*writes[T])) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.recent[o.key()]
 	if w == nil || w.owner != o.GetUID() {
-		w = &writes{owner: o.GetUID(), made: make(map[types.UID]made), deleted: make(map[types.UID]bool), freed: make(map[types.UID]bool)}
-		p.recent[o.key()] = w
+		w = &writes[T]{owner: o.GetUID(), made: make(map[types.UID]made[T]), deleted: make(map[types.UID]bool), freed: make(map[types.UID]bool)}
+		c.recent[o.key()] = w
 	}
 	f(w)
 }
 
 // Remembered returns the keys (namespace/name) of the owners for which something
 // was written that the cache has not been seen to show. It is for tests.
-func (p *Pods) Remembered() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Collect(maps.Keys(p.recent))
+func (c *Children[T]) Remembered() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.recent))
 }

@@ -1,6 +1,6 @@
 package children
 
-// Adopting pods and letting go of them.
+// Adopting children and releasing them.
 
 import (
 	"context"
@@ -9,128 +9,127 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// release lets go of those pods that o's selector does not match and returns the
+// release releases those children that o's selector does not match and returns the
 // others.
-func (p *Pods) release(ctx context.Context, o Owner, pods []*corev1.Pod) ([]*corev1.Pod, error) {
-	kept := pods[:0]
+func (c *Children[T]) release(ctx context.Context, o Owner, have []T) ([]T, error) {
+	kept := have[:0]
 	var errs []error
-	for _, pod := range pods {
+	for _, child := range have {
 		switch {
-		case pod.Namespace != o.GetNamespace():
+		case child.GetNamespace() != o.GetNamespace():
 			// Nobody owns across namespaces.
-		case o.Selector.Matches(labels.Set(pod.Labels)):
-			kept = append(kept, pod)
+		case o.Selector.Matches(labels.Set(child.GetLabels())):
+			kept = append(kept, child)
 		case o.GetDeletionTimestamp() == nil:
-			if err := p.letGo(ctx, o, pod); err != nil {
-				errs = append(errs, fmt.Errorf("release pod %s: %w", pod.Name, err))
+			if err := c.letGo(ctx, o, child); err != nil {
+				errs = append(errs, fmt.Errorf("release %s %s: %w", c.cfg.Noun, child.GetName(), err))
 			}
 		}
 	}
 	return kept, errors.Join(errs...)
 }
 
-func (p *Pods) letGo(ctx context.Context, o Owner, pod *corev1.Pod) error {
+func (c *Children[T]) letGo(ctx context.Context, o Owner, child T) error {
 	m := map[string]any{
-		"uid":             pod.UID,
+		"uid":             child.GetUID(),
 		"ownerReferences": []any{map[string]any{"$patch": "delete", "uid": o.GetUID()}},
 	}
-	if p.cfg.Finalizer != "" {
-		m["$deleteFromPrimitiveList/finalizers"] = []string{p.cfg.Finalizer}
+	if c.cfg.Finalizer != "" {
+		m["$deleteFromPrimitiveList/finalizers"] = []string{c.cfg.Finalizer}
 	}
-	_, err := p.patch(ctx, pod, m)
+	_, err := c.patch(ctx, child, m)
 	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
 		return nil // gone, or has no such reference any more
 	}
 	return err
 }
 
-// adopt makes the pods that o may have its own. As they are from then on, they
+// adopt makes the children that o may have its own. As they are from then on, they
 // are in the overlay.
-func (p *Pods) adopt(ctx context.Context, o Owner) error {
+func (c *Children[T]) adopt(ctx context.Context, o Owner) error {
 	if o.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	orphans, err := p.indexed(orphansOf(o.GetNamespace()))
+	orphans, err := indexed[T](c.cfg.Informer, orphansOf(o.GetNamespace()))
 	if err != nil {
 		return err
 	}
 	var errs []error
 	confirmed := false
-	for _, pod := range orphans {
-		if !p.adoptable(o, pod) {
+	for _, child := range orphans {
+		if !c.adoptable(o, child) {
 			continue
 		}
 		if !confirmed {
-			if err := p.confirm(ctx, o); err != nil {
-				return fmt.Errorf("adopt pods: %w", err)
+			if err := c.confirm(ctx, o); err != nil {
+				return fmt.Errorf("adopt %ss: %w", c.cfg.Noun, err)
 			}
 			confirmed = true
 		}
-		if err := p.take(ctx, o, pod); err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("adopt pod %s: %w", pod.Name, err))
+		if err := c.take(ctx, o, child); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("adopt %s %s: %w", c.cfg.Noun, child.GetName(), err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// adoptable tells whether pod, which the cache shows without a controller, may
+// adoptable tells whether child, which the cache shows without a controller, may
 // become o's and is not already.
-func (p *Pods) adoptable(o Owner, pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil || !o.Selector.Matches(labels.Set(pod.Labels)) || p.cfg.Adopt != nil && !p.cfg.Adopt(pod) {
+func (c *Children[T]) adoptable(o Owner, child T) bool {
+	if child.GetDeletionTimestamp() != nil || !o.Selector.Matches(labels.Set(child.GetLabels())) || c.cfg.Adopt != nil && !c.cfg.Adopt(child) {
 		return false
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w := p.recent[o.key()]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.recent[o.key()]
 	if w == nil || w.owner != o.GetUID() {
 		return true
 	}
-	_, taken := w.made[pod.UID]
+	_, taken := w.made[child.GetUID()]
 	return !taken
 }
 
 // confirm asks the server whether o is still there, is the same, and stays.
-func (p *Pods) confirm(ctx context.Context, o Owner) error {
-	live, err := p.cfg.Live(ctx, o.GetNamespace(), o.GetName())
+func (c *Children[T]) confirm(ctx context.Context, o Owner) error {
+	live, err := c.cfg.Live(ctx, o.GetNamespace(), o.GetName())
 	switch {
 	case err != nil:
-		return fmt.Errorf("look up %s %s: %w", p.cfg.Kind.Kind, o.GetName(), err)
+		return fmt.Errorf("look up %s %s: %w", c.cfg.Kind.Kind, o.GetName(), err)
 	case live.GetUID() != o.GetUID():
-		return fmt.Errorf("%s %s is another one by now: uid %s, not %s", p.cfg.Kind.Kind, o.GetName(), live.GetUID(), o.GetUID())
+		return fmt.Errorf("%s %s is another one by now: uid %s, not %s", c.cfg.Kind.Kind, o.GetName(), live.GetUID(), o.GetUID())
 	case live.GetDeletionTimestamp() != nil:
-		return fmt.Errorf("%s %s is being deleted", p.cfg.Kind.Kind, o.GetName())
+		return fmt.Errorf("%s %s is being deleted", c.cfg.Kind.Kind, o.GetName())
 	}
 	return nil
 }
 
-func (p *Pods) take(ctx context.Context, o Owner, pod *corev1.Pod) error {
-	m := map[string]any{"uid": pod.UID, "ownerReferences": []any{p.reference(o)}}
-	if p.cfg.Finalizer != "" {
-		m["finalizers"] = []string{p.cfg.Finalizer}
+func (c *Children[T]) take(ctx context.Context, o Owner, child T) error {
+	m := map[string]any{"uid": child.GetUID(), "ownerReferences": []any{c.reference(o)}}
+	if c.cfg.Finalizer != "" {
+		m["finalizers"] = []string{c.cfg.Finalizer}
 	}
-	taken, err := p.patch(ctx, pod, m)
+	taken, err := c.patch(ctx, child, m)
 	if err != nil {
 		return err
 	}
-	p.note(o, func(w *writes) { w.made[taken.UID] = made{taken, time.Now()} })
+	c.note(o, func(w *writes[T]) { w.made[taken.GetUID()] = made[T]{taken, time.Now()} })
 	return nil
 }
 
-func (p *Pods) reference(o Owner) *metav1.OwnerReference {
-	return metav1.NewControllerRef(o, p.cfg.Kind)
+func (c *Children[T]) reference(o Owner) *metav1.OwnerReference {
+	return metav1.NewControllerRef(o, c.cfg.Kind)
 }
 
-func (p *Pods) patch(ctx context.Context, pod *corev1.Pod, metadata map[string]any) (*corev1.Pod, error) {
+func (c *Children[T]) patch(ctx context.Context, child T, metadata map[string]any) (T, error) {
 	data, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
+		return child, fmt.Errorf("encode: %w", err)
 	}
-	return p.cfg.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
+	return c.cfg.Client(child.GetNamespace()).Patch(ctx, child.GetName(), types.StrategicMergePatchType, data, metav1.PatchOptions{})
 }

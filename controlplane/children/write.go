@@ -1,9 +1,10 @@
 package children
 
-// Making and deleting pods.
+// Making and deleting children.
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -15,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MaxWrites is how many pods a controller makes or deletes for one owner before
+// MaxWrites is how many children a controller makes or deletes for one owner before
 // it looks at the world again.
 const MaxWrites = 500
 
@@ -38,15 +39,18 @@ func FromTemplate(o Owner, t *corev1.PodTemplateSpec) *corev1.Pod {
 	}
 }
 
-// Create makes n pods, of which pod(i) is the i-th, and returns how many it has
+// Create makes n children, of which child(i) is the i-th, and returns how many it has
 // made. It begins with one and doubles as long as all goes well, so that what
 // cannot be made at all costs one request and not n. No error is returned and no
 // event is written if the namespace is being deleted.
-func (p *Pods) Create(ctx context.Context, o Owner, n int, pod func(i int) *corev1.Pod) (int, error) {
+func (c *Children[T]) Create(ctx context.Context, o Owner, n int, child func(i int) T) (int, error) {
 	done := 0
 	for batch := 1; done < n; batch *= 2 {
 		batch = min(batch, n-done)
-		made, err := each(batch, func(i int) error { return p.create(ctx, o, pod(done+i)) })
+		made, err := each(batch, func(i int) error {
+			_, err := c.CreateOne(ctx, o, child(done+i))
+			return err
+		})
 		done += made
 		if err != nil {
 			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -58,61 +62,72 @@ func (p *Pods) Create(ctx context.Context, o Owner, n int, pod func(i int) *core
 	return done, nil
 }
 
-func (p *Pods) create(ctx context.Context, o Owner, pod *corev1.Pod) error {
-	pod.OwnerReferences = append(pod.OwnerReferences, *p.reference(o))
-	out, err := p.cfg.Client.CoreV1().Pods(o.GetNamespace()).Create(ctx, pod, metav1.CreateOptions{})
+// CreateOne makes child, which is the caller's own, and returns it as the server made
+// it.
+func (c *Children[T]) CreateOne(ctx context.Context, o Owner, child T) (T, error) {
+	child.SetOwnerReferences(append(child.GetOwnerReferences(), *c.reference(o)))
+	out, err := c.cfg.Client(o.GetNamespace()).Create(ctx, child, metav1.CreateOptions{})
 	if err != nil {
 		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			p.cfg.Events.Eventf(o.Object, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
+			c.cfg.Events.Eventf(o.Object, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
 		}
-		return fmt.Errorf("create a pod: %w", err)
+		return out, fmt.Errorf("create a %s: %w", c.cfg.Noun, err)
 	}
-	p.note(o, func(w *writes) { w.made[out.UID] = made{out, time.Now()} })
-	p.cfg.Events.Eventf(o.Object, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", out.Name)
-	return nil
+	c.note(o, func(w *writes[T]) { w.made[out.GetUID()] = made[T]{out, time.Now()} })
+	c.cfg.Events.Eventf(o.Object, corev1.EventTypeNormal, "SuccessfulCreate", "Created %s: %v", c.cfg.Noun, out.GetName())
+	return out, nil
 }
 
-// Delete deletes pods gracefully and returns how many are gone or on their way.
-// A pod that another one of its name has replaced counts as gone.
-func (p *Pods) Delete(ctx context.Context, o Owner, pods []*corev1.Pod) (int, error) {
-	return each(len(pods), func(i int) error { return p.delete(ctx, o, pods[i]) })
+// Delete deletes children, pods gracefully, and returns how many are gone or on their
+// way. A child that another one of its name has replaced counts as gone.
+func (c *Children[T]) Delete(ctx context.Context, o Owner, children []T) (int, error) {
+	return each(len(children), func(i int) error { return c.delete(ctx, o, children[i]) })
 }
 
-func (p *Pods) delete(ctx context.Context, o Owner, pod *corev1.Pod) error {
-	err := p.cfg.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+func (c *Children[T]) delete(ctx context.Context, o Owner, child T) error {
+	uid := child.GetUID()
+	err := c.cfg.Client(child.GetNamespace()).Delete(ctx, child.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	switch {
 	case err == nil:
-		p.cfg.Events.Eventf(o.Object, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", pod.Name)
+		c.cfg.Events.Eventf(o.Object, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted %s: %v", c.cfg.Noun, child.GetName())
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 	default:
-		p.cfg.Events.Eventf(o.Object, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
-		return fmt.Errorf("delete pod %s: %w", pod.Name, err)
+		c.cfg.Events.Eventf(o.Object, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
+		return fmt.Errorf("delete %s %s: %w", c.cfg.Noun, child.GetName(), err)
 	}
-	p.note(o, func(w *writes) { w.deleted[pod.UID] = true })
+	c.note(o, func(w *writes[T]) { w.deleted[uid] = true })
 	return nil
 }
 
-// Free takes the finalizer off pods of o and returns how many are without it.
-func (p *Pods) Free(ctx context.Context, o Owner, pods []*corev1.Pod) (int, error) {
-	return each(len(pods), func(i int) error {
-		if !slices.Contains(pods[i].Finalizers, p.cfg.Finalizer) {
+// Free takes the finalizer off children of o and returns how many are without it.
+func (c *Children[T]) Free(ctx context.Context, o Owner, children []T) (int, error) {
+	return each(len(children), func(i int) error {
+		if !slices.Contains(children[i].GetFinalizers(), c.cfg.Finalizer) {
 			return nil
 		}
-		if err := p.FreeOrphan(ctx, pods[i]); err != nil {
+		if err := c.FreeOrphan(ctx, children[i]); err != nil {
 			return err
 		}
-		p.note(o, func(w *writes) { w.freed[pods[i].UID] = true })
+		c.note(o, func(w *writes[T]) { w.freed[children[i].GetUID()] = true })
 		return nil
 	})
 }
 
-// FreeOrphan takes the finalizer off a pod whose owner is gone.
-func (p *Pods) FreeOrphan(ctx context.Context, pod *corev1.Pod) error {
-	_, err := p.patch(ctx, pod, map[string]any{"uid": pod.UID, "$deleteFromPrimitiveList/finalizers": []string{p.cfg.Finalizer}})
+// FreeOrphan takes the finalizer off a child whose owner is gone.
+func (c *Children[T]) FreeOrphan(ctx context.Context, child T) error {
+	_, err := c.patch(ctx, child, map[string]any{"uid": child.GetUID(), "$deleteFromPrimitiveList/finalizers": []string{c.cfg.Finalizer}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("take the finalizer off pod %s: %w", pod.Name, err)
+		return fmt.Errorf("take the finalizer off %s %s: %w", c.cfg.Noun, child.GetName(), err)
 	}
 	return nil
+}
+
+// Message is what the server said in err, without what was being done.
+func Message(err error) string {
+	if s := apierrors.APIStatus(nil); errors.As(err, &s) {
+		return s.Status().Message
+	}
+	return err.Error()
 }
 
 // each calls f with 0 to n-1, several at a time. It returns how many calls went

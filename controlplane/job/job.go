@@ -91,8 +91,8 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	ctl := &Controller{cfg: c, client: client, jobs: jobs.Lister(), inf: jobs.Informer(), podInf: pods.Informer(), pauses: make(map[string]*pause), written: make(map[string]string)}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
 	var err error
-	ctl.pods, err = children.New(children.Config{
-		Client: client, Pods: ctl.podInf, Kind: batchv1.SchemeGroupVersion.WithKind("Job"),
+	ctl.pods, err = children.New(children.Config[*corev1.Pod]{
+		Client: children.PodClient(client), Informer: ctl.podInf, Noun: "pod", Kind: batchv1.SchemeGroupVersion.WithKind("Job"),
 		Live: func(ctx context.Context, ns, name string) (metav1.Object, error) {
 			return client.BatchV1().Jobs(ns).Get(ctx, name, metav1.GetOptions{})
 		},
@@ -129,14 +129,7 @@ func (c *Controller) matching(p *corev1.Pod) []string {
 	if err != nil {
 		return nil
 	}
-	var keys []string
-	for _, j := range jobs {
-		selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector)
-		if err == nil && !selector.Empty() && selector.Matches(labels.Set(p.Labels)) {
-			keys = append(keys, j.Namespace+"/"+j.Name)
-		}
-	}
-	return keys
+	return children.Matching(jobs, func(o *batchv1.Job) *metav1.LabelSelector { return o.Spec.Selector }, p)
 }
 
 func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error) {

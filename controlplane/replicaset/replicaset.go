@@ -12,7 +12,6 @@ package replicaset
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -35,9 +34,6 @@ import (
 // DefaultWorkers is how many ReplicaSets are worked on at once if not told
 // otherwise.
 const DefaultWorkers = 5
-
-// ownerIndex is the index of ReplicaSets by the uid of what controls them.
-const ownerIndex = "metadata.ownerReferences.controller"
 
 // Config configures a Controller. The zero value is good.
 type Config struct {
@@ -74,11 +70,11 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	sets := f.Apps().V1().ReplicaSets()
 	ctl := &Controller{cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer(), pauses: make(map[string]*pause)}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
-	if err := index(ctl.inf); err != nil {
+	if err := children.Index(ctl.inf); err != nil {
 		return nil, err
 	}
-	pods, err := children.New(children.Config{
-		Client: client, Pods: f.Core().V1().Pods().Informer(), Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+	pods, err := children.New(children.Config[*corev1.Pod]{
+		Client: children.PodClient(client), Informer: f.Core().V1().Pods().Informer(), Noun: "pod", Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
 		Live: func(ctx context.Context, ns, name string) (metav1.Object, error) {
 			return client.AppsV1().ReplicaSets(ns).Get(ctx, name, metav1.GetOptions{})
 		},
@@ -89,24 +85,6 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	}
 	ctl.pods = pods
 	return ctl, nil
-}
-
-func index(inf cache.SharedIndexInformer) error {
-	if _, there := inf.GetIndexer().GetIndexers()[ownerIndex]; there {
-		return nil
-	}
-	err := inf.AddIndexers(cache.Indexers{ownerIndex: func(obj any) ([]string, error) {
-		if rs, ok := obj.(*appsv1.ReplicaSet); ok {
-			if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
-				return []string{string(ref.UID)}, nil
-			}
-		}
-		return nil, nil
-	}})
-	if err != nil {
-		return fmt.Errorf("index replica sets by controller: %w", err)
-	}
-	return nil
 }
 
 // Name is the controller's name in Kubernetes.
@@ -132,14 +110,7 @@ func (c *Controller) matching(p *corev1.Pod) []string {
 	if err != nil {
 		return nil
 	}
-	var keys []string
-	for _, rs := range sets {
-		selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
-		if err == nil && !selector.Empty() && selector.Matches(labels.Set(p.Labels)) {
-			keys = append(keys, rs.Namespace+"/"+rs.Name)
-		}
-	}
-	return keys
+	return children.Matching(sets, func(o *appsv1.ReplicaSet) *metav1.LabelSelector { return o.Spec.Selector }, p)
 }
 
 func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error) {
@@ -220,20 +191,15 @@ func wanted(rs *appsv1.ReplicaSet) int {
 // company counts, by node, the active pods of rs and of the sets that have the
 // same controller: the old and the new set of one deployment.
 func (c *Controller) company(rs *appsv1.ReplicaSet) (func(node string) int, error) {
-	family := []any{rs}
+	family := []*appsv1.ReplicaSet{rs}
 	if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
-		objs, err := c.inf.GetIndexer().ByIndex(ownerIndex, string(ref.UID))
-		if err != nil {
-			return nil, fmt.Errorf("look up replica sets by controller: %w", err)
+		var err error
+		if family, err = children.Controlled[*appsv1.ReplicaSet](c.inf, ref.UID); err != nil {
+			return nil, err
 		}
-		family = objs
 	}
 	on := make(map[string]int)
-	for _, obj := range family {
-		member, ok := obj.(*appsv1.ReplicaSet)
-		if !ok {
-			continue
-		}
+	for _, member := range family {
 		pods, err := c.pods.Controlled(member.UID)
 		if err != nil {
 			return nil, err

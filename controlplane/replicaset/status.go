@@ -4,7 +4,6 @@ package replicaset
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -73,16 +72,8 @@ func conditions(rs *appsv1.ReplicaSet, active int, failed error, now time.Time) 
 	}
 	return append(had, appsv1.ReplicaSetCondition{
 		Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue,
-		LastTransitionTime: metav1.NewTime(now), Reason: reason, Message: message(failed),
+		LastTransitionTime: metav1.NewTime(now), Reason: reason, Message: children.Message(failed),
 	})
-}
-
-// message is what the server said, without what was being done.
-func message(err error) string {
-	if s := apierrors.APIStatus(nil); errors.As(err, &s) {
-		return s.Status().Message
-	}
-	return err.Error()
 }
 
 // write writes the status if it is not so already.
