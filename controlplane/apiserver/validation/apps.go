@@ -117,8 +117,9 @@ func ValidateReplicaSetUpdate(o, old *appsv1.ReplicaSet) field.ErrorList {
 
 // ValidateReplicaSetStatusUpdate checks a replica set's status.
 func ValidateReplicaSetStatusUpdate(o, _ *appsv1.ReplicaSet) field.ErrorList {
-	s := o.Status
-	return replicaCounts(s.Replicas, s.FullyLabeledReplicas, s.ReadyReplicas, s.AvailableReplicas, s.ObservedGeneration, field.NewPath("status"))
+	p, s := field.NewPath("status"), o.Status
+	errs := replicaCounts(s.Replicas, s.FullyLabeledReplicas, s.ReadyReplicas, s.AvailableReplicas, s.ObservedGeneration, p)
+	return append(errs, optionalNonNegative(s.TerminatingReplicas, p.Child("terminatingReplicas"))...)
 }
 
 // ValidateDeployment checks a deployment.
@@ -174,6 +175,7 @@ func ValidateDeploymentStatusUpdate(o, old *appsv1.Deployment) field.ErrorList {
 	errs := replicaCounts(s.Replicas, 0, s.ReadyReplicas, s.AvailableReplicas, s.ObservedGeneration, p)
 	errs = append(errs, nonNegative(s.UpdatedReplicas, p.Child("updatedReplicas"))...)
 	errs = append(errs, nonNegative(s.UnavailableReplicas, p.Child("unavailableReplicas"))...)
+	errs = append(errs, optionalNonNegative(s.TerminatingReplicas, p.Child("terminatingReplicas"))...)
 	errs = append(errs, atMost(s.UpdatedReplicas, s.Replicas, p.Child("updatedReplicas"), overReplicas)...)
 	return append(errs, collisions(s.CollisionCount, old.Status.CollisionCount, p.Child("collisionCount"))...)
 }

@@ -64,6 +64,7 @@ func TestDeployments(t *testing.T) {
 	}
 	mutateUpdate(t, ran, ValidateDeploymentStatusUpdate, []mutation[dep]{
 		{"collisions", func(o dep) { o.Status.CollisionCount = ptr[int32](0) }, bad("status.collisionCount: Invalid value: 0: cannot be decremented")},
+		{"terminating", func(o dep) { o.Status.TerminatingReplicas = ptr[int32](-1) }, bad("status.terminatingReplicas: Invalid value: -1")},
 		{"collisions gone", func(o dep) { o.Status.CollisionCount = nil }, bad("status.collisionCount: Invalid value: 0")},
 		{
 			"more than there are", func(o dep) { o.Status.ReadyReplicas, o.Status.AvailableReplicas, o.Status.UpdatedReplicas = 3, 4, 3 },
@@ -87,6 +88,7 @@ func TestReplicaSetsAndControllers(t *testing.T) {
 		{"selector", func(o rs) { o.Spec.Selector.MatchLabels["app"], o.Spec.Template.Labels["app"] = "x", "x" }, bad("spec.selector: Invalid value")},
 	})
 	mutateUpdate(t, fresh, ValidateReplicaSetStatusUpdate, []mutation[rs]{
+		{"terminating", func(o rs) { o.Status.TerminatingReplicas = ptr[int32](-1) }, bad("status.terminatingReplicas: Invalid value: -1")},
 		{"labeled", func(o rs) { o.Status.FullyLabeledReplicas = 1 }, bad("status.fullyLabeledReplicas: Invalid value: 1: cannot be greater than status.replicas")},
 	})
 	type rc = *corev1.ReplicationController
