@@ -6,8 +6,8 @@
 // pod that is being deleted does not count however long it takes to go, so a pod
 // evicted from a node that cannot hear of it is replaced elsewhere at once.
 //
-// What it is not: it does not replace pods whose template has changed; nothing
-// here knows of Deployments, which do that by making ReplicaSets.
+// What it is not: it does not replace pods whose template has changed; package
+// deployment does that by making ReplicaSets.
 package replicaset
 
 import (
