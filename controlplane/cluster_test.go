@@ -103,7 +103,7 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	}
 	api, err := apiserver.New(apiserver.Config{
 		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
-		Etcd:          etcd.Config{Dir: filepath.Join(dir, "etcd")},
+		Etcd: etcd.Config{Dir: filepath.Join(dir, "etcd")}, EnableGarbageCollector: true,
 		Wrap:          func(next http.Handler) http.Handler { return c.writers.note(kubeauth.EndRequests(names, next)) },
 		Authenticator: authn, Tokens: tokens, Authorizer: authz, Rules: union.NewRuleResolvers(nodes, roles),
 		Admission: []admission.Interface{restriction, rbac.Escalation(roles)},
@@ -137,8 +137,8 @@ func (c *cluster) manage(identity string) (stop func()) {
 		Client: c.as(c.keys, pki.ControllerManager), SchedulerClient: c.as(c.keys, pki.Scheduler),
 		SigningCertFile: c.keys.Path(pki.ClientCA, false), SigningKeyFile: c.keys.Path(pki.ClientCA, true),
 		ServingSigningCertFile: c.keys.Path(pki.KubeletCA, false), ServingSigningKeyFile: c.keys.Path(pki.KubeletCA, true),
-		SchedulerMinBackoff: 100 * time.Millisecond,
-		Leader:              &leader.Config{Identity: identity}, Metrics: prometheus.NewRegistry(),
+		SchedulerMinBackoff: 100 * time.Millisecond, CollectGarbage: true,
+		Leader: &leader.Config{Identity: identity}, Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		c.t.Fatal(err)

@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/garbage"
 	"github.com/hawser-project/hawser/controlplane/job"
@@ -100,9 +101,10 @@ type Config struct {
 	// CollectGarbage says whether objects go with their owners. The API server
 	// must have been told the same.
 	CollectGarbage bool
-	// Garbage, ReplicaSet, Job, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
+	// Garbage, Deployment, ReplicaSet, Job, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
 	// controllers, without Events, Metrics and Log.
 	Garbage       garbage.Config
+	Deployment    deployment.Config
 	ReplicaSet    replicaset.Config
 	Job           job.Config
 	EndpointSlice endpointslice.Config

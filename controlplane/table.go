@@ -9,6 +9,7 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane/clusterroles"
 	"github.com/hawser-project/hawser/controlplane/csr"
+	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/disruption"
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/garbage"
@@ -131,6 +132,11 @@ func forWorkloads() []entry {
 			}
 			c.Events, c.Metrics, c.Log = s.recorder("garbage-collector-controller"), s.metrics, s.log
 			return garbage.New(s.client, s.objects, c), nil
+		}},
+		{name: "deployment-controller", alias: "deployment", make: func(s *shared) (Controller, error) {
+			c := s.cfg.Deployment
+			c.Events, c.Log = s.recorder("deployment-controller"), s.log
+			return deployment.New(s.client, s.informers, c)
 		}},
 		{name: "replicaset-controller", alias: "replicaset", make: func(s *shared) (Controller, error) {
 			c := s.cfg.ReplicaSet

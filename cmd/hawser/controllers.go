@@ -20,6 +20,7 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/csr"
+	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/evidence"
 	"github.com/hawser-project/hawser/controlplane/garbage"
@@ -48,6 +49,7 @@ type controllerOptions struct {
 
 	collectGarbage bool
 	garbage        garbage.Config
+	deployment     deployment.Config
 	replicaSet     replicaset.Config
 	job            job.Config
 	endpointSlice  endpointslice.Config
@@ -101,6 +103,7 @@ func (o *controllerOptions) addLifecycleFlags(f *pflag.FlagSet) {
 func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.collectGarbage, "enable-garbage-collector", true, "delete objects with their owners; the API server and the controllers must be told the same")
 	f.IntVar(&o.garbage.Workers, "concurrent-gc-syncs", garbage.DefaultWorkers, "objects that the garbage collector works on at once")
+	f.IntVar(&o.deployment.Workers, "concurrent-deployment-syncs", deployment.DefaultWorkers, "Deployments worked on at once")
 	f.IntVar(&o.replicaSet.Workers, "concurrent-replicaset-syncs", replicaset.DefaultWorkers, "ReplicaSets worked on at once")
 	f.IntVar(&o.job.Workers, "concurrent-job-syncs", job.DefaultWorkers, "Jobs worked on at once")
 	f.DurationVar(&o.job.MinBackoff, "job-min-backoff", job.DefaultMinBackoff, "how long after a pod of a Job has failed the next is made; doubles with each")
@@ -191,7 +194,7 @@ func (o *controllerOptions) checkNumbers() error {
 		return fmt.Errorf("--job-min-backoff %s is above --job-max-backoff %s", o.job.MinBackoff, o.job.MaxBackoff)
 	}
 	for flag, n := range map[string]int{
-		"--concurrent-gc-syncs": o.garbage.Workers, "--concurrent-replicaset-syncs": o.replicaSet.Workers,
+		"--concurrent-gc-syncs": o.garbage.Workers, "--concurrent-deployment-syncs": o.deployment.Workers, "--concurrent-replicaset-syncs": o.replicaSet.Workers,
 		"--concurrent-job-syncs": o.job.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
 		"--concurrent-resource-quota-syncs": o.quota.Workers, "--concurrent-service-endpoint-syncs": o.endpointSlice.Workers,
 		"--concurrent-endpoint-syncs": o.endpoints.Workers, "--max-endpoints-per-slice": o.endpointSlice.MaxEndpoints,
@@ -214,7 +217,7 @@ func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 		Enabled: o.enabled, SigningDuration: o.signingPeriod,
 		Lifecycle: o.lifecycle, PodGC: o.podGC, IPAM: o.ipam,
 		CollectGarbage: o.collectGarbage, Garbage: o.garbage,
-		ReplicaSet: o.replicaSet, Job: o.job, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
+		Deployment: o.deployment, ReplicaSet: o.replicaSet, Job: o.job, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
 	}
 	if o.elect {
 		identity, err := identity(dir)

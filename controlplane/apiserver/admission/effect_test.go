@@ -33,9 +33,10 @@ func TestEffect(t *testing.T) {
 		old, obj       runtime.Object // old is nil for what is made
 		want           string
 	}{
-		{apps, "Deployment", "deployments", "", nil, &appsv1.Deployment{}, "Deployment is stored and has no effect here: no controller of this server acts on deployments, so no pods are made"},
-		{apps, "Deployment", "deployments", "", &appsv1.Deployment{}, &appsv1.Deployment{}, ""},
-		{apps, "Deployment", "deployments", "scale", nil, &appsv1.Deployment{}, ""},
+		{apps, "StatefulSet", "statefulsets", "", nil, &appsv1.StatefulSet{}, "StatefulSet is stored and has no effect here: no controller of this server acts on statefulsets, so no pods are made"},
+		{apps, "StatefulSet", "statefulsets", "", &appsv1.StatefulSet{}, &appsv1.StatefulSet{}, ""},
+		{apps, "StatefulSet", "statefulsets", "scale", nil, &appsv1.StatefulSet{}, ""},
+		{apps, "Deployment", "deployments", "", nil, &appsv1.Deployment{}, ""},
 		{apps, "ReplicaSet", "replicasets", "", nil, &appsv1.ReplicaSet{}, ""},
 		{core, "Pod", "pods", "", nil, &corev1.Pod{}, ""},
 		{core, "Service", "services", "", nil, plain, ""},
