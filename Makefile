@@ -14,7 +14,7 @@ TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
 
-.PHONY: all build demo test check e2e kubectls lint vuln bench bench-outside fuzz generate licences cover tidy clean
+.PHONY: all build demo test check e2e kubectls lint vuln bench bench-outside bench-konnectivity fuzz generate licences cover tidy clean
 
 all: lint test build
 
@@ -53,6 +53,9 @@ bench: ## every benchmark, COUNT times, into bench-new.txt for benchstat
 bench-outside: build ## the programs beside a bare TLS relay, measured by the harness in HARNESS, into bench-outside.json
 	HARNESS='$(HARNESS)' ./.ci/bench-outside
 
+bench-konnectivity: build ## the programs beside konnectivity's server and agent, through konnectivity's gRPC, into bench-konnectivity.json
+	./.ci/bench-konnectivity
+
 fuzz: ## every fuzz target of FUZZED for FUZZTIME each
 	@set -e; for p in $$($(GO) list $(FUZZED)); do for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
 	  echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; done; done
@@ -73,4 +76,4 @@ tidy:
 	$(GO) mod tidy
 
 clean:
-	rm -rf bin cover.out cover.html bench-new.txt bench-outside.json
+	rm -rf bin cover.out cover.html bench-new.txt bench-outside.json bench-konnectivity.json
