@@ -250,6 +250,15 @@ func (b *Buffer) Free() {
 	}
 }
 
+// Give gives away what b holds. It is not among what is Buffered any more. Whoever has it
+// calls free when done with it, or leaves it to the garbage collector.
+func (b *Buffer) Give() (free func()) {
+	mem, pool := b.mem, b.pool
+	buffered.Add(-int64(len(*mem)))
+	b.mem, b.pool = nil, nil
+	return func() { pool.Put(mem) }
+}
+
 // A Wrapper is a connection around another one whose bytes it leaves as they are: it
 // counts them, or has something wait. Splice moves bytes past it.
 type Wrapper interface {
@@ -330,6 +339,12 @@ func (t *Tap) Read(p []byte) (int, error) {
 	return t.came(t.Received, n, err)
 }
 
+// ReadBuffer implements BufferReader. It waits holding nothing if Conn does.
+func (t *Tap) ReadBuffer(b *Buffer) (int, error) {
+	n, err := ReadBuffer(t.Conn, b)
+	return t.came(t.Received, n, err)
+}
+
 func (t *Tap) Write(p []byte) (int, error) {
 	n, err := t.Conn.Write(p)
 	return t.came(t.Sent, n, err)
@@ -397,6 +412,13 @@ func (a *ahead) Read(p []byte) (int, error) {
 	n := copy(p, a.read)
 	a.read = a.read[n:]
 	return n, nil
+}
+
+func (a *ahead) ReadBuffer(b *Buffer) (int, error) {
+	if len(a.read) == 0 {
+		return a.Tap.ReadBuffer(b)
+	}
+	return a.Read(b.Take(len(a.read)))
 }
 
 func (a *ahead) InnerReader() Inner {

@@ -9,6 +9,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // The states of a receiving part.
@@ -291,14 +293,25 @@ func (st *stream) consumedLocked(n int) {
 
 // Read reads what the peer has written.
 func (st *stream) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, st.usable("read", &st.in.deadline)
+	}
+	return st.readTo(func(int) []byte { return p })
+}
+
+// ReadBuffer implements tunnel.BufferReader.
+func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) { return st.readTo(b.Take) }
+
+// readTo waits until there is something, and reads it to what take has for so many bytes.
+func (st *stream) readTo(take func(there int) []byte) (int, error) {
 	if err := st.usable("read", &st.in.deadline); err != nil {
 		return 0, err // without waiting for whoever is reading
 	}
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
 	for {
-		n, deadline, err := st.tryRead(p)
-		if n > 0 || len(p) == 0 || errors.Is(err, io.EOF) {
+		n, deadline, err := st.tryRead(take)
+		if n > 0 || errors.Is(err, io.EOF) {
 			return n, err
 		}
 		if err != nil {
@@ -309,13 +322,18 @@ func (st *stream) Read(p []byte) (int, error) {
 }
 
 // tryRead reads what is there; if nothing is, it says how long to wait.
-func (st *stream) tryRead(p []byte) (n int, deadline time.Time, err error) {
+func (st *stream) tryRead(take func(there int) []byte) (n int, deadline time.Time, err error) {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	in := &st.in
-	if err = st.readableLocked(); err != nil {
+	if err = st.readableLocked(); err != nil || len(in.pieces) == 0 {
 		return 0, in.deadline, err
 	}
+	there := 0
+	for i := range in.pieces {
+		there += in.pieces[i].to - in.pieces[i].from
+	}
+	p := take(there)
 	for n < len(p) && len(in.pieces) > 0 {
 		g := &in.pieces[0]
 		k := copy(p[n:], g.b.buf[g.from:g.to])
@@ -328,9 +346,7 @@ func (st *stream) tryRead(p []byte) (n int, deadline time.Time, err error) {
 		st.releaseLocked(g)
 		in.pieces = in.pieces[1:]
 	}
-	if n > 0 {
-		st.consumedLocked(n)
-	}
+	st.consumedLocked(n)
 	return n, in.deadline, nil
 }
 

@@ -5,6 +5,7 @@ package tunneltest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"runtime"
@@ -36,6 +37,51 @@ func testIdleSplices(t *testing.T, pair Make) {
 		Says(t, target, client, size)
 		HoldsAtMost(t, 0)
 	}
+}
+
+// testBufferReader reads by ReadBuffer what the other end says, if a stream knows that:
+// memory is taken only for what is there, and what comes together is read together.
+func testBufferReader(t *testing.T, pair Make) {
+	a, b := pair(t, tunnel.Options{})
+	near, far := streams(t, a, b)
+	defer near.Close()
+	r, ok := far.(tunnel.BufferReader)
+	if !ok {
+		return
+	}
+	_ = far.SetReadDeadline(time.Now().Add(patience)) // fails only if a read does
+	for _, size := range []int{1, 4 << 10, 300_000, 5} {
+		said := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
+		var writing sync.WaitGroup
+		writing.Go(func() {
+			if _, err := near.Write(said); err != nil {
+				t.Error(err)
+			}
+		})
+		var heard []byte
+		for len(heard) < size {
+			var buf tunnel.Buffer
+			n, err := r.ReadBuffer(&buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			heard = append(heard, buf.Take(n)[:n]...)
+			buf.Free()
+		}
+		writing.Wait()
+		if !bytes.Equal(said, heard) {
+			t.Fatalf("of %d bytes not all came out as they were", size)
+		}
+	}
+	if err := near.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	var buf tunnel.Buffer
+	if n, err := r.ReadBuffer(&buf); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %d bytes, %v", n, err)
+	}
+	buf.Free()
+	HoldsAtMost(t, 0)
 }
 
 // Says has size bytes go from one end to the other.

@@ -88,6 +88,7 @@ var cases = []struct {
 	{"AnsweredLate", testAnsweredLate, nil},
 	{"AbortBulk", testAbortBulk, reset},
 	{"IdleSplices", testIdleSplices, nil},
+	{"BufferReader", testBufferReader, nil},
 }
 
 func testConn(t *testing.T, pair Make) {
