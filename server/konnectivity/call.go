@@ -39,7 +39,7 @@ type call struct {
 	busy   sync.WaitGroup // connections
 
 	sending chan struct{} // holds one while out is called
-	out     func(*client.Packet) error
+	out     func(packet any) error
 
 	mu     sync.Mutex // guards the following
 	lastID int64
@@ -50,7 +50,7 @@ type call struct {
 }
 
 // newCall makes a call of a connection, that sends by out. Run has to be called, or deny.
-func newCall(ctx context.Context, f *front, a *arrival, out func(*client.Packet) error) *call {
+func newCall(ctx context.Context, f *front, a *arrival, out func(packet any) error) *call {
 	c := &call{front: f, sending: make(chan struct{}, 1), out: out, dials: map[int64]*conn{}, open: map[int64]*conn{}}
 	c.scarce, c.client = a.scarce, a.RemoteAddr().String()
 	state := a.state()
@@ -79,14 +79,16 @@ func headers(ctx context.Context) http.Header {
 
 // run handles what recv returns until that fails, and waits for every connection. When
 // the client has ended its direction its connections end in good order, else at once.
-func (c *call) run(recv func() (*client.Packet, error)) error {
+func (c *call) run(recv func(packet any) error) error {
 	defer c.busy.Wait()
 	defer c.cancel(errGone)
+	var r received
 	for {
-		p, err := recv()
+		err := recv(&r)
 		switch {
 		case err == nil:
-			err = c.handle(p)
+			err = c.handle(r)
+			r = received{} // what it has is not kept until the next one
 		case errors.Is(err, io.EOF):
 			c.finish()
 			return nil
@@ -98,19 +100,19 @@ func (c *call) run(recv func() (*client.Packet, error)) error {
 }
 
 // deny answers the first dial of a client that may not make any, and ends the call.
-func (c *call) deny(recv func() (*client.Packet, error)) error {
+func (c *call) deny(recv func(packet any) error) error {
 	defer c.cancel(errGone)
-	p, err := recv()
-	if err != nil {
+	var first received
+	if err := recv(&first); err != nil {
 		return err
 	}
-	r := p.GetDialRequest()
+	r := first.packet.GetDialRequest()
 	if more, ok := c.front.denied.Tell(c.denied.Error()); ok { // which says who
 		c.cfg.Log.Warn("dial refused", "client", c.client, "target", clip(r.GetAddress()), "err", c.denied, "others", more)
 	}
 	c.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()
 	refused := &tunnel.DialError{Addr: clip(r.GetAddress()), Code: tunnel.Denied, Text: c.denied.Error()}
-	if err = c.answer(r.GetRandom(), 0, refused); err != nil {
+	if err := c.answer(r.GetRandom(), 0, refused); err != nil {
 		return err
 	}
 	return status.Error(codes.PermissionDenied, text(c.denied))
@@ -131,18 +133,18 @@ func (c *call) finish() {
 	c.busy.Wait()
 }
 
-// handle does what p asks for. It waits for nothing but room for the data of a call's
+// handle does what r asks for. It waits for nothing but room for the data of a call's
 // only connection. An error ends the call.
-func (c *call) handle(p *client.Packet) error {
+func (c *call) handle(r received) error {
+	p := r.packet
+	if p == nil {
+		c.data(r.data)
+		return nil
+	}
 	switch payload := p.GetPayload().(type) {
 	case *client.Packet_DialRequest:
 		if r := payload.DialRequest; p.GetType() == client.PacketType_DIAL_REQ && r != nil {
 			return c.dial(r)
-		}
-	case *client.Packet_Data:
-		if d := payload.Data; p.GetType() == client.PacketType_DATA && d != nil {
-			c.data(d)
-			return nil
 		}
 	case *client.Packet_CloseRequest:
 		if p.GetType() == client.PacketType_CLOSE_REQ {
@@ -212,14 +214,15 @@ func (c *call) refusal(r *client.DialRequest, live int) *tunnel.DialError {
 	return nil
 }
 
-func (c *call) data(d *client.Data) {
-	k, alone := c.connection(d.ConnectID)
+func (c *call) data(d data) {
+	k, alone := c.connection(d.id)
 	if k == nil {
+		d.bytes.Free()
 		c.ignored(noConnection)
 		return
 	}
 	k.heard()
-	for len(d.Data) > 0 && !k.in.put(d.Data) {
+	for d.bytes.Len() > 0 && !k.in.put(d.bytes) {
 		if !alone {
 			k.cancel(errFull)
 			return
@@ -291,10 +294,9 @@ func (c *call) forget(k *conn) {
 	}
 }
 
-// send sends p, which may have to wait until the client reads, and before that for others
-// as long as ctx lasts. gRPC has made p bytes when it returns. If it fails the call has
-// ended, or ctx.
-func (c *call) send(ctx context.Context, p *client.Packet) error {
+// send sends a *client.Packet or *data, which may have to wait until the client reads, and
+// before that for others as long as ctx lasts. If it fails the call has ended, or ctx.
+func (c *call) send(ctx context.Context, p any) error {
 	select {
 	case c.sending <- struct{}{}:
 	case <-ctx.Done():

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -386,12 +387,10 @@ func feed(t *testing.T, packets []*client.Packet) {
 	near, far := memnet.Pipe(memnet.Addr("server"), memnet.Addr("client"))
 	defer near.Close()
 	defer far.Close()
-	c := newCall(t.Context(), &front{Server: s}, &arrival{Conn: near, server: s}, func(p *client.Packet) error {
+	c := newCall(t.Context(), &front{Server: s}, &arrival{Conn: near, server: s}, func(sent any) error {
+		p := asSent(t, sent)
 		mu.Lock()
 		defer mu.Unlock()
-		if _, err := proto.Marshal(p); err != nil {
-			t.Errorf("%v: %v", p, err)
-		}
 		switch r, end := p.GetDialResponse(), p.GetCloseResponse(); {
 		case r != nil:
 			if asked[r.Random]--; asked[r.Random] < 0 || r.Error == "" == (r.ConnectID == 0) {
@@ -405,9 +404,9 @@ func feed(t *testing.T, packets []*client.Packet) {
 		}
 		return nil
 	})
-	_ = c.run(func() (*client.Packet, error) {
+	_ = c.run(func(packet any) error {
 		if len(packets) == 0 {
-			return nil, io.EOF
+			return io.EOF
 		}
 		p := packets[0]
 		packets = packets[1:]
@@ -416,7 +415,11 @@ func feed(t *testing.T, packets []*client.Packet) {
 			asked[r.Random]++
 		}
 		mu.Unlock()
-		return p, nil
+		b, err := proto.Marshal(p)
+		if err != nil {
+			t.Error(err)
+		}
+		return codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, packet)
 	})
 	targets.Wait()
 	if n := s.conns.Load(); n != 0 || c.owing != 0 || c.live != 0 || len(c.dials)+len(c.open) != 0 {

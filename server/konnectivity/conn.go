@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+	"google.golang.org/grpc/mem"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -144,19 +144,44 @@ func (k *conn) toTarget() (n int64, err error) {
 		if !ok {
 			break
 		}
-		for _, p := range parts {
-			w, err := k.target.Write(p)
+		for len(parts) > 0 {
+			w, took, err := k.write(parts)
 			n += int64(w)
 			if err != nil {
 				return n, err
 			}
-			k.in.written(p)
+			k.in.written(parts[:took])
+			parts = parts[took:]
 		}
 	}
 	if k.closing.Load() && k.ctx.Err() == nil {
 		_ = k.target.Close()
 	}
 	return n, nil
+}
+
+// gather is how much is written to a target in one go: as much as a tunnel sends in one.
+const gather = 64 << 10
+
+// write writes n bytes of parts to the target, which took some of them have.
+func (k *conn) write(parts mem.BufferSlice) (n, took int, err error) {
+	first := parts[0].ReadOnlyData()
+	if len(parts) == 1 || len(first) >= gather {
+		n, err = k.target.Write(first)
+		return n, 1, err
+	}
+	var buf tunnel.Buffer
+	defer buf.Free()
+	all := buf.Take(min(parts.Len(), gather))[:0]
+	for _, p := range parts {
+		if len(all)+p.Len() > cap(all) {
+			break
+		}
+		all = append(all, p.ReadOnlyData()...)
+		took++
+	}
+	n, err = k.target.Write(all)
+	return n, took, err
 }
 
 // toClient sends what the target has until its end.
@@ -166,17 +191,14 @@ func (k *conn) toClient() (n int64, err error) {
 	}
 	var buf tunnel.Buffer
 	defer buf.Free()
-	data := &client.Data{ConnectID: k.id}
-	p := &client.Packet{Type: client.PacketType_DATA, Payload: &client.Packet_Data{Data: data}}
 	for {
 		r, rerr := tunnel.ReadBuffer(k.target, &buf)
 		if r > 0 {
-			data.Data = buf.Take(r)[:r]
-			if err := k.call.send(k.ctx, p); err != nil {
+			buf.Fit(r)
+			if err := k.call.send(k.ctx, &data{k.id, mem.BufferSlice{given(&buf, r)}}); err != nil {
 				return n, fmt.Errorf("send: %w", err)
 			}
 			n += int64(r)
-			buf.Fit(r)
 		}
 		buf.Free()
 		switch {

@@ -39,6 +39,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -154,6 +155,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		grpc.MaxConcurrentStreams(maxTransportCalls),
 		grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxRecvMsgSize(maxPacket),
+		grpc.ForceServerCodecV2(codec{}),
+		experimental.BufferPool(buffers),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
 		grpc.WaitForHandlers(true),
@@ -194,9 +197,9 @@ type front struct {
 func (f *front) Proxy(stream client.ProxyService_ProxyServer) error {
 	a := arrivalOf(stream.Context())
 	a.called.Store(true)
-	c := newCall(stream.Context(), f, a, stream.Send)
+	c := newCall(stream.Context(), f, a, stream.SendMsg)
 	if c.denied != nil {
-		return c.deny(stream.Recv)
+		return c.deny(stream.RecvMsg)
 	}
 	if f.calls.Add(1) > int64(f.cfg.MaxCalls) {
 		f.calls.Add(-1)
@@ -204,5 +207,5 @@ func (f *front) Proxy(stream client.ProxyService_ProxyServer) error {
 	}
 	defer f.calls.Add(-1)
 	a.leave()
-	return c.run(stream.Recv)
+	return c.run(stream.RecvMsg)
 }

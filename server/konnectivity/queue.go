@@ -5,12 +5,14 @@ package konnectivity
 import (
 	"context"
 	"sync"
+
+	"google.golang.org/grpc/mem"
 )
 
 const (
 	// maxQueued is how many bytes wait for a target. One packet may wait whatever it has.
 	maxQueued = 1 << 20
-	// partCost is what a packet costs besides its bytes.
+	// partCost is what a part costs besides its bytes.
 	partCost = 64
 )
 
@@ -20,7 +22,7 @@ type queue struct {
 	room chan struct{} // holds one when there may be room
 
 	mu    sync.Mutex // guards the following
-	parts [][]byte
+	parts mem.BufferSlice
 	cost  int // of parts, and of what has been taken and not written
 	ended bool
 }
@@ -29,25 +31,27 @@ func newQueue() *queue {
 	return &queue{more: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// put returns false, and has room hold one some time, if there is no room. What comes
-// after the end is dropped.
-func (q *queue) put(p []byte) bool {
+// put returns false, and has room hold one some time, if there is no room. Else it has
+// taken p over. What comes after the end is dropped.
+func (q *queue) put(p mem.BufferSlice) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ended {
+	cost := p.Len() + partCost*len(p)
+	switch {
+	case q.ended:
+		p.Free()
 		return true
-	}
-	if q.cost > 0 && q.cost+len(p)+partCost > maxQueued {
+	case q.cost > 0 && q.cost+cost > maxQueued:
 		return false
 	}
-	q.cost += len(p) + partCost
-	q.parts = append(q.parts, p)
+	q.cost += cost
+	q.parts = append(q.parts, p...)
 	signal(q.more)
 	return true
 }
 
 // take waits until there is something. It returns false at the end, and when ctx is done.
-func (q *queue) take(ctx context.Context) ([][]byte, bool) {
+func (q *queue) take(ctx context.Context) (mem.BufferSlice, bool) {
 	for ctx.Err() == nil {
 		q.mu.Lock()
 		parts, ended := q.parts, q.ended
@@ -67,11 +71,12 @@ func (q *queue) take(ctx context.Context) ([][]byte, bool) {
 	return nil, false
 }
 
-// written makes room for as much as p had.
-func (q *queue) written(p []byte) {
+// written frees what take has returned, and makes room for as much.
+func (q *queue) written(p mem.BufferSlice) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.cost -= len(p) + partCost
+	q.cost -= p.Len() + partCost*len(p)
+	p.Free()
 	signal(q.room)
 }
 
