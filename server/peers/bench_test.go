@@ -2,6 +2,8 @@ package peers
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net"
 	"slices"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -41,28 +44,33 @@ func BenchmarkDial(b *testing.B) {
 }
 
 // BenchmarkBulk is what a node sends, in CPU seconds per GB of everything in this
-// process: node, servers, and reader.
+// process: node, servers, and reader. The yardstick for a hop, which is hop less direct, is
+// relay less plain: two hops of which one has TLS, without a multiplexer.
 func BenchmarkBulk(b *testing.B) {
 	f := newFleet(b, "a", "b")
 	f.servers["b"].join("n", func(ctx context.Context, r *tunnel.Request) {
-		st, err := r.Accept(nil)
-		if err != nil {
-			return
+		if st, err := r.Accept(nil); err == nil {
+			send(ctx, st)
 		}
-		for buf := make([]byte, 64<<10); err == nil && ctx.Err() == nil; {
-			_, err = st.Write(buf)
-		}
-		_ = tunnel.Abort(st)
 	})
 	f.servers["a"].knows("n", 1)
-	for _, way := range []struct{ name, through string }{{"direct", "b"}, {"hop", "a"}} {
+	for _, way := range []struct {
+		name string
+		open func() (net.Conn, error)
+	}{
+		{"plain", func() (net.Conn, error) { return net.Dial("tcp", source(b)) }},
+		{"relay", func() (net.Conn, error) { return net.Dial("tcp", relay(b, f, source(b))) }},
+		{"direct", func() (net.Conn, error) { return f.servers["b"].open("n:1") }},
+		{"hop", func() (net.Conn, error) { return f.servers["a"].open("n:1") }},
+	} {
 		b.Run(way.name, func(b *testing.B) {
-			c, err := f.servers[way.through].open("n:1")
+			c, err := way.open()
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer tunnel.Abort(c)
 			const chunk = 1 << 20
+			read(b, c, 16*chunk) // until windows are open
 			b.SetBytes(chunk)
 			before := cpu(b)
 			for b.Loop() {
@@ -71,6 +79,72 @@ func BenchmarkBulk(b *testing.B) {
 			b.ReportMetric((cpu(b)-before).Seconds()/(float64(b.N)*chunk/1e9), "cpu-s/GB")
 		})
 	}
+}
+
+// send sends until c fails.
+func send(ctx context.Context, c net.Conn) {
+	var err error
+	for buf := make([]byte, 64<<10); err == nil && ctx.Err() == nil; {
+		_, err = c.Write(buf)
+	}
+	_ = tunnel.Abort(c)
+}
+
+// source is where whoever connects is sent bytes.
+func source(b *testing.B) string {
+	return serve(b, func(c net.Conn) { send(b.Context(), c) })
+}
+
+// relay is where whoever connects is joined to target, over TLS between two that splice.
+func relay(b *testing.B, f *fleet, target string) string {
+	serving, client := f.server("kubernetes"), f.client("relay")
+	far := serve(b, func(c net.Conn) {
+		conf := auth.ServerTLS(
+			func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil },
+			func() (*x509.CertPool, error) { return f.clients.Pool(), nil },
+		)
+		join(tls.Server(c, conf), target, nil)
+	})
+	show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return client, nil }
+	return serve(b, func(c net.Conn) { join(c, far, auth.ClientTLS(show, f.names.Pool(), "kubernetes")) })
+}
+
+// join copies between c and what is at addr until either ends.
+func join(c net.Conn, addr string, conf *tls.Config) {
+	defer c.Close()
+	to, err := net.Dial("tcp", addr)
+	if err != nil {
+		return // whoever reads notices
+	}
+	if conf != nil {
+		to = tls.Client(to, conf)
+	}
+	defer to.Close()
+	go func() {
+		_, _ = io.Copy(to, c)
+		_ = to.Close()
+	}()
+	_, _ = io.Copy(c, to)
+}
+
+// serve has f serve each connection until the end of b, and says where.
+func serve(b *testing.B, f func(net.Conn)) string {
+	b.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go f(c)
+		}
+	}()
+	return l.Addr().String()
 }
 
 func read(b *testing.B, c net.Conn, n int64) {
