@@ -16,7 +16,8 @@ import (
 // of net.Dialer's method. Errors are *tunnel.DialError. The connection is a
 // tunnel.Stream; the caller owns it.
 //
-// A node that is reconnecting gets Config.ParkedPatience to be back.
+// A node that is reconnecting gets Config.ParkedPatience to be back, and one whose agent
+// has said that it leaves Config.RestartPatience.
 func (h *Hub) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	return h.counted(ctx, addr, func() (*conn, way, error) { return h.dial(ctx, network, addr, h.connect) })
 }
@@ -78,22 +79,31 @@ func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*con
 	if err != nil {
 		return nil, nowhere, err
 	}
-	nowhere.node = node
-	if h.stopping.Load() {
-		return nil, nowhere, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: textLeaving}
-	}
 	d := tunnel.Dial{Network: "tcp", Addr: target, Name: addr}
+	return h.patiently(ctx, node, d, func() (*conn, way, error) { return h.dialNow(ctx, node, d, try) })
+}
+
+// dialNow tries the sessions that there are now.
+func (h *Hub) dialNow(ctx context.Context, node string, d tunnel.Dial, try attempt) (*conn, way, error) {
+	if h.stopping.Load() {
+		return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: d.Name, Code: tunnel.Draining, Text: textLeaving}
+	}
 	m := h.registry.find(node)
 	first := m == nil || m.leaving() || !m.parked().IsZero() // another server may be quicker
 	if first {
-		c, w, eerr := h.elsewhere(ctx, node, d)
+		c, other, eerr := h.elsewhere(ctx, node, d)
 		code := tunnel.CodeOf(eerr)
-		if w.transport != "" && (!code.Away() || m == nil && code == tunnel.Parked) {
-			return c, w, eerr
+		if other.transport != "" && (!code.Away() || m == nil && code == tunnel.Parked) {
+			return c, other, eerr
 		}
+		c, w, err := h.into(ctx, node, d, try, h.beyond)
+		if code == tunnel.Draining && tunnel.CodeOf(err) == tunnel.NoNode {
+			return nil, other, eerr
+		}
+		return c, w, err
 	}
 	c, w, err := h.into(ctx, node, d, try, h.beyond)
-	if first || ctx.Err() != nil || !tunnel.CodeOf(err).Away() {
+	if ctx.Err() != nil || !tunnel.CodeOf(err).Away() {
 		return c, w, err
 	}
 	if c, other, eerr := h.elsewhere(ctx, node, d); other.transport != "" && !tunnel.CodeOf(eerr).Away() {
@@ -114,14 +124,14 @@ func (h *Hub) into(ctx context.Context, node string, d tunnel.Dial, try attempt,
 	for {
 		m := h.registry.find(node)
 		switch {
-		case m == nil && err != nil:
+		case m == nil && err != nil && !h.expected(node):
 			return nil, tried.way(), err // lost under the dial, and nothing has come since
 		case m == nil:
 			return otherwise(ctx, node, d)
-		case m == tried:
-			return nil, m.way(), err
 		case m.leaving():
 			return nil, m.way(), &tunnel.DialError{Addr: d.Name, Code: tunnel.Draining, Text: "node " + node + " is leaving"}
+		case m == tried:
+			return nil, m.way(), err
 		}
 		var c *conn
 		if c, err = try(ctx, m, d); err == nil {
@@ -242,12 +252,16 @@ func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, wa
 			return h.around(&h.ledger.around, c, d), w, nil
 		}
 	}
-	return absent(ctx, node, d)
+	return h.absent(ctx, node, d)
 }
 
-// absent is the outcome of a dial into a node that nobody has.
-func absent(_ context.Context, node string, d tunnel.Dial) (*conn, way, error) {
-	return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
+// absent is the outcome of a dial into a node that has no session here.
+func (h *Hub) absent(_ context.Context, node string, d tunnel.Dial) (*conn, way, error) {
+	err := &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
+	if h.expected(node) {
+		err = HasLeft(node, d)
+	}
+	return nil, way{transport: "none", node: node}, err
 }
 
 // renamed is err of dialing d.Addr as a dial's to d.Name.

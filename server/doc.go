@@ -26,6 +26,13 @@
 // welcome with a ping or a pong, and is ended if that takes 30 s. Until then the
 // other one serves, and a dial goes to the new one only if there is no other.
 //
+// An agent that is stopped says first that it leaves. A dial into its node then waits, for
+// Config.RestartPatience at most, until a session of the agent's next process begins, here or
+// at another server, and goes there. It does not wait for a node whose agent vanished without
+// a word: that one is parked, or has no session. Nor for one that is forgotten (Forget) or
+// whose session was ended (End). At most 256 dials wait for one node, and 4,096 in all; more
+// fail at once. A server that is asked by another (DialHere) does not wait.
+//
 // A session ends without loss if both ends have read what they were sent: an
 // agent that says it is about to leave is told goodbye once nothing is open here,
 // and hangs up in turn once nothing is open there.

@@ -34,7 +34,8 @@ func (h *Hub) elsewhere(ctx context.Context, node string, d tunnel.Dial) (*conn,
 
 // DialHere connects to an address, as node sees it, through a session that this hub
 // has: it is for what another server asks for, and asks nobody else. Errors are
-// *tunnel.DialError, with a code that is Away if there is no session that works.
+// *tunnel.DialError, with a code that is Away if there is no session that works: Draining
+// if the node is expected back. It never waits for that: the session may come to any server.
 // The connection is a tunnel.Stream; the caller owns it.
 func (h *Hub) DialHere(ctx context.Context, node, network, addr string) (net.Conn, error) {
 	d := tunnel.Dial{Network: network, Addr: addr, Name: addr}
@@ -42,6 +43,6 @@ func (h *Hub) DialHere(ctx context.Context, node, network, addr string) (net.Con
 		if h.stopping.Load() {
 			return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: textLeaving}
 		}
-		return h.into(ctx, node, d, h.connect, absent)
+		return h.into(ctx, node, d, h.connect, h.absent)
 	})
 }

@@ -125,6 +125,7 @@ func (r *registry) forget(node string) {
 		r.gone.Remove(e.place)
 		delete(r.nodes, node)
 	}
+	r.wakeLocked(node)
 }
 
 // where is the address that m's packets come from.
@@ -193,8 +194,11 @@ func (r *registry) learn(o *Observation) []*member {
 }
 
 // Learn takes note of what another server knows of a node: an agent that another one has
-// superseded there is superseded here. Servers' clocks say which agent came last.
+// superseded there is superseded here. Servers' clocks say which agent came last. Dials that
+// wait for the node look again; an Observation of the node's name alone says that the other
+// server has forgotten it.
 func (h *Hub) Learn(o *Observation) {
+	h.registry.wake(o.Node)
 	lost := h.registry.learn(o)
 	if len(lost) == 0 {
 		return

@@ -27,6 +27,9 @@ const APIServer = "apiserver:443"
 const (
 	defaultDrainTimeout   = 5 * time.Second
 	defaultParkedPatience = 3 * time.Second
+	// defaultRestartPatience covers the 5 s for which agents by default let streams end
+	// before they leave, and 3 s more to be back.
+	defaultRestartPatience = 8 * time.Second
 	defaultMaxNodeSeries  = 1000
 	// helloTimeout is how long a session may take from its handshake to its
 	// hello, on a path of three seconds on which packets get lost as well.
@@ -69,8 +72,8 @@ type Config struct {
 	// Elsewhere reaches nodes of which other servers have a session; ok says whether it
 	// knows such a server. It is asked when this hub has none, or only one that is parked
 	// or about to end. D's Name is what errors call the address. An error whose code is
-	// Away means that no other server has a session by now; any other is the answer of
-	// the node. Nil knows none. See package peers.
+	// Away means that no other server has a session by now, Draining that one may
+	// soon have; any other is the answer of the node. Nil knows none. See package peers.
 	Elsewhere func(ctx context.Context, node string, d tunnel.Dial) (s tunnel.Stream, ok bool, err error)
 	// Ended is told of each stream into a node once it is over, and of each dial that
 	// failed, but for those of the server itself (Caller.Own). It must not wait.
@@ -82,6 +85,10 @@ type Config struct {
 	// ParkedPatience is how long a dial waits for a node that is reconnecting;
 	// zero means 3 s, negative not at all.
 	ParkedPatience time.Duration
+	// RestartPatience is how long a dial waits for a node whose agent has said that it
+	// leaves, as it does when it is restarted, to have a session with any server. One that
+	// left longer ago is not waited for. Zero means 8 s, negative not at all.
+	RestartPatience time.Duration
 	// MaxNodeSeries is how many nodes have metrics of their own; zero means
 	// 1000. The others share one.
 	MaxNodeSeries int
@@ -137,6 +144,7 @@ func New(c Config) (*Hub, error) {
 	}
 	c.DrainTimeout = bounded(c.DrainTimeout, defaultDrainTimeout)
 	c.ParkedPatience = bounded(c.ParkedPatience, defaultParkedPatience)
+	c.RestartPatience = bounded(c.RestartPatience, defaultRestartPatience)
 	if c.MaxNodeSeries <= 0 {
 		c.MaxNodeSeries = defaultMaxNodeSeries
 	}
@@ -153,7 +161,7 @@ func New(c Config) (*Hub, error) {
 	h.history = newHistory(c.MaxGone)
 	h.registry.takeBack, h.registry.maxGone = c.TakeBack, c.MaxGone
 	var err error
-	if h.metrics, err = newMetrics(c.Metrics, h.admission, tunnel.Options{Intake: c.Intake}.Shared()); err != nil {
+	if h.metrics, err = newMetrics(c.Metrics, h.admission, h.registry.dialsAwaiting, tunnel.Options{Intake: c.Intake}.Shared()); err != nil {
 		return nil, fmt.Errorf("hub: register metrics: %w", err)
 	}
 	if c.Metrics != nil {
@@ -188,6 +196,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() {
 		h.stopping.Store(true)
+		h.registry.wakeAll()
 		h.Leave()
 	})
 	defer stop()

@@ -27,13 +27,14 @@ type metrics struct {
 	clones      prometheus.Counter       //
 	dials       *prometheus.CounterVec   // by transport, code
 	dialSeconds *prometheus.HistogramVec // by transport
+	awaiting    prometheus.GaugeFunc     //
 	rtt         *prometheus.HistogramVec // by transport
 	unread      prometheus.GaugeFunc     //
 	unreadLimit prometheus.GaugeFunc     //
 }
 
 // newMetrics registers with r; nil works.
-func newMetrics(r prometheus.Registerer, a *admission, i *tunnel.Intake) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, a *admission, awaiting func() int, i *tunnel.Intake) (*metrics, error) {
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
 	}
@@ -57,6 +58,7 @@ func newMetrics(r prometheus.Registerer, a *admission, i *tunnel.Intake) (*metri
 		clones:      prometheus.NewCounter(prometheus.CounterOpts(opts("clones_total", "Attempts by an agent whose identity another live agent uses."))),
 		dials:       counters("dials_total", "Dials into nodes, by result.", "transport", "code"),
 		dialSeconds: seconds("dial_duration_seconds", "Time until a dial into a node was answered."),
+		awaiting:    gauge("dials_awaiting", "Dials that wait for a node whose agent has said that it leaves.", func() float64 { return float64(awaiting()) }),
 		rtt:         seconds("rtt_seconds", "Round trips on the control streams."),
 		unread:      gauge("unread_bytes", "Bytes that sessions over TCP have received for streams and nobody has read.", func() float64 { return float64(i.Unread()) }),
 		unreadLimit: gauge("unread_limit_bytes", "Limit of hawser_hub_unread_bytes, near which peers may send less.", func() float64 { return float64(i.Limit()) }),
@@ -64,7 +66,7 @@ func newMetrics(r prometheus.Registerer, a *admission, i *tunnel.Intake) (*metri
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.refused, m.greeting, m.ended, m.replaced, m.clones, m.dials, m.dialSeconds, m.rtt, m.unread, m.unreadLimit} {
+	for _, c := range []prometheus.Collector{m.refused, m.greeting, m.ended, m.replaced, m.clones, m.dials, m.dialSeconds, m.awaiting, m.rtt, m.unread, m.unreadLimit} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

@@ -130,6 +130,9 @@ type registry struct {
 	waiting map[string][]*member // sessions whose agents have not answered, newest first
 	gone    list.List            // names of nodes without a session, the longest gone first
 	changed chan struct{}        // closed at the next change
+
+	awaited  map[string]*awaited // nodes for which dials wait
+	awaiting int                 // how many do
 }
 
 // A seat is what attach says of a newcomer.
@@ -164,7 +167,7 @@ func (r *registry) attach(m *member) seat {
 	default:
 		s.waits = true
 		r.waiting[m.node] = slices.Insert(r.waiting[m.node], 0, m)
-		r.notifyLocked()
+		r.notifyLocked(m.node)
 	}
 	return s
 }
@@ -238,7 +241,7 @@ func (r *registry) seatLocked(e *entry, m *member, s *seat) {
 	}
 	e.current = m
 	r.nodes[m.node] = e
-	r.notifyLocked()
+	r.notifyLocked(m.node)
 }
 
 // detach takes m out, unless others have its place already. It is told whether the
@@ -257,7 +260,7 @@ func (r *registry) detach(m *member, left bool) (promoted *member) {
 	if e.current == m {
 		promoted = e.promoteLocked()
 		e.current = promoted
-		r.notifyLocked()
+		r.notifyLocked(m.node)
 	}
 	if e.newest() == nil {
 		r.buryLocked(e, m, time.Now())
@@ -366,7 +369,9 @@ func (r *registry) all() []*member {
 	return all
 }
 
-func (r *registry) notifyLocked() {
+// notifyLocked tells of a change of node's sessions.
+func (r *registry) notifyLocked(node string) {
+	r.wakeLocked(node)
 	if r.changed != nil {
 		close(r.changed)
 		r.changed = nil

@@ -197,6 +197,13 @@ func (s *testServer) join(node string, serve func(context.Context, *tunnel.Reque
 // session has ended.
 func (s *testServer) joinAs(node string, instance uint64, serve func(context.Context, *tunnel.Request)) (<-chan error, error) {
 	s.fleet.tb.Helper()
+	_, ended, err := s.greetAs(node, instance, serve)
+	return ended, err
+}
+
+// greetAs is joinAs that returns the agent's control, too.
+func (s *testServer) greetAs(node string, instance uint64, serve func(context.Context, *tunnel.Request)) (*tunnel.Control, <-chan error, error) {
+	s.fleet.tb.Helper()
 	f := s.fleet
 	session, err := f.dial(f.tb.Context(), s.addr, f.client(auth.NodeUserPrefix+node, auth.NodesGroup), nil)
 	if err != nil {
@@ -205,7 +212,7 @@ func (s *testServer) joinAs(node string, instance uint64, serve func(context.Con
 	control, _, err := tunnel.Greet(f.tb.Context(), session, tunnel.Hello{Node: node, Instance: instance, Sequence: 1})
 	if err != nil {
 		_ = session.Close()
-		return nil, err
+		return nil, nil, err
 	}
 	ended := make(chan error, 1)
 	life := context.WithoutCancel(f.tb.Context())
@@ -216,7 +223,7 @@ func (s *testServer) joinAs(node string, instance uint64, serve func(context.Con
 	})
 	wg.Go(func() { _ = tunnel.Serve(life, session, serve) })
 	f.tb.Cleanup(func() { _ = session.Close(); wg.Wait() })
-	return ended, nil
+	return control, ended, nil
 }
 
 // echo answers everything by its address and then by what it is told.

@@ -84,7 +84,7 @@ func (p *Peers) unheardLocked() []string {
 }
 
 // learn has the hub know which agents have been superseded at other servers, of nodes of
-// which there is news here or there.
+// which there is news here or there, and which nodes no other server knows any more.
 func (p *Peers) learn(nodes []string) {
 	var all []server.Observation
 	p.mu.Lock()
@@ -96,6 +96,9 @@ func (p *Peers) learn(nodes []string) {
 				all = append(all, o)
 				superseded = append(superseded, o.Superseded...)
 			}
+		}
+		if len(all) == first {
+			all = append(all, server.Observation{Node: node})
 		}
 		for i := first; i < len(all); i++ {
 			all[i].Superseded = superseded

@@ -283,7 +283,7 @@ func (p *Peers) trim(wanted []Peer) {
 // Dial implements server.Config.Elsewhere.
 func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.Stream, bool, error) {
 	d.Meta = tunnel.Meta{nodeKey: node}
-	var err error
+	var err, soon error // soon says that the node is expected back
 	owners := p.owners(node)
 	if len(owners) == 0 {
 		p.hearOthers(ctx)
@@ -297,8 +297,29 @@ func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.St
 			return s, true, err
 		}
 		p.log.Debug("another server has no session of the node that works", "node", node, "server", o.peer.ID, "err", err)
+		if tunnel.CodeOf(err) == tunnel.Draining {
+			soon = err
+		}
+	}
+	if soon == nil && !errors.Is(err, tunnel.Parked) && p.expected(node) {
+		soon = server.HasLeft(node, d)
+	}
+	if soon != nil {
+		return nil, true, soon
 	}
 	return nil, len(owners) > 0, err
+}
+
+// expected says whether the node's agent has lately said to another server that it leaves.
+func (p *Peers) expected(node string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.links {
+		if o, ok := l.nodes[node]; ok && p.cfg.Hub().Expected(&o) {
+			return true
+		}
+	}
+	return false
 }
 
 // An owner is a server that can be asked for a node.

@@ -1,0 +1,140 @@
+// Restarts: dials that wait for a node whose agent has said that it leaves.
+
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// How many dials may wait at a time, into one node and into all. More fail at once.
+const (
+	maxAwaitingNode = 256
+	maxAwaiting     = 4096
+)
+
+// An awaited node is one for which dials wait.
+type awaited struct {
+	dials int
+	news  chan struct{} // closed, and replaced, when dials may fare better or need not wait
+}
+
+// HasLeft is the outcome of a dial into a node that has no session because its agent has
+// said that it leaves: it may have been restarted, and be back soon.
+func HasLeft(node string, d tunnel.Dial) *tunnel.DialError {
+	return &tunnel.DialError{Addr: d.Name, Code: tunnel.Draining, Text: "node " + node + " is not connected: its agent has just left"}
+}
+
+// expected says whether node has no session because its agent has said that it leaves, so
+// lately that it may be back soon.
+func (h *Hub) expected(node string) bool {
+	h.registry.mu.Lock()
+	defer h.registry.mu.Unlock()
+	e := h.registry.nodes[node]
+	return e != nil && e.gone != nil && e.left && time.Since(e.gone.since) < h.config.RestartPatience
+}
+
+// Expected says whether a node that has no session with the server that tells o, by that
+// server's clock, may be back soon because its agent has lately said that it leaves.
+func (h *Hub) Expected(o *Observation) bool {
+	return o.State == Detached && o.Cause == Left && time.Since(o.At) < h.config.RestartPatience
+}
+
+// patiently dials, and dials again at each news of a node whose agent is leaving or has
+// left, for Config.RestartPatience.
+func (h *Hub) patiently(ctx context.Context, node string, d tunnel.Dial, dial func() (*conn, way, error)) (*conn, way, error) {
+	c, w, err := dial()
+	if tunnel.CodeOf(err) != tunnel.Draining || h.config.RestartPatience == 0 || !h.registry.await(node) {
+		return c, w, err
+	}
+	defer h.registry.giveUp(node)
+	t := time.NewTimer(h.config.RestartPatience)
+	defer t.Stop()
+	for {
+		news := h.registry.newsOf(node)
+		if c, w, err = dial(); tunnel.CodeOf(err) != tunnel.Draining || h.stopping.Load() {
+			return c, w, err
+		}
+		select {
+		case <-news:
+		case <-t.C:
+			return nil, w, err
+		case <-ctx.Done():
+			if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) {
+				return nil, w, tunnel.NewDialError(d.Name, cause)
+			}
+			return nil, w, err
+		}
+	}
+}
+
+// await says whether one more dial may wait for node. If so, giveUp must follow.
+func (r *registry) await(node string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.awaited[node]
+	if r.awaiting >= maxAwaiting || a != nil && a.dials >= maxAwaitingNode {
+		return false
+	}
+	if a == nil {
+		a = &awaited{news: make(chan struct{})}
+		if r.awaited == nil {
+			r.awaited = make(map[string]*awaited)
+		}
+		r.awaited[node] = a
+	}
+	a.dials++
+	r.awaiting++
+	return true
+}
+
+func (r *registry) giveUp(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.awaiting--
+	if a := r.awaited[node]; a.dials > 1 {
+		a.dials--
+		return
+	}
+	delete(r.awaited, node)
+}
+
+// newsOf is closed at the next news of a node that is awaited.
+func (r *registry) newsOf(node string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.awaited[node].news
+}
+
+// wake has dials that wait for node look again.
+func (r *registry) wake(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wakeLocked(node)
+}
+
+func (r *registry) wakeLocked(node string) {
+	if a := r.awaited[node]; a != nil {
+		close(a.news)
+		a.news = make(chan struct{})
+	}
+}
+
+// wakeAll has all dials that wait look again.
+func (r *registry) wakeAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for node := range r.awaited {
+		r.wakeLocked(node)
+	}
+}
+
+// dialsAwaiting is how many dials wait.
+func (r *registry) dialsAwaiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.awaiting
+}
