@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hawser-project/hawser/node/fence"
+	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
@@ -47,6 +49,46 @@ func TestRestartOfTheAgentLeavesPodsAlone(t *testing.T) {
 		if got := w.pod("a").Status.ContainerStatuses[0].RestartCount; got != 2 {
 			t.Errorf("restart count %d, want 2", got)
 		}
+	})
+}
+
+// TestRecalled: once it says so, a Runner finds the pods of an earlier run,
+// also without the API. It says so if there are none, too, or another agent has them.
+func TestRecalled(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		<-w.runner.Recalled() // none
+		w.create(newPod("a", nil))
+		advance(time.Second)
+		w.stop()
+		w.setOffline(true)
+		r, err := New(w.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		find := func() error {
+			_, err := r.Pod(t.Context(), types.NamespacedName{Namespace: "default", Name: "a"}, "")
+			return err
+		}
+		select {
+		case <-r.Recalled():
+			t.Error("recalled before it runs")
+		default:
+		}
+		if !errors.Is(find(), runtime.ErrNotFound) {
+			t.Error("found before it runs")
+		}
+		w.runner = r
+		w.run()
+		<-r.Recalled()
+		if err := find(); err != nil {
+			t.Error(err)
+		}
+	})
+	inWorld(t, memory.Options{}, func(w *world) {
+		w.cfg.Fence = &fence.Fence{}
+		w.cfg.Fence.Set(true)
+		w.restart()
+		<-w.runner.Recalled()
 	})
 }
 

@@ -91,6 +91,7 @@ type Runner struct {
 	writes      chan struct{} // tokens of writes to the API under way
 	source      *source
 	wake        chan struct{}
+	recalled    chan struct{} // closed once the pods of an earlier run are known
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -155,6 +156,7 @@ func New(cfg Config) (*Runner, error) {
 		lister:      lister{list: cfg.Runtime.Containers},
 		writes:      make(chan struct{}, maxWrites),
 		wake:        make(chan struct{}, 1),
+		recalled:    make(chan struct{}),
 		workers:     map[types.UID]*worker{},
 		ended:       map[types.UID]bool{},
 		known:       map[types.UID]checkpoint{},
@@ -175,15 +177,14 @@ func (r *Runner) Wake() {
 	}
 }
 
+// Recalled is closed once Run knows the pods that an earlier run has left: from then on
+// Pod and its like find them, whether or not the API can be reached.
+func (r *Runner) Recalled() <-chan struct{} { return r.recalled }
+
 // Run runs pods until ctx is done and returns nil then, leaving containers as they
 // are. An error means that it could not begin, or that the runtime's Watch failed.
 func (r *Runner) Run(ctx context.Context) error {
-	info, err := r.cfg.Runtime.Info(ctx)
-	if err != nil {
-		return fmt.Errorf("ask runtime what it is: %w", err)
-	}
-	r.runtimeName, r.patience = info.Name, time.Now().Add(r.cfg.Patience)
-	if err := r.recall(ctx); err != nil {
+	if err := r.begin(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -201,6 +202,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	housekeeping := time.NewTicker(r.cfg.Housekeeping)
 	defer housekeeping.Stop()
 	swept := false
+	known := sync.OnceFunc(func() { close(r.recalled) })
 	r.Wake()
 	for {
 		fenced, toggled := r.cfg.Fence.State()
@@ -225,14 +227,26 @@ func (r *Runner) Run(ctx context.Context) error {
 		if fenced {
 			r.leave()
 			swept = false
+			known() // none of them runs here any more
 			continue
 		}
 		synced := r.sync(ctx, &workers)
+		known()
 		if synced && !swept {
 			swept = true
 			r.sweep(ctx, &workers)
 		}
 	}
+}
+
+// begin finds out what the runtime is, and what an earlier run has left.
+func (r *Runner) begin(ctx context.Context) error {
+	info, err := r.cfg.Runtime.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("ask runtime what it is: %w", err)
+	}
+	r.runtimeName, r.patience = info.Name, time.Now().Add(r.cfg.Patience)
+	return r.recall(ctx)
 }
 
 func (r *Runner) nudge(uid types.UID) {

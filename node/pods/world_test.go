@@ -122,6 +122,13 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 	w.runner = r
+	w.run()
+	synctest.Wait()
+}
+
+// run has the Runner run.
+func (w *world) run() {
+	r := w.runner
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -131,7 +138,6 @@ func (w *world) start() {
 			w.t.Errorf("Run: %v", err)
 		}
 	}
-	synctest.Wait()
 }
 
 // restart ends the Runner and starts another.
