@@ -143,11 +143,12 @@ func (l *link) finish(idle <-chan struct{}, patience time.Duration) {
 	}
 }
 
-// drain has the server open nothing new, lets open streams finish, and leaves.
+// drain has the server open nothing new, lets open streams finish, and leaves. What the
+// server had begun to open when it was told is let in.
 // When nothing is open at the server either, it is the server that says goodbye.
 func (l *link) drain(ended <-chan error) {
 	const text = "agent is stopping"
-	l.streams.close()
+	l.log.Info("leaving", "streams", l.streams.count())
 	t := time.NewTimer(l.agent.cfg.DrainTimeout)
 	defer t.Stop()
 	if err := l.control.Drain(tunnel.Draining, text); err == nil {

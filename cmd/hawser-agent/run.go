@@ -47,6 +47,9 @@ const (
 	// kubeletStrangers is how many connections to it may be there that have shown no
 	// certificate yet. The API server's show theirs at once.
 	kubeletStrangers = 256
+	// underWay is how long the node's API goes on once the servers are told that the agent
+	// leaves: dials that they had begun by then still reach it.
+	underWay = 500 * time.Millisecond
 	// apiTarget is the API server as seen through the tunnel.
 	apiTarget = "apiserver:443"
 )
@@ -96,21 +99,24 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	return p.run(ctx)
 }
 
-// run runs everything until ctx is done or a part fails. The node and its API,
-// which use the runtime and the link, end before those do.
+// run runs everything until ctx is done or a part fails. Servers are told of that first, so
+// that they have new dials wait for the agent's next process. The node and its API, which use
+// the runtime and the link, end before those do.
 func (p *parts) run(ctx context.Context) error {
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBelow()
 	group, ctx := errgroup.WithContext(ctx)
+	told := ctx
 	if p.link != nil {
-		group.Go(func() error { return p.link.Run(below) })
+		group.Go(func() error { return p.linkUp(ctx) })
+		told = later(ctx, underWay)
 	}
 	if p.runtime != nil {
 		group.Go(func() error { return p.runtime.Run(below) })
 	}
 	group.Go(func() error {
 		defer stopBelow()
-		upper, upperCtx := errgroup.WithContext(ctx)
+		upper, upperCtx := errgroup.WithContext(told)
 		for _, part := range append(p.users, p.rotation.Run, p.expiry.Run) {
 			upper.Go(func() error { return part(upperCtx) })
 		}
@@ -119,6 +125,26 @@ func (p *parts) run(ctx context.Context) error {
 		return err
 	})
 	return group.Wait()
+}
+
+// linkUp runs the link until ctx is done, once the pods of the agent's process before this one
+// are known: dials into them may have waited for this one.
+func (p *parts) linkUp(ctx context.Context) error {
+	if p.node != nil {
+		select {
+		case <-p.node.Pods().Recalled():
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return p.link.Run(ctx)
+}
+
+// later is done when ctx has been done for so long.
+func later(ctx context.Context, d time.Duration) context.Context {
+	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	return after
 }
 
 // assemble makes the parts and tells each what it needs of the others. It starts
