@@ -41,6 +41,7 @@ type rolling struct {
 	backends  []*backend
 	balancers []*balancer
 	nodes     []*rollingNode
+	streams   []rollingStream
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -55,7 +56,7 @@ type rolling struct {
 type rollingNode struct {
 	name string
 	port int          // of the echo
-	gate sync.RWMutex // read while a stream to it is open, written while its agent is restarted
+	gate sync.RWMutex // read while a stream to it is open, written until its agent has begun to leave
 }
 
 func (r *rolling) addNode(t *testing.T, name string) {
@@ -96,18 +97,42 @@ func (r *rolling) start(t *testing.T) {
 			var err error
 			w.client, err = rest.HTTPClientFor(w.config)
 			must(t, err)
+			s := rollingStream{w, f}
+			r.streams = append(r.streams, s)
 			w.repeat(ctx, lineEvery, func(ctx context.Context, n int) error {
 				node := r.nodes[(n+i)%len(r.nodes)]
 				if !node.gate.TryRLock() {
 					return nil
 				}
 				defer node.gate.RUnlock()
-				if err := f(w, ctx, node); err != nil {
-					return fmt.Errorf("%s: %w", node.name, err)
-				}
-				return nil
+				return s.to(ctx, node)
 			})
 		}
+	}
+}
+
+// A rollingStream is a client that has one stream after the other.
+type rollingStream struct {
+	*rollingWorker
+	f func(*rollingWorker, context.Context, *rollingNode) error
+}
+
+func (s rollingStream) to(ctx context.Context, n *rollingNode) error {
+	if err := s.f(s.rollingWorker, ctx, n); err != nil {
+		return fmt.Errorf("%s: %w", n.name, err)
+	}
+	return nil
+}
+
+// each has each client have one more stream, to n. Wg is done when they are over.
+func (r *rolling) each(wg *sync.WaitGroup, n *rollingNode) {
+	for _, s := range r.streams {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			began := time.Now()
+			s.note(began, s.to(ctx, n))
+		})
 	}
 }
 

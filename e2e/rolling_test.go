@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,7 +25,13 @@ const between = 3 * time.Second
 // A member is a process of the cluster that is restarted.
 type rollingMember struct {
 	name, base string // base.log and base.pid are its
+	ready      string // what it logs when it is; empty if it is not waited for
+	leaving    string // what it logs when it has told the others that it leaves; likewise
+	meanwhile  func() // called then, and when it has ended
 }
+
+// agentSessions is how many an agent has, with a server each.
+const agentSessions = 2
 
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
@@ -47,20 +54,23 @@ func TestRollingRestart(t *testing.T) {
 		}
 	}
 	r.start(t)
-	for _, m := range []rollingMember{{"server a", filepath.Join(a.dir, "server")}, {"server b", b.dir}, {"server c", c.dir}} {
+	for i, base := range []string{filepath.Join(a.dir, "server"), b.dir, c.dir} {
+		m := rollingMember{name: "server " + string("abc"[i]), base: base, ready: "msg=ready"}
 		r.pass(between)
 		r.restart(t, m)
 		r.check(t, m.name)
 	}
 	for _, n := range r.nodes {
 		r.pass(between)
-		n.gate.Lock() // what is open to it would end with it in any case
-		r.restart(t, rollingMember{"agent of " + n.name, filepath.Join(a.dir, n.name)})
+		n.gate.Lock() // what is open to it when it is told to stop ends with it; what begins after that does not
+		var streams sync.WaitGroup
+		open := sync.OnceFunc(n.gate.Unlock)
+		r.restart(t, rollingMember{
+			name: "agent of " + n.name, base: filepath.Join(a.dir, n.name), leaving: "msg=leaving",
+			meanwhile: func() { open(); r.each(&streams, n) },
+		})
 		a.waitNode(t, n.name)
-		for _, s := range servers {
-			eventually(t, n.name+" is in reach again", func() error { return s.reaches(t, n.name) })
-		}
-		n.gate.Unlock()
+		streams.Wait()
 		r.check(t, "the agent of "+n.name)
 	}
 	r.pass(between)
@@ -77,8 +87,18 @@ func (r *rolling) restart(t *testing.T, m rollingMember) {
 	must(t, err)
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	must(t, err)
-	already := strings.Count(readFile(t, m.base+".log"), "msg=ready")
+	already := func(line string) int { return strings.Count(readFile(t, m.base+".log"), line) }
+	ready, leaving := already(m.ready), already(m.leaving)
 	must(t, syscall.Kill(pid, syscall.SIGTERM))
+	if m.leaving != "" {
+		eventually(t, m.name+" has said that it leaves", func() error {
+			if already(m.leaving) < leaving+agentSessions {
+				return errNotYet
+			}
+			return nil
+		})
+		m.meanwhile()
+	}
 	eventually(t, m.name+" has ended", func() error {
 		if !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 			return errNotYet
@@ -86,10 +106,13 @@ func (r *rolling) restart(t *testing.T, m rollingMember) {
 		return nil
 	})
 	ended := time.Since(began)
+	if m.meanwhile != nil {
+		m.meanwhile()
+	}
 	run(t, strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"), m.base)
-	if strings.HasPrefix(m.name, "server") {
+	if m.ready != "" {
 		eventually(t, m.name+" is ready", func() error {
-			if strings.Count(readFile(t, m.base+".log"), "msg=ready") <= already {
+			if already(m.ready) <= ready {
 				return errNotYet
 			}
 			return nil
