@@ -30,7 +30,7 @@ const (
 	// defaultRestartPatience covers the 5 s for which agents by default let streams end
 	// before they leave, and 3 s more to be back.
 	defaultRestartPatience = 8 * time.Second
-	defaultMaxNodeSeries  = 1000
+	defaultMaxNodeSeries   = 1000
 	// helloTimeout is how long a session may take from its handshake to its
 	// hello, on a path of three seconds on which packets get lost as well.
 	helloTimeout = 30 * time.Second
