@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// writeBound is how long a write may take to fail while the store has no quorum: 34 s,
-	// which are Kubernetes' own, and some for the machine.
-	writeBound = 45 * time.Second
+	// writeBound is how long a write may take to fail while the store has no quorum: 15 s,
+	// and some for the machine.
+	writeBound = 25 * time.Second
 	// roundsPerLoss is how many rounds of requests each client makes while a member is away.
 	roundsPerLoss = 20
 )

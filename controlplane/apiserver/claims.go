@@ -13,8 +13,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/hawser-project/hawser/controlplane/etcd"
 )
 
 const (
@@ -92,13 +90,10 @@ func (n *numbers[T]) claim(ctx context.Context, v T, owner types.UID, dry bool) 
 	if !dry {
 		then = append(then, clientv3.OpPut(key, string(text)))
 	}
-	commit := func() (*clientv3.TxnResponse, error) {
+	// As steadyClient does: a claim that has been made is the owner's.
+	resp, _, err := steadily(ctx, func(ctx context.Context, _ bool) (*clientv3.TxnResponse, error) {
 		return n.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(then...).Else(clientv3.OpGet(key)).Commit()
-	}
-	resp, err := commit()
-	for try := 1; try < storeTries && etcd.Unavailable(err); try++ {
-		resp, err = commit() // as steadyClient does; a claim that has been made is the owner's
-	}
+	})
 	if err != nil {
 		return false, storeStatus(fmt.Errorf("claim %s: %w", key, err))
 	}

@@ -107,7 +107,7 @@ func TestWritesThatMembersFail(t *testing.T) {
 			var succeeded bool
 			var rev int64
 			var err error
-			if client := (steadyClient{&c.store}); c.del {
+			if client := (steadyClient{Interface: &c.store}); c.del {
 				var resp kubernetes.DeleteResponse
 				resp, err = client.OptimisticDelete(t.Context(), "k", c.expected, kubernetes.DeleteOptions{GetOnFailure: true})
 				succeeded, rev = resp.Succeeded, resp.Revision
@@ -129,7 +129,7 @@ func TestWritesThatMembersFail(t *testing.T) {
 	// Another has changed the object between the tries: that is a conflict.
 	s := fickleStore{silent: 1, err: gone}
 	s.between = func() { s.set("theirs") }
-	if resp, err := (steadyClient{&s}).OptimisticPut(t.Context(), "k", []byte("mine"), 0, kubernetes.PutOptions{}); err != nil || resp.Succeeded || string(resp.KV.Value) != "theirs" {
+	if resp, err := (steadyClient{Interface: &s}).OptimisticPut(t.Context(), "k", []byte("mine"), 0, kubernetes.PutOptions{}); err != nil || resp.Succeeded || string(resp.KV.Value) != "theirs" {
 		t.Errorf("after another's write: %+v, %v", resp, err)
 	}
 	if err := storeStatus(fmt.Errorf("claim: %w", gone)); !apierrors.IsServiceUnavailable(err) {

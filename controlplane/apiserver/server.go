@@ -110,6 +110,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return fmt.Errorf("apiserver: %w", err)
 		}
 		defer func() { _ = client.Close() }() // nothing is left to lose
+		client.Watcher = steadyWatcher{client.Watcher}
 		return s.serve(ctx, client)
 	}
 	store, err := etcd.New(s.cfg.Etcd)
