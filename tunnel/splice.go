@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 )
 
 // Counts are bytes moved by a Splice of a and b.
@@ -21,6 +24,9 @@ type Counts struct{ AtoB, BtoA int64 }
 // direction fails, or ctx is done, both connections are aborted, so that no cut
 // transfer looks complete to anybody. The error is nil if both directions came
 // to an orderly end.
+//
+// A peer that reads no more (EPIPE) may still have something to say: what it is sent is
+// thrown away, until its own direction has ended and for half a second after that.
 //
 // An end without CloseWrite is closed when its direction ends.
 func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
@@ -40,16 +46,20 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	defer onReset(a, fail)()
 	defer onReset(b, fail)()
 	stop := context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
-	wg.Go(func() {
+	move := func(dst, src net.Conn, n *int64, over chan<- struct{}, other <-chan struct{}) {
 		var err error
-		if n.BtoA, err = pump(a, b); err != nil {
-			fail(err)
+		if *n, err = pump(dst, src); errors.Is(err, syscall.EPIPE) {
+			err = discard(src, other)
 		}
-	})
-	var err error
-	if n.AtoB, err = pump(b, a); err != nil {
-		fail(err)
+		if err != nil {
+			fail(err)
+			return
+		}
+		close(over)
 	}
+	there, back := make(chan struct{}), make(chan struct{})
+	wg.Go(func() { move(a, b, &n.BtoA, back, there) })
+	move(b, a, &n.AtoB, there, back)
 	wg.Wait()
 	stop()
 	// Whoever comes last through once closes; a fail still on its way then
@@ -59,6 +69,31 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 		_ = b.Close()
 	})
 	return n, failed
+}
+
+// linger is how long what nobody reads is taken, once nothing more can come the other way:
+// TCP resets what is closed before all has been read, and the peer loses what it has not
+// read yet (RFC 9112, section 9.6).
+const linger = 500 * time.Millisecond
+
+// discard throws away what src has, until its end, or for linger once the other direction
+// is over.
+func discard(src net.Conn, other <-chan struct{}) error {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(done)
+	wg.Go(func() {
+		select {
+		case <-other:
+			_ = src.SetReadDeadline(time.Now().Add(linger)) // if src is broken, Read says so
+		case <-done:
+		}
+	})
+	if _, err := io.Copy(io.Discard, src); !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return nil
 }
 
 // A Resetter is a Stream whose user can be told that the peer has reset it while nobody

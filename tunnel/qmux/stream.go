@@ -162,6 +162,9 @@ func (st *stream) Abort() error {
 func (st *stream) brokenLocked() error {
 	switch {
 	case st.out.state == sendResetSent || st.out.state == sendResetRecvd:
+		if st.in.state != recvResetRecvd && st.in.state != recvResetRead {
+			return syscall.EPIPE // the peer reads no more, and may have something to say
+		}
 		return syscall.ECONNRESET
 	case st.s.over != nil:
 		return st.s.over
