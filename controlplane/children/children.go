@@ -74,7 +74,8 @@ type Client[T Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// Config configures Children. All but Finalizer, Adopt and Events are required.
+// Config configures Children. Informer and Kind are required; so are Client, Noun and
+// Live of whom more than Controlled and Watch is asked.
 type Config[T Object] struct {
 	Client   func(namespace string) Client[T]
 	Informer cache.SharedIndexInformer // of the children
