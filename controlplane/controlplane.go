@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/controlplane/cronjob"
 	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/garbage"
@@ -101,12 +102,13 @@ type Config struct {
 	// CollectGarbage says whether objects go with their owners. The API server
 	// must have been told the same.
 	CollectGarbage bool
-	// Garbage, Deployment, ReplicaSet, Job, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
+	// Garbage, Deployment, ReplicaSet, Job, CronJob, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
 	// controllers, without Events, Metrics and Log.
 	Garbage       garbage.Config
 	Deployment    deployment.Config
 	ReplicaSet    replicaset.Config
 	Job           job.Config
+	CronJob       cronjob.Config
 	EndpointSlice endpointslice.Config
 	Endpoints     endpointslice.EndpointsConfig
 	FinishedJob   ttlafterfinished.Config

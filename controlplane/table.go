@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/hawser-project/hawser/controlplane/clusterroles"
+	"github.com/hawser-project/hawser/controlplane/cronjob"
 	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/disruption"
@@ -147,6 +148,11 @@ func forWorkloads() []entry {
 			c := s.cfg.Job
 			c.Events, c.Log = s.recorder("job-controller"), s.log
 			return job.New(s.client, s.informers, c)
+		}},
+		{name: "cronjob-controller", alias: "cronjob", make: func(s *shared) (Controller, error) {
+			c := s.cfg.CronJob
+			c.Events, c.Log = s.recorder("cronjob-controller"), s.log
+			return cronjob.New(s.client, s.informers, c)
 		}},
 		{name: "ttl-after-finished-controller", alias: "ttl-after-finished", make: func(s *shared) (Controller, error) {
 			c := s.cfg.FinishedJob

@@ -19,6 +19,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // depth and latency of the controllers' queues, likewise
 
 	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/controlplane/cronjob"
 	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
@@ -52,6 +53,7 @@ type controllerOptions struct {
 	deployment     deployment.Config
 	replicaSet     replicaset.Config
 	job            job.Config
+	cronJob        cronjob.Config
 	endpointSlice  endpointslice.Config
 	endpoints      endpointslice.EndpointsConfig
 	finishedJob    ttlafterfinished.Config
@@ -106,6 +108,7 @@ func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.deployment.Workers, "concurrent-deployment-syncs", deployment.DefaultWorkers, "Deployments worked on at once")
 	f.IntVar(&o.replicaSet.Workers, "concurrent-replicaset-syncs", replicaset.DefaultWorkers, "ReplicaSets worked on at once")
 	f.IntVar(&o.job.Workers, "concurrent-job-syncs", job.DefaultWorkers, "Jobs worked on at once")
+	f.IntVar(&o.cronJob.Workers, "concurrent-cron-job-syncs", cronjob.DefaultWorkers, "CronJobs worked on at once")
 	f.DurationVar(&o.job.MinBackoff, "job-min-backoff", job.DefaultMinBackoff, "how long after a pod of a Job has failed the next is made; doubles with each")
 	f.DurationVar(&o.job.MaxBackoff, "job-max-backoff", job.DefaultMaxBackoff, "the longest that grows to")
 	f.IntVar(&o.endpointSlice.Workers, "concurrent-service-endpoint-syncs", endpointslice.DefaultWorkers, "Services whose EndpointSlices are worked on at once")
@@ -195,7 +198,7 @@ func (o *controllerOptions) checkNumbers() error {
 	}
 	for flag, n := range map[string]int{
 		"--concurrent-gc-syncs": o.garbage.Workers, "--concurrent-deployment-syncs": o.deployment.Workers, "--concurrent-replicaset-syncs": o.replicaSet.Workers,
-		"--concurrent-job-syncs": o.job.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
+		"--concurrent-job-syncs": o.job.Workers, "--concurrent-cron-job-syncs": o.cronJob.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
 		"--concurrent-resource-quota-syncs": o.quota.Workers, "--concurrent-service-endpoint-syncs": o.endpointSlice.Workers,
 		"--concurrent-endpoint-syncs": o.endpoints.Workers, "--max-endpoints-per-slice": o.endpointSlice.MaxEndpoints,
 	} {
@@ -217,7 +220,7 @@ func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 		Enabled: o.enabled, SigningDuration: o.signingPeriod,
 		Lifecycle: o.lifecycle, PodGC: o.podGC, IPAM: o.ipam,
 		CollectGarbage: o.collectGarbage, Garbage: o.garbage,
-		Deployment: o.deployment, ReplicaSet: o.replicaSet, Job: o.job, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
+		Deployment: o.deployment, ReplicaSet: o.replicaSet, Job: o.job, CronJob: o.cronJob, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
 	}
 	if o.elect {
 		identity, err := identity(dir)

@@ -18,7 +18,6 @@ var withoutEffect = map[schema.GroupResource]string{
 	{Resource: "replicationcontrollers"}:                        "no pods are made",
 	{Group: "apps", Resource: "daemonsets"}:                     "no pods are made",
 	{Group: "apps", Resource: "statefulsets"}:                   "no pods are made",
-	{Group: "batch", Resource: "cronjobs"}:                      "no jobs are made",
 	{Group: "networking.k8s.io", Resource: "ingresses"}:         "nothing listens for it",
 	{Group: "networking.k8s.io", Resource: "networkpolicies"}:   "no traffic is stopped",
 	{Resource: "persistentvolumeclaims"}:                        "no volume is bound",

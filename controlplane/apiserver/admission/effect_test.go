@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -38,6 +39,7 @@ func TestEffect(t *testing.T) {
 		{apps, "StatefulSet", "statefulsets", "scale", nil, &appsv1.StatefulSet{}, ""},
 		{apps, "Deployment", "deployments", "", nil, &appsv1.Deployment{}, ""},
 		{apps, "ReplicaSet", "replicasets", "", nil, &appsv1.ReplicaSet{}, ""},
+		{batchv1.SchemeGroupVersion, "CronJob", "cronjobs", "", nil, &batchv1.CronJob{}, ""},
 		{core, "Pod", "pods", "", nil, &corev1.Pod{}, ""},
 		{core, "Service", "services", "", nil, plain, ""},
 		{core, "Service", "services", "", nil, balanced, "--load-balancer-addresses"},
