@@ -73,6 +73,7 @@ func TestMissingKind(t *testing.T) {
 		"certificatesigningrequest-approving-controller": {"CertificateSigningRequest"},
 		"certificatesigningrequest-cleaner-controller":   {"CertificateSigningRequest"},
 		"certificatesigningrequest-signing-controller":   {"CertificateSigningRequest"},
+		"cronjob-controller":                             {"Job"},
 		"disruption-controller":                          {"Job"},
 		"job-controller":                                 {"Job"},
 		"ttl-after-finished-controller":                  {"Job"},
