@@ -194,12 +194,17 @@ func identify(p tunnel.Peer) (string, error) {
 func (h *Hub) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(ctx, func() {
+	leave := func() {
 		h.stopping.Store(true)
 		h.registry.wakeAll()
 		h.Leave()
-	})
-	defer stop()
+	}
+	stop := context.AfterFunc(ctx, leave)
+	defer func() {
+		if stop() && ctx.Err() != nil { // all have ended before it was called
+			leave()
+		}
+	}()
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex // guards first
