@@ -13,6 +13,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
+func TestHeardToTheEnd(t *testing.T) { tunneltest.RunHeardToTheEnd(t, overLoopback) }
+
 func TestRefusals(t *testing.T) { tunneltest.RunRefusals(t, overLoopback) }
 
 // The CONNECTION_CLOSE says why as well: what was written before it may be lost on the

@@ -53,6 +53,8 @@ func (st *stream) wrong(op string, err error) error {
 		err = os.ErrDeadlineExceeded
 	case errors.Is(err, quic.ErrStreamClosed):
 		err = syscall.EPIPE
+	case errors.As(err, &se) && op == "write" && se.Remote:
+		err = syscall.EPIPE // the peer reads no more, and may have something to say
 	case errors.As(err, &se):
 		err = syscall.ECONNRESET
 	default:

@@ -76,6 +76,10 @@ func plain(mk tunneltest.Make) tunneltest.Make {
 	}
 }
 
+func TestHeardToTheEnd(t *testing.T) {
+	tunneltest.RunHeardToTheEnd(t, tunneltest.OverTCP(Transport()))
+}
+
 func TestConformance(t *testing.T) {
 	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTCP(Transport())) })
 	t.Run("Memory", func(t *testing.T) { tunneltest.Run(t, Transport().Can, overMemory) })

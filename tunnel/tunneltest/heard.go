@@ -1,0 +1,57 @@
+// What is heard of an end that reads no more.
+
+package tunneltest
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"testing"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// RunHeardToTheEnd: a target that has said all and closes, without having read all that it
+// was sent, is heard to the end by a client that goes on writing. It is for transports that
+// tell whoever writes that nobody reads; yamux does so by a reset after a minute.
+func RunHeardToTheEnd(t *testing.T, pair Make) {
+	t.Helper()
+	a, b := pair(t, tunnel.Options{})
+	for range 3 {
+		near, far := streams(t, a, b)
+		client, front := TCPPair(t)
+		var wg sync.WaitGroup
+		spliced := make(chan error, 1)
+		wg.Go(func() {
+			_, err := tunnel.Splice(t.Context(), front, near)
+			spliced <- err
+		})
+		want := bytes.Repeat([]byte("the last words "), 20_000)
+		if _, err := client.Write([]byte("?")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			_, _ = far.Write(want) // what is missing shows
+			_ = far.Close()
+		})
+		wg.Go(func() { // until nothing takes it any more, or much more than there is room for
+			for range 1000 {
+				if _, err := client.Write(make([]byte, 16<<10)); err != nil {
+					return
+				}
+			}
+			_ = tunnel.CloseWrite(client)
+		})
+		if got, err := io.ReadAll(client); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d bytes of %d came: %v", len(got), len(want), err)
+		}
+		_ = client.Close()
+		if err := <-spliced; err != nil {
+			t.Errorf("Splice: %v", err)
+		}
+		wg.Wait()
+	}
+}
