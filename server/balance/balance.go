@@ -10,8 +10,10 @@
 // What it is not: it knows no Services, asks no target whether it is well, and has no UDP.
 //
 // The bounds: Config.Limit connections of all fronts together, of which a newcomer costs
-// the oldest of the client that has most its place (strangers.Pending); three targets are
-// tried for one connection, within Config.DialTimeout.
+// the oldest of the client that has most its place (strangers.Pending), and as many again
+// that have lost theirs and whose dials have not ended yet; more are reset at once. Three
+// targets are tried for one connection, within Config.DialTimeout. Who may not connect
+// costs nobody a place.
 package balance
 
 import (
@@ -83,6 +85,7 @@ type Balancer struct {
 	sparse  strangers.Sparse
 	metrics *metrics
 	wg      sync.WaitGroup // a listener, and a connection, each
+	serving atomic.Int64   // connections
 
 	mu     sync.Mutex // guards the following
 	fronts map[netip.AddrPort]*listening
@@ -190,22 +193,29 @@ func (b *Balancer) accept(l *listening) {
 			}
 			return // closed
 		}
+		f := l.front.Load()
+		if !f.serves(source(c)) || b.serving.Load() >= 2*int64(b.cfg.Limit) {
+			b.metrics.refused.Inc()
+			_ = tunnel.Abort(c) // it is told nothing else
+			continue
+		}
+		b.serving.Add(1)
 		b.wg.Go(func() {
+			defer b.serving.Add(-1)
 			defer b.pending.Enter(c)()
-			b.serve(l, c)
+			b.serve(l, f, c)
 		})
 	}
 }
 
+// serves says whether a client may connect.
+func (f *Front) serves(client netip.Addr) bool {
+	return len(f.Sources) == 0 || slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
 // serve joins c to a target.
-func (b *Balancer) serve(l *listening, c net.Conn) {
-	f := l.front.Load()
+func (b *Balancer) serve(l *listening, f *Front, c net.Conn) {
 	from := source(c)
-	if len(f.Sources) > 0 && !slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(from) }) {
-		b.metrics.refused.Inc()
-		_ = tunnel.Abort(c) // it is told nothing else
-		return
-	}
 	to, err := b.reach(l.cut, f, from)
 	if err == nil && f.ProxyProtocol {
 		_, err = proxyproto.HeaderProxyFromAddrs(2, c.RemoteAddr(), c.LocalAddr()).WriteTo(to)

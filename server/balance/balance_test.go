@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -320,6 +321,47 @@ func TestLimit(t *testing.T) {
 	_, _ = io.WriteString(all[2], "x")
 	if _, err := io.ReadFull(all[2], make([]byte, 1)); err != nil {
 		t.Errorf("the newest: %v", err)
+	}
+}
+
+// TestStrangersCostNobodyAPlace: who may not connect does not count against the limit.
+func TestStrangersCostNobodyAPlace(t *testing.T) {
+	r, at, closed := newRig(t, Config{Limit: 1}), freeAddr(t), freeAddr(t)
+	r.set("ns/web", Front{Addr: at, Targets: to("a")}, Front{Addr: closed, Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Targets: to("b")})
+	c, _, err := r.open(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if _, _, err := r.open(closed); err == nil {
+			t.Error("it was let in")
+		}
+	}
+	_, _ = io.WriteString(c, "x")
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Errorf("who was there: %v", err)
+	}
+}
+
+// TestDialsAreBounded: connections whose targets do not answer are reset once there are
+// twice as many as may be, although those that lost their places are still being dialed.
+func TestDialsAreBounded(t *testing.T) {
+	r, at := newRig(t, Config{Limit: 1}), freeAddr(t)
+	hold := make(chan struct{})
+	r.cfg.Dial = func(context.Context, string, string) (net.Conn, error) { <-hold; return nil, tunnel.Refused }
+	defer close(hold)
+	r.set("ns/web", Front{Addr: at, Targets: to("a")})
+	for range 3 {
+		c, err := net.Dial("tcp", at.String())
+		if err == nil { // the third may be reset by now
+			defer c.Close()
+		}
+	}
+	for testutil.ToFloat64(r.metrics.refused) == 0 { // until the third is; go test ends what hangs
+		runtime.Gosched()
+	}
+	if n := r.serving.Load(); n != 2 {
+		t.Errorf("%d are served", n)
 	}
 }
 

@@ -22,7 +22,7 @@ func newMetrics(to prometheus.Registerer, b *Balancer) (*metrics, error) {
 	}
 	m := &metrics{
 		joined:  counter("connections_total", "Connections to Services that reached an endpoint."),
-		refused: counter("connections_refused_total", "Connections to Services from outside their source ranges."),
+		refused: counter("connections_refused_total", "Connections to Services from outside their source ranges, or beyond twice the limit."),
 		failed:  counter("connections_failed_total", "Connections to Services that reached no endpoint."),
 	}
 	if to == nil {
