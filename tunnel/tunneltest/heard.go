@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// RunHeardToTheEnd: a target that has said all and closes, without having read all that it
+// RunHeardToTheEnd tests that a target that has said all and closes, without having read all that it
 // was sent, is heard to the end by a client that goes on writing. It is for transports that
 // tell whoever writes that nobody reads; yamux does so by a reset after a minute.
 func RunHeardToTheEnd(t *testing.T, pair Make) {
