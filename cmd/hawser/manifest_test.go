@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,5 +68,24 @@ func TestManifestEgress(t *testing.T) {
 				t.Errorf("key %s", tcp.TLSConfig.ClientKey)
 			}
 		})
+	}
+}
+
+// TestManifestRBAC: a hub may read Services and their endpoints only if it is to listen for
+// them.
+func TestManifestRBAC(t *testing.T) {
+	for _, balances := range []bool{false, true} {
+		var out bytes.Buffer
+		cmd := newManifest()
+		cmd.SetArgs([]string{"rbac", fmt.Sprintf("--load-balancers=%v", balances)})
+		cmd.SetOut(&out)
+		if err := cmd.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		for _, resource := range []string{"endpointslices", "- services\n"} {
+			if strings.Contains(out.String(), resource) != balances {
+				t.Errorf("--load-balancers=%v: %s\n%s", balances, resource, out.String())
+			}
+		}
 	}
 }

@@ -26,15 +26,17 @@ const (
 )
 
 func newManifestRBAC() *cobra.Command {
-	namespace := hubSystem
+	namespace, balances := hubSystem, false
 	cmd := &cobra.Command{
 		Use: "rbac", Short: "The service account of a hub and what it may do, and no more",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return printObjects(cmd.OutOrStdout(), rbacObjects(namespace, permits())...)
+			granted := slices.DeleteFunc(permits(), func(p permit) bool { return p.balances && !balances })
+			return printObjects(cmd.OutOrStdout(), rbacObjects(namespace, granted)...)
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace of the hub's service account")
+	cmd.Flags().BoolVar(&balances, "load-balancers", false, "for a hub with --load-balancer-addresses: also what it needs to listen for Services")
 	return cmd
 }
 

@@ -30,6 +30,8 @@ type permit struct {
 	verbs     []string
 	namespace string   // empty means the whole cluster
 	names     []string // of objects; none means all
+	// balances says that it is for load balancers, and granted only if asked for.
+	balances bool
 	// needed says whether a hub of these flags needs it; nil means that every one does.
 	needed func(*serverOptions) bool
 }
@@ -43,9 +45,9 @@ func permits() []permit {
 		{feature: "routes to nodes by address", resource: "nodes", verbs: []string{"get", "list", "watch"}},
 		{feature: "the conditions of tunnels", resource: "nodes/status", verbs: []string{"patch"}, needed: health},
 		{feature: "events about tunnels", resource: "events", verbs: []string{"create", "patch"}, namespace: metav1.NamespaceDefault, needed: health},
-		{feature: "load balancers", resource: "services", verbs: []string{"list", "watch"}, needed: balances},
-		{feature: "load balancers", group: "discovery.k8s.io", resource: "endpointslices", verbs: []string{"list", "watch"}, needed: balances},
-		{feature: "events about load balancers", resource: "events", verbs: []string{"create", "patch"}, needed: balances},
+		{feature: "load balancers", resource: "services", verbs: []string{"list", "watch"}, balances: true, needed: balances},
+		{feature: "load balancers", group: "discovery.k8s.io", resource: "endpointslices", verbs: []string{"list", "watch"}, balances: true, needed: balances},
+		{feature: "events about load balancers", resource: "events", verbs: []string{"create", "patch"}, balances: true, needed: balances},
 		{feature: "admission and revocation of nodes", resource: "namespaces", verbs: []string{"get"}, names: []string{nodekeys.Namespace}},
 		{feature: "admission and revocation of nodes", resource: "configmaps", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: nodekeys.Namespace},
 		{feature: "other hubs, and telling a copy of a hub's data directory", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: servers.Namespace},
@@ -94,10 +96,18 @@ func tellRefused(ctx context.Context, o *serverOptions, api kubernetes.Interface
 				return
 			}
 			if !answer.Status.Allowed {
-				log.Warn("the cluster refuses the hub a permission", "verb", r.Verb, "resource", p.object(), "without", p.feature, "grant", grantCommand)
+				log.Warn("the cluster refuses the hub a permission", "verb", r.Verb, "resource", p.object(), "without", p.feature, "grant", p.grant())
 			}
 		}
 	}
+}
+
+// grant is the command that grants it.
+func (p *permit) grant() string {
+	if p.balances {
+		return strings.Replace(grantCommand, "manifest rbac", "manifest rbac --load-balancers", 1)
+	}
+	return grantCommand
 }
 
 // object is what the permit is about, for people.
