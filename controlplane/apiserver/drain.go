@@ -8,16 +8,26 @@ import (
 	"sync"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/streaming/pkg/httpstream"
 )
 
 // lives are how long requests are served, and how long the server watches what it needs
 // to know for that, which it does through its own port.
-func (s *Server) lives(ctx context.Context) (served, watching context.Context, end func()) {
+//
+// A store that is not the server's own is given up DrainTimeout after the port has closed:
+// requests that wait for a store that is gone would hold the stop for all their time.
+func (s *Server) lives(ctx context.Context, store *clientv3.Client) (served, watching context.Context, end func()) {
 	served, end = context.WithCancel(context.WithoutCancel(ctx))
 	watching, stop := context.WithCancel(served)
-	s.listener.onClose(stop)
+	s.listener.onClose(func() {
+		stop()
+		if len(s.cfg.EtcdServers.Servers) > 0 {
+			giveUp := time.AfterFunc(s.cfg.DrainTimeout, func() { _ = store.Close() }) // its requests fail
+			context.AfterFunc(served, func() { giveUp.Stop() })
+		}
+	})
 	return served, watching, end
 }
 

@@ -148,7 +148,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: loopback client: %w", err)
 	}
 	shared := informers.NewSharedInformerFactoryWithOptions(loopback, 0, informers.WithTransform(loop.WithoutManagers))
-	served, watching, end := s.lives(ctx)
+	served, watching, end := s.lives(ctx, client)
 	defer end()
 	plugins, err := s.admission(watching, loopback, shared, served.Done())
 	if err != nil {
