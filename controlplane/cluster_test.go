@@ -72,8 +72,9 @@ func startCluster(t *testing.T) *cluster {
 	return startClusterIn(t, t.TempDir())
 }
 
-// startClusterIn starts one with the data in dir.
-func startClusterIn(t *testing.T, dir string) *cluster {
+// startClusterIn starts one with the data in dir, whose API server is told also what
+// change says.
+func startClusterIn(t *testing.T, dir string, change ...func(*apiserver.Config)) *cluster {
 	t.Helper()
 	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
 	if err != nil {
@@ -101,13 +102,17 @@ func startClusterIn(t *testing.T, dir string) *cluster {
 	if err := errors.Join(err, err2, err3); err != nil {
 		t.Fatal(err)
 	}
-	api, err := apiserver.New(apiserver.Config{
+	config := apiserver.Config{
 		Listener: l, ServingCertFile: keys.Path(pki.APIServer, false), ServingKeyFile: keys.Path(pki.APIServer, true), ClientCAFile: keys.Path(pki.ClientCA, false),
 		Etcd: etcd.Config{Dir: filepath.Join(dir, "etcd")}, EnableGarbageCollector: true,
 		Wrap:          func(next http.Handler) http.Handler { return c.writers.note(kubeauth.EndRequests(names, next)) },
 		Authenticator: authn, Tokens: tokens, Authorizer: authz, Rules: union.NewRuleResolvers(nodes, roles),
 		Admission: []admission.Interface{restriction, rbac.Escalation(roles)},
-	})
+	}
+	for _, f := range change {
+		f(&config)
+	}
+	api, err := apiserver.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}

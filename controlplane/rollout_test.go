@@ -32,7 +32,10 @@ func (c workload) kubectl(args ...string) (string, error) {
 	conf := c.as(c.keys, pki.Admin)
 	flags := genericclioptions.NewConfigFlags(true).WithDiscoveryBurst(300).WithDiscoveryQPS(50)
 	flags.APIServer, flags.Namespace, flags.CacheDir = ptr.To(c.host), ptr.To(workNamespace), ptr.To(c.t.TempDir())
-	flags.WrapConfigFn = func(*rest.Config) *rest.Config { return conf }
+	flags.WrapConfigFn = func(asked *rest.Config) *rest.Config {
+		conf.Impersonate = asked.Impersonate // --as
+		return conf
+	}
 	var out bytes.Buffer
 	root := cmd.NewKubectlCommand(cmd.KubectlOptions{
 		ConfigFlags: flags, Arguments: append([]string{"kubectl"}, args...),

@@ -35,6 +35,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
+	"github.com/hawser-project/hawser/controlplane/apiserver/usage"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
@@ -227,7 +228,10 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		Balances:         len(o.balancers.addrs) > 0,
 		Leave:            func() { t.leave(p.controlled) },
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
-			return throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz})
+			return kubelet.Storages(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz}))
+		},
+		Usage: func(g apiserver.Getters) usage.Source {
+			return kubelet.Summaries(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow}))
 		},
 		ToServices:                   t.named("system:apiserver", o.egress.cluster(t.hub.DialContext)),
 		ToURLs:                       o.egress.dial(egressselector.ControlPlane),
@@ -281,12 +285,12 @@ func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunne
 	return controlplane.New(c)
 }
 
-// throughTunnels is what of the API leads to nodes: logs, exec, proxies.
-func throughTunnels(t *tunnels, g apiserver.Getters, egress *egressOptions, o kubelet.Options) map[string]rest.Storage {
+// throughTunnels is o for what of the API leads to nodes: logs, exec, proxies, statistics.
+func throughTunnels(t *tunnels, g apiserver.Getters, egress *egressOptions, o kubelet.Options) kubelet.Options {
 	o.Pods, o.Nodes, o.Services, o.EndpointSlices = g.Pod, g.Node, g.Service, g.EndpointSlices
 	o.Dial, o.DialEarly = t.forUser(egress.cluster(t.hub.DialContext)), t.forUser(egress.cluster(t.hub.DialEarly))
 	o.OneRequest = t.streams != nil
-	return kubelet.Storages(o)
+	return o
 }
 
 // metricsRegisterer is the registry that /metrics of the API server shows.

@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
+	"github.com/hawser-project/hawser/controlplane/apiserver/usage"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 )
 
@@ -91,6 +92,10 @@ type Config struct {
 	// Connect returns subresources that lead into nodes, keyed by path, such as
 	// "pods/log". nil means there are none.
 	Connect func(Getters) map[string]rest.Storage
+
+	// Usage returns how nodes are asked for their statistics, of which metrics.k8s.io
+	// is made. nil means that there is no such group.
+	Usage func(Getters) usage.Source
 
 	// Admission plugins run after the built-in ones. Those that ask for a client,
 	// informers or the authorizer (k8s.io/apiserver/pkg/admission/initializer) get

@@ -27,6 +27,9 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver/usage"
 )
 
 // Getters read the objects that the way into a node begins with. The namespace
@@ -106,6 +109,16 @@ func (s *Server) storages(b *backend, rows []row) (all storages, err error) {
 	if s.cfg.Connect != nil {
 		for path, r := range s.cfg.Connect(getters(all)) {
 			all.add(corev1.SchemeGroupVersion, path, r)
+		}
+	}
+	if s.cfg.Usage != nil {
+		for path, r := range usage.Storages(usage.Config{
+			Ask:   s.cfg.Usage(getters(all)),
+			Nodes: lister[corev1.NodeList](all.store(corev1.SchemeGroupVersion, "nodes")),
+			Pods:  lister[corev1.PodList](all.store(corev1.SchemeGroupVersion, "pods")),
+			Log:   s.cfg.Log,
+		}) {
+			all.add(metricsv1beta1.SchemeGroupVersion, path, r)
 		}
 	}
 	return all, nil
@@ -203,16 +216,13 @@ func remembered(store *genericregistry.Store) func(ctx context.Context, name str
 // limitRanges lists a namespace's from the watch cache of store, which may be a moment
 // behind.
 func limitRanges(store *genericregistry.Store) func(ctx context.Context, namespace string) ([]corev1.LimitRange, error) {
+	list := lister[corev1.LimitRangeList](store)
 	return func(ctx context.Context, namespace string) ([]corev1.LimitRange, error) {
-		obj, err := store.List(request.WithNamespace(ctx, namespace), &metainternalversion.ListOptions{ResourceVersion: "0"})
+		l, err := list(request.WithNamespace(ctx, namespace), &metainternalversion.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return nil, err
 		}
-		list, ok := obj.(*corev1.LimitRangeList)
-		if !ok {
-			return nil, fmt.Errorf("store of limit ranges lists a %T", obj)
-		}
-		return list.Items, nil
+		return l.Items, nil
 	}
 }
 
@@ -224,6 +234,21 @@ func storedQuotas(client *clientv3.Client) func(ctx context.Context, namespace s
 			return false, storeStatus(err)
 		}
 		return got.Count > 0, nil
+	}
+}
+
+// lister lists objects of store.
+func lister[T any, P object[T]](store *genericregistry.Store) func(context.Context, *metainternalversion.ListOptions) (P, error) {
+	return func(ctx context.Context, o *metainternalversion.ListOptions) (P, error) {
+		obj, err := store.List(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		p, ok := obj.(P)
+		if !ok {
+			return nil, fmt.Errorf("store of %s lists a %T", store.DefaultQualifiedResource, obj)
+		}
+		return p, nil
 	}
 }
 

@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/hawser-project/hawser/controlplane/apiserver/defaults"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
@@ -49,6 +50,7 @@ func groups() map[schema.GroupVersion]func(*runtime.Scheme) error {
 		discoveryv1.SchemeGroupVersion:      discoveryv1.AddToScheme,
 		eventsv1.SchemeGroupVersion:         eventsv1.AddToScheme,
 		flowcontrolv1.SchemeGroupVersion:    flowcontrolv1.AddToScheme,
+		metricsv1beta1.SchemeGroupVersion:   metricsv1beta1.AddToScheme,
 		networkingv1.SchemeGroupVersion:     networkingv1.AddToScheme,
 		nodev1.SchemeGroupVersion:           nodev1.AddToScheme,
 		policyv1.SchemeGroupVersion:         policyv1.AddToScheme,
@@ -137,7 +139,7 @@ func addCopies(s *runtime.Scheme) error {
 // ownKind tells a group's own kinds from the option and meta types that
 // apimachinery registers with every group.
 func ownKind(t reflect.Type) bool {
-	return strings.HasPrefix(t.PkgPath(), "k8s.io/api/")
+	return strings.HasPrefix(t.PkgPath(), "k8s.io/api/") || strings.HasPrefix(t.PkgPath(), "k8s.io/metrics/")
 }
 
 // addFieldLabels allows the field selectors of r.

@@ -106,6 +106,7 @@ type fakeKubelet struct {
 	peers []string // common names that were shown
 	gone  chan struct{}
 	more  chan string // lines of a followed log
+	stats func(w http.ResponseWriter)
 }
 
 func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -120,6 +121,8 @@ func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	const idle, create = time.Minute, 10 * time.Second
 	switch parts[0] {
+	case "stats":
+		k.stats(w)
 	case "containerLogs":
 		k.logs(w, r, parts)
 	case "exec", "attach":

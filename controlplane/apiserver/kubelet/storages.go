@@ -74,15 +74,7 @@ type Options struct {
 // their transports, whose idle connections are bounded in number and time.
 // There is no "services/proxy" without Options.Services and EndpointSlices.
 func Storages(o Options) map[string]rest.Storage {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.DialEarly == nil {
-		o.DialEarly = o.Dial
-	}
-	if o.DialTimeout <= 0 {
-		o.DialTimeout = DefaultDialTimeout
-	}
+	o = o.complete()
 	b := &backend{Options: o, transports: newTransports(o)}
 	m := map[string]rest.Storage{
 		"pods/log":         &logREST{b},
@@ -96,6 +88,20 @@ func Storages(o Options) map[string]rest.Storage {
 		m["services/proxy"] = &serviceProxyREST{b}
 	}
 	return m
+}
+
+// complete is o with what it leaves out.
+func (o Options) complete() Options {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.DialEarly == nil {
+		o.DialEarly = o.Dial
+	}
+	if o.DialTimeout <= 0 {
+		o.DialTimeout = DefaultDialTimeout
+	}
+	return o
 }
 
 // LongRunning tells which requests may outlive the API server's request

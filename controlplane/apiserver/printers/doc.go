@@ -42,6 +42,8 @@ func For(gr schema.GroupResource) rest.TableConvertor {
 		return storageTable(gr)
 	case "networking.k8s.io", "discovery.k8s.io":
 		return networkTable(gr)
+	case "metrics.k8s.io":
+		return usageTable(gr)
 	default:
 		return otherTable(gr)
 	}
