@@ -20,6 +20,9 @@
 // use a store at a time: addresses and ports of services are handed out from
 // memory.
 //
-// It is not an aggregator and has no custom resources, no webhooks and no
-// controllers, but for the few objects that every cluster has (bootstrap.go).
+// What nodes and pods use (metrics.k8s.io, package usage) is asked of the nodes and
+// not stored.
+//
+// It is not an aggregator and has no custom resources and no controllers, but for the
+// few objects that every cluster has (bootstrap.go).
 package apiserver
