@@ -85,9 +85,9 @@ type Config[T Object] struct {
 	Live func(ctx context.Context, namespace, name string) (metav1.Object, error)
 	// Finalizer is put on children that are adopted and taken off those released.
 	Finalizer string
-	// Adopt says which children without a controller may be adopted. None that is
+	// Adopt says which children without a controller an owner may adopt. None that is
 	// being deleted is. Nil means all others.
-	Adopt  func(T) bool
+	Adopt  func(Owner, T) bool
 	Events record.EventRecorder // of children made and deleted; nil means none
 }
 

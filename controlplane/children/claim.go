@@ -82,7 +82,7 @@ func (c *Children[T]) adopt(ctx context.Context, o Owner) error {
 // adoptable tells whether child, which the cache shows without a controller, may
 // become o's and is not already.
 func (c *Children[T]) adoptable(o Owner, child T) bool {
-	if child.GetDeletionTimestamp() != nil || !o.Selector.Matches(labels.Set(child.GetLabels())) || c.cfg.Adopt != nil && !c.cfg.Adopt(child) {
+	if child.GetDeletionTimestamp() != nil || !o.Selector.Matches(labels.Set(child.GetLabels())) || c.cfg.Adopt != nil && !c.cfg.Adopt(o, child) {
 		return false
 	}
 	c.mu.Lock()

@@ -3,6 +3,7 @@ package children
 // How long to wait before a pod is made in the place of one that failed.
 
 import (
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,4 +63,48 @@ func EndedAt(p *corev1.Pod, now time.Time) time.Time {
 		return now
 	}
 	return at
+}
+
+// Pauses are, by owner and place, how often pods that failed have been replaced: a place
+// is a node or a name. They forget a place at which none has failed for twice the longest
+// pause. Its methods may be called from any goroutine.
+type Pauses struct {
+	least, most time.Duration
+
+	mu sync.Mutex
+	of map[string]map[string]Pause // guarded by mu; by owner, by place
+}
+
+// NewPauses returns none yet. They will be of least to most.
+func NewPauses(least, most time.Duration) *Pauses {
+	return &Pauses{least: least, most: most, of: make(map[string]map[string]Pause)}
+}
+
+// Left is how much longer to wait before the owner's pod at place, which has failed, may
+// be replaced. If that is zero, it is taken to be replaced now.
+func (p *Pauses) Left(owner, place string, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	places := p.of[owner]
+	if places == nil {
+		places = make(map[string]Pause)
+		p.of[owner] = places
+	}
+	if left := places[place].Left(p.least, p.most, now); left > 0 {
+		return left
+	}
+	for name, had := range places {
+		if now.Sub(had.Last) > 2*p.most {
+			delete(places, name)
+		}
+	}
+	places[place] = Pause{Failures: places[place].Failures + 1, Last: now}
+	return 0
+}
+
+// Forget drops what is known of an owner, which is gone or has been changed.
+func (p *Pauses) Forget(owner string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.of, owner)
 }

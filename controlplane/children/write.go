@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -22,22 +21,6 @@ const MaxWrites = 500
 
 // parallel is how many requests for one owner are under way at a time.
 const parallel = 32
-
-// FromTemplate returns a pod to be made for o.
-func FromTemplate(o Owner, t *corev1.PodTemplateSpec) *corev1.Pod {
-	t = t.DeepCopy()
-	prefix := o.GetName() + "-"
-	if len(apivalidation.NameIsDNSSubdomain(prefix, true)) > 0 {
-		prefix = o.GetName()
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: prefix, Namespace: o.GetNamespace(),
-			Labels: t.Labels, Annotations: t.Annotations, Finalizers: t.Finalizers,
-		},
-		Spec: t.Spec,
-	}
-}
 
 // Create makes n children, of which child(i) is the i-th, and returns how many it has
 // made. It begins with one and doubles as long as all goes well, so that what

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/controlplane/children"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -194,14 +196,14 @@ func TestFound(t *testing.T) {
 func TestHash(t *testing.T) {
 	a, b := template("a"), template("b")
 	seen := make(map[string]bool)
-	for _, h := range []string{hash(&a, nil), hash(&b, nil), hash(&a, ptr.To[int32](1)), hash(&a, ptr.To[int32](2))} {
+	for _, h := range []string{children.TemplateHash(&a, nil), children.TemplateHash(&b, nil), children.TemplateHash(&a, ptr.To[int32](1)), children.TemplateHash(&a, ptr.To[int32](2))} {
 		if seen[h] || len(h) < 2 || len(h) > 10 {
 			t.Errorf("hash %q", h)
 		}
 		seen[h] = true
 	}
 	again := template("a")
-	if hash(&a, nil) != hash(&again, nil) {
+	if children.TemplateHash(&a, nil) != children.TemplateHash(&again, nil) {
 		t.Error("a template has two hashes")
 	}
 	long := strings.Repeat("a", 241) + "." + strings.Repeat("b", 11)

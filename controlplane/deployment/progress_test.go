@@ -155,7 +155,7 @@ func TestFailures(t *testing.T) {
 				})
 				w.image("v2")
 				next := template("v2")
-				name := setName("web", hash(&next, nil))
+				name := setName("web", children.TemplateHash(&next, nil))
 				w.condition(appsv1.DeploymentProgressing, strings.ReplaceAll(tc.progress, "NAME", name))
 				w.condition(appsv1.DeploymentReplicaFailure, tc.failure)
 				events := apitest.Events(w.events)
@@ -177,14 +177,14 @@ func TestFailures(t *testing.T) {
 // left alone; the next name is tried.
 func TestCollision(t *testing.T) {
 	first := template("v1")
-	other := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: setName("web", hash(&first, nil)), Namespace: "ns", Labels: map[string]string{"app": "other"}}}
+	other := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: setName("web", children.TemplateHash(&first, nil)), Namespace: "ns", Labels: map[string]string{"app": "other"}}}
 	other.Spec = appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](0), Selector: &metav1.LabelSelector{MatchLabels: other.Labels}, Template: template("v0")}
 	run(t, func(w *world) {
 		w.sizes("v0=0 v1=2")
 		if n := w.get().Status.CollisionCount; n == nil || *n != 1 {
 			t.Errorf("%v collisions, want 1", n)
 		}
-		if name, want := w.sets()[1].Name, setName("web", hash(&first, ptr.To[int32](1))); name != want || name == other.Name {
+		if name, want := w.sets()[1].Name, setName("web", children.TemplateHash(&first, ptr.To[int32](1))); name != want || name == other.Name {
 			t.Errorf("named %s, want %s", name, want)
 		}
 		if metav1.GetControllerOf(w.sets()[0]) != nil {

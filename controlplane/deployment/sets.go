@@ -6,11 +6,8 @@ package deployment
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -21,9 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/utils/dump"
 
 	"github.com/hawser-project/hawser/controlplane/children"
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -163,7 +158,7 @@ func (c *Controller) found(ctx context.Context, l *look, name string) error {
 func (l *look) newSet() *appsv1.ReplicaSet {
 	d, key := l.d, appsv1.DefaultDeploymentUniqueLabelKey
 	template := d.Spec.Template.DeepCopy()
-	h := hash(template, d.Status.CollisionCount)
+	h := children.TemplateHash(template, d.Status.CollisionCount)
 	metav1.SetMetaDataLabel(&template.ObjectMeta, key, h)
 	n := int32(min(l.freshSize(), math.MaxInt32))
 	rs := &appsv1.ReplicaSet{
@@ -184,19 +179,6 @@ func (l *look) newSet() *appsv1.ReplicaSet {
 func setName(deployment, hash string) string {
 	start := deployment[:min(len(deployment), validation.DNS1123SubdomainMaxLength-1-len(hash))]
 	return strings.TrimRight(start, ".-") + "-" + hash
-}
-
-// hash names a template among those of one Deployment, as Kubernetes does. A count of
-// collisions makes it another.
-func hash(t *corev1.PodTemplateSpec, collisions *int32) string {
-	h := fnv.New32a()
-	_, _ = io.WriteString(h, dump.ForHash(*t)) // a hash takes everything
-	if collisions != nil {
-		var b [8]byte
-		binary.LittleEndian.PutUint32(b[:], uint32(*collisions))
-		_, _ = h.Write(b[:])
-	}
-	return rand.SafeEncodeString(strconv.FormatUint(uint64(h.Sum32()), 10))
 }
 
 // obsolete returns the old sets beyond the history limit, those of the earliest

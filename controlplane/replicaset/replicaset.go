@@ -78,7 +78,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 		Live: func(ctx context.Context, ns, name string) (metav1.Object, error) {
 			return client.AppsV1().ReplicaSets(ns).Get(ctx, name, metav1.GetOptions{})
 		},
-		Adopt: children.Active, Events: c.Events,
+		Adopt: func(_ children.Owner, p *corev1.Pod) bool { return children.Active(p) }, Events: c.Events,
 	})
 	if err != nil {
 		return nil, err
