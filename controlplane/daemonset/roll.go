@@ -1,0 +1,126 @@
+package daemonset
+
+// Replacing pods whose template has changed, a few at a time.
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// surges tells whether a node may have a new pod beside the old one.
+func surges(ds *appsv1.DaemonSet) bool { _, surge := bounds(ds, 100); return surge > 0 }
+
+// bounds returns how many of want nodes may lack an available pod during a rollout, and
+// how many may have two. Percentages are rounded up; if both are none, one may lack it.
+func bounds(ds *appsv1.DaemonSet, want int) (unavailable, surge int) {
+	r := ds.Spec.UpdateStrategy.RollingUpdate
+	if ds.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType {
+		return 0, 0
+	}
+	part := func(v *intstr.IntOrString) int {
+		if v == nil {
+			return 0
+		}
+		n, err := intstr.GetScaledValueFromIntOrPercent(v, want, true)
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	if r != nil {
+		unavailable, surge = part(r.MaxUnavailable), part(r.MaxSurge)
+	}
+	if unavailable == 0 && surge == 0 {
+		unavailable = 1
+	}
+	return unavailable, surge
+}
+
+// roll decides which pods are replaced.
+func (l *look) roll() {
+	want := 0
+	for _, at := range l.places {
+		if at.should {
+			want++
+		}
+	}
+	unavailable, surge := bounds(l.ds, want)
+	if surge > 0 {
+		l.rollBySurge(surge, unavailable)
+		return
+	}
+	var broken, candidates []*corev1.Pod
+	for _, at := range l.places {
+		if !at.should && len(at.pods) == 0 {
+			continue
+		}
+		fresh, old := l.halves(at)
+		switch {
+		case (fresh == nil) == (old == nil): // there will be one pod, which is not there yet
+			unavailable--
+		case fresh != nil:
+			if !l.available(fresh) {
+				unavailable--
+			}
+		case l.available(old):
+			candidates = append(candidates, old)
+		default: // nothing is lost with it
+			broken = append(broken, old)
+			unavailable--
+		}
+	}
+	l.doom(broken...)
+	l.doom(candidates[:min(max(unavailable, 0), len(candidates))]...)
+}
+
+// rollBySurge decides which nodes get a new pod beside the old one, and which old pods
+// are not needed any more.
+func (l *look) rollBySurge(surge, unavailable int) {
+	var candidates []string
+	var leaving []*corev1.Pod // of nodes that get no new pod, and available
+	for _, at := range l.places {
+		if !at.should && len(at.pods) == 0 {
+			continue
+		}
+		fresh, old := l.halves(at)
+		switch {
+		case old == nil:
+			if fresh == nil || !l.available(fresh) {
+				unavailable--
+			}
+		case fresh != nil && l.available(fresh):
+			l.doom(old)
+		case fresh != nil:
+			surge--
+		case !at.should && l.available(old):
+			leaving = append(leaving, old)
+		case !at.should:
+			unavailable--
+			l.doom(old)
+		case !l.available(old):
+			l.missing = append(l.missing, at.node)
+			surge--
+			unavailable--
+		default:
+			candidates = append(candidates, at.node)
+		}
+	}
+	l.missing = append(l.missing, candidates[:min(max(surge, 0), len(candidates))]...)
+	l.doom(leaving[:min(max(unavailable, 0), len(leaving))]...)
+}
+
+// halves returns the pods of a place that stay: one of the present template and one of
+// another; nil for none.
+func (l *look) halves(at *place) (fresh, old *corev1.Pod) {
+	for _, p := range at.pods {
+		switch {
+		case !l.stays(p):
+		case l.updated(p):
+			fresh = p
+		default:
+			old = p
+		}
+	}
+	return fresh, old
+}
