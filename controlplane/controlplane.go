@@ -33,6 +33,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/controlplane/cronjob"
+	"github.com/hawser-project/hawser/controlplane/daemonset"
 	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/garbage"
@@ -102,11 +103,12 @@ type Config struct {
 	// CollectGarbage says whether objects go with their owners. The API server
 	// must have been told the same.
 	CollectGarbage bool
-	// Garbage, Deployment, ReplicaSet, Job, CronJob, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
+	// Garbage, Deployment, ReplicaSet, DaemonSet, Job, CronJob, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
 	// controllers, without Events, Metrics and Log.
 	Garbage       garbage.Config
 	Deployment    deployment.Config
 	ReplicaSet    replicaset.Config
+	DaemonSet     daemonset.Config
 	Job           job.Config
 	CronJob       cronjob.Config
 	EndpointSlice endpointslice.Config

@@ -68,8 +68,8 @@ func (c workload) sees(want string, args ...string) {
 	}
 }
 
-// serving makes pods of the Deployment web ready as nodes would, but for those of the
-// image broken, until stop is called.
+// serving makes pods with the label app=front ready, and ends those that are being
+// deleted, as nodes would, but for those of the image broken, until stop is called.
 func (c workload) serving() (stop func()) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	done := make(chan struct{})
@@ -80,6 +80,10 @@ func (c workload) serving() (stop func()) {
 			list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app=front"})
 			for i := 0; err == nil && i < len(list.Items); i++ {
 				p := &list.Items[i]
+				if p.DeletionTimestamp != nil {
+					_ = pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+					continue
+				}
 				if len(p.Status.ContainerStatuses) > 0 || p.Spec.Containers[0].Image == "broken" {
 					continue
 				}

@@ -10,6 +10,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/clusterroles"
 	"github.com/hawser-project/hawser/controlplane/cronjob"
 	"github.com/hawser-project/hawser/controlplane/csr"
+	"github.com/hawser-project/hawser/controlplane/daemonset"
 	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/disruption"
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
@@ -143,6 +144,11 @@ func forWorkloads() []entry {
 			c := s.cfg.ReplicaSet
 			c.Events, c.Log = s.recorder("replicaset-controller"), s.log
 			return replicaset.New(s.client, s.informers, c)
+		}},
+		{name: "daemonset-controller", alias: "daemonset", make: func(s *shared) (Controller, error) {
+			c := s.cfg.DaemonSet
+			c.Events, c.Log = s.recorder("daemonset-controller"), s.log
+			return daemonset.New(s.client, s.informers, c)
 		}},
 		{name: "job-controller", alias: "job", make: func(s *shared) (Controller, error) {
 			c := s.cfg.Job

@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/cronjob"
 	"github.com/hawser-project/hawser/controlplane/csr"
+	"github.com/hawser-project/hawser/controlplane/daemonset"
 	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
 	"github.com/hawser-project/hawser/controlplane/evidence"
@@ -52,6 +53,7 @@ type controllerOptions struct {
 	garbage        garbage.Config
 	deployment     deployment.Config
 	replicaSet     replicaset.Config
+	daemonSet      daemonset.Config
 	job            job.Config
 	cronJob        cronjob.Config
 	endpointSlice  endpointslice.Config
@@ -107,6 +109,7 @@ func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.garbage.Workers, "concurrent-gc-syncs", garbage.DefaultWorkers, "objects that the garbage collector works on at once")
 	f.IntVar(&o.deployment.Workers, "concurrent-deployment-syncs", deployment.DefaultWorkers, "Deployments worked on at once")
 	f.IntVar(&o.replicaSet.Workers, "concurrent-replicaset-syncs", replicaset.DefaultWorkers, "ReplicaSets worked on at once")
+	f.IntVar(&o.daemonSet.Workers, "concurrent-daemonset-syncs", daemonset.DefaultWorkers, "DaemonSets worked on at once")
 	f.IntVar(&o.job.Workers, "concurrent-job-syncs", job.DefaultWorkers, "Jobs worked on at once")
 	f.IntVar(&o.cronJob.Workers, "concurrent-cron-job-syncs", cronjob.DefaultWorkers, "CronJobs worked on at once")
 	f.DurationVar(&o.job.MinBackoff, "job-min-backoff", job.DefaultMinBackoff, "how long after a pod of a Job has failed the next is made; doubles with each")
@@ -198,7 +201,7 @@ func (o *controllerOptions) checkNumbers() error {
 	}
 	for flag, n := range map[string]int{
 		"--concurrent-gc-syncs": o.garbage.Workers, "--concurrent-deployment-syncs": o.deployment.Workers, "--concurrent-replicaset-syncs": o.replicaSet.Workers,
-		"--concurrent-job-syncs": o.job.Workers, "--concurrent-cron-job-syncs": o.cronJob.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
+		"--concurrent-daemonset-syncs": o.daemonSet.Workers, "--concurrent-job-syncs": o.job.Workers, "--concurrent-cron-job-syncs": o.cronJob.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
 		"--concurrent-resource-quota-syncs": o.quota.Workers, "--concurrent-service-endpoint-syncs": o.endpointSlice.Workers,
 		"--concurrent-endpoint-syncs": o.endpoints.Workers, "--max-endpoints-per-slice": o.endpointSlice.MaxEndpoints,
 	} {
@@ -220,7 +223,7 @@ func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 		Enabled: o.enabled, SigningDuration: o.signingPeriod,
 		Lifecycle: o.lifecycle, PodGC: o.podGC, IPAM: o.ipam,
 		CollectGarbage: o.collectGarbage, Garbage: o.garbage,
-		Deployment: o.deployment, ReplicaSet: o.replicaSet, Job: o.job, CronJob: o.cronJob, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
+		Deployment: o.deployment, ReplicaSet: o.replicaSet, DaemonSet: o.daemonSet, Job: o.job, CronJob: o.cronJob, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
 	}
 	if o.elect {
 		identity, err := identity(dir)

@@ -16,7 +16,6 @@ import (
 // withoutEffect are the kinds that nothing here acts on, and what does not happen.
 var withoutEffect = map[schema.GroupResource]string{
 	{Resource: "replicationcontrollers"}:                        "no pods are made",
-	{Group: "apps", Resource: "daemonsets"}:                     "no pods are made",
 	{Group: "apps", Resource: "statefulsets"}:                   "no pods are made",
 	{Group: "networking.k8s.io", Resource: "ingresses"}:         "nothing listens for it",
 	{Group: "networking.k8s.io", Resource: "networkpolicies"}:   "no traffic is stopped",

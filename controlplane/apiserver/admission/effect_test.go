@@ -39,6 +39,7 @@ func TestEffect(t *testing.T) {
 		{apps, "StatefulSet", "statefulsets", "scale", nil, &appsv1.StatefulSet{}, ""},
 		{apps, "Deployment", "deployments", "", nil, &appsv1.Deployment{}, ""},
 		{apps, "ReplicaSet", "replicasets", "", nil, &appsv1.ReplicaSet{}, ""},
+		{apps, "DaemonSet", "daemonsets", "", nil, &appsv1.DaemonSet{}, ""},
 		{batchv1.SchemeGroupVersion, "CronJob", "cronjobs", "", nil, &batchv1.CronJob{}, ""},
 		{core, "Pod", "pods", "", nil, &corev1.Pod{}, ""},
 		{core, "Service", "services", "", nil, plain, ""},
