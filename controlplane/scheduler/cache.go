@@ -147,11 +147,32 @@ func (c *cache) has(k podKey) bool {
 	return ok
 }
 
+// placeOnlyLocked is place for a pod that can be on one node only: the others are not
+// looked at.
+func (c *cache) placeOnlyLocked(p *podInfo) (node, why string, needs cause) {
+	reasons, others := map[reason]int{}, len(c.order)
+	if n := c.nodes[p.only]; n != nil && n.node != nil {
+		if filter(p, n, reasons) {
+			c.assumeLocked(p, p.only)
+			return p.only, "", 0
+		}
+		others--
+	}
+	if others > 0 {
+		reasons[elsewhere] = others + reasons[elsewhere]
+	}
+	why, needs = explain(len(c.order), reasons)
+	return "", why, needs
+}
+
 // place decides where p goes and counts it there. If it fits nowhere the name is
 // empty, why says so, and needs is what would have to change.
 func (c *cache) place(p *podInfo) (node, why string, needs cause) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if p.only != "" {
+		return c.placeOnlyLocked(p)
+	}
 	total := len(c.order)
 	want := enough(total)
 	c.fits = c.fits[:0]

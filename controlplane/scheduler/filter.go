@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -150,6 +151,7 @@ type podInfo struct {
 	// choosy says that affinity, which has the selector as well, asks for anything.
 	choosy   bool
 	affinity nodeaffinity.RequiredNodeAffinity
+	only     string // the one node that it can be on by name, as daemons have it; empty means any
 }
 
 // What a container without requests is guessed to use, for choosing only.
@@ -170,11 +172,28 @@ func newPodInfo(pod *corev1.Pod) *podInfo {
 	a := pod.Spec.Affinity
 	p.choosy = len(pod.Spec.NodeSelector) > 0 ||
 		a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
+	p.only = onlyNode(a)
 	p.demands = demandsOf(&p.requests)
 	opts.NonMissingContainerRequests = guess
 	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts))
 	p.ports = hostPorts(&pod.Spec)
 	return p
+}
+
+// onlyNode is the name of the only node that a requires; empty if it is not as simple.
+func onlyNode(a *corev1.Affinity) string {
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return ""
+	}
+	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 1 || len(terms[0].MatchFields) != 1 {
+		return ""
+	}
+	f := terms[0].MatchFields[0]
+	if f.Key != metav1.ObjectNameField || f.Operator != corev1.NodeSelectorOpIn || len(f.Values) != 1 {
+		return ""
+	}
+	return f.Values[0]
 }
 
 // hostPorts returns the ports that a pod takes: those of its containers, and of
