@@ -282,7 +282,9 @@ func TestFailed(t *testing.T) {
 				t.Errorf("%d: not replaced: %v", i, p)
 			}
 		}
-		if got := apitest.Events(w.events); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "Warning FailedDaemonPod Found failed daemon pod ns/d-") }) {
+		const want = "Warning FailedDaemonPod Found failed daemon pod ns/d-"
+		got := apitest.Events(w.events)
+		if !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, want) }) {
 			t.Errorf("events %q", got)
 		}
 	}, node("a"), set())

@@ -204,7 +204,7 @@ func Data(t *corev1.PodTemplateSpec) ([]byte, error) {
 		return nil, fmt.Errorf("encode the template: %w", err)
 	}
 	var m map[string]any // by way of a map, as kubectl does, for its order
-	if err := json.Unmarshal(raw, &m); err != nil {
+	if err = json.Unmarshal(raw, &m); err != nil {
 		return nil, fmt.Errorf("encode the template: %w", err)
 	}
 	m["$patch"] = "replace"
