@@ -14,7 +14,7 @@ TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
 
-.PHONY: all build demo test check e2e kubectls lint vuln bench bench-outside bench-konnectivity fuzz generate licences cover tidy clean
+.PHONY: all build demo test check e2e kubectls kubernetes lint vuln bench bench-outside bench-konnectivity fuzz generate licences cover tidy clean
 
 all: lint test build
 
@@ -37,6 +37,9 @@ e2e: ## the end-to-end tests alone
 
 kubectls: ## the tests of people and scripts with kubectl 1.27 to 1.33, each built in CACHE
 	./.ci/kubectls
+
+kubernetes: ## the tests with a kubelet of Kubernetes itself, built in CACHE; they need root, containerd, runc, busybox and the CNI plugins
+	./.ci/kubernetes
 
 lint: ## the linters of .golangci.yml, go vet's among them
 	CGO_ENABLED=0 $(GO) tool -modfile=.tools/go.mod golangci-lint run

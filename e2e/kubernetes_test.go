@@ -1,0 +1,90 @@
+// Programs of Kubernetes itself. The tests are skipped without them: make kubernetes builds
+// them.
+
+package e2e
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+var kubernetesDir = flag.String("e2e.kubernetes", "", "directory with a kubelet of Kubernetes; without it the tests that need one are skipped")
+
+// needKubernetes skips the test without the programs, and where they cannot run.
+func needKubernetes(t *testing.T) {
+	t.Helper()
+	if *kubernetesDir == "" {
+		t.Skip("SKIPPED: no programs of Kubernetes (-e2e.kubernetes): make kubernetes builds them, and runs this test")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: a kubelet needs root")
+	}
+	for _, name := range []string{"containerd", "ctr", "runc", "busybox", "nsenter"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("SKIPPED: %v: install containerd, runc, busybox-static, containernetworking-plugins and util-linux", err)
+		}
+	}
+}
+
+// kubeconfigOf is a kubeconfig of one cluster, for whoever has the key.
+func kubeconfigOf(cluster clientcmdapi.Cluster, cert, key string) clientcmdapi.Config {
+	conf := clientcmdapi.NewConfig()
+	conf.Clusters["c"] = &cluster
+	conf.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificate: cert, ClientKey: key}
+	conf.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	conf.CurrentContext = "x"
+	return *conf
+}
+
+// approve approves what kubelets ask to serve with, as a person does.
+func (c *cluster) approve(t *testing.T) {
+	t.Helper()
+	requests := c.client.CertificatesV1().CertificateSigningRequests()
+	w, err := requests.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=" + certificatesv1.KubeletServingSignerName})
+	must(t, err)
+	ended := make(chan struct{})
+	t.Cleanup(func() { w.Stop(); <-ended })
+	go func() {
+		defer close(ended)
+		for e := range w.ResultChan() {
+			r, ok := e.Object.(*certificatesv1.CertificateSigningRequest)
+			if !ok || len(r.Status.Conditions) > 0 {
+				continue
+			}
+			r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
+			})
+			if _, err := requests.UpdateApproval(t.Context(), r.Name, r, metav1.UpdateOptions{}); err != nil && t.Context().Err() == nil {
+				t.Logf("approve %s: %v", r.Name, err)
+			}
+		}
+	}()
+}
+
+// TestKubernetesKubelet has a kubelet of Kubernetes under an agent of our own server: it
+// registers, is Ready and keeps its lease, all through the tunnel.
+func TestKubernetesKubelet(t *testing.T) {
+	needKubernetes(t)
+	m := startMachine(t)
+	c := startUp(t, "--nodes", "0")
+	c.approve(t)
+	_, client := bin(t)
+	c.joinKubelet(t, m, "node-1", c.joinCommand(t, filepath.Join(client, "hawser"))[1:]...)
+	c.waitNode(t, "node-1")
+	since := c.leaseOf(t, "node-1").Spec.RenewTime.Time
+	eventually(t, "the kubelet renews its lease", func() error {
+		if !c.leaseOf(t, "node-1").Spec.RenewTime.After(since) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
