@@ -33,6 +33,7 @@ func TestCron(t *testing.T) {
 	c.sees(`^job.batch/hand created\n$`, "create", "job", "hand", "--from=cronjob/tick")
 	c.becomes("2", func() string { return fmt.Sprint(c.succeed("one")) })
 	c.becomes("active 0 scheduled true succeeded true", status)
+	c.sees(`condition met`, "wait", "--for=condition=complete", "job/hand", "--timeout=1m") // the CronJob's status says nothing of it
 	c.sees(`^hand Complete$(?s:.*)^tick-\d+ Complete$`, "get", "jobs", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="Complete")].type}{"\n"}{end}`)
 	c.sees(`deleted`, "delete", "cronjob", "tick")
 	c.becomes("", func() string { // Jobs go with it, also the one by hand
