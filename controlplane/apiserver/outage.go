@@ -87,6 +87,8 @@ func storeStatus(err error) error {
 	switch {
 	case etcd.Unavailable(err):
 		return apierrors.NewServiceUnavailable("the store (etcd) does not answer, so that a write may or may not have been done: " + err.Error())
+	case etcd.Closed(err):
+		return apierrors.NewServiceUnavailable("this server stops, and the store (etcd) had not answered, so that a write may or may not have been done")
 	case errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError("the store (etcd) did not answer in time, so that a write may or may not have been done", 0)
 	}

@@ -22,3 +22,7 @@ func codeOf(err error) codes.Code {
 	}
 	return status.Code(err)
 }
+
+// Closed tells whether err, of a request to the store, says that the client was closed
+// before there was an answer.
+func Closed(err error) bool { return err != nil && codeOf(err) == codes.Canceled }
