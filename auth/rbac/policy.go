@@ -6,6 +6,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/hawser-project/hawser/auth/pki"
 )
 
 const (
@@ -200,6 +202,7 @@ func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 		bind("system:basic-user", known),
 		bind("system:public-info-viewer", known, unknown),
 		bind("system:monitoring", group(user.MonitoringGroup)),
+		bind("system:kubelet-api-admin", group(pki.KubeletClientGroup)), // a kubelet asks about the API server that comes to it
 		bind("system:node-proxier", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user.KubeProxy}),
 		bind("system:service-account-issuer-discovery", group("system:serviceaccounts")),
 	}

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/hawser-project/hawser/auth/pki"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -257,7 +259,10 @@ func TestPolicy(t *testing.T) {
 	for _, b := range ClusterRoleBindings() {
 		objects = append(objects, &b)
 	}
-	users := map[string]user.Info{"nobody": &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}}
+	users := map[string]user.Info{
+		"apiserver": &user.DefaultInfo{Name: pki.KubeletClientUser, Groups: []string{pki.KubeletClientGroup, user.AllAuthenticated}},
+		"nobody":    &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}},
+	}
 	for _, name := range []string{"view", "edit", "admin", "cluster-admin", "anybody"} {
 		users[name] = &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
 		if name != "anybody" {
@@ -267,24 +272,29 @@ func TestPolicy(t *testing.T) {
 	}
 	z := using(t, objects...)
 	for text, want := range map[string]string{
-		"get :pods/log ns/p":                                   "view edit admin cluster-admin",
-		"create :pods/exec ns/p":                               "edit admin cluster-admin",
-		"get :pods/exec ns/p":                                  "edit admin cluster-admin",
-		"create :pods/portforward ns/p":                        "edit admin cluster-admin",
-		"get :secrets ns/s":                                    "edit admin cluster-admin",
-		"list :secrets ns":                                     "edit admin cluster-admin",
-		"list :pods ns":                                        "view edit admin cluster-admin",
-		"create :pods ns":                                      "edit admin cluster-admin",
-		"create :serviceaccounts/token ns/a":                   "edit admin cluster-admin",
-		"create rbac.authorization.k8s.io:rolebindings n":      "admin cluster-admin",
-		"update :resourcequotas ns/q":                          "cluster-admin",
-		"get :nodes":                                           "cluster-admin",
-		"get :nodes/proxy n":                                   "cluster-admin",
-		"escalate rbac.authorization.k8s.io:roles ns/r":        "cluster-admin",
-		"get /metrics":                                         "cluster-admin",
-		"get /version":                                         "anybody nobody view edit admin cluster-admin",
-		"get /apis/apps":                                       "anybody view edit admin cluster-admin",
-		"create authorization.k8s.io:selfsubjectaccessreviews": "anybody view edit admin cluster-admin",
+		"get :pods/log ns/p":                              "view edit admin cluster-admin",
+		"create :pods/exec ns/p":                          "edit admin cluster-admin",
+		"get :pods/exec ns/p":                             "edit admin cluster-admin",
+		"create :pods/portforward ns/p":                   "edit admin cluster-admin",
+		"get :secrets ns/s":                               "edit admin cluster-admin",
+		"list :secrets ns":                                "edit admin cluster-admin",
+		"list :pods ns":                                   "view edit admin cluster-admin",
+		"create :pods ns":                                 "edit admin cluster-admin",
+		"create :serviceaccounts/token ns/a":              "edit admin cluster-admin",
+		"create rbac.authorization.k8s.io:rolebindings n": "admin cluster-admin",
+		"update :resourcequotas ns/q":                     "cluster-admin",
+		// What a kubelet asks about the API server that comes to it.
+		"get :nodes":            "apiserver cluster-admin",
+		"get :nodes/proxy n":    "apiserver cluster-admin",
+		"create :nodes/proxy n": "apiserver cluster-admin",
+		"get :nodes/healthz n":  "apiserver cluster-admin",
+		"get :nodes/stats n":    "apiserver cluster-admin",
+		"update :nodes n":       "cluster-admin",
+		"escalate rbac.authorization.k8s.io:roles ns/r": "cluster-admin",
+		"get /metrics":   "cluster-admin",
+		"get /version":   "apiserver anybody nobody view edit admin cluster-admin",
+		"get /apis/apps": "apiserver anybody view edit admin cluster-admin",
+		"create authorization.k8s.io:selfsubjectaccessreviews": "apiserver anybody view edit admin cluster-admin",
 	} {
 		for name, u := range users {
 			if got, reason := may(t, z, u, text); got != slices.Contains(strings.Fields(want), name) {
