@@ -58,13 +58,16 @@ func TestForgotten(t *testing.T) {
 					t.Fatalf("after %d bytes of %d: %v", read, n, err)
 				}
 			}
+			step := int64(8) // as much as is written at a time: whoever reads bulk in crumbs makes it pause
+			if tt.much {
+				step = 1 << 20
+			}
 			for range 2 {
 				until(written.Load() + 32)
-				for tt.much && !alone(w) {
-					until(read + 1<<20)
-				}
-				for tt.accepter && !moves(d.(*Session)) {
-					until(read + 8)
+				for end := time.Now().Add(4 * patience); tt.much && !alone(w) || tt.accepter && !moves(d.(*Session)); {
+					if until(read + step); time.Now().After(end) {
+						t.Fatalf("after %d bytes nothing moves as it should", read)
+					}
 				}
 				if relay.Forget(tt.but) == 0 {
 					t.Fatal("no connection was forgotten")
