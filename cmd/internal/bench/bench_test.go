@@ -198,7 +198,9 @@ func TestInterrupted(t *testing.T) {
 	w := &signalled{text: "16 streams to the client", seen: make(chan struct{})}
 	done := make(chan error, 1)
 	go func() {
-		_, err := Run(ctx, Config{Duration: 100 * time.Millisecond, Rounds: MaxRounds, Sessions: 1, Streams: 1, Progress: w})
+		_, err := Run(ctx, Config{
+			Duration: 100 * time.Millisecond, Rounds: MaxRounds, Sessions: 1, Streams: 1, Progress: w, Transports: []string{Relay, "qmux"},
+		})
 		done <- err
 	}()
 	select {

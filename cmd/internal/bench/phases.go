@@ -283,7 +283,9 @@ func (l *load) move(c net.Conn) {
 			err error
 		)
 		if l.mode == modeSource {
-			n, err = c.Read(b)
+			if n, err = c.Read(b); err == nil && l.halt.Load() {
+				err = c.SetReadDeadline(time.Now().Add(patience)) // it comes on, however much there is
+			}
 			l.down.Add(int64(n))
 		} else {
 			_, err = c.Write(b)
