@@ -11,6 +11,9 @@ LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 
 # go test, in its own words, and then what was skipped or has failed.
 TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
+# The end-to-end tests run after the others, and alone: each starts a cluster, and their
+# bounds are those of people who wait.
+RACE      = $(GO) test -json -race -shuffle=on
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
 
@@ -26,14 +29,15 @@ demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exe
 
 test: ## everything: unit, conformance, integration, end to end; skipped tests are counted and listed at the end
 	@$(NAMESPACES)
-	$(TESTSUM) -- -race -shuffle=on -parallel 4 -timeout 55m ./...
+	$(TESTSUM) --raw-command -- sh -c '$(RACE) -parallel 4 -timeout 20m $$($(GO) list ./... | grep -v "/e2e$$"); rest=$$?; \
+	  $(RACE) -parallel 3 -timeout 50m ./e2e && exit $$rest'
 
 check: ## unit and conformance tests, without the race detector, in three to four minutes on two cores
 	$(TESTSUM) -- -short -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v /e2e)
 
 e2e: ## the end-to-end tests alone
 	@$(NAMESPACES)
-	$(TESTSUM) -- -race -shuffle=on -parallel 4 -timeout 55m ./e2e/...
+	$(TESTSUM) -- -race -shuffle=on -parallel 3 -timeout 50m ./e2e/...
 
 kubectls: ## the tests of people and scripts with kubectl 1.27 to 1.33, each built in CACHE
 	./.ci/kubectls

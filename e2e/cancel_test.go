@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-var cancels = flag.Int("e2e.cancels", 2000, "how many dials TestCancels gives up over each transport")
+var cancels = flag.Int("e2e.cancels", 500, "how many dials TestCancels gives up over each transport")
 
 // cancelling is how many are at it at a time.
 const cancelling = 64

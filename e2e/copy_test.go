@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	copies   = flag.Int("e2e.copies", 20, "how many files TestCopies copies over each transport")
-	copySize = flag.Int64("e2e.copy", 128<<20, "bytes of the one large file that TestCopies copies over each transport")
+	copies   = flag.Int("e2e.copies", 5, "how many files TestCopies copies over each transport")
+	copySize = flag.Int64("e2e.copy", 32<<20, "bytes of the one large file that TestCopies copies over each transport")
 )
 
 // TestCopies copies files of 3 MB there and back, and a large one there. The bytes

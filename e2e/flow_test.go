@@ -138,7 +138,7 @@ func testSilentTargets(t *testing.T, f *front) {
 // testStalledReader has one reader that does not read beside one, a hundred and a
 // thousand that do, which get everything; and so does it, when it reads at last.
 func testStalledReader(t *testing.T, f *front) {
-	const size, flood = 64 << 10, int64(32 << 20)
+	const size, flood = 64 << 10, int64(16 << 20)
 	floods := newTarget(t, nil, func(c *net.TCPConn) {
 		_, _ = io.CopyN(c, noise(), flood)
 	})
@@ -173,9 +173,9 @@ func testStalledReader(t *testing.T, f *front) {
 }
 
 // testHalfCloses ends either half before the other one has begun, which then carries
-// 64 MiB to its end.
+// 16 MiB to its end.
 func testHalfCloses(t *testing.T, f *front) {
-	const size = 64 << 20
+	const size = 16 << 20
 	outcomes := make(chan error, 1)
 	down := newTarget(t, nil, func(c *net.TCPConn) {
 		_, err := io.Copy(io.Discard, c) // until the client's end
