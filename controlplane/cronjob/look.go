@@ -98,7 +98,9 @@ func (l *look) observe(ctx context.Context) error {
 			if active {
 				l.drop(j.UID)
 				l.event(corev1.EventTypeNormal, "SawCompletedJob", "Saw completed job: %s, condition: %v", j.Name, how)
-			} else {
+			} else if stays, err := l.stays(ctx, j); err != nil {
+				return err
+			} else if stays {
 				l.event(corev1.EventTypeWarning, "UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", j.Name)
 			}
 		}
@@ -108,6 +110,19 @@ func (l *look) observe(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// stays tells whether the API server still has j, and it is not being deleted: the cache
+// may not know yet of a Job that was deleted to make room for the next.
+func (l *look) stays(ctx context.Context, j *batchv1.Job) (bool, error) {
+	live, err := l.client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look up job %s: %w", j.Name, err)
+	}
+	return live.UID == j.UID && live.DeletionTimestamp == nil, nil
 }
 
 // prune deletes the oldest of those ended Jobs that are more than the limits of the
