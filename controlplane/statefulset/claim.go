@@ -1,0 +1,147 @@
+package statefulset
+
+// The claims of pods: each ordinal has its own, which outlive its pods.
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// claimName is the name of an ordinal's claim that is made of t.
+func claimName(set *appsv1.StatefulSet, t *corev1.PersistentVolumeClaim, ordinal int) string {
+	return t.Name + "-" + set.Name + "-" + strconv.Itoa(ordinal)
+}
+
+// mount has p, which has its name, use the claims of its ordinal, in the place of volumes
+// of the same names.
+func mount(p *corev1.Pod, set *appsv1.StatefulSet) {
+	n, _ := ordinal(set.Name, p.Name) // it has just got that name
+	claims := set.Spec.VolumeClaimTemplates
+	p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return slices.ContainsFunc(claims, func(t corev1.PersistentVolumeClaim) bool { return t.Name == v.Name })
+	})
+	for i := range claims {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: claims[i].Name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claimName(set, &claims[i], n)},
+		}})
+	}
+}
+
+// claim makes the claims of an ordinal that there are not.
+func (c *Controller) claim(ctx context.Context, set *appsv1.StatefulSet, ordinal int) error {
+	for i := range set.Spec.VolumeClaimTemplates {
+		t := &set.Spec.VolumeClaimTemplates[i]
+		name := claimName(set, t, ordinal)
+		had, err := c.claims.PersistentVolumeClaims(set.Namespace).Get(name)
+		switch {
+		case err == nil && had.DeletionTimestamp != nil:
+			return fmt.Errorf("claim %s is being deleted", name)
+		case err == nil:
+			continue
+		case !apierrors.IsNotFound(err):
+			return err
+		}
+		made := t.DeepCopy()
+		made.Name, made.Namespace = name, set.Namespace
+		made.Labels = maps.Clone(t.Labels)
+		if made.Labels == nil {
+			made.Labels = make(map[string]string)
+		}
+		maps.Copy(made.Labels, set.Spec.Selector.MatchLabels)
+		if deletesWith(set) {
+			made.OwnerReferences = append(made.OwnerReferences, *metav1.NewControllerRef(set, kind))
+		}
+		_, err = c.client.CoreV1().PersistentVolumeClaims(set.Namespace).Create(ctx, made, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			continue
+		}
+		if c.tell(set, "Create", err, "Claim %s Pod %s-%d in StatefulSet %s", name, set.Name, ordinal, set.Name); err != nil {
+			return fmt.Errorf("create claim %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// deletesWith tells whether the claims of set go with it.
+func deletesWith(set *appsv1.StatefulSet) bool {
+	r := set.Spec.PersistentVolumeClaimRetentionPolicy
+	return r != nil && r.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+}
+
+// deletesBelow tells whether the claims of a pod go when set is scaled down past it.
+func deletesBelow(set *appsv1.StatefulSet) bool {
+	r := set.Spec.PersistentVolumeClaimRetentionPolicy
+	return r != nil && r.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+}
+
+// keepClaims has the claims of the pods that stay owned by the set, if they go with it, and
+// by no pod.
+func (c *Controller) keepClaims(ctx context.Context, l *look) error {
+	for _, s := range l.slots {
+		if s.pod == nil {
+			continue
+		}
+		var owner *metav1.OwnerReference
+		if deletesWith(l.set) {
+			owner = metav1.NewControllerRef(l.set, kind)
+		}
+		if err := c.own(ctx, l.set, s.pod, s.ordinal, owner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// condemnClaims has the claims of p, which gets no successor, go with it if the set says so.
+func (c *Controller) condemnClaims(ctx context.Context, set *appsv1.StatefulSet, p *corev1.Pod) error {
+	n, ok := ordinal(set.Name, p.Name)
+	if !ok || !deletesBelow(set) {
+		return nil
+	}
+	return c.own(ctx, set, p, n, metav1.NewControllerRef(p, corev1.SchemeGroupVersion.WithKind("Pod")))
+}
+
+// own gives the claims of an ordinal an owner, in the place of the set and of pods of the
+// ordinal; nil for none. Other owners stay.
+func (c *Controller) own(ctx context.Context, set *appsv1.StatefulSet, p *corev1.Pod, ordinal int, owner *metav1.OwnerReference) error {
+	for i := range set.Spec.VolumeClaimTemplates {
+		had, err := c.claims.PersistentVolumeClaims(set.Namespace).Get(claimName(set, &set.Spec.VolumeClaimTemplates[i], ordinal))
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		refs := slices.DeleteFunc(slices.Clone(had.OwnerReferences), func(r metav1.OwnerReference) bool {
+			return r.UID == set.UID || r.Kind == "Pod" && r.Name == p.Name
+		})
+		if owner != nil {
+			refs = append(refs, *owner)
+		}
+		if equality.Semantic.DeepEqual(refs, had.OwnerReferences) {
+			continue
+		}
+		had = had.DeepCopy()
+		had.OwnerReferences = refs
+		_, err = c.client.CoreV1().PersistentVolumeClaims(set.Namespace).Update(ctx, had, metav1.UpdateOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case apierrors.IsConflict(err):
+			return loop.Quiet(err) // the cache is behind
+		case err != nil:
+			return fmt.Errorf("set the owner of claim %s: %w", had.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package statefulset
+
+// What is known while one StatefulSet is looked at, and which pods are missing or go.
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/controlplane/children"
+	"github.com/hawser-project/hawser/controlplane/revision"
+)
+
+// A slot is an ordinal that is to have a pod, and the pod; nil for none.
+type slot struct {
+	ordinal int
+	pod     *corev1.Pod
+}
+
+// A look is what is known of a StatefulSet, and what has been decided.
+type look struct {
+	set             *appsv1.StatefulSet
+	now             time.Time
+	current, update *revision.Revision
+	before          *corev1.PodTemplateSpec // of current
+
+	pods   []*corev1.Pod
+	slots  []*slot       // by ordinal
+	excess []*corev1.Pod // of other ordinals, the last one first
+
+	missing []int // ordinals that are to get a pod
+	doomed  []doomed
+	again   time.Duration // when time alone will have changed something; zero for never
+}
+
+// A doomed pod is to be deleted. failed says that it has ended and is to be replaced,
+// excess that it has no successor.
+type doomed struct {
+	pod            *corev1.Pod
+	failed, excess bool
+}
+
+// newLook sorts pods by their ordinals. all are the set's revisions, of which update is
+// the present template's.
+func newLook(set *appsv1.StatefulSet, all []*revision.Revision, update *revision.Revision, pods []*corev1.Pod) *look {
+	l := &look{set: set, now: time.Now(), current: update, update: update, before: &set.Spec.Template, pods: pods}
+	for _, r := range all {
+		if r.Name != set.Status.CurrentRevision || r.Name == update.Name {
+			continue
+		}
+		if t, err := revision.Template(r); err == nil {
+			l.current, l.before = r, t
+		}
+	}
+	first := start(set)
+	l.slots = make([]*slot, ptr.Deref(set.Spec.Replicas, 1))
+	for i := range l.slots {
+		l.slots[i] = &slot{ordinal: first + i}
+	}
+	for _, p := range pods {
+		n, ok := ordinal(set.Name, p.Name)
+		switch i := n - first; {
+		case !ok:
+		case i >= 0 && i < len(l.slots):
+			l.slots[i].pod = p
+		default:
+			l.excess = append(l.excess, p)
+		}
+	}
+	slices.SortFunc(l.excess, func(a, b *corev1.Pod) int {
+		i, _ := ordinal(set.Name, a.Name)
+		j, _ := ordinal(set.Name, b.Name)
+		return cmp.Compare(j, i)
+	})
+	return l
+}
+
+// ordered tells whether one pod is changed at a time.
+func (l *look) ordered() bool { return l.set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement }
+
+func (l *look) available(p *corev1.Pod) bool {
+	ok, in := children.Available(p, time.Duration(l.set.Spec.MinReadySeconds)*time.Second, l.now)
+	if in > 0 && (l.again == 0 || in < l.again) {
+		l.again = in
+	}
+	return ok && p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil
+}
+
+// outdated tells whether p is not of the present template.
+func (l *look) outdated(p *corev1.Pod) bool { return revisionOf(p) != l.update.Name }
+
+func (l *look) doom(p *corev1.Pod, failed, excess bool) {
+	l.doomed = append(l.doomed, doomed{p, failed, excess})
+}
+
+// decide decides what is made and what is deleted.
+func (l *look) decide() {
+	strategy := &l.set.Spec.UpdateStrategy
+	if strategy.Type == appsv1.RecreateStatefulSetStrategyType && l.clear() {
+		return
+	}
+	if l.fill() || l.shrink() || strategy.Type != appsv1.RollingUpdateStatefulSetStrategyType {
+		return
+	}
+	l.roll(strategy.RollingUpdate)
+}
+
+// clear deletes all outdated pods at once. It tells whether there are any.
+func (l *look) clear() (old bool) {
+	for _, p := range l.pods {
+		if !l.outdated(p) {
+			continue
+		}
+		old = true
+		if p.DeletionTimestamp == nil {
+			l.doom(p, false, false)
+		}
+	}
+	return old
+}
+
+// fill makes the pods that are missing. It tells whether others have to wait for that.
+func (l *look) fill() (wait bool) {
+	for _, s := range l.slots {
+		switch {
+		case s.pod == nil:
+			l.missing = append(l.missing, s.ordinal)
+		case children.Ended(s.pod):
+			if s.pod.DeletionTimestamp == nil {
+				l.doom(s.pod, true, false)
+			}
+		case l.available(s.pod):
+			continue
+		}
+		if l.ordered() {
+			return true
+		}
+	}
+	return false
+}
+
+// shrink deletes pods of ordinals that are none any more. It tells whether others have to
+// wait for that.
+func (l *look) shrink() (wait bool) {
+	for _, p := range l.excess {
+		if p.DeletionTimestamp == nil {
+			l.doom(p, false, true)
+		}
+		if l.ordered() {
+			return true
+		}
+	}
+	return false
+}
+
+// roll replaces outdated pods, the last ones first, as long as not too many are missed.
+func (l *look) roll(r *appsv1.RollingUpdateStatefulSetStrategy) {
+	most, partition := 1, 0
+	if r != nil {
+		partition = int(ptr.Deref(r.Partition, 0))
+		if n, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(ptr.Deref(r.MaxUnavailable, intstr.FromInt32(1))), len(l.slots), true); err == nil {
+			most = max(n, 1)
+		}
+	}
+	for _, s := range l.slots {
+		if s.pod == nil || !l.available(s.pod) {
+			most--
+		}
+	}
+	for _, s := range slices.Backward(l.slots[min(partition, len(l.slots)):]) {
+		if most <= 0 {
+			return
+		}
+		if s.pod != nil && s.pod.DeletionTimestamp == nil && l.outdated(s.pod) {
+			l.doom(s.pod, false, false)
+			most--
+		}
+	}
+}
+
+// template returns the template of the next pod of an ordinal and the name of its revision.
+func (l *look) template(ordinal int) (*corev1.PodTemplateSpec, string) {
+	s := &l.set.Spec.UpdateStrategy
+	if s.Type == appsv1.RollingUpdateStatefulSetStrategyType && s.RollingUpdate != nil &&
+		ordinal < start(l.set)+int(ptr.Deref(s.RollingUpdate.Partition, 0)) {
+		return l.before, l.current.Name
+	}
+	return &l.set.Spec.Template, l.update.Name
+}
+
+// needs tells whether pods have the revision r, or may get it.
+func (l *look) needs(r *revision.Revision) bool {
+	return r.Name == l.current.Name || r.Name == l.update.Name ||
+		slices.ContainsFunc(l.pods, func(p *corev1.Pod) bool { return revisionOf(p) == r.Name })
+}

@@ -1,0 +1,111 @@
+package statefulset
+
+// What a pod has by its ordinal, and what is done to pods.
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/hawser-project/hawser/controlplane/children"
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// ordinal is the ordinal that the name of a pod of a set says.
+func ordinal(set, pod string) (n int, ok bool) {
+	digits, ok := strings.CutPrefix(pod, set+"-")
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(digits)
+	return n, err == nil && n >= 0 && strconv.Itoa(n) == digits
+}
+
+// start is the first ordinal of set.
+func start(set *appsv1.StatefulSet) int {
+	if set.Spec.Ordinals == nil {
+		return 0
+	}
+	return int(set.Spec.Ordinals.Start)
+}
+
+// revisionOf is the name of the revision that p was made of.
+func revisionOf(p *corev1.Pod) string { return p.Labels[appsv1.ControllerRevisionHashLabelKey] }
+
+// pod returns the pod to be made of an ordinal.
+func (l *look) pod(o children.Owner, ordinal int) *corev1.Pod {
+	t, name := l.template(ordinal)
+	p := children.FromTemplate(o, t)
+	p.Name = fmt.Sprintf("%s-%d", l.set.Name, ordinal)
+	if p.Labels == nil {
+		p.Labels = make(map[string]string, 3)
+	}
+	p.Labels[appsv1.StatefulSetPodNameLabel] = p.Name
+	p.Labels[appsv1.PodIndexLabel] = strconv.Itoa(ordinal)
+	p.Labels[appsv1.ControllerRevisionHashLabelKey] = name
+	p.Spec.Hostname, p.Spec.Subdomain = p.Name, l.set.Spec.ServiceName
+	mount(p, l.set)
+	return p
+}
+
+// act deletes and makes the pods that have been decided on, and what they claim.
+func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
+	if err := c.keepClaims(ctx, l); err != nil {
+		return err
+	}
+	for _, d := range l.doomed[:min(len(l.doomed), children.MaxWrites)] {
+		if err := c.remove(ctx, o, l.set, d); err != nil {
+			return err
+		}
+	}
+	for _, n := range l.missing[:min(len(l.missing), children.MaxWrites)] {
+		if err := c.create(ctx, o, l, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove deletes a pod.
+func (c *Controller) remove(ctx context.Context, o children.Owner, set *appsv1.StatefulSet, d doomed) error {
+	if d.failed {
+		c.cfg.Events.Eventf(set, corev1.EventTypeWarning, "RecreatingFailedPod", "StatefulSet %s/%s is recreating failed Pod %s", set.Namespace, set.Name, d.pod.Name)
+	}
+	if d.excess {
+		if err := c.condemnClaims(ctx, set, d.pod); err != nil {
+			return err
+		}
+	}
+	_, err := c.pods.Delete(ctx, o, []*corev1.Pod{d.pod})
+	c.tell(set, "Delete", err, "Pod %s in StatefulSet %s", d.pod.Name, set.Name)
+	return err
+}
+
+// create makes the pod of an ordinal, and before it what it claims.
+func (c *Controller) create(ctx context.Context, o children.Owner, l *look, ordinal int) error {
+	p := l.pod(o, ordinal)
+	err := c.claim(ctx, l.set, ordinal)
+	if err == nil {
+		_, err = c.pods.CreateOne(ctx, o, p)
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return loop.Quiet(err)
+	}
+	c.tell(l.set, "Create", err, "Pod %s in StatefulSet %s", p.Name, l.set.Name)
+	return err
+}
+
+// tell writes an event about what was done, in Kubernetes' words.
+func (c *Controller) tell(set *appsv1.StatefulSet, verb string, err error, format string, args ...any) {
+	what := strings.ToLower(verb) + " " + fmt.Sprintf(format, args...)
+	if err != nil {
+		c.cfg.Events.Eventf(set, corev1.EventTypeWarning, "Failed"+verb, "%s failed error: %v", what, err)
+		return
+	}
+	c.cfg.Events.Eventf(set, corev1.EventTypeNormal, "Successful"+verb, "%s successful", what)
+}
