@@ -45,6 +45,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/podgc"
 	"github.com/hawser-project/hawser/controlplane/replicaset"
 	"github.com/hawser-project/hawser/controlplane/resourcequota"
+	"github.com/hawser-project/hawser/controlplane/statefulset"
 	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 )
 
@@ -103,12 +104,13 @@ type Config struct {
 	// CollectGarbage says whether objects go with their owners. The API server
 	// must have been told the same.
 	CollectGarbage bool
-	// Garbage, Deployment, ReplicaSet, DaemonSet, Job, CronJob, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
+	// Garbage, Deployment, ReplicaSet, DaemonSet, StatefulSet, Job, CronJob, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
 	// controllers, without Events, Metrics and Log.
 	Garbage       garbage.Config
 	Deployment    deployment.Config
 	ReplicaSet    replicaset.Config
 	DaemonSet     daemonset.Config
+	StatefulSet   statefulset.Config
 	Job           job.Config
 	CronJob       cronjob.Config
 	EndpointSlice endpointslice.Config

@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/rootca"
 	"github.com/hawser-project/hawser/controlplane/scheduler"
 	"github.com/hawser-project/hawser/controlplane/serviceaccount"
+	"github.com/hawser-project/hawser/controlplane/statefulset"
 	"github.com/hawser-project/hawser/controlplane/tainteviction"
 	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 )
@@ -149,6 +150,11 @@ func forWorkloads() []entry {
 			c := s.cfg.DaemonSet
 			c.Events, c.Log = s.recorder("daemonset-controller"), s.log
 			return daemonset.New(s.client, s.informers, c)
+		}},
+		{name: "statefulset-controller", alias: "statefulset", make: func(s *shared) (Controller, error) {
+			c := s.cfg.StatefulSet
+			c.Events, c.Log = s.recorder("statefulset-controller"), s.log
+			return statefulset.New(s.client, s.informers, c)
 		}},
 		{name: "job-controller", alias: "job", make: func(s *shared) (Controller, error) {
 			c := s.cfg.Job

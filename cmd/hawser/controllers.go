@@ -33,6 +33,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/podgc"
 	"github.com/hawser-project/hawser/controlplane/replicaset"
 	"github.com/hawser-project/hawser/controlplane/resourcequota"
+	"github.com/hawser-project/hawser/controlplane/statefulset"
 	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 	"github.com/hawser-project/hawser/controlplane/tunnelhealth"
 )
@@ -54,6 +55,7 @@ type controllerOptions struct {
 	deployment     deployment.Config
 	replicaSet     replicaset.Config
 	daemonSet      daemonset.Config
+	statefulSet    statefulset.Config
 	job            job.Config
 	cronJob        cronjob.Config
 	endpointSlice  endpointslice.Config
@@ -110,6 +112,7 @@ func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.deployment.Workers, "concurrent-deployment-syncs", deployment.DefaultWorkers, "Deployments worked on at once")
 	f.IntVar(&o.replicaSet.Workers, "concurrent-replicaset-syncs", replicaset.DefaultWorkers, "ReplicaSets worked on at once")
 	f.IntVar(&o.daemonSet.Workers, "concurrent-daemonset-syncs", daemonset.DefaultWorkers, "DaemonSets worked on at once")
+	f.IntVar(&o.statefulSet.Workers, "concurrent-statefulset-syncs", statefulset.DefaultWorkers, "StatefulSets worked on at once")
 	f.IntVar(&o.job.Workers, "concurrent-job-syncs", job.DefaultWorkers, "Jobs worked on at once")
 	f.IntVar(&o.cronJob.Workers, "concurrent-cron-job-syncs", cronjob.DefaultWorkers, "CronJobs worked on at once")
 	f.DurationVar(&o.job.MinBackoff, "job-min-backoff", job.DefaultMinBackoff, "how long after a pod of a Job has failed the next is made; doubles with each")
@@ -201,7 +204,8 @@ func (o *controllerOptions) checkNumbers() error {
 	}
 	for flag, n := range map[string]int{
 		"--concurrent-gc-syncs": o.garbage.Workers, "--concurrent-deployment-syncs": o.deployment.Workers, "--concurrent-replicaset-syncs": o.replicaSet.Workers,
-		"--concurrent-daemonset-syncs": o.daemonSet.Workers, "--concurrent-job-syncs": o.job.Workers, "--concurrent-cron-job-syncs": o.cronJob.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
+		"--concurrent-daemonset-syncs": o.daemonSet.Workers, "--concurrent-statefulset-syncs": o.statefulSet.Workers,
+		"--concurrent-job-syncs": o.job.Workers, "--concurrent-cron-job-syncs": o.cronJob.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
 		"--concurrent-resource-quota-syncs": o.quota.Workers, "--concurrent-service-endpoint-syncs": o.endpointSlice.Workers,
 		"--concurrent-endpoint-syncs": o.endpoints.Workers, "--max-endpoints-per-slice": o.endpointSlice.MaxEndpoints,
 	} {
@@ -223,7 +227,7 @@ func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 		Enabled: o.enabled, SigningDuration: o.signingPeriod,
 		Lifecycle: o.lifecycle, PodGC: o.podGC, IPAM: o.ipam,
 		CollectGarbage: o.collectGarbage, Garbage: o.garbage,
-		Deployment: o.deployment, ReplicaSet: o.replicaSet, DaemonSet: o.daemonSet, Job: o.job, CronJob: o.cronJob, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
+		Deployment: o.deployment, ReplicaSet: o.replicaSet, DaemonSet: o.daemonSet, StatefulSet: o.statefulSet, Job: o.job, CronJob: o.cronJob, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
 	}
 	if o.elect {
 		identity, err := identity(dir)

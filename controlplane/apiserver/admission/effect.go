@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,7 +17,6 @@ import (
 // withoutEffect are the kinds that nothing here acts on, and what does not happen.
 var withoutEffect = map[schema.GroupResource]string{
 	{Resource: "replicationcontrollers"}:                        "no pods are made",
-	{Group: "apps", Resource: "statefulsets"}:                   "no pods are made",
 	{Group: "networking.k8s.io", Resource: "ingresses"}:         "nothing listens for it",
 	{Group: "networking.k8s.io", Resource: "networkpolicies"}:   "no traffic is stopped",
 	{Resource: "persistentvolumeclaims"}:                        "no volume is bound",
@@ -66,6 +66,10 @@ func ineffective(obj runtime.Object, balances bool) string {
 	case *corev1.Service:
 		if o.Spec.Type == corev1.ServiceTypeLoadBalancer && o.Spec.LoadBalancerClass == nil && !balances {
 			return "Service of type LoadBalancer gets no address here: this server listens for none (--load-balancer-addresses)"
+		}
+	case *appsv1.StatefulSet:
+		if len(o.Spec.VolumeClaimTemplates) > 0 {
+			return "StatefulSet with volumeClaimTemplates gets its claims here and no volumes: no controller of this server binds any, so no pod that mounts them starts before another's does"
 		}
 	case *corev1.Secret:
 		if o.Type == corev1.SecretTypeServiceAccountToken {

@@ -26,6 +26,7 @@ func TestEffect(t *testing.T) {
 	apps, core, storage := appsv1.SchemeGroupVersion, corev1.SchemeGroupVersion, storagev1.SchemeGroupVersion
 	plain := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
 	balanced := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	claiming := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}}
 	token := &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken}
 	for _, tt := range []struct {
 		gv             schema.GroupVersion
@@ -34,8 +35,10 @@ func TestEffect(t *testing.T) {
 		old, obj       runtime.Object // old is nil for what is made
 		want           string
 	}{
-		{apps, "StatefulSet", "statefulsets", "", nil, &appsv1.StatefulSet{}, "StatefulSet is stored and has no effect here: no controller of this server acts on statefulsets, so no pods are made"},
-		{apps, "StatefulSet", "statefulsets", "", &appsv1.StatefulSet{}, &appsv1.StatefulSet{}, ""},
+		{apps, "StatefulSet", "statefulsets", "", nil, &appsv1.StatefulSet{}, ""},
+		{apps, "StatefulSet", "statefulsets", "", nil, claiming, "StatefulSet with volumeClaimTemplates gets its claims here and no volumes"},
+		{apps, "StatefulSet", "statefulsets", "", claiming, claiming, ""},
+		{core, "ReplicationController", "replicationcontrollers", "", nil, &corev1.ReplicationController{}, "ReplicationController is stored and has no effect here: no controller of this server acts on replicationcontrollers, so no pods are made"},
 		{apps, "StatefulSet", "statefulsets", "scale", nil, &appsv1.StatefulSet{}, ""},
 		{apps, "Deployment", "deployments", "", nil, &appsv1.Deployment{}, ""},
 		{apps, "ReplicaSet", "replicasets", "", nil, &appsv1.ReplicaSet{}, ""},
