@@ -36,6 +36,8 @@ func BenchmarkPlace(b *testing.B) {
 		"plain":    asks("cpu", "100m", "memory", "128Mi"),
 		"selector": func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"topology.kubernetes.io/zone": "zone-1"} },
 		"affinity": required("topology.kubernetes.io/zone", corev1.NodeSelectorOpIn, "zone-1", "zone-2"),
+		"spread":   both(labelled("app=a"), evenly("topology.kubernetes.io/zone", true)),
+		"apart":    both(labelled("app=a"), wishing(-1, meaning("a", corev1.LabelHostname))),
 	} {
 		b.Run(name, func(b *testing.B) {
 			var c *cache

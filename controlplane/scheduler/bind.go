@@ -60,10 +60,6 @@ func (r *run) bind(ctx context.Context, b binding) {
 	case err == nil:
 		r.event(pod, corev1.EventTypeNormal, "Scheduled",
 			fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, b.node))
-		if what := unheeded(&pod.Spec); what != "" {
-			r.event(pod, corev1.EventTypeWarning, "ConstraintsNotHeeded",
-				fmt.Sprintf("Assigned without regard to %s, which this scheduler does not know", what))
-		}
 		r.queue.remove(name)
 	case ctx.Err() != nil:
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
@@ -76,7 +72,7 @@ func (r *run) bind(ctx context.Context, b binding) {
 		r.cache.forget(keyOf(pod))
 		r.event(pod, corev1.EventTypeWarning, "FailedScheduling", fmt.Sprintf("binding rejected: %v", err))
 		r.queue.failed(name, b.changes, 0)
-		r.queue.changed(byRoom) // the room it had taken is free again
+		r.queue.changed(byRoom | byPods) // the room it had taken is free again
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -21,12 +22,16 @@ func keyOf(pod *corev1.Pod) podKey {
 
 // A cache is the picture that decisions are made from.
 type cache struct {
-	mu    sync.Mutex
-	nodes map[string]*nodeInfo
-	order []*nodeInfo // nodes that exist, in the order they came
-	next  int         // where in order the next decision begins
-	fits  []candidate // of the decision being made
-	pods  map[podKey]place
+	// namespaceLabels returns the labels of a namespace. It must not block.
+	namespaceLabels func(namespace string) labels.Set
+
+	mu     sync.Mutex
+	nodes  map[string]*nodeInfo
+	order  []*nodeInfo // nodes that exist, in the order they came
+	next   int         // where in order the next decision begins
+	fits   []candidate // of the decision being made
+	pods   map[podKey]place
+	social map[*podInfo]string // pods on nodes that say something of pods around them, and the node
 }
 
 // A place is where a pod is counted. assumed means that we decided so and have
@@ -37,7 +42,10 @@ type place struct {
 }
 
 func newCache() *cache {
-	return &cache{nodes: map[string]*nodeInfo{}, pods: map[podKey]place{}}
+	return &cache{
+		nodes: map[string]*nodeInfo{}, pods: map[podKey]place{}, social: map[*podInfo]string{},
+		namespaceLabels: func(string) labels.Set { return nil },
+	}
 }
 
 func (c *cache) infoLocked(name string) *nodeInfo {
@@ -120,6 +128,9 @@ func (c *cache) putLocked(p *podInfo, node string, assumed bool) {
 	n.requested.add(&p.requests, 1)
 	n.usual.add(&p.usual, 1)
 	c.pods[k] = place{node, assumed}
+	if !p.wishes.empty() {
+		c.social[p] = node
+	}
 }
 
 func (c *cache) dropLocked(k podKey) bool {
@@ -131,6 +142,7 @@ func (c *cache) dropLocked(k podKey) bool {
 	n := c.nodes[at.node]
 	p := n.pods[k]
 	delete(n.pods, k)
+	delete(c.social, p)
 	n.requested.add(&p.requests, -1)
 	n.usual.add(&p.usual, -1)
 	if n.node == nil && len(n.pods) == 0 {
@@ -152,7 +164,7 @@ func (c *cache) has(k podKey) bool {
 func (c *cache) placeOnlyLocked(p *podInfo) (node, why string, needs cause) {
 	reasons, others := map[reason]int{}, len(c.order)
 	if n := c.nodes[p.only]; n != nil && n.node != nil {
-		if filter(p, n, reasons) {
+		if filter(p, n, reasons) && c.companyLocked(p).allows(n.node, c.namespaceLabels(p.pod.Namespace), reasons) {
 			c.assumeLocked(p, p.only)
 			return p.only, "", 0
 		}
@@ -177,9 +189,10 @@ func (c *cache) place(p *podInfo) (node, why string, needs cause) {
 	want := enough(total)
 	c.fits = c.fits[:0]
 	reasons := map[reason]int{}
+	around, own := c.companyLocked(p), c.namespaceLabels(p.pod.Namespace)
 	looked := 0
 	for ; looked < total && len(c.fits) < want; looked++ {
-		if n := c.order[(c.next+looked)%total]; filter(p, n, reasons) {
+		if n := c.order[(c.next+looked)%total]; filter(p, n, reasons) && around.allows(n.node, own, reasons) {
 			c.fits = append(c.fits, candidate{node: n})
 		}
 	}
@@ -187,7 +200,7 @@ func (c *cache) place(p *podInfo) (node, why string, needs cause) {
 		why, needs = explain(total, reasons)
 		return "", why, needs
 	}
-	n := best(p, c.fits)
+	n := best(p, around, c.fits)
 	// Begin behind the nodes that were looked at, or, if that is all of them,
 	// behind the first, so that equals take turns.
 	if looked == total {

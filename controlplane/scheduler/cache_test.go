@@ -165,7 +165,7 @@ func TestRecreatedPod(t *testing.T) {
 func named(s string) types.NamespacedName { return types.NamespacedName{Namespace: "ns", Name: s} }
 
 // takes returns the name of the pod that is taken within d, or nothing.
-func takes(q *queue, d time.Duration) (string, uint64) {
+func takes(q *queue, d time.Duration) (string, moment) {
 	end := time.Now().Add(d)
 	for {
 		w, changes, wait := q.poll(time.Now())
@@ -174,7 +174,7 @@ func takes(q *queue, d time.Duration) (string, uint64) {
 		}
 		if time.Now().Add(wait).After(end) {
 			<-time.After(time.Until(end))
-			return "", 0
+			return "", moment{}
 		}
 		<-time.After(wait)
 	}
@@ -202,7 +202,7 @@ func TestQueueOrder(t *testing.T) {
 func TestQueueParksAndWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(Config{MinBackoff: time.Second, MaxBackoff: 4 * time.Second, Recheck: time.Minute})
-		expect := func(step, want string, within time.Duration) uint64 {
+		expect := func(step, want string, within time.Duration) moment {
 			t.Helper()
 			got, changes := takes(q, within)
 			if got != want {

@@ -15,8 +15,9 @@
 //
 // What it looks at: spec.unschedulable, taints and tolerations, nodeSelector and
 // required node affinity, host ports, requests against allocatable, the number
-// of pods; preferred node affinity and PreferNoSchedule taints for choosing.
-// What it is not: it knows nothing of volumes, affinity between pods or topology
-// spread (a pod that demands the latter two is bound, and told in an event that they
-// were not heeded), and it never evicts a pod to make room for another.
+// of pods, affinity between pods and topology spread (company.go); what is preferred of
+// these and PreferNoSchedule taints for choosing. Who demands or prefers something of the
+// pods around costs a look at all pods; the others cost none.
+// What it is not: it knows nothing of volumes, it spreads no pods that do not say so, and
+// it never evicts a pod to make room for another.
 package scheduler

@@ -93,8 +93,9 @@ const (
 	byTaints cause = 1 << iota // the node's taints, and whether it is cordoned
 	byLabels                   // its labels
 	byRoom                     // what is left of it
+	byPods                     // the pods on it and around, and their labels
 
-	byAny = byTaints | byLabels | byRoom
+	byAny = byTaints | byLabels | byRoom | byPods
 )
 
 // A reason is why a node cannot take a pod. It is put into words only once all
@@ -151,6 +152,8 @@ type podInfo struct {
 	// choosy says that affinity, which has the selector as well, asks for anything.
 	choosy   bool
 	affinity nodeaffinity.RequiredNodeAffinity
+	wishes   wishes
+	spreads  []spread
 	only     string // the one node that it can be on by name, as daemons have it; empty means any
 }
 
@@ -173,6 +176,7 @@ func newPodInfo(pod *corev1.Pod) *podInfo {
 	p.choosy = len(pod.Spec.NodeSelector) > 0 ||
 		a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
 	p.only = onlyNode(a)
+	p.wishes, p.spreads = wishesOf(pod), spreadsOf(pod)
 	p.demands = demandsOf(&p.requests)
 	opts.NonMissingContainerRequests = guess
 	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts))

@@ -368,7 +368,7 @@ func TestBest(t *testing.T) {
 			for _, n := range tc.nodes {
 				fits = append(fits, candidate{node: n})
 			}
-			if got := best(newPodInfo(testPod("p", tc.pod)), fits).node.Name; got != tc.want {
+			if got := best(newPodInfo(testPod("p", tc.pod)), nil, fits).node.Name; got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})

@@ -38,8 +38,12 @@ type queue struct {
 	pods    map[types.NamespacedName]*waiting
 	now     podHeap // the ready, most urgent first
 	later   podHeap // the others, soonest first
-	changes uint64  // counts what might help parked pods
+	changes moment  // what might have helped parked pods
 }
+
+// A moment counts what has happened that might help parked pods. Pods come on nodes all
+// the time and help few, so they are counted apart.
+type moment struct{ others, pods uint64 }
 
 func newQueue(c Config) *queue {
 	return &queue{
@@ -106,7 +110,12 @@ func (q *queue) changed(what cause) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.changes++
+	if what&^byPods != 0 {
+		q.changes.others++
+	}
+	if what&byPods != 0 {
+		q.changes.pods++
+	}
 	woken := false
 	for _, w := range q.later.pods {
 		if w.parked && w.needs&what != 0 {
@@ -122,7 +131,7 @@ func (q *queue) changed(what cause) {
 // take waits for a pod that is ready and takes it. The pod stays known: one of
 // add, failed or remove must follow. changes is for failed. ok is false if ctx
 // is done.
-func (q *queue) take(ctx context.Context) (name types.NamespacedName, changes uint64, ok bool) {
+func (q *queue) take(ctx context.Context) (name types.NamespacedName, changes moment, ok bool) {
 	for ctx.Err() == nil {
 		w, changes, wait := q.poll(time.Now())
 		if w != nil {
@@ -136,11 +145,11 @@ func (q *queue) take(ctx context.Context) (name types.NamespacedName, changes ui
 		}
 		t.Stop()
 	}
-	return types.NamespacedName{}, 0, false
+	return types.NamespacedName{}, moment{}, false
 }
 
 // poll takes a pod that is ready, or says how long to wait for one.
-func (q *queue) poll(now time.Time) (*waiting, uint64, time.Duration) {
+func (q *queue) poll(now time.Time) (*waiting, moment, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.later.Len() > 0 && !q.later.pods[0].due.After(now) {
@@ -152,15 +161,15 @@ func (q *queue) poll(now time.Time) (*waiting, uint64, time.Duration) {
 		return w, q.changes, 0
 	}
 	if q.later.Len() > 0 {
-		return nil, 0, q.later.pods[0].due.Sub(now)
+		return nil, moment{}, q.later.pods[0].due.Sub(now)
 	}
-	return nil, 0, q.cfg.Recheck
+	return nil, moment{}, q.cfg.Recheck
 }
 
 // failed puts back a pod that found no node. It is parked until something that it
 // needs changes, unless anything has changed since it was taken; then it comes back
 // after its back-off. So does one that needs nothing: the fault was not the pod's.
-func (q *queue) failed(name types.NamespacedName, changes uint64, needs cause) {
+func (q *queue) failed(name types.NamespacedName, changes moment, needs cause) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := q.pods[name]
@@ -171,7 +180,7 @@ func (q *queue) failed(name types.NamespacedName, changes uint64, needs cause) {
 	w.tries++
 	w.ready = now.Add(backoff(w.tries, q.cfg.MinBackoff, q.cfg.MaxBackoff))
 	w.due = w.ready
-	parked := needs != 0 && q.changes == changes
+	parked := needs != 0 && q.changes.others == changes.others && (needs&byPods == 0 || q.changes.pods == changes.pods)
 	if parked {
 		w.due = now.Add(max(q.cfg.Recheck, w.ready.Sub(now)))
 	}

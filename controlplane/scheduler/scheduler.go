@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -53,6 +54,8 @@ type Scheduler struct {
 	pods    corelisters.PodLister
 	podInf  clientcache.SharedIndexInformer
 	nodeInf clientcache.SharedIndexInformer
+	spaces  corelisters.NamespaceLister
+	spaceIn clientcache.SharedIndexInformer
 	log     *slog.Logger
 }
 
@@ -68,6 +71,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	s := &Scheduler{
 		cfg: c, client: client, pods: f.Core().V1().Pods().Lister(),
 		podInf: f.Core().V1().Pods().Informer(), nodeInf: f.Core().V1().Nodes().Informer(),
+		spaces: f.Core().V1().Namespaces().Lister(), spaceIn: f.Core().V1().Namespaces().Informer(),
 	}
 	s.log = loop.Logger(c.Log, s.Name())
 	return s
@@ -85,6 +89,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		queue:     newQueue(s.cfg),
 		binds:     make(chan binding),
 	}
+	r.cache.namespaceLabels = s.namespaceLabels
 	pods, err := s.podInf.AddEventHandler(loop.Guard(r.podEvents()))
 	if err != nil {
 		return err
@@ -96,7 +101,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 	defer func() { _ = s.nodeInf.RemoveEventHandler(nodes) }()
 	// A decision made before all that is on the nodes is known would be wrong.
-	if !clientcache.WaitForCacheSync(ctx.Done(), pods.HasSynced, nodes.HasSynced) {
+	if !clientcache.WaitForCacheSync(ctx.Done(), pods.HasSynced, nodes.HasSynced, s.spaceIn.HasSynced) {
 		return nil
 	}
 	fs := []func(context.Context) error{r.decide}
@@ -104,6 +109,15 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		fs = append(fs, r.bindAll)
 	}
 	return loop.Together(ctx, fs...)
+}
+
+// namespaceLabels are those of a namespace, as far as they are known.
+func (s *Scheduler) namespaceLabels(name string) labels.Set {
+	ns, err := s.spaces.Get(name)
+	if err != nil {
+		return nil
+	}
+	return ns.Labels
 }
 
 // run is one Run of a Scheduler.
@@ -119,7 +133,7 @@ type binding struct {
 	pod     *podInfo
 	node    string // empty if it fits nowhere
 	why     string // then, what kept it out
-	changes uint64
+	changes moment
 }
 
 func (r *run) podEvents() clientcache.ResourceEventHandler {
@@ -159,6 +173,9 @@ func (r *run) podSeen(before, pod *corev1.Pod) {
 	case pod.Spec.NodeName != "":
 		r.cache.setPod(pod)
 		r.queue.remove(name)
+		if before == nil || before.Spec.NodeName == "" || !maps.Equal(before.Labels, pod.Labels) {
+			r.queue.changed(byPods) // somebody may have waited for its company
+		}
 		if before != nil && before.Spec.NodeName != "" && !equality.Semantic.DeepEqual(before.Spec.Containers, pod.Spec.Containers) {
 			r.queue.changed(byRoom) // resized, perhaps to less
 		}
@@ -175,7 +192,7 @@ func (r *run) podSeen(before, pod *corev1.Pod) {
 func (r *run) podGone(pod *corev1.Pod) {
 	r.queue.remove(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 	if r.cache.removePod(keyOf(pod)) {
-		r.queue.changed(byRoom)
+		r.queue.changed(byRoom | byPods)
 	}
 }
 

@@ -1,0 +1,141 @@
+package scheduler
+
+// Terms: what pods demand, or would like, of the pods around them.
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// A term says which pods are meant, and what is the same place: nodes with the same value
+// of the label key.
+type term struct {
+	namespaces map[string]bool
+	among      labels.Selector // namespaces by their labels; nil for none
+	selector   labels.Selector
+	key        string
+	weight     int64 // of what would only be liked; negative if it would not
+}
+
+// matches tells whether a term means pod, whose namespace has these labels.
+func (t *term) matches(pod *corev1.Pod, namespace labels.Set) bool {
+	return (t.namespaces[pod.Namespace] || t.among != nil && t.among.Matches(namespace)) && t.selector.Matches(labels.Set(pod.Labels))
+}
+
+// wishes are the terms of one pod.
+type wishes struct {
+	near, far []term // what must be around, and what must not
+	rather    []term
+}
+
+func (t *wishes) empty() bool { return len(t.near)+len(t.far)+len(t.rather) == 0 }
+
+// wishesOf returns what pod says of pods around it.
+func wishesOf(pod *corev1.Pod) wishes {
+	var t wishes
+	a := pod.Spec.Affinity
+	if a == nil {
+		return t
+	}
+	if p := a.PodAffinity; p != nil {
+		t.near = requiredTerms(pod, p.RequiredDuringSchedulingIgnoredDuringExecution)
+		t.rather = preferredTerms(pod, p.PreferredDuringSchedulingIgnoredDuringExecution, 1)
+	}
+	if p := a.PodAntiAffinity; p != nil {
+		t.far = requiredTerms(pod, p.RequiredDuringSchedulingIgnoredDuringExecution)
+		t.rather = append(t.rather, preferredTerms(pod, p.PreferredDuringSchedulingIgnoredDuringExecution, -1)...)
+	}
+	return t
+}
+
+func requiredTerms(pod *corev1.Pod, list []corev1.PodAffinityTerm) []term {
+	out := make([]term, len(list))
+	for i := range list {
+		out[i] = newTerm(pod, &list[i], 0)
+	}
+	return out
+}
+
+func preferredTerms(pod *corev1.Pod, list []corev1.WeightedPodAffinityTerm, sign int64) []term {
+	out := make([]term, len(list))
+	for i := range list {
+		out[i] = newTerm(pod, &list[i].PodAffinityTerm, sign*int64(list[i].Weight))
+	}
+	return out
+}
+
+func newTerm(pod *corev1.Pod, a *corev1.PodAffinityTerm, weight int64) term {
+	t := term{key: a.TopologyKey, weight: weight, namespaces: make(map[string]bool, 1)}
+	for _, ns := range a.Namespaces {
+		t.namespaces[ns] = true
+	}
+	if a.NamespaceSelector != nil {
+		t.among = selecting(a.NamespaceSelector)
+	} else if len(a.Namespaces) == 0 {
+		t.namespaces[pod.Namespace] = true
+	}
+	t.selector = byKeys(selecting(a.LabelSelector), pod, selection.In, a.MatchLabelKeys)
+	t.selector = byKeys(t.selector, pod, selection.NotIn, a.MismatchLabelKeys)
+	return t
+}
+
+// selecting returns what s selects. One that does not parse, which validation has refused,
+// selects nothing, as none does.
+func selecting(s *metav1.LabelSelector) labels.Selector {
+	out, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		return labels.Nothing()
+	}
+	return out
+}
+
+// byKeys narrows s by pod's own values of labels. (KEP-3243, KEP-3633.)
+func byKeys(s labels.Selector, pod *corev1.Pod, op selection.Operator, keys []string) labels.Selector {
+	for _, key := range keys {
+		v, ok := pod.Labels[key]
+		if !ok {
+			continue
+		}
+		if r, err := labels.NewRequirement(key, op, []string{v}); err == nil {
+			s = s.Add(*r)
+		}
+	}
+	return s
+}
+
+// A spread says that pods are spread evenly over the values of a node label.
+type spread struct {
+	key      string
+	selector labels.Selector
+	most     int  // how many more a value may have than the one that has fewest
+	least    int  // how many values there must be, or those that there are not have none
+	hard     bool // or it is only for choosing
+	self     int  // 1 if the pod counts among those that are selected
+	// honor says which nodes count: those that the pod's affinity matches, and those
+	// whose taints it tolerates.
+	honorAffinity, honorTaints bool
+}
+
+// spreadsOf returns how pod wants to be spread.
+func spreadsOf(pod *corev1.Pod) []spread {
+	var out []spread
+	for i := range pod.Spec.TopologySpreadConstraints {
+		c := &pod.Spec.TopologySpreadConstraints[i]
+		s := spread{
+			key: c.TopologyKey, selector: byKeys(selecting(c.LabelSelector), pod, selection.In, c.MatchLabelKeys),
+			most: int(c.MaxSkew), hard: c.WhenUnsatisfiable == corev1.DoNotSchedule,
+			honorAffinity: c.NodeAffinityPolicy == nil || *c.NodeAffinityPolicy == corev1.NodeInclusionPolicyHonor,
+			honorTaints:   c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor,
+		}
+		if c.MinDomains != nil {
+			s.least = int(*c.MinDomains)
+		}
+		if s.selector.Matches(labels.Set(pod.Labels)) {
+			s.self = 1
+		}
+		out = append(out, s)
+	}
+	return out
+}
