@@ -26,6 +26,7 @@ func netnsHere(t *testing.T) bool {
 }
 
 func TestKill(t *testing.T) {
+	t.Parallel()
 	c := startUp(t, "--nodes", "1")
 	node := filepath.Join(c.dir, "nodes", "node-1")
 	c.podWith(t, "steady", "", "", "sh", "-c", "echo started; exec sleep 1000")

@@ -53,6 +53,7 @@ func previous(t *testing.T) string {
 }
 
 func TestVersionSkew(t *testing.T) {
+	t.Parallel()
 	old := previous(t)
 	st := startStore(t)
 	a := startUp(t, st.upArgs("--nodes", "0", "--server-arg=--server-id=new")...)

@@ -232,6 +232,7 @@ func (c *cluster) pinned(t *testing.T, s *sshd, fingerprint string) *exec.Cmd {
 // TestSSH has a node without a tunnel reached through its sshd, whose host key an
 // administrator must have pinned.
 func TestSSH(t *testing.T) {
+	t.Parallel()
 	c, s, uds := sshCluster(t, nil, nil)
 	t.Cleanup(func() { // the pod outlives its agent
 		_, _, _ = c.kubectl(t, "", "delete", "pod", "steady", "--now")

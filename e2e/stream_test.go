@@ -26,6 +26,7 @@ import (
 // TestStreams runs on a cluster whose nodes are behind NATs where that can be
 // had, and on plain processes elsewhere.
 func TestStreams(t *testing.T) {
+	t.Parallel()
 	args := []string{"--nodes", "1"}
 	if netnsHere(t) {
 		args = append(args, "--netns")

@@ -13,6 +13,7 @@ import (
 // What goes over a tunnel goes over each of them, and none needs more than the
 // one port. TestStreams does the same over the default.
 func TestTransports(t *testing.T) {
+	t.Parallel()
 	for _, name := range everyTransport[1:] {
 		t.Run(name, func(t *testing.T) {
 			args := []string{"--nodes", "1", "--agent-arg=--transport=" + name}

@@ -19,6 +19,7 @@ import (
 func TestAllForgotten(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { testAllForgotten(t, rand.New(rand.NewPCG(seed, 0))) })
 		})
 	}
@@ -42,7 +43,7 @@ func testAllForgotten(t *testing.T, random *rand.Rand) {
 		}
 		size, pause := 1+random.IntN(100), time.Duration(1+random.IntN(1900))*time.Millisecond
 		if random.IntN(2) == 0 {
-			size, pause = 64<<10, time.Duration(50+random.IntN(100))*time.Millisecond
+			size, pause = 64<<10, time.Duration(200+random.IntN(300))*time.Millisecond
 		}
 		w, r := opened(t, from, to)
 		flows[i] = startFlow(w, r, size, pause)
