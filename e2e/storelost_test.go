@@ -31,7 +31,7 @@ const (
 	// and some for the machine.
 	writeBound = 25 * time.Second
 	// roundsPerLoss is how many rounds of requests each client makes while a member is away.
-	roundsPerLoss = 20
+	roundsPerLoss = 8
 )
 
 // TestMemberOfThreeKilled: each member of the store is killed and started again in turn,
