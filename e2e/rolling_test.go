@@ -34,7 +34,6 @@ type rollingMember struct {
 const agentSessions = 2
 
 func TestRollingRestart(t *testing.T) {
-	t.Parallel()
 	st := startStore(t)
 	var args []string
 	for _, f := range rollingFlags {
