@@ -29,7 +29,7 @@ demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exe
 
 test: ## everything: unit, conformance, integration, end to end; skipped tests are counted and listed at the end
 	@$(NAMESPACES)
-	$(TESTSUM) --raw-command -- sh -c '$(RACE) -parallel 3 -timeout 20m $$($(GO) list ./... | grep -v "/e2e$$"); rest=$$?; \
+	$(TESTSUM) --raw-command -- sh -c '$(RACE) -parallel 2 -timeout 20m $$($(GO) list ./... | grep -v "/e2e$$"); rest=$$?; \
 	  $(RACE) -parallel 2 -timeout 50m ./e2e && exit $$rest'
 
 check: ## unit and conformance tests, without the race detector, in three to four minutes on two cores
