@@ -41,7 +41,7 @@ type door struct {
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	began, connect := time.Now(), strconv.Itoa(freePort(t))
-	f := startFront(t, "yamux", "--server-arg=--connect-port="+connect)
+	f := startFront(t, "qmux", "--server-arg=--connect-port="+connect) // yamux tells of an end in the middle after a minute
 	before := []int{f.pid(t, "server"), f.pid(t, "node-1")}
 	tcp := func(port string) func(context.Context) (net.Conn, error) {
 		return func(ctx context.Context) (net.Conn, error) {
