@@ -16,7 +16,9 @@ import (
 	"github.com/hawser-project/hawser/controlplane/revision"
 )
 
-// A slot is an ordinal that is to have a pod, and the pod; nil for none.
+// A slot is an ordinal that is to have a pod, and the pod; nil for none. Of the ordinals
+// without a pod only the first children.MaxWrites have a slot: a set may ask for two
+// thousand million pods.
 type slot struct {
 	ordinal int
 	pod     *corev1.Pod
@@ -30,7 +32,9 @@ type look struct {
 	before          *corev1.PodTemplateSpec // of current
 
 	pods   []*corev1.Pod
-	slots  []*slot       // by ordinal
+	want   int           // how many pods there are to be
+	absent int           // how many ordinals have none
+	slots  []slot        // by ordinal
 	excess []*corev1.Pod // of other ordinals, the last one first
 
 	missing []int // ordinals that are to get a pod
@@ -57,27 +61,43 @@ func newLook(set *appsv1.StatefulSet, all []*revision.Revision, update *revision
 			l.current, l.before = r, t
 		}
 	}
-	first := start(set)
-	l.slots = make([]*slot, ptr.Deref(set.Spec.Replicas, 1))
-	for i := range l.slots {
-		l.slots[i] = &slot{ordinal: first + i}
-	}
-	for _, p := range pods {
-		n, ok := ordinal(set.Name, p.Name)
-		switch i := n - first; {
+	l.want = int(ptr.Deref(set.Spec.Replicas, 1))
+	l.settle()
+	return l
+}
+
+// settle finds the slot of each pod.
+func (l *look) settle() {
+	first := start(l.set)
+	var filled, others []slot
+	for _, p := range l.pods {
+		n, ok := ordinal(l.set.Name, p.Name)
+		switch {
 		case !ok:
-		case i >= 0 && i < len(l.slots):
-			l.slots[i].pod = p
+		case n >= first && n < first+l.want:
+			filled = append(filled, slot{n, p})
 		default:
-			l.excess = append(l.excess, p)
+			others = append(others, slot{n, p})
 		}
 	}
-	slices.SortFunc(l.excess, func(a, b *corev1.Pod) int {
-		i, _ := ordinal(set.Name, a.Name)
-		j, _ := ordinal(set.Name, b.Name)
-		return cmp.Compare(j, i)
-	})
-	return l
+	byOrdinal := func(a, b slot) int { return cmp.Compare(a.ordinal, b.ordinal) }
+	slices.SortFunc(filled, byOrdinal)
+	slices.SortFunc(others, byOrdinal)
+	for _, s := range slices.Backward(others) {
+		l.excess = append(l.excess, s.pod)
+	}
+	l.absent = l.want - len(filled)
+	next, room := first, children.MaxWrites
+	for _, s := range append(filled, slot{ordinal: first + l.want}) {
+		for ; next < s.ordinal && room > 0; next++ {
+			l.slots = append(l.slots, slot{ordinal: next})
+			room--
+		}
+		if s.pod != nil {
+			l.slots = append(l.slots, s)
+			next = s.ordinal + 1
+		}
+	}
 }
 
 // ordered tells whether one pod is changed at a time.
@@ -85,10 +105,15 @@ func (l *look) ordered() bool { return l.set.Spec.PodManagementPolicy != appsv1.
 
 func (l *look) available(p *corev1.Pod) bool {
 	ok, in := children.Available(p, time.Duration(l.set.Spec.MinReadySeconds)*time.Second, l.now)
-	if in > 0 && (l.again == 0 || in < l.again) {
-		l.again = in
-	}
+	l.after(in)
 	return ok && p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil
+}
+
+// after has the StatefulSet looked at again by then, if d is not zero.
+func (l *look) after(d time.Duration) {
+	if d > 0 && (l.again == 0 || d < l.again) {
+		l.again = d
+	}
 }
 
 // outdated tells whether p is not of the present template.
@@ -98,13 +123,14 @@ func (l *look) doom(p *corev1.Pod, failed, excess bool) {
 	l.doomed = append(l.doomed, doomed{p, failed, excess})
 }
 
-// decide decides what is made and what is deleted.
-func (l *look) decide() {
+// decide decides what is made and what is deleted. wait says how much longer the pod of an
+// ordinal that has failed is left alone.
+func (l *look) decide(wait func(ordinal int) time.Duration) {
 	strategy := &l.set.Spec.UpdateStrategy
 	if strategy.Type == appsv1.RecreateStatefulSetStrategyType && l.clear() {
 		return
 	}
-	if l.fill() || l.shrink() || strategy.Type != appsv1.RollingUpdateStatefulSetStrategyType {
+	if l.fill(wait) || l.shrink() || strategy.Type != appsv1.RollingUpdateStatefulSetStrategyType {
 		return
 	}
 	l.roll(strategy.RollingUpdate)
@@ -125,13 +151,18 @@ func (l *look) clear() (old bool) {
 }
 
 // fill makes the pods that are missing. It tells whether others have to wait for that.
-func (l *look) fill() (wait bool) {
+func (l *look) fill(wait func(ordinal int) time.Duration) (hold bool) {
 	for _, s := range l.slots {
 		switch {
 		case s.pod == nil:
 			l.missing = append(l.missing, s.ordinal)
 		case children.Ended(s.pod):
-			if s.pod.DeletionTimestamp == nil {
+			if s.pod.DeletionTimestamp != nil {
+				break
+			}
+			if left := wait(s.ordinal); left > 0 {
+				l.after(left)
+			} else {
 				l.doom(s.pod, true, false)
 			}
 		case l.available(s.pod):
@@ -163,17 +194,18 @@ func (l *look) roll(r *appsv1.RollingUpdateStatefulSetStrategy) {
 	most, partition := 1, 0
 	if r != nil {
 		partition = int(ptr.Deref(r.Partition, 0))
-		if n, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(ptr.Deref(r.MaxUnavailable, intstr.FromInt32(1))), len(l.slots), true); err == nil {
+		if n, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(ptr.Deref(r.MaxUnavailable, intstr.FromInt32(1))), l.want, true); err == nil {
 			most = max(n, 1)
 		}
 	}
+	most -= l.absent
 	for _, s := range l.slots {
-		if s.pod == nil || !l.available(s.pod) {
+		if s.pod != nil && !l.available(s.pod) {
 			most--
 		}
 	}
-	for _, s := range slices.Backward(l.slots[min(partition, len(l.slots)):]) {
-		if most <= 0 {
+	for _, s := range slices.Backward(l.slots) {
+		if most <= 0 || s.ordinal < start(l.set)+partition {
 			return
 		}
 		if s.pod != nil && s.pod.DeletionTimestamp == nil && l.outdated(s.pod) {

@@ -22,6 +22,7 @@ package statefulset
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -42,8 +43,13 @@ import (
 	"github.com/hawser-project/hawser/controlplane/revision"
 )
 
-// DefaultWorkers is the default of Config.Workers, which is Kubernetes' own.
-const DefaultWorkers = 5
+// Defaults of a Config. That of Workers is Kubernetes' own, which has no back-off: here a
+// node that refuses each pod does not set off a loop of writes.
+const (
+	DefaultWorkers    = 5
+	DefaultMinBackoff = time.Second
+	DefaultMaxBackoff = 15 * time.Minute
+)
 
 // hashLabel is the label of a revision that has its hash.
 const hashLabel = "controller.kubernetes.io/hash"
@@ -53,6 +59,11 @@ var kind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
 // Config configures a Controller. The zero value is good.
 type Config struct {
 	Workers int // StatefulSets worked on at once; zero means DefaultWorkers
+	// MinBackoff is how long to wait before a pod that has failed is replaced, if the last
+	// one of its ordinal was replaced for that too; each further time doubles it, up to
+	// MaxBackoff, until the StatefulSet is changed or none of the ordinal has failed for
+	// twice as long. Zero means DefaultMinBackoff and DefaultMaxBackoff.
+	MinBackoff, MaxBackoff time.Duration
 
 	Events record.EventRecorder // nil means none
 	Log    *slog.Logger         // nil means discard
@@ -67,6 +78,7 @@ type Controller struct {
 	claims  corelisters.PersistentVolumeClaimLister
 	pods    *children.Pods
 	history *revision.History
+	pauses  *children.Pauses
 	log     *slog.Logger
 }
 
@@ -74,10 +86,13 @@ type Controller struct {
 // have stopped.
 func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
+	loop.Default(&c.MinBackoff, DefaultMinBackoff)
+	loop.Default(&c.MaxBackoff, max(DefaultMaxBackoff, c.MinBackoff))
 	c.Events = loop.Recorder(c.Events)
 	sets := f.Apps().V1().StatefulSets()
 	ctl := &Controller{
 		cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer(), claims: f.Core().V1().PersistentVolumeClaims().Lister(),
+		pauses: children.NewPauses(c.MinBackoff, c.MaxBackoff),
 	}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
 	live := func(ctx context.Context, ns, name string) (metav1.Object, error) {
@@ -134,6 +149,7 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 	if apierrors.IsNotFound(err) {
 		c.pods.Forget(key)
 		c.history.Forget(key)
+		c.pauses.Forget(key)
 		return 0, nil
 	}
 	if err != nil {
@@ -144,12 +160,12 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 		c.log.Warn("the selector cannot be read, or selects all pods", "statefulset", key, "error", err)
 		return 0, nil
 	}
-	return c.look(ctx, children.Owner{Object: set, Selector: selector}, set)
+	return c.look(ctx, key, children.Owner{Object: set, Selector: selector}, set)
 }
 
 // look makes the world match set. It returns when to look again, if there is something
 // that time alone will bring.
-func (c *Controller) look(ctx context.Context, o children.Owner, set *appsv1.StatefulSet) (time.Duration, error) {
+func (c *Controller) look(ctx context.Context, key string, o children.Owner, set *appsv1.StatefulSet) (time.Duration, error) {
 	if set.DeletionTimestamp != nil {
 		return 0, nil // its pods go with it, or stay as they are
 	}
@@ -166,7 +182,9 @@ func (c *Controller) look(ctx context.Context, o children.Owner, set *appsv1.Sta
 		return 0, err
 	}
 	l := newLook(set, all, update, pods)
-	l.decide()
+	l.decide(func(ordinal int) time.Duration {
+		return c.pauses.Left(key, fmt.Sprintf("%d/%d", set.Generation, ordinal), l.now)
+	})
 	failed := c.act(ctx, o, l)
 	if failed == nil {
 		failed = c.history.Trim(ctx, o, all, l.needs, set.Spec.RevisionHistoryLimit)

@@ -4,6 +4,7 @@ package statefulset
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -264,6 +265,33 @@ func TestOrdered(t *testing.T) {
 			}
 		}
 	}, set())
+}
+
+// TestFailed: a pod that fails is replaced, and one that fails again at once later.
+func TestFailed(t *testing.T) {
+	run(t, func(w *world) {
+		for i, pause := range []time.Duration{0, 300 * time.Millisecond, 1300 * time.Millisecond} {
+			w.phase(corev1.PodFailed, 0)
+			if failed := w.pods()[0].Status.Phase == corev1.PodFailed; failed != (pause > 0) {
+				t.Errorf("%d: failed still: %v", i, failed)
+			}
+			w.settle(pause + 500*time.Millisecond)
+			if p := w.pods(); len(p) != 1 || p[0].Status.Phase == corev1.PodFailed {
+				t.Errorf("%d: not replaced: %v", i, p)
+			}
+		}
+	}, set())
+}
+
+// TestHuge: a set that asks for as many pods as can be asked for gets some at a time, and
+// holds no memory for the others.
+func TestHuge(t *testing.T) {
+	far := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "s-2147483000"}}
+	l := newLook(set(parallel, replicas(math.MaxInt32)), nil, &appsv1.ControllerRevision{}, []*corev1.Pod{far})
+	l.decide(func(int) time.Duration { return 0 })
+	if len(l.missing) != children.MaxWrites || len(l.slots) != children.MaxWrites+1 || len(l.doomed)+len(l.excess) != 0 || l.absent != math.MaxInt32-1 {
+		t.Errorf("%d missing, %d slots, %d doomed, %d absent", len(l.missing), len(l.slots), len(l.doomed), l.absent)
+	}
 }
 
 // TestParallel: pods are made and deleted at once.

@@ -46,7 +46,7 @@ func (l *look) observe(collisions *int32) appsv1.StatefulSetStatus {
 			}
 		}
 	}
-	done := s.UpdatedReplicas == s.Replicas && s.ReadyReplicas == s.Replicas && int(s.Replicas) == len(l.slots)
+	done := s.UpdatedReplicas == s.Replicas && s.ReadyReplicas == s.Replicas && int(s.Replicas) == l.want
 	if done && l.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
 		s.CurrentRevision, s.CurrentReplicas = s.UpdateRevision, s.UpdatedReplicas
 	}

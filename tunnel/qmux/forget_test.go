@@ -58,7 +58,7 @@ func TestForgotten(t *testing.T) {
 					t.Fatalf("after %d bytes of %d: %v", read, n, err)
 				}
 			}
-			step := int64(8) // as much as is written at a time: whoever reads bulk in crumbs makes it pause
+			step := int64(8) // bulk that is read eight bytes at a time pauses
 			if tt.much {
 				step = 1 << 20
 			}

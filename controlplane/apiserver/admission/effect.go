@@ -69,7 +69,7 @@ func ineffective(obj runtime.Object, balances bool) string {
 		}
 	case *appsv1.StatefulSet:
 		if len(o.Spec.VolumeClaimTemplates) > 0 {
-			return "StatefulSet with volumeClaimTemplates gets its claims here and no volumes: no controller of this server binds any, so no pod that mounts them starts before another's does"
+			return "StatefulSet with volumeClaimTemplates gets its claims here and no volumes: no controller of this server binds a claim, and no agent mounts one"
 		}
 	case *corev1.Secret:
 		if o.Type == corev1.SecretTypeServiceAccountToken {
