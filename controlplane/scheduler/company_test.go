@@ -4,6 +4,7 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -180,6 +181,29 @@ func TestCompany(t *testing.T) {
 				t.Errorf("it may be on %q and is on %q (%s), want %s", all, got, why, tc.want)
 			}
 		})
+	}
+}
+
+// TestManyTerms: a pod with more terms than are looked at is not placed and told why; one
+// that is on a node all the same costs others no more than the terms that count.
+func TestManyTerms(t *testing.T) {
+	const host = corev1.LabelHostname
+	for name, change := range map[string]func(*corev1.Pod){
+		"near": near(slices.Repeat([]corev1.PodAffinityTerm{meaning("a", host)}, maxTerms+1)...),
+		"far":  far(slices.Repeat([]corev1.PodAffinityTerm{meaning("a", host)}, maxTerms+1)...),
+		"spread": func(p *corev1.Pod) {
+			evenly(host, true)(p)
+			p.Spec.TopologySpreadConstraints = slices.Repeat(p.Spec.TopologySpreadConstraints, maxTerms+1)
+		},
+	} {
+		c := crowded(t)
+		p := newPodInfo(testPod("p", change))
+		if node, why, _ := c.place(p); node != "" || !strings.Contains(why, "more than 100") {
+			t.Errorf("%s: on %q: %s", name, node, why)
+		}
+		if n := max(len(p.wishes.near), len(p.wishes.far), len(p.spreads)); n != maxTerms {
+			t.Errorf("%s: %d terms count", name, n)
+		}
 	}
 }
 

@@ -17,7 +17,8 @@
 // required node affinity, host ports, requests against allocatable, the number
 // of pods, affinity between pods and topology spread (company.go); what is preferred of
 // these and PreferNoSchedule taints for choosing. Who demands or prefers something of the
-// pods around costs a look at all pods; the others cost none.
+// pods around costs a look at all pods, the others a look at those who do. Of the terms
+// and constraints of a pod the first 100 count: one that has more is not placed.
 // What it is not: it knows nothing of volumes, it spreads no pods that do not say so, and
 // it never evicts a pod to make room for another.
 package scheduler

@@ -154,6 +154,7 @@ type podInfo struct {
 	affinity nodeaffinity.RequiredNodeAffinity
 	wishes   wishes
 	spreads  []spread
+	over     bool   // it asks for more than is looked at
 	only     string // the one node that it can be on by name, as daemons have it; empty means any
 }
 
@@ -177,6 +178,7 @@ func newPodInfo(pod *corev1.Pod) *podInfo {
 		a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
 	p.only = onlyNode(a)
 	p.wishes, p.spreads = wishesOf(pod), spreadsOf(pod)
+	p.over = p.wishes.over || len(pod.Spec.TopologySpreadConstraints) > maxTerms
 	p.demands = demandsOf(&p.requests)
 	opts.NonMissingContainerRequests = guess
 	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts))

@@ -49,14 +49,14 @@ type Config struct {
 
 // A Scheduler is Kubernetes' kube-scheduler, made small.
 type Scheduler struct {
-	cfg     Config
-	client  kubernetes.Interface
-	pods    corelisters.PodLister
-	podInf  clientcache.SharedIndexInformer
-	nodeInf clientcache.SharedIndexInformer
-	spaces  corelisters.NamespaceLister
-	spaceIn clientcache.SharedIndexInformer
-	log     *slog.Logger
+	cfg          Config
+	client       kubernetes.Interface
+	pods         corelisters.PodLister
+	podInf       clientcache.SharedIndexInformer
+	nodeInf      clientcache.SharedIndexInformer
+	namespaces   corelisters.NamespaceLister
+	namespaceInf clientcache.SharedIndexInformer
+	log          *slog.Logger
 }
 
 // New returns a scheduler that watches through f.
@@ -71,7 +71,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	s := &Scheduler{
 		cfg: c, client: client, pods: f.Core().V1().Pods().Lister(),
 		podInf: f.Core().V1().Pods().Informer(), nodeInf: f.Core().V1().Nodes().Informer(),
-		spaces: f.Core().V1().Namespaces().Lister(), spaceIn: f.Core().V1().Namespaces().Informer(),
+		namespaces: f.Core().V1().Namespaces().Lister(), namespaceInf: f.Core().V1().Namespaces().Informer(),
 	}
 	s.log = loop.Logger(c.Log, s.Name())
 	return s
@@ -101,7 +101,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 	defer func() { _ = s.nodeInf.RemoveEventHandler(nodes) }()
 	// A decision made before all that is on the nodes is known would be wrong.
-	if !clientcache.WaitForCacheSync(ctx.Done(), pods.HasSynced, nodes.HasSynced, s.spaceIn.HasSynced) {
+	if !clientcache.WaitForCacheSync(ctx.Done(), pods.HasSynced, nodes.HasSynced, s.namespaceInf.HasSynced) {
 		return nil
 	}
 	fs := []func(context.Context) error{r.decide}
@@ -113,7 +113,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 
 // namespaceLabels are those of a namespace, as far as they are known.
 func (s *Scheduler) namespaceLabels(name string) labels.Set {
-	ns, err := s.spaces.Get(name)
+	ns, err := s.namespaces.Get(name)
 	if err != nil {
 		return nil
 	}

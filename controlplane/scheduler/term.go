@@ -24,10 +24,15 @@ func (t *term) matches(pod *corev1.Pod, namespace labels.Set) bool {
 	return (t.namespaces[pod.Namespace] || t.among != nil && t.among.Matches(namespace)) && t.selector.Matches(labels.Set(pod.Labels))
 }
 
+// maxTerms is how many terms, and how many spread constraints, of a pod count. Each is
+// compared with each pod, for this pod and for those that come after it.
+const maxTerms = 100
+
 // wishes are the terms of one pod.
 type wishes struct {
 	near, far []term // what must be around, and what must not
 	rather    []term
+	over      bool // it has more than maxTerms of a kind
 }
 
 func (t *wishes) empty() bool { return len(t.near)+len(t.far)+len(t.rather) == 0 }
@@ -46,6 +51,11 @@ func wishesOf(pod *corev1.Pod) wishes {
 	if p := a.PodAntiAffinity; p != nil {
 		t.far = requiredTerms(pod, p.RequiredDuringSchedulingIgnoredDuringExecution)
 		t.rather = append(t.rather, preferredTerms(pod, p.PreferredDuringSchedulingIgnoredDuringExecution, -1)...)
+	}
+	for _, list := range []*[]term{&t.near, &t.far, &t.rather} {
+		if len(*list) > maxTerms {
+			*list, t.over = (*list)[:maxTerms], true
+		}
 	}
 	return t
 }
@@ -121,7 +131,7 @@ type spread struct {
 // spreadsOf returns how pod wants to be spread.
 func spreadsOf(pod *corev1.Pod) []spread {
 	var out []spread
-	for i := range pod.Spec.TopologySpreadConstraints {
+	for i := range pod.Spec.TopologySpreadConstraints[:min(len(pod.Spec.TopologySpreadConstraints), maxTerms)] {
 		c := &pod.Spec.TopologySpreadConstraints[i]
 		s := spread{
 			key: c.TopologyKey, selector: byKeys(selecting(c.LabelSelector), pod, selection.In, c.MatchLabelKeys),
