@@ -16,8 +16,8 @@
 //
 // The bounds: 64 servers; 1,024 streams from one to another at a time, more wait; a
 // server that says nothing for four seconds is not asked any more. A dial into a node that
-// nobody is known to have waits, in the first ten seconds of a server, until the others
-// have told what they have.
+// nobody is known to have waits until the others have told for the first time what they
+// have, and no longer than ten seconds after the first such dial.
 package peers
 
 import (
@@ -50,7 +50,8 @@ const (
 	// beat is how often a server says something on the stream of its sessions, silence
 	// after how long it counts as gone, and stalled how long it may take to read.
 	beat, silence, stalled = time.Second, 4 * time.Second, 10 * time.Second
-	// startup is how long after New a dial waits for the first word of other servers.
+	// startup is how long after the first that has to wait dials do so for the first word
+	// of other servers. How long a server takes to start is no part of it.
 	startup = 10 * time.Second
 	// lowest and highest bound the wait between two attempts at a server.
 	lowest, highest = 250 * time.Millisecond, 2 * time.Second
@@ -98,10 +99,10 @@ type Peers struct {
 	leaving   chan struct{} // closed by Leave
 	leaveOnce sync.Once
 
-	began time.Time
 	heard chan struct{} // closed once unheard is empty
 
 	mu        sync.Mutex          // guards the following
+	waits     time.Time           // when a dial first waited for heard; zero if none has
 	unheard   map[string]struct{} // of the first Set, those at which no attempt has ended
 	wanted    []Peer
 	links     map[string]*link // by ID
@@ -124,7 +125,7 @@ func New(c Config) (*Peers, error) {
 	}
 	p := &Peers{
 		cfg: c, log: c.Log, set: make(chan struct{}, 1), leaving: make(chan struct{}),
-		began: time.Now(), heard: make(chan struct{}),
+		heard: make(chan struct{}),
 		links: make(map[string]*link), followers: make(map[*follower]struct{}), news: make(chan struct{}),
 	}
 	var err error
@@ -181,10 +182,15 @@ func (p *Peers) attempted(id string) {
 	}
 }
 
-// hearOthers waits, after New, until each other server has told of its sessions or could
-// not be reached: until then nothing says that a node is connected nowhere.
+// hearOthers waits until each other server has told of its sessions or could not be
+// reached: until then nothing says that a node is connected nowhere.
 func (p *Peers) hearOthers(ctx context.Context) {
-	t := time.NewTimer(time.Until(p.began.Add(startup)))
+	p.mu.Lock()
+	if p.waits.IsZero() {
+		p.waits = time.Now()
+	}
+	t := time.NewTimer(time.Until(p.waits.Add(startup)))
+	p.mu.Unlock()
 	defer t.Stop()
 	select {
 	case <-p.heard:
