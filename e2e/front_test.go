@@ -258,7 +258,7 @@ const (
 
 // memoryTells is whether a program's memory says anything of it: what watches for
 // races gives none back.
-const memoryTells = raceFlag == ""
+func memoryTells(t testing.TB) bool { return !raced(t) }
 
 // bothEnds are the programs that a stream goes through.
 var bothEnds = []string{"server", "node-1"}
@@ -319,7 +319,7 @@ func (f *front) settled(t *testing.T, program string, was census) {
 	eventually(t, program+" holds what it held before", func() error {
 		is := f.census(t, program)
 		if is.goroutines > was.goroutines+moreGoroutines || is.files > was.files+moreFiles ||
-			is.streams > was.streams+1 || memoryTells && is.memory > was.memory+moreMemory {
+			is.streams > was.streams+1 || memoryTells(t) && is.memory > was.memory+moreMemory {
 			return fmt.Errorf("it held %v and holds %v", was, is)
 		}
 		return nil

@@ -4,11 +4,13 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -28,31 +30,50 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// programs are built once, when the first test asks for them.
+// programs are built once each, when the first test asks for them.
 var programs struct {
-	once sync.Once
-	dir  string
-	err  error
+	dir             string
+	plain, raced    sync.Once
+	failed, raceErr error
 }
 
-// bin returns the directory of hawser and hawser-agent, built as the tests are
-// (with -race if they are), and client that of a hawser built plainly: kubectl
-// runs hundreds of times.
+// racedTests are the tests whose programs watch for races, if the tests do: between them they
+// start each program, open each kind of stream, cut links, stop servers, and run the
+// controllers. The others start the programs as users have them, which cost a quarter of
+// that; -e2e.race-all has them watch too.
+var racedTests = []string{
+	"TestBeside", "TestCloud", "TestControllerInPod", "TestEgressSelector", "TestServerDrain", "TestSilence", "TestTunnelAudit", "TestTwoServers",
+}
+
+// raced says whether the programs that a test starts watch for races.
+func raced(t testing.TB) bool {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	return raceFlag != "" && (*raceAll || slices.Contains(racedTests, name))
+}
+
+var raceAll = flag.Bool("e2e.race-all", false, "have the programs of every test watch for races, if the tests do")
+
+// bin returns the directory of hawser, hawser-agent and hawser-ccm for the test, and client
+// that of a plain hawser: kubectl runs hundreds of times.
 func bin(t testing.TB) (under, client string) {
 	t.Helper()
-	programs.once.Do(func() {
-		if programs.dir, programs.err = os.MkdirTemp("", "hawser-e2e-"); programs.err != nil {
-			return
-		}
-		programs.err = build("client", "./cmd/hawser")
-		if programs.err == nil {
-			programs.err = build("under", "./cmd/...", raceFlag)
+	programs.plain.Do(func() {
+		if programs.dir, programs.failed = os.MkdirTemp("", "hawser-e2e-"); programs.failed == nil {
+			programs.failed = build("plain", "./cmd/...")
 		}
 	})
-	if programs.err != nil {
-		t.Fatal(programs.err)
+	if programs.failed != nil {
+		t.Fatal(programs.failed)
 	}
-	return filepath.Join(programs.dir, "under"), filepath.Join(programs.dir, "client")
+	client = filepath.Join(programs.dir, "plain")
+	if !raced(t) {
+		return client, client
+	}
+	programs.raced.Do(func() { programs.raceErr = build("raced", "./cmd/...", raceFlag) })
+	if programs.raceErr != nil {
+		t.Fatal(programs.raceErr)
+	}
+	return filepath.Join(programs.dir, "raced"), client
 }
 
 func build(to, what string, flags ...string) error { return buildFrom("..", to, what, flags...) }

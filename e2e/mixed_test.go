@@ -93,7 +93,9 @@ func (m *mixed) beside(t *testing.T, name string, part func(*testing.T, nodeOver
 	t.Run(name, func(t *testing.T) {
 		for _, n := range m.nodes {
 			t.Run(n.transport, func(t *testing.T) {
-				t.Parallel()
+				if len(m.nodes) > 1 { // one waits for no other
+					t.Parallel()
+				}
 				part(t, n)
 			})
 		}

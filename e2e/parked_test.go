@@ -179,7 +179,7 @@ func (p *parking) measure(t *testing.T) {
 	if queued > replayBudget+float64(len(p.nodes)*64<<10) {
 		t.Errorf("%.0f bytes are kept to say again", queued)
 	}
-	if most := replayBudget + int64(*parked)*perParked; memoryTells && grown > most {
+	if most := replayBudget + int64(*parked)*perParked; memoryTells(t) && grown > most {
 		t.Errorf("the server's memory has grown by %d MiB; the bound is %d MiB", grown>>20, most>>20)
 	}
 }

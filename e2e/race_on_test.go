@@ -2,5 +2,5 @@
 
 package e2e
 
-// raceFlag makes the programs under test watch for races when the tests do.
+// raceFlag makes programs watch for races when the tests do; racedTests says of which tests.
 const raceFlag = "-race"

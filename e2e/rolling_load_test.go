@@ -76,7 +76,7 @@ func (r *rolling) start(t *testing.T) {
 	r.stop, r.done = stop, map[string]int{}
 	t.Cleanup(func() { stop(); r.wg.Wait() })
 	for i := range r.backends {
-		for kind, every := range map[string]time.Duration{"h2": 100 * time.Millisecond, "http1": 200 * time.Millisecond, "idle": 1500 * time.Millisecond} {
+		for kind, every := range map[string]time.Duration{"h2": 300 * time.Millisecond, "http1": 400 * time.Millisecond, "idle": 1500 * time.Millisecond} {
 			w := r.worker(t, i, kind)
 			if kind == "http1" {
 				w.config.NextProtos = []string{"http/1.1"}

@@ -31,7 +31,7 @@ const (
 	// and some for the machine.
 	writeBound = 25 * time.Second
 	// roundsPerLoss is how many rounds of requests each client makes while a member is away.
-	roundsPerLoss = 8
+	roundsPerLoss = 5
 )
 
 // TestMemberOfThreeKilled: each member of the store is killed and started again in turn,
@@ -57,13 +57,11 @@ func testMemberKilled(t *testing.T, st *store, servers []*cluster) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	loads := make([]*storeLoad, 0, 2*len(servers))
+	loads := make([]*storeLoad, 0, len(servers))
 	for i, s := range servers {
-		for j := range 2 {
-			l := &storeLoad{through: s, name: fmt.Sprintf("load-%d-%d", i, j)}
-			loads = append(loads, l)
-			wg.Go(func() { l.run(ctx) })
-		}
+		l := &storeLoad{through: s, name: fmt.Sprintf("load-%d", i)}
+		loads = append(loads, l)
+		wg.Go(func() { l.run(ctx) })
 	}
 	first := st.leader(t)
 	for i := range st.members {
@@ -212,6 +210,7 @@ func testQuorumLost(t *testing.T, st *store, servers []*cluster, port int) {
 // TestStoreOutOfReach: a server that cannot use its store says in one line which flag is
 // wrong, and ends.
 func TestStoreOutOfReach(t *testing.T) {
+	t.Parallel()
 	st := startStore(t)
 	stranger := pkitest.New(t, "stranger")
 	must(t, os.WriteFile(st.file("stranger.crt"), stranger.PEM(), 0o600))
