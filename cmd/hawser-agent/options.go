@@ -55,6 +55,7 @@ type options struct {
 	seccompDefault   bool
 	hidePaths        []string
 	maxImages        int
+	retention        pods.Retention
 	kubeReserved     string
 	systemReserved   string
 	statusUpdate     time.Duration
@@ -114,6 +115,9 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.seccompDefault, "seccomp-default", false, "filter the system calls of containers that name no seccomp profile: RuntimeDefault instead of Unconfined")
 	f.StringSliceVar(&o.hidePaths, "hide-path", []string{"/root/.ssh"}, "files and directories of the machine that containers do not see, beside those of Hawser")
 	f.IntVar(&o.maxImages, "node-status-max-images", node.DefaultMaxImages, "how many images the node's status lists, the largest ones; -1 for all")
+	f.DurationVar(&o.retention.MinAge, "minimum-container-ttl-duration", 0, "how old a container is at least when it is removed after it has ended, counted from when it was made")
+	f.IntVar(&o.retention.PerContainer, "maximum-dead-containers-per-container", pods.DefaultPerContainer, "how many attempts that have ended are kept of each container, with their logs; negative for all")
+	f.IntVar(&o.retention.Total, "maximum-dead-containers", pods.DefaultTotal, "how many containers that have ended are kept on the node; negative for any number")
 	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
 	f.StringVar(&o.systemReserved, "system-reserved", "", "resources kept for the system")
 	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often the node's status is computed")
@@ -312,6 +316,9 @@ func (o *options) checkPeriods() error {
 		if d < 100*time.Millisecond {
 			return fmt.Errorf("%s %s: want 100ms or more", flag, d)
 		}
+	}
+	if o.retention.MinAge < 0 {
+		return fmt.Errorf("--minimum-container-ttl-duration %s: want 0 or more", o.retention.MinAge)
 	}
 	if o.offlinePatience < 0 {
 		return fmt.Errorf("--offline-patience %s: want 0 or more", o.offlinePatience)

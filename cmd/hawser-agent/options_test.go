@@ -119,6 +119,8 @@ func TestOptions(t *testing.T) {
 		"pods":              {[]string{"--max-pods", "0"}, "--max-pods 0"},
 		"images":            {[]string{"--node-status-max-images", "-2"}, "--node-status-max-images -2"},
 		"all images":        {[]string{"--node-status-max-images", "-1"}, ""},
+		"dead young":        {[]string{"--minimum-container-ttl-duration", "-1s"}, "--minimum-container-ttl-duration -1s: want 0 or more"},
+		"dead":              {[]string{"--minimum-container-ttl-duration", "1h", "--maximum-dead-containers-per-container", "-1", "--maximum-dead-containers", "0"}, ""},
 		"period":            {[]string{"--node-status-update-frequency", "1ms"}, "--node-status-update-frequency 1ms"},
 		"lease":             {[]string{"--node-lease-duration-seconds", "0"}, "--node-lease-duration-seconds 0"},
 		"transport":         {[]string{"--transport", "pigeon"}, `--transport "pigeon"`},

@@ -216,6 +216,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
 		Pods: pods.Config{
 			APIServer: o.addrs[0], VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
+			Retention: &o.retention,
 		},
 		Registerer: metrics, Log: log,
 	})

@@ -52,7 +52,7 @@ func (w *worker) act(s situation, in intent) {
 				f.spec.Name, w.id.Name, w.id.Namespace, w.id.UID))
 		}
 	}
-	if in.start != nil && !w.early(s.now) {
+	if in.start != nil && !w.early(s.now) && w.undisturbed() {
 		w.start(in.start)
 	}
 }
@@ -215,11 +215,11 @@ func (w *worker) startAttempt(ctx context.Context, pod *corev1.Pod, spec *corev1
 	if err == nil {
 		err = prepareFiles(&c)
 	}
-	if err == nil {
-		err = w.prune(ctx, spec.Name, attempt)
-	}
 	if err != nil {
 		return startResult{config: err, kept: kept}
+	}
+	if err = w.prune(ctx, spec.Name, attempt); err != nil {
+		w.log.Warn("cannot remove an attempt that has ended, will try again", "err", err)
 	}
 	if attempt == 0 {
 		w.event(spec, corev1.EventTypeNormal, "Pulled", fmt.Sprintf(
@@ -237,32 +237,6 @@ func (w *worker) startAttempt(ctx context.Context, pod *corev1.Pod, spec *corev1
 		}
 	}
 	return startResult{id: id, kept: kept}
-}
-
-// prune removes all attempts of a container but the one before the next, with
-// their logs.
-func (w *worker) prune(ctx context.Context, name string, next int) error {
-	listed, err := w.r.lister.get(ctx)
-	if err != nil {
-		return fmt.Errorf("list containers: %w", err)
-	}
-	kept := false
-	for i := range listed[w.id.UID] {
-		c := &listed[w.id.UID][i]
-		switch {
-		case c.Name != name || c.Attempt >= next:
-		case !kept:
-			kept = true // newest first
-		default:
-			if err := w.r.cfg.Runtime.Remove(ctx, c.ID); err != nil {
-				return fmt.Errorf("remove old attempt %d: %w", c.Attempt, err)
-			}
-			if err := w.r.places.removeAttempt(w.id, name, c.Attempt); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 func (w *worker) startedWith(spec *corev1.Container, c *container, next int, delay time.Duration, res startResult, cancelled bool) {

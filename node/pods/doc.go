@@ -10,10 +10,10 @@
 //
 // What is true of a pod is kept in three places, so that an agent that restarts
 // takes up where it was, also without a server: the runtime keeps containers that
-// have ended, a checkpoint on disk keeps the pod as last seen with the status last
-// computed, and the API has the status last written. Until the API has been
-// listed once the checkpoints say what should run, and nothing is stopped merely
-// because it is not known. What runs is taken over at once; what does not is started
+// have ended (those that Retention names), a checkpoint on disk keeps the pod as
+// last seen with the status last computed, and the API has the status last written.
+// Until the API has been listed once the checkpoints say what should run, and nothing
+// is stopped merely because it is not known. What runs is taken over at once; what does not is started
 // only after the API has had a little time to say that it has gone elsewhere.
 //
 // Beside the checkpoint is what the pod's containers were made from: the ConfigMaps,

@@ -358,7 +358,7 @@ func TestListerCoalesces(t *testing.T) {
 		l := lister{list: func(context.Context) ([]runtime.ContainerStatus, error) {
 			n := begun.Add(1)
 			<-time.After(time.Second)
-			return []runtime.ContainerStatus{{Pod: runtime.PodID{UID: "u"}, Attempt: int(n)}}, nil
+			return []runtime.ContainerStatus{{Pod: runtime.PodID{UID: "u"}, Name: "c", Attempt: int(n)}}, nil
 		}}
 		results := make(chan int, 101)
 		ask := func() {

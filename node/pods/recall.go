@@ -5,6 +5,7 @@ package pods
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,7 +41,8 @@ func (r *Runner) recall(ctx context.Context) error {
 	return nil
 }
 
-// trace lists the pods the runtime holds anything of.
+// trace lists the pods the runtime holds anything of, except those of which it holds
+// only what is too young to be removed: of those nothing is left to be done.
 func (r *Runner) trace(ctx context.Context) (map[types.UID]runtime.PodID, error) {
 	ids, err := r.cfg.Runtime.Sandboxes(ctx)
 	if err != nil {
@@ -52,10 +54,14 @@ func (r *Runner) trace(ctx context.Context) (map[types.UID]runtime.PodID, error)
 	}
 	traces := map[types.UID]runtime.PodID{}
 	for _, id := range ids {
-		traces[id.UID] = id
+		if id.UID != "" {
+			traces[id.UID] = id
+		}
 	}
 	for uid, list := range containers {
-		traces[uid] = list[0].Pod
+		if traces[uid] = list[0].Pod; r.onlyYoung(list) {
+			delete(traces, uid)
+		}
 	}
 	return traces, nil
 }
@@ -96,6 +102,7 @@ func lostAttempt(id runtime.PodID, cs *corev1.ContainerStatus) *runtime.Containe
 	default:
 		return nil
 	}
+	_, a.ID, _ = strings.Cut(t.ContainerID, "://")
 	a.ExitCode, a.Signal, a.Reason, a.Message = int(t.ExitCode), int(t.Signal), t.Reason, t.Message
 	a.StartedAt, a.EndedAt = t.StartedAt.Time, t.FinishedAt.Time
 	if a.Reason == reasonCompleted || a.Reason == reasonError {

@@ -65,9 +65,14 @@ type Config struct {
 	VolumeRefresh time.Duration // how often content from the API is brought up to date: 60 s
 	ObjectTTL     time.Duration // how long a ConfigMap or Secret read is good for: 30 s
 	Housekeeping  time.Duration // how often leftovers are looked for: 2 min
+	Collect       time.Duration // how often containers that have ended are: 1 min
 	// Patience is how long containers that do not run wait at the start for the API
 	// to say whether they still should; after that the files on disk say so: DefaultPatience.
 	Patience time.Duration
+
+	// Retention says which containers that have ended are kept. Nil means the
+	// kubelet's defaults: one of each container, whatever its age.
+	Retention *Retention
 
 	// Fence is up while another agent with this node's identity runs the pods. Those
 	// that run here are then stopped, each within its grace, and the API is told
@@ -89,6 +94,7 @@ type Runner struct {
 	whereabouts map[string]string
 	lister      lister
 	writes      chan struct{} // tokens of writes to the API under way
+	removals    chan struct{} // tokens of removals of containers under way
 	source      *source
 	wake        chan struct{}
 	recalled    chan struct{} // closed once the pods of an earlier run are known
@@ -133,6 +139,8 @@ func New(cfg Config) (*Runner, error) {
 	cfg.VolumeRefresh = cmp.Or(cfg.VolumeRefresh, time.Minute)
 	cfg.ObjectTTL = cmp.Or(cfg.ObjectTTL, 30*time.Second)
 	cfg.Housekeeping = cmp.Or(cfg.Housekeeping, 2*time.Minute)
+	cfg.Collect = cmp.Or(cfg.Collect, time.Minute)
+	cfg.Retention = cmp.Or(cfg.Retention, &Retention{PerContainer: DefaultPerContainer, Total: DefaultTotal})
 	cfg.Patience = cmp.Or(cfg.Patience, DefaultPatience)
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
@@ -155,6 +163,7 @@ func New(cfg Config) (*Runner, error) {
 		objects:     newObjects(cfg.API.CoreV1(), cfg.ObjectTTL),
 		lister:      lister{list: cfg.Runtime.Containers},
 		writes:      make(chan struct{}, maxWrites),
+		removals:    make(chan struct{}, maxRemovals),
 		wake:        make(chan struct{}, 1),
 		recalled:    make(chan struct{}),
 		workers:     map[types.UID]*worker{},
@@ -201,6 +210,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	wg.Go(func() { r.source.run(ctx) })
 	housekeeping := time.NewTicker(r.cfg.Housekeeping)
 	defer housekeeping.Stop()
+	passes := time.NewTicker(r.cfg.Collect)
+	defer passes.Stop()
 	swept := false
 	known := sync.OnceFunc(func() { close(r.recalled) })
 	r.Wake()
@@ -222,6 +233,9 @@ func (r *Runner) Run(ctx context.Context) error {
 			continue
 		case <-housekeeping.C:
 			swept = false
+		case <-passes.C:
+			r.collect(ctx, &workers)
+			continue
 		case <-r.wake:
 		}
 		if fenced {

@@ -158,8 +158,8 @@ type listing struct {
 // listTimeout bounds one listing.
 const listTimeout = 30 * time.Second
 
-// get returns the containers of each pod, newest attempts first. The result is
-// shared: callers do not change it.
+// get returns the containers of each pod, newest attempts first. What belongs to no pod
+// is left out. The result is shared: callers do not change it.
 func (l *lister) get(ctx context.Context) (map[types.UID][]runtime.ContainerStatus, error) {
 	l.mu.Lock()
 	mine, lead := l.next, false
@@ -195,7 +195,9 @@ func (l *lister) do(ctx context.Context, mine *listing) {
 	mine.err = err
 	mine.result = map[types.UID][]runtime.ContainerStatus{}
 	for _, c := range all {
-		mine.result[c.Pod.UID] = append(mine.result[c.Pod.UID], c)
+		if owned(&c) {
+			mine.result[c.Pod.UID] = append(mine.result[c.Pod.UID], c)
+		}
 	}
 	for _, list := range mine.result {
 		slices.SortFunc(list, func(a, b runtime.ContainerStatus) int { return b.Attempt - a.Attempt })

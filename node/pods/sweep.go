@@ -12,8 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -45,8 +43,7 @@ func (r *Runner) sweep(ctx context.Context, wg *sync.WaitGroup) {
 			continue
 		}
 		r.log.Info("stopping a pod that the server does not know", "namespace", id.Namespace, "pod", id.Name, "uid", string(uid))
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name, UID: uid}}
-		r.startLocked(ctx, wg, newWorker(r, pod, workerOptions{admitted: true, gone: true}))
+		r.clearLocked(ctx, wg, id)
 	}
 	if len(r.removing) > 0 {
 		return // the last sweep's leftovers are still being removed

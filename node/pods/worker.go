@@ -41,6 +41,7 @@ type worker struct {
 	wantsGone bool        // no longer in the API
 	wantsOut  bool        // another agent has taken over
 	posted    []func()
+	unwanted  []runtime.ContainerStatus // to be removed
 	published *corev1.Pod
 	claims    bool // takes room on the node
 
@@ -70,8 +71,12 @@ type worker struct {
 	sandbox    preparation
 	apiWrite   attempt
 	removal    attempt
-	unlisted   time.Duration // back-off of listing
-	next       time.Time
+	garbage    []runtime.ContainerStatus // what is left of unwanted
+	discarding context.CancelFunc        // not nil while one of them is being removed
+	// discardFailed says that a failure to remove one of them has been told.
+	discardFailed bool
+	unlisted      time.Duration // back-off of listing
+	next          time.Time
 }
 
 // An attempt paces something that is tried until it succeeds.
@@ -275,6 +280,7 @@ func (w *worker) step(now time.Time) bool {
 		return w.left(s)
 	}
 	w.report(s, in)
+	w.discardNext(s)
 	return w.finish(s)
 }
 
@@ -283,6 +289,9 @@ func (w *worker) receive() {
 	w.mu.Lock()
 	posted, wanted := w.posted, w.wanted
 	w.posted = nil
+	if w.unwanted != nil {
+		w.garbage, w.unwanted, w.discardFailed = w.unwanted, nil, false
+	}
 	w.gone, w.leaving = w.gone || w.wantsGone, w.wantsOut
 	w.mu.Unlock()
 	for _, f := range posted {
@@ -415,7 +424,7 @@ func (w *worker) save(pod *corev1.Pod) {
 // left reports whether nothing of the pod runs or is under way. What it has on disk
 // stays for when the node is this agent's again.
 func (w *worker) left(s situation) bool {
-	return s.quiet() && !w.sandbox.busy && !w.apiWrite.busy && !w.removal.busy
+	return s.quiet() && !w.sandbox.busy && !w.apiWrite.busy && !w.removal.busy && w.undisturbed()
 }
 
 // finish takes the pod away once nothing of it runs: first its volumes, then the
@@ -440,6 +449,7 @@ func (w *worker) finish(s situation) bool {
 	}
 	w.sandbox.done = false
 	switch {
+	case w.gone && !w.undisturbed():
 	case w.gone:
 		if err := w.clear(); err != nil {
 			w.log.Warn("cannot remove what is left of the pod, will try again", "err", err)
@@ -454,20 +464,27 @@ func (w *worker) finish(s situation) bool {
 	return false
 }
 
-// clear removes the containers, the sandbox and the files of the pod.
+// clear removes the containers, the sandbox and the files of the pod. Containers too
+// young to be removed stay, and so does the sandbox then; Runner.collect comes back to
+// them.
 func (w *worker) clear() error {
 	listed, err := w.r.lister.get(w.ctx)
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}
+	now, left := time.Now(), false
 	for i := range listed[w.id.UID] {
 		c := &listed[w.id.UID][i]
-		if err := w.r.cfg.Runtime.Remove(w.ctx, c.ID); err != nil {
+		if w.r.cfg.Retention.young(c, now) {
+			left = true
+		} else if err := w.r.cfg.Runtime.Remove(w.ctx, c.ID); err != nil {
 			return fmt.Errorf("remove container %s: %w", c.Name, err)
 		}
 	}
-	if err := w.r.cfg.Runtime.RemoveSandbox(w.ctx, w.id); err != nil {
-		return fmt.Errorf("remove sandbox: %w", err)
+	if !left {
+		if err := w.r.cfg.Runtime.RemoveSandbox(w.ctx, w.id); err != nil {
+			return fmt.Errorf("remove sandbox: %w", err)
+		}
 	}
 	w.r.objects.forget(w.id.UID, max(10*w.r.cfg.VolumeRefresh, time.Hour))
 	return errors.Join(os.RemoveAll(w.r.places.podLogs(w.id)), os.RemoveAll(w.r.places.pod(w.id.UID)))

@@ -29,9 +29,11 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/node/runtime/memory"
+	"github.com/hawser-project/hawser/node/runtime/process"
 )
 
 func TestMain(m *testing.M) {
+	process.ShimMain()
 	// One of them sleeps for as long as its clock, that of no bubble, says.
 	utilruntime.ErrorHandlers = nil
 	goleak.VerifyTestMain(m)

@@ -1,0 +1,179 @@
+package pods
+
+// Containers that have ended, where containers are real processes.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/process"
+)
+
+// processPatience is far more than anything here takes.
+const processPatience = time.Minute
+
+// startProcesses begins a process runtime and returns it with the directory of its
+// containers, in which there is something else already: stray.
+func startProcesses(t *testing.T, dir string) (*process.Runtime, string) {
+	t.Helper()
+	data, group := filepath.Join(dir, "runtime"), fmt.Sprintf("hawser-test-pods-%d", os.Getpid())
+	containers := filepath.Join(data, "c")
+	if err := os.MkdirAll(filepath.Join(containers, "stray"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(containers, "stray", "spec.json"), []byte("not ours"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rt, err := process.New(process.Config{DataDir: data, Isolation: process.None, CgroupParent: group, LogMaxBytes: 1 << 20, LogMaxFiles: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- rt.Run(ctx) }()
+	t.Cleanup(func() {
+		list, _ := rt.Containers(ctx)
+		for _, c := range list {
+			if err := rt.Stop(ctx, c.ID, 0); err != nil {
+				t.Error(err)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		left, _ := filepath.Glob("/sys/fs/cgroup/*/" + group)
+		for _, dir := range append(left, "/sys/fs/cgroup/"+group) {
+			_ = os.Remove(dir)
+		}
+	})
+	return rt, containers
+}
+
+// eventually waits until check returns an empty string.
+func eventually(t *testing.T, check func() string) {
+	t.Helper()
+	end := time.Now().Add(processPatience)
+	for check() != "" {
+		if time.Now().After(end) {
+			t.Fatal(check())
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// TestDeadProcesses: of a container that has ended again and again the runtime keeps
+// the last attempt, with its log, beside the one that runs, and of a deleted pod
+// nothing. What is no container of the agent's stays.
+func TestDeadProcesses(t *testing.T) {
+	dir := t.TempDir()
+	rt, containers := startProcesses(t, dir)
+	calm := filepath.Join(dir, "calm")
+	pod := newPod("a", func(p *corev1.Pod) {
+		c := &p.Spec.Containers[0]
+		c.Command = []string{"/bin/sh", "-c", "echo said; test -e " + calm + " && exec sleep 1000; exit 3"}
+		p.Spec.Containers = append(p.Spec.Containers, *c.DeepCopy())
+		p.Spec.Containers[1].Name = "b"
+	})
+	api := fake.NewSimpleClientset(pod)
+	r, err := New(Config{
+		NodeName: thisNode, API: api, Runtime: rt, Events: noEvents{}, Dir: dir, Log: slog.New(slog.DiscardHandler),
+		CrashDelay: time.Millisecond, MaxCrashDelay: time.Millisecond, Collect: 20 * time.Millisecond, Housekeeping: 50 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}()
+	eventually(t, func() string { return restarted(r, pod, 5) })
+	if err := os.WriteFile(calm, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string { return oneDeadEach(ctx, rt, r, pod) })
+	if dirs, err := os.ReadDir(containers); err != nil || len(dirs) != 5 {
+		t.Errorf("directories %v, %v; want those of four containers and the stray one", dirs, err)
+	}
+	if err := api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), pod.Namespace, pod.Name); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string {
+		if ids, err := rt.Sandboxes(ctx); err != nil || len(ids) > 0 {
+			return fmt.Sprintf("sandboxes %v, %v; want none", ids, err)
+		}
+		return ""
+	})
+	if dirs, err := os.ReadDir(containers); err != nil || len(dirs) != 1 || dirs[0].Name() != "stray" {
+		t.Errorf("directories %v, %v; want the stray one", dirs, err)
+	}
+}
+
+// noEvents takes events and drops them.
+type noEvents struct{}
+
+func (noEvents) Event(corev1.ObjectReference, string, string, string) {}
+
+// restarted says what is missing for each container of the pod to have been restarted
+// n times.
+func restarted(r *Runner, pod *corev1.Pod, n int32) string {
+	p, err := r.Pod(context.Background(), idOf(pod).NamespacedName, "")
+	if err != nil || len(p.Status.ContainerStatuses) != 2 {
+		return fmt.Sprintf("pod %v, %v", p, err)
+	}
+	for _, cs := range p.Status.ContainerStatuses {
+		if cs.RestartCount < n {
+			return fmt.Sprintf("container %s was restarted %d times, want %d", cs.Name, cs.RestartCount, n)
+		}
+	}
+	return ""
+}
+
+// oneDeadEach says what is missing for each container of the pod to run and to have one
+// attempt before, which its status and its log tell of.
+func oneDeadEach(ctx context.Context, rt *process.Runtime, r *Runner, pod *corev1.Pod) string {
+	p, err := r.Pod(ctx, idOf(pod).NamespacedName, "")
+	if err != nil {
+		return err.Error()
+	}
+	list, err := rt.Containers(ctx)
+	if err != nil || len(list) != 4 {
+		return fmt.Sprintf("containers %v, %v; want four", list, err)
+	}
+	byID := map[string]runtime.ContainerStatus{}
+	for _, c := range list {
+		byID[c.ID] = c
+	}
+	for _, cs := range p.Status.ContainerStatuses {
+		last := cs.LastTerminationState.Terminated
+		if cs.State.Running == nil || last == nil || last.ExitCode != 3 {
+			return fmt.Sprintf("status %+v", cs)
+		}
+		dead := byID[strings.TrimPrefix(last.ContainerID, "process://")]
+		if dead.State != runtime.Exited || dead.Attempt != int(cs.RestartCount)-1 {
+			return fmt.Sprintf("the last one of %s is %+v, want attempt %d", cs.Name, dead, cs.RestartCount-1)
+		}
+		if text, err := os.ReadFile(dead.LogPath); err != nil || !strings.Contains(string(text), "said") {
+			return fmt.Sprintf("its log %q, %v", text, err)
+		}
+		if logs, err := os.ReadDir(filepath.Dir(dead.LogPath)); err != nil || len(logs) != 2 {
+			return fmt.Sprintf("logs of %s: %v, %v; want two", cs.Name, logs, err)
+		}
+	}
+	return ""
+}
