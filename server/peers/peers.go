@@ -50,8 +50,8 @@ const (
 	// beat is how often a server says something on the stream of its sessions, silence
 	// after how long it counts as gone, and stalled how long it may take to read.
 	beat, silence, stalled = time.Second, 4 * time.Second, 10 * time.Second
-	// startup is how long after the first that has to wait dials do so for the first word
-	// of other servers. How long a server takes to start is no part of it.
+	// startup is how long dials wait for the first word of other servers, counted from the
+	// first dial that has to. The time that this server took to start does not count.
 	startup = 10 * time.Second
 	// lowest and highest bound the wait between two attempts at a server.
 	lowest, highest = 250 * time.Millisecond, 2 * time.Second
