@@ -300,6 +300,23 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestRacedTestsExist: a test of racedTests that is renamed would no longer be watched.
+func TestRacedTestsExist(t *testing.T) {
+	there := map[string]bool{}
+	for _, s := range sources(t) {
+		for _, d := range s.syntax.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && s.dir() == "e2e" {
+				there[f.Name.Name] = true
+			}
+		}
+	}
+	for _, name := range racedTests {
+		if !there[name] {
+			t.Errorf("racedTests names %s, which is no test of this package", name)
+		}
+	}
+}
+
 // recovers are the files that may: the one that keeps a controller's panic from taking
 // the API server and the tunnels with it, and a test that does as it does.
 var recovers = []string{"controlplane/loop/together.go", "auth/nodekeys/contain_test.go"}

@@ -30,11 +30,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// programs are built once each, when the first test asks for them.
+// programs are built when the first test asks for them: plain ones, and those that watch for
+// races.
 var programs struct {
-	dir             string
-	plain, raced    sync.Once
-	failed, raceErr error
+	dir                string
+	plain, raced       sync.Once
+	plainErr, racedErr error
 }
 
 // racedTests are the tests whose programs watch for races, if the tests do: between them they
@@ -58,20 +59,20 @@ var raceAll = flag.Bool("e2e.race-all", false, "have the programs of every test 
 func bin(t testing.TB) (under, client string) {
 	t.Helper()
 	programs.plain.Do(func() {
-		if programs.dir, programs.failed = os.MkdirTemp("", "hawser-e2e-"); programs.failed == nil {
-			programs.failed = build("plain", "./cmd/...")
+		if programs.dir, programs.plainErr = os.MkdirTemp("", "hawser-e2e-"); programs.plainErr == nil {
+			programs.plainErr = build("plain", "./cmd/...")
 		}
 	})
-	if programs.failed != nil {
-		t.Fatal(programs.failed)
+	if programs.plainErr != nil {
+		t.Fatal(programs.plainErr)
 	}
 	client = filepath.Join(programs.dir, "plain")
 	if !raced(t) {
 		return client, client
 	}
-	programs.raced.Do(func() { programs.raceErr = build("raced", "./cmd/...", raceFlag) })
-	if programs.raceErr != nil {
-		t.Fatal(programs.raceErr)
+	programs.raced.Do(func() { programs.racedErr = build("raced", "./cmd/...", raceFlag) })
+	if programs.racedErr != nil {
+		t.Fatal(programs.racedErr)
 	}
 	return filepath.Join(programs.dir, "raced"), client
 }
