@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// TestNoSwap: kube-apiserver refuses a node whose swap is zero.
+func TestNoSwap(t *testing.T) {
+	inWorld(t, func(w *world) {
+		write(t, filepath.Join(w.root, "proc/meminfo"), "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\nSwapTotal: 0 kB\n")
+	}, func(w *world) {
+		if swap := w.node().Status.NodeInfo.Swap; swap != nil {
+			t.Errorf("swap %v", *swap.Capacity)
+		}
+	})
+}
 
 func TestRegistration(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -70,6 +82,9 @@ func TestRegistration(t *testing.T) {
 			t.Errorf("huge pages %s", q.String())
 		}
 		info := st.NodeInfo
+		if info.Swap == nil || *info.Swap.Capacity != 1<<20 {
+			t.Errorf("swap %+v", info.Swap)
+		}
 		if info.KubeletVersion != "v1.37.2+hawser" || info.ContainerRuntimeVersion != "memory://1" || info.OSImage != "Example Linux 1" ||
 			info.KernelVersion != "6.18.0" || info.BootID != "boot-1" || info.MachineID != "machine" || info.SystemUUID != "abcd-ef" ||
 			info.OperatingSystem != "linux" || info.KubeProxyVersion != "" { //nolint:staticcheck // deprecated, and so unset

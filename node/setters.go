@@ -135,7 +135,9 @@ func (r *report) setInfo(st *corev1.NodeStatus) []event {
 		KubeletVersion:          r.cfg.Version,
 		OperatingSystem:         "linux",
 		Architecture:            r.facts.architecture,
-		Swap:                    &corev1.NodeSwapStatus{Capacity: &r.facts.swap},
+	}
+	if r.facts.swap > 0 { // kube-apiserver refuses a node with zero, and kubelets leave it out
+		st.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &r.facts.swap}
 	}
 	return events
 }
