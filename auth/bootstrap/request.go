@@ -146,8 +146,15 @@ func (r *request) create(ctx context.Context, csr *certificates.CertificateSigni
 	return nil
 }
 
+// tellAfter is how long a request may have no answer before the log says for what it may wait.
+const tellAfter = 10 * time.Second
+
 // wait returns the certificate once there is one.
 func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigningRequest) ([]byte, error) {
+	pending := time.AfterFunc(tellAfter, func() {
+		r.log.Warn("no certificate yet: if nothing approves such requests in this cluster, run: kubectl certificate approve "+csr.Name, "signer", r.kind.signer)
+	})
+	defer pending.Stop()
 	told := false
 	for {
 		pause := time.Second

@@ -1,14 +1,17 @@
 package bootstrap
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -106,6 +109,7 @@ type rotationWorld struct {
 	id      *Identity
 	r       *Rotation
 	renewed atomic.Int32
+	log     bytes.Buffer
 }
 
 // serves waits until the node has its serving certificate, a minute after it asked.
@@ -157,7 +161,7 @@ func (w *rotationWorld) rotation(t *testing.T) *Rotation {
 	t.Helper()
 	r, err := NewRotation(RotationConfig{
 		Identity: w.id, Requests: w.memoryRequests,
-		Renewed: func() { w.renewed.Add(1) },
+		Renewed: func() { w.renewed.Add(1) }, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -223,6 +227,18 @@ func TestServingCertificate(t *testing.T) {
 		}
 		if !w.r.Client().NotAfter.Equal(w.id.expires()) || !w.r.Serving().Equal(cert.Leaf) {
 			t.Errorf("said to expire at %v and %v", w.r.Client().NotAfter, w.r.Serving().NotAfter)
+		}
+	})
+}
+
+// TestPendingIsTold: in most clusters a person approves serving certificates, so the log says
+// what waits for one, once.
+func TestPendingIsTold(t *testing.T) {
+	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
+		const told = "kubectl certificate approve node-serving-csr-"
+		advance(50 * time.Second)
+		if n := strings.Count(w.log.String(), told); n != 1 {
+			t.Errorf("told %d times: %s", n, w.log.String())
 		}
 	})
 }
