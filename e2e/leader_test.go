@@ -40,6 +40,7 @@ func (c *cluster) startManager(t *testing.T, name string) {
 		"--cluster-signing-cert-file", filepath.Join(pki, "client-ca.crt"), "--cluster-signing-key-file", filepath.Join(pki, "client-ca.key"),
 		"--cluster-signing-kubelet-serving-cert-file", filepath.Join(pki, "kubelet-ca.crt"), "--cluster-signing-kubelet-serving-key-file", filepath.Join(pki, "kubelet-ca.key"),
 		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "4s", "--leader-elect-retry-period", leaseTry.String(),
+		"--leader-elect-resource-name", "kube-controller-manager", // by which a Hawser server elects
 	}, quickLifecycle...), filepath.Join(c.dir, name))
 	t.Cleanup(func() {
 		if b, err := os.ReadFile(filepath.Join(c.dir, name+".log")); err == nil && (t.Failed() || strings.Contains(string(b), "WARNING: DATA RACE")) {

@@ -24,6 +24,9 @@ const (
 	healthPort = 8134
 	// lifecycle is the controller that evicts, and that evidence is for.
 	lifecycle = "node-lifecycle-controller"
+	// besideLease is the Lease of the controllers' election: that of kube-controller-manager,
+	// who leads all the time, is its own.
+	besideLease = "hawser-controller-manager"
 	// signer is the controller that needs the cluster's key.
 	signer = "certificatesigningrequest-signing-controller"
 )
@@ -90,6 +93,9 @@ func (o *serverOptions) adjust() {
 	}
 	if !o.beside.flags.Changed("secure-port") {
 		o.securePort = besidePort
+	}
+	if !o.beside.flags.Changed("leader-elect-resource-name") {
+		o.controllers.leader.Name = besideLease
 	}
 	if !o.beside.flags.Changed("controllers") {
 		o.controllers.enabled = besideControllers

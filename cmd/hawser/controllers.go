@@ -140,7 +140,7 @@ func (o *controllerOptions) addLeaderFlags(f *pflag.FlagSet) {
 	f.DurationVar(&l.LeaseDuration, "leader-elect-lease-duration", leader.DefaultLeaseDuration, "how long others wait for a leader that does not renew the lease")
 	f.DurationVar(&l.RenewDeadline, "leader-elect-renew-deadline", leader.DefaultRenewDeadline, "how long a leader tries to renew the lease before it stops leading")
 	f.DurationVar(&l.RetryPeriod, "leader-elect-retry-period", leader.DefaultRetryPeriod, "time between tries to get or renew the lease")
-	f.StringVar(&l.Name, "leader-elect-resource-name", leader.DefaultName, "name of the lease")
+	f.StringVar(&l.Name, "leader-elect-resource-name", leader.DefaultName, "name of the lease (default with --kubeconfig "+besideLease+")")
 	f.StringVar(&l.Namespace, "leader-elect-resource-namespace", leader.DefaultNamespace, "namespace of the lease")
 }
 

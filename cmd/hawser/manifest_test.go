@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 
 	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/controlplane/leader"
 )
 
 // What is printed is read by the library that kube-apiserver reads it with, strictly.
@@ -72,20 +73,42 @@ func TestManifestEgress(t *testing.T) {
 }
 
 // TestManifestRBAC: a hub may read Services and their endpoints only if it is to listen for
-// them.
+// them, and write the Lease of an election only if it is to take part in one.
 func TestManifestRBAC(t *testing.T) {
-	for _, balances := range []bool{false, true} {
-		var out bytes.Buffer
-		cmd := newManifest()
-		cmd.SetArgs([]string{"rbac", fmt.Sprintf("--load-balancers=%v", balances)})
-		cmd.SetOut(&out)
-		if err := cmd.Execute(); err != nil {
+	for option, granted := range map[string][]string{
+		forBalancers: {"endpointslices", "- services\n"}, forControllers: {"- " + besideLease + "\n"},
+	} {
+		for _, given := range []bool{false, true} {
+			var out bytes.Buffer
+			cmd := newManifest()
+			cmd.SetArgs([]string{"rbac", fmt.Sprintf("--%s=%v", option, given)})
+			cmd.SetOut(&out)
+			if err := cmd.Execute(); err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range granted {
+				if strings.Contains(out.String(), text) != given {
+					t.Errorf("--%s=%v: %s\n%s", option, given, text, out.String())
+				}
+			}
+		}
+	}
+}
+
+// TestLeaseBeside: kube-controller-manager holds its Lease all the time, so that a hub that
+// stood for that one would never lead.
+func TestLeaseBeside(t *testing.T) {
+	for want, args := range map[string][]string{
+		besideLease:        {"--kubeconfig", "x"},
+		"x":                {"--kubeconfig", "x", "--leader-elect-resource-name", "x"},
+		leader.DefaultName: nil,
+	} {
+		o, err := parse(t, args...)
+		if err != nil {
 			t.Fatal(err)
 		}
-		for _, resource := range []string{"endpointslices", "- services\n"} {
-			if strings.Contains(out.String(), resource) != balances {
-				t.Errorf("--load-balancers=%v: %s\n%s", balances, resource, out.String())
-			}
+		if o.controllers.leader.Name != want {
+			t.Errorf("%v: Lease %s, want %s", args, o.controllers.leader.Name, want)
 		}
 	}
 }

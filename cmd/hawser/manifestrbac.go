@@ -26,17 +26,19 @@ const (
 )
 
 func newManifestRBAC() *cobra.Command {
-	namespace, balances := hubSystem, false
+	namespace, given := hubSystem, map[string]*bool{"": new(bool)}
+	*given[""] = true
 	cmd := &cobra.Command{
 		Use: "rbac", Short: "The service account of a hub and what it may do, and no more",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			granted := slices.DeleteFunc(permits(), func(p permit) bool { return p.balances && !balances })
+			granted := slices.DeleteFunc(permits(), func(p permit) bool { return !*given[p.option] })
 			return printObjects(cmd.OutOrStdout(), rbacObjects(namespace, granted)...)
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace of the hub's service account")
-	cmd.Flags().BoolVar(&balances, "load-balancers", false, "for a hub with --load-balancer-addresses: also what it needs to listen for Services")
+	given[forBalancers] = cmd.Flags().Bool(forBalancers, false, "for a hub with --load-balancer-addresses: also what it needs to listen for Services")
+	given[forControllers] = cmd.Flags().Bool(forControllers, false, "for a hub with --controllers: also the Lease by which hubs elect a leader; bind the roles system:controller:… of those controllers yourself")
 	return cmd
 }
 

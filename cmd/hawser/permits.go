@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/controlplane/leader"
 	"github.com/hawser-project/hawser/controlplane/servers"
 )
 
@@ -30,24 +31,35 @@ type permit struct {
 	verbs     []string
 	namespace string   // empty means the whole cluster
 	names     []string // of objects; none means all
-	// balances says that it is for load balancers, and granted only if asked for.
-	balances bool
+	// option is the flag of hawser manifest rbac that grants it; empty means always granted.
+	option string
 	// needed says whether a hub of these flags needs it; nil means that every one does.
 	needed func(*serverOptions) bool
 }
 
-// permits are the hub's, without those of controllers that are asked for by name: those
-// have the role system:kube-controller-manager in every cluster.
+// Flags of hawser manifest rbac that grant more.
+const (
+	forBalancers   = "load-balancers"
+	forControllers = "controllers"
+)
+
+// permits are the hub's, without what controllers that are asked for by name do: each has a
+// role system:controller:… in every cluster.
 func permits() []permit {
 	health := func(o *serverOptions) bool { return controlplane.Selected(o.controllers.enabled, besideControllers[0]) }
 	balances := func(o *serverOptions) bool { return len(o.balancers.addrs) > 0 }
+	elects := func(o *serverOptions) bool {
+		return o.controllers.elect && !slices.Equal(o.controllers.enabled, besideControllers)
+	}
 	return []permit{
 		{feature: "routes to nodes by address", resource: "nodes", verbs: []string{"get", "list", "watch"}},
 		{feature: "the conditions of tunnels", resource: "nodes/status", verbs: []string{"patch"}, needed: health},
 		{feature: "events about tunnels", resource: "events", verbs: []string{"create", "patch"}, namespace: metav1.NamespaceDefault, needed: health},
-		{feature: "load balancers", resource: "services", verbs: []string{"list", "watch"}, balances: true, needed: balances},
-		{feature: "load balancers", group: "discovery.k8s.io", resource: "endpointslices", verbs: []string{"list", "watch"}, balances: true, needed: balances},
-		{feature: "events about load balancers", resource: "events", verbs: []string{"create", "patch"}, balances: true, needed: balances},
+		{feature: "load balancers", resource: "services", verbs: []string{"list", "watch"}, option: forBalancers, needed: balances},
+		{feature: "load balancers", group: "discovery.k8s.io", resource: "endpointslices", verbs: []string{"list", "watch"}, option: forBalancers, needed: balances},
+		{feature: "events about load balancers", resource: "events", verbs: []string{"create", "patch"}, option: forBalancers, needed: balances},
+		{feature: "the election of a leader", group: "coordination.k8s.io", resource: "leases", verbs: []string{"create"}, namespace: leader.DefaultNamespace, option: forControllers, needed: elects},
+		{feature: "the election of a leader", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "update"}, namespace: leader.DefaultNamespace, names: []string{besideLease}, option: forControllers, needed: elects},
 		{feature: "admission and revocation of nodes", resource: "namespaces", verbs: []string{"get"}, names: []string{nodekeys.Namespace}},
 		{feature: "admission and revocation of nodes", resource: "configmaps", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: nodekeys.Namespace},
 		{feature: "other hubs, and telling a copy of a hub's data directory", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: servers.Namespace},
@@ -104,8 +116,8 @@ func tellRefused(ctx context.Context, o *serverOptions, api kubernetes.Interface
 
 // grant is the command that grants it.
 func (p *permit) grant() string {
-	if p.balances {
-		return strings.Replace(grantCommand, "manifest rbac", "manifest rbac --load-balancers", 1)
+	if p.option != "" {
+		return strings.Replace(grantCommand, "manifest rbac", "manifest rbac --"+p.option, 1)
 	}
 	return grantCommand
 }
