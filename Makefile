@@ -33,7 +33,7 @@ test: ## everything: unit, conformance, integration, end to end; skipped tests a
 	  $(RACE) -parallel 3 -timeout 60m ./e2e && exit $$rest'
 
 check: ## unit and conformance tests, without the race detector, in three to four minutes on two cores
-	$(TESTSUM) -- -short -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v /e2e)
+	$(TESTSUM) -- -short -vet=off -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v /e2e)
 
 e2e: ## the end-to-end tests alone
 	@$(NAMESPACES)
