@@ -62,6 +62,7 @@ func watched(w watch.Interface, err error) error {
 }
 
 func TestWhatKubeletsAsk(t *testing.T) {
+	t.Parallel()
 	c := startUp(t, "--nodes", "1")
 	eventually(t, "there is what a pod needs", func() error {
 		if _, stderr, code := c.kubectl(t, askedOf, "apply", "-f", "-"); code != 0 {

@@ -20,6 +20,7 @@ import (
 )
 
 func TestJoin(t *testing.T) {
+	t.Parallel()
 	c := startUp(t, "--nodes", "1")
 	under, client := bin(t)
 	agent := filepath.Join(under, "hawser-agent")

@@ -26,6 +26,7 @@ import (
 // loopback, and takes the API server for a program on loopback. It goes by the node's
 // certificate, which the agent with the tunnel renews.
 func TestKubeletRidesTheTunnel(t *testing.T) {
+	t.Parallel()
 	c := startUp(t, "--nodes", "0")
 	t.Cleanup(func() { // after the kubelets; what a failed test leaves
 		for _, pid := range c.shims() {

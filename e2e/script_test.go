@@ -18,6 +18,7 @@ import (
 )
 
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	c := startUp(t, "--nodes", "2")
 	under, client := bin(t)
 	whoami := asksWhoami(t)

@@ -188,6 +188,7 @@ func soon(t *testing.T, killed time.Time, pod string, through *cluster) {
 // TestServerOfThreeKilled: one of three servers is killed while bulk comes from every node.
 // All nodes are in reach of the other two.
 func TestServerOfThreeKilled(t *testing.T) {
+	t.Parallel()
 	st := startStore(t)
 	a := startUp(t, st.upArgs("--nodes=0", "--server-arg=--server-id=a")...)
 	b, c := a.another(t, "b", st), a.another(t, "c", st)
