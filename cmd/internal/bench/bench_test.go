@@ -107,17 +107,25 @@ func nothingLeft(t *testing.T) {
 	})
 }
 
-// TestRun compares everything with everything, once and briefly, and two things twice.
+// TestRun compares everything with everything, once and briefly, and two things twice. Its
+// processes do not watch for races; those of TestInterrupted and TestParentKilled do.
 func TestRun(t *testing.T) {
-	t.Run("all", func(t *testing.T) { testRun(t, 1, Transports()) })
-	t.Run("again", func(t *testing.T) { testRun(t, 2, []string{Relay, "qmux"}) })
+	program := filepath.Join(t.TempDir(), "role")
+	build := exec.Command("go", "build", "-o", program, "./testdata/role")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	command := func(role string) ([]string, error) { return []string{program, role}, nil }
+	t.Run("all", func(t *testing.T) { testRun(t, command, 1, Transports()) })
+	t.Run("again", func(t *testing.T) { testRun(t, command, 2, []string{Relay, "qmux"}) })
 }
 
-func testRun(t *testing.T, rounds int, transports []string) {
+func testRun(t *testing.T, command func(role string) ([]string, error), rounds int, transports []string) {
 	nothingLeft(t)
 	var progress bytes.Buffer
 	report, err := Run(t.Context(), Config{
-		Duration: 100 * time.Millisecond, Rounds: rounds, Transports: transports, Sessions: 40, Streams: 100, Version: "v0", Progress: &progress,
+		Duration: 100 * time.Millisecond, Rounds: rounds, Transports: transports, Sessions: 40, Streams: 100, Version: "v0", Progress: &progress, Command: command,
 	})
 	if err != nil {
 		t.Fatalf("%v; after %s", err, &progress)
