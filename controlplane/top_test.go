@@ -5,6 +5,7 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -63,6 +64,7 @@ func TestTop(t *testing.T) {
 	for _, p := range []struct{ name, node string }{{"one", "node-1"}, {"two", "node-1"}, {"far", "node-2"}} {
 		pods = append(pods, c.placed(p.name, p.node))
 	}
+	c.remembered(t, 2, len(pods))
 	c.sees(`^NAME +CPU\(cores\) +CPU\(%\) +MEMORY\(bytes\) +MEMORY\(%\) *\nnode-1 +250m +25% +1024Mi +25% *\nnode-2 +<unknown>`, "top", "node")
 	c.sees(`^NAME +CPU\(cores\) +MEMORY\(bytes\) *\none +20m +2Mi *\ntwo +40m +4Mi *\n$`, "top", "pod")
 	c.sees(`\ntwo [^\n]*\none `, "top", "pod", "--sort-by=cpu")
@@ -82,6 +84,29 @@ func TestTop(t *testing.T) {
 		}
 	}
 	c.viewed(t)
+}
+
+// remembered waits until the server's watch cache, from which it says what is used, has this
+// many nodes and running pods.
+func (c workload) remembered(t *testing.T, nodes, pods int) {
+	t.Helper()
+	c.becomes(fmt.Sprint(nodes, pods), func() string {
+		n, err := c.admin.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return err.Error()
+		}
+		p, err := c.admin.CoreV1().Pods(workNamespace).List(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return err.Error()
+		}
+		running := 0
+		for i := range p.Items {
+			if p.Items[i].Status.Phase == corev1.PodRunning {
+				running++
+			}
+		}
+		return fmt.Sprint(len(n.Items), running)
+	})
 }
 
 // placed is a pod that runs on a node, made as a scheduler and the node would.
