@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 )
 
 // balancerAddr is where the server listens for Services.
@@ -46,8 +49,9 @@ func startCloud(t *testing.T) *cloud {
 		}
 	}
 	under, _ := bin(t)
+	conf := c.account(t)
 	run(t, []string{
-		filepath.Join(under, "hawser-ccm"), "--kubeconfig", c.kubeconfig(), "--authentication-kubeconfig", c.kubeconfig(), "--authorization-kubeconfig", c.kubeconfig(),
+		filepath.Join(under, "hawser-ccm"), "--kubeconfig", conf, "--authentication-kubeconfig", conf, "--authorization-kubeconfig", conf,
 		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(t)), "--cloud-config", c.inventory, "--node-monitor-period", "1s",
 	}, filepath.Join(c.dir, "ccm"))
 	t.Cleanup(func() {
@@ -56,6 +60,24 @@ func startCloud(t *testing.T) *cloud {
 		}
 	})
 	return c
+}
+
+// account returns the kubeconfig of the service account of hawser manifest ccm.
+func (c *cloud) account(t *testing.T) string {
+	t.Helper()
+	_, client := bin(t)
+	printed, err := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), "manifest", "ccm").Output()
+	must(t, err)
+	c.mustKubectl(t, string(printed), "apply", "--server-side", "-f", "-")
+	token := strings.TrimSpace(c.mustKubectl(t, "", "create", "token", "hawser-ccm", "-n", "kube-system"))
+	conf, err := clientcmd.LoadFromFile(c.kubeconfig())
+	must(t, err)
+	for _, user := range conf.AuthInfos {
+		*user = api.AuthInfo{Token: token}
+	}
+	file := filepath.Join(c.dir, "ccm.kubeconfig")
+	must(t, clientcmd.WriteToFile(*conf, file))
+	return file
 }
 
 func (c *cloud) node(t *testing.T, name string) *corev1.Node {
@@ -90,6 +112,9 @@ func TestCloud(t *testing.T) {
 	}
 	c.balances(t)
 	c.machinesGo(t)
+	if b, err := os.ReadFile(filepath.Join(c.dir, "ccm.log")); err != nil || strings.Contains(string(b), "forbidden") {
+		t.Errorf("something is refused to the account, or there is no log: %v", err)
+	}
 }
 
 // balances: a Service of type LoadBalancer gets an address at which its pods answer, each

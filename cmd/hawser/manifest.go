@@ -24,6 +24,7 @@ func newManifest() *cobra.Command {
 		newManifestServer(),
 		newManifestAgent(),
 		newManifestEgress(),
+		newManifestCCM(),
 	)
 	return cmd
 }

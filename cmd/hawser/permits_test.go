@@ -110,7 +110,7 @@ func TestUnansweredIsToldApart(t *testing.T) {
 func TestManifestsDecode(t *testing.T) {
 	agent := []string{"--image=i", "--server=https://hub:8132", "--discovery-token-ca-cert-hash=sha256:00"}
 	for name, args := range map[string][]string{
-		"rbac": {"rbac"}, "server": {"server", "--image=i", "--address=hub.example.net"}, "servers": {"server", "--image=i", "--replicas=3"}, "static server": {"server", "--image=i", "--static-pod"},
+		"rbac": {"rbac"}, "ccm": {"ccm"}, "ccm's pods": {"ccm", "--image=i", "--replicas=2"}, "server": {"server", "--image=i", "--address=hub.example.net"}, "servers": {"server", "--image=i", "--replicas=3"}, "static server": {"server", "--image=i", "--static-pod"},
 		"agent": slices.Concat([]string{"agent"}, agent), "static agent": slices.Concat([]string{"agent", "--static-pod"}, agent),
 	} {
 		var out bytes.Buffer
@@ -138,7 +138,7 @@ func TestManifestsDecode(t *testing.T) {
 			t.Errorf("%s prints nothing", name)
 		}
 	}
-	for _, args := range [][]string{{"server"}, {"server", "--image=i", "--replicas=0"}, {"agent", "--image=i"}, {"agent", "--image=i", "--server=https://hub:8132"}} {
+	for _, args := range [][]string{{"ccm", "--replicas=2"}, {"ccm", "--image=i", "--replicas=0"}, {"server"}, {"server", "--image=i", "--replicas=0"}, {"agent", "--image=i"}, {"agent", "--image=i", "--server=https://hub:8132"}} {
 		cmd := newManifest()
 		cmd.SetArgs(args)
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
