@@ -104,7 +104,7 @@ type Config struct {
 	// CollectGarbage says whether objects go with their owners. The API server
 	// must have been told the same.
 	CollectGarbage bool
-	// Garbage, Deployment, ReplicaSet, DaemonSet, StatefulSet, Job, CronJob, EndpointSlice, Endpoints, FinishedJob and Quota are the configurations of these
+	// Garbage, Deployment, ReplicaSet, DaemonSet, StatefulSet, Job, CronJob, EndpointSlice, Endpoints, Mirror, FinishedJob and Quota are the configurations of these
 	// controllers, without Events, Metrics and Log.
 	Garbage       garbage.Config
 	Deployment    deployment.Config
@@ -115,6 +115,7 @@ type Config struct {
 	CronJob       cronjob.Config
 	EndpointSlice endpointslice.Config
 	Endpoints     endpointslice.EndpointsConfig
+	Mirror        endpointslice.MirrorConfig
 	FinishedJob   ttlafterfinished.Config
 	Quota         resourcequota.Config
 	// SchedulerMinBackoff and SchedulerMaxBackoff bound how long a pod that fits

@@ -186,6 +186,11 @@ func forServices() []entry {
 			c.Log = s.log
 			return endpointslice.NewEndpoints(s.client, s.informers, c), nil
 		}},
+		{name: "endpointslice-mirroring-controller", alias: "endpointslicemirroring", make: func(s *shared) (Controller, error) {
+			c := s.cfg.Mirror
+			c.Events, c.Log = s.recorder("endpoint-slice-mirroring-controller"), s.log
+			return endpointslice.NewMirror(s.client, s.informers, c), nil
+		}},
 		{name: "hawser-load-balancer-controller", everywhere: true, make: func(s *shared) (Controller, error) {
 			if s.cfg.LoadBalancer == nil {
 				return nil, nil

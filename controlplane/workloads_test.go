@@ -92,7 +92,8 @@ func TestWorkloads(t *testing.T) {
 	t.Run("budget", c.budget)
 	t.Run("job", c.job)
 	t.Run("services", c.services)
-	for _, name := range []string{"serviceaccount-controller", "root-ca-certificate-publisher-controller", "replicaset-controller", "disruption-controller", "job-controller", "endpointslice-controller", "endpoints-controller"} {
+	t.Run("mirror", c.mirror)
+	for _, name := range []string{"serviceaccount-controller", "root-ca-certificate-publisher-controller", "replicaset-controller", "disruption-controller", "job-controller", "endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"} {
 		if !c.writers.wrote(name) {
 			t.Errorf("nothing was written by %s", name)
 		}
@@ -249,6 +250,35 @@ func (c workload) job(t *testing.T) {
 }
 
 // services: where a Service leads follows its pods.
+// leads is where a Service leads, if that is one address.
+func (c workload) leads(service string) string {
+	list, err := c.admin.DiscoveryV1().EndpointSlices(workNamespace).List(c.t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
+	if err != nil || len(list.Items) != 1 || len(list.Items[0].Endpoints) != 1 {
+		return fmt.Sprint(len(list.Items), " slices, ", err)
+	}
+	return fmt.Sprintf("%s:%d", list.Items[0].Endpoints[0].Addresses[0], *list.Items[0].Ports[0].Port)
+}
+
+// mirror: a Service without a selector leads where its Endpoints say.
+func (c workload) mirror(t *testing.T) {
+	const name = "outside"
+	meta, services, endpoints := metav1.ObjectMeta{Name: name}, c.admin.CoreV1().Services(workNamespace), c.admin.CoreV1().Endpoints(workNamespace)
+	if _, err := services.Create(t.Context(), &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := endpoints.Create(t.Context(), &corev1.Endpoints{ObjectMeta: meta, Subsets: []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: "192.0.2.7"}}, Ports: []corev1.EndpointPort{{Port: 8443}},
+	}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.becomes("192.0.2.7:8443", func() string { return c.leads(name) })
+	if err := endpoints.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.becomes("0 slices, <nil>", func() string { return c.leads(name) })
+}
+
 func (c workload) services(t *testing.T) {
 	ctx, match := t.Context(), map[string]string{"app": "served"}
 	_, err := c.admin.CoreV1().Services(workNamespace).Create(ctx, &corev1.Service{
@@ -268,13 +298,7 @@ func (c workload) services(t *testing.T) {
 	if _, err = c.admin.CoreV1().Pods(workNamespace).UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.becomes("10.1.2.3:8080", func() string {
-		list, err := c.admin.DiscoveryV1().EndpointSlices(workNamespace).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=served"})
-		if err != nil || len(list.Items) != 1 || len(list.Items[0].Endpoints) != 1 {
-			return fmt.Sprint(len(list.Items), " slices, ", err)
-		}
-		return fmt.Sprintf("%s:%d", list.Items[0].Endpoints[0].Addresses[0], *list.Items[0].Ports[0].Port)
-	})
+	c.becomes("10.1.2.3:8080", func() string { return c.leads("served") })
 	c.becomes("10.1.2.3:8080", func() string {
 		e, err := c.admin.CoreV1().Endpoints(workNamespace).Get(ctx, "served", metav1.GetOptions{})
 		if err != nil || len(e.Subsets) != 1 || len(e.Subsets[0].Addresses) != 1 {

@@ -60,6 +60,7 @@ type controllerOptions struct {
 	cronJob        cronjob.Config
 	endpointSlice  endpointslice.Config
 	endpoints      endpointslice.EndpointsConfig
+	mirror         endpointslice.MirrorConfig
 	finishedJob    ttlafterfinished.Config
 	quota          resourcequota.Config
 
@@ -119,6 +120,8 @@ func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.job.MaxBackoff, "job-max-backoff", job.DefaultMaxBackoff, "the longest that grows to")
 	f.IntVar(&o.endpointSlice.Workers, "concurrent-service-endpoint-syncs", endpointslice.DefaultWorkers, "Services whose EndpointSlices are worked on at once")
 	f.IntVar(&o.endpointSlice.MaxEndpoints, "max-endpoints-per-slice", endpointslice.DefaultMaxEndpoints, fmt.Sprintf("endpoints of one EndpointSlice, at most %d", endpointslice.MaxEndpoints))
+	f.IntVar(&o.mirror.Workers, "mirroring-concurrent-service-endpoint-syncs", endpointslice.DefaultWorkers, "Endpoints of Services without a selector that are mirrored at once")
+	f.IntVar(&o.mirror.MaxEndpoints, "mirroring-max-endpoints-per-subset", endpointslice.DefaultMirrored, fmt.Sprintf("addresses of Endpoints with the same ports that are mirrored, at most %d", endpointslice.MaxEndpoints))
 	f.IntVar(&o.endpoints.Workers, "concurrent-endpoint-syncs", endpointslice.DefaultWorkers, "Services whose Endpoints are worked on at once")
 	f.IntVar(&o.finishedJob.Workers, "concurrent-ttl-after-finished-syncs", ttlafterfinished.DefaultWorkers, "Jobs that have ended and are worked on at once")
 	f.IntVar(&o.quota.Workers, "concurrent-resource-quota-syncs", resourcequota.DefaultWorkers, "resource quotas counted at once")
@@ -207,7 +210,7 @@ func (o *controllerOptions) checkNumbers() error {
 		"--concurrent-daemonset-syncs": o.daemonSet.Workers, "--concurrent-statefulset-syncs": o.statefulSet.Workers,
 		"--concurrent-job-syncs": o.job.Workers, "--concurrent-cron-job-syncs": o.cronJob.Workers, "--concurrent-ttl-after-finished-syncs": o.finishedJob.Workers,
 		"--concurrent-resource-quota-syncs": o.quota.Workers, "--concurrent-service-endpoint-syncs": o.endpointSlice.Workers,
-		"--concurrent-endpoint-syncs": o.endpoints.Workers, "--max-endpoints-per-slice": o.endpointSlice.MaxEndpoints,
+		"--concurrent-endpoint-syncs": o.endpoints.Workers, "--mirroring-concurrent-service-endpoint-syncs": o.mirror.Workers, "--mirroring-max-endpoints-per-subset": o.mirror.MaxEndpoints, "--max-endpoints-per-slice": o.endpointSlice.MaxEndpoints,
 	} {
 		if n <= 0 {
 			return fmt.Errorf("%s %d: want one or more", flag, n)
@@ -215,6 +218,9 @@ func (o *controllerOptions) checkNumbers() error {
 	}
 	if n := o.endpointSlice.MaxEndpoints; n > endpointslice.MaxEndpoints {
 		return fmt.Errorf("--max-endpoints-per-slice %d: want %d or less", n, endpointslice.MaxEndpoints)
+	}
+	if n := o.mirror.MaxEndpoints; n > endpointslice.MaxEndpoints {
+		return fmt.Errorf("--mirroring-max-endpoints-per-subset %d: want %d or less", n, endpointslice.MaxEndpoints)
 	}
 	return nil
 }
@@ -227,7 +233,7 @@ func (o *controllerOptions) config(dir string) (controlplane.Config, error) {
 		Enabled: o.enabled, SigningDuration: o.signingPeriod,
 		Lifecycle: o.lifecycle, PodGC: o.podGC, IPAM: o.ipam,
 		CollectGarbage: o.collectGarbage, Garbage: o.garbage,
-		Deployment: o.deployment, ReplicaSet: o.replicaSet, DaemonSet: o.daemonSet, StatefulSet: o.statefulSet, Job: o.job, CronJob: o.cronJob, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, FinishedJob: o.finishedJob, Quota: o.quota,
+		Deployment: o.deployment, ReplicaSet: o.replicaSet, DaemonSet: o.daemonSet, StatefulSet: o.statefulSet, Job: o.job, CronJob: o.cronJob, EndpointSlice: o.endpointSlice, Endpoints: o.endpoints, Mirror: o.mirror, FinishedJob: o.finishedJob, Quota: o.quota,
 	}
 	if o.elect {
 		identity, err := identity(dir)

@@ -248,14 +248,21 @@ func portsOf(s *discoveryv1.EndpointSlice) ([]corev1.EndpointPort, string) {
 			})
 		}
 	}
-	slices.SortFunc(out, func(a, b corev1.EndpointPort) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
-	})
+	slices.SortFunc(out, comparePorts)
+	return out, keyOfPorts(out)
+}
+
+func comparePorts(a, b corev1.EndpointPort) int {
+	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+// keyOfPorts tells sorted ports from others.
+func keyOfPorts(ports []corev1.EndpointPort) string {
 	var key strings.Builder
-	for i := range out {
-		fmt.Fprintf(&key, "%s ", out[i].String())
+	for i := range ports {
+		fmt.Fprintf(&key, "%s ", ports[i].String())
 	}
-	return out, key.String()
+	return key.String()
 }
 
 // subsets puts targets with the same ports together. The same targets make the same

@@ -1,12 +1,11 @@
 // Package endpointslice says where Services lead: it writes, for each that has a selector,
 // the EndpointSlices of its pods, and an Endpoints object for clients that read no slices.
+// Endpoints that somebody wrote for a Service without a selector become slices likewise.
 //
 // What a slice has to hold is k8s.io/endpointslice's to say: readiness and termination of
 // pods, named ports, both families of addresses, at most so many endpoints a slice, hints by
 // zone. This package watches, and hands it Services one at a time. The Endpoints are made
 // of the slices, so the two never tell different things for long.
-//
-// What it is not: it mirrors no Endpoints that somebody else writes into slices.
 package endpointslice
 
 import (

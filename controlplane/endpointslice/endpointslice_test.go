@@ -1,6 +1,6 @@
 package endpointslice
 
-// Tests of both controllers in fake time.
+// Tests of the controllers in fake time.
 
 import (
 	"context"
@@ -31,14 +31,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// both are the controllers of one process.
-type both struct {
+// controllers are those of one process.
+type controllers struct {
 	slices    *Controller
 	endpoints *Endpoints
+	mirror    *Mirror
 }
 
-func (b both) Run(ctx context.Context) error {
-	return loop.Together(ctx, b.slices.Run, b.endpoints.Run)
+func (c controllers) Run(ctx context.Context) error {
+	return loop.Together(ctx, c.slices.Run, c.endpoints.Run, c.mirror.Run)
 }
 
 // A world is what they talk to, and what they said.
@@ -58,8 +59,8 @@ func run(t *testing.T, c Config, f func(w *world), objs ...runtime.Object) {
 		}
 		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(100)}
 		c.Events = w.events
-		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (both, error) {
-			return both{New(client, f, c), NewEndpoints(client, f, EndpointsConfig{})}, nil
+		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (controllers, error) {
+			return controllers{New(client, f, c), NewEndpoints(client, f, EndpointsConfig{}), NewMirror(client, f, MirrorConfig{Events: w.events})}, nil
 		})
 		w.settle()
 		f(w)
@@ -237,11 +238,14 @@ func TestOthersWrites(t *testing.T) {
 }
 
 // TestHandMade: of a Service without a selector, and of one that is a name elsewhere,
-// somebody else says where it leads.
+// somebody else says where it leads. Endpoints of the former are mirrored.
 func TestHandMade(t *testing.T) {
-	for name, change := range map[string]func(*corev1.Service){
-		"no selector":   func(s *corev1.Service) { s.Spec.Selector = nil },
-		"external name": func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName },
+	for name, tc := range map[string]struct {
+		change func(*corev1.Service)
+		slices string
+	}{
+		"no selector":   {func(s *corev1.Service) { s.Spec.Selector = nil }, "web [192.0.2.1 R-]"},
+		"external name": {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			byHand := &corev1.Endpoints{
@@ -249,10 +253,10 @@ func TestHandMade(t *testing.T) {
 				Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}}}, //nolint:staticcheck // as above
 			}
 			run(t, Config{}, func(w *world) {
-				w.expect("", " 192.0.2.1")
+				w.expect(tc.slices, " 192.0.2.1")
 				w.must(w.client.CoreV1().Services("ns").Delete(w.ctx, "web", metav1.DeleteOptions{}))
 				w.expect("", " 192.0.2.1")
-			}, service(change), byHand, pod("a", "10.0.0.1", true))
+			}, service(tc.change), byHand, pod("a", "10.0.0.1", true))
 		})
 	}
 }
