@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	policylisters "k8s.io/client-go/listers/policy/v1"
+	clientcache "k8s.io/client-go/tools/cache"
 )
 
 const (
@@ -75,6 +77,41 @@ func BenchmarkNoPlace(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
+		})
+	}
+}
+
+// BenchmarkPreempt searches for a node among 1,000 full ones, each with 30 pods of lower
+// priority, for a pod whose place can be made and for one whose cannot.
+func BenchmarkPreempt(b *testing.B) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"plain":    asks("cpu", "1"),
+		"hopeless": asks("cpu", "1", "memory", "15Gi"),
+		"apart":    both(asks("cpu", "1"), far(meaning("a", corev1.LabelHostname))),
+		"spread":   both(asks("cpu", "1"), labelled("app=a"), evenly("topology.kubernetes.io/zone", true)),
+	} {
+		b.Run(name, func(b *testing.B) {
+			c := newCache()
+			for i := range 1000 {
+				node := fmt.Sprint("node-", i)
+				c.setNode(testNode(node, func(n *corev1.Node) {
+					n.Labels["topology.kubernetes.io/zone"] = fmt.Sprint("zone-", i%4)
+					n.Status.Allocatable = quantities("cpu", "3", "memory", "16Gi", "pods", "110")
+				}))
+				c.setPod(testPod(node+"-firm", both(on(node), asks("memory", "2Gi"), ranked(20))))
+				for j := range 30 {
+					c.setPod(testPod(fmt.Sprint(node, "-", j), both(on(node), asks("cpu", "100m"), ranked(int32(j%5)), labelled("app=a"))))
+				}
+			}
+			p := newPodInfo(testPod("p", both(change, ranked(10))))
+			budgets := newBudgets(policylisters.NewPodDisruptionBudgetLister(clientcache.NewIndexer(clientcache.MetaNamespaceKeyFunc,
+				clientcache.Indexers{clientcache.NamespaceIndex: clientcache.MetaNamespaceIndexFunc})))
+			for b.Loop() {
+				if f := c.preempt(p, budgets); (f.node == "") != (name == "hopeless") {
+					b.Fatal(f.why)
+				}
+				c.endNomination(keyOf(p.pod))
+			}
 		})
 	}
 }

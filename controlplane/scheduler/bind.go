@@ -89,7 +89,7 @@ func (r *run) settle(ctx context.Context, b binding, failure error) error {
 	return failure
 }
 
-// unschedulable says that a pod fits nowhere and puts it back.
+// unschedulable says that a pod fits nowhere, and makes room for it if that was decided.
 func (r *run) unschedulable(ctx context.Context, b binding) {
 	pod := b.pod.pod
 	r.event(pod, corev1.EventTypeWarning, "FailedScheduling", b.why)
@@ -97,33 +97,62 @@ func (r *run) unschedulable(ctx context.Context, b binding) {
 		r.log.Warn("update a pod's condition; will try again at the next look",
 			"pod", types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, "error", err)
 	}
+	if b.evicts != nil {
+		r.evict(ctx, b)
+	}
 }
 
-// condition sets the pod's PodScheduled condition if that changes anything.
+// condition sets the pod's PodScheduled condition and its nominated node if that changes
+// anything.
 func (r *run) condition(ctx context.Context, pod *corev1.Pod, why string) error {
-	c := corev1.PodCondition{
+	if now, err := r.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && now.UID == pod.UID {
+		pod = now
+	}
+	status := map[string]any{}
+	if c, changed := withCondition(pod, corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
 		Reason: corev1.PodReasonUnschedulable, Message: why,
-		LastTransitionTime: metav1.NewTime(time.Now()),
-		ObservedGeneration: pod.Generation,
+	}); changed {
+		status["conditions"] = []corev1.PodCondition{c}
 	}
+	switch node := r.cache.nominationOf(keyOf(pod)); {
+	case node == pod.Status.NominatedNodeName:
+	case node == "":
+		status["nominatedNodeName"] = nil
+	default:
+		status["nominatedNodeName"] = node
+	}
+	return r.patch(ctx, pod, status)
+}
+
+// withCondition returns c as it is to be written to pod, and whether that changes anything
+// but times.
+func withCondition(pod *corev1.Pod, c corev1.PodCondition) (corev1.PodCondition, bool) {
+	c.LastTransitionTime = metav1.NewTime(time.Now())
+	c.ObservedGeneration = pod.Generation
 	for _, have := range pod.Status.Conditions {
 		if have.Type != c.Type {
 			continue
 		}
 		if have.Status == c.Status && have.Reason == c.Reason && have.Message == c.Message {
-			return nil
+			return c, false
 		}
 		if have.Status == c.Status {
 			c.LastTransitionTime = have.LastTransitionTime
 		}
 	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID},
-		"status":   map[string]any{"conditions": []corev1.PodCondition{c}},
-	})
+	return c, true
+}
+
+// patch writes what is to change of a pod's status, if anything is, to this incarnation of
+// the pod only.
+func (r *run) patch(ctx context.Context, pod *corev1.Pod, status map[string]any) error {
+	if len(status) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
-		return fmt.Errorf("encode the condition of pod %s: %w", pod.Name, err)
+		return fmt.Errorf("encode the status of pod %s: %w", pod.Name, err)
 	}
 	_, err = r.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")

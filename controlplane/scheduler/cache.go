@@ -33,6 +33,9 @@ type cache struct {
 	fits   []candidate // of the decision being made
 	pods   map[podKey]place
 	social map[*podInfo]string // pods on nodes that say something of pods around them, and the node
+
+	nominated map[podKey]*nomination
+	claims    map[string]map[podKey]*nomination // the same by node
 }
 
 // A place is where a pod is counted. assumed means that we decided so and have
@@ -45,6 +48,7 @@ type place struct {
 func newCache() *cache {
 	return &cache{
 		nodes: map[string]*nodeInfo{}, pods: map[podKey]place{}, social: map[*podInfo]string{},
+		nominated: map[podKey]*nomination{}, claims: map[string]map[podKey]*nomination{},
 		namespaceLabels: func(string) labels.Set { return nil },
 	}
 }
@@ -70,14 +74,19 @@ func (c *cache) setNode(node *corev1.Node) {
 }
 
 // removeNode forgets a node. Pods that are still on it are remembered, in case
-// it comes back before they go.
-func (c *cache) removeNode(name string) {
+// it comes back before they go. Nominations to it end; it returns the pods that had them.
+func (c *cache) removeNode(name string) (nominated []types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.nodes[name]
 	if n == nil || n.node == nil {
-		return
+		return nil
 	}
+	for k, nom := range c.claims[name] {
+		nominated = append(nominated, nom.p.name())
+		delete(c.nominated, k)
+	}
+	delete(c.claims, name)
 	for i, o := range c.order {
 		if o == n {
 			c.order = append(c.order[:i], c.order[i+1:]...)
@@ -88,6 +97,7 @@ func (c *cache) removeNode(name string) {
 	if len(n.pods) == 0 {
 		delete(c.nodes, name)
 	}
+	return nominated
 }
 
 // setPod notes a pod that the API says is on a node and needs its place there.
@@ -124,6 +134,7 @@ func (c *cache) removePod(k podKey) bool {
 
 func (c *cache) putLocked(p *podInfo, node string, assumed bool) {
 	k := keyOf(p.pod)
+	c.endLocked(k)
 	n := c.infoLocked(node)
 	n.pods[k] = p
 	n.requested.add(&p.requests, 1)
@@ -152,6 +163,13 @@ func (c *cache) dropLocked(k podKey) bool {
 	return true
 }
 
+// size is how many nodes there are.
+func (c *cache) size() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.order)
+}
+
 // has tells whether the pod is counted somewhere already.
 func (c *cache) has(k podKey) bool {
 	c.mu.Lock()
@@ -165,7 +183,7 @@ func (c *cache) has(k podKey) bool {
 func (c *cache) placeOnlyLocked(p *podInfo) (node, why string, needs cause) {
 	reasons, others := map[reason]int{}, len(c.order)
 	if n := c.nodes[p.only]; n != nil && n.node != nil {
-		if filter(p, n, reasons) && c.companyLocked(p).allows(n.node, c.namespaceLabels(p.pod.Namespace), reasons) {
+		if c.takesLocked(p, n, c.companyLocked(p), c.namespaceLabels(p.pod.Namespace), reasons) {
 			c.assumeLocked(p, p.only)
 			return p.only, "", 0
 		}
@@ -186,6 +204,9 @@ func (c *cache) place(p *podInfo) (node, why string, needs cause) {
 	if p.over {
 		return "", fmt.Sprintf("the pod has more than %d pod affinity terms or topology spread constraints of a kind: ask for less", maxTerms), byTaints
 	}
+	if node, ok := c.promisedLocked(p); ok {
+		return node, "", 0
+	}
 	if p.only != "" {
 		return c.placeOnlyLocked(p)
 	}
@@ -196,7 +217,7 @@ func (c *cache) place(p *podInfo) (node, why string, needs cause) {
 	around, own := c.companyLocked(p), c.namespaceLabels(p.pod.Namespace)
 	looked := 0
 	for ; looked < total && len(c.fits) < want; looked++ {
-		if n := c.order[(c.next+looked)%total]; filter(p, n, reasons) && around.allows(n.node, own, reasons) {
+		if n := c.order[(c.next+looked)%total]; c.takesLocked(p, n, around, own, reasons) {
 			c.fits = append(c.fits, candidate{node: n})
 		}
 	}

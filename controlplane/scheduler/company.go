@@ -47,13 +47,12 @@ func (ds domains[T]) of(node *corev1.Node) iter.Seq[T] {
 
 // company is what pods around mean for p, for one decision. Nil means nothing.
 type company struct {
-	p        *podInfo
-	refused  domains[bool]   // pods there do not want p near
-	avoided  map[domain]bool // p does not want pods there near
-	wanted   map[domain]int  // pods there that p wants near, by its terms' keys
-	liked    domains[int64]
-	spread   []spreading // as p.spreads
-	anywhere bool        // nobody whom p wants near is anywhere
+	p       *podInfo
+	refused domains[int]   // how many terms of pods there do not want p near
+	avoided map[domain]int // how many pods there p does not want near
+	wanted  map[domain]int // pods there that p wants near, by its terms' keys; none with 0
+	liked   domains[int64]
+	spread  []spreading // as p.spreads
 }
 
 // A spreading is how many pods that one of p's spreads selects are in each domain.
@@ -67,32 +66,31 @@ type spreading struct {
 const hardLike = 1
 
 var (
-	refused = reason{text: "node(s) didn't satisfy existing pods anti-affinity rules", cause: byPods | byLabels}
-	apart   = reason{text: "node(s) didn't match pod anti-affinity rules", cause: byPods | byLabels}
+	refused = reason{text: "node(s) didn't satisfy existing pods anti-affinity rules", cause: byPods | byLabels | byEviction}
+	apart   = reason{text: "node(s) didn't match pod anti-affinity rules", cause: byPods | byLabels | byEviction}
 	lonely  = reason{text: "node(s) didn't match pod affinity rules", cause: byPods | byLabels}
-	uneven  = reason{text: "node(s) didn't match pod topology spread constraints", cause: byPods | byAny}
+	uneven  = reason{text: "node(s) didn't match pod topology spread constraints", cause: byAny | byEviction}
 	nowhere = reason{text: "node(s) didn't match pod topology spread constraints (missing required label)", cause: byLabels}
 )
 
 // companyLocked looks around for p.
 func (c *cache) companyLocked(p *podInfo) *company {
-	if p.wishes.empty() && len(p.spreads) == 0 && len(c.social) == 0 {
+	if p.wishes.empty() && len(p.spreads) == 0 && len(c.social) == 0 && len(c.nominated) == 0 {
 		return nil
 	}
 	w := &company{
-		p: p, refused: make(domains[bool]), avoided: make(map[domain]bool), wanted: make(map[domain]int), liked: make(domains[int64]),
+		p: p, refused: make(domains[int]), avoided: make(map[domain]int), wanted: make(map[domain]int), liked: make(domains[int64]),
 	}
 	own := c.namespaceLabels(p.pod.Namespace)
 	for q, node := range c.social {
-		w.asked(q, c.nodes[node].node, own)
+		w.asked(q, c.nodes[node].node, own, 1)
 	}
 	if !p.wishes.empty() {
 		for _, n := range c.order {
 			for _, q := range n.pods {
-				w.meet(q, n.node, c.namespaceLabels)
+				w.meet(q, n.node, c.namespaceLabels, 1)
 			}
 		}
-		w.anywhere = len(w.wanted) == 0
 	}
 	for i := range p.spreads {
 		w.spread = append(w.spread, c.countLocked(p, &p.spreads[i]))
@@ -100,8 +98,9 @@ func (c *cache) companyLocked(p *podInfo) *company {
 	return w
 }
 
-// asked notes what q, which is on node, says of p, whose namespace has the labels own.
-func (w *company) asked(q *podInfo, node *corev1.Node, own labels.Set) {
+// asked notes what q, which is on node, says of p, whose namespace has the labels own. It
+// counts for by: 1, or -1 to take back that it was noted.
+func (w *company) asked(q *podInfo, node *corev1.Node, own labels.Set, by int) {
 	if node == nil {
 		return
 	}
@@ -112,28 +111,29 @@ func (w *company) asked(q *podInfo, node *corev1.Node, own labels.Set) {
 			}
 		}
 	}
-	each(q.wishes.far, func(_ *term, d domain) { w.refused.set(d, func(bool) bool { return true }) })
-	each(q.wishes.near, func(_ *term, d domain) { w.like(d, hardLike) })
-	each(q.wishes.rather, func(t *term, d domain) { w.like(d, t.weight) })
+	each(q.wishes.far, func(_ *term, d domain) { w.refused.set(d, func(n int) int { return n + by }) })
+	each(q.wishes.near, func(_ *term, d domain) { w.like(d, hardLike*int64(by)) })
+	each(q.wishes.rather, func(t *term, d domain) { w.like(d, t.weight*int64(by)) })
 }
 
 func (w *company) like(d domain, weight int64) {
 	w.liked.set(d, func(n int64) int64 { return n + weight })
 }
 
-// meet notes what p says of q, which is on node.
-func (w *company) meet(q *podInfo, node *corev1.Node, namespace func(string) labels.Set) {
+// meet notes what p says of q, which is on node. It counts for by: 1, or -1 to take back
+// that it was noted.
+func (w *company) meet(q *podInfo, node *corev1.Node, namespace func(string) labels.Set, by int) {
 	its := namespace(q.pod.Namespace)
 	for i := range w.p.wishes.far {
 		t := &w.p.wishes.far[i]
 		if d, ok := domainOf(node, t.key); ok && t.matches(q.pod, its) {
-			w.avoided[d] = true
+			w.avoided[d] += by
 		}
 	}
 	for i := range w.p.wishes.rather {
 		t := &w.p.wishes.rather[i]
 		if d, ok := domainOf(node, t.key); ok && t.matches(q.pod, its) {
-			w.like(d, t.weight)
+			w.like(d, t.weight*int64(by))
 		}
 	}
 	if !matchesAll(w.p.wishes.near, q.pod, its) {
@@ -141,7 +141,9 @@ func (w *company) meet(q *podInfo, node *corev1.Node, namespace func(string) lab
 	}
 	for i := range w.p.wishes.near {
 		if d, ok := domainOf(node, w.p.wishes.near[i].key); ok {
-			w.wanted[d]++
+			if w.wanted[d] += by; w.wanted[d] == 0 {
+				delete(w.wanted, d)
+			}
 		}
 	}
 }
@@ -165,7 +167,7 @@ func (c *cache) countLocked(p *podInfo, s *spread) spreading {
 		v := n.node.Labels[s.key]
 		out.pods[v] += 0 // it is a domain, though nobody may be in it
 		for _, q := range n.pods {
-			if q.pod.Namespace == p.pod.Namespace && q.pod.DeletionTimestamp == nil && s.selector.Matches(labels.Set(q.pod.Labels)) {
+			if s.selects(p, q) {
 				out.pods[v]++
 			}
 		}
@@ -177,6 +179,11 @@ func (c *cache) countLocked(p *podInfo, s *spread) spreading {
 		}
 	}
 	return out
+}
+
+// selects tells whether q is among the pods that p is spread among.
+func (s *spread) selects(p, q *podInfo) bool {
+	return q.pod.Namespace == p.pod.Namespace && q.pod.DeletionTimestamp == nil && s.selector.Matches(labels.Set(q.pod.Labels))
 }
 
 // counts tells whether a node is among those that p is spread over: it has the labels of
@@ -226,12 +233,14 @@ func (w *company) keeps(node *corev1.Node, own labels.Set) (r reason, ok bool) {
 		return lonely, true
 	}
 	for i := range w.p.wishes.far {
-		if d, has := domainOf(node, w.p.wishes.far[i].key); has && w.avoided[d] {
+		if d, has := domainOf(node, w.p.wishes.far[i].key); has && w.avoided[d] > 0 {
 			return apart, true
 		}
 	}
-	for range w.refused.of(node) {
-		return refused, true
+	for terms := range w.refused.of(node) {
+		if terms > 0 {
+			return refused, true
+		}
 	}
 	return reason{}, false
 }
@@ -248,7 +257,7 @@ func (w *company) together(node *corev1.Node, own labels.Set) bool {
 		}
 		all = all && w.wanted[d] > 0
 	}
-	return all || w.anywhere && matchesAll(near, w.p.pod, own)
+	return all || len(w.wanted) == 0 && matchesAll(near, w.p.pod, own)
 }
 
 // likes is how much p, and the pods around, would like it to be on node.

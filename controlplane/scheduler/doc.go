@@ -19,6 +19,12 @@
 // these and PreferNoSchedule taints for choosing. Who demands or prefers something of the
 // pods around costs a look at all pods, the others a look at those who do. Of the terms
 // and constraints of a pod the first 100 count: one that has more is not placed.
-// What it is not: it knows nothing of volumes, it spreads no pods that do not say so, and
-// it never evicts a pod to make room for another.
+// What it is not: it knows nothing of volumes, and it spreads no pods that do not say so.
+//
+// A pod that fits nowhere may take the place of pods of lower priority. It waits for its
+// turn (searches.go); a search finds the node where the least is lost (preempt.go), by
+// trying the filters with pods taken away (trial.go, victims.go). The pod is nominated to
+// that node, whose room then counts as taken for others of no higher priority (nominate.go),
+// and the victims are deleted (evict.go). Searches are made by a goroutine of their own that
+// rests after each, namespaces take turns, and a search has a bound.
 package scheduler

@@ -74,7 +74,7 @@ func demandsOf(a *amounts) []demand {
 	var out []demand
 	add := func(name corev1.ResourceName, n int64) {
 		if n > 0 && name != corev1.ResourcePods {
-			out = append(out, demand{name, n, reason{text: "Insufficient " + string(name), cause: byRoom}})
+			out = append(out, demand{name, n, reason{text: "Insufficient " + string(name), cause: byRoom | byEviction}})
 		}
 	}
 	add(corev1.ResourceCPU, a.cpu)
@@ -90,10 +90,11 @@ func demandsOf(a *amounts) []demand {
 type cause uint8
 
 const (
-	byTaints cause = 1 << iota // the node's taints, and whether it is cordoned
-	byLabels                   // its labels
-	byRoom                     // what is left of it
-	byPods                     // the pods on it and around, and their labels
+	byTaints   cause = 1 << iota // the node's taints, and whether it is cordoned
+	byLabels                     // its labels
+	byRoom                       // what is left of it
+	byPods                       // the pods on it and around, and their labels
+	byEviction                   // nothing by itself: pods on the node could be removed
 
 	byAny = byTaints | byLabels | byRoom | byPods
 )
@@ -116,8 +117,8 @@ func (r reason) String() string {
 var (
 	cordoned  = reason{text: "node(s) were unschedulable", cause: byTaints}
 	elsewhere = reason{text: "node(s) didn't match Pod's node affinity/selector", cause: byLabels}
-	noPorts   = reason{text: "node(s) didn't have free ports for the requested pod ports", cause: byRoom}
-	tooMany   = reason{text: "Too many pods", cause: byRoom}
+	noPorts   = reason{text: "node(s) didn't have free ports for the requested pod ports", cause: byRoom | byEviction}
+	tooMany   = reason{text: "Too many pods", cause: byRoom | byEviction}
 )
 
 func repelled(t *corev1.Taint) reason {
@@ -308,28 +309,44 @@ func short(p *podInfo, n *nodeInfo, why map[reason]int) bool {
 	}
 	for i := range p.demands {
 		d := &p.demands[i]
-		if d.amount > n.allocatable.of(d.name)-n.requested.of(d.name) {
-			why[d.short]++
-			short = true
+		has := n.allocatable.of(d.name)
+		if d.amount <= has-n.requested.of(d.name) {
+			continue
 		}
+		r := d.short
+		if d.amount > has {
+			r.cause &^= byEviction // an empty node would be too small
+		}
+		why[r]++
+		short = true
 	}
 	return short
 }
+
+// noNodes is what a pod is told where there are no nodes at all.
+const noNodes = "no nodes available to schedule pods"
 
 // explain says, as kubectl describe shows it, why none of nodes can take a pod, and
 // what would have to change.
 func explain(nodes int, why map[reason]int) (string, cause) {
 	if nodes == 0 {
-		return "no nodes available to schedule pods", byAny
+		return noNodes, byAny
 	}
-	var (
-		parts []string
-		needs cause
-	)
+	var needs cause
+	counts := make(map[string]int, len(why))
 	for r, count := range why {
-		parts = append(parts, fmt.Sprintf("%d %s", count, r))
+		counts[r.String()] += count
 		needs |= r.cause
 	}
+	return unavailable(nodes, counts), needs
+}
+
+// unavailable is a list of what keeps a pod off how many of nodes.
+func unavailable(nodes int, counts map[string]int) string {
+	parts := make([]string, 0, len(counts))
+	for what, count := range counts {
+		parts = append(parts, fmt.Sprintf("%d %s", count, what))
+	}
 	slices.Sort(parts)
-	return fmt.Sprintf("0/%d nodes are available: %s.", nodes, strings.Join(parts, ", ")), needs
+	return fmt.Sprintf("0/%d nodes are available: %s.", nodes, strings.Join(parts, ", "))
 }

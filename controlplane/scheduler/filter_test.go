@@ -289,7 +289,7 @@ func TestFilter(t *testing.T) {
 			var got []string
 			for r, n := range why {
 				got = append(got, r.String())
-				if n != 1 || r.cause == 0 || r.cause&byAny != r.cause {
+				if n != 1 || r.cause == 0 || r.cause&(byAny|byEviction) != r.cause {
 					t.Errorf("%q is counted %d times, with cause %b", r, n, r.cause)
 				}
 			}

@@ -128,6 +128,20 @@ func (q *queue) changed(what cause) {
 	}
 }
 
+// rouse has parked pods looked at again, once their back-off is over.
+func (q *queue) rouse(names ...types.NamespacedName) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.changes.others += uint64(min(len(names), 1)) // for those that are being decided about
+	for _, name := range names {
+		if w := q.pods[name]; w != nil && w.in == &q.later && w.parked {
+			w.parked, w.due = false, w.ready
+			heap.Fix(&q.later, w.index)
+		}
+	}
+	q.signal()
+}
+
 // take waits for a pod that is ready and takes it. The pod stays known: one of
 // add, failed or remove must follow. changes is for failed. ok is false if ctx
 // is done.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	policylisters "k8s.io/client-go/listers/policy/v1"
 	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -56,6 +57,8 @@ type Scheduler struct {
 	nodeInf      clientcache.SharedIndexInformer
 	namespaces   corelisters.NamespaceLister
 	namespaceInf clientcache.SharedIndexInformer
+	budgets      policylisters.PodDisruptionBudgetLister
+	budgetInf    clientcache.SharedIndexInformer
 	log          *slog.Logger
 }
 
@@ -72,6 +75,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 		cfg: c, client: client, pods: f.Core().V1().Pods().Lister(),
 		podInf: f.Core().V1().Pods().Informer(), nodeInf: f.Core().V1().Nodes().Informer(),
 		namespaces: f.Core().V1().Namespaces().Lister(), namespaceInf: f.Core().V1().Namespaces().Informer(),
+		budgets: f.Policy().V1().PodDisruptionBudgets().Lister(), budgetInf: f.Policy().V1().PodDisruptionBudgets().Informer(),
 	}
 	s.log = loop.Logger(c.Log, s.Name())
 	return s
@@ -88,6 +92,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		cache:     newCache(),
 		queue:     newQueue(s.cfg),
 		binds:     make(chan binding),
+		searches:  newSearches(),
 	}
 	r.cache.namespaceLabels = s.namespaceLabels
 	pods, err := s.podInf.AddEventHandler(loop.Guard(r.podEvents()))
@@ -101,10 +106,10 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 	defer func() { _ = s.nodeInf.RemoveEventHandler(nodes) }()
 	// A decision made before all that is on the nodes is known would be wrong.
-	if !clientcache.WaitForCacheSync(ctx.Done(), pods.HasSynced, nodes.HasSynced, s.namespaceInf.HasSynced) {
+	if !clientcache.WaitForCacheSync(ctx.Done(), pods.HasSynced, nodes.HasSynced, s.namespaceInf.HasSynced, s.budgetInf.HasSynced) {
 		return nil
 	}
-	fs := []func(context.Context) error{r.decide}
+	fs := []func(context.Context) error{r.decide, r.searchAll}
 	for range s.cfg.Binders {
 		fs = append(fs, r.bindAll)
 	}
@@ -126,6 +131,8 @@ type run struct {
 	cache *cache
 	queue *queue
 	binds chan binding
+
+	searches *searches
 }
 
 // A binding is a decision on its way to the API server.
@@ -134,6 +141,7 @@ type binding struct {
 	node    string // empty if it fits nowhere
 	why     string // then, what kept it out
 	changes moment
+	evicts  *preemption // then, what is done about it; nil for nothing
 }
 
 func (r *run) podEvents() clientcache.ResourceEventHandler {
@@ -180,17 +188,20 @@ func (r *run) podSeen(before, pod *corev1.Pod) {
 			r.queue.changed(byRoom) // resized, perhaps to less
 		}
 	case r.mine(pod):
+		r.cache.pending(before, pod)
 		if before == nil || relevant(before, pod) {
 			r.queue.add(name, corev1helpers.PodPriority(pod))
 		}
 	default:
 		r.queue.remove(name)
+		r.cache.endNomination(keyOf(pod))
 	}
 }
 
 // podGone notes a pod that needs no place any more.
 func (r *run) podGone(pod *corev1.Pod) {
 	r.queue.remove(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+	r.cache.endNomination(keyOf(pod))
 	if r.cache.removePod(keyOf(pod)) {
 		r.queue.changed(byRoom | byPods)
 	}
@@ -232,7 +243,8 @@ func (r *run) nodeEvents() clientcache.ResourceEventHandler {
 				obj = d.Obj
 			}
 			if n, ok := obj.(*corev1.Node); ok {
-				r.cache.removeNode(n.Name) // which helps nobody
+				// Which helps nobody. Who was to go there looks for another node.
+				r.queue.rouse(r.cache.removeNode(n.Name)...)
 			}
 		},
 	}
@@ -284,11 +296,23 @@ func (r *run) decide(ctx context.Context) error {
 			// Parked before it is told, so that nothing that happens meanwhile
 			// is missed.
 			r.queue.failed(name, changes, needs)
+			var told bool
+			if b, told = r.wantsSearch(b, needs); !told {
+				continue
+			}
 		}
-		select {
-		case <-ctx.Done():
+		if !r.send(ctx, b) {
 			return nil
-		case r.binds <- b:
 		}
+	}
+}
+
+// send gives a decision to those who write it. It returns false if ctx is done first.
+func (r *run) send(ctx context.Context, b binding) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case r.binds <- b:
+		return true
 	}
 }

@@ -187,7 +187,8 @@ func TestUnschedulable(t *testing.T) {
 		defer b.stop()
 		b.create(testPod("p", asks("cpu", "3")))
 		after(time.Second)
-		const why = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {k: v}."
+		const why = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {k: v}." +
+			" preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
 		if got := b.events.about("p"); !slices.Equal(got, []string{"Warning FailedScheduling: " + why}) {
 			t.Errorf("events %q", got)
 		}
