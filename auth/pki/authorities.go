@@ -59,14 +59,14 @@ func (p *PKI) ensureAuthorities() error {
 	p.server = authority{name: CA, usage: x509.ExtKeyUsageServerAuth}
 	p.client = authority{name: ClientCA, usage: x509.ExtKeyUsageClientAuth}
 	p.kubelet = authority{name: KubeletCA, usage: x509.ExtKeyUsageServerAuth}
+	p.frontProxy = authority{name: FrontProxyCA, usage: x509.ExtKeyUsageClientAuth}
 	if err := p.retire(); err != nil {
 		return err
 	}
 	if err := p.loadLegacy(); err != nil {
 		return err
 	}
-	// CA comes last: a directory with CA and without the others is one to migrate.
-	for _, a := range append(p.ofNodes(), &p.server) {
+	for _, a := range p.all() {
 		if err := p.ensureAuthority(a); err != nil {
 			return err
 		}
@@ -80,6 +80,15 @@ func (p *PKI) ensureAuthorities() error {
 		}
 	}
 	return nil
+}
+
+// all are the authorities. CA comes last: a directory with CA and without the others is one
+// to migrate.
+func (p *PKI) all() []*authority {
+	if p.cfg.HubOnly {
+		return append(p.ofNodes(), &p.server)
+	}
+	return append(p.ofNodes(), &p.frontProxy, &p.server)
 }
 
 // ofNodes are the authorities by which others than the server are known.
@@ -211,7 +220,7 @@ func (p *PKI) make(a *authority, key crypto.Signer) (err error) {
 }
 
 func (a *authority) template(from, until time.Time) *x509.Certificate {
-	subject := map[string]string{CA: "hawser-server-ca", ClientCA: "hawser-client-ca", KubeletCA: "hawser-kubelet-ca"}
+	subject := map[string]string{CA: "hawser-server-ca", ClientCA: "hawser-client-ca", KubeletCA: "hawser-kubelet-ca", FrontProxyCA: "hawser-front-proxy-ca"}
 	return &x509.Certificate{
 		Subject:               pkix.Name{CommonName: subject[a.name]},
 		NotBefore:             from,

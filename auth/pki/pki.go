@@ -1,10 +1,11 @@
-// Package pki makes and keeps the cluster's own keys and certificates: three
+// Package pki makes and keeps the cluster's own keys and certificates: four
 // certificate authorities, the serving certificate of the API port, the client
 // certificates of the control plane and the keys of service accounts' tokens.
 //
 // Each authority signs for one purpose: CA the serving certificate of the API
-// port, ClientCA certificates of clients, nodes among them, and KubeletCA the
-// serving certificates of kubelets. So no certificate that a node can get passes
+// port, ClientCA certificates of clients, nodes among them, KubeletCA the serving
+// certificates of kubelets, and FrontProxyCA the client certificate by which extension
+// servers know the API server. So no certificate that a node can get passes
 // as the API server's. A directory in which one authority signs everything, as
 // Hawser made them once, is migrated; see authorities.go.
 //
@@ -42,12 +43,14 @@ const (
 	CA                = "ca"
 	ClientCA          = "client-ca"
 	KubeletCA         = "kubelet-ca"
+	FrontProxyCA      = "front-proxy-ca"
 	APIServer         = "apiserver"
 	KubeletClient     = "kubelet-client"
 	ConnectClient     = "connect-client"
 	Admin             = "admin"
 	ControllerManager = "controller-manager"
 	Scheduler         = "scheduler"
+	FrontProxyClient  = "front-proxy-client"
 	// Hub is the serving certificate of a hub that has no API server.
 	Hub = "hub"
 )
@@ -65,6 +68,8 @@ const (
 	// ConnectClientUser may use the CONNECT front end: the certificate to give to
 	// another cluster's kube-apiserver.
 	ConnectClientUser = "hawser:connect-client"
+	// FrontProxyClientUser is who the API server is when it passes users' requests on.
+	FrontProxyClientUser = "front-proxy-client"
 )
 
 const (
@@ -99,6 +104,7 @@ type PKI struct {
 
 	mu                      sync.Mutex // guards the following once Ensure has returned
 	server, client, kubelet authority
+	frontProxy              authority
 	legacy                  *legacy // nil unless another authority signed everything before
 	accounts                AccountKeys
 }
@@ -151,7 +157,7 @@ func (p *PKI) CACert() *x509.Certificate {
 func (p *PKI) Renew() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, a := range append(p.ofNodes(), &p.server) {
+	for _, a := range p.all() {
 		if err := p.load(a); err != nil {
 			return err
 		}
@@ -178,7 +184,7 @@ type leaf struct {
 	// chain is shown after the certificate: to those who know only the hash of an
 	// authority, or only the one of before.
 	chain []*x509.Certificate
-	// toNodes tells whether nodes decide about the certificate.
+	// toNodes tells whether nodes, or extension servers, decide about the certificate.
 	toNodes bool
 }
 
@@ -194,11 +200,16 @@ func (p *PKI) leaves() []leaf {
 		ControllerManager: {CommonName: ControllerManagerUser},
 		Scheduler:         {CommonName: SchedulerUser},
 	}
+	leaves := []leaf{{
+		name: FrontProxyClient, issuer: &p.frontProxy, subject: pkix.Name{CommonName: FrontProxyClientUser},
+		usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, toNodes: true,
+	}}
 	if p.cfg.HubOnly {
+		leaves = nil
 		server.name, server.subject.CommonName = Hub, "hawser-hub"
 		clients = map[string]pkix.Name{ConnectClient: clients[ConnectClient]}
 	}
-	leaves := []leaf{server}
+	leaves = append(leaves, server)
 	for name, subject := range clients {
 		l := leaf{name: name, issuer: &p.client, subject: subject, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 		if name == KubeletClient {

@@ -50,8 +50,8 @@ func TestFilesAreProtected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(entries) != 21 {
-		t.Errorf("%d files, want ten pairs and a kubeconfig: %v", len(entries), entries)
+	if len(entries) != 25 {
+		t.Errorf("%d files, want twelve pairs and a kubeconfig: %v", len(entries), entries)
 	}
 	for _, e := range entries {
 		fi, err := e.Info()
