@@ -58,7 +58,7 @@ func keepRenewed(keys *pki.PKI, files *auth.Files, names []string, log *slog.Log
 // newRenewal writes the kubeconfig.
 func newRenewal(o *serverOptions, keys *pki.PKI, files *auth.Files, log *slog.Logger) (*renewal, error) {
 	transport.CertCallbackRefreshDuration, reloading.EncryptionConfigFileChangePollDuration = clientsFollow, encryptionFollow
-	r, err := keepRenewed(keys, files, []string{pki.CA, pki.ClientCA, pki.KubeletCA}, log)
+	r, err := keepRenewed(keys, files, []string{pki.CA, pki.ClientCA, pki.KubeletCA, pki.FrontProxyCA}, log)
 	if err != nil {
 		return nil, err
 	}
@@ -108,8 +108,8 @@ func (r *renewal) certificates(files *auth.Files) ([]auth.Expiring, error) {
 		return err
 	}
 	for _, name := range []string{
-		pki.CA, pki.ClientCA, pki.KubeletCA,
-		pki.APIServer, pki.KubeletClient, pki.ConnectClient, pki.Admin, pki.ControllerManager, pki.Scheduler,
+		pki.CA, pki.ClientCA, pki.KubeletCA, pki.FrontProxyCA,
+		pki.APIServer, pki.KubeletClient, pki.ConnectClient, pki.Admin, pki.ControllerManager, pki.Scheduler, pki.FrontProxyClient,
 	} {
 		if err := add(expiringPair(files, name, r.keys.Path(name, false), r.keys.Path(name, true))); err != nil {
 			return nil, err

@@ -4,7 +4,6 @@ package apiserver
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -98,6 +97,13 @@ const builtinCheck = "built-in-objects"
 // have been listed.
 const informerCheck = "informer-sync"
 
+// chainChecks are the parts that say whether definitions of custom resources and APIServices
+// are known, and served.
+var chainChecks = []string{
+	"poststarthook/hawser-" + definitionsSynced, "poststarthook/start-apiextensions-controllers",
+	"poststarthook/apiservice-registration-controller", "poststarthook/apiservice-discovery-controller", registrationCheck,
+}
+
 // awaitServing polls /readyz for all the rest. One kind that cannot be listed, because
 // of an object that cannot be read, is not waited for longer than Config.ReadyBound:
 // without this server nobody could mend it, and nothing else would work either.
@@ -125,7 +131,7 @@ func (s *Server) awaitServing(ctx context.Context, client rest.Interface, shared
 		}
 		select {
 		case <-late.C:
-			exclude = append(exclude, informerCheck)
+			exclude = append(append(exclude, informerCheck), chainChecks...)
 		case <-tick.C:
 		case <-ctx.Done():
 			return fmt.Errorf("not ready after %v: %w", startTimeout, err)
@@ -173,21 +179,8 @@ func (s *Server) ensureAuthentication(ctx context.Context, client kubernetes.Int
 	if k := s.files.kubelets; k != nil {
 		data[auth.KubeletCAKey] = string(k.PEM())
 	}
-	if p := s.cfg.FrontProxy; p != nil {
-		data["requestheader-client-ca-file"] = string(s.files.proxies.PEM())
-		for key, list := range map[string][]string{
-			"username-headers": p.UserHeaders, "uid-headers": p.UIDHeaders, "group-headers": p.GroupHeaders,
-			"extra-headers-prefix": p.ExtraPrefixes, "allowed-names": p.AllowedNames,
-		} {
-			if list == nil {
-				list = []string{}
-			}
-			text, err := json.Marshal(list)
-			if err != nil {
-				return err
-			}
-			data["requestheader-"+key] = string(text)
-		}
+	if err := s.tellProxies(data); err != nil {
+		return err
 	}
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: authenticationConfig}, Data: data}
 	return ensure(ctx, client.CoreV1().ConfigMaps(metav1.NamespaceSystem), config, func(have *corev1.ConfigMap) bool {

@@ -54,6 +54,10 @@ type Config struct {
 	// asked for certificates, and others can be told. Nil means there are none.
 	FrontProxy *kubeauth.FrontProxy
 
+	// Proxy is how extension servers know this server. Zero means that it shows them no
+	// certificate, so that they take it for nobody.
+	Proxy Proxy
+
 	// ExternalAddress is the host, or host and port, in URLs told to clients.
 	// Empty means AdvertiseAddress.
 	ExternalAddress string
@@ -177,6 +181,15 @@ type Config struct {
 
 	// Log is nil to discard.
 	Log *slog.Logger
+}
+
+// Proxy names the files of a client certificate, PEM, and of the authority that signed it and
+// nobody else's, by which extension servers know who passes users' requests on. They are
+// followed.
+type Proxy struct {
+	CertFile, KeyFile, CAFile string
+	// Name is the certificate's common name.
+	Name string
 }
 
 // complete checks c and fills in what it leaves out.

@@ -23,6 +23,11 @@
 // What nodes and pods use (metrics.k8s.io, package usage) is asked of the nodes and
 // not stored.
 //
-// It is not an aggregator and has no custom resources and no controllers, but for the
-// few objects that every cluster has (bootstrap.go).
+// That server is the middle one of three that share the port, the filters and the store.
+// Before it is Kubernetes' aggregator, which sends each group version on or to an extension
+// server (aggregation.go, registration.go). Behind it is Kubernetes' server of custom
+// resources (extensions.go).
+//
+// There are no controllers, but for those of these two and for the few objects that every
+// cluster has (bootstrap.go).
 package apiserver

@@ -5,12 +5,16 @@ package apiserver
 
 import (
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/kubeauth"
 )
 
 // followed are the files of a Config.
@@ -18,6 +22,7 @@ type followed struct {
 	serving *auth.KeyPair
 	clients *auth.Authorities
 	proxies *auth.Authorities // nil if there are none
+	own     *auth.Authorities // of Config.Proxy; nil likewise
 
 	kubelets *auth.Authorities // nil if nodes are not told
 }
@@ -38,6 +43,11 @@ func newFollowed(cfg *Config) (f followed, err error) {
 	if cfg.FrontProxy != nil {
 		if f.proxies, err = cfg.Files.Authorities(cfg.FrontProxy.CAFile); err != nil {
 			return f, fmt.Errorf("CA of front proxies: %w", err)
+		}
+	}
+	if cfg.Proxy.CAFile != "" {
+		if f.own, err = cfg.Files.Authorities(cfg.Proxy.CAFile); err != nil {
+			return f, fmt.Errorf("CA of the certificate for extension servers: %w", err)
 		}
 	}
 	return f, nil
@@ -80,3 +90,58 @@ func (c clientCAs) VerifyOptions() (x509.VerifyOptions, bool) {
 }
 
 func (c clientCAs) AddListener(l dynamiccertificates.Listener) { c.cas.Changed(l.Enqueue) }
+
+// ourHeaders are where this server says for whom it asks an extension server.
+var ourHeaders = kubeauth.FrontProxy{
+	UserHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
+	GroupHeaders: []string{"X-Remote-Group"}, ExtraPrefixes: []string{"X-Remote-Extra-"},
+}
+
+// tellProxies adds to data whom extension servers are to believe for whom they ask: this
+// server, and the front proxies of Config.FrontProxy.
+func (s *Server) tellProxies(data map[string]string) error {
+	var told kubeauth.FrontProxy
+	var authorities []byte
+	if s.files.own != nil {
+		told, authorities = ourHeaders, append(authorities, s.files.own.PEM()...)
+		told.AllowedNames = []string{s.cfg.Proxy.Name}
+	}
+	if p := s.cfg.FrontProxy; p != nil {
+		told.AllowedNames = append(told.AllowedNames, p.AllowedNames...)
+		if len(p.AllowedNames) == 0 {
+			told.AllowedNames = nil // every name counts
+		}
+		told.UserHeaders, told.UIDHeaders = both(told.UserHeaders, p.UserHeaders), both(told.UIDHeaders, p.UIDHeaders)
+		told.GroupHeaders, told.ExtraPrefixes = both(told.GroupHeaders, p.GroupHeaders), both(told.ExtraPrefixes, p.ExtraPrefixes)
+		authorities = append(authorities, s.files.proxies.PEM()...)
+	}
+	if authorities == nil {
+		return nil
+	}
+	data["requestheader-client-ca-file"] = string(authorities)
+	for key, list := range map[string][]string{
+		"username-headers": told.UserHeaders, "uid-headers": told.UIDHeaders, "group-headers": told.GroupHeaders,
+		"extra-headers-prefix": told.ExtraPrefixes, "allowed-names": told.AllowedNames,
+	} {
+		if list == nil {
+			list = []string{}
+		}
+		text, err := json.Marshal(list)
+		if err != nil {
+			return err
+		}
+		data["requestheader-"+key] = string(text)
+	}
+	return nil
+}
+
+// both are a and what b has besides, as headers are compared.
+func both(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, s := range b {
+		if !slices.ContainsFunc(out, func(have string) bool { return strings.EqualFold(have, s) }) {
+			out = append(out, s)
+		}
+	}
+	return out
+}

@@ -241,3 +241,32 @@ func TestUnreadableObject(t *testing.T) {
 		}
 	}
 }
+
+// TestUnreadableDefinition: a definition and an APIService that cannot be read stop neither
+// the server nor what it serves itself; when they are gone kinds can be defined.
+func TestUnreadableDefinition(t *testing.T) {
+	t.Parallel()
+	keys := []string{"/registry/apiextensions.k8s.io/customresourcedefinitions/unreadable", "/registry/apiregistration.k8s.io/apiservices/unreadable"}
+	dir := t.TempDir()
+	store := ownStore(t, dir)
+	for _, key := range keys {
+		must(store.Client().Put(t.Context(), key, "garbage"))(t)
+	}
+	in := must(startWith(dir, func(c *apiserver.Config) {
+		c.Etcd = etcd.Config{}
+		c.EtcdServers.Servers = []string{"unix://" + filepath.Join(dir, "e", etcd.SocketName)}
+		c.ReadyBound = time.Second
+	}))(t)
+	defer func() {
+		if err := in.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	must(in.client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, metav1.CreateOptions{}))(t)
+	must(in.client.AppsV1().Deployments("default").List(t.Context(), metav1.ListOptions{}))(t)
+	for _, key := range keys {
+		must(store.Client().Delete(t.Context(), key))(t)
+	}
+	gvr := define(t, in, "readable.example.com")
+	must(objectsOf(t, in, gvr, "default").Create(t.Context(), widget(gvr, "a", map[string]any{"size": "small"}), metav1.CreateOptions{}))(t)
+}

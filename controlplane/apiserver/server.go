@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -154,10 +155,11 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
-	config, err := s.genericConfig(codecs, client)
+	names, err := definitionNames()
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
+	config := s.genericConfig(codecs, names, client)
 	s.share(config, loopback, shared)
 	ciphers, closeCiphers, err := s.cfg.Encryption.open(config)
 	if err != nil {
@@ -166,35 +168,47 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	defer closeCiphers()
 	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, ciphers, &s.cfg)
 	defer back.close()
-	config.RESTOptionsGetter, config.AdmissionControl = back, plugins
-	srv, err := config.Complete(shared).New("hawser", genericapiserver.NewEmptyDelegate())
+	config.AdmissionControl = plugins
+	links, err := s.newChain(&parts{config, names, back, loopback, shared}, rows)
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
-	all, err := s.storages(back, rows)
-	if err != nil {
-		return fmt.Errorf("apiserver: %w", err)
-	}
-	s.node, s.hasQuota = remembered(all.store(corev1.SchemeGroupVersion, "nodes")), storedQuotas(client)
-	s.objects, s.limits = getters(all), limitRanges(all.store(corev1.SchemeGroupVersion, "limitranges"))
-	s.namespace = getter[corev1.Namespace](all.store(corev1.SchemeGroupVersion, "namespaces"))
-	if err := all.install(srv, scheme, codecs); err != nil {
-		all.destroy()
-		return fmt.Errorf("apiserver: %w", err)
-	}
-	// The server owns the stores now and destroys them when it stops.
-	s.shutdown(srv)
-	prepared := srv.PrepareRun()
-	serveDocuments(srv, config)
-	if err := serveOpenID(srv.Handler.NonGoRestfulMux, s.cfg.Tokens, s.cfg.ExternalAddress); err != nil {
-		srv.Destroy()
+	// The first server owns the others and the stores, and destroys them when it stops.
+	first := links.aggregator.GenericAPIServer
+	s.shutdown(first)
+	prepared := first.PrepareRun()
+	links.serveDocuments(config, s.cfg.Log)
+	if err := serveOpenID(first.Handler.NonGoRestfulMux, s.cfg.Tokens, s.cfg.ExternalAddress); err != nil {
+		first.Destroy()
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	s.files.serve(s.serving)
+	return s.run(ctx, watching, prepared.RunWithContext, loopback, shared)
+}
+
+// newBuiltin makes the server of the table's kinds, in front of next.
+func (s *Server) newBuiltin(p *parts, rows []row, next genericapiserver.DelegationTarget) (*genericapiserver.GenericAPIServer, error) {
+	config, back := p.link(), p.back
+	config.RESTOptionsGetter = back
+	srv, err := config.Complete(p.shared).New("hawser", next)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.storages(back, rows)
+	if err != nil {
+		return nil, err
+	}
+	s.node, s.hasQuota = remembered(all.store(corev1.SchemeGroupVersion, "nodes")), storedQuotas(back.client)
+	s.objects, s.limits = getters(all), limitRanges(all.store(corev1.SchemeGroupVersion, "limitranges"))
+	s.namespace = getter[corev1.Namespace](all.store(corev1.SchemeGroupVersion, "namespaces"))
+	if err := all.install(srv, back.scheme, back.codecs); err != nil {
+		all.destroy()
+		return nil, err
+	}
 	// What server-side apply goes by is made of these; the documents that are
 	// served make them again.
 	config.OpenAPIV3Config.Definitions = nil
-	return s.run(ctx, watching, prepared.RunWithContext, loopback, shared)
+	return srv, nil
 }
 
 // run runs the server and what starts with it. The loops that keep the built-in
@@ -230,11 +244,7 @@ func (s *Server) run(ctx, watching context.Context, serve func(context.Context) 
 }
 
 // genericConfig is the configuration of the generic server, without its store.
-func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.Client) (*genericapiserver.Config, error) {
-	served, err := versionedScheme()
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) genericConfig(codecs serializer.CodecFactory, names *openapinamer.DefinitionNamer, store *clientv3.Client) *genericapiserver.Config {
 	c := genericapiserver.NewConfig(codecs)
 	c.SecureServing = s.serving
 	c.LoopbackClientConfig = rest.CopyConfig(s.loopback)
@@ -259,9 +269,7 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 		c.TracerProvider = s.cfg.Traces
 	}
 	c.ShutdownWatchTerminationGracePeriod = shutdownWatches
-	// The names of definitions come from the scheme that has only what is
-	// served, or every kind would be listed as internal too.
-	names := openapinamer.NewDefinitionNamer(served)
+	c.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, names)
 	c.OpenAPIConfig.Info.Title = "Kubernetes"
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, names)
@@ -281,7 +289,7 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, store *clientv3.C
 			return errors.New("the objects that every cluster has are still being made")
 		}
 	}))
-	return c, nil
+	return c
 }
 
 // audiences are those that a token must be for; none means that tokens have none.

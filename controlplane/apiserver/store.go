@@ -43,6 +43,7 @@ const deleteWorkers = 4
 // for each resource; one carries them all.
 type backend struct {
 	scheme    *runtime.Scheme
+	codecs    serializer.CodecFactory
 	client    *clientv3.Client
 	compactor interface {
 		etcd3.Compactor
@@ -65,7 +66,7 @@ func newBackend(ctx context.Context, scheme *runtime.Scheme, codecs serializer.C
 	// asked for a watch's progress. The in-process client has no endpoints.
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(ctx, endpoint{client}, storage.RequestWatchProgress)
 	return &backend{
-		scheme: scheme, client: client, tracker: tracker, ciphers: ciphers, ttl: cfg.EventTTL, collect: cfg.EnableGarbageCollector,
+		scheme: scheme, codecs: codecs, client: client, tracker: tracker, ciphers: ciphers, ttl: cfg.EventTTL, collect: cfg.EnableGarbageCollector,
 		compactor: etcd3.NewCompactor(client, config.CompactionInterval, clock.RealClock{}, nil),
 		factory: serverstorage.NewDefaultStorageFactory(*config, runtime.ContentTypeProtobuf, codecs,
 			serverstorage.NewDefaultResourceEncodingConfig(scheme), enabled, nil),
@@ -91,15 +92,20 @@ func (b *backend) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 	if err != nil {
 		return generic.RESTOptions{}, fmt.Errorf("storage of %s: %w", gr, err)
 	}
+	return b.options(config, b.factory.ResourcePrefix(gr)), nil
+}
+
+// options are those of a kind that is stored under prefix.
+func (b *backend) options(config *storagebackend.ConfigForResource, prefix string) generic.RESTOptions {
 	return generic.RESTOptions{
 		StorageConfig:             config,
 		Decorator:                 b.open,
 		DeleteCollectionWorkers:   deleteWorkers,
 		EnableGarbageCollection:   b.collect,
-		ResourcePrefix:            b.factory.ResourcePrefix(gr),
+		ResourcePrefix:            prefix,
 		CountMetricPollPeriod:     time.Minute,
 		StorageObjectCountTracker: b.tracker,
-	}, nil
+	}
 }
 
 // open is a generic.StorageDecorator: etcd behind a watch cache.

@@ -41,13 +41,18 @@ type hook struct {
 
 func startHook(t *testing.T, names ...string) *hook {
 	t.Helper()
+	return startHookWith(t, answerReview, names...)
+}
+
+func startHookWith(t *testing.T, answer http.HandlerFunc, names ...string) *hook {
+	t.Helper()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		IsCA: true, BasicConstraintsValid: true,
 	}
 	der := must(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
-	h := &hook{Server: httptest.NewUnstartedServer(http.HandlerFunc(answerReview)), ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+	h := &hook{Server: httptest.NewUnstartedServer(answer), ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 	h.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	h.StartTLS()
 	t.Cleanup(h.Close)
