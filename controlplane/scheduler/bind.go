@@ -115,9 +115,9 @@ func (r *run) condition(ctx context.Context, pod *corev1.Pod, why string) error 
 	}); changed {
 		status["conditions"] = []corev1.PodCondition{c}
 	}
-	switch node := r.cache.nominationOf(keyOf(pod)); {
-	case node == pod.Status.NominatedNodeName:
-	case node == "":
+	switch node := r.cache.nominationOf(keyOf(pod)); node {
+	case pod.Status.NominatedNodeName:
+	case "":
 		status["nominatedNodeName"] = nil
 	default:
 		status["nominatedNodeName"] = node
