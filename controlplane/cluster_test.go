@@ -378,10 +378,10 @@ func waitsForRoom(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const why = "0/2 nodes are available: 2 Insufficient cpu."
+	const why, preempts = "0/2 nodes are available: 2 Insufficient cpu.", " preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
 	c.podUntil("third", func(p *corev1.Pod) bool {
 		cs := p.Status.Conditions
-		return len(cs) == 1 && cs[0].Reason == corev1.PodReasonUnschedulable && cs[0].Message == why
+		return len(cs) == 1 && cs[0].Reason == corev1.PodReasonUnschedulable && cs[0].Message == why+preempts
 	})
 	now := int64(0)
 	if err = c.admin.CoreV1().Pods("work").Delete(ctx, "second", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
@@ -393,7 +393,7 @@ func waitsForRoom(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	until(t, w, func(e *corev1.Event) bool { return e.Reason == "FailedScheduling" && e.Message == why })
+	until(t, w, func(e *corev1.Event) bool { return e.Reason == "FailedScheduling" && e.Message == why+preempts })
 }
 
 func namespaceGoes(t *testing.T, c *cluster) {
