@@ -210,3 +210,41 @@ func TestHubOnly(t *testing.T) {
 		t.Error("it is made anew without need")
 	}
 }
+
+// Extension servers are shown a certificate that only its own authority signs: nobody who
+// believes the others takes it for a client, and a hub has none.
+func TestFrontProxy(t *testing.T) {
+	c := config(t)
+	p := ensure(t, c)
+	client := certs(t, p.Path(FrontProxyClient, false))[0]
+	if client.Subject.CommonName != FrontProxyClientUser || len(client.Subject.Organization) != 0 {
+		t.Errorf("it is %s", client.Subject)
+	}
+	for _, name := range []string{CA, ClientCA, KubeletCA} {
+		if client.CheckSignatureFrom(certs(t, p.Path(name, false))[0]) == nil {
+			t.Errorf("%s signed it", name)
+		}
+	}
+	if err := client.CheckSignatureFrom(certs(t, p.Path(FrontProxyCA, false))[0]); err != nil {
+		t.Error(err)
+	}
+	// A directory of before gets both at the next start, and keeps the others.
+	kept := certs(t, p.Path(ClientCA, false))[0]
+	for _, name := range []string{FrontProxyCA, FrontProxyClient} {
+		for _, key := range []bool{false, true} {
+			if err := os.Remove(p.Path(name, key)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p = ensure(t, c)
+	again := certs(t, p.Path(FrontProxyClient, false))[0]
+	if err := again.CheckSignatureFrom(certs(t, p.Path(FrontProxyCA, false))[0]); err != nil || !certs(t, p.Path(ClientCA, false))[0].Equal(kept) {
+		t.Errorf("after a start: %v", err)
+	}
+	c.Dir, c.HubOnly = t.TempDir()+"/hub", true
+	p = ensure(t, c)
+	if found, err := exists(p.Path(FrontProxyCA, false), p.Path(FrontProxyClient, false)); found || err != nil {
+		t.Errorf("a hub has one: %v", err)
+	}
+}
