@@ -16,7 +16,7 @@ func byHand(addresses ...string) *corev1.Endpoints {
 	e := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "web", UID: "u", Labels: map[string]string{"team": "a", discoveryv1.LabelServiceName: "another"},
 		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "x", "note": "y"},
-	}, Subsets: []corev1.EndpointSubset{{Ports: []corev1.EndpointPort{{Name: "sql", Port: 5432, Protocol: corev1.ProtocolTCP}}}}}
+	}, Subsets: []corev1.EndpointSubset{{Ports: []corev1.EndpointPort{{Name: "sql", Port: 5432, Protocol: corev1.ProtocolTCP}}}}} //nolint:staticcheck // people write it still
 	for _, a := range addresses {
 		e.Subsets[0].Addresses = append(e.Subsets[0].Addresses, corev1.EndpointAddress{IP: a})
 	}
@@ -53,7 +53,7 @@ func TestMirror(t *testing.T) {
 		}
 		e := byHand("192.0.2.1", "2001:db8::1")
 		e.Subsets[0].NotReadyAddresses = []corev1.EndpointAddress{{IP: "192.0.2.3"}}
-		e.Subsets = append(e.Subsets, corev1.EndpointSubset{
+		e.Subsets = append(e.Subsets, corev1.EndpointSubset{ //nolint:staticcheck // as above
 			Ports: []corev1.EndpointPort{{Name: "admin", Port: 1}}, Addresses: []corev1.EndpointAddress{{IP: "192.0.2.4"}},
 		})
 		update(e)
