@@ -20,7 +20,12 @@ import (
 type refusal struct{ reason, message string }
 
 // status is the message that becomes the pod's.
-func (r *refusal) status() string { return "Pod was rejected: " + r.message }
+func (r *refusal) status() string {
+	if r.reason == reasonNodeShutdown {
+		return r.message // which says so already
+	}
+	return "Pod was rejected: " + r.message
+}
 
 // admit says whether the pod fits the node beside the others, which have been
 // admitted and have not ended. A node not known yet refuses nothing but for the

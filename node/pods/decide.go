@@ -108,6 +108,8 @@ type kill struct {
 	// failed says that the pod's phase is Failed whatever its containers say, and
 	// refused that this is because the node did not take it.
 	failed, refused bool
+	// disrupted says that the node shuts down.
+	disrupted bool
 }
 
 // An intent is what should happen next.

@@ -109,6 +109,8 @@ type Runner struct {
 	traces map[types.UID]runtime.PodID
 	// removing has the directories that are being removed, of pods that are gone.
 	removing map[types.UID][]string
+	// closing says that the machine shuts down: no new pod is admitted.
+	closing bool
 
 	// Owned by Run.
 	runtimeName string
@@ -356,17 +358,29 @@ func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1
 		return
 	}
 	if !ended && !o.admitted && p.DeletionTimestamp == nil {
-		var node *corev1.Node
-		if r.cfg.Node != nil {
-			if node = r.cfg.Node(); node == nil {
-				return
-			}
+		var known bool
+		if o.refused, known = r.admitLocked(p); !known {
+			return
 		}
-		o.refused = admit(p, node, r.activeLocked(), r.cfg.MaxPods)
 		o.admitted = o.refused == nil
 	}
 	delete(r.known, p.UID)
 	r.startLocked(ctx, wg, newWorker(r, p, o))
+}
+
+// admitLocked says why a new pod may not run here, if it may not, and whether that is
+// known.
+func (r *Runner) admitLocked(p *corev1.Pod) (_ *refusal, known bool) {
+	if r.closing {
+		return &refusal{reasonNodeShutdown, messageNodeShutdown}, true
+	}
+	var node *corev1.Node
+	if r.cfg.Node != nil {
+		if node = r.cfg.Node(); node == nil {
+			return nil, false
+		}
+	}
+	return admit(p, node, r.activeLocked(), r.cfg.MaxPods), true
 }
 
 // holdLocked reports whether the pod has to wait until another one of its name,

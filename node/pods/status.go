@@ -63,7 +63,7 @@ func statusOf(s situation, in intent, base *corev1.PodStatus, around surrounding
 	} else {
 		st.PodIP, st.PodIPs = base.PodIP, base.PodIPs
 	}
-	if s.kill != nil {
+	if s.kill != nil && terminal(st.Phase) {
 		st.Reason, st.Message = s.kill.reason, s.kill.message
 	}
 	for i := range s.facts {
@@ -248,6 +248,9 @@ func conditionsOf(s situation, in intent, st *corev1.PodStatus, around surroundi
 		}
 	}
 	list = append(list, ready, containers)
+	if s.kill != nil && s.kill.disrupted && terminal(st.Phase) {
+		list = append(list, shutdownCondition(s.pod.Generation))
+	}
 	if conditionOf(around.conditions, corev1.PodScheduled) == nil {
 		list = append(list, is(corev1.PodScheduled, true, "", ""))
 	}

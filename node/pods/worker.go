@@ -4,10 +4,7 @@ package pods
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -40,6 +37,8 @@ type worker struct {
 	wanted    *corev1.Pod // as last seen in the API
 	wantsGone bool        // no longer in the API
 	wantsOut  bool        // another agent has taken over
+	wantsDown *ending     // the node shuts down, and the pod's turn has come
+	finished  bool        // run has ended
 	posted    []func()
 	unwanted  []runtime.ContainerStatus // to be removed
 	published *corev1.Pod
@@ -51,7 +50,8 @@ type worker struct {
 	pod      *corev1.Pod     // never changed, only replaced
 	seen     *corev1.Pod     // the last of wanted that was looked at
 	gone     bool
-	leaving  bool // another agent has taken over: what runs is stopped, and nothing told
+	leaving  bool    // another agent has taken over: what runs is stopped, and nothing told
+	down     *ending // wantsDown
 	admitted bool
 	refused  *refusal
 	api      corev1.PodStatus // the status as the API has it
@@ -222,6 +222,7 @@ func (w *worker) run(ctx context.Context) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer w.tasks.Wait()
 	defer cancel()
+	defer w.release()
 	w.ctx = ctx
 	if w.refused != nil {
 		w.kill = &kill{by: time.Now(), reason: w.refused.reason, message: w.refused.status(), failed: true, refused: true}
@@ -280,6 +281,7 @@ func (w *worker) step(now time.Time) bool {
 		return w.left(s)
 	}
 	w.report(s, in)
+	w.tellDown(s)
 	w.discardNext(s)
 	return w.finish(s)
 }
@@ -292,7 +294,7 @@ func (w *worker) receive() {
 	if w.unwanted != nil {
 		w.garbage, w.unwanted, w.discardFailed = w.unwanted, nil, false
 	}
-	w.gone, w.leaving = w.gone || w.wantsGone, w.wantsOut
+	w.gone, w.leaving, w.down = w.gone || w.wantsGone, w.wantsOut, w.wantsDown
 	w.mu.Unlock()
 	for _, f := range posted {
 		f()
@@ -322,47 +324,6 @@ func (w *worker) stale(p *corev1.Pod) bool {
 	}
 	order, err := resourceversion.CompareResourceVersion(p.ResourceVersion, w.pod.ResourceVersion)
 	return err == nil && order < 0
-}
-
-// judge begins or hastens the end of the pod.
-func (w *worker) judge(now time.Time) {
-	if w.gone || w.pod.DeletionTimestamp != nil {
-		grace := gracePeriod(w.pod)
-		if g := w.pod.DeletionGracePeriodSeconds; g != nil {
-			grace = max(time.Duration(*g)*time.Second, minGrace)
-		}
-		w.end(now.Add(grace), &kill{})
-	}
-	if w.ended || w.leaving {
-		w.end(now.Add(gracePeriod(w.pod)), &kill{})
-		return
-	}
-	seconds := w.pod.Spec.ActiveDeadlineSeconds
-	if seconds == nil || w.status.StartTime == nil || w.kill != nil {
-		return
-	}
-	if at := w.status.StartTime.Add(time.Duration(*seconds) * time.Second); at.After(now) {
-		w.at(at)
-		return
-	}
-	message := "Pod was active on the node longer than the specified deadline"
-	w.r.cfg.Events.Event(w.ref, corev1.EventTypeNormal, "DeadlineExceeded", message)
-	w.end(now.Add(gracePeriod(w.pod)), &kill{reason: "DeadlineExceeded", message: message, failed: true})
-}
-
-// end begins to kill the pod, or brings the end forward.
-func (w *worker) end(by time.Time, k *kill) {
-	if w.kill == nil {
-		k.by = by
-		w.kill = k
-		for _, c := range w.containers {
-			c.abandon()
-		}
-		return
-	}
-	if by.Before(w.kill.by) {
-		w.kill.by = by
-	}
 }
 
 // report computes the status, keeps it on disk and writes it to the API.
@@ -419,73 +380,4 @@ func (w *worker) save(pod *corev1.Pod) {
 		return
 	}
 	w.saved = c
-}
-
-// left reports whether nothing of the pod runs or is under way. What it has on disk
-// stays for when the node is this agent's again.
-func (w *worker) left(s situation) bool {
-	return s.quiet() && !w.sandbox.busy && !w.apiWrite.busy && !w.removal.busy && w.undisturbed()
-}
-
-// finish takes the pod away once nothing of it runs: first its volumes, then the
-// object in the API, then all that is left here. It reports whether that is done.
-func (w *worker) finish(s situation) bool {
-	now := s.now
-	if !w.ended || !s.quiet() || w.sandbox.busy {
-		return false
-	}
-	if w.removal.busy || w.apiWrite.busy {
-		return false
-	}
-	if w.removal.at.After(now) {
-		w.at(w.removal.at)
-		return false
-	}
-	if err := w.volumes.TearDown(w.id.UID); err != nil {
-		w.log.Warn("cannot remove volumes, will try again", "err", err)
-		w.removal.failed(now, w.r.cfg.WriteRetry)
-		w.at(w.removal.at)
-		return false
-	}
-	w.sandbox.done = false
-	switch {
-	case w.gone && !w.undisturbed():
-	case w.gone:
-		if err := w.clear(); err != nil {
-			w.log.Warn("cannot remove what is left of the pod, will try again", "err", err)
-			w.removal.failed(now, w.r.cfg.WriteRetry)
-			w.at(w.removal.at)
-			return false
-		}
-		return true
-	case w.pod.DeletionTimestamp != nil && w.apiKnown && terminal(w.api.Phase):
-		w.delete(now)
-	}
-	return false
-}
-
-// clear removes the containers, the sandbox and the files of the pod. Containers too
-// young to be removed stay, and so does the sandbox then; Runner.collect comes back to
-// them.
-func (w *worker) clear() error {
-	listed, err := w.r.lister.get(w.ctx)
-	if err != nil {
-		return fmt.Errorf("list containers: %w", err)
-	}
-	now, left := time.Now(), false
-	for i := range listed[w.id.UID] {
-		c := &listed[w.id.UID][i]
-		if w.r.cfg.Retention.young(c, now) {
-			left = true
-		} else if err := w.r.cfg.Runtime.Remove(w.ctx, c.ID); err != nil {
-			return fmt.Errorf("remove container %s: %w", c.Name, err)
-		}
-	}
-	if !left {
-		if err := w.r.cfg.Runtime.RemoveSandbox(w.ctx, w.id); err != nil {
-			return fmt.Errorf("remove sandbox: %w", err)
-		}
-	}
-	w.r.objects.forget(w.id.UID, max(10*w.r.cfg.VolumeRefresh, time.Hour))
-	return errors.Join(os.RemoveAll(w.r.places.podLogs(w.id)), os.RemoveAll(w.r.places.pod(w.id.UID)))
 }

@@ -1,0 +1,240 @@
+// This file ends the pods of a node whose machine shuts down, phase by phase.
+
+package pods
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+)
+
+// CriticalPriority is from which priority on a pod is critical: that of
+// system-cluster-critical.
+const CriticalPriority = 2_000_000_000
+
+// A Phase of a shutdown ends the pods of a range of priorities.
+type Phase struct {
+	// Priority is the least of the phase's pods: they have it or a higher one, and less
+	// than the next phase's. Pods below every phase are in the lowest.
+	Priority int32
+	// Grace is how long the phase may take, and the most that a pod may take of it: one
+	// whose own grace period is shorter has that.
+	Grace time.Duration
+}
+
+// What the API says of a shutdown, in the kubelet's words.
+const (
+	reasonTerminated    = "Terminated"
+	messageTerminated   = "Pod was terminated in response to imminent node shutdown."
+	reasonNodeShutdown  = "NodeShutdown"
+	messageNodeShutdown = "Pod was rejected as the node is shutting down."
+)
+
+const (
+	// tellMin and tellMax bound how long a shutdown waits, after its phases, for the API
+	// to have the statuses: what is left of the phases' time within these bounds.
+	tellMin = 2 * time.Second
+	tellMax = 10 * time.Second
+)
+
+// An ending is a pod's turn in a shutdown. The flags belong to the worker's loop.
+type ending struct {
+	grace                 time.Duration
+	over                  chan struct{} // closed once nothing of the pod runs any more
+	told                  chan struct{} // closed once the API has its status as well
+	begun, isOver, isTold bool
+}
+
+// ShutDown ends all pods, those of the lowest phase first, and refuses new ones from now
+// on until Resume is called. A phase is over when its pods have ended or its grace is;
+// one without pods takes no time. It returns once the API has the statuses of the pods
+// that ended, at most two seconds after the phases' time; or when ctx is done: pods whose
+// turn had come by then still end, the others run on. One call at a time.
+func (r *Runner) ShutDown(ctx context.Context, phases []Phase) {
+	r.refuseAll(true)
+	select {
+	case <-r.recalled:
+	case <-ctx.Done():
+		return
+	}
+	phases = slices.Clone(phases)
+	slices.SortStableFunc(phases, func(a, b Phase) int { return cmp.Compare(a.Priority, b.Priority) })
+	until := time.Now()
+	for _, p := range phases {
+		until = until.Add(p.Grace)
+	}
+	var all []*ending
+	for i, p := range phases {
+		turn := r.beginPhase(phases, i)
+		if len(turn) == 0 {
+			continue
+		}
+		r.log.Info("the node shuts down: pods are ended", "priority", p.Priority, "pods", len(turn), "within", p.Grace)
+		all = append(all, turn...)
+		left := await(ctx, p.Grace, turn, func(e *ending) <-chan struct{} { return e.over })
+		if ctx.Err() != nil {
+			return
+		}
+		if left > 0 {
+			r.log.Warn("pods have not ended within their phase of the shutdown", "priority", p.Priority, "pods", left)
+		}
+	}
+	left := await(ctx, min(max(time.Until(until), tellMin), tellMax), all, func(e *ending) <-chan struct{} { return e.told })
+	if left > 0 && ctx.Err() == nil {
+		r.log.Warn("the node shuts down before the API has every pod's status: it gets them when the node is back", "pods", left)
+	}
+}
+
+// Resume has new pods admitted again, after a shutdown that was cancelled. Pods that have
+// ended stay ended.
+func (r *Runner) Resume() { r.refuseAll(false) }
+
+func (r *Runner) refuseAll(closing bool) {
+	r.mu.Lock()
+	r.closing = closing
+	r.mu.Unlock()
+	r.Wake()
+}
+
+// beginPhase tells the workers of one phase's pods that their turn has come.
+func (r *Runner) beginPhase(phases []Phase, i int) []*ending {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var turn []*ending
+	for _, w := range r.workers {
+		if pod, active := w.claim(); active && phaseOfPod(phases, pod) == i {
+			turn = append(turn, w.shutDown(phases[i].Grace))
+		}
+	}
+	return turn
+}
+
+// phaseOfPod is the phase, of those in ascending order, in which the pod ends.
+func phaseOfPod(phases []Phase, pod *corev1.Pod) int {
+	var priority int32
+	if pod.Spec.Priority != nil {
+		priority = *pod.Spec.Priority
+	}
+	found := 0
+	for i := range phases {
+		if phases[i].Priority <= priority {
+			found = i
+		}
+	}
+	return found
+}
+
+// await waits for all of list, for so long at most or until ctx is done, and returns how
+// many are left.
+func await(ctx context.Context, d time.Duration, list []*ending, what func(*ending) <-chan struct{}) int {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for _, e := range list {
+		select {
+		case <-what(e):
+			continue
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		break
+	}
+	left := 0
+	for _, e := range list {
+		select {
+		case <-what(e):
+		default:
+			left++
+		}
+	}
+	return left
+}
+
+// shutDown tells the worker that its pod's turn has come.
+func (w *worker) shutDown(grace time.Duration) *ending {
+	e := &ending{grace: grace, over: make(chan struct{}), told: make(chan struct{})}
+	w.mu.Lock()
+	done := w.finished
+	w.wantsDown = e
+	w.mu.Unlock()
+	if done {
+		e.settle(true, true)
+	} else {
+		w.nudge()
+	}
+	return e
+}
+
+func (e *ending) settle(over, told bool) {
+	if over && !e.isOver {
+		e.isOver = true
+		close(e.over)
+	}
+	if told && !e.isTold {
+		e.isTold = true
+		close(e.told)
+	}
+}
+
+// endForShutdown begins the pod's end, or hastens it. One that has done its work and
+// waits for its sidecars only is not a victim of the shutdown.
+func (w *worker) endForShutdown(now time.Time) {
+	e := w.down
+	if e == nil || e.begun {
+		return
+	}
+	e.begun = true
+	if w.ended || w.leaving {
+		return
+	}
+	k := &kill{reason: reasonTerminated, message: messageTerminated, failed: true, disrupted: true}
+	if s := (situation{pod: w.pod, now: now, facts: w.facts, prepared: w.sandbox.done}); s.hasSucceeded() {
+		k = &kill{}
+	}
+	w.end(now.Add(min(gracePeriod(w.pod), e.grace)), k)
+}
+
+// hasSucceeded reports whether the main containers have all ended well and for good.
+func (s *situation) hasSucceeded() bool {
+	in := decide(*s)
+	if !in.finished || in.failed {
+		return false
+	}
+	for i := range s.facts {
+		if f := &s.facts[i]; f.kind == mainContainer && !f.succeeded() {
+			return false
+		}
+	}
+	return true
+}
+
+// tellDown tells the shutdown how far the pod's end is.
+func (w *worker) tellDown(s situation) {
+	if w.down == nil || !w.ended || !s.quiet() {
+		return
+	}
+	status := &w.current().Status
+	w.down.settle(true, w.apiKnown && !w.apiWrite.busy && apiequality.Semantic.DeepEqual(&w.api, status))
+}
+
+// release lets a shutdown go on without the worker, which ends.
+func (w *worker) release() {
+	w.mu.Lock()
+	w.finished = true
+	e := w.wantsDown
+	w.mu.Unlock()
+	if e != nil {
+		e.settle(true, true)
+	}
+}
+
+// shutdownCondition says that the pod has ended because of the shutdown.
+func shutdownCondition(generation int64) corev1.PodCondition {
+	return corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, ObservedGeneration: generation,
+		Reason: corev1.PodReasonTerminationByKubelet, Message: messageTerminated,
+	}
+}
