@@ -151,6 +151,7 @@ var homes = []struct {
 	{"golang.org/x/crypto/ssh", []string{"tunnel/overssh", "auth/hostkeys", "cmd/internal/bench/sshd"}, "the legacy mode has one adapter, its hosts' keys, and a server to measure it against"},
 	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "auth/rbac", "cmd/hawser"}, "it is a thousand packages"},
 	{"github.com/go-jose", []string{"auth/kubeauth/accounttoken", "auth/kubeauth/issuers/issuertest"}, "tokens are signed and read in one place"},
+	{"github.com/godbus/dbus", []string{"node/shutdown"}, "logind is spoken to in one place"},
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
 	{"go.opentelemetry.io", []string{"cmd/hawser"}, "traces are made in one place"},
 	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},
