@@ -100,6 +100,10 @@ type Config struct {
 	// heartbeat is sent then, and no pod runs. Nil means never. See package fence.
 	Fence *fence.Fence
 
+	// Shutdown has a shutdown of the machine wait until pods have ended, in these phases,
+	// the lowest priority first. None, or none with a grace, means that it does not.
+	Shutdown []pods.Phase
+
 	// Pods tunes how pods are run; what names the node in it is filled in here.
 	Pods pods.Config
 
@@ -120,6 +124,8 @@ type Node struct {
 	resolve func(ctx context.Context) ([]netip.Addr, error) // a seam of tests
 
 	addresses atomic.Pointer[[]string] // InternalIPs, primary first
+	down      atomic.Bool              // the machine shuts down
+	hurry     chan struct{}            // has the status written at once
 
 	// Owned by heartbeat.
 	status statusLoop
@@ -147,6 +153,7 @@ func New(cfg Config) (*Node, error) {
 		log:     cfg.Log,
 		machine: &machine{root: "/", dataDir: cfg.DataDir},
 		self:    &self{},
+		hurry:   make(chan struct{}, 1),
 		metrics: newMetrics(cfg.Registerer),
 		// The uid of a Node in its own events is its name, so that they can be found
 		// before there is an object.
@@ -228,6 +235,11 @@ func (n *Node) Run(ctx context.Context) error {
 		})
 	})
 	wg.Go(func() { n.tellFence(ctx) })
+	wg.Go(func() {
+		if err := n.watchShutdown(ctx); err != nil {
+			cancel(err)
+		}
+	})
 	wg.Go(func() { n.cfg.Fence.While(ctx, n.heartbeat) })
 	<-ctx.Done()
 	wg.Wait()

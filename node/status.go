@@ -70,6 +70,7 @@ func (n *Node) updateStatus(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-n.hurry:
 		case <-time.After(wait):
 		}
 	}
@@ -217,6 +218,9 @@ func (n *Node) report(ctx context.Context) *report {
 	r.facts, err = n.machine.read(r.info.Dir)
 	problem(err)
 	problem(down)
+	if n.down.Load() {
+		problem(errShuttingDown)
+	}
 	if !n.cfg.ExternalCloud {
 		problem(l.noAddress)
 	}

@@ -122,6 +122,18 @@ func TestOptions(t *testing.T) {
 		"dead young":        {[]string{"--minimum-container-ttl-duration", "-1s"}, "--minimum-container-ttl-duration -1s: want 0 or more"},
 		"dead":              {[]string{"--minimum-container-ttl-duration", "1h", "--maximum-dead-containers-per-container", "-1", "--maximum-dead-containers", "0"}, ""},
 		"period":            {[]string{"--node-status-update-frequency", "1ms"}, "--node-status-update-frequency 1ms"},
+		"shutdown":          {[]string{"--shutdown-grace-period", "30s", "--shutdown-grace-period-critical-pods", "10s"}, ""},
+		"short shutdown":    {[]string{"--shutdown-grace-period", "999ms"}, "--shutdown-grace-period 999ms: want 0, or 1s or more"},
+		"negative shutdown": {[]string{"--shutdown-grace-period", "-1s"}, "--shutdown-grace-period -1s"},
+		"short critical":    {[]string{"--shutdown-grace-period", "30s", "--shutdown-grace-period-critical-pods", "1ms"}, "--shutdown-grace-period-critical-pods 1ms"},
+		"long critical":     {[]string{"--shutdown-grace-period", "30s", "--shutdown-grace-period-critical-pods", "40s"}, "--shutdown-grace-period-critical-pods 40s: want no more than --shutdown-grace-period, which is 30s"},
+		"phases":            {[]string{"--shutdown-grace-period-by-pod-priority", "100000=10s,0=180s,10000=2m"}, ""},
+		"phases and total":  {[]string{"--shutdown-grace-period-by-pod-priority", "0=10s", "--shutdown-grace-period", "30s"}, "--shutdown-grace-period-by-pod-priority: give it without"},
+		"phase":             {[]string{"--shutdown-grace-period-by-pod-priority", "0=10s,x=3s"}, `"x=3s": want PRIORITY=DURATION`},
+		"short phase":       {[]string{"--shutdown-grace-period-by-pod-priority", "0=10ms"}, `"0=10ms": want a duration`},
+		"endless phases":    {[]string{"--shutdown-grace-period-by-pod-priority", "0=2000000h,1=2000000h"}, `"1=2000000h": want a duration`},
+		"phase twice":       {[]string{"--shutdown-grace-period-by-pod-priority", "7=10s,7=1s"}, "priority 7 is there twice"},
+		"empty phases":      {[]string{"--shutdown-grace-period-by-pod-priority", "7=0"}, "no priority has any time"},
 		"lease":             {[]string{"--node-lease-duration-seconds", "0"}, "--node-lease-duration-seconds 0"},
 		"transport":         {[]string{"--transport", "pigeon"}, `--transport "pigeon"`},
 		"window":            {[]string{"--detach-window", "-1s"}, "--detach-window -1s"},
@@ -231,5 +243,23 @@ func TestGivenIdentity(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.err)
 			}
 		})
+	}
+}
+
+// TestShutdownPhases: critical pods have their part of the time, or all of it.
+func TestShutdownPhases(t *testing.T) {
+	for want, args := range map[string][]string{
+		"[]":                         nil,
+		"[{0 20s} {2000000000 10s}]": {"--shutdown-grace-period=30s", "--shutdown-grace-period-critical-pods=10s"},
+		"[{0 30s} {2000000000 0s}]":  {"--shutdown-grace-period=30s"},
+		"[{0 0s} {2000000000 5s}]":   {"--shutdown-grace-period=5s", "--shutdown-grace-period-critical-pods=5s"},
+		"[{-7 3m0s} {10 10s}]":       {"--shutdown-grace-period-by-pod-priority=10=10s,-7=180s"},
+	} {
+		o, err := parse(t, args...)
+		if err != nil {
+			t.Errorf("%v: %v", args, err)
+		} else if got := fmt.Sprint(o.phases); got != want {
+			t.Errorf("%v: %s, want %s", args, got, want)
+		}
 	}
 }

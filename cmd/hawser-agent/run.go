@@ -218,6 +218,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 			APIServer: o.addrs[0], VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
 			Retention: &o.retention,
 		},
+		Shutdown:   o.phases,
 		Registerer: metrics, Log: log,
 	})
 	return err

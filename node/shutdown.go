@@ -1,0 +1,57 @@
+// This file has the node take part in a shutdown of its machine.
+
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/node/shutdown"
+)
+
+// errShuttingDown is why a node whose machine shuts down is not ready.
+var errShuttingDown = errors.New("node is shutting down")
+
+// watchShutdown ends pods when the machine shuts down, until ctx is done. Without phases
+// it does nothing.
+func (n *Node) watchShutdown(ctx context.Context) error {
+	var sum time.Duration
+	for _, p := range n.cfg.Shutdown {
+		sum += p.Grace
+	}
+	if sum == 0 {
+		return nil
+	}
+	w, err := shutdown.New(shutdown.Config{Delay: sum, Begin: n.shutDown, Cancel: n.resume, Log: n.log})
+	if err != nil {
+		return err
+	}
+	w.Run(ctx)
+	return nil
+}
+
+// shutDown says that the node is not ready and ends its pods.
+func (n *Node) shutDown(ctx context.Context) {
+	n.setDown(true)
+	n.events.Event(n.ref, corev1.EventTypeNormal, "Shutdown", "Shutdown manager detected shutdown event")
+	n.pods.ShutDown(ctx, n.cfg.Shutdown)
+}
+
+// resume follows a shutdown that was cancelled.
+func (n *Node) resume() {
+	n.pods.Resume()
+	n.setDown(false)
+	n.events.Event(n.ref, corev1.EventTypeNormal, "Shutdown", "Shutdown manager detected shutdown cancellation")
+}
+
+// setDown has the status say at once whether the machine shuts down.
+func (n *Node) setDown(down bool) {
+	n.down.Store(down)
+	select {
+	case n.hurry <- struct{}{}:
+	default:
+	}
+}
