@@ -36,6 +36,7 @@ const patience = 3 * time.Minute
 type cluster struct {
 	dir    string
 	port   int
+	env    []string // of hawser up and its children, beside this process's
 	up     *exec.Cmd
 	out    *lines
 	client kubernetes.Interface
@@ -60,6 +61,7 @@ func (c *cluster) start(t testing.TB, args ...string) {
 	c.up = exec.Command(filepath.Join(under, "hawser"), append(first, args...)...)
 	c.out = &lines{}
 	c.up.Stdout, c.up.Stderr = c.out, c.out
+	c.up.Env = append(os.Environ(), c.env...)
 	if err := c.up.Start(); err != nil {
 		t.Fatal(err)
 	}
