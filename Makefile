@@ -13,7 +13,7 @@ LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 # The end-to-end tests run after the others, and alone: each starts a cluster, and their
 # bounds are those of people who wait.
-RACE      = $(GO) test -json -race -shuffle=on
+RACE      = $(GO) test -json -race -vet=off -shuffle=on
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
 
@@ -37,7 +37,7 @@ check: ## unit and conformance tests, without the race detector, in three to fou
 
 e2e: ## the end-to-end tests alone
 	@$(NAMESPACES)
-	$(TESTSUM) -- -race -shuffle=on -parallel 3 -timeout 60m ./e2e/...
+	$(TESTSUM) -- -race -vet=off -shuffle=on -parallel 3 -timeout 60m ./e2e/...
 
 kubectls: ## the tests of people and scripts with kubectl 1.27 to 1.33, each built in CACHE
 	./.ci/kubectls
