@@ -132,7 +132,7 @@ func TestPreemption(t *testing.T) {
 	c.becomes(`on "right", nominated "", PreemptionByScheduler, ending in 30 s`, c.place("free"))
 	c.sees(`Preempted .*default-scheduler.*Preempted by pod `+string(high.UID)+` on node right`, "describe", "pod", "free")
 	c.sees(`FailedScheduling .*default-scheduler.*0/2 nodes are available: 2 Insufficient cpu\.$`, "describe", "pod", "high")
-	c.full("late", "middle", "")
+	c.full("late", "", "") // which takes neither what was promised to another nor a place from its equals
 	c.end("free")
 	c.becomes(`on "right", nominated ""`, c.place("high"))
 	c.becomes(`on "left", nominated ""`, c.place("guarded"))
