@@ -74,18 +74,7 @@ func (*Endpoints) Name() string { return "endpoints-controller" }
 // Run keeps Endpoints until ctx is done. The informers must be running.
 func (e *Endpoints) Run(ctx context.Context) error {
 	q := loop.NewQueue(loop.Config[string]{Name: e.Name(), Do: e.sync, Workers: e.workers, Log: e.log})
-	var watches loop.Watches
-	for _, inf := range e.watched {
-		watches.Add(loop.Watch(inf, q.Add))
-	}
-	watches.Add(loop.Handle(e.slices, changes(func(was, is any) {
-		for _, obj := range []any{was, is} {
-			if s, ok := obj.(*discoveryv1.EndpointSlice); ok && managed(s) {
-				q.Add(s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName])
-			}
-		}
-	})))
-	stop, err := watches.All()
+	stop, err := watchServices(e.watched, e.slices, ManagedBy, q.Add)
 	if err != nil {
 		return err
 	}

@@ -123,6 +123,23 @@ func changes(f func(was, is any)) cache.ResourceEventHandler {
 	}
 }
 
+// watchServices calls add with the key of each Service of which an object by the same name
+// has changed, or a slice that by manages.
+func watchServices(named []cache.SharedIndexInformer, slices cache.SharedIndexInformer, by string, add func(key string)) (stop func(), err error) {
+	var watches loop.Watches
+	for _, inf := range named {
+		watches.Add(loop.Watch(inf, add))
+	}
+	watches.Add(loop.Handle(slices, changes(func(was, is any) {
+		for _, obj := range []any{was, is} {
+			if s, ok := obj.(*discoveryv1.EndpointSlice); ok && s.Labels[discoveryv1.LabelManagedBy] == by {
+				add(s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName])
+			}
+		}
+	})))
+	return watches.All()
+}
+
 // podChanged adds the Services that select a pod, or did.
 func (c *Controller) podChanged(add func(key string)) func(was, is any) {
 	return func(was, is any) {

@@ -37,6 +37,9 @@ const (
 	// DefaultMirrored is how many addresses with the same ports are mirrored if not told
 	// otherwise. It is what a slice may hold.
 	DefaultMirrored = MaxEndpoints
+	// maxMirrors is how many slices one Endpoints object is mirrored into. It has thousands of
+	// lists of ports if somebody wants that, and each slice has its labels and annotations.
+	maxMirrors = 100
 	// annotationLeader marks Endpoints by which old programs elect a leader.
 	annotationLeader = "control-plane.alpha.kubernetes.io/leader"
 	// maxBase is how much of the name of a Service the names of its slices begin with.
@@ -69,6 +72,7 @@ type Mirror struct {
 func NewMirror(client kubernetes.Interface, f informers.SharedInformerFactory, c MirrorConfig) *Mirror {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MaxEndpoints, DefaultMirrored)
+	c.MaxEndpoints = min(c.MaxEndpoints, MaxEndpoints)
 	services, endpoints, all := f.Core().V1().Services(), f.Core().V1().Endpoints(), f.Discovery().V1().EndpointSlices()
 	m := &Mirror{
 		cfg: c, client: client, services: services.Lister(), endpoints: endpoints.Lister(), slices: all.Lister(),
@@ -84,18 +88,7 @@ func (*Mirror) Name() string { return "endpointslice-mirroring-controller" }
 // Run mirrors until ctx is done. The informers must be running.
 func (m *Mirror) Run(ctx context.Context) error {
 	q := loop.NewQueue(loop.Config[string]{Name: m.Name(), Do: m.sync, Workers: m.cfg.Workers, Log: m.log})
-	var watches loop.Watches
-	for _, inf := range m.watched {
-		watches.Add(loop.Watch(inf, q.Add))
-	}
-	watches.Add(loop.Handle(m.written, changes(func(was, is any) {
-		for _, obj := range []any{was, is} {
-			if s, ok := obj.(*discoveryv1.EndpointSlice); ok && s.Labels[discoveryv1.LabelManagedBy] == MirroredBy {
-				q.Add(s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName])
-			}
-		}
-	})))
-	stop, err := watches.All()
+	stop, err := watchServices(m.watched, m.written, MirroredBy, q.Add)
 	if err != nil {
 		return err
 	}
@@ -119,7 +112,7 @@ func (m *Mirror) sync(ctx context.Context, key string) (time.Duration, error) {
 	var want []*discoveryv1.EndpointSlice
 	left := 0
 	if from != nil {
-		want, left = mirrored(from, min(m.cfg.MaxEndpoints, MaxEndpoints))
+		want, left = mirrored(from, m.cfg.MaxEndpoints)
 	}
 	wrote, err := m.write(ctx, ns, have, want)
 	if err == nil && wrote && left > 0 {
@@ -204,8 +197,8 @@ func ours(name string) labels.Set {
 	return labels.Set{discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: MirroredBy}
 }
 
-// mirrored are the slices of e: one for each family of addresses and list of ports, of at
-// most limit addresses. left is how many addresses have no room.
+// mirrored are the slices of e, maxMirrors at most: one for each family of addresses and
+// list of ports, of at most limit addresses. left is how many addresses have no room.
 //
 //nolint:staticcheck // people write Endpoints still
 func mirrored(e *corev1.Endpoints, limit int) (out []*discoveryv1.EndpointSlice, left int) {
@@ -220,6 +213,10 @@ func mirrored(e *corev1.Endpoints, limit int) (out []*discoveryv1.EndpointSlice,
 					family = discoveryv1.AddressTypeIPv6
 				}
 				slice := by[string(family)+key]
+				if slice == nil && len(out) == maxMirrors {
+					left++
+					continue
+				}
 				if slice == nil {
 					slice = emptyMirror(e, family, key)
 					slice.Ports = ports

@@ -116,3 +116,19 @@ func TestMirrorIsBounded(t *testing.T) {
 		}
 	}, unselecting(), byHand(many...))
 }
+
+// TestMirrorsAreBounded: an object with thousands of lists of ports does not become
+// thousands of objects.
+func TestMirrorsAreBounded(t *testing.T) {
+	e := byHand()
+	e.Subsets = nil
+	for i := range 3000 {
+		e.Subsets = append(e.Subsets, corev1.EndpointSubset{ //nolint:staticcheck // people write it still
+			Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}, Ports: []corev1.EndpointPort{{Port: int32(i + 1)}},
+		})
+	}
+	out, left := mirrored(e, MaxEndpoints)
+	if len(out) != maxMirrors || left != 3000-maxMirrors {
+		t.Errorf("%d slices, %d addresses left", len(out), left)
+	}
+}
