@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"encoding/json"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -27,6 +28,8 @@ import (
 const (
 	// rootTimeout bounds the wait for an extension server's list of its documents.
 	rootTimeout = 5 * time.Second
+	// rootBytes bounds that list: the server is a pod on some node, and may say anything.
+	rootBytes = 4 << 20
 	// rootKept is how long the list, or that there was none, is believed.
 	rootKept = time.Minute
 )
@@ -75,7 +78,7 @@ func (e *elsewhere) beside(local http.Handler) http.Handler {
 		}
 		for _, svc := range all {
 			if strings.TrimPrefix(r.URL.Path, "/openapi/v3/") == documentName(svc) {
-				e.ask(w, r, svc)
+				e.ask(w, r, svc, math.MaxInt64)
 				return
 			}
 		}
@@ -124,7 +127,7 @@ func (e *elsewhere) root(svc *apiregistrationv1.APIService) *root {
 		return have
 	}
 	d := openapiv3aggregator.NewDownloader()
-	asked := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.ask(w, r, svc) })
+	asked := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.ask(w, r, svc, rootBytes) })
 	fresh := &root{until: now.Add(rootKept), uid: string(svc.UID)}
 	if got, _, err := d.OpenAPIV3Root(http.TimeoutHandler(asked, rootTimeout, "")); err == nil && got != nil {
 		fresh.found, fresh.ok = got.Paths[documentName(svc)]
@@ -140,8 +143,9 @@ func (e *elsewhere) root(svc *apiregistrationv1.APIService) *root {
 	return fresh
 }
 
-// ask passes r on to the server of svc, for the user who asks.
-func (e *elsewhere) ask(w http.ResponseWriter, r *http.Request, svc *apiregistrationv1.APIService) {
+// ask passes r on to the server of svc, for the user who asks. Of the answer it passes on at
+// most so many bytes.
+func (e *elsewhere) ask(w http.ResponseWriter, r *http.Request, svc *apiregistrationv1.APIService, most int64) {
 	user, ok := request.UserFrom(r.Context())
 	if !ok {
 		http.Error(w, "no user", http.StatusInternalServerError)
@@ -163,6 +167,10 @@ func (e *elsewhere) ask(w http.ResponseWriter, r *http.Request, svc *apiregistra
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to)
 			p.Out.Header.Del("Authorization")
+		},
+		ModifyResponse: func(answer *http.Response) error {
+			answer.Body = http.MaxBytesReader(nil, answer.Body, most)
+			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
