@@ -176,7 +176,9 @@ func (h *half) read(p []byte, b *tunnel.Buffer) (int, error) {
 				p = b.Take(len(h.buf))
 			}
 			n := copy(p, h.buf)
-			h.buf = h.buf[n:]
+			if h.buf = h.buf[n:]; len(h.buf) == 0 {
+				h.buf = nil // an idle connection holds no memory
+			}
 			h.changed.Broadcast()
 			return n, nil
 		case h.fin != nil:
