@@ -179,17 +179,17 @@ func forServices() []entry {
 		{name: "endpointslice-controller", alias: "endpointslice", make: func(s *shared) (Controller, error) {
 			c := s.cfg.EndpointSlice
 			c.Events, c.Log = s.recorder("endpoint-slice-controller"), s.log
-			return endpointslice.New(s.client, s.informers, c), nil
+			return endpointslice.New(s.client, s.informers, c)
 		}},
 		{name: "endpoints-controller", alias: "endpoint", make: func(s *shared) (Controller, error) {
 			c := s.cfg.Endpoints
 			c.Log = s.log
-			return endpointslice.NewEndpoints(s.client, s.informers, c), nil
+			return endpointslice.NewEndpoints(s.client, s.informers, c)
 		}},
 		{name: "endpointslice-mirroring-controller", alias: "endpointslicemirroring", make: func(s *shared) (Controller, error) {
 			c := s.cfg.Mirror
 			c.Events, c.Log = s.recorder("endpoint-slice-mirroring-controller"), s.log
-			return endpointslice.NewMirror(s.client, s.informers, c), nil
+			return endpointslice.NewMirror(s.client, s.informers, c)
 		}},
 		{name: "hawser-load-balancer-controller", everywhere: true, make: func(s *shared) (Controller, error) {
 			if s.cfg.LoadBalancer == nil {

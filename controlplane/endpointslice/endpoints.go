@@ -48,24 +48,28 @@ type Endpoints struct {
 	client    kubernetes.Interface
 	services  corelisters.ServiceLister
 	endpoints corelisters.EndpointsLister
-	of        func(*corev1.Service) ([]*discoveryv1.EndpointSlice, error)
+	slicesOf  func(namespace, service string) ([]*discoveryv1.EndpointSlice, error)
 	watched   []cache.SharedIndexInformer // by the name of the Service
 	slices    cache.SharedIndexInformer
 	log       *slog.Logger
 }
 
 // NewEndpoints returns a controller that watches through f. It makes Endpoints of what a
-// Controller, here or in another process, has written.
-func NewEndpoints(client kubernetes.Interface, f informers.SharedInformerFactory, c EndpointsConfig) *Endpoints {
+// Controller, here or in another process, has written. It is an error if f has
+// been shut down.
+func NewEndpoints(client kubernetes.Interface, f informers.SharedInformerFactory, c EndpointsConfig) (*Endpoints, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
-	services, endpoints, all := f.Core().V1().Services(), f.Core().V1().Endpoints(), f.Discovery().V1().EndpointSlices()
+	services, endpoints, all := f.Core().V1().Services(), f.Core().V1().Endpoints(), f.Discovery().V1().EndpointSlices().Informer()
+	of, err := loop.SlicesByService(all, ManagedBy)
+	if err != nil {
+		return nil, err
+	}
 	e := &Endpoints{
 		workers: c.Workers, client: client, services: services.Lister(), endpoints: endpoints.Lister(),
-		of:      (&Controller{slices: all.Lister()}).of,
-		watched: []cache.SharedIndexInformer{services.Informer(), endpoints.Informer()}, slices: all.Informer(),
+		slicesOf: of, watched: []cache.SharedIndexInformer{services.Informer(), endpoints.Informer()}, slices: all,
 	}
 	e.log = loop.Logger(c.Log, e.Name())
-	return e
+	return e, nil
 }
 
 // Name is the controller's name in Kubernetes.
@@ -100,11 +104,11 @@ func (e *Endpoints) sync(ctx context.Context, key string) (time.Duration, error)
 	case svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.Selector == nil:
 		return 0, nil // whoever makes the Service says where it leads
 	}
-	all, err := e.of(svc)
+	all, err := e.slicesOf(ns, name)
 	if err != nil {
 		return 0, err
 	}
-	if err := e.write(ctx, have, wanted(svc, all)); err != nil {
+	if err := e.write(ctx, have, wanted(svc, living(all))); err != nil {
 		return 0, fmt.Errorf("endpoints of service %s: %w", key, err)
 	}
 	return 0, nil

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,7 +24,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	reconcile "k8s.io/endpointslice"
@@ -60,7 +60,7 @@ type Controller struct {
 	services corelisters.ServiceLister
 	pods     corelisters.PodLister
 	nodes    corelisters.NodeLister
-	slices   discoverylisters.EndpointSliceLister
+	slicesOf func(namespace, service string) ([]*discoveryv1.EndpointSlice, error)
 	watched  struct{ services, pods, nodes, slices cache.SharedIndexInformer }
 	log      *slog.Logger
 	events   record.EventRecorder
@@ -71,22 +71,26 @@ type Controller struct {
 	topology   *topologycache.TopologyCache
 }
 
-// New returns a controller that watches through f.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Controller {
+// New returns a controller that watches through f. It is an error if f has been shut down.
+func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MaxEndpoints, DefaultMaxEndpoints)
-	core, slices := f.Core().V1(), f.Discovery().V1().EndpointSlices()
+	core, written := f.Core().V1(), f.Discovery().V1().EndpointSlices().Informer()
+	of, err := loop.SlicesByService(written, ManagedBy)
+	if err != nil {
+		return nil, err
+	}
 	ctl := &Controller{
-		cfg: c, services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: slices.Lister(),
+		cfg: c, services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slicesOf: of,
 		events: loop.Recorder(c.Events), tracker: util.NewEndpointSliceTracker(), triggers: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
 	}
 	ctl.watched.services, ctl.watched.pods, ctl.watched.nodes = core.Services().Informer(), core.Pods().Informer(), core.Nodes().Informer()
-	ctl.watched.slices = slices.Informer()
+	ctl.watched.slices = written
 	ctl.log = loop.Logger(c.Log, ctl.Name())
 	metrics.RegisterMetrics()
 	ctl.reconciler = reconcile.NewReconciler(client, ctl.nodes, int32(min(c.MaxEndpoints, MaxEndpoints)), ctl.tracker, ctl.topology, ctl.events, ManagedBy, //nolint:gosec // at most 1,000
 		reconcile.WithPreferSameTrafficDistributionEnabled(true))
-	return ctl
+	return ctl, nil
 }
 
 // Name is the controller's name in Kubernetes.
@@ -235,16 +239,17 @@ func (c *Controller) sync(_ context.Context, key string) (time.Duration, error) 
 	if err != nil {
 		return 0, err
 	}
-	slices, err := c.of(svc)
+	have, err := c.slicesOf(ns, name)
 	if err != nil {
 		return 0, err
 	}
-	if c.tracker.StaleSlices(svc, slices) {
+	have = living(have)
+	if c.tracker.StaleSlices(svc, have) {
 		return 0, loop.Quiet(errStale)
 	}
 	// Taken before the write: what changes in between has a time of its own.
 	since := c.triggers.ComputeEndpointLastChangeTriggerTime(ns, svc, pods)
-	if err := c.reconciler.Reconcile(c.logr(), svc, pods, slices, since); err != nil {
+	if err := c.reconciler.Reconcile(c.logr(), svc, pods, have, since); err != nil {
 		c.events.Eventf(svc, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices", "Error updating Endpoint Slices for Service %s/%s: %v", ns, name, err)
 		return 0, fmt.Errorf("endpoint slices of service %s: %w", key, err)
 	}
@@ -253,19 +258,7 @@ func (c *Controller) sync(_ context.Context, key string) (time.Duration, error) 
 
 var errStale = errors.New("what was written last has not been seen yet")
 
-// of are the slices of svc that this controller has made and that nobody is deleting.
-func (c *Controller) of(svc *corev1.Service) ([]*discoveryv1.EndpointSlice, error) {
-	all, err := c.slices.EndpointSlices(svc.Namespace).List(labels.Set{
-		discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: ManagedBy,
-	}.AsSelectorPreValidated())
-	if err != nil {
-		return nil, err
-	}
-	var out []*discoveryv1.EndpointSlice
-	for _, s := range all {
-		if s.DeletionTimestamp == nil {
-			out = append(out, s)
-		}
-	}
-	return out, nil
+// living leaves those of all that nobody is deleting.
+func living(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	return slices.DeleteFunc(all, func(s *discoveryv1.EndpointSlice) bool { return s.DeletionTimestamp != nil })
 }

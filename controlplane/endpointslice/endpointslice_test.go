@@ -4,6 +4,7 @@ package endpointslice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,7 +61,10 @@ func run(t *testing.T, c Config, f func(w *world), objs ...runtime.Object) {
 		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(100)}
 		c.Events = w.events
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (controllers, error) {
-			return controllers{New(client, f, c), NewEndpoints(client, f, EndpointsConfig{}), NewMirror(client, f, MirrorConfig{Events: w.events})}, nil
+			slices, err := New(client, f, c)
+			endpoints, more := NewEndpoints(client, f, EndpointsConfig{})
+			mirror, most := NewMirror(client, f, MirrorConfig{Events: w.events})
+			return controllers{slices, endpoints, mirror}, errors.Join(err, more, most)
 		})
 		w.settle()
 		f(w)

@@ -19,11 +19,9 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
@@ -61,25 +59,29 @@ type Mirror struct {
 	client    kubernetes.Interface
 	services  corelisters.ServiceLister
 	endpoints corelisters.EndpointsLister
-	slices    discoverylisters.EndpointSliceLister
+	slicesOf  func(namespace, service string) ([]*discoveryv1.EndpointSlice, error)
 	watched   []cache.SharedIndexInformer // by the name of the Service
 	written   cache.SharedIndexInformer
 	events    record.EventRecorder
 	log       *slog.Logger
 }
 
-// NewMirror returns a controller that watches through f.
-func NewMirror(client kubernetes.Interface, f informers.SharedInformerFactory, c MirrorConfig) *Mirror {
+// NewMirror returns a controller that watches through f. It is an error if f has been shut down.
+func NewMirror(client kubernetes.Interface, f informers.SharedInformerFactory, c MirrorConfig) (*Mirror, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MaxEndpoints, DefaultMirrored)
 	c.MaxEndpoints = min(c.MaxEndpoints, MaxEndpoints)
-	services, endpoints, all := f.Core().V1().Services(), f.Core().V1().Endpoints(), f.Discovery().V1().EndpointSlices()
+	services, endpoints, all := f.Core().V1().Services(), f.Core().V1().Endpoints(), f.Discovery().V1().EndpointSlices().Informer()
+	of, err := loop.SlicesByService(all, MirroredBy)
+	if err != nil {
+		return nil, err
+	}
 	m := &Mirror{
-		cfg: c, client: client, services: services.Lister(), endpoints: endpoints.Lister(), slices: all.Lister(),
-		watched: []cache.SharedIndexInformer{services.Informer(), endpoints.Informer()}, written: all.Informer(), events: loop.Recorder(c.Events),
+		cfg: c, client: client, services: services.Lister(), endpoints: endpoints.Lister(), slicesOf: of,
+		watched: []cache.SharedIndexInformer{services.Informer(), endpoints.Informer()}, written: all, events: loop.Recorder(c.Events),
 	}
 	m.log = loop.Logger(c.Log, m.Name())
-	return m
+	return m, nil
 }
 
 // Name is the controller's name in Kubernetes.
@@ -101,7 +103,7 @@ func (m *Mirror) sync(ctx context.Context, key string) (time.Duration, error) {
 	if err != nil {
 		return 0, nil //nolint:nilerr // a key that is none is nobody's
 	}
-	have, err := m.slices.EndpointSlices(ns).List(ours(name).AsSelectorPreValidated())
+	have, err := m.slicesOf(ns, name)
 	if err != nil {
 		return 0, err
 	}
@@ -192,11 +194,6 @@ func same(was, want *discoveryv1.EndpointSlice) bool {
 		apiequality.Semantic.DeepEqual(was.OwnerReferences, want.OwnerReferences)
 }
 
-// ours are the labels of the slices that mirror what the Service of that name has.
-func ours(name string) labels.Set {
-	return labels.Set{discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: MirroredBy}
-}
-
 // mirrored are the slices of e, maxMirrors at most: one for each family of addresses and
 // list of ports, of at most limit addresses. left is how many addresses have no room.
 //
@@ -242,7 +239,7 @@ func mirrored(e *corev1.Endpoints, limit int) (out []*discoveryv1.EndpointSlice,
 //nolint:staticcheck // people write Endpoints still
 func emptyMirror(e *corev1.Endpoints, family discoveryv1.AddressType, ports string) *discoveryv1.EndpointSlice {
 	base := strings.TrimRight(e.Name[:min(len(e.Name), maxBase)], "-.")
-	all, annotations := ours(e.Name), maps.Clone(e.Annotations)
+	all, annotations := map[string]string{discoveryv1.LabelServiceName: e.Name, discoveryv1.LabelManagedBy: MirroredBy}, maps.Clone(e.Annotations)
 	for k, v := range e.Labels {
 		if _, taken := all[k]; !taken && k != labelManaged {
 			all[k] = v
