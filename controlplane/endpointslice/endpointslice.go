@@ -40,6 +40,10 @@ const (
 	// DefaultMaxEndpoints is how many endpoints a slice holds if not told otherwise, and
 	// MaxEndpoints what it may hold.
 	DefaultMaxEndpoints, MaxEndpoints = 100, 1000
+	// allNodes is the key of a look at all nodes, which none of a Service is. One is had
+	// nodesDelay after a node has changed, whatever changes meanwhile: thousands join in
+	// the same minutes.
+	allNodes, nodesDelay = "", time.Second
 	// ManagedBy is the value of the label discoveryv1.LabelManagedBy of the slices that
 	// the controller writes, as in Kubernetes.
 	ManagedBy = "endpointslice-controller.k8s.io"
@@ -98,12 +102,18 @@ func (*Controller) Name() string { return "endpointslice-controller" }
 
 // Run keeps slices until ctx is done. The informers must be running.
 func (c *Controller) Run(ctx context.Context) error {
-	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
+	var q *loop.Queue[string]
+	q = loop.NewQueue(loop.Config[string]{Name: c.Name(), Workers: c.cfg.Workers, Log: c.log, Do: func(ctx context.Context, key string) (time.Duration, error) {
+		if key == allNodes {
+			return 0, c.nodesChanged(q.Add)
+		}
+		return c.sync(ctx, key)
+	}})
 	var watches loop.Watches
 	watches.Add(loop.Watch(c.watched.services, q.Add))
 	watches.Add(loop.Handle(c.watched.pods, changes(c.podChanged(q.Add))))
 	watches.Add(loop.Handle(c.watched.slices, changes(c.sliceChanged(q.Add))))
-	watches.Add(loop.WatchIf(c.watched.nodes, zoneChanged, func(string) { c.nodesChanged(q.Add) }))
+	watches.Add(loop.WatchIf(c.watched.nodes, zoneChanged, func(string) { q.AddAfter(allNodes, nodesDelay) }))
 	stop, err := watches.All()
 	if err != nil {
 		return err
@@ -203,15 +213,16 @@ func ready(n *corev1.Node) bool {
 }
 
 // nodesChanged counts nodes by zone anew, and adds the Services whose hints no longer fit.
-func (c *Controller) nodesChanged(add func(key string)) {
+func (c *Controller) nodesChanged(add func(key string)) error {
 	nodes, err := c.nodes.List(labels.Everything())
 	if err != nil {
-		return
+		return err
 	}
 	c.topology.SetNodes(c.logr(), nodes)
 	for _, key := range c.topology.GetOverloadedServices() {
 		add(key)
 	}
+	return nil
 }
 
 // logr is the log for the library, which says little.

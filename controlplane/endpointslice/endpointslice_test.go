@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,10 +19,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
@@ -68,6 +71,50 @@ func run(t *testing.T, c Config, f func(w *world), objs ...runtime.Object) {
 		})
 		w.settle()
 		f(w)
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// A census is a lister that counts how often somebody lists all nodes.
+type census struct {
+	corelisters.NodeLister
+	lists atomic.Int64
+}
+
+func (c *census) List(by labels.Selector) ([]*corev1.Node, error) {
+	c.lists.Add(1)
+	return c.NodeLister.List(by)
+}
+
+// Nodes that come one after the other are not all listed for each of them.
+func TestManyNodesJoin(t *testing.T) {
+	const nodes, atATime = 500, 10 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		client, _, err := apitest.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c census
+		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
+			ctl, err := New(client, f, Config{})
+			if err == nil {
+				c.NodeLister, ctl.nodes = ctl.nodes, &c
+			}
+			return ctl, err
+		})
+		for i := range nodes {
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}}
+			if _, err := client.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(atATime)
+		}
+		<-time.After(2 * nodesDelay)
+		if n, most := c.lists.Load(), int64(nodes*atATime/nodesDelay)+1; n == 0 || n > most {
+			t.Errorf("all nodes were listed %d times, want 1 to %d", n, most)
+		}
 		if err := stop(); err != nil {
 			t.Errorf("Run: %v", err)
 		}

@@ -84,6 +84,18 @@ func (q *Queue[K]) Add(key K) {
 	q.q.Add(key)
 }
 
+// AddAfter asks for a look at key after a time. One look answers all that ask for the same
+// key until then: the earliest time counts.
+func (q *Queue[K]) AddAfter(key K, d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.q == nil {
+		q.early[key] = struct{}{}
+		return
+	}
+	q.q.AddAfter(key, d)
+}
+
 // open begins to hand out keys.
 func (q *Queue[K]) open() {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[K](q.cfg.MinDelay, q.cfg.MaxDelay)
