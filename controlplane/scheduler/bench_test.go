@@ -39,6 +39,7 @@ func BenchmarkPlace(b *testing.B) {
 		"selector": func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"topology.kubernetes.io/zone": "zone-1"} },
 		"affinity": required("topology.kubernetes.io/zone", corev1.NodeSelectorOpIn, "zone-1", "zone-2"),
 		"spread":   both(labelled("app=a"), evenly("topology.kubernetes.io/zone", true)),
+		"siblings": both(asks("cpu", "100m", "memory", "128Mi"), ownedBy("ReplicaSet", "1")),
 		"apart":    both(labelled("app=a"), wishing(-1, meaning("a", corev1.LabelHostname))),
 	} {
 		b.Run(name, func(b *testing.B) {
@@ -87,6 +88,7 @@ func BenchmarkPreempt(b *testing.B) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"plain":    asks("cpu", "1"),
 		"hopeless": asks("cpu", "1", "memory", "15Gi"),
+		"siblings": both(asks("cpu", "100m", "memory", "128Mi"), ownedBy("ReplicaSet", "1")),
 		"apart":    both(asks("cpu", "1"), far(meaning("a", corev1.LabelHostname))),
 		"spread":   both(asks("cpu", "1"), labelled("app=a"), evenly("topology.kubernetes.io/zone", true)),
 	} {

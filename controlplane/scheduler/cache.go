@@ -33,6 +33,9 @@ type cache struct {
 	fits   []candidate // of the decision being made
 	pods   map[podKey]place
 	social map[*podInfo]string // pods on nodes that say something of pods around them, and the node
+	zones  map[string]int      // how many nodes of order each zone has
+
+	families families
 
 	nominated map[podKey]*nomination
 	claims    map[string]map[podKey]*nomination // the same by node
@@ -48,6 +51,7 @@ type place struct {
 func newCache() *cache {
 	return &cache{
 		nodes: map[string]*nodeInfo{}, pods: map[podKey]place{}, social: map[*podInfo]string{},
+		zones: map[string]int{}, families: families{},
 		nominated: map[podKey]*nomination{}, claims: map[string]map[podKey]*nomination{},
 		namespaceLabels: func(string) labels.Set { return nil },
 	}
@@ -70,7 +74,21 @@ func (c *cache) setNode(node *corev1.Node) {
 	if n.node == nil {
 		c.order = append(c.order, n)
 	}
+	c.countZoneLocked(n.node, -1)
+	c.countZoneLocked(node, 1)
 	n.node, n.allocatable = node, amountsOf(node.Status.Allocatable)
+}
+
+// countZoneLocked counts a node in its zone: by is 1 or, to take it back, -1. Nil is none.
+func (c *cache) countZoneLocked(node *corev1.Node, by int) {
+	if node == nil {
+		return
+	}
+	if zone, ok := node.Labels[corev1.LabelTopologyZone]; ok {
+		if c.zones[zone] += by; c.zones[zone] == 0 {
+			delete(c.zones, zone)
+		}
+	}
 }
 
 // removeNode forgets a node. Pods that are still on it are remembered, in case
@@ -93,6 +111,7 @@ func (c *cache) removeNode(name string) (nominated []types.NamespacedName) {
 			break
 		}
 	}
+	c.countZoneLocked(n.node, -1)
 	n.node = nil
 	if len(n.pods) == 0 {
 		delete(c.nodes, name)
@@ -140,6 +159,7 @@ func (c *cache) putLocked(p *podInfo, node string, assumed bool) {
 	n.requested.add(&p.requests, 1)
 	n.usual.add(&p.usual, 1)
 	c.pods[k] = place{node, assumed}
+	c.families.count(p.pod, node, 1)
 	if !p.wishes.empty() {
 		c.social[p] = node
 	}
@@ -155,6 +175,7 @@ func (c *cache) dropLocked(k podKey) bool {
 	p := n.pods[k]
 	delete(n.pods, k)
 	delete(c.social, p)
+	c.families.count(p.pod, at.node, -1)
 	n.requested.add(&p.requests, -1)
 	n.usual.add(&p.usual, -1)
 	if n.node == nil && len(n.pods) == 0 {

@@ -53,6 +53,8 @@ type company struct {
 	wanted  map[domain]int // pods there that p wants near, by its terms' keys; none with 0
 	liked   domains[int64]
 	spread  []spreading // as p.spreads
+	// siblings are those whom p is spread among by default; nil if there are none.
+	siblings *siblings
 }
 
 // A spreading is how many pods that one of p's spreads selects are in each domain.
@@ -75,11 +77,12 @@ var (
 
 // companyLocked looks around for p.
 func (c *cache) companyLocked(p *podInfo) *company {
-	if p.wishes.empty() && len(p.spreads) == 0 && len(c.social) == 0 && len(c.nominated) == 0 {
+	siblings := c.siblingsLocked(p)
+	if siblings == nil && p.wishes.empty() && len(p.spreads) == 0 && len(c.social) == 0 && len(c.nominated) == 0 {
 		return nil
 	}
 	w := &company{
-		p: p, refused: make(domains[int]), avoided: make(map[domain]int), wanted: make(map[domain]int), liked: make(domains[int64]),
+		p: p, siblings: siblings, refused: make(domains[int]), avoided: make(map[domain]int), wanted: make(map[domain]int), liked: make(domains[int64]),
 	}
 	own := c.namespaceLabels(p.pod.Namespace)
 	for q, node := range c.social {
@@ -276,8 +279,11 @@ func (w *company) likes(node *corev1.Node) int64 {
 // among; domains count for less if there are few of them. ok is false if node has not all
 // labels.
 func (w *company) crowd(node *corev1.Node) (n float64, ok bool) {
-	if w == nil {
+	switch {
+	case w == nil:
 		return 0, true
+	case w.siblings != nil:
+		return w.siblings.crowd(node), true
 	}
 	for i := range w.spread {
 		s := &w.spread[i]

@@ -19,7 +19,9 @@
 // these and PreferNoSchedule taints for choosing. Who demands or prefers something of the
 // pods around costs a look at all pods, the others a look at those who do. Of the terms
 // and constraints of a pod the first 100 count: one that has more is not placed.
-// What it is not: it knows nothing of volumes, and it spreads no pods that do not say so.
+// Pods of one ReplicaSet or StatefulSet that say nothing of spread are spread over nodes and
+// zones, for choosing (siblings.go). What it is not: it knows nothing of volumes, and it
+// spreads no pods for the Service that they have in common.
 //
 // A pod that fits nowhere may take the place of pods of lower priority. It waits for its
 // turn (searches.go); a search finds the node where the least is lost (preempt.go), by
