@@ -17,7 +17,14 @@ const textLeaving = "server is shutting down"
 // server have a session there before this one's ends, and turns new sessions away.
 // Sessions go on and dials are answered until Run's context is done. It may be called
 // again.
-func (h *Hub) Leave() { h.leaveOnce.Do(func() { close(h.leaving) }) }
+func (h *Hub) Leave() {
+	h.leaveOnce.Do(func() {
+		close(h.leaving)
+		for _, m := range h.registry.everyone() {
+			m.poke()
+		}
+	})
+}
 
 // isLeaving says whether Leave was called.
 func (h *Hub) isLeaving() bool {

@@ -4,7 +4,6 @@ package server
 
 import (
 	"container/list"
-	"context"
 	"net"
 	"slices"
 	"strconv"
@@ -43,12 +42,11 @@ type member struct {
 
 	told tunnel.LinkState // the latest that the link said by itself; guarded by the history's mu
 
-	// dismissed is done, with the reason, when a newer session has taken over.
-	dismissed context.Context
-	dismiss   context.CancelCauseFunc
-	// turned holds one if the registry has moved dials away from this session, or
-	// back to it; demoted says which.
+	// turned holds one if whoever serves the session has to look at it: the registry has
+	// moved dials away from it, or back to it, which demoted says; it is dismissed; or
+	// the server leaves.
 	turned chan struct{}
+	why    atomic.Pointer[error] // of its dismissal; nil before
 
 	// The registry's mu guards the following.
 	demoted bool // a newer session takes the dials and this one goes on
@@ -58,10 +56,21 @@ type member struct {
 // turnLocked notes whether m gets dials, and tells who serves it.
 func (m *member) turnLocked(demoted bool) {
 	m.demoted = demoted
+	m.poke()
+}
+
+// poke has whoever serves m look at it.
+func (m *member) poke() {
 	select {
 	case m.turned <- struct{}{}:
 	default: // one is enough
 	}
+}
+
+// dismiss ends m, unless it has been dismissed for another reason.
+func (m *member) dismiss(why error) {
+	m.why.CompareAndSwap(nil, &why)
+	m.poke()
 }
 
 // usableLocked says whether dials may be turned to m again.

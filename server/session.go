@@ -27,12 +27,24 @@ const (
 )
 
 // session serves s until it ends, is replaced, or ctx is done.
+//
+// A goroutine of each idle session waits in session, live, serve and watch. What is on its
+// stack there decides whether it keeps 4 KiB or 8 (more than 1,248 bytes), so that what they do
+// before and after the wait is in functions of its own.
 func (h *Hub) session(ctx context.Context, s tunnel.Session) {
+	if m := h.receive(ctx, s); m != nil {
+		h.live(ctx, m)
+	}
+}
+
+// receive greets s. It returns nil if s is of no more use, and that has been told and
+// logged.
+func (h *Hub) receive(ctx context.Context, s tunnel.Session) *member {
 	began := time.Now()
 	claimed, _ := h.config.Identify(s.Peer()) // asked again, and told of, below
 	if err := h.admission.enter(claimed, began); err != nil {
 		h.sendAway(ctx, s, err)
-		return
+		return nil
 	}
 	var m *member
 	greeting, node, err := h.hear(ctx, s)
@@ -41,21 +53,24 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	}
 	h.admission.greeted(time.Since(began))
 	leave := sync.OnceFunc(func() { h.admission.leave(claimed) })
-	defer leave()
-	if err == nil {
-		m.settled = leave
-		h.live(ctx, m)
+	if err != nil {
+		leave()
+		return nil
 	}
-}
-
-// live serves m, which has been welcomed, until it is over.
-func (h *Hub) live(ctx context.Context, m *member) {
-	defer m.dismiss(nil)
+	m.settled = leave
 	h.admission.seat(1)
 	if !m.waits {
 		h.connected(m)
 	}
-	err := h.serve(ctx, m)
+	return m
+}
+
+// live serves m, which has been welcomed, until it is over.
+func (h *Hub) live(ctx context.Context, m *member) { h.bury(m, h.serve(ctx, m)) }
+
+// bury does what is left to do for m, which is over because of err.
+func (h *Hub) bury(m *member, err error) {
+	defer m.settled()
 	h.detach(m)
 	if errors.Is(err, tunnel.Revoked) {
 		h.registry.forget(m.node) // who has the name next is another node
@@ -146,7 +161,6 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		session: s, transport: cmp.Or(s.Peer().Transport, "memory"), addr: s.Peer().Addr, since: time.Now(),
 		turned: make(chan struct{}, 1),
 	}
-	m.dismissed, m.dismiss = context.WithCancelCause(context.WithoutCancel(ctx))
 	welcome := tunnel.Welcome{
 		Session: m.id, Interval: h.config.PingInterval, Timeout: h.config.PingTimeout,
 		Meta: tunnel.Meta{"version": h.config.Version},
@@ -162,7 +176,6 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	if err := h.judged(m, place); err != nil {
 		h.refuse(greeting, err)
 		h.ledger.close(m)
-		m.dismiss(nil)
 		return nil, err
 	}
 	// Asked once more now that End would find it: it may have been too early for that
@@ -172,7 +185,6 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		h.refuse(greeting, err)
 		h.history.end(m, err)
 		h.ledger.close(m)
-		m.dismiss(nil)
 		return nil, err
 	}
 	if err := m.control.Welcome(); err != nil {
@@ -180,7 +192,6 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		h.detach(m)
 		h.history.end(m, err)
 		h.ledger.close(m)
-		m.dismiss(nil)
 		return nil, err
 	}
 	return m, nil
@@ -259,154 +270,6 @@ func (h *Hub) refuse(g *tunnel.Greeting, err error) {
 	h.metrics.refused.WithLabelValues(label(err)).Inc()
 	if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
 		h.log.Debug("refused session did not close cleanly", "err", rerr)
-	}
-}
-
-// serve runs m's control stream and its requests. It returns why the session is
-// over; nil if ctx is done and the session drained.
-func (h *Hub) serve(ctx context.Context, m *member) error {
-	run, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	var (
-		wg      sync.WaitGroup
-		control = make(chan error, 1)
-		rtt     = h.metrics.rtt.WithLabelValues(m.transport)
-	)
-	wg.Go(func() {
-		control <- m.control.Run(run, func(d time.Duration) { rtt.Observe(d.Seconds()) })
-	})
-	served := tunnel.StartServing(run, m.session, func(ctx context.Context, r *tunnel.Request) { h.request(ctx, m, r) })
-	err := h.watch(ctx, m, control, &wg)
-	stop()
-	if cerr := m.session.Close(); cerr != nil {
-		err = errors.Join(err, cerr)
-	}
-	if serr := served(); serr != nil {
-		h.log.Debug("session stopped accepting", "node", m.node, "err", serr)
-	}
-	wg.Wait()
-	return err
-}
-
-// watch returns why the session is over, or has to end; nil if ctx is done and
-// the session drained. A session that has been demoted, or whose agent is about
-// to leave, ends once nothing is open on it. What watch starts is wg's to wait for.
-func (h *Hub) watch(ctx context.Context, m *member, ended <-chan error, wg *sync.WaitGroup) error {
-	var (
-		serving  = h.leaving // nil once the agent is told
-		leaving  = m.control.Draining()
-		idle     <-chan struct{} // nil until that would be the end
-		ending   error
-		answered <-chan struct{}  // nil unless m waits
-		late     <-chan time.Time // likewise
-	)
-	if m.waits {
-		t := time.NewTimer(helloTimeout)
-		defer t.Stop()
-		answered, late = m.control.Answered(), t.C
-	}
-	for {
-		select {
-		case err := <-ended:
-			return err
-		case <-answered:
-			answered, late = nil, nil
-			if err := h.settle(ctx, m); err != nil {
-				h.metrics.refused.WithLabelValues(label(err)).Inc()
-				h.hangUp(m, err)
-				return err
-			}
-		case <-late:
-			err := fmt.Errorf("%w: the agent has not answered its welcome for %v", tunnel.Timeout, helloTimeout)
-			h.hangUp(m, err)
-			return err
-		case <-m.dismissed.Done():
-			err := context.Cause(m.dismissed)
-			h.hangUp(m, err)
-			return err
-		case <-serving:
-			serving = nil
-			h.tellLeaving(m, wg)
-		case <-ctx.Done():
-			return h.drain(m, ended)
-		case <-m.turned:
-			switch {
-			case h.registry.isDemoted(m):
-				idle = m.open.idle()
-				ending = fmt.Errorf("%w: the agent has moved to another session", tunnel.Draining)
-			case !m.leaving():
-				idle = nil
-			}
-		case <-leaving:
-			leaving, idle = nil, m.open.idle()
-			ending = fmt.Errorf("%w: the agent has left", tunnel.Draining)
-		case <-idle:
-			var over bool
-			if idle, over = h.part(ctx, m, ending); over {
-				return ending
-			}
-		}
-	}
-}
-
-// part ends a session on which nothing is open: the agent is told that nobody
-// here waits for anything, and hangs up once it has read what is still under way
-// to it. If a stream has been opened meanwhile, part does nothing and returns
-// when to try again; if m serves the node again, it does nothing.
-func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struct{}, over bool) {
-	if !m.leaving() { // it may be about to open a stream that it thought of before it moved
-		t := time.NewTimer(linger)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-m.session.Context().Done():
-		case <-ctx.Done():
-		}
-		if m.open.count() > 0 {
-			return m.open.idle(), false
-		}
-	}
-	if !h.registry.part(m) {
-		return nil, false
-	}
-	ctx, cancel := context.WithTimeout(ctx, partingPatience)
-	defer cancel()
-	if err := m.control.Part(ctx, tunnel.GoodbyeOf(why)); err != nil {
-		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
-	}
-	return nil, true
-}
-
-// drain tells the agent, waits until nothing that the hub dialed is open, or
-// time is up, and hangs up. It returns why the session ended if that came first.
-func (h *Hub) drain(m *member, ended <-chan error) error {
-	h.registry.detach(m, m.leaving()) // an older session drains as well
-	if err := m.control.Drain(tunnel.Draining, textLeaving); err != nil {
-		return err
-	}
-	until := time.Now().Add(h.drainTime())
-	t := time.NewTimer(time.Until(until))
-	defer t.Stop()
-	select {
-	case <-m.dialed.idle():
-	case <-t.C:
-	case err := <-ended:
-		return err
-	}
-	// What the last stream carried may still be on its way to whoever reads it
-	// at the node: the agent hangs up when that is done. It has the rest of the
-	// time for that, and a second to hear of it at least.
-	ctx, cancel := context.WithTimeout(context.Background(), max(time.Second, time.Until(until)))
-	defer cancel()
-	if err := m.control.Part(ctx, &tunnel.Goodbye{Code: tunnel.Draining, Text: textLeaving}); err != nil {
-		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
-	}
-	return nil
-}
-
-func (h *Hub) hangUp(m *member, why error) {
-	if err := m.control.HangUp(tunnel.GoodbyeOf(why)); err != nil {
-		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
 }
 

@@ -145,7 +145,14 @@ func (h *Hub) Report(clean bool) (Report, error) {
 	if clean {
 		Trim()
 	}
-	var r Report
+	var (
+		r   Report
+		err error
+	)
+	// Before anything is counted, which takes memory for each node.
+	if r.RSS, r.Peak, err = memory(); err != nil {
+		return Report{}, err
+	}
 	for _, s := range h.hub.Sessions() {
 		r.Sessions++
 		if !s.Parked.IsZero() {
@@ -173,9 +180,6 @@ func (h *Hub) Report(clean bool) (Report, error) {
 				}
 			}
 		}
-	}
-	if r.RSS, r.Peak, err = memory(); err != nil {
-		return Report{}, err
 	}
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -110,14 +110,20 @@ func (c *conn) peer() tunnel.Peer {
 	return p
 }
 
-// idleBuffer is what a connection holds to read to while little comes.
-const idleBuffer = 512
+// idleBuffer is what a connection holds to read to while little comes; a record of at
+// most smallRecord bytes is read in it.
+const (
+	idleBuffer  = 512
+	smallRecord = idleBuffer - sizeBytes
+)
 
 // A recordReader takes records off a connection. While it waits for one it holds
 // idleBuffer bytes.
 type recordReader struct {
-	r *bufio.Reader
-	b *block // in which the latest record lies; nil if it was a small one
+	r    *bufio.Reader
+	b    *block // in which the latest record lies; nil if it was a small one
+	size int    // of that record,
+	left int    // and how many bytes of it have not come
 }
 
 func newRecordReader(r io.Reader) recordReader {
@@ -125,55 +131,88 @@ func newRecordReader(r io.Reader) recordReader {
 }
 
 // next reads one record. Its frames lie in the block, or in memory that is the reader's
-// until the next call if that is nil. Whoever wants to keep the block counts it.
+// until the next call if that is nil. Whoever wants to keep the block counts it. After an
+// error that will pass, such as errNotYet, next goes on where it was.
 func (r *recordReader) next() (frames []byte, b *block, err error) {
-	r.drop()
-	size, err := quicvarint.Read(r.r)
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case size > maxRecord:
-		return nil, nil, broken(errFrameEncoding, "record of %d bytes", size)
-	case size <= idleBuffer:
-		frames, err = r.r.Peek(int(size))
-		_, _ = r.r.Discard(len(frames)) // they are there
-		return frames, nil, err
+	if r.left == 0 {
+		r.drop()
+		head, size, err := r.peekSize()
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case size > maxRecord:
+			return nil, nil, broken(errFrameEncoding, "record of %d bytes", size)
+		case size <= smallRecord:
+			if frames, err = r.r.Peek(head + size); err != nil {
+				return nil, nil, err
+			}
+			_, _ = r.r.Discard(len(frames)) // they are there
+			return frames[head:], nil, nil
+		}
+		_, _ = r.r.Discard(head)
+		r.b, r.left, r.size = newBlock(mediumBlock), size, size
 	}
-	r.b = newBlock(mediumBlock)
-	frames = r.b.buf[:size]
-	_, err = io.ReadFull(r.r, frames)
-	return frames, r.b, err
+	n, err := io.ReadFull(r.r, r.b.buf[r.size-r.left:r.size])
+	if r.left -= n; err != nil {
+		return nil, nil, err
+	}
+	return r.b.buf[:r.size], r.b, nil
+}
+
+// peekSize says how large the next record is, and how many bytes say so.
+func (r *recordReader) peekSize() (head, size int, err error) {
+	p, err := r.r.Peek(1)
+	if err != nil {
+		return 0, 0, err
+	}
+	if p, err = r.r.Peek(1 << (p[0] >> 6)); err != nil {
+		return 0, 0, err
+	}
+	n, head, err := quicvarint.Parse(p)
+	return head, int(min(n, maxRecord+1)), err
 }
 
 // drop gives up the block.
 func (r *recordReader) drop() {
 	if r.b != nil {
 		r.b.free()
-		r.b = nil
+		r.b, r.left = nil, 0
 	}
 }
 
-// read reads the connection until that ends.
+// read reads the connection until that ends. It waits in await while little comes, and
+// after large records in TLS, which saves a copy and takes a deeper stack.
 func (c *conn) read() {
 	frames, b, err := c.rest, c.restIn, error(nil)
 	c.rest, c.restIn = nil, nil
 	for err == nil {
 		if len(frames) == 0 {
+			c.batch.patient(b == nil)
 			frames, b, err = c.in.next()
 		}
-		if err == nil {
+		switch {
+		case errors.Is(err, errNotYet):
+			err = c.batch.await()
+		case err == nil:
 			err = c.take(frames, b)
 		}
 		frames = nil
 	}
+	c.unread(err)
+}
+
+// unread ends the connection, which nobody reads any more because of err.
+func (c *conn) unread(err error) {
 	c.in.drop()
 	var p *ProtocolError
 	if errors.As(err, &p) && !p.Remote {
 		c.s.mu.Lock()
 		c.s.breakLocked(p)
 		c.s.mu.Unlock()
+		c.batch.patient(false)
 		_, _ = io.Copy(io.Discard, c.tls) // until it has read why, or its time is over
 	}
+	c.batch.unread()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	c.endLocked(err)

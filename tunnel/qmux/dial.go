@@ -167,7 +167,10 @@ func (s *Session) redial(useless int) {
 	for again := useless > 1; ; again = true {
 		if again {
 			// What the attempt itself took counts.
-			wait(s.alive.Done(), began.Add(time.Duration(rand.Float64()*float64(bound))))
+			select {
+			case <-s.alive.Done():
+			case <-time.After(time.Until(began.Add(time.Duration(rand.Float64() * float64(bound))))):
+			}
 			bound = min(2*bound, highestBackoff)
 		}
 		began = time.Now()

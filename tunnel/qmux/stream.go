@@ -71,18 +71,15 @@ func pastDeadline(deadline time.Time) bool {
 	return !deadline.IsZero() && !time.Now().Before(deadline)
 }
 
-// wait waits for c or a deadline; a zero one never comes.
-func wait(c <-chan struct{}, deadline time.Time) {
-	if deadline.IsZero() {
-		<-c
-		return
+// wait waits for c or a deadline; a zero one never comes. It may return sooner, and what
+// it was waited for is to be looked at again. It takes half of the stack that a select
+// does, and whoever reads a control stream keeps what it takes.
+func wait(c chan struct{}, deadline time.Time) {
+	if !deadline.IsZero() {
+		t := time.AfterFunc(time.Until(deadline), func() { notify(c) })
+		defer t.Stop()
 	}
-	t := time.NewTimer(time.Until(deadline))
-	defer t.Stop()
-	select {
-	case <-c:
-	case <-t.C:
-	}
+	<-c
 }
 
 // SetDeadline sets both deadlines.
@@ -92,22 +89,27 @@ func (st *stream) SetDeadline(t time.Time) error {
 
 // SetReadDeadline bounds Read and WriteTo.
 func (st *stream) SetReadDeadline(t time.Time) error {
-	return st.setDeadline(&st.in.deadline, t, st.in.wake)
+	return st.setDeadline(&st.in.deadline, t, &st.rmu, st.in.wake)
 }
 
 // SetWriteDeadline bounds Write and ReadFrom.
 func (st *stream) SetWriteDeadline(t time.Time) error {
-	return st.setDeadline(&st.out.deadline, t, st.out.wake)
+	return st.setDeadline(&st.out.deadline, t, &st.wmu, st.out.wake)
 }
 
-func (st *stream) setDeadline(d *time.Time, t time.Time, wake chan struct{}) error {
+// setDeadline sets a deadline of whoever holds user and waits for wake: it may be earlier
+// than the one that is being waited for.
+func (st *stream) setDeadline(d *time.Time, t time.Time, user *sync.Mutex, wake chan struct{}) error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	if st.closed {
 		return st.opError("set", net.ErrClosed)
 	}
-	if *d = t; !t.IsZero() {
-		notify(wake) // it may be earlier than the one that is being waited for
+	*d = t
+	if user.TryLock() {
+		user.Unlock() // nobody is waiting, and who is about to looks at it first
+	} else if !t.IsZero() {
+		notify(wake)
 	}
 	return nil
 }

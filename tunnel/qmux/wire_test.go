@@ -152,7 +152,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// Records come as they were sent, in whatever pieces they arrive.
+// Records come as they were sent, in whatever pieces and with whatever pauses they arrive.
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte{0x40, 0x01, 0x00, 0x02, 0x10, 0x00}, uint8(1))
 	f.Add(append([]byte{0x7f, 0xfe}, make([]byte, maxRecord)...), uint8(200))
@@ -162,6 +162,9 @@ func FuzzRecords(f *testing.F) {
 		var got []byte
 		for {
 			frames, _, err := r.next()
+			if errors.Is(err, errNotYet) {
+				continue
+			}
 			if err != nil {
 				break
 			}
@@ -189,15 +192,19 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// pieces is a reader of a few bytes at a time.
+// pieces is a reader of a few bytes at a time, with a pause before each.
 type pieces struct {
-	b    []byte
-	step int
+	b     []byte
+	step  int
+	ready bool
 }
 
 func (p *pieces) Read(b []byte) (int, error) {
 	if len(p.b) == 0 {
 		return 0, errors.New("the end")
+	}
+	if p.ready = !p.ready; p.ready {
+		return 0, errNotYet
 	}
 	n := copy(b, p.b[:min(p.step, len(p.b))])
 	p.b = p.b[n:]

@@ -1,0 +1,212 @@
+// Watch: what a session waits for once it is welcome, and how it ends.
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// serve runs m's control stream and its requests. It returns why the session is
+// over; nil if ctx is done and the session drained.
+func (h *Hub) serve(ctx context.Context, m *member) error {
+	e := h.engage(ctx, m)
+	return e.end(h.watch(ctx, m, e))
+}
+
+// An engagement is what runs while a member is served.
+type engagement struct {
+	hub    *Hub
+	member *member
+	run    context.Context
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+	ended  chan error   // holds what the control stream has ended with
+	served func() error // waits for the requests
+	unpoke func() bool
+}
+
+// engage starts what runs.
+func (h *Hub) engage(ctx context.Context, m *member) *engagement {
+	e := &engagement{hub: h, member: m, ended: make(chan error, 1)}
+	e.run, e.stop = context.WithCancel(context.WithoutCancel(ctx))
+	e.unpoke = context.AfterFunc(ctx, m.poke)
+	e.wg.Go(e.control)
+	e.served = tunnel.StartServing(e.run, m.session, func(ctx context.Context, r *tunnel.Request) { h.request(ctx, m, r) })
+	return e
+}
+
+// control runs the control stream.
+func (e *engagement) control() {
+	rtt := e.hub.metrics.rtt.WithLabelValues(e.member.transport)
+	e.ended <- e.member.control.Run(e.run, func(d time.Duration) { rtt.Observe(d.Seconds()) })
+}
+
+// end ends what runs, because of err, and the session.
+func (e *engagement) end(err error) error {
+	e.unpoke()
+	e.stop()
+	if cerr := e.member.session.Close(); cerr != nil {
+		err = errors.Join(err, cerr)
+	}
+	if serr := e.served(); serr != nil {
+		e.hub.log.Debug("session stopped accepting", "node", e.member.node, "err", serr)
+	}
+	e.wg.Wait()
+	return err
+}
+
+// A vigil is what watch waits for.
+type vigil struct {
+	told     bool            // the agent: that the server leaves
+	leaving  <-chan struct{} // nil once the agent has said so
+	idle     <-chan struct{} // nil until that would be the end
+	ending   error
+	answered <-chan struct{}  // nil unless m waits
+	late     <-chan time.Time // likewise
+}
+
+// watch returns why the session is over, or has to end; nil if ctx is done and
+// the session drained. A session that has been demoted, or whose agent is about
+// to leave, ends once nothing is open on it.
+func (h *Hub) watch(ctx context.Context, m *member, e *engagement) error {
+	v := vigil{leaving: m.control.Draining()}
+	if m.waits {
+		v.answered, v.late = m.control.Answered(), time.After(helloTimeout)
+	}
+	for {
+		if over, err := h.look(ctx, m, e, &v); over {
+			return err
+		}
+		over, err := false, error(nil)
+		select {
+		case err = <-e.ended:
+			return err
+		case <-m.turned:
+		case <-v.leaving:
+			v.left(m)
+		case <-v.idle:
+			if v.idle, over = h.part(ctx, m, v.ending); over {
+				return v.ending
+			}
+		case <-v.answered:
+			over, err = h.answered(ctx, m, &v)
+		case <-v.late:
+			over, err = true, h.dismissed(m, fmt.Errorf("%w: the agent has not answered its welcome for %v", tunnel.Timeout, helloTimeout))
+		}
+		if over {
+			return err
+		}
+	}
+}
+
+// left notes that the agent has said that it leaves.
+func (v *vigil) left(m *member) {
+	v.leaving, v.idle = nil, m.open.idle()
+	v.ending = fmt.Errorf("%w: the agent has left", tunnel.Draining)
+}
+
+// answered gives m its place, or says that it may not have it.
+func (h *Hub) answered(ctx context.Context, m *member, v *vigil) (over bool, err error) {
+	v.answered, v.late = nil, nil
+	if err = h.settle(ctx, m); err != nil {
+		h.metrics.refused.WithLabelValues(label(err)).Inc()
+		return true, h.dismissed(m, err)
+	}
+	return false, nil
+}
+
+// dismissed tells the agent why it is hung up on.
+func (h *Hub) dismissed(m *member, why error) error {
+	h.hangUp(m, why)
+	return why
+}
+
+// look does what m is poked for. It says whether the session is over, and why.
+func (h *Hub) look(ctx context.Context, m *member, e *engagement, v *vigil) (over bool, err error) {
+	if why := m.why.Load(); why != nil {
+		return true, h.dismissed(m, *why)
+	}
+	if ctx.Err() != nil {
+		return true, h.drain(m, e.ended)
+	}
+	if !v.told && h.isLeaving() {
+		v.told = true
+		h.tellLeaving(m, &e.wg)
+	}
+	switch {
+	case h.registry.isDemoted(m):
+		if v.idle == nil {
+			v.idle, v.ending = m.open.idle(), fmt.Errorf("%w: the agent has moved to another session", tunnel.Draining)
+		}
+	case !m.leaving():
+		v.idle = nil
+	}
+	return false, nil
+}
+
+// part ends a session on which nothing is open: the agent is told that nobody
+// here waits for anything, and hangs up once it has read what is still under way
+// to it. If a stream has been opened meanwhile, part does nothing and returns
+// when to try again; if m serves the node again, it does nothing.
+func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struct{}, over bool) {
+	if !m.leaving() { // it may be about to open a stream that it thought of before it moved
+		t := time.NewTimer(linger)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-m.session.Context().Done():
+		case <-ctx.Done():
+		}
+		if m.open.count() > 0 {
+			return m.open.idle(), false
+		}
+	}
+	if !h.registry.part(m) {
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, partingPatience)
+	defer cancel()
+	if err := m.control.Part(ctx, tunnel.GoodbyeOf(why)); err != nil {
+		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
+	}
+	return nil, true
+}
+
+// drain tells the agent, waits until nothing that the hub dialed is open, or
+// time is up, and hangs up. It returns why the session ended if that came first.
+func (h *Hub) drain(m *member, ended <-chan error) error {
+	h.registry.detach(m, m.leaving()) // an older session drains as well
+	if err := m.control.Drain(tunnel.Draining, textLeaving); err != nil {
+		return err
+	}
+	until := time.Now().Add(h.drainTime())
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-m.dialed.idle():
+	case <-t.C:
+	case err := <-ended:
+		return err
+	}
+	// What the last stream carried may still be on its way to whoever reads it
+	// at the node: the agent hangs up when that is done. It has the rest of the
+	// time for that, and a second to hear of it at least.
+	ctx, cancel := context.WithTimeout(context.Background(), max(time.Second, time.Until(until)))
+	defer cancel()
+	if err := m.control.Part(ctx, &tunnel.Goodbye{Code: tunnel.Draining, Text: textLeaving}); err != nil {
+		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
+	}
+	return nil
+}
+
+func (h *Hub) hangUp(m *member, why error) {
+	if err := m.control.HangUp(tunnel.GoodbyeOf(why)); err != nil {
+		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
+	}
+}
