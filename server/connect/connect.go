@@ -25,7 +25,6 @@
 package connect
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -33,13 +32,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/server/internal/fronts"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/strangers"
@@ -69,6 +66,10 @@ const (
 	// answerTime is how long a target that speaks first is held back, so that
 	// the client has read the 200 by itself.
 	answerTime = 100 * time.Millisecond
+	// lowestPause and highestPause bound the pause after an Accept that failed for a
+	// reason that will pass.
+	lowestPause  = 5 * time.Millisecond
+	highestPause = time.Second
 	// maxTargetText bounds a target in logs and answers.
 	maxTargetText = 300
 )
@@ -99,9 +100,10 @@ type Config struct {
 type Server struct {
 	cfg     Config
 	metrics *fronts.Metrics
-	idlers  *idlers
-	denied  strangers.Sparse // lines about who may not
-	hold    time.Duration    // answerTime
+	idlers  *strangers.Pending // connections without a request
+	silent  strangers.Sparse   // lines about those that were closed
+	denied  strangers.Sparse   // lines about who may not
+	hold    time.Duration      // answerTime
 }
 
 // New checks c. It starts nothing.
@@ -120,7 +122,7 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	return &Server{cfg: c, metrics: m, idlers: newIdlers(m, c.Log), hold: answerTime}, nil
+	return &Server{cfg: c, metrics: m, idlers: strangers.NewPending(maxIdlers), hold: answerTime}, nil
 }
 
 // Serve serves l, which it owns, until ctx is done, and returns nil then: no new
@@ -128,134 +130,61 @@ func New(c Config) (*Server, error) {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	tunnels, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	shut := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept ends
 	f := &front{Server: s, ctx: tunnels}
-	srv := &http.Server{
-		Handler:           f,
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ConnState:         s.idlers.changed,
-		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-		BaseContext:       func(net.Listener) context.Context { return tunnels },
-		ConnContext:       s.idlers.enter,
+	var clients sync.WaitGroup
+	err := f.accept(ctx, l, &clients)
+	if shut() {
+		err = errors.Join(err, l.Close())
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve CONNECT: %w", err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-ctx.Done()
-		timer := time.AfterFunc(s.cfg.DrainTimeout, func() { cut(errors.New("server is shutting down")) })
-		defer timer.Stop()
-		err := srv.Close() // hijacked connections are not the http.Server's any more
-		f.open.wait()
-		return err
-	})
-	return group.Wait()
+	cancel()
+	timer := time.AfterFunc(s.cfg.DrainTimeout, func() { cut(errors.New("server is shutting down")) })
+	defer timer.Stop()
+	clients.Wait()
+	return err
 }
 
 // A front is a Server on one listener.
 type front struct {
 	*Server
-	ctx  context.Context // of the tunnels: ends when they are cut, not when a request does
-	open gate
+	ctx context.Context // of the tunnels: ends when they are cut, not when no more is asked
 }
 
-// ServeHTTP implements http.Handler.
-func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	in, _ := r.Context().Value(idlerKey{}).(*idler)
-	in.asked.Store(true)
-	if !f.open.enter() {
-		f.refuse(w, r, &tunnel.DialError{Addr: clip(r.Host), Code: tunnel.Draining})
-		return
-	}
-	defer f.open.leave()
-	if in.scarce {
-		f.metrics.Shed.Inc()
-		w.Header().Set("Connection", "close")
-		f.refuse(w, r, &tunnel.DialError{Addr: clip(r.Host), Code: tunnel.Busy, Text: "the server has no file descriptors to spare"})
-		return
-	}
-	if r.Method != http.MethodConnect {
-		w.Header().Set("Allow", http.MethodConnect)
-		http.Error(w, "this port serves CONNECT only", http.StatusMethodNotAllowed)
-		return
-	}
-	if f.cfg.Authorize != nil {
-		if err := f.cfg.Authorize(r); err != nil {
-			f.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()
-			if more, ok := f.denied.Tell(err.Error()); ok { // which says who
-				f.cfg.Log.Warn("CONNECT refused", "client", r.RemoteAddr, "target", clip(r.Host), "err", err, "others", more)
+// accept serves what l accepts until ctx is done.
+func (f *front) accept(ctx context.Context, l net.Listener, clients *sync.WaitGroup) error {
+	pause := time.Duration(0)
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			clients.Go(func() { f.serve(ctx, conn) })
+		case ctx.Err() != nil:
+			return nil
+		case tunnel.CodeOf(err) == tunnel.Busy, tunnel.CodeOf(err) == tunnel.Lost && !errors.Is(err, net.ErrClosed):
+			// Out of file descriptors, or a client that left before it was accepted.
+			pause = min(max(2*pause, lowestPause), highestPause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
 			}
-			http.Error(w, err.Error(), http.StatusForbidden)
-			return
+		default:
+			return fmt.Errorf("serve CONNECT: %w", err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), f.cfg.DialTimeout)
-	defer cancel()
-	if f.cfg.Caller != nil {
-		ctx = auth.WithCaller(ctx, auth.Caller{Name: f.cfg.Caller(r)})
-	}
-	if f.cfg.Trace != nil {
-		ctx = f.cfg.Trace(ctx, r.Header)
-	}
-	began := time.Now()
-	target, err := f.cfg.Dial(ctx, "tcp", r.Host)
-	f.metrics.Dialed(tunnel.CodeOf(err), time.Since(began))
-	if err != nil {
-		f.refuse(w, r, err)
-		return
-	}
-	f.join(w, r, target)
 }
 
-// refuse answers a dial that failed.
-func (f *front) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	code := tunnel.CodeOf(err)
-	f.cfg.Log.Debug("CONNECT failed", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
-	w.Header().Set("Proxy-Status", proxyStatus(code, err))
-	if code.Temporary() {
-		w.Header().Set("Retry-After", "1")
-	}
-	http.Error(w, err.Error(), httpStatus(code))
-}
-
-// join answers 200 and splices. It owns target.
-func (f *front) join(w http.ResponseWriter, r *http.Request, target net.Conn) {
-	conn, buffered, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		_ = tunnel.Abort(target)
-		http.Error(w, "this connection cannot become a tunnel", http.StatusHTTPVersionNotSupported)
-		return
-	}
-	if _, err = conn.Write([]byte("HTTP/1.1 200 Connection Established\r\n\r\n")); err != nil {
-		_ = tunnel.Abort(target)
-		_ = conn.Close()
-		return
-	}
-	client := withBuffered(conn, buffered.Reader)
+// join splices the connection of r and its target. It owns both.
+func (f *front) join(conn, target net.Conn, r *http.Request) {
 	f.metrics.Open.Inc()
 	defer f.metrics.Open.Dec()
-	hold := f.hold
-	if strings.EqualFold(r.Header.Get(earlyHeader), "yes") {
-		hold = 0
-	}
-	quiet, stop := holdBack(target, hold)
-	defer stop()
-	n, err := tunnel.Splice(f.ctx, client, quiet)
+	n, err := tunnel.Splice(f.ctx, conn, target)
 	f.metrics.Moved(n.AtoB, n.BtoA)
 	if err != nil {
 		f.cfg.Log.Debug("tunnel ended early", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
 	}
-}
-
-// withBuffered is conn, of which r has read something already.
-func withBuffered(conn net.Conn, r *bufio.Reader) net.Conn {
-	p, _ := r.Peek(r.Buffered()) // it is there
-	return tunnel.ReadAhead(conn, p)
 }
 
 func clip(s string) string {

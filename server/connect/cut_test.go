@@ -162,7 +162,7 @@ func TestEndsOverTLS(t *testing.T) {
 // its own.
 func TestBufferedClientIsReset(t *testing.T) {
 	a := &aborted{}
-	if err := tunnel.Abort(withBuffered(a, buffered(t, "x"))); err != nil || !a.aborted {
+	if err := tunnel.Abort(tunnel.ReadAhead(a, []byte("x"))); err != nil || !a.aborted {
 		t.Errorf("aborted %v, %v", a.aborted, err)
 	}
 }
@@ -175,23 +175,6 @@ type aborted struct {
 
 func (a *aborted) Abort() error { a.aborted = true; return nil }
 func (a *aborted) Close() error { return errors.New("closed in good order") }
-
-func buffered(t *testing.T, s string) *bufio.Reader {
-	t.Helper()
-	r := bufio.NewReader(&onlyReads{s})
-	if _, err := r.Peek(len(s)); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-type onlyReads struct{ s string }
-
-func (o *onlyReads) Read(p []byte) (int, error) {
-	n := copy(p, o.s)
-	o.s = o.s[n:]
-	return n, nil
-}
 
 // TestIdleTunnelHoldsNothing has a client and a target talk, and then be silent.
 func TestIdleTunnelHoldsNothing(t *testing.T) {

@@ -131,7 +131,7 @@ func TestCrowdWithoutARequest(t *testing.T) {
 			q.say("CONNECT node-1:1 HTTP/1.1\r\n")
 		}
 		synctest.Wait()
-		if inside := q.idlers.pending.Count(); inside != maxIdlers {
+		if inside := q.idlers.Count(); inside != maxIdlers {
 			t.Errorf("%d without a request", inside)
 		}
 		c := q.say(connectRequest)
@@ -150,7 +150,7 @@ func TestCrowdWithoutARequest(t *testing.T) {
 		}
 		time.Sleep(headerTimeout) // the bubble's clock
 		synctest.Wait()
-		if inside := q.idlers.pending.Count(); inside != 0 {
+		if inside := q.idlers.Count(); inside != 0 {
 			t.Errorf("%d are still without a request", inside)
 		}
 		if n := testutil.ToFloat64(q.metrics.Closed.WithLabelValues(fronts.NoRequest)); n < 4*maxIdlers {

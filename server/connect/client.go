@@ -1,0 +1,312 @@
+// Client: a connection from its first byte until it is a tunnel, or over.
+
+package connect
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/server/internal/descriptors"
+	"github.com/hawser-project/hawser/server/internal/fronts"
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// readerSize is what a request is read to at a time, in bytes.
+	readerSize = 1 << 10
+	// watchAfter is how long a dial may take before anybody looks whether the client
+	// still waits for it. Most have ended by then, and cost nothing.
+	watchAfter = 100 * time.Millisecond
+	// parting is how long a client that was told no for good is read from: closed with
+	// something unread, TCP would drop the answer for a reset (RFC 9112, 9.6).
+	parting = 500 * time.Millisecond
+)
+
+// past is a deadline that has passed. It is written here once and never changed.
+var past = time.Unix(1, 0)
+
+// readers recycles what requests are read to. It is a cache and holds nothing that
+// anybody could observe.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readerSize) }}
+
+// A client is one connection. One goroutine serves it.
+type client struct {
+	*front
+	conn   net.Conn
+	scarce bool                 // it has taken one of the last file descriptors
+	tls    *tls.ConnectionState // nil without TLS
+	in     *bufio.Reader        // what comes, within limit
+	limit  io.LimitedReader
+}
+
+// serve is the life of a connection, which it owns. ctx ends when no more is asked.
+func (f *front) serve(ctx context.Context, conn net.Conn) {
+	c := &client{front: f, conn: conn, scarce: descriptors.Scarce(conn), limit: io.LimitedReader{R: conn}}
+	c.in, _ = readers.Get().(*bufio.Reader)
+	c.in.Reset(&c.limit)
+	hurried := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(past) // if conn is broken that is noticed
+		close(hurried)
+	})
+	r, target := c.requests(ctx)
+	if target != nil && !c.establish(r) {
+		_ = tunnel.Abort(target)
+		target = nil
+	}
+	if !stop() {
+		<-hurried
+		_ = conn.SetDeadline(time.Time{}) // tunnels go on
+	}
+	ahead, _ := c.in.Peek(c.in.Buffered()) // it is there
+	ahead = bytes.Clone(ahead)
+	c.in.Reset(nil)
+	readers.Put(c.in)
+	if target == nil {
+		_ = conn.Close() // what there was to be said has been
+		return
+	}
+	if len(ahead) > 0 {
+		conn = tunnel.ReadAhead(conn, ahead)
+	}
+	f.join(conn, target, r)
+}
+
+// established is the answer to a request that has reached its target. It is written here
+// once and never changed.
+var established = []byte("HTTP/1.1 200 Connection Established\r\n\r\n")
+
+// establish answers r, which has reached its target, and waits until the client has said
+// something, which shows that it has read the answer, or has had the time to. The egress
+// selector takes a byte that comes with the answer for an error. It says whether the
+// answer could be written.
+func (c *client) establish(r *http.Request) bool {
+	if _, err := c.conn.Write(established); err != nil {
+		return false
+	}
+	if c.in.Buffered() > 0 || c.hold <= 0 || strings.EqualFold(r.Header.Get(earlyHeader), "yes") {
+		return true
+	}
+	_ = c.conn.SetReadDeadline(time.Now().Add(c.hold)) // if conn is broken the tunnel ends
+	_, _ = c.in.Peek(1)                                // likewise, and an end is read again
+	_ = c.conn.SetReadDeadline(time.Time{})
+	return true
+}
+
+// requests answers one request after the other, until there are no more or one has
+// reached its target.
+func (c *client) requests(ctx context.Context) (*http.Request, net.Conn) {
+	for first := true; ; first = false {
+		r, err := c.next(ctx, first)
+		if err != nil {
+			c.without(err, first)
+			return nil, nil
+		}
+		target := c.answer(ctx, r)
+		if target != nil {
+			return r, target
+		}
+		if r.Close || r.Body != http.NoBody || c.scarce {
+			c.part()
+			return nil, nil
+		}
+	}
+}
+
+// errTooLarge is why a request is not read to its end.
+var errTooLarge = errors.New("request is too large")
+
+// next waits for a request. Meanwhile the connection is among those that have none, and
+// may have to yield to others.
+func (c *client) next(ctx context.Context, first bool) (*http.Request, error) {
+	defer c.idlers.Enter(c.conn)()
+	if first {
+		if err := c.within(ctx, headerTimeout); err != nil {
+			return nil, err
+		}
+		if t, ok := c.conn.(*tls.Conn); ok {
+			if err := t.Handshake(); err != nil { //nolint:noctx // ctx ends it by a deadline
+				return nil, err
+			}
+			state := t.ConnectionState()
+			c.tls = &state
+		}
+	} else {
+		if err := c.within(ctx, idleTimeout); err != nil {
+			return nil, err
+		}
+		if _, err := c.in.Peek(1); err != nil {
+			return nil, err
+		}
+		if err := c.within(ctx, headerTimeout); err != nil {
+			return nil, err
+		}
+	}
+	c.limit.N = maxHeader
+	r, err := http.ReadRequest(c.in)
+	if err != nil && c.limit.N <= 0 {
+		err = errTooLarge
+	}
+	c.limit.N = math.MaxInt64
+	if err != nil {
+		return nil, err
+	}
+	r.TLS, r.RemoteAddr = c.tls, c.conn.RemoteAddr().String()
+	return r, c.conn.SetDeadline(time.Time{})
+}
+
+// within bounds what is read and written from now on, unless ctx is done.
+func (c *client) within(ctx context.Context, d time.Duration) error {
+	if err := c.conn.SetDeadline(time.Now().Add(d)); err != nil {
+		return err
+	}
+	return ctx.Err() // whose own deadline may be lost
+}
+
+// without ends a connection that has no request, or no further one, because of err.
+func (c *client) without(err error, first bool) {
+	var (
+		broken *net.OpError
+		record tls.RecordHeaderError
+	)
+	switch {
+	case errors.Is(err, errTooLarge):
+		c.say(nil, http.StatusRequestHeaderFieldsTooLarge, err.Error(), nil)
+		c.part()
+	case errors.As(err, &record) && record.Conn != nil && slices.Contains([]string{"CONN", "GET "}, string(record.RecordHeader[:4])):
+		c.conn = record.Conn
+		c.say(nil, http.StatusBadRequest, "this port speaks TLS", nil)
+	case isTLS(c.conn) && c.tls == nil, errors.Is(err, io.EOF), errors.As(err, &broken), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.Is(err, errCut), errors.Is(err, context.Canceled):
+	default:
+		c.say(nil, http.StatusBadRequest, clip(err.Error()), nil)
+		c.part()
+	}
+	if !first {
+		c.metrics.Closed.WithLabelValues(fronts.Idle).Inc()
+		return
+	}
+	c.metrics.Closed.WithLabelValues(fronts.NoRequest).Inc()
+	if more, ok := c.silent.Tell(c.conn.RemoteAddr()); ok {
+		c.cfg.Log.Info("connection closed without a usable request", "client", c.conn.RemoteAddr().String(), "others", more)
+	}
+}
+
+func isTLS(c net.Conn) bool { _, ok := c.(*tls.Conn); return ok }
+
+// answer dials for a request. It returns the target, or nil when it has said why there
+// is none.
+func (c *client) answer(ctx context.Context, r *http.Request) net.Conn {
+	if c.scarce {
+		c.metrics.Shed.Inc()
+		c.refuse(r, &tunnel.DialError{Addr: clip(r.Host), Code: tunnel.Busy, Text: "the server has no file descriptors to spare"})
+		return nil
+	}
+	if r.Method != http.MethodConnect {
+		c.say(r, http.StatusMethodNotAllowed, "this port serves CONNECT only", http.Header{"Allow": {http.MethodConnect}})
+		return nil
+	}
+	if c.cfg.Authorize != nil {
+		if err := c.cfg.Authorize(r); err != nil {
+			c.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()
+			if more, ok := c.denied.Tell(err.Error()); ok { // which says who
+				c.cfg.Log.Warn("CONNECT refused", "client", r.RemoteAddr, "target", clip(r.Host), "err", err, "others", more)
+			}
+			c.say(r, http.StatusForbidden, err.Error(), nil)
+			return nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+	defer cancel()
+	if c.cfg.Caller != nil {
+		ctx = auth.WithCaller(ctx, auth.Caller{Name: c.cfg.Caller(r)})
+	}
+	if c.cfg.Trace != nil {
+		ctx = c.cfg.Trace(ctx, r.Header)
+	}
+	began := time.Now()
+	unwatch := c.watch(cancel)
+	target, err := c.cfg.Dial(ctx, "tcp", r.Host)
+	unwatch()
+	c.metrics.Dialed(tunnel.CodeOf(err), time.Since(began))
+	if err != nil {
+		c.refuse(r, err)
+		return nil
+	}
+	return target
+}
+
+// watch calls giveUp when the client has gone, until stop is called. It hears of that by
+// reading, as far as there is room, and leaves what it reads to who reads next.
+func (c *client) watch(giveUp func()) (stop func()) {
+	over := make(chan struct{})
+	t := time.AfterFunc(watchAfter, func() {
+		defer close(over)
+		var err error
+		for err == nil {
+			_, err = c.in.Peek(c.in.Buffered() + 1)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, bufio.ErrBufferFull) {
+			giveUp()
+		}
+	})
+	return func() {
+		if t.Stop() {
+			return
+		}
+		_ = c.conn.SetReadDeadline(past) // if conn is broken that is noticed
+		<-over
+		_ = c.conn.SetReadDeadline(time.Time{})
+	}
+}
+
+// refuse answers a dial that failed.
+func (c *client) refuse(r *http.Request, err error) {
+	code := tunnel.CodeOf(err)
+	c.cfg.Log.Debug("CONNECT failed", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
+	h := http.Header{"Proxy-Status": {proxyStatus(code, err)}}
+	if code.Temporary() {
+		h.Set("Retry-After", "1")
+	}
+	c.say(r, httpStatus(code), err.Error(), h)
+}
+
+// say answers a request that becomes no tunnel; r is nil if nobody knows what it was.
+func (c *client) say(r *http.Request, status int, text string, h http.Header) {
+	if h == nil {
+		h = make(http.Header)
+	}
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	text += "\n"
+	resp := http.Response{
+		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Request: r, Header: h,
+		Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text)),
+		Close: r == nil || r.Close || r.Body != http.NoBody || c.scarce,
+	}
+	var b bytes.Buffer
+	_ = resp.Write(&b)                                         // to memory
+	_ = c.conn.SetWriteDeadline(time.Now().Add(headerTimeout)) // if conn is broken nobody is told,
+	_, _ = c.conn.Write(b.Bytes())                             // and the next read fails
+}
+
+// part ends a connection on which an answer has been sent last.
+func (c *client) part() {
+	_ = tunnel.CloseWrite(c.conn) // none of these matters any more
+	_ = c.conn.SetReadDeadline(time.Now().Add(parting))
+	_, _ = io.CopyN(io.Discard, c.conn, 64<<10)
+}
