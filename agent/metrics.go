@@ -5,6 +5,7 @@ package agent
 import (
 	"errors"
 	"net"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,6 +28,14 @@ type metrics struct {
 	dials    *prometheus.CounterVec
 	open     *prometheus.GaugeVec
 	bytes    *prometheus.CounterVec
+	handles  map[string]func() handles // by direction; never changed
+}
+
+// handles are what each stream that one end opens counts by, looked up once.
+type handles struct {
+	dialed         prometheus.Counter // streams that were opened
+	open           prometheus.Gauge
+	sent, received func(n int)
 }
 
 // newMetrics registers the metrics; a nil registerer makes ones that nobody
@@ -56,6 +65,10 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_stream_bytes_total", Help: "Bytes on streams, by who opened them and which way they went (sent to the server, received from it).",
 		}, []string{"direction", "way"}),
+	}
+	m.handles = make(map[string]func() handles)
+	for _, direction := range []string{inbound, outbound} {
+		m.handles[direction] = sync.OnceValue(func() handles { return m.look(direction) }) // no series before the first stream
 	}
 	if reg == nil {
 		return m
@@ -102,8 +115,23 @@ func (m *metrics) ended(l *link, reason string) {
 	m.ledger.remove(l)
 }
 
+func (m *metrics) look(direction string) handles {
+	count := func(way string) func(int) {
+		bytes := m.bytes.WithLabelValues(direction, way)
+		return func(n int) { bytes.Add(float64(n)) }
+	}
+	return handles{
+		dialed: m.dials.WithLabelValues(direction, codeLabel(0)), open: m.open.WithLabelValues(direction),
+		sent: count("sent"), received: count("received"),
+	}
+}
+
 // dial counts a stream; code 0 is success.
 func (m *metrics) dial(direction string, code tunnel.Code) {
+	if code == 0 {
+		m.handles[direction]().dialed.Inc()
+		return
+	}
 	m.dials.WithLabelValues(direction, codeLabel(code)).Inc()
 }
 
@@ -159,14 +187,10 @@ func reasonLabel(err error) string {
 // track makes a stream of a session count. done, if not nil, is called once,
 // when the stream is closed or aborted.
 func (m *metrics) track(direction string, c net.Conn, done func()) *tunnel.Tap {
-	gauge := m.open.WithLabelValues(direction)
-	gauge.Inc()
-	count := func(way string) func(int) {
-		bytes := m.bytes.WithLabelValues(direction, way)
-		return func(n int) { bytes.Add(float64(n)) }
-	}
-	return &tunnel.Tap{Conn: c, Received: count("received"), Sent: count("sent"), Ended: func(bool) {
-		gauge.Dec()
+	h := m.handles[direction]()
+	h.open.Inc()
+	return &tunnel.Tap{Conn: c, Received: h.received, Sent: h.sent, Ended: func(bool) {
+		h.open.Dec()
 		if done != nil {
 			done()
 		}

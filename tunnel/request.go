@@ -100,18 +100,10 @@ func (d Dial) failed(st Stream, err error) *DialError {
 // errHungUp is the end of a stream that was to be answered.
 var errHungUp = fmt.Errorf("%w: stream ended before the answer", Lost)
 
-// within calls f, which uses st, within the bounds of ctx. If that fails st is gone, or
-// else it is left without deadlines.
+// within calls f, which uses st, within the bounds of ctx. If that fails st is gone.
 func within(ctx context.Context, st Stream, f func() error) error {
 	stop := context.AfterFunc(ctx, func() { abortQuietly(st) })
-	deadline, _ := ctx.Deadline()
-	err := st.SetDeadline(deadline)
-	if err == nil {
-		err = f()
-	}
-	if err == nil {
-		err = st.SetDeadline(time.Time{})
-	}
+	err := f()
 	if !stop() {
 		err = context.Cause(ctx)
 	}
@@ -232,7 +224,7 @@ func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, netw
 		}
 		return Counts{}, failed
 	}
-	st, err := r.Accept(Meta{"local": target.LocalAddr().String(), "remote": target.RemoteAddr().String()})
+	st, err := r.Accept(nil)
 	if err != nil {
 		_ = target.Close()
 		return Counts{}, err

@@ -136,7 +136,8 @@ func newRecordReader(r io.Reader) recordReader {
 func (r *recordReader) next() (frames []byte, b *block, err error) {
 	if r.left == 0 {
 		r.drop()
-		head, size, err := r.peekSize()
+		var head, size int
+		head, size, err = r.peekSize()
 		switch {
 		case err != nil:
 			return nil, nil, err

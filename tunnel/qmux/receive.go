@@ -304,10 +304,9 @@ func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) { return st.readTo(b
 
 // readTo waits until there is something, and reads it to what take has for so many bytes.
 func (st *stream) readTo(take func(there int) []byte) (int, error) {
-	if err := st.usable("read", &st.in.deadline); err != nil {
-		return 0, err // without waiting for whoever is reading
+	if err := st.begin("read", &st.rmu, &st.in.deadline); err != nil {
+		return 0, err
 	}
-	st.rmu.Lock()
 	defer st.rmu.Unlock()
 	for {
 		n, deadline, err := st.tryRead(take)

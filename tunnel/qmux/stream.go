@@ -199,6 +199,19 @@ func (st *stream) endedLocked() {
 	}
 }
 
+// begin takes user, which one at a time holds who reads or writes. It does not wait for
+// another one if nothing may be done: then the error says why.
+func (st *stream) begin(op string, user *sync.Mutex, deadline *time.Time) error {
+	if user.TryLock() {
+		return nil // whoever has it looks
+	}
+	if err := st.usable(op, deadline); err != nil {
+		return err
+	}
+	user.Lock()
+	return nil
+}
+
 // usable says why nothing may be done; nil if something may.
 func (st *stream) usable(op string, deadline *time.Time) error {
 	st.s.mu.Lock()
