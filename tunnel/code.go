@@ -232,6 +232,15 @@ var errnoCodes = map[syscall.Errno]Code{
 // CodeOf says which Code an error amounts to: the one it carries if it carries
 // one, else what its type tells, else Internal. CodeOf(nil) is 0.
 func CodeOf(err error) Code {
+	if err == nil {
+		return 0
+	}
+	return codeOf(err)
+}
+
+// codeOf is apart because what it looks for costs memory, which no dial that succeeds is
+// to pay for.
+func codeOf(err error) Code {
 	var (
 		code  Code
 		errno syscall.Errno
@@ -240,8 +249,6 @@ func CodeOf(err error) Code {
 		ae    *net.AddrError
 	)
 	switch {
-	case err == nil:
-		return 0
 	case errors.As(err, &code):
 		return code
 	case errors.Is(err, context.Canceled):

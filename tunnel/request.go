@@ -48,8 +48,11 @@ func Connect(ctx context.Context, s Session, network, addr string) (Stream, erro
 
 // Connect is the function of that name with metadata both ways.
 func (d Dial) Connect(ctx context.Context, s Session) (Stream, Meta, error) {
-	ctx, cancel := context.WithTimeout(ctx, DefaultDialTimeout)
-	defer cancel()
+	if by, ok := ctx.Deadline(); !ok || time.Until(by) > DefaultDialTimeout {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, DefaultDialTimeout)
+		defer cancel()
+	}
 	st, err := s.Open(ctx)
 	if err != nil {
 		return nil, nil, NewDialError(d.name(), blame(ctx, err))

@@ -138,11 +138,9 @@ func (c *client) next(ctx context.Context, first bool) (*http.Request, error) {
 			return nil, err
 		}
 		if t, ok := c.conn.(*tls.Conn); ok {
-			if err := t.Handshake(); err != nil { //nolint:noctx // ctx ends it by a deadline
+			if err := c.shake(t); err != nil {
 				return nil, err
 			}
-			state := t.ConnectionState()
-			c.tls = &state
 		}
 	} else {
 		if err := c.within(ctx, idleTimeout); err != nil {
@@ -165,12 +163,25 @@ func (c *client) next(ctx context.Context, first bool) (*http.Request, error) {
 		return nil, err
 	}
 	r.TLS, r.RemoteAddr = c.tls, c.conn.RemoteAddr().String()
-	return r, c.conn.SetDeadline(time.Time{})
+	return r, c.conn.SetReadDeadline(time.Time{})
 }
 
-// within bounds what is read and written from now on, unless ctx is done.
+// shake shakes hands. What ends the wait for a request ends it, too.
+func (c *client) shake(t *tls.Conn) error {
+	if err := t.SetWriteDeadline(time.Now().Add(headerTimeout)); err != nil {
+		return err
+	}
+	if err := t.Handshake(); err != nil { //nolint:noctx // it has deadlines
+		return err
+	}
+	state := t.ConnectionState()
+	c.tls = &state
+	return t.SetWriteDeadline(time.Time{})
+}
+
+// within bounds what is read from now on, unless ctx is done.
 func (c *client) within(ctx context.Context, d time.Duration) error {
-	if err := c.conn.SetDeadline(time.Now().Add(d)); err != nil {
+	if err := c.conn.SetReadDeadline(time.Now().Add(d)); err != nil {
 		return err
 	}
 	return ctx.Err() // whose own deadline may be lost
@@ -302,6 +313,7 @@ func (c *client) say(r *http.Request, status int, text string, h http.Header) {
 	_ = resp.Write(&b)                                         // to memory
 	_ = c.conn.SetWriteDeadline(time.Now().Add(headerTimeout)) // if conn is broken nobody is told,
 	_, _ = c.conn.Write(b.Bytes())                             // and the next read fails
+	_ = c.conn.SetWriteDeadline(time.Time{})
 }
 
 // part ends a connection on which an answer has been sent last.

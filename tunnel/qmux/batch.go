@@ -1,4 +1,5 @@
-// Batch: the records of one turn in one system call, without waiting for the socket.
+// Batch: what lies below TLS. The records of one turn leave in one system call, without
+// waiting for the socket, and an idle connection is waited for with little on the stack.
 
 package qmux
 
