@@ -41,7 +41,7 @@ const (
 
 // A Kubelet takes connections to the node's kubelet API. On success it owns the
 // connection; on error the caller still does. Whoever opened the connection is
-// answered when it is first used, or closed. *inproc.Handoff (tunnel/inproc) is one.
+// answered when it is first used, or closed. *memnet.Handoff (tunnel/memnet) is one.
 type Kubelet interface {
 	Inject(ctx context.Context, c net.Conn) error
 }

@@ -17,7 +17,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,7 +28,7 @@ func TestServerReachesNode(t *testing.T) {
 		defer h.open("hub:1")()
 		h.echo("10.0.0.7:80")
 		h.echo("[::1]:8080")
-		kubelet := inproc.NewHandoff(tunnel.Addr("node-1:10250"), 1)
+		kubelet := memnet.NewHandoff(tunnel.Addr("node-1:10250"), 1)
 		defer kubelet.Close()
 		h.start(Config{
 			Servers: []string{"hub:1"}, Version: "v1", Kubelet: kubelet,
@@ -73,7 +74,7 @@ func TestServerReachesNode(t *testing.T) {
 func TestKubeletDoesNotTake(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
-		kubelet := inproc.NewHandoff(tunnel.Addr("node-1:10250"), 1)
+		kubelet := memnet.NewHandoff(tunnel.Addr("node-1:10250"), 1)
 		h.start(Config{Servers: []string{"hub:1"}, Kubelet: kubelet})
 		m := next(t, h.sessions)
 		refused := make(chan error, 1)
@@ -289,7 +290,7 @@ func TestState(t *testing.T) {
 }
 
 func TestNewChecks(t *testing.T) {
-	good := Config{Servers: []string{"hub:1", "hub:2", "hub:1"}, NodeName: "node-1", Transport: new(inproc.Exchange).Transport()}
+	good := Config{Servers: []string{"hub:1", "hub:2", "hub:1"}, NodeName: "node-1", Transport: new(tunneltest.Exchange).Transport()}
 	a, err := New(good)
 	if err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // A welcomed session, as a test's server sees it.
@@ -33,7 +33,7 @@ type welcomed struct {
 // servers are what the agents of one test connect to.
 type servers struct {
 	t        *testing.T
-	exchange inproc.Exchange
+	exchange tunneltest.Exchange
 	net      memnet.Network // targets
 	sessions chan *welcomed
 	verdict  func(n int, h tunnel.Hello) error // of the nth greeting, from 1

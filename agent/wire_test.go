@@ -16,7 +16,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
@@ -90,7 +90,7 @@ func wireConfig(addr string, ca *authority, cert *tls.Certificate) Config {
 func TestOverTheWire(t *testing.T) {
 	ca := newAuthority(t)
 	addr, sessions := dock(t, ca, echo)
-	kubelet := inproc.NewHandoff(tunnel.Addr("node-1:10250"), 4)
+	kubelet := memnet.NewHandoff(tunnel.Addr("node-1:10250"), 4)
 	api := &http.Server{
 		ReadHeaderTimeout: time.Minute,
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }),

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 type traceKey struct{}
@@ -63,7 +63,7 @@ func TestDialedIsTold(t *testing.T) {
 func BenchmarkDialed(b *testing.B) {
 	for name, f := range map[string]func(context.Context, Dialed){"nobody": nil, "somebody": func(context.Context, Dialed) {}} {
 		b.Run(name, func(b *testing.B) {
-			h, err := New(Config{Dialed: f, Listeners: []tunnel.Listener{new(inproc.Exchange).Listen("hub")}})
+			h, err := New(Config{Dialed: f, Listeners: []tunnel.Listener{new(tunneltest.Exchange).Listen("hub")}})
 			if err != nil {
 				b.Fatal(err)
 			}

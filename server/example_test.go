@@ -7,12 +7,12 @@ import (
 
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // Whoever can dial can reach a node: a Hub's DialContext fits an HTTP client.
 func ExampleHub() {
-	var agents inproc.Exchange // in place of a listener on the network
+	var agents tunneltest.Exchange // in place of a listener on the network
 	hub, err := server.New(server.Config{Listeners: []tunnel.Listener{agents.Listen("hub:1")}})
 	if err != nil {
 		log.Fatal(err)

@@ -20,8 +20,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // A failing listener gives its errors in turn.
@@ -42,7 +42,7 @@ func (f *failing) Addr() net.Addr { return memnet.Addr("failing") }
 type testHub struct {
 	t        *testing.T
 	hub      *Hub
-	exchange *inproc.Exchange
+	exchange *tunneltest.Exchange
 	registry *prometheus.Registry
 	log      *bytes.Buffer // read only once the hub has stopped or stands still
 	stop     func() error
@@ -144,7 +144,7 @@ func (x *testSession) Open(ctx context.Context) (tunnel.Stream, error) {
 
 func newTestHub(t *testing.T, c Config) *testHub {
 	t.Helper()
-	b := &testHub{t: t, exchange: new(inproc.Exchange), registry: prometheus.NewRegistry(), log: new(bytes.Buffer)}
+	b := &testHub{t: t, exchange: new(tunneltest.Exchange), registry: prometheus.NewRegistry(), log: new(bytes.Buffer)}
 	c.Listeners = []tunnel.Listener{&testListener{Listener: b.exchange.Listen("hub"), testHub: b}}
 	c.Metrics = b.registry
 	c.Log = slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 func TestDialByAddress(t *testing.T) {
@@ -209,7 +209,7 @@ func TestRefusedSessions(t *testing.T) {
 func TestMayResume(t *testing.T) {
 	revoked := map[string]bool{}
 	c := Config{
-		Listeners: []tunnel.Listener{new(inproc.Exchange).Listen("x")},
+		Listeners: []tunnel.Listener{new(tunneltest.Exchange).Listen("x")},
 		Identify: func(p tunnel.Peer) (string, error) {
 			if p.TLS == nil {
 				return "", errors.New("no certificate")
@@ -258,7 +258,7 @@ func TestIdentifyByCertificate(t *testing.T) {
 
 func TestAgentsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := inproc.NewHandoff(memnet.Addr("api"), 1)
+		api := memnet.NewHandoff(memnet.Addr("api"), 1)
 		defer api.Close()
 		b := newTestHub(t, Config{API: api.Inject})
 		x := b.mustConnect(one("n"))
@@ -431,7 +431,7 @@ func TestNewChecks(t *testing.T) {
 		t.Error("no listeners: no error")
 	}
 	r := prometheus.NewRegistry()
-	c := Config{Listeners: []tunnel.Listener{new(inproc.Exchange).Listen("x")}, Metrics: r}
+	c := Config{Listeners: []tunnel.Listener{new(tunneltest.Exchange).Listen("x")}, Metrics: r}
 	if _, err := New(c); err != nil {
 		t.Fatal(err)
 	}

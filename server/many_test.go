@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // manyAgents connects n agents, which stay until they are told to go.
-func manyAgents(b *testing.B, x *inproc.Exchange, n int) (names []string) {
+func manyAgents(b *testing.B, x *tunneltest.Exchange, n int) (names []string) {
 	b.Helper()
 	for i := range n {
 		name := fmt.Sprintf("node-%d", i)

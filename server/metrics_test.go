@@ -18,7 +18,7 @@ import (
 
 	"github.com/hawser-project/hawser/server/connect"
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // exercise has something to count happen on every count.
@@ -211,7 +211,7 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &registrar{prometheus.NewRegistry(), make(map[string]bool)}
-	if _, err := New(Config{Listeners: []tunnel.Listener{new(inproc.Exchange).Listen("x")}, Metrics: r}); err != nil {
+	if _, err := New(Config{Listeners: []tunnel.Listener{new(tunneltest.Exchange).Listen("x")}, Metrics: r}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := connect.New(connect.Config{Dial: (&net.Dialer{}).DialContext, Metrics: r}); err != nil {

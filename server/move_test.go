@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 // An agent that moves: new dials go to the new session at once, the older one's
@@ -64,7 +64,7 @@ func TestMoveKeepsStreams(t *testing.T) {
 // A stream that the agent opens while its old session lingers keeps it.
 func TestMovedSessionLingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := inproc.NewHandoff(tunnel.Addr("api"), 1)
+		api := memnet.NewHandoff(tunnel.Addr("api"), 1)
 		defer api.Close()
 		b := newTestHub(t, Config{API: api.Inject})
 		first := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})

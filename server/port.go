@@ -20,7 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
@@ -65,8 +65,8 @@ type PortConfig struct {
 // TLS at all and knows how to answer it.
 type Port struct {
 	config  PortConfig
-	tunnel  map[string]*inproc.Handoff // by ALPN
-	api     *inproc.Handoff
+	tunnel  map[string]*memnet.Handoff // by ALPN
+	api     *memnet.Handoff
 	pending *strangers.Pending // those who have not said hello
 	closed  *portMetrics
 	sparse  strangers.Sparse
@@ -90,17 +90,17 @@ func NewPort(c PortConfig) (*Port, error) {
 	addr := c.Listener.Addr()
 	p := &Port{
 		config: c, pending: strangers.NewPending(c.MaxPeeking),
-		tunnel: make(map[string]*inproc.Handoff), api: inproc.NewHandoff(addr, handoffs),
+		tunnel: make(map[string]*memnet.Handoff), api: memnet.NewHandoff(addr, handoffs),
 	}
 	var err error
 	if p.closed, err = newPortMetrics(c.Metrics); err != nil {
 		return nil, fmt.Errorf("port: register metrics: %w", err)
 	}
 	for _, alpn := range c.Protocols {
-		p.tunnel[alpn] = inproc.NewHandoff(addr, handoffs)
+		p.tunnel[alpn] = memnet.NewHandoff(addr, handoffs)
 	}
 	if c.Older {
-		all := inproc.NewHandoff(addr, handoffs)
+		all := memnet.NewHandoff(addr, handoffs)
 		for _, alpn := range olderProtocols {
 			p.tunnel[alpn] = all
 		}
@@ -117,7 +117,7 @@ func (p *Port) Older() net.Listener { return p.tunnel[olderProtocols[0]] }
 
 // API yields the connections for the API server, before their handshake, and
 // whatever is injected: Hub's Config.API should be its Inject.
-func (p *Port) API() *inproc.Handoff { return p.api }
+func (p *Port) API() *memnet.Handoff { return p.api }
 
 // Refuse takes no more connections. What has been accepted goes on, and so does Run.
 func (p *Port) Refuse() {

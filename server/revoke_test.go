@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // losers are nodes that Admit refuses.
@@ -118,7 +118,7 @@ func TestLostWhileBeingGreeted(t *testing.T) {
 func TestRevokedWhileParked(t *testing.T) {
 	l := &losers{}
 	h, err := New(Config{
-		Listeners: []tunnel.Listener{new(inproc.Exchange).Listen("x")}, Admit: l.admit,
+		Listeners: []tunnel.Listener{new(tunneltest.Exchange).Listen("x")}, Admit: l.admit,
 		Identify: func(tunnel.Peer) (string, error) { return "a", nil },
 	})
 	if err != nil {
@@ -139,7 +139,7 @@ func BenchmarkEnd(b *testing.B) {
 	const nodes = 10_000
 	for b.Loop() {
 		b.StopTimer()
-		x := new(inproc.Exchange)
+		x := new(tunneltest.Exchange)
 		h, err := New(Config{
 			Listeners: []tunnel.Listener{x.Listen("hub")}, Log: slog.New(slog.DiscardHandler),
 			Identify: func(p tunnel.Peer) (string, error) { return p.TLS.ServerName, nil },

@@ -40,7 +40,7 @@
 //
 // What this package is not: it authenticates nobody (package auth does), it
 // chooses no route (package server does), and it is no multiplexer. Transports
-// live below it, one package each: qmux, overyamux, overh2 and overquic for the
-// network, inproc for one process. Those over TCP get their TLS connections from
-// package carrier. Each must pass the suite in tunneltest.
+// live below it, one package each: qmux, overyamux, overh2 and overquic. Those over
+// TCP get their TLS connections from package carrier. Each must pass the suite in
+// tunneltest.
 package tunnel

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -90,7 +89,7 @@ func TestSpliceEndsWithContext(t *testing.T) {
 }
 
 func TestHandoff(t *testing.T) {
-	h := inproc.NewHandoff(tunnel.Addr("n:1"), 1)
+	h := memnet.NewHandoff(tunnel.Addr("n:1"), 1)
 	if h.Addr().String() != "n:1" || h.Addr().Network() != "hawser" {
 		t.Errorf("address: %v", h.Addr())
 	}
@@ -126,7 +125,7 @@ func TestHandoff(t *testing.T) {
 
 func TestHandoffCloseUnblocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := inproc.NewHandoff(tunnel.Addr("n:1"), 0)
+		h := memnet.NewHandoff(tunnel.Addr("n:1"), 0)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := h.Accept(); !errors.Is(err, net.ErrClosed) {

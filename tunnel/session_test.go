@@ -16,8 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // pair is a session whose two ends the test closes.
 func pair(t *testing.T) (agent, server tunnel.Session) {
 	t.Helper()
-	agent, server = inproc.Pair(tunnel.Peer{Addr: memnet.Addr("agent")}, tunnel.Peer{Addr: memnet.Addr("server")}, tunnel.Options{})
+	agent, server = tunneltest.Pair(tunnel.Peer{Addr: memnet.Addr("agent")}, tunnel.Peer{Addr: memnet.Addr("server")}, tunnel.Options{})
 	t.Cleanup(func() { _ = agent.Close() })
 	return agent, server
 }

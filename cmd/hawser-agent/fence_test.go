@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/memory"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // A machine is an agent and a node as run joins them. Its API is its own and always
@@ -35,7 +35,7 @@ type machine struct {
 	stop func()
 }
 
-func boot(t *testing.T, x *inproc.Exchange) *machine {
+func boot(t *testing.T, x *tunneltest.Exchange) *machine {
 	t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "uid-a"},
@@ -122,7 +122,7 @@ func until(t *testing.T, what string, ok func() bool) {
 
 func TestCopiedMachine(t *testing.T) {
 	utilruntime.ErrorHandlers = nil // one of them sleeps
-	var x inproc.Exchange
+	var x tunneltest.Exchange
 	hub, err := server.New(server.Config{
 		Listeners: []tunnel.Listener{x.Listen("hub:1")},
 		Identify:  func(tunnel.Peer) (string, error) { return "node-1", nil },

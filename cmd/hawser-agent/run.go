@@ -36,7 +36,7 @@ import (
 	"github.com/hawser-project/hawser/node/reviews"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 const (
@@ -296,7 +296,7 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		Metrics:   metrics,
 	}
 	if o.builtin() {
-		streams := inproc.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
+		streams := memnet.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
 		p.streams = streams
 		c.Kubelet, c.Addresses, c.Declared = streams, p.addresses, p.declared
 	} else {

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/kubeletapi"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 // kubeletBacklog is how many connections may wait for a node's kubelet API.
@@ -20,7 +20,7 @@ const kubeletBacklog = 16
 
 // liveFull is one life of a full node.
 func (m *member) liveFull(ctx context.Context) error {
-	streams := inproc.NewHandoff(nodeAddr(m.name), kubeletBacklog)
+	streams := memnet.NewHandoff(nodeAddr(m.name), kubeletBacklog)
 	link, err := m.fleet.newAgent(m, streams)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ import (
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/kubeletapi"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 // What a light node says that its machine has.
@@ -60,7 +60,7 @@ type light struct {
 
 // liveLight is one life of a light node.
 func (m *member) liveLight(ctx context.Context) error {
-	k := &lazyKubelet{wanted: make(chan struct{}), streams: inproc.NewHandoff(nodeAddr(m.name), kubeletBacklog)}
+	k := &lazyKubelet{wanted: make(chan struct{}), streams: memnet.NewHandoff(nodeAddr(m.name), kubeletBacklog)}
 	link, err := m.fleet.newAgent(m, k)
 	if err != nil {
 		return err
@@ -267,7 +267,7 @@ func (l *light) object(ctx context.Context, now time.Time) *corev1.Node {
 type lazyKubelet struct {
 	once    sync.Once
 	wanted  chan struct{} // closed when somebody has asked
-	streams *inproc.Handoff
+	streams *memnet.Handoff
 }
 
 // Inject implements agent.Kubelet.

@@ -10,22 +10,22 @@ import (
 
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // TestSilentServer: a server that says nothing for four seconds is asked no more, though
 // no connection has broken, and its nodes count as silent since then.
 func TestSilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var x inproc.Exchange
+		var x tunneltest.Exchange
 		hub, err := server.New(server.Config{Listeners: []tunnel.Listener{x.Listen("here")}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var far sync.WaitGroup
 		p, err := New(Config{ID: "a", Hub: func() *server.Hub { return hub }, Dial: func(context.Context, Peer) (tunnel.Session, error) {
-			near, other := inproc.Pair(tunnel.Peer{Addr: memnet.Addr("a")}, tunnel.Peer{Addr: memnet.Addr("b")}, tunnel.Options{})
+			near, other := tunneltest.Pair(tunnel.Peer{Addr: memnet.Addr("a")}, tunnel.Peer{Addr: memnet.Addr("b")}, tunnel.Options{})
 			far.Go(func() {
 				_ = tunnel.Serve(context.WithoutCancel(t.Context()), other, func(_ context.Context, r *tunnel.Request) {
 					st, err := r.Accept(nil)

@@ -21,7 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
@@ -53,7 +53,7 @@ type Config struct {
 // A Relay is the way to one API server.
 type Relay struct {
 	cfg     Config
-	agents  *inproc.Handoff
+	agents  *memnet.Handoff
 	pending *strangers.Pending
 	sparse  strangers.Sparse
 	metrics *metrics
@@ -76,7 +76,7 @@ func New(c Config) (*Relay, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Relay{cfg: c, agents: inproc.NewHandoff(agentsAddr{}, backlog), pending: strangers.NewPending(c.Limit)}
+	r := &Relay{cfg: c, agents: memnet.NewHandoff(agentsAddr{}, backlog), pending: strangers.NewPending(c.Limit)}
 	var err error
 	r.metrics, err = newMetrics(c.Metrics, r.pending)
 	return r, err

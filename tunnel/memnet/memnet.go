@@ -1,5 +1,6 @@
-// Package memnet is a network in memory, for tests, for a server and an agent that
-// share a process, and for the bounds and deadlines of overssh's streams.
+// Package memnet is a network in memory, for tests, for listeners whose connections come
+// from the same process, and for the bounds and deadlines of the streams of overssh and
+// overh2.
 //
 // Its connections behave as TCP connections do: they buffer a bounded number of
 // bytes, half-close, reset, and keep deadlines. They are built on condition
@@ -12,6 +13,7 @@ package memnet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -47,7 +49,7 @@ func (n *Network) Listen(_ context.Context, _, addr string) (net.Listener, error
 	if n.listeners == nil {
 		n.listeners = make(map[string]*listener)
 	}
-	l := &listener{network: n, addr: addr, conns: make(chan *Conn, backlog), done: make(chan struct{})}
+	l := &listener{Handoff: NewHandoff(Addr(addr), backlog), network: n}
 	n.listeners[addr] = l
 	return l, nil
 }
@@ -59,68 +61,32 @@ func (n *Network) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	n.dialed++
 	local := Addr(fmt.Sprintf("dialer-%d", n.dialed))
 	n.mu.Unlock()
-	refused := &net.OpError{Op: "dial", Net: "mem", Addr: Addr(addr), Err: syscall.ECONNREFUSED}
-	if l == nil {
-		return nil, refused
-	}
+	err := net.ErrClosed
 	near, far := Pipe(local, Addr(addr))
-	select {
-	case l.conns <- far:
-	case <-l.done:
-		return nil, refused
-	case <-ctx.Done():
-		return nil, &net.OpError{Op: "dial", Net: "mem", Addr: Addr(addr), Err: context.Cause(ctx)}
+	if l != nil {
+		err = l.Inject(ctx, far)
 	}
-	select { // closed meanwhile: nobody will accept what lies in the queue
-	case <-l.done:
-		l.drop()
-	default:
+	if errors.Is(err, net.ErrClosed) {
+		err = syscall.ECONNREFUSED
+	}
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "mem", Addr: Addr(addr), Err: err}
 	}
 	return near, nil
 }
 
+// A listener is a Handoff that a Network knows.
 type listener struct {
+	*Handoff
 	network *Network
-	addr    string
-	conns   chan *Conn
-	done    chan struct{}
-	once    sync.Once
 }
 
-func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case <-l.done:
-	case c := <-l.conns:
-		select {
-		case <-l.done:
-			_ = c.Abort() // never fails
-		default:
-			return c, nil
-		}
-	}
-	return nil, &net.OpError{Op: "accept", Net: "mem", Addr: l.Addr(), Err: net.ErrClosed}
-}
-
+// Close has the network forget the listener as well.
 func (l *listener) Close() error {
-	l.once.Do(func() {
-		l.network.mu.Lock()
-		delete(l.network.listeners, l.addr)
-		l.network.mu.Unlock()
-		close(l.done)
-	})
-	l.drop()
-	return nil
-}
-
-func (l *listener) Addr() net.Addr { return Addr(l.addr) }
-
-func (l *listener) drop() {
-	for {
-		select {
-		case c := <-l.conns:
-			_ = c.Abort() // never fails
-		default:
-			return
-		}
+	l.network.mu.Lock()
+	defer l.network.mu.Unlock()
+	if addr := l.addr.String(); l.network.listeners[addr] == l {
+		delete(l.network.listeners, addr)
 	}
+	return l.Handoff.Close()
 }

@@ -1,4 +1,4 @@
-package inproc
+package tunneltest_test
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	tunneltest.Run(t, new(Exchange).Transport().Can, func(_ testing.TB, o tunnel.Options) (tunnel.Session, tunnel.Session) {
-		return Pair(tunnel.Peer{Addr: memnet.Addr("a")}, tunnel.Peer{Addr: memnet.Addr("b")}, o)
+	tunneltest.Run(t, new(tunneltest.Exchange).Transport().Can, func(_ testing.TB, o tunnel.Options) (tunnel.Session, tunnel.Session) {
+		return tunneltest.Pair(tunnel.Peer{Addr: memnet.Addr("a")}, tunnel.Peer{Addr: memnet.Addr("b")}, o)
 	})
 }

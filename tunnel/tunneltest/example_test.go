@@ -1,4 +1,4 @@
-package inproc_test
+package tunneltest_test
 
 import (
 	"context"
@@ -6,13 +6,13 @@ import (
 	"io"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/inproc"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // One end of a session asks for a target, and the other end says whether it has it.
 func ExamplePair() {
-	near, far := inproc.Pair(tunnel.Peer{Addr: memnet.Addr("server")}, tunnel.Peer{Addr: memnet.Addr("agent")}, tunnel.Options{})
+	near, far := tunneltest.Pair(tunnel.Peer{Addr: memnet.Addr("server")}, tunnel.Peer{Addr: memnet.Addr("agent")}, tunnel.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	served := make(chan error, 1)

@@ -1,6 +1,6 @@
 // Handoff: a net.Listener without a port.
 
-package inproc
+package memnet
 
 import (
 	"context"

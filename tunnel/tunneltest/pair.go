@@ -1,10 +1,6 @@
-// Package inproc is a transport in memory: for tests, and for a server and an
-// agent in one process.
-//
-// A session's streams are memnet connections; there is no multiplexer, no
-// encryption and no goroutine. What the far side proved is the certificate in
-// the dialing end's tls.Config: a process need not prove anything to itself.
-package inproc
+// Pair: a session in memory, for tests of what is above a session.
+
+package tunneltest
 
 import (
 	"context"
@@ -16,11 +12,12 @@ import (
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
-// backlog is how many streams wait to be accepted before Open blocks.
-const backlog = 256
+// pairBacklog is how many streams wait to be accepted before Open blocks.
+const pairBacklog = 256
 
-// Pair makes a session and returns its two ends. Each peer is what the
-// respective end learns about the other.
+// Pair makes a session in memory and returns its two ends. Each peer is what the
+// respective end learns about the other. Its streams are memnet connections; there is no
+// multiplexer, no encryption and no goroutine.
 func Pair(a, b tunnel.Peer, o tunnel.Options) (tunnel.Session, tunnel.Session) {
 	sa, sb := newSession(b, o), newSession(a, o)
 	sa.far, sb.far = sb, sa
@@ -45,7 +42,7 @@ type session struct {
 func newSession(peer tunnel.Peer, o tunnel.Options) *session {
 	s := &session{
 		peer:    peer,
-		accept:  make(chan *stream, backlog),
+		accept:  make(chan *stream, pairBacklog),
 		slots:   make(chan struct{}, o.Streams()),
 		streams: make(map[*stream]struct{}),
 	}

@@ -1,6 +1,6 @@
 // Exchange: dialers and listeners of one process.
 
-package inproc
+package tunneltest
 
 import (
 	"context"
