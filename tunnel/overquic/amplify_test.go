@@ -87,7 +87,7 @@ func firstFlight(t *testing.T) [][]byte {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
-		if s, err := Dial(ctx, deaf.LocalAddr().String(), tunnel.Options{TLS: tunneltest.TLS(t)}); err == nil {
+		if s, err := Transport().Dial(ctx, deaf.LocalAddr().String(), tunnel.Options{TLS: tunneltest.TLS(t)}); err == nil {
 			t.Error("a session with nobody")
 			_ = s.Close()
 		}
@@ -145,7 +145,7 @@ func settled(t *testing.T, l *listener) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	s, err := Dial(ctx, l.Addr().String(), tunnel.Options{TLS: tunneltest.TLS(t)}) // it comes behind them
+	s, err := Transport().Dial(ctx, l.Addr().String(), tunnel.Options{TLS: tunneltest.TLS(t)}) // it comes behind them
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,8 @@ package overquic
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
-	"syscall"
 
 	"github.com/quic-go/quic-go"
 
@@ -24,39 +24,9 @@ const (
 // the one packet that there is for it.
 const maxReason = 512
 
-// A gone is why there is no session any more. It unwraps to its code, to
-// syscall.ECONNRESET and to the cause.
-type gone struct {
-	code  tunnel.Code // Dead if the peer fell silent, or Lost
-	text  string
-	cause error
-}
-
-func (g *gone) Error() string {
-	text := g.code.String() + ": " + g.text
-	if g.cause != nil {
-		text += ": " + g.cause.Error()
-	}
-	return text
-}
-
-func (g *gone) Unwrap() []error {
-	errs := []error{g.code, syscall.ECONNRESET}
-	if g.cause != nil {
-		errs = append(errs, g.cause)
-	}
-	return errs
-}
-
-// Timeout and Temporary make it a net.Error. It is never a timeout in the sense of a
-// deadline, so that nobody tries the same stream again.
-func (g *gone) Timeout() bool { return false }
-
-// Temporary is the code's.
-func (g *gone) Temporary() bool { return g.code.Temporary() }
-
-// lost makes a gone of the connection's error. What others than the four below unwrap to
-// would mislead: a session that was cut is no deadline, and not closed by its own end.
+// lost is what the connection's error means for the session. What others than the peer's
+// goodbye and a broken connection unwrap to would mislead: a session that was cut is no
+// deadline, and not closed by its own end.
 func lost(err error) error {
 	var (
 		app       *quic.ApplicationError
@@ -65,15 +35,17 @@ func lost(err error) error {
 	)
 	switch {
 	case errors.As(err, &app) && goodbye(app) != nil:
-		return &gone{code: tunnel.Lost, text: "peer closed the connection", cause: goodbye(app)}
+		return fmt.Errorf("%w: peer closed the connection: %w", tunnel.Lost, goodbye(app))
 	case errors.As(err, &app) && app.Remote:
-		return &gone{code: tunnel.Lost, text: "peer closed the connection: " + clip(app.ErrorMessage)}
+		return fmt.Errorf("%w: peer closed the connection: %s", tunnel.Lost, clip(app.ErrorMessage))
+	case errors.As(err, &app):
+		return tunnel.ErrSessionClosed
 	case errors.As(err, &transport):
-		return &gone{code: tunnel.Lost, text: "connection broke", cause: alert(err)}
+		return fmt.Errorf("%w: connection broke: %w", tunnel.Lost, alert(err))
 	case errors.As(err, &idle):
-		return &gone{code: tunnel.Dead, text: err.Error()}
+		return fmt.Errorf("%w: %v", tunnel.Dead, err) //nolint:errorlint // see above
 	default:
-		return &gone{code: tunnel.Lost, text: err.Error()}
+		return fmt.Errorf("%w: %v", tunnel.Lost, err) //nolint:errorlint // see above
 	}
 }
 

@@ -22,7 +22,7 @@ func TestReceiveBudget(t *testing.T) {
 		written atomic.Int64
 	)
 	for range sessions {
-		a, err := Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: tunneltest.TLS(t), Intake: tunnel.NewIntake(0)})
+		a, err := Transport().Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: tunneltest.TLS(t), Intake: tunnel.NewIntake(0)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestFailedHandshakeReturnsItsBudget(t *testing.T) {
 	conf := tunneltest.TLS(t)
 	conf.Certificates = nil
 	for range 10 {
-		if s, err := Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: conf, Intake: intake}); err == nil {
+		if s, err := Transport().Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: conf, Intake: intake}); err == nil {
 			<-s.Context().Done()
 		}
 	}

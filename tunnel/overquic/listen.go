@@ -29,9 +29,6 @@ const (
 	maxHandshakes = 1024
 	maxOfSource   = 256
 	fewHandshakes = 64
-	// maxAsked is how many silent peers may be asked after at a time; see vacant. When
-	// there are more, those are silent and nothing else.
-	maxAsked = 64
 )
 
 // ListenPacket makes sessions of the QUIC connections that come to pc. It owns
@@ -45,11 +42,7 @@ func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) 
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.TLS = conf
-	l := &listener{conn: pc, options: o}
-	if share(pc) {
-		l.asking = make(chan struct{}, maxAsked)
-	}
-	return l, nil
+	return &listener{conn: pc, options: o}, nil
 }
 
 type listener struct {
@@ -57,7 +50,6 @@ type listener struct {
 	options    tunnel.Options // with the TLS configuration that is used
 	handshakes atomic.Int64   // under way
 	granted    atomic.Int64   // to the window of a connection that admit has not seen
-	asking     chan struct{}  // holds a token for each peer that is asked after; nil if none can be
 
 	mu     sync.Mutex       // guards the following
 	census strangers.Census // of handshakes
@@ -220,18 +212,7 @@ func (l *listener) serve(ctx context.Context, c *quic.Conn, f func(context.Conte
 	if over, ok := c.Context().Value(overKey{}).(func(*atomic.Uint64)); ok {
 		over(&l.done)
 	}
-	s := newSession(c, nil, l.vacant)
+	s := newSession(c, nil)
 	f(ctx, s)
 	_ = s.Close() // never fails
-}
-
-// vacant says whether the system of a silent peer says that nobody has its port.
-func (l *listener) vacant(local, remote net.Addr) bool {
-	select {
-	case l.asking <- struct{}{}:
-		defer func() { <-l.asking }()
-		return vacant(local, remote)
-	default:
-		return false
-	}
 }

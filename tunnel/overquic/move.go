@@ -43,26 +43,16 @@ func openSockets(ctx context.Context, to *net.UDPAddr, listen listenFunc) (*sock
 	if to.IP.To4() != nil {
 		network = "udp4"
 	}
-	var pair [2]net.PacketConn
-	for i := range pair {
-		var err error
-		if pair[i], err = listen(ctx, network, ":0"); err != nil {
-			if i > 0 {
-				_ = pair[0].Close() // the other error is the news
-			}
+	p := new(sockets)
+	for i := range p.pair {
+		c, err := listen(ctx, network, ":0")
+		if err != nil {
+			p.close()
 			return nil, err
 		}
-	}
-	return newSockets(pair[0], pair[1]), nil
-}
-
-// newSockets owns both.
-func newSockets(first, second net.PacketConn) *sockets {
-	p := new(sockets)
-	for i, c := range []net.PacketConn{first, second} {
 		p.pair[i] = &quic.Transport{Conn: c, ConnectionIDGenerator: noIDs{}}
 	}
-	return p
+	return p, nil
 }
 
 // local is the address of the socket in use.
@@ -71,8 +61,10 @@ func (p *sockets) local() net.Addr { return p.pair[p.active.Load()].Conn.LocalAd
 // close closes both. The connection must have ended.
 func (p *sockets) close() {
 	for _, t := range p.pair {
-		_ = t.Close() // nothing could be done about either
-		_ = t.Conn.Close()
+		if t != nil { // it has been opened
+			_ = t.Close() // nothing could be done about either
+			_ = t.Conn.Close()
+		}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -215,9 +214,9 @@ func TestDeadPath(t *testing.T) {
 	gone := func(what string, f func() error) {
 		wg.Go(func() {
 			err := f()
-			var ne net.Error
-			if !errors.Is(err, syscall.ECONNRESET) || !errors.Is(err, tunnel.Dead) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
-				errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &ne) && ne.Timeout() {
+			var op *net.OpError
+			if !errors.Is(err, tunnel.Dead) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+				errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &op) && op.Timeout() {
 				t.Errorf("%s: %v", what, err)
 			}
 		})

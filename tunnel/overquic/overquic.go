@@ -6,7 +6,7 @@
 // stream: half-closes, resets and deadlines are QUIC's own, and a lost packet holds up
 // no stream but its own. The files: overquic.go dials and sets the bounds, listen.go
 // accepts, session.go and errors.go are a connection as tunnel wants it, stream.go is a
-// stream, move.go is the way to another path, and ask_linux.go asks after silent peers.
+// stream, and move.go is the way to another path.
 //
 // Three rules of QUIC show:
 //
@@ -27,14 +27,7 @@
 // question comes after 6.2 s of silence, and a dead peer is found within 20 s.
 //
 // A process that is killed says nothing, and its session ends like that of a machine
-// which is cut off: by silence (tunnel.Dead). So the accepting end asks the peer's system
-// before it tells of such an end: it sends up to three datagrams of random bytes to where
-// the peer was, from the address and port of the session, within a second. An ICMP port
-// unreachable of that address which quotes them shows that the machine is there and
-// nobody has the port: then the session was lost (tunnel.Lost), as one whose TCP
-// connection was closed. Without an answer, as behind a firewall that drops these, the
-// peer is silent. Only Linux gives such answers to a process without privileges. Up to 64
-// peers are asked after at a time.
+// which is cut off: by silence (tunnel.Dead).
 //
 // A NAT may change the address of the dialing end: QUIC follows (RFC 9000, 9). Move
 // takes the connection to another socket, after that has been proven to work. The
@@ -96,10 +89,8 @@ const (
 	// ALPN is the application protocol of its connections (RFC 7301).
 	ALPN = "hawser-quic/2"
 
-	// margin is how much later than Keepalive a peer is known to be silent, and askFor how
-	// long the accepting end then asks the peer's system at most.
+	// margin is how much later than Keepalive a peer is known to be silent.
 	margin = 4600 * time.Millisecond
-	askFor = time.Second
 
 	// A stream may have firstStream unread at first, and as it proves to be read quickly
 	// up to maxStream. All streams of a connection together may have firstWindow in any
@@ -161,11 +152,7 @@ func config(o tunnel.Options, granted int) *quic.Config {
 	}
 }
 
-// Dial makes a session with the server at addr, HOST:PORT, over UDP.
-func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	return dialOn(ctx, addr, o, new(net.ListenConfig).ListenPacket)
-}
-
+// dialOn is tunnel.Transport's Dial with the sockets that listen makes.
 func dialOn(ctx context.Context, addr string, o tunnel.Options, listen listenFunc) (tunnel.Session, error) {
 	to, err := resolve(ctx, addr, o)
 	if err == nil {
@@ -180,7 +167,7 @@ func dialOn(ctx context.Context, addr string, o tunnel.Options, listen listenFun
 	return nil, fmt.Errorf("connect to %s over UDP: %w", addr, err)
 }
 
-// dial is Dial once the server's address is known. It owns p.
+// dial is dialOn once the server's address is known. It owns p.
 func dial(ctx context.Context, addr string, to *net.UDPAddr, o tunnel.Options, p *sockets) (*session, error) {
 	conf, err := carrier.ClientTLS(o.TLS, addr, ALPN)
 	if err != nil {
@@ -198,7 +185,7 @@ func dial(ctx context.Context, addr string, to *net.UDPAddr, o tunnel.Options, p
 		return nil, alert(err)
 	}
 	context.AfterFunc(c.Context(), func() { intake.Return(granted) })
-	return newSession(c, p, nil), nil
+	return newSession(c, p), nil
 }
 
 // resolve says to which address of the server's there is a way. To connect a UDP socket

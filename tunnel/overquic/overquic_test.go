@@ -39,7 +39,7 @@ func overLoopback(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Sessi
 	t.Helper()
 	l, accepted := listen(t, o)
 	o.TLS = tunneltest.TLS(t)
-	dialer, err := Dial(t.Context(), l.Addr().String(), o)
+	dialer, err := Transport().Dial(t.Context(), l.Addr().String(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

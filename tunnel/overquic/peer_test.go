@@ -48,7 +48,7 @@ func bareServer(t testing.TB, o tunnel.Options) (*quic.Conn, *session) {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	o.TLS = tunneltest.TLS(t)
-	s, err := Dial(t.Context(), l.Addr().String(), o)
+	s, err := Transport().Dial(t.Context(), l.Addr().String(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

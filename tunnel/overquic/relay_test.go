@@ -33,7 +33,7 @@ func relayed(t testing.TB, o tunnel.Options) (dialer, accepter *session, r *rela
 	l, accepted := listen(t, o)
 	r = newRelay(t, l.Addr())
 	o.TLS = tunneltest.TLS(t)
-	s, err := Dial(t.Context(), r.pc.LocalAddr().String(), o)
+	s, err := Transport().Dial(t.Context(), r.pc.LocalAddr().String(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

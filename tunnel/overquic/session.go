@@ -4,7 +4,6 @@ package overquic
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"time"
@@ -12,52 +11,39 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 // A session is a tunnel.Resumer, and a tunnel.Dismisser.
 type session struct {
+	*carrier.Session
 	conn    *quic.Conn
-	peer    tunnel.Peer
 	sockets *sockets // at the dialing end, and owned; nil at the other
-	ctx     context.Context
 
 	mu    sync.Mutex // guards the following
-	cause error      // why this end ended the session; nil if it did not
 	heard time.Time  // when packets was last seen to grow
 	count uint64     // of packets received
 }
 
 // newSession makes a session of c and owns both it and p, which is nil at the accepting
-// end; vacant is nil at the other. The session ends by Close or by its connection, not
-// with whoever dialed.
-func newSession(c *quic.Conn, p *sockets, vacant func(local, remote net.Addr) bool) *session {
+// end.
+func newSession(c *quic.Conn, p *sockets) *session {
 	state := c.ConnectionState().TLS
-	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &session{
-		conn: c, sockets: p, ctx: ctx, heard: time.Now(),
-		peer: tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name},
+		Session: carrier.NewSession(tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name}),
+		conn:    c, sockets: p, heard: time.Now(),
 	}
-	context.AfterFunc(c.Context(), func() { // Close waits for it
+	s.Join() // it has just begun
+	context.AfterFunc(c.Context(), func() {
+		s.End(lost(context.Cause(c.Context())))
 		if p != nil {
 			p.close()
 		}
-		err := lost(context.Cause(c.Context()))
-		s.mu.Lock()
-		if s.cause != nil {
-			err = s.cause
-		}
-		s.mu.Unlock()
-		// The system of a peer that fell silent is asked; all of the session wait for that.
-		if vacant != nil && errors.Is(err, tunnel.Dead) && vacant(s.localAddr(), s.remoteAddr()) {
-			err = &gone{code: tunnel.Lost, text: "nobody has the peer's port any more, its system says"}
-		}
-		cancel(err)
+		s.Leave()
 	})
+	context.AfterFunc(s.Alive(), func() { _ = c.CloseWithError(codeClosed, tunnel.ErrSessionClosed.Error()) }) // never fails
 	return s
 }
-
-func (s *session) Context() context.Context { return s.ctx }
-func (s *session) Peer() tunnel.Peer        { return s.peer }
 
 // localAddr and remoteAddr are the ends of the path. The dialing end must not ask its
 // connection, which changes them without a lock.
@@ -70,36 +56,21 @@ func (s *session) localAddr() net.Addr {
 
 func (s *session) remoteAddr() net.Addr {
 	if s.sockets != nil {
-		return s.peer.Addr
+		return s.Peer().Addr
 	}
 	return s.conn.RemoteAddr()
 }
 
 // why is the reason for the session's end. The connection has ended, or is about to.
 func (s *session) why() error {
-	<-s.ctx.Done()
-	return context.Cause(s.ctx)
-}
-
-func (s *session) Close() error {
-	return s.end(codeClosed, tunnel.ErrSessionClosed.Error())
+	<-s.Context().Done()
+	return context.Cause(s.Context())
 }
 
 // Dismiss implements tunnel.Dismisser.
 func (s *session) Dismiss(why *tunnel.Goodbye) error {
-	return s.end(codeGoodbye+quic.ApplicationErrorCode(why.ErrorCode()), why.Text)
-}
-
-// end closes the connection, unless it is closed, and tells the peer why.
-func (s *session) end(code quic.ApplicationErrorCode, text string) error {
-	s.mu.Lock()
-	if s.cause == nil && s.conn.Context().Err() == nil {
-		s.cause = tunnel.ErrSessionClosed
-	}
-	s.mu.Unlock()
-	_ = s.conn.CloseWithError(code, clip(text)) // never fails
-	<-s.ctx.Done()
-	return nil
+	_ = s.conn.CloseWithError(codeGoodbye+quic.ApplicationErrorCode(why.ErrorCode()), clip(why.Text)) // never fails
+	return s.Close()
 }
 
 // Open implements tunnel.Session. It waits while the peer allows no more streams.

@@ -170,7 +170,7 @@ func TestCertificates(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			conf := tunneltest.TLS(t)
 			tc.mend(conf)
-			s, err := Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: conf})
+			s, err := Transport().Dial(t.Context(), l.Addr().String(), tunnel.Options{TLS: conf})
 			if err == nil { // with TLS 1.3 a client is done before the server has looked at it
 				<-s.Context().Done()
 				err = context.Cause(s.Context())
@@ -246,7 +246,7 @@ func TestKilledServer(t *testing.T) {
 		return pc, func() { cancel(); wg.Wait() }
 	}
 	pc, gone := serve("127.0.0.1:0")
-	s, err := Dial(t.Context(), pc.LocalAddr().String(), tunnel.Options{TLS: tunneltest.TLS(t)})
+	s, err := Transport().Dial(t.Context(), pc.LocalAddr().String(), tunnel.Options{TLS: tunneltest.TLS(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
