@@ -118,6 +118,43 @@ func (s *Session) Enter(ctx context.Context, places chan<- struct{}) error {
 	}
 }
 
+// Open takes a place and calls open, which knows no context, beside the caller: until ctx is
+// done or the session ends. What open comes to after that is given to unwanted. The place is
+// given back if open fails; else that is for the stream to do.
+func Open[S any](ctx context.Context, s *Session, places chan struct{}, open func() (S, error), unwanted func(S)) (S, error) {
+	type result struct {
+		stream S
+		err    error
+	}
+	var none S
+	if err := s.Enter(ctx, places); err != nil {
+		return none, err
+	}
+	opened, gone := make(chan result), make(chan struct{})
+	defer close(gone)
+	go func() { // ends with the library's session, and nobody needs to wait for that
+		st, err := open()
+		if err != nil {
+			<-places
+		}
+		select {
+		case opened <- result{st, err}:
+		case <-gone:
+			if err == nil {
+				unwanted(st)
+			}
+		}
+	}()
+	select {
+	case r := <-opened:
+		return r.stream, r.err
+	case <-s.alive.Done():
+		return none, context.Cause(s.alive)
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	}
+}
+
 // A Conn is the connection of a library that closes it by itself. It tells when, and why.
 type Conn struct {
 	net.Conn

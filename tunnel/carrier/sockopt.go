@@ -70,6 +70,10 @@ func LimitUnsent(c net.Conn, bytes int) {
 	control(c, func(_ *net.TCPConn, fd int) { setUnsent(fd, bytes) })
 }
 
+// QuickAck has the system acknowledge at once what has come on the TCP connection that c is
+// or wraps, if there is one and the system can.
+func QuickAck(c net.Conn) { control(c, func(_ *net.TCPConn, fd int) { quickAck(fd) }) }
+
 // Acknowledges says whether the far end of the TCP connection that c is or wraps has
 // acknowledged something within d: then the path is there, however slow. False where
 // that cannot be known.

@@ -22,6 +22,10 @@ func setUnsent(fd, bytes int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes) // as above
 }
 
+func quickAck(fd int) {
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // as above
+}
+
 // limitSegments limits the segments of both directions, if that is called before the
 // connection is made (RFC 9293, 3.7.1).
 func limitSegments(fd, size int) {

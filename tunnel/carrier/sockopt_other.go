@@ -13,6 +13,8 @@ func tuneSocket(int) {}
 
 func setUnsent(_, _ int) {}
 
+func quickAck(int) {}
+
 func limitSegments(_, _ int) {}
 
 func setCongestion(int, string) error { return errors.ErrUnsupported }

@@ -7,22 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
-	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
-
-// openGrace is how long the end of a session waits for channels that were being
-// opened when it came. The library tells each of them, except one that enters its
-// list in the instant after it was told to forget the list; that one it leaves
-// waiting for ever.
-const openGrace = time.Second
 
 const (
 	// keepAlive is the silence after which a sign of life is asked for, and
@@ -35,18 +27,11 @@ const (
 )
 
 type session struct {
+	*carrier.Session
 	node   *node
 	wire   *wire
 	conn   ssh.Conn
-	tokens chan struct{}           // one for each stream
-	ctx    context.Context         // done when the session is at its end; its cause says why
-	end    context.CancelCauseFunc // ends the session for a reason, unless there was one, and does not wait
-
-	mu      sync.Mutex // guards the following
-	over    bool       // nothing may be added to the rest
-	streams map[*stream]struct{}
-	opens   sync.WaitGroup // channels being opened
-	tasks   sync.WaitGroup // everything else
+	tokens chan struct{} // one for each stream
 }
 
 // connect makes a connection and logs in. The caller must call hold.
@@ -90,21 +75,19 @@ func (n *node) connect(ctx context.Context) (s *session, err error) {
 		return nil, n.loginFailed(cctx, w, unverified, err)
 	}
 	s = &session{
-		node: n, wire: w, conn: conn,
-		tokens:  make(chan struct{}, tunnel.Options{MaxStreams: n.fleet.cfg.MaxStreams}.Streams()),
-		streams: make(map[*stream]struct{}),
+		Session: carrier.NewSession(tunnel.Peer{Addr: w.RemoteAddr(), Transport: "ssh"}), node: n, wire: w, conn: conn,
+		tokens: make(chan struct{}, tunnel.Options{MaxStreams: n.fleet.cfg.MaxStreams}.Streams()),
 	}
-	s.ctx, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	context.AfterFunc(s.ctx, func() { _ = w.Close() }) // nothing could be done about it
-	s.tasks.Go(func() { ssh.DiscardRequests(requests) })
-	s.tasks.Go(func() {
+	context.AfterFunc(s.Alive(), func() { _ = w.Close() }) // nothing could be done about it
+	s.Go(func() { ssh.DiscardRequests(requests) })
+	s.Go(func() {
 		for c := range channels {
 			// Nothing on the node may open a channel here; that it failed to
 			// hear so is seen below.
 			_ = c.Reject(ssh.Prohibited, "this end opens all channels")
 		}
 	})
-	s.tasks.Go(func() { s.end(s.lost(conn.Wait())) })
+	s.Go(func() { s.End(s.lost(conn.Wait())) })
 	return s, nil
 }
 
@@ -128,27 +111,9 @@ func (n *node) loginFailed(ctx context.Context, w *wire, unverified, err error) 
 // hold keeps the session until it is lost, ctx is done or the node is not admitted any
 // more, waits for all that belongs to it, and says why it is over.
 func (s *session) hold(ctx context.Context) error {
-	s.end(s.watch(ctx))
-	why := context.Cause(s.ctx)
-	s.mu.Lock()
-	s.over = true
-	streams := slices.Collect(maps.Keys(s.streams))
-	s.mu.Unlock()
-	for _, st := range streams {
-		st.far.CloseWriteWithError(why)
-		st.far.CloseReadWithError(why)
-	}
-	opened := make(chan struct{})
-	go func() { // joined but for the library's fault; see openGrace
-		defer close(opened)
-		s.opens.Wait()
-	}()
-	select {
-	case <-opened:
-	case <-time.After(openGrace):
-	}
-	s.tasks.Wait()
-	return why
+	s.End(s.watch(ctx))
+	<-s.Context().Done()
+	return context.Cause(s.Context())
 }
 
 // watch asks for a sign of life whenever nothing has come for keepAlive. It returns
@@ -170,7 +135,7 @@ func (s *session) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return tunnel.ErrSessionClosed
-		case <-s.ctx.Done():
+		case <-s.Alive().Done():
 			return nil // there was a reason
 		case <-s.node.look:
 		case <-time.After(min(wait, lookInterval)):
@@ -189,7 +154,7 @@ func (s *session) ask(asked chan struct{}) {
 	default:
 		return
 	}
-	s.tasks.Go(func() {
+	s.Go(func() {
 		began := time.Now()
 		if _, _, err := s.conn.SendRequest("keepalive@openssh.com", true, nil); err == nil {
 			s.node.fleet.metrics.rtt.Observe(time.Since(began).Seconds())
@@ -198,21 +163,10 @@ func (s *session) ask(asked chan struct{}) {
 	})
 }
 
-// spawn runs f beside the caller, as one of wg. It does not if the session is over.
-func (s *session) spawn(wg *sync.WaitGroup, f func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over {
-		return false
-	}
-	wg.Go(f)
-	return true
-}
-
 // lost makes an error of what the library says of a connection, unless it is known why
 // that has ended.
 func (s *session) lost(err error) error {
-	if why := context.Cause(s.ctx); why != nil {
+	if why := context.Cause(s.Alive()); why != nil {
 		return why
 	}
 	if werr := s.wire.broken(); werr != nil {
@@ -224,47 +178,11 @@ func (s *session) lost(err error) error {
 	return fmt.Errorf("%w: connection to sshd of %s: %w", tunnel.Lost, s.node.name, err)
 }
 
-// open opens a channel to t. The library's way knows no context, so it is waited
-// for beside it, and a channel that nobody wants any more is closed as soon as it
-// is open; until then it keeps its token.
+// open opens a channel to t.
 func (s *session) open(ctx context.Context, t target) (*stream, error) {
-	select {
-	case s.tokens <- struct{}{}:
-	case <-s.ctx.Done():
-		return nil, context.Cause(s.ctx)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	type result struct {
-		stream *stream
-		err    error
-	}
-	opened, unwanted := make(chan result), make(chan struct{})
-	defer close(unwanted)
-	if !s.spawn(&s.opens, func() {
-		st, err := s.channel(t)
-		if err != nil {
-			<-s.tokens
-		}
-		select {
-		case opened <- result{st, err}:
-		case <-unwanted:
-			if err == nil {
-				_ = st.Abort() // never fails
-			}
-		}
-	}) {
-		<-s.tokens
-		return nil, context.Cause(s.ctx)
-	}
-	select {
-	case r := <-opened:
-		return r.stream, r.err
-	case <-s.ctx.Done():
-		return nil, context.Cause(s.ctx)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return carrier.Open(ctx, s.Session, s.tokens,
+		func() (*stream, error) { return s.channel(t) },
+		func(st *stream) { _ = st.Abort() }) // never fails
 }
 
 // channel opens a channel to t, for a stream that gives back the token.
@@ -284,25 +202,10 @@ func (s *session) channel(t target) (*stream, error) {
 		}
 		return nil, s.lost(err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over {
-		return nil, context.Cause(s.ctx)
-	}
 	st := newStream(s, ch, t)
-	s.streams[st] = struct{}{}
-	s.tasks.Go(func() { ssh.DiscardRequests(requests) })
-	s.tasks.Go(st.up)
-	s.tasks.Go(st.down)
+	if !s.Go(func() { st.run(requests) }) {
+		return nil, context.Cause(s.Alive())
+	}
 	s.node.fleet.metrics.streams.Inc()
 	return st, nil
-}
-
-// forget takes a stream off the books.
-func (s *session) forget(st *stream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.streams, st)
-	s.node.fleet.metrics.streams.Dec()
-	<-s.tokens
 }

@@ -34,14 +34,14 @@ type stream struct {
 	far     *memnet.Conn // the other end
 	session *session
 	ch      ssh.Channel
-	sent    chan struct{} // closed when up returns
-	got     chan struct{} // closed when down returns
+	sent    chan struct{} // closed when all was sent that could be
+	over    chan struct{} // closed when nothing moves any more
 	closing sync.Once
 }
 
 func newStream(s *session, ch ssh.Channel, t target) *stream {
 	near, far := memnet.Pipe(s.wire.LocalAddr(), tunnel.Addr(t.addr))
-	return &stream{Conn: near, far: far, session: s, ch: ch, sent: make(chan struct{}), got: make(chan struct{})}
+	return &stream{Conn: near, far: far, session: s, ch: ch, sent: make(chan struct{}), over: make(chan struct{})}
 }
 
 // meaning is what an error of the channel's stands for. It has io.EOF for all that
@@ -53,9 +53,24 @@ func (st *stream) meaning(err, orderly error) error {
 	case st.session.wire.alive():
 		return orderly
 	default:
-		<-st.session.ctx.Done() // then it is known why
-		return context.Cause(st.session.ctx)
+		<-st.session.Alive().Done() // then it is known why
+		return context.Cause(st.session.Alive())
 	}
+}
+
+// run moves bytes until both directions have ended, or the session has.
+func (st *stream) run(requests <-chan *ssh.Request) {
+	defer close(st.over)
+	alive := st.session.Alive()
+	defer context.AfterFunc(alive, func() {
+		st.far.CloseWriteWithError(context.Cause(alive))
+		st.far.CloseReadWithError(context.Cause(alive))
+	})()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { ssh.DiscardRequests(requests) })
+	wg.Go(st.up)
+	st.down()
 }
 
 // up sends what was written, and our end.
@@ -85,7 +100,6 @@ func (st *stream) up() {
 
 // down fetches what the target sends, and its end.
 func (st *stream) down() {
-	defer close(st.got)
 	buf := make([]byte, firstChunk)
 	for {
 		n, err := st.ch.Read(buf)
@@ -126,15 +140,15 @@ func (st *stream) finish(closed func() error, linger time.Duration) {
 		rest := func() {
 			select {
 			case <-st.sent:
-			case <-st.session.ctx.Done():
+			case <-st.session.Alive().Done():
 			case <-time.After(linger):
 			}
 			_ = st.ch.Close() // fails only if the peer or the session was first
-			<-st.got
-			<-st.sent
-			st.session.forget(st)
+			<-st.over
+			st.session.node.fleet.metrics.streams.Dec()
+			<-st.session.tokens
 		}
-		if !st.session.spawn(&st.session.tasks, rest) {
+		if !st.session.Go(rest) {
 			rest() // the session is over: nothing in it waits
 		}
 	})

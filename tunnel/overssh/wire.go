@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 // fewBytes are too few for TCP to acknowledge them without being asked: bulk is
@@ -16,8 +18,7 @@ const fewBytes = 2 << 10
 // A wire is the connection that an SSH session runs over.
 type wire struct {
 	net.Conn
-	acknowledge func()       // see acknowledger
-	heard       atomic.Int64 // when something last arrived, in Unix nanoseconds
+	heard atomic.Int64 // when something last arrived, in Unix nanoseconds
 
 	mu      sync.Mutex // guards the following
 	moved   sync.Cond  // one of them has changed; shares mu
@@ -27,13 +28,16 @@ type wire struct {
 }
 
 func newWire(c net.Conn) *wire {
-	w := &wire{Conn: c, acknowledge: acknowledger(c)}
+	w := &wire{Conn: c}
 	w.moved.L = &w.mu
 	w.heard.Store(time.Now().UnixNano())
 	return w
 }
 
-// Read is for the SSH library, which has one reader a connection.
+// Read is for the SSH library, which has one reader a connection. sshd turns Nagle's
+// algorithm off only for sessions with a terminal or a command (RFC 896): here its answer to
+// an open and the first bytes of the target are two small segments, and unless the first is
+// acknowledged at once, the second waits some 40 ms for the kernel's delayed acknowledgement.
 func (w *wire) Read(p []byte) (int, error) {
 	w.mu.Lock()
 	w.reading = true
@@ -44,7 +48,7 @@ func (w *wire) Read(p []byte) (int, error) {
 		w.heard.Store(time.Now().UnixNano())
 	}
 	if 0 < n && n < fewBytes {
-		w.acknowledge()
+		carrier.QuickAck(w.Conn)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

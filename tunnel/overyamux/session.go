@@ -50,40 +50,16 @@ func newSession(c net.Conn, p tunnel.Peer, start startFunc, conf *yamux.Config, 
 	return s, nil
 }
 
-// Open implements tunnel.Session.
+// Open implements tunnel.Session. OpenStream waits while the peer's backlog is full, and
+// keeps its place until then, so that there are not many.
 func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
-	if err := s.Enter(ctx, s.opened); err != nil {
-		return nil, err
-	}
-	// OpenStream knows no context. It waits while the peer's backlog is full, and keeps its
-	// place until then, so that there are not many.
-	opened, failed := make(chan *stream), make(chan error, 1)
-	begun := s.Go(func() {
+	return carrier.Open(ctx, s.Session, s.opened, func() (tunnel.Stream, error) {
 		st, err := s.mux.OpenStream()
 		if err != nil {
-			<-s.opened
-			failed <- s.failed(err)
-			return
+			return nil, s.failed(err)
 		}
-		mine := newStream(s, st, s.opened)
-		select {
-		case opened <- mine:
-		case <-ctx.Done():
-			_ = mine.Close() // never fails
-		}
-	})
-	if !begun {
-		<-s.opened
-		return nil, context.Cause(s.Alive())
-	}
-	select {
-	case st := <-opened:
-		return st, nil
-	case err := <-failed:
-		return nil, err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+		return newStream(s, st, s.opened), nil
+	}, func(st tunnel.Stream) { _ = st.Close() }) // never fails
 }
 
 // Accept implements tunnel.Session.
