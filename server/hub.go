@@ -56,9 +56,6 @@ type Config struct {
 	MaxGreeting int
 	// MaxSessions is how many sessions there may be; zero means 65,536.
 	MaxSessions int
-	// PingInterval and PingTimeout watch over silent sessions, at both ends;
-	// zero means what the kind of session calls for; see tunnel.Welcome.
-	PingInterval, PingTimeout time.Duration
 	// DrainTimeout is how long Run waits, once asked to stop, for streams into
 	// nodes to end; zero means 5 s, negative not at all.
 	DrainTimeout time.Duration

@@ -324,30 +324,6 @@ func TestDialSurvivesReplacement(t *testing.T) {
 	})
 }
 
-func TestDeadAgentIsDetached(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newTestHub(t, Config{PingInterval: 5 * time.Second, PingTimeout: 15 * time.Second})
-		s, err := b.exchange.Dial(t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: "n"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		if _, _, err := tunnel.Greet(t.Context(), s, one("n")); err != nil { // and not a word more
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		start, changed := time.Now(), b.hub.Changed()
-		<-changed
-		if d := time.Since(start); d != 15*time.Second {
-			t.Errorf("noticed after %v", d)
-		}
-		synctest.Wait()
-		if got := testutil.ToFloat64(b.hub.metrics.ended.WithLabelValues("memory", tunnel.Dead.String())); got != 1 {
-			t.Errorf("deaths counted: %v", got)
-		}
-	})
-}
-
 func TestDrainingAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})

@@ -26,7 +26,6 @@ func exercise(t *testing.T) *testHub {
 	t.Helper()
 	b := newTestHub(t, Config{
 		MaxNodeSeries: 2,
-		PingInterval:  time.Second,
 		BeyondName:    "ssh",
 		Beyond: func(node string) (func(context.Context, string, string) (net.Conn, error), bool) {
 			return func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no") }, node == "far"

@@ -161,11 +161,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		session: s, transport: cmp.Or(s.Peer().Transport, "memory"), addr: s.Peer().Addr, since: time.Now(),
 		turned: make(chan struct{}, 1),
 	}
-	welcome := tunnel.Welcome{
-		Session: m.id, Interval: h.config.PingInterval, Timeout: h.config.PingTimeout,
-		Meta: tunnel.Meta{"version": h.config.Version},
-	}
-	m.control = greeting.Control(welcome)
+	m.control = greeting.Control(tunnel.Welcome{Session: m.id, Meta: tunnel.Meta{"version": h.config.Version}})
 	h.history.watch(m)
 	// Entered before the session that it replaces is left: the node's sums last
 	// as long as the ledger has one of its sessions.

@@ -14,18 +14,15 @@ import (
 )
 
 const (
-	// DefaultInterval is the time between two pings of an otherwise silent
-	// session, DefaultTimeout the silence after which the peer counts as dead.
-	// The interval stays below the shortest idle timeouts that middleboxes are
-	// known for.
-	DefaultInterval = 10 * time.Second
-	DefaultTimeout  = 30 * time.Second
-
-	// resumerInterval and resumerTimeout are theirs for sessions that see to
-	// their liveness themselves: what is left to find out is whether anybody at
-	// the other end still minds its streams.
+	// pingInterval is the time between two pings, which tell the round trip. By
+	// resumerInterval sessions are pinged that tell it themselves.
+	pingInterval    = 10 * time.Second
 	resumerInterval = time.Hour
-	resumerTimeout  = 150 * time.Minute
+	// pingTimeout and resumerTimeout are how long what is written may wait to be taken. An
+	// end of an older version takes its peer for dead that is silent for so long: whether
+	// there still is a peer is for the session to know.
+	pingTimeout    = 30 * time.Second
+	resumerTimeout = 150 * time.Minute
 
 	// partingTime is how long an end that hangs up waits for the other to do
 	// the same, so that the reason gets across before the connection goes.
@@ -83,22 +80,21 @@ func (g *Goodbye) Unwrap() error { return g.Code }
 type Control struct {
 	session  Session
 	stream   Stream
-	welcome  *welcomeFrame // nil at the dialing end
-	pulse    pulse         // owned by Run
+	welcome  Welcome
 	draining chan struct{}
 	answered chan struct{}
 	rtt      atomic.Int64  // nanoseconds; 0 before the first pong
 	writing  chan struct{} // holds one token while somebody writes to stream
+
+	// Owned by Run.
+	number uint64    // of the latest ping
+	sent   time.Time // when that was
 }
 
-func newControl(s Session, st Stream, interval, timeout time.Duration) *Control {
+func newControl(s Session, st Stream, w Welcome) *Control {
 	return &Control{
-		session:  s,
-		stream:   st,
-		pulse:    pulse{interval: interval, timeout: timeout},
-		draining: make(chan struct{}),
-		answered: make(chan struct{}),
-		writing:  make(chan struct{}, 1),
+		session: s, stream: st, welcome: w,
+		draining: make(chan struct{}), answered: make(chan struct{}), writing: make(chan struct{}, 1),
 	}
 }
 
@@ -155,7 +151,7 @@ func (c *Control) Part(ctx context.Context, why *Goodbye) error {
 func (c *Control) write(f frame) error {
 	c.writing <- struct{}{}
 	defer func() { <-c.writing }()
-	patience := c.pulse.timeout
+	patience := c.welcome.timeout
 	if l, ok := LinkOf(c.session); ok {
 		patience += l.Window // it may be parked, and full
 	}
@@ -170,18 +166,16 @@ func (c *Control) put(f frame, timeout time.Duration) error {
 	return writeFrame(c.stream, f)
 }
 
-// Run answers pings, sends its own and watches for silence, until ctx is done:
-// then it returns nil. Otherwise it returns why the session is over: a *Goodbye
-// if the peer said so, an error wrapping Dead if it fell silent, an error
-// wrapping Lost if the session broke. It does not close the session. Each round
-// trip is told to rtt, unless that is nil.
+// Run answers pings and sends its own, until ctx is done: then it returns nil. Otherwise
+// it returns why the session is over: a *Goodbye if the peer said so, an error wrapping
+// Dead if it fell silent, an error wrapping Lost if the session broke. It does not close
+// the session. Each round trip is told to rtt, unless that is nil.
 func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(past) })
 	defer stop()
-	c.pulse.start(time.Now())
 	in := frameReader{r: c.stream}
 	for {
-		if err := c.beat(ctx); err != nil {
+		if err := c.ping(ctx); err != nil {
 			return c.ended(ctx, err)
 		}
 		f, err := in.next()
@@ -196,24 +190,15 @@ func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
 	}
 }
 
-// beat does what time demands and sets the next deadline.
-func (c *Control) beat(ctx context.Context) error {
-	now := time.Now()
-	if isParked(c.session) {
-		// Nothing can be heard, and how long that may last is not for the pulse
-		// to say: the session ends itself when its detach window is over.
-		c.pulse.heard(now)
-	}
-	ping, next, err := c.pulse.tick(now)
-	if err != nil {
-		return err
-	}
-	if ping != nil {
-		if err := c.write(ping); err != nil {
+// ping pings if it is time to, and has a read wait until it is again.
+func (c *Control) ping(ctx context.Context) error {
+	if now := time.Now(); now.Sub(c.sent) >= c.welcome.interval {
+		c.number, c.sent = c.number+1, now
+		if err := c.write(&beatFrame{k: kindPing, number: c.number}); err != nil {
 			return err
 		}
 	}
-	if err := c.stream.SetReadDeadline(next); err != nil {
+	if err := c.stream.SetReadDeadline(c.sent.Add(c.welcome.interval)); err != nil {
 		return err
 	}
 	// The deadline just set may have wiped out the one that ctx's end set.
@@ -222,8 +207,6 @@ func (c *Control) beat(ctx context.Context) error {
 
 // handle does what a frame asks for.
 func (c *Control) handle(f frame, report func(time.Duration)) error {
-	now := time.Now()
-	c.pulse.heard(now)
 	switch f := f.(type) {
 	case *beatFrame:
 		select {
@@ -234,7 +217,8 @@ func (c *Control) handle(f frame, report func(time.Duration)) error {
 		if f.k == kindPing {
 			return c.write(&beatFrame{k: kindPong, number: f.number})
 		}
-		if rtt, ok := c.pulse.pong(now, f.number); ok {
+		if f.number == c.number { // a pong of an older ping says nothing
+			rtt := time.Since(c.sent)
 			c.rtt.Store(int64(rtt))
 			if report != nil {
 				report(rtt)
@@ -269,59 +253,10 @@ func (c *Control) ended(ctx context.Context, err error) error {
 	case errors.Is(err, io.EOF):
 		return fmt.Errorf("%w: peer ended the control stream", Lost)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%w: nothing could be written for %v", Dead, c.pulse.timeout)
+		return fmt.Errorf("%w: nothing could be written for %v", Dead, c.welcome.timeout)
 	default:
 		return fmt.Errorf("%w: %w", Lost, err)
 	}
-}
-
-// A pulse decides when to ping and when the peer is dead. It has no clock.
-type pulse struct {
-	interval, timeout time.Duration
-
-	last    time.Time // when the peer was heard
-	ping    time.Time // when the next ping is due
-	planned time.Time // when tick should have been called again
-	number  uint64    // of the latest ping
-	sent    time.Time // when that was
-}
-
-func (p *pulse) start(now time.Time) {
-	p.last, p.ping, p.planned = now, now, now
-}
-
-// heard notes a sign of life.
-func (p *pulse) heard(now time.Time) { p.last = now }
-
-// pong says how long the latest ping took; a pong of an older ping says nothing.
-func (p *pulse) pong(now time.Time, number uint64) (time.Duration, bool) {
-	if number != p.number || p.sent.IsZero() {
-		return 0, false
-	}
-	return now.Sub(p.sent), true
-}
-
-// tick says what to send, when to come back at the latest, and whether the peer
-// is dead.
-func (p *pulse) tick(now time.Time) (ping *beatFrame, next time.Time, err error) {
-	if late := now.Sub(p.planned); late > p.interval {
-		// This process was stopped or starved: the silence is its own, and
-		// what the peer said meanwhile has not been read yet.
-		p.last = p.last.Add(late)
-	}
-	if silent := now.Sub(p.last); silent >= p.timeout {
-		return nil, now, fmt.Errorf("%w: nothing heard for %v", Dead, silent)
-	}
-	if !now.Before(p.ping) {
-		p.number++
-		p.sent, p.ping = now, now.Add(p.interval)
-		ping = &beatFrame{k: kindPing, number: p.number}
-	}
-	p.planned = p.ping
-	if dead := p.last.Add(p.timeout); dead.Before(p.planned) {
-		p.planned = dead
-	}
-	return ping, p.planned, nil
 }
 
 // A Hello is the dialing end's first word.
@@ -342,22 +277,15 @@ type Hello struct {
 type Welcome struct {
 	// Session names the session in both ends' logs.
 	Session uint64
-	// Interval and Timeout are those of the pings, for both ends. Zero means the
-	// defaults: 10 s and 30 s, or, for a Resumer, an hour and two and a half.
-	Interval, Timeout time.Duration
-	Meta              Meta
+	Meta    Meta
+
+	interval, timeout time.Duration // see pingInterval and pingTimeout; for both ends
 }
 
-// withDefaults fills in the times and keeps them within reason.
-func (w Welcome) withDefaults() Welcome {
-	if w.Interval <= 0 {
-		w.Interval = DefaultInterval
-	}
-	if w.Timeout <= 0 {
-		w.Timeout = DefaultTimeout
-	}
-	w.Interval = min(max(w.Interval, 100*time.Millisecond), time.Hour)
-	w.Timeout = min(max(w.Timeout, 2*w.Interval), 24*time.Hour)
+// bounded keeps the times of a peer's welcome within reason.
+func (w Welcome) bounded() Welcome {
+	w.interval = min(max(w.interval, 100*time.Millisecond), time.Hour)
+	w.timeout = min(max(w.timeout, 2*w.interval), 24*time.Hour)
 	return w
 }
 
@@ -375,8 +303,8 @@ func Greet(ctx context.Context, s Session, h Hello) (*Control, Welcome, error) {
 	}
 	switch f := f.(type) {
 	case *welcomeFrame:
-		w := Welcome(*f).withDefaults()
-		return newControl(s, st, w.Interval, w.Timeout), w, nil
+		w := Welcome(*f).bounded()
+		return newControl(s, st, w), w, nil
 	case *noteFrame:
 		abortQuietly(st)
 		return nil, Welcome{}, f.goodbye()
@@ -434,19 +362,17 @@ func Await(ctx context.Context, s Session) (*Greeting, error) {
 // Control is this end of the control stream under w. It must be told to Welcome
 // or HangUp.
 func (g *Greeting) Control(w Welcome) *Control {
-	if _, ok := LinkOf(g.session); ok && w.Interval <= 0 && w.Timeout <= 0 {
-		w.Interval, w.Timeout = resumerInterval, resumerTimeout
+	w.interval, w.timeout = pingInterval, pingTimeout
+	if _, ok := LinkOf(g.session); ok {
+		w.interval, w.timeout = resumerInterval, resumerTimeout
 	}
-	w = w.withDefaults()
-	c := newControl(g.session, g.stream, w.Interval, w.Timeout)
-	c.welcome = (*welcomeFrame)(&w)
-	return c
+	return newControl(g.session, g.stream, w)
 }
 
 // Welcome consents to the session. Only the accepting end has it to give, once,
 // before Run.
 func (c *Control) Welcome() error {
-	if err := c.write(c.welcome); err != nil {
+	if err := c.write((*welcomeFrame)(&c.welcome)); err != nil {
 		return fmt.Errorf("welcome agent: %w", err)
 	}
 	return nil

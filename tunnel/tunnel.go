@@ -338,12 +338,6 @@ func Move(ctx context.Context, s Session) error {
 	return nil
 }
 
-// isParked says whether s waits for another connection.
-func isParked(s Session) bool {
-	l, ok := LinkOf(s)
-	return ok && !l.Parked.IsZero()
-}
-
 // A Dismisser is a Session whose end itself can carry a reason, so that the peer
 // learns it even if nothing that was written before has arrived.
 type Dismisser interface {

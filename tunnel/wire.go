@@ -125,8 +125,8 @@ func (f *helloFrame) fields(c *codec) {
 
 func (f *welcomeFrame) fields(c *codec) {
 	c.number(&f.Session, 8)
-	c.millis(&f.Interval)
-	c.millis(&f.Timeout)
+	c.millis(&f.interval)
+	c.millis(&f.timeout)
 	c.metadata(&f.Meta)
 }
 

@@ -20,7 +20,7 @@ func frames() map[string]frame {
 		"answer":       &answerFrame{meta: meta},
 		"answer, no":   &answerFrame{code: Refused, text: "nobody home"},
 		"hello":        &helloFrame{Node: "node-1", Instance: 1<<64 - 1, Sequence: 7, Meta: meta},
-		"welcome":      &welcomeFrame{Session: 9, Interval: 10 * time.Second, Timeout: 30 * time.Second, Meta: meta},
+		"welcome":      &welcomeFrame{Session: 9, interval: 10 * time.Second, timeout: 30 * time.Second, Meta: meta},
 		"goodbye":      &noteFrame{k: kindGoodbye, code: Replaced, text: "a newer one"},
 		"drain":        &noteFrame{k: kindDrain, code: Draining},
 		"ping":         &beatFrame{k: kindPing, number: 5},
