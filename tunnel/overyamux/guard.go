@@ -45,15 +45,22 @@ var (
 // hold more than it may is over. Read and Write have one caller each.
 type guard struct {
 	net.Conn
-	in, out frames
-	pings   int
-	since   time.Time
-	intake  *tunnel.Intake
+	intake *tunnel.Intake
 
 	mu       sync.Mutex // guards the following
+	in, out  direction
+	pings    int // of the peer, since then
+	since    time.Time
 	accounts map[uint32]*account
 	unread   int // bytes of all streams
 	allowed  int // leastUnread, and what intake has granted
+}
+
+// A direction is where one of the connection's is.
+type direction struct {
+	header [headerSize]byte
+	have   int    // bytes of header
+	body   uint32 // bytes of data to come, behind the header
 }
 
 // An account is what the library holds of a stream until it forgets it: when both ends
@@ -77,7 +84,7 @@ func (g *guard) NetConn() net.Conn { return g.Conn }
 // Read implements net.Conn.
 func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.Conn.Read(p)
-	if rejected := g.in.follow(p[:n], g.heard); rejected != nil {
+	if rejected := g.follow(&g.in, p[:n], false); rejected != nil {
 		return 0, rejected
 	}
 	return n, err
@@ -85,44 +92,57 @@ func (g *guard) Read(p []byte) (int, error) {
 
 // Write implements net.Conn.
 func (g *guard) Write(p []byte) (int, error) {
-	_ = g.out.follow(p, g.said) // which never fails
+	_ = g.follow(&g.out, p, true) // which never fails
 	return g.Conn.Write(p)
 }
 
-// heard takes a header of the peer's, or n bytes behind it.
-func (g *guard) heard(h *header, n int) error {
-	switch {
-	case n > 0:
-		return g.received(h.stream(), n)
-	case h[1] == typePing:
-		if now := time.Now(); now.Sub(g.since) > time.Second {
-			g.pings, g.since = 0, now
-		}
-		if g.pings++; g.pings > maxPings {
-			return errPings
-		}
-	default:
-		g.flags(h, false)
-	}
-	return nil
-}
-
-// said is heard for this end.
-func (g *guard) said(h *header, n int) error {
-	if n == 0 {
-		g.flags(h, true)
-	}
-	return nil
-}
-
-// flags notes those of a frame, be it the peer's or this end's.
-func (g *guard) flags(h *header, ours bool) {
-	if h[1] != typeData && h[1] != typeWindowUpdate {
-		return
-	}
+// follow takes what has come, or what this end says, frame by frame.
+func (g *guard) follow(d *direction, p []byte, ours bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	id, flags := h.stream(), h.flags()
+	for len(p) > 0 {
+		if d.body > 0 {
+			n := int(min(int64(d.body), int64(len(p))))
+			d.body, p = d.body-uint32(n), p[n:] //nolint:gosec // at most what it was
+			if !ours && !g.receivedLocked(binary.BigEndian.Uint32(d.header[4:]), n) {
+				return errUnread
+			}
+			continue
+		}
+		k := copy(d.header[d.have:], p)
+		d.have, p = d.have+k, p[k:]
+		if d.have < headerSize {
+			return nil
+		}
+		d.have = 0
+		switch d.header[1] {
+		case typePing:
+			if !ours && !g.pingedLocked() {
+				return errPings
+			}
+			continue
+		case typeData:
+			d.body = binary.BigEndian.Uint32(d.header[8:])
+		case typeWindowUpdate:
+		default:
+			continue
+		}
+		g.flagsLocked(binary.BigEndian.Uint32(d.header[4:]), binary.BigEndian.Uint16(d.header[2:]), ours)
+	}
+	return nil
+}
+
+// pingedLocked notes a ping of the peer's, and says whether it may.
+func (g *guard) pingedLocked() bool {
+	if now := time.Now(); now.Sub(g.since) > time.Second {
+		g.pings, g.since = 0, now
+	}
+	g.pings++
+	return g.pings <= maxPings
+}
+
+// flagsLocked notes those of a frame, be it the peer's or this end's.
+func (g *guard) flagsLocked(id uint32, flags uint16, ours bool) {
 	if flags&flagSYN != 0 {
 		g.accountLocked(id)
 	}
@@ -155,23 +175,21 @@ func (g *guard) accountLocked(id uint32) *account {
 	return g.accounts[id]
 }
 
-// received notes n bytes for a stream, and fails if there is no room for them.
-func (g *guard) received(id uint32, n int) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// receivedLocked notes n bytes for a stream, and says whether there is room for them.
+func (g *guard) receivedLocked(id uint32, n int) bool {
 	a := g.accounts[id]
 	if a == nil {
-		return nil // the library throws them away
+		return true // the library throws them away
 	}
 	a.unread += n
 	g.unread += n
 	g.intake.Received(n)
 	for ; g.unread > g.allowed; g.allowed += unreadStep {
 		if g.allowed >= mostUnread || !g.intake.Grow(unreadStep) {
-			return errUnread
+			return false
 		}
 	}
-	return nil
+	return true
 }
 
 // read notes that n bytes of a stream were read.
@@ -195,17 +213,20 @@ func (g *guard) closed(id uint32) {
 
 // onReset has f called once the peer has reset a stream, until stop is called.
 func (g *guard) onReset(id uint32, f func()) (stop func()) {
-	set := func(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	a := g.accounts[id]
+	if a == nil {
+		return func() {}
+	}
+	if a.tell = f; a.reset {
+		f()
+	}
+	return func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if a := g.accounts[id]; a != nil {
-			if a.tell = f; f != nil && a.reset {
-				f()
-			}
-		}
+		a.tell = nil
 	}
-	set(f)
-	return func() { set(nil) }
 }
 
 func (g *guard) forgetLocked(id uint32, a *account) {
@@ -238,44 +259,4 @@ func (g *guard) end() {
 	g.intake.Return(g.allowed - leastUnread)
 	clear(g.accounts)
 	g.unread, g.allowed = 0, leastUnread
-}
-
-// A header is that of a frame.
-type header [headerSize]byte
-
-func (h *header) flags() uint16  { return binary.BigEndian.Uint16(h[2:]) }
-func (h *header) stream() uint32 { return binary.BigEndian.Uint32(h[4:]) }
-func (h *header) length() uint32 { return binary.BigEndian.Uint32(h[8:]) }
-
-// A frames is where one direction of a connection is.
-type frames struct {
-	header header
-	have   int    // bytes of header
-	body   uint32 // bytes of data to come, behind the header
-}
-
-// follow calls tell with each header that p completes, and with how many bytes behind it p
-// has, until tell fails.
-func (f *frames) follow(p []byte, tell func(h *header, n int) error) error {
-	for len(p) > 0 {
-		n := 0
-		if f.body > 0 {
-			n = int(min(int64(f.body), int64(len(p))))
-			f.body, p = f.body-uint32(n), p[n:] //nolint:gosec // at most what it was
-		} else {
-			k := copy(f.header[f.have:], p)
-			f.have, p = f.have+k, p[k:]
-			if f.have < headerSize {
-				return nil
-			}
-			f.have = 0
-			if f.header[1] == typeData {
-				f.body = f.header.length()
-			}
-		}
-		if err := tell(&f.header, n); err != nil {
-			return err
-		}
-	}
-	return nil
 }
