@@ -92,46 +92,42 @@ func (m *made) NetConn() net.Conn { return m.Conn }
 
 // First makes the first connection: with large packets, and with small ones beside if
 // that takes long. The caller owns it.
-func (d *Dialer) First(ctx context.Context) (*tls.Conn, error) {
+func (d *Dialer) First(ctx context.Context) (conn *tls.Conn, err error) {
 	type result struct {
 		conn *tls.Conn
 		err  error
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan result, 2)
-	var attempts sync.WaitGroup
-	defer attempts.Wait() // they end with ctx
-	under := 0
-	start := func(small bool) {
-		under++
-		attempts.Go(func() {
-			c, err := d.connect(ctx, small)
-			results <- result{c, err}
-		})
+	results := make(chan result)
+	attempt := func(small bool) {
+		c, aerr := d.connect(ctx, small)
+		results <- result{c, aerr}
 	}
-	start(false)
+	go attempt(false) // joined below
 	look := time.NewTicker(smallAfter / 4)
 	defer look.Stop()
-	for both := false; ; {
+	for under := 1; under > 0; {
 		select {
 		case <-look.C:
-			if !both && d.packets.next(time.Now()) {
-				both = true
-				start(true)
+			if d.packets.next(time.Now()) {
+				look.Stop()
+				under++
+				go attempt(true) // likewise
 			}
-			continue
 		case r := <-results:
-			if under--; r.err != nil && under > 0 {
-				continue // the other one decides
+			under--
+			switch {
+			case conn != nil && r.conn != nil:
+				_ = r.conn.NetConn().Close() // of no use
+			case conn == nil:
+				conn, err = r.conn, r.err // if that failed, the other one decides
 			}
-			cancel()
-			for ; under > 0; under-- {
-				if other := <-results; other.conn != nil {
-					_ = other.conn.NetConn().Close() // of no use
-				}
+			if conn != nil {
+				look.Stop()
+				cancel()
 			}
-			return r.conn, r.err
 		}
 	}
+	return conn, err
 }
