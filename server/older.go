@@ -40,10 +40,7 @@ func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listene
 	if err != nil {
 		return nil, fmt.Errorf("listen for older agents on %s: %w", ln.Addr(), err)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	return &older{Acceptor: a, version: version, log: o.Log}, nil
+	return &older{Acceptor: a, version: version, log: o.Logger()}, nil
 }
 
 type older struct {

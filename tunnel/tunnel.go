@@ -166,6 +166,14 @@ func (o Options) Shared() *Intake {
 	return o.Intake
 }
 
+// Logger is Log with its default applied.
+func (o Options) Logger() *slog.Logger {
+	if o.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return o.Log
+}
+
 // Streams is MaxStreams with its default applied.
 func (o Options) Streams() int {
 	if o.MaxStreams <= 0 {

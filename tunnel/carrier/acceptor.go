@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -39,7 +38,6 @@ type Acceptor struct {
 	tls      *tls.Config
 	below    func(net.Conn) net.Conn
 	options  tunnel.Options
-	log      *slog.Logger
 	entrance *entrance
 
 	done, failed atomic.Uint64 // handshakes
@@ -55,15 +53,12 @@ func NewAcceptor(ln net.Listener, alpn []string, below func(net.Conn) net.Conn, 
 	if err = checkCongestion(o.Link.Congestion); err != nil {
 		return nil, err
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	if below == nil {
 		below = func(c net.Conn) net.Conn { return c }
 	}
 	return &Acceptor{
-		Listener: ln, names: alpn, tls: conf, below: below, options: o, log: o.Log,
-		entrance: newEntrance(maxHandshakes, o.Log),
+		Listener: ln, names: alpn, tls: conf, below: below, options: o,
+		entrance: newEntrance(maxHandshakes, o.Logger()),
 	}, nil
 }
 
@@ -105,7 +100,7 @@ func (a *Acceptor) Serve(ctx context.Context, f func(context.Context, *tls.Conn)
 			return nil
 		case passes(err):
 			pause = min(max(2*pause, lowestPause), highestPause)
-			a.log.Warn("cannot accept a connection", "addr", a.Addr().String(), "err", err, "retry", pause)
+			a.options.Logger().Warn("cannot accept a connection", "addr", a.Addr().String(), "err", err, "retry", pause)
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():

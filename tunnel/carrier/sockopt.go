@@ -47,7 +47,7 @@ func tune(c net.Conn, o tunnel.Options) {
 			return
 		}
 		if err := setCongestion(fd, name); err != nil {
-			o.Log.Debug("congestion control stays the system's", "wanted", name, "err", err)
+			o.Logger().Debug("congestion control stays the system's", "wanted", name, "err", err)
 		}
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -30,9 +29,6 @@ const (
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	a, err := carrier.NewAcceptor(ln, []string{ALPN}, nil, o)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
@@ -63,7 +59,7 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 	return l.Acceptor.Serve(ctx, func(ctx context.Context, t *tls.Conn) {
 		if err := l.accept(ctx, t, f); err != nil {
 			if more, ok := l.broken.Tell(t.RemoteAddr()); ok && ctx.Err() == nil {
-				l.options.Log.Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
+				l.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
 			}
 		}
 	})

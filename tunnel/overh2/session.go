@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/net/http2"
 
@@ -24,10 +23,10 @@ type session struct {
 	local   net.Addr
 
 	id     string            // set before a peer can ask for it
-	client *http2.ClientConn // set before anybody opens a stream
-	asked  sync.Once         // by the peer, for the ID
-	steps  atomic.Int32      // of two: there is a client, and the peer has asked
-	paired chan struct{}     // closed after both
+	client *http2.ClientConn // set before ready is closed, and anybody opens a stream
+	ready  chan struct{}     // closed when there is a client
+	asked  chan struct{}     // closed when the peer has asked for the ID
+	once   sync.Once         // for that
 
 	opened     chan struct{} // one for each stream that this end has opened
 	unanswered chan struct{} // the same, until the peer's program has accepted it
@@ -38,7 +37,8 @@ func newSession(t *tls.Conn, o tunnel.Options) *session {
 	return &session{
 		Session: carrier.NewSession(carrier.PeerOf(t, Name)),
 		options: o, local: t.LocalAddr(),
-		paired:     make(chan struct{}),
+		ready:      make(chan struct{}),
+		asked:      make(chan struct{}),
 		opened:     make(chan struct{}, o.Streams()),
 		unanswered: make(chan struct{}, backlog),
 		accepted:   make(chan *stream, backlog),
@@ -50,7 +50,7 @@ func newSession(t *tls.Conn, o tunnel.Options) *session {
 func (s *session) request(c *conn, cc *http2.ClientConn) {
 	s.client = cc
 	s.hold(c)
-	s.step()
+	close(s.ready)
 }
 
 // serve makes c the connection on which the peer opens streams.
@@ -74,22 +74,18 @@ func (s *session) hold(c *conn) {
 	}
 }
 
-func (s *session) step() {
-	if s.steps.Add(1) == 2 {
-		close(s.paired)
-	}
-}
-
 // pair waits until both ends have both connections.
 func (s *session) pair(ctx context.Context) error {
-	select {
-	case <-s.paired:
-		return nil
-	case <-s.Alive().Done():
-		return context.Cause(s.Alive())
-	case <-ctx.Done():
-		return fmt.Errorf("second connection: %w", context.Cause(ctx))
+	for _, step := range []<-chan struct{}{s.ready, s.asked} {
+		select {
+		case <-step:
+		case <-s.Alive().Done():
+			return context.Cause(s.Alive())
+		case <-ctx.Done():
+			return fmt.Errorf("second connection: %w", context.Cause(ctx))
+		}
 	}
+	return nil
 }
 
 // ServeHTTP answers the peer, which is the client.
@@ -98,7 +94,7 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodGet && r.URL.Path == sessionPath:
 		w.Header().Set(sessionHeader, s.id)
 		w.WriteHeader(http.StatusOK)
-		s.asked.Do(s.step)
+		s.once.Do(func() { close(s.asked) })
 	case r.Method == http.MethodPost && r.URL.Path == streamPath:
 		if s.Join() {
 			defer s.Leave()

@@ -10,7 +10,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -37,9 +36,6 @@ func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) 
 	conf, err := carrier.ServerTLS(o.TLS, ALPN)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", pc.LocalAddr(), err)
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.TLS = conf
 	return &listener{conn: pc, options: o}, nil
@@ -168,7 +164,7 @@ func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.
 	if !l.enter(source) {
 		l.refused.Add(1)
 		if more, ok := l.crowd.Tell(client.RemoteAddr); ok {
-			l.options.Log.Warn("too many handshakes over UDP at a time: clients are sent away", "addr", client.RemoteAddr.String(), "others", more)
+			l.options.Logger().Warn("too many handshakes over UDP at a time: clients are sent away", "addr", client.RemoteAddr.String(), "others", more)
 		}
 		l.options.Shared().Return(granted)
 		return nil, errors.New("too many handshakes")

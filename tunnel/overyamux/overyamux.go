@@ -70,23 +70,17 @@ type startFunc func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error)
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	s, err := dial(ctx, addr, o)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", addr, err)
-	}
-	return s, nil
-}
-
-func dial(ctx context.Context, addr string, o tunnel.Options) (*session, error) {
 	d, err := carrier.NewDialer(addr, []string{ALPN}, nil, o)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		var c *tls.Conn
+		if c, err = d.First(ctx); err == nil {
+			var s *session
+			if s, err = newSession(c, carrier.PeerOf(c, Name), yamux.Client, config(o), o); err == nil {
+				return s, nil
+			}
+		}
 	}
-	c, err := d.First(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return newSession(c, carrier.PeerOf(c, Name), yamux.Client, config(o), o)
+	return nil, fmt.Errorf("connect to %s: %w", addr, err)
 }
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
@@ -128,8 +122,8 @@ func config(o tunnel.Options) *yamux.Config {
 	// Much of what the library has to say a peer can bring about: it is for those who look
 	// for a fault.
 	c.LogOutput = io.Discard
-	if o.Log != nil && o.Log.Enabled(context.Background(), slog.LevelDebug) {
-		c.LogOutput, c.Logger = nil, slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug)
+	if log := o.Logger(); log.Enabled(context.Background(), slog.LevelDebug) {
+		c.LogOutput, c.Logger = nil, slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	}
 	return c
 }
