@@ -30,14 +30,14 @@ demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exe
 test: ## everything: unit, conformance, integration, end to end; skipped tests are counted and listed at the end
 	@$(NAMESPACES)
 	$(TESTSUM) --raw-command -- sh -c '$(RACE) -parallel 2 -timeout 20m $$($(GO) list ./... | grep -v "/e2e$$"); rest=$$?; \
-	  $(RACE) -parallel 3 -timeout 60m ./e2e && exit $$rest'
+	  $(RACE) -parallel 4 -timeout 60m ./e2e && exit $$rest'
 
 check: ## unit and conformance tests, without the race detector, in three to four minutes on two cores
 	$(TESTSUM) -- -short -vet=off -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v /e2e)
 
 e2e: ## the end-to-end tests alone
 	@$(NAMESPACES)
-	$(TESTSUM) -- -race -vet=off -shuffle=on -parallel 3 -timeout 60m ./e2e/...
+	$(TESTSUM) -- -race -vet=off -shuffle=on -parallel 4 -timeout 60m ./e2e/...
 
 kubectls: ## the tests of people and scripts with kubectl 1.27 to 1.33, each built in CACHE
 	./.ci/kubectls
