@@ -61,7 +61,7 @@ func (w *worker) act(s situation, in intent) {
 // the pod is what was kept on disk: it may have been moved to another node while
 // this one was away.
 func (w *worker) early(now time.Time) bool {
-	if w.apiKnown || !now.Before(w.r.patience) {
+	if w.static || w.apiKnown || !now.Before(w.r.patience) {
 		return false
 	}
 	w.at(w.r.patience)

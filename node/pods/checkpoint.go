@@ -28,6 +28,8 @@ type checkpoint struct {
 	// Gone says that the API had the pod no longer: what is left of it is to be
 	// stopped, also without a server.
 	Gone bool `json:"gone,omitempty"`
+	// Static says that the pod is not the API's.
+	Static bool `json:"static,omitempty"`
 	// Allocatable is the node's, as last known: containers may be told of it.
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 

@@ -40,10 +40,12 @@ func (r *Runner) collect(ctx context.Context, wg *sync.WaitGroup) {
 		}
 		return
 	}
-	pods, synced := r.source.snapshot()
+	want := r.wanted()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	deleted := func(uid types.UID) bool { return synced && pods[uid] == nil && r.workers[uid] == nil }
+	deleted := func(uid types.UID) bool {
+		return want.lacks(uid, false) && want.lacks(uid, true) && r.workers[uid] == nil
+	}
 	all := slices.Concat(slices.Collect(maps.Values(listed))...)
 	byPod := map[types.UID][]runtime.ContainerStatus{}
 	for _, c := range garbage(all, deleted, *r.cfg.Retention, time.Now()) {

@@ -20,7 +20,7 @@ import (
 func (r *Runner) Pods(context.Context) ([]*corev1.Pod, error) { return r.list(), nil }
 
 func (r *Runner) list() []*corev1.Pod {
-	pods, _ := r.source.snapshot()
+	pods := r.wanted().pods
 	r.mu.Lock()
 	for uid, w := range r.workers {
 		pods[uid] = w.current()
@@ -37,8 +37,12 @@ func (r *Runner) list() []*corev1.Pod {
 }
 
 // Pod finds one, with its current status; an empty uid means whichever incarnation
-// there is, the youngest if there are several. The error wraps runtime.ErrNotFound.
+// there is, the youngest if there are several. That of a mirror finds the static pod.
+// The error wraps runtime.ErrNotFound.
 func (r *Runner) Pod(_ context.Context, name types.NamespacedName, uid types.UID) (*corev1.Pod, error) {
+	if uid != "" {
+		uid = r.translated(name, uid)
+	}
 	var found *corev1.Pod
 	for _, p := range r.list() {
 		if p.Namespace != name.Namespace || p.Name != name.Name || uid != "" && p.UID != uid {

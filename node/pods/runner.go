@@ -39,8 +39,12 @@ type Config struct {
 	// DIR/logs/NAMESPACE_NAME_UID. Required.
 	Dir string
 
+	// Static has the pods that run whatever the API says; nil means none. Runner.Wake
+	// tells that it may return others now.
+	Static Static
 	// Node returns the node as the API last had it, or nil while that is not known;
-	// pods that have not been admitted then wait. A nil func admits without a node.
+	// pods that have not been admitted then wait, except static ones. A nil func
+	// admits without a node, and has no mirrors.
 	// Runner.Wake tells that it may return something else now.
 	Node func() *corev1.Node
 	// HostIPs returns the addresses of the node, primary first. Nil means none.
@@ -97,6 +101,7 @@ type Runner struct {
 	removals    chan struct{} // tokens of removals of containers under way
 	source      *source
 	wake        chan struct{}
+	mirroring   chan struct{} // wakes keepMirrors
 	recalled    chan struct{} // closed once the pods of an earlier run are known
 
 	mu      sync.Mutex
@@ -167,6 +172,7 @@ func New(cfg Config) (*Runner, error) {
 		writes:      make(chan struct{}, maxWrites),
 		removals:    make(chan struct{}, maxRemovals),
 		wake:        make(chan struct{}, 1),
+		mirroring:   make(chan struct{}, 1),
 		recalled:    make(chan struct{}),
 		workers:     map[types.UID]*worker{},
 		ended:       map[types.UID]bool{},
@@ -210,6 +216,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer cancel()
 	wg.Go(func() { watchErr <- r.cfg.Runtime.Watch(ctx, changes) })
 	wg.Go(func() { r.source.run(ctx) })
+	wg.Go(func() { r.keepMirrors(ctx) })
 	housekeeping := time.NewTicker(r.cfg.Housekeeping)
 	defer housekeeping.Stop()
 	passes := time.NewTicker(r.cfg.Collect)
@@ -275,21 +282,19 @@ func (r *Runner) nudge(uid types.UID) {
 }
 
 // sync makes workers for pods that have none and tells the others what changed.
-// It reports whether the API has been listed.
+// It reports whether all is known that is to run.
 func (r *Runner) sync(ctx context.Context, wg *sync.WaitGroup) bool {
-	pods, synced := r.source.snapshot()
-	if !synced {
-		for uid, c := range r.known {
-			if pods[uid] == nil {
-				pods[uid] = c.Pod
-			}
-		}
-	}
+	want := r.wanted()
+	want.recall(r.known)
+	pods := want.pods
 	order := make([]*corev1.Pod, 0, len(pods))
 	for _, p := range pods {
 		order = append(order, p)
 	}
 	slices.SortFunc(order, func(a, b *corev1.Pod) int {
+		if one := want.static[a.UID]; one != want.static[b.UID] {
+			return map[bool]int{true: -1, false: 1}[one]
+		}
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 	})
 	r.mu.Lock()
@@ -304,34 +309,33 @@ func (r *Runner) sync(ctx context.Context, wg *sync.WaitGroup) bool {
 			delete(r.held, uid)
 		}
 	}
-	if synced {
-		r.dismissLocked(ctx, wg, pods)
-	}
+	r.dismissLocked(ctx, wg, &want)
 	for _, p := range order {
 		if w := r.workers[p.UID]; w != nil {
 			w.want(p)
 		} else if !r.ended[p.UID] {
-			r.takeUpLocked(ctx, wg, p)
+			r.takeUpLocked(ctx, wg, p, want.static[p.UID])
 		}
 	}
+	r.showLocked()
 	r.cfg.Metrics.workers.Set(float64(len(r.workers)))
-	return synced
+	return want.synced && want.read
 }
 
-// dismissLocked sees to it that what the API has no longer goes: pods is all it has.
-func (r *Runner) dismissLocked(ctx context.Context, wg *sync.WaitGroup, pods map[types.UID]*corev1.Pod) {
+// dismissLocked sees to it that what is not wanted any more goes.
+func (r *Runner) dismissLocked(ctx context.Context, wg *sync.WaitGroup, want *wanted) {
 	for uid, w := range r.workers {
-		if pods[uid] == nil {
+		if want.lacks(uid, w.static) {
 			w.wantGone()
 		}
 	}
 	for uid, c := range r.known {
-		if pods[uid] != nil {
+		if !want.lacks(uid, c.Static) {
 			continue
 		}
 		delete(r.known, uid)
 		if r.workers[uid] == nil {
-			r.startLocked(ctx, wg, newWorker(r, c.Pod, workerOptions{last: &c.Pod.Status, admitted: true, gone: true}))
+			r.startLocked(ctx, wg, newWorker(r, c.Pod, workerOptions{last: &c.Pod.Status, admitted: true, gone: true, static: c.Static}))
 		}
 	}
 }
@@ -339,27 +343,27 @@ func (r *Runner) dismissLocked(ctx context.Context, wg *sync.WaitGroup, pods map
 // takeUpLocked makes a worker for a pod that has none, unless there is nothing to
 // do for it, it is not known yet whether it fits, or an older pod of its name has
 // not gone.
-func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod) {
+func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod, static bool) {
 	c, remembered := r.known[p.UID]
 	_, traced := r.traces[p.UID]
 	recalled := remembered && c.Pod == p
 	o := workerOptions{
 		admitted: remembered && c.Admitted || traced, recalled: recalled,
-		gone: recalled && c.Gone, inputs: c.inputs, allocatable: c.Allocatable,
+		gone: recalled && c.Gone, inputs: c.inputs, allocatable: c.Allocatable, static: static,
 	}
 	if remembered {
 		o.last = &c.Pod.Status
 	}
-	ended := terminal(p.Status.Phase) || remembered && terminal(c.Pod.Status.Phase)
+	ended := !static && (terminal(p.Status.Phase) || remembered && terminal(c.Pod.Status.Phase))
 	if ended && p.DeletionTimestamp == nil && !remembered && !traced {
 		return
 	}
-	if r.removing[p.UID] != nil || r.holdLocked(p) {
+	if r.removing[p.UID] != nil || r.holdLocked(p, static) {
 		return
 	}
 	if !ended && !o.admitted && p.DeletionTimestamp == nil {
 		var known bool
-		if o.refused, known = r.admitLocked(p); !known {
+		if o.refused, known = r.admitLocked(p, static); !known {
 			return
 		}
 		o.admitted = o.refused == nil
@@ -369,14 +373,17 @@ func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1
 }
 
 // admitLocked says why a new pod may not run here, if it may not, and whether that is
-// known.
-func (r *Runner) admitLocked(p *corev1.Pod) (_ *refusal, known bool) {
+// known. A static pod is not refused because of a shutdown: it waits for its end.
+func (r *Runner) admitLocked(p *corev1.Pod, static bool) (_ *refusal, known bool) {
 	if r.closing {
+		if static {
+			return nil, false
+		}
 		return &refusal{reasonNodeShutdown, messageNodeShutdown}, true
 	}
 	var node *corev1.Node
 	if r.cfg.Node != nil {
-		if node = r.cfg.Node(); node == nil {
+		if node = r.cfg.Node(); node == nil && !static {
 			return nil, false
 		}
 	}
@@ -385,17 +392,19 @@ func (r *Runner) admitLocked(p *corev1.Pod) (_ *refusal, known bool) {
 
 // holdLocked reports whether the pod has to wait until another one of its name,
 // which the API has replaced by it, has gone from this node with all its processes:
-// a name is an identity, and must not be used twice at the same time.
-func (r *Runner) holdLocked(p *corev1.Pod) bool {
+// a name is an identity, and must not be used twice at the same time. A static pod and
+// one of the API do not wait for each other, or who may make pods could keep a static one
+// from running.
+func (r *Runner) holdLocked(p *corev1.Pod, static bool) bool {
 	name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 	var other types.UID
 	for uid, w := range r.workers {
-		if uid != p.UID && w.id.NamespacedName == name {
+		if uid != p.UID && w.id.NamespacedName == name && w.static == static {
 			other = uid
 		}
 	}
 	for uid, id := range r.traces {
-		if uid != p.UID && id.NamespacedName == name {
+		if uid != p.UID && id.NamespacedName == name && r.staticLocked(uid) == static {
 			other = uid
 		}
 	}
@@ -440,7 +449,7 @@ func (r *Runner) startLocked(ctx context.Context, wg *sync.WaitGroup, w *worker)
 		settled := w.run(ctx)
 		r.mu.Lock()
 		delete(r.workers, uid)
-		if r.ended[uid] = settled; settled {
+		if r.ended[uid] = settled && !w.static; settled { // a file may come back
 			delete(r.traces, uid)
 		}
 		r.mu.Unlock()

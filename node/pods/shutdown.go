@@ -217,7 +217,7 @@ func (w *worker) tellDown(s situation) {
 		return
 	}
 	status := &w.current().Status
-	w.down.settle(true, w.apiKnown && !w.apiWrite.busy && apiequality.Semantic.DeepEqual(&w.api, status))
+	w.down.settle(true, w.static && w.mirror == nil || w.apiKnown && !w.apiWrite.busy && apiequality.Semantic.DeepEqual(&w.api, status))
 }
 
 // release lets a shutdown go on without the worker, which ends.

@@ -6,7 +6,6 @@ package pods
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,7 +22,8 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// A source keeps the pods that the API binds to the node, by uid.
+// A source keeps the pods that the API binds to the node, by uid. Some of them are
+// mirrors of static pods.
 type source struct {
 	cfg     Config
 	changed func()
@@ -79,11 +79,31 @@ func (s *source) forget() {
 	s.changed()
 }
 
-// snapshot returns the pods, and whether they are all there are.
+// snapshot returns the pods that are to run because the API says so, and whether they
+// are all there are.
 func (s *source) snapshot() (map[types.UID]*corev1.Pod, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.pods), s.synced
+	pods := make(map[types.UID]*corev1.Pod, len(s.pods))
+	for uid, p := range s.pods {
+		if !isMirror(p) {
+			pods[uid] = p
+		}
+	}
+	return pods, s.synced
+}
+
+// mirrors returns the others, by name, and whether they are all there are.
+func (s *source) mirrors() (map[types.NamespacedName]*corev1.Pod, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mirrors := map[types.NamespacedName]*corev1.Pod{}
+	for _, p := range s.pods {
+		if isMirror(p) {
+			mirrors[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}] = p
+		}
+	}
+	return mirrors, s.synced
 }
 
 // Add implements cache.ReflectorStore.

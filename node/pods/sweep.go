@@ -19,7 +19,7 @@ import (
 
 // sweep makes workers for pods that the runtime holds something of and the API
 // does not list, so that they are stopped and removed, and has directories of pods
-// that are gone removed. It is called only after the API has been listed.
+// that are gone removed. It is called only once it is known what is to run.
 func (r *Runner) sweep(ctx context.Context, wg *sync.WaitGroup) {
 	traces, err := r.trace(ctx)
 	if err != nil {
@@ -30,7 +30,7 @@ func (r *Runner) sweep(ctx context.Context, wg *sync.WaitGroup) {
 	if err != nil {
 		r.log.Warn("cannot look for leftovers, will try again", "err", err)
 	}
-	pods, _ := r.source.snapshot()
+	pods := r.wanted().pods
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.traces = traces

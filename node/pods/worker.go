@@ -24,7 +24,9 @@ type worker struct {
 	r   *Runner
 	id  runtime.PodID
 	log *slog.Logger
-	ref corev1.ObjectReference
+	// static says that a file defines the pod, and the API only shows it.
+	static bool
+	ref    corev1.ObjectReference
 	// isInit has the names of the init containers.
 	isInit  map[string]bool
 	inputs  *inputs
@@ -33,22 +35,25 @@ type worker struct {
 	wake  chan struct{}
 	tasks sync.WaitGroup
 
-	mu        sync.Mutex
-	wanted    *corev1.Pod // as last seen in the API
-	wantsGone bool        // no longer in the API
-	wantsOut  bool        // another agent has taken over
-	wantsDown *ending     // the node shuts down, and the pod's turn has come
-	finished  bool        // run has ended
-	posted    []func()
-	unwanted  []runtime.ContainerStatus // to be removed
-	published *corev1.Pod
-	claims    bool // takes room on the node
+	mu     sync.Mutex
+	wanted *corev1.Pod // as last seen in the API, or in a file
+	// wantedMirror is what the API shows of a static pod; nil for nothing.
+	wantedMirror *corev1.Pod
+	wantsGone    bool    // no longer in the API
+	wantsOut     bool    // another agent has taken over
+	wantsDown    *ending // the node shuts down, and the pod's turn has come
+	finished     bool    // run has ended
+	posted       []func()
+	unwanted     []runtime.ContainerStatus // to be removed
+	published    *corev1.Pod
+	claims       bool // takes room on the node
 
 	// Owned by the loop from here on.
 
 	ctx      context.Context //nolint:containedctx // of run, for tasks
 	pod      *corev1.Pod     // never changed, only replaced
-	seen     *corev1.Pod     // the last of wanted that was looked at
+	seen     *corev1.Pod     // the last of wanted, or of wantedMirror, that was looked at
+	mirror   *corev1.Pod     // what shows a static pod; nil while nothing does
 	gone     bool
 	leaving  bool    // another agent has taken over: what runs is stopped, and nothing told
 	down     *ending // wantsDown
@@ -108,6 +113,7 @@ type workerOptions struct {
 	admitted bool
 	refused  *refusal
 	gone     bool
+	static   bool
 	inputs   []input // as kept on disk
 	// allocatable is the node's, as kept on disk.
 	allocatable corev1.ResourceList
@@ -128,6 +134,7 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 		wanted:   pod,
 		admitted: o.admitted, refused: o.refused,
 		wantsGone:  o.gone,
+		static:     o.static,
 		containers: map[string]*container{},
 		published:  pod,
 		claims:     o.refused == nil,
@@ -143,6 +150,11 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 	w.status = *pod.Status.DeepCopy()
 	if o.last != nil {
 		w.status = *o.last.DeepCopy()
+	}
+	if w.static {
+		w.seen, w.api, w.apiKnown = nil, corev1.PodStatus{}, false
+		w.published = withStatus(pod, &w.status)
+		begin(&w.status, pod)
 	}
 	w.recover()
 	return w
@@ -289,7 +301,7 @@ func (w *worker) step(now time.Time) bool {
 // receive takes what was posted and wanted.
 func (w *worker) receive() {
 	w.mu.Lock()
-	posted, wanted := w.posted, w.wanted
+	posted, wanted, mirror := w.posted, w.wanted, w.wantedMirror
 	w.posted = nil
 	if w.unwanted != nil {
 		w.garbage, w.unwanted, w.discardFailed = w.unwanted, nil, false
@@ -298,6 +310,11 @@ func (w *worker) receive() {
 	w.mu.Unlock()
 	for _, f := range posted {
 		f()
+	}
+	if w.static {
+		w.pod = wanted
+		w.receiveMirror(mirror)
+		return
 	}
 	if wanted == w.seen {
 		return
@@ -322,7 +339,7 @@ func (w *worker) stale(p *corev1.Pod) bool {
 	if time.Since(w.wroteAt) >= staleFor {
 		return false
 	}
-	order, err := resourceversion.CompareResourceVersion(p.ResourceVersion, w.pod.ResourceVersion)
+	order, err := resourceversion.CompareResourceVersion(p.ResourceVersion, w.object().ResourceVersion)
 	return err == nil && order < 0
 }
 
@@ -335,9 +352,13 @@ func (w *worker) report(s situation, in intent) {
 	pod := w.pod.DeepCopy()
 	pod.Status = *merged(&w.api, &w.status, metav1.NewTime(s.now).Rfc3339Copy())
 	w.mu.Lock()
+	turned := terminal(w.published.Status.Phase) != terminal(pod.Status.Phase)
 	w.published = pod
 	w.claims = w.refused == nil
 	w.mu.Unlock()
+	if turned && w.static {
+		w.r.wakeMirrors() // that of a pod that has ended cannot be one of a pod that runs
+	}
 	if w.gone {
 		if !s.quiet() {
 			w.save(pod) // or it would run again after a restart without a server
@@ -367,7 +388,7 @@ func (w *worker) surroundings() surroundings {
 
 // save writes the checkpoint when it would differ from the one on disk.
 func (w *worker) save(pod *corev1.Pod) {
-	c := checkpoint{Pod: pod, Admitted: w.admitted, Gone: w.gone, Allocatable: w.allocatable}
+	c := checkpoint{Pod: pod, Admitted: w.admitted, Gone: w.gone, Static: w.static, Allocatable: w.allocatable}
 	if have := w.saved.Pod; have != nil && w.saved.Gone == c.Gone && have.Generation == pod.Generation &&
 		apiequality.Semantic.DeepEqual(have.Spec, pod.Spec) &&
 		apiequality.Semantic.DeepEqual(have.Status, pod.Status) &&

@@ -58,13 +58,13 @@ func (w *worker) write(now time.Time, pod *corev1.Pod) {
 	if !w.due(&w.apiWrite, now) {
 		return
 	}
-	patch, err := statusPatch(w.id.UID, &w.api, &pod.Status)
+	from := w.object()
+	patch, err := statusPatch(from.UID, &w.api, &pod.Status)
 	if err != nil {
 		w.log.Error("status cannot be written", "err", err)
 		return
 	}
 	w.apiWrite.busy = true
-	from := w.pod
 	w.task(func() func() {
 		var (
 			out *corev1.Pod
@@ -80,10 +80,10 @@ func (w *worker) write(now time.Time, pod *corev1.Pod) {
 // wrote takes note of the answer to a patch that was made of the pod from.
 func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 	w.apiWrite.busy = false
-	w.count("patch", err)
+	w.r.count("patch", err)
 	switch {
 	case w.ctx.Err() != nil:
-	case err == nil && out.UID == w.id.UID:
+	case err == nil && out.UID == from.UID:
 		if bytes.Equal(patch, w.patched) {
 			// The server has taken it and does not show it: do not insist in haste.
 			w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
@@ -92,7 +92,8 @@ func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 		}
 		w.patched = patch
 		if w.news(from, out) {
-			w.wroteAt, w.pod, w.api = time.Now(), out, out.Status
+			w.wroteAt = time.Now()
+			w.setObject(out)
 		}
 	case err == nil || apierrors.IsNotFound(err):
 		// Another pod of that name, or none: the watch will say that ours is gone.
@@ -107,11 +108,22 @@ func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 // replace the pod as last seen: the watch may have told of a newer one meanwhile.
 // Where versions cannot be compared, anything it has told counts as newer.
 func (w *worker) news(from, answer *corev1.Pod) bool {
-	order, err := resourceversion.CompareResourceVersion(answer.ResourceVersion, w.pod.ResourceVersion)
+	now := w.object()
+	if now == nil || now.UID != answer.UID {
+		return false // the mirror that was written is no more
+	}
+	order, err := resourceversion.CompareResourceVersion(answer.ResourceVersion, now.ResourceVersion)
 	if err != nil {
-		return w.pod == from
+		return now == from
 	}
 	return order >= 0
+}
+
+// atOnce deletes the pod with that uid and no other, without a grace period.
+func atOnce(uid types.UID) metav1.DeleteOptions {
+	o := metav1.NewPreconditionDeleteOptions(string(uid))
+	o.GracePeriodSeconds = new(int64)
+	return *o
 }
 
 // delete deletes the pod's object for good.
@@ -122,10 +134,8 @@ func (w *worker) delete(now time.Time) {
 	w.removal.busy = true
 	w.task(func() func() {
 		var err error
-		o := metav1.NewPreconditionDeleteOptions(string(w.id.UID))
-		o.GracePeriodSeconds = new(int64)
 		w.withToken(func() {
-			err = w.r.cfg.API.CoreV1().Pods(w.id.Namespace).Delete(w.ctx, w.id.Name, *o)
+			err = w.r.cfg.API.CoreV1().Pods(w.id.Namespace).Delete(w.ctx, w.id.Name, atOnce(w.id.UID))
 		})
 		return func() { w.deleted(err) }
 	})
@@ -133,7 +143,7 @@ func (w *worker) delete(now time.Time) {
 
 func (w *worker) deleted(err error) {
 	w.removal.busy = false
-	w.count("delete", err)
+	w.r.count("delete", err)
 	switch {
 	case w.ctx.Err() != nil:
 	case err == nil && len(w.pod.Finalizers) > 0:
@@ -159,10 +169,10 @@ func (w *worker) withToken(f func()) {
 	}
 }
 
-func (w *worker) count(verb string, err error) {
+func (r *Runner) count(verb string, err error) {
 	result := "ok"
 	if err != nil {
 		result = "failed"
 	}
-	w.r.cfg.Metrics.writes.WithLabelValues(verb, result).Inc()
+	r.cfg.Metrics.writes.WithLabelValues(verb, result).Inc()
 }
