@@ -42,6 +42,7 @@ import (
 	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/pods"
 	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/staticpods"
 )
 
 // KubeletPort is the port under which the kubelet API of a node is known. Nothing
@@ -104,6 +105,11 @@ type Config struct {
 	// the lowest priority first. None, or none with a grace, means that it does not.
 	Shutdown []pods.Phase
 
+	// ManifestPath is a directory of files that define static pods, or one such file;
+	// empty means none. They are read every ManifestPeriod: staticpods.DefaultPeriod.
+	ManifestPath   string
+	ManifestPeriod time.Duration
+
 	// Pods tunes how pods are run; what names the node in it is filled in here.
 	Pods pods.Config
 
@@ -118,6 +124,7 @@ type Node struct {
 	machine *machine
 	events  *events.Recorder
 	pods    *pods.Runner
+	static  *staticpods.Source // nil for none
 	self    *self
 	metrics *metrics
 	ref     corev1.ObjectReference
@@ -165,6 +172,13 @@ func New(cfg Config) (*Node, error) {
 		Host: cfg.Name, Log: cfg.Log,
 	})
 	p := cfg.Pods
+	if cfg.ManifestPath != "" {
+		var err error
+		if n.static, err = staticpods.New(staticpods.Config{Path: cfg.ManifestPath, NodeName: cfg.Name, Period: cfg.ManifestPeriod, Log: cfg.Log}); err != nil {
+			return nil, fmt.Errorf("node: %w", err)
+		}
+		p.Static = n.static
+	}
 	p.NodeName, p.API, p.Runtime, p.Events, p.Dir = cfg.Name, cfg.API, cfg.Runtime, n.events, cfg.DataDir
 	p.Node, p.HostIPs, p.MaxPods, p.Log = n.self.node, n.IPs, cfg.MaxPods, cfg.Log
 	p.Metrics, p.Fence = pods.NewMetrics(cfg.Registerer), cfg.Fence
@@ -219,6 +233,9 @@ func (n *Node) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	n.refreshAddresses(ctx)
+	if n.static != nil {
+		n.static.Read() // before what an earlier run has left is judged by it
+	}
 	n.events.Event(n.ref, corev1.EventTypeNormal, "Starting", "Starting kubelet.")
 
 	var wg sync.WaitGroup
@@ -227,6 +244,9 @@ func (n *Node) Run(ctx context.Context) error {
 			cancel(err)
 		}
 	})
+	if n.static != nil {
+		wg.Go(func() { n.static.Run(ctx, n.pods.Wake) })
+	}
 	wg.Go(func() { _ = n.events.Run(ctx) }) // never fails
 	wg.Go(func() {
 		n.cfg.Fence.While(ctx, func(ctx context.Context) {

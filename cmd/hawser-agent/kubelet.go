@@ -29,7 +29,7 @@ var nodeFlags = []string{
 	"max-pods", "pod-max-pids", "seccomp-default", "hide-path", "node-status-max-images", "kube-reserved", "system-reserved",
 	"node-status-update-frequency", "node-status-report-frequency", "node-lease-duration-seconds", "eviction-hard", "eviction-pressure-transition-period",
 	"offline-patience", "sync-frequency", "container-log-max-size", "container-log-max-files",
-	gracePeriod, criticalGracePeriod, gracePeriods,
+	gracePeriod, criticalGracePeriod, gracePeriods, manifestPath, manifestPeriod,
 	"minimum-container-ttl-duration", "maximum-dead-containers-per-container", "maximum-dead-containers",
 }
 

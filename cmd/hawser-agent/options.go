@@ -30,6 +30,7 @@ type options struct {
 	kubeletOptions
 	identityOptions
 	shutdownOptions
+	staticOptions
 
 	servers     []string
 	serverCount int
@@ -102,6 +103,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	o.kubeletOptions.addFlags(f)
 	o.identityOptions.addFlags(f)
 	o.shutdownOptions.addFlags(f)
+	o.staticOptions.addFlags(f)
 	f.IntVar(&o.kubeletPort, "kubelet-port", node.KubeletPort, "with --transport ssh: port of the kubelet API on the loopback interface")
 	f.StringVar(&o.apiListen, "apiserver-listen", "", "loopback ADDRESS:PORT that leads to the API server through the tunnel, such as 127.0.0.1:6443; for a kubelet, kube-proxy and others of this machine")
 	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
@@ -138,7 +140,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 
 // check refuses what cannot work, naming the flag.
 func (o *options) check(f *pflag.FlagSet) error {
-	for _, part := range []func() error{o.checkToken, o.checkServers, o.checkName, o.checkRegistration, o.checkResources, func() error { return o.checkPressure(f) }, o.checkPeriods, o.shutdownOptions.check} {
+	for _, part := range []func() error{o.checkToken, o.checkServers, o.checkName, o.checkRegistration, o.checkResources, func() error { return o.checkPressure(f) }, o.checkPeriods, o.shutdownOptions.check, o.staticOptions.check} {
 		if err := part(); err != nil {
 			return err
 		}

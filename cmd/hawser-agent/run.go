@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -198,7 +199,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 	if p.runtime, err = process.New(process.Config{
 		DataDir:     filepath.Join(o.dataDir, "runtime"),
 		Version:     kubeletVersion,
-		Hide:        append(setup.Around(o.dataDir), o.hidePaths...),
+		Hide:        slices.Concat(setup.Around(o.dataDir), o.hidePaths, o.hidden()),
 		Reserved:    o.reservedForOthers(),
 		LogMaxBytes: o.containerLogSize,
 		LogMaxFiles: o.containerLogs,
@@ -218,6 +219,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 			APIServer: o.addrs[0], VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
 			Retention: &o.retention,
 		},
+		ManifestPath: o.manifests, ManifestPeriod: o.manifestsPeriod,
 		Shutdown:   o.phases,
 		Registerer: metrics, Log: log,
 	})
