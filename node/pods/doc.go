@@ -25,6 +25,11 @@
 // more. While a fence is up, because another agent with this node's identity runs
 // the pods, none runs here.
 //
+// Static pods, which files of the machine define, are run in the same way. They wait for
+// no server and go with their file alone; the API is told of them by mirror pods, which
+// are written to like others and never run. What the API asks of a mirror is not done to
+// the pod: one that is deleted is made anew.
+//
 // Words: a container is tried again and again, each run of it is an attempt, and
 // an attempt that could not be started is an attempt too. A pod is killed when
 // its containers are being stopped for good, settled when nothing is left to do.

@@ -175,6 +175,41 @@ func TestMirrorRunsNothing(t *testing.T) {
 	})
 }
 
+// TestMirrorForged: a mirror that somebody else has made of a static pod, before the node
+// could, is replaced by the node's own, and nothing that it says reaches another pod.
+func TestMirrorForged(t *testing.T) {
+	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
+		w.online()
+		a, other := staticPod("a", "1"), newPod("other", nil)
+		w.create(other)
+		forge := func(hash types.UID) *corev1.Pod {
+			return newPod(a.Name, func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: string(hash)} })
+		}
+		for _, hash := range []types.UID{a.UID, other.UID} {
+			forged := forge(hash)
+			w.create(forged)
+			w.files.read = false // or it would be gone at once
+			w.define()
+			w.start()
+			name := types.NamespacedName{Namespace: "default", Name: a.Name}
+			if p, err := w.runner.Pod(w.t.Context(), name, forged.UID); err == nil {
+				t.Errorf("it leads to %v", p.ObjectMeta)
+			}
+			w.files.read = true
+			w.define(a)
+			advance(time.Minute)
+			if m := w.pod(a.Name); m.UID == forged.UID || m.Annotations[corev1.MirrorPodAnnotationKey] != string(a.UID) {
+				t.Errorf("%+v", m.ObjectMeta)
+			}
+			w.wantStarts(a, 1, true)
+			w.define()
+			advance(time.Minute)
+			w.stop()
+		}
+		w.start()
+	})
+}
+
 // TestMirrorOfNewNode: a Node that was made anew has mirrors of its own, and one that is
 // deleted has none.
 func TestMirrorOfNewNode(t *testing.T) {

@@ -153,6 +153,9 @@ func hash(pod *corev1.Pod, path, node string) (types.UID, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot be told from others: %w", err)
 	}
+	if len(content) > maxPod {
+		return "", fmt.Errorf("has a pod of %d bytes: want %d at most", len(content), maxPod)
+	}
 	h := sha256.New()
 	_, _ = h.Write(content) // never fails
 	_, _ = fmt.Fprintf(h, "\x00host:%s\x00file:%s", node, path)

@@ -39,6 +39,7 @@ func TestRefused(t *testing.T) {
 		"requests":            {container("resources: {requests: {cpu: 2}, limits: {cpu: 1}}"), "resources.requests.cpu"},
 		"env":                 {container("env: [{name: 'A=B'}]"), "env[0].name"},
 		"gate":                {with("  schedulingGates: [{name: g}]\n"), "schedulingGates"},
+		"large":               {in("{app: web}", "{app: web}\n  annotations: {a: "+strings.Repeat("x", maxPod)+"}"), "at most"},
 		"account":             {with("  serviceAccountName: builder\n"), "may not reference serviceaccounts"},
 		"account's old name":  {with("  serviceAccount: builder\n"), "may not reference serviceaccounts"},
 		"pull secret":         {with("  imagePullSecrets: [{name: s}]\n"), "may not reference secrets"},

@@ -35,6 +35,7 @@ const (
 	DefaultPeriod = 20 * time.Second
 
 	maxFile  = 10 << 20 // bytes of a file, as a kubelet's
+	maxPod   = 1 << 20  // bytes of a pod as JSON: the API stores no larger one
 	maxFiles = 512      // of a directory, the first ones by name
 	maxNames = 8192     // of a directory, dot files and all
 )
