@@ -7,13 +7,17 @@
 // stays there. What moves the bytes is tunnel.Splice, so a cut at one end is a reset at the
 // other.
 //
-// What it is not: it knows no Services, asks no target whether it is well, and has no UDP.
+// A target that a dial does not reach is not the client's trouble: another is tried, and it
+// is set aside for 10 s, in which it is tried after all others. Nobody asks targets whether
+// they are well otherwise; whoever names them (Front.Targets) names those that are.
+//
+// What it is not: it knows no Services, and has no UDP.
 //
 // The bounds: Config.Limit connections of all fronts together, of which a newcomer costs
 // the oldest of the client that has most its place (strangers.Pending), and as many again
 // that have lost theirs and whose dials have not ended yet; more are reset at once. Three
-// targets are tried for one connection, within Config.DialTimeout. Who may not connect
-// costs nobody a place.
+// targets are tried for one connection, each for a third of Config.DialTimeout. A front has
+// 1,024 targets set aside. Who may not connect costs nobody a place.
 package balance
 
 import (
@@ -97,6 +101,7 @@ type listening struct {
 	owner    string
 	listener net.Listener
 	front    atomic.Pointer[Front]
+	aside    aside
 	cut      context.Context // done when its connections have to end
 	end      context.CancelFunc
 }
@@ -202,10 +207,25 @@ func (b *Balancer) accept(l *listening) {
 		b.serving.Add(1)
 		b.wg.Go(func() {
 			defer b.serving.Add(-1)
-			defer b.pending.Enter(c)()
-			b.serve(l, f, c)
+			ctx, end := context.WithCancel(l.cut)
+			defer end()
+			defer b.pending.Enter(&client{c, end})()
+			b.serve(ctx, l, f, c)
 		})
 	}
+}
+
+// A client may lose its place, and then all that is done for it ends: nobody may be reading
+// from it then to notice, while its target takes nothing.
+type client struct {
+	net.Conn
+	end context.CancelFunc
+}
+
+// Abort implements tunnel.Aborter.
+func (c *client) Abort() error {
+	c.end()
+	return tunnel.Abort(c.Conn)
 }
 
 // serves says whether a client may connect.
@@ -214,11 +234,11 @@ func (f *Front) serves(client netip.Addr) bool {
 }
 
 // serve joins c to a target.
-func (b *Balancer) serve(l *listening, f *Front, c net.Conn) {
+func (b *Balancer) serve(ctx context.Context, l *listening, f *Front, c net.Conn) {
 	from := source(c)
-	to, err := b.reach(l.cut, f, from)
+	to, err := b.reach(ctx, l, f, from)
 	if err == nil && f.ProxyProtocol {
-		_, err = proxyproto.HeaderProxyFromAddrs(2, c.RemoteAddr(), c.LocalAddr()).WriteTo(to)
+		err = b.introduce(c, to)
 	}
 	if err != nil {
 		if to != nil {
@@ -232,24 +252,50 @@ func (b *Balancer) serve(l *listening, f *Front, c net.Conn) {
 		return
 	}
 	b.metrics.joined.Inc()
-	if _, err := tunnel.Splice(l.cut, c, to); err != nil {
+	if _, err := tunnel.Splice(ctx, c, to); err != nil {
 		b.cfg.Log.Debug("a connection to a service was cut", "service", l.owner, "client", from, "err", err)
 	}
 }
 
+// introduce tells a target who c is.
+func (b *Balancer) introduce(c, to net.Conn) error {
+	if err := to.SetWriteDeadline(time.Now().Add(b.cfg.DialTimeout / maxTries)); err != nil {
+		return err
+	}
+	if _, err := proxyproto.HeaderProxyFromAddrs(2, c.RemoteAddr(), c.LocalAddr()).WriteTo(to); err != nil {
+		return err
+	}
+	return to.SetWriteDeadline(time.Time{})
+}
+
 // reach dials targets until one answers.
-func (b *Balancer) reach(ctx context.Context, f *Front, from netip.Addr) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.DialTimeout)
-	defer cancel()
+func (b *Balancer) reach(ctx context.Context, l *listening, f *Front, from netip.Addr) (net.Conn, error) {
 	err := errors.New("it has no endpoint that is ready")
-	all := order(f.Targets(), from, f.Sticky)
-	for _, addr := range all[:min(len(all), maxTries)] {
+	tries := 0
+	for target := range l.aside.order(order(f.Targets(), from, f.Sticky)) {
 		var c net.Conn
-		if c, err = b.cfg.Dial(ctx, "tcp", addr); err == nil {
+		if c, err = b.dial(ctx, target); err == nil {
+			l.aside.worked(target)
 			return c, nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if l.aside.failed(target) {
+			b.metrics.aside.Inc()
+		}
+		if tries++; tries == maxTries {
+			break
 		}
 	}
 	return nil, err
+}
+
+// dial takes no more than one target's share of the time.
+func (b *Balancer) dial(ctx context.Context, target string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.DialTimeout/maxTries)
+	defer cancel()
+	return b.cfg.Dial(ctx, "tcp", target)
 }
 
 // order is the order in which targets are tried: any, or for a sticky client always the
