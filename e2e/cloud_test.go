@@ -8,18 +8,22 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
 )
 
 // balancerAddr is where the server listens for Services.
@@ -32,41 +36,88 @@ loadBalancers:
   addresses: [` + balancerAddr + `]
 `
 
-// cloud is a cluster with a cloud controller manager.
+// cloud is a cluster with a cloud controller manager, of which two run.
 type cloud struct {
 	*cluster
-	inventory string // a file
+	health [2]int // ports
 }
 
 func startCloud(t *testing.T) *cloud {
 	t.Helper()
-	c := &cloud{cluster: startUp(t, "--nodes", "2", "--netns", "--agent-arg=--cloud-provider=external", "--server-arg=--load-balancer-addresses="+balancerAddr)}
-	c.inventory = filepath.Join(c.dir, "inventory.yaml")
-	must(t, os.WriteFile(c.inventory, []byte(cloudMachines), 0o600))
+	const pods = "--cluster-cidr=10.244.0.0/16"
+	c := &cloud{cluster: startUp(t, "--nodes", "2", "--netns", "--agent-arg=--cloud-provider=external", "--server-arg=--load-balancer-addresses="+balancerAddr,
+		"--server-arg=--allocate-node-cidrs", "--server-arg="+pods)}
 	for _, name := range []string{"node-1", "node-2"} {
 		if n := c.node(t, name); !hasTaint(n, "node.cloudprovider.kubernetes.io/uninitialized") {
 			t.Errorf("%s: %v", name, n.Spec.Taints)
 		}
 	}
 	under, _ := bin(t)
-	conf := c.account(t)
-	run(t, []string{
-		filepath.Join(under, "hawser-ccm"), "--kubeconfig", conf, "--authentication-kubeconfig", conf, "--authorization-kubeconfig", conf,
-		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(t)), "--cloud-config", c.inventory, "--node-monitor-period", "1s",
-	}, filepath.Join(c.dir, "ccm"))
-	t.Cleanup(func() {
-		if b, err := os.ReadFile(filepath.Join(c.dir, "ccm.log")); err == nil && (t.Failed() || strings.Contains(string(b), "WARNING: DATA RACE")) {
-			t.Errorf("--- cloud controller manager\n%s", b)
-		}
-	})
+	conf, config := c.account(t), filepath.Join(c.dir, "cloud-config.yaml")
+	must(t, os.WriteFile(config, []byte("configMap: kube-system/hawser-machines\n"), 0o600))
+	for i := range c.health {
+		c.health[i] = freePort(t)
+		base := filepath.Join(c.dir, fmt.Sprintf("ccm-%d", i))
+		run(t, []string{
+			filepath.Join(under, "hawser-ccm"), "--kubeconfig", conf, "--authentication-kubeconfig", conf, "--authorization-kubeconfig", conf,
+			"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(c.health[i]), "--cloud-config", config, "--node-monitor-period", "1s", pods,
+		}, base)
+		t.Cleanup(func() {
+			if b, err := os.ReadFile(base + ".log"); err == nil && (t.Failed() || strings.Contains(string(b), "WARNING: DATA RACE")) {
+				t.Errorf("--- cloud controller manager %d\n%s", i, b)
+			}
+		})
+		eventually(t, fmt.Sprintf("cloud controller manager %d is well", i), func() error { return c.well(t, i) })
+		eventually(t, "one leads", func() error {
+			if c.leader(t) == "" {
+				return errNotYet
+			}
+			return nil
+		})
+	}
 	return c
+}
+
+// well asks one for its health.
+func (c *cloud) well(t *testing.T, i int) error {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: stranger(), DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/healthz", c.health[i]), http.NoBody)
+	must(t, err)
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
+}
+
+// leader is who holds the Lease; empty if nobody does.
+func (c *cloud) leader(t *testing.T) string {
+	t.Helper()
+	l, err := c.client.CoordinationV1().Leases("kube-system").Get(t.Context(), "cloud-controller-manager", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return ""
+	}
+	must(t, err)
+	return ptr.Deref(l.Spec.HolderIdentity, "")
+}
+
+// inventory makes the ConfigMap with the machines, or changes it.
+func (c *cloud) inventory(t *testing.T, text string) {
+	t.Helper()
+	c.mustKubectl(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hawser-machines, namespace: kube-system}\ndata:\n  inventory.yaml: |\n    "+
+		strings.ReplaceAll(text, "\n", "\n    "), "apply", "-f", "-")
 }
 
 // account returns the kubeconfig of the service account of hawser manifest ccm.
 func (c *cloud) account(t *testing.T) string {
 	t.Helper()
-	_, client := bin(t)
-	printed, err := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), "manifest", "ccm").Output()
+	_, programs := bin(t)
+	printed, err := exec.CommandContext(t.Context(), filepath.Join(programs, "hawser"), "manifest", "ccm").Output()
 	must(t, err)
 	c.mustKubectl(t, string(printed), "apply", "--server-side", "-f", "-")
 	token := strings.TrimSpace(c.mustKubectl(t, "", "create", "token", "hawser-ccm", "-n", "kube-system"))
@@ -77,6 +128,13 @@ func (c *cloud) account(t *testing.T) string {
 	}
 	file := filepath.Join(c.dir, "ccm.kubeconfig")
 	must(t, clientcmd.WriteToFile(*conf, file))
+	rest, err := clientcmd.BuildConfigFromFlags("", file)
+	must(t, err)
+	client, err := kubernetes.NewForConfig(rest)
+	must(t, err)
+	if _, err := client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("the account reads a ConfigMap that is not its own: %v", err)
+	}
 	return file
 }
 
@@ -93,6 +151,7 @@ func TestCloud(t *testing.T) {
 	}
 	t.Parallel()
 	c := startCloud(t)
+	c.inventory(t, cloudMachines)
 	for _, name := range []string{"node-1", "node-2"} {
 		eventually(t, name+" is initialized", func() error {
 			if n := c.node(t, name); hasTaint(n, "node.cloudprovider.kubernetes.io/uninitialized") {
@@ -110,11 +169,37 @@ func TestCloud(t *testing.T) {
 	if n.Spec.ProviderID != "hawser://m-1" || len(n.Status.Addresses) == 0 {
 		t.Errorf("provider ID %q, addresses %v", n.Spec.ProviderID, n.Status.Addresses)
 	}
+	eventually(t, "the hub leads to the node's pods", func() error {
+		n = c.node(t, "node-1")
+		if is := condition(n, corev1.NodeNetworkUnavailable); is.Status != corev1.ConditionFalse || is.Reason != "RouteCreated" {
+			return fmt.Errorf("%v: %v", n.Spec.PodCIDRs, n.Status.Conditions)
+		}
+		return nil
+	})
 	c.balances(t)
+	c.takesOver(t)
 	c.machinesGo(t)
-	if b, err := os.ReadFile(filepath.Join(c.dir, "ccm.log")); err != nil || strings.Contains(string(b), "forbidden") {
-		t.Errorf("something is refused to the account, or there is no log: %v", err)
+	for i := range c.health {
+		if b, err := os.ReadFile(filepath.Join(c.dir, fmt.Sprintf("ccm-%d.log", i))); err != nil || strings.Contains(string(b), "forbidden") {
+			t.Errorf("something is refused to the account, or there is no log: %v", err)
+		}
 	}
+}
+
+// takesOver: when the one that leads is killed, the other does what there is to do.
+func (c *cloud) takesOver(t *testing.T) {
+	was := c.leader(t)
+	b, err := os.ReadFile(filepath.Join(c.dir, "ccm-0.pid")) // it came first
+	must(t, err)
+	pid, err := strconv.Atoi(string(b))
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	eventually(t, "the other one leads", func() error {
+		if is := c.leader(t); is == was || is == "" {
+			return errNotYet
+		}
+		return nil
+	})
 }
 
 // balances: a Service of type LoadBalancer gets an address at which its pods answer, each
@@ -180,9 +265,16 @@ func echoesAt(t *testing.T, at string) error {
 // machinesGo: a Node goes with its machine once it is not ready, whether the inventory has
 // it no more or an administrator has revoked it.
 func (c *cloud) machinesGo(t *testing.T) {
-	must(t, os.WriteFile(c.inventory, []byte(strings.Replace(cloudMachines, "- {name: node-2, id: m-2}\n", "", 1)), 0o600))
 	c.hawser(t, "node", "revoke", "node-1", "--reason", "stolen")
 	c.kill(t, "node-2")
+	c.inventory(t, "machines: []\n") // which says nothing, and whoever wrote it reads so
+	eventually(t, "an event names the line", func() error {
+		if out := c.mustKubectl(t, "", "get", "events", "-n", "kube-system", "-o", "jsonpath={.items[?(@.reason=='InventoryBroken')].message}"); !strings.Contains(out, "key inventory.yaml: line 1: machines: there are none") {
+			return fmt.Errorf("%q", out)
+		}
+		return nil
+	})
+	c.inventory(t, strings.Replace(cloudMachines, "- {name: node-2, id: m-2}\n", "", 1))
 	for _, name := range []string{"node-1", "node-2"} {
 		eventually(t, name+" is deleted", func() error {
 			_, err := c.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})

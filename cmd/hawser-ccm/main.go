@@ -1,11 +1,14 @@
-// Command hawser-ccm is the cloud-controller-manager: Kubernetes' own controllers of nodes
-// and Services, with the provider "hawser". Its flags are Kubernetes'.
+// Command hawser-ccm is the cloud-controller-manager: Kubernetes' own controllers of nodes,
+// routes and Services, with the provider "hawser". Its flags are Kubernetes'.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -48,7 +51,8 @@ func newCommand() (*cobra.Command, error) {
 
 // provider is that of --cloud-provider.
 func provider(c *config.CompletedConfig) cloudprovider.Interface {
-	flags := c.ComponentConfig.KubeCloudShared.CloudProvider
+	shared := &c.ComponentConfig.KubeCloudShared
+	flags := shared.CloudProvider
 	p, err := cloudprovider.InitCloudProvider(flags.Name, flags.CloudConfigFile)
 	switch {
 	case err != nil:
@@ -56,7 +60,36 @@ func provider(c *config.CompletedConfig) cloudprovider.Interface {
 	case p == nil:
 		fail("--cloud-provider %q: name a provider, such as %s", flags.Name, cloud.Name)
 	}
+	pods, err := clusterCIDRs(shared.ClusterCIDR)
+	if err != nil {
+		fail("--cluster-cidr %q: %v", shared.ClusterCIDR, err)
+	}
+	if len(pods) == 0 {
+		shared.ConfigureCloudRoutes = false // the library would not start
+	}
+	if shared.AllocateNodeCIDRs {
+		klog.Warning("--allocate-node-cidrs: nothing here does; give it to hawser server, or to kube-controller-manager, and to one alone")
+	}
+	if own, ok := p.(*cloud.Cloud); ok {
+		own.SetClusterCIDRs(pods)
+	}
 	return p
+}
+
+// clusterCIDRs reads a flag.
+func clusterCIDRs(text string) ([]netip.Prefix, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var out []netip.Prefix
+	for s := range strings.SplitSeq(text, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil {
+			return nil, errors.New("want a range, such as 10.244.0.0/16, or one of each family")
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
 }
 
 // fail says one line and ends the process, as the library does.

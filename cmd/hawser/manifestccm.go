@@ -24,8 +24,11 @@ const (
 	ccmLease = "cloud-controller-manager"
 	// ccmPort is where its health and metrics are.
 	ccmPort = 10258
-	// ccmInventory is the ConfigMap with the inventory of machines, and ccmInventoryKey its key.
+	// ccmInventory is the ConfigMap with the inventory of machines, and ccmInventoryKey its key
+	// (cloud.DefaultKey, whose package this program does without).
 	ccmInventory, ccmInventoryKey = "hawser-machines", "inventory.yaml"
+	// ccmConfig is the file of --cloud-config in its pods, which names that.
+	ccmConfig = "cloud-config.yaml"
 )
 
 func newManifestCCM() *cobra.Command {
@@ -33,8 +36,8 @@ func newManifestCCM() *cobra.Command {
 	var replicas int32
 	cmd := &cobra.Command{
 		Use: "ccm", Short: "The service account of hawser-ccm, what it may do, and its Deployment",
-		Long: "Prints the service account " + ccmAccount + " in namespace " + metav1.NamespaceSystem + " and its roles; with --image also a Deployment,\n" +
-			"which finds the inventory of machines in ConfigMap " + ccmInventory + ", key " + ccmInventoryKey + ". That is yours to make.",
+		Long: "Prints the service account " + ccmAccount + " in namespace " + metav1.NamespaceSystem + " and its roles; with --image also a Deployment.\n" +
+			"The inventory of machines is yours to make: ConfigMap " + ccmInventory + " there, key " + ccmInventoryKey + ", which it may read and watch.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			objects := ccmRoles()
@@ -82,6 +85,7 @@ func ccmRoles() []runtime.Object {
 		&rbacv1.Role{ObjectMeta: meta(metav1.NamespaceSystem), Rules: []rbacv1.PolicyRule{
 			rule("coordination.k8s.io", "leases", nil, "create"),
 			rule("coordination.k8s.io", "leases", []string{ccmLease}, "get", "update"),
+			rule("", "configmaps", []string{ccmInventory}, "get", "list", "watch"),
 		}},
 		&rbacv1.RoleBinding{ObjectMeta: meta(metav1.NamespaceSystem), Subjects: account, RoleRef: ref("Role", ccmAccount)},
 		&rbacv1.RoleBinding{
@@ -98,18 +102,20 @@ func ccmRoles() []runtime.Object {
 func ccmPods(image string, replicas int32) []runtime.Object {
 	labels, user, no, yes := map[string]string{"app": ccmAccount}, int64(hubUser), false, true
 	container := corev1.Container{
-		Name: ccmAccount, Image: image, Command: []string{"hawser-ccm", "--cloud-config=/etc/hawser/" + ccmInventoryKey},
+		Name: ccmAccount, Image: image, Command: []string{"hawser-ccm", "--cloud-config=/etc/hawser/" + ccmConfig},
 		Ports: []corev1.ContainerPort{{Name: "health", ContainerPort: ccmPort}},
 		LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
 			Path: "/healthz", Port: intstr.FromInt32(ccmPort), Scheme: corev1.URISchemeHTTPS,
 		}}},
-		VolumeMounts: []corev1.VolumeMount{{Name: "inventory", MountPath: "/etc/hawser", ReadOnly: true}},
+		VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: "/etc/hawser", ReadOnly: true}},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}
-	return []runtime.Object{&appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: ccmAccount, Labels: labels},
+	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: ccmAccount, Labels: labels}
+	config := &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{ccmConfig: "configMap: " + metav1.NamespaceSystem + "/" + ccmInventory + "\n"}}
+	return []runtime.Object{config, &appsv1.Deployment{
+		ObjectMeta: meta,
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
@@ -122,8 +128,8 @@ func ccmPods(image string, replicas int32) []runtime.Object {
 					{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 					{Key: "node-role.kubernetes.io/control-plane", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 				},
-				Volumes: []corev1.Volume{{Name: "inventory", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-					LocalObjectReference: corev1.LocalObjectReference{Name: ccmInventory},
+				Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: ccmAccount},
 				}}}},
 			}},
 		},

@@ -154,6 +154,13 @@ func TestServerOptions(t *testing.T) {
 	}
 }
 
+// TestNoCloudProvider: what there is of a cloud is in a process of its own.
+func TestNoCloudProvider(t *testing.T) {
+	f := pflag.NewFlagSet("server", pflag.ContinueOnError)
+	new(serverOptions).addFlags(f)
+	clitest.Refused(t, f.Parse([]string{"--cloud-provider", "external"}), "unknown flag: --cloud-provider")
+}
+
 func TestServingCertificateNamesWhatIsAdvertised(t *testing.T) {
 	o, err := parse(t, "--bind-address", "127.0.0.2", "--advertise-address", "203.0.113.7", "--tls-san", "hawser.example,203.0.113.8")
 	if err != nil {

@@ -49,7 +49,11 @@ func (b *balancers) EnsureLoadBalancer(_ context.Context, _ string, s *corev1.Se
 	if err := b.learnLocked(); err != nil {
 		return nil, err
 	}
-	addr, err := b.pool.give(s, (*Cloud)(b).said().pool)
+	said, err := (*Cloud)(b).said()
+	if err != nil {
+		return nil, err
+	}
+	addr, err := b.pool.give(s, said.pool)
 	if err != nil {
 		return nil, err
 	}
@@ -130,6 +134,9 @@ func (p *pool) give(s *corev1.Service, all []netip.Addr) (netip.Addr, error) {
 		if port := &s.Spec.Ports[i]; port.Protocol != corev1.ProtocolTCP {
 			return netip.Addr{}, fmt.Errorf("port %d is %s: the tunnel has TCP alone", port.Port, port.Protocol)
 		}
+	}
+	if len(all) == 0 {
+		return netip.Addr{}, errors.New("the inventory has no loadBalancers.addresses")
 	}
 	tried := all
 	if ip := s.Spec.LoadBalancerIP; ip != "" {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +41,8 @@ func TestBrokenInventory(t *testing.T) {
 		"machines: [{name: n-1, addresses: [{type: InternalIP, address: here}]}]": "machines[0].addresses[0].address",
 		"machines: [{name: n-1, addresses: [{type: Phone, address: '1'}]}]":       `machines[0].addresses[0].type: "Phone"`,
 		"machines: []":                           "line 1: machines: there are none",
+		"":                                       "line 1: it is empty; an inventory that says nothing is {}",
+		"# nothing\n---\n":                       "line 1: it is empty",
 		"machine: []":                            `unknown field "machine"`,
 		"machines:\n- name: n-1\n name: n-2":     "yaml: line 2",
 		"loadBalancers:\n  addresses: [0.0.0.0]": "line 2: loadBalancers.addresses[0]: \"0.0.0.0\" is no address of a server",
@@ -79,22 +80,13 @@ type clients struct{ kubernetes.Interface }
 
 func (c clients) Config(string) (*rest.Config, error)         { return nil, errors.New("none") }
 func (c clients) ConfigOrDie(string) *rest.Config             { return nil }
-func (c clients) Client(string) (kubernetes.Interface, error) { return c, nil }
-func (c clients) ClientOrDie(string) kubernetes.Interface     { return c }
+func (c clients) Client(string) (kubernetes.Interface, error) { return c.Interface, nil }
+func (c clients) ClientOrDie(string) kubernetes.Interface     { return c.Interface }
 
 // newCloud makes a provider with the inventory of a file, which is returned, and objs.
 func newCloud(t *testing.T, text string, objs ...runtime.Object) (*Cloud, string) {
 	t.Helper()
-	name := filepath.Join(t.TempDir(), "inventory.yaml")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	c, err := New(file, nil)
+	c, name, err := open(t, text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,14 +253,20 @@ func TestReload(t *testing.T) {
 	c, name := newCloud(t, inventory)
 	taken := make(chan struct{}, 1)
 	defer c.inventory.Changed(func() { taken <- struct{}{} })()
-	said := func() []netip.Addr { return c.said().pool }
+	said := func() []netip.Addr {
+		v, err := c.said()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.pool
+	}
 	for _, text := range []string{"machines: []", "loadBalancers: {addresses: [192.0.2.7]}"} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if strings.HasPrefix(text, "machines") {
 			for c.inventory.Err() == nil {
-				c.said()
+				said()
 			}
 			if got := said(); len(got) != 2 {
 				t.Errorf("after a broken one: %v", got)
@@ -280,7 +278,7 @@ func TestReload(t *testing.T) {
 		case <-taken:
 			done = true
 		default:
-			c.said()
+			said()
 		}
 	}
 	if got := said(); !slices.Equal(got, []netip.Addr{netip.MustParseAddr("192.0.2.7")}) {

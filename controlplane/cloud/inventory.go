@@ -24,7 +24,8 @@ const (
 	maxAddresses = 256 // of a pool
 )
 
-// An Inventory is the file of --cloud-config, in YAML or JSON.
+// An Inventory is the file of --cloud-config, or a ConfigMap that this names, in YAML or
+// JSON.
 type Inventory struct {
 	// Machines are all that there are. Nil, and not just empty, means that every node is
 	// one.
@@ -60,6 +61,9 @@ type Machine struct {
 
 // ParseInventory reads an inventory. Errors name the line.
 func ParseInventory(b []byte) (*Inventory, error) {
+	if j, err := yaml.YAMLToJSON(b); err == nil && string(j) == "null" {
+		return nil, errors.New("line 1: it is empty; an inventory that says nothing is {}")
+	}
 	v := &Inventory{byID: make(map[string]*Machine), byNode: make(map[string]*Machine)}
 	if err := yaml.UnmarshalStrict(b, v); err != nil {
 		return nil, place.Of(b, err)

@@ -1,0 +1,220 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	clienttesting "k8s.io/client-go/testing"
+	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/cloud-provider/api"
+	nodecontroller "k8s.io/cloud-provider/controllers/node"
+	servicecontroller "k8s.io/cloud-provider/controllers/service"
+)
+
+// TestShutdown: the node of a machine that is shut down is tainted, and no longer once it is
+// ready; about one that is ready nobody is asked.
+func TestShutdown(t *testing.T) {
+	inLab(t, func(l *lab) {
+		l.lifecycle(l.provider("machines: [{name: n-1, state: shutdown}, {name: n-2}]"))
+		l.later(2 * period)
+		tainted := func(name string) bool {
+			n, err := l.client.CoreV1().Nodes().Get(l.ctx, name, metav1.GetOptions{})
+			if err != nil {
+				l.Fatal(err)
+			}
+			return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+				return t.Key == api.TaintNodeShutdown && t.Effect == corev1.TaintEffectNoSchedule
+			})
+		}
+		if !tainted("n-1") || tainted("n-2") {
+			l.Errorf("n-1: %v, n-2: %v", tainted("n-1"), tainted("n-2"))
+		}
+		for _, name := range []string{"n-1", "n-2"} {
+			n, err := l.client.CoreV1().Nodes().Get(l.ctx, name, metav1.GetOptions{})
+			if err != nil {
+				l.Fatal(err)
+			}
+			n.Status.Conditions[0].Status = corev1.ConditionTrue
+			if _, err := l.client.CoreV1().Nodes().UpdateStatus(l.ctx, n, metav1.UpdateOptions{}); err != nil {
+				l.Fatal(err)
+			}
+		}
+		l.later(2 * period)
+		l.client.ClearActions()
+		l.later(2 * period)
+		if tainted("n-1") {
+			l.Error("it is ready and tainted")
+		}
+		for _, a := range l.client.Actions() {
+			if a.GetResource().Resource == "configmaps" && a.GetVerb() == "get" {
+				l.Errorf("nodes are ready, and identities are read: %v", a)
+			}
+		}
+	}, silent("n-1"), silent("n-2"))
+}
+
+// TestNodesThatMayNotBeDeleted: without that right the Node stays, and an event says so.
+func TestNodesThatMayNotBeDeleted(t *testing.T) {
+	inLab(t, func(l *lab) {
+		l.client.PrependReactor("delete", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(corev1.Resource("nodes"), "n-2", errors.New("no such right"))
+		})
+		l.lifecycle(l.provider("machines: [{name: n-1}]"))
+		l.later(period)
+		if got := l.nodes(); got != "n-1 n-2" {
+			l.Errorf("%s are left", got)
+		}
+		if got := l.events("DeletingNodeFailed"); len(got) == 0 || !strings.HasPrefix(got[0], "n-2: Failed deleting node n-2: ") {
+			l.Errorf("%q", got)
+		}
+	}, silent("n-1"), silent("n-2"))
+}
+
+// TestInitialize: a node gets its provider ID, labels and addresses, and loses the taint; one
+// without a machine keeps it.
+func TestInitialize(t *testing.T) {
+	taint := []corev1.Taint{{Key: api.TaintExternalCloudProvider, Value: "true", Effect: corev1.TaintEffectNoSchedule}}
+	known, unknown := node("n-1", ""), node("n-9", "")
+	known.Spec.Taints, unknown.Spec.Taints = taint, taint
+	known.Status.Addresses = append(known.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: "host-1"})
+	inLab(t, func(l *lab) {
+		c := l.provider(strings.Replace(inventory, `rack: "7"`, `rack: "7", node.kubernetes.io/mine: "yes"`, 1))
+		l.run(c, func(f informers.SharedInformerFactory) (func(context.Context), error) {
+			ctl, err := nodecontroller.NewCloudNodeController(f.Core().V1().Nodes(), l.client, c, 5*time.Minute, 1, 1)
+			return func(ctx context.Context) { ctl.RunWithContext(ctx, counted()) }, err
+		})
+		l.later(10 * time.Second)
+		n, err := l.client.CoreV1().Nodes().Get(l.ctx, "n-1", metav1.GetOptions{})
+		if err != nil {
+			l.Fatal(err)
+		}
+		if n.Spec.ProviderID != "hawser://n-1" || len(n.Spec.Taints) != 0 {
+			l.Errorf("%+v", n.Spec)
+		}
+		for key, want := range map[string]string{
+			corev1.LabelInstanceTypeStable: "small", corev1.LabelInstanceType: "small", corev1.LabelTopologyZone: "z-1", corev1.LabelFailureDomainBetaZone: "z-1",
+			corev1.LabelTopologyRegion: "r-1", corev1.LabelFailureDomainBetaRegion: "r-1", "rack": "7", "node.kubernetes.io/mine": "",
+		} {
+			if n.Labels[key] != want {
+				l.Errorf("label %s is %q, want %q", key, n.Labels[key], want)
+			}
+		}
+		if got := n.Status.Addresses; len(got) != 2 || got[0].Address != "10.0.0.1" || got[1].Address != "host-1" {
+			l.Errorf("%v", got)
+		}
+		if got := l.events("Synced"); !slices.Equal(got, []string{"n-1: Node synced successfully"}) {
+			l.Errorf("%q", got)
+		}
+		n, err = l.client.CoreV1().Nodes().Get(l.ctx, "n-9", metav1.GetOptions{})
+		if err != nil || len(n.Spec.Taints) != 1 || n.Spec.ProviderID != "" {
+			l.Errorf("%+v, %v", n.Spec, err)
+		}
+		for _, a := range l.client.Actions() {
+			if a.GetResource().Resource == "nodes" && a.GetVerb() == "create" {
+				l.Errorf("it makes a Node: %v", a)
+			}
+		}
+	}, known, unknown)
+}
+
+// asked counts how often a provider is asked for a load balancer.
+type asked struct {
+	*Cloud
+	times int
+	held  bool // the Service had a finalizer each time
+}
+
+func (a *asked) LoadBalancer() (cloudprovider.LoadBalancer, bool) {
+	return askedBalancers{(*balancers)(a.Cloud), a}, true
+}
+
+type askedBalancers struct {
+	*balancers
+	asked *asked
+}
+
+// EnsureLoadBalancer implements cloudprovider.LoadBalancer.
+func (b askedBalancers) EnsureLoadBalancer(ctx context.Context, cluster string, s *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+	b.asked.times++
+	now, err := b.client.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
+	b.asked.held = err == nil && len(now.Finalizers) == 1 && (b.asked.times == 1 || b.asked.held)
+	return b.balancers.EnsureLoadBalancer(ctx, cluster, s, nodes)
+}
+
+// TestServices: a Service gets a finalizer and then an address; the provider is asked again
+// when it changes; the address is given back when it goes. Endpoints are nobody's matter.
+func TestServices(t *testing.T) {
+	inLab(t, func(l *lab) {
+		c := &asked{Cloud: l.provider(inventory)}
+		l.run(c, func(f informers.SharedInformerFactory) (func(context.Context), error) {
+			ctl, err := servicecontroller.New(c, l.client, f.Core().V1().Services(), f.Core().V1().Nodes(), "kubernetes", utilfeature.DefaultFeatureGate)
+			return func(ctx context.Context) { ctl.Run(ctx, 1, counted()) }, err
+		})
+		services := l.client.CoreV1().Services("ns")
+		if _, err := services.Create(l.ctx, service("web", nil, 80), metav1.CreateOptions{}); err != nil {
+			l.Fatal(err)
+		}
+		l.later(10 * time.Second)
+		get := func() *corev1.Service {
+			s, err := services.Get(l.ctx, "web", metav1.GetOptions{})
+			if err != nil {
+				l.Fatal(err)
+			}
+			return s
+		}
+		if in := get().Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != "192.0.2.1" || c.times != 1 || !c.held {
+			l.Fatalf("%v, asked %d times, held %v", in, c.times, c.held)
+		}
+		for what, change := range map[string]func(*corev1.Service){
+			"address":     func(s *corev1.Service) { s.Spec.LoadBalancerIP = "192.0.2.2" },
+			"sources":     func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"} },
+			"ports":       func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 },
+			"policy":      func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal },
+			"health port": func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 30001 },
+			"affinity":    func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+			"annotation":  func(s *corev1.Service) { s.Annotations = map[string]string{"hawser.dev/proxy-protocol": "v2"} },
+		} {
+			before := c.times
+			s := get()
+			change(s)
+			if _, err := services.Update(l.ctx, s, metav1.UpdateOptions{}); err != nil {
+				l.Fatal(err)
+			}
+			l.later(10 * time.Second)
+			if c.times != before+1 {
+				l.Errorf("%s: the provider is asked %d times", what, c.times-before)
+			}
+		}
+		if in := get().Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != "192.0.2.2" {
+			l.Errorf("%v", in)
+		}
+		if err := services.Delete(l.ctx, "web", metav1.DeleteOptions{}); err != nil {
+			l.Fatal(err)
+		}
+		l.later(10 * time.Second)
+		if _, err := services.Get(l.ctx, "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			l.Errorf("it is not let go: %v", err)
+		}
+		if _, there := c.pool.addressOf("web"); there {
+			l.Error("its address is not given back")
+		}
+		for _, a := range l.client.Actions() {
+			if strings.HasPrefix(a.GetResource().Resource, "endpoint") {
+				l.Errorf("%v", a)
+			}
+		}
+		if len(l.events("EnsuringLoadBalancer")) == 0 || len(l.events("EnsuredLoadBalancer")) == 0 {
+			l.Error("no event tells of it")
+		}
+	})
+}
