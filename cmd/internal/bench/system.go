@@ -73,7 +73,7 @@ func (r *run) startTunnel(ctx context.Context, s *system, instance string) (err 
 	if s.control, err = launch(ctx, r.cfg.Command, control, o); err != nil {
 		return err
 	}
-	s.dial = dialConnect(o.Socket, s.target.addr())
+	s.dial = dialConnect("unix", o.Socket, s.target.addr())
 	if s.node, err = r.launchAgents(ctx, s, 1, 1); err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (r *run) startSSH(ctx context.Context, s *system, instance string, connecti
 	if s.control, err = launch(ctx, r.cfg.Command, sshControl, o); err != nil {
 		return err
 	}
-	s.dial = dialConnect(o.Socket, s.target.addr())
+	s.dial = dialConnect("unix", o.Socket, s.target.addr())
 	_, err = s.control.ask(doWait, 1)
 	return err
 }
@@ -136,11 +136,11 @@ func dialTCP(addr string) func(context.Context) (net.Conn, error) {
 }
 
 // dialConnect asks a CONNECT front end for the port of target at the first node.
-func dialConnect(socket, target string) func(context.Context) (net.Conn, error) {
+func dialConnect(network, front, target string) func(context.Context) (net.Conn, error) {
 	_, port, _ := net.SplitHostPort(target) // of a listener
 	ask := []byte("CONNECT " + net.JoinHostPort(nodeName(1), port) + " HTTP/1.1\r\nHost: " + nodeName(1) + "\r\n\r\n")
 	return func(ctx context.Context) (net.Conn, error) {
-		c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", socket)
+		c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, network, front)
 		if err != nil {
 			return nil, err
 		}
