@@ -58,6 +58,7 @@ func TestBadInput(t *testing.T) {
 		`hawser-ccm: --cloud-provider "external": name a provider, such as hawser`:                                                               {"--cloud-provider", "external"},
 		broken + `": could not init cloud provider "hawser": inventory of machines ` + broken + `: line 3: machines[1].name: n-1 is there twice`: {"--cloud-config", broken},
 		`hawser-ccm: --cluster-cidr "10.0.0.0": want a range, such as 10.244.0.0/16, or one of each family`:                                      {"--cluster-cidr", "10.0.0.0"},
+		`err="\"nonsense\" is not in the list of known controllers"`:                                                                             {"--controllers", "cloud-node-controller,-cloud-node-lifecycle-controller,nonsense"},
 		`unknown flag: --cloud`: {"--cloud", "hawser"},
 	} {
 		if got := fails(t, append(args, common...)...); !strings.HasSuffix(got, want) {

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/server/egressselector"
 
@@ -69,6 +73,34 @@ func TestManifestEgress(t *testing.T) {
 				t.Errorf("key %s", tcp.TLSConfig.ClientKey)
 			}
 		})
+	}
+}
+
+// TestManifestCCM: of the ConfigMaps of its namespace the account may read the one with the
+// inventory, which the pods' configuration names.
+func TestManifestCCM(t *testing.T) {
+	var rules []string
+	for _, o := range ccmRoles() {
+		var all []rbacv1.PolicyRule
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			all = o.Rules
+		case *rbacv1.Role:
+			if o.Namespace == metav1.NamespaceSystem {
+				all = o.Rules
+			}
+		}
+		for _, r := range all {
+			if slices.Contains(r.Resources, "configmaps") || slices.Contains(r.Resources, rbacv1.ResourceAll) {
+				rules = append(rules, fmt.Sprintf("%T %v %v", o, r.Verbs, r.ResourceNames))
+			}
+		}
+	}
+	if want := []string{"*v1.Role [get list watch] [hawser-machines]"}; !slices.Equal(rules, want) {
+		t.Errorf("%q, want %q", rules, want)
+	}
+	if config := ccmPods("image", 1)[0].(*corev1.ConfigMap); config.Data[ccmConfig] != "configMap: kube-system/hawser-machines\n" {
+		t.Errorf("%v", config.Data)
 	}
 }
 
