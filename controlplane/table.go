@@ -197,7 +197,7 @@ func forServices() []entry {
 			}
 			c := *s.cfg.LoadBalancer
 			c.Events, c.Log = s.recorder("hawser-load-balancer-controller"), s.log
-			return loadbalancer.New(s.informers, c), nil
+			return loadbalancer.New(s.informers, c)
 		}},
 	}
 }

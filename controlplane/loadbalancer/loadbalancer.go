@@ -24,10 +24,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
@@ -66,19 +64,22 @@ type Config struct {
 type Controller struct {
 	cfg      Config
 	services corelisters.ServiceLister
-	slices   discoverylisters.EndpointSliceLister
+	slicesOf func(namespace, service string) ([]*discoveryv1.EndpointSlice, error)
 	watched  cache.SharedIndexInformer
 	log      *slog.Logger
 	events   record.EventRecorder
 }
 
-// New returns a controller that watches through f.
-func New(f informers.SharedInformerFactory, c Config) *Controller {
-	services, all := f.Core().V1().Services(), f.Discovery().V1().EndpointSlices()
-	all.Informer() // is to be filled before Run
-	ctl := &Controller{cfg: c, services: services.Lister(), slices: all.Lister(), watched: services.Informer(), events: loop.Recorder(c.Events)}
+// New returns a controller that watches through f. It is an error if f has been shut down.
+func New(f informers.SharedInformerFactory, c Config) (*Controller, error) {
+	services := f.Core().V1().Services()
+	of, err := loop.SlicesByService(f.Discovery().V1().EndpointSlices().Informer(), "") // each connection looks
+	if err != nil {
+		return nil, err
+	}
+	ctl := &Controller{cfg: c, services: services.Lister(), slicesOf: of, watched: services.Informer(), events: loop.Recorder(c.Events)}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
-	return ctl
+	return ctl, nil
 }
 
 // Name is the controller's name.
@@ -158,7 +159,7 @@ func sources(svc *corev1.Service) []netip.Prefix {
 // targets are the endpoints of a port of a Service that are ready, or those that still
 // serve while they end if there is no other.
 func (c *Controller) targets(ns, service, port string) []string {
-	all, err := c.slices.EndpointSlices(ns).List(labels.Set{discoveryv1.LabelServiceName: service}.AsSelectorPreValidated())
+	all, err := c.slicesOf(ns, service)
 	if err != nil {
 		c.log.Warn("the endpoints of a service are not known", "service", ns+"/"+service, "err", err)
 		return nil

@@ -48,7 +48,7 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 		}
 		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(100), set: make(map[string][]Front)}
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(f, Config{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, Set: w.take, Events: w.events}), nil
+			return New(f, Config{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, Set: w.take, Events: w.events})
 		})
 		f(w)
 		if err := stop(); err != nil {

@@ -14,8 +14,8 @@ import (
 const ServiceNameIndex = discoveryv1.LabelServiceName
 
 // SlicesByService returns a func that looks up the EndpointSlices of a Service that by
-// manages, according to their label, in the cache of inf, in no particular order. The
-// slices are the cache's own: they must not be changed. inf gets the index unless another
+// manages, according to their label, or all if by is empty, in the cache of inf, in no
+// particular order. The slices are the cache's own: they must not be changed. inf gets the index unless another
 // controller has given it one; calls for the same informer must not overlap. It is an
 // error if inf has stopped.
 func SlicesByService(inf cache.SharedIndexInformer, by string) (func(namespace, service string) ([]*discoveryv1.EndpointSlice, error), error) {
@@ -31,7 +31,7 @@ func SlicesByService(inf cache.SharedIndexInformer, by string) (func(namespace, 
 		}
 		slices := make([]*discoveryv1.EndpointSlice, 0, len(objs))
 		for _, obj := range objs {
-			if s, ok := obj.(*discoveryv1.EndpointSlice); ok && s.Labels[discoveryv1.LabelManagedBy] == by {
+			if s, ok := obj.(*discoveryv1.EndpointSlice); ok && (by == "" || s.Labels[discoveryv1.LabelManagedBy] == by) {
 				slices = append(slices, s)
 			}
 		}

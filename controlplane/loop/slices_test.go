@@ -29,6 +29,10 @@ func TestSlicesByService(t *testing.T) {
 	if err != nil {
 		t.Fatalf("for a second controller: %v", err)
 	}
+	all, err := SlicesByService(inf, "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	store := inf.GetIndexer()
 	for _, s := range []*discoveryv1.EndpointSlice{
 		sliceOf("ns", "a", "web", "us"), sliceOf("ns", "b", "web", "us"), sliceOf("ns", "c", "web", "them"), sliceOf("ns", "d", "db", "us"),
@@ -55,6 +59,7 @@ func TestSlicesByService(t *testing.T) {
 	}
 	expect("ours", ours, "web", "a b")
 	expect("theirs", theirs, "web", "c")
+	expect("everybody's", all, "web", "a b c")
 	expect("of a service that is none", ours, "", "")
 	if err := store.Update(sliceOf("ns", "a", "db", "us")); err != nil {
 		t.Fatal(err)
