@@ -71,13 +71,17 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	return n, failed
 }
 
-// linger is how long what nobody reads is taken, once nothing more can come the other way:
-// TCP resets what is closed before all has been read, and the peer loses what it has not
-// read yet (RFC 9112, section 9.6).
-const linger = 500 * time.Millisecond
+// linger is how long what nobody reads is taken, and lingerBytes how much of it, once
+// nothing more can come the other way: TCP resets what is closed before all has been read,
+// and the peer loses what it has not read yet (RFC 9112, section 9.6). One that says more
+// than that without reading does not end by itself.
+const (
+	linger      = 500 * time.Millisecond
+	lingerBytes = 256 << 10
+)
 
-// discard throws away what src has, until its end, or for linger once the other direction
-// is over.
+// discard throws away what src has, until its end, or for linger and lingerBytes once the
+// other direction is over.
 func discard(src net.Conn, other <-chan struct{}) error {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -90,8 +94,19 @@ func discard(src net.Conn, other <-chan struct{}) error {
 		case <-done:
 		}
 	})
-	if _, err := io.Copy(io.Discard, src); !errors.Is(err, os.ErrDeadlineExceeded) {
-		return err
+	for b, left := make([]byte, 8<<10), lingerBytes; left > 0; {
+		n, err := src.Read(b)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return err
+		}
+		select {
+		case <-other:
+			left -= n
+		default:
+		}
 	}
 	return nil
 }
