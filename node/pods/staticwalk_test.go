@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,7 @@ func (w *staticWorld) walk(rnd *rand.Rand) {
 	pods := map[types.UID]*corev1.Pod{} // a source has the same one each time
 	w.start()
 	for range 200 {
+		synctest.Wait() // or the agent makes what is not there while it is looked for
 		name := walkers[rnd.IntN(len(walkers))]
 		full := name + "-" + thisNode
 		mirror := w.find("default", full)

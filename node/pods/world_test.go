@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
@@ -53,6 +54,7 @@ type world struct {
 	mu      sync.Mutex
 	offline bool
 	watches []watch.Interface
+	listed  apiruntime.Object // by the last list of pods
 	events  []string
 	log     []string
 	phases  map[types.UID]corev1.PodPhase // as last written
@@ -78,6 +80,7 @@ func newWorld(t *testing.T, o memory.Options) *world {
 		t: t, rt: memory.New(o), phases: map[types.UID]corev1.PodPhase{},
 		api: fake.NewSimpleClientset(),
 	}
+	w.api.PrependReactor("list", "pods", w.list)
 	w.api.PrependReactor("*", "*", w.outage)
 	w.api.PrependWatchReactor("*", w.watch)
 	w.api.PrependReactor("patch", "pods", w.checkPatch)
@@ -163,7 +166,19 @@ func (w *world) setOffline(off bool) {
 	w.offline = off
 }
 
-// watch watches until the connection is lost.
+var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
+
+// list lists pods, and remembers which there were.
+func (w *world) list(a k8stesting.Action) (bool, apiruntime.Object, error) {
+	all, err := w.api.Tracker().List(a.GetResource(), podKind, a.GetNamespace())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listed = all
+	return true, all, err
+}
+
+// watch watches until the connection is lost. The tracker begins with what happens from
+// now on, whatever was listed: what happened since the list is too old for it.
 func (w *world) watch(a k8stesting.Action) (bool, watch.Interface, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,10 +186,18 @@ func (w *world) watch(a k8stesting.Action) (bool, watch.Interface, error) {
 		return true, nil, errNoConnection
 	}
 	through, err := w.api.Tracker().Watch(a.GetResource(), a.GetNamespace())
-	if err == nil {
-		w.watches = append(w.watches, through)
+	if err != nil {
+		return true, nil, err
 	}
-	return true, through, err
+	if a.GetResource().Resource == "pods" {
+		now, err := w.api.Tracker().List(a.GetResource(), podKind, a.GetNamespace())
+		if err != nil || !equality.Semantic.DeepEqual(now, w.listed) {
+			through.Stop()
+			return true, nil, apierrors.NewResourceExpired("too old resource version")
+		}
+	}
+	w.watches = append(w.watches, through)
+	return true, through, nil
 }
 
 var errNoConnection = errors.New("dial tcp: connect: connection refused")
