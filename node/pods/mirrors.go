@@ -76,18 +76,17 @@ type pace struct {
 // What is written again and again without becoming right is written less and less often.
 func (r *Runner) keepMirrors(ctx context.Context) {
 	paces := map[types.NamespacedName]*pace{}
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(time.Hour) // set anew by each look
 	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.mirroring:
-		case <-timer.C:
-		}
+	for ctx.Err() == nil {
 		timer.Stop()
 		if next := r.mirror(ctx, paces); !next.IsZero() {
 			timer.Reset(max(time.Until(next), 0))
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.mirroring:
+		case <-timer.C:
 		}
 	}
 }

@@ -240,15 +240,9 @@ func (w *worker) run(ctx context.Context) bool {
 		w.kill = &kill{by: time.Now(), reason: w.refused.reason, message: w.refused.status(), failed: true, refused: true}
 		w.r.cfg.Events.Event(w.ref, corev1.EventTypeWarning, w.refused.reason, w.refused.message)
 	}
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(time.Hour) // set anew by each step
 	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-w.wake:
-		case <-timer.C:
-		}
+	for ctx.Err() == nil {
 		w.next = time.Time{}
 		if w.step(time.Now()) {
 			return !w.leaving
@@ -257,7 +251,13 @@ func (w *worker) run(ctx context.Context) bool {
 		if !w.next.IsZero() {
 			timer.Reset(max(time.Until(w.next), 0))
 		}
+		select {
+		case <-ctx.Done():
+		case <-w.wake:
+		case <-timer.C:
+		}
 	}
+	return false
 }
 
 // at has the loop look again at t or before.
