@@ -25,7 +25,6 @@ package children
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -44,10 +43,6 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
-
-// controllerIndex is the index of objects by the uid of their controller; those
-// that have none are under the name of their namespace.
-const controllerIndex = "metadata.ownerReferences.controller"
 
 // forget is how long a child that was made is remembered if the cache cannot say
 // how far it is.
@@ -94,7 +89,8 @@ type Config[T Object] struct {
 // Children is the children of all owners of one kind. Its methods may be called
 // from any goroutine, for one owner from one at a time.
 type Children[T Object] struct {
-	cfg Config[T]
+	cfg  Config[T]
+	find func(string) ([]T, error) // see index
 
 	mu     sync.Mutex
 	recent map[string]*writes[T] // guarded by mu; by namespace/name of the owner
@@ -124,54 +120,30 @@ type made[T Object] struct {
 // New returns the children in c.Informer, which gets an index if it has it not yet.
 // Calls for the same informer must not overlap.
 func New[T Object](c Config[T]) (*Children[T], error) {
-	if err := Index(c.Informer); err != nil {
+	find, err := index[T](c.Informer)
+	if err != nil {
 		return nil, err
 	}
 	c.Events = loop.Recorder(c.Events)
-	return &Children[T]{cfg: c, recent: make(map[string]*writes[T])}, nil
+	return &Children[T]{cfg: c, find: find, recent: make(map[string]*writes[T])}, nil
 }
 
-// Index gives inf the index that Controlled looks into, if it has it not yet. Calls for
-// the same informer must not overlap.
-func Index(inf cache.SharedIndexInformer) error {
-	if _, there := inf.GetIndexer().GetIndexers()[controllerIndex]; there {
-		return nil
-	}
-	if err := inf.AddIndexers(cache.Indexers{controllerIndex: byController}); err != nil {
-		return fmt.Errorf("index by controller: %w", err)
-	}
-	return nil
+// Controlled returns a func that looks up what inf shows as controlled by the object with
+// a uid, as loop.Index does.
+func Controlled[T Object](inf cache.SharedIndexInformer) (func(owner types.UID) ([]T, error), error) {
+	find, err := index[T](inf)
+	return func(owner types.UID) ([]T, error) { return find(string(owner)) }, err
 }
 
-func byController(obj any) ([]string, error) {
-	o, ok := obj.(metav1.Object)
-	if !ok {
-		return nil, nil
-	}
-	if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
-		return []string{string(ref.UID)}, nil
-	}
-	return []string{orphansOf(o.GetNamespace())}, nil
-}
-
-// Controlled returns what inf, which has been given to Index, shows as controlled by
-// the object with this uid.
-func Controlled[T Object](inf cache.SharedIndexInformer, owner types.UID) ([]T, error) {
-	return indexed[T](inf, string(owner))
-}
-
-func indexed[T Object](inf cache.SharedIndexInformer, key string) ([]T, error) {
-	objs, err := inf.GetIndexer().ByIndex(controllerIndex, key)
-	if err != nil {
-		return nil, fmt.Errorf("look up by controller: %w", err)
-	}
-	out := make([]T, 0, len(objs))
-	for _, obj := range objs {
-		if child, ok := obj.(T); ok {
-			out = append(out, child)
+// index looks up objects by the uid of their controller, and those that have none by
+// orphansOf their namespace.
+func index[T Object](inf cache.SharedIndexInformer) (func(string) ([]T, error), error) {
+	return loop.Index(inf, "metadata.ownerReferences.controller", func(o T) string {
+		if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
+			return string(ref.UID)
 		}
-	}
-	return out, nil
+		return orphansOf(o.GetNamespace())
+	})
 }
 
 func orphansOf(namespace string) string { return "orphans/" + namespace }
@@ -194,7 +166,7 @@ func (c *Children[T]) Of(ctx context.Context, o Owner) ([]T, error) {
 // Controlled returns the children that the cache shows as controlled by the object
 // with this uid.
 func (c *Children[T]) Controlled(owner types.UID) ([]T, error) {
-	return Controlled[T](c.cfg.Informer, owner)
+	return c.find(string(owner))
 }
 
 // overlay lays what was written for o over have, which the cache showed when it had

@@ -56,7 +56,7 @@ func (c *Children[T]) adopt(ctx context.Context, o Owner) error {
 	if o.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	orphans, err := indexed[T](c.cfg.Informer, orphansOf(o.GetNamespace()))
+	orphans, err := c.find(orphansOf(o.GetNamespace()))
 	if err != nil {
 		return err
 	}

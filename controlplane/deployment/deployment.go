@@ -29,6 +29,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
@@ -59,6 +60,7 @@ type Controller struct {
 	setLister   appslisters.ReplicaSetLister
 	sets        *children.Children[*appsv1.ReplicaSet]
 	pods        cache.SharedIndexInformer
+	podsOf      func(set types.UID) ([]*corev1.Pod, error)
 	log         *slog.Logger
 }
 
@@ -73,10 +75,10 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 		setLister: sets.Lister(), pods: f.Core().V1().Pods().Informer(),
 	}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
-	if err := children.Index(ctl.pods); err != nil {
+	var err error
+	if ctl.podsOf, err = children.Controlled[*corev1.Pod](ctl.pods); err != nil {
 		return nil, err
 	}
-	var err error
 	ctl.sets, err = children.New(children.Config[*appsv1.ReplicaSet]{
 		Client:   func(ns string) children.Client[*appsv1.ReplicaSet] { return client.AppsV1().ReplicaSets(ns) },
 		Informer: sets.Informer(), Noun: "replica set", Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"),

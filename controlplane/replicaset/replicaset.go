@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
@@ -55,6 +56,7 @@ type Controller struct {
 	sets   appslisters.ReplicaSetLister
 	inf    cache.SharedIndexInformer
 	pods   *children.Pods
+	family func(owner types.UID) ([]*appsv1.ReplicaSet, error)
 	log    *slog.Logger
 
 	mu     sync.Mutex
@@ -70,10 +72,11 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	sets := f.Apps().V1().ReplicaSets()
 	ctl := &Controller{cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer(), pauses: make(map[string]*pause)}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
-	if err := children.Index(ctl.inf); err != nil {
+	var err error
+	if ctl.family, err = children.Controlled[*appsv1.ReplicaSet](ctl.inf); err != nil {
 		return nil, err
 	}
-	pods, err := children.New(children.Config[*corev1.Pod]{
+	ctl.pods, err = children.New(children.Config[*corev1.Pod]{
 		Client: children.PodClient(client), Informer: f.Core().V1().Pods().Informer(), Noun: "pod", Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
 		Live: func(ctx context.Context, ns, name string) (metav1.Object, error) {
 			return client.AppsV1().ReplicaSets(ns).Get(ctx, name, metav1.GetOptions{})
@@ -83,7 +86,6 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	if err != nil {
 		return nil, err
 	}
-	ctl.pods = pods
 	return ctl, nil
 }
 
@@ -194,7 +196,7 @@ func (c *Controller) company(rs *appsv1.ReplicaSet) (func(node string) int, erro
 	family := []*appsv1.ReplicaSet{rs}
 	if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
 		var err error
-		if family, err = children.Controlled[*appsv1.ReplicaSet](c.inf, ref.UID); err != nil {
+		if family, err = c.family(ref.UID); err != nil {
 			return nil, err
 		}
 	}
