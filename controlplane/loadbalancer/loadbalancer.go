@@ -14,10 +14,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +27,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
@@ -133,12 +130,19 @@ func (c *Controller) fronts(svc *corev1.Service) []Front {
 			if cmp.Or(port.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
 				continue // who gives addresses has refused it
 			}
-			ns, name, of := svc.Namespace, svc.Name, port.Name
+			ns, name := svc.Namespace, svc.Name
+			behind := &endpoints{port: port.Name, slicesOf: func() ([]*discoveryv1.EndpointSlice, error) { return c.slicesOf(ns, name) }}
 			out = append(out, Front{
 				Addr:    netip.AddrPortFrom(addr, uint16(port.Port)), //nolint:gosec // the API has it between 1 and 65535
 				Sources: sources(svc), Sticky: svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
 				ProxyProtocol: svc.Annotations[ProxyProtocol] == "v2",
-				Targets:       func() []string { return c.targets(ns, name, of) },
+				Targets: func() []string {
+					targets, err := behind.targets()
+					if err != nil {
+						c.log.Warn("the endpoints of a service are not known", "service", ns+"/"+name, "err", err)
+					}
+					return targets
+				},
 			})
 		}
 	}
@@ -154,53 +158,6 @@ func sources(svc *corev1.Service) []netip.Prefix {
 		out = append(out, p.Masked())
 	}
 	return out
-}
-
-// targets are the endpoints of a port of a Service that are ready, or those that still
-// serve while they end if there is no other.
-func (c *Controller) targets(ns, service, port string) []string {
-	all, err := c.slicesOf(ns, service)
-	if err != nil {
-		c.log.Warn("the endpoints of a service are not known", "service", ns+"/"+service, "err", err)
-		return nil
-	}
-	var ready, ending []string
-	for _, s := range all {
-		if s.AddressType == discoveryv1.AddressTypeFQDN {
-			continue
-		}
-		n := portOf(s, port)
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
-			if n == 0 || len(e.Addresses) == 0 || e.NodeName == nil {
-				continue // without a node nobody knows the way
-			}
-			if addr, err := netip.ParseAddr(e.Addresses[0]); err != nil || kubelet.IsLocal(addr) {
-				continue // it would lead to what the node has not offered
-			}
-			target := net.JoinHostPort(e.Addresses[0]+"%"+*e.NodeName, strconv.Itoa(n))
-			switch is := e.Conditions; {
-			case is.Ready == nil || *is.Ready:
-				ready = append(ready, target)
-			case is.Serving != nil && *is.Serving && is.Terminating != nil && *is.Terminating:
-				ending = append(ending, target)
-			}
-		}
-	}
-	if len(ready) == 0 {
-		return ending
-	}
-	return ready
-}
-
-// portOf is the number of a slice's port; 0 if it has none of the name.
-func portOf(s *discoveryv1.EndpointSlice, name string) int {
-	for _, p := range s.Ports {
-		if p.Port != nil && (p.Name == nil && name == "" || p.Name != nil && *p.Name == name) {
-			return int(*p.Port)
-		}
-	}
-	return 0
 }
 
 // ParseAddresses reads the addresses of a flag.

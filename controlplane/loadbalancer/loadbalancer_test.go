@@ -81,8 +81,7 @@ func (w *world) fronts() string {
 	defer w.mu.Unlock()
 	var out []string
 	for _, f := range w.set["ns/web"] {
-		targets := f.Targets()
-		slices.Sort(targets)
+		targets := slices.Sorted(slices.Values(f.Targets()))
 		out = append(out, fmt.Sprintf("%v %v sticky=%v proxy=%v to %s", f.Addr, f.Sources, f.Sticky, f.ProxyProtocol, strings.Join(targets, " ")))
 	}
 	return strings.Join(out, "; ")
@@ -169,6 +168,43 @@ func TestTargets(t *testing.T) {
 			}, service(nil), slice("a", tc.endpoints...))
 		})
 	}
+}
+
+// TestTargetsAreReadOnce: a connection to a Service with 2,000 endpoints does not read them
+// all again, and hears of each change.
+func TestTargetsAreReadOnce(t *testing.T) {
+	objs := []runtime.Object{service(nil)}
+	for i := range 20 {
+		var all []discoveryv1.Endpoint
+		for j := range 100 {
+			all = append(all, endpoint(fmt.Sprintf("10.0.%d.%d", i, j), "n", true, true, false))
+		}
+		objs = append(objs, slice(fmt.Sprintf("s%d", i), all...))
+	}
+	run(t, func(w *world) {
+		w.fronts()
+		front, write := w.set["ns/web"][0], w.client.DiscoveryV1().EndpointSlices("ns")
+		if n := len(front.Targets()); n != 2000 {
+			t.Fatalf("%d targets", n)
+		}
+		if n := testing.AllocsPerRun(5, func() { front.Targets() }); n > 100 {
+			t.Errorf("%v allocations a connection", n)
+		}
+		if _, err := write.Update(w.ctx, slice("s3", endpoint("10.9.9.9", "n", true, true, false)), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if all := front.Targets(); len(all) != 1901 || !slices.Contains(all, "10.9.9.9%n:8080") {
+			t.Errorf("%d targets once a slice has others", len(all))
+		}
+		if err := write.Delete(w.ctx, "s4", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := len(front.Targets()); n != 1801 {
+			t.Errorf("%d targets once a slice is gone", n)
+		}
+	}, objs...)
 }
 
 func TestServiceGoes(t *testing.T) {

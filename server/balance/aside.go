@@ -25,10 +25,10 @@ type aside struct {
 }
 
 // order has the targets that are set aside tried last, and of those at most maxTries.
-func (a *aside) order(all []string) iter.Seq[string] {
+func (a *aside) order(all iter.Seq[string]) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		var later []string
-		for _, target := range all {
+		for target := range all {
 			if !a.turn(target) {
 				if len(later) < maxTries {
 					later = append(later, target)

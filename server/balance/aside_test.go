@@ -83,7 +83,7 @@ func TestAside(t *testing.T) {
 		var a aside
 		want := func(when, want string) {
 			t.Helper()
-			if got := strings.Join(slices.Collect(a.order([]string{"a", "b", "c"})), " "); got != want {
+			if got := strings.Join(slices.Collect(a.order(slices.Values([]string{"a", "b", "c"}))), " "); got != want {
 				t.Errorf("%s: %s, want %s", when, got, want)
 			}
 		}
@@ -96,7 +96,7 @@ func TestAside(t *testing.T) {
 		want("its time is over", "a b c")
 		want("somebody finds out", "b c a")
 		<-time.After(asideFor)
-		if first := firstOf(a.order([]string{"b", "a"})); first != "b" {
+		if first := firstOf(a.order(slices.Values([]string{"b", "a"}))); first != "b" {
 			t.Errorf("first %s", first)
 		}
 		want("nobody has dialed it", "a b c") // and so it has not had its turn
@@ -125,7 +125,7 @@ func TestAsideIsBounded(t *testing.T) {
 		if n := len(a.until); n != maxAside {
 			t.Errorf("%d are set aside", n)
 		}
-		if n := len(slices.Collect(a.order(all))); n != maxAside+maxTries {
+		if n := len(slices.Collect(a.order(slices.Values(all)))); n != maxAside+maxTries {
 			t.Errorf("%d are tried", n)
 		}
 		<-time.After(asideFor + time.Nanosecond)

@@ -23,10 +23,9 @@ package balance
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -36,6 +35,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/pires/go-proxyproto"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -62,7 +62,8 @@ type Front struct {
 	// ProxyProtocol has each target told first who connects, by version 2 of the PROXY
 	// protocol.
 	ProxyProtocol bool
-	// Targets are the addresses to dial, as of now. It is called for each connection.
+	// Targets are the addresses to dial, as of now. It is called for each connection, and
+	// nobody changes what it returns.
 	Targets func() []string
 }
 
@@ -298,20 +299,61 @@ func (b *Balancer) dial(ctx context.Context, target string) (net.Conn, error) {
 	return b.cfg.Dial(ctx, "tcp", target)
 }
 
-// order is the order in which targets are tried: any, or for a sticky client always the
-// same, of which only that changes which comes or goes (highest random weight).
-func order(all []string, from netip.Addr, sticky bool) []string {
-	all = slices.Clone(all)
-	if !sticky {
-		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		return all
+// order is the order in which targets are tried: any, each as likely the first as the
+// others, or for a sticky client always the same, of which only that changes which comes or
+// goes (highest random weight).
+func order(all []string, from netip.Addr, sticky bool) iter.Seq[string] {
+	if sticky {
+		return byWeight(all, from)
 	}
-	weight := func(target string) uint64 {
-		h := sha256.Sum256([]byte(from.String() + " " + target)) // the same at every server
-		return binary.BigEndian.Uint64(h[:])
+	return func(yield func(string) bool) {
+		n := len(all)
+		if n == 0 {
+			return
+		}
+		// With a step that has no divisor in common with n each comes once.
+		at, step := rand.IntN(n), 1+rand.IntN(n)
+		for gcd(step, n) != 1 {
+			step = 1 + rand.IntN(n)
+		}
+		for range n {
+			if !yield(all[at]) {
+				return
+			}
+			at = (at + step) % n
+		}
 	}
-	slices.SortFunc(all, func(x, y string) int { return cmp.Compare(weight(y), weight(x)) })
-	return all
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// byWeight yields targets by the weight that they have for a client, the same at every
+// server, the heaviest first.
+func byWeight(all []string, from netip.Addr) iter.Seq[string] {
+	type weighed struct {
+		weight uint64
+		target string
+	}
+	list, seed := make([]weighed, 0, len(all)), xxhash.Sum64String(from.String())
+	hash := xxhash.NewWithSeed(seed)
+	for _, target := range all {
+		hash.ResetWithSeed(seed)
+		_, _ = hash.WriteString(target) // no error, by its documentation
+		list = append(list, weighed{hash.Sum64(), target})
+	}
+	slices.SortFunc(list, func(x, y weighed) int { return cmp.Compare(y.weight, x.weight) })
+	return func(yield func(string) bool) {
+		for _, w := range list {
+			if !yield(w.target) {
+				return
+			}
+		}
+	}
 }
 
 // source is whom c is from.

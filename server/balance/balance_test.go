@@ -190,12 +190,12 @@ func TestNextTarget(t *testing.T) {
 func TestSticky(t *testing.T) {
 	client := netip.MustParseAddr("192.0.2.1")
 	all := []string{"a", "b", "c", "d"}
-	first := order(all, client, true)[0]
+	first := firstOf(order(all, client, true))
 	moved := 0
 	for i := range 256 {
 		from := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
-		was := order(all, from, true)[0]
-		is := order(slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == "d" }), from, true)[0]
+		was := firstOf(order(all, from, true))
+		is := firstOf(order(slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == "d" }), from, true))
 		if was != is && was != "d" {
 			t.Errorf("client %s moved from %s to %s, as d went", from, was, is)
 		}
@@ -207,9 +207,55 @@ func TestSticky(t *testing.T) {
 		t.Errorf("%d of 256 clients were d's", moved)
 	}
 	for range 20 {
-		if got := order([]string{"d", "c", "b", "a"}, client, true)[0]; got != first {
+		if got := firstOf(order([]string{"d", "c", "b", "a"}, client, true)); got != first {
 			t.Errorf("%s, and %s before", got, first)
 		}
+	}
+}
+
+// TestOrder: each target comes once, and each is as often the first, with few as with
+// many; however many there are, a connection allocates little.
+func TestOrder(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 3, 4, 6, 97, 360} {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = fmt.Sprint(i)
+		}
+		for range 20 {
+			got := slices.Sorted(order(all, netip.Addr{}, false))
+			if !slices.Equal(got, slices.Sorted(slices.Values(all))) {
+				t.Errorf("of %d targets come %v", n, got)
+			}
+		}
+	}
+	firsts := map[string]int{}
+	for range 6000 {
+		firsts[firstOf(order([]string{"a", "b", "c", "d", "e", "f"}, netip.Addr{}, false))]++
+	}
+	for target, n := range firsts {
+		if n < 700 || n > 1300 { // 1,000 with a deviation of 29
+			t.Errorf("%s is first %d times of 6,000", target, n)
+		}
+	}
+	many := slices.Repeat([]string{"10.0.0.1%node-1:80"}, 10_000)
+	if n := testing.AllocsPerRun(10, func() { firstOf(order(many, netip.Addr{}, false)) }); n > 20 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkOrder(b *testing.B) {
+	all := make([]string, 10_000)
+	for i := range all {
+		all[i] = fmt.Sprintf("10.0.%d.%d%%node-%d:80", i/250, i%250, i)
+	}
+	client := netip.MustParseAddr("192.0.2.1")
+	for _, sticky := range []bool{false, true} {
+		b.Run(fmt.Sprintf("sticky=%v", sticky), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				firstOf(order(all, client, sticky))
+			}
+		})
 	}
 }
 
