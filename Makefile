@@ -22,7 +22,7 @@ NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command
 all: lint test build
 
 build: ## the programs, into bin/; without cgo, whose dynamic symbols would cost 30 MiB of memory
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exec, port-forward
 	./bin/hawser demo

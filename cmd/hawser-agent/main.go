@@ -24,7 +24,7 @@ func main() {
 	setup.NoCores()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
+	if err := setup.Execute(ctx, newRoot(), nil); err != nil {
 		fmt.Fprintln(os.Stderr, "hawser-agent: "+err.Error())
 		os.Exit(1)
 	}
@@ -49,6 +49,7 @@ func newRoot() *cobra.Command {
 			return run(cmd.Context(), &o, setup.NewLogger(o.logFormat, o.verbosity))
 		},
 	}
+	cmd.SetVersionTemplate(fmt.Sprintf("hawser-agent %s\nkubelet %s\n", setup.Version(), kubeletVersion))
 	o.addFlags(cmd.Flags())
 	return cmd
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-project/hawser/cmd/internal/bench"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 const (
@@ -75,7 +76,7 @@ func (o *benchOptions) run(cmd *cobra.Command) error {
 	}
 	c := bench.Config{
 		Transports: o.transports, Duration: o.duration, Rounds: o.rounds,
-		Version: buildVersion(), Progress: cmd.ErrOrStderr(),
+		Version: setup.Version(), Progress: cmd.ErrOrStderr(),
 	}
 	if o.quick {
 		c.Sessions, c.Streams = quickSessions, quickStreams

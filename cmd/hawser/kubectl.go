@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
@@ -24,6 +26,9 @@ import (
 // defaultDir is where hawser up keeps its cluster, below the working directory.
 const defaultDir = ".hawser"
 
+// noCluster is what kubectl says of a command that needs a cluster, where it knows none.
+const noCluster = "hawser kubectl: no cluster is named: hawser up starts one in this directory, and KUBECONFIG or --kubeconfig names another"
+
 // runKubectl runs kubectl with args and returns its exit code.
 func runKubectl(ctx context.Context, args []string) int {
 	if file := kubeconfigDefault(); file != "" {
@@ -35,15 +40,18 @@ func runKubectl(ctx context.Context, args []string) int {
 		fmt.Fprintln(os.Stderr, "hawser: "+err.Error())
 		return 1
 	}
+	clientcmd.ClusterDefaults.Server = "" // or it would look for one at localhost:8080
+	cmdutil.BehaviorOnFatal(func(text string, code int) {
+		if strings.Contains(text, "Missing or incomplete configuration info") {
+			text = noCluster
+		}
+		fmt.Fprintln(os.Stderr, strings.TrimSuffix(text, "\n"))
+		os.Exit(code)
+	})
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	// kubectl reads its arguments from here as well, to find plugins.
 	os.Args = append([]string{"kubectl"}, args...)
-	kubectl := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
-		PluginHandler: cmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes),
-		Arguments:     os.Args,
-		ConfigFlags:   genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50),
-		IOStreams:     streams,
-	})
+	kubectl := cmd.NewDefaultKubectlCommandWithArgs(kubectlOptions(streams, os.Args))
 	kubectl.SetArgs(args)
 	kubectl.SetContext(ctx)
 	if err := cli.RunNoErrOutput(kubectl); err != nil {
@@ -51,6 +59,25 @@ func runKubectl(ctx context.Context, args []string) int {
 		return 1
 	}
 	return 0
+}
+
+func kubectlOptions(streams genericiooptions.IOStreams, args []string) cmd.KubectlOptions {
+	return cmd.KubectlOptions{
+		PluginHandler: cmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes),
+		Arguments:     args,
+		ConfigFlags:   genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50),
+		IOStreams:     streams,
+	}
+}
+
+// kubectlVerb is the command of kubectl that is called name, or nothing.
+func kubectlVerb(name string) string {
+	for _, c := range cmd.NewKubectlCommand(kubectlOptions(genericiooptions.NewTestIOStreamsDiscard(), nil)).Commands() {
+		if c.Name() == name || slices.Contains(c.Aliases, name) {
+			return "hawser kubectl " + name
+		}
+	}
+	return ""
 }
 
 // stampVersion gives kubectl a version that can be parsed where the build gave it

@@ -25,7 +25,7 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "kubectl" {
 		os.Exit(runKubectl(ctx, os.Args[2:]))
 	}
-	if err := newRoot().ExecuteContext(ctx); err != nil {
+	if err := setup.Execute(ctx, newRoot(), kubectlVerb); err != nil {
 		fmt.Fprintln(os.Stderr, "hawser: "+err.Error())
 		os.Exit(1)
 	}
@@ -37,12 +37,19 @@ func newRoot() *cobra.Command {
 		Short: "A control plane for nodes that nobody can reach",
 		Long: "Hawser is a Kubernetes-compatible control plane for nodes behind NAT. Each node dials out to\n" +
 			"the server once; logs, exec, attach and port-forward travel back along that connection.",
+		Version:       setup.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetVersionTemplate(versions())
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServer(), newUp(), newDemo(), newDemoPod(), newToken(), newNode(), newKubeconfig(), newExplain(), newSSH(), newKubectlDoc(), newManifest(), newVersion(), newBench(), newFleet())
 	return root
+}
+
+// versions are those of Hawser and of the API.
+func versions() string {
+	return fmt.Sprintf("hawser %s\nKubernetes API %s\n", setup.Version(), apiVersion)
 }
 
 func newVersion() *cobra.Command {
@@ -51,7 +58,7 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "hawser %s\nKubernetes API %s\n", buildVersion(), apiVersion)
+			_, err := fmt.Fprint(cmd.OutOrStdout(), versions())
 			return err
 		},
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/kubeauth/place"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/server"
 )
 
@@ -68,7 +69,7 @@ func (o *tracingOptions) open(ctx context.Context) (*traces, error) {
 		return nil, nil
 	}
 	provider, err := tracing.NewProvider(ctx, o.config, nil, []resource.Option{
-		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", buildVersion())),
+		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", setup.Version())),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--tracing-config-file %s: %w", o.file, err)

@@ -113,7 +113,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels
 		Dialed:     t.traces.dialed(),
 		API:        t.toAPI(),
 		TakeBack:   o.takeBack,
-		Version:    buildVersion(),
+		Version:    setup.Version(),
 
 		DrainTimeout: o.shutdown.grace,
 		Log:          t.log,
@@ -175,7 +175,7 @@ func (t *tunnels) listen(ctx context.Context, o tunnel.Options) ([]tunnel.Listen
 	if err != nil {
 		return nil, err
 	}
-	older, err := server.NewOlder(t.port.Older(), apiVersion+", build "+buildVersion(), o)
+	older, err := server.NewOlder(t.port.Older(), apiVersion+", build "+setup.Version(), o)
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,5 @@
-// Package setup is what both programs do before they begin: take their data
-// directory, open their log and forbid core files. Its errors are for people; they
+// Package setup is what both programs do before they begin: read their command line, take
+// their data directory, open their log and forbid core files. Its errors are for people; they
 // name no flag, the caller does.
 package setup
 

@@ -1,0 +1,97 @@
+package setup
+
+// What a command line that is nearly right may have meant, and which build this is.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Execute runs root. Its error is one line, and says of a command or flag that there is
+// not what may have been meant. Elsewhere, which may be nil, knows of commands that root
+// has not: it returns the whole command, or nothing.
+func Execute(ctx context.Context, root *cobra.Command, elsewhere func(name string) string) error {
+	root.DisableSuggestions = true // they take several lines
+	cmd, err := root.ExecuteContextC(ctx)
+	var flag *pflag.NotExistError
+	var command, parent string
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &flag):
+		return fmt.Errorf("%w%s", err, meant(cmd, "--", near(flagsOf(cmd), flag.GetSpecifiedName())))
+	case scan(err, &command, &parent):
+		there := near(commandsOf(cmd), command)
+		if len(there) == 0 && elsewhere != nil {
+			if other := elsewhere(command); other != "" {
+				return fmt.Errorf("%w; did you mean %q?", err, other)
+			}
+		}
+		return fmt.Errorf("%w%s", err, meant(cmd, parent+" ", there))
+	}
+	return err
+}
+
+// scan reads cobra's error of a command that is not there, which has no type.
+func scan(err error, command, parent *string) bool {
+	n, _ := fmt.Sscanf(err.Error(), "unknown command %q for %q", command, parent)
+	return n == 2
+}
+
+func meant(cmd *cobra.Command, before string, names []string) string {
+	if len(names) == 0 {
+		return fmt.Sprintf("; see %s --help", cmd.CommandPath())
+	}
+	return fmt.Sprintf("; did you mean %s%s?", before, strings.Join(names, " or "+before))
+}
+
+// near are the names that name is nearly, as cobra has it.
+func near(names []string, name string) []string {
+	all := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, n := range names {
+		all.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
+	}
+	if found := all.SuggestionsFor(name); len(found) <= 3 {
+		return found
+	}
+	return nil
+}
+
+func flagsOf(cmd *cobra.Command) (names []string) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	return names
+}
+
+func commandsOf(cmd *cobra.Command) (names []string) {
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return names
+}
+
+// Version is the module's version, or the revision it was built from.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	version := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (version == "" || version == "(devel)") {
+			version = s.Value
+		}
+	}
+	return version
+}

@@ -1,0 +1,51 @@
+// Command lines that are nearly right, and what the programs say of themselves.
+
+package e2e
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestNearMisses(t *testing.T) {
+	_, programs := bin(t)
+	nowhere := "no cluster is named: hawser up starts one in this directory, and KUBECONFIG or --kubeconfig names another"
+	for line, want := range map[string]string{
+		"hawser nod":                        `did you mean hawser node?`,
+		"hawser token creat":                `did you mean hawser token create?`,
+		"hawser get pods":                   `did you mean "hawser kubectl get"?`,
+		"hawser server --cluster-cidrs x":   `did you mean --cluster-cidr?`,
+		"hawser-agent --sever x":            `did you mean --server?`,
+		"hawser kubectl get nodes":          nowhere,
+		"hawser kubectl logs x":             nowhere,
+		"hawser kubectl apply -f /dev/null": nowhere,
+	} {
+		t.Run(line, func(t *testing.T) {
+			words := strings.Fields(line)
+			cmd := exec.CommandContext(t.Context(), filepath.Join(programs, words[0]), words[1:]...)
+			cmd.Dir, cmd.Env = t.TempDir(), []string{"HOME=" + t.TempDir()}
+			out, err := cmd.CombinedOutput()
+			if err == nil || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), want) {
+				t.Errorf("%v:\n%swant an error, and one line with %q", err, out, want)
+			}
+		})
+	}
+}
+
+func TestVersions(t *testing.T) {
+	_, programs := bin(t)
+	for line, want := range map[string]string{
+		"hawser --version":       `^hawser \S+\nKubernetes API v1\.\d+\.\d+\+hawser\n$`,
+		"hawser version":         `^hawser \S+\nKubernetes API v1\.\d+\.\d+\+hawser\n$`,
+		"hawser-agent --version": `^hawser-agent \S+\nkubelet v1\.\d+\.\d+\+hawser\n$`,
+	} {
+		words := strings.Fields(line)
+		out, err := exec.CommandContext(t.Context(), filepath.Join(programs, words[0]), words[1:]...).CombinedOutput()
+		if err != nil || !regexp.MustCompile(want).Match(out) {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+	}
+}
