@@ -6,6 +6,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +14,12 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth"
 )
@@ -86,6 +91,29 @@ func TestJoin(t *testing.T) {
 		}
 		cancel()
 		_ = cmd.Wait()
+	})
+	t.Run("a token is deleted", func(t *testing.T) {
+		token := c.joinCommand(t, filepath.Join(client, "hawser"))[4]
+		id, _, _ := strings.Cut(token, ".")
+		bearer := rest.AnonymousClientConfig(c.rest)
+		bearer.BearerToken = token
+		as, err := kubernetes.NewForConfig(bearer)
+		must(t, err)
+		whoAmI := func() error {
+			_, err := as.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+			return err
+		}
+		eventually(t, "the token is somebody's", whoAmI) // joiners may ask who they are
+		if list := c.hawser(t, "token", "list"); !strings.Contains(list, id) || strings.Contains(list, token) {
+			t.Errorf("token %s is not listed, or with its secret:\n%s", id, list)
+		}
+		c.hawser(t, "token", "delete", id)
+		eventually(t, "the token is nobody's", func() error {
+			if err := whoAmI(); !apierrors.IsUnauthorized(err) {
+				return fmt.Errorf("it gets %w", err)
+			}
+			return nil
+		})
 	})
 	t.Run("short of memory", func(t *testing.T) {
 		run(t, append([]string{agent}, append(with("", ""), "--node-name", "short", "--data-dir", filepath.Join(shortTempDir(t), "data"),

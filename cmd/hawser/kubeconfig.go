@@ -57,20 +57,16 @@ func newKubeconfig() *cobra.Command {
 			if err := checkPerson(user, groups, lasts); err != nil {
 				return err
 			}
-			rc, err := loadKubeconfig(kubeconfig)
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
-			defer cancel()
-			return person(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), rc, user, groups, lasts)
+			return withClient(cmd.Context(), kubeconfig, func(ctx context.Context, client kubernetes.Interface, rc *rest.Config) error {
+				return person(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), client, rc, user, groups, lasts)
+			})
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&user, "user", "", "the user's name; required")
 	f.StringSliceVar(&groups, "group", nil, "a group of the user; may be repeated")
 	f.DurationVar(&lasts, "for", personFor, "how long the certificate is valid; the server's --cluster-signing-duration is the most")
-	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of an administrator (default $KUBECONFIG, then ./.hawser/"+adminKubeconfig+")")
+	kubeconfigFlag(cmd, &kubeconfig)
 	return cmd
 }
 
@@ -95,11 +91,7 @@ func checkPerson(user string, groups []string, lasts time.Duration) error {
 }
 
 // person prints a kubeconfig for the user to out, and when it expires to said.
-func person(ctx context.Context, out, said io.Writer, rc *rest.Config, user string, groups []string, lasts time.Duration) error {
-	client, err := kubernetes.NewForConfig(rc)
-	if err != nil {
-		return err
-	}
+func person(ctx context.Context, out, said io.Writer, client kubernetes.Interface, rc *rest.Config, user string, groups []string, lasts time.Duration) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return fmt.Errorf("make a key: %w", err)

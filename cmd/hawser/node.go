@@ -41,7 +41,7 @@ func newNode() *cobra.Command {
 		Long: "Ends the node's sessions and its access to the API within seconds. No certificate that was issued under its name\n" +
 			"is admitted any more, and none is issued, also after a restart of the server. Its Node object and its pods stay\n" +
 			"as they are: the pods are evicted like those of any node that is silent. A join token that the machine knows is\n" +
-			"good for other names until it expires: delete it.",
+			"good for other names until it expires: hawser token delete ends it.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onIdentity(cmd.Context(), kubeconfig, args[0], func(ctx context.Context, b *nodekeys.Book, by string) error {
@@ -67,7 +67,7 @@ func newNode() *cobra.Command {
 	}
 	allow.Flags().DurationVar(&allowed, "for", allowedFor, "how long")
 	for _, c := range []*cobra.Command{revoke, allow} {
-		c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of an administrator (default $KUBECONFIG, then ./.hawser/"+adminKubeconfig+")")
+		kubeconfigFlag(c, &kubeconfig)
 		node.AddCommand(c)
 	}
 	return node
@@ -78,17 +78,9 @@ func onIdentity(ctx context.Context, kubeconfig, name string, f func(context.Con
 	if err := auth.CheckNodeName(name); err != nil {
 		return err
 	}
-	rc, err := loadKubeconfig(kubeconfig)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	client, err := kubernetes.NewForConfig(rc)
-	if err != nil {
-		return err
-	}
-	return f(ctx, nodekeys.NewBook(client), whoAmI(ctx, client, rc))
+	return withClient(ctx, kubeconfig, func(ctx context.Context, client kubernetes.Interface, rc *rest.Config) error {
+		return f(ctx, nodekeys.NewBook(client), whoAmI(ctx, client, rc))
+	})
 }
 
 // whoAmI is the user of a client, or else where it came from.

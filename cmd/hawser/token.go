@@ -57,30 +57,22 @@ func newToken() *cobra.Command {
 			if err := checkSite(site); err != nil {
 				return err
 			}
-			rc, err := loadKubeconfig(kubeconfig)
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
-			defer cancel()
-			return createToken(ctx, cmd.OutOrStdout(), rc, ttl, site, printJoin, server)
+			return withClient(cmd.Context(), kubeconfig, func(ctx context.Context, client kubernetes.Interface, rc *rest.Config) error {
+				return createToken(ctx, cmd.OutOrStdout(), client, rc, ttl, site, printJoin, server)
+			})
 		},
 	}
 	f := create.Flags()
 	f.DurationVar(&ttl, "ttl", 24*time.Hour, "how long the token is valid; 0 means for ever")
 	f.StringVar(&site, "site", "", "the site of the nodes that join with the token: they get the label "+auth.SiteLabel+", which nodes cannot write")
 	f.BoolVar(&printJoin, "print-join-command", false, "print a complete hawser-agent command line instead of the token")
-	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of an administrator (default $KUBECONFIG, then ./.hawser/"+adminKubeconfig+")")
+	kubeconfigFlag(create, &kubeconfig)
 	f.StringVar(&server, "server", "", "with --print-join-command: the URL at which nodes reach the server (default what the server advertises)")
-	token.AddCommand(create)
+	token.AddCommand(create, newTokenList(), newTokenDelete())
 	return token
 }
 
-func createToken(ctx context.Context, out io.Writer, rc *rest.Config, ttl time.Duration, site string, printJoin bool, server string) error {
-	client, err := kubernetes.NewForConfig(rc)
-	if err != nil {
-		return err
-	}
+func createToken(ctx context.Context, out io.Writer, client kubernetes.Interface, rc *rest.Config, ttl time.Duration, site string, printJoin bool, server string) error {
 	token, err := makeToken(ctx, client, ttl, site)
 	if err != nil {
 		return err

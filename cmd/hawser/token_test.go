@@ -3,9 +3,17 @@
 package main
 
 import (
+	"io"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
 )
@@ -18,7 +26,12 @@ func TestTokenRefusesWhatItIsNotTold(t *testing.T) {
 		want       string // in the error; empty means none
 	}{
 		"alone":                {"", nil, ""},
-		"no such subcommand":   {"", []string{"list"}, `unknown command "list" for "hawser token"`},
+		"no such subcommand":   {"", []string{"make"}, `unknown command "make" for "hawser token"`},
+		"list too much":        {"", []string{"list", "x"}, `unknown command "x"`},
+		"delete nothing":       {"", []string{"delete"}, "name the tokens to delete by their ids"},
+		"delete no id":         {"", []string{"delete", "abcdef", "Abcdef"}, `token "Abcdef": want its id`},
+		"delete half a token":  {"", []string{"delete", "abcdef.0123"}, `token "abcdef": want its id`},
+		"delete nowhere":       {"", []string{"delete", "abcdef"}, "no kubeconfig: give --kubeconfig FILE or set KUBECONFIG"},
 		"argument too many":    {"", []string{"create", "x"}, `unknown command "x"`},
 		"negative":             {"", []string{"create", "--ttl", "-1h"}, "--ttl -1h0m0s is negative"},
 		"site with a capital":  {"", []string{"create", "--site", "Berlin"}, `--site "Berlin": want`},
@@ -33,4 +46,51 @@ func TestTokenRefusesWhatItIsNotTold(t *testing.T) {
 			clitest.Refused(t, clitest.Run(t, newRoot(), tt.kubeconfig, append([]string{"token"}, tt.args...)...), tt.want)
 		})
 	}
+}
+
+// TestTokens: what is made is listed without its secret, and deleted by its id or whole.
+func TestTokens(t *testing.T) {
+	now := time.Now()
+	client := fake.NewClientset()
+	var made []string
+	for _, site := range []string{"", "berlin"} {
+		token, err := makeToken(t.Context(), client, time.Duration(len(site))*time.Hour, site)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, token)
+	}
+	secrets := client.CoreV1().Secrets(metav1.NamespaceSystem)
+	for id, end := range map[string]string{"old123": "2001-01-01T00:00:00Z", "bad123": "soon"} {
+		s := &corev1.Secret{Type: bootstrapapi.SecretTypeBootstrapToken, Data: map[string][]byte{bootstrapapi.BootstrapTokenExpirationKey: []byte(end)}}
+		s.Name = bootstrapapi.BootstrapTokenSecretPrefix + id
+		if _, err := secrets.Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func() string {
+		var out strings.Builder
+		if err := listTokens(t.Context(), &out, client, now); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	got := list()
+	for _, want := range []string{made[0][:6] + ` .* never .* - .* system:bootstrappers`, made[1][:6] + ` .* (5h59m|6h) .* berlin .* system:bootstrappers`, `old123 .* expired`, `bad123 .* broken`} {
+		if !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	for _, token := range made {
+		if strings.Contains(got, token[7:]) {
+			t.Errorf("a secret in\n%s", got)
+		}
+	}
+	if err := deleteTokens(t.Context(), io.Discard, client, []string{made[0], made[1][:6]}); err != nil {
+		t.Fatal(err)
+	}
+	if got := list(); strings.Contains(got, made[0][:6]) || strings.Contains(got, made[1][:6]) || !strings.Contains(got, "old123") {
+		t.Errorf("after two were deleted:\n%s", got)
+	}
+	clitest.Refused(t, deleteTokens(t.Context(), io.Discard, client, []string{made[0]}), "there is no token "+made[0][:6])
 }
