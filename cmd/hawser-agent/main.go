@@ -51,5 +51,6 @@ func newRoot() *cobra.Command {
 	}
 	cmd.SetVersionTemplate(fmt.Sprintf("hawser-agent %s\nkubelet %s\n", setup.Version(), kubeletVersion))
 	o.addFlags(cmd.Flags())
+	setup.UseSections(cmd)
 	return cmd
 }

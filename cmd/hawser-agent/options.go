@@ -89,51 +89,79 @@ type options struct {
 // externalCloud is the only value of --cloud-provider that Kubernetes has left.
 const externalCloud = "external"
 
+// addFlags adds the flags by section. A text stands by itself: flags are found by search.
 func (o *options) addFlags(f *pflag.FlagSet) {
+	setup.Section(f, "The server, and how the node joins", o.addServerFlags, o.identityOptions.addFlags)
+	setup.Section(f, "The tunnel", o.transportOptions.addFlags, o.addTargetFlags)
+	setup.Section(f, "The node", o.addNodeFlags, o.addStatusFlags)
+	setup.Section(f, "Pods", o.addPodFlags, o.staticOptions.addFlags)
+	setup.Section(f, "What is kept for others, and when there is too little", o.addPressureFlags)
+	setup.Section(f, "A kubelet, and others of this machine", o.kubeletOptions.addFlags, o.addLocalFlags)
+	setup.Section(f, "Shutdown of the machine", o.shutdownOptions.addFlags)
+	setup.Section(f, "The log", o.addLogFlags)
+}
+
+func (o *options) addServerFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.servers, "server", nil, "URL of the server, https://HOST:PORT; of several, --server-count are used at a time, and others tried in turn (required)")
 	f.IntVar(&o.serverCount, "server-count", 2, "how many of the servers there are sessions with at a time")
 	f.StringVar(&o.token, "token", "", "join token, ID.SECRET, which whoever can list processes sees (default $"+tokenEnv+"); needed only until the node has its certificate")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the join token; read each time one is needed, so that a node whose certificate is of no use any more takes another one from there")
 	f.StringSliceVar(&o.caHashes, "discovery-token-ca-cert-hash", nil, "what the server's CA must hash to, sha256:HEX; needed with a join token")
 	f.StringVar(&o.dataDir, "data-dir", "/var/lib/hawser-agent", "directory of keys, pods and logs; made if missing")
+	f.DurationVar(&o.trustRefresh, "authorities-refresh-period", bootstrap.DefaultFollow, "how often the node looks whether the authorities of the cluster are others, give or take a quarter")
+}
+
+func (o *options) addTargetFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.allowTargets, "allow-target", nil, "what the server may reach beside this node's kubelet API and the ports that its running pods declare: CIDR or HOST:PORT, port * for any")
+}
+
+func (o *options) addNodeFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.name, "node-name", "", "name of the node (default the host name)")
-	f.StringVar(&o.override, "hostname-override", "", "name to use instead of the host name")
+	f.StringVar(&o.override, "hostname-override", "", "name of the node instead of the host name, without --node-name")
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of the node, or one of each family separated by a comma (default that of the default route)")
-	o.transportOptions.addFlags(f)
-	o.kubeletOptions.addFlags(f)
-	o.identityOptions.addFlags(f)
-	o.shutdownOptions.addFlags(f)
-	o.staticOptions.addFlags(f)
-	f.IntVar(&o.kubeletPort, "kubelet-port", node.KubeletPort, "with --transport ssh: port of the kubelet API on the loopback interface")
-	f.StringVar(&o.apiListen, "apiserver-listen", "", "loopback ADDRESS:PORT that leads to the API server through the tunnel, such as 127.0.0.1:6443; for a kubelet, kube-proxy and others of this machine")
-	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
 	f.BoolVar(&o.register, "register-node", true, "create the Node object if there is none")
 	f.StringVar(&o.taints, "register-with-taints", "", "taints of a new Node object, KEY=VALUE:EFFECT,…")
 	f.StringVar(&o.labels, "node-labels", "", "labels of a new Node object, KEY=VALUE,…")
 	f.BoolVar(&o.schedulable, "register-schedulable", true, "whether a new Node object may have pods at once; if not it is cordoned")
 	f.StringVar(&o.cloud, "cloud-provider", "", "external: a cloud controller manager sets the addresses of the node, and no pods come before it has")
 	f.StringVar(&o.providerID, "provider-id", "", "what a cloud or an inventory calls the machine, PROVIDER://ID; written to a new Node object")
-	f.StringSliceVar(&o.allowTargets, "allow-target", nil, "what the server may reach beside this node's kubelet API and the ports that its running pods declare: CIDR or HOST:PORT, port * for any")
+}
+
+func (o *options) addStatusFlags(f *pflag.FlagSet) {
+	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often the node's status is computed")
+	f.DurationVar(&o.statusReport, "node-status-report-frequency", 5*time.Minute, "how often the node's status is written when nothing has changed; with --node-status-update-frequency alone, as often as that says")
+	f.Int32Var(&o.leaseSeconds, "node-lease-duration-seconds", 40, "how long the node's lease lasts; it is renewed every quarter of it")
+	f.IntVar(&o.maxImages, "node-status-max-images", node.DefaultMaxImages, "how many images the node's status lists, the largest ones; -1 for all")
+}
+
+func (o *options) addPodFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.runtime, "runtime", "auto", "what runs containers: auto or process")
 	f.IntVar(&o.maxPods, "max-pods", 110, "how many pods the node takes")
 	f.Int64Var(&o.podMaxPIDs, "pod-max-pids", -1, "how many processes a pod may have; -1 for any number")
 	f.BoolVar(&o.seccompDefault, "seccomp-default", false, "filter the system calls of containers that name no seccomp profile: RuntimeDefault instead of Unconfined")
 	f.StringSliceVar(&o.hidePaths, "hide-path", []string{"/root/.ssh"}, "files and directories of the machine that containers do not see, beside those of Hawser")
-	f.IntVar(&o.maxImages, "node-status-max-images", node.DefaultMaxImages, "how many images the node's status lists, the largest ones; -1 for all")
-	f.DurationVar(&o.retention.MinAge, "minimum-container-ttl-duration", 0, "how old a container is at least when it is removed after it has ended, counted from when it was made")
-	f.IntVar(&o.retention.PerContainer, "maximum-dead-containers-per-container", pods.DefaultPerContainer, "how many attempts that have ended are kept of each container, with their logs; negative for all")
-	f.IntVar(&o.retention.Total, "maximum-dead-containers", pods.DefaultTotal, "how many containers that have ended are kept on the node; negative for any number")
-	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
-	f.StringVar(&o.systemReserved, "system-reserved", "", "resources kept for the system")
-	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often the node's status is computed")
-	f.DurationVar(&o.trustRefresh, "authorities-refresh-period", bootstrap.DefaultFollow, "how often the node looks whether the authorities of the cluster are others, give or take a quarter")
-	f.DurationVar(&o.statusReport, "node-status-report-frequency", 5*time.Minute, "how often it is written when nothing has changed (the update frequency, if only that is given)")
-	f.Int32Var(&o.leaseSeconds, "node-lease-duration-seconds", 40, "how long the node's lease lasts; it is renewed every quarter of it")
-	f.StringVar(&o.evictionHard, "eviction-hard", node.DefaultEvictionHard, "when the node reports pressure, SIGNAL<QUANTITY,… with signals memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available; what is not named has no threshold, and the default ones of imagefs are for a runtime with a file system of its own")
-	f.DurationVar(&o.pressureOver, "eviction-pressure-transition-period", 5*time.Minute, "how long pressure is reported after it is over")
 	f.DurationVar(&o.offlinePatience, "offline-patience", pods.DefaultPatience, "how long an agent that has started waits for the API before it starts pods that it knows from disk")
 	f.DurationVar(&o.volumeRefresh, "sync-frequency", time.Minute, "how often configMaps and secrets in volumes are brought up to date")
 	f.Int64Var(&o.containerLogSize, "container-log-max-size", 10<<20, "bytes at which a container's log is rotated")
 	f.IntVar(&o.containerLogs, "container-log-max-files", 5, "how many files of a container's log are kept")
+	f.DurationVar(&o.retention.MinAge, "minimum-container-ttl-duration", 0, "how old a container is at least when it is removed after it has ended, counted from when it was made")
+	f.IntVar(&o.retention.PerContainer, "maximum-dead-containers-per-container", pods.DefaultPerContainer, "how many attempts that have ended are kept of each container, with their logs; negative for all")
+	f.IntVar(&o.retention.Total, "maximum-dead-containers", pods.DefaultTotal, "how many containers that have ended are kept on the node; negative for any number")
+}
+
+func (o *options) addPressureFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.kubeReserved, "kube-reserved", "", "resources kept for the agent, such as cpu=100m,memory=128Mi")
+	f.StringVar(&o.systemReserved, "system-reserved", "", "resources kept for the system, such as cpu=100m,memory=128Mi")
+	f.StringVar(&o.evictionHard, "eviction-hard", node.DefaultEvictionHard, "when the node reports pressure, SIGNAL<QUANTITY,… with signals memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available; what is not named has no threshold, and the default ones of imagefs are for a runtime with a file system of its own")
+	f.DurationVar(&o.pressureOver, "eviction-pressure-transition-period", 5*time.Minute, "how long pressure is reported after it is over")
+}
+
+func (o *options) addLocalFlags(f *pflag.FlagSet) {
+	f.IntVar(&o.kubeletPort, "kubelet-port", node.KubeletPort, "with --transport ssh: port of the kubelet API on the loopback interface")
+	f.StringVar(&o.apiListen, "apiserver-listen", "", "loopback ADDRESS:PORT that leads to the API server through the tunnel, such as 127.0.0.1:6443; for a kubelet, kube-proxy and others of this machine")
+}
+
+func (o *options) addLogFlags(f *pflag.FlagSet) {
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 }

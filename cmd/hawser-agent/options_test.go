@@ -267,3 +267,5 @@ func TestShutdownPhases(t *testing.T) {
 		}
 	}
 }
+
+func TestFlagsAreDescribed(t *testing.T) { clitest.Described(t, newRoot()) }

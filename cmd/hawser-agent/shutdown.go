@@ -36,8 +36,8 @@ type shutdownOptions struct {
 
 func (o *shutdownOptions) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.total, gracePeriod, 0, "how long a shutdown of the machine waits for pods to end, by systemd-logind; 0 for not at all (the kubelet's configuration has it as shutdownGracePeriod)")
-	f.DurationVar(&o.critical, criticalGracePeriod, 0, "how much of that is for critical pods, which end after the others (shutdownGracePeriodCriticalPods)")
-	f.StringVar(&o.byPriority, gracePeriods, "", "instead of both: how long pods of each priority and above have, PRIORITY=DURATION,…, the lowest first to end (shutdownGracePeriodByPodPriority)")
+	f.DurationVar(&o.critical, criticalGracePeriod, 0, "how much of --"+gracePeriod+" is for critical pods, which end after the others (shutdownGracePeriodCriticalPods)")
+	f.StringVar(&o.byPriority, gracePeriods, "", "in place of --"+gracePeriod+" and --"+criticalGracePeriod+": how long pods of each priority and above have, PRIORITY=DURATION,…, the lowest first to end (shutdownGracePeriodByPodPriority)")
 }
 
 // check refuses what cannot work, naming the flag.

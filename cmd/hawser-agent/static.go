@@ -26,7 +26,7 @@ type staticOptions struct {
 
 func (o *staticOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.manifests, manifestPath, "", "a directory of files with a pod each, or one such file, that are run whatever the API says: static pods; containers do not see it")
-	f.DurationVar(&o.manifestsPeriod, manifestPeriod, staticpods.DefaultPeriod, "how often these files are read")
+	f.DurationVar(&o.manifestsPeriod, manifestPeriod, staticpods.DefaultPeriod, "how often the files of --"+manifestPath+" are read")
 }
 
 // check refuses what cannot work, naming the flag. A path that does not exist has no pods.

@@ -83,7 +83,6 @@ func (o *besideOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.signingKey, "cluster-signing-key-file", "", "with --kubeconfig: key of --cluster-signing-cert-file")
 	f.StringVar(&o.servingCert, "cluster-signing-kubelet-serving-cert-file", "", "with --kubeconfig: authority that signs kubelets' serving certificates (default --cluster-signing-cert-file)")
 	f.StringVar(&o.servingKey, "cluster-signing-kubelet-serving-key-file", "", "with --kubeconfig: key of --cluster-signing-kubelet-serving-cert-file")
-	o.flags = f
 }
 
 // adjust gives defaults that are others beside another API server.

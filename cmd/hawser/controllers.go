@@ -80,27 +80,27 @@ type controllerOptions struct {
 func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.enabled, "controllers", []string{"*"}, "controllers to run: '*' for all, NAME to add, -NAME to leave out; with --kubeconfig "+strings.Join(besideControllers, ",")+" by default")
 	f.DurationVar(&o.signingPeriod, "cluster-signing-duration", csr.DefaultDuration, "longest life of certificates signed for nodes and users; agents renew theirs before half of it is over, so one that is cut off for as long comes back by itself")
-	o.addLifecycleFlags(f)
 	f.IntVar(&o.podGC.Threshold, "terminated-pod-gc-threshold", podgc.DefaultThreshold, "pods that have ended and are kept; 0 keeps all")
 	f.DurationVar(&o.podGC.Period, "pod-gc-sync-period", podgc.DefaultPeriod, "how often pods are looked for that nobody will end")
 	f.DurationVar(&o.podGC.Quarantine, "pod-gc-orphan-quarantine", podgc.DefaultQuarantine, "how long a node must be missing before its pods are deleted")
+}
+
+// addRangeFlags adds the flags of the addresses of pods.
+func (o *controllerOptions) addRangeFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.ipam.Allocate, "allocate-node-cidrs", false, "give each node a block of --cluster-cidr for its pods")
 	f.StringVar(&o.ipam.ClusterCIDR, "cluster-cidr", "", "addresses of pods: a range, or one of IPv4 and one of IPv6 with a comma between them")
-	f.IntVar(&o.ipam.MaskSize, "node-cidr-mask-size", 0, "prefix length of a node's block (default 24, and 64 for IPv6)")
-	f.IntVar(&o.ipam.MaskSizeIPv4, "node-cidr-mask-size-ipv4", 0, "the same for the IPv4 range of two")
-	f.IntVar(&o.ipam.MaskSizeIPv6, "node-cidr-mask-size-ipv6", 0, "the same for the IPv6 range of two")
-	o.addWorkloadFlags(f)
-	o.addTunnelFlags(f)
-	o.addLeaderFlags(f)
+	f.IntVar(&o.ipam.MaskSize, "node-cidr-mask-size", 0, "prefix length of a node's block of --cluster-cidr (default 24, and 64 for IPv6)")
+	f.IntVar(&o.ipam.MaskSizeIPv4, "node-cidr-mask-size-ipv4", 0, "prefix length of a node's IPv4 block, where --cluster-cidr has two ranges")
+	f.IntVar(&o.ipam.MaskSizeIPv6, "node-cidr-mask-size-ipv6", 0, "prefix length of a node's IPv6 block, where --cluster-cidr has two ranges")
 }
 
 func (o *controllerOptions) addLifecycleFlags(f *pflag.FlagSet) {
 	p, d := &o.lifecycle, nodelifecycle.DefaultPolicy()
 	f.DurationVar(&p.MonitorPeriod, "node-monitor-period", d.MonitorPeriod, "time between two looks at all nodes")
 	f.DurationVar(&p.MonitorGracePeriod, "node-monitor-grace-period", d.MonitorGracePeriod, "how long a node may be silent before its conditions are Unknown")
-	f.DurationVar(&p.StartupGracePeriod, "node-startup-grace-period", d.StartupGracePeriod, "the same for a node that has never said whether it is ready")
+	f.DurationVar(&p.StartupGracePeriod, "node-startup-grace-period", d.StartupGracePeriod, "how long a node that has never said whether it is ready may be silent before its conditions are Unknown")
 	f.Float32Var(&p.EvictionRate, "node-eviction-rate", d.EvictionRate, "nodes a second of a zone from which pods are evicted while the zone is healthy, or down as a whole")
-	f.Float32Var(&p.SecondaryEvictionRate, "secondary-node-eviction-rate", d.SecondaryEvictionRate, "the same while a large zone is partly down")
+	f.Float32Var(&p.SecondaryEvictionRate, "secondary-node-eviction-rate", d.SecondaryEvictionRate, "nodes a second of a large zone from which pods are evicted while the zone is partly down")
 	f.Float32Var(&p.UnhealthyZoneThreshold, "unhealthy-zone-threshold", d.UnhealthyZoneThreshold, "share of a zone's nodes, if more than two, whose silence makes it partly down")
 	f.DurationVar(&o.podEvictionTimeout, "pod-eviction-timeout", 0, "")
 	_ = f.MarkHidden("pod-eviction-timeout") // it fails only if there is no such flag
@@ -117,7 +117,7 @@ func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.job.Workers, "concurrent-job-syncs", job.DefaultWorkers, "Jobs worked on at once")
 	f.IntVar(&o.cronJob.Workers, "concurrent-cron-job-syncs", cronjob.DefaultWorkers, "CronJobs worked on at once")
 	f.DurationVar(&o.job.MinBackoff, "job-min-backoff", job.DefaultMinBackoff, "how long after a pod of a Job has failed the next is made; doubles with each")
-	f.DurationVar(&o.job.MaxBackoff, "job-max-backoff", job.DefaultMaxBackoff, "the longest that grows to")
+	f.DurationVar(&o.job.MaxBackoff, "job-max-backoff", job.DefaultMaxBackoff, "the longest wait between pods of a Job that fail, which begins with --job-min-backoff and doubles")
 	f.IntVar(&o.endpointSlice.Workers, "concurrent-service-endpoint-syncs", endpointslice.DefaultWorkers, "Services whose EndpointSlices are worked on at once")
 	f.IntVar(&o.endpointSlice.MaxEndpoints, "max-endpoints-per-slice", endpointslice.DefaultMaxEndpoints, fmt.Sprintf("endpoints of one EndpointSlice, at most %d", endpointslice.MaxEndpoints))
 	f.IntVar(&o.mirror.Workers, "mirroring-concurrent-service-endpoint-syncs", endpointslice.DefaultWorkers, "Endpoints of Services without a selector that are mirrored at once")
@@ -131,9 +131,9 @@ func (o *controllerOptions) addWorkloadFlags(f *pflag.FlagSet) {
 // addTunnelFlags adds the flags of what only a process with tunnels can do.
 func (o *controllerOptions) addTunnelFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.causeAware, "cause-aware-eviction", true, "evict nobody from a node while the tunnel has another explanation for its silence than its death; false is what Kubernetes does")
-	f.DurationVar(&o.siteAutonomy, "site-autonomy-duration", evidence.DefaultSiteAutonomy, "how long that holds for a site or a server that has lost its network, unless an annotation says otherwise")
-	f.DurationVar(&o.maxAutonomy, "max-autonomy-duration", evidence.DefaultMaxAutonomy, "the longest that any of these, and any annotation, can keep pods for")
-	f.BoolVar(&o.keepAttached, "keep-attached-nodes", false, "count a tunnel that works as such an explanation, for as long")
+	f.DurationVar(&o.siteAutonomy, "site-autonomy-duration", evidence.DefaultSiteAutonomy, "how long pods stay on the nodes of a site, or behind a server, that has lost its network (--cause-aware-eviction), unless an annotation says otherwise")
+	f.DurationVar(&o.maxAutonomy, "max-autonomy-duration", evidence.DefaultMaxAutonomy, "the longest that --cause-aware-eviction, --site-autonomy-duration and any annotation can keep pods on a silent node")
+	f.BoolVar(&o.keepAttached, "keep-attached-nodes", false, "evict nobody from a silent node whose tunnel works (--cause-aware-eviction), for --max-autonomy-duration at most")
 	f.DurationVar(&o.probePeriod, "tunnel-probe-period", tunnelhealth.DefaultProbePeriod, "how often each node's kubelet is asked for its health through the tunnel")
 }
 

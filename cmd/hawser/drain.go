@@ -36,7 +36,7 @@ type shutdownOptions struct {
 
 func (o *shutdownOptions) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.delay, "shutdown-delay-duration", 0, "how long requests are answered as ever after a signal to stop, while /readyz fails and clients are told to make other connections")
-	f.BoolVar(&o.retryAfter, "shutdown-send-retry-after", false, "after that, answer new requests with 429 and Retry-After until all before them are answered")
+	f.BoolVar(&o.retryAfter, "shutdown-send-retry-after", false, "once --shutdown-delay-duration is over, answer new requests with 429 and Retry-After until all before them are answered")
 	f.DurationVar(&o.grace, "graceful-shutdown-timeout", 5*time.Second, "how long streams that are under way may go on once no connections are taken any more")
 }
 

@@ -26,7 +26,7 @@ type loadBalancerOptions struct {
 
 func (o *loadBalancerOptions) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.list, "load-balancer-addresses", nil, "addresses of this server at which it listens for Services of type LoadBalancer; the inventory of hawser-ccm names those of all servers")
-	f.IntVar(&o.limit, "load-balancer-connections", balance.DefaultLimit, "connections to such Services that may be open at a time, all together; a newcomer costs the oldest of the client that has most its place")
+	f.IntVar(&o.limit, "load-balancer-connections", balance.DefaultLimit, "connections to Services of type LoadBalancer that may be open at a time, all together; a newcomer costs the oldest of the client that has most its place")
 }
 
 func (o *loadBalancerOptions) check() (err error) {

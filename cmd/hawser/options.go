@@ -63,36 +63,51 @@ type serverOptions struct {
 	services        netip.Prefix
 }
 
+// addFlags adds the flags by section. A text stands by itself: flags are found by search.
 func (o *serverOptions) addFlags(f *pflag.FlagSet) {
+	o.beside.flags = f
+	setup.Section(f, "Where it listens, and what it keeps", o.addPlaceFlags)
+	setup.Section(f, "The tunnel", o.links.Add, o.addTunnelFlags)
+	setup.Section(f, "Ways in for others: front ends and load balancers", o.fronts.addFlags, addAliases, o.balancers.addFlags)
+	setup.Section(f, "Several servers", o.peer.addFlags, o.store.addFlags, o.controllers.addLeaderFlags)
+	setup.Section(f, "Beside a cluster that has an API server", o.beside.addFlags)
+	setup.Section(f, "The API", o.addAPIFlags, o.egress.addFlags)
+	setup.Section(f, "Who may do what", o.accounts.addFlags, o.access.addFlags)
+	setup.Section(f, "Audit and tracing", o.audit.addFlags, o.addStreamsFlags, o.tracing.addFlags)
+	setup.Section(f, "Nodes: health, eviction, addresses of pods", o.controllers.addLifecycleFlags, o.controllers.addTunnelFlags, o.controllers.addRangeFlags)
+	setup.Section(f, "Controllers", o.controllers.addFlags, o.controllers.addWorkloadFlags)
+	setup.Section(f, "The end of the server", o.shutdown.addFlags)
+	setup.Section(f, "Nodes that are reached by SSH (deprecated)", o.ssh.addFlags)
+	setup.Section(f, "The log", o.addLogFlags)
+}
+
+func (o *serverOptions) addPlaceFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.dataDir, "data-dir", setup.ServerDir, "directory of keys, store and "+adminKubeconfig+"; made if missing")
 	f.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "address to listen on")
 	f.IntVar(&o.securePort, "secure-port", 6443, fmt.Sprintf("port of the API and of the tunnel; with --kubeconfig %d by default", besidePort))
 	f.StringVar(&o.advertiseAddress, "advertise-address", "", "address at which nodes reach this server (default the bind address, or that of the default route)")
 	f.StringSliceVar(&o.tlsSANs, "tls-san", nil, "further names and addresses for the serving certificate, which no node may be called; with --kubeconfig, of the hub, and those of the cluster's API server that its certificate does not have")
-	o.fronts.addFlags(f)
-	o.balancers.addFlags(f)
-	o.egress.addFlags(f)
-	addAliases(f)
-	o.links.Add(f)
+}
+
+func (o *serverOptions) addTunnelFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.takeBack, "take-back-after", server.DefaultTakeBack, "how long an agent whose node another one has taken over is turned away once that one is gone; a minute at most if it has said goodbye")
-	o.ssh.addFlags(f)
-	o.accounts.addFlags(f)
-	o.store.addFlags(f)
+}
+
+func (o *serverOptions) addAPIFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.serviceRange, "service-cluster-ip-range", "10.96.0.0/12", "addresses given to services")
 	f.StringVar(&o.encryption.ConfigFile, "encryption-provider-config", "", "EncryptionConfiguration (apiserver.config.k8s.io/v1): which kinds are encrypted in the store, and how; none without it")
 	f.BoolVar(&o.encryption.Reload, "encryption-provider-config-automatic-reload", false, "read --encryption-provider-config again, within seconds, when it has changed")
-	f.StringVar(&o.serviceRange, "service-cluster-ip-range", "10.96.0.0/12", "addresses given to services")
 	f.Int64Var(&o.notReadyToleration, "default-not-ready-toleration-seconds", 300, "toleration of not-ready:NoExecute added to pods that have none")
 	f.Int64Var(&o.unreachToleration, "default-unreachable-toleration-seconds", 300, "toleration of unreachable:NoExecute added to pods that have none")
-	f.IntVar(&o.maxInFlight, "max-requests-inflight", apiserver.DefaultMaxRequestsInFlight, "with --max-mutating-requests-inflight, how many requests are answered at a time; priority levels share them")
-	f.IntVar(&o.maxMutating, "max-mutating-requests-inflight", apiserver.DefaultMaxMutatingRequestsInFlight, "added to --max-requests-inflight")
-	o.access.addFlags(f)
-	o.audit.addFlags(f)
+	f.IntVar(&o.maxInFlight, "max-requests-inflight", apiserver.DefaultMaxRequestsInFlight, "how many requests are answered at a time, together with --max-mutating-requests-inflight, which is added; priority levels share them")
+	f.IntVar(&o.maxMutating, "max-mutating-requests-inflight", apiserver.DefaultMaxMutatingRequestsInFlight, "is added to --max-requests-inflight")
+}
+
+func (o *serverOptions) addStreamsFlags(f *pflag.FlagSet) {
 	o.streams.addFlags(f, "tunnel-audit-log", "who reached which node through the tunnel: one line for each stream that ended")
-	o.tracing.addFlags(f)
-	o.controllers.addFlags(f)
-	o.beside.addFlags(f)
-	o.peer.addFlags(f)
-	o.shutdown.addFlags(f)
+}
+
+func (o *serverOptions) addLogFlags(f *pflag.FlagSet) {
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log verbosity: 0 life events, 4 and above each stream")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 }

@@ -205,3 +205,5 @@ func TestIdentity(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestFlagsAreDescribed(t *testing.T) { clitest.Described(t, newServer()) }

@@ -68,6 +68,7 @@ func newServer() *cobra.Command {
 		},
 	}
 	o.addFlags(cmd.Flags())
+	setup.UseSections(cmd)
 	cmd.AddCommand(newServerDrain())
 	return cmd
 }

@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 // Refused fails a test unless err is one line that contains want; unless there is no
@@ -21,6 +24,25 @@ func Refused(t *testing.T, err error, want string) {
 	case err != nil && strings.Contains(err.Error(), "\n"):
 		t.Errorf("more than one line: %v", err)
 	}
+}
+
+// Described fails a test unless each flag of cmd that people see has a section and a text
+// that stands by itself: flags are found by search, and not by what is above them.
+func Described(t *testing.T, cmd *cobra.Command) {
+	t.Helper()
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" || f.Name == "version" {
+			return
+		}
+		if setup.SectionOf(f) == "" {
+			t.Errorf("--%s is in no section of the help", f.Name)
+		}
+		for _, leans := range []string{"the same", "that ", "these ", "those ", "it ", "after that", "instead of both"} {
+			if strings.HasPrefix(f.Usage, leans) || f.Usage == "" {
+				t.Errorf("--%s: %q says nothing by itself", f.Name, f.Usage)
+			}
+		}
+	})
 }
 
 // Run runs a command as somebody who has no files of their own, and whose environment

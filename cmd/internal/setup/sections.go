@@ -1,0 +1,89 @@
+package setup
+
+// Flags by what they are about.
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+)
+
+// sectionKey is the annotation of a flag that has a section.
+const sectionKey = "section"
+
+// other is the heading of flags that have none.
+const other = "Other"
+
+// Section adds flags to f under a heading. Whoever adds them does not keep the set that
+// it is given.
+func Section(f *pflag.FlagSet, heading string, add ...func(*pflag.FlagSet)) {
+	own := pflag.NewFlagSet(heading, pflag.ContinueOnError)
+	own.SortFlags = false
+	for _, a := range add {
+		a(own)
+	}
+	own.VisitAll(func(flag *pflag.Flag) {
+		if flag.Annotations == nil {
+			flag.Annotations = map[string][]string{}
+		}
+		flag.Annotations[sectionKey] = []string{heading}
+	})
+	f.SortFlags = false
+	f.AddFlagSet(own)
+}
+
+// SectionOf is the heading of a flag, empty if it has none.
+func SectionOf(f *pflag.Flag) string {
+	if s := f.Annotations[sectionKey]; len(s) > 0 {
+		return s[0]
+	}
+	return ""
+}
+
+// UseSections has the help of cmd show its flags by section, in the order in which they
+// were added, those without one at the end.
+func UseSections(cmd *cobra.Command) {
+	cobra.AddTemplateFunc("sections", func(f *pflag.FlagSet) string { return sections(f, width()) })
+	const plain = "Flags:\n{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"
+	cmd.SetUsageTemplate(strings.Replace(cmd.UsageTemplate(), plain, "{{sections .LocalFlags | trimTrailingWhitespaces}}", 1))
+}
+
+// sections are the flags as text.
+func sections(f *pflag.FlagSet, columns int) string {
+	var order []string
+	sets := map[string]*pflag.FlagSet{}
+	f.VisitAll(func(flag *pflag.Flag) {
+		heading := cmp.Or(SectionOf(flag), other)
+		if sets[heading] == nil {
+			sets[heading] = pflag.NewFlagSet(heading, pflag.ContinueOnError)
+			sets[heading].SortFlags = false
+			order = append(order, heading)
+		}
+		sets[heading].AddFlag(flag)
+	})
+	if i := slices.Index(order, other); i >= 0 {
+		order = append(slices.Delete(order, i, i+1), other)
+	}
+	var out []string
+	for _, heading := range order {
+		if text := sets[heading].FlagUsagesWrapped(columns); text != "" {
+			out = append(out, fmt.Sprintf("%s:\n%s", heading, text))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// width is that of the terminal, or what most have.
+func width() int {
+	columns, _, err := term.GetSize(int(os.Stdout.Fd())) //nolint:gosec // a descriptor is small
+	if err != nil || columns < 80 {
+		return 120
+	}
+	return columns
+}
