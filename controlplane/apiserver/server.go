@@ -69,6 +69,9 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	if err := setGates(); err != nil {
+		return nil, fmt.Errorf("apiserver: %w", err)
+	}
 	s := &Server{cfg: cfg, ready: make(chan struct{}), listener: newListener(cfg.Listener)}
 	s.authn, s.authz = openToAll(&s.cfg)
 	var err error
