@@ -36,7 +36,7 @@ var attacks = []attack{
 		"controlplane:TestRevokedNodeTokens", "controlplane/apiserver:TestAccountTokens", "auth/kubeauth/issuers:TestNobodyOfOurs", "e2e:TestPeople",
 	}},
 	{"S1", "the secret of a session, shown by another node, twice, or late", "Lost, Replaced; the session stays its owner's", []string{
-		"tunnel/qmux:TestSecrets", "tunnel/qmux:TestFence", "tunnel/qmux:TestOvertaken", "tunnel/qmux:TestIdentity", "tunnel/qmux:TestAudit",
+		"tunnel/qmux:TestSecrets", "tunnel/qmux:TestFence", "tunnel/qmux:TestJoiningRace", "tunnel/qmux:TestIdentity", "tunnel/qmux:TestAudit",
 	}},
 	{"S2", "an agent with another's name or address", "sessions: Denied; API: 403; addresses: no route, or Ambiguous", []string{
 		"server:TestRefusedSessions", "server:TestDialByAddress", "e2e:TestThieves", "auth/kubeauth:TestClaims", "auth/kubeauth:TestNodeRestriction",

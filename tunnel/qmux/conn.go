@@ -44,7 +44,6 @@ type conn struct {
 	parting  bool  // and was
 	draining bool  // another took its place: it is only read
 	writing  bool  // somebody writes
-	placed   bool  // a place is taken for it, which is not its session's yet
 	failed   error // why nobody can any more
 	little   queue // streams that have little to send
 	bulk     queue // streams that have much
@@ -69,6 +68,7 @@ type conn struct {
 
 // connSay is what a connection has to say by itself.
 type connSay struct {
+	session    []byte // SESSION, before anything else
 	ping, pong bool
 	pongNumber uint64
 	streams    bool // MAX_STREAMS
@@ -78,7 +78,7 @@ type connSay struct {
 }
 
 func (y *connSay) anything() bool {
-	return y.ping || y.pong || y.streams || y.want > 0 || len(y.doubted) > 0 || y.close != nil
+	return y.session != nil || y.ping || y.pong || y.streams || y.want > 0 || len(y.doubted) > 0 || y.close != nil
 }
 
 func newConn(t secured) *conn {

@@ -110,20 +110,21 @@ func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options)
 		c.abort()
 		return nil, err
 	}
-	if answer == nil {
-		theirs.session = nil
-		conf.terms.window = 0
-	}
-	s := newSession(conf, o, c.peer(), theirs)
-	terms := conf.terms
+	var r rejoin
+	var id sessionID
 	if answer != nil {
-		s.dial = dial
-		s.id, s.paths.rejoin.secret, terms = answer.session()
-		terms = terms.and(conf.terms)
+		var told terms
+		id, r.secret, told = answer.session()
+		conf.terms = told.and(conf.terms)
+	} else {
+		theirs.session, conf.terms.window = nil, 0
+	}
+	s := newSession(conf, o, c.peer(), theirs, true)
+	if s.extended {
+		s.dial, s.id, s.paths.rejoin = dial, id, r
 	} else if o.Link.Window() > 0 {
 		s.log.Warn("session will end with its connection: the server does not resume", "server", c.tls.RemoteAddr().String())
 	}
-	s.agree(terms, true)
 	s.mu.Lock()
 	s.startLocked(c, insteadOfNone)
 	s.mu.Unlock()

@@ -4,6 +4,7 @@ package qmux
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/subtle"
 	"fmt"
 	"io"
@@ -143,14 +144,16 @@ func (s *Session) startLocked(c *conn, insteadOf uint64) {
 	s.addConnLocked(c, insteadOf)
 }
 
-// admit answers a peer that brings a connection: if it may, the connections that the
-// new one takes the place of are dropped.
-func (s *Session) admit(c *conn, j *joining, fresh secret) error {
+// admit has the session go on on c, which a peer brings, if it may. The connections that
+// it takes the place of are dropped. The first that c carries is SESSION.
+func (s *Session) admit(c *conn, j *joining) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.paths.rejoin
 	known := subtle.ConstantTimeCompare(j.secret[:], r.secret[:]) == 1
 	newer := r.unconfirmed && subtle.ConstantTimeCompare(j.secret[:], r.fresh[:]) == 1
+	left := len(s.conns) - len(s.replacedLocked(j.insteadOf))
+	beside := left > 0 && left == len(s.conns)
 	switch {
 	case s.over != nil:
 		return unknown(nil)
@@ -158,46 +161,23 @@ func (s *Session) admit(c *conn, j *joining, fresh secret) error {
 		return unknown(errSecret)
 	case j.attempt <= r.attempt:
 		return late()
-	case len(s.conns)-len(s.replacedLocked(j.insteadOf)) >= s.conf.connections:
+	case left >= s.conf.connections:
 		return &Error{Code: tunnel.Busy, Text: fmt.Sprintf("%d connections are the limit", s.conf.connections)}
-	case !s.placeLocked(c, j.insteadOf): // the last case: it takes something
+	case beside && !s.conf.beside.take(1): // the last case: it takes something
 		return &Error{Code: tunnel.Busy, Text: "too many connections beside the first of each session"}
+	}
+	if beside {
+		s.placed++
 	}
 	if newer {
 		r.secret = r.fresh
 	}
-	r.attempt, r.fresh, r.unconfirmed = j.attempt, fresh, true
+	r.attempt, r.unconfirmed = j.attempt, true
+	_, _ = rand.Read(r.fresh[:]) // never fails
 	c.number = j.attempt
-	return nil
-}
-
-// enter has the session go on on c after admit, unless a later attempt was admitted
-// meanwhile.
-func (s *Session) enter(c *conn, j *joining) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.over != nil:
-		return unknown(nil)
-	case s.paths.rejoin.attempt != j.attempt:
-		return late()
-	}
-	if c.placed {
-		c.placed = false
-		s.placed++
-	}
+	c.say.session = spellSession(s.id, r.fresh, s.conf.terms)
 	s.startLocked(c, j.insteadOf)
 	return nil
-}
-
-// placeLocked takes a place for c, if it is to be one more beside others, and says
-// whether c may come.
-func (s *Session) placeLocked(c *conn, insteadOf uint64) bool {
-	if len(s.conns) == 0 || len(s.replacedLocked(insteadOf)) > 0 {
-		return true
-	}
-	c.placed = s.conf.beside.take(1)
-	return c.placed
 }
 
 // countPlacesLocked has as many places taken as there are connections beside the first.

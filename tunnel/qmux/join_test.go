@@ -110,34 +110,8 @@ func TestJoiningRace(t *testing.T) {
 	}
 }
 
-// An attempt that a later one overtakes while it is answered is turned away.
-func TestOvertaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork(tunnel.Options{})
-		id, first, _ := n.hand(t).begin(usual)
-		s := <-n.accepted
-		ends := [2]*conn{}
-		joinings := [2]*joining{}
-		for i := range ends {
-			_, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-			ends[i] = newConn(bare{newBatch(far)})
-			joinings[i] = &joining{kind: kindJoin, id: id, secret: first, attempt: uint64(i + 1), insteadOf: insteadOfAll}
-			if err := s.admit(ends[i], joinings[i], secret{byte(i)}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := s.enter(ends[0], joinings[0]); !errors.Is(err, tunnel.Replaced) {
-			t.Errorf("the earlier one: %v", err)
-		}
-		if err := s.enter(ends[1], joinings[1]); err != nil {
-			t.Errorf("the later one: %v", err)
-		}
-		n.close(t, s)
-	})
-}
-
-// A session whose registry is closed while its first connection is answered leaves that
-// connection closed.
+// A session whose registry is closed while its first connection is answered is closed,
+// and so is that connection.
 func TestClosedWhileAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(tunnel.Options{})
@@ -145,17 +119,20 @@ func TestClosedWhileAnswered(t *testing.T) {
 		n.far = func(c *memnet.Conn) secured { return hooked{bare{newBatch(c)}, &before} }
 		p := n.hand(t)
 		p.hear()                                 // its parameters
-		closing := func() { n.registry.close() } // before SESSION
+		closing := func() { // before SESSION
+			n.work.Go(n.registry.close)
+			synctest.Wait()
+		}
 		before.Store(&closing)
 		p.say((&parameters{session: &joining{kind: kindNew, terms: usual, insteadOf: insteadOfNone}}).encode())
 		_ = p.conn.SetReadDeadline(time.Now().Add(2 * parting)) // never fails
 		if _, err := io.Copy(io.Discard, p.conn); err != nil {
 			t.Errorf("the connection is still open: %v", err)
 		}
-		n.close(t)
-		if len(n.errs) != 1 || len(n.accepted) != 0 {
-			t.Errorf("errors: %v; %d sessions", n.errs, len(n.accepted))
+		if err := why(<-n.accepted); !errors.Is(err, tunnel.ErrSessionClosed) {
+			t.Errorf("session: %v", err)
 		}
+		n.close(t)
 	})
 }
 

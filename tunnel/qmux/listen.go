@@ -134,7 +134,7 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 	})
 	if err == nil {
 		var s *Session
-		if s, err = r.decide(ctx, c, theirs); err == nil {
+		if s, err = r.decide(c, theirs); err == nil {
 			return s, nil
 		}
 	}
@@ -162,7 +162,7 @@ func (r *registry) refuse(c *conn, err error) {
 }
 
 // decide finds the session that c is for, or makes it.
-func (r *registry) decide(ctx context.Context, c *conn, theirs *parameters) (*Session, error) {
+func (r *registry) decide(c *conn, theirs *parameters) (*Session, error) {
 	identity, err := r.identity(c.tls)
 	if err != nil {
 		err = &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
@@ -171,7 +171,7 @@ func (r *registry) decide(ctx context.Context, c *conn, theirs *parameters) (*Se
 	switch {
 	case j != nil && j.kind == kindJoin:
 		if err == nil {
-			err = r.join(ctx, c, j, identity)
+			err = r.join(c, j, identity)
 		}
 		if err != nil {
 			r.audit(c, identity, j, err)
@@ -179,61 +179,45 @@ func (r *registry) decide(ctx context.Context, c *conn, theirs *parameters) (*Se
 		return nil, err
 	case err != nil:
 		return nil, err
-	case j == nil || r.conf.terms.window <= 0:
-		return r.plain(c, theirs)
-	case j.kind == kindNew:
-		return r.begin(ctx, c, theirs, identity)
-	default:
+	case j != nil && j.kind == kindKnows && r.conf.terms.window > 0:
 		return nil, broken(errParameter, "hawser_session of kind %d", j.kind)
 	}
+	return r.begin(c, theirs, identity)
 }
 
-// plain makes a session that ends with its connection.
-func (r *registry) plain(c *conn, theirs *parameters) (*Session, error) {
-	theirs.session = nil
-	if r.options.Link.Window() > 0 {
-		r.options.Log.Info("session will end with its connection: the client does not resume", "addr", c.tls.RemoteAddr().String())
-	}
+// begin makes a session. It ends with its connection unless both ends want to resume.
+func (r *registry) begin(c *conn, theirs *parameters, identity string) (*Session, error) {
 	conf := r.conf
-	conf.terms.window = 0
-	if theirs.idle > 0 {
-		conf.terms.keepalive = min(conf.terms.keepalive, theirs.idle/2)
+	if theirs.session != nil && conf.terms.window > 0 {
+		conf.terms = theirs.session.terms.and(conf.terms)
+	} else {
+		theirs.session, conf.terms.window = nil, 0
+		if theirs.idle > 0 {
+			conf.terms.keepalive = min(conf.terms.keepalive, theirs.idle/2)
+		}
+		if r.options.Link.Window() > 0 {
+			r.options.Log.Info("session will end with its connection: the client does not resume", "addr", c.tls.RemoteAddr().String())
+		}
 	}
-	s := newSession(conf, r.options, c.peer(), theirs)
-	s.agree(conf.terms, false)
+	s := newSession(conf, r.options, c.peer(), theirs, false)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.startLocked(c, insteadOfNone)
-	return s, nil
-}
-
-// begin makes a session.
-func (r *registry) begin(ctx context.Context, c *conn, theirs *parameters, identity string) (*Session, error) {
-	t := theirs.session.terms.and(r.conf.terms)
-	s := newSession(r.conf, r.options, c.peer(), theirs)
-	s.agree(t, false)
-	s.identity, s.forgotten = identity, r.remove
-	_, _ = rand.Read(s.id[:])                  // never fails
-	_, _ = rand.Read(s.paths.rejoin.secret[:]) // likewise
-	err := r.add(s)
-	if err == nil {
-		err = within(ctx, c, func() error { return c.say1(spellSession(s.id, s.paths.rejoin.secret, t)) })
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil {
-		err = s.over // the registry was closed meanwhile
-	}
-	if err != nil {
-		s.failLocked(err)
-		return nil, err
+	if s.extended {
+		s.identity, s.forgotten = identity, r.remove
+		_, _ = rand.Read(s.id[:])                  // never fails
+		_, _ = rand.Read(s.paths.rejoin.secret[:]) // likewise
+		c.say.session = spellSession(s.id, s.paths.rejoin.secret, conf.terms)
+		if err := r.add(s); err != nil {
+			s.failLocked(err)
+			return nil, err
+		}
 	}
 	s.startLocked(c, insteadOfNone)
 	return s, nil
 }
 
 // join has a session go on on c as well.
-func (r *registry) join(ctx context.Context, c *conn, j *joining, identity string) error {
+func (r *registry) join(c *conn, j *joining, identity string) error {
 	r.mu.Lock()
 	s := r.sessions[j.id]
 	r.mu.Unlock()
@@ -252,19 +236,7 @@ func (r *registry) join(ctx context.Context, c *conn, j *joining, identity strin
 			return no
 		}
 	}
-	var fresh secret
-	_, _ = rand.Read(fresh[:]) // never fails
-	if err := s.admit(c, j, fresh); err != nil {
-		return err
-	}
-	err := within(ctx, c, func() error { return c.say1(spellSession(s.id, fresh, s.conf.terms)) })
-	if err == nil {
-		err = s.enter(c, j)
-	}
-	if err != nil && c.placed {
-		s.conf.beside.give(1)
-	}
-	return err
+	return s.admit(c, j)
 }
 
 // revoke ends a session whose identity may not have it any more.
@@ -286,7 +258,7 @@ func (r *registry) audit(c *conn, identity string, j *joining, err error) {
 		"session", j.id.String(), "identity", identity, "addr", c.tls.RemoteAddr().String(), "attempt", j.attempt, "err", err)
 }
 
-// add finds room for s.
+// add finds room for s. Whoever calls it holds the mutex of s, which nobody else knows yet.
 func (r *registry) add(s *Session) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -54,6 +54,10 @@ const largestControl = 8 + 4*8
 // controlLocked puts in what fits of what the connection and its streams have to say.
 func (c *conn) controlLocked(w *recordWriter) {
 	y := &c.say
+	if y.session != nil {
+		w.add(y.session)
+		y.session = nil
+	}
 	if y.pong {
 		y.pong = false
 		w.ints(framePong, y.pongNumber)

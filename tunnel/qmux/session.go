@@ -113,30 +113,23 @@ func (c config) parameters() parameters {
 	return parameters{data: maxInt, streamData: least, theirData: least, streams: uint64(min(c.maxStreams, backlog))}
 }
 
-func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameters) *Session {
+func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameters, dialing bool) *Session {
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Session{
-		conf: conf, peer: *peer, extended: peer.session != nil, info: info, log: log, born: time.Now(), intake: o.Shared(),
+		conf: conf, dialing: dialing, peer: *peer, extended: peer.session != nil, info: info, log: log, born: time.Now(), intake: o.Shared(),
 		token: make(chan struct{}, 1), streams: make(map[uint64]*stream),
 		arrived: make(chan struct{}, 1), spare: windowBudget,
 		allowed: peer.streams, dataMax: peer.data, told: uint64(min(conf.maxStreams, backlog)),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background()) // a session is a root of its own
 	s.alive, s.ending = context.WithCancel(context.Background())
-	s.stats.Heard = s.born
+	s.stats.Heard, s.stats.Window = s.born, max(conf.terms.window, 0)
+	s.pulse = newPulse(conf.terms.keepalive, conf.metered && dialing)
 	s.work.Add(1) // until it is over
 	return s
-}
-
-// agree has the session go by what both ends have said.
-func (s *Session) agree(t terms, dialing bool) {
-	s.dialing = dialing
-	s.conf.terms = t
-	s.pulse = newPulse(t.keepalive, s.conf.metered && dialing)
-	s.stats.Window = max(t.window, 0)
 }
 
 // credit is how much may be sent on a stream to begin with.
