@@ -5,7 +5,6 @@ package qmux
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"net/http/httptrace"
 	"slices"
@@ -58,8 +57,7 @@ type rejoin struct {
 	secret, fresh secret
 	unconfirmed   bool
 
-	redialing bool // a goroutine looks for a connection since there is none
-	beside    bool // one makes another beside one that is doubted
+	redialing bool // a goroutine looks for a connection
 	useless   int  // connections in a row that broke at once and carried nothing
 	progress  uint64
 	vain      int // doubts in a row that were vain
@@ -143,25 +141,27 @@ func (s *Session) Move(ctx context.Context) error {
 	return s.attempt(ctx, s.connect, insteadOfAll)
 }
 
-// rejoinLocked looks for another connection, of which there is none.
-func (s *Session) rejoinLocked(useless bool) {
+// rejoinLocked looks for another connection: beside one that is doubted, or if that is nil
+// because there is none.
+func (s *Session) rejoinLocked(doubted *conn, insteadOf uint64) {
 	r := &s.paths.rejoin
-	r.progress = s.stats.Received + s.stats.Sent
-	if r.useless++; !useless {
-		r.useless = 0
+	if r.redialing {
+		return // who does so already goes on if there is none then
 	}
-	if !r.redialing {
-		r.redialing = true
-		n := r.useless
-		s.work.Go(func() { s.redial(n) })
+	r.redialing = true
+	useless := 0
+	if doubted == nil {
+		useless = r.useless
 	}
+	s.work.Go(func() { s.redial(doubted, insteadOf, useless) })
 }
 
-// redial brings a parked session back or gives it up: an attempt at once, then with a
-// wait before each that is drawn from an interval that doubles, so that agents cut off
-// together do not return together. If connections come but break at once, there is a
-// wait before the first attempt as well. The window bounds it all.
-func (s *Session) redial(useless int) {
+// redial makes a connection, and in a session that is parked then goes on until there is
+// one or the window is over: an attempt at once, then with a wait before each that is
+// drawn from an interval that doubles, so that agents cut off together do not return
+// together. If connections come but break at once, there is a wait before the first
+// attempt as well.
+func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 	bound := lowestBackoff << min(useless, 6)
 	bound = min(bound, highestBackoff)
 	began := time.Now()
@@ -175,31 +175,38 @@ func (s *Session) redial(useless int) {
 			bound = min(2*bound, highestBackoff)
 		}
 		began = time.Now()
-		err := s.attempt(s.alive, s.connect, insteadOfAll)
-		if s.settle(err) {
+		err := s.attempt(s.alive, s.connect, insteadOf)
+		if s.settle(doubted, err) {
 			return
 		}
 		if tunnel.CodeOf(err) == tunnel.Unreachable {
 			bound = min(bound, localBackoff)
 		}
 		s.log.Debug("cannot go on yet", "session", s.id.String(), "err", err)
+		doubted, insteadOf = nil, insteadOfAll
 	}
 }
 
 // settle draws the consequence of an attempt. It says whether none is needed any more.
-func (s *Session) settle(err error) bool {
+func (s *Session) settle(doubted *conn, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.paths.rejoin
-	if err != nil && final(err) {
-		s.failLocked(err)
+	switch {
+	case err == nil:
+		r.vain = 0
+	case doubted != nil && !doubted.gone:
+		r.vain = min(r.vain+1, mostVain)
+		s.scheduleLocked(time.Now().Add(s.patienceLocked()))
 	}
-	if len(s.conns) == 0 && s.over == nil {
+	if err != nil {
 		s.pulse.lesson = 0 // something is wrong with the network
-		return false
+		if final(err) {
+			s.failLocked(err)
+		}
 	}
-	r.redialing = false
-	return true
+	r.redialing = len(s.conns) == 0 && s.over == nil
+	return !r.redialing
 }
 
 // doubtLocked goes on without, or beside, a connection on which what was sent is not
@@ -217,8 +224,7 @@ func (s *Session) doubtLocked(c *conn) {
 		s.log.Debug("connection doubted", "session", s.id.String(), "connection", c.number)
 		s.lostLocked(c, silence(time.Since(c.heard)))
 		other.sayDoubtedLocked(c.number) // which no reset may reach
-	case !r.beside:
-		r.beside = true
+	case !r.redialing:
 		if c == first {
 			s.pulse.lost(time.Since(c.heard))
 		}
@@ -230,7 +236,7 @@ func (s *Session) doubtLocked(c *conn) {
 			first.askLocked() // if no other can be had, this one may still be there
 		}
 		s.log.Debug("connection doubted", "session", s.id.String(), "connection", c.number)
-		s.work.Go(func() { s.goBeside(c, insteadOf) })
+		s.rejoinLocked(c, insteadOf)
 	}
 }
 
@@ -266,27 +272,6 @@ func (s *Session) toldOfDoubtLocked(c *conn, number uint64) {
 		s.lostLocked(s.conns[i], silence(time.Since(s.conns[i].heard)))
 	case s.dialing:
 		c.sayDoubtedLocked(number)
-	}
-}
-
-// goBeside makes a connection beside c and has it take the place of c, or of all.
-func (s *Session) goBeside(c *conn, insteadOf uint64) {
-	err := s.attempt(s.alive, s.connect, insteadOf)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := &s.paths.rejoin
-	r.beside = false
-	if !c.gone && err != nil {
-		r.vain = min(r.vain+1, mostVain)
-		s.scheduleLocked(time.Now().Add(s.patienceLocked()))
-	}
-	if err == nil {
-		r.vain = 0
-		return
-	}
-	s.pulse.lesson = 0
-	if final(err) {
-		s.failLocked(err)
 	}
 }
 
@@ -333,9 +318,6 @@ func (s *Session) grow() {
 	s.log.Debug("cannot add a connection", "session", s.id.String(), "retry", pause, "err", err)
 }
 
-// errStale is why a dial is given up in whose place another is tried.
-var errStale = errors.New("another is tried in its place")
-
 // connect dials, and dials again beside it for each hedge that passes without a
 // connection or an error. The first of either decides; what the others come to is
 // thrown away.
@@ -348,28 +330,25 @@ func (s *Session) connect(ctx context.Context) (secured, error) {
 	}}))
 	defer cancel()
 	type result struct {
-		conn secured
-		err  error
+		conn  secured
+		err   error
+		stale bool // given up, since others are tried
 	}
 	results := make(chan result)
 	under, begun, wait := 0, 0, hedge
 	start := func() {
-		one, quit := context.WithCancelCause(ctx)
-		under, begun = under+1, begun+1
-		if begun > hedges+1 {
+		one, quit := context.WithCancel(ctx)
+		if under, begun = under+1, begun+1; begun > hedges+1 {
 			time.AfterFunc(hedges*hedge, func() {
 				if !reached.Load() {
-					quit(errStale)
+					quit()
 				}
 			})
 		}
 		go func() { // joined below
-			defer quit(nil)
+			defer quit()
 			c, err := s.dial(one)
-			if err != nil && errors.Is(context.Cause(one), errStale) {
-				err = errStale
-			}
-			results <- result{c, err}
+			results <- result{c, err, err != nil && one.Err() != nil && ctx.Err() == nil}
 		}()
 	}
 	timer := time.NewTimer(wait)
@@ -378,7 +357,7 @@ func (s *Session) connect(ctx context.Context) (secured, error) {
 	for {
 		select {
 		case r := <-results:
-			if under--; errors.Is(r.err, errStale) {
+			if under--; r.stale {
 				continue
 			}
 			cancel()

@@ -118,7 +118,7 @@ func TestClosedWhileAnswered(t *testing.T) {
 		var before atomic.Pointer[func()]
 		n.far = func(c *memnet.Conn) secured { return hooked{bare{newBatch(c)}, &before} }
 		p := n.hand(t)
-		p.hear()                                 // its parameters
+		p.hear()            // its parameters
 		closing := func() { // before SESSION
 			n.work.Go(n.registry.close)
 			synctest.Wait()

@@ -408,8 +408,13 @@ func (s *Session) parkLocked(c *conn, cause error) {
 		s.tell(s.linkLocked())
 	}
 	s.scheduleLocked(now.Add(s.conf.terms.window))
-	if s.dial != nil {
-		useless := c.unacked == 0 && now.Sub(c.used) < settled && s.stats.Received+s.stats.Sent == s.paths.rejoin.progress
-		s.rejoinLocked(useless)
+	if s.dial == nil {
+		return
 	}
+	r, moved := &s.paths.rejoin, s.stats.Received+s.stats.Sent
+	if r.useless++; c.unacked > 0 || now.Sub(c.used) >= settled || moved != r.progress {
+		r.useless = 0
+	}
+	r.progress = moved
+	s.rejoinLocked(nil, insteadOfAll)
 }

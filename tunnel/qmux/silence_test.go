@@ -186,7 +186,7 @@ func TestLateProcessDoubts(t *testing.T) {
 		d.mu.Lock()
 		c := d.firstLocked()
 		c.unacked, c.asked = 1, time.Now()
-		for late := 0; !d.paths.rejoin.beside; late++ {
+		for late := 0; !d.paths.rejoin.redialing; late++ {
 			if late == 2 {
 				t.Error("a connection is not doubted while its timer is late")
 				break
@@ -222,7 +222,7 @@ func TestStuckWriterIsDoubted(t *testing.T) {
 			d.mu.Unlock()
 			d.tick()
 			d.mu.Lock()
-			if doubted := d.paths.rejoin.beside; doubted == heard {
+			if doubted := d.paths.rejoin.redialing; doubted == heard {
 				t.Errorf("heard of meanwhile %v: doubted %v", heard, doubted)
 			}
 			c.writing, c.asked = false, time.Time{}
