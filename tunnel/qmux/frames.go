@@ -156,7 +156,7 @@ func (s *Session) streamLocked(id uint64) (*stream, error) {
 		} else {
 			st.unseen = true
 			s.waiting = append(s.waiting, st)
-			notify(s.arrived)
+			s.changedLocked()
 		}
 	}
 	s.raiseLocked() // for what ended while there were many left
@@ -214,7 +214,7 @@ func (s *Session) forgetLocked(st *stream) {
 	s.raiseLocked()
 }
 
-// changedLocked has Open look again.
+// changedLocked has Open and Accept look again.
 func (s *Session) changedLocked() {
 	if s.changed != nil {
 		close(s.changed)

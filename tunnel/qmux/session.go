@@ -52,7 +52,7 @@ type Session struct {
 	closing bool       // by Close
 	conns   []*conn    // the first one carries what is small
 	streams map[uint64]*stream
-	changed chan struct{} // closed when Open may look again; nil while nobody waits
+	changed chan struct{} // closed when Open and Accept may look again; nil while nobody waits
 
 	opened    uint64 // streams that this end has opened,
 	open      int    // that have not ended
@@ -62,7 +62,6 @@ type Session struct {
 	ended     uint64 // that have ended
 	told      uint64 // MAX_STREAMS
 	waiting   []*stream
-	arrived   chan struct{} // holds at most one
 	handler   func(tunnel.Stream)
 	dataMax   uint64 // MAX_DATA
 	dataSent  uint64
@@ -121,8 +120,7 @@ func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameter
 	s := &Session{
 		conf: conf, dialing: dialing, peer: *peer, extended: peer.session != nil, info: info, log: log, born: time.Now(), intake: o.Shared(),
 		token: make(chan struct{}, 1), streams: make(map[uint64]*stream),
-		arrived: make(chan struct{}, 1), spare: windowBudget,
-		allowed: peer.streams, dataMax: peer.data, told: uint64(min(conf.maxStreams, backlog)),
+		spare: windowBudget, allowed: peer.streams, dataMax: peer.data, told: uint64(min(conf.maxStreams, backlog)),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background()) // a session is a root of its own
 	s.alive, s.ending = context.WithCancel(context.Background())
@@ -163,33 +161,24 @@ func (s *Session) RemoteAddr() net.Addr { return s.info.Addr }
 // its answer, and waits as Context does.
 func (s *Session) Close() error {
 	s.mu.Lock()
-	first := !s.closing && s.over == nil
+	first, parked := !s.closing && s.over == nil, len(s.conns) == 0 && s.dial != nil
 	s.closing = true
 	if first {
-		s.sayGoodbyeLocked()
+		s.reason = tunnel.ErrSessionClosed
+		s.lastWordsLocked(closeFrame(errNone, true, ""))
+		if parked {
+			// The peer keeps a session for us that nobody needs: one more try to say so.
+			s.work.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+				defer cancel()
+				_ = s.attempt(ctx, s.connect, insteadOfAll) // its Close comes with it, or the window there ends
+			})
+		}
+		s.failLocked(s.reason)
 	}
 	s.mu.Unlock()
 	<-s.ctx.Done()
 	return nil
-}
-
-// sayGoodbyeLocked ends the session in good order.
-func (s *Session) sayGoodbyeLocked() {
-	parked := len(s.conns) == 0 && s.dial != nil
-	s.reason = tunnel.ErrSessionClosed
-	s.lastWordsLocked(closeFrame(errNone, true, ""))
-	if !parked {
-		s.failLocked(tunnel.ErrSessionClosed)
-		return
-	}
-	// The peer keeps a session for us that nobody needs: one more try to say so.
-	s.releaseLocked(tunnel.ErrSessionClosed)
-	s.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), lastWords)
-		defer cancel()
-		_ = s.attempt(ctx, s.connect, insteadOfAll) // its Close comes with it, or the window there ends
-	})
-	s.work.Done()
 }
 
 // lastWordsLocked has every connection say a CONNECTION_CLOSE, after what little is
@@ -213,12 +202,6 @@ func (s *Session) failLocked(err error) {
 	if s.reason != nil {
 		err = s.reason
 	}
-	s.releaseLocked(err)
-	s.work.Done()
-}
-
-// releaseLocked gives up what a session holds that is over.
-func (s *Session) releaseLocked(err error) {
 	for _, st := range s.streams {
 		notify(st.in.wake)
 		notify(st.out.wake)
@@ -241,10 +224,10 @@ func (s *Session) releaseLocked(err error) {
 		s.timer.Stop()
 	}
 	s.changedLocked()
-	notify(s.arrived)
 	if s.forgotten != nil {
 		go s.forgotten(s) // it holds a lock of its own
 	}
+	s.work.Done()
 	go func() { // joined by ctx
 		s.work.Wait()
 		s.cancel(err)
@@ -261,20 +244,18 @@ func (s *Session) breakLocked(p *ProtocolError) {
 	s.failLocked(s.reason)
 }
 
-// Open opens a stream. It waits while the peer allows no more of them, or MaxStreams
-// are open.
-func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
+// until calls f, which the mutex protects, when it is called and whenever something has
+// changed, until that is true or the session is over.
+func (s *Session) until(ctx context.Context, f func() bool) error {
 	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
 		s.mu.Lock()
-		if s.over != nil {
+		if s.over != nil || f() {
 			err := s.over
 			s.mu.Unlock()
-			return nil, fmt.Errorf("open stream: %w", err)
-		}
-		if s.opened < s.allowed && s.open < s.conf.maxStreams {
-			st := s.openLocked()
-			s.mu.Unlock()
-			return st, nil
+			return err
 		}
 		if s.changed == nil {
 			s.changed = make(chan struct{})
@@ -284,9 +265,24 @@ func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("open stream: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// Open opens a stream. It waits while the peer allows no more of them, or MaxStreams
+// are open.
+func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
+	var st *stream
+	err := s.until(ctx, func() bool {
+		if s.opened < s.allowed && s.open < s.conf.maxStreams {
+			st = s.openLocked()
+		}
+		return st != nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open stream: %w", err)
+	}
+	return st, nil
 }
 
 func (s *Session) openLocked() *stream {
@@ -311,33 +307,19 @@ func (s *Session) isOurs(id uint64) bool { return id&3 == s.parity() }
 
 // Accept waits for a stream that the peer opened.
 func (s *Session) Accept(ctx context.Context) (tunnel.Stream, error) {
-	for {
-		if err := context.Cause(ctx); err != nil {
-			return nil, fmt.Errorf("accept stream: %w", err)
-		}
-		s.mu.Lock()
-		if len(s.waiting) > 0 && s.over == nil {
-			st := s.waiting[0]
-			s.waiting[0] = nil
-			s.waiting = s.waiting[1:]
+	var st *stream
+	err := s.until(ctx, func() bool {
+		if len(s.waiting) > 0 {
+			st = s.waiting[0]
+			s.waiting = slices.Delete(s.waiting, 0, 1)
 			s.acceptedLocked(st)
-			if len(s.waiting) > 0 {
-				notify(s.arrived) // for who waits beside us
-			}
-			s.mu.Unlock()
-			return st, nil
 		}
-		err := s.over
-		s.mu.Unlock()
-		if err != nil {
-			notify(s.arrived) // for who waits beside us
-			return nil, fmt.Errorf("accept stream: %w", err)
-		}
-		select {
-		case <-s.arrived:
-		case <-ctx.Done():
-		}
+		return st != nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("accept stream: %w", err)
 	}
+	return st, nil
 }
 
 // acceptedLocked notes that a stream is somebody's.
