@@ -4,6 +4,7 @@
 package qmux
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"syscall"
@@ -24,14 +25,12 @@ var batches = sync.Pool{New: func() any { return new([batchSize]byte) }}
 type batch struct {
 	net.Conn
 
-	raw   syscall.RawConn // of the socket below; nil if there is none to be tried
-	try   func(fd uintptr) bool
-	tried int
-	err   error
+	raw syscall.RawConn // of the socket below; nil if there is none to be tried
+	try func(fd uintptr) bool
+	err error // of try
 
-	mu   sync.Mutex // guards the following: TLS writes alerts beside the writer
-	held bool
-	buf  *[batchSize]byte // nil while nothing is gathered
+	mu   sync.Mutex       // guards the following: TLS writes alerts beside the writer
+	buf  *[batchSize]byte // nil while nothing is to be gathered
 	from int              // of buf, what has not been written: buf[from:to]
 	to   int
 
@@ -143,26 +142,22 @@ func (b *batch) NetConn() net.Conn { return b.Conn }
 func (b *batch) hold() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.held = true
+	if b.buf == nil {
+		b.buf, _ = batches.Get().(*[batchSize]byte)
+	}
 }
 
 // Write gathers p, or writes it.
 func (b *batch) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.held && b.from == b.to {
-		return b.Conn.Write(p)
-	}
 	if b.to+len(p) > batchSize {
 		if err := b.flushLocked(); err != nil {
 			return 0, err
 		}
-		if len(p) > batchSize {
-			return b.Conn.Write(p)
-		}
 	}
-	if b.buf == nil {
-		b.buf, _ = batches.Get().(*[batchSize]byte)
+	if b.buf == nil || len(p) > batchSize {
+		return b.Conn.Write(p)
 	}
 	b.to += copy(b.buf[b.to:], p)
 	return len(p), nil
@@ -174,33 +169,26 @@ func (b *batch) flush(wait bool) (all bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if wait {
-		b.held = false
 		return true, b.flushLocked()
 	}
-	if b.raw == nil {
-		return b.from == b.to, nil
-	}
-	if b.from < b.to {
-		b.tried, b.err = 0, nil
-		if err := b.raw.Write(b.try); err != nil {
+	if b.raw != nil && b.from < b.to {
+		b.err = nil
+		if err := errors.Join(b.raw.Write(b.try), b.err); err != nil {
 			return false, err
 		}
-		if b.err != nil {
-			return false, b.err
-		}
-		b.from += b.tried
 	}
 	if b.from < b.to {
 		return false, nil
 	}
-	b.held = false
 	b.resetLocked()
 	return true, nil
 }
 
 // tryWrite writes what the socket takes at once.
 func (b *batch) tryWrite(fd uintptr) bool {
-	b.tried, b.err = tryWrite(fd, b.buf[b.from:b.to])
+	var n int
+	n, b.err = tryWrite(fd, b.buf[b.from:b.to])
+	b.from += n
 	return true
 }
 
@@ -212,12 +200,10 @@ func (b *batch) CloseWrite() error {
 	return tunnel.CloseWrite(b.Conn)
 }
 
-func (b *batch) flushLocked() error {
-	if b.from == b.to {
-		b.resetLocked()
-		return nil
+func (b *batch) flushLocked() (err error) {
+	if b.from < b.to {
+		_, err = b.Conn.Write(b.buf[b.from:b.to])
 	}
-	_, err := b.Conn.Write(b.buf[b.from:b.to])
 	b.resetLocked()
 	return err
 }

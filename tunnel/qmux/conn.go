@@ -216,28 +216,6 @@ func (c *conn) unread(err error) {
 	c.batch.unread()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	c.endLocked(err)
-}
-
-// errGone is why a connection is read no longer that was taken out.
-var errGone = errors.New("connection is not the session's any more")
-
-// take takes a record.
-func (c *conn) take(frames []byte, b *block) error {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	if c.gone && !c.parting && !c.draining {
-		return errGone
-	}
-	if c.gone && !c.draining {
-		return nil // it is only waited for its end
-	}
-	c.heardLocked()
-	return c.recordLocked(frames, b)
-}
-
-// endLocked ends the connection, which nobody reads any more because of err.
-func (c *conn) endLocked(err error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		err = errors.New("peer closed the connection")
@@ -245,6 +223,35 @@ func (c *conn) endLocked(err error) {
 		err = c.failed
 	}
 	c.s.lostLocked(c, fmt.Errorf("%w: %w", tunnel.Lost, err))
+}
+
+// errGone is why a connection is read no longer that was taken out.
+var errGone = errors.New("connection is not the session's any more")
+
+// take takes the frames of a record.
+func (c *conn) take(frames []byte, b *block) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	switch {
+	case c.parting: // it is only waited for its end
+		return nil
+	case c.gone && !c.draining:
+		return errGone
+	case len(frames) == 0:
+		return broken(errProtocol, "record without a frame")
+	}
+	c.heardLocked()
+	for len(frames) > 0 && (!c.gone || c.draining) && c.s.over == nil {
+		f, rest, err := next(frames)
+		if err == nil {
+			err = c.s.frameLocked(c, f, b)
+		}
+		if err != nil {
+			return err
+		}
+		frames = rest
+	}
+	return nil
 }
 
 // heardLocked notes a sign of life.
@@ -264,22 +271,4 @@ func (c *conn) settledLocked(n int) {
 	if c.unacked -= n; c.unacked == 0 && c.asked.Equal(c.heard) {
 		c.asked = time.Time{}
 	}
-}
-
-// recordLocked takes the frames of a record.
-func (c *conn) recordLocked(frames []byte, b *block) error {
-	if len(frames) == 0 {
-		return broken(errProtocol, "record without a frame")
-	}
-	for len(frames) > 0 && (!c.gone || c.draining) && c.s.over == nil {
-		f, rest, err := next(frames)
-		if err == nil {
-			err = c.s.frameLocked(c, f, b)
-		}
-		if err != nil {
-			return err
-		}
-		frames = rest
-	}
-	return nil
 }

@@ -78,31 +78,26 @@ func (c *conn) hearParameters() (*parameters, error) {
 func (c *conn) ask(ctx context.Context, mine parameters) (theirs *parameters, answer *frame, err error) {
 	began := time.Now()
 	err = within(ctx, c, func() (err error) {
-		theirs, answer, err = c.converse(mine)
-		return err
+		if err = c.say1(mine.encode()); err != nil {
+			return err
+		}
+		if theirs, err = c.hearParameters(); err != nil || theirs.session == nil || mine.session == nil {
+			return err
+		}
+		f, err := c.hear()
+		answer = &f
+		switch {
+		case err != nil:
+			return err
+		case f.kind == frameClose || f.kind == frameApplicationClose:
+			return closedBy(f)
+		case f.kind != frameSession:
+			return broken(errProtocol, "frame of type %#x in place of SESSION", f.kind)
+		}
+		return nil
 	})
 	c.trip = max(time.Since(began), 1)
 	return theirs, answer, err
-}
-
-// converse is what ask says and hears.
-func (c *conn) converse(mine parameters) (theirs *parameters, answer *frame, err error) {
-	if err = c.say1(mine.encode()); err != nil {
-		return nil, nil, err
-	}
-	if theirs, err = c.hearParameters(); err != nil || theirs.session == nil || mine.session == nil {
-		return theirs, nil, err
-	}
-	f, err := c.hear()
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case f.kind == frameClose || f.kind == frameApplicationClose:
-		return nil, nil, closedBy(f)
-	case f.kind != frameSession:
-		return nil, nil, broken(errProtocol, "frame of type %#x in place of SESSION", f.kind)
-	}
-	return theirs, &f, nil
 }
 
 // joinOn has the session go on on c as well, in place of others. On error c is still
@@ -135,13 +130,6 @@ func (s *Session) joinOn(ctx context.Context, c *conn, insteadOf uint64) error {
 	}
 	s.startLocked(c, insteadOf)
 	return nil
-}
-
-// startLocked has the session go on on c, which nobody reads yet.
-func (s *Session) startLocked(c *conn, insteadOf uint64) {
-	c.s = s
-	s.work.Go(c.read)
-	s.addConnLocked(c, insteadOf)
 }
 
 // admit has the session go on on c, which a peer brings, if it may. The connections that
@@ -178,16 +166,6 @@ func (s *Session) admit(c *conn, j *joining) error {
 	c.say.session = spellSession(s.id, r.fresh, s.conf.terms)
 	s.startLocked(c, j.insteadOf)
 	return nil
-}
-
-// countPlacesLocked has as many places taken as there are connections beside the first.
-func (s *Session) countPlacesLocked() {
-	if s.conf.beside == nil || s.over != nil {
-		return
-	}
-	n := max(0, len(s.conns)-1)
-	s.conf.beside.give(s.placed - n)
-	s.placed = n
 }
 
 // confirmLocked forgets the secret that led to c: the peer has the new one.

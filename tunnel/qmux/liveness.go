@@ -126,21 +126,15 @@ func (s *Session) expireLocked(now time.Time) {
 	s.failLocked(ended("detach window is over", s.stats.Cause))
 }
 
-// dueLocked is when the first connection has been silent for an interval, which is the
-// one agreed upon while something is unacknowledged.
-func (s *Session) dueLocked(c *conn) time.Time {
-	due := c.heard.Add(s.pulse.interval)
-	if owed := c.asked.Add(s.pulse.base); c.unacked > 0 && owed.Before(due) {
-		return owed
-	}
-	return due
-}
-
 // beatLocked asks on the first connection for a sign of life when it has been silent for
-// an interval, and gives it up when none comes. The accepting end does so only when the
-// dialing one has missed its turn. A process that was stopped asks again first.
+// an interval, which is the one agreed upon while something is unacknowledged, and gives
+// it up when none comes. The accepting end does so only when the dialing one has missed its
+// turn. A process that was stopped asks again first.
 func (s *Session) beatLocked(c *conn, now time.Time, late bool) {
-	due, wait := s.dueLocked(c), s.pulse.patience()
+	due, wait := c.heard.Add(s.pulse.interval), s.pulse.patience()
+	if owed := c.asked.Add(s.pulse.base); c.unacked > 0 && owed.Before(due) {
+		due = owed
+	}
 	if !s.dialing {
 		due, wait = due.Add(s.pulse.retry()), wait-s.pulse.retry()
 	}

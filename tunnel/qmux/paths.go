@@ -218,9 +218,11 @@ func (s *Session) sweepLocked(now time.Time) {
 	}
 }
 
-// addConnLocked has the session go on on c as well, in place of others if that was
-// agreed.
-func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
+// startLocked has the session go on on c as well, which nobody reads yet, in place of
+// others if that was agreed.
+func (s *Session) startLocked(c *conn, insteadOf uint64) {
+	c.s = s
+	s.work.Go(c.read)
 	now := time.Now()
 	c.heard, c.used, c.wrote = now, now, now
 	parked := len(s.conns) == 0
@@ -263,6 +265,16 @@ func (s *Session) addConnLocked(c *conn, insteadOf uint64) {
 	s.settleLocked()
 	c.kickLocked()
 	s.watchLocked(now)
+}
+
+// countPlacesLocked has as many places taken as there are connections beside the first.
+func (s *Session) countPlacesLocked() {
+	if s.conf.beside == nil || s.over != nil {
+		return
+	}
+	n := max(0, len(s.conns)-1)
+	s.conf.beside.give(s.placed - n)
+	s.placed = n
 }
 
 // replacedLocked are the connections that another one takes the place of.
