@@ -67,30 +67,19 @@ func (b *block) free() {
 	}
 }
 
-// A Budget bounds what the sessions that share it have together: the bytes that they
+// A budget bounds what the sessions that share it have together: the bytes that they
 // keep to send again, beyond a small block for each stream, without which it could not
 // go on at all; or the connections beside the first of each. Whoever comes first is
 // served first: while parked sessions hold it all, the others go on, slowly.
-type Budget struct {
+type budget struct {
 	limit int64
 	used  atomic.Int64
 }
 
-// NewBudget makes a budget of limit bytes; zero means 256 MiB.
-func NewBudget(limit int64) *Budget {
-	if limit <= 0 {
-		limit = defaultBudget
-	}
-	return &Budget{limit: limit}
-}
-
 // processBudget is shared by all sessions that are not given another.
-var processBudget = sync.OnceValue(func() *Budget { return NewBudget(0) })
+var processBudget = &budget{limit: defaultBudget}
 
-// Used is how many bytes are taken.
-func (b *Budget) Used() int64 { return b.used.Load() }
-
-func (b *Budget) take(n int) bool {
+func (b *budget) take(n int) bool {
 	if b.used.Add(int64(n)) > b.limit {
 		b.used.Add(-int64(n))
 		return false
@@ -98,4 +87,4 @@ func (b *Budget) take(n int) bool {
 	return true
 }
 
-func (b *Budget) give(n int) { b.used.Add(-int64(n)) }
+func (b *budget) give(n int) { b.used.Add(-int64(n)) }

@@ -112,11 +112,11 @@ func TestBudgetIsShared(t *testing.T) {
 			}
 			wrote += k
 		}
-		if used := budget.Used(); used > limit || used < limit/2 || wrote > limit+pairs*smallBlock {
+		if used := budget.used.Load(); used > limit || used < limit/2 || wrote > limit+pairs*smallBlock {
 			t.Errorf("%d bytes of the budget are used, %d were written", used, wrote)
 		}
 		n.close(t, all...)
-		if used := budget.Used(); used != 0 {
+		if used := budget.used.Load(); used != 0 {
 			t.Errorf("in the end: %d", used)
 		}
 	})

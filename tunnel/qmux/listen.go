@@ -104,9 +104,9 @@ func newRegistry(o tunnel.Options, identity func(secured) (string, error)) *regi
 		sessions: make(map[sessionID]*Session), owned: make(map[string]map[*Session]struct{}),
 	}
 	if o.Link.Budget > 0 {
-		r.conf.budget = NewBudget(o.Link.Budget)
+		r.conf.budget = &budget{limit: o.Link.Budget}
 	}
-	r.conf.beside = NewBudget(maxBeside)
+	r.conf.beside = &budget{limit: maxBeside}
 	return r
 }
 

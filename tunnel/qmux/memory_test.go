@@ -161,7 +161,7 @@ func TestMemoryComesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachKind(t, tunnel.Options{}, func(t *testing.T, o tunnel.Options) {
-				before := processBudget().Used()
+				before := processBudget.used.Load()
 				intake := tunnel.NewIntake(0)
 				l := newLink(t, o, intake)
 				said := make([]byte, 100_000)
@@ -179,8 +179,8 @@ func TestMemoryComesBack(t *testing.T) {
 					l.writers.Go(func() { _, _ = other.Write(make([]byte, 1<<20)) })
 				}
 				synctest.Wait()
-				if intake.Unread() == 0 || intake.Granted() == 0 || processBudget().Used() == before {
-					t.Fatalf("%d unread, %d granted, %d kept", intake.Unread(), intake.Granted(), processBudget().Used()-before)
+				if intake.Unread() == 0 || intake.Granted() == 0 || processBudget.used.Load() == before {
+					t.Fatalf("%d unread, %d granted, %d kept", intake.Unread(), intake.Granted(), processBudget.used.Load()-before)
 				}
 				var ending sync.WaitGroup
 				for _, st := range both {
@@ -193,7 +193,7 @@ func TestMemoryComesBack(t *testing.T) {
 				idles()
 				l.end()
 				isIdle(t, intake)
-				if kept := processBudget().Used() - before; kept != 0 {
+				if kept := processBudget.used.Load() - before; kept != 0 {
 					t.Errorf("in the end: %d bytes kept", kept)
 				}
 			})

@@ -21,7 +21,7 @@ func TestConnectionsOfAListenerAreBounded(t *testing.T) {
 		o := tunnel.Options{Link: tunnel.LinkOptions{Connections: 4}}
 		k := &cutter{cut: never, accepted: make(chan *Session, 1)}
 		k.registry = newRegistry(o, func(secured) (string, error) { return "node", nil })
-		beside := NewBudget(most)
+		beside := &budget{limit: most}
 		k.registry.conf.beside = beside
 		var all []*Session
 		for range sessions {
@@ -44,8 +44,8 @@ func TestConnectionsOfAListenerAreBounded(t *testing.T) {
 			t.Helper()
 			time.Sleep(2 * mostBackoff) // the bubble's clock
 			synctest.Wait()
-			if n := extra(); n != want || beside.Used() != int64(n) {
-				t.Errorf("%s: %d connections beside the first of each session, counted as %d, want %d", when, n, beside.Used(), want)
+			if n := extra(); n != want || beside.used.Load() != int64(n) {
+				t.Errorf("%s: %d connections beside the first of each session, counted as %d, want %d", when, n, beside.used.Load(), want)
 			}
 		}
 		check("idle", 0)

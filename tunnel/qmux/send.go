@@ -72,9 +72,7 @@ func (o *sending) unsent() int { return int(o.end - o.next) }
 // Write queues p, and sends what it can without waiting for the network. It waits while
 // maxUnsent bytes lie unsent, or too much is kept.
 func (st *stream) Write(p []byte) (n int, err error) {
-	if err := st.begin("write", &st.wmu, &st.out.deadline); err != nil {
-		return 0, err
-	}
+	st.wmu.Lock()
 	defer st.wmu.Unlock()
 	for {
 		took, deadline, err := st.tryWrite(p)
@@ -201,9 +199,7 @@ func (st *stream) ReadFrom(r io.Reader) (n int64, err error) {
 func (st *stream) SpliceFrom(src net.Conn, moved func(n int)) error { return st.sendAll(src, moved) }
 
 func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
-	if err := st.begin("write", &st.wmu, &st.out.deadline); err != nil {
-		return err
-	}
+	st.wmu.Lock()
 	defer st.wmu.Unlock()
 	src := newSource(r)
 	defer src.free()

@@ -86,8 +86,8 @@ type Session struct {
 type config struct {
 	maxStreams  int
 	keep        int
-	budget      *Budget
-	beside      *Budget // of connections beside the first; nil at the dialing end
+	budget      *budget
+	beside      *budget // of connections beside the first; nil at the dialing end
 	metered     bool
 	connections int
 	terms       terms
@@ -95,7 +95,7 @@ type config struct {
 
 func newConfig(o tunnel.Options) config {
 	c := config{
-		maxStreams: o.Streams(), keep: o.Link.Buffer, budget: processBudget(), metered: o.Link.Metered,
+		maxStreams: o.Streams(), keep: o.Link.Buffer, budget: processBudget, metered: o.Link.Metered,
 		connections: o.Link.Connections, terms: terms{keepalive: o.Link.Interval(), window: o.Link.Window()},
 	}
 	if c.keep <= 0 {
@@ -406,12 +406,12 @@ func (s *Session) unkeepLocked(n int) {
 }
 
 func (s *Session) fullLocked() bool {
-	return s.kept >= s.conf.keep || s.conf.budget.Used() >= s.conf.budget.limit
+	return s.kept >= s.conf.keep || s.conf.budget.used.Load() >= s.conf.budget.limit
 }
 
 // scarceLocked says whether so much is kept that what remains is for streams that move.
 func (s *Session) scarceLocked() bool {
-	return s.kept > s.conf.keep/2 || s.conf.budget.Used() > s.conf.budget.limit/2
+	return s.kept > s.conf.keep/2 || s.conf.budget.used.Load() > s.conf.budget.limit/2
 }
 
 var errNoResume = errors.New("move session: it ends with its connection")

@@ -72,9 +72,7 @@ func (st *stream) WriteTo(w io.Writer) (n int64, err error) {
 func (st *stream) SpliceTo(dst net.Conn, moved func(n int)) error { return st.deliverAll(dst, moved) }
 
 func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
-	if err := st.begin("read", &st.rmu, &st.in.deadline); err != nil {
-		return err
-	}
+	st.rmu.Lock()
 	defer st.rmu.Unlock()
 	k := &sink{w: w, raw: socketOf(w), moved: moved}
 	k.try = k.trySocket

@@ -5,7 +5,6 @@ package qmux
 import (
 	"errors"
 	"net"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -197,32 +196,6 @@ func (st *stream) endedLocked() {
 	if out && in && st.s.over == nil {
 		st.s.forgetLocked(st)
 	}
-}
-
-// begin takes user, which one at a time holds who reads or writes. It does not wait for
-// another one if nothing may be done: then the error says why.
-func (st *stream) begin(op string, user *sync.Mutex, deadline *time.Time) error {
-	if user.TryLock() {
-		return nil // whoever has it looks
-	}
-	if err := st.usable(op, deadline); err != nil {
-		return err
-	}
-	user.Lock()
-	return nil
-}
-
-// usable says why nothing may be done; nil if something may.
-func (st *stream) usable(op string, deadline *time.Time) error {
-	st.s.mu.Lock()
-	defer st.s.mu.Unlock()
-	switch {
-	case st.closed:
-		return st.opError(op, net.ErrClosed)
-	case pastDeadline(*deadline):
-		return st.opError(op, os.ErrDeadlineExceeded)
-	}
-	return nil
 }
 
 // sayLocked has something said besides data: at once, but for acknowledgements, which
