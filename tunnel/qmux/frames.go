@@ -224,15 +224,13 @@ func (s *Session) changedLocked() {
 
 // limitLocked is how many streams the peer may have opened by now.
 func (s *Session) limitLocked() uint64 {
-	s.told = max(s.told, min(s.accepted+backlog, s.ended+uint64(s.conf.maxStreams)))
-	return s.told
+	return max(s.told, min(s.accepted+backlog, s.ended+uint64(s.conf.maxStreams)))
 }
 
 // raiseLocked tells the peer that it may open more streams, if it has not many left.
 func (s *Session) raiseLocked() {
-	limit := min(s.accepted+backlog, s.ended+uint64(s.conf.maxStreams))
 	few := uint64(min(s.conf.maxStreams, backlog)) / 2
-	if limit <= s.told || s.told-s.theirs > few {
+	if s.limitLocked() <= s.told || s.told-s.theirs > few {
 		return
 	}
 	if c := s.firstLocked(); c != nil && !c.say.streams {

@@ -39,9 +39,6 @@ func connectError(addr string, err error) error { return fmt.Errorf("connect to 
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	a, err := carrier.NewAcceptor(ln, []string{ALPN}, newBatch, o)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
@@ -96,9 +93,6 @@ type registry struct {
 }
 
 func newRegistry(o tunnel.Options, identity func(secured) (string, error)) *registry {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	r := &registry{
 		options: o, conf: newConfig(o), identity: identity,
 		sessions: make(map[sessionID]*Session), owned: make(map[string]map[*Session]struct{}),
@@ -112,7 +106,7 @@ func newRegistry(o tunnel.Options, identity func(secured) (string, error)) *regi
 
 func (r *registry) complain(from net.Addr, err error) {
 	if more, ok := r.broken.Tell(from); ok {
-		r.options.Log.Info("no session came about", "addr", from.String(), "err", err, "others", more)
+		r.options.Logger().Info("no session came about", "addr", from.String(), "err", err, "others", more)
 	}
 }
 
@@ -196,7 +190,7 @@ func (r *registry) begin(c *conn, theirs *parameters, identity string) (*Session
 			conf.terms.keepalive = min(conf.terms.keepalive, theirs.idle/2)
 		}
 		if r.options.Link.Window() > 0 {
-			r.options.Log.Info("session will end with its connection: the client does not resume", "addr", c.tls.RemoteAddr().String())
+			r.options.Logger().Info("session will end with its connection: the client does not resume", "addr", c.tls.RemoteAddr().String())
 		}
 	}
 	s := newSession(conf, r.options, c.peer(), theirs, false)
@@ -254,7 +248,7 @@ func (r *registry) audit(c *conn, identity string, j *joining, err error) {
 	if suspicious(err) {
 		level = slog.LevelWarn
 	}
-	r.options.Log.Log(context.Background(), level, "resumption refused",
+	r.options.Logger().Log(context.Background(), level, "resumption refused",
 		"session", j.id.String(), "identity", identity, "addr", c.tls.RemoteAddr().String(), "attempt", j.attempt, "err", err)
 }
 

@@ -68,7 +68,8 @@ func (c *conn) controlLocked(w *recordWriter) {
 	}
 	if y.streams {
 		y.streams = false
-		w.ints(frameMaxStreams, c.s.limitLocked())
+		c.s.told = c.s.limitLocked()
+		w.ints(frameMaxStreams, c.s.told)
 	}
 	if y.want > 0 {
 		w.ints(frameWant, uint64(y.want))

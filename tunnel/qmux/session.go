@@ -3,6 +3,7 @@
 package qmux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,17 +95,11 @@ type config struct {
 }
 
 func newConfig(o tunnel.Options) config {
-	c := config{
-		maxStreams: o.Streams(), keep: o.Link.Buffer, budget: processBudget, metered: o.Link.Metered,
-		connections: o.Link.Connections, terms: terms{keepalive: o.Link.Interval(), window: o.Link.Window()},
+	return config{
+		maxStreams: o.Streams(), keep: cmp.Or(max(o.Link.Buffer, 0), defaultKeep), budget: processBudget, metered: o.Link.Metered,
+		connections: cmp.Or(max(o.Link.Connections, 0), tunnel.DefaultConnections),
+		terms:       terms{keepalive: o.Link.Interval(), window: o.Link.Window()},
 	}
-	if c.keep <= 0 {
-		c.keep = defaultKeep
-	}
-	if c.connections <= 0 {
-		c.connections = tunnel.DefaultConnections
-	}
-	return c
 }
 
 // parameters are what this end declares, without what it says of sessions.
@@ -113,12 +108,8 @@ func (c config) parameters() parameters {
 }
 
 func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameters, dialing bool) *Session {
-	log := o.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
 	s := &Session{
-		conf: conf, dialing: dialing, peer: *peer, extended: peer.session != nil, info: info, log: log, born: time.Now(), intake: o.Shared(),
+		conf: conf, dialing: dialing, peer: *peer, extended: peer.session != nil, info: info, log: o.Logger(), born: time.Now(), intake: o.Shared(),
 		token: make(chan struct{}, 1), streams: make(map[uint64]*stream),
 		spare: windowBudget, allowed: peer.streams, dataMax: peer.data, told: uint64(min(conf.maxStreams, backlog)),
 	}
