@@ -332,11 +332,26 @@ func (o *sending) segmentAt(offset uint64) int {
 	return sort.Search(len(o.segments), func(i int) bool { return o.segments[i].end() > offset })
 }
 
+// piecesLocked adds the next n bytes to be sent to a list.
+func (st *stream) piecesLocked(list []segment, n int) []segment {
+	offset := st.out.next
+	for at := st.out.segmentAt(offset); n > 0; at++ {
+		g := st.out.segments[at]
+		g.from += int(offset - g.offset)
+		g.to = min(g.to, g.from+n)
+		g.offset = offset
+		list = append(list, g)
+		n, offset = n-(g.to-g.from), g.end()
+	}
+	return list
+}
+
 // sentLocked notes that c sends the next n bytes, and the end if that follows.
 func (st *stream) sentLocked(c *conn, n int) (fin bool) {
 	o := &st.out
 	from := o.next
 	o.next += uint64(n)
+	st.s.stats.Sent += uint64(n)
 	if o.next > o.high {
 		st.s.dataSent += o.next - o.high
 		o.high = o.next

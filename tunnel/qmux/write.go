@@ -42,13 +42,14 @@ func (q *queue) pop() *stream {
 // A turn is what is written at a time: a record of what is small, and then records of
 // one stream, sent from where they lie.
 type turn struct {
-	scratch *block
-	size    int // of the record in scratch, with its Size; 0: none
-	pieces  []segment
-	st      *stream // whose pieces these are
-	fin     bool    // with the last piece
-	close   bool    // the connection, afterwards
-	number  int     // bytes of data
+	b      *block // in which the record of what is small lies; nil: there is none
+	size   int    // of that record so far, with its Size
+	ping   bool   // a question is in it
+	pieces []segment
+	st     *stream // whose pieces these are
+	fin    bool    // with the last piece
+	bytes  int     // of the pieces
+	close  bool    // the connection, afterwards
 }
 
 // sendLocked has st's data sent: now, if nobody else is writing.
@@ -93,7 +94,7 @@ func (c *conn) writeLocked(wait bool) {
 	var t turn
 	for !c.gone && c.failed == nil {
 		c.takeLocked(&t)
-		if t.size == 0 && t.st == nil {
+		if t.b == nil && t.st == nil {
 			if c.moreLocked() {
 				continue // what was taken has nothing to send any more
 			}
@@ -157,8 +158,9 @@ func (c *conn) write(t *turn, wait bool) (all bool, err error) {
 	held := t.st != nil && beginBulk()
 	c.batch.hold()
 	began := c.s.now()
-	if t.size > 0 {
-		_, err = c.tls.Write(t.scratch.buf[:t.size])
+	if t.b != nil {
+		putSize(t.b.buf, t.size-sizeBytes)
+		_, err = c.tls.Write(t.b.buf[:t.size])
 	}
 	for i := 0; i < len(t.pieces) && err == nil; i++ {
 		err = c.writePiece(t, &t.pieces[i], t.fin && i == len(t.pieces)-1)
@@ -174,7 +176,7 @@ func (c *conn) write(t *turn, wait bool) (all bool, err error) {
 	}
 	if wait && err == nil {
 		c.s.mu.Lock()
-		c.pacedLocked(t.size+t.number, began)
+		c.pacedLocked(t.size+t.bytes, began)
 		c.s.mu.Unlock()
 	}
 	return all, err
@@ -220,8 +222,8 @@ func (c *conn) moreLocked() bool {
 
 // wroteLocked takes note of a turn that was written.
 func (c *conn) wroteLocked(t *turn, err error) {
-	if t.scratch != nil {
-		t.scratch.free()
+	if t.b != nil {
+		t.b.free()
 	}
 	for i := range t.pieces {
 		t.pieces[i].b.free()
@@ -243,99 +245,74 @@ func (c *conn) wroteLocked(t *turn, err error) {
 
 // takeLocked takes what goes in one turn.
 func (c *conn) takeLocked(t *turn) {
-	w := recordWriter{c: c}
 	owed := c.unacked > 0
-	c.controlLocked(&w)
-	for i := 0; i < littleTurns && c.little.len() > 0 && w.room() > headroom+little; i++ {
-		c.littleLocked(&w, c.little.pop())
+	c.controlLocked(t)
+	for i := 0; i < littleTurns && t.room() > headroom+little; i++ {
+		if st := c.popLocked(&c.little); st != nil {
+			c.littleLocked(t, st)
+		}
 	}
-	for t.st == nil && c.bulk.len() > 0 {
-		c.bulkLocked(t, c.bulk.pop())
+	if st := c.popLocked(&c.bulk); st != nil {
+		c.bulkLocked(t, st)
 	}
-	if c.say.close != nil && c.little.len() == 0 && t.st == nil && w.room() > len(c.say.close) {
-		w.add(c.say.close)
+	if c.say.close != nil && c.little.len() == 0 && t.st == nil && t.room() > len(c.say.close) {
+		t.add(c.say.close)
 		c.say.close, t.close = nil, true
 	}
-	t.scratch, t.size = w.b, w.finish()
-	t.number += w.data
-	if t.size > 0 || t.st != nil {
+	if t.b != nil || t.st != nil {
 		now := time.Now()
 		c.wrote = now
-		if c.asked.IsZero() && w.ping || c.unacked > 0 && (c.asked.IsZero() || !owed) {
+		if c.asked.IsZero() && t.ping || c.unacked > 0 && (c.asked.IsZero() || !owed) {
 			c.asked = now
 		}
 		c.s.watchLocked(now)
 	}
 }
 
+// popLocked takes the next stream off a queue that still belongs there; nil if there is
+// none.
+func (c *conn) popLocked(q *queue) *stream {
+	for q.len() > 0 {
+		st := q.pop()
+		if st.out.queued != c {
+			continue // it was moved
+		}
+		st.out.queued = nil
+		n := st.sendable()
+		if (n > 0 || st.owesFin()) && (n > little) == (q == &c.bulk) {
+			return st
+		}
+		st.queueLocked(c) // in the other one
+	}
+	return nil
+}
+
 // littleLocked puts what a stream has to send into the record.
-func (c *conn) littleLocked(w *recordWriter, st *stream) {
-	o := &st.out
-	if o.queued != c {
-		return // it was moved
-	}
-	o.queued = nil
-	n := st.sendable()
-	if n > little {
-		o.queued = c
-		c.bulk.push(st)
-		return
-	}
-	if n == 0 && !st.owesFin() {
-		return
-	}
-	offset := o.next
-	at := o.segmentAt(offset)
+func (c *conn) littleLocked(t *turn, st *stream) {
+	n, offset := st.sendable(), st.out.next
+	var few [4]segment
+	pieces := st.piecesLocked(few[:0], n)
 	fin := st.sentLocked(c, n)
-	w.stream(st.id, offset, n, fin)
-	for left := n; left > 0; at++ {
-		g := &o.segments[at]
-		from := g.from + int(offset-g.offset)
-		k := min(left, g.to-from)
-		w.add(g.b.buf[from : from+k])
-		left, offset = left-k, offset+uint64(k)
+	t.stream(st.id, offset, n, fin)
+	for i := range pieces {
+		t.add(pieces[i].b.buf[pieces[i].from:pieces[i].to])
 	}
-	w.data += n
 	if c == c.s.firstLocked() {
 		noteLittle()
 	}
-	c.s.stats.Sent += uint64(n)
 	if !c.s.extended {
-		_ = st.ackedLocked(o.next, fin)
+		_ = st.ackedLocked(st.out.next, fin)
 	}
 }
 
 // bulkLocked takes a turn's worth of a stream.
 func (c *conn) bulkLocked(t *turn, st *stream) {
-	o := &st.out
-	if o.queued != c {
-		return
+	t.st, t.bytes = st, min(st.sendable(), turnSize, c.pace.ahead)
+	t.pieces = st.piecesLocked(t.pieces, t.bytes)
+	for i := range t.pieces {
+		t.pieces[i].b.refs.Add(1)
 	}
-	o.queued = nil
-	if n := st.sendable(); n <= little {
-		if n > 0 || st.owesFin() {
-			o.queued = c
-			c.little.push(st)
-		}
-		return
-	}
-	most := min(st.sendable(), min(turnSize, c.pace.ahead))
-	at := o.segmentAt(o.next)
-	offset := o.next
-	for most > 0 {
-		g := o.segments[at]
-		g.from += int(offset - g.offset)
-		g.offset = offset
-		g.to = min(g.to, g.from+most)
-		g.b.refs.Add(1)
-		t.pieces = append(t.pieces, g)
-		n := g.to - g.from
-		most, offset, at = most-n, offset+uint64(n), at+1
-	}
-	n := int(offset - o.next)
-	t.st, t.number = st, n
-	t.fin = st.sentLocked(c, n)
-	c.s.stats.Sent += uint64(n)
-	o.flying = true
-	c.s.carriedLocked(st, n)
+	t.fin = st.sentLocked(c, t.bytes)
+	st.out.flying = true
+	c.s.carriedLocked(st, t.bytes)
 }
