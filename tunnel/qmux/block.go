@@ -79,8 +79,9 @@ type budget struct {
 // processBudget is shared by all sessions that are not given another.
 var processBudget = &budget{limit: defaultBudget}
 
-func (b *budget) take(n int) bool {
-	if b.used.Add(int64(n)) > b.limit {
+// take takes n bytes if there are so many, or if it must.
+func (b *budget) take(n int, must bool) bool {
+	if b.used.Add(int64(n)) > b.limit && !must {
 		b.used.Add(-int64(n))
 		return false
 	}

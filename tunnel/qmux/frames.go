@@ -42,22 +42,17 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 			s.lostLocked(c, late()) // it concerns this connection only
 			break
 		}
-		s.closedLocked(f)
+		for _, other := range s.conns {
+			other.gone = true
+			other.abort()
+		}
+		s.failLocked(closedBy(f))
 	case frameParameters:
 		return broken(errParameter, "QX_TRANSPORT_PARAMETERS twice")
 	default:
 		return s.extensionLocked(c, f)
 	}
 	return nil
-}
-
-// closedLocked takes the peer's goodbye.
-func (s *Session) closedLocked(f frame) {
-	for _, c := range s.conns {
-		c.gone = true
-		c.abort()
-	}
-	s.failLocked(closedBy(f))
 }
 
 // extensionLocked does what frames of this package's extension say.

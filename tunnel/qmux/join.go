@@ -151,7 +151,7 @@ func (s *Session) admit(c *conn, j *joining) error {
 		return late()
 	case left >= s.conf.connections:
 		return &Error{Code: tunnel.Busy, Text: fmt.Sprintf("%d connections are the limit", s.conf.connections)}
-	case beside && !s.conf.beside.take(1): // the last case: it takes something
+	case beside && !s.conf.beside.take(1, false): // the last case: it takes something
 		return &Error{Code: tunnel.Busy, Text: "too many connections beside the first of each session"}
 	}
 	if beside {

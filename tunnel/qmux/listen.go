@@ -60,13 +60,14 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 	return l.Acceptor.Serve(ctx, func(ctx context.Context, t *tls.Conn) {
 		s, err := l.registry.accept(ctx, t)
 		if err != nil {
-			l.registry.complain(t.RemoteAddr(), err)
+			if more, ok := l.registry.broken.Tell(t.RemoteAddr()); ok {
+				l.registry.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
+			}
 		}
-		if s == nil {
-			return
+		if s != nil {
+			f(ctx, s)
+			_ = s.Close() // its end is what matters
 		}
-		f(ctx, s)
-		_ = s.Close() // its end is what matters
 	})
 }
 
@@ -102,12 +103,6 @@ func newRegistry(o tunnel.Options, identity func(secured) (string, error)) *regi
 	}
 	r.conf.beside = &budget{limit: maxBeside}
 	return r
-}
-
-func (r *registry) complain(from net.Addr, err error) {
-	if more, ok := r.broken.Tell(from); ok {
-		r.options.Logger().Info("no session came about", "addr", from.String(), "err", err, "others", more)
-	}
 }
 
 // accept hears what a connection is for, and owns it. It returns the session that the

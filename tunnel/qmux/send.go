@@ -145,15 +145,11 @@ func (st *stream) tailLocked(n int, must bool) *segment {
 	case n > little && most >= mediumBlock:
 		size = mediumBlock
 	}
-	paid := !st.stuckLocked() && st.s.keepLocked(size)
-	switch {
-	case paid:
-	case must:
-		st.s.mustKeepLocked(size)
-		paid = true
-	case len(o.segments) > 0:
-		return nil
-	default:
+	paid := (must || !st.stuckLocked()) && st.s.keepLocked(size, must)
+	if !paid {
+		if len(o.segments) > 0 {
+			return nil
+		}
 		size = smallBlock // without which the stream could not go on at all
 	}
 	o.segments = append(o.segments, segment{b: newBlock(size), from: headroom, to: headroom, offset: o.end, paid: paid})
@@ -251,7 +247,7 @@ func (st *stream) takeFrom(src *source, n int) error {
 	o := &st.out
 	if n > min(len(src.b.buf)/2, mediumBlock) && (len(src.b.buf) != smallBlock || !st.stuckLocked()) {
 		// Whether there is room was asked before: one block more does not matter.
-		st.s.mustKeepLocked(len(src.b.buf))
+		st.s.keepLocked(len(src.b.buf), true)
 		o.segments = append(o.segments, segment{b: src.b, from: headroom, to: headroom + n, offset: o.end, paid: true})
 		src.b = nil
 		o.end += uint64(n)

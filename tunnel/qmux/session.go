@@ -370,22 +370,13 @@ func (s *Session) Tell(f func(tunnel.LinkState)) {
 	}
 }
 
-// keepLocked asks for n bytes to keep something in.
-func (s *Session) keepLocked(n int) bool {
-	if s.over != nil || s.kept+n > s.conf.keep || !s.conf.budget.take(n) {
+// keepLocked asks for n bytes to keep something in, which it is given if it must be.
+func (s *Session) keepLocked(n int, must bool) bool {
+	if s.over != nil || !must && s.kept+n > s.conf.keep || !s.conf.budget.take(n, must) {
 		return false
 	}
 	s.kept += n
 	return true
-}
-
-// mustKeepLocked takes them, whether there are any or not.
-func (s *Session) mustKeepLocked(n int) {
-	if s.over != nil {
-		return
-	}
-	s.conf.budget.used.Add(int64(n))
-	s.kept += n
 }
 
 func (s *Session) unkeepLocked(n int) {
