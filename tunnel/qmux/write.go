@@ -100,19 +100,19 @@ func (c *conn) writeLocked(wait bool) {
 			}
 			break
 		}
+		began, n, last := c.s.now(), t.size+t.bytes, t.close
 		c.s.mu.Unlock()
-		all, err := c.write(&t, wait)
+		all, err := c.write(&t)
 		c.s.mu.Lock()
-		last := t.close && err == nil
 		c.wroteLocked(&t, err)
-		switch {
-		case c.gone || c.failed != nil:
-		case last && all:
-			c.s.partLocked(c)
-		case !wait && (!all || c.moreLocked()):
+		if !wait && !c.gone && c.failed == nil && (!all || !last && c.moreLocked()) {
 			c.s.work.Go(func() { c.goOn(all, last) })
 			return
 		}
+		if wait && c.failed == nil {
+			c.flushLocked(n, began)
+		}
+		c.lastLocked(last)
 	}
 	c.writing = false
 	if c.gone {
@@ -123,22 +123,35 @@ func (c *conn) writeLocked(wait bool) {
 // goOn writes what is left, if not all has left, and whatever comes after that, unless
 // that was the last.
 func (c *conn) goOn(all, last bool) {
-	began, err := c.s.now(), error(nil)
-	if !all {
-		_, err = c.batch.flush(true)
-	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if !all {
-		c.pacedLocked(record, began)
+		c.flushLocked(record, c.s.now())
 	}
+	c.lastLocked(last)
+	c.writeLocked(true)
+}
+
+// flushLocked has what has been written and not left leave, and takes note of how long it
+// has taken to write n bytes: no more is to lie before the path than it takes in a moment.
+// It unlocks the session meanwhile.
+func (c *conn) flushLocked(n int, began time.Duration) {
+	c.s.mu.Unlock()
+	_, err := c.batch.flush(true)
+	c.s.mu.Lock()
 	if err != nil {
 		c.failLocked(err)
 	}
+	if c.pace.wrote(n, began, c.s.now()) {
+		carrier.LimitUnsent(c.tls, c.pace.ahead/2)
+	}
+}
+
+// lastLocked ends c if its last words have left.
+func (c *conn) lastLocked(last bool) {
 	if last && !c.gone && c.failed == nil {
 		c.s.partLocked(c)
 	}
-	c.writeLocked(true)
 }
 
 // failLocked takes note that nothing can be written any more. What the peer has said
@@ -154,10 +167,11 @@ func (c *conn) failLocked(err error) {
 }
 
 // write writes a turn, and says whether everything has left.
-func (c *conn) write(t *turn, wait bool) (all bool, err error) {
-	held := t.st != nil && beginBulk()
+func (c *conn) write(t *turn) (all bool, err error) {
+	if t.st != nil && beginBulk() {
+		defer endBulk()
+	}
 	c.batch.hold()
-	began := c.s.now()
 	if t.b != nil {
 		putSize(t.b.buf, t.size-sizeBytes)
 		_, err = c.tls.Write(t.b.buf[:t.size])
@@ -165,21 +179,10 @@ func (c *conn) write(t *turn, wait bool) (all bool, err error) {
 	for i := 0; i < len(t.pieces) && err == nil; i++ {
 		err = c.writePiece(t, &t.pieces[i], t.fin && i == len(t.pieces)-1)
 	}
-	if err == nil {
-		all, err = c.batch.flush(false)
+	if err != nil {
+		return false, err
 	}
-	if held {
-		endBulk()
-	}
-	if wait && err == nil && !all {
-		all, err = c.batch.flush(true)
-	}
-	if wait && err == nil {
-		c.s.mu.Lock()
-		c.pacedLocked(t.size+t.bytes, began)
-		c.s.mu.Unlock()
-	}
-	return all, err
+	return c.batch.flush(false)
 }
 
 // writePiece writes a piece as records. The head of each goes where the bytes before it
@@ -205,14 +208,6 @@ func (c *conn) writePiece(t *turn, g *segment, fin bool) error {
 		at, offset = at+n, offset+uint64(n)
 	}
 	return nil
-}
-
-// pacedLocked takes note of how long writing took, and has no more lie before the path
-// than it takes in a moment.
-func (c *conn) pacedLocked(n int, began time.Duration) {
-	if c.pace.wrote(n, began, c.s.now()) {
-		carrier.LimitUnsent(c.tls, c.pace.ahead/2)
-	}
 }
 
 // moreLocked says whether there is something to write.
