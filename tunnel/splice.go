@@ -74,7 +74,8 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 // linger is how long what nobody reads is taken, and lingerBytes how much of it, once
 // nothing more can come the other way: TCP resets what is closed before all has been read,
 // and the peer loses what it has not read yet (RFC 9112, section 9.6). One that says more
-// than that without reading does not end by itself.
+// than that without reading does not end by itself; TCP holds it up for linger, in which it
+// may read what it was told last.
 const (
 	linger      = 500 * time.Millisecond
 	lingerBytes = 256 << 10
@@ -108,6 +109,7 @@ func discard(src net.Conn, other <-chan struct{}) error {
 		default:
 		}
 	}
+	time.Sleep(linger)
 	return nil
 }
 
