@@ -310,6 +310,7 @@ func (s *Session) grow() {
 	p.dials--
 	if err == nil {
 		p.fails = 0
+		s.growLocked()
 		return
 	}
 	pause := min(growBackoff<<min(p.fails, 8), mostBackoff)

@@ -181,7 +181,7 @@ func (l *link) isEmpty(t *testing.T) {
 				t.Errorf("%s has %v in the books of a connection", name, n)
 			}
 		}
-		if n := len(s.waiting) + s.open + s.paths.hungry; n != 0 {
+		if n := len(s.waiting) + s.open; n != 0 {
 			t.Errorf("%s has %d in its books", name, n)
 		}
 		s.mu.Unlock()

@@ -30,7 +30,6 @@ const (
 // paths is what a session knows of its connections besides themselves.
 type paths struct {
 	last    net.Addr // where the latest one that was lost came from
-	hungry  int      // directions that would like one of their own and have none
 	wanted  int      // beside the first, by the peer
 	asked   int      // by us, when last said
 	dials   int      // under way
@@ -42,11 +41,10 @@ type paths struct {
 
 // A load is how much a direction sends.
 type load struct {
-	bytes  int // with leak taken off
-	at     time.Time
-	swept  int // bytes since the last sweep
-	hungry bool
-	more   bool // waits to be sent
+	bytes int // with leak taken off
+	at    time.Time
+	swept int  // bytes since the last sweep
+	more  bool // waits to be sent
 }
 
 // firstLocked is the connection that carries what is small; nil if there is none.
@@ -89,11 +87,12 @@ func (s *Session) carriedLocked(st *stream, n int) {
 		s.ownLocked(st, c)
 		return
 	}
-	if !l.hungry {
-		l.hungry = true
-		s.paths.hungry++
-	}
 	s.growLocked()
+}
+
+// hungry says whether a direction would like a connection of its own and has none.
+func (st *stream) hungry() bool {
+	return st.out.own == nil && st.out.recent.bytes >= far
 }
 
 // spareLocked is the connection beside the first that is nobody's, or the least used one
@@ -129,10 +128,6 @@ func (s *Session) sweepSoonLocked() {
 
 // disownLocked has a direction go on on the first connection.
 func (s *Session) disownLocked(st *stream) {
-	if l := &st.out.recent; l.hungry {
-		l.hungry = false
-		s.paths.hungry--
-	}
 	if c := st.out.own; c != nil {
 		c.load--
 		c.used = time.Now()
@@ -141,44 +136,36 @@ func (s *Session) disownLocked(st *stream) {
 	st.out.recent.bytes = 0
 }
 
-// needLocked is how many connections beside the first would do for both ends.
-func (s *Session) needLocked() int {
-	need := s.paths.hungry
-	for _, c := range s.conns[min(1, len(s.conns)):] {
-		if c.load > 0 {
+// growLocked sees that there will be connections for those that want them, unless some
+// are under way.
+func (s *Session) growLocked() {
+	p, first := &s.paths, s.firstLocked()
+	there := len(s.conns) - 1
+	if first == nil || s.over != nil || p.dials > 0 || p.asked > there || time.Now().Before(p.retry) {
+		return
+	}
+	need := 0
+	for _, st := range s.streams {
+		if st.out.own != nil || st.hungry() {
 			need++
 		}
 	}
-	return min(max(need, s.paths.wanted), s.conf.connections-1)
-}
-
-// growLocked sees that there will be connections for those that want them.
-func (s *Session) growLocked() {
-	p := &s.paths
-	need := s.needLocked()
-	if len(s.conns) == 0 || s.over != nil || !s.extended {
-		return
-	}
-	if s.dial == nil {
-		if c := s.firstLocked(); need > len(s.conns)-1 && need > p.asked {
-			p.asked, c.say.want = need, need
-			c.kickLocked()
+	switch need = min(max(need, p.wanted), s.conf.connections-1); {
+	case need <= there:
+	case s.dial == nil:
+		p.asked, first.say.want = need, need
+		first.kickLocked()
+	default:
+		for p.dials = need - there; need > there; need-- {
+			s.work.Go(s.grow)
 		}
-		return
-	}
-	for len(s.conns)-1+p.dials < need && !time.Now().Before(p.retry) {
-		p.dials++
-		s.work.Go(s.grow)
 	}
 }
 
 // settleLocked gives connections to those that want them.
 func (s *Session) settleLocked() {
-	if s.paths.hungry == 0 {
-		return
-	}
 	for _, st := range s.streams {
-		if !st.out.recent.hungry {
+		if !st.hungry() {
 			continue
 		}
 		c := s.spareLocked()
