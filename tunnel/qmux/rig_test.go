@@ -86,6 +86,8 @@ func TestConformance(t *testing.T) {
 	t.Run("Plain", func(t *testing.T) { tunneltest.Run(t, Transport().Can, plain(tunneltest.OverTCP(Transport()))) })
 }
 
+func BenchmarkSession(b *testing.B) { tunneltest.Benchmark(b, tunneltest.OverTCP(Transport())) }
+
 func TestResumes(t *testing.T) { tunneltest.RunResume(t, tunneltest.OverRelay(Transport())) }
 
 func TestRefusals(t *testing.T) {
