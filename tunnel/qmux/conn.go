@@ -262,7 +262,9 @@ func (c *conn) heardLocked() {
 	if c.unacked > 0 {
 		c.asked = now
 	}
-	c.s.confirmLocked(c)
+	if r := &c.s.paths.rejoin; r.unconfirmed && c.number == r.attempt {
+		r.secret, r.unconfirmed = r.fresh, false // the peer has the new one
+	}
 }
 
 // settledLocked notes that n bytes sent need not be acknowledged any more. If those were

@@ -168,13 +168,6 @@ func (s *Session) admit(c *conn, j *joining) error {
 	return nil
 }
 
-// confirmLocked forgets the secret that led to c: the peer has the new one.
-func (s *Session) confirmLocked(c *conn) {
-	if r := &s.paths.rejoin; r.unconfirmed && c.number == r.attempt {
-		r.secret, r.unconfirmed = r.fresh, false
-	}
-}
-
 // abortLater closes a connection after its last words, without waiting for that.
 func (c *conn) abortLater() {
 	go func() {

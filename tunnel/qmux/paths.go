@@ -333,12 +333,6 @@ func (s *Session) leaveLocked(c *conn) {
 	s.paths.asked = min(s.paths.asked, max(0, len(s.conns)-1)) // or nobody would ask for another
 }
 
-// partLocked ends c after its last words.
-func (s *Session) partLocked(c *conn) {
-	c.gone, c.parting = true, true
-	go c.part() // what it writes may have to wait, for a second
-}
-
 // requeueLocked gives what was lost with c back to its streams, once nobody writes to c
 // any more.
 func (s *Session) requeueLocked(c *conn) {

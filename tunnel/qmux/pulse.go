@@ -32,10 +32,6 @@ type pulse struct {
 	ceiling time.Duration // a silence that the path does not bear; zero if none
 }
 
-func newPulse(keepalive time.Duration, metered bool) pulse {
-	return pulse{metered: metered, base: keepalive, interval: keepalive}
-}
-
 // retry is how much longer the accepting end waits than the dialing one, which so has its
 // turn.
 func (p *pulse) retry() time.Duration { return min(p.base/5, longestRetry) }

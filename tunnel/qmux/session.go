@@ -116,7 +116,7 @@ func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameter
 	s.ctx, s.cancel = context.WithCancelCause(context.Background()) // a session is a root of its own
 	s.alive, s.ending = context.WithCancel(context.Background())
 	s.stats.Heard, s.stats.Window = s.born, max(conf.terms.window, 0)
-	s.pulse = newPulse(conf.terms.keepalive, conf.metered && dialing)
+	s.pulse = pulse{metered: conf.metered && dialing, base: conf.terms.keepalive, interval: conf.terms.keepalive}
 	s.work.Add(1) // until it is over
 	return s
 }

@@ -150,7 +150,8 @@ func (c *conn) flushLocked(n int, began time.Duration) {
 // lastLocked ends c if its last words have left.
 func (c *conn) lastLocked(last bool) {
 	if last && !c.gone && c.failed == nil {
-		c.s.partLocked(c)
+		c.gone, c.parting = true, true
+		go c.part() // what it writes may have to wait, for a second
 	}
 }
 
