@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 // batchSize holds the records of a turn and what TLS puts around them.
@@ -48,14 +47,24 @@ type inward struct {
 }
 
 func newBatch(c net.Conn) net.Conn {
-	b := &batch{Conn: c}
-	if tcp := carrier.TCPBelow(c); tcp != nil && !hasWrapper(c) {
-		if raw, err := tcp.SyscallConn(); err == nil {
-			b.raw = raw
-		}
-	}
+	b := &batch{Conn: c, raw: socketBelow(c)}
 	b.try, b.in.try = b.tryWrite, b.tryRead
 	return b
+}
+
+// socketBelow is the socket that c is or has below it, unless one between wants to see
+// what is written.
+func socketBelow(c net.Conn) syscall.RawConn {
+	for {
+		switch x := c.(type) {
+		case tunnel.Wrapper:
+			return nil
+		case interface{ NetConn() net.Conn }:
+			c = x.NetConn()
+		default:
+			return socketOf(c)
+		}
+	}
 }
 
 // errNotYet is what Read says in place of waiting. To TLS it is an error that will pass.
@@ -117,21 +126,6 @@ func (b *batch) Read(p []byte) (int, error) {
 		return 0, errNotYet
 	default:
 		return b.Conn.Read(p)
-	}
-}
-
-// hasWrapper says whether c is, or has below it, a connection that wants to see what is
-// written.
-func hasWrapper(c net.Conn) bool {
-	for {
-		if _, ok := c.(tunnel.Wrapper); ok {
-			return true
-		}
-		below, ok := c.(interface{ NetConn() net.Conn })
-		if !ok {
-			return false
-		}
-		c = below.NetConn()
 	}
 }
 

@@ -121,14 +121,6 @@ func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameter
 	return s
 }
 
-// credit is how much may be sent on a stream to begin with.
-func (p *parameters) credit(ours bool) uint64 {
-	if ours {
-		return p.theirData
-	}
-	return p.streamData
-}
-
 func (s *Session) now() time.Duration { return time.Since(s.born) }
 
 // Context is done once the session is dead and its goroutines have returned.

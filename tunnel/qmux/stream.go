@@ -45,7 +45,10 @@ func newStream(s *Session, id uint64) *stream {
 	st := &stream{s: s, id: id}
 	st.out.wake = make(chan struct{}, 1)
 	st.in.wake = make(chan struct{}, 1)
-	st.out.credit = s.peer.credit(s.isOurs(id))
+	st.out.credit = s.peer.streamData
+	if s.isOurs(id) {
+		st.out.credit = s.peer.theirData
+	}
 	st.in.final = noFinal
 	s.openWindowLocked(&st.in)
 	return st
