@@ -94,8 +94,8 @@ func forPods() []entry {
 		{name: "kube-scheduler", alias: "scheduler", schedules: true, make: func(s *shared) (Controller, error) {
 			return scheduler.New(s.client, s.informers, scheduler.Config{
 				MinBackoff: s.cfg.SchedulerMinBackoff, MaxBackoff: s.cfg.SchedulerMaxBackoff,
-				Events: s.recorder("default-scheduler"), Log: s.log,
-			}), nil
+				Events: s.recorder("default-scheduler"), Metrics: s.metrics, Log: s.log,
+			})
 		}},
 		{name: "taint-eviction-controller", make: func(s *shared) (Controller, error) {
 			return tainteviction.New(s.client, s.informers, tainteviction.Config{

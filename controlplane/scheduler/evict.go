@@ -78,6 +78,10 @@ func (r *run) search(b binding) preemption {
 		return preemption{gone: true}
 	}
 	found := r.cache.preempt(newPodInfo(pod), newBudgets(r.budgets))
+	r.metrics.attempts.Inc()
+	if found.node != "" {
+		r.metrics.victims.Observe(float64(len(found.victims)))
+	}
 	if found.room {
 		r.queue.rouse(name)
 	}

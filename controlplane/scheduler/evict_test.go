@@ -72,6 +72,23 @@ func (b *bench) deletions() (out []string) {
 	return out
 }
 
+// counts looks at how many searches there were at least, how many of them have found pods to
+// remove, and how many pods those were.
+func (b *bench) counts(attempts float64, found uint64, victims float64) {
+	b.t.Helper()
+	all, err := b.metrics.Gather()
+	if err != nil || len(all) != 2 {
+		b.t.Fatalf("%d families, %v", len(all), err)
+	}
+	if is := all[0].Metric[0].Counter.GetValue(); all[0].GetName() != "scheduler_preemption_attempts_total" || is < attempts {
+		b.t.Errorf("%s %v, want %v or more", all[0].GetName(), is, attempts)
+	}
+	h := all[1].Metric[0].Histogram
+	if all[1].GetName() != "scheduler_preemption_victims" || h.GetSampleCount() != found || h.GetSampleSum() != victims {
+		b.t.Errorf("%s %v in %v, want %v in %v", all[1].GetName(), h.GetSampleSum(), h.GetSampleCount(), victims, found)
+	}
+}
+
 // TestPreempts follows a pod that takes the place of another: what is said to both, that
 // the place is kept meanwhile, and that it waits.
 func TestPreempts(t *testing.T) {
@@ -123,6 +140,7 @@ func TestPreempts(t *testing.T) {
 			b.isOn(name, "")
 			b.isNominatedTo(name, "")
 		}
+		b.counts(5, 1, 1)
 	})
 }
 

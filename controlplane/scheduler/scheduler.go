@@ -8,6 +8,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
@@ -44,8 +45,9 @@ type Config struct {
 	// Recheck is how soon such a pod is looked at again though nothing has
 	// changed; zero means DefaultRecheck.
 	Recheck time.Duration
-	Events  record.EventRecorder // nil means none are recorded
-	Log     *slog.Logger         // nil means discard
+	Events  record.EventRecorder  // nil means none are recorded
+	Metrics prometheus.Registerer // nil means none
+	Log     *slog.Logger          // nil means discard
 }
 
 // A Scheduler is Kubernetes' kube-scheduler, made small.
@@ -59,11 +61,12 @@ type Scheduler struct {
 	namespaceInf clientcache.SharedIndexInformer
 	budgets      policylisters.PodDisruptionBudgetLister
 	budgetInf    clientcache.SharedIndexInformer
+	metrics      *metrics
 	log          *slog.Logger
 }
 
 // New returns a scheduler that watches through f.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Scheduler {
+func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Scheduler, error) {
 	if c.Name == "" {
 		c.Name = corev1.DefaultSchedulerName
 	}
@@ -78,7 +81,9 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 		budgets: f.Policy().V1().PodDisruptionBudgets().Lister(), budgetInf: f.Policy().V1().PodDisruptionBudgets().Informer(),
 	}
 	s.log = loop.Logger(c.Log, s.Name())
-	return s
+	var err error
+	s.metrics, err = newMetrics(c.Metrics)
+	return s, err
 }
 
 // Name is the name that the scheduler goes by among the controllers.

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,10 +61,11 @@ func (r *recorder) about(pod string) []string {
 
 // A bench is a running scheduler.
 type bench struct {
-	t      *testing.T
-	client *fake.Clientset
-	events *recorder
-	stop   func()
+	t       *testing.T
+	client  *fake.Clientset
+	events  *recorder
+	metrics *prometheus.Registry
+	stop    func()
 }
 
 // binds makes client do what an API server does with a binding: refuse one of a
@@ -97,8 +99,11 @@ func start(t *testing.T, prepare func(*fake.Clientset), objs ...runtime.Object) 
 		prepare(client)
 	}
 	f := informers.NewSharedInformerFactory(client, 0)
-	b := &bench{t: t, client: client, events: &recorder{}}
-	s := New(client, f, Config{Events: b.events})
+	b := &bench{t: t, client: client, events: &recorder{}, metrics: prometheus.NewRegistry()}
+	s, err := New(client, f, Config{Events: b.events, Metrics: b.metrics})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	f.Start(ctx.Done())
 	f.WaitForCacheSync(ctx.Done())
@@ -360,7 +365,10 @@ func TestRunAgain(t *testing.T) {
 		client := fake.NewClientset(testNode("node-1", nil), testPod("there", func(p *corev1.Pod) { asks("cpu", "1500m")(p); p.Spec.NodeName = "node-1" }))
 		binds(client)
 		f := informers.NewSharedInformerFactory(client, 0)
-		s := New(client, f, Config{})
+		s, err := New(client, f, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		all, cancelAll := context.WithCancel(t.Context())
 		f.Start(all.Done())
 		f.WaitForCacheSync(all.Done())
