@@ -8,6 +8,8 @@ type metrics struct {
 	writes *prometheus.CounterVec
 	ready  prometheus.Gauge
 	fenced prometheus.Gauge
+
+	shutdown shutdownMetrics
 }
 
 // newMetrics registers the metrics; a nil registerer makes ones that nobody reads.
@@ -22,9 +24,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		fenced: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "hawser_node_fenced", Help: "1 while another agent with this node's identity is the node.",
 		}),
+		shutdown: newShutdownMetrics(),
 	}
 	if reg != nil {
-		reg.MustRegister(m.writes, m.ready, m.fenced)
+		reg.MustRegister(m.writes, m.ready, m.fenced, m.shutdown.start, m.shutdown.end)
 	}
 	return m
 }

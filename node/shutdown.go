@@ -25,6 +25,7 @@ func (n *Node) watchShutdown(ctx context.Context) error {
 	if sum == 0 {
 		return nil
 	}
+	n.recallShutdown()
 	w, err := shutdown.New(shutdown.Config{Delay: sum, Begin: n.shutDown, Cancel: n.resume, Log: n.log})
 	if err != nil {
 		return err
@@ -37,7 +38,28 @@ func (n *Node) watchShutdown(ctx context.Context) error {
 func (n *Node) shutDown(ctx context.Context) {
 	n.setDown(true)
 	n.events.Event(n.ref, corev1.EventTypeNormal, "Shutdown", "Shutdown manager detected shutdown event")
+	times := shutdownTimes{Start: time.Now()}
+	n.keepShutdown(times)
 	n.pods.ShutDown(ctx, n.cfg.Shutdown)
+	times.End = time.Now()
+	n.keepShutdown(times)
+}
+
+// recallShutdown shows what was kept before the boot.
+func (n *Node) recallShutdown() {
+	last, err := readShutdown(n.cfg.DataDir)
+	if err != nil {
+		n.log.Warn("it is not known when the machine was shut down last", "err", err)
+	}
+	n.metrics.shutdown.set(last)
+}
+
+// keepShutdown shows t, now and after the boot.
+func (n *Node) keepShutdown(t shutdownTimes) {
+	n.metrics.shutdown.set(t)
+	if err := t.write(n.cfg.DataDir); err != nil {
+		n.log.Warn("after the boot nobody will know when the machine was shut down", "err", err)
+	}
 }
 
 // resume follows a shutdown that was cancelled.

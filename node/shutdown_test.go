@@ -3,9 +3,14 @@ package node
 // Tests of a node whose machine shuts down.
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -20,6 +25,56 @@ func (w *world) wantReady(want string) {
 		}
 	}
 	w.t.Error("no Ready condition")
+}
+
+// TestShutdownTimes: when a shutdown begins and ends is shown, and kept in a file for the
+// agent that starts after it.
+func TestShutdownTimes(t *testing.T) {
+	dir := t.TempDir()
+	metrics := prometheus.NewRegistry()
+	shown := func() string {
+		t.Helper()
+		all, err := metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, f := range all {
+			if name, ok := strings.CutPrefix(f.GetName(), "kubelet_graceful_shutdown_"); ok {
+				out = append(out, fmt.Sprintf("%s=%.0f", name, f.Metric[0].Gauge.GetValue()))
+			}
+		}
+		return strings.Join(out, " ")
+	}
+	inWorld(t, func(w *world) { w.cfg.DataDir, w.cfg.Registerer = dir, metrics }, func(w *world) {
+		if got, want := shown(), "end_time_seconds=0 start_time_seconds=0"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		begun := time.Now()
+		w.n.shutDown(w.t.Context())
+		want := fmt.Sprintf("end_time_seconds=%d start_time_seconds=%d", time.Now().Unix(), begun.Unix())
+		if got := shown(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		w.n.metrics.shutdown.set(shutdownTimes{})
+		w.n.recallShutdown()
+		if got := shown(); got != want {
+			t.Errorf("after the boot %s, want %s", got, want)
+		}
+	})
+	file := filepath.Join(dir, "graceful_node_shutdown_state")
+	if text, err := os.ReadFile(file); err != nil || !strings.HasPrefix(string(text), `{"startTime":"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readShutdown(dir); err == nil || got != (shutdownTimes{}) {
+		t.Errorf("a broken file says %+v", got)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".graceful*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
 }
 
 // TestShutdownIsInTheStatus: the API knows at once, not at the next update.

@@ -1,0 +1,89 @@
+// This file keeps when the last shutdown of the machine began and ended for its pods.
+
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// shutdownFile is the kubelet's name of the file, in the node's directory.
+	shutdownFile = "graceful_node_shutdown_state"
+	// maxShutdownFile bounds what is read of it.
+	maxShutdownFile = 4 << 10
+)
+
+// shutdownTimes are in shutdownFile, in the kubelet's form. The zero time means that there
+// was none.
+type shutdownTimes struct {
+	Start time.Time `json:"startTime"`
+	End   time.Time `json:"endTime"`
+}
+
+// readShutdown reads the file. That there is none is no error.
+func readShutdown(dir string) (t shutdownTimes, err error) {
+	f, err := os.Open(filepath.Join(dir, shutdownFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
+	}
+	if err != nil {
+		return t, err
+	}
+	defer f.Close()
+	if err = json.NewDecoder(io.LimitReader(f, maxShutdownFile)).Decode(&t); err != nil {
+		return shutdownTimes{}, fmt.Errorf("read %s: %w", f.Name(), err)
+	}
+	return t, nil
+}
+
+// write replaces the file at once.
+func (t shutdownTimes) write(dir string) error {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "."+shutdownFile+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // it has another name once it is good
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(dir, shutdownFile))
+}
+
+// shutdownMetrics show shutdownTimes, by the kubelet's names.
+type shutdownMetrics struct{ start, end prometheus.Gauge }
+
+func newShutdownMetrics() shutdownMetrics {
+	return shutdownMetrics{
+		start: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "kubelet_graceful_shutdown_start_time_seconds", Help: "When the last shutdown of the machine began to end pods, in seconds since the epoch; 0 if there was none.",
+		}),
+		end: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "kubelet_graceful_shutdown_end_time_seconds", Help: "When the last shutdown of the machine had ended its pods, in seconds since the epoch; 0 if it has not.",
+		}),
+	}
+}
+
+func (m shutdownMetrics) set(t shutdownTimes) {
+	seconds := func(at time.Time) float64 {
+		if at.IsZero() {
+			return 0
+		}
+		return float64(at.UnixMilli()) / 1000
+	}
+	m.start.Set(seconds(t.Start))
+	m.end.Set(seconds(t.End))
+}
