@@ -154,7 +154,7 @@ func (h *hubBeside) keyring(hubs *peerTrust) (*keyring, error) {
 func (h *hubBeside) join(ctx context.Context) error {
 	h.nodes = informers.NewSharedInformerFactoryWithOptions(h.api, 0, informers.WithTransform(loop.WithoutManagers))
 	nodes := h.nodes.Core().V1().Nodes().Informer()
-	if err := h.tunnels.follow(nodes); err != nil {
+	if err := h.tunnels.follow(ctx, h.api, nodes); err != nil {
 		return err
 	}
 	if err := h.tunnels.keep(h.api, nodes, true); err != nil {

@@ -54,7 +54,7 @@ func permits() []permit {
 	return []permit{
 		{feature: "routes to nodes by address", resource: "nodes", verbs: []string{"get", "list", "watch"}},
 		{feature: "the conditions of tunnels", resource: "nodes/status", verbs: []string{"patch"}, needed: health},
-		{feature: "events about tunnels", resource: "events", verbs: []string{"create", "patch"}, namespace: metav1.NamespaceDefault, needed: health},
+		{feature: "events about tunnels and routes", resource: "events", verbs: []string{"create", "patch"}, namespace: metav1.NamespaceDefault},
 		{feature: "load balancers", resource: "services", verbs: []string{"list", "watch"}, option: forBalancers, needed: balances},
 		{feature: "load balancers", group: "discovery.k8s.io", resource: "endpointslices", verbs: []string{"list", "watch"}, option: forBalancers, needed: balances},
 		{feature: "events about load balancers", resource: "events", verbs: []string{"create", "patch"}, option: forBalancers, needed: balances},

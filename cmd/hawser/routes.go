@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,17 +14,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-)
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
 
-// everywhere are ranges that mean the same machine, or none, wherever one is.
-var everywhere = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
-	netip.MustParsePrefix("255.255.255.255/32"), netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
-}
+	"github.com/hawser-project/hawser/controlplane/nodeipam"
+)
 
 // A routePolicy decides which routes a Node object makes. What a node says of
 // itself draws no traffic that is another's: an address makes a route unless it is
-// the server's (of a server that has an API server), a service's, a pod's, or one of everywhere. A range of pods, which
+// the server's (of a server that has an API server), a service's, a pod's, or no one machine's. A range of pods, which
 // no node writes, makes one if it is in --cluster-cidr, where that is said, and has
 // none of those. An address that two nodes have routes for leads to neither; the
 // hub sees to that.
@@ -32,15 +33,19 @@ type routePolicy struct {
 	services netip.Prefix
 	own      []netip.Addr // the server's
 	refused  prometheus.Counter
+	events   record.EventRecorder // nil means none
 	log      *slog.Logger
 
 	mu   sync.Mutex
-	told map[string]string // guarded by mu: by node, what has been logged
+	told map[string]refusals // guarded by mu: by node, what has been told
 }
+
+// refusals are what of a node makes no route.
+type refusals struct{ all, ranges string }
 
 // newRoutePolicy registers its metric with r.
 func newRoutePolicy(o *serverOptions, r prometheus.Registerer, log *slog.Logger) (*routePolicy, error) {
-	p := &routePolicy{services: o.services, log: log, told: make(map[string]string)}
+	p := &routePolicy{services: o.services, log: log, told: make(map[string]refusals)}
 	for text := range strings.SplitSeq(o.controllers.ipam.ClusterCIDR, ",") {
 		if c, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil { // the flags have been checked
 			p.pods = append(p.pods, c.Masked())
@@ -71,10 +76,17 @@ func newRoutePolicy(o *serverOptions, r prometheus.Registerer, log *slog.Logger)
 	return p, nil
 }
 
+// record has events of refused ranges made until ctx is done. It comes before of.
+func (p *routePolicy) record(ctx context.Context, client kubernetes.Interface) {
+	b := record.NewBroadcaster(record.WithContext(ctx))
+	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	p.events = b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "hawser-hub"})
+}
+
 // of returns the routes of a node, and tells of what makes none when it changes.
 func (p *routePolicy) of(n *corev1.Node) []netip.Prefix {
 	var out []netip.Prefix
-	var bad []string
+	var bad, badRanges []string
 	for _, a := range n.Status.Addresses {
 		ip, err := netip.ParseAddr(a.Address)
 		if err != nil {
@@ -99,12 +111,12 @@ func (p *routePolicy) of(n *corev1.Node) []netip.Prefix {
 			why = p.podRange(c)
 		}
 		if why != "" {
-			bad = append(bad, text+" "+why)
+			badRanges = append(badRanges, text+" "+why)
 			continue
 		}
 		out = append(out, c)
 	}
-	p.tell(n.Name, bad)
+	p.tell(n, bad, badRanges)
 	return out
 }
 
@@ -112,7 +124,7 @@ func (p *routePolicy) of(n *corev1.Node) []netip.Prefix {
 func (p *routePolicy) address(ip netip.Addr) string {
 	in := func(c netip.Prefix) bool { return c.Contains(ip) }
 	switch {
-	case slices.ContainsFunc(everywhere, in):
+	case nodeipam.Unroutable(netip.PrefixFrom(ip, ip.BitLen())) != "":
 		return "is no one machine's"
 	case slices.Contains(p.own, ip):
 		return "is the server's"
@@ -126,16 +138,13 @@ func (p *routePolicy) address(ip netip.Addr) string {
 
 // podRange is why c makes no route; empty if it does.
 func (p *routePolicy) podRange(c netip.Prefix) string {
-	overlaps := func(o netip.Prefix) bool { return o.Overlaps(c) }
 	around := func(o netip.Prefix) bool { return o.Bits() <= c.Bits() && o.Contains(c.Addr()) }
-	switch {
-	case c.Addr().Is4In6():
-		return "is an IPv4 range in IPv6"
+	switch why := nodeipam.Unroutable(c); {
+	case why != "":
+		return why
 	case len(p.pods) > 0 && !slices.ContainsFunc(p.pods, around):
 		return "is no part of --cluster-cidr"
-	case slices.ContainsFunc(everywhere, overlaps):
-		return "holds addresses that are no one machine's"
-	case overlaps(p.services):
+	case c.Overlaps(p.services):
 		return "holds addresses of services (--service-cluster-ip-range)"
 	case slices.ContainsFunc(p.own, c.Contains):
 		return "holds an address of the server"
@@ -143,20 +152,25 @@ func (p *routePolicy) podRange(c netip.Prefix) string {
 	return ""
 }
 
-// tell counts and logs what makes no route, once until it changes.
-func (p *routePolicy) tell(node string, bad []string) {
-	text := strings.Join(bad, ", ")
+// tell counts and logs what makes no route, once until it changes. Of ranges an event tells,
+// too: no node writes them, and so none makes events by it.
+func (p *routePolicy) tell(n *corev1.Node, addresses, ranges []string) {
+	node, bad := n.Name, slices.Concat(addresses, ranges)
+	now := refusals{strings.Join(bad, ", "), strings.Join(ranges, ", ")}
 	p.mu.Lock()
 	was := p.told[node]
-	if text == "" {
+	if now == (refusals{}) {
 		delete(p.told, node)
 	} else {
-		p.told[node] = text
+		p.told[node] = now
 	}
 	p.mu.Unlock()
-	if text != "" && text != was {
+	if now.all != "" && now != was {
 		p.refused.Add(float64(len(bad)))
-		p.log.Warn("a node has addresses that make no route; dial ADDRESS%NODE, or have the node say other ones (--node-ip)", "node", node, "refused", text)
+		p.log.Warn("a node has addresses that make no route; dial ADDRESS%NODE, or have the node say other ones (--node-ip)", "node", node, "refused", now.all)
+	}
+	if p.events != nil && now.ranges != "" && now.ranges != was.ranges {
+		p.events.Eventf(n, corev1.EventTypeWarning, "RouteRefused", "The hub does not lead to podCIDRs of this node: %s", now.ranges)
 	}
 }
 

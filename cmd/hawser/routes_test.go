@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
 )
 
 func claimant(addresses, ranges []string) *corev1.Node {
@@ -74,6 +75,8 @@ func TestRoutesOfClaims(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		said := record.NewFakeRecorder(9)
+		p.events = said
 		var n *corev1.Node
 		if tc.address != "" {
 			n = claimant([]string{tc.address}, nil)
@@ -91,9 +94,35 @@ func TestRoutesOfClaims(t *testing.T) {
 		if told := strings.Count(log.String(), "\n"); refused != (told == 1) || told > 1 || refused != (testutil.ToFloat64(p.refused) == 1) {
 			t.Errorf("address %q, range %q: told %d times, counted %v", tc.address, tc.pods, told, testutil.ToFloat64(p.refused))
 		}
+		if tells := refused && tc.pods != ""; tells != (len(said.Events) == 1) || len(said.Events) > 1 {
+			t.Errorf("address %q, range %q: %d events", tc.address, tc.pods, len(said.Events))
+		} else if tells {
+			if e := <-said.Events; !strings.HasPrefix(e, "Warning RouteRefused The hub does not lead to podCIDRs of this node: "+tc.pods) {
+				t.Errorf("range %q: %s", tc.pods, e)
+			}
+		}
 		p.forget(n.Name)
 		if len(p.told) != 0 {
 			t.Errorf("left behind: %v", p.told)
 		}
+	}
+}
+
+// TestNodeMakesNoEvents: a node that says other addresses each time makes no events, whatever
+// is wrong with its range.
+func TestNodeMakesNoEvents(t *testing.T) {
+	p, err := newRoutePolicy(&serverOptions{services: netip.MustParsePrefix("10.96.0.0/12")}, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := record.NewFakeRecorder(99)
+	p.events = said
+	for i := range 20 {
+		p.of(claimant([]string{fmt.Sprintf("10.96.0.%d", i)}, []string{"10.96.3.0/24"}))
+	}
+	p.of(claimant(nil, []string{"10.244.3.0/24"}))
+	p.of(claimant(nil, []string{"10.96.4.0/24"}))
+	if len(said.Events) != 2 {
+		t.Errorf("%d events, want one for each range", len(said.Events))
 	}
 }

@@ -110,7 +110,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if t, err = newTunnels(ctx, o, shown, t); err != nil {
 		return err
 	}
-	p, err := newPlane(o, keys, files, t, o.audit.config(auditLog), log)
+	p, err := newPlane(ctx, o, keys, files, t, o.audit.config(auditLog), log)
 	if err != nil {
 		return errors.Join(err, t.close())
 	}
@@ -181,7 +181,7 @@ type plane struct {
 	controlled  chan struct{} // closed once the controllers have ended
 }
 
-func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
+func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
 	authn, err := o.accounts.authenticator(keys, files, objects, t.names, log)
 	if err != nil {
@@ -260,7 +260,7 @@ func newPlane(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, au
 		return nil, err
 	}
 	nodes := p.shared.Core().V1().Nodes().Informer()
-	if err = t.follow(nodes); err != nil {
+	if err = t.follow(ctx, p.loopback, nodes); err != nil {
 		return nil, err
 	}
 	if err = t.keep(p.loopback, nodes, false); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/hawser-project/hawser/auth"
@@ -233,8 +234,9 @@ func (t *tunnels) runUsers(ctx, taking context.Context) error {
 }
 
 // follow keeps the hub's routes those of the Node objects: a dial to an address
-// that one node has goes to that node.
-func (t *tunnels) follow(nodes cache.SharedIndexInformer) error {
+// that one node has goes to that node. What makes no route is told by events until ctx is done.
+func (t *tunnels) follow(ctx context.Context, client kubernetes.Interface, nodes cache.SharedIndexInformer) error {
+	t.routes.record(ctx, client)
 	set := func(o any) {
 		if n, ok := o.(*corev1.Node); ok {
 			t.hub.SetRoutes(n.Name, t.routes.of(n)...)

@@ -13,11 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	cloudprovider "k8s.io/cloud-provider"
+
+	"github.com/hawser-project/hawser/controlplane/nodeipam"
 )
 
 // routes are the hub's. Its servers lead to what the spec of a Node has as podCIDRs, which
 // no node writes, for as long as the Node is there. So nothing is kept here: a route is
 // there if the hub leads to the whole of a range, and to make it is to say why it does not.
+// What only a server knows, such as the range of services, that says by events of the Node.
 type routes Cloud
 
 var _ cloudprovider.Routes = (*routes)(nil)
@@ -114,7 +117,7 @@ func (r *routes) ranges() ([]podRange, error) {
 				c.fault = "is no range"
 			} else {
 				c.cidr = p.Masked()
-				if len(within) > 0 && !slices.ContainsFunc(within, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) }) {
+				if c.fault = nodeipam.Unroutable(c.cidr); c.fault == "" && len(within) > 0 && !slices.ContainsFunc(within, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) }) {
 					c.fault = "is no part of --cluster-cidr"
 				}
 			}

@@ -107,7 +107,7 @@ func TestRoutes(t *testing.T) {
 // TestRoutesAreNodes: to delete a route that a Node has is an error, and to make one that
 // none has.
 func TestRoutesAreNodes(t *testing.T) {
-	c, _ := newCloud(t, "{}", ranged("a", "10.244.1.0/24"), ranged("broken", "here"))
+	c, _ := newCloud(t, "{}", ranged("a", "10.244.1.0/24"), ranged("broken", "here"), ranged("mapped", "::ffff:10.244.5.0/120"), ranged("local", "169.254.0.0/24"))
 	r := (*routes)(c)
 	all, err := r.ListRoutes(t.Context(), "kubernetes")
 	if err != nil || len(all) != 1 || all[0].TargetNode != "a" || all[0].DestinationCIDR != "10.244.1.0/24" || all[0].Blackhole {
@@ -115,10 +115,14 @@ func TestRoutesAreNodes(t *testing.T) {
 	}
 	gone := &cloudprovider.Route{TargetNode: "b", DestinationCIDR: "10.244.1.0/24"}
 	broken := &cloudprovider.Route{TargetNode: "broken", DestinationCIDR: "here"}
+	mapped := &cloudprovider.Route{TargetNode: "mapped", DestinationCIDR: "::ffff:10.244.5.0/120"}
+	local := &cloudprovider.Route{TargetNode: "local", DestinationCIDR: "169.254.0.0/24"}
 	for what, tc := range map[string]struct {
 		err  error
 		want string
 	}{
+		"make mapped":    {r.CreateRoute(t.Context(), "", "", mapped), "::ffff:10.244.5.0/120 is an IPv4 range in IPv6"},
+		"make local":     {r.CreateRoute(t.Context(), "", "", local), "169.254.0.0/24 holds addresses that are no one machine's"},
 		"make":           {r.CreateRoute(t.Context(), "", "", all[0]), "<nil>"},
 		"delete":         {r.DeleteRoute(t.Context(), "", all[0]), "the podCIDRs of node a have 10.244.1.0/24"},
 		"make another's": {r.CreateRoute(t.Context(), "", "", gone), "the podCIDRs of node b do not have 10.244.1.0/24"},
