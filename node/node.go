@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,10 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/staticpods"
 )
+
+// maxAddresses is how many addresses of a Node its certificate names: who may write its
+// status writes them.
+const maxAddresses = 64
 
 // KubeletPort is the port under which the kubelet API of a node is known. Nothing
 // listens on it, unless the node is reached without a tunnel: it is a name within
@@ -221,6 +226,22 @@ func (n *Node) IPs() []string {
 		return *p
 	}
 	return nil
+}
+
+// Addresses are those that the API has of the node. There are none before they are known,
+// which takes until a cloud controller manager has seen the node where one is to set them.
+func (n *Node) Addresses() []netip.Addr {
+	node := n.self.node()
+	if node == nil || n.cfg.ExternalCloud && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == uninitialized }) {
+		return nil
+	}
+	var all []netip.Addr
+	for _, a := range node.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type != corev1.NodeHostName && len(all) < maxAddresses {
+			all = append(all, ip.Unmap().WithZone(""))
+		}
+	}
+	return all
 }
 
 // Run registers the node, sends heartbeats and runs pods until ctx is done, and

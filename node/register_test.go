@@ -128,7 +128,10 @@ func TestExternalCloud(t *testing.T) {
 		if got := n.Annotations["alpha.kubernetes.io/provided-node-ip"]; got != "192.0.2.7,2001:db8::7" {
 			t.Errorf("addresses asked for: %q", got)
 		}
-		want := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.2.3"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.7"}}
+		if got := w.n.Addresses(); len(got) != 0 {
+			t.Errorf("addresses %v before the cloud has said any", got)
+		}
+		want := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.2.3"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.7"}, {Type: corev1.NodeHostName, Address: "192.0.2.99"}}
 		n.Status.Addresses = want
 		nodes := w.api.CoreV1().Nodes()
 		if _, err := nodes.UpdateStatus(w.t.Context(), n, metav1.UpdateOptions{}); err != nil {
@@ -138,6 +141,15 @@ func TestExternalCloud(t *testing.T) {
 		advance(15 * time.Minute)
 		if len(w.times("patch nodes/status")) == before {
 			t.Error("no status was written since")
+		}
+		n = w.node()
+		n.Spec.Taints = nil
+		if _, err := nodes.Update(w.t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		advance(time.Minute)
+		if got := fmt.Sprint(w.n.Addresses()); got != "[10.1.2.3 203.0.113.7]" {
+			t.Errorf("addresses %s, want the cloud's", got)
 		}
 		if got := w.node().Status.Addresses; !slices.Equal(got, want) {
 			t.Errorf("addresses %v, want the cloud's", got)

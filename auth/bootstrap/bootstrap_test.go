@@ -35,7 +35,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // An authority signs certificates.
-type authority struct{ *pkitest.Authority }
+type authority struct {
+	*pkitest.Authority
+	bare bool // signs without addresses
+}
 
 // newAuthority makes one that outlives whatever a test waits for.
 func newAuthority(t *testing.T) *authority {
@@ -45,15 +48,14 @@ func newAuthority(t *testing.T) *authority {
 		Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(87600 * time.Hour),
 	}, a.Key.Public())
-	return &authority{a}
+	return &authority{Authority: a}
 }
 
 // signRequest does what the approver and the signer do.
 func (a *authority) signRequest(t testing.TB, csr *certificates.CertificateSigningRequest, from, until time.Time) []byte {
-	block, _ := pem.Decode(csr.Spec.Request)
-	req, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
+	req := parsed(t, csr)
+	if a.bare {
+		req.IPAddresses = nil
 	}
 	usage := x509.ExtKeyUsageClientAuth
 	if csr.Spec.SignerName == certificates.KubeletServingSignerName {
@@ -63,6 +65,16 @@ func (a *authority) signRequest(t testing.TB, csr *certificates.CertificateSigni
 		Subject: req.Subject, DNSNames: req.DNSNames, IPAddresses: req.IPAddresses, NotBefore: from, NotAfter: until,
 		ExtKeyUsage: []x509.ExtKeyUsage{usage}, KeyUsage: x509.KeyUsageDigitalSignature,
 	}, req.PublicKey))
+}
+
+// parsed is what csr asks for.
+func parsed(t testing.TB, csr *certificates.CertificateSigningRequest) *x509.CertificateRequest {
+	block, _ := pem.Decode(csr.Spec.Request)
+	req, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
 }
 
 // A server is an API server as far as joining needs one.

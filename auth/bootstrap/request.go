@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -56,14 +57,16 @@ var (
 
 // A request is one for a certificate of a node.
 type request struct {
-	api      Requests
-	log      *slog.Logger
-	kind     kind
-	node     string
-	names    []string // of the serving certificate
-	key      *ecdsa.PrivateKey
-	lifetime time.Duration
-	timeout  time.Duration
+	api   Requests
+	log   *slog.Logger
+	kind  kind
+	node  string
+	names []string // of the serving certificate
+	// addresses of the serving certificate, sorted
+	addresses []netip.Addr
+	key       *ecdsa.PrivateKey
+	lifetime  time.Duration
+	timeout   time.Duration
 }
 
 // certificate asks, waits and returns the certificate with its chain, PEM encoded,
@@ -96,6 +99,9 @@ func (r *request) object() (*certificates.CertificateSigningRequest, error) {
 		Subject:  pkix.Name{CommonName: auth.NodeUserPrefix + r.node, Organization: []string{auth.NodesGroup}},
 		DNSNames: r.names,
 	}
+	for _, a := range r.addresses {
+		tmpl.IPAddresses = append(tmpl.IPAddresses, a.AsSlice())
+	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, tmpl, r.key)
 	if err != nil {
 		return nil, fmt.Errorf("make certificate request: %w", err)
@@ -107,6 +113,9 @@ func (r *request) object() (*certificates.CertificateSigningRequest, error) {
 	sum := sha256.New()
 	sum.Write(pub)
 	_, _ = fmt.Fprintf(sum, "%q%q%q%q", r.kind.signer, r.kind.usages, r.node, r.names) // a hash never fails
+	if len(r.addresses) > 0 {
+		_, _ = fmt.Fprintf(sum, "%q", r.addresses)
+	}
 	csr := &certificates.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: r.kind.prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum.Sum(nil))),
@@ -264,7 +273,23 @@ func (r *request) verify(data []byte) error {
 	return nil
 }
 
-// covers reports whether a certificate carries exactly these names, and no address.
-func covers(cert *x509.Certificate, names []string) bool {
-	return len(cert.IPAddresses) == 0 && slices.Equal(slices.Sorted(slices.Values(cert.DNSNames)), slices.Sorted(slices.Values(names)))
+// covers reports whether a certificate carries exactly these names and addresses.
+func covers(cert *x509.Certificate, names []string, addresses []netip.Addr) bool {
+	return slices.Equal(addressesOf(cert), addresses) && slices.Equal(slices.Sorted(slices.Values(cert.DNSNames)), slices.Sorted(slices.Values(names)))
+}
+
+// addressesOf are those that a certificate carries, sorted.
+func addressesOf(cert *x509.Certificate) []netip.Addr {
+	var all []netip.Addr
+	for _, ip := range cert.IPAddresses {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			all = append(all, a.Unmap())
+		}
+	}
+	return sortedAddresses(all)
+}
+
+// sortedAddresses are all of them, once each.
+func sortedAddresses(all []netip.Addr) []netip.Addr {
+	return slices.Compact(slices.SortedFunc(slices.Values(all), netip.Addr.Compare))
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -37,6 +38,11 @@ type RotationConfig struct {
 	// NotServing means that the node's API is another process's, which has a serving
 	// certificate of its own.
 	NotServing bool
+	// Addresses are those that the serving certificate is to name beside the node, as they
+	// are known now; they may be none. Nil means that it names the node alone. The
+	// certificate that is there serves until somebody approves one for other addresses.
+	// It must not block.
+	Addresses func() []netip.Addr
 	// FollowTunnel means that there is a tunnel, whose authority may be another one day.
 	FollowTunnel bool
 	// Follow is how often the authorities are looked at, give or take a quarter: 1 h.
@@ -82,7 +88,7 @@ func NewRotation(c RotationConfig) (*Rotation, error) {
 	}
 	r.serving = &renewal{
 		what: "serving certificate", kind: servingCertificate, rotation: r, file: id.cfg.path(servingFile),
-		cert: &r.cert, names: []string{id.NodeName()},
+		cert: &r.cert, names: []string{id.NodeName()}, addresses: c.Addresses,
 	}
 	pair, err := readPair(r.serving.file)
 	switch {
@@ -185,6 +191,9 @@ type renewal struct {
 	file     string
 	cert     *atomic.Pointer[tls.Certificate]
 	names    []string // what the certificate must carry
+	// addresses are what it is to carry besides; nil means none.
+	addresses func() []netip.Addr
+	asked     []netip.Addr // those that the last request has named
 	// rejected is the certificate with which the node is not admitted any more.
 	rejected atomic.Pointer[tls.Certificate]
 
@@ -226,8 +235,30 @@ func (n *renewal) due(now time.Time) bool {
 	if now.Before(n.after) {
 		return false
 	}
+	if n.stale(now) {
+		return true
+	}
+	leaf := n.cert.Load().Leaf
+	return !covers(leaf, n.names, n.wanted(leaf))
+}
+
+// wanted are the addresses that the certificate after leaf is to carry. As long as none are
+// known, those of leaf stay.
+func (n *renewal) wanted(leaf *x509.Certificate) []netip.Addr {
+	if n.addresses == nil {
+		return nil
+	}
+	if all := sortedAddresses(n.addresses()); len(all) > 0 {
+		return all
+	}
+	return addressesOf(leaf)
+}
+
+// stale reports whether the certificate is of no use for long, whatever it names: there is
+// none, or it is time for another one.
+func (n *renewal) stale(now time.Time) bool {
 	pair := n.cert.Load()
-	if pair == nil || n.rejected.Load() == pair || !covers(pair.Leaf, n.names) {
+	if pair == nil || n.rejected.Load() == pair {
 		return true
 	}
 	if n.of != pair.Leaf {
@@ -267,7 +298,12 @@ func (n *renewal) renew(ctx context.Context) {
 	switch {
 	case err == nil:
 		n.wait, n.after, n.last = 0, time.Time{}, ""
-		log.Info("the "+n.what+" is new", "node", n.rotation.cfg.Identity.NodeName(), "until", n.cert.Load().Leaf.NotAfter)
+		leaf := n.cert.Load().Leaf
+		log.Info("the "+n.what+" is new", "node", n.rotation.cfg.Identity.NodeName(), "until", leaf.NotAfter)
+		if !covers(leaf, n.names, n.asked) {
+			log.Warn("the signer has given the "+n.what+" other names than were asked for", "names", leaf.DNSNames, "addresses", leaf.IPAddresses)
+			n.after = time.Now().Add(renewLimit)
+		}
 		return
 	case ctx.Err() != nil:
 		return
@@ -320,6 +356,15 @@ func (n *renewal) replace(ctx context.Context) error {
 	return nil
 }
 
+// ask are the addresses to ask for now: none if another certificate is needed anyway, as a
+// person has to approve one that carries addresses, and the node cannot be spoken to without.
+func (n *renewal) ask(now time.Time) []netip.Addr {
+	if n.stale(now) {
+		return nil
+	}
+	return n.wanted(n.cert.Load().Leaf)
+}
+
 // request asks for a certificate for a new key, as the node.
 func (n *renewal) request(ctx context.Context) error {
 	c := &n.rotation.cfg
@@ -327,8 +372,9 @@ func (n *renewal) request(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.asked = n.ask(time.Now())
 	r := &request{
-		api: c.Requests, log: c.Log, kind: n.kind, node: c.Identity.NodeName(), names: n.names,
+		api: c.Requests, log: c.Log, kind: n.kind, node: c.Identity.NodeName(), names: n.names, addresses: n.asked,
 		key: key, lifetime: c.Identity.cfg.Lifetime, timeout: c.Identity.cfg.ApprovalTimeout,
 	}
 	data, err := r.certificate(ctx)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +38,19 @@ type memoryRequests struct {
 	life    time.Duration
 	fail    error
 	deny    bool
+	hold    bool // leaves requests that name addresses unanswered
+}
+
+func (m *memoryRequests) dropAddresses(drop bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ca.bare = drop
+}
+
+func (m *memoryRequests) holdAddresses(hold bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hold = hold
 }
 
 func (m *memoryRequests) Create(_ context.Context, r *certificates.CertificateSigningRequest, _ metav1.CreateOptions) (*certificates.CertificateSigningRequest, error) {
@@ -71,6 +85,9 @@ func (m *memoryRequests) Watch(ctx context.Context, o metav1.ListOptions) (watch
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		r := m.csrs[name].DeepCopy()
+		if m.hold && len(parsed(m.t, r).IPAddresses) > 0 {
+			return
+		}
 		if m.deny {
 			r.Status.Conditions = []certificates.CertificateSigningRequestCondition{{Type: certificates.CertificateDenied, Status: "True", Message: "no"}}
 		} else {
@@ -267,6 +284,54 @@ func TestServingCertificateWithAddressesIsReplaced(t *testing.T) {
 			t.Error("the certificate with an address stays")
 		}
 	})
+}
+
+// TestServingCertificateFollowsAddresses: the first one waits for no address; one with the
+// addresses is asked for once they are known, and again when they are others; until it is
+// approved, and when it ends without that, one without serves.
+func TestServingCertificateFollowsAddresses(t *testing.T) {
+	const life = 1000 * time.Hour
+	var addresses atomic.Pointer[[]netip.Addr]
+	set := func(list ...netip.Addr) { addresses.Store(&list) }
+	set()
+	cloud, later := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::7")
+	inRotation(t, life, func(w *rotationWorld) {
+		serves := func(when, want string) {
+			t.Helper()
+			if got := fmt.Sprint(w.serves(t).Leaf.DNSNames, w.r.Serving().IPAddresses); got != want {
+				t.Errorf("%s: %s, want %s", when, got, want)
+			}
+		}
+		serves("before any is known", "[node-1] []")
+		set(cloud)
+		serves("known", "[node-1] [203.0.113.7]")
+		set(later, cloud, cloud)
+		serves("others", "[node-1] [203.0.113.7 2001:db8::7]")
+		asked := len(w.of(certificates.KubeletServingSignerName))
+		set(cloud, later)
+		serves("in another order", "[node-1] [203.0.113.7 2001:db8::7]")
+		set()
+		serves("known no more", "[node-1] [203.0.113.7 2001:db8::7]")
+		if got := len(w.of(certificates.KubeletServingSignerName)); got != asked {
+			t.Errorf("%d requests for what is there", got-asked)
+		}
+		w.holdAddresses(true)
+		set(cloud)
+		serves("not approved", "[node-1] [203.0.113.7 2001:db8::7]")
+		advance(life/2 + 2*time.Hour)
+		serves("half of its life later", "[node-1] []")
+		w.holdAddresses(false)
+		advance(time.Hour)
+		serves("approved", "[node-1] [203.0.113.7]")
+		w.dropAddresses(true)
+		set(later)
+		asked = len(w.of(certificates.KubeletServingSignerName))
+		advance(time.Hour)
+		serves("signed without", "[node-1] []")
+		if got := len(w.of(certificates.KubeletServingSignerName)) - asked; got > 20 {
+			t.Errorf("%d requests in an hour to a signer that names no addresses", got)
+		}
+	}, func(w *rotationWorld) { w.r.serving.addresses = func() []netip.Addr { return *addresses.Load() } })
 }
 
 func TestRenewalIsRetried(t *testing.T) {

@@ -25,7 +25,7 @@ const (
 
 // nodeFlags are about what only the built-in kubelet does.
 var nodeFlags = []string{
-	"kubelet-port", "runtime", "register-node", "register-with-taints", "node-labels", "register-schedulable", "cloud-provider", "provider-id",
+	"kubelet-port", "runtime", "register-node", "register-with-taints", "node-labels", "register-schedulable", "cloud-provider", "provider-id", "serving-certificate-addresses",
 	"max-pods", "pod-max-pids", "seccomp-default", "hide-path", "node-status-max-images", "kube-reserved", "system-reserved",
 	"node-status-update-frequency", "node-status-report-frequency", "node-lease-duration-seconds", "eviction-hard", "eviction-pressure-transition-period",
 	"offline-patience", "sync-frequency", "container-log-max-size", "container-log-max-files",

@@ -50,6 +50,7 @@ type options struct {
 	schedulable      bool
 	cloud            string
 	providerID       string
+	servingAddresses bool
 	taints, labels   string
 	allowTargets     []string
 	maxPods          int
@@ -125,6 +126,7 @@ func (o *options) addNodeFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.schedulable, "register-schedulable", true, "whether a new Node object may have pods at once; if not it is cordoned")
 	f.StringVar(&o.cloud, "cloud-provider", "", "external: a cloud controller manager sets the addresses of the node, and no pods come before it has")
 	f.StringVar(&o.providerID, "provider-id", "", "what a cloud or an inventory calls the machine, PROVIDER://ID; written to a new Node object")
+	f.BoolVar(&o.servingAddresses, "serving-certificate-addresses", false, "have the kubelet API's certificate name the addresses of the Node, too, once they are known and when they change: somebody has to approve each such request, and the certificate before serves until then")
 }
 
 func (o *options) addStatusFlags(f *pflag.FlagSet) {

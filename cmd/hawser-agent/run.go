@@ -172,8 +172,12 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 			return nil, err
 		}
 	}
+	var addresses func() []netip.Addr
+	if o.servingAddresses {
+		addresses = p.node.Addresses
+	}
 	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
-		Identity: id, Requests: p.api.CertificatesV1().CertificateSigningRequests(), NotServing: !o.builtin(), FollowTunnel: p.link != nil,
+		Identity: id, Requests: p.api.CertificatesV1().CertificateSigningRequests(), NotServing: !o.builtin(), Addresses: addresses, FollowTunnel: p.link != nil,
 		ConfigMaps: p.api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Follow: o.trustRefresh, Log: log,
 	}); err != nil {
 		return nil, err
