@@ -157,6 +157,7 @@ func TestTwoServers(t *testing.T) {
 		t.Errorf("logs through b: %q", logs)
 	}
 	must(t, a.reaches(t, "near"))
+	servesDefinition(t, a, b)
 	b.endsAsCopy(t, st, "--server-id", "b")
 	b.endsAsCopy(t, st, "--server-id", "another")
 
@@ -166,6 +167,41 @@ func TestTwoServers(t *testing.T) {
 	eventually(t, "a reaches the node of b", func() error { return a.reaches(t, "far") })
 	b.killServer(t)
 	soon(t, time.Now(), "far", a)
+}
+
+// servesDefinition: a kind that is defined at one server is served by the other, until it is
+// defined no more.
+func servesDefinition(t *testing.T, at, other *cluster) {
+	t.Helper()
+	const definition = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: buoys.sea.example.com}
+spec:
+  group: sea.example.com
+  scope: Namespaced
+  names: {plural: buoys, singular: buoy, kind: Buoy}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {colour: {type: string}}}}}]
+`
+	const buoy = "apiVersion: sea.example.com/v1\nkind: Buoy\nmetadata: {name: north}\ncolour: red\n"
+	at.mustKubectl(t, definition, "create", "-f", "-")
+	eventually(t, "the other server has the kind", func() error {
+		if out, errs, code := other.kubectl(t, buoy, "apply", "-f", "-"); code != 0 {
+			return errors.New(out + errs)
+		}
+		return nil
+	})
+	for _, c := range []*cluster{at, other} {
+		if out := c.mustKubectl(t, "", "get", "buoy", "north", "-o", "jsonpath={.colour}"); out != "red" {
+			t.Errorf("%q", out)
+		}
+	}
+	other.mustKubectl(t, "", "delete", "crd", "buoys.sea.example.com")
+	eventually(t, "the first server has the kind no more", func() error {
+		if _, _, code := at.kubectl(t, "", "get", "buoys"); code == 0 {
+			return errNotYet
+		}
+		return nil
+	})
 }
 
 // soon waits until a command runs in a pod by way of a server, and fails if it does not
