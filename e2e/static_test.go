@@ -21,7 +21,9 @@ import (
 // A shelf is the directory of a node's manifests, which has one file.
 type shelf struct {
 	*cluster
-	dir string
+	dir  string
+	pod  string // in the API
+	port int    // of its server
 }
 
 // mark is the last argument of the process of that content.
@@ -31,6 +33,8 @@ func (s *shelf) mark(content string) string { return filepath.Base(s.cluster.dir
 func (s *shelf) define(t *testing.T, content string) {
 	t.Helper()
 	hidden := filepath.Join(s.dir, ".web.yaml")
+	self, err := os.Executable()
+	must(t, err)
 	must(t, os.WriteFile(hidden, fmt.Appendf(nil, `apiVersion: v1
 kind: Pod
 metadata: {name: web, labels: {app: web}}
@@ -38,7 +42,10 @@ spec:
   priorityClassName: system-node-critical
   containers:
   - {name: main, image: none, command: [sh, -c, 'trap "exit 0" TERM; echo here is $0; while :; do sleep 0.1; done', %s]}
-`, s.mark(content)), 0o600))
+  - {name: talk, image: none, command: [sh, -c, 'while sleep 0.1; do echo tick; done']}
+  - {name: echo, image: none, command: [%s], env: [{name: %s, value: 'echo-server 127.0.0.1:%d'}], volumeMounts: [{name: test, mountPath: /e2e}]}
+  volumes: [{name: test, hostPath: {path: %s}}]
+`, s.mark(content), "/e2e/"+filepath.Base(self), roleEnv, s.port, filepath.Dir(self)), 0o600))
 	must(t, os.Rename(hidden, filepath.Join(s.dir, "web.yaml")))
 }
 
@@ -88,7 +95,7 @@ func (s *shelf) shown(t *testing.T, before ...*corev1.Pod) *corev1.Pod {
 	t.Helper()
 	var p *corev1.Pod
 	eventually(t, "the mirror pod runs", func() (err error) {
-		if p, err = s.client.CoreV1().Pods("default").Get(t.Context(), "web-node-1", metav1.GetOptions{}); err != nil {
+		if p, err = s.client.CoreV1().Pods("default").Get(t.Context(), s.pod, metav1.GetOptions{}); err != nil {
 			return err
 		}
 		if p.DeletionTimestamp != nil || podReady(p) != corev1.ConditionTrue || slices.ContainsFunc(before, func(b *corev1.Pod) bool { return b.UID == p.UID }) {
@@ -103,7 +110,7 @@ func (s *shelf) shown(t *testing.T, before ...*corev1.Pod) *corev1.Pod {
 func (s *shelf) hidden(t *testing.T) {
 	t.Helper()
 	eventually(t, "there is no mirror pod", func() error {
-		_, err := s.client.CoreV1().Pods("default").Get(t.Context(), "web-node-1", metav1.GetOptions{})
+		_, err := s.client.CoreV1().Pods("default").Get(t.Context(), s.pod, metav1.GetOptions{})
 		if err == nil {
 			return errors.New("there is one")
 		}
@@ -124,7 +131,7 @@ func (s *shelf) same(t *testing.T, when, content string, pid int) {
 
 func TestStaticPods(t *testing.T) {
 	t.Parallel()
-	s := &shelf{dir: t.TempDir()}
+	s := &shelf{dir: t.TempDir(), pod: "web-node-1", port: freePort(t)}
 	s.cluster = startUp(t, "--nodes", "1", "--agent-arg=--pod-manifest-path="+s.dir, "--agent-arg=--file-check-frequency=100ms")
 	base := filepath.Join(s.cluster.dir, "nodes", "node-1", "agent")
 
@@ -138,15 +145,16 @@ func TestStaticPods(t *testing.T) {
 	if o := metav1.GetControllerOf(first); o == nil || o.Kind != "Node" || o.Name != "node-1" || len(first.Labels) > 0 || first.Spec.ServiceAccountName != "" {
 		t.Errorf("%+v", first)
 	}
-	if out := s.mustKubectl(t, "", "get", "pod", "web-node-1"); !strings.Contains(out, "Running") || !strings.Contains(out, "1/1") {
+	if out := s.mustKubectl(t, "", "get", "pod", "web-node-1"); !strings.Contains(out, "Running") || !strings.Contains(out, "3/3") {
 		t.Errorf("kubectl get: %s", out)
 	}
-	if out := s.mustKubectl(t, "", "logs", "web-node-1"); out != "here is "+s.mark("one")+"\n" {
+	if out := s.mustKubectl(t, "", "logs", "web-node-1", "-c", "main"); out != "here is "+s.mark("one")+"\n" {
 		t.Errorf("kubectl logs: %q", out)
 	}
-	if out := s.mustKubectl(t, "", "exec", "web-node-1", "--", "echo", "inside"); out != "inside\n" {
+	if out := s.mustKubectl(t, "", "exec", "web-node-1", "-c", "main", "--", "echo", "inside"); out != "inside\n" {
 		t.Errorf("kubectl exec: %q", out)
 	}
+	s.streams(t)
 	eventually(t, "its events are found", func() error {
 		if out := s.mustKubectl(t, "", "describe", "pod", "web-node-1"); !strings.Contains(out, "Started container main") {
 			return errors.New(out)
@@ -176,4 +184,30 @@ func TestStaticPods(t *testing.T) {
 	run(t, agent, base)
 	s.gone(t, "two")
 	s.hidden(t)
+	s.late(t)
+}
+
+// late: a machine that has never joined runs its static pods, and goes on with them when
+// it is a node.
+func (s *shelf) late(t *testing.T) {
+	under, client := bin(t)
+	join := s.joinCommand(t, filepath.Join(client, "hawser"))
+	shelf := &shelf{cluster: s.cluster, dir: t.TempDir(), pod: "web-late", port: freePort(t)}
+	server := s.kill(t, "server")
+	shelf.define(t, "late")
+	run(t, append(append([]string{filepath.Join(under, "hawser-agent")}, join[1:]...),
+		"--node-name=late", "--data-dir="+filepath.Join(s.cluster.dir, "nodes", "late"), "--eviction-hard=", "--pod-manifest-path="+shelf.dir), filepath.Join(s.cluster.dir, "late"))
+	pid := shelf.runs(t, "late")
+	run(t, server, filepath.Join(s.cluster.dir, "server"))
+	shelf.shown(t)
+	shelf.same(t, "once it is a node", "late", pid)
+}
+
+// streams: the log of a mirror pod is followed, its container is attached to, and its port
+// is forwarded.
+func (s *shelf) streams(t *testing.T) {
+	s.begin(t, "tick", "logs", "-f", s.pod, "-c", "talk")
+	s.begin(t, "tick", "attach", s.pod, "-c", "talk")
+	at := s.forward(t, s.pod, s.port)
+	eventually(t, "the forwarded port answers", func() error { return echoesAt(t, at) })
 }

@@ -139,13 +139,19 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 	}
 }
 
+// Joined tells whether there is a client certificate already, for which Join asks no server.
+func (c *Config) Joined() bool {
+	_, err := os.Lstat(c.path(clientFile))
+	return err == nil
+}
+
 // Check returns what is known to make Join fail without asking a server. It makes
 // nothing.
 func (c *Config) Check() error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if _, err := os.Lstat(c.path(clientFile)); err == nil {
+	if c.Joined() {
 		return nil
 	}
 	return c.canJoin()

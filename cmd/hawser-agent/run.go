@@ -86,7 +86,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	defer unlock()
-	id, err := join(ctx, o, cfg)
+	id, err := joinMeanwhile(ctx, o, cfg, log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil

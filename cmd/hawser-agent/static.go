@@ -1,14 +1,24 @@
-// The flags about pods that files of the machine define.
+// Pods that files of the machine define: their flags, and how they run before it has joined.
 
 package main
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/node"
+	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/staticpods"
 )
 
@@ -49,4 +59,49 @@ func (o *staticOptions) hidden() []string {
 		return nil
 	}
 	return []string{o.manifests}
+}
+
+// errNotJoined is why a machine without an identity reaches no API.
+var errNotJoined = errors.New("the machine has not joined a cluster yet")
+
+// joinMeanwhile is join. As long as the machine has to wait for it, its static pods run; they
+// go on when the node that the machine becomes takes them over.
+func joinMeanwhile(ctx context.Context, o *options, c bootstrap.Config, log *slog.Logger) (*bootstrap.Identity, error) {
+	if o.manifests == "" || !o.builtin() || o.given() || c.Joined() {
+		return join(ctx, o, c)
+	}
+	p := &parts{fence: &fence.Fence{}}
+	var err error
+	p.api, p.conns, err = node.NewAPI(node.APIConfig{
+		Host: apiTarget,
+		TLS:  func() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS13} },
+		Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errNotJoined },
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer p.conns.Close()
+	if err = p.makeNode(o, prometheus.NewRegistry(), log); err != nil {
+		return nil, err
+	}
+	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBelow()
+	group, ctx := errgroup.WithContext(ctx)
+	alone, joined := context.WithCancel(ctx)
+	defer joined()
+	group.Go(func() error { return p.runtime.Run(below) })
+	group.Go(func() error {
+		defer stopBelow()
+		return p.node.Run(alone)
+	})
+	var id *bootstrap.Identity
+	group.Go(func() (err error) {
+		defer joined()
+		id, err = join(ctx, o, c)
+		return err
+	})
+	if err = group.Wait(); err != nil {
+		return nil, err
+	}
+	return id, nil
 }
