@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// rollingFlags are those of README for an upgrade without a lost request.
+// rollingFlags are those of the help topic servers for an upgrade without a lost request.
 var rollingFlags = []string{"--shutdown-delay-duration=2s", "--shutdown-send-retry-after", "--graceful-shutdown-timeout=30s"}
 
 // between is how long the load goes on between two restarts.

@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
-// The size that the figures of README are of takes minutes:
+// The size that the figures of the help topic figures-scale are of takes minutes:
 //
 //	go test ./e2e/fleet -run '^$' -bench Nodes -benchtime 1x -fleet.nodes 2000
 var (

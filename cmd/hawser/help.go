@@ -1,0 +1,113 @@
+// hawser help: the commands in groups, and the help topics, which are texts.
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-project/hawser"
+)
+
+// groups are the headings of hawser help, each with its commands. A command that is in none is
+// listed last.
+var groups = []struct {
+	cobra.Group
+	commands []string
+}{
+	{cobra.Group{ID: "run", Title: "Run a cluster:"}, []string{"up", "server", "demo"}},
+	{cobra.Group{ID: "operate", Title: "Operate a cluster:"}, []string{"explain", "kubeconfig", "kubectl", "manifest", "node", "ssh", "token"}},
+	{cobra.Group{ID: "measure", Title: "Measure:"}, []string{"bench", "fleet"}},
+}
+
+// addHelp sorts the commands of root into groups and adds the topics, which cobra lists under
+// "Additional help topics".
+func addHelp(root *cobra.Command) {
+	for _, g := range groups {
+		root.AddGroup(&g.Group)
+		for _, c := range root.Commands() {
+			if slices.Contains(g.commands, c.Name()) {
+				c.GroupID = g.ID
+			}
+		}
+	}
+	for _, t := range hawser.Topics() {
+		root.AddCommand(&cobra.Command{Use: t.Name, Short: t.Title, Long: t.Text, DisableFlagsInUseLine: true})
+	}
+	root.SetHelpCommand(newHelp())
+}
+
+// newHelp replaces cobra's own help command, which completes no topics, and which prints the
+// usage and succeeds when it is asked for what does not exist.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND | TOPIC]",
+		Short: "Print the help of a command, or a help topic",
+		Args: func(cmd *cobra.Command, args []string) error {
+			_, err := asked(cmd.Root(), args)
+			return err
+		},
+		ValidArgsFunction: completeHelp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, err := asked(cmd.Root(), args)
+			if err != nil {
+				return err
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+// asked returns the command or topic that args name, or an error that names near ones.
+func asked(root *cobra.Command, args []string) (*cobra.Command, error) {
+	about := root
+	for _, name := range args {
+		i := slices.IndexFunc(about.Commands(), func(c *cobra.Command) bool { return c.Name() == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no command or help topic %q%s; hawser help lists them", name, near(about, name))
+		}
+		about = about.Commands()[i]
+	}
+	return about, nil
+}
+
+// near says which commands and topics below parent are spelled like name. cobra compares only
+// with commands that run, so each name gets one.
+func near(parent *cobra.Command, name string) string {
+	names := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, c := range parent.Commands() {
+		if helpable(c) {
+			names.AddCommand(&cobra.Command{Use: c.Name(), Run: func(*cobra.Command, []string) {}})
+		}
+	}
+	found := names.SuggestionsFor(name)
+	if len(found) == 0 {
+		return ""
+	}
+	return ": did you mean " + strings.Join(found, " or ") + "?"
+}
+
+// helpable says whether a command is shown to users: one that runs and is not hidden, or a
+// topic.
+func helpable(c *cobra.Command) bool {
+	return c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand()
+}
+
+// completeHelp completes commands and topics.
+func completeHelp(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	about, err := asked(cmd.Root(), args)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var found []cobra.Completion
+	for _, c := range about.Commands() {
+		if helpable(c) && strings.HasPrefix(c.Name(), typed) {
+			found = append(found, cobra.CompletionWithDesc(c.Name(), c.Short))
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
