@@ -33,6 +33,8 @@ func parse(t *testing.T, args ...string) (*options, error) {
 }
 
 // A token comes from a flag, a file or the environment, which has none afterwards.
+func TestDocumented(t *testing.T) { clitest.Documented(t, "hawser-agent", newRoot) }
+
 func TestTokenSources(t *testing.T) {
 	const token = "abcdef.0123456789abcdef"
 	file := filepath.Join(t.TempDir(), "token")

@@ -8,9 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/app/config"
 	"k8s.io/cloud-provider/fake"
+
+	"github.com/hawser-project/hawser/cmd/internal/clitest"
 )
 
 // runEnv makes the test binary the program.
@@ -65,6 +68,16 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%q:\n%s\nwant\n%s", args, got, want)
 		}
 	}
+}
+
+func TestDocumented(t *testing.T) {
+	clitest.Documented(t, "hawser-ccm", func() *cobra.Command {
+		command, err := newCommand()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return command
+	})
 }
 
 // TestAnotherProvider: one that was made for Kubernetes' own cloud-controller-manager links
