@@ -13,11 +13,17 @@ package auth
 
 import (
 	"crypto/x509"
+	"embed"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 )
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS
 
 const (
 	// NodeUserPrefix begins the user name (certificate's common name) of every

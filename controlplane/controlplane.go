@@ -21,6 +21,7 @@
 package controlplane
 
 import (
+	"embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -48,6 +49,11 @@ import (
 	"github.com/hawser-project/hawser/controlplane/statefulset"
 	"github.com/hawser-project/hawser/controlplane/ttlafterfinished"
 )
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS
 
 // Bounds of a Config that leaves them zero.
 const (

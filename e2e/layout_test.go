@@ -215,7 +215,6 @@ func TestTopLevel(t *testing.T) {
 	allowed := []string{
 		"cmd", "server", "agent", "tunnel", "auth", "node", "controlplane", "e2e",
 		"go.mod", "go.sum", "Makefile", "README.md", "LICENSE", "NOTICE", "bin",
-		"help.go",                                                                                   // go:embed reaches the help topics, which lie beside their code, from here alone
 		"bench-new.txt", "bench-outside.json", "bench-konnectivity.json", "cover.out", "cover.html", // make writes these
 	}
 	entries, err := os.ReadDir("..")

@@ -23,6 +23,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,6 +46,11 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/staticpods"
 )
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS
 
 // maxAddresses is how many addresses of a Node its certificate names: who may write its
 // status writes them.

@@ -79,3 +79,10 @@
 // Kubernetes, and no policy about who may dial what; front ends authorize their
 // callers, agents their targets.
 package server
+
+import "embed"
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS

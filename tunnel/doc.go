@@ -44,3 +44,10 @@
 // TCP get their TLS connections from package carrier. Each must pass the suite in
 // tunneltest.
 package tunnel
+
+import "embed"
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS

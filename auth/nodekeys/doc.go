@@ -21,3 +21,10 @@
 // What it is not: it knows no sessions, no HTTP and no certificates' validity. The
 // callers have verified the certificate before they ask.
 package nodekeys
+
+import "embed"
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS

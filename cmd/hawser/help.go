@@ -3,14 +3,61 @@
 package main
 
 import (
+	"embed"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/hawser-project/hawser"
+	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/cmd/internal/bench"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/controlplane"
+	"github.com/hawser-project/hawser/controlplane/cloud"
+	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
+	"github.com/hawser-project/hawser/node"
+	"github.com/hawser-project/hawser/node/pods"
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overssh"
 )
+
+//go:embed *.md
+var ownHelp embed.FS
+
+// A topic is one text that hawser help prints.
+type topic struct {
+	name  string // what the user types: the file's name without .md
+	title string // one line: the file's heading
+	text  string // the whole file, which lies beside the code that it is about
+}
+
+// topics returns all topics, sorted by name.
+func topics() []topic {
+	must := func(err error) {
+		if err != nil {
+			panic(err) // the files are in the program
+		}
+	}
+	var all []topic
+	for _, files := range []embed.FS{
+		ownHelp, auth.Help, nodekeys.Help, bench.Help, controlplane.Help, cloud.Help, nodelifecycle.Help, node.Help, pods.Help, server.Help, tunnel.Help, overssh.Help,
+	} {
+		names, err := fs.Glob(files, "*.md")
+		must(err)
+		for _, name := range names {
+			text, err := files.ReadFile(name)
+			must(err)
+			heading, _, _ := strings.Cut(string(text), "\n")
+			all = append(all, topic{name: strings.TrimSuffix(name, ".md"), title: strings.TrimPrefix(heading, "# "), text: string(text)})
+		}
+	}
+	slices.SortFunc(all, func(a, b topic) int { return strings.Compare(a.name, b.name) })
+	return all
+}
 
 // groups are the headings of hawser help, each with its commands. A command that is in none is
 // listed last.
@@ -34,8 +81,8 @@ func addHelp(root *cobra.Command) {
 			}
 		}
 	}
-	for _, t := range hawser.Topics() {
-		root.AddCommand(&cobra.Command{Use: t.Name, Short: t.Title, Long: t.Text, DisableFlagsInUseLine: true})
+	for _, t := range topics() {
+		root.AddCommand(&cobra.Command{Use: t.name, Short: t.title, Long: t.text, DisableFlagsInUseLine: true})
 	}
 	root.SetHelpCommand(newHelp())
 }
@@ -75,20 +122,18 @@ func asked(root *cobra.Command, args []string) (*cobra.Command, error) {
 	return about, nil
 }
 
-// near says which commands and topics below parent are spelled like name. cobra compares only
-// with commands that run, so each name gets one.
+// near says which commands and topics below parent are spelled like name.
 func near(parent *cobra.Command, name string) string {
-	names := &cobra.Command{SuggestionsMinimumDistance: 2}
+	var names []string
 	for _, c := range parent.Commands() {
 		if helpable(c) {
-			names.AddCommand(&cobra.Command{Use: c.Name(), Run: func(*cobra.Command, []string) {}})
+			names = append(names, c.Name())
 		}
 	}
-	found := names.SuggestionsFor(name)
-	if len(found) == 0 {
-		return ""
+	if found := setup.Near(names, name); len(found) > 0 {
+		return ": did you mean " + strings.Join(found, " or ") + "?"
 	}
-	return ": did you mean " + strings.Join(found, " or ") + "?"
+	return ""
 }
 
 // helpable says whether a command is shown to users: one that runs and is not hidden, or a

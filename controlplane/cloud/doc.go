@@ -10,3 +10,10 @@
 //
 // What it is not: it makes no machines and no Nodes, and keeps no routes.
 package cloud
+
+import "embed"
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS

@@ -29,3 +29,10 @@
 //
 // What it is not: it deletes no pod. Taint eviction is a controller of its own.
 package nodelifecycle
+
+import "embed"
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS

@@ -5,13 +5,12 @@
 package document
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/hawser-project/hawser"
 )
 
 // A Document is README.md or a help topic.
@@ -28,8 +27,25 @@ func All(t testing.TB, root string) []Document {
 		t.Fatal(err)
 	}
 	docs := []Document{{Path: "README.md", Text: string(readme)}}
-	for _, topic := range hawser.Topics() {
-		docs = append(docs, Document{Path: topic.Path, Text: topic.Text})
+	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && file != root:
+			return fs.SkipDir
+		case d.IsDir() || filepath.Ext(file) != ".md" || filepath.Dir(file) == filepath.Clean(root):
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		path, err := filepath.Rel(root, file)
+		docs = append(docs, Document{Path: filepath.ToSlash(path), Text: string(text)})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return docs
 }

@@ -37,3 +37,10 @@
 // It does not know nodes: what a pod is admitted against, and the addresses it is
 // reported with, come from Config. It evicts nothing.
 package pods
+
+import "embed"
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS

@@ -40,6 +40,7 @@ package overssh
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,6 +53,11 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 )
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS
 
 // Config configures a Fleet. User, KeyFile and HostKeys are required.
 type Config struct {

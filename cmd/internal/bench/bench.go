@@ -28,6 +28,7 @@ package bench
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +37,11 @@ import (
 	"strings"
 	"time"
 )
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS
 
 // The transports that can be compared.
 const (

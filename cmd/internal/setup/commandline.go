@@ -25,9 +25,9 @@ func Execute(ctx context.Context, root *cobra.Command, elsewhere func(name strin
 	case err == nil:
 		return nil
 	case errors.As(err, &flag):
-		return fmt.Errorf("%w%s", err, meant(cmd, "--", near(flagsOf(cmd), flag.GetSpecifiedName())))
+		return fmt.Errorf("%w%s", err, meant(cmd, "--", Near(flagsOf(cmd), flag.GetSpecifiedName())))
 	case scan(err, &command, &parent):
-		there := near(commandsOf(cmd), command)
+		there := Near(commandsOf(cmd), command)
 		if len(there) == 0 && elsewhere != nil {
 			if other := elsewhere(command); other != "" {
 				return fmt.Errorf("%w; did you mean %q?", err, other)
@@ -51,8 +51,8 @@ func meant(cmd *cobra.Command, before string, names []string) string {
 	return fmt.Sprintf("; did you mean %s%s?", before, strings.Join(names, " or "+before))
 }
 
-// near are the names that name is nearly, as cobra has it.
-func near(names []string, name string) []string {
+// Near are the names that name is nearly, as cobra has it; none if there are many.
+func Near(names []string, name string) []string {
 	all := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, n := range names {
 		all.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
