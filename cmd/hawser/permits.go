@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-project/hawser/controlplane/servers"
 )
 
-// grantCommand gives a hub all that it needs.
-const grantCommand = "hawser manifest rbac | kubectl apply --server-side -f -"
+// grantCommand gives a hub all that it needs, also where somebody has edited its roles.
+const grantCommand = "hawser manifest rbac | kubectl apply --server-side --force-conflicts -f -"
 
 // A permit is a rule of the hub's roles.
 type permit struct {

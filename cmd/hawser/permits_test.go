@@ -58,7 +58,7 @@ func TestRefusedPermissions(t *testing.T) {
 	for _, p := range permits() {
 		for _, r := range p.reviews() {
 			got := refusedLines(t, func(a *authorizationv1.ResourceAttributes) bool { return *a != r }, "--load-balancer-addresses=192.0.2.1", "--controllers="+strings.Join(besideControllers, ",")+",csrcleaner")
-			if len(got) != 1 || !strings.Contains(got[0], "verb="+r.Verb) || !strings.Contains(got[0], p.object()) || !strings.Contains(got[0], "hawser manifest rbac") || p.option != "" && !strings.Contains(got[0], "rbac --"+p.option+" |") {
+			if len(got) != 1 || !strings.Contains(got[0], "verb="+r.Verb) || !strings.Contains(got[0], p.object()) || !strings.Contains(got[0], "hawser manifest rbac") || !strings.Contains(got[0], "--force-conflicts") || p.option != "" && !strings.Contains(got[0], "rbac --"+p.option+" |") {
 				t.Errorf("without %v it says %q", r, got)
 			}
 		}
