@@ -261,6 +261,14 @@ func TestFrontProxyIsTold(t *testing.T) {
 	if !strings.HasPrefix(m.Data["client-ca-file"], "-----BEGIN CERTIFICATE-----") {
 		t.Errorf("client-ca-file: %q", m.Data["client-ca-file"])
 	}
+	next := pkitest.New(t, "the next authority")
+	if err := os.WriteFile(file, append(proxies.PEM(), next.PEM()...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "extension servers are told of an authority that comes later", func() bool {
+		m := must(in.client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{}))(t)
+		return strings.Contains(m.Data["requestheader-client-ca-file"], string(next.PEM()))
+	})
 	asked := false
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(in.config.Host, "https://"), &tls.Config{
 		InsecureSkipVerify: true,

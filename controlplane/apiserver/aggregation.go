@@ -89,7 +89,7 @@ func (s *Server) newChain(p *parts, rows []row) (*chain, error) {
 		agg.GenericAPIServer.Destroy()
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
-	return &chain{agg, srv, ext, &elsewhere{services: services, dial: dial, certificate: certificate, roots: make(map[string]*root)}}, nil
+	return &chain{agg, srv, ext, &elsewhere{services: services, dial: dial, certificate: certificate, log: s.cfg.Log, roots: make(map[string]*root)}}, nil
 }
 
 // newAggregator makes the first server of the chain, in front of builtin. On an error

@@ -5,7 +5,6 @@ package apiserver_test
 import (
 	"encoding/base64"
 	"encoding/json"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,12 +16,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-project/hawser/controlplane/apiserver"
@@ -326,54 +323,5 @@ func TestRegistration(t *testing.T) {
 	}
 	if all := strings.Join(names, " "); !strings.Contains(all, "apiextensions.k8s.io") || !strings.Contains(all, "apiregistration.k8s.io") || !strings.Contains(all, "apps events.k8s.io authentication.k8s.io") {
 		t.Errorf("order of the groups: %s", all)
-	}
-}
-
-// A webhook converts objects between the versions of a kind.
-func TestConversionWebhook(t *testing.T) {
-	ctx, ns := t.Context(), namespace(t)
-	h := startHookWith(t, func(w http.ResponseWriter, r *http.Request) {
-		var review apiextensionsv1.ConversionReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		answer := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
-		for _, obj := range review.Request.Objects {
-			u := new(unstructured.Unstructured)
-			_ = u.UnmarshalJSON(obj.Raw) // the server has written it
-			u.SetAPIVersion(review.Request.DesiredAPIVersion)
-			_ = unstructured.SetNestedField(u.Object, "converted to "+review.Request.DesiredAPIVersion, "said")
-			answer.ConvertedObjects = append(answer.ConvertedObjects, runtime.RawExtension{Object: u})
-		}
-		review.Request, review.Response = nil, answer
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(review) // the client notices
-	}, "localhost")
-	gvr := schema.GroupVersionResource{Group: "conversion.example.com", Version: "v2", Resource: "things"}
-	version := func(name string, stored bool) apiextensionsv1.CustomResourceDefinitionVersion {
-		return apiextensionsv1.CustomResourceDefinitionVersion{
-			Name: name, Served: true, Storage: stored,
-			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}},
-		}
-	}
-	must(definitionsOf(t, shared).ApiextensionsV1().CustomResourceDefinitions().Create(ctx, &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "things." + gvr.Group},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: gvr.Group, Scope: apiextensionsv1.NamespaceScoped, Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "things", Kind: "Thing"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version("v1", true), version("v2", false)},
-			Conversion: &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
-				ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: ptr.To(h.URL), CABundle: h.ca}, ConversionReviewVersions: []string{"v1"},
-			}},
-		},
-	}, metav1.CreateOptions{}))(t)
-	awaitKind(t, shared, gvr)
-	first := gvr.GroupVersion()
-	first.Version = "v1"
-	thing := &unstructured.Unstructured{Object: map[string]any{"apiVersion": first.String(), "kind": "Thing", "metadata": map[string]any{"name": "a"}}}
-	must(objectsOf(t, shared, first.WithResource("things"), ns).Create(ctx, thing, metav1.CreateOptions{}))(t)
-	got := must(objectsOf(t, shared, gvr, ns).Get(ctx, "a", metav1.GetOptions{}))(t)
-	if said, _, _ := unstructured.NestedString(got.Object, "said"); said != "converted to conversion.example.com/v2" {
-		t.Errorf("%v", got.Object)
 	}
 }

@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"encoding/json"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -39,6 +40,7 @@ type elsewhere struct {
 	services    apiregistration.APIServiceLister
 	dial        *transport.DialHolder
 	certificate func() (cert, key []byte)
+	log         *slog.Logger
 
 	mu    sync.Mutex // guards the following
 	roots map[string]*root
@@ -175,6 +177,7 @@ func (e *elsewhere) ask(w http.ResponseWriter, r *http.Request, svc *apiregistra
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		},
+		ErrorLog: slog.NewLogLogger(e.log.With("apiservice", svc.Name).Handler(), slog.LevelWarn),
 	}
 	proxy.ServeHTTP(w, r)
 }

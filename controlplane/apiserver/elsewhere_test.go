@@ -5,9 +5,14 @@ package apiserver
 import (
 	"bytes"
 	"context"
+	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,8 +22,29 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
+// lines are what several goroutines have logged.
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // TestEndlessList: a list of documents without an end takes neither memory nor time.
 func TestEndlessList(t *testing.T) {
+	var said, plain lines
+	log.SetOutput(&plain)
+	defer log.SetOutput(os.Stderr)
 	var sent atomic.Int64
 	ended := make(chan struct{})
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -37,6 +63,7 @@ func TestEndlessList(t *testing.T) {
 			return (&net.Dialer{}).DialContext(ctx, network, srv.Listener.Addr().String())
 		}},
 		certificate: func() (cert, key []byte) { return nil, nil },
+		log:         slog.New(slog.NewTextHandler(&said, nil)),
 		roots:       make(map[string]*root),
 	}
 	got := e.root(&apiregistrationv1.APIService{
@@ -52,6 +79,12 @@ func TestEndlessList(t *testing.T) {
 	}
 	if got.ok {
 		t.Errorf("believed: %+v", got.found)
+	}
+	if got := said.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "apiservice=v1.example.com") {
+		t.Errorf("logged: %q", got)
+	}
+	if got := plain.String(); got != "" {
+		t.Errorf("said past the log: %q", got)
 	}
 	// Beyond what is read there is what buffers on the way hold.
 	if n := sent.Load(); n < rootBytes || n > 4*rootBytes {
