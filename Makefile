@@ -42,7 +42,7 @@ e2e: ## the end-to-end tests alone
 kubectls: ## the tests of people and scripts with kubectl 1.27 to 1.33, each built in CACHE
 	./.ci/kubectls
 
-kubernetes: ## the tests with a kubelet of Kubernetes itself, built in CACHE; they need root, containerd, runc, busybox and the CNI plugins
+kubernetes: ## the tests with an API server and a kubelet of Kubernetes itself, built in CACHE; those with a kubelet need root, containerd, runc, busybox and the CNI plugins
 	./.ci/kubernetes
 
 lint: ## the linters of .golangci.yml, go vet's among them

@@ -37,13 +37,8 @@ func TestEgressSelector(t *testing.T) {
 		"connect": {"--uds=" + file("c")},
 		"mtls":    {"--transport=mtls", "--url=https://127.0.0.1:" + port},
 	}
-	_, client := bin(t)
 	print := func(name, dataDir string) string {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), append([]string{"manifest", "egress", "--data-dir=" + dataDir}, configs[name]...)...)
-		text, err := cmd.Output()
-		must(t, err)
-		must(t, os.WriteFile(file(name+".yaml"), text, 0o600))
-		return file(name + ".yaml")
+		return egressFile(t, file(name+".yaml"), append(configs[name], "--data-dir="+dataDir)...)
 	}
 	c := startUp(t, "--nodes=1", "--server-arg=--connect-port="+port, "--server-arg=--connect-uds="+file("c"), "--server-arg=--konnectivity-uds="+file("k"),
 		"--server-arg=--konnectivity-port="+grpcPort,
@@ -74,6 +69,16 @@ func TestEgressSelector(t *testing.T) {
 			t.Errorf("with another certificate: %v", err)
 		}
 	})
+}
+
+// egressFile has the program print the configuration of an egress selector to a file.
+func egressFile(t *testing.T, file string, args ...string) string {
+	t.Helper()
+	_, client := bin(t)
+	text, err := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), append([]string{"manifest", "egress"}, args...)...).Output()
+	must(t, err)
+	must(t, os.WriteFile(file, text, 0o600))
+	return file
 }
 
 // dialKonnectivity reaches node-1 by konnectivity's own client, which kube-apiserver has

@@ -10,14 +10,18 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-var kubernetesDir = flag.String("e2e.kubernetes", "", "directory with a kubelet of Kubernetes; without it the tests that need one are skipped")
+var kubernetesDir = flag.String("e2e.kubernetes", "", "directory with programs of Kubernetes; without it the tests that need them are skipped")
 
 // needKubernetes skips the test without the programs, and where they cannot run.
 func needKubernetes(t *testing.T) {
@@ -49,25 +53,25 @@ func kubeconfigOf(cluster clientcmdapi.Cluster, cert, key string) clientcmdapi.C
 func (c *cluster) approve(t *testing.T) {
 	t.Helper()
 	requests := c.client.CertificatesV1().CertificateSigningRequests()
-	w, err := requests.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=" + certificatesv1.KubeletServingSignerName})
-	must(t, err)
-	ended := make(chan struct{})
-	t.Cleanup(func() { w.Stop(); <-ended })
-	go func() {
-		defer close(ended)
-		for e := range w.ResultChan() {
-			r, ok := e.Object.(*certificatesv1.CertificateSigningRequest)
-			if !ok || len(r.Status.Conditions) > 0 {
-				continue
-			}
-			r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
-			})
-			if _, err := requests.UpdateApproval(t.Context(), r.Name, r, metav1.UpdateOptions{}); err != nil && t.Context().Err() == nil {
-				t.Logf("approve %s: %v", r.Name, err)
-			}
+	approve := func(o any) {
+		r := o.(*certificatesv1.CertificateSigningRequest).DeepCopy()
+		if len(r.Status.Conditions) > 0 || r.Spec.SignerName != certificatesv1.KubeletServingSignerName {
+			return
 		}
-	}()
+		r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
+		}}
+		if _, err := requests.UpdateApproval(t.Context(), r.Name, r, metav1.UpdateOptions{}); err != nil && t.Context().Err() == nil {
+			t.Logf("approve %s: %v", r.Name, err)
+		}
+	}
+	factory := informers.NewSharedInformerFactory(c.client, 5*time.Second) // what failed is tried again
+	_, err := factory.Certificates().V1().CertificateSigningRequests().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: approve, UpdateFunc: func(_, o any) { approve(o) },
+	})
+	must(t, err)
+	factory.Start(t.Context().Done())
+	t.Cleanup(factory.Shutdown) // its context is done by then
 }
 
 // TestKubernetesKubelet has a kubelet of Kubernetes under an agent of our own server: it
@@ -87,4 +91,8 @@ func TestKubernetesKubelet(t *testing.T) {
 		}
 		return nil
 	})
+	// It asks for this as well, and goes on without.
+	if _, err := c.client.CertificatesV1().PodCertificateRequests("").List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("requests for pods' certificates: %v, and README says that they are not served", err)
+	}
 }

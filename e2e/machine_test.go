@@ -172,8 +172,9 @@ const kubeletConfig = `{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "
  "failCgroupV1": false, "failSwapOn": false, "makeIPTablesUtilChains": false, "evictionHard": {"memory.available": "0%%"}, "imageGCHighThresholdPercent": 100,
  "nodeStatusUpdateFrequency": "2s", "volumePluginDir": "/var/lib/kubelet/volume-plugins", "clusterDNS": ["10.96.0.10"], "resolvConf": ""}`
 
-// joinKubelet runs a kubelet in the machine, and an agent that is told how to join.
-// The kubelet's kubeconfig is as the help topic existing-cluster has it.
+// joinKubelet runs a kubelet in the machine, and an agent that is told how to join. The
+// kubelet has the agent's identity, and a kubeconfig as the help topic existing-cluster has
+// it.
 func (c *cluster) joinKubelet(t *testing.T, m *machine, name string, join ...string) {
 	t.Helper()
 	under, _ := bin(t)
@@ -189,20 +190,28 @@ func (c *cluster) joinKubelet(t *testing.T, m *machine, name string, join ...str
 		return err
 	})
 	pair := key("kubelet-client-current.pem")
-	conf := kubeconfigOf(clientcmdapi.Cluster{Server: "https://" + api, TLSServerName: "kubernetes", CertificateAuthority: key("ca.crt")}, pair, pair)
-	must(t, clientcmd.WriteToFile(conf, filepath.Join(dir, "kubelet.kubeconfig")))
+	c.runKubelet(t, m, name, port, kubeconfigOf(clientcmdapi.Cluster{Server: "https://" + api, TLSServerName: "kubernetes", CertificateAuthority: key("ca.crt")}, pair, pair))
+}
+
+// runKubelet runs a kubelet in the machine, with a kubeconfig.
+func (c *cluster) runKubelet(t *testing.T, m *machine, name string, port int, conf clientcmdapi.Config) {
+	t.Helper()
+	dir := filepath.Join(c.dir, "kubelets", name)
+	must(t, os.MkdirAll(dir, 0o700))
+	file := func(name string) string { return filepath.Join(dir, name) }
+	must(t, clientcmd.WriteToFile(conf, file("kubelet.kubeconfig")))
 	clients, err := c.client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
 	must(t, err)
-	must(t, os.WriteFile(key("clients.crt"), []byte(clients.Data["client-ca-file"]), 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, "kubelet.json"), fmt.Appendf(nil, kubeletConfig, port, key("clients.crt"), m.cgroup()), 0o600))
-	kubelet := m.inside(filepath.Join(*kubernetesDir, "kubelet"), "--config", filepath.Join(dir, "kubelet.json"), "--kubeconfig", filepath.Join(dir, "kubelet.kubeconfig"), "--hostname-override", name)
+	must(t, os.WriteFile(file("clients.crt"), []byte(clients.Data["client-ca-file"]), 0o600))
+	must(t, os.WriteFile(file("kubelet.json"), fmt.Appendf(nil, kubeletConfig, port, file("clients.crt"), m.cgroup()), 0o600))
+	kubelet := m.inside(filepath.Join(*kubernetesDir, "kubelet"), "--config", file("kubelet.json"), "--kubeconfig", file("kubelet.kubeconfig"), "--hostname-override", name)
 	t.Cleanup(func() { // nsenter has ended by then, and the kubelet has not
-		for pid := range processesOf(filepath.Join(dir, "kubelet.json")) {
+		for pid := range processesOf(file("kubelet.json")) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		if b, err := os.ReadFile(filepath.Join(dir, "kubelet.log")); err == nil && t.Failed() {
+		if b, err := os.ReadFile(file("kubelet.log")); err == nil && t.Failed() {
 			t.Logf("--- kubelet\n%s", b[max(0, len(b)-8000):])
 		}
 	})
-	run(t, kubelet, filepath.Join(dir, "kubelet"))
+	run(t, kubelet, file("kubelet"))
 }

@@ -5,7 +5,7 @@ package e2e
 
 import (
 	"context"
-	"crypto/tls"
+	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
 	"fmt"
@@ -54,8 +54,8 @@ func startStore(t *testing.T) *store {
 	tmpl := pkitest.NodeServing("", "127.0.0.1")
 	tmpl.Subject = pkix.Name{CommonName: "member"}
 	tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, pkitest.NodeClient("").ExtKeyUsage...) // of other members
-	st.issue(t, ca, "member", ca.Issue(t, tmpl))
-	st.issue(t, ca, "client", ca.Issue(t, pkitest.NodeClient("")))
+	issue(t, st.dir, "member", ca, tmpl)
+	issue(t, st.dir, "client", ca, pkitest.NodeClient(""))
 	var cluster []string
 	for i := range 3 {
 		name := "m" + strconv.Itoa(i)
@@ -78,11 +78,12 @@ func startStore(t *testing.T) *store {
 	return st
 }
 
-// issue writes a pair NAME.crt and NAME.key of an authority.
-func (st *store) issue(t *testing.T, ca *pkitest.Authority, name string, pair *tls.Certificate) {
+// issue writes a pair NAME.crt and NAME.key of an authority, after tmpl.
+func issue(t *testing.T, dir, name string, ca *pkitest.Authority, tmpl *x509.Certificate) {
 	t.Helper()
-	must(t, os.WriteFile(st.file(name+".crt"), append(pkitest.PEM("CERTIFICATE", pair.Certificate[0]), ca.PEM()...), 0o600))
-	must(t, os.WriteFile(st.file(name+".key"), pkitest.KeyPEM(t, pair.PrivateKey), 0o600))
+	pair := ca.Issue(t, tmpl)
+	must(t, os.WriteFile(filepath.Join(dir, name+".crt"), append(pkitest.PEM("CERTIFICATE", pair.Certificate[0]), ca.PEM()...), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, name+".key"), pkitest.KeyPEM(t, pair.PrivateKey), 0o600))
 }
 
 func (st *store) file(name string) string { return filepath.Join(st.dir, name) }

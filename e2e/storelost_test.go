@@ -214,7 +214,7 @@ func TestStoreOutOfReach(t *testing.T) {
 	st := startStore(t)
 	stranger := pkitest.New(t, "stranger")
 	must(t, os.WriteFile(st.file("stranger.crt"), stranger.PEM(), 0o600))
-	st.issue(t, stranger, "refused", stranger.Issue(t, pkitest.NodeClient("")))
+	issue(t, st.dir, "refused", stranger, pkitest.NodeClient(""))
 	good := st.flags()
 	nobody := fmt.Sprintf("--etcd-servers=https://127.0.0.1:%d,https://127.0.0.1:%d", freePort(t), freePort(t))
 	fails := func(t *testing.T, name string, want []string, flags ...string) {
