@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
+	"github.com/hawser-project/hawser/server/sshnodes"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overssh"
 )
@@ -73,7 +74,7 @@ func (o *sshOptions) check(dataDir string) error {
 // sshNodes are the nodes whose Node object says that they keep no tunnel. They are
 // reached through the connections of a fleet.
 type sshNodes struct {
-	fleet *overssh.Fleet // nil if the server has no key for them
+	fleet *sshnodes.Fleet // nil if the server has no key for them
 	port  int
 
 	mu    sync.Mutex // guards the following
@@ -96,8 +97,9 @@ func newSSHNodes(o *sshOptions, admit func(node string) error, to prometheus.Reg
 	if err != nil {
 		return nil, fmt.Errorf("--ssh-known-hosts: %w", err)
 	}
-	s.fleet, err = overssh.New(overssh.Config{
-		User: o.user, KeyFile: o.keyFile, HostKeys: keys, Admit: admit, Metrics: to, Log: log,
+	s.fleet, err = sshnodes.New(sshnodes.Config{
+		SSH:   overssh.Config{User: o.user, KeyFile: o.keyFile, HostKeys: keys},
+		Admit: admit, Metrics: to, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--ssh-user and --ssh-keyfile: %w", err)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/server/sshnodes"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overssh"
 )
@@ -100,7 +101,7 @@ func TestSSHNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := overssh.New(overssh.Config{User: "u", KeyFile: filepath.Join(dir, "id"), HostKeys: keys})
+	fleet, err := sshnodes.New(sshnodes.Config{SSH: overssh.Config{User: "u", KeyFile: filepath.Join(dir, "id"), HostKeys: keys}})
 	if err != nil {
 		t.Fatal(err)
 	}

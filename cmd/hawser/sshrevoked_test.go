@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/cmd/internal/bench/sshd"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/server/sshnodes"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overssh"
 )
@@ -70,8 +71,9 @@ func overSSH(t *testing.T, s *tunnels) {
 	if s.ssh.port, err = strconv.Atoi(port); err != nil {
 		t.Fatal(err)
 	}
-	s.ssh.fleet, err = overssh.New(overssh.Config{
-		User: srv.User, KeyFile: filepath.Join(dir, sshd.UserKey), HostKeys: keys, Admit: s.names.admitName,
+	s.ssh.fleet, err = sshnodes.New(sshnodes.Config{
+		SSH:   overssh.Config{User: srv.User, KeyFile: filepath.Join(dir, sshd.UserKey), HostKeys: keys},
+		Admit: s.names.admitName,
 	})
 	if err != nil {
 		t.Fatal(err)

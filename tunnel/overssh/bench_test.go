@@ -12,7 +12,7 @@ import (
 )
 
 // benchTarget runs f on what is dialed, for each server.
-func benchTarget(b *testing.B, serve func(net.Conn), f func(b *testing.B, d *node, addr string)) {
+func benchTarget(b *testing.B, serve func(net.Conn), f func(b *testing.B, d *Session, addr string)) {
 	for _, s := range servers {
 		b.Run(s.name, func(b *testing.B) {
 			l := s.start(b)
@@ -36,9 +36,6 @@ func benchTarget(b *testing.B, serve func(net.Conn), f func(b *testing.B, d *nod
 				_ = ln.Close()
 				wg.Wait()
 			})
-			if _, err := d.current(within(b)); err != nil {
-				b.Fatal(err)
-			}
 			f(b, d, ln.Addr().String())
 		})
 	}
@@ -46,10 +43,10 @@ func benchTarget(b *testing.B, serve func(net.Conn), f func(b *testing.B, d *nod
 
 // From Connect to the first byte back.
 func BenchmarkDial(b *testing.B) {
-	benchTarget(b, func(c net.Conn) { _, _ = c.Write([]byte{1}) }, func(b *testing.B, d *node, addr string) {
+	benchTarget(b, func(c net.Conn) { _, _ = c.Write([]byte{1}) }, func(b *testing.B, d *Session, addr string) {
 		buf := make([]byte, 1)
 		for b.Loop() {
-			st, err := d.dial(b.Context(), "tcp", addr)
+			st, err := d.Dial(b.Context(), "tcp", addr)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -62,8 +59,8 @@ func BenchmarkDial(b *testing.B) {
 }
 
 func BenchmarkRoundTrip(b *testing.B) {
-	benchTarget(b, func(c net.Conn) { _, _ = io.Copy(c, c) }, func(b *testing.B, d *node, addr string) {
-		st, err := d.dial(b.Context(), "tcp", addr)
+	benchTarget(b, func(c net.Conn) { _, _ = io.Copy(c, c) }, func(b *testing.B, d *Session, addr string) {
+		st, err := d.Dial(b.Context(), "tcp", addr)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -84,12 +81,12 @@ func BenchmarkThroughput(b *testing.B) {
 	discard := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 	for _, streams := range []int{1, 16} {
 		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) {
-			benchTarget(b, discard, func(b *testing.B, d *node, addr string) {
+			benchTarget(b, discard, func(b *testing.B, d *Session, addr string) {
 				const size = 64 << 10
 				work := make(chan struct{})
 				var wg sync.WaitGroup
 				for range streams {
-					st, err := d.dial(b.Context(), "tcp", addr)
+					st, err := d.Dial(b.Context(), "tcp", addr)
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -129,10 +126,7 @@ func BenchmarkIdleSession(b *testing.B) {
 			l := s.start(b)
 			before := used()
 			for range n {
-				d, _ := run(b, l.config(b))
-				if _, err := d.current(within(b)); err != nil {
-					b.Fatal(err)
-				}
+				run(b, l.config(b))
 			}
 			for b.Loop() {
 			}

@@ -78,10 +78,7 @@ func TestIdleStreams(t *testing.T) {
 		_ = near[i].Close()
 		_ = far[i].Close()
 	}
-	d.mu.Lock()
-	s := d.session
-	d.mu.Unlock()
-	soon(t, func() bool { return len(s.tokens) == 1 }, func() { t.Errorf("%d tokens are out, want the first pair's", len(s.tokens)) })
+	soon(t, func() bool { return len(d.tokens) == 1 }, func() { t.Errorf("%d tokens are out, want the first pair's", len(d.tokens)) })
 }
 
 // Dials that are given up at any moment leave no stream, no token, no connection to
@@ -109,13 +106,10 @@ func TestCanceledDials(t *testing.T) {
 					})
 				}
 			})
-			if err := d.try(within(t), ln.Addr().String()); err != nil {
+			if err := try(t, d, ln.Addr().String()); err != nil {
 				t.Fatal(err)
 			}
-			d.mu.Lock()
-			s := d.session
-			d.mu.Unlock()
-			left := func() bool { return len(s.tokens) > 0 || accepted.Load() != closed.Load() }
+			left := func() bool { return len(d.tokens) > 0 || accepted.Load() != closed.Load() }
 			soon(t, func() bool { return !left() }, func() { t.Error("the check has left something") })
 			before := runtime.NumGoroutine()
 			var made, canceled atomic.Int64
@@ -124,7 +118,7 @@ func TestCanceledDials(t *testing.T) {
 				wg.Go(func() {
 					for range dials / workers {
 						ctx, cancel := context.WithTimeout(t.Context(), rand.N(time.Millisecond<<rand.N(6)))
-						st, err := d.dial(ctx, "tcp", ln.Addr().String())
+						st, err := d.Dial(ctx, "tcp", ln.Addr().String())
 						cancel()
 						switch {
 						case err == nil:
@@ -145,9 +139,9 @@ func TestCanceledDials(t *testing.T) {
 			}
 			soon(t, func() bool { return !left() && runtime.NumGoroutine() <= before }, func() {
 				t.Errorf("%d tokens, %d of %d connections to the target and %d goroutines (before: %d) are left",
-					len(s.tokens), accepted.Load()-closed.Load(), accepted.Load(), runtime.NumGoroutine(), before)
+					len(d.tokens), accepted.Load()-closed.Load(), accepted.Load(), runtime.NumGoroutine(), before)
 			})
-			if err := d.try(within(t), ln.Addr().String()); err != nil {
+			if err := try(t, d, ln.Addr().String()); err != nil {
 				t.Errorf("the session suffered: %v", err)
 			}
 			_ = ln.Close()

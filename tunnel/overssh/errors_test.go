@@ -1,4 +1,4 @@
-// Targets, rejections and configurations, as tables.
+// Targets and rejections, as tables.
 
 package overssh
 
@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -68,21 +67,5 @@ func TestRejections(t *testing.T) {
 		if !errors.As(err, &de) || de.Code != tc.want || tunnel.CodeOf(err) != tc.want || !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%v %q: %v", tc.reason, tc.text, err)
 		}
-	}
-}
-
-func TestMetricsRegister(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	m, err := newMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.opened(nil)
-	m.opened(tunnel.Lost)
-	if got := gathered(t, reg); got["ssh_tunnel_open_count"] != 2 || got["ssh_tunnel_open_fail_count"] != 1 {
-		t.Errorf("counted %v", got)
-	}
-	if _, err := newMetrics(reg); err == nil {
-		t.Error("registered twice")
 	}
 }

@@ -1,4 +1,4 @@
-// Who is let in, and what a dialer makes of an sshd that comes, goes and changes.
+// Who is let in, and what a dialer makes of an sshd that goes and changes.
 
 package overssh
 
@@ -7,12 +7,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -37,58 +36,35 @@ func TestNotLetIn(t *testing.T) {
 				t.Run(tc.name, func(t *testing.T) {
 					cfg := l.config(t)
 					tc.change(&cfg.Config)
-					d, _ := run(t, cfg)
-					_, err := d.dial(within(t), "tcp", "node-1:1")
-					if !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), tc.text) || tc.hostKey != nil && !errors.Is(err, tc.hostKey) {
-						t.Fatalf("connect: %v", err)
+					dials := 0
+					cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+						dials++
+						return new(net.Dialer).DialContext(ctx, network, addr)
 					}
-					keys, _ := cfg.HostKeys.(*pins)
+					_, err := Dial(within(t), cfg.Config, "node-1", cfg.addr)
+					if !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), tc.text) || tc.hostKey != nil && !errors.Is(err, tc.hostKey) {
+						t.Fatalf("dial: %v", err)
+					}
+					if dialed := dials > 0; dialed == errors.Is(err, errUnpinned) {
+						t.Errorf("dialed %d times", dials)
+					}
 					if tc.hostKey == nil {
 						return
 					}
-					// The remedy works, without a restart.
-					keys.pin("node-1", l.host)
-					comesBack(t, d)
+					cfg.HostKeys.(*pins).pin("node-1", l.host) // the remedy works
+					run(t, cfg)
 				})
 			}
 		})
 	}
 }
 
-// comesBack waits until d has a session.
-func comesBack(t *testing.T, d *node) {
-	t.Helper()
-	until(t, d, func() bool { return d.session != nil })
-}
-
-// until waits until ok, which may look at d's state.
-func until(t *testing.T, d *node, ok func() bool) {
-	t.Helper()
-	ctx := within(t)
-	for {
-		d.mu.Lock()
-		done, changed := ok(), d.changed
-		d.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			t.Fatal("it never comes about")
-		}
-	}
-}
-
-// The sshd dies, with all connections, and comes again.
-func TestRestart(t *testing.T) {
+// The sshd dies, with all connections.
+func TestDeath(t *testing.T) {
 	for _, s := range servers {
 		t.Run(s.name, func(t *testing.T) {
 			l := s.start(t)
-			cfg := l.config(t)
-			reg := prometheus.NewRegistry()
-			cfg.Metrics = reg
-			d, stop := run(t, cfg)
+			d, _ := run(t, l.config(t))
 			ln := listen(t)
 			reading, _ := pair(t, d, ln)
 			writing, _ := pair(t, d, ln)
@@ -103,74 +79,38 @@ func TestRestart(t *testing.T) {
 					t.Errorf("write: %v", err)
 				}
 			})
-			d.mu.Lock()
-			old := d.session
-			d.mu.Unlock()
 			l.cancel()
 			finishes(t, "streams of a dead session", wg.Wait)
-			if _, err := d.dial(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.NoNode) && !errors.Is(err, tunnel.Lost) {
-				t.Errorf("dial without a session: %v", err)
+			finishes(t, "the session", func() { <-d.Context().Done() })
+			if err := try(t, d, ln.Addr().String()); !errors.Is(err, tunnel.Lost) {
+				t.Errorf("dial on a dead session: %v", err)
 			}
 			l.start(t)
-			until(t, d, func() bool { return d.session != nil && d.session != old })
-			near, far := pair(t, d, ln)
-			if _, err := near.Write([]byte("x")); err != nil {
-				t.Error(err)
-			}
-			if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
-				t.Error(err)
-			}
+			d, stop := run(t, l.config(t))
+			near, _ := pair(t, d, ln)
 			stop()
 			if _, err := near.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
-				t.Errorf("read after the Dialer's end: %v", err)
+				t.Errorf("read after the session's end: %v", err)
 			}
-			if _, err := d.dial(within(t), "tcp", "node-1:1"); !errors.Is(err, tunnel.ErrSessionClosed) {
-				t.Errorf("dial after the Dialer's end: %v", err)
-			}
-			got := gathered(t, reg)
-			if got["ssh_tunnel_open_count"] < 2 || got["ssh_tunnel_open_count"] < got["ssh_tunnel_open_fail_count"]+2 {
-				t.Errorf("counted %v", got)
-			}
-			if got["hawser_ssh_sessions"] != 0 {
-				t.Errorf("%v sessions are left", got["hawser_ssh_sessions"])
+			if err := try(t, d, ln.Addr().String()); !errors.Is(err, tunnel.ErrSessionClosed) {
+				t.Errorf("dial after the session's end: %v", err)
 			}
 		})
 	}
 }
 
-// gathered are the counters and gauges without labels.
-func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
-	t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := make(map[string]float64)
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			got[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-		}
-	}
-	return got
-}
-
-// A host whose key changes while nobody is connected is not trusted again.
+// A host whose key changes is not trusted again.
 func TestHostKeyChanges(t *testing.T) {
 	for _, s := range servers {
 		t.Run(s.name, func(t *testing.T) {
 			l := s.start(t)
-			d, _ := run(t, l.config(t))
-			ln := listen(t)
-			near, _ := pair(t, d, ln)
+			cfg := l.config(t)
+			run(t, cfg)
 			l.cancel()
 			l.host = newKey(t, l.path("host"))
 			l.start(t)
-			if _, err := near.Read(make([]byte, 1)); !errors.Is(err, tunnel.Lost) {
-				t.Errorf("read: %v", err)
-			}
-			until(t, d, func() bool { return errors.Is(d.failed, errOther) })
-			if _, err := d.dial(within(t), "tcp", ln.Addr().String()); !errors.Is(err, tunnel.Denied) {
-				t.Errorf("connect: %v", err)
+			if _, err := Dial(within(t), cfg.Config, "node-1", cfg.addr); !errors.Is(err, errOther) || !errors.Is(err, tunnel.Denied) {
+				t.Errorf("dial: %v", err)
 			}
 		})
 	}
@@ -182,8 +122,28 @@ func TestUnresolved(t *testing.T) {
 	d, _ := run(t, l.config(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if _, err := d.dial(ctx, "tcp", "nosuchhost.invalid:80"); !errors.Is(err, tunnel.Unresolved) {
+	if _, err := d.Dial(ctx, "tcp", "nosuchhost.invalid:80"); !errors.Is(err, tunnel.Unresolved) {
 		t.Errorf("connect: %v", err)
+	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	l := newLab(t)
+	for _, tc := range []struct {
+		change func(*Config)
+		text   string // of the error; empty means none
+	}{
+		{func(*Config) {}, ""},
+		{func(c *Config) { c.KeyFile = l.path("id.pub") }, "id.pub"},
+		{func(c *Config) { c.User = "" }, "User"},
+		{func(c *Config) { c.KeyFile = filepath.Join(l.dir, "none") }, "no such file"},
+		{func(c *Config) { c.HostKeys = nil }, "HostKeys"},
+	} {
+		cfg := Config{User: "u", KeyFile: l.path("id"), HostKeys: pinned(nil)}
+		tc.change(&cfg)
+		if err := cfg.Check(); (err == nil) != (tc.text == "") || err != nil && !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("%v, want an error about %q", err, tc.text)
+		}
 	}
 }
 

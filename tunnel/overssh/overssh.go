@@ -1,4 +1,5 @@
-// Package overssh reaches a node through the OpenSSH server that runs on it.
+// Package overssh reaches a node through the OpenSSH server that runs on it, with the
+// client of golang.org/x/crypto/ssh, as it is.
 //
 // The mode is deprecated: it is the way clusters reached their nodes before there
 // were agents that call home. It is kept for nodes that already run sshd and for
@@ -6,13 +7,13 @@
 // transports and says less about failures. New clusters use the agent's own
 // transports.
 //
-// The mental model is turned round: here the server dials. A Fleet keeps one SSH
-// connection to each node's sshd, has HostKeys check the host key, pings
-// it, dials it again when it is lost, and turns every DialContext into a
-// direct-tcpip channel (RFC 4254, section 7.2). The node runs nothing of ours, so
-// this is no tunnel.Transport: it is not symmetric, there is no control stream
-// and no dial frame, and a node cannot open a stream to the server. What the
-// streams promise is what a tunnel.Stream promises, as far as SSH can say it:
+// The mental model is turned round: here the server dials. A Session is one SSH
+// connection to a node's sshd, and each Dial on it a direct-tcpip channel (RFC 4254,
+// section 7.2). The node runs nothing of ours, so this is no tunnel.Transport: it is not
+// symmetric, there is no control stream and no dial frame, and a node cannot open a
+// stream to the server. Which nodes have a session, and when they get another one, is
+// for package server/sshnodes to say. What the streams promise is what a tunnel.Stream
+// promises, as far as SSH can say it:
 //
 //	half-close             yes   SSH_MSG_CHANNEL_EOF (RFC 4254, section 5.3)
 //	flow control a stream  yes   the window of its channel; a stalled one holds up no other
@@ -43,15 +44,11 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
-	"sync"
+	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/ssh"
-
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 // Help has the help topics about this package: files NAME.md.
@@ -59,27 +56,21 @@ import (
 //go:embed *.md
 var Help embed.FS
 
-// Config configures a Fleet. User, KeyFile and HostKeys are required.
+// Config says how to log in to nodes. User, KeyFile and HostKeys are required.
 type Config struct {
 	// User logs in, with the private key in KeyFile (PEM, no passphrase). The file
-	// is read again for each connection, so that a key can be replaced.
+	// is read again for each session, so that a key can be replaced.
 	User    string
 	KeyFile string
 	// HostKeys says which keys nodes may show.
 	HostKeys HostKeys
-	// Admit may refuse a node by error; nil refuses none. It is asked before a node is
-	// dialed, for each stream, and every few seconds besides: a refused node's
-	// connection ends, and its streams with it, and it is not dialed before it is
-	// admitted again. It must not block, nor call the Fleet.
-	Admit func(node string) error
 	// Dial makes the connection below SSH; nil means a net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// MaxStreams bounds the channels that a node may have open at a time; more wait.
+	// MaxStreams bounds the channels that a session may have open at a time; more wait.
 	// Zero means tunnel.DefaultMaxStreams.
 	MaxStreams int
-	Metrics    prometheus.Registerer // nil means none
-	// Log is told of connections made, lost and refused; nil means discard.
-	Log *slog.Logger
+	// RTT is told of each round trip; nil if nobody asks. It must return at once.
+	RTT func(time.Duration)
 }
 
 // HostKeys decide which host keys nodes may show. Methods may be called at the same
@@ -92,42 +83,15 @@ type HostKeys interface {
 	Check(node, addr string, key ssh.PublicKey) error
 }
 
-// A Fleet keeps a connection to each node that it is told of and that may be dialed. Its
-// methods may be called at the same time.
-type Fleet struct {
-	cfg     Config
-	metrics *metrics
-
-	mu    sync.Mutex       // guards the following
-	nodes map[string]*node // by name; nil once Run has ended
-	start func(*node)      // nil unless Run runs
-}
-
-// New checks c, reads the key once to see that it can be, and starts nothing.
-func New(c Config) (*Fleet, error) {
+// Check says what is wrong with c, as far as that can be seen without a node.
+func (c Config) Check() error {
 	switch {
 	case c.User == "":
-		return nil, errors.New("ssh: Config.User is required")
+		return errors.New("ssh: Config.User is required")
 	case c.HostKeys == nil:
-		return nil, errors.New("ssh: Config.HostKeys is required")
+		return errors.New("ssh: Config.HostKeys is required")
 	}
-	if err := CheckKey(c.KeyFile); err != nil {
-		return nil, err
-	}
-	if c.Admit == nil {
-		c.Admit = func(string) error { return nil }
-	}
-	if c.Dial == nil {
-		c.Dial = new(net.Dialer).DialContext
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	m, err := newMetrics(c.Metrics)
-	if err != nil {
-		return nil, fmt.Errorf("ssh: register metrics: %w", err)
-	}
-	return &Fleet{cfg: c, metrics: m, nodes: make(map[string]*node)}, nil
+	return CheckKey(c.KeyFile)
 }
 
 // CheckKey says what is wrong with a file for Config.KeyFile.
@@ -151,110 +115,4 @@ func readKey(path string) (ssh.Signer, error) {
 		return nil, fmt.Errorf("ssh key %s: %w", path, err)
 	}
 	return key, nil
-}
-
-// Set has the fleet reach the node of a name at addr, HOST:PORT, from now on. If target
-// is not empty it is dialed through the node's sshd once a minute, and what comes of
-// it is logged and counted. A node that is already reached at addr keeps its
-// connection and its streams; one that was reached elsewhere loses them.
-func (f *Fleet) Set(name, addr, target string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.nodes == nil {
-		return
-	}
-	n := newNode(f, name, addr, target)
-	if old := f.nodes[name]; old != nil {
-		if old.addr == addr && old.target == target {
-			return
-		}
-		n.told = old.lastTold()
-		old.stop()
-	}
-	f.nodes[name] = n
-	if f.start != nil {
-		f.start(n)
-	}
-}
-
-// Remove has the fleet forget a node: its connection ends, and its streams with it.
-func (f *Fleet) Remove(name string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n := f.nodes[name]; n != nil {
-		n.stop()
-	}
-	delete(f.nodes, name)
-}
-
-// Look has the fleet ask at once which nodes are admitted.
-func (f *Fleet) Look() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, n := range f.nodes {
-		n.wake()
-	}
-}
-
-// Run keeps the connections until ctx is done, and returns nil once all have ended.
-// It is called once.
-func (f *Fleet) Run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	f.mu.Lock()
-	f.start = func(n *node) {
-		var nctx context.Context
-		nctx, n.stop = context.WithCancel(ctx)
-		wg.Go(func() { n.run(nctx) })
-		if n.target != "" {
-			wg.Go(func() { n.check(nctx) })
-		}
-	}
-	for _, n := range f.nodes {
-		f.start(n)
-	}
-	f.mu.Unlock()
-	<-ctx.Done()
-	f.mu.Lock()
-	f.nodes = nil
-	f.mu.Unlock()
-	wg.Wait()
-	return nil
-}
-
-// DialContext has the sshd of the node of a name connect to addr. A host that is the
-// node's name means the node's loopback, where a kubelet in this mode listens; HOST%NODE
-// is HOST. ctx bounds the dial, not the stream's life; without a deadline it takes at
-// most tunnel.DefaultDialTimeout. While the node is being connected to it waits, as it
-// does before Run; when that has failed it says so at once. Errors unwrap to
-// *tunnel.DialError. The connection is a tunnel.Stream, which the caller owns.
-func (f *Fleet) DialContext(ctx context.Context, name, network, addr string) (net.Conn, error) {
-	n, err := f.node(name)
-	if err != nil {
-		f.metrics.dialed(err, 0)
-		return nil, tunnel.NewDialError(addr, err)
-	}
-	st, err := n.dial(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	return st, nil
-}
-
-// Ready waits until there is a connection to the node of a name, or says why there is
-// none.
-func (f *Fleet) Ready(ctx context.Context, name string) error {
-	n, err := f.node(name)
-	if err == nil {
-		_, err = n.current(ctx)
-	}
-	return err
-}
-
-func (f *Fleet) node(name string) (*node, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n := f.nodes[name]; n != nil {
-		return n, nil
-	}
-	return nil, fmt.Errorf("%w: node %s is not reached by ssh", tunnel.NoNode, name)
 }

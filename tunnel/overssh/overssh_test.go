@@ -37,7 +37,7 @@ func TestStreams(t *testing.T) {
 			t.Run("Conn", func(t *testing.T) { testConn(t, d) })
 			for _, c := range []struct {
 				name string
-				run  func(*testing.T, *node)
+				run  func(*testing.T, *Session)
 			}{
 				{"HalfClose", testHalfClose},
 				{"HalfCloseBulk", testHalfCloseBulk},
@@ -54,7 +54,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-func testConn(t *testing.T, d *node) {
+func testConn(t *testing.T, d *Session) {
 	ln := listen(t)
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 		near, far := pair(t, d, ln)
@@ -62,7 +62,7 @@ func testConn(t *testing.T, d *node) {
 	})
 }
 
-func testHalfClose(t *testing.T, d *node) {
+func testHalfClose(t *testing.T, d *Session) {
 	near, far := pair(t, d, listen(t))
 	for _, d := range []struct{ from, to tunnel.Stream }{{near, far}, {far, near}} {
 		if _, err := d.from.Write([]byte("said")); err != nil {
@@ -82,7 +82,7 @@ func testHalfClose(t *testing.T, d *node) {
 	}
 }
 
-func testHalfCloseBulk(t *testing.T, d *node) {
+func testHalfCloseBulk(t *testing.T, d *Session) {
 	near, far := pair(t, d, listen(t))
 	if err := near.CloseWrite(); err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func testHalfCloseBulk(t *testing.T, d *node) {
 }
 
 // What was written before Close arrives, and then the end.
-func testCloseDelivers(t *testing.T, d *node) {
+func testCloseDelivers(t *testing.T, d *Session) {
 	near, far := pair(t, d, listen(t))
 	want := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
 	if _, err := near.Write(want); err != nil {
@@ -126,7 +126,7 @@ func testCloseDelivers(t *testing.T, d *node) {
 	}
 }
 
-func testCloseEndsPeerWrites(t *testing.T, d *node) {
+func testCloseEndsPeerWrites(t *testing.T, d *Session) {
 	near, far := pair(t, d, listen(t))
 	if err := near.Close(); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func testCloseEndsPeerWrites(t *testing.T, d *node) {
 }
 
 // An aborted stream ends at both ends although neither reads.
-func testAbort(t *testing.T, d *node) {
+func testAbort(t *testing.T, d *Session) {
 	ln := listen(t)
 	near, far := pair(t, d, ln)
 	if _, err := near.Write([]byte("half a sente")); err != nil {
@@ -163,7 +163,7 @@ func testAbort(t *testing.T, d *node) {
 	pair(t, d, ln) // the session is none the worse
 }
 
-func testManyStreams(t *testing.T, d *node) {
+func testManyStreams(t *testing.T, d *Session) {
 	const n = 300 // sshd is a process with few descriptors
 	ln := listen(t)
 	var wg sync.WaitGroup
@@ -187,7 +187,7 @@ func testManyStreams(t *testing.T, d *node) {
 	opened.Add(n)
 	for i := range n {
 		wg.Go(func() {
-			st, err := d.dial(ctx, "tcp", ln.Addr().String())
+			st, err := d.Dial(ctx, "tcp", ln.Addr().String())
 			opened.Done()
 			if err != nil {
 				t.Errorf("connect: %v", err)
@@ -211,7 +211,7 @@ func testManyStreams(t *testing.T, d *node) {
 }
 
 // One reader that never reads costs its neighbours nothing.
-func testStalledReader(t *testing.T, d *node) {
+func testStalledReader(t *testing.T, d *Session) {
 	ln := listen(t)
 	stalled, _ := pair(t, d, ln)
 	if err := stalled.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
@@ -241,7 +241,7 @@ func testStalledReader(t *testing.T, d *node) {
 	_ = tunnel.Abort(stalled)
 }
 
-func testTargetErrors(t *testing.T, d *node) {
+func testTargetErrors(t *testing.T, d *Session) {
 	ln := listen(t)
 	gone := ln.Addr().String()
 	_ = ln.Close()
@@ -268,7 +268,7 @@ func testTargetErrors(t *testing.T, d *node) {
 		if tc.addr == full {
 			ctx, cancel = context.WithTimeout(ctx, time.Second)
 		}
-		_, err := d.dial(ctx, tc.network, tc.addr)
+		_, err := d.Dial(ctx, tc.network, tc.addr)
 		cancel()
 		var de *tunnel.DialError
 		if !errors.Is(err, tc.want) || !errors.As(err, &de) || de.Addr != tc.addr {
@@ -300,8 +300,9 @@ func deaf(t *testing.T) string {
 }
 
 // try dials a target once.
-func (n *node) try(ctx context.Context, target string) error {
-	st, err := n.open(ctx, "tcp", target)
+func try(t *testing.T, d *Session, target string) error {
+	t.Helper()
+	st, err := d.Dial(within(t), "tcp", target)
 	if err == nil {
 		_ = st.Close()
 	}

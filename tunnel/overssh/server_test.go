@@ -118,7 +118,7 @@ func newLab(t testing.TB) *lab {
 
 func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }
 
-// A config is that of a fleet, and where its node-1 is.
+// A config is that of a session, and where node-1 is.
 type config struct {
 	Config
 	addr string
@@ -390,21 +390,14 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// run makes a node and runs it until the test ends, or until stop.
-func run(t testing.TB, cfg config) (d *node, stop func()) {
+// run makes a session, until the test ends, or until stop.
+func run(t testing.TB, cfg config) (d *Session, stop func()) {
 	t.Helper()
-	f, err := New(cfg.Config)
+	d, err := Dial(within(t), cfg.Config, "node-1", cfg.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d = newNode(f, "node-1", cfg.addr, "")
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var wg sync.WaitGroup
-	wg.Go(func() { d.run(ctx) })
-	stop = func() {
-		cancel()
-		wg.Wait()
-	}
+	stop = func() { _ = d.Close() } // never fails
 	t.Cleanup(stop)
 	return d, stop
 }
@@ -421,9 +414,9 @@ func listen(t testing.TB) net.Listener {
 }
 
 // pair dials ln through d.
-func pair(t testing.TB, d *node, ln net.Listener) (near tunnel.Stream, far *net.TCPConn) {
+func pair(t testing.TB, d *Session, ln net.Listener) (near tunnel.Stream, far *net.TCPConn) {
 	t.Helper()
-	near, err := d.dial(within(t), "tcp", ln.Addr().String())
+	near, err := d.Dial(within(t), "tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatalf("connect: %v", err)
 	}

@@ -17,6 +17,8 @@ import (
 )
 
 const (
+	// connectTimeout bounds TCP connect, handshake and login together.
+	connectTimeout = 15 * time.Second
 	// keepAlive is the silence after which a sign of life is asked for, and
 	// keepAliveTimeout how long that may stay unanswered while nothing else arrives
 	// either. Their sum is how soon a dead connection is given up. An idle connection
@@ -26,40 +28,48 @@ const (
 	keepAliveTimeout = 5 * time.Second
 )
 
-type session struct {
+// A Session is one connection to a node's sshd. It ends with that, or by Close. All
+// methods may be called at the same time.
+type Session struct {
 	*carrier.Session
-	node   *node
+	config Config
+	node   string
 	wire   *wire
 	conn   ssh.Conn
 	tokens chan struct{} // one for each stream
 }
 
-// connect makes a connection and logs in. The caller must call hold.
-func (n *node) connect(ctx context.Context) (s *session, err error) {
-	defer func() { n.fleet.metrics.opened(err) }()
-	cctx, cancel := context.WithTimeout(ctx, connectTimeout)
+// Dial connects to the sshd of a node at addr, HOST:PORT, and logs in, within 15 s. ctx
+// bounds the dialing only. Whom the host keys or the sshd refuse is told tunnel.Denied.
+// The caller closes the session.
+func Dial(ctx context.Context, c Config, node, addr string) (*Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	algorithms, err := n.algorithms()
+	algorithms, err := c.HostKeys.Algorithms(node, addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", tunnel.Denied, err)
+	}
+	key, err := readKey(c.KeyFile)
 	if err != nil {
 		return nil, err
 	}
-	key, err := readKey(n.fleet.cfg.KeyFile)
-	if err != nil {
-		return nil, err
+	dial := c.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
 	}
-	raw, err := n.fleet.cfg.Dial(cctx, "tcp", n.addr)
+	raw, err := dial(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("connect to sshd of %s: %w", n.name, err)
+		return nil, fmt.Errorf("connect to sshd of %s: %w", node, err)
 	}
 	w := newWire(raw)
-	stop := context.AfterFunc(cctx, func() { _ = w.Close() }) // the handshake fails then
+	stop := context.AfterFunc(ctx, func() { _ = w.Close() }) // the handshake fails then
 	unverified := errors.New("no host key was shown")
-	conn, channels, requests, err := ssh.NewClientConn(w, n.addr, &ssh.ClientConfig{
-		User:              n.fleet.cfg.User,
+	conn, channels, requests, err := ssh.NewClientConn(w, addr, &ssh.ClientConfig{
+		User:              c.User,
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(key)},
 		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(_ string, _ net.Addr, shown ssh.PublicKey) error {
-			if unverified = n.fleet.cfg.HostKeys.Check(n.name, n.addr, shown); unverified != nil {
+			if unverified = c.HostKeys.Check(node, addr, shown); unverified != nil {
 				unverified = fmt.Errorf("%w: %w", tunnel.Denied, unverified)
 			}
 			return unverified
@@ -68,15 +78,15 @@ func (n *node) connect(ctx context.Context) (s *session, err error) {
 	})
 	if !stop() && err == nil {
 		_ = conn.Close() // ctx came last, and counts
-		err = context.Cause(cctx)
+		err = context.Cause(ctx)
 	}
 	if err != nil {
 		_ = w.Close() // the other error is the news
-		return nil, n.loginFailed(cctx, w, unverified, err)
+		return nil, c.loginFailed(ctx, node, w, unverified, err)
 	}
-	s = &session{
-		Session: carrier.NewSession(tunnel.Peer{Addr: w.RemoteAddr(), Transport: "ssh"}), node: n, wire: w, conn: conn,
-		tokens: make(chan struct{}, tunnel.Options{MaxStreams: n.fleet.cfg.MaxStreams}.Streams()),
+	s := &Session{
+		Session: carrier.NewSession(tunnel.Peer{Addr: w.RemoteAddr(), Transport: "ssh"}), config: c, node: node, wire: w, conn: conn,
+		tokens: make(chan struct{}, tunnel.Options{MaxStreams: c.MaxStreams}.Streams()),
 	}
 	context.AfterFunc(s.Alive(), func() { _ = w.Close() }) // nothing could be done about it
 	s.Go(func() { ssh.DiscardRequests(requests) })
@@ -88,39 +98,31 @@ func (n *node) connect(ctx context.Context) (s *session, err error) {
 		}
 	})
 	s.Go(func() { s.End(s.lost(conn.Wait())) })
+	s.Go(s.watch)
 	return s, nil
 }
 
 // loginFailed says why there is no session. The host key was not verified for a reason, or
 // it was.
-func (n *node) loginFailed(ctx context.Context, w *wire, unverified, err error) error {
+func (c Config) loginFailed(ctx context.Context, node string, w *wire, unverified, err error) error {
 	switch {
 	case errors.Is(unverified, tunnel.Denied):
 		return unverified // names everything
 	case ctx.Err() != nil:
-		return fmt.Errorf("log in to sshd of %s: %w", n.name, context.Cause(ctx))
+		return fmt.Errorf("log in to sshd of %s: %w", node, context.Cause(ctx))
 	case unverified == nil && w.broken() == nil:
 		// The connection is well and the host is the right one: it is the login.
 		return fmt.Errorf("%w: sshd of %s refuses user %s with key %s; put its public half into that user's authorized_keys: %w",
-			tunnel.Denied, n.name, n.fleet.cfg.User, n.fleet.cfg.KeyFile, err)
+			tunnel.Denied, node, c.User, c.KeyFile, err)
 	default:
-		return fmt.Errorf("log in to sshd of %s: %w", n.name, err)
+		return fmt.Errorf("log in to sshd of %s: %w", node, err)
 	}
 }
 
-// hold keeps the session until it is lost, ctx is done or the node is not admitted any
-// more, waits for all that belongs to it, and says why it is over.
-func (s *session) hold(ctx context.Context) error {
-	s.End(s.watch(ctx))
-	<-s.Context().Done()
-	return context.Cause(s.Context())
-}
-
-// watch asks for a sign of life whenever nothing has come for keepAlive. It returns
-// when nothing has come for keepAliveTimeout after that either (behind bulk, an answer
-// may take its time), when the node is not admitted any more, when the connection is
-// gone, or when ctx is done.
-func (s *session) watch(ctx context.Context) error {
+// watch asks for a sign of life whenever nothing has come for keepAlive. It ends the
+// session when nothing has come for keepAliveTimeout after that either: behind bulk, an
+// answer may take its time.
+func (s *Session) watch() {
 	asked := make(chan struct{}, 1) // holds one until the answer has come
 	for {
 		silent := s.wire.silent()
@@ -130,25 +132,20 @@ func (s *session) watch(ctx context.Context) error {
 			s.ask(asked)
 		}
 		if wait <= 0 {
-			return fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.node.name, silent.Round(time.Millisecond))
+			s.End(fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.node, silent.Round(time.Millisecond)))
+			return
 		}
 		select {
-		case <-ctx.Done():
-			return tunnel.ErrSessionClosed
 		case <-s.Alive().Done():
-			return nil // there was a reason
-		case <-s.node.look:
-		case <-time.After(min(wait, lookInterval)):
-		}
-		if err := s.node.refused(s); err != nil {
-			return err
+			return
+		case <-time.After(wait):
 		}
 	}
 }
 
 // ask makes a request that no sshd knows, unless one is under way: that it says so is
 // enough.
-func (s *session) ask(asked chan struct{}) {
+func (s *Session) ask(asked chan struct{}) {
 	select {
 	case asked <- struct{}{}:
 	default:
@@ -156,8 +153,9 @@ func (s *session) ask(asked chan struct{}) {
 	}
 	s.Go(func() {
 		began := time.Now()
-		if _, _, err := s.conn.SendRequest("keepalive@openssh.com", true, nil); err == nil {
-			s.node.fleet.metrics.rtt.Observe(time.Since(began).Seconds())
+		_, _, err := s.conn.SendRequest("keepalive@openssh.com", true, nil)
+		if err == nil && s.config.RTT != nil {
+			s.config.RTT(time.Since(began))
 		}
 		<-asked // if it failed then so will what follows
 	})
@@ -165,7 +163,7 @@ func (s *session) ask(asked chan struct{}) {
 
 // lost makes an error of what the library says of a connection, unless it is known why
 // that has ended.
-func (s *session) lost(err error) error {
+func (s *Session) lost(err error) error {
 	if why := context.Cause(s.Alive()); why != nil {
 		return why
 	}
@@ -173,20 +171,33 @@ func (s *session) lost(err error) error {
 		err = werr
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: sshd of %s closed the connection", tunnel.Lost, s.node.name)
+		return fmt.Errorf("%w: sshd of %s closed the connection", tunnel.Lost, s.node)
 	}
-	return fmt.Errorf("%w: connection to sshd of %s: %w", tunnel.Lost, s.node.name, err)
+	return fmt.Errorf("%w: connection to sshd of %s: %w", tunnel.Lost, s.node, err)
 }
 
-// open opens a channel to t.
-func (s *session) open(ctx context.Context, t target) (*stream, error) {
-	return carrier.Open(ctx, s.Session, s.tokens,
-		func() (*stream, error) { return s.channel(t) },
-		func(st *stream) { _ = st.Abort() }) // never fails
+// Dial has the node's sshd connect to addr. A host that is the node's name means the
+// node's loopback; HOST%NODE is HOST. ctx bounds the dial, not the stream's life; without a
+// deadline it takes at most tunnel.DefaultDialTimeout. It waits while MaxStreams are open.
+// Errors unwrap to *tunnel.DialError. The caller owns the stream.
+func (s *Session) Dial(ctx context.Context, network, addr string) (tunnel.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
+	defer cancel()
+	t, err := parseTarget(s.node, network, addr)
+	if err == nil {
+		var st *stream
+		st, err = carrier.Open(ctx, s.Session, s.tokens,
+			func() (*stream, error) { return s.channel(t) },
+			func(st *stream) { _ = st.Abort() }) // never fails
+		if err == nil {
+			return st, nil
+		}
+	}
+	return nil, tunnel.NewDialError(addr, err)
 }
 
 // channel opens a channel to t, for a stream that gives back the token.
-func (s *session) channel(t target) (*stream, error) {
+func (s *Session) channel(t target) (*stream, error) {
 	// RFC 4254, 7.2. Who asked is nobody's business on the node.
 	ask := ssh.Marshal(&struct {
 		Host       string
@@ -206,6 +217,5 @@ func (s *session) channel(t target) (*stream, error) {
 	if !s.Go(func() { st.run(requests) }) {
 		return nil, context.Cause(s.Alive())
 	}
-	s.node.fleet.metrics.streams.Inc()
 	return st, nil
 }

@@ -32,14 +32,14 @@ const (
 type stream struct {
 	*memnet.Conn
 	far     *memnet.Conn // the other end
-	session *session
+	session *Session
 	ch      ssh.Channel
 	sent    chan struct{} // closed when all was sent that could be
 	over    chan struct{} // closed when nothing moves any more
 	closing sync.Once
 }
 
-func newStream(s *session, ch ssh.Channel, t target) *stream {
+func newStream(s *Session, ch ssh.Channel, t target) *stream {
 	near, far := memnet.Pipe(s.wire.LocalAddr(), tunnel.Addr(t.addr))
 	return &stream{Conn: near, far: far, session: s, ch: ch, sent: make(chan struct{}), over: make(chan struct{})}
 }
@@ -145,7 +145,6 @@ func (st *stream) finish(closed func() error, linger time.Duration) {
 			}
 			_ = st.ch.Close() // fails only if the peer or the session was first
 			<-st.over
-			st.session.node.fleet.metrics.streams.Dec()
 			<-st.session.tokens
 		}
 		if !st.session.Go(rest) {

@@ -22,8 +22,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
-// inBubble runs f with a server in memory that answers channels with serve, and
-// with the waits of a real Dialer.
+// inBubble runs f with a server in memory that answers channels with serve.
 func inBubble(t *testing.T, serve func(context.Context, ssh.NewChannel), f func(t *testing.T, cfg config)) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -46,9 +45,9 @@ func accept(_ context.Context, nc ssh.NewChannel) {
 	_ = ch.Close()
 }
 
-func connect(t *testing.T, d *node) tunnel.Stream {
+func connect(t *testing.T, d *Session) tunnel.Stream {
 	t.Helper()
-	st, err := d.dial(t.Context(), "tcp", "node-1:10250")
+	st, err := d.Dial(t.Context(), "tcp", "node-1:10250")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,10 +57,10 @@ func connect(t *testing.T, d *node) tunnel.Stream {
 	return st
 }
 
-// A link remembers the connections that a Dialer makes.
+// A link remembers the connections that are made.
 type link struct {
 	dial  func(context.Context, string, string) (net.Conn, error)
-	conns []net.Conn // written by Run, read when all is quiet
+	conns []net.Conn // written by Dial, read when all is quiet
 	spoil atomic.Bool
 	cut   atomic.Bool  // writes fail, and reads do not know it yet
 	moved atomic.Int64 // bytes, both ways
@@ -101,8 +100,7 @@ func (c *spoiled) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// A connection that takes bytes and brings nothing is given up in time, and made
-// again.
+// A connection that takes bytes and brings nothing is given up in time.
 func TestSilentPeer(t *testing.T) {
 	inBubble(t, accept, func(t *testing.T, cfg config) {
 		l := &link{dial: cfg.Dial}
@@ -129,11 +127,9 @@ func TestSilentPeer(t *testing.T) {
 		if took := time.Since(began); took > keepAlive+keepAliveTimeout {
 			t.Errorf("noticed after %v", took)
 		}
-		time.Sleep(minBackoff) // the first wait is no longer
-		synctest.Wait()
-		connect(t, d)
-		if len(l.conns) != 2 {
-			t.Errorf("%d connections", len(l.conns))
+		<-d.Context().Done()
+		if err := context.Cause(d.Context()); !errors.Is(err, tunnel.Dead) {
+			t.Errorf("the session: %v", err)
 		}
 	})
 }
@@ -197,7 +193,7 @@ func TestEndBeforeLoss(t *testing.T) {
 		l := &link{dial: cfg.Dial}
 		cfg.Dial = l.Dial
 		d, _ := run(t, cfg)
-		st, err := d.dial(t.Context(), "tcp", "node-1:10250")
+		st, err := d.Dial(t.Context(), "tcp", "node-1:10250")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,13 +224,13 @@ func TestUnansweredOpen(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		for range 2 { // the second does not even get its token
-			if _, err := d.dial(ctx, "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) || !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := d.Dial(ctx, "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("connect: %v", err)
 			}
 		}
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := d.dial(canceled, "tcp", "node-1:1"); !errors.Is(err, tunnel.Canceled) {
+		if _, err := d.Dial(canceled, "tcp", "node-1:1"); !errors.Is(err, tunnel.Canceled) {
 			t.Errorf("connect: %v", err)
 		}
 		ch, requests, err := (<-asked).Accept()
@@ -244,11 +240,11 @@ func TestUnansweredOpen(t *testing.T) {
 		ssh.DiscardRequests(requests) // until the stream that nobody wants is closed
 		_ = ch.Close()
 		synctest.Wait()
-		if n := len(d.session.tokens); n != 0 {
+		if n := len(d.tokens); n != 0 {
 			t.Errorf("%d tokens are out", n)
 		}
 		began := time.Now()
-		if _, err := d.dial(context.WithoutCancel(t.Context()), "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) {
+		if _, err := d.Dial(context.WithoutCancel(t.Context()), "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) {
 			t.Errorf("without a deadline: %v", err)
 		}
 		if took := time.Since(began); took != tunnel.DefaultDialTimeout {
@@ -266,7 +262,7 @@ func TestMaxStreams(t *testing.T) {
 		connect(t, d)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := d.dial(ctx, "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) {
+		if _, err := d.Dial(ctx, "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) {
 			t.Errorf("third stream of two: %v", err)
 		}
 		_ = first.Close()
@@ -322,33 +318,6 @@ func TestNoChannelsFromNodes(t *testing.T) {
 	})
 }
 
-// While nobody is there, attempts are spread and bounded, and dials fail at once
-// between them.
-func TestAttempts(t *testing.T) {
-	l := newLab(t)
-	synctest.Test(t, func(t *testing.T) {
-		l.net = new(memnet.Network)
-		l.addr = "sshd:22"
-		cfg := l.config(t)
-		attempts := 0
-		cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			attempts++
-			return l.net.Dial(ctx, network, addr)
-		}
-		d, _ := run(t, cfg)
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		// 240 if each wait is the mean of up to 30 s.
-		if attempts < 150 || attempts > 400 {
-			t.Errorf("%d attempts in an hour", attempts)
-		}
-		began := time.Now()
-		if _, err := d.dial(t.Context(), "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) || time.Since(began) != 0 {
-			t.Errorf("connect: %v after %v", err, time.Since(began))
-		}
-	})
-}
-
 // A handshake that does not come to its end is given up.
 func TestSilentHandshake(t *testing.T) {
 	l := newLab(t)
@@ -359,15 +328,14 @@ func TestSilentHandshake(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer ln.Close()
-		d, stop := run(t, l.config(t))
+		cfg := l.config(t)
 		began := time.Now()
-		if _, err := d.dial(t.Context(), "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) {
-			t.Errorf("connect: %v", err)
+		if _, err := Dial(t.Context(), cfg.Config, "node-1", cfg.addr); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("dial: %v", err)
 		}
 		if took := time.Since(began); took != connectTimeout {
 			t.Errorf("given up after %v", took)
 		}
-		stop()
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/cmd/internal/bench/sshd"
+	"github.com/hawser-project/hawser/server/sshnodes"
 	"github.com/hawser-project/hawser/tunnel/overssh"
 )
 
@@ -31,7 +32,7 @@ func newSSHControl(ctx context.Context, o order) (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	fleet, err := overssh.New(overssh.Config{User: o.User, KeyFile: filepath.Join(o.Dir, sshd.UserKey), HostKeys: known})
+	fleet, err := sshnodes.New(sshnodes.Config{SSH: overssh.Config{User: o.User, KeyFile: filepath.Join(o.Dir, sshd.UserKey), HostKeys: known}})
 	if err != nil {
 		return nil, err
 	}

@@ -79,15 +79,17 @@ func through(t *testing.T, dir string, s *Server) {
 		t.Fatal(err)
 	}
 	defer target.Close()
-	f, stop := fleet(t, dir, s)
-	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	c, err := f.DialContext(ctx, "node-1", "tcp", target.Addr().String())
+	session, err := overssh.Dial(ctx, overssh.Config{User: s.User, KeyFile: filepath.Join(dir, UserKey), HostKeys: known(t, dir)}, "node-1", s.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	near := c.(tunnel.Stream)
+	defer session.Close()
+	near, err := session.Dial(ctx, "tcp", target.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
 	far, err := target.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -104,13 +106,14 @@ func through(t *testing.T, dir string, s *Server) {
 		}
 	}
 	_, _ = near.Close(), far.Close()
-	if st, err := f.DialContext(ctx, "node-1", "tcp", "192.0.2.1:80"); err == nil {
+	if st, err := session.Dial(ctx, "tcp", "192.0.2.1:80"); err == nil {
 		_ = st.Close()
 		t.Error("reached an address that is not on loopback")
 	}
 }
 
-func fleet(t *testing.T, dir string, s *Server) (f *overssh.Fleet, stop func()) {
+// known has node-1 show the key in dir.
+func known(t *testing.T, dir string) *hostkeys.File {
 	t.Helper()
 	line, err := os.ReadFile(filepath.Join(dir, HostKey+".pub"))
 	if err != nil {
@@ -120,23 +123,11 @@ func fleet(t *testing.T, dir string, s *Server) (f *overssh.Fleet, stop func()) 
 	if err := os.WriteFile(file, append([]byte("node-1 "), line...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	known, err := hostkeys.Open(file)
+	keys, err := hostkeys.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err = overssh.New(overssh.Config{User: s.User, KeyFile: filepath.Join(dir, UserKey), HostKeys: known}); err != nil {
-		t.Fatal(err)
-	}
-	f.Set("node-1", s.Addr, "")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	return f, func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
+	return keys
 }
 
 // TestNoKeys says what is missing.

@@ -1,6 +1,6 @@
 // Node: how one node's sshd is reached, again and again.
 
-package overssh
+package sshnodes
 
 import (
 	"context"
@@ -12,11 +12,10 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overssh"
 )
 
 const (
-	// connectTimeout bounds TCP connect, handshake and login together.
-	connectTimeout = 15 * time.Second
 	// minBackoff and maxBackoff bound the random waits between attempts to connect: the
 	// n-th is up to minBackoff·2ⁿ, at most maxBackoff.
 	minBackoff = time.Second
@@ -27,6 +26,8 @@ const (
 	// bounds each.
 	checkInterval = time.Minute
 	checkTimeout  = 15 * time.Second
+	// goodAfter is how long a session must last for the next attempt to be the first again.
+	goodAfter = 15 * time.Second
 )
 
 // A node is one of a Fleet.
@@ -37,11 +38,11 @@ type node struct {
 	stop               func()        // ends run; the Fleet's
 	look               chan struct{} // holds one when it is to be looked at once; see wake
 
-	mu      sync.Mutex    // guards the following
-	session *session      // the one to use; nil while there is none
-	failed  error         // why there is none; nil while run makes one, may not, or has not begun
-	changed chan struct{} // closed and replaced when these change
-	told    string        // what was last said of why there is none
+	mu      sync.Mutex       // guards the following
+	session *overssh.Session // the one to use; nil while there is none
+	failed  error            // why there is none; nil while run makes one, may not, or has not begun
+	changed chan struct{}    // closed and replaced when these change
+	told    string           // what was last said of why there is none
 }
 
 func newNode(f *Fleet, name, addr, target string) *node {
@@ -68,11 +69,12 @@ func (n *node) run(ctx context.Context) {
 			}
 			continue
 		}
-		s, err := n.connect(ctx)
+		s, err := overssh.Dial(ctx, n.fleet.cfg.SSH, n.name, n.addr)
+		n.fleet.metrics.opened(err)
 		if err == nil {
 			began := time.Now()
 			err = n.hold(ctx, s)
-			if time.Since(began) > keepAlive {
+			if time.Since(began) > goodAfter {
 				failures = 0 // it was a good one
 			}
 		}
@@ -85,33 +87,43 @@ func (n *node) run(ctx context.Context) {
 	}
 }
 
-// hold has the session used while it lasts, and says why it is over.
-func (n *node) hold(ctx context.Context, s *session) error {
-	n.log.Info("ssh connection made", "user", n.fleet.cfg.User)
+// hold has the session used until it is lost, ctx is done or the node is not admitted any
+// more. It waits for all that belongs to the session, and says why that is over.
+func (n *node) hold(ctx context.Context, s *overssh.Session) error {
+	n.log.Info("ssh connection made", "user", n.fleet.cfg.SSH.User)
 	n.settle(s, nil)
 	n.fleet.metrics.sessions.Inc()
-	err := s.hold(ctx)
+	for s.Alive().Err() == nil {
+		select {
+		case <-ctx.Done():
+			s.End(tunnel.ErrSessionClosed)
+		case <-s.Alive().Done():
+		case <-n.look:
+		case <-time.After(lookInterval):
+		}
+		if err := n.refused(s); err != nil {
+			s.End(err)
+		}
+	}
+	<-s.Context().Done()
+	err := context.Cause(s.Context())
 	n.fleet.metrics.lost(err)
 	return err
 }
 
 // refused says why the node may not be dialed; nil if it may. Through a session that is
 // there, whose host key was checked, an admitted node may.
-func (n *node) refused(s *session) error {
-	err := n.fleet.cfg.Admit(n.name)
-	if err == nil && s == nil {
-		_, err = n.algorithms()
+func (n *node) refused(s *overssh.Session) error {
+	if err := n.fleet.cfg.Admit(n.name); err != nil {
+		return err
 	}
-	return err
-}
-
-// algorithms are those to ask for a host key.
-func (n *node) algorithms() ([]string, error) {
-	algorithms, err := n.fleet.cfg.HostKeys.Algorithms(n.name, n.addr)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", tunnel.Denied, err)
+	if s != nil {
+		return nil
 	}
-	return algorithms, nil
+	if _, err := n.fleet.cfg.SSH.HostKeys.Algorithms(n.name, n.addr); err != nil {
+		return fmt.Errorf("%w: %w", tunnel.Denied, err)
+	}
+	return nil
 }
 
 // wake has run look at once whether the node may be dialed.
@@ -149,7 +161,7 @@ func (n *node) lastTold() string {
 
 // settle notes that there is a session, or why there is none, or with neither that it is
 // awaited, and wakes who waits for that.
-func (n *node) settle(s *session, err error) {
+func (n *node) settle(s *overssh.Session, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s != nil {
@@ -162,7 +174,7 @@ func (n *node) settle(s *session, err error) {
 
 // current is the session. While an attempt is under way it waits for its
 // outcome; between two it says at once why the last one failed.
-func (n *node) current(ctx context.Context) (*session, error) {
+func (n *node) current(ctx context.Context) (*overssh.Session, error) {
 	for {
 		n.mu.Lock()
 		s, err, changed := n.session, n.failed, n.changed
@@ -188,42 +200,17 @@ func (n *node) current(ctx context.Context) (*session, error) {
 	}
 }
 
-// dial is Fleet.DialContext.
-func (n *node) dial(ctx context.Context, network, addr string) (*stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
-	defer cancel()
-	began := time.Now()
-	st, err := n.open(ctx, network, addr)
-	n.fleet.metrics.dialed(err, time.Since(began))
-	if err != nil {
-		return nil, tunnel.NewDialError(addr, err)
-	}
-	return st, nil
-}
-
-func (n *node) open(ctx context.Context, network, addr string) (*stream, error) {
-	t, err := parseTarget(n.name, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	s, err := n.current(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return s.open(ctx, t)
-}
-
 // check dials the target now and then until ctx is done, and says when that
 // begins to fail and when it works again. That there is no connection is said by run.
 func (n *node) check(ctx context.Context) {
 	failing := ""
 	for ctx.Err() == nil {
 		cctx, cancel := context.WithTimeout(ctx, checkTimeout)
-		_, err := n.current(cctx)
+		s, err := n.current(cctx)
 		connected := err == nil
 		if connected {
-			var st *stream
-			if st, err = n.open(cctx, "tcp", n.target); err == nil {
+			var st tunnel.Stream
+			if st, err = s.Dial(cctx, "tcp", n.target); err == nil {
 				_ = st.Close() // never fails
 			}
 		}

@@ -1,6 +1,6 @@
 // What is counted. No label has more values than there are codes.
 
-package overssh
+package sshnodes
 
 import (
 	"time"

@@ -1,0 +1,184 @@
+// The harness of the fleet's tests: a network in memory with sshds of nodes.
+
+package sshnodes
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/overssh"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pins are the keys that nodes may show.
+type pins struct {
+	mu   sync.Mutex
+	keys map[string]ssh.PublicKey // guarded by mu
+}
+
+// Why pins refuse a node.
+var (
+	errUnpinned = errors.New("no key is pinned")
+	errOther    = errors.New("another key is pinned")
+)
+
+// pinned is where node-1 has key, or nobody has if that is nil.
+func pinned(key ssh.PublicKey) *pins {
+	p := &pins{keys: make(map[string]ssh.PublicKey)}
+	if key != nil {
+		p.pin("node-1", key)
+	}
+	return p
+}
+
+func (p *pins) pin(node string, key ssh.PublicKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keys[node] = key
+}
+
+func (p *pins) Algorithms(node, _ string) ([]string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keys[node] == nil {
+		return nil, errUnpinned
+	}
+	return []string{p.keys[node].Type()}, nil
+}
+
+func (p *pins) Check(node, _ string, key ssh.PublicKey) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !bytes.Equal(key.Marshal(), p.keys[node].Marshal()) {
+		return errOther
+	}
+	return nil
+}
+
+// A lab is a network, and the key that the sshds on it show.
+type lab struct {
+	net     memnet.Network
+	keyFile string // with which one may log in
+	signer  ssh.Signer
+	host    ssh.PublicKey
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{keyFile: filepath.Join(t.TempDir(), "id")}
+	if err := os.WriteFile(l.keyFile, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l.signer, err = ssh.NewSignerFromKey(private); err != nil {
+		t.Fatal(err)
+	}
+	l.host = l.signer.PublicKey()
+	return l
+}
+
+// config is for a fleet whose node-1 lets one in.
+func (l *lab) config() Config {
+	return Config{SSH: overssh.Config{User: "tester", KeyFile: l.keyFile, HostKeys: pinned(l.host), Dial: l.net.Dial}}
+}
+
+// serve runs an sshd at addr, which answers channels with answer, until the test ends or
+// until stop.
+func (l *lab) serve(t *testing.T, addr string, answer func(ssh.NewChannel)) (stop func()) {
+	t.Helper()
+	ln, err := l.net.Listen(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := &ssh.ServerConfig{PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
+		return &ssh.Permissions{}, nil
+	}}
+	conf.AddHostKey(l.signer)
+	var (
+		mu    sync.Mutex
+		conns []net.Conn // guarded by mu
+		wg    sync.WaitGroup
+	)
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			wg.Go(func() {
+				conn, channels, requests, err := ssh.NewServerConn(c, conf)
+				if err != nil {
+					_ = c.Close()
+					return
+				}
+				wg.Go(func() { ssh.DiscardRequests(requests) })
+				for ch := range channels {
+					wg.Go(func() { answer(ch) })
+				}
+				_ = conn.Close()
+			})
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		_ = ln.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// hello takes a channel, says hello, and does nothing more until the channel is closed.
+func hello(nc ssh.NewChannel) {
+	ch, requests, err := nc.Accept()
+	if err != nil {
+		return
+	}
+	_, _ = ch.Write([]byte("hello"))
+	ssh.DiscardRequests(requests)
+	_ = ch.Close()
+}
+
+// gathered are the counters and gauges, whatever their labels.
+func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]float64)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			got[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return got
+}
