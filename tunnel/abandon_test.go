@@ -77,9 +77,8 @@ func TestAnswerHearsOfGivingUp(t *testing.T) {
 	}
 }
 
-// Who waits is answered with all it has said in place, also when that is more than
-// anybody would look at, and when it has said that it is all.
-func TestAnswerKeepsWhatIsReadAhead(t *testing.T) {
+// Who waits is answered with all it has said in place, and when it has said that it is all.
+func TestAnswerKeepsWhatCameEarly(t *testing.T) {
 	for name, early := range map[string]string{
 		"nothing":  "",
 		"a word":   "hello",

@@ -29,6 +29,9 @@ const (
 	partingTime = time.Second
 )
 
+// past is a deadline that has passed.
+var past = time.Unix(1, 0)
+
 // A Goodbye is the peer's reason for ending the session, for not starting one, or for
 // not letting it go on on another connection. Whatever the transport, it is what an
 // agent that is refused is told: Revoked or Denied if it is not admitted, Replaced if

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -211,15 +210,18 @@ func (r *Request) Context(ctx context.Context) (context.Context, context.CancelF
 }
 
 // Answer dials where r wants to go and joins the two until both directions have
-// ended. The dial's context is done when the opener has given up. The error, if any,
+// ended. The dial's context is done when the opener has given up, if the stream is a
+// Resetter. The error, if any,
 // has been told to the opener when it concerns the dial; n counts the bytes from and
 // to the opener.
 func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (n Counts, err error) {
 	dctx, cancel := r.Context(ctx)
-	opener := newLookout(r.stream, cancel)
+	// A target that does not answer would otherwise keep a socket, and a place among the
+	// session's streams, for as long as the opener had once been ready to wait.
+	stop := onReset(r.stream, func(error) { cancel() })
 	target, err := dial(dctx, r.Network, r.Addr)
+	stop()
 	cancel()
-	r.stream = opener.stop()
 	if err != nil {
 		failed := NewDialError(r.Addr, err)
 		if rerr := r.Reject(failed.Code, failed.Text); rerr != nil { // the opener knows the address
@@ -299,68 +301,6 @@ func acceptAll(ctx context.Context, s Session, serve func(Stream)) error {
 			return fmt.Errorf("accept stream: %w", err)
 		}
 	}
-}
-
-const (
-	// watchAfter is how long a target may take to answer before anybody looks
-	// whether the opener still waits. Most have answered by then, and cost nothing.
-	watchAfter = 100 * time.Millisecond
-	// aheadLimit bounds what is read ahead of a request's stream, in bytes. An
-	// opener that has said more is not watched any longer: it is TLS, whose first
-	// flight is less than half of that, that speaks before it is answered.
-	aheadLimit = 4 << 10
-)
-
-// past is a deadline that has passed.
-var past = time.Unix(1, 0)
-
-// A lookout calls giveUp when the opener of a stream has given it up: a target that
-// does not answer would otherwise keep a socket, and a place among the session's
-// streams, for as long as the opener had once been ready to wait. It hears of that
-// by reading, and keeps what it reads.
-type lookout struct {
-	stream Stream
-	giveUp func()
-	timer  *time.Timer   // calls watch
-	over   chan struct{} // closed when watch returns
-
-	// Of the one who watches; of the caller of stop once over is closed.
-	ahead []byte
-}
-
-func newLookout(s Stream, giveUp func()) *lookout {
-	l := &lookout{stream: s, giveUp: giveUp, over: make(chan struct{})}
-	l.timer = time.AfterFunc(watchAfter, l.watch)
-	return l
-}
-
-func (l *lookout) watch() {
-	defer close(l.over)
-	l.ahead = make([]byte, 0, aheadLimit)
-	for len(l.ahead) < aheadLimit {
-		n, err := l.stream.Read(l.ahead[len(l.ahead):aheadLimit])
-		l.ahead = l.ahead[:len(l.ahead)+n]
-		switch {
-		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.EOF): // by stop; it has said all, and waits
-			return
-		default:
-			l.giveUp()
-			return
-		}
-	}
-}
-
-// stop ends the watch and returns the stream as if nobody had read from it. What
-// goes wrong is for who uses it next to find out.
-func (l *lookout) stop() Stream {
-	if l.timer.Stop() {
-		return l.stream
-	}
-	_ = l.stream.SetReadDeadline(past)
-	<-l.over
-	_ = l.stream.SetReadDeadline(time.Time{})
-	return ReadAhead(l.stream, l.ahead)
 }
 
 // An Addr is an address that only has meaning on a tunnel, such as

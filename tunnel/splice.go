@@ -139,18 +139,6 @@ func pump(dst, src net.Conn) (n int64, err error) {
 		from.moved(k)
 		to.moved(k)
 	}
-	for i := range from.wrappers {
-		ahead := from.wrappers[i].Ahead
-		if len(ahead) == 0 {
-			continue
-		}
-		from.wrappers[i].Ahead = nil
-		var k int
-		k, err = to.conn.Write(ahead)
-		if count(k); err != nil {
-			return n, to.failed(fmt.Errorf("write: %w", err))
-		}
-	}
 	if c, ok := from.conn.(Carrier); ok {
 		err = c.SpliceTo(to.conn, count)
 	} else if c, ok := to.conn.(Carrier); ok {
@@ -325,8 +313,6 @@ type Wrapper interface {
 // An Inner is what is inside a Wrapper, for one direction.
 type Inner struct {
 	Conn net.Conn
-	// Ahead has been read from Conn already; nil for writing.
-	Ahead []byte
 	// Moved is called for each n bytes that have been moved, and must return at once; nil
 	// if nobody counts.
 	Moved func(n int)
@@ -419,7 +405,14 @@ func (t *Tap) InnerReader() Inner { return Inner{Conn: t.Conn, Moved: t.Received
 func (t *Tap) InnerWriter() Inner { return Inner{Conn: t.Conn, Moved: t.Sent, Failed: t.Failed} }
 
 // OnReset implements Resetter, if Conn does.
-func (t *Tap) OnReset(f func(error)) (stop func()) { return onReset(t.Conn, f) }
+func (t *Tap) OnReset(f func(error)) (stop func()) {
+	return onReset(t.Conn, func(err error) {
+		if t.Failed != nil {
+			err = t.Failed(err)
+		}
+		f(err)
+	})
+}
 
 // CloseWrite ends our direction.
 func (t *Tap) CloseWrite() error {
@@ -449,38 +442,8 @@ func (t *Tap) end(aborted bool) {
 	}
 }
 
-// ReadAhead is c, of which p has been read already. The caller gives p away.
-func ReadAhead(c net.Conn, p []byte) Stream { return &ahead{Tap: Tap{Conn: c}, read: p} }
-
-type ahead struct {
-	Tap
-	read []byte // of who reads
-}
-
-func (a *ahead) Read(p []byte) (int, error) {
-	if len(a.read) == 0 {
-		return a.Conn.Read(p)
-	}
-	n := copy(p, a.read)
-	a.read = a.read[n:]
-	return n, nil
-}
-
-func (a *ahead) ReadBuffer(b *Buffer) (int, error) {
-	if len(a.read) == 0 {
-		return a.Tap.ReadBuffer(b)
-	}
-	return a.Read(b.Take(len(a.read)))
-}
-
-func (a *ahead) InnerReader() Inner {
-	p := a.read
-	a.read = nil
-	return Inner{Conn: a.Conn, Ahead: p}
-}
-
 var (
-	_ Stream  = (*ahead)(nil)
-	_ Aborter = (*ahead)(nil)
-	_ Wrapper = (*ahead)(nil)
+	_ Stream  = (*Tap)(nil)
+	_ Aborter = (*Tap)(nil)
+	_ Wrapper = (*Tap)(nil)
 )

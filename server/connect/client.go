@@ -72,17 +72,16 @@ func (f *front) serve(ctx context.Context, conn net.Conn) {
 		_ = conn.SetDeadline(time.Time{}) // tunnels go on
 	}
 	ahead, _ := c.in.Peek(c.in.Buffered()) // it is there
-	ahead = bytes.Clone(ahead)
-	c.in.Reset(nil)
-	readers.Put(c.in)
 	if target == nil {
 		_ = conn.Close() // what there was to be said has been
-		return
+	} else if len(ahead) > 0 {
+		_, _ = target.Write(ahead) // there is room for it; if it fails, so does what follows
 	}
-	if len(ahead) > 0 {
-		conn = tunnel.ReadAhead(conn, ahead)
+	c.in.Reset(nil)
+	readers.Put(c.in)
+	if target != nil {
+		f.join(conn, target, r, len(ahead))
 	}
-	f.join(conn, target, r)
 }
 
 // established is the answer to a request that has reached its target. It is written here

@@ -177,11 +177,11 @@ func (f *front) accept(ctx context.Context, l net.Listener, clients *sync.WaitGr
 }
 
 // join splices the connection of r and its target. It owns both.
-func (f *front) join(conn, target net.Conn, r *http.Request) {
+func (f *front) join(conn, target net.Conn, r *http.Request, ahead int) {
 	f.metrics.Open.Inc()
 	defer f.metrics.Open.Dec()
 	n, err := tunnel.Splice(f.ctx, conn, target)
-	f.metrics.Moved(n.AtoB, n.BtoA)
+	f.metrics.Moved(int64(ahead)+n.AtoB, n.BtoA)
 	if err != nil {
 		f.cfg.Log.Debug("tunnel ended early", "client", r.RemoteAddr, "target", clip(r.Host), "err", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -157,24 +156,6 @@ func TestEndsOverTLS(t *testing.T) {
 		t.Errorf("client: %q, %v", got, err)
 	}
 }
-
-// What is cut when the server stops is reset as well, also over what has no reset of
-// its own.
-func TestBufferedClientIsReset(t *testing.T) {
-	a := &aborted{}
-	if err := tunnel.Abort(tunnel.ReadAhead(a, []byte("x"))); err != nil || !a.aborted {
-		t.Errorf("aborted %v, %v", a.aborted, err)
-	}
-}
-
-// aborted is a connection that knows a reset from an end.
-type aborted struct {
-	net.Conn
-	aborted bool
-}
-
-func (a *aborted) Abort() error { a.aborted = true; return nil }
-func (a *aborted) Close() error { return errors.New("closed in good order") }
 
 // TestIdleTunnelHoldsNothing has a client and a target talk, and then be silent.
 func TestIdleTunnelHoldsNothing(t *testing.T) {

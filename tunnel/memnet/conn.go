@@ -4,6 +4,7 @@ package memnet
 
 import (
 	"cmp"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -77,6 +78,11 @@ func (c *Conn) Abort() error {
 	return nil
 }
 
+// OnReset implements tunnel.Resetter.
+func (c *Conn) OnReset(f func(error)) (stop func()) {
+	return c.in.onReset(func() { f(c.wrap("read", syscall.ECONNRESET)) })
+}
+
 // Stall makes both directions of the connection swallow what is written, up to
 // their bounds, and deliver nothing, until Stall(false).
 func (c *Conn) Stall(on bool) {
@@ -127,6 +133,7 @@ type half struct {
 	stalled bool
 	reader  side
 	writer  side
+	lost    func() // called in a goroutine of its own when the writer resets it; nil if nobody asks
 }
 
 // A side is what one end of a direction has to mind.
@@ -240,7 +247,27 @@ func (h *half) reset(writer, reader error) {
 	h.buf = nil
 	h.writer.end(writer)
 	h.reader.end(reader)
+	h.tellResetLocked()
 	h.changed.Broadcast()
+}
+
+func (h *half) onReset(f func()) (stop func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lost = f
+	h.tellResetLocked()
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.lost = nil
+	}
+}
+
+func (h *half) tellResetLocked() {
+	if f := h.lost; f != nil && errors.Is(h.reader.err, syscall.ECONNRESET) {
+		h.lost = nil
+		go f() // which returns at once
+	}
 }
 
 func (h *half) stall(on bool) {

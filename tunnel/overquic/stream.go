@@ -3,6 +3,7 @@
 package overquic
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -104,6 +105,20 @@ func (st *stream) Write(p []byte) (int, error) {
 	return n, st.wrong("write", err)
 }
 
+// OnReset implements tunnel.Resetter. The library tells of a STOP_SENDING alone without a
+// Read, and of that only until our direction has ended. One with codeAborted comes with a
+// reset.
+func (st *stream) OnReset(f func(error)) (stop func()) {
+	sending := st.quic.Context()
+	disarm := context.AfterFunc(sending, func() {
+		var se *quic.StreamError
+		if errors.As(context.Cause(sending), &se) && se.Remote && se.ErrorCode == codeAborted {
+			f(st.wrong("read", se))
+		}
+	})
+	return func() { disarm() }
+}
+
 // CloseWrite ends our direction behind what was written. It waits for a Write that is
 // under way, but not for what that has written to be out.
 func (st *stream) CloseWrite() error {
@@ -177,4 +192,5 @@ var (
 	_ tunnel.Stream       = (*stream)(nil)
 	_ tunnel.Aborter      = (*stream)(nil)
 	_ tunnel.BufferReader = (*stream)(nil)
+	_ tunnel.Resetter     = (*stream)(nil)
 )

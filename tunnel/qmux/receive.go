@@ -59,6 +59,7 @@ type receiving struct {
 	sink     *sink // of a WriteTo that waits; nil if there is none
 	deadline time.Time
 	wake     chan struct{} // holds at most one
+	onReset  func(error)   // called once RESET_STREAM has come; nil if nobody asks
 }
 
 // receiveLocked takes a STREAM frame that came on c in b; it may hand b on.
@@ -272,10 +273,32 @@ func (st *stream) resetByPeerLocked(c *conn, final uint64) error {
 		in.state, in.final = recvResetRecvd, final
 		st.dropLocked()
 		notify(in.wake)
+		st.tellResetLocked()
 	}
 	st.sayLocked(sayAck)
 	st.endedLocked()
 	return nil
+}
+
+// OnReset implements tunnel.Resetter.
+func (st *stream) OnReset(f func(error)) (stop func()) {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	st.in.onReset = f
+	if st.in.state == recvResetRecvd {
+		st.tellResetLocked()
+	}
+	return func() {
+		st.s.mu.Lock()
+		defer st.s.mu.Unlock()
+		st.in.onReset = nil
+	}
+}
+
+func (st *stream) tellResetLocked() {
+	if f := st.in.onReset; f != nil && st.s.over == nil {
+		st.s.work.Go(func() { f(st.opError("read", syscall.ECONNRESET)) })
+	}
 }
 
 // consumedLocked notes that n bytes were read.
