@@ -29,7 +29,7 @@ func (g *ledger) remove(l *link) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.live, l)
-	st, _ := tunnel.LinkOf(l.session)
+	st := l.session.Link()
 	st.Queued = 0
 	g.ended[l.transport()] = sum(g.ended[l.transport()], st)
 }
@@ -50,8 +50,7 @@ func (g *ledger) totals() map[string]tunnel.LinkState {
 		all[transport] = st
 	}
 	for l := range g.live {
-		st, _ := tunnel.LinkOf(l.session)
-		all[l.transport()] = sum(all[l.transport()], st)
+		all[l.transport()] = sum(all[l.transport()], l.session.Link())
 	}
 	return all
 }

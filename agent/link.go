@@ -63,10 +63,7 @@ func (l *link) over() bool {
 }
 
 // parked is since when the session has had no connection; zero if it has one.
-func (l *link) parked() time.Time {
-	st, _ := tunnel.LinkOf(l.session)
-	return st.Parked
-}
+func (l *link) parked() time.Time { return l.session.Link().Parked }
 
 // dial has the server join a new stream to addr. It gives up when the link is
 // given up.

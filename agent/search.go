@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -54,9 +55,7 @@ type search struct {
 }
 
 // remote is where the session's packets go.
-func (l *link) remote() net.Addr {
-	return tunnel.RemoteAddr(l.session, l.session.Peer().Addr)
-}
+func (l *link) remote() net.Addr { return cmp.Or(l.session.Link().Addr, l.session.Peer().Addr) }
 
 // look does what time demands.
 func (k *keeper) look(ctx context.Context, l *link) {
@@ -84,8 +83,8 @@ func asleep(before, now time.Time) bool {
 
 // notice tells of what has happened to l's connection since the last look.
 func (k *keeper) notice(l *link) {
-	now, ok := tunnel.LinkOf(l.session)
-	if !ok {
+	now := l.session.Link()
+	if now.Window == 0 {
 		return
 	}
 	was := l.seen
@@ -183,7 +182,7 @@ func (k *keeper) shifted(ctx context.Context, l *link) {
 	}
 	changed := path != l.path
 	l.path = path
-	if !movable(l.session) {
+	if !k.agent.cfg.Transport.Can.Migrate {
 		if changed && k.search.found == nil {
 			k.seek(ctx, address, l, k.plan(l.server))
 		}
@@ -200,14 +199,8 @@ func (k *keeper) shifted(ctx context.Context, l *link) {
 	k.links.Go(func() {
 		bounded, cancel := context.WithTimeout(ctx, moveTimeout)
 		defer cancel()
-		ended <- moveEnd{l, tunnel.Move(bounded, l.session)}
+		ended <- moveEnd{l, l.session.Move(bounded)}
 	})
-}
-
-// movable says whether s can be put on another path.
-func movable(s tunnel.Session) bool {
-	_, ok := s.(tunnel.Resumer)
-	return ok
 }
 
 // A moveEnd is how a session's move to another connection ended.

@@ -22,7 +22,7 @@ type fakeTransport struct {
 }
 
 func (r *fakeTransport) transport() tunnel.Transport {
-	return tunnel.Transport{Name: r.name, Dial: r.dial}
+	return tunnel.Transport{Name: r.name, Can: tunnel.Capabilities{Resume: r.resumes, Migrate: r.resumes}, Dial: r.dial}
 }
 
 func (r *fakeTransport) dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
@@ -116,8 +116,6 @@ func (b *fakeSession) Open(ctx context.Context) (tunnel.Stream, error) {
 		return nil, context.Cause(ctx)
 	}
 }
-
-var _ tunnel.Resumer = (*fakeSession)(nil)
 
 // fakeTransport is a transport whose sessions resume.
 func (h *servers) fakeTransport() *fakeTransport {

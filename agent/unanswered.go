@@ -24,7 +24,7 @@ type unanswered struct {
 }
 
 func (c *unanswered) accepted() (tunnel.Stream, error) {
-	c.once.Do(func() { c.stream, c.err = c.request.Accept(nil) })
+	c.once.Do(func() { c.stream, c.err = c.request.Accept() })
 	return c.stream, c.err
 }
 

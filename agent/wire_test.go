@@ -55,7 +55,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, session
 			defer serving.Wait()
 			serving.Go(func() {
 				_ = tunnel.Serve(ctx, s, func(_ context.Context, r *tunnel.Request) { // ends with the session
-					if st, err := r.Accept(nil); err == nil {
+					if st, err := r.Accept(); err == nil {
 						api(st)
 					}
 				})

@@ -112,7 +112,7 @@ func TestUnansweredSessionOfAnAbsentNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err = r.Accept(nil); err != nil {
+		if _, err = r.Accept(); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-dialed; err != nil {

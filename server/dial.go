@@ -151,7 +151,7 @@ func (h *Hub) connect(ctx context.Context, m *member, d tunnel.Dial) (*conn, err
 	began := time.Now()
 	patient, cancel := h.patience(ctx, m)
 	defer cancel()
-	s, _, err := d.Connect(patient, m.session)
+	s, err := d.Connect(patient, m.session)
 	if err != nil {
 		return nil, m.explain(d.Name, err)
 	}
@@ -205,10 +205,7 @@ func (h *Hub) patience(ctx context.Context, m *member) (context.Context, func())
 }
 
 // parked is since when the node is reconnecting; zero if it is not.
-func (m *member) parked() time.Time {
-	l, _ := tunnel.LinkOf(m.session)
-	return l.Parked
-}
+func (m *member) parked() time.Time { return m.session.Link().Parked }
 
 // explain is err, or that the node is reconnecting if that is why nothing was
 // heard in time.

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -130,14 +131,14 @@ func (r *registry) forget(node string) {
 
 // where is the address that m's packets come from.
 func (m *member) where() string {
-	return tunnel.RemoteAddr(m.session, m.addr).String()
+	return cmp.Or(m.session.Link().Addr, m.addr).String()
 }
 
 // turnAway says and logs why m may not be the node, while the agent there is.
 func (h *Hub) turnAway(m, there *member) error {
 	h.metrics.clones.Inc()
 	state := "is connected"
-	if l, ok := tunnel.LinkOf(there.session); ok && !l.Parked.IsZero() {
+	if l := there.session.Link(); !l.Parked.IsZero() {
 		state = "has been out of reach since " + l.Parked.UTC().Format(time.RFC3339)
 	}
 	h.log.Warn("two agents use one node's identity: give one of them an identity of its own",

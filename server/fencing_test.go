@@ -213,7 +213,7 @@ func TestRegistryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := registry{takeBack: time.Minute, maxGone: 3}
 		leave := func(node string) {
-			m := &member{node: node, addr: memnet.Addr("here"), hello: tunnel.Hello{Instance: 1, Sequence: 1}}
+			m := &member{node: node, addr: memnet.Addr("here"), session: present{}, hello: tunnel.Hello{Instance: 1, Sequence: 1}}
 			if s := r.attach(m); s.verdict != admit {
 				t.Errorf("%s: %d", node, s.verdict)
 			}

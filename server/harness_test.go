@@ -261,7 +261,7 @@ func (b *testHub) mustConnect(h tunnel.Hello) *testAgent {
 
 // echo answers everything by its address and then by what it is told.
 func echo(_ context.Context, r *tunnel.Request) {
-	st, err := r.Accept(nil)
+	st, err := r.Accept()
 	if err != nil {
 		return
 	}

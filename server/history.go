@@ -110,7 +110,7 @@ func (h *history) recordLocked(node string) *record {
 
 // watch has m's link tell of itself.
 func (h *history) watch(m *member) {
-	tunnel.Tell(m.session, func(l tunnel.LinkState) {
+	m.session.Tell(func(l tunnel.LinkState) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		m.told = l
@@ -284,7 +284,7 @@ func (m *member) observe() Observation {
 	o := Observation{
 		Node: m.node, Connected: m.since, Instance: m.hello.Instance, RTT: m.control.RTT(), Draining: m.leaving(),
 	}
-	l, _ := tunnel.LinkOf(m.session)
+	l := m.session.Link()
 	o.Window, o.Parks, o.Resumes, o.Heard = l.Window, l.Parks, l.Resumes, l.Heard
 	if l.Addr != nil {
 		o.Addr = l.Addr.String()

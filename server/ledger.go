@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 // Traffic is counted by those who move it.
@@ -70,14 +68,13 @@ func (m *member) account() account {
 	a := m.traffic.account()
 	a.sessions, a.rtt = 1, m.control.RTT()
 	a.dialsMade, a.dialsFailed = m.dialsMade.Load(), m.dialsFailed.Load()
-	if l, ok := tunnel.LinkOf(m.session); ok {
-		if !l.Parked.IsZero() {
-			a.parked = 1
-		}
-		a.queued, a.connections = l.Queued, l.Connections
-		a.sent, a.received, a.replayed = l.Sent, l.Received, l.Replayed
-		a.parks, a.resumes = l.Parks, l.Resumes
+	l := m.session.Link()
+	if !l.Parked.IsZero() {
+		a.parked = 1
 	}
+	a.queued, a.connections = l.Queued, l.Connections
+	a.sent, a.received, a.replayed = l.Sent, l.Received, l.Replayed
+	a.parks, a.resumes = l.Parks, l.Resumes
 	return a
 }
 

@@ -94,7 +94,7 @@ func TestLeavingAgentIsLetGo(t *testing.T) {
 		b := newTestHub(t, Config{})
 		got := make(chan string, 1)
 		x, err := b.connect(one("n"), func(_ context.Context, r *tunnel.Request) {
-			st, err := r.Accept(nil)
+			st, err := r.Accept()
 			if err != nil {
 				return
 			}

@@ -13,14 +13,14 @@ import (
 
 // sendAway tells an agent for which there is no place when to come back. If even
 // waiting for its hello would be too much, the session ends at once, without a word
-// unless it is a tunnel.Dismisser.
+// unless its end carries one.
 func (h *Hub) sendAway(ctx context.Context, s tunnel.Session, why error) {
 	h.metrics.refused.WithLabelValues(label(why)).Inc()
 	log := h.log.With("addr", s.Peer().Addr.String())
 	log.Debug("agent sent away", "err", why)
 	done, ok := h.admission.turn()
 	if !ok {
-		_ = tunnel.Dismiss(s, tunnel.GoodbyeOf(why)) // never fails
+		_ = s.Dismiss(tunnel.GoodbyeOf(why)) // never fails
 		return
 	}
 	defer done()

@@ -11,10 +11,10 @@ import (
 
 func TestRegistryForgets(t *testing.T) {
 	var r registry
-	last := &member{node: "n", addr: memnet.Addr("here"), hello: tunnel.Hello{Instance: 0, Sequence: 1}}
+	last := &member{node: "n", addr: memnet.Addr("here"), session: present{}, hello: tunnel.Hello{Instance: 0, Sequence: 1}}
 	r.attach(last)
 	for i := uint64(1); i < 100; i++ {
-		m := &member{node: "n", addr: memnet.Addr("here"), hello: tunnel.Hello{Instance: i, Sequence: 1}}
+		m := &member{node: "n", addr: memnet.Addr("here"), session: present{}, hello: tunnel.Hello{Instance: i, Sequence: 1}}
 		if s := r.attach(m); s.verdict != takeover || !s.waits || len(s.dismissed) != 0 || r.find("n") != last {
 			t.Fatalf("instance %d before it has answered: %+v", i, s)
 		}
@@ -59,6 +59,7 @@ func TestKept(t *testing.T) {
 type present struct{ tunnel.Session }
 
 func (present) Context() context.Context { return context.Background() }
+func (present) Link() tunnel.LinkState   { return tunnel.LinkState{} }
 
 // A roster is a registry and the sessions of node n that it is given.
 type roster struct {

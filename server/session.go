@@ -289,7 +289,7 @@ func (h *Hub) request(ctx context.Context, m *member, r *tunnel.Request) {
 func (h *Hub) handOver(ctx context.Context, m *member, r *tunnel.Request) {
 	ctx, cancel := r.Context(ctx)
 	defer cancel()
-	s, err := r.Accept(nil)
+	s, err := r.Accept()
 	if err != nil {
 		return // the opener is gone
 	}

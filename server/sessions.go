@@ -9,8 +9,6 @@ import (
 	"net"
 	"slices"
 	"time"
-
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 // A Session describes a connected node.
@@ -49,14 +47,11 @@ func (h *Hub) Session(node string) (Session, bool) {
 }
 
 func (m *member) describe() Session {
-	s := Session{
-		ID: m.id, Node: m.node, Transport: m.transport, Addr: tunnel.RemoteAddr(m.session, m.addr), Since: m.since, RTT: m.control.RTT(),
-		Streams: m.open.count(), Version: m.hello.Meta["version"], Draining: m.leaving(),
+	l := m.session.Link()
+	return Session{
+		ID: m.id, Node: m.node, Transport: m.transport, Addr: cmp.Or(l.Addr, m.addr), Since: m.since, RTT: m.control.RTT(),
+		Streams: m.open.count(), Version: m.hello.Meta["version"], Draining: m.leaving(), Parked: l.Parked,
 	}
-	if l, ok := tunnel.LinkOf(m.session); ok {
-		s.Parked = l.Parked
-	}
-	return s
 }
 
 // Changed is closed when a node next connects, disconnects or replaces its

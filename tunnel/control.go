@@ -104,8 +104,8 @@ func newControl(s Session, st Stream, w Welcome) *Control {
 // RTT is the latest round trip, as the session itself tells it or else as it was
 // on the control stream; zero before the first.
 func (c *Control) RTT() time.Duration {
-	if l, ok := LinkOf(c.session); ok && l.RTT > 0 {
-		return l.RTT
+	if rtt := c.session.Link().RTT; rtt > 0 {
+		return rtt
 	}
 	return time.Duration(c.rtt.Load())
 }
@@ -148,17 +148,13 @@ func (c *Control) Part(ctx context.Context, why *Goodbye) error {
 		<-c.writing
 	case <-ctx.Done(): // another write is stuck: this one would be too
 	}
-	return Dismiss(c.session, why)
+	return c.session.Dismiss(why)
 }
 
 func (c *Control) write(f frame) error {
 	c.writing <- struct{}{}
 	defer func() { <-c.writing }()
-	patience := c.welcome.timeout
-	if l, ok := LinkOf(c.session); ok {
-		patience += l.Window // it may be parked, and full
-	}
-	return c.put(f, patience)
+	return c.put(f, c.welcome.timeout+c.session.Link().Window) // it may be parked, and full
 }
 
 // put writes f; the caller holds the token.
@@ -366,7 +362,7 @@ func Await(ctx context.Context, s Session) (*Greeting, error) {
 // or HangUp.
 func (g *Greeting) Control(w Welcome) *Control {
 	w.interval, w.timeout = pingInterval, pingTimeout
-	if _, ok := LinkOf(g.session); ok {
+	if g.session.Link().Window > 0 {
 		w.interval, w.timeout = resumerInterval, resumerTimeout
 	}
 	return newControl(g.session, g.stream, w)

@@ -134,7 +134,7 @@ func (e *early) await() error {
 	case !stopped:
 		err = fmt.Errorf("no answer: %w", Timeout)
 	case err == nil:
-		_, err = e.dial.answered(f)
+		err = e.dial.answered(f)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

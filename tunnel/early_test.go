@@ -56,7 +56,7 @@ func TestEarlyBytesArriveFirst(t *testing.T) {
 		if r.Addr != "a:1" || r.Timeout != tunnel.DefaultDialTimeout {
 			t.Errorf("request: %+v", r)
 		}
-		far, err := r.Accept(nil)
+		far, err := r.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestEarlyDialDeadlines(t *testing.T) {
 		// Interrupted, set again, and still there when the answer comes.
 		time.AfterFunc(time.Second, func() { _ = st.SetReadDeadline(time.Now().Add(2 * time.Second)) })
 		time.AfterFunc(2*time.Second, func() {
-			if _, err := r.Accept(nil); err != nil {
+			if _, err := r.Accept(); err != nil {
 				t.Error(err)
 			}
 		})
@@ -172,7 +172,7 @@ func TestEarlyAnswerIsBounded(t *testing.T) {
 func TestEarlyAnswerReadLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, r, outcome := begin(t, t.Context(), "x")
-		far, err := r.Accept(nil)
+		far, err := r.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -259,3 +259,7 @@ func (o opener) Open(context.Context) (tunnel.Stream, error)   { return o.Stream
 func (o opener) Accept(context.Context) (tunnel.Stream, error) { return nil, tunnel.ErrSessionClosed }
 func (o opener) Context() context.Context                      { return context.Background() }
 func (o opener) Peer() tunnel.Peer                             { return tunnel.Peer{} }
+func (o opener) Dismiss(*tunnel.Goodbye) error                 { return o.Close() }
+func (o opener) Link() tunnel.LinkState                        { return tunnel.LinkState{} }
+func (o opener) Tell(func(tunnel.LinkState))                   {}
+func (o opener) Move(context.Context) error                    { return tunnel.ErrSessionClosed }

@@ -41,12 +41,11 @@ func (d Dial) name() string {
 // Connect opens a stream on s and has the far side join it to addr. Errors are
 // *DialError. The caller owns the stream.
 func Connect(ctx context.Context, s Session, network, addr string) (Stream, error) {
-	st, _, err := Dial{Network: network, Addr: addr}.Connect(ctx, s)
-	return st, err
+	return Dial{Network: network, Addr: addr}.Connect(ctx, s)
 }
 
-// Connect is the function of that name with metadata both ways.
-func (d Dial) Connect(ctx context.Context, s Session) (Stream, Meta, error) {
+// Connect is the function of that name with metadata.
+func (d Dial) Connect(ctx context.Context, s Session) (Stream, error) {
 	if by, ok := ctx.Deadline(); !ok || time.Until(by) > DefaultDialTimeout {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, DefaultDialTimeout)
@@ -54,16 +53,16 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, Meta, error) {
 	}
 	st, err := s.Open(ctx)
 	if err != nil {
-		return nil, nil, NewDialError(d.name(), blame(ctx, err))
+		return nil, NewDialError(d.name(), blame(ctx, err))
 	}
 	f, err := exchange(ctx, st, d.frame(ctx))
 	if err == nil {
-		var m Meta
-		if m, err = d.answered(f); err == nil {
-			return st, m, nil
-		}
+		err = d.answered(f)
 	}
-	return nil, nil, d.failed(st, err)
+	if err != nil {
+		return nil, d.failed(st, err)
+	}
+	return st, nil
 }
 
 // frame asks for the dial, within the time that ctx leaves.
@@ -75,16 +74,16 @@ func (d Dial) frame(ctx context.Context) *dialFrame {
 	return f
 }
 
-// answered is what f says in answer to the dial.
-func (d Dial) answered(f frame) (Meta, error) {
+// answered is what f says in answer to the dial: why not, or nil.
+func (d Dial) answered(f frame) error {
 	a, ok := f.(*answerFrame)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("%w: kind %d in place of an answer", ErrFrame, f.kind())
+		return fmt.Errorf("%w: kind %d in place of an answer", ErrFrame, f.kind())
 	case a.code != 0:
-		return nil, &DialError{Addr: d.name(), Code: a.code, Text: a.text}
+		return &DialError{Addr: d.name(), Code: a.code, Text: a.text}
 	default:
-		return a.meta, nil
+		return nil
 	}
 }
 
@@ -178,8 +177,8 @@ func (r *Request) RemoteAddr() net.Addr { return r.stream.RemoteAddr() }
 
 // Accept tells the opener that the stream leads where it wanted. The caller
 // owns the stream.
-func (r *Request) Accept(m Meta) (Stream, error) {
-	if err := writeFrame(r.stream, &answerFrame{meta: m}); err != nil {
+func (r *Request) Accept() (Stream, error) {
+	if err := writeFrame(r.stream, &answerFrame{}); err != nil {
 		abortQuietly(r.stream)
 		return nil, fmt.Errorf("accept %s: %w", r.Addr, err)
 	}
@@ -229,7 +228,7 @@ func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, netw
 		}
 		return Counts{}, failed
 	}
-	st, err := r.Accept(nil)
+	st, err := r.Accept()
 	if err != nil {
 		_ = target.Close()
 		return Counts{}, err
@@ -297,7 +296,7 @@ func acceptAll(ctx context.Context, s Session, serve func(Stream)) error {
 		case ctx.Err() != nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, Lost) || errors.Is(err, syscall.ECONNRESET):
 			return nil // the last is what a session ends with whose window is over
 		default:
-			_ = Dismiss(s, &Goodbye{Code: Internal, Text: err.Error()}) // of no more use
+			_ = s.Dismiss(&Goodbye{Code: Internal, Text: err.Error()}) // of no more use
 			return fmt.Errorf("accept stream: %w", err)
 		}
 	}

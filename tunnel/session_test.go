@@ -328,7 +328,7 @@ func TestAnswerTellsAddresses(t *testing.T) {
 			}
 		})
 	})
-	st, _, err := tunnel.Dial{Network: "tcp", Addr: "x:1", Meta: tunnel.Meta{"who": "me"}}.Connect(t.Context(), server)
+	st, err := tunnel.Dial{Network: "tcp", Addr: "x:1", Meta: tunnel.Meta{"who": "me"}}.Connect(t.Context(), server)
 	if err != nil {
 		t.Fatal(err)
 	}

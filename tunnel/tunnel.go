@@ -85,6 +85,27 @@ type Session interface {
 	// Close ends every stream, then waits as Context does. Calling it again is
 	// harmless.
 	Close() error
+	// Dismiss is Close with a reason. If the end of the connection can carry it, the error
+	// for which the session is over at the peer wraps a *Goodbye like why, with the
+	// beginning of its text, even if nothing that was written before has arrived. A
+	// Control tells it on any session, if it can be written to.
+	Dismiss(why *Goodbye) error
+
+	// Link is how the connection below fares; zero as far as that is not known.
+	Link() LinkState
+	// Tell has f called from now on, with the state after the change, whenever the
+	// session loses its connection and whenever it has one again; its end is for
+	// Context to tell. If it has none already, f is called before Tell returns. A
+	// connection that gives way to the next without a gap is no change. Calls come
+	// one after the other, in the order of the changes. f takes the place of any
+	// before it; it must return at once and not call the session.
+	Tell(f func(LinkState))
+	// Move puts the session on a new connection, made by the end that dialed,
+	// because the old one may not last: the machine has another address, or
+	// woke up. The old connection carries on until the new one does. It fails
+	// on the accepting end, without Capabilities.Migrate, and if no connection comes
+	// about before ctx is done; the session is none the worse for it.
+	Move(ctx context.Context) error
 }
 
 // A Peer is what the transport itself proved about the far side of a session.
@@ -124,9 +145,9 @@ type Transport struct {
 
 // Capabilities are what sessions of a transport can do, and those of another cannot.
 type Capabilities struct {
-	// Resume: streams outlive the connection that carries them; see Resumer.
+	// Resume: streams outlive the connection that carries them; see LinkState.Window.
 	Resume bool
-	// Migrate: Move takes a session to another path, and no stream is lost.
+	// Migrate: Session.Move takes a session to another path, and no stream is lost.
 	Migrate bool
 	// HalfClose: CloseWrite ends one direction of a stream and leaves the other.
 	HalfClose bool
@@ -255,20 +276,6 @@ func (o LinkOptions) Interval() time.Duration {
 	return o.Keepalive
 }
 
-// A Resumer is a Session that outlives its connection and sees to its liveness
-// itself.
-type Resumer interface {
-	Session
-	// Link is how the connection below fares.
-	Link() LinkState
-	// Move puts the session on a new connection, made by the end that dialed,
-	// because the old one may not last: the machine has another address, or
-	// woke up. The old connection carries on until the new one does. It fails
-	// on the accepting end, and if no connection comes about before ctx is
-	// done; the session is none the worse for it.
-	Move(ctx context.Context) error
-}
-
 // A LinkState is how the connection below a session fares, and has fared. Counts
 // are since the session began.
 type LinkState struct {
@@ -295,73 +302,6 @@ type LinkState struct {
 	Queued int
 	// Connections is how many there are now; zero if that is not known.
 	Connections int
-}
-
-// LinkOf is the state of s's connection, and whether s can outlive it.
-func LinkOf(s Session) (LinkState, bool) {
-	r, ok := s.(Resumer)
-	if !ok {
-		return LinkState{}, false
-	}
-	l := r.Link()
-	return l, l.Window > 0
-}
-
-// RemoteAddr is where the peer's packets come from by now, and first if s does not say.
-func RemoteAddr(s Session, first net.Addr) net.Addr {
-	if r, ok := s.(Resumer); ok {
-		if a := r.Link().Addr; a != nil {
-			return a
-		}
-	}
-	return first
-}
-
-// A Teller is a Resumer that says by itself when it is parked and when it goes on.
-type Teller interface {
-	Resumer
-	// Tell has f called from now on, with the state after the change, whenever the
-	// session loses its connection and whenever it has one again; its end is for
-	// Context to tell. If it has none already, f is called before Tell returns. A
-	// connection that gives way to the next without a gap is no change. Calls come
-	// one after the other, in the order of the changes. f takes the place of any
-	// before it; it must return at once and not call the session.
-	Tell(f func(LinkState))
-}
-
-// Tell has s tell f of its parking if it is a Teller, and says whether it is.
-func Tell(s Session, f func(LinkState)) bool {
-	t, ok := s.(Teller)
-	if ok {
-		t.Tell(f)
-	}
-	return ok
-}
-
-// Move moves s if it is a Resumer, and does nothing otherwise.
-func Move(ctx context.Context, s Session) error {
-	if r, ok := s.(Resumer); ok {
-		return r.Move(ctx)
-	}
-	return nil
-}
-
-// A Dismisser is a Session whose end itself can carry a reason, so that the peer
-// learns it even if nothing that was written before has arrived.
-type Dismisser interface {
-	Session
-	// Dismiss is Close with a reason. The error for which the session is over at
-	// the peer wraps a *Goodbye like why, with the beginning of its text.
-	Dismiss(why *Goodbye) error
-}
-
-// Dismiss closes s, for a reason that the peer is told if s is a Dismisser. A Control
-// tells it on any session, if it can be written to.
-func Dismiss(s Session, why *Goodbye) error {
-	if d, ok := s.(Dismisser); ok {
-		return d.Dismiss(why)
-	}
-	return s.Close()
 }
 
 // told is the peer's Goodbye if err wraps one, whatever else err says of the

@@ -49,7 +49,7 @@ func BenchmarkDial(b *testing.B) {
 func BenchmarkBulk(b *testing.B) {
 	f := newFleet(b, "a", "b")
 	f.servers["b"].join("n", func(ctx context.Context, r *tunnel.Request) {
-		if st, err := r.Accept(nil); err == nil {
+		if st, err := r.Accept(); err == nil {
 			send(ctx, st)
 		}
 	})

@@ -228,7 +228,7 @@ func (s *testServer) greetAs(node string, instance uint64, serve func(context.Co
 
 // echo answers everything by its address and then by what it is told.
 func echo(_ context.Context, r *tunnel.Request) {
-	st, err := r.Accept(nil)
+	st, err := r.Accept()
 	if err != nil {
 		return
 	}

@@ -297,7 +297,7 @@ func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.St
 	}
 	for _, o := range owners[:min(len(owners), maxTries)] {
 		var s tunnel.Stream
-		s, _, err = d.Connect(ctx, o.session)
+		s, err = d.Connect(ctx, o.session)
 		p.metrics.asked.WithLabelValues(label(err)).Inc()
 		if err == nil || ctx.Err() != nil || !tunnel.CodeOf(err).Away() {
 			return s, true, err

@@ -122,7 +122,7 @@ func TestStalledReader(t *testing.T) {
 			echo(ctx, r)
 			return
 		}
-		st, err := r.Accept(nil)
+		st, err := r.Accept()
 		if err != nil {
 			return
 		}
@@ -191,7 +191,7 @@ func TestIdentities(t *testing.T) {
 		return err
 	}
 	pass := func(ctx context.Context, s tunnel.Session) error {
-		_, _, err := tunnel.Dial{Network: "tcp", Addr: "n:1", Meta: tunnel.Meta{nodeKey: "n"}}.Connect(ctx, s)
+		_, err := tunnel.Dial{Network: "tcp", Addr: "n:1", Meta: tunnel.Meta{nodeKey: "n"}}.Connect(ctx, s)
 		return err
 	}
 	greeted := func(as func(context.Context, tunnel.Session) error) func(context.Context, tunnel.Session) error {

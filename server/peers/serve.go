@@ -161,7 +161,7 @@ func (v *visit) closeNoneLocked() {
 
 // tell tells of this server's sessions until the other one has heard enough.
 func (v *visit) tell(ctx context.Context, r *tunnel.Request) {
-	st, err := r.Accept(nil)
+	st, err := r.Accept()
 	if err != nil {
 		return // it is gone
 	}

@@ -28,7 +28,7 @@ func TestSilentServer(t *testing.T) {
 			near, other := tunneltest.Pair(tunnel.Peer{Addr: memnet.Addr("a")}, tunnel.Peer{Addr: memnet.Addr("b")}, tunnel.Options{})
 			far.Go(func() {
 				_ = tunnel.Serve(context.WithoutCancel(t.Context()), other, func(_ context.Context, r *tunnel.Request) {
-					st, err := r.Accept(nil)
+					st, err := r.Accept()
 					if err != nil {
 						return
 					}

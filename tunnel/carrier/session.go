@@ -25,8 +25,8 @@ func PeerOf(c *tls.Conn, transport string) tunnel.Peer {
 	return tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: transport}
 }
 
-// A Session is the life of a session on a library. A tunnel.Session that embeds it has
-// Context, Peer and Close from it. All methods may be called at the same time.
+// A Session is the life of a session on a library. A tunnel.Session that embeds it
+// needs Open and Accept; it may have more of its own, if its library tells more. All methods may be called at the same time.
 type Session struct {
 	peer  tunnel.Peer
 	ctx   context.Context // see tunnel.Session
@@ -72,6 +72,20 @@ func (s *Session) Close() error {
 	s.end(tunnel.ErrSessionClosed)
 	<-s.ctx.Done()
 	return nil
+}
+
+// Dismiss implements tunnel.Session. The peer is not told why.
+func (s *Session) Dismiss(*tunnel.Goodbye) error { return s.Close() }
+
+// Link implements tunnel.Session. Libraries tell nothing of their connections.
+func (s *Session) Link() tunnel.LinkState { return tunnel.LinkState{} }
+
+// Tell implements tunnel.Session. There is nothing to tell.
+func (s *Session) Tell(func(tunnel.LinkState)) {}
+
+// Move implements tunnel.Session. It fails.
+func (s *Session) Move(context.Context) error {
+	return errors.New("move session: it ends with its connection")
 }
 
 // Join has the session's end wait for Leave, unless it has come: then it returns false.

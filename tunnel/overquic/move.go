@@ -94,7 +94,7 @@ func (p *sockets) move(ctx context.Context, c *quic.Conn) error {
 	return nil
 }
 
-// Move takes the session to another socket; see tunnel.Resumer.
+// Move takes the session to another socket; see tunnel.Session.
 func (s *session) Move(ctx context.Context) error {
 	if s.sockets == nil {
 		return errAccepted

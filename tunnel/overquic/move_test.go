@@ -94,7 +94,7 @@ func says(t *testing.T, a, b tunnel.Session) {
 func TestMove(t *testing.T) {
 	a, b := pair(t, tunnel.Options{})
 	flows := []*flow{newFlow(t, a, b, 1), newFlow(t, b, a, 2)}
-	if err := tunnel.Move(t.Context(), b); err == nil {
+	if err := b.Move(t.Context()); err == nil {
 		t.Error("the accepting end moved")
 	}
 	for i := range 5 {
@@ -102,7 +102,7 @@ func TestMove(t *testing.T) {
 			f.goesOn(t, 256<<10)
 		}
 		before, local := b.Link().Addr.String(), a.localAddr().String()
-		if err := tunnel.Move(t.Context(), a); err != nil {
+		if err := a.Move(t.Context()); err != nil {
 			t.Fatalf("move %d: %v", i, err)
 		}
 		if a.localAddr().String() == local {
@@ -253,7 +253,7 @@ func TestDeadPath(t *testing.T) {
 	if err := a.Move(t.Context()); !errors.Is(err, tunnel.Dead) {
 		t.Errorf("move: %v", err)
 	}
-	if l, lasts := tunnel.LinkOf(a); lasts || l.Window != 0 || l.Received == 0 || l.Heard.IsZero() {
+	if l := a.Link(); l.Window != 0 || l.Received == 0 || l.Heard.IsZero() {
 		t.Errorf("%+v", l)
 	}
 }

@@ -107,7 +107,7 @@ func TestBarePeer(t *testing.T) {
 			}
 			_ = ours.Close()
 
-			if err := tunnel.Dismiss(s, &tunnel.Goodbye{Code: tunnel.Revoked, Text: "go away"}); err != nil {
+			if err := s.Dismiss(&tunnel.Goodbye{Code: tunnel.Revoked, Text: "go away"}); err != nil {
 				t.Error(err)
 			}
 			<-c.Context().Done()

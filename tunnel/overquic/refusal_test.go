@@ -22,7 +22,7 @@ func TestDismiss(t *testing.T) {
 	long := "retry after 30s: " + strings.Repeat("node was revoked ", 100)
 	a, b := overLoopback(t, tunnel.Options{})
 	near, _ := open(t, a, b)
-	if err := tunnel.Dismiss(b, &tunnel.Goodbye{Code: tunnel.Revoked, Text: long}); err != nil {
+	if err := b.Dismiss(&tunnel.Goodbye{Code: tunnel.Revoked, Text: long}); err != nil {
 		t.Error(err)
 	}
 	<-a.Context().Done()

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
-// A session is a tunnel.Resumer, and a tunnel.Dismisser.
+// A session is a tunnel.Session that can be dismissed and moved, but not resumed.
 type session struct {
 	*carrier.Session
 	conn    *quic.Conn
@@ -67,7 +67,7 @@ func (s *session) why() error {
 	return context.Cause(s.Context())
 }
 
-// Dismiss implements tunnel.Dismisser.
+// Dismiss implements tunnel.Session.
 func (s *session) Dismiss(why *tunnel.Goodbye) error {
 	_ = s.conn.CloseWithError(codeGoodbye+quic.ApplicationErrorCode(why.ErrorCode()), clip(why.Text)) // never fails
 	return s.Close()
@@ -99,7 +99,7 @@ func (s *session) failed(ctx context.Context) error {
 	return s.why()
 }
 
-// Link implements tunnel.Resumer. The library does not say when a packet came: Heard is
+// Link implements tunnel.Session. The library does not say when a packet came: Heard is
 // when somebody asked for it and more had come than before. Bytes count as sent again
 // when the packet they were in is taken for lost.
 func (s *session) Link() tunnel.LinkState {
@@ -115,8 +115,3 @@ func (s *session) Link() tunnel.LinkState {
 		Replayed: stats.BytesLost, Sent: stats.BytesSent - min(stats.BytesLost, stats.BytesSent), Received: stats.BytesReceived,
 	}
 }
-
-var (
-	_ tunnel.Resumer   = (*session)(nil)
-	_ tunnel.Dismisser = (*session)(nil)
-)

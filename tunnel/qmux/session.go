@@ -27,7 +27,7 @@ const (
 	lastWords = 2 * time.Second
 )
 
-// A Session is one end of a session. It is a tunnel.Teller.
+// A Session is one end of a session. It is a tunnel.Session.
 type Session struct {
 	conf     config
 	dial     dialFunc // nil at the accepting end
@@ -333,6 +333,9 @@ func (s *Session) OnStream(f func(tunnel.Stream)) {
 	}
 }
 
+// Dismiss is Close: a Control tells why.
+func (s *Session) Dismiss(*tunnel.Goodbye) error { return s.Close() }
+
 // Link is how the session fares.
 func (s *Session) Link() tunnel.LinkState {
 	s.mu.Lock()
@@ -352,7 +355,7 @@ func (s *Session) linkLocked() tunnel.LinkState {
 }
 
 // Tell has f called when the last connection is lost and when there is one again; see
-// tunnel.Teller.
+// tunnel.Session.
 func (s *Session) Tell(f func(tunnel.LinkState)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -390,4 +393,4 @@ func (s *Session) scarceLocked() bool {
 
 var errNoResume = errors.New("move session: it ends with its connection")
 
-var _ tunnel.Teller = (*Session)(nil)
+var _ tunnel.Session = (*Session)(nil)

@@ -97,9 +97,9 @@ func TestNegotiation(t *testing.T) {
 			d := dialed(t, addr, tunnel.Options{TLS: ca.Client(t, "a"), Link: tunnel.LinkOptions{DetachWindow: tc.client}, Log: log.logger()})
 			a := sessionOf(t, accepted)
 			for _, s := range []*Session{d, a} {
-				l, ok := tunnel.LinkOf(s)
-				if ok != (tc.want > 0) || l.Window != tc.want || l.Addr == nil {
-					t.Errorf("link: %+v, %t; want a window of %v", l, ok, tc.want)
+				l := s.Link()
+				if l.Window != tc.want || l.Addr == nil {
+					t.Errorf("link: %+v; want a window of %v", l, tc.want)
 				}
 				if p := s.Peer(); p.Transport != Name || p.TLS == nil || len(p.TLS.PeerCertificates) == 0 {
 					t.Errorf("peer: %+v", p)

@@ -31,7 +31,7 @@ func benchPair(b *testing.B, pair Make, f func(tunnel.Stream)) tunnel.Session {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		_ = tunnel.Serve(b.Context(), accepter, func(_ context.Context, r *tunnel.Request) { // the dialer notices
-			if st, err := r.Accept(nil); err == nil {
+			if st, err := r.Accept(); err == nil {
 				f(st)
 				_ = st.Close()
 			}

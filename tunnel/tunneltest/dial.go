@@ -233,7 +233,7 @@ func answer(st tunnel.Stream, state string) {
 		return // given up before it was read
 	}
 	if state == "answered" {
-		if _, err = r.Accept(nil); err != nil {
+		if _, err = r.Accept(); err != nil {
 			return
 		}
 	}

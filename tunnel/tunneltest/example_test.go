@@ -22,7 +22,7 @@ func ExamplePair() {
 				_ = r.Reject(tunnel.Refused, "nobody listens") // the dialing end says so
 				return
 			}
-			if st, err := r.Accept(nil); err == nil {
+			if st, err := r.Accept(); err == nil {
 				_, _ = io.Copy(st, st) // the dialing end compares
 				_ = st.Close()
 			}

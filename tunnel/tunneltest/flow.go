@@ -145,7 +145,7 @@ func (r *resumption) flows(t *testing.T, size, step int64, fault func()) {
 			last, idle = n, time.Now()
 		}
 		if time.Since(idle) > patience {
-			t.Fatalf("nothing arrives any more after %d bytes: %+v", n, linkState(r.dialer))
+			t.Fatalf("nothing arrives any more after %d bytes: %+v", n, r.dialer.Link())
 		}
 	}
 }

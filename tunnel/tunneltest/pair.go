@@ -4,6 +4,7 @@ package tunneltest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -98,6 +99,14 @@ func (s *session) Close() error {
 	s.far.end(fmt.Errorf("%w: peer closed the session", tunnel.Lost))
 	return nil
 }
+
+// Dismiss is Close.
+func (s *session) Dismiss(*tunnel.Goodbye) error { return s.Close() }
+
+// There is no connection below.
+func (s *session) Link() tunnel.LinkState      { return tunnel.LinkState{} }
+func (s *session) Tell(func(tunnel.LinkState)) {}
+func (s *session) Move(context.Context) error  { return errors.New("there is nowhere to move to") }
 
 // end aborts every stream of this end.
 func (s *session) end(cause error) {

@@ -109,7 +109,7 @@ func RunResumeRefusals(t *testing.T, mk MakeResumer) {
 				}
 			}
 			for _, s := range []tunnel.Session{a, b} {
-				if err := context.Cause(s.Context()); err != nil || linkState(s).Parked.IsZero() {
+				if err := context.Cause(s.Context()); err != nil || s.Link().Parked.IsZero() {
 					t.Errorf("it does not wait: %v", err)
 				}
 			}

@@ -74,8 +74,8 @@ func (r *resumption) start(t *testing.T, window, keepalive time.Duration) {
 		_, _ = r.dialer.Close(), r.accepter.Close()
 	})
 	for _, s := range []tunnel.Session{r.dialer, r.accepter} {
-		if l, ok := tunnel.LinkOf(s); !ok || l.Window != window {
-			t.Fatalf("state of the link: %+v, %t; want a window of %v", l, ok, window)
+		if l := s.Link(); l.Window != window {
+			t.Fatalf("state of the link: %+v; want a window of %v", l, window)
 		}
 	}
 }
@@ -86,8 +86,7 @@ func (r *resumption) park(t *testing.T) {
 	r.net.Stall(true)
 	for _, s := range []tunnel.Session{r.dialer, r.accepter} {
 		eventually(t, "parked", func() bool {
-			l, _ := tunnel.LinkOf(s)
-			return !l.Parked.IsZero()
+			return !s.Link().Parked.IsZero()
 		})
 	}
 }
@@ -107,11 +106,6 @@ func eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-func linkState(s tunnel.Session) tunnel.LinkState {
-	l, _ := tunnel.LinkOf(s)
-	return l
-}
-
 // Whatever is cut, every byte arrives once.
 func testCuts(t *testing.T, r *resumption) {
 	r.start(t, tunnel.DefaultDetachWindow, soon)
@@ -121,7 +115,7 @@ func testCuts(t *testing.T, r *resumption) {
 	if cuts < 50 {
 		t.Errorf("only %d cuts", cuts)
 	}
-	t.Logf("%d cuts: %+v", cuts, linkState(r.dialer))
+	t.Logf("%d cuts: %+v", cuts, r.dialer.Link())
 }
 
 // A silence that is noticed, and one that is not.
@@ -137,7 +131,7 @@ func testStalls(t *testing.T, r *resumption) {
 		}
 		r.net.Stall(false)
 	})
-	if l := linkState(r.dialer); stalls < 2 || l.Parks == 0 {
+	if l := r.dialer.Link(); stalls < 2 || l.Parks == 0 {
 		t.Errorf("%d stalls: %+v", stalls, l)
 	}
 }
@@ -158,16 +152,14 @@ func testTells(t *testing.T, r *resumption) {
 	for name, s := range map[string]tunnel.Session{"dialer": r.dialer, "accepter": r.accepter} {
 		c := make(chan tunnel.LinkState, 16) // a path may be found dead more than once
 		told[name] = c
-		if !tunnel.Tell(s, func(l tunnel.LinkState) { c <- l }) {
-			t.Fatalf("%s: %T has nothing to tell", name, s)
-		}
+		s.Tell(func(l tunnel.LinkState) { c <- l })
 	}
 	next := func(name string) tunnel.LinkState {
 		select {
 		case l := <-told[name]:
 			return l
 		case <-ctx.Done():
-			t.Fatalf("%s tells nothing: %+v, %+v", name, linkState(r.dialer), linkState(r.accepter))
+			t.Fatalf("%s tells nothing: %+v, %+v", name, r.dialer.Link(), r.accepter.Link())
 			return tunnel.LinkState{}
 		}
 	}
@@ -223,7 +215,7 @@ func testOpenWhileParked(t *testing.T, r *resumption) {
 // serveEcho accepts every dial and gives back what it is sent, until s ends.
 func serveEcho(ctx context.Context, s tunnel.Session) {
 	_ = tunnel.Serve(ctx, s, func(_ context.Context, q *tunnel.Request) { // the dialer notices
-		if st, err := q.Accept(nil); err == nil {
+		if st, err := q.Accept(); err == nil {
 			_, _ = io.Copy(st, st) // likewise
 			_ = st.Close()
 		}
@@ -299,14 +291,14 @@ func testMove(t *testing.T, r *resumption) {
 	const size = 8 * 4 << 20
 	r.flows(t, size/8, size/8, func() {
 		moves++
-		if err := tunnel.Move(within(t), r.dialer); err != nil {
+		if err := r.dialer.Move(within(t)); err != nil {
 			t.Errorf("move: %v", err)
 		}
 	})
-	if l := linkState(r.dialer); moves == 0 || l.Parks != 0 {
+	if l := r.dialer.Link(); moves == 0 || l.Parks != 0 {
 		t.Errorf("%d moves: %+v", moves, l)
 	}
-	if err := tunnel.Move(within(t), r.accepter); err == nil {
+	if err := r.accepter.Move(within(t)); err == nil {
 		t.Error("the accepting end has moved")
 	}
 }

@@ -193,7 +193,7 @@ func testDialAndAnswer(t *testing.T, pair Make) {
 				_ = r.Reject(tunnel.Refused, "nobody home") // the dialer's error is checked
 				return
 			}
-			st, err := r.Accept(tunnel.Meta{"k": "v"})
+			st, err := r.Accept()
 			if err != nil {
 				t.Errorf("accept: %v", err)
 				return
@@ -208,12 +208,9 @@ func testDialAndAnswer(t *testing.T, pair Make) {
 	if _, err := tunnel.Connect(ctx, a, "tcp", "nobody:1"); !errors.Is(err, tunnel.Refused) {
 		t.Errorf("refused dial: %v", err)
 	}
-	st, meta, err := tunnel.Dial{Network: "tcp", Addr: "echo:7"}.Connect(ctx, a)
+	st, err := tunnel.Connect(ctx, a, "tcp", "echo:7")
 	if err != nil {
 		t.Fatal(err)
-	}
-	if meta["k"] != "v" {
-		t.Errorf("metadata: %v", meta)
 	}
 	if _, err := io.WriteString(st, "hello"); err != nil {
 		t.Fatal(err)
