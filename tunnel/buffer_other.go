@@ -6,11 +6,11 @@ package tunnel
 
 import (
 	"errors"
-	"net"
+	"io"
 )
 
 type socket struct{}
 
-func (*socket) is(net.Conn) bool { return false }
+func (*socket) is(io.Reader) bool { return false }
 
 func (*Buffer) readSocket() (int, error) { return 0, errors.ErrUnsupported }

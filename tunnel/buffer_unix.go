@@ -22,7 +22,7 @@ type socket struct {
 }
 
 // is makes s a socket of c and says whether c has one that carries a stream of bytes.
-func (s *socket) is(c net.Conn) bool {
+func (s *socket) is(c io.Reader) bool {
 	var conn syscall.Conn
 	switch c := c.(type) {
 	case *net.TCPConn:

@@ -143,8 +143,10 @@ func pump(dst, src net.Conn) (n int64, err error) {
 		err = c.SpliceTo(to.conn, count)
 	} else if c, ok := to.conn.(Carrier); ok {
 		err = c.SpliceFrom(from.conn, count)
-	} else {
-		err = copyBuffered(to.conn, from.conn, count)
+	} else if rerr, werr := Copy(to.conn, from.conn, count); rerr != nil {
+		err = fmt.Errorf("read: %w", rerr)
+	} else if werr != nil {
+		err = fmt.Errorf("write: %w", werr)
 	}
 	if err == nil {
 		// If this fails dst is broken, and its other direction will say so.
@@ -154,16 +156,21 @@ func pump(dst, src net.Conn) (n int64, err error) {
 	return n, to.failed(from.failed(err))
 }
 
-func copyBuffered(dst, src net.Conn, moved func(n int)) error {
+// Copy writes what src has to dst until its end. While it waits for something to read it
+// holds as little as ReadBuffer says. moved is called for each n bytes that have been; nil if
+// nobody counts. The errors are those of Read, other than io.EOF, and of Write.
+func Copy(dst io.Writer, src io.Reader, moved func(n int)) (read, write error) {
 	var buf Buffer
 	defer buf.Free()
 	for {
 		r, rerr := ReadBuffer(src, &buf)
 		if r > 0 {
 			w, werr := dst.Write(buf.Take(r)[:r])
-			moved(w)
+			if moved != nil {
+				moved(w)
+			}
 			if werr != nil {
-				return fmt.Errorf("write: %w", werr)
+				return nil, werr
 			}
 			buf.Fit(r)
 		}
@@ -171,9 +178,9 @@ func copyBuffered(dst, src net.Conn, moved func(n int)) error {
 		switch {
 		case rerr == nil:
 		case errors.Is(rerr, io.EOF):
-			return nil
+			return nil, nil
 		default:
-			return fmt.Errorf("read: %w", rerr)
+			return rerr, nil
 		}
 	}
 }
@@ -241,7 +248,7 @@ type BufferReader interface {
 // socket. Of any other c, and so of a TLS connection, nobody can know whether
 // something has come without reading it: b holds 4 KiB then, or 16 KiB after a read
 // that has found much.
-func ReadBuffer(c net.Conn, b *Buffer) (n int, err error) {
+func ReadBuffer(c io.Reader, b *Buffer) (n int, err error) {
 	if r, ok := c.(BufferReader); ok {
 		return r.ReadBuffer(b)
 	}

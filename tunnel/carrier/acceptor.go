@@ -1,4 +1,5 @@
-// Acceptor: TLS connections of strangers, until their handshakes are over.
+// Acceptor: TLS connections of strangers, until their handshakes are over; and the sessions
+// that come of them.
 
 package carrier
 
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -109,6 +111,44 @@ func (a *Acceptor) Serve(ctx context.Context, f func(context.Context, *tls.Conn)
 			return fmt.Errorf("accept: %w", err)
 		}
 	}
+}
+
+// A listener makes sessions of what an Acceptor accepts.
+type listener struct {
+	*Acceptor
+	name   string
+	accept func(context.Context, *tls.Conn) (tunnel.Session, error)
+	broken strangers.Sparse // lines about connections of which no session came
+}
+
+// Listen makes a tunnel.Doorkeeper for the transport of a name, which speaks one protocol and
+// owns ln. accept makes a session of each connection and owns that. It returns no session
+// and no error if the connection was not to begin one.
+func Listen(ln net.Listener, name, alpn string, o tunnel.Options, accept func(context.Context, *tls.Conn) (tunnel.Session, error)) (tunnel.Listener, error) {
+	a, err := NewAcceptor(ln, []string{alpn}, nil, o)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
+	}
+	return &listener{Acceptor: a, name: name, accept: accept}, nil
+}
+
+// Transport implements tunnel.Doorkeeper.
+func (l *listener) Transport() string { return l.name }
+
+// Serve implements tunnel.Listener.
+func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
+	return l.Acceptor.Serve(ctx, func(ctx context.Context, t *tls.Conn) {
+		s, err := l.accept(ctx, t)
+		switch {
+		case err == nil && s != nil:
+			f(ctx, s)
+			_ = s.Close() // never fails
+		case err != nil && ctx.Err() == nil:
+			if more, ok := l.broken.Tell(t.RemoteAddr()); ok {
+				l.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
+			}
+		}
+	})
 }
 
 // passes says whether an error of Accept is about one connection or a shortage:

@@ -16,7 +16,6 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
-	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -29,17 +28,13 @@ const (
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	a, err := carrier.NewAcceptor(ln, []string{ALPN}, nil, o)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
-	}
-	return &listener{Acceptor: a, options: o, halves: make(map[string]half)}, nil
+	l := &listener{options: o, halves: make(map[string]half)}
+	return carrier.Listen(ln, Name, ALPN, o, l.accept)
 }
 
+// A listener knows the sessions that wait for their second connection.
 type listener struct {
-	*carrier.Acceptor
 	options tunnel.Options
-	broken  strangers.Sparse // lines about connections of which no session came
 
 	mu     sync.Mutex // guards the following
 	halves map[string]half
@@ -51,20 +46,6 @@ type half struct {
 	identity string
 }
 
-// Transport implements tunnel.Doorkeeper.
-func (l *listener) Transport() string { return Name }
-
-// Serve implements tunnel.Listener.
-func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
-	return l.Acceptor.Serve(ctx, func(ctx context.Context, t *tls.Conn) {
-		if err := l.accept(ctx, t, f); err != nil {
-			if more, ok := l.broken.Tell(t.RemoteAddr()); ok && ctx.Err() == nil {
-				l.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
-			}
-		}
-	})
-}
-
 // A peeked connection is one of which something has been read already.
 type peeked struct {
 	*tls.Conn
@@ -73,35 +54,35 @@ type peeked struct {
 
 func (p *peeked) Read(b []byte) (int, error) { return p.all.Read(b) }
 
-// accept finds out what a connection is for, and owns it.
-func (l *listener) accept(ctx context.Context, t *tls.Conn, f func(context.Context, tunnel.Session)) error {
-	within, cancel := context.WithTimeout(ctx, pairTimeout)
+// accept finds out what a connection is for, and owns it. It returns the session that a
+// first connection begins, once that has its second one.
+func (l *listener) accept(ctx context.Context, t *tls.Conn) (tunnel.Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, pairTimeout)
 	defer cancel()
-	stop := context.AfterFunc(within, func() { _ = t.NetConn().Close() })
+	stop := context.AfterFunc(ctx, func() { _ = t.NetConn().Close() })
 	head := make([]byte, 1)
 	_, err := t.Read(head)
 	c := newConn(&peeked{t, io.MultiReader(bytes.NewReader(head), t)}, l.options)
 	if !stop() || err != nil {
 		_ = c.Close() // never fails
-		return errors.Join(errors.New("peer says nothing"), err)
+		return nil, errors.Join(errors.New("peer says nothing"), err)
 	}
 	who, err := carrier.Identity(t.ConnectionState())
 	if err != nil {
 		_ = c.Close() // as above
-		return err
+		return nil, err
 	}
 	// A client begins with "PRI * HTTP/2.0" (RFC 9113, 3.4), a server with a frame of
 	// settings, which is short.
 	if head[0] != 'P' {
-		return l.second(within, c, who)
+		return nil, l.second(ctx, c, who)
 	}
 	s := newSession(t, l.options)
-	defer func() { _ = s.Close() }() // never fails
-	if err := l.first(within, half{s, who}, c); err != nil {
-		return err
+	if err := l.first(ctx, half{s, who}, c); err != nil {
+		_ = s.Close() // never fails
+		return nil, err
 	}
-	f(ctx, s)
-	return nil
+	return s, nil
 }
 
 // first has a session, with the connection on which the peer is the client, wait for the

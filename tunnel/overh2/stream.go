@@ -208,25 +208,19 @@ func (s *session) respond(w http.ResponseWriter, r *http.Request, st *stream, li
 	if err := control.Flush(); err != nil {
 		return err
 	}
-	var buf tunnel.Buffer
-	defer buf.Free()
-	for {
-		n, err := tunnel.ReadBuffer(lib, &buf)
-		if n > 0 {
-			_, werr := w.Write(buf.Take(n)[:n])
-			if werr == nil {
-				werr = control.Flush()
-			}
-			if werr != nil {
-				return werr
-			}
-		}
-		buf.Free()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	return errors.Join(tunnel.Copy(atOnce{w, control}, lib, nil))
+}
+
+// An atOnce writer sends at once what is written to it.
+type atOnce struct {
+	io.Writer
+	control *http.ResponseController
+}
+
+func (f atOnce) Write(p []byte) (int, error) {
+	n, err := f.Writer.Write(p)
+	if err == nil {
+		err = f.control.Flush()
 	}
+	return n, err
 }

@@ -48,7 +48,7 @@ func TestIdleStreams(t *testing.T) {
 	const (
 		n = 1000
 		// most is what a stream may cost at this end, its target included: three
-		// goroutines, and a buffer of firstChunk.
+		// goroutines, and a little buffer.
 		most = 48 << 10
 	)
 	l := openSSH(t)

@@ -35,7 +35,7 @@
 // Which host key a node may show is for HostKeys to say: none is trusted because it was
 // the first one seen. Whatever they refuse is tunnel.Denied.
 //
-// Memory is bounded by MaxStreams: a stream holds at most 128 KiB to send, 96 KiB
+// Memory is bounded by MaxStreams: a stream holds at most 128 KiB to send, 80 KiB
 // received and the 2 MiB window that the library grants each channel.
 package overssh
 

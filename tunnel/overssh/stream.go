@@ -3,6 +3,7 @@
 package overssh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -16,15 +17,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
-const (
-	// chunk is how much a stream reads at a time, at most: what SSH has in one
-	// packet. It begins with less, so that idle streams cost little.
-	chunk      = 32 << 10
-	firstChunk = 4 << 10
-	// lingerTime is how long a closed stream tries to send what was written
-	// before it gives up.
-	lingerTime = 10 * time.Second
-)
+// lingerTime is how long a closed stream tries to send what was written before it gives
+// up.
+const lingerTime = 10 * time.Second
 
 // A stream is a tunnel.Stream and a tunnel.Aborter: one end of a connection in
 // memory, which has the bounds and the deadlines. Two goroutines copy between the
@@ -76,45 +71,20 @@ func (st *stream) run(requests <-chan *ssh.Request) {
 // up sends what was written, and our end.
 func (st *stream) up() {
 	defer close(st.sent)
-	var buf tunnel.Buffer
-	defer buf.Free()
-	for {
-		n, err := st.far.ReadBuffer(&buf)
-		if n > 0 {
-			if _, werr := st.ch.Write(buf.Take(n)[:n]); werr != nil {
-				st.far.CloseReadWithError(st.meaning(werr, syscall.EPIPE))
-				return
-			}
-		}
-		buf.Free()
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			_ = st.ch.CloseWrite() // fails only if the peer or the session was first
-			return
-		default: // aborted, or refused
-			return
-		}
+	rerr, werr := tunnel.Copy(st.ch, st.far, nil)
+	switch {
+	case werr != nil:
+		st.far.CloseReadWithError(st.meaning(werr, syscall.EPIPE))
+	case rerr == nil: // else it was aborted, or refused
+		_ = st.ch.CloseWrite() // fails only if the peer or the session was first
 	}
 }
 
 // down fetches what the target sends, and its end.
 func (st *stream) down() {
-	buf := make([]byte, firstChunk)
-	for {
-		n, err := st.ch.Read(buf)
-		if n > 0 {
-			if _, werr := st.far.Write(buf[:n]); werr != nil {
-				return
-			}
-		}
-		if err != nil {
-			st.far.CloseWriteWithError(st.meaning(err, io.EOF))
-			return
-		}
-		if n == len(buf) && n < chunk {
-			buf = make([]byte, 2*n)
-		}
+	rerr, werr := tunnel.Copy(st.far, st.ch, nil)
+	if werr == nil { // else nobody wants it
+		st.far.CloseWriteWithError(st.meaning(cmp.Or(rerr, io.EOF), io.EOF))
 	}
 }
 

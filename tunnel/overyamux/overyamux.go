@@ -85,30 +85,12 @@ func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	a, err := carrier.NewAcceptor(ln, []string{ALPN}, nil, o)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
-	}
-	return &listener{Acceptor: a, options: o}, nil
-}
-
-type listener struct {
-	*carrier.Acceptor
-	options tunnel.Options
-}
-
-// Transport implements tunnel.Doorkeeper.
-func (l *listener) Transport() string { return Name }
-
-// Serve implements tunnel.Listener.
-func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
-	return l.Acceptor.Serve(ctx, func(ctx context.Context, c *tls.Conn) {
-		s, err := newSession(c, carrier.PeerOf(c, Name), yamux.Server, config(l.options), l.options)
+	return carrier.Listen(ln, Name, ALPN, o, func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
+		s, err := newSession(c, carrier.PeerOf(c, Name), yamux.Server, config(o), o)
 		if err != nil {
-			return // the library found our configuration wrong, which a test would have told
+			return nil, err // no nil *session in an interface
 		}
-		f(ctx, s)
-		_ = s.Close() // never fails
+		return s, nil
 	})
 }
 
