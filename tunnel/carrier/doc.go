@@ -1,7 +1,8 @@
 // Package carrier makes the TLS connections over TCP that transports run on.
 //
 // The dialing end has a Dialer for one server, the accepting end an Acceptor for one
-// listener; what a connection is for is theirs to say who asked for it. From the top, a
+// listener; what a connection is for is theirs to say who asked for it. An adapter that
+// makes a session of each connection has its listener from Listen, and their life from Session. From the top, a
 // connection is
 //
 //	tls.Conn      TLS 1.3, mutual
