@@ -74,6 +74,9 @@ func TestKubernetesAPI(t *testing.T) {
 	for i, p := range pods {
 		k.adopts(t, p.node, fmt.Sprintf("--node-ip=198.51.100.%d", i+1), "--eviction-hard=")
 	}
+	for _, p := range pods { // an API server that starts refuses tokens that it has not read yet
+		k.waitNode(t, p.node)
+	}
 	for i, way := range []struct {
 		front string
 		args  []string
@@ -85,7 +88,6 @@ func TestKubernetesAPI(t *testing.T) {
 		k.serveAnew(t, "--egress-selector-config-file="+egressFile(t, filepath.Join(k.dir, way.front+".yaml"), way.args...))
 		if i == 0 {
 			for _, p := range pods {
-				k.waitNode(t, p.node)
 				k.roleInPodWith(t, p.name, "", fmt.Sprintf(`,"nodeName":%q`, p.node), fmt.Sprintf("hash-server 127.0.0.1:%d", p.port))
 			}
 		}
