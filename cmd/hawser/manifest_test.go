@@ -3,17 +3,21 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/component-helpers/auth/rbac/validation"
+	"k8s.io/klog/v2"
 
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane/leader"
@@ -76,31 +80,107 @@ func TestManifestEgress(t *testing.T) {
 	}
 }
 
-// TestManifestCCM: of the ConfigMaps of its namespace the account may read the one with the
-// inventory, which the pods' configuration names.
+// TestManifestCCM: of the ConfigMaps of its namespace whoever the provider runs as may read
+// the one with the inventory, which the pods' configuration names.
 func TestManifestCCM(t *testing.T) {
-	var rules []string
-	for _, o := range ccmRoles() {
-		var all []rbacv1.PolicyRule
-		switch o := o.(type) {
-		case *rbacv1.ClusterRole:
-			all = o.Rules
-		case *rbacv1.Role:
-			if o.Namespace == metav1.NamespaceSystem {
+	for _, m := range []ccmManifest{{}, {least: true}, {accounts: true}} {
+		var rules []string
+		for _, o := range m.roles() {
+			var all []rbacv1.PolicyRule
+			switch o := o.(type) {
+			case *rbacv1.ClusterRole:
 				all = o.Rules
+			case *rbacv1.Role:
+				if o.Namespace == metav1.NamespaceSystem {
+					all = o.Rules
+				}
+			}
+			for _, r := range all {
+				if slices.Contains(r.Resources, "configmaps") || slices.Contains(r.Resources, rbacv1.ResourceAll) {
+					rules = append(rules, fmt.Sprintf("%T %v %v", o, r.Verbs, r.ResourceNames))
+				}
 			}
 		}
-		for _, r := range all {
-			if slices.Contains(r.Resources, "configmaps") || slices.Contains(r.Resources, rbacv1.ResourceAll) {
-				rules = append(rules, fmt.Sprintf("%T %v %v", o, r.Verbs, r.ResourceNames))
-			}
+		if want := []string{"*v1.Role [get list watch] [hawser-machines]"}; !slices.Equal(rules, want) {
+			t.Errorf("%+v: %q, want %q", m, rules, want)
+		}
+		if config := m.pods()[0].(*corev1.ConfigMap); config.Data[ccmConfig] != "configMap: kube-system/hawser-machines\n" {
+			t.Errorf("%v", config.Data)
 		}
 	}
-	if want := []string{"*v1.Role [get list watch] [hawser-machines]"}; !slices.Equal(rules, want) {
-		t.Errorf("%q, want %q", rules, want)
+}
+
+// TestManifestCCMRole: the ClusterRole has each rule that Kubernetes documents for a cloud
+// controller manager, and covers what is enough here.
+func TestManifestCCMRole(t *testing.T) {
+	documented := []rbacv1.PolicyRule{ // kubernetes.io, Cloud Controller Manager, Authorization
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"*"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"list", "patch", "update", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"serviceaccounts"}, Verbs: []string{"create"}},
+		{APIGroups: []string{""}, Resources: []string{"persistentvolumes"}, Verbs: []string{"get", "list", "update", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"endpoints"}, Verbs: []string{"create", "get", "list", "watch", "update"}},
 	}
-	if config := ccmPods("image", 1)[0].(*corev1.ConfigMap); config.Data[ccmConfig] != "configMap: kube-system/hawser-machines\n" {
-		t.Errorf("%v", config.Data)
+	printed := func(m ccmManifest, name string) []rbacv1.PolicyRule {
+		t.Helper()
+		for _, o := range m.roles() {
+			if r, ok := o.(*rbacv1.ClusterRole); ok && r.Name == name {
+				return r.Rules
+			}
+		}
+		t.Fatalf("%+v: there is no ClusterRole %s", m, name)
+		return nil
+	}
+	role, least := printed(ccmManifest{}, "cloud-controller-manager"), printed(ccmManifest{least: true}, ccmAccount)
+	for what, rules := range map[string][]rbacv1.PolicyRule{"documented": documented, "least": least} {
+		if ok, missing := validation.Covers(role, rules); !ok {
+			t.Errorf("%s: %v is not granted", what, missing)
+		}
+	}
+	if ok, _ := validation.Covers(least, documented); ok {
+		t.Error("the least privilege is the documented one")
+	}
+	for name := range ccmAccounts() {
+		if ok, extra := validation.Covers(least, printed(ccmManifest{accounts: true}, ccmAccount+":"+name)); !ok {
+			t.Errorf("%s may do what hawser-ccm itself may not: %v", name, extra)
+		}
+	}
+}
+
+// TestManifestCCMPods: the pods of the DaemonSet run on machines of the control plane, before
+// those are initialized, in their network.
+func TestManifestCCMPods(t *testing.T) {
+	m := ccmManifest{image: "image", daemonSet: true, accounts: true}
+	set, ok := m.pods()[1].(*appsv1.DaemonSet)
+	if !ok {
+		t.Fatalf("%T", m.pods()[1])
+	}
+	spec := set.Spec.Template.Spec
+	for _, key := range []string{"node.cloudprovider.kubernetes.io/uninitialized", "node-role.kubernetes.io/control-plane"} {
+		taint := corev1.Taint{Key: key, Value: "true", Effect: corev1.TaintEffectNoSchedule}
+		if !slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, false) }) {
+			t.Errorf("%s is not tolerated", key)
+		}
+	}
+	if _, selected := spec.NodeSelector["node-role.kubernetes.io/control-plane"]; !spec.HostNetwork || !selected {
+		t.Errorf("host network %v, nodes %v", spec.HostNetwork, spec.NodeSelector)
+	}
+	if !slices.Contains(spec.Containers[0].Command, "--use-service-account-credentials") {
+		t.Errorf("%q", spec.Containers[0].Command)
+	}
+	for want, args := range map[string][]string{
+		"--replicas and --daemonset need --image":   {"--daemonset"},
+		"--replicas has no effect with --daemonset": {"--image", "i", "--daemonset", "--replicas", "2"},
+		"--replicas 0: want 1 to":                   {"--image", "i", "--replicas", "0"},
+	} {
+		cmd := newManifest()
+		cmd.SetArgs(append([]string{"ccm"}, args...))
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", args, err, want)
+		}
 	}
 }
 
