@@ -2,7 +2,11 @@
 
 package node
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 type metrics struct {
 	writes *prometheus.CounterVec
@@ -38,4 +42,29 @@ func (m *metrics) fence(up bool) {
 	if up {
 		m.fenced.Set(1)
 	}
+}
+
+// shutdownMetrics show shutdownTimes, by the kubelet's names.
+type shutdownMetrics struct{ start, end prometheus.Gauge }
+
+func newShutdownMetrics() shutdownMetrics {
+	return shutdownMetrics{
+		start: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "kubelet_graceful_shutdown_start_time_seconds", Help: "When the last shutdown of the machine began to end pods, in seconds since the epoch; 0 if there was none.",
+		}),
+		end: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "kubelet_graceful_shutdown_end_time_seconds", Help: "When the last shutdown of the machine had ended its pods, in seconds since the epoch; 0 if it has not.",
+		}),
+	}
+}
+
+func (m shutdownMetrics) set(t shutdownTimes) {
+	seconds := func(at time.Time) float64 {
+		if at.IsZero() {
+			return 0
+		}
+		return float64(at.UnixMilli()) / 1000
+	}
+	m.start.Set(seconds(t.Start))
+	m.end.Set(seconds(t.End))
 }
