@@ -47,6 +47,7 @@ var elsewhere = map[string]string{
 	"--pod-max-pids":                          "hawser-agent",
 	"--register-node":                         "hawser-agent",
 	"--seccomp-default":                       "hawser-agent",
+	"--serving-certificate-addresses":         "hawser-agent",
 	"--shutdown-grace-period-by-pod-priority": "hawser-agent",
 	"--system-reserved":                       "hawser-agent",
 	"--token-file":                            "hawser-agent",
