@@ -91,7 +91,7 @@ var established = []byte("HTTP/1.1 200 Connection Established\r\n\r\n")
 // establish answers r, which has reached its target, and waits until the client has said
 // something, which shows that it has read the answer, or has had the time to. The egress
 // selector takes a byte that comes with the answer for an error. It says whether the
-// answer could be written.
+// client is still there.
 func (c *client) establish(r *http.Request) bool {
 	if _, err := c.conn.Write(established); err != nil {
 		return false
@@ -100,9 +100,10 @@ func (c *client) establish(r *http.Request) bool {
 		return true
 	}
 	_ = c.conn.SetReadDeadline(time.Now().Add(c.hold)) // if conn is broken the tunnel ends
-	_, _ = c.in.Peek(1)                                // likewise, and an end is read again
+	_, err := c.in.Peek(1)
 	_ = c.conn.SetReadDeadline(time.Time{})
-	return true
+	// An end is read again. A reset is told once, and would look like an end afterwards.
+	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // requests answers one request after the other, until there are no more or one has

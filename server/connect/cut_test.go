@@ -6,14 +6,17 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
@@ -184,5 +187,26 @@ func TestIdleTunnelHoldsNothing(t *testing.T) {
 		tunneltest.Says(t, client, target, size)
 		tunneltest.Says(t, target, client, size)
 		tunneltest.HoldsAtMost(t, 0)
+	}
+}
+
+// TestClientLeavesItsAnswer: a client that goes away without having read its answer resets
+// its connection. That is told once, while it is waited for the client to speak, and the
+// target hears of a cut and not of an end.
+func TestClientLeavesItsAnswer(t *testing.T) {
+	near, far := memnet.Pipe(memnet.Addr("server"), memnet.Addr("target"))
+	socket := serveHolding(t, Config{Dial: func(context.Context, string, string) (net.Conn, error) { return near, nil }}, 24*time.Hour)
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = io.WriteString(conn, connectRequest); err == nil {
+		_, err = io.ReadFull(conn, make([]byte, 1))
+	}
+	if err = errors.Join(err, conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := far.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the target reads %v", err)
 	}
 }
