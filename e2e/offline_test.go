@@ -125,6 +125,12 @@ func TestNodeDeleted(t *testing.T) {
 	c.hold(t, "orphan", c.holding(t, "node-1"))
 	orphan := c.held(t, h, "orphan", "node-1")
 	uid := h.latest("node-1").UID
+	h.until(t, "the node lifecycle controller knows the node", func() error {
+		if h.told("RegisteredNode", "node-1", "") == 0 {
+			return errNotYet
+		}
+		return nil
+	})
 	from := time.Now().Truncate(time.Second)
 	c.mustKubectl(t, "", "delete", "node", "node-1")
 	h.until(t, "it is told that the node is removed", func() error {
