@@ -82,6 +82,10 @@ type Config struct {
 	Dir string
 	// Lifetime to ask for; zero leaves it to the signer.
 	Lifetime time.Duration
+	// TokenPatience is for how long a token is tried again that a server does not take: an
+	// API server that has just started may not have read its tokens yet. Zero means not at
+	// all.
+	TokenPatience time.Duration
 	// ApprovalTimeout bounds the wait for the certificate: 15 min.
 	ApprovalTimeout time.Duration
 	// Dial makes connections; nil dials TCP, through HTTPS_PROXY if that is set.
@@ -112,6 +116,7 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 		return nil, err
 	}
 	last, r := "", round{busyUntil: map[string]time.Time{}}
+	patience := time.Time{} // when it ends
 	for wait := retryFirst; ; wait = min(2*wait, retryLimit) {
 		for _, server := range c.Servers {
 			if !r.may(server, time.Now()) {
@@ -123,7 +128,11 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 				c.Log.Info("the node has its certificate", "node", c.NodeName, "until", id.expires())
 				return id, nil
 			}
-			if ctx.Err() != nil || final(err) {
+			if patience.IsZero() && errors.Is(err, ErrTokenRejected) {
+				patience = time.Now().Add(c.TokenPatience)
+			}
+			waits := errors.Is(err, ErrTokenRejected) && time.Now().Before(patience)
+			if ctx.Err() != nil || final(err) && !waits {
 				return nil, err
 			}
 			if msg := err.Error(); msg != last {

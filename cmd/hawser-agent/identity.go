@@ -74,12 +74,15 @@ func (p *parts) tunnelTLS(ctx context.Context, id *bootstrap.Identity, log *slog
 	return id.TunnelTLS()
 }
 
+// tokenPatience is how long an API server that has just started may take to read its tokens.
+const tokenPatience = 5 * time.Second
+
 // joinConfig is what join needs. There is so little to say that its packets can be
 // small from the first.
 func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
 	c := bootstrap.Config{
 		NodeName: o.nodeName, Dir: o.dataDir, TokenFile: o.tokenFile, APIServerName: o.apiName, Log: log,
-		Dial: agent.NewDial(proxyFor, true),
+		Dial: agent.NewDial(proxyFor, true), TokenPatience: tokenPatience,
 	}
 	for _, addr := range o.addrs {
 		c.Servers = append(c.Servers, "https://"+addr)
