@@ -61,6 +61,7 @@ func startCloud(t *testing.T) *cloud {
 		run(t, []string{
 			filepath.Join(under, "hawser-ccm"), "--kubeconfig", conf, "--authentication-kubeconfig", conf, "--authorization-kubeconfig", conf,
 			"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(c.health[i]), "--cloud-config", config, "--node-monitor-period", "1s", pods,
+			fmt.Sprintf("--use-service-account-credentials=%v", i == 0),
 		}, base)
 		t.Cleanup(func() {
 			if b, err := os.ReadFile(base + ".log"); err == nil && (t.Failed() || strings.Contains(string(b), "WARNING: DATA RACE")) {
@@ -76,6 +77,32 @@ func startCloud(t *testing.T) *cloud {
 		})
 	}
 	return c
+}
+
+// accounts: the manager that leads has made an account for each controller, and for the
+// provider, and uses them.
+func (c *cloud) accounts(t *testing.T) {
+	for _, name := range []string{"node-controller", "service-controller", "route-controller", "hawser-cloud-provider"} {
+		_, err := c.client.CoreV1().ServiceAccounts("kube-system").Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+	}
+	c.mustKubectl(t, "", "delete", "clusterrolebinding", "hawser-ccm:service-controller")
+	c.mustKubectl(t, "", "create", "service", "loadbalancer", "unheard", "--tcp=80:80")
+	eventually(t, "the account of the service controller is refused", func() error {
+		b, err := os.ReadFile(filepath.Join(c.dir, "ccm-0.log"))
+		if err == nil && !strings.Contains(string(b), `system:serviceaccount:kube-system:service-controller\" cannot patch resource \"services/status\"`) {
+			err = errNotYet
+		}
+		return err
+	})
+}
+
+// unrefused: so far nothing was refused to a manager.
+func (c *cloud) unrefused(t *testing.T, i int) {
+	t.Helper()
+	if b, err := os.ReadFile(filepath.Join(c.dir, fmt.Sprintf("ccm-%d.log", i))); err != nil || strings.Contains(string(b), "forbidden") {
+		t.Errorf("something is refused to the account, or there is no log: %v", err)
+	}
 }
 
 // well asks one for its health.
@@ -113,11 +140,12 @@ func (c *cloud) inventory(t *testing.T, text string) {
 		strings.ReplaceAll(text, "\n", "\n    "), "apply", "-f", "-")
 }
 
-// account returns the kubeconfig of the service account of hawser manifest ccm.
+// account returns the kubeconfig of the service account of hawser manifest ccm, whose
+// DaemonSet has no machine here to run on.
 func (c *cloud) account(t *testing.T) string {
 	t.Helper()
 	_, programs := bin(t)
-	printed, err := exec.CommandContext(t.Context(), filepath.Join(programs, "hawser"), "manifest", "ccm").Output()
+	printed, err := exec.CommandContext(t.Context(), filepath.Join(programs, "hawser"), "manifest", "ccm", "--use-service-account-credentials", "--daemonset", "--image", "none").Output()
 	must(t, err)
 	c.mustKubectl(t, string(printed), "apply", "--server-side", "-f", "-")
 	token := strings.TrimSpace(c.mustKubectl(t, "", "create", "token", "hawser-ccm", "-n", "kube-system"))
@@ -177,13 +205,11 @@ func TestCloud(t *testing.T) {
 		return nil
 	})
 	c.balances(t)
+	c.unrefused(t, 0)
+	c.accounts(t)
 	c.takesOver(t)
 	c.machinesGo(t)
-	for i := range c.health {
-		if b, err := os.ReadFile(filepath.Join(c.dir, fmt.Sprintf("ccm-%d.log", i))); err != nil || strings.Contains(string(b), "forbidden") {
-			t.Errorf("something is refused to the account, or there is no log: %v", err)
-		}
-	}
+	c.unrefused(t, 1)
 }
 
 // takesOver: when the one that leads is killed, the other does what there is to do.
