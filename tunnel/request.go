@@ -210,9 +210,8 @@ func (r *Request) Context(ctx context.Context) (context.Context, context.CancelF
 
 // Answer dials where r wants to go and joins the two until both directions have
 // ended. The dial's context is done when the opener has given up, if the stream is a
-// Resetter. The error, if any,
-// has been told to the opener when it concerns the dial; n counts the bytes from and
-// to the opener.
+// Resetter. The error, if any, has been told to the opener when it concerns the dial; n
+// counts the bytes from and to the opener.
 func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (n Counts, err error) {
 	dctx, cancel := r.Context(ctx)
 	// A target that does not answer would otherwise keep a socket, and a place among the

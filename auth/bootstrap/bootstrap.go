@@ -103,7 +103,7 @@ const (
 // certificate is not valid now, or else a new one. While no server can be reached it
 // keeps trying, with a log line when the reason is a new one; one that asks to come
 // back later is left alone for so long, though no longer than 5 min. Errors that trying again cannot mend are returned:
-// ErrTokenRejected, *PinError, *DeniedError, *ClockError, and those about files.
+// ErrTokenRejected once Config.TokenPatience is over, *PinError, *DeniedError, *ClockError, and those about files.
 func Join(ctx context.Context, c Config) (*Identity, error) {
 	if err := c.check(); err != nil {
 		return nil, err

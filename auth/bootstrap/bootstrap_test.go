@@ -343,32 +343,6 @@ func TestJoinIsRefused(t *testing.T) {
 	}
 }
 
-// TestJoinAtAServerThatHasJustStarted: a token that it does not know yet is tried again, for
-// as long as it was said.
-func TestJoinAtAServerThatHasJustStarted(t *testing.T) {
-	ca := newAuthority(t)
-	s := newServer(t, ca, nil)
-	starting := 1 // requests that it answers so
-	s.busy = func(w http.ResponseWriter, _ *http.Request) bool {
-		if starting == 0 {
-			return false
-		}
-		starting--
-		s.answer(w, apierrors.NewUnauthorized("Unauthorized").Status(), http.StatusUnauthorized)
-		return true
-	}
-	c := s.config()
-	c.TokenPatience = time.Minute
-	if _, err := Join(t.Context(), c); err != nil {
-		t.Error(err)
-	}
-	c = newServer(t, ca, nil).config()
-	c.Token.Secret, c.TokenPatience = "ffffffffffffffff", time.Second
-	if _, err := Join(t.Context(), c); !errors.Is(err, ErrTokenRejected) {
-		t.Errorf("with a token that nobody knows: %v", err)
-	}
-}
-
 // TestRestartFindsItsRequest: an agent that ends while it waits asks again for the
 // same.
 func TestRestartFindsItsRequest(t *testing.T) {

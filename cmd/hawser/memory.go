@@ -18,8 +18,9 @@ const (
 	// lives. A fleet that joins would else take five times as much as it needs.
 	busyGCPercent = 200
 	// percentOf is what a heap is to grow by, in percent of what lives, for each MiB
-	// that is allocated in a second. To mark a GiB takes a processor about a second,
-	// so that, however much lives, collections take a fifth of one.
+	// that is allocated in a second. To mark a GiB takes a processor one second or two,
+	// so that, however much lives, collections take a fifth of one, or two, until busyGCPercent
+	// bounds that.
 	percentOf = 0.5
 	// paceEvery is how often that is looked at.
 	paceEvery = 2 * time.Second

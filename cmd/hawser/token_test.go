@@ -68,6 +68,9 @@ func TestTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if groups, site := tokenGroups("a\x1b[2J,system:bootstrappers:site:\tb\n,c"); groups != "a?[2J,c" || site != "?b?" {
+		t.Errorf("what no terminal should see: %q, %q", groups, site)
+	}
 	list := func() string {
 		var out strings.Builder
 		if err := listTokens(t.Context(), &out, client, now); err != nil {

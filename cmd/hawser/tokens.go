@@ -12,6 +12,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -116,8 +117,15 @@ func listTokens(ctx context.Context, out io.Writer, client kubernetes.Interface,
 	return w.Flush()
 }
 
-// tokenGroups takes the site out of the groups of a token.
+// tokenGroups takes the site out of the groups of a token. Whoever may make a token may
+// write anything there: what no terminal should see is shown as "?".
 func tokenGroups(all string) (groups, site string) {
+	all = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, all)
 	var rest []string
 	for g := range strings.SplitSeq(all, ",") {
 		if s, is := strings.CutPrefix(g, auth.SiteGroup); is {
