@@ -21,6 +21,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overssh/oversshtest"
 )
 
 // sail makes a Fleet of cfg and runs it until the test ends, or until stop.
@@ -64,7 +65,7 @@ func TestFleetPins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l.serve(t, "sshd:22", hello)
 		cfg := l.config()
-		keys := pinned(nil)
+		keys := oversshtest.Pinned(nil)
 		cfg.SSH.HostKeys = keys
 		attempts := 0 // written by Run, read when it has ended or before it may begin
 		cfg.SSH.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -76,13 +77,13 @@ func TestFleetPins(t *testing.T) {
 			t.Errorf("a node it knows nothing of: %v", err)
 		}
 		f.Set("node-1", "sshd:22", "")
-		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.Denied) || !errors.Is(err, errUnpinned) {
+		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.Denied) || !errors.Is(err, oversshtest.ErrUnpinned) {
 			t.Errorf("no key is pinned: %v", err)
 		}
 		if attempts > 0 {
 			t.Errorf("dialed %d times without a pinned key", attempts)
 		}
-		keys.pin("node-1", l.host)
+		keys.Pin("node-1", l.host)
 		st := open(t, f, "node-1")
 		f.Set("node-1", "sshd:22", "") // nothing new
 		f.Remove("node-1")
@@ -182,7 +183,7 @@ func TestFleetHostKeyChanges(t *testing.T) {
 		l.serve(t, "sshd:22", hello)
 		time.Sleep(time.Minute)
 		_, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1")
-		if !errors.Is(err, tunnel.Denied) || !errors.Is(err, errOther) {
+		if !errors.Is(err, tunnel.Denied) || !errors.Is(err, oversshtest.ErrOther) {
 			t.Errorf("dial: %v", err)
 		}
 	})
@@ -223,7 +224,7 @@ func TestFleetChecks(t *testing.T) {
 			hello(nc)
 		})
 		cfg := l.config()
-		keys := pinned(nil)
+		keys := oversshtest.Pinned(nil)
 		cfg.SSH.HostKeys = keys
 		reg := prometheus.NewRegistry()
 		cfg.Metrics = reg
@@ -232,10 +233,10 @@ func TestFleetChecks(t *testing.T) {
 		f, _ := sail(t, cfg)
 		f.Set("node-1", "sshd:22", "node-1:10250")
 		time.Sleep(time.Minute)
-		if n := said.count(errUnpinned.Error()); n != 1 {
+		if n := said.count(oversshtest.ErrUnpinned.Error()); n != 1 {
 			t.Errorf("said %d times that nothing is pinned:\n%s", n, said.text())
 		}
-		keys.pin("node-1", l.host)
+		keys.Pin("node-1", l.host)
 		time.Sleep(lookInterval + minBackoff)
 		if n := said.count("ssh connection made"); n != 1 {
 			t.Errorf("connected %d times:\n%s", n, said.text())
@@ -264,14 +265,14 @@ func TestFleetEnds(t *testing.T) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
 		l.serve(t, "sshd:22", hello)
-		cfg, keys := l.config(), pinned(nil)
+		cfg, keys := l.config(), oversshtest.Pinned(nil)
 		cfg.SSH.HostKeys = keys
 		f, stop := sail(t, cfg)
 		const n = 50
 		var wg sync.WaitGroup
 		for i := range n {
 			node := fmt.Sprintf("node-%d", i)
-			keys.pin(node, l.host)
+			keys.Pin(node, l.host)
 			f.Set(node, "sshd:22", node+":10250")
 			wg.Go(func() {
 				st, err := f.DialContext(t.Context(), node, "tcp", node+":1")
@@ -288,7 +289,7 @@ func TestFleetEnds(t *testing.T) {
 		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("dial after the end: %v", err)
 		}
-		keys.pin("unpinned", l.host)
+		keys.Pin("unpinned", l.host)
 		if _, err := f.DialContext(t.Context(), "unpinned", "tcp", "unpinned:1"); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("dial of a pinned node after the end: %v", err)
 		}
@@ -304,8 +305,8 @@ func TestFleetAdmits(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l.serve(t, "sshd:22", hello)
 			cfg := l.config()
-			keys := pinned(l.host)
-			keys.pin("node-2", l.host)
+			keys := oversshtest.Pinned(l.host)
+			keys.Pin("node-2", l.host)
 			cfg.SSH.HostKeys = keys
 			var said lines
 			cfg.Log = slog.New(slog.NewTextHandler(&said, nil))

@@ -3,11 +3,9 @@
 package sshnodes
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
-	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,54 +18,10 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/overssh"
+	"github.com/hawser-project/hawser/tunnel/overssh/oversshtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// pins are the keys that nodes may show.
-type pins struct {
-	mu   sync.Mutex
-	keys map[string]ssh.PublicKey // guarded by mu
-}
-
-// Why pins refuse a node.
-var (
-	errUnpinned = errors.New("no key is pinned")
-	errOther    = errors.New("another key is pinned")
-)
-
-// pinned is where node-1 has key, or nobody has if that is nil.
-func pinned(key ssh.PublicKey) *pins {
-	p := &pins{keys: make(map[string]ssh.PublicKey)}
-	if key != nil {
-		p.pin("node-1", key)
-	}
-	return p
-}
-
-func (p *pins) pin(node string, key ssh.PublicKey) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.keys[node] = key
-}
-
-func (p *pins) Algorithms(node, _ string) ([]string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.keys[node] == nil {
-		return nil, errUnpinned
-	}
-	return []string{p.keys[node].Type()}, nil
-}
-
-func (p *pins) Check(node, _ string, key ssh.PublicKey) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !bytes.Equal(key.Marshal(), p.keys[node].Marshal()) {
-		return errOther
-	}
-	return nil
-}
 
 // A lab is a network, and the key that the sshds on it show.
 type lab struct {
@@ -100,7 +54,7 @@ func newLab(t *testing.T) *lab {
 
 // config is for a fleet whose node-1 lets one in.
 func (l *lab) config() Config {
-	return Config{SSH: overssh.Config{User: "tester", KeyFile: l.keyFile, HostKeys: pinned(l.host), Dial: l.net.Dial}}
+	return Config{SSH: overssh.Config{User: "tester", KeyFile: l.keyFile, HostKeys: oversshtest.Pinned(l.host), Dial: l.net.Dial}}
 }
 
 // serve runs an sshd at addr, which answers channels with answer, until the test ends or

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overssh/oversshtest"
 )
 
 // Who does not get in is told why, and how to mend it.
@@ -28,8 +29,8 @@ func TestNotLetIn(t *testing.T) {
 				hostKey error
 				text    string
 			}{
-				{"nothing pinned", func(c *Config) { c.HostKeys = pinned(nil) }, errUnpinned, ""},
-				{"another pinned", func(c *Config) { c.HostKeys = pinned(other) }, errOther, ""},
+				{"nothing pinned", func(c *Config) { c.HostKeys = oversshtest.Pinned(nil) }, oversshtest.ErrUnpinned, ""},
+				{"another pinned", func(c *Config) { c.HostKeys = oversshtest.Pinned(other) }, oversshtest.ErrOther, ""},
 				{"wrong key", func(c *Config) { c.KeyFile = l.path("other") }, nil, "authorized_keys"},
 				{"wrong user", func(c *Config) { c.User = "nosuchuser" }, nil, "user nosuchuser"},
 			} {
@@ -45,13 +46,13 @@ func TestNotLetIn(t *testing.T) {
 					if !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), tc.text) || tc.hostKey != nil && !errors.Is(err, tc.hostKey) {
 						t.Fatalf("dial: %v", err)
 					}
-					if dialed := dials > 0; dialed == errors.Is(err, errUnpinned) {
+					if dialed := dials > 0; dialed == errors.Is(err, oversshtest.ErrUnpinned) {
 						t.Errorf("dialed %d times", dials)
 					}
 					if tc.hostKey == nil {
 						return
 					}
-					cfg.HostKeys.(*pins).pin("node-1", l.host) // the remedy works
+					cfg.HostKeys.(*oversshtest.Pins).Pin("node-1", l.host) // the remedy works
 					run(t, cfg)
 				})
 			}
@@ -109,7 +110,7 @@ func TestHostKeyChanges(t *testing.T) {
 			l.cancel()
 			l.host = newKey(t, l.path("host"))
 			l.start(t)
-			if _, err := Dial(within(t), cfg.Config, "node-1", cfg.addr); !errors.Is(err, errOther) || !errors.Is(err, tunnel.Denied) {
+			if _, err := Dial(within(t), cfg.Config, "node-1", cfg.addr); !errors.Is(err, oversshtest.ErrOther) || !errors.Is(err, tunnel.Denied) {
 				t.Errorf("dial: %v", err)
 			}
 		})
@@ -139,7 +140,7 @@ func TestConfigCheck(t *testing.T) {
 		{func(c *Config) { c.KeyFile = filepath.Join(l.dir, "none") }, "no such file"},
 		{func(c *Config) { c.HostKeys = nil }, "HostKeys"},
 	} {
-		cfg := Config{User: "u", KeyFile: l.path("id"), HostKeys: pinned(nil)}
+		cfg := Config{User: "u", KeyFile: l.path("id"), HostKeys: oversshtest.Pinned(nil)}
 		tc.change(&cfg)
 		if err := cfg.Check(); (err == nil) != (tc.text == "") || err != nil && !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%v, want an error about %q", err, tc.text)

@@ -3,7 +3,6 @@
 package overssh
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/overssh/oversshtest"
 )
 
 // A lab is a directory with keys in it, and an sshd.
@@ -64,51 +64,6 @@ func newKey(t testing.TB, path string) ssh.PublicKey {
 	return key
 }
 
-// pins are the keys that nodes may show.
-type pins struct {
-	mu   sync.Mutex
-	keys map[string]ssh.PublicKey // guarded by mu
-}
-
-// Why pins refuse a node.
-var (
-	errUnpinned = errors.New("no key is pinned")
-	errOther    = errors.New("another key is pinned")
-)
-
-// pinned is where node-1 has key, or nobody has if that is nil.
-func pinned(key ssh.PublicKey) *pins {
-	p := &pins{keys: make(map[string]ssh.PublicKey)}
-	if key != nil {
-		p.pin("node-1", key)
-	}
-	return p
-}
-
-func (p *pins) pin(node string, key ssh.PublicKey) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.keys[node] = key
-}
-
-func (p *pins) Algorithms(node, _ string) ([]string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.keys[node] == nil {
-		return nil, errUnpinned
-	}
-	return []string{p.keys[node].Type()}, nil
-}
-
-func (p *pins) Check(node, _ string, key ssh.PublicKey) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !bytes.Equal(key.Marshal(), p.keys[node].Marshal()) {
-		return errOther
-	}
-	return nil
-}
-
 func newLab(t testing.TB) *lab {
 	l := &lab{dir: t.TempDir(), user: "tester"}
 	newKey(t, l.path("id"))
@@ -127,7 +82,7 @@ type config struct {
 // config is for a node that lets one in.
 func (l *lab) config(t testing.TB) config {
 	t.Helper()
-	cfg := config{Config{User: l.user, KeyFile: l.path("id"), HostKeys: pinned(l.host)}, l.addr}
+	cfg := config{Config{User: l.user, KeyFile: l.path("id"), HostKeys: oversshtest.Pinned(l.host)}, l.addr}
 	if l.net != nil {
 		cfg.Dial = l.net.Dial
 	}
