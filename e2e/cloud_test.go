@@ -64,7 +64,7 @@ func startCloud(t *testing.T) *cloud {
 			fmt.Sprintf("--use-service-account-credentials=%v", i == 0),
 		}, base)
 		t.Cleanup(func() {
-			if b, err := os.ReadFile(base + ".log"); err == nil && (t.Failed() || strings.Contains(string(b), "WARNING: DATA RACE")) {
+			if b, err := os.ReadFile(base + ".log"); err == nil && (t.Failed() || hasRace(string(b))) {
 				t.Errorf("--- cloud controller manager %d\n%s", i, b)
 			}
 		})

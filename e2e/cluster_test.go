@@ -116,10 +116,22 @@ func (c *cluster) stop(t testing.TB, ended chan error) {
 	})
 	for _, log := range c.logFiles() {
 		b, err := os.ReadFile(log)
-		if err == nil && bytes.Contains(b, []byte("WARNING: DATA RACE")) {
+		if err == nil && hasRace(string(b)) {
 			t.Errorf("data race in %s:\n%s", log, b)
 		}
 	}
+}
+
+// hasRace tells whether a program's log has a data race. One is Kubernetes' own and left out: the
+// service controller of k8s.io/cloud-provider (v0.37.2, controller.go:339 and :503) stores a
+// pointer in its cache without the lock under which another worker reads it.
+func hasRace(log string) bool {
+	reports := strings.Split(log, "WARNING: DATA RACE")
+	return slices.ContainsFunc(reports[1:], func(report string) bool {
+		report, _, _ = strings.Cut(report, "==================")
+		return !strings.Contains(report, "k8s.io/cloud-provider/controllers/service.(*serviceCache).allServices()") ||
+			!strings.Contains(report, "k8s.io/cloud-provider/controllers/service.(*Controller).processServiceCreateOrUpdate()")
+	})
 }
 
 func (c *cluster) kubeconfig() string { return filepath.Join(c.dir, "admin.kubeconfig") }

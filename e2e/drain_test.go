@@ -44,7 +44,7 @@ func startLone(t *testing.T, dir string, args ...string) *lone {
 	t.Cleanup(func() {
 		_ = s.Process.Kill()
 		<-s.ended
-		if t.Failed() || strings.Contains(log.String(), "WARNING: DATA RACE") {
+		if t.Failed() || hasRace(log.String()) {
 			t.Errorf("server:\n%s", log)
 		}
 	})

@@ -43,7 +43,7 @@ func (c *cluster) startManager(t *testing.T, name string) {
 		"--leader-elect-resource-name", "kube-controller-manager", // by which a Hawser server elects
 	}, quickLifecycle...), filepath.Join(c.dir, name))
 	t.Cleanup(func() {
-		if b, err := os.ReadFile(filepath.Join(c.dir, name+".log")); err == nil && (t.Failed() || strings.Contains(string(b), "WARNING: DATA RACE")) {
+		if b, err := os.ReadFile(filepath.Join(c.dir, name+".log")); err == nil && (t.Failed() || hasRace(string(b))) {
 			t.Errorf("--- %s\n%s", name, b)
 		}
 	})

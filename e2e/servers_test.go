@@ -42,7 +42,7 @@ func (c *cluster) anotherOf(t *testing.T, under, id string, st *store, args ...s
 		"--connect-port", "0", "--server-id", id,
 	}, append(st.flags(), args...)...), o.dir)
 	t.Cleanup(func() {
-		if b, err := os.ReadFile(o.dir + ".log"); err == nil && (t.Failed() || strings.Contains(string(b), "WARNING: DATA RACE")) {
+		if b, err := os.ReadFile(o.dir + ".log"); err == nil && (t.Failed() || hasRace(string(b))) {
 			t.Errorf("--- %s\n%s", id, b)
 		}
 	})

@@ -218,6 +218,11 @@ func ready(ctx context.Context, url, caFile string) error {
 	return nil
 }
 
+// upEviction leaves out the disk, as kind does for its nodes: all nodes share it with whatever
+// else is on this machine, so that one that is nearly full would stop every pod, and to evict
+// pods would free nothing.
+const upEviction = "memory.available<100Mi"
+
 func (c *cluster) startAgents(ctx context.Context) error {
 	if c.cfg.nodes == 0 {
 		return nil
@@ -240,7 +245,7 @@ func (c *cluster) startAgents(ctx context.Context) error {
 		dir := filepath.Join(c.cfg.dir, "nodes", name)
 		args := append([]string{
 			"--server", c.url, "--token-file", tokenFile, "--discovery-token-ca-cert-hash", pins,
-			"--data-dir", dir, "--node-name", name,
+			"--data-dir", dir, "--node-name", name, "--eviction-hard", upEviction,
 		}, c.cfg.agentArgs...)
 		cmd := exec.CommandContext(outlives, c.agentPath, args...)
 		if c.network != nil {

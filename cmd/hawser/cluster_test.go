@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/hawser-project/hawser/node"
 )
 
 func TestNotReadyIsOneLine(t *testing.T) {
@@ -56,6 +58,20 @@ func TestRefusedClusterMakesNothing(t *testing.T) {
 		}
 		if after, err := os.Stat(cfg.dir); err != nil || after.Mode() != before.Mode() {
 			t.Errorf("%s: mode %v became %v, %v", want, before.Mode(), after.Mode(), err)
+		}
+	}
+}
+
+// The nodes of `up` share the disk of the machine: that it is nearly full is no reason to run
+// no pod.
+func TestUpKnowsNoDiskPressure(t *testing.T) {
+	thresholds, err := node.ParseThresholds(upEviction)
+	if err != nil || len(thresholds) == 0 {
+		t.Fatalf("%v, %v", thresholds, err)
+	}
+	for _, h := range thresholds {
+		if h.Signal != node.MemoryAvailable {
+			t.Errorf("%s counts", h.Signal)
 		}
 	}
 }

@@ -16,7 +16,8 @@ func newUp() *cobra.Command {
 		Short: "Run a server and some nodes on this machine until Ctrl-C",
 		Long: "Runs a server and some nodes on this machine, each a process of its own, until Ctrl-C.\n" +
 			"With --netns each node is in a network namespace behind a NAT, where nothing can reach it.\n" +
-			"Log and process id of each are in DIR; a second run with the same DIR finds the same cluster.",
+			"Log and process id of each are in DIR; a second run with the same DIR finds the same cluster.\n" +
+			"A disk that is nearly full is no disk pressure here: other things than pods are on it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.out = cmd.OutOrStdout()

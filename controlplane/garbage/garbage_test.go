@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -272,34 +271,28 @@ func TestForeground(t *testing.T) {
 	}, obj("Thing ns/a"), obj("Part ns/b", owned("Thing a", true), held), obj("Part ns/c", owned("Part b", true)), obj("Part ns/n", owned("Thing a", false), held))
 }
 
+// removals notes the names of what is removed, in order. The server that it belongs to
+// calls it with its lock held.
+type removals struct {
+	clienttesting.ObjectTracker
+	names []string
+}
+
+func (r *removals) Delete(gvr schema.GroupVersionResource, ns, name string, o ...metav1.DeleteOptions) error {
+	r.names = append(r.names, name)
+	return r.ObjectTracker.Delete(gvr, ns, name, o...)
+}
+
 // TestForegroundOrder: dependents go before what they depend on.
 func TestForegroundOrder(t *testing.T) {
 	bubble(t, func(w *world) {
+		removed := &removals{ObjectTracker: w.server.ObjectTracker}
+		w.server.ObjectTracker = removed
 		w.start()
-		var mu sync.Mutex
-		var order []string // guarded by mu
-		for _, kind := range []string{"Thing", "Part"} {
-			watch, err := w.server.Watch(gvrs[kind], "")
-			if err != nil {
-				w.Fatal(err)
-			}
-			defer watch.Stop()
-			go func() {
-				for e := range watch.ResultChan() {
-					if o, ok := e.Object.(*metav1.PartialObjectMetadata); ok && e.Type == "DELETED" {
-						mu.Lock()
-						order = append(order, o.Name)
-						mu.Unlock()
-					}
-				}
-			}()
-		}
 		w.remove("Thing ns/a", inFront)
 		w.expect("in the end", "")
-		mu.Lock()
-		defer mu.Unlock()
-		if !slices.Equal(order, []string{"c", "b", "a"}) {
-			w.Errorf("order %v", order)
+		if !slices.Equal(removed.names, []string{"c", "b", "a"}) {
+			w.Errorf("order %v", removed.names)
 		}
 	}, obj("Thing ns/a"), obj("Part ns/b", owned("Thing a", true)), obj("Part ns/c", owned("Part b", true)))
 }
