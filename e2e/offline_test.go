@@ -125,11 +125,12 @@ func TestNodeDeleted(t *testing.T) {
 	c.hold(t, "orphan", c.holding(t, "node-1"))
 	orphan := c.held(t, h, "orphan", "node-1")
 	uid := h.latest("node-1").UID
-	h.until(t, "the node lifecycle controller knows the node", func() error {
-		if h.told("RegisteredNode", "node-1", "") == 0 {
-			return errNotYet
+	eventually(t, "the node lifecycle controller knows the node", func() error { // maybe for long
+		registered, err := c.client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=RegisteredNode,involvedObject.name=node-1"})
+		if err == nil && len(registered.Items) == 0 {
+			err = errNotYet
 		}
-		return nil
+		return err
 	})
 	from := time.Now().Truncate(time.Second)
 	c.mustKubectl(t, "", "delete", "node", "node-1")

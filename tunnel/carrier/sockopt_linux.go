@@ -16,6 +16,9 @@ func tuneSocket(fd int) {
 	// Older kernels know none of these; see tune.
 	setUnsent(fd, unsent)
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
+	// Who sends little and loses it again and again, a heartbeat beside a download on a thin
+	// link, tries again at the same interval, up to six times, before it doubles.
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
 }
 
 func setUnsent(fd, bytes int) {
