@@ -83,7 +83,9 @@ func (y *connSay) anything() bool {
 
 func newConn(t secured) *conn {
 	b, _ := t.NetConn().(*batch) // it always is one
-	return &conn{tls: t, batch: b, in: newRecordReader(t), pace: pace{ahead: firstAhead}}
+	c := &conn{tls: t, batch: b, in: newRecordReader(t), pace: pace{ahead: firstAhead}}
+	c.limitUnsent()
+	return c
 }
 
 // abort closes the connection below TLS, whose last words could get stuck.

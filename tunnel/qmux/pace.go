@@ -46,10 +46,25 @@ func (p *pace) wrote(n int, began, ended time.Duration) bool {
 	if span := ended - p.began; span >= paceTime || p.bytes >= paceBytes {
 		p.judge(float64(p.bytes)/max(span, 1).Seconds(), p.busy >= span/2)
 	}
+	p.aim()
+	return p.ahead != before
+}
+
+// heed takes over what another connection has learned of the path, if that is less, and says
+// whether ahead has changed.
+func (p *pace) heed(o *pace) bool {
+	before := p.ahead
+	if o.rate > 0 && (p.rate == 0 || o.rate < p.rate) {
+		p.rate = o.rate
+	}
+	p.aim()
+	return p.ahead != before
+}
+
+func (p *pace) aim() {
 	if p.rate > 0 {
 		p.ahead = int(min(max(p.rate*aheadTime.Seconds(), leastAhead), gather))
 	}
-	return p.ahead != before
 }
 
 // judge takes note of a rate. That the path takes no more is only said if it was what

@@ -4,7 +4,10 @@ package qmux
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // writes has a pace see writes of n bytes each, of which each takes so long and
@@ -51,4 +54,52 @@ func TestPace(t *testing.T) {
 	expect("after a pause", firstAhead)
 	p.writes(4<<20, 8<<10, 32*time.Millisecond)
 	expect("250 KiB a second", 64000)
+
+	modem := pace{ahead: firstAhead}
+	modem.writes(64<<10, 64<<10, 8*time.Second)
+	for name, tc := range map[string]struct {
+		p, o pace
+		want int
+	}{
+		"a new connection":        {pace{ahead: firstAhead}, modem, leastAhead},
+		"one that knows more":     {p, modem, leastAhead},
+		"one that knows less":     {modem, p, leastAhead},
+		"nothing is known of it":  {modem, pace{ahead: firstAhead}, leastAhead},
+		"nothing is known at all": {pace{ahead: firstAhead}, pace{ahead: firstAhead}, firstAhead},
+	} {
+		before := tc.p.ahead
+		if changed := tc.p.heed(&tc.o); tc.p.ahead != tc.want || changed != (before != tc.want) {
+			t.Errorf("%s: %d bytes ahead, want %d; changed: %v", name, tc.p.ahead, tc.want, changed)
+		}
+	}
+}
+
+// What one connection has learned of the path the one that takes its place heeds.
+func TestPaceOutlivesConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		ahead := func() int {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.firstLocked().pace.ahead
+		}
+		d.mu.Lock()
+		d.firstLocked().pace.writes(64<<10, 64<<10, 8*time.Second)
+		d.mu.Unlock()
+		if err := d.Move(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := ahead(); got != leastAhead {
+			t.Errorf("after a move %d bytes may lie before a modem", got)
+		}
+		n.cut()
+		near, far := opened(t, d, a)
+		goesOn(t, near, far)
+		if got := ahead(); got != leastAhead {
+			t.Errorf("after a cut %d bytes may lie before a modem", got)
+		}
+		n.close(t, d, a)
+	})
 }

@@ -29,14 +29,15 @@ const (
 
 // paths is what a session knows of its connections besides themselves.
 type paths struct {
-	last    net.Addr // where the latest one that was lost came from
-	wanted  int      // beside the first, by the peer
-	asked   int      // by us, when last said
-	dials   int      // under way
-	retry   time.Time
-	fails   int
-	sweepAt time.Time
-	rejoin  rejoin
+	last     net.Addr // where the latest one that was lost came from,
+	lostPace pace     // and what it knew of the path
+	wanted   int      // beside the first, by the peer
+	asked    int      // by us, when last said
+	dials    int      // under way
+	retry    time.Time
+	fails    int
+	sweepAt  time.Time
+	rejoin   rejoin
 }
 
 // A load is how much a direction sends.
@@ -222,6 +223,7 @@ func (s *Session) startLocked(c *conn, insteadOf uint64) {
 		s.drainLocked(old)
 	}
 	s.conns = slices.Insert(s.conns, at, c)
+	c.heedLocked()
 	s.countPlacesLocked()
 	local := c.tls.LocalAddr()
 	if before := s.local.Swap(&local); s.dialing && before != nil && host(*before) != host(local) {
@@ -330,6 +332,10 @@ func (s *Session) leaveLocked(c *conn) {
 	c.gone = true
 	s.paths.last = c.tls.RemoteAddr()
 	s.conns = slices.DeleteFunc(s.conns, func(o *conn) bool { return o == c })
+	s.paths.lostPace = c.pace
+	for _, other := range s.conns {
+		other.heedLocked()
+	}
 	s.paths.asked = min(s.paths.asked, max(0, len(s.conns)-1)) // or nobody would ask for another
 }
 

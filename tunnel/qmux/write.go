@@ -140,12 +140,22 @@ func (c *conn) flushLocked(n int, began time.Duration) {
 	_, err := c.batch.flush(true)
 	c.s.mu.Lock()
 	if err != nil {
-		c.failLocked(err)
-	}
-	if c.pace.wrote(n, began, c.s.now()) {
-		carrier.LimitUnsent(c.tls, c.pace.ahead/2)
+		c.failLocked(err) // and nothing is learned of the path
+	} else if c.pace.wrote(n, began, c.s.now()) {
+		c.limitUnsent()
 	}
 }
+
+// heedLocked has c take over what the connection knew that was lost last: what that one
+// carried goes on elsewhere, and must not lie before what is small.
+func (c *conn) heedLocked() {
+	if c.pace.heed(&c.s.paths.lostPace) {
+		c.limitUnsent()
+	}
+}
+
+// limitUnsent has the socket hold half of what may lie before the path.
+func (c *conn) limitUnsent() { carrier.LimitUnsent(c.tls, c.pace.ahead/2) }
 
 // lastLocked ends c if its last words have left.
 func (c *conn) lastLocked(last bool) {
