@@ -130,15 +130,15 @@ func (p *ControlPlane) Missing() map[string][]string {
 	return out
 }
 
-// settle calls started once all n controllers have left word in begun, or when
+// settle calls started once all n controllers have left word in running, or when
 // ReadyBound has passed, and then tells which kinds are missing. Not if ctx is done
 // before.
-func (p *ControlPlane) settle(ctx context.Context, n int, begun <-chan struct{}, started func()) {
+func (p *ControlPlane) settle(ctx context.Context, n int, running <-chan struct{}, started func()) {
 	late := time.NewTimer(p.cfg.ReadyBound)
 	defer late.Stop()
 	for i := 0; i < n; i++ {
 		select {
-		case <-begun:
+		case <-running:
 		case <-ctx.Done():
 			return
 		case <-late.C:

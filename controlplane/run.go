@@ -129,7 +129,7 @@ func (p *ControlPlane) serve(ctx context.Context, s *shared, entries []entry, st
 // runAll runs controllers, each as soon as its kinds have been listed.
 func (p *ControlPlane) runAll(ctx context.Context, ms []member, started func()) {
 	var wg sync.WaitGroup
-	begun := make(chan struct{}, len(ms))
+	running := make(chan struct{}, len(ms))
 	for _, m := range ms {
 		p.roster.add(m)
 		wg.Go(func() {
@@ -139,14 +139,14 @@ func (p *ControlPlane) runAll(ctx context.Context, ms []member, started func()) 
 			if !ok {
 				return
 			}
-			begun <- struct{}{}
+			running <- struct{}{}
 			if waited := time.Since(came); waited >= p.cfg.ReadyBound {
 				p.log.Info("the controller starts: all kinds that it watches have been listed now", "controller", m.Name(), "waited", waited)
 			}
 			p.supervise(ctx, m)
 		})
 	}
-	p.settle(ctx, len(ms), begun, started)
+	p.settle(ctx, len(ms), running, started)
 	if len(ms) > 0 && ctx.Err() == nil {
 		p.log.Info("controllers started", "count", len(ms)-len(p.Missing()))
 	}

@@ -60,11 +60,11 @@ func (l *statusLoop) reported(now time.Time, every time.Duration, changed bool) 
 
 // updateStatus computes and writes the status until ctx is done.
 func (n *Node) updateStatus(ctx context.Context) {
-	begun := time.Now()
+	began := time.Now()
 	for {
 		ready := n.syncStatus(ctx)
 		wait := n.cfg.StatusUpdate
-		if !ready && time.Since(begun) < eagerFor {
+		if !ready && time.Since(began) < eagerFor {
 			wait = min(wait, eagerPeriod)
 		}
 		select {

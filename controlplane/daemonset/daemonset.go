@@ -241,8 +241,8 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 	for _, e := range l.events {
 		c.cfg.Events.Event(l.ds, e.kind, e.reason, e.message)
 	}
-	l.doomed = l.doomed[:min(len(l.doomed), children.MaxWrites)]
-	if _, err := c.pods.Delete(ctx, o, l.doomed); err != nil {
+	l.toDelete = l.toDelete[:min(len(l.toDelete), children.MaxWrites)]
+	if _, err := c.pods.Delete(ctx, o, l.toDelete); err != nil {
 		return err
 	}
 	slices.Sort(l.missing)

@@ -388,8 +388,8 @@ func BenchmarkThousandNodes(b *testing.B) {
 		l.settle(nodes, pods)
 		l.manage(func(string) time.Duration { return 0 })
 		l.roll()
-		if s := l.observe(nil); s.CurrentNumberScheduled != 1000 || len(l.doomed) != 500 {
-			b.Fatalf("%+v, %d doomed", s, len(l.doomed))
+		if s := l.observe(nil); s.CurrentNumberScheduled != 1000 || len(l.toDelete) != 500 {
+			b.Fatalf("%+v, %d toDelete", s, len(l.toDelete))
 		}
 	}
 }

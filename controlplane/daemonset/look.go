@@ -37,11 +37,11 @@ type look struct {
 	places []*place
 	strays []*corev1.Pod // for nodes that there are not, and bound to none
 
-	doomed  []*corev1.Pod // to be deleted
-	dying   map[types.UID]bool
-	missing []string // nodes that are to get a pod
-	events  []event
-	again   time.Duration // when time alone will have changed something; zero for never
+	toDelete []*corev1.Pod
+	dying    map[types.UID]bool
+	missing  []string // nodes that are to get a pod
+	events   []event
+	again    time.Duration // when time alone will have changed something; zero for never
 }
 
 type event struct{ kind, reason, message string }
@@ -126,10 +126,10 @@ func (l *look) after(d time.Duration) {
 	}
 }
 
-func (l *look) doom(pods ...*corev1.Pod) {
+func (l *look) remove(pods ...*corev1.Pod) {
 	for _, p := range pods {
 		if l.stays(p) {
-			l.doomed = append(l.doomed, p)
+			l.toDelete = append(l.toDelete, p)
 			l.dying[p.UID] = true
 		}
 	}
@@ -138,11 +138,11 @@ func (l *look) doom(pods ...*corev1.Pod) {
 // manage decides which nodes lack a pod and which pods are too much or have ended. wait
 // says how much longer one of a node that has failed is left alone.
 func (l *look) manage(wait func(node string) time.Duration) {
-	l.doom(l.strays...)
+	l.remove(l.strays...)
 	for _, at := range l.places {
 		switch {
 		case !at.stays:
-			l.doom(at.pods...)
+			l.remove(at.pods...)
 		case len(at.pods) > 0:
 			l.tidy(at, wait)
 		case at.should:
@@ -163,14 +163,14 @@ func (l *look) tidy(at *place, wait func(node string) time.Duration) {
 				continue
 			}
 			l.say(corev1.EventTypeWarning, "FailedDaemonPod", "Found failed daemon pod %s/%s on node %s, will try to kill it", p.Namespace, p.Name, at.node)
-			l.doom(p)
+			l.remove(p)
 		case p.Status.Phase == corev1.PodSucceeded:
 			if left := wait(at.node); left > 0 {
 				l.after(left)
 				continue
 			}
 			l.say(corev1.EventTypeNormal, "SucceededDaemonPod", "Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, at.node)
-			l.doom(p)
+			l.remove(p)
 		default:
 			run = append(run, p)
 		}
@@ -179,7 +179,7 @@ func (l *look) tidy(at *place, wait func(node string) time.Duration) {
 		return
 	}
 	if !surges(l.ds) {
-		l.doom(run[1:]...)
+		l.remove(run[1:]...)
 		return
 	}
 	l.pair(run)
@@ -196,11 +196,11 @@ func (l *look) pair(run []*corev1.Pod) {
 		case !l.updated(p) && old == nil:
 			old = p
 		default:
-			l.doom(p)
+			l.remove(p)
 		}
 	}
 	if fresh != nil && old != nil && (!children.Ready(old) || l.available(fresh)) {
-		l.doom(old)
+		l.remove(old)
 	}
 }
 

@@ -70,8 +70,8 @@ func (l *look) roll() {
 			unavailable--
 		}
 	}
-	l.doom(broken...)
-	l.doom(candidates[:min(max(unavailable, 0), len(candidates))]...)
+	l.remove(broken...)
+	l.remove(candidates[:min(max(unavailable, 0), len(candidates))]...)
 }
 
 // rollBySurge decides which nodes get a new pod beside the old one, and which old pods
@@ -90,14 +90,14 @@ func (l *look) rollBySurge(surge, unavailable int) {
 				unavailable--
 			}
 		case fresh != nil && l.available(fresh):
-			l.doom(old)
+			l.remove(old)
 		case fresh != nil:
 			surge--
 		case !at.should && l.available(old):
 			leaving = append(leaving, old)
 		case !at.should:
 			unavailable--
-			l.doom(old)
+			l.remove(old)
 		case !l.available(old):
 			l.missing = append(l.missing, at.node)
 			surge--
@@ -107,7 +107,7 @@ func (l *look) rollBySurge(surge, unavailable int) {
 		}
 	}
 	l.missing = append(l.missing, candidates[:min(max(surge, 0), len(candidates))]...)
-	l.doom(leaving[:min(max(unavailable, 0), len(leaving))]...)
+	l.remove(leaving[:min(max(unavailable, 0), len(leaving))]...)
 }
 
 // halves returns the pods of a place that stay: one of the present template and one of

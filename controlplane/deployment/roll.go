@@ -39,11 +39,11 @@ func (l *look) grow() bool {
 // stand in the way of the rollout for ever.
 func (l *look) shrink() bool {
 	least := l.want - l.unavailable
-	spare := sum(l.sets(), size) - least - (size(l.fresh) - available(l.fresh))
-	if sum(l.old, size) == 0 || spare <= 0 {
+	surplus := sum(l.sets(), size) - least - (size(l.fresh) - available(l.fresh))
+	if sum(l.old, size) == 0 || surplus <= 0 {
 		return false
 	}
-	idle := l.take(spare, func(rs *appsv1.ReplicaSet) int { return size(rs) - available(rs) })
+	idle := l.take(surplus, func(rs *appsv1.ReplicaSet) int { return size(rs) - available(rs) })
 	serving := l.take(sum(l.sets(), available)-least, size)
 	return idle || serving
 }

@@ -118,16 +118,16 @@ type run struct {
 	deletes *loop.Queue[types.UID]
 	orphans *loop.Queue[types.UID]
 
-	gate  sync.RWMutex // held for writing while new kinds are listed
-	kinds kinds        // has its own lock
+	listing sync.RWMutex // held for writing while new kinds are listed
+	kinds   kinds        // has its own lock
 }
 
 // open lets f work unless kinds are being listed: then it would not know all
 // dependents.
 func (r *run) open(f loop.Reconcile[types.UID]) loop.Reconcile[types.UID] {
 	return func(ctx context.Context, uid types.UID) (time.Duration, error) {
-		r.gate.RLock()
-		defer r.gate.RUnlock()
+		r.listing.RLock()
+		defer r.listing.RUnlock()
 		return f(ctx, uid)
 	}
 }
@@ -140,7 +140,7 @@ func (r *run) do(w work) {
 	for _, uid := range w.orphan {
 		r.orphans.Add(uid)
 	}
-	for _, s := range w.strangers {
+	for _, s := range w.invalidOwners {
 		r.cfg.Events.Eventf(s.dependent.reference(), "Warning", "OwnerRefInvalidNamespace", "ownerRef %s does not exist in namespace %q", s.owner, s.dependent.namespace)
 	}
 }

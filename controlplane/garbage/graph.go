@@ -47,11 +47,11 @@ func (n *node) blocks(owner types.UID) bool {
 // work is what a change of the graph calls for.
 type work struct {
 	delete, orphan []types.UID
-	strangers      []stranger
+	invalidOwners  []invalidOwner
 }
 
-// A stranger is a dependent that names an owner in another namespace.
-type stranger struct{ dependent, owner identity }
+// An invalidOwner is a dependent that names an owner in another namespace.
+type invalidOwner struct{ dependent, owner identity }
 
 // A graph may be used from any goroutine.
 type graph struct {
@@ -100,7 +100,7 @@ func (g *graph) doubt(w *work, n *node) {
 		for i := range d.owners {
 			if d.owners[i].UID == n.uid && !matches(d, &d.owners[i], n) {
 				w.delete = append(w.delete, uid)
-				w.estrange(d, n)
+				w.noteOtherNamespace(d, n)
 			}
 		}
 	}
@@ -111,9 +111,9 @@ func matches(d *node, r *metav1.OwnerReference, n *node) bool {
 	return r.Kind == n.kind && r.Name == n.name && (n.namespace == "" || n.namespace == d.namespace)
 }
 
-func (w *work) estrange(d, owner *node) {
+func (w *work) noteOtherNamespace(d, owner *node) {
 	if !owner.virtual && owner.namespace != "" && owner.namespace != d.namespace {
-		w.strangers = append(w.strangers, stranger{d.identity, owner.identity})
+		w.invalidOwners = append(w.invalidOwners, invalidOwner{d.identity, owner.identity})
 	}
 }
 
@@ -153,7 +153,7 @@ func (g *graph) link(w *work, n *node, r *metav1.OwnerReference) {
 		w.delete = append(w.delete, r.UID)
 	} else if !matches(n, r, owner) {
 		w.delete = append(w.delete, n.uid)
-		w.estrange(n, owner)
+		w.noteOtherNamespace(n, owner)
 	}
 	owner.dependents[n.uid] = n
 	if owner.foreground {

@@ -148,7 +148,7 @@ func (m *monitors) refresh(ctx context.Context) error {
 	if all {
 		m.drop(func(k kind) bool { return !want[k] })
 	}
-	var begun []*monitor
+	var started []*monitor
 	for k := range want {
 		if m.running[k] == nil {
 			mon, err := m.watch(ctx, k)
@@ -156,11 +156,11 @@ func (m *monitors) refresh(ctx context.Context) error {
 				return err
 			}
 			m.running[k] = mon
-			begun = append(begun, mon)
+			started = append(started, mon)
 		}
 	}
-	if len(begun) > 0 {
-		m.await(ctx, begun)
+	if len(started) > 0 {
+		m.await(ctx, started)
 	}
 	if !all {
 		return errPartial
@@ -169,13 +169,13 @@ func (m *monitors) refresh(ctx context.Context) error {
 }
 
 // await lets nothing be deleted until the objects of new kinds are known.
-func (m *monitors) await(ctx context.Context, begun []*monitor) {
-	m.gate.Lock()
-	defer m.gate.Unlock()
+func (m *monitors) await(ctx context.Context, started []*monitor) {
+	m.listing.Lock()
+	defer m.listing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Patience)
 	defer cancel()
 	var synced []cache.InformerSynced
-	for _, mon := range begun {
+	for _, mon := range started {
 		synced = append(synced, mon.listed)
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) && ctx.Err() != nil {

@@ -15,7 +15,7 @@ import (
 // examine looks at a node and does what follows. What a node deserves goes by
 // what it said before this pass had its say: a node that has just been found
 // quiet is dealt with by the next pass, when its zone has been judged.
-func (r *run) examine(ctx context.Context, s *sighting) {
+func (r *run) examine(ctx context.Context, s *observation) {
 	began := time.Now()
 	defer func() { r.metrics.oneNode.Observe(time.Since(began).Seconds()) }()
 	if s.err = r.refresh(ctx, s); s.err != nil || s.gone {
@@ -25,7 +25,7 @@ func (r *run) examine(ctx context.Context, s *sighting) {
 	s.rec.unready.Store(s.current != "" && s.current != corev1.ConditionTrue)
 	if s.current == "" {
 		if s.first {
-			r.spare(ctx, s) // what is left from a node of that name
+			r.untaint(ctx, s) // what is left from a node of that name
 		}
 		return
 	}
@@ -41,7 +41,7 @@ func (r *run) examine(ctx context.Context, s *sighting) {
 }
 
 // refresh brings the node's conditions up to date, against others who write it.
-func (r *run) refresh(ctx context.Context, s *sighting) error {
+func (r *run) refresh(ctx context.Context, s *observation) error {
 	for try := 1; ; try++ {
 		err := r.update(ctx, s)
 		if err == nil {
@@ -71,7 +71,7 @@ func (r *run) lookUp(ctx context.Context, name string) (*corev1.Node, error) {
 
 // update takes note of what is new of the node and makes its conditions Unknown
 // if it has been quiet for too long. It asks nobody unless that is so.
-func (r *run) update(ctx context.Context, s *sighting) error {
+func (r *run) update(ctx context.Context, s *observation) error {
 	now := time.Now()
 	lease, err := r.leases.Get(s.node.Name)
 	if err != nil {
@@ -119,7 +119,7 @@ func (r *run) update(ctx context.Context, s *sighting) error {
 
 // renewedMeanwhile asks the server for the Lease of a node that is about to be
 // called lost. The cache may be behind, and then it is not the node that is.
-func (r *run) renewedMeanwhile(ctx context.Context, s *sighting, now time.Time) (bool, error) {
+func (r *run) renewedMeanwhile(ctx context.Context, s *observation, now time.Time) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	lease, err := r.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, s.node.Name, metav1.GetOptions{})
@@ -134,27 +134,27 @@ func (r *run) renewedMeanwhile(ctx context.Context, s *sighting, now time.Time) 
 
 // act does what the node's observed readiness calls for, short of a taint that
 // it has to wait for.
-func (r *run) act(ctx context.Context, s *sighting) {
+func (r *run) act(ctx context.Context, s *observation) {
 	switch s.observed {
 	case corev1.ConditionTrue:
 		r.thaw(s.node, s.rec, "the node is ready")
 		r.queues.remove(s.rec.zone, s.node.Name)
-		r.spare(ctx, s)
+		r.untaint(ctx, s)
 	case corev1.ConditionFalse:
 		r.thaw(s.node, s.rec, "the node has said that it is not ready")
-		r.condemn(ctx, s, corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable)
+		r.queueTaint(ctx, s, corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable)
 	case corev1.ConditionUnknown:
 		if r.consider(s.node, s.rec) {
 			r.queues.remove(s.rec.zone, s.node.Name)
 			return
 		}
-		r.condemn(ctx, s, corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady)
+		r.queueTaint(ctx, s, corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady)
 	}
 }
 
-// condemn has the node wait for the NoExecute taint key. If it has the other of
+// queueTaint has the node wait for the NoExecute taint key. If it has the other of
 // the two already, its pods are being evicted and it gets the right one at once.
-func (r *run) condemn(ctx context.Context, s *sighting, key, other string) {
+func (r *run) queueTaint(ctx context.Context, s *observation, key, other string) {
 	if !evicts(s.node, other) {
 		s.taint = !evicts(s.node, key)
 		return
@@ -167,11 +167,11 @@ func (r *run) condemn(ctx context.Context, s *sighting, key, other string) {
 	})
 }
 
-// spare takes the node's NoExecute taints back.
-func (r *run) spare(ctx context.Context, s *sighting) { r.rewrite(ctx, s, spare) }
+// untaint takes the node's NoExecute taints back.
+func (r *run) untaint(ctx context.Context, s *observation) { r.rewrite(ctx, s, withoutNoExecute) }
 
 // rewrite changes the node's taints. If that fails, the next pass finds it undone.
-func (r *run) rewrite(ctx context.Context, s *sighting, do edit) {
+func (r *run) rewrite(ctx context.Context, s *observation, do edit) {
 	if _, err := r.editTaints(ctx, s.node, do); err != nil {
 		s.err = r.reach.note(ctx, err)
 	}

@@ -109,14 +109,14 @@ func decodeSpells(text string) (map[string]spell, error) {
 // asks nobody if there was, and is, nobody.
 func (r *run) remember(ctx context.Context) {
 	now := time.Now()
-	var quiet []*sighting
-	for i := range r.sightings {
-		s := &r.sightings[i]
+	var quiet []*observation
+	for i := range r.observations {
+		s := &r.observations[i]
 		if !s.gone && !unknown(readyCondition(s.node), now) && now.Sub(s.rec.heard) >= r.cfg.MonitorGracePeriod*rememberedPart/8 {
 			quiet = append(quiet, s)
 		}
 	}
-	slices.SortFunc(quiet, func(a, b *sighting) int { return a.rec.heard.Compare(b.rec.heard) })
+	slices.SortFunc(quiet, func(a, b *observation) int { return a.rec.heard.Compare(b.rec.heard) })
 	spells, size := make(map[string]spell, len(quiet)), 0
 	for _, s := range quiet {
 		if size += len(s.node.Name) + len(`"":{"word":"","ms":},`) + 32; size > maxMemory {

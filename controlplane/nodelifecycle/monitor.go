@@ -35,8 +35,8 @@ func (r *records) of(node string) *nodeRecord {
 	return r.byName[node]
 }
 
-// A sighting is what one pass finds out about one node.
-type sighting struct {
+// An observation is what one pass finds out about one node.
+type observation struct {
 	node  *corev1.Node // the latest that is known
 	rec   *nodeRecord
 	first bool // this run has not dealt with the node before
@@ -112,11 +112,11 @@ func (r *run) pass(ctx context.Context) error {
 	return nil
 }
 
-// enrol makes a sighting of each node, and takes leave of those that are gone.
+// enrol makes an observation of each node, and takes leave of those that are gone.
 func (r *run) enrol(nodes []*corev1.Node) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
-	r.sightings = slices.Grow(r.sightings[:0], len(nodes))
+	r.observations = slices.Grow(r.observations[:0], len(nodes))
 	for _, n := range nodes {
 		rec := r.records.byName[n.Name]
 		if rec != nil && rec.node.UID != n.UID { // deleted and made again since
@@ -138,14 +138,14 @@ func (r *run) enrol(nodes []*corev1.Node) {
 			}
 		}
 		rec.node = n
-		r.sightings = append(r.sightings, sighting{node: n, rec: rec, first: !rec.settled})
+		r.observations = append(r.observations, observation{node: n, rec: rec, first: !rec.settled})
 	}
 	if len(r.records.byName) == len(nodes) {
 		return
 	}
 	there := make(map[*nodeRecord]bool, len(nodes))
-	for i := range r.sightings {
-		there[r.sightings[i].rec] = true
+	for i := range r.observations {
+		there[r.observations[i].rec] = true
 	}
 	for _, rec := range r.records.byName {
 		if !there[rec] {
@@ -161,21 +161,21 @@ func (r *run) dismissLocked(rec *nodeRecord) {
 	delete(r.records.byName, rec.node.Name)
 }
 
-// each calls f for every sighting, several at once.
-func (r *run) each(ctx context.Context, f func(ctx context.Context, s *sighting)) error {
+// each calls f for every observation, several at once.
+func (r *run) each(ctx context.Context, f func(ctx context.Context, s *observation)) error {
 	var next atomic.Int64
 	work := func(ctx context.Context) error {
-		var s *sighting
+		var s *observation
 		look := func() error {
 			f(ctx, s)
 			return nil
 		}
 		for ctx.Err() == nil {
 			i := next.Add(1) - 1
-			if i >= int64(len(r.sightings)) {
+			if i >= int64(len(r.observations)) {
 				break
 			}
-			s = &r.sightings[i]
+			s = &r.observations[i]
 			if err := loop.Protect(look); err != nil {
 				loop.Broken(r.log, "node "+s.node.Name, err)
 				s.err = err
@@ -190,8 +190,8 @@ func (r *run) each(ctx context.Context, f func(ctx context.Context, s *sighting)
 // when all nodes have been seen to: a node has many pods, and when many nodes fall
 // silent together none is to wait for the pods of the others.
 func (r *run) markAll() {
-	for i := range r.sightings {
-		if s := &r.sightings[i]; s.mark {
+	for i := range r.observations {
+		if s := &r.observations[i]; s.mark {
 			r.marking.Add(podKey{node: s.node.Name})
 		}
 	}
@@ -211,8 +211,8 @@ func (r *run) hold(gap time.Duration, now time.Time) {
 // not that nothing has changed.
 func (r *run) complain() {
 	failed, first := 0, error(nil)
-	for i := range r.sightings {
-		if s := &r.sightings[i]; s.err != nil {
+	for i := range r.observations {
+		if s := &r.observations[i]; s.err != nil {
 			failed, first = failed+1, cmp.Or(first, s.err)
 		}
 	}
@@ -230,8 +230,8 @@ func (r *run) complain() {
 // tallies counts the nodes of each zone as this pass leaves them.
 func (r *run) tallies() map[string]tally {
 	counts := map[string]tally{}
-	for i := range r.sightings {
-		s := &r.sightings[i]
+	for i := range r.observations {
+		s := &r.observations[i]
 		if s.gone {
 			continue
 		}
@@ -272,11 +272,11 @@ func (r *run) judge(ctx context.Context) error {
 		r.hold(now.Sub(r.stopped), now)
 	}
 	if after.stopped {
-		if err := r.each(ctx, r.pardon); err != nil {
+		if err := r.each(ctx, r.cancelEviction); err != nil {
 			return err
 		}
 	}
-	r.line(now)
+	r.enqueue(now)
 	for _, zone := range r.queues.drop(counts) {
 		r.metrics.gone(zone)
 	}
@@ -286,26 +286,26 @@ func (r *run) judge(ctx context.Context) error {
 	return nil
 }
 
-// pardon takes a node's NoExecute taints back, unless its silence is judged by more
+// cancelEviction takes a node's NoExecute taints back, unless its silence is judged by more
 // than that of the others.
-func (r *run) pardon(ctx context.Context, s *sighting) {
+func (r *run) cancelEviction(ctx context.Context, s *observation) {
 	if !s.gone && !r.cfg.Judged(s.node) {
-		r.spare(ctx, s)
+		r.untaint(ctx, s)
 	}
 }
 
-// line puts the nodes that are to be tainted in line, the longest quiet first.
-func (r *run) line(now time.Time) {
-	var come []*sighting
-	for i := range r.sightings {
-		if s := &r.sightings[i]; s.taint {
-			come = append(come, s)
+// enqueue puts the nodes that are to be tainted into the queues of their zones, the longest quiet first.
+func (r *run) enqueue(now time.Time) {
+	var waiting []*observation
+	for i := range r.observations {
+		if s := &r.observations[i]; s.taint {
+			waiting = append(waiting, s)
 		}
 	}
-	slices.SortFunc(come, func(a, b *sighting) int {
+	slices.SortFunc(waiting, func(a, b *observation) int {
 		return cmp.Or(a.rec.heard.Compare(b.rec.heard), cmp.Compare(a.node.Name, b.node.Name))
 	})
-	for _, s := range come {
+	for _, s := range waiting {
 		q := r.queues.of(s.rec.zone, r.cfg.EvictionRate)
 		q.forget(s.node.Name)
 		q.add(s.node.Name, now)

@@ -106,12 +106,12 @@ type run struct {
 	arrivals *arrivals
 
 	// The rest belongs to the monitor.
-	outlook   outlook
-	sightings []sighting
-	memory    memory
-	answered  time.Time // when the API server was last known to answer, but for arrivals
-	stopped   time.Time // when the last node of all zones was lost
-	failing   bool      // the last pass could not write everything
+	outlook      outlook
+	observations []observation
+	memory       memory
+	answered     time.Time // when the API server was last known to answer, but for arrivals
+	stopped      time.Time // when the last node of all zones was lost
+	failing      bool      // the last pass could not write everything
 }
 
 // newRun makes the state of a Run, which has to run both work queues.

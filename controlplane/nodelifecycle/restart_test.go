@@ -263,8 +263,8 @@ func TestMemoryIsBounded(t *testing.T) {
 		rec.heard = now.Add(-20*second - time.Duration(i)*time.Millisecond)
 		rec.node.Name = strings.Repeat("x", 200) + name
 	}
-	for i := range fl.run.sightings {
-		fl.run.sightings[i].node = fl.run.sightings[i].rec.node
+	for i := range fl.run.observations {
+		fl.run.observations[i].node = fl.run.observations[i].rec.node
 	}
 	fl.run.remember(t.Context())
 	text := fl.run.memory.lease.Annotations[memoryKey]

@@ -65,8 +65,8 @@ func wanted(node *corev1.Node) []string {
 	return keys
 }
 
-// spare is the edit that takes away the NoExecute taints of conditions.
-func spare(node *corev1.Node, now metav1.Time) ([]corev1.Taint, bool) {
+// withoutNoExecute is the edit that takes away the NoExecute taints of conditions.
+func withoutNoExecute(node *corev1.Node, now metav1.Time) ([]corev1.Taint, bool) {
 	return replace(node, corev1.TaintEffectNoExecute, evicting, nil, now)
 }
 

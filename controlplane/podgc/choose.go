@@ -19,8 +19,8 @@ const (
 	reasonUnscheduled  reason = "unscheduled"
 )
 
-// A doom is a pod to be removed.
-type doom struct {
+// A removal is a pod to be removed.
+type removal struct {
 	pod *corev1.Pod
 	why reason
 }
@@ -33,7 +33,7 @@ func ended(p *corev1.Pod) bool {
 // terminated returns as many of the pods that have ended as there are above the
 // threshold: evicted ones first, which nobody will read the logs of, then the
 // oldest.
-func terminated(pods []*corev1.Pod, threshold int) []doom {
+func terminated(pods []*corev1.Pod, threshold int) []removal {
 	if threshold <= 0 {
 		return nil
 	}
@@ -55,7 +55,7 @@ func terminated(pods []*corev1.Pod, threshold int) []doom {
 			cmp.Compare(a.Namespace, b.Namespace),
 		)
 	})
-	return dooms(over[:surplus], reasonTerminated)
+	return removals(over[:surplus], reasonTerminated)
 }
 
 func evicted(p *corev1.Pod) bool {
@@ -75,8 +75,8 @@ func first(a, b bool) int {
 
 // outOfService returns the pods that are being deleted on nodes that are not
 // ready and that an administrator has declared out of service.
-func outOfService(pods []*corev1.Pod, nodes map[string]*corev1.Node) []doom {
-	return dooms(where(pods, func(p *corev1.Pod) bool {
+func outOfService(pods []*corev1.Pod, nodes map[string]*corev1.Node) []removal {
+	return removals(where(pods, func(p *corev1.Pod) bool {
 		n := nodes[p.Spec.NodeName]
 		return p.DeletionTimestamp != nil && n != nil && !ready(n) &&
 			slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
@@ -90,13 +90,13 @@ func ready(n *corev1.Node) bool {
 }
 
 // orphaned returns the pods of nodes that are gone.
-func orphaned(pods []*corev1.Pod, gone map[string]bool) []doom {
-	return dooms(where(pods, func(p *corev1.Pod) bool { return gone[p.Spec.NodeName] }), reasonOrphaned)
+func orphaned(pods []*corev1.Pod, gone map[string]bool) []removal {
+	return removals(where(pods, func(p *corev1.Pod) bool { return gone[p.Spec.NodeName] }), reasonOrphaned)
 }
 
 // unscheduled returns the pods that were deleted before they had a node.
-func unscheduled(pods []*corev1.Pod) []doom {
-	return dooms(where(pods, func(p *corev1.Pod) bool {
+func unscheduled(pods []*corev1.Pod) []removal {
+	return removals(where(pods, func(p *corev1.Pod) bool {
 		return p.DeletionTimestamp != nil && p.Spec.NodeName == ""
 	}), reasonUnscheduled)
 }
@@ -111,10 +111,10 @@ func where(pods []*corev1.Pod, is func(*corev1.Pod) bool) []*corev1.Pod {
 	return out
 }
 
-func dooms(pods []*corev1.Pod, why reason) []doom {
-	out := make([]doom, 0, len(pods))
+func removals(pods []*corev1.Pod, why reason) []removal {
+	out := make([]removal, 0, len(pods))
 	for _, p := range pods {
-		out = append(out, doom{p, why})
+		out = append(out, removal{p, why})
 	}
 	return out
 }

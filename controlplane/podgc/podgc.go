@@ -132,11 +132,11 @@ func (r *run) pass(ctx context.Context, now time.Time) error {
 	for _, n := range nodes {
 		known[n.Name] = n
 	}
-	doomed := terminated(pods, r.cfg.Threshold)
-	doomed = append(doomed, outOfService(pods, known)...)
-	doomed = append(doomed, orphaned(pods, r.gone(ctx, pods, known, now))...)
-	doomed = append(doomed, unscheduled(pods)...)
-	return r.removeAll(ctx, doomed)
+	chosen := terminated(pods, r.cfg.Threshold)
+	chosen = append(chosen, outOfService(pods, known)...)
+	chosen = append(chosen, orphaned(pods, r.gone(ctx, pods, known, now))...)
+	chosen = append(chosen, unscheduled(pods)...)
+	return r.removeAll(ctx, chosen)
 }
 
 // gone returns the nodes that pods are bound to and that do not exist: missing

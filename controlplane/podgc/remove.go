@@ -38,8 +38,8 @@ func (r *run) exists(ctx context.Context, node string) (bool, error) {
 
 // removeAll removes the pods, several at once and each once. If the API server
 // cannot be reached it leaves the rest to the next pass. Its error is a panic.
-func (r *run) removeAll(ctx context.Context, all []doom) error {
-	todo := make(chan doom)
+func (r *run) removeAll(ctx context.Context, all []removal) error {
+	todo := make(chan removal)
 	var f failures
 	fs := []func(context.Context) error{func(ctx context.Context) error {
 		defer close(todo)
@@ -78,7 +78,7 @@ func (r *run) removeAll(ctx context.Context, all []doom) error {
 }
 
 // remove removes one pod. One that only waits for its finalizers is left to them.
-func (r *run) remove(ctx context.Context, d doom) error {
+func (r *run) remove(ctx context.Context, d removal) error {
 	p := d.pod
 	patch, err := failed(d, metav1.Now())
 	if err != nil {
@@ -116,7 +116,7 @@ func (r *run) remove(ctx context.Context, d doom) error {
 
 // failed returns the patch of the status of a pod that will not be heard of
 // again, nil if it has ended and says so.
-func failed(d doom, now metav1.Time) ([]byte, error) {
+func failed(d removal, now metav1.Time) ([]byte, error) {
 	if ended(d.pod) {
 		return nil, nil
 	}

@@ -114,7 +114,7 @@ func (r *run) evict(ctx context.Context, b binding) {
 		default:
 			r.log.Warn("remove a pod for one of higher priority; will look again",
 				"pod", b.pod.name(), "victim", keyOf(victim).NamespacedName, "node", b.evicts.node, "error", err)
-			r.cache.spare(keyOf(pod), keyOf(victim))
+			r.cache.keepVictim(keyOf(pod), keyOf(victim))
 			r.queue.rouse(b.pod.name())
 		}
 	}

@@ -97,8 +97,8 @@ func (c *cache) pending(before, pod *corev1.Pod) {
 	}
 }
 
-// spare notes that victim stays, as it could not be removed for the pod k.
-func (c *cache) spare(k, victim podKey) {
+// keepVictim notes that victim stays, as it could not be removed for the pod k.
+func (c *cache) keepVictim(k, victim podKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.nominated[k]; n != nil {

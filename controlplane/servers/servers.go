@@ -81,20 +81,20 @@ type Registry struct {
 	cfg     Config
 	log     *slog.Logger
 	leases  coordinationlisters.LeaseNamespaceLister
-	process string               // this one
-	wrote   bool                 // this process has written the Lease
-	term    int32                // which process this is of those that have written it
-	seen    map[string]*sighting // by name
-	told    map[string]Server    // of the latest Changed
-	failed  string               // the latest failure told of; empty after a success
+	process string                  // this one
+	wrote   bool                    // this process has written the Lease
+	term    int32                   // which process this is of those that have written it
+	seen    map[string]*observation // by name
+	told    map[string]Server       // of the latest Changed
+	failed  string                  // the latest failure told of; empty after a success
 
 	alone   bool      // Alone has been called
 	settled time.Time // when whoever had the Lease before would have been seen
 	blind   int       // how often in a row the Leases could not be had
 }
 
-// A sighting is when a Lease was seen renewed.
-type sighting struct {
+// An observation is when a Lease was seen renewed.
+type observation struct {
 	process string // by whom
 	renewed metav1.MicroTime
 	at      time.Time
@@ -106,7 +106,7 @@ func New(c Config) *Registry {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Registry{cfg: c, log: c.Log, process: rand.Text()[:12], seen: make(map[string]*sighting)}
+	return &Registry{cfg: c, log: c.Log, process: rand.Text()[:12], seen: make(map[string]*observation)}
 }
 
 // Run keeps the Lease until ctx is done, and then gives it up. The error is a DoubleError:
@@ -285,7 +285,7 @@ func (r *Registry) fill(l *coordinationv1.Lease) {
 }
 
 // sight notes when a Lease was seen renewed.
-func (r *Registry) sight(l *coordinationv1.Lease, now time.Time) *sighting {
+func (r *Registry) sight(l *coordinationv1.Lease, now time.Time) *observation {
 	var renewed metav1.MicroTime
 	if l.Spec.RenewTime != nil {
 		renewed = *l.Spec.RenewTime
@@ -293,7 +293,7 @@ func (r *Registry) sight(l *coordinationv1.Lease, now time.Time) *sighting {
 	s := r.seen[l.Name]
 	switch process := l.Annotations[Process]; {
 	case s == nil || s.process != process:
-		s = &sighting{process: process, renewed: renewed, at: now}
+		s = &observation{process: process, renewed: renewed, at: now}
 		r.seen[l.Name] = s
 	case !s.renewed.Equal(&renewed):
 		s.renewed, s.at, s.lives = renewed, now, true
@@ -333,7 +333,7 @@ func (r *Registry) look(now time.Time) error {
 			}
 		}
 	}
-	maps.DeleteFunc(r.seen, func(name string, _ *sighting) bool { return !named[name] && name != r.cfg.Server.ID })
+	maps.DeleteFunc(r.seen, func(name string, _ *observation) bool { return !named[name] && name != r.cfg.Server.ID })
 	if r.wrote && copies == 0 && !now.Before(r.settled) {
 		r.beAlone()
 	}

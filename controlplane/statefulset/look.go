@@ -37,14 +37,14 @@ type look struct {
 	slots  []slot        // by ordinal
 	excess []*corev1.Pod // of other ordinals, the last one first
 
-	missing []int // ordinals that are to get a pod
-	doomed  []doomed
-	again   time.Duration // when time alone will have changed something; zero for never
+	missing  []int // ordinals that are to get a pod
+	removals []removal
+	again    time.Duration // when time alone will have changed something; zero for never
 }
 
-// A doomed pod is to be deleted. failed says that it has ended and is to be replaced,
+// A removal is of a pod that is to be deleted. failed says that it has ended and is to be replaced,
 // excess that it has no successor.
-type doomed struct {
+type removal struct {
 	pod            *corev1.Pod
 	failed, excess bool
 }
@@ -119,8 +119,8 @@ func (l *look) after(d time.Duration) {
 // outdated tells whether p is not of the present template.
 func (l *look) outdated(p *corev1.Pod) bool { return revisionOf(p) != l.update.Name }
 
-func (l *look) doom(p *corev1.Pod, failed, excess bool) {
-	l.doomed = append(l.doomed, doomed{p, failed, excess})
+func (l *look) remove(p *corev1.Pod, failed, excess bool) {
+	l.removals = append(l.removals, removal{p, failed, excess})
 }
 
 // decide decides what is made and what is deleted. wait says how much longer the pod of an
@@ -144,7 +144,7 @@ func (l *look) clear() (old bool) {
 		}
 		old = true
 		if p.DeletionTimestamp == nil {
-			l.doom(p, false, false)
+			l.remove(p, false, false)
 		}
 	}
 	return old
@@ -163,7 +163,7 @@ func (l *look) fill(wait func(ordinal int) time.Duration) (hold bool) {
 			if left := wait(s.ordinal); left > 0 {
 				l.after(left)
 			} else {
-				l.doom(s.pod, true, false)
+				l.remove(s.pod, true, false)
 			}
 		case l.available(s.pod):
 			continue
@@ -180,7 +180,7 @@ func (l *look) fill(wait func(ordinal int) time.Duration) (hold bool) {
 func (l *look) shrink() (wait bool) {
 	for _, p := range l.excess {
 		if p.DeletionTimestamp == nil {
-			l.doom(p, false, true)
+			l.remove(p, false, true)
 		}
 		if l.ordered() {
 			return true
@@ -209,7 +209,7 @@ func (l *look) roll(r *appsv1.RollingUpdateStatefulSetStrategy) {
 			return
 		}
 		if s.pod != nil && s.pod.DeletionTimestamp == nil && l.outdated(s.pod) {
-			l.doom(s.pod, false, false)
+			l.remove(s.pod, false, false)
 			most--
 		}
 	}

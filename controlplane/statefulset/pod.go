@@ -58,7 +58,7 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 	if err := c.keepClaims(ctx, l); err != nil {
 		return err
 	}
-	for _, d := range l.doomed[:min(len(l.doomed), children.MaxWrites)] {
+	for _, d := range l.removals[:min(len(l.removals), children.MaxWrites)] {
 		if err := c.remove(ctx, o, l.set, d); err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 }
 
 // remove deletes a pod.
-func (c *Controller) remove(ctx context.Context, o children.Owner, set *appsv1.StatefulSet, d doomed) error {
+func (c *Controller) remove(ctx context.Context, o children.Owner, set *appsv1.StatefulSet, d removal) error {
 	if d.failed {
 		c.cfg.Events.Eventf(set, corev1.EventTypeWarning, "RecreatingFailedPod", "StatefulSet %s/%s is recreating failed Pod %s", set.Namespace, set.Name, d.pod.Name)
 	}

@@ -289,8 +289,8 @@ func TestHuge(t *testing.T) {
 	far := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "s-2147483000"}}
 	l := newLook(set(parallel, replicas(math.MaxInt32)), nil, &appsv1.ControllerRevision{}, []*corev1.Pod{far})
 	l.decide(func(int) time.Duration { return 0 })
-	if len(l.missing) != children.MaxWrites || len(l.slots) != children.MaxWrites+1 || len(l.doomed)+len(l.excess) != 0 || l.absent != math.MaxInt32-1 {
-		t.Errorf("%d missing, %d slots, %d doomed, %d absent", len(l.missing), len(l.slots), len(l.doomed), l.absent)
+	if len(l.missing) != children.MaxWrites || len(l.slots) != children.MaxWrites+1 || len(l.removals)+len(l.excess) != 0 || l.absent != math.MaxInt32-1 {
+		t.Errorf("%d missing, %d slots, %d removals, %d absent", len(l.missing), len(l.slots), len(l.removals), l.absent)
 	}
 }
 

@@ -109,7 +109,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = errorf(http.StatusBadRequest, "the log of container %q in pod %q is gone", c.Name, c.Pod.Name)
 	}
-	if err != nil && !out.begun && ctx.Err() == nil {
+	if err != nil && !out.started && ctx.Err() == nil {
 		writeError(w, err)
 	} else if err != nil {
 		// The client has gone, this process is about to end, or the log cannot be
@@ -169,11 +169,11 @@ func isRunning(all []runtime.ContainerStatus, id string) bool {
 
 // A lazyWriter knows whether the response has begun.
 type lazyWriter struct {
-	w     http.ResponseWriter
-	begun bool
+	w       http.ResponseWriter
+	started bool
 }
 
 func (l *lazyWriter) Write(b []byte) (int, error) {
-	l.begun = true
+	l.started = true
 	return l.w.Write(b)
 }

@@ -73,7 +73,7 @@ func decodeCheckpoint(data []byte) (checkpoint, error) {
 
 // loadCheckpoints reads all of them. Those that cannot be read are set aside; the
 // rest is returned.
-func (p places) loadCheckpoints() ([]checkpoint, []damaged, error) {
+func (p places) loadCheckpoints() ([]checkpoint, []corruptFile, error) {
 	entries, err := os.ReadDir(p.pods())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil, nil
@@ -83,7 +83,7 @@ func (p places) loadCheckpoints() ([]checkpoint, []damaged, error) {
 	}
 	var (
 		list []checkpoint
-		bad  []damaged
+		bad  []corruptFile
 	)
 	for i, e := range entries {
 		if i == maxCheckpoints {

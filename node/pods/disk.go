@@ -116,21 +116,21 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// A damaged is a file that could not be read and has been set aside, so that the
+// A corruptFile is one that could not be read and has been set aside, so that the
 // next start does not stumble over it.
-type damaged struct {
+type corruptFile struct {
 	path string // where it is now
 	err  error
 }
 
 // setAside renames a file that cannot be read. The one set aside before it, if any,
 // is replaced.
-func setAside(path string, why error) damaged {
+func setAside(path string, why error) corruptFile {
 	aside := path + ".damaged"
 	if err := os.Rename(path, aside); err != nil {
-		return damaged{path, errors.Join(why, err)}
+		return corruptFile{path, errors.Join(why, err)}
 	}
-	return damaged{aside, why}
+	return corruptFile{aside, why}
 }
 
 // removeTemporary removes what a write that was cut short has left in dir.

@@ -180,7 +180,7 @@ func (w *worker) withMessage(c *container, spec *corev1.Container, a *runtime.Co
 		if len(c.messages) > 2 || c.messages == nil { // only the last two attempts are asked for
 			c.messages = map[string]string{}
 		}
-		message = w.lastWords(spec, a)
+		message = w.terminationMessage(spec, a)
 		c.messages[a.ID] = message
 	}
 	if message == "" {
@@ -198,8 +198,8 @@ const (
 	maxTerminationRow = 80
 )
 
-// lastWords reads the termination message of an attempt.
-func (w *worker) lastWords(spec *corev1.Container, a *runtime.ContainerStatus) string {
+// terminationMessage reads the termination message of an attempt.
+func (w *worker) terminationMessage(spec *corev1.Container, a *runtime.ContainerStatus) string {
 	data, err := readTail(w.r.places.terminationLog(w.id.UID, a.Name, a.Attempt), maxTermination, false)
 	switch {
 	case err != nil && !errors.Is(err, os.ErrNotExist):

@@ -43,10 +43,10 @@ const (
 
 // An ending is a pod's turn in a shutdown. The flags belong to the worker's loop.
 type ending struct {
-	grace                 time.Duration
-	over                  chan struct{} // closed once nothing of the pod runs any more
-	told                  chan struct{} // closed once the API has its status as well
-	begun, isOver, isTold bool
+	grace                   time.Duration
+	over                    chan struct{} // closed once nothing of the pod runs any more
+	told                    chan struct{} // closed once the API has its status as well
+	started, isOver, isTold bool
 }
 
 // ShutDown ends all pods, those of the lowest phase first, and refuses new ones from now
@@ -183,10 +183,10 @@ func (e *ending) settle(over, told bool) {
 // waits for its sidecars only is not a victim of the shutdown.
 func (w *worker) endForShutdown(now time.Time) {
 	e := w.down
-	if e == nil || e.begun {
+	if e == nil || e.started {
 		return
 	}
-	e.begun = true
+	e.started = true
 	if w.ended || w.leaving {
 		return
 	}

@@ -108,14 +108,14 @@ func lostState(message string) corev1.ContainerState {
 // phaseOf sums the containers up. A pod is Succeeded or Failed only when nothing
 // of it runs any more.
 func phaseOf(s situation, in intent) corev1.PodPhase {
-	waiting, begun, succeeded := false, false, true
+	waiting, started, succeeded := false, false, true
 	for i := range s.facts {
 		f := &s.facts[i]
 		if f.kind != mainContainer {
 			continue
 		}
 		waiting = waiting || f.newest == nil
-		begun = begun || f.newest != nil
+		started = started || f.newest != nil
 		succeeded = succeeded && f.succeeded()
 	}
 	switch {
@@ -124,7 +124,7 @@ func phaseOf(s situation, in intent) corev1.PodPhase {
 			return corev1.PodFailed
 		}
 		return corev1.PodSucceeded
-	case !in.initialized || waiting || !begun:
+	case !in.initialized || waiting || !started:
 		return corev1.PodPending
 	}
 	return corev1.PodRunning

@@ -48,7 +48,7 @@ func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, firs
 			return
 		case <-timer.C:
 		}
-		begun := time.Now()
+		began := time.Now()
 		ok, output, err := Once(ctx, p, t)
 		if ctx.Err() != nil {
 			return
@@ -63,7 +63,7 @@ func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, firs
 		if !tell(r) {
 			return
 		}
-		wait = max(period-time.Since(begun), 0)
+		wait = max(period-time.Since(began), 0)
 	}
 }
 

@@ -81,13 +81,13 @@ func (w *Watcher) Run(ctx context.Context) {
 	defer w.release()
 	defer w.end()
 	for wait := w.cfg.Retry; ; {
-		begun := time.Now()
+		began := time.Now()
 		err := w.session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		w.tell(err)
-		if time.Since(begun) > retryFactor*w.cfg.Retry {
+		if time.Since(began) > retryFactor*w.cfg.Retry {
 			wait = w.cfg.Retry
 		}
 		select {

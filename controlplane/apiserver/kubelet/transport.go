@@ -144,7 +144,7 @@ func newTransports(o Options) transports {
 		}
 	}
 	return transports{
-		upgrading: &http.Transport{DialContext: bounded(witnessed(o.DialEarly, secure)), Protocols: http1()},
+		upgrading: &http.Transport{DialContext: bounded(tracked(o.DialEarly, secure)), Protocols: http1()},
 		kubelet:   &verifying{now: now, with: func() *http.Transport { return with(secure, o.DialEarly) }},
 		insecure:  with(insecure, o.DialEarly), plain: with(plain, o.Dial),
 	}

@@ -240,7 +240,7 @@ func firstRecord(ctx context.Context, c *conn, s *spec) (*record, error) {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case err != nil:
-		return nil, fmt.Errorf("shim: %w%s", err, lastWords(s.Dir))
+		return nil, fmt.Errorf("shim: %w%s", err, stderrOf(s.Dir))
 	case rep.Failure != nil:
 		return nil, rep.Failure.err()
 	case rep.Record == nil:
@@ -249,8 +249,8 @@ func firstRecord(ctx context.Context, c *conn, s *spec) (*record, error) {
 	return rep.Record, nil
 }
 
-// lastWords is what a shim that died wrote to its standard error.
-func lastWords(dir string) string {
+// stderrOf is what a shim that died wrote to its standard error.
+func stderrOf(dir string) string {
 	b, err := os.ReadFile(filepath.Join(dir, stderrName))
 	if err != nil || len(b) == 0 {
 		return ""

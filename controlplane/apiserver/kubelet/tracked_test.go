@@ -130,7 +130,7 @@ func TestCutExec(t *testing.T) {
 	}
 }
 
-// TestMuchIsWhole: nothing is lost or changed on the way through a witness.
+// TestMuchIsWhole: nothing is lost or changed on the way through a trackedConn.
 func TestMuchIsWhole(t *testing.T) {
 	b := start(t, nil)
 	want := sha256.New()
@@ -264,7 +264,7 @@ func FuzzWitness(f *testing.F) {
 		// No kubelet sends a frame before the client's.
 		head := min(len(kubeletHeader), len(stream))
 		pieces := append(cutUp(stream[:head], cuts), cutUp(stream[head:], cuts)...)
-		w := &witness{Conn: &tape{pieces: pieces, err: err}, node: "node-1"}
+		w := &trackedConn{Conn: &tape{pieces: pieces, err: err}, node: "node-1"}
 		if _, werr := io.WriteString(w, clientHeader); werr != nil {
 			t.Fatal(werr)
 		}

@@ -36,13 +36,13 @@ const (
 	// maxPreamble the HTTP header before the first frame.
 	maxControlFrame = 64 << 10
 	maxPreamble     = 64 << 10
-	// witnessBuffer is how much is read from the kubelet at a time.
-	witnessBuffer = 32 << 10
+	// trackedBuffer is how much is read from the kubelet at a time.
+	trackedBuffer = 32 << 10
 )
 
-// witnessed has connections of dial, with TLS on them, tell when they are cut
+// tracked has connections of dial, with TLS on them, tell when they are cut
 // short. The address's host is the node's name.
-func witnessed(dial DialFunc, conf *tls.Config) DialFunc {
+func tracked(dial DialFunc, conf *tls.Config) DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil {
@@ -62,13 +62,13 @@ func witnessed(dial DialFunc, conf *tls.Config) DialFunc {
 			_ = raw.Close() // the handshake's error is the news
 			return nil, err
 		}
-		return &witness{Conn: c, node: host}, nil
+		return &trackedConn{Conn: c, node: host}, nil
 	}
 }
 
-// A witness is a connection that is to be upgraded to SPDY. One goroutine may
+// A trackedConn is a connection that is to be upgraded to SPDY. One goroutine may
 // read, one may write.
-type witness struct {
+type trackedConn struct {
 	net.Conn
 	node string
 
@@ -156,19 +156,19 @@ func (f *frames) next(p []byte) (body, control, rest []byte, err error) {
 }
 
 // Close ends the connection on the client's behalf.
-func (w *witness) Close() error {
+func (w *trackedConn) Close() error {
 	w.closed.Store(true)
 	return w.Conn.Close()
 }
 
 // Write passes p to the kubelet and finds out which stream the status is to come
 // on.
-func (w *witness) Write(p []byte) (int, error) {
+func (w *trackedConn) Write(p []byte) (int, error) {
 	w.listen(p)
 	return w.Conn.Write(p)
 }
 
-func (w *witness) listen(p []byte) {
+func (w *trackedConn) listen(p []byte) {
 	s := &w.sent
 	if !s.preamble {
 		n := endOfHeader(s.ending, p)
@@ -192,7 +192,7 @@ func (w *witness) listen(p []byte) {
 
 // learn reads a control frame of the client's. All of them have to be read, since
 // headers are compressed in one sequence.
-func (w *witness) learn(control []byte) {
+func (w *trackedConn) learn(control []byte) {
 	s := &w.sent
 	s.in.Reset()
 	_, _ = s.in.Write(control) // never fails
@@ -227,7 +227,7 @@ func endOfHeader(before, p []byte) int {
 // Read gives what the kubelet sends, and a status of its own at the end if the
 // kubelet's is missing. Frames of data may be split, so that none is left
 // incomplete.
-func (w *witness) Read(p []byte) (int, error) {
+func (w *trackedConn) Read(p []byte) (int, error) {
 	g := &w.got
 	if len(p) == 0 {
 		return 0, nil
@@ -240,7 +240,7 @@ func (w *witness) Read(p []byte) (int, error) {
 			return w.Conn.Read(p)
 		}
 		if g.buf == nil {
-			g.buf = make([]byte, witnessBuffer)
+			g.buf = make([]byte, trackedBuffer)
 		}
 		n, err := w.Conn.Read(g.buf)
 		g.out = g.out[:0]
@@ -256,7 +256,7 @@ func (w *witness) Read(p []byte) (int, error) {
 }
 
 // take adds what came from the kubelet to what is handed out.
-func (w *witness) take(b []byte) {
+func (w *trackedConn) take(b []byte) {
 	g := &w.got
 	if !w.spdy.Load() && !g.plain {
 		before := g.preamble[max(0, len(g.preamble)-3):]
@@ -292,7 +292,7 @@ func (w *witness) take(b []byte) {
 }
 
 // agree looks at the kubelet's answer to the request for an upgrade.
-func (w *witness) agree() {
+func (w *trackedConn) agree() {
 	g := &w.got
 	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(g.preamble)), nil)
 	g.preamble = nil
@@ -308,7 +308,7 @@ func (w *witness) agree() {
 }
 
 // pass hands out a piece of a data frame as a frame of its own.
-func (w *witness) pass(body []byte) {
+func (w *trackedConn) pass(body []byte) {
 	g := &w.got
 	flags := g.frames.flags()
 	if g.frames.left > 0 {
@@ -330,7 +330,7 @@ func appendData(out []byte, stream uint32, flags byte, body []byte) []byte {
 // conclude says how it ended if the kubelet has not. A connection that was lost is
 // always cut short, also when it was given up at this end, with all that a session
 // carried; one that the kubelet closed is if the protocol always has a status.
-func (w *witness) conclude(err error) {
+func (w *trackedConn) conclude(err error) {
 	g := &w.got
 	stream := w.errorStream.Load()
 	status := strings.HasPrefix(g.version, "v4.") || strings.HasPrefix(g.version, "v5.")
