@@ -115,6 +115,9 @@ func (s *Server) newAggregator(p *parts, builtin *genericapiserver.GenericAPISer
 	if err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
+	if err = boundDiscovery(agg, s.cfg.Log); err != nil {
+		return nil, fmt.Errorf("aggregator: %w", err)
+	}
 	registry, err := aggregatorclient.NewForConfig(s.loopback)
 	if err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)

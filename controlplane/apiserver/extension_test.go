@@ -156,7 +156,7 @@ func TestExtensionServer(t *testing.T) {
 	if failed, ok := discovery.GroupDiscoveryFailedErrorGroups(err); !ok || len(failed) != 1 || len(lists) < 10 {
 		t.Errorf("discovery: %v, %d groups", err, len(lists))
 	}
-	serveStuff(t, in.client)
+	serveAt(t, in.client, "stuff", "10.9.9.9")
 	condition(t, registry, apiregistrationv1.ConditionTrue, "Passed")
 	until(t, "it answers", func() bool { return get() == nil })
 	checkAsked(t, ext)
@@ -197,15 +197,15 @@ func TestExtensionServer(t *testing.T) {
 	until(t, "the group is gone", func() bool { return apierrors.IsNotFound(get()) })
 }
 
-// serveStuff makes the service of the extension server and its endpoint.
-func serveStuff(t *testing.T, c kubernetes.Interface) {
+// serveAt makes the service of an extension server and its endpoint.
+func serveAt(t *testing.T, c kubernetes.Interface, name, addr string) {
 	t.Helper()
 	must(c.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "stuff"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 443}}},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 443}}},
 	}, metav1.CreateOptions{}))(t)
 	must(c.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: "stuff-1", Labels: map[string]string{discoveryv1.LabelServiceName: "stuff"}}, AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.9.9.9"}, NodeName: ptr.To("n"), Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
+		ObjectMeta: metav1.ObjectMeta{Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name}}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{addr}, NodeName: ptr.To("n"), Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
 		Ports:     []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To[int32](8443), Protocol: ptr.To(corev1.ProtocolTCP)}},
 	}, metav1.CreateOptions{}))(t)
 }
