@@ -5,6 +5,7 @@ package bootstrap
 import (
 	"cmp"
 	"context"
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -194,6 +196,9 @@ type renewal struct {
 	// addresses are what it is to carry besides; nil means none.
 	addresses func() []netip.Addr
 	asked     []netip.Addr // those that the last request has named
+	// key is that of the last request while it has no answer: the next one for the same
+	// addresses has its name, and so finds it.
+	key *ecdsa.PrivateKey
 	// rejected is the certificate with which the node is not admitted any more.
 	rejected atomic.Pointer[tls.Certificate]
 
@@ -365,23 +370,30 @@ func (n *renewal) ask(now time.Time) []netip.Addr {
 	return n.wanted(n.cert.Load().Leaf)
 }
 
-// request asks for a certificate for a new key, as the node.
+// request asks for a certificate for a new key, as the node, or waits on for one that it has
+// asked for.
 func (n *renewal) request(ctx context.Context) error {
 	c := &n.rotation.cfg
-	key, err := newKey()
-	if err != nil {
-		return err
+	addresses := n.ask(time.Now())
+	if n.key == nil || !slices.Equal(addresses, n.asked) {
+		key, err := newKey()
+		if err != nil {
+			return err
+		}
+		n.key, n.asked = key, addresses
 	}
-	n.asked = n.ask(time.Now())
 	r := &request{
 		api: c.Requests, log: c.Log, kind: n.kind, node: c.Identity.NodeName(), names: n.names, addresses: n.asked,
-		key: key, lifetime: c.Identity.cfg.Lifetime, timeout: c.Identity.cfg.ApprovalTimeout,
+		key: n.key, lifetime: c.Identity.cfg.Lifetime, timeout: c.Identity.cfg.ApprovalTimeout,
 	}
 	data, err := r.certificate(ctx)
+	if denied := (*DeniedError)(nil); data != nil || errors.As(err, &denied) || errors.Is(err, errNotOurs) {
+		n.key = nil // answered: another request has to have another name
+	}
 	if err != nil {
 		return err
 	}
-	if err = writePair(n.file, data, key); err != nil {
+	if err = writePair(n.file, data, r.key); err != nil {
 		return err
 	}
 	pair, err := readPair(n.file)

@@ -334,6 +334,44 @@ func TestServingCertificateFollowsAddresses(t *testing.T) {
 	}, func(w *rotationWorld) { w.r.serving.addresses = func() []netip.Addr { return *addresses.Load() } })
 }
 
+// TestPendingRequestIsWaitedFor: a request that nobody answers stays the only one for what it
+// asks, also when it has been cleaned away, and its certificate is taken when there is one.
+func TestPendingRequestIsWaitedFor(t *testing.T) {
+	var address atomic.Pointer[netip.Addr]
+	set := func(a string) { p := netip.MustParseAddr(a); address.Store(&p) }
+	set("203.0.113.7")
+	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
+		pending := func(want int, when string) {
+			t.Helper()
+			advance(3 * time.Hour)
+			if got := len(w.of(certificates.KubeletServingSignerName)) - 1; got != want {
+				t.Errorf("%s: %d requests that wait, want %d", when, got, want)
+			}
+		}
+		pending(1, "nobody approves")
+		set("203.0.113.8")
+		pending(2, "another address")
+		w.mu.Lock()
+		for name, r := range w.csrs {
+			if len(r.Status.Certificate) == 0 {
+				delete(w.csrs, name)
+			}
+		}
+		w.mu.Unlock()
+		pending(1, "cleaned away")
+		w.holdAddresses(false)
+		pending(1, "approved")
+		if got := fmt.Sprint(w.r.Serving().IPAddresses); got != "[203.0.113.8]" {
+			t.Errorf("names %s", got)
+		}
+		set("203.0.113.7")
+		pending(2, "after the certificate, for the first address")
+	}, func(w *rotationWorld) {
+		w.hold = true
+		w.r.serving.addresses = func() []netip.Addr { return []netip.Addr{*address.Load()} }
+	})
+}
+
 func TestRenewalIsRetried(t *testing.T) {
 	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
 		advance(time.Hour)
