@@ -63,7 +63,7 @@ var onlyEmbedded = []string{
 	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds",
 	"service-account-issuer", "api-audiences", "service-account-max-token-expiration", "authentication-config", "requestheader-client-ca-file",
 	"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
-	"enable-admission-plugins", "disable-admission-plugins",
+	"enable-admission-plugins", "disable-admission-plugins", "feature-gates",
 }
 
 // onlyLifecycle are flags of what is asked before the node lifecycle controller evicts.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/component-base/featuregate"
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
@@ -44,6 +45,7 @@ type serverOptions struct {
 	unreachToleration  int64
 	maxInFlight        int
 	maxMutating        int
+	gates              featuregate.MutableFeatureGate
 
 	access      accessOptions
 	audit       auditOptions
@@ -100,6 +102,8 @@ func (o *serverOptions) addAPIFlags(f *pflag.FlagSet) {
 	f.Int64Var(&o.notReadyToleration, "default-not-ready-toleration-seconds", 300, "toleration of not-ready:NoExecute added to pods that have none")
 	f.Int64Var(&o.unreachToleration, "default-unreachable-toleration-seconds", 300, "toleration of unreachable:NoExecute added to pods that have none")
 	f.IntVar(&o.maxInFlight, "max-requests-inflight", apiserver.DefaultMaxRequestsInFlight, "how many requests are answered at a time, together with --max-mutating-requests-inflight, which is added; priority levels share them")
+	o.gates = apiserver.FeatureGates()
+	o.gates.AddFlag(f)
 	f.IntVar(&o.maxMutating, "max-mutating-requests-inflight", apiserver.DefaultMaxMutatingRequestsInFlight, "is added to --max-requests-inflight")
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
+	"github.com/hawser-project/hawser/controlplane/apiserver"
 )
 
 // parse gives the flags to a new set of options and checks them.
@@ -207,3 +209,15 @@ func TestIdentity(t *testing.T) {
 }
 
 func TestFlagsAreDescribed(t *testing.T) { clitest.Described(t, newServer()) }
+
+func TestFeatureGates(t *testing.T) {
+	for _, want := range []bool{false, true} {
+		o, err := parse(t, fmt.Sprintf("--feature-gates=%s=%t", apiserver.TaintTolerationComparisonOperators, want))
+		if err != nil || o.gates.Enabled(apiserver.TaintTolerationComparisonOperators) != want {
+			t.Errorf("%t: %v", want, err)
+		}
+	}
+	if o, err := parse(t); err != nil || o.gates.Enabled(apiserver.TaintTolerationComparisonOperators) {
+		t.Errorf("by default: %v", err)
+	}
+}

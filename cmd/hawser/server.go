@@ -243,6 +243,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		EnableGarbageCollector:       o.controllers.collectGarbage,
 		Admission:                    authz.admission(restriction, kubeauth.NodeNames(o.ownNames())),
 		DisabledAdmission:            o.access.disabledPlugins,
+		FeatureGates:                 o.gates,
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
 		UnreachableTolerationSeconds: &o.unreachToleration,
 		MaxRequestsInFlight:          o.maxInFlight,

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/component-base/featuregate"
 	"k8s.io/component-base/tracing"
 
 	"github.com/hawser-project/hawser/auth"
@@ -105,6 +106,9 @@ type Config struct {
 	// informers or the authorizer (k8s.io/apiserver/pkg/admission/initializer) get
 	// them.
 	Admission []admission.Interface
+
+	// FeatureGates say which features that not everybody has are on. Nil means FeatureGates().
+	FeatureGates featuregate.FeatureGate
 
 	// DisabledAdmission names built-in plugins to leave out, of AdmissionPlugins.
 	DisabledAdmission []string
@@ -236,6 +240,9 @@ func (c *Config) complete() error {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.FeatureGates == nil {
+		c.FeatureGates = FeatureGates()
 	}
 	if !c.ServiceCIDR.IsValid() {
 		c.ServiceCIDR = netip.MustParsePrefix(DefaultServiceCIDR)

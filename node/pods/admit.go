@@ -47,7 +47,7 @@ func admit(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int
 		return predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
 	}
 	noExecute := func(t *corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
-	if _, found := schedulingv1.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations, noExecute, false); found {
+	if _, found := schedulingv1.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations, noExecute, true); found {
 		return predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate")
 	}
 	if portsClash(pod, others) {

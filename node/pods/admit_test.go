@@ -35,6 +35,13 @@ func TestAdmit(t *testing.T) {
 			}
 		})
 	}
+	numbered := node.DeepCopy()
+	numbered.Spec.Taints[0].Value = "5"
+	than := func(op corev1.TolerationOperator, value string) *corev1.Pod {
+		return newPod("p", func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Key: "t", Operator: op, Value: value}}
+		})
+	}
 	requests := func(cpu, memory string) func(p *corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse(memory)}
@@ -88,6 +95,8 @@ func TestAdmit(t *testing.T) {
 			}}}
 		}), nil, node, "NodeAffinity"},
 		{"taint", newPod("p", nil), nil, node, "TaintToleration"},
+		{"taint of a number that is less", than(corev1.TolerationOpLt, "6"), nil, numbered, ""},
+		{"taint of a number that is not more", than(corev1.TolerationOpGt, "6"), nil, numbered, "TaintToleration"},
 		{"cpu", tolerant(requests("2100m", "1")), nil, node, "OutOfcpu"},
 		{"memory", tolerant(requests("1", "2Gi")), nil, node, "OutOfmemory"},
 		{"cpu beside others", tolerant(requests("1", "1")), []*corev1.Pod{tolerant(requests("1500m", "1"))}, node, "OutOfcpu"},
