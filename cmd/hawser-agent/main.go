@@ -31,7 +31,10 @@ func main() {
 }
 
 func newRoot() *cobra.Command {
-	var o options
+	var (
+		o      options
+		config setup.Config
+	)
 	cmd := &cobra.Command{
 		Use:   "hawser-agent --server URL --token-file FILE --discovery-token-ca-cert-hash sha256:HEX",
 		Short: "Make this machine a node of a Hawser cluster",
@@ -43,14 +46,13 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(cmd.Flags()); err != nil {
-				return err
-			}
 			return run(cmd.Context(), &o, setup.NewLogger(o.logFormat, o.verbosity))
 		},
 	}
 	cmd.SetVersionTemplate(fmt.Sprintf("hawser-agent %s\nkubelet %s\n", setup.Version(), kubeletVersion))
+	setup.Section(cmd.Flags(), "A configuration file", config.Add)
 	o.addFlags(cmd.Flags())
+	config.Use(cmd, func() error { return o.check(cmd.Flags()) })
 	setup.UseSections(cmd)
 	return cmd
 }

@@ -271,3 +271,5 @@ func TestShutdownPhases(t *testing.T) {
 }
 
 func TestFlagsAreDescribed(t *testing.T) { clitest.Described(t, newRoot()) }
+
+func TestConfigRoundTrip(t *testing.T) { clitest.RoundTrip(t, new(options).addFlags) }

@@ -46,7 +46,12 @@ func newCommand() (*cobra.Command, error) {
 		return nil, err
 	}
 	o.KubeCloudShared.CloudProvider.Name = cloud.Name
-	return app.NewCloudControllerManagerCommand(o, provider, app.DefaultInitFuncConstructors, names.CCMControllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop), nil
+	var config setup.Config
+	var own cliflag.NamedFlagSets
+	config.Add(own.FlagSet("configuration file"))
+	command := app.NewCloudControllerManagerCommand(o, provider, app.DefaultInitFuncConstructors, names.CCMControllerAliases(), own, wait.NeverStop)
+	config.Use(command, nil)
+	return command, nil
 }
 
 // provider is that of --cloud-provider.

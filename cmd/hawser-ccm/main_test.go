@@ -90,3 +90,24 @@ func TestAnotherProvider(t *testing.T) {
 		t.Errorf("%s", p.ProviderName())
 	}
 }
+
+// TestConfigFile: the library's flags may stand in a file, too.
+func TestConfigFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ccm.yaml")
+	for text, want := range map[string]string{
+		"leader-elect: maybe\n":     `: line 1: leader-elect: want true or false, and not \"maybe\""`,
+		"cloud-provder: hawser\n":   `: line 1: there is no flag \"cloud-provder\"; did you mean cloud-provider?"`,
+		"cloud-provider: nowhere\n": `unknown cloud provider "nowhere"`,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		keys := filepath.Join(t.TempDir(), "kubeconfig")
+		if err := os.WriteFile(keys, []byte(kubeconfig), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := fails(t, "--config", file, "--kubeconfig", keys, "--authentication-skip-lookup", "--secure-port", "0"); !strings.HasSuffix(got, want) {
+			t.Errorf("%q:\n%s\nwant\n%s", text, got, want)
+		}
+	}
+}

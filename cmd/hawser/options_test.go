@@ -221,3 +221,29 @@ func TestFeatureGates(t *testing.T) {
 		t.Errorf("by default: %v", err)
 	}
 }
+
+func TestConfigRoundTrip(t *testing.T) { clitest.RoundTrip(t, new(serverOptions).addFlags) }
+
+// TestPrintedConfig: what was taken for a flag of konnectivity-server's is printed as the
+// server's own, what the check refuses is not printed, and flags of the command line count.
+func TestPrintedConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "server.yaml")
+	for text, want := range map[string]string{
+		"connect-port: 8131\nserver-id: b\n": "",
+		"connect-port: 7443\n":               "--connect-port and --secure-port",
+		"conect-port: 8131\n":                "--config " + file + `: line 1: there is no flag "conect-port"; did you mean connect-port?`,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		cmd := newServer()
+		cmd.SetOut(&out)
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs([]string{"--config", file, "--print-config", "--agent-port", "7443", "--server-id", "a", "--data-dir", filepath.Join(t.TempDir(), "data")})
+		clitest.Refused(t, cmd.ExecuteContext(t.Context()), want)
+		if shown := strings.Contains(out.String(), "\nsecure-port: 7443\n") && strings.Contains(out.String(), "\nconnect-port: 8131\n") && strings.Contains(out.String(), "\nserver-id: a\n"); shown != (want == "") {
+			t.Errorf("%s prints\n%s", text, out.String())
+		}
+	}
+}

@@ -42,7 +42,10 @@ import (
 )
 
 func newServer() *cobra.Command {
-	var o serverOptions
+	var (
+		o      serverOptions
+		config setup.Config
+	)
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Run the tunnel hub, the API server and the controllers",
@@ -50,9 +53,6 @@ func newServer() *cobra.Command {
 			"SIGTERM and hawser server drain have it\nhand over what it does and end; a second signal ends it at once.\n\n" + aliasHelp(),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			log := setup.NewLogger(o.logFormat, o.verbosity)
 			bridgeKlog(log)
 			defer context.AfterFunc(cmd.Context(), endAtNextSignal)()
@@ -67,7 +67,9 @@ func newServer() *cobra.Command {
 			return runServer(cmd.Context(), &o, log)
 		},
 	}
+	setup.Section(cmd.Flags(), "A configuration file", config.Add)
 	o.addFlags(cmd.Flags())
+	config.Use(cmd, o.check)
 	setup.UseSections(cmd)
 	cmd.AddCommand(newServerDrain())
 	return cmd
