@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"time"
 
@@ -36,40 +35,23 @@ const (
 // protocol which version to install, by the refusal that this protocol has, and says so
 // in the log, once a minute for an address. It owns ln.
 func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listener, error) {
-	a, err := carrier.NewAcceptor(ln, olderProtocols[:], nil, o)
-	if err != nil {
-		return nil, fmt.Errorf("listen for older agents on %s: %w", ln.Addr(), err)
-	}
-	return &older{Acceptor: a, version: version, log: o.Logger()}, nil
-}
-
-type older struct {
-	*carrier.Acceptor
-	version string
-	log     *slog.Logger
-	told    strangers.Sparse
-}
-
-// Transport implements tunnel.Doorkeeper.
-func (l *older) Transport() string { return "hawser/1" }
-
-// Serve implements tunnel.Listener.
-func (l *older) Serve(ctx context.Context, _ func(context.Context, tunnel.Session)) error {
-	return l.Acceptor.Serve(ctx, func(ctx context.Context, c *tls.Conn) {
+	var told strangers.Sparse
+	return carrier.Listen(ln, "hawser/1", olderProtocols[:], nil, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
 		stop := context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })
 		defer stop()
 		defer func() { _ = c.Close() }() // it has been told, or has left
 		who, _ := carrier.Identity(c.ConnectionState())
-		if more, ok := l.told.Tell(c.RemoteAddr()); ok {
-			l.log.Warn("agent is too old: install the version of this server on its node",
-				"addr", c.RemoteAddr().String(), "identity", who, "protocol", c.ConnectionState().NegotiatedProtocol, "version", l.version, "others", more)
+		if more, ok := told.Tell(c.RemoteAddr()); ok {
+			o.Logger().Warn("agent is too old: install the version of this server on its node",
+				"addr", c.RemoteAddr().String(), "identity", who, "protocol", c.ConnectionState().NegotiatedProtocol, "version", version, "others", more)
 		}
-		l.refuse(c)
+		refuseOlder(c, version)
+		return nil, nil
 	})
 }
 
-// refuse answers the first message of an older agent.
-func (l *older) refuse(c *tls.Conn) {
+// refuseOlder answers the first message of an older agent.
+func refuseOlder(c *tls.Conn, version string) {
 	_ = c.SetDeadline(time.Now().Add(olderTimeout)) // what fails now fails below
 	head := make([]byte, olderHeader)
 	if _, err := io.ReadFull(c, head); err != nil {
@@ -78,7 +60,7 @@ func (l *older) refuse(c *tls.Conn) {
 	if _, err := io.CopyN(io.Discard, c, int64(min(binary.BigEndian.Uint16(head[2:]), olderMost))); err != nil {
 		return
 	}
-	text := fmt.Sprintf("this agent is too old for the server: install the hawser-agent that belongs to it, %s", l.version)
+	text := fmt.Sprintf("this agent is too old for the server: install the hawser-agent that belongs to it, %s", version)
 	text = text[:min(len(text), olderText)]
 	m := binary.BigEndian.AppendUint16([]byte{olderVersion, olderRefused}, uint16(1+len(text)))
 	// Nothing could be done about an error.

@@ -1,4 +1,4 @@
-// Acceptor: TLS connections of strangers, until their handshakes are over; and the sessions
+// Listening: TLS connections of strangers, until their handshakes are over; and the sessions
 // that come of them.
 
 package carrier
@@ -32,51 +32,56 @@ const (
 	highestPause = time.Second
 )
 
-// An Acceptor makes TLS connections of what a listener accepts, for strangers in
-// bounded number: see the package.
-type Acceptor struct {
+// A listener makes sessions of the connections that it accepts. Strangers may be in their
+// handshakes in bounded number: see the package.
+type listener struct {
 	net.Listener
-	names    []string // ALPN
+	name     string
 	tls      *tls.Config
 	below    func(net.Conn) net.Conn
+	begin    func(context.Context, *tls.Conn) (tunnel.Session, error)
 	options  tunnel.Options
 	entrance *entrance
+	broken   strangers.Sparse // lines about connections of which no session came
 
 	done, failed atomic.Uint64 // handshakes
 }
 
-// NewAcceptor makes an Acceptor that owns ln and speaks these protocols (RFC 7301).
-// below, which may be nil, makes what goes between TLS and each connection.
-func NewAcceptor(ln net.Listener, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options) (*Acceptor, error) {
+// Listen makes a tunnel.Doorkeeper for the transport of a name, which speaks these protocols
+// (RFC 7301) and owns ln. below, which may be nil, makes what goes between TLS and each
+// connection. begin makes a session of each TLS connection and owns that. It returns no
+// session and no error if the connection was not to begin one.
+func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options,
+	begin func(context.Context, *tls.Conn) (tunnel.Session, error),
+) (tunnel.Listener, error) {
 	conf, err := ServerTLS(o.TLS, alpn...)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = checkCongestion(o.Link.Congestion)
 	}
-	if err = checkCongestion(o.Link.Congestion); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
 	}
 	if below == nil {
 		below = func(c net.Conn) net.Conn { return c }
 	}
-	return &Acceptor{
-		Listener: ln, names: alpn, tls: conf, below: below, options: o,
-		entrance: newEntrance(maxHandshakes, o.Logger()),
-	}, nil
+	e := newEntrance(maxHandshakes, o.Logger())
+	return &listener{Listener: ln, name: name, tls: conf, below: below, begin: begin, options: o, entrance: e}, nil
 }
+
+// Transport implements tunnel.Doorkeeper.
+func (l *listener) Transport() string { return l.name }
 
 // Handshakes implements tunnel.Doorkeeper.
-func (a *Acceptor) Handshakes() tunnel.Handshakes {
-	e := a.entrance
-	return tunnel.Handshakes{Done: a.done.Load(), Failed: a.failed.Load(), Refused: e.turned.Load(), Underway: len(e.places)}
+func (l *listener) Handshakes() tunnel.Handshakes {
+	e := l.entrance
+	return tunnel.Handshakes{Done: l.done.Load(), Failed: l.failed.Load(), Refused: e.turned.Load(), Underway: len(e.places)}
 }
 
-// Serve accepts until ctx is done and calls f for each connection whose handshake is
-// over, in a goroutine of its own. f owns the connection. Serve returns once every f
-// has: f must watch its ctx, which is done when Serve's is. Serve closes the listener.
-func (a *Acceptor) Serve(ctx context.Context, f func(context.Context, *tls.Conn)) error {
+// Serve implements tunnel.Listener.
+func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
 	shut := func() {
-		_ = a.Close() // nothing could be done about it
-		a.entrance.close()
+		_ = l.Close() // nothing could be done about it
+		l.entrance.close()
 	}
 	stop := context.AfterFunc(ctx, shut)
 	defer stop()
@@ -87,22 +92,18 @@ func (a *Acceptor) Serve(ctx context.Context, f func(context.Context, *tls.Conn)
 	}()
 	pause := time.Duration(0)
 	for {
-		c, err := a.Accept()
+		c, err := l.Accept()
 		switch {
 		case err == nil:
 			pause = 0
-			if g := a.entrance.admit(c); g != nil {
-				wg.Go(func() {
-					if t, herr := a.handshake(ctx, g); herr == nil {
-						f(ctx, t)
-					}
-				})
+			if g := l.entrance.admit(c); g != nil {
+				wg.Go(func() { l.serve(ctx, g, f) })
 			}
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
 		case passes(err):
 			pause = min(max(2*pause, lowestPause), highestPause)
-			a.options.Logger().Warn("cannot accept a connection", "addr", a.Addr().String(), "err", err, "retry", pause)
+			l.options.Logger().Warn("cannot accept a connection", "addr", l.Addr().String(), "err", err, "retry", pause)
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
@@ -113,42 +114,22 @@ func (a *Acceptor) Serve(ctx context.Context, f func(context.Context, *tls.Conn)
 	}
 }
 
-// A listener makes sessions of what an Acceptor accepts.
-type listener struct {
-	*Acceptor
-	name   string
-	accept func(context.Context, *tls.Conn) (tunnel.Session, error)
-	broken strangers.Sparse // lines about connections of which no session came
-}
-
-// Listen makes a tunnel.Doorkeeper for the transport of a name, which speaks one protocol and
-// owns ln. accept makes a session of each connection and owns that. It returns no session
-// and no error if the connection was not to begin one.
-func Listen(ln net.Listener, name, alpn string, o tunnel.Options, accept func(context.Context, *tls.Conn) (tunnel.Session, error)) (tunnel.Listener, error) {
-	a, err := NewAcceptor(ln, []string{alpn}, nil, o)
+// serve calls f with the session that g begins, if it begins one.
+func (l *listener) serve(ctx context.Context, g *handshake, f func(context.Context, tunnel.Session)) {
+	t, err := l.handshake(ctx, g)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
+		return // the log has it
 	}
-	return &listener{Acceptor: a, name: name, accept: accept}, nil
-}
-
-// Transport implements tunnel.Doorkeeper.
-func (l *listener) Transport() string { return l.name }
-
-// Serve implements tunnel.Listener.
-func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
-	return l.Acceptor.Serve(ctx, func(ctx context.Context, t *tls.Conn) {
-		s, err := l.accept(ctx, t)
-		switch {
-		case err == nil && s != nil:
-			f(ctx, s)
-			_ = s.Close() // never fails
-		case err != nil && ctx.Err() == nil:
-			if more, ok := l.broken.Tell(t.RemoteAddr()); ok {
-				l.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
-			}
+	s, err := l.begin(ctx, t)
+	switch {
+	case err == nil && s != nil:
+		f(ctx, s)
+		_ = s.Close() // never fails
+	case err != nil && ctx.Err() == nil:
+		if more, ok := l.broken.Tell(t.RemoteAddr()); ok {
+			l.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
 		}
-	})
+	}
 }
 
 // passes says whether an error of Accept is about one connection or a shortage:
@@ -159,24 +140,24 @@ func passes(err error) bool {
 }
 
 // handshake proves who g is. On error g is closed.
-func (a *Acceptor) handshake(ctx context.Context, g *handshake) (*tls.Conn, error) {
+func (l *listener) handshake(ctx context.Context, g *handshake) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	tune(g.Conn, a.options)
-	c := tls.Server(a.below(g), a.tls)
+	tune(g.Conn, l.options)
+	c := tls.Server(l.below(g), l.tls)
 	err := g.shake(ctx, func(ctx context.Context) error {
 		if err := c.HandshakeContext(ctx); err != nil {
 			return err
 		}
-		return checkALPN(c.ConnectionState(), a.names)
+		return checkALPN(c.ConnectionState(), l.tls.NextProtos)
 	})
 	switch {
 	case err == nil:
-		a.done.Add(1)
+		l.done.Add(1)
 		return c, nil
 	case errors.Is(err, tunnel.Busy): // it has been counted, and told
 	default:
-		a.failed.Add(1)
+		l.failed.Add(1)
 		partFrom(g.Conn)
 	}
 	return nil, err

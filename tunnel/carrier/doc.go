@@ -1,9 +1,8 @@
 // Package carrier makes the TLS connections over TCP that transports run on.
 //
-// The dialing end has a Dialer for one server, the accepting end an Acceptor for one
-// listener; what a connection is for is theirs to say who asked for it. An adapter that
-// makes a session of each connection has its listener from Listen, and their life from Session. From the top, a
-// connection is
+// The dialing end has a Dialer for one server, the accepting end a listener from Listen;
+// what a connection is for is theirs to say who asked for it. The life of a session on a
+// library is a Session. From the top, a connection is
 //
 //	tls.Conn      TLS 1.3, mutual
 //	below         what the transport puts there, if anything
@@ -15,7 +14,7 @@
 // tls checks that the client's certificate chain has not expired and still ends in an
 // authority that is trusted now.
 //
-// Strangers are bounded. At most 1,024 connections of an Acceptor are in their
+// Strangers are bounded. At most 1,024 connections of a listener are in their
 // handshake, of which as many compute at a time as there are processors. Three eighths of
 // them may wait for a client's first words: one more costs the one that has waited longest
 // its place, of those whose address has most. Three eighths may have been answered, or be

@@ -19,7 +19,7 @@ func TestHandshakesAreCounted(t *testing.T) {
 		t.Error("a stranger is let in")
 	}
 	srv.stop()
-	if got := srv.acceptor.Handshakes(); got != (tunnel.Handshakes{Done: 3, Failed: 1}) {
+	if got := srv.Handshakes(); got != (tunnel.Handshakes{Done: 3, Failed: 1}) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -35,9 +35,9 @@ func TestSlowHandshakes(t *testing.T) {
 		}
 		slow = append(slow, c)
 		eventually(t, "admitted", func() bool {
-			silent := srv.acceptor.entrance.silent
+			silent := srv.entrance.silent
 			inside := silent.Count()
-			return inside == min(i+1, limit*3/8) && inside+int(silent.Lost()) >= i+1 && srv.acceptor.Handshakes().Underway == inside
+			return inside == min(i+1, limit*3/8) && inside+int(silent.Lost()) >= i+1 && srv.Handshakes().Underway == inside
 		})
 	}
 	for range 3 {
@@ -63,7 +63,7 @@ func TestStorm(t *testing.T) {
 	const limit = 1 // so that none yields its place to another before it has spoken
 	var log lines
 	srv := crowded(t, limit, patience, tunnel.Options{TLS: ca.Server(t), Log: log.logger()})
-	tokens := srv.acceptor.entrance.tokens
+	tokens := srv.entrance.tokens
 	for range cap(tokens) {
 		tokens <- struct{}{} // nobody computes
 	}
@@ -85,14 +85,14 @@ func TestStorm(t *testing.T) {
 	if got := log.String(); strings.Count(got, "too many handshakes") != 1 {
 		t.Errorf("log: %s", got)
 	}
-	if got := srv.acceptor.Handshakes(); got.Refused != 3 || got.Underway != limit {
+	if got := srv.Handshakes(); got.Refused != 3 || got.Underway != limit {
 		t.Errorf("handshakes: %+v", got)
 	}
 	for range cap(tokens) {
 		<-tokens
 	}
 	wg.Wait()
-	eventually(t, "empty", func() bool { return srv.acceptor.Handshakes().Underway == 0 && len(tokens) == 0 })
+	eventually(t, "empty", func() bool { return srv.Handshakes().Underway == 0 && len(tokens) == 0 })
 }
 
 // A server that has fallen behind sends those away that have waited too long for their
@@ -100,14 +100,14 @@ func TestStorm(t *testing.T) {
 func TestBehind(t *testing.T) {
 	ca := tunneltest.NewAuthority(t, "ca")
 	srv := crowded(t, 8, 10*time.Millisecond, tunnel.Options{TLS: ca.Server(t)})
-	e := srv.acceptor.entrance
+	e := srv.entrance
 	for range cap(e.tokens) {
 		e.tokens <- struct{}{} // nobody computes
 	}
 	if _, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")}); err == nil || context.Cause(within(t)) != nil {
 		t.Errorf("nobody computes: %v", err)
 	}
-	if got := srv.acceptor.Handshakes(); got.Refused != 1 || got.Failed != 0 {
+	if got := srv.Handshakes(); got.Refused != 1 || got.Failed != 0 {
 		t.Errorf("handshakes: %+v", got)
 	}
 	for range cap(e.tokens) {
@@ -151,7 +151,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "there", func() bool { return srv.acceptor.entrance.silent.Count() == 1 })
+	eventually(t, "there", func() bool { return srv.entrance.silent.Count() == 1 })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -166,7 +166,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 
 // queued is how many handshakes do not wait for their clients.
 func (s *server) queued() int {
-	return s.acceptor.Handshakes().Underway - s.acceptor.entrance.silent.Count()
+	return s.Handshakes().Underway - s.entrance.silent.Count()
 }
 
 // One address that fills the entrance costs itself its places, and no other address.
@@ -231,7 +231,7 @@ func TestFailedHandshakesAreLoggedSparsely(t *testing.T) {
 	if got := strings.Count(log.String(), "handshake failed"); got != 1 {
 		t.Errorf("%d lines:\n%s", got, &log)
 	}
-	if got := srv.acceptor.Handshakes(); got.Failed != 20 {
+	if got := srv.Handshakes(); got.Failed != 20 {
 		t.Errorf("%+v", got)
 	}
 }

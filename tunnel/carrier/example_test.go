@@ -10,21 +10,21 @@ import (
 	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
-// A transport makes its sessions of the connections that an Acceptor has let in.
-func ExampleAcceptor() {
+// A transport makes its sessions of the connections that a listener has let in.
+func ExampleListen() {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert} // with certificate and authorities
-	a, err := carrier.NewAcceptor(ln, []string{"example/1"}, nil, tunnel.Options{TLS: conf})
+	l, err := carrier.Listen(ln, "example", []string{"example/1"}, nil, tunnel.Options{TLS: conf},
+		func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
+			who, err := carrier.Identity(c.ConnectionState())
+			log.Println(who, err)
+			return nil, c.Close()
+		})
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = a.Serve(context.Background(), func(_ context.Context, c *tls.Conn) {
-		who, err := carrier.Identity(c.ConnectionState())
-		log.Println(who, err)
-		_ = c.Close()
-	})
-	log.Print(err)
+	log.Print(l.Serve(context.Background(), func(context.Context, tunnel.Session) {}))
 }

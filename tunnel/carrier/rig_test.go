@@ -33,12 +33,12 @@ func within(t testing.TB) context.Context {
 // spoken is the protocol of these tests.
 var spoken = []string{"hawser-test/1"}
 
-// A server is an Acceptor and the connections that it makes.
+// A server is a listener and the connections that it makes.
 type server struct {
-	addr     string
-	conns    chan *tls.Conn
-	acceptor *Acceptor
-	stop     func() // and wait
+	*listener
+	addr  string
+	conns chan *tls.Conn
+	stop  func() // and wait
 }
 
 // serve listens until the test is over or stop is called.
@@ -54,24 +54,24 @@ func crowded(t testing.TB, limit int, longest time.Duration, o tunnel.Options) *
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	a, err := NewAcceptor(ln, spoken, nil, o)
+	s := &server{addr: ln.Addr().String(), conns: make(chan *tls.Conn, 100)}
+	l, err := Listen(ln, "test", spoken, nil, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
+		_, _ = c.Write([]byte{letIn}) // who is not there does not read it
+		s.conns <- c
+		<-ctx.Done()
+		return nil, c.NetConn().Close() // nobody uses it any more
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.entrance = newEntrance(limit, o.Log)
-	a.entrance.longest = longest
-	s := &server{addr: ln.Addr().String(), conns: make(chan *tls.Conn, 100), acceptor: a}
+	s.listener = l.(*listener)
+	s.entrance = newEntrance(limit, o.Log)
+	s.entrance.longest = longest
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		serr := a.Serve(ctx, func(ctx context.Context, c *tls.Conn) {
-			_, _ = c.Write([]byte{letIn}) // who is not there does not read it
-			s.conns <- c
-			<-ctx.Done()
-			_ = c.NetConn().Close() // nobody uses it any more
-		})
-		if serr != nil {
-			t.Errorf("serve: %v", serr)
+		if err := l.Serve(ctx, nil); err != nil {
+			t.Errorf("serve: %v", err)
 		}
 	})
 	s.stop = sync.OnceFunc(func() {

@@ -29,7 +29,7 @@ const (
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
 	l := &listener{options: o, halves: make(map[string]half)}
-	return carrier.Listen(ln, Name, ALPN, o, l.accept)
+	return carrier.Listen(ln, Name, []string{ALPN}, nil, o, l.accept)
 }
 
 // A listener knows the sessions that wait for their second connection.

@@ -85,7 +85,7 @@ func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	return carrier.Listen(ln, Name, ALPN, o, func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
+	return carrier.Listen(ln, Name, []string{ALPN}, nil, o, func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
 		s, err := newSession(c, carrier.PeerOf(c, Name), yamux.Server, config(o), o)
 		if err != nil {
 			return nil, err // no nil *session in an interface

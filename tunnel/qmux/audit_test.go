@@ -192,10 +192,6 @@ func TestSessionsOfAnIdentity(t *testing.T) {
 		if sessions[3].Link().Parked.IsZero() || sessions[3].Context().Err() != nil {
 			t.Errorf("the other: %+v", sessions[3].Link())
 		}
-		n.registry.close()
-		if code := more().code(t); code != tunnel.Draining {
-			t.Errorf("of a listener that is closed: %v", code)
-		}
 		n.close(t, sessions...)
 	})
 }

@@ -110,8 +110,8 @@ func TestJoiningRace(t *testing.T) {
 	}
 }
 
-// A session whose registry is closed while its first connection is answered is closed,
-// and so is that connection.
+// A session that is closed while its first connection is answered is closed, and so is
+// that connection.
 func TestClosedWhileAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(tunnel.Options{})

@@ -15,7 +15,6 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
-	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -39,35 +38,13 @@ func connectError(addr string, err error) error { return fmt.Errorf("connect to 
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	a, err := carrier.NewAcceptor(ln, []string{ALPN}, newBatch, o)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
-	}
-	return &listener{Acceptor: a, registry: newRegistry(o, identity)}, nil
-}
-
-type listener struct {
-	*carrier.Acceptor
-	registry *registry
-}
-
-// Transport implements tunnel.Doorkeeper.
-func (l *listener) Transport() string { return Name }
-
-// Serve implements tunnel.Listener.
-func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
-	defer l.registry.close()
-	return l.Acceptor.Serve(ctx, func(ctx context.Context, t *tls.Conn) {
-		s, err := l.registry.accept(ctx, t)
-		if err != nil {
-			if more, ok := l.registry.broken.Tell(t.RemoteAddr()); ok {
-				l.registry.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
-			}
+	r := newRegistry(o, identity)
+	return carrier.Listen(ln, Name, []string{ALPN}, newBatch, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
+		s, err := r.accept(ctx, c)
+		if s == nil {
+			return nil, err // no nil *Session in an interface
 		}
-		if s != nil {
-			f(ctx, s)
-			_ = s.Close() // its end is what matters
-		}
+		return s, nil
 	})
 }
 
@@ -85,12 +62,10 @@ type registry struct {
 	options  tunnel.Options
 	conf     config
 	identity func(secured) (string, error)
-	broken   strangers.Sparse // lines about connections of which nothing came
 
 	mu       sync.Mutex // guards the following
 	sessions map[sessionID]*Session
 	owned    map[string]map[*Session]struct{} // by identity
-	closed   bool
 }
 
 func newRegistry(o tunnel.Options, identity func(secured) (string, error)) *registry {
@@ -260,10 +235,7 @@ func (r *registry) add(s *Session) error {
 		go oldest.revoke(&Error{Code: tunnel.Replaced, Text: "too many sessions of this identity"}) // it holds a lock of its own
 		r.removeLocked(oldest)
 	}
-	switch {
-	case r.closed:
-		return &Error{Code: tunnel.Draining, Text: "server is closing"}
-	case len(r.sessions) >= maxSessions:
+	if len(r.sessions) >= maxSessions {
 		return &Error{Code: tunnel.Busy, Text: "too many sessions"}
 	}
 	if r.owned[s.identity] == nil {
@@ -298,16 +270,4 @@ func (r *registry) removeLocked(s *Session) {
 	if len(r.owned[s.identity]) == 0 {
 		delete(r.owned, s.identity)
 	}
-}
-
-// close closes every session and accepts no more. It returns once all are closed.
-func (r *registry) close() {
-	r.mu.Lock()
-	r.closed = true
-	var wg sync.WaitGroup
-	for _, s := range r.sessions {
-		wg.Go(func() { _ = s.Close() }) // never fails
-	}
-	r.mu.Unlock()
-	wg.Wait()
 }

@@ -161,6 +161,17 @@ func (n *network) close(t testing.TB, sessions ...*Session) {
 	}
 }
 
+// close closes every session, and returns once all are closed.
+func (r *registry) close() {
+	r.mu.Lock()
+	var wg sync.WaitGroup
+	for _, s := range r.sessions {
+		wg.Go(func() { _ = s.Close() }) // never fails
+	}
+	r.mu.Unlock()
+	wg.Wait()
+}
+
 // len is how many sessions there are, after those that are over have been forgotten.
 func (r *registry) len() int {
 	r.mu.Lock()
