@@ -32,15 +32,16 @@ type Dialer struct {
 	packets packets
 }
 
-// NewDialer makes a Dialer to addr, HOST:PORT, that offers these protocols (RFC
-// 7301). below, which may be nil, makes what goes between TLS and each connection.
-func NewDialer(addr string, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options) (*Dialer, error) {
-	conf, err := ClientTLS(o.TLS, addr, alpn...)
-	if err != nil {
-		return nil, err
+// Dial makes a first connection to the server at addr, HOST:PORT, and a Dialer for others.
+// They offer a protocol (RFC 7301). below, which may be nil, makes what goes between TLS and
+// each connection. The caller owns the connection.
+func Dial(ctx context.Context, addr, alpn string, below func(net.Conn) net.Conn, o tunnel.Options) (*Dialer, *tls.Conn, error) {
+	conf, err := ClientTLS(o.TLS, addr, alpn)
+	if err == nil {
+		err = checkCongestion(o.Link.Congestion)
 	}
-	if err := checkCongestion(o.Link.Congestion); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, nil, err
 	}
 	if conf.ClientSessionCache == nil {
 		conf.ClientSessionCache = tls.NewLRUClientSessionCache(tickets)
@@ -54,7 +55,9 @@ func NewDialer(addr string, alpn []string, below func(net.Conn) net.Conn, o tunn
 	if below == nil {
 		below = func(c net.Conn) net.Conn { return c }
 	}
-	return &Dialer{addr: addr, tls: conf, below: below, options: o}, nil
+	d := &Dialer{addr: addr, tls: conf, below: below, options: o}
+	c, err := d.first(ctx)
+	return d, c, err
 }
 
 // NetDialer makes TCP connections that are not kept alive: who is dead is found out

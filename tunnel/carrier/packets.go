@@ -90,9 +90,9 @@ func (m *made) Close() error {
 // NetConn is the connection itself.
 func (m *made) NetConn() net.Conn { return m.Conn }
 
-// First makes the first connection: with large packets, and with small ones beside if
-// that takes long. The caller owns it.
-func (d *Dialer) First(ctx context.Context) (conn *tls.Conn, err error) {
+// first makes the first connection: with large packets, and with small ones beside if
+// that takes long.
+func (d *Dialer) first(ctx context.Context) (conn *tls.Conn, err error) {
 	type result struct {
 		conn *tls.Conn
 		err  error

@@ -31,7 +31,7 @@ func within(t testing.TB) context.Context {
 }
 
 // spoken is the protocol of these tests.
-var spoken = []string{"hawser-test/1"}
+const spoken = "hawser-test/1"
 
 // A server is a listener and the connections that it makes.
 type server struct {
@@ -55,7 +55,7 @@ func crowded(t testing.TB, limit int, longest time.Duration, o tunnel.Options) *
 		o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	s := &server{addr: ln.Addr().String(), conns: make(chan *tls.Conn, 100)}
-	l, err := Listen(ln, "test", spoken, nil, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
+	l, err := Listen(ln, "test", []string{spoken}, nil, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
 		_, _ = c.Write([]byte{letIn}) // who is not there does not read it
 		s.conns <- c
 		<-ctx.Done()
@@ -100,11 +100,7 @@ const letIn = '.'
 // reach makes a connection, which is closed with the test, and waits to be let in.
 func reach(t testing.TB, addr string, o tunnel.Options) (*tls.Conn, error) {
 	t.Helper()
-	d, err := NewDialer(addr, spoken, nil, o)
-	if err != nil {
-		return nil, err
-	}
-	c, err := d.First(within(t))
+	_, c, err := Dial(within(t), addr, spoken, nil, o)
 	if err != nil {
 		return nil, err
 	}

@@ -101,11 +101,7 @@ func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 }
 
 func dial(ctx context.Context, addr string, o tunnel.Options) (_ *session, err error) {
-	d, err := carrier.NewDialer(addr, []string{ALPN}, nil, o)
-	if err != nil {
-		return nil, err
-	}
-	t, err := d.First(ctx)
+	d, t, err := carrier.Dial(ctx, addr, ALPN, nil, o)
 	if err != nil {
 		return nil, err
 	}

@@ -70,14 +70,11 @@ type startFunc func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error)
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	d, err := carrier.NewDialer(addr, []string{ALPN}, nil, o)
+	_, c, err := carrier.Dial(ctx, addr, ALPN, nil, o)
 	if err == nil {
-		var c *tls.Conn
-		if c, err = d.First(ctx); err == nil {
-			var s *session
-			if s, err = newSession(c, carrier.PeerOf(c, Name), yamux.Client, config(o), o); err == nil {
-				return s, nil
-			}
+		var s *session
+		if s, err = newSession(c, carrier.PeerOf(c, Name), yamux.Client, config(o), o); err == nil {
+			return s, nil
 		}
 	}
 	return nil, fmt.Errorf("connect to %s: %w", addr, err)

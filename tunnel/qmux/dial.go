@@ -5,6 +5,7 @@ package qmux
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/http/httptrace"
 	"slices"
@@ -73,25 +74,21 @@ func Transport() tunnel.Transport {
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	d, err := carrier.NewDialer(addr, []string{ALPN}, newBatch, o)
-	if err != nil {
-		return nil, connectError(addr, err)
-	}
-	first, err := d.First(ctx)
-	if err != nil {
-		return nil, connectError(addr, err)
-	}
-	s, err := dialOn(ctx, first, func(ctx context.Context) (secured, error) {
-		c, aerr := d.Again(ctx)
-		if aerr != nil {
-			return nil, aerr // no nil *tls.Conn in an interface
+	d, first, err := carrier.Dial(ctx, addr, ALPN, newBatch, o)
+	if err == nil {
+		again := func(ctx context.Context) (secured, error) {
+			c, aerr := d.Again(ctx)
+			if aerr != nil {
+				return nil, aerr // no nil *tls.Conn in an interface
+			}
+			return c, nil
 		}
-		return c, nil
-	}, o)
-	if err != nil {
-		return nil, connectError(addr, err)
+		var s *Session
+		if s, err = dialOn(ctx, first, again, o); err == nil {
+			return s, nil
+		}
 	}
-	return s, nil
+	return nil, fmt.Errorf("connect to %s: %w", addr, err)
 }
 
 // dialOn makes a session on a first connection, which it owns, and those that dial

@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -33,8 +32,6 @@ const (
 	// One more is turned away for now.
 	maxBeside = 1 << 12
 )
-
-func connectError(addr string, err error) error { return fmt.Errorf("connect to %s: %w", addr, err) }
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
