@@ -237,15 +237,9 @@ type LinkOptions struct {
 	// Metered lets Keepalive grow, to what the path is seen to bear: a dead peer
 	// is found later, and an idle day costs less than 40 KiB.
 	Metered bool
-	// Buffer bounds in bytes what one session keeps to send again; zero means
-	// 16 MiB.
-	Buffer int
 	// Connections is how many connections a session has at most, for bulk that is not to
 	// hold up keystrokes; zero means DefaultConnections. Only qmux has more than one.
 	Connections int
-	// Budget bounds in bytes what all sessions of a listener keep to send again;
-	// zero means 256 MiB.
-	Budget int64
 	// Congestion names the congestion control of TCP connections; empty and
 	// "auto" mean bbr where the kernel lets this process choose it, and
 	// "system" the system's own.

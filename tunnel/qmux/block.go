@@ -24,8 +24,8 @@ const (
 	mediumBlock = record
 	largeBlock  = headroom + 4*(record-headroom)
 
-	// defaultKeep is what one session may keep to send again when Options say nothing,
-	// and defaultBudget all sessions of a process.
+	// defaultKeep is what one session may keep to send again, and defaultBudget all
+	// sessions of a process.
 	defaultKeep   = 16 << 20
 	defaultBudget = 256 << 20
 )

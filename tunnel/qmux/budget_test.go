@@ -24,14 +24,16 @@ func randomBytes(seed byte, n int) []byte {
 	return b
 }
 
-// A session keeps to its Buffer while nothing is acknowledged, and goes on when
+// A session keeps to its bound while nothing is acknowledged, and goes on when
 // something is; the other direction goes on meanwhile.
 func TestBackpressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 256 << 10
-		o := tunnel.Options{Link: tunnel.LinkOptions{Buffer: size}}
-		n := newNetwork(o)
-		d, a := n.pair(t, o)
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		d.mu.Lock()
+		d.conf.keep = size
+		d.mu.Unlock()
 		near, far := opened(t, d, a)
 		data := randomBytes(1, 4*size)
 		_ = near.SetWriteDeadline(time.Now().Add(time.Minute))
@@ -64,8 +66,8 @@ func TestBackpressure(t *testing.T) {
 // With nothing left of the budget a stream goes on with a small block.
 func TestBudgetEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := tunnel.Options{Link: tunnel.LinkOptions{Budget: 1}}
-		n := newNetwork(o)
+		n := newNetwork(tunnel.Options{})
+		n.registry.conf.budget = &budget{limit: 1}
 		d, a := n.pair(t, tunnel.Options{})
 		near, far := opened(t, a, d)
 		data := randomBytes(2, 1<<20)
@@ -89,8 +91,9 @@ func TestBudgetIsShared(t *testing.T) {
 			pairs = 50
 			limit = 1 << 20
 		)
-		n := newNetwork(tunnel.Options{Link: tunnel.LinkOptions{Budget: limit}})
-		budget := n.registry.conf.budget
+		n := newNetwork(tunnel.Options{})
+		budget := &budget{limit: limit}
+		n.registry.conf.budget = budget
 		var all []*Session
 		var streams []tunnel.Stream
 		for i := range pairs {

@@ -70,9 +70,6 @@ func newRegistry(o tunnel.Options, identity func(secured) (string, error)) *regi
 		options: o, conf: newConfig(o), identity: identity,
 		sessions: make(map[sessionID]*Session), owned: make(map[string]map[*Session]struct{}),
 	}
-	if o.Link.Budget > 0 {
-		r.conf.budget = &budget{limit: o.Link.Budget}
-	}
 	r.conf.beside = &budget{limit: maxBeside}
 	return r
 }

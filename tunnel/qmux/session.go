@@ -96,7 +96,7 @@ type config struct {
 
 func newConfig(o tunnel.Options) config {
 	return config{
-		maxStreams: o.Streams(), keep: cmp.Or(max(o.Link.Buffer, 0), defaultKeep), budget: processBudget, metered: o.Link.Metered,
+		maxStreams: o.Streams(), keep: defaultKeep, budget: processBudget, metered: o.Link.Metered,
 		connections: cmp.Or(max(o.Link.Connections, 0), tunnel.DefaultConnections),
 		terms:       terms{keepalive: o.Link.Interval(), window: o.Link.Window()},
 	}
