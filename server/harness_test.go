@@ -68,7 +68,7 @@ func (d *testListener) Serve(ctx context.Context, f func(context.Context, tunnel
 	})
 }
 
-// Transport and Handshakes make testListener a tunnel.Doorkeeper.
+// Transport implements tunnel.Listener.
 func (d *testListener) Transport() string { return "memory" }
 
 func (d *testListener) Handshakes() tunnel.Handshakes {

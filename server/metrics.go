@@ -155,7 +155,7 @@ type collector struct {
 	byTransport []series
 	byNode      []series
 
-	doors                []tunnel.Doorkeeper
+	listeners            []tunnel.Listener
 	handshakes, underway *prometheus.Desc
 }
 
@@ -169,16 +169,11 @@ func newCollector(l *ledger, listeners []tunnel.Listener) *collector {
 		series{dials, prometheus.CounterValue, "error", func(a account) float64 { return float64(a.dialsFailed) }},
 		series{rtt, prometheus.GaugeValue, "", func(a account) float64 { return a.rtt.Seconds() }})
 	c := &collector{
-		ledger: l, byTransport: figures("transport", "", " by transport."), byNode: node,
+		ledger: l, listeners: listeners, byTransport: figures("transport", "", " by transport."), byNode: node,
 		handshakes: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_total"),
 			"Handshakes of clients of the tunnel, by result.", []string{"transport", "result"}, nil),
 		underway: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_underway"),
 			"Handshakes of clients of the tunnel that are not over.", []string{"transport"}, nil),
-	}
-	for _, listener := range listeners {
-		if d, ok := listener.(tunnel.Doorkeeper); ok {
-			c.doors = append(c.doors, d)
-		}
 	}
 	return c
 }
@@ -217,7 +212,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 // it has.
 func (c *collector) collectHandshakes(out chan<- prometheus.Metric) {
 	sums := make(map[string]tunnel.Handshakes)
-	for _, d := range c.doors {
+	for _, d := range c.listeners {
 		h, sum := d.Handshakes(), sums[d.Transport()]
 		sum.Done += h.Done
 		sum.Failed += h.Failed

@@ -29,7 +29,7 @@ type crowdedPort struct {
 	*Port
 	t     *testing.T
 	ca    *authority
-	links tunnel.Doorkeeper
+	links tunnel.Listener
 	conns chan net.Conn
 	over  chan struct{}
 	close func() // once
@@ -91,7 +91,7 @@ func crowd(t *testing.T) *crowdedPort {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.links = links.(tunnel.Doorkeeper)
+	p.links = links
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{p.Run, hub.Run} {

@@ -128,6 +128,10 @@ type Listener interface {
 	Serve(ctx context.Context, f func(context.Context, Session)) error
 	// Addr is where the listener listens.
 	Addr() net.Addr
+	// Transport is the name of the transport whose sessions it yields.
+	Transport() string
+	// Handshakes counts those of its clients.
+	Handshakes() Handshakes
 }
 
 // A Transport is one way to make sessions. Package cmd keeps the table of them;
@@ -411,12 +415,4 @@ type Handshakes struct {
 	Refused uint64
 	// Underway are those that are not over.
 	Underway int
-}
-
-// A Doorkeeper is a Listener that counts its handshakes.
-type Doorkeeper interface {
-	Listener
-	// Transport is the name of the transport whose sessions it yields.
-	Transport() string
-	Handshakes() Handshakes
 }

@@ -145,7 +145,7 @@ func (f *fleet) start(id string) *testServer {
 		f.tb.Fatal(err)
 	}
 	if s.hub, err = server.New(server.Config{
-		Listeners: []tunnel.Listener{s.peers.Listener(links.(tunnel.Doorkeeper))}, Elsewhere: s.peers.Dial,
+		Listeners: []tunnel.Listener{s.peers.Listener(links)}, Elsewhere: s.peers.Dial,
 		Metrics: s.registry, Log: log, ParkedPatience: -1,
 	}); err != nil {
 		f.tb.Fatal(err)

@@ -19,16 +19,16 @@ import (
 const batch = 100
 
 // Listener yields the sessions of l that are not other servers'. It serves those.
-func (p *Peers) Listener(l tunnel.Doorkeeper) tunnel.Doorkeeper { return &listener{l, p} }
+func (p *Peers) Listener(l tunnel.Listener) tunnel.Listener { return &listener{l, p} }
 
 type listener struct {
-	tunnel.Doorkeeper
+	tunnel.Listener
 	peers *Peers
 }
 
 // Serve implements tunnel.Listener.
 func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
-	return l.Doorkeeper.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
+	return l.Listener.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
 		if id, err := serverID(s.Peer()); err == nil {
 			l.peers.serve(ctx, s, id)
 			return

@@ -47,7 +47,7 @@ type listener struct {
 	done, failed atomic.Uint64 // handshakes
 }
 
-// Listen makes a tunnel.Doorkeeper for the transport of a name, which speaks these protocols
+// Listen makes a tunnel.Listener for the transport of a name, which speaks these protocols
 // (RFC 7301) and owns ln. below, which may be nil, makes what goes between TLS and each
 // connection. begin makes a session of each TLS connection and owns that. It returns no
 // session and no error if the connection was not to begin one.
@@ -68,10 +68,10 @@ func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) ne
 	return &listener{Listener: ln, name: name, tls: conf, below: below, begin: begin, options: o, entrance: e}, nil
 }
 
-// Transport implements tunnel.Doorkeeper.
+// Transport implements tunnel.Listener.
 func (l *listener) Transport() string { return l.name }
 
-// Handshakes implements tunnel.Doorkeeper.
+// Handshakes implements tunnel.Listener.
 func (l *listener) Handshakes() tunnel.Handshakes {
 	e := l.entrance
 	return tunnel.Handshakes{Done: l.done.Load(), Failed: l.failed.Load(), Refused: e.turned.Load(), Underway: len(e.places)}

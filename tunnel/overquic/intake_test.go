@@ -77,7 +77,7 @@ func TestFailedHandshakeReturnsItsBudget(t *testing.T) {
 		}
 	}
 	await(t, "what was granted", func() bool { return intake.Granted() == 0 })
-	await(t, "the handshakes", func() bool { return l.(tunnel.Doorkeeper).Handshakes().Failed == 10 })
+	await(t, "the handshakes", func() bool { return l.Handshakes().Failed == 10 })
 }
 
 // Those that come first leave something to others.

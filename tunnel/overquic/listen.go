@@ -54,10 +54,10 @@ type listener struct {
 	done, failed, refused atomic.Uint64 // handshakes
 }
 
-// Transport implements tunnel.Doorkeeper.
+// Transport implements tunnel.Listener.
 func (l *listener) Transport() string { return Name }
 
-// Handshakes implements tunnel.Doorkeeper.
+// Handshakes implements tunnel.Listener.
 func (l *listener) Handshakes() tunnel.Handshakes {
 	return tunnel.Handshakes{
 		Done: l.done.Load(), Failed: l.failed.Load(), Refused: l.refused.Load(), Underway: int(l.handshakes.Load()),

@@ -72,6 +72,10 @@ type listener struct {
 
 func (l *listener) Addr() net.Addr { return memnet.Addr(l.addr) }
 
+func (l *listener) Transport() string { return "inproc" }
+
+func (l *listener) Handshakes() tunnel.Handshakes { return tunnel.Handshakes{} }
+
 func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
