@@ -1,16 +1,25 @@
-// Systems whose sockets are read as any connection is.
+// Systems whose sockets are read and written as any connection is.
 
 //go:build !unix
 
 package tunnel
 
-import (
-	"errors"
-	"io"
-)
+import "errors"
 
-type socket struct{}
+// A SocketReader reads no socket here.
+type SocketReader struct{}
 
-func (*socket) is(io.Reader) bool { return false }
+// Open is false.
+func (*SocketReader) Open(any) bool { return false }
 
-func (*Buffer) readSocket() (int, error) { return 0, errors.ErrUnsupported }
+// Read fails.
+func (*SocketReader) Read(Memory) (int, error) { return 0, errors.ErrUnsupported }
+
+// A SocketWriter writes to no socket here.
+type SocketWriter struct{}
+
+// Open is false.
+func (*SocketWriter) Open(any) bool { return false }
+
+// Write fails.
+func (*SocketWriter) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }

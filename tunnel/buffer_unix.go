@@ -1,4 +1,4 @@
-// Sockets, whose readers need hold nothing while they wait.
+// Sockets, tried without waiting: whoever reads one need hold nothing while it waits.
 
 //go:build unix
 
@@ -12,83 +12,135 @@ import (
 	"syscall"
 )
 
-// A socket is a connection that is read by its descriptor. The zero socket is none.
-type socket struct {
-	conn syscall.Conn
+// A SocketReader reads a socket. The zero SocketReader has none.
+type SocketReader struct {
+	conn any // that raw is of
 	raw  syscall.RawConn
 	try  func(fd uintptr) (done bool)
+	mem  Memory
 	n    int // what try has found
 	err  error
 }
 
-// is makes s a socket of c and says whether c has one that carries a stream of bytes.
-func (s *socket) is(c io.Reader) bool {
+// Open says whether c is a connection that carries a stream of bytes by a socket of its own,
+// which Read reads then.
+func (r *SocketReader) Open(c any) bool {
+	if r.conn != nil && r.conn == c {
+		return true
+	}
+	raw := socketOf(c)
+	if raw != nil {
+		r.conn, r.raw = c, raw
+	}
+	return raw != nil
+}
+
+// Read waits until there is something to read, and reads it to m, which holds nothing. It
+// costs no system call more than Read of the connection does.
+func (r *SocketReader) Read(m Memory) (n int, err error) {
+	if r.try == nil {
+		r.try = r.tryRead // once, since it takes memory
+	}
+	r.mem, r.n, r.err = m, 0, nil
+	if err := r.raw.Read(r.try); err != nil {
+		return 0, renamed(err, "read")
+	}
+	return r.n, r.err
+}
+
+// tryRead reads what is there, and says whether there was something.
+func (r *SocketReader) tryRead(fd uintptr) bool {
+	p := r.mem.Take(0)
+	for {
+		n, err := syscall.Read(int(fd), p)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case errors.Is(err, syscall.EAGAIN):
+			r.mem.Free()
+			return false
+		case err != nil:
+			r.err = os.NewSyscallError("read", err)
+		case n == 0:
+			r.err = io.EOF
+		default:
+			r.n = n
+		}
+		return true
+	}
+}
+
+// A SocketWriter writes to a socket. The zero SocketWriter has none.
+type SocketWriter struct {
+	raw syscall.RawConn
+	try func(fd uintptr) (done bool)
+	p   []byte
+	n   int // what try has written
+	err error
+}
+
+// Open is that of a SocketReader, for Write.
+func (w *SocketWriter) Open(c any) bool {
+	w.raw, w.try = socketOf(c), w.tryWrite // once, since it takes memory
+	return w.raw != nil
+}
+
+// Write writes what the socket takes at once.
+func (w *SocketWriter) Write(p []byte) (n int, err error) {
+	w.p, w.n, w.err = p, 0, nil
+	err = w.raw.Write(w.try)
+	if w.p = nil; err != nil {
+		return w.n, renamed(err, "write")
+	}
+	return w.n, w.err
+}
+
+func (w *SocketWriter) tryWrite(fd uintptr) bool {
+	for w.n < len(w.p) {
+		n, err := syscall.Write(int(fd), w.p[w.n:])
+		switch {
+		case err == nil:
+			w.n += n
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EAGAIN):
+			return true
+		default:
+			w.err = os.NewSyscallError("write", err)
+			return true
+		}
+	}
+	return true
+}
+
+// socketOf is the descriptor of a connection that carries a stream of bytes by a socket of
+// its own; nil if c is none.
+func socketOf(c any) syscall.RawConn {
 	var conn syscall.Conn
 	switch c := c.(type) {
 	case *net.TCPConn:
 		conn = c
 	case *net.UnixConn:
 		if c.LocalAddr().Network() != "unix" {
-			return false
+			return nil
 		}
 		conn = c
 	default:
-		return false
-	}
-	if s.conn == conn {
-		return true
+		return nil
 	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return false // whoever reads it hears why
+		return nil // whoever uses it hears why
 	}
-	s.conn, s.raw, s.try = conn, raw, nil
-	return true
-}
-
-// readSocket is Read of the connection that b.socket is of. It costs no system call
-// more than that does.
-func (b *Buffer) readSocket() (int, error) {
-	s := &b.socket
-	if s.try == nil {
-		s.try = b.trySocket // once, since it takes memory
-	}
-	s.n, s.err = 0, nil
-	if err := s.raw.Read(s.try); err != nil {
-		return 0, renamed(err)
-	}
-	return s.n, s.err
-}
-
-// trySocket reads what is there, and says whether there was something.
-func (b *Buffer) trySocket(fd uintptr) bool {
-	s := &b.socket
-	for {
-		n, err := syscall.Read(int(fd), b.Take(0))
-		switch {
-		case errors.Is(err, syscall.EINTR):
-			continue
-		case errors.Is(err, syscall.EAGAIN):
-			b.Free()
-			return false
-		case err != nil:
-			s.err = os.NewSyscallError("read", err)
-		case n == 0:
-			s.err = io.EOF
-		default:
-			s.n = n
-		}
-		return true
-	}
+	return raw
 }
 
 // renamed is err of a RawConn as that of the connection.
-func renamed(err error) error {
-	var op *net.OpError
-	if !errors.As(err, &op) {
+func renamed(err error, op string) error {
+	var e *net.OpError
+	if !errors.As(err, &e) {
 		return err
 	}
-	read := *op
-	read.Op = "read"
-	return &read
+	r := *e
+	r.Op = op
+	return &r
 }

@@ -232,7 +232,15 @@ type Buffer struct {
 	pool   *sync.Pool // of mem
 	much   bool       // the last read found much
 	blind  bool       // the connection takes memory before it waits
-	socket socket
+	socket SocketReader
+}
+
+// Memory is what a SocketReader reads to: a Buffer, or what its user has in place of one.
+type Memory interface {
+	// Take is called once the socket can be read. It gets memory, and want is 0.
+	Take(want int) []byte
+	// Free gives it back. There was nothing to read.
+	Free()
 }
 
 // A BufferReader is a connection that knows when there is something to read, and
@@ -252,8 +260,8 @@ func ReadBuffer(c io.Reader, b *Buffer) (n int, err error) {
 	if r, ok := c.(BufferReader); ok {
 		return r.ReadBuffer(b)
 	}
-	if b.socket.is(c) {
-		return b.readSocket()
+	if b.socket.Open(c) {
+		return b.socket.Read(b)
 	}
 	b.blind = true
 	return c.Read(b.Take(0))

@@ -4,10 +4,8 @@
 package qmux
 
 import (
-	"errors"
 	"net"
 	"sync"
-	"syscall"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -24,11 +22,10 @@ var batches = sync.Pool{New: func() any { return new([batchSize]byte) }}
 type batch struct {
 	net.Conn
 
-	raw syscall.RawConn // of the socket below; nil if there is none to be tried
-	try func(fd uintptr) bool
-	err error // of try
+	open bool // the socket below can be tried
 
-	mu   sync.Mutex       // guards the following: TLS writes alerts beside the writer
+	mu   sync.Mutex // guards the following: TLS writes alerts beside the writer
+	out  tunnel.SocketWriter
 	buf  *[batchSize]byte // nil while nothing is to be gathered
 	from int              // of buf, what has not been written: buf[from:to]
 	to   int
@@ -39,22 +36,22 @@ type batch struct {
 // An inward is what a batch reads. It is for one reader at a time.
 type inward struct {
 	shallow bool // Read does not wait
-	try     func(fd uintptr) bool
+	socket  tunnel.SocketReader
 	ahead   *block // what await has read: ahead.buf[from:to]; nil if nothing is left
 	from    int
 	to      int
-	err     error
 }
 
 func newBatch(c net.Conn) net.Conn {
-	b := &batch{Conn: c, raw: socketBelow(c)}
-	b.try, b.in.try = b.tryWrite, b.tryRead
+	b := &batch{Conn: c}
+	below := connBelow(c)
+	b.open = b.out.Open(below) && b.in.socket.Open(below)
 	return b
 }
 
-// socketBelow is the socket that c is or has below it, unless one between wants to see
+// connBelow is the connection that c is or has below it; nil if one between wants to see
 // what is written.
-func socketBelow(c net.Conn) syscall.RawConn {
+func connBelow(c net.Conn) net.Conn {
 	for {
 		switch x := c.(type) {
 		case tunnel.Wrapper:
@@ -62,7 +59,7 @@ func socketBelow(c net.Conn) syscall.RawConn {
 		case interface{ NetConn() net.Conn }:
 			c = x.NetConn()
 		default:
-			return socketOf(c)
+			return c
 		}
 	}
 }
@@ -78,37 +75,28 @@ func (notYet) Temporary() bool { return true }
 
 // patient says whether Read is to leave the waiting to await. That needs a socket.
 func (b *batch) patient(yes bool) {
-	if b != nil {
-		b.in.shallow = yes && b.raw != nil
-	}
+	b.in.shallow = yes && b.open
 }
 
 // await waits until something has come, and reads that. Whoever waits here has a tenth
 // of what TLS takes on the stack, which the goroutine of an idle connection keeps.
 func (b *batch) await() error {
-	b.in.err = nil
-	if err := b.raw.Read(b.in.try); err != nil {
-		return renamed(err, "read")
-	}
-	return b.in.err
+	n, err := b.in.socket.Read(&b.in)
+	b.in.from, b.in.to = 0, n
+	return err
 }
 
-func (b *batch) tryRead(fd uintptr) bool {
-	in := &b.in
+// Take implements tunnel.Memory.
+func (in *inward) Take(int) []byte {
 	in.ahead = newBlock(smallBlock)
-	n, again, err := tryRead(fd, in.ahead.buf)
-	in.from, in.to, in.err = 0, n, err
-	if n == 0 {
-		b.unread()
-	}
-	return !again
+	return in.ahead.buf
 }
 
-// unread gives up what has been read and nobody has taken.
-func (b *batch) unread() {
-	if b != nil && b.in.ahead != nil {
-		b.in.ahead.free()
-		b.in.ahead = nil
+// Free gives up what has been read and nobody has taken.
+func (in *inward) Free() {
+	if in.ahead != nil {
+		in.ahead.free()
+		in.ahead = nil
 	}
 }
 
@@ -119,7 +107,7 @@ func (b *batch) Read(p []byte) (int, error) {
 	case in.ahead != nil:
 		n := copy(p, in.ahead.buf[in.from:in.to])
 		if in.from += n; in.from == in.to {
-			b.unread()
+			in.Free()
 		}
 		return n, nil
 	case in.shallow:
@@ -165,9 +153,9 @@ func (b *batch) flush(wait bool) (all bool, err error) {
 	if wait {
 		return true, b.flushLocked()
 	}
-	if b.raw != nil && b.from < b.to {
-		b.err = nil
-		if err := errors.Join(b.raw.Write(b.try), b.err); err != nil {
+	if b.open && b.from < b.to {
+		n, err := b.out.Write(b.buf[b.from:b.to])
+		if b.from += n; err != nil {
 			return false, err
 		}
 	}
@@ -176,14 +164,6 @@ func (b *batch) flush(wait bool) (all bool, err error) {
 	}
 	b.resetLocked()
 	return true, nil
-}
-
-// tryWrite writes what the socket takes at once.
-func (b *batch) tryWrite(fd uintptr) bool {
-	var n int
-	n, b.err = tryWrite(fd, b.buf[b.from:b.to])
-	b.from += n
-	return true
 }
 
 // CloseWrite ends our direction after what was gathered.

@@ -215,7 +215,7 @@ func (c *conn) unread(err error) {
 		c.batch.patient(false)
 		_, _ = io.Copy(io.Discard, c.tls) // until it has read why, or its time is over
 	}
-	c.batch.unread()
+	c.batch.in.Free()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	switch {

@@ -197,8 +197,8 @@ func (st *stream) SpliceFrom(src net.Conn, moved func(n int)) error { return st.
 func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
 	st.wmu.Lock()
 	defer st.wmu.Unlock()
-	src := newSource(r)
-	defer src.free()
+	src := source{r: r}
+	defer src.Free()
 	for {
 		var err error
 		if src.most, err = st.awaitRoom(); err != nil {

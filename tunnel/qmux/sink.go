@@ -7,25 +7,19 @@ import (
 	"errors"
 	"io"
 	"net"
-	"syscall"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // A sink is what a WriteTo writes to.
 type sink struct {
 	w     io.Writer
-	raw   syscall.RawConn // of w, if that is a socket
 	moved func(n int)
 
-	// What try tries, and what came of it. Whoever has made the stream busy owns it.
-	p   []byte
-	n   int
-	err error
-	try func(fd uintptr) bool
-}
-
-func (k *sink) trySocket(fd uintptr) bool {
-	k.n, k.err = tryWrite(fd, k.p)
-	return true
+	// Whoever has made the stream busy owns the following.
+	socket tunnel.SocketWriter // of w, if open
+	open   bool
+	err    error // of socket
 }
 
 // deliverLocked writes data to the sink as far as that takes it without waiting, and
@@ -34,30 +28,26 @@ func (k *sink) trySocket(fd uintptr) bool {
 func (st *stream) deliverLocked(data []byte) int {
 	in := &st.in
 	k := in.sink
-	if k.raw == nil || k.err != nil {
+	if !k.open || k.err != nil {
 		return 0
 	}
 	in.busy = true
-	k.p, k.n = data, 0
 	st.s.mu.Unlock()
 	held := len(data) > record/2 && beginBulk()
-	err := k.raw.Write(k.try)
+	n, err := k.socket.Write(data)
 	if held {
 		endBulk()
 	}
 	st.s.mu.Lock()
 	in.busy = false
-	k.p = nil
-	if err != nil && k.err == nil {
-		k.err = err
-	}
-	if k.n > 0 {
-		k.moved(k.n)
+	k.err = err
+	if n > 0 {
+		k.moved(n)
 	}
 	if k.err != nil || in.sink == nil || in.state != recvOpen || st.closed {
 		notify(in.wake)
 	}
-	return k.n
+	return n
 }
 
 // WriteTo is SpliceTo for any writer.
@@ -74,8 +64,8 @@ func (st *stream) SpliceTo(dst net.Conn, moved func(n int)) error { return st.de
 func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
-	k := &sink{w: w, raw: socketOf(w), moved: moved}
-	k.try = k.trySocket
+	k := &sink{w: w, moved: moved}
+	k.open = k.socket.Open(w)
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	in := &st.in
@@ -92,7 +82,7 @@ func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
 		switch {
 		case in.busy: // it is known soon whether something is left; the sink is another's
 		case k.err != nil:
-			return renamed(k.err, "write")
+			return k.err
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
@@ -142,15 +132,4 @@ func (st *stream) drainLocked(k *sink) error {
 		st.consumedLocked(total)
 	}
 	return err
-}
-
-// renamed is err of a RawConn as that of the connection.
-func renamed(err error, op string) error {
-	var e *net.OpError
-	if !errors.As(err, &e) {
-		return err
-	}
-	r := *e
-	r.Op = op
-	return &r
 }
