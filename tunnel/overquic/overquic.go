@@ -156,22 +156,22 @@ func config(o tunnel.Options, granted int) *quic.Config {
 func dialOn(ctx context.Context, addr string, o tunnel.Options, listen listenFunc) (tunnel.Session, error) {
 	to, err := resolve(ctx, addr, o)
 	if err == nil {
-		var p *sockets
-		if p, err = openSockets(ctx, to, listen); err == nil {
-			var s *session
-			if s, err = dial(ctx, addr, to, o, p); err == nil {
-				return s, nil
-			}
+		var s *session
+		if s, err = dial(ctx, addr, to, o, listen); err == nil {
+			return s, nil
 		}
 	}
 	return nil, fmt.Errorf("connect to %s over UDP: %w", addr, err)
 }
 
-// dial is dialOn once the server's address is known. It owns p.
-func dial(ctx context.Context, addr string, to *net.UDPAddr, o tunnel.Options, p *sockets) (*session, error) {
+// dial is dialOn once the server's address is known.
+func dial(ctx context.Context, addr string, to *net.UDPAddr, o tunnel.Options, listen listenFunc) (*session, error) {
 	conf, err := carrier.ClientTLS(o.TLS, addr, ALPN)
 	if err != nil {
-		p.close()
+		return nil, err
+	}
+	p, err := openSockets(ctx, to, listen)
+	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)

@@ -64,15 +64,11 @@ func simulated(t *testing.T, o tunnel.Options, f func(t *testing.T, a, b *sessio
 			}
 		})
 		free := []net.PacketConn{here, spare}
-		p, err := openSockets(ctx, to, func(context.Context, string, string) (net.PacketConn, error) {
+		a, err := dial(ctx, "server:1", to, o, func(context.Context, string, string) (net.PacketConn, error) {
 			c := free[0]
 			free = free[1:]
 			return c, nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := dial(ctx, "server:1", to, o, p)
 		if err != nil {
 			t.Fatal(err)
 		}
