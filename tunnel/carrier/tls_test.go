@@ -138,6 +138,12 @@ func TestWrongALPN(t *testing.T) {
 	}
 }
 
+// subject is the identity of a certificate with a name.
+func subject(n pkix.Name) string {
+	s, _ := Identity(tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: n}}})
+	return s
+}
+
 // What of a name says who somebody is has one spelling, and no other name has it.
 func TestSubject(t *testing.T) {
 	node := pkix.Name{CommonName: "n", Organization: []string{"x", "y"}}

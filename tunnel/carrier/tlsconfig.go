@@ -5,7 +5,6 @@ package carrier
 
 import (
 	"crypto/tls"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"net"
@@ -75,12 +74,6 @@ func Identity(s tls.ConnectionState) (string, error) {
 	if len(s.PeerCertificates) == 0 {
 		return "", errors.New("no client certificate")
 	}
-	return subject(s.PeerCertificates[0].Subject), nil
-}
-
-// subject spells the part of a name that says who somebody is.
-func subject(n pkix.Name) string {
-	orgs := slices.Clone(n.Organization)
-	slices.Sort(orgs)
-	return fmt.Sprintf("%q %q", n.CommonName, orgs)
+	subject := s.PeerCertificates[0].Subject
+	return fmt.Sprintf("%q %q", subject.CommonName, slices.Sorted(slices.Values(subject.Organization))), nil
 }
