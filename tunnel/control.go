@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -88,6 +89,8 @@ type Control struct {
 	answered chan struct{}
 	rtt      atomic.Int64  // nanoseconds; 0 before the first pong
 	writing  chan struct{} // holds one token while somebody writes to stream
+
+	drained, heard sync.Once // draining and answered are closed once
 
 	// Owned by Run.
 	number uint64    // of the latest ping
@@ -208,11 +211,7 @@ func (c *Control) ping(ctx context.Context) error {
 func (c *Control) handle(f frame, report func(time.Duration)) error {
 	switch f := f.(type) {
 	case *beatFrame:
-		select {
-		case <-c.answered:
-		default:
-			close(c.answered) // only Run gets here
-		}
+		c.heard.Do(func() { close(c.answered) })
 		if f.k == kindPing {
 			return c.write(&beatFrame{k: kindPong, number: f.number})
 		}
@@ -228,11 +227,7 @@ func (c *Control) handle(f frame, report func(time.Duration)) error {
 		if f.k == kindGoodbye {
 			return f.goodbye()
 		}
-		select {
-		case <-c.draining:
-		default:
-			close(c.draining)
-		}
+		c.drained.Do(func() { close(c.draining) })
 		return nil
 	default:
 		return fmt.Errorf("%w: kind %d on the control stream", ErrFrame, f.kind())

@@ -43,7 +43,7 @@ func (d Dial) Start(ctx context.Context, s Session, answered func(error)) (Strea
 		return nil, err
 	}
 	by, _ := ctx.Deadline() // there is one: see above
-	return &early{Stream: st, dial: d, answered: answered, by: by, settled: make(chan struct{}), answer: frameReader{r: st}}, nil
+	return &early{Stream: st, dial: d, answered: answered, by: by, answer: frameReader{r: st}}, nil
 }
 
 // An early stream reads its answer when it is first read from.
@@ -52,12 +52,12 @@ type early struct {
 	dial     Dial
 	by       time.Time // when the answer has to be there
 	once     sync.Once
-	answered func(error)   // called through tell
-	settled  chan struct{} // closed once the answer, or that there is none, is known
-	failure  error         // set before that; nil if the far side is connected
+	answered func(error) // called through tell
 
 	reading sync.Mutex // guards the following
 	answer  frameReader
+	settled bool  // the answer, or that there is none, is known,
+	failure error // and what it says; nil if the far side is connected
 }
 
 func (e *early) Read(p []byte) (int, error) {
@@ -116,17 +116,10 @@ func (e *early) because(err error) error {
 // await returns once the answer is known: nil if the far side is connected. The
 // caller's deadline ends a wait and decides nothing.
 func (e *early) await() error {
-	select {
-	case <-e.settled:
-		return e.failure
-	default:
-	}
 	e.reading.Lock()
 	defer e.reading.Unlock()
-	select {
-	case <-e.settled:
+	if e.settled {
 		return e.failure
-	default:
 	}
 	late := time.AfterFunc(max(time.Until(e.by), lateAnswer), func() { abortQuietly(e.Stream) })
 	f, err := e.answer.next()
@@ -143,7 +136,7 @@ func (e *early) await() error {
 	if err != nil {
 		e.failure = e.dial.failed(e.Stream, err)
 	}
-	close(e.settled)
+	e.settled = true
 	e.tell(e.failure)
 	return e.failure
 }
