@@ -45,7 +45,7 @@ func TestIntakeGrants(t *testing.T) {
 	if i.Received(1); !i.Scarce() || i.Begin(1) || i.Grow(1) {
 		t.Error("more than half of the limit lies unread, and it is not scarce")
 	}
-	i.Read(501)
+	i.Received(-501)
 	i.Return(1)
 	if i.Unread() != 0 || i.Granted() != 0 || i.Scarce() {
 		t.Errorf("in the end: %d unread, %d granted", i.Unread(), i.Granted())

@@ -207,12 +207,6 @@ func (o Options) Streams() int {
 	return o.MaxStreams
 }
 
-var (
-	_ Stream = (*net.TCPConn)(nil)
-	_ Stream = (*net.UnixConn)(nil)
-	_ Stream = (*tls.Conn)(nil)
-)
-
 // Defaults of LinkOptions.
 const (
 	// DefaultDetachWindow is how long a session outlives its connection.
@@ -400,11 +394,8 @@ func (i *Intake) grant(n, limit int64) bool {
 // Return takes back n bytes that have been granted.
 func (i *Intake) Return(n int) { i.granted.Add(-int64(n)) }
 
-// Received notes that n bytes have come, and Read that they were read or thrown away.
+// Received notes that n bytes have come. Below 0 they were read or thrown away.
 func (i *Intake) Received(n int) { i.unread.Add(int64(n)) }
-
-// Read is the opposite of Received.
-func (i *Intake) Read(n int) { i.unread.Add(-int64(n)) }
 
 // Handshakes are those of a listener. All but the last only grow.
 type Handshakes struct {

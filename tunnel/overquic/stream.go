@@ -189,7 +189,6 @@ func (st *stream) setDeadline(set func(time.Time) error, t time.Time) error {
 }
 
 var (
-	_ tunnel.Stream       = (*stream)(nil)
 	_ tunnel.Aborter      = (*stream)(nil)
 	_ tunnel.BufferReader = (*stream)(nil)
 	_ tunnel.Resetter     = (*stream)(nil)

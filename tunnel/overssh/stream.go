@@ -123,7 +123,4 @@ func (st *stream) finish(closed func() error, linger time.Duration) {
 	})
 }
 
-var (
-	_ tunnel.Stream  = (*stream)(nil)
-	_ tunnel.Aborter = (*stream)(nil)
-)
+var _ tunnel.Aborter = (*stream)(nil)

@@ -243,7 +243,7 @@ func (g *guard) forgetLocked(id uint32, a *account) {
 func (g *guard) releaseLocked(a *account, n int) {
 	a.unread -= n
 	g.unread -= n
-	g.intake.Read(n)
+	g.intake.Received(-n)
 	// A step is kept, so that a reader who keeps up does not ask each time.
 	for g.allowed > leastUnread && g.unread < g.allowed-2*unreadStep {
 		g.allowed -= unreadStep
@@ -255,7 +255,7 @@ func (g *guard) releaseLocked(a *account, n int) {
 func (g *guard) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.intake.Read(g.unread)
+	g.intake.Received(-g.unread)
 	g.intake.Return(g.allowed - leastUnread)
 	clear(g.accounts)
 	g.unread, g.allowed = 0, leastUnread

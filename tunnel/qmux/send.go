@@ -32,7 +32,6 @@ const maxUnsent = 2 * turnSize
 type sending struct {
 	state    sendState
 	fin      bool // CloseWrite or Close was called
-	finSent  bool // on a connection that has not been lost since
 	segments []segment
 	base     uint64 // offset of the first byte that is not acknowledged
 	next     uint64 // of the next one to be sent
@@ -312,7 +311,7 @@ func (st *stream) sendable() int {
 // owesFin says whether an end without data is to be sent.
 func (st *stream) owesFin() bool {
 	o := &st.out
-	return o.fin && !o.finSent && o.next == o.end && o.state <= sendDataSent
+	return o.fin && o.next == o.end && o.state == sendOpen
 }
 
 // segmentAt is the segment in which an offset that is kept lies.
@@ -357,7 +356,7 @@ func (st *stream) sentLocked(c *conn, n int) (fin bool) {
 		notify(o.wake)
 	}
 	if o.fin && o.next == o.end && o.state == sendOpen {
-		o.state, o.finSent, fin = sendDataSent, true, true
+		o.state, fin = sendDataSent, true
 		o.runs = append(o.runs, run{c: c, from: o.next, to: o.next})
 	}
 	return fin
@@ -442,8 +441,8 @@ func (st *stream) lostLocked(c *conn) {
 		o.runs = o.runs[:i]
 		st.s.stats.Replayed += o.next - from
 		o.next = from
-		if o.finSent {
-			o.finSent, o.state = false, sendOpen
+		if o.state == sendDataSent { // the end comes after it
+			o.state = sendOpen
 		}
 		break
 	}

@@ -234,7 +234,6 @@ func (st *stream) speakerLocked(what uint8) *conn {
 }
 
 var (
-	_ tunnel.Stream   = (*stream)(nil)
 	_ tunnel.Aborter  = (*stream)(nil)
 	_ tunnel.Carrier  = (*stream)(nil)
 	_ tunnel.Resetter = (*stream)(nil)

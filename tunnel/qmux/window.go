@@ -106,9 +106,5 @@ func (s *Session) heldLocked(n int) {
 		return // it has been noted
 	}
 	s.unread += n
-	if n > 0 {
-		s.intake.Received(n)
-	} else {
-		s.intake.Read(-n)
-	}
+	s.intake.Received(n)
 }
