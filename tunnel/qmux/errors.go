@@ -135,11 +135,6 @@ func refused(err error) *Error {
 	return &Error{Code: tunnel.Denied, Text: "session may not go on", cause: err}
 }
 
-// suspicious says whether a refused connection is one that no honest peer makes.
-func suspicious(err error) bool {
-	return errors.Is(err, tunnel.Denied) || errors.Is(err, tunnel.Revoked) || errors.Is(err, errForeign) || errors.Is(err, errSecret)
-}
-
 // closedBy is what a CONNECTION_CLOSE says, as an error. It wraps a *tunnel.Goodbye if
 // the peer has refused this end: that it does not know the session, or has another
 // connection for it, says nothing of that.

@@ -209,8 +209,8 @@ func (s *Session) revoke(err error) {
 // attention.
 func (r *registry) audit(c *conn, identity string, j *joining, err error) {
 	level := slog.LevelInfo
-	if suspicious(err) {
-		level = slog.LevelWarn
+	if errors.Is(err, tunnel.Denied) || errors.Is(err, tunnel.Revoked) || errors.Is(err, errForeign) || errors.Is(err, errSecret) {
+		level = slog.LevelWarn // no honest peer makes such a connection
 	}
 	r.options.Logger().Log(context.Background(), level, "resumption refused",
 		"session", j.id.String(), "identity", identity, "addr", c.tls.RemoteAddr().String(), "attempt", j.attempt, "err", err)

@@ -197,7 +197,7 @@ func (s *Session) sweepLocked(now time.Time) {
 		for _, c := range slices.Clone(s.conns[min(1, len(s.conns)):]) {
 			if c.load == 0 && c.unacked == 0 && now.Sub(c.used) >= idleAfter && now.Sub(c.heard) >= idleAfter {
 				p.wanted = max(0, p.wanted-1)
-				s.lostLocked(c, errUnused)
+				s.lostLocked(c, errors.New("connection is not used any more"))
 			}
 		}
 	}
@@ -365,9 +365,6 @@ func (s *Session) requeueLocked(c *conn) {
 		s.sayAllLocked()
 	}
 }
-
-// errUnused is why a connection beside the first is given up that nobody uses.
-var errUnused = errors.New("connection is not used any more")
 
 // lostLocked goes on without c, which is lost because of err.
 func (s *Session) lostLocked(c *conn, err error) {

@@ -314,16 +314,11 @@ func (st *stream) owesFin() bool {
 	return o.fin && o.next == o.end && o.state == sendOpen
 }
 
-// segmentAt is the segment in which an offset that is kept lies.
-func (o *sending) segmentAt(offset uint64) int {
-	return sort.Search(len(o.segments), func(i int) bool { return o.segments[i].end() > offset })
-}
-
 // piecesLocked adds the next n bytes to be sent to a list.
 func (st *stream) piecesLocked(list []segment, n int) []segment {
-	offset := st.out.next
-	for at := st.out.segmentAt(offset); n > 0; at++ {
-		g := st.out.segments[at]
+	kept, offset := st.out.segments, st.out.next
+	for at := sort.Search(len(kept), func(i int) bool { return kept[i].end() > offset }); n > 0; at++ {
+		g := kept[at]
 		g.from += int(offset - g.offset)
 		g.to = min(g.to, g.from+n)
 		g.offset = offset

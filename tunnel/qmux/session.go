@@ -258,7 +258,11 @@ func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
 	var st *stream
 	err := s.until(ctx, func() bool {
 		if s.opened < s.allowed && s.open < s.conf.maxStreams {
-			st = s.openLocked()
+			st = newStream(s, s.opened<<2|s.parity())
+			s.streams[st.id] = st
+			s.opened++
+			s.open++
+			st.sayLocked(sayAck) // its window
 		}
 		return st != nil
 	})
@@ -266,16 +270,6 @@ func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
 		return nil, fmt.Errorf("open stream: %w", err)
 	}
 	return st, nil
-}
-
-func (s *Session) openLocked() *stream {
-	id := s.opened<<2 | s.parity()
-	s.opened++
-	s.open++
-	st := newStream(s, id)
-	s.streams[id] = st
-	st.sayLocked(sayAck) // its window
-	return st
 }
 
 // parity is the low bits of streams that this end opens (RFC 9000, 2.1).
@@ -310,12 +304,6 @@ func (s *Session) acceptedLocked(st *stream) {
 	st.unseen = false
 	s.accepted++
 	s.raiseLocked()
-}
-
-// unseeLocked takes out a stream that waits to be accepted.
-func (s *Session) unseeLocked(st *stream) {
-	s.waiting = slices.DeleteFunc(s.waiting, func(other *stream) bool { return other == st })
-	s.acceptedLocked(st)
 }
 
 // OnStream has f called with each stream that the peer has opened and opens, in place of

@@ -5,6 +5,7 @@ package qmux
 import (
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -191,7 +192,9 @@ func (st *stream) stopLocked() {
 func (st *stream) endedLocked() {
 	out := st.out.state == sendDataRecvd || st.out.state == sendResetRecvd
 	if st.unseen && st.out.state >= sendDataRecvd && st.in.state == recvResetRecvd {
-		st.s.unseeLocked(st) // given up before anybody has seen it
+		// It was given up before anybody has seen it.
+		st.s.waiting = slices.DeleteFunc(st.s.waiting, func(other *stream) bool { return other == st })
+		st.s.acceptedLocked(st)
 		st.closed = true
 	}
 	in := st.in.state == recvDataRead || st.in.state == recvResetRead ||
