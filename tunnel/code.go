@@ -152,11 +152,7 @@ func NewDialError(addr string, err error) *DialError {
 
 // Error names the address and says why.
 func (e *DialError) Error() string {
-	text := e.Text
-	if text == "" {
-		text = e.Code.String()
-	}
-	return "dial " + e.Addr + ": " + text
+	return "dial " + e.Addr + ": " + cmp.Or(e.Text, e.Code.String())
 }
 
 // Reason is what err says of a dial to addr, without the beginning by which a

@@ -3,6 +3,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,12 +32,7 @@ type Dial struct {
 	Meta Meta
 }
 
-func (d Dial) name() string {
-	if d.Name != "" {
-		return d.Name
-	}
-	return d.Addr
-}
+func (d Dial) name() string { return cmp.Or(d.Name, d.Addr) }
 
 // Connect opens a stream on s and has the far side join it to addr. Errors are
 // *DialError. The caller owns the stream.
@@ -188,10 +184,7 @@ func (r *Request) Accept() (Stream, error) {
 // Reject tells the opener why not and ends the stream. Text is for people and
 // is cut to 1024 bytes.
 func (r *Request) Reject(code Code, text string) error {
-	if code == 0 {
-		code = Internal
-	}
-	if err := writeFrame(r.stream, &answerFrame{code: code, text: clip(text)}); err != nil {
+	if err := writeFrame(r.stream, &answerFrame{code: cmp.Or(code, Internal), text: clip(text)}); err != nil {
 		abortQuietly(r.stream)
 		return fmt.Errorf("reject %s: %w", r.Addr, err)
 	}
@@ -201,11 +194,7 @@ func (r *Request) Reject(code Code, text string) error {
 // Context bounds the answering end's work on r by the time that the opener will
 // wait, and by DefaultDialTimeout.
 func (r *Request) Context(ctx context.Context) (context.Context, context.CancelFunc) {
-	d := DefaultDialTimeout
-	if r.Timeout > 0 {
-		d = min(d, r.Timeout)
-	}
-	return context.WithTimeout(ctx, d)
+	return context.WithTimeout(ctx, min(cmp.Or(r.Timeout, DefaultDialTimeout), DefaultDialTimeout))
 }
 
 // Answer dials where r wants to go and joins the two until both directions have

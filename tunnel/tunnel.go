@@ -4,6 +4,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -184,28 +185,13 @@ type Options struct {
 }
 
 // Shared is Intake with its default applied.
-func (o Options) Shared() *Intake {
-	if o.Intake == nil {
-		return ProcessIntake()
-	}
-	return o.Intake
-}
+func (o Options) Shared() *Intake { return cmp.Or(o.Intake, ProcessIntake()) }
 
 // Logger is Log with its default applied.
-func (o Options) Logger() *slog.Logger {
-	if o.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return o.Log
-}
+func (o Options) Logger() *slog.Logger { return cmp.Or(o.Log, slog.New(slog.DiscardHandler)) }
 
 // Streams is MaxStreams with its default applied.
-func (o Options) Streams() int {
-	if o.MaxStreams <= 0 {
-		return DefaultMaxStreams
-	}
-	return o.MaxStreams
-}
+func (o Options) Streams() int { return cmp.Or(max(o.MaxStreams, 0), DefaultMaxStreams) }
 
 // Defaults of LinkOptions.
 const (
@@ -253,20 +239,10 @@ type LinkOptions struct {
 }
 
 // Window is DetachWindow with its default applied.
-func (o LinkOptions) Window() time.Duration {
-	if o.DetachWindow == 0 {
-		return DefaultDetachWindow
-	}
-	return o.DetachWindow
-}
+func (o LinkOptions) Window() time.Duration { return cmp.Or(o.DetachWindow, DefaultDetachWindow) }
 
 // Interval is Keepalive with its default applied.
-func (o LinkOptions) Interval() time.Duration {
-	if o.Keepalive <= 0 {
-		return DefaultKeepalive
-	}
-	return o.Keepalive
-}
+func (o LinkOptions) Interval() time.Duration { return cmp.Or(max(o.Keepalive, 0), DefaultKeepalive) }
 
 // A LinkState is how the connection below a session fares, and has fared. Counts
 // are since the session began.

@@ -341,16 +341,8 @@ func (c *codec) metadata(m *Meta) {
 
 // millis rounds up, so that a short time does not become none.
 func millis(d time.Duration) uint32 {
-	if d <= 0 {
-		return 0
-	}
-	return uint32(min((d+time.Millisecond-1)/time.Millisecond, 1<<32-1))
+	return uint32(min((max(d, 0)+time.Millisecond-1)/time.Millisecond, 1<<32-1))
 }
 
 // clip keeps text within what a frame may carry.
-func clip(s string) string {
-	if len(s) <= maxText {
-		return s
-	}
-	return s[:maxText]
-}
+func clip(s string) string { return s[:min(len(s), maxText)] }
