@@ -13,24 +13,16 @@ type Source struct{ prefix netip.Prefix }
 
 // SourceOf is the source that a remote address is of.
 func SourceOf(a net.Addr) Source {
-	var ip netip.Addr
-	switch a := a.(type) {
-	case *net.TCPAddr:
-		ip = a.AddrPort().Addr()
-	case *net.UDPAddr:
-		ip = a.AddrPort().Addr()
-	default:
+	of, ok := a.(interface{ AddrPort() netip.AddrPort }) // *net.TCPAddr and *net.UDPAddr
+	if !ok {
 		return Source{}
 	}
-	ip = ip.Unmap().WithZone("")
+	ip := of.AddrPort().Addr().Unmap().WithZone("")
 	bits := 64
 	if ip.Is4() {
 		bits = 32
 	}
-	p, err := ip.Prefix(bits)
-	if err != nil {
-		return Source{} // no address at all
-	}
+	p, _ := ip.Prefix(bits) // zero of no address at all
 	return Source{p}
 }
 
