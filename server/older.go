@@ -40,7 +40,7 @@ func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listene
 		stop := context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })
 		defer stop()
 		defer func() { _ = c.Close() }() // it has been told, or has left
-		who, _ := carrier.Identity(c.ConnectionState())
+		who, _ := carrier.Identity(carrier.PeerOf(c, "hawser/1"))
 		if more, ok := told.Tell(c.RemoteAddr()); ok {
 			o.Logger().Warn("agent is too old: install the version of this server on its node",
 				"addr", c.RemoteAddr().String(), "identity", who, "protocol", c.ConnectionState().NegotiatedProtocol, "version", version, "others", more)

@@ -19,7 +19,7 @@ func ExampleListen() {
 	conf := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert} // with certificate and authorities
 	l, err := carrier.Listen(ln, "example", []string{"example/1"}, nil, tunnel.Options{TLS: conf},
 		func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
-			who, err := carrier.Identity(c.ConnectionState())
+			who, err := carrier.Identity(carrier.PeerOf(c, "example"))
 			log.Println(who, err)
 			return nil, c.Close()
 		})

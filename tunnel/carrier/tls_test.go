@@ -140,7 +140,7 @@ func TestWrongALPN(t *testing.T) {
 
 // subject is the identity of a certificate with a name.
 func subject(n pkix.Name) string {
-	s, _ := Identity(tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: n}}})
+	s, _ := Identity(tunnel.Peer{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: n}}}})
 	return s
 }
 

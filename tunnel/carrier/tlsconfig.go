@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net"
 	"slices"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 // ServerTLS is a copy of c for the accepting end: TLS 1.3, a verified client
@@ -70,10 +72,10 @@ func checkALPN(s tls.ConnectionState, alpn []string) error {
 
 // Identity says whose session a connection may begin and join. A node has another key
 // after each renewal of its certificate: what stays is the subject.
-func Identity(s tls.ConnectionState) (string, error) {
-	if len(s.PeerCertificates) == 0 {
+func Identity(p tunnel.Peer) (string, error) {
+	if p.TLS == nil || len(p.TLS.PeerCertificates) == 0 {
 		return "", errors.New("no client certificate")
 	}
-	subject := s.PeerCertificates[0].Subject
+	subject := p.TLS.PeerCertificates[0].Subject
 	return fmt.Sprintf("%q %q", subject.CommonName, slices.Sorted(slices.Values(subject.Organization))), nil
 }

@@ -67,7 +67,7 @@ func (l *listener) accept(ctx context.Context, t *tls.Conn) (tunnel.Session, err
 		_ = c.Close() // never fails
 		return nil, errors.Join(errors.New("peer says nothing"), err)
 	}
-	who, err := carrier.Identity(t.ConnectionState())
+	who, err := carrier.Identity(carrier.PeerOf(t, Name))
 	if err != nil {
 		_ = c.Close() // as above
 		return nil, err

@@ -13,8 +13,6 @@ import (
 	"github.com/quic-go/quic-go"
 )
 
-var errAccepted = errors.New("only the end that dialed can move a session")
-
 // noIDs has the peer address its packets to the socket and nothing more: it belongs to
 // one connection. So the peer needs no new identifier for each new address of ours, and
 // a stateless reset is known on either socket.
@@ -97,7 +95,7 @@ func (p *sockets) move(ctx context.Context, c *quic.Conn) error {
 // Move takes the session to another socket; see tunnel.Session.
 func (s *session) Move(ctx context.Context) error {
 	if s.sockets == nil {
-		return errAccepted
+		return errors.New("only the end that dialed can move a session")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

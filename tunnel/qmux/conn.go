@@ -14,6 +14,7 @@ import (
 	"github.com/quic-go/quic-go/quicvarint"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 // parting bounds how long a peer that was told goodbye is read from.
@@ -23,6 +24,7 @@ const parting = time.Second
 type secured interface {
 	net.Conn
 	NetConn() net.Conn
+	CloseWrite() error
 }
 
 // A conn is one connection of a session. One goroutine reads it. Whoever has something
@@ -97,19 +99,15 @@ func (c *conn) abort() {
 // with something unread, TCP would drop that frame for a reset.
 func (c *conn) part() {
 	_ = c.tls.SetDeadline(time.Now().Add(parting)) // none of these matters any more
-	if t, ok := c.tls.(interface{ CloseWrite() error }); ok {
-		_ = t.CloseWrite()
-	}
+	_ = c.tls.CloseWrite()
 }
 
 // peer is what the connection's handshake has proved.
 func (c *conn) peer() tunnel.Peer {
-	p := tunnel.Peer{Addr: c.tls.RemoteAddr(), Transport: Name}
 	if t, ok := c.tls.(*tls.Conn); ok {
-		state := t.ConnectionState()
-		p.TLS = &state
+		return carrier.PeerOf(t, Name)
 	}
-	return p
+	return tunnel.Peer{Addr: c.tls.RemoteAddr(), Transport: Name}
 }
 
 // idleBuffer is what a connection holds to read to while little comes; a record of at
@@ -227,9 +225,6 @@ func (c *conn) unread(err error) {
 	c.s.lostLocked(c, fmt.Errorf("%w: %w", tunnel.Lost, err))
 }
 
-// errGone is why a connection is read no longer that was taken out.
-var errGone = errors.New("connection is not the session's any more")
-
 // take takes the frames of a record.
 func (c *conn) take(frames []byte, b *block) error {
 	c.s.mu.Lock()
@@ -238,7 +233,7 @@ func (c *conn) take(frames []byte, b *block) error {
 	case c.parting: // it is only waited for its end
 		return nil
 	case c.gone && !c.draining:
-		return errGone
+		return errors.New("connection is not the session's any more")
 	case len(frames) == 0:
 		return broken(errProtocol, "record without a frame")
 	}

@@ -5,6 +5,7 @@ package qmux
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http/httptrace"
@@ -130,7 +131,7 @@ func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options)
 // their place: for when the local address changes or a better way is known.
 func (s *Session) Move(ctx context.Context) error {
 	if s.dial == nil {
-		return errNoResume
+		return errors.New("move session: it ends with its connection")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -21,7 +21,7 @@ func TestNowAndThenIsNotDoubted(t *testing.T) {
 					o := tunnel.Options{Link: tunnel.LinkOptions{Connections: 1}}
 					k := &cutter{cut: func(int) (bool, bool) { return false, false }, accepted: make(chan *Session, 1)}
 					k.delays = []time.Duration{40 * time.Millisecond}
-					k.registry = newRegistry(o, func(secured) (string, error) { return "node", nil })
+					k.registry = newRegistry(o, func(tunnel.Peer) (string, error) { return "node", nil })
 					first, _ := k.dial(t.Context())
 					d, err := dialOn(t.Context(), first, k.dial, o)
 					if err != nil {

@@ -35,7 +35,7 @@ const (
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	r := newRegistry(o, identity)
+	r := newRegistry(o, carrier.Identity)
 	return carrier.Listen(ln, Name, []string{ALPN}, newBatch, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
 		s, err := r.accept(ctx, c)
 		if s == nil {
@@ -45,27 +45,18 @@ func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
 	})
 }
 
-// identity is carrier.Identity of a connection over TLS.
-func identity(c secured) (string, error) {
-	t, ok := c.(*tls.Conn)
-	if !ok {
-		return "", errors.New("not a TLS connection")
-	}
-	return carrier.Identity(t.ConnectionState())
-}
-
 // A registry knows the sessions that connections may join.
 type registry struct {
 	options  tunnel.Options
 	conf     config
-	identity func(secured) (string, error)
+	identity func(tunnel.Peer) (string, error)
 
 	mu       sync.Mutex // guards the following
 	sessions map[sessionID]*Session
 	owned    map[string]map[*Session]struct{} // by identity
 }
 
-func newRegistry(o tunnel.Options, identity func(secured) (string, error)) *registry {
+func newRegistry(o tunnel.Options, identity func(tunnel.Peer) (string, error)) *registry {
 	r := &registry{
 		options: o, conf: newConfig(o), identity: identity,
 		sessions: make(map[sessionID]*Session), owned: make(map[string]map[*Session]struct{}),
@@ -90,14 +81,14 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 		}
 		return err
 	})
+	var s *Session
 	if err == nil {
-		var s *Session
-		if s, err = r.decide(c, theirs); err == nil {
-			return s, nil
-		}
+		s, err = r.decide(c, theirs)
 	}
-	r.refuse(c, err)
-	return nil, err
+	if err != nil {
+		r.refuse(c, err)
+	}
+	return s, err
 }
 
 // refuse tells the peer why there is no session, or why not for it.
@@ -121,7 +112,7 @@ func (r *registry) refuse(c *conn, err error) {
 
 // decide finds the session that c is for, or makes it.
 func (r *registry) decide(c *conn, theirs *parameters) (*Session, error) {
-	identity, err := r.identity(c.tls)
+	identity, err := r.identity(c.peer())
 	if err != nil {
 		err = &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
 	}

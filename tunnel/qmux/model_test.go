@@ -145,7 +145,7 @@ func (f *fragile) Close() error {
 func (k *cutter) run(t *testing.T, sizes []int) (writes int) {
 	t.Helper()
 	o := tunnel.Options{Link: tunnel.LinkOptions{DetachWindow: 10 * time.Minute, Connections: 4}}
-	k.registry = newRegistry(o, func(secured) (string, error) { return "node", nil })
+	k.registry = newRegistry(o, func(tunnel.Peer) (string, error) { return "node", nil })
 	k.accepted = make(chan *Session, 1)
 	first, _ := k.dial(t.Context())
 	d, err := dialOn(t.Context(), first, k.dial, o)

@@ -39,7 +39,7 @@ type network struct {
 
 func newNetwork(o tunnel.Options) *network {
 	n := &network{accepted: make(chan *Session, 100), identity: "system:node:a"}
-	n.registry = newRegistry(o, func(secured) (string, error) {
+	n.registry = newRegistry(o, func(tunnel.Peer) (string, error) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return n.identity, n.refuse

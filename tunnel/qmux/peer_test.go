@@ -29,7 +29,7 @@ type handmade struct {
 func byHand(t testing.TB, ext bool, o tunnel.Options) (*Session, *handmade) {
 	t.Helper()
 	near, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-	r := newRegistry(o, func(secured) (string, error) { return "node", nil })
+	r := newRegistry(o, func(tunnel.Peer) (string, error) { return "node", nil })
 	p := newHandmade(t, near)
 	accepted := make(chan *Session, 1)
 	go func() {

@@ -20,7 +20,7 @@ func TestConnectionsOfAListenerAreBounded(t *testing.T) {
 		never := func(int) (bool, bool) { return false, false }
 		o := tunnel.Options{Link: tunnel.LinkOptions{Connections: 4}}
 		k := &cutter{cut: never, accepted: make(chan *Session, 1)}
-		k.registry = newRegistry(o, func(secured) (string, error) { return "node", nil })
+		k.registry = newRegistry(o, func(tunnel.Peer) (string, error) { return "node", nil })
 		beside := &budget{limit: most}
 		k.registry.conf.beside = beside
 		var all []*Session

@@ -51,7 +51,7 @@ func joined(t testing.TB, a, b net.Conn, o tunnel.Options) (dialer, accepter tun
 // joinedOf is joined with options for each end.
 func joinedOf(t testing.TB, a, b net.Conn, dialing, accepting tunnel.Options) (dialer, accepter tunnel.Session) {
 	t.Helper()
-	r := newRegistry(accepting, func(secured) (string, error) { return "node", nil })
+	r := newRegistry(accepting, func(tunnel.Peer) (string, error) { return "node", nil })
 	accepted := make(chan *Session, 1)
 	go func() {
 		s, err := r.accept(t.Context(), bare{newBatch(b)})

@@ -5,7 +5,6 @@ package qmux
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -129,13 +128,8 @@ func (s *Session) Context() context.Context { return s.ctx }
 // Peer is what the first handshake proved about the far side.
 func (s *Session) Peer() tunnel.Peer { return s.info }
 
-// LocalAddr and RemoteAddr are the latest connection's.
-func (s *Session) LocalAddr() net.Addr {
-	if a := s.local.Load(); a != nil {
-		return *a
-	}
-	return s.info.Addr // there has been no connection yet
-}
+// LocalAddr is the latest connection's.
+func (s *Session) LocalAddr() net.Addr { return *s.local.Load() }
 
 // RemoteAddr is where the session came from.
 func (s *Session) RemoteAddr() net.Addr { return s.info.Addr }
@@ -378,7 +372,5 @@ func (s *Session) fullLocked() bool {
 func (s *Session) scarceLocked() bool {
 	return s.kept > s.conf.keep/2 || s.conf.budget.used.Load() > s.conf.budget.limit/2
 }
-
-var errNoResume = errors.New("move session: it ends with its connection")
 
 var _ tunnel.Session = (*Session)(nil)

@@ -119,7 +119,7 @@ func TestStallEndsNothing(t *testing.T) {
 		t.Run(stall.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := tunnel.Options{Link: tunnel.LinkOptions{DetachWindow: 2 * time.Hour}}
-				r := &road{accepted: make(chan *Session, 1), registry: newRegistry(o, func(secured) (string, error) { return "node", nil })}
+				r := &road{accepted: make(chan *Session, 1), registry: newRegistry(o, func(tunnel.Peer) (string, error) { return "node", nil })}
 				first, _ := r.dial(t.Context())
 				d, err := dialOn(t.Context(), first, r.dial, o)
 				if err != nil {
