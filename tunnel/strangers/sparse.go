@@ -3,6 +3,7 @@
 package strangers
 
 import (
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -34,16 +35,8 @@ func (s *Sparse) Tell(source any) (kept int, now bool) {
 	t := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, known := s.told[source]
-	if known || len(s.told) >= sparseSources {
-		for other, at := range s.told {
-			if t.Sub(at) >= sparseEvery {
-				delete(s.told, other)
-			}
-		}
-		_, known = s.told[source]
-	}
-	if known || len(s.told) >= sparseSources {
+	maps.DeleteFunc(s.told, func(_ any, at time.Time) bool { return t.Sub(at) >= sparseEvery })
+	if _, known := s.told[source]; known || len(s.told) >= sparseSources {
 		s.kept++
 		return 0, false
 	}
