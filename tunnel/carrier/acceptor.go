@@ -101,7 +101,8 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 			}
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
-		case passes(err):
+		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost:
+			// File descriptors are short, or a client left before it was accepted.
 			pause = min(max(2*pause, lowestPause), highestPause)
 			l.options.Logger().Warn("cannot accept a connection", "addr", l.Addr().String(), "err", err, "retry", pause)
 			select {
@@ -130,13 +131,6 @@ func (l *listener) serve(ctx context.Context, g *handshake, f func(context.Conte
 			l.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
 		}
 	}
-}
-
-// passes says whether an error of Accept is about one connection or a shortage:
-// out of file descriptors, or a client that left before it was accepted.
-func passes(err error) bool {
-	code := tunnel.CodeOf(err)
-	return code == tunnel.Busy || code == tunnel.Lost
 }
 
 // handshake proves who g is. On error g is closed.
