@@ -78,24 +78,19 @@ func (l *listener) accept(ctx context.Context, t *tls.Conn) (tunnel.Session, err
 		return nil, l.second(ctx, c, who)
 	}
 	s := newSession(t, l.options)
-	if err := l.first(ctx, half{s, who}, c); err != nil {
-		_ = s.Close() // never fails
+	s.id = rand.Text()
+	if err = l.add(half{s, who}); err != nil {
+		_ = c.Close() // never fails
+	} else {
+		s.serve(c)
+		err = s.pair(ctx)
+		l.take(s.id, who)
+	}
+	if err != nil {
+		_ = s.Close() // as above
 		return nil, err
 	}
 	return s, nil
-}
-
-// first has a session, with the connection on which the peer is the client, wait for the
-// second one.
-func (l *listener) first(ctx context.Context, h half, c *conn) error {
-	h.id = rand.Text()
-	if err := l.add(h); err != nil {
-		_ = c.Close() // never fails
-		return err
-	}
-	defer l.take(h.id, h.identity)
-	h.serve(c)
-	return h.pair(ctx)
 }
 
 // second gives a connection on which the peer is the server to its session.
