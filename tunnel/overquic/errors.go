@@ -34,8 +34,8 @@ func lost(err error) error {
 		idle      *quic.IdleTimeoutError
 	)
 	switch {
-	case errors.As(err, &app) && goodbye(app) != nil:
-		return fmt.Errorf("%w: peer closed the connection: %w", tunnel.Lost, goodbye(app))
+	case goodbye(err) != nil:
+		return fmt.Errorf("%w: peer closed the connection: %w", tunnel.Lost, goodbye(err))
 	case errors.As(err, &app) && app.Remote:
 		return fmt.Errorf("%w: peer closed the connection: %s", tunnel.Lost, clip(app.ErrorMessage))
 	case errors.As(err, &app):
@@ -50,8 +50,9 @@ func lost(err error) error {
 }
 
 // goodbye is what the peer has said with its CONNECTION_CLOSE; nil if it said nothing.
-func goodbye(app *quic.ApplicationError) *tunnel.Goodbye {
-	if !app.Remote || app.ErrorCode/codeGoodbye != 1 || app.ErrorCode&0xff == 0 {
+func goodbye(err error) *tunnel.Goodbye {
+	var app *quic.ApplicationError
+	if !errors.As(err, &app) || !app.Remote || app.ErrorCode/codeGoodbye != 1 || app.ErrorCode&0xff == 0 {
 		return nil
 	}
 	return tunnel.GoodbyeBy(uint64(app.ErrorCode-codeGoodbye), clip(app.ErrorMessage))
@@ -62,13 +63,10 @@ func clip(text string) string { return text[:min(len(text), maxReason)] }
 // alert makes of an alert of the peer's TLS what it is over TCP, and of a peer's goodbye
 // what it said.
 func alert(err error) error {
-	var (
-		e   *quic.TransportError
-		app *quic.ApplicationError
-	)
-	if errors.As(err, &app) && goodbye(app) != nil {
-		return goodbye(app)
+	if bye := goodbye(err); bye != nil {
+		return bye
 	}
+	var e *quic.TransportError
 	if errors.As(err, &e) && e.Remote && e.ErrorCode.IsCryptoError() {
 		return &net.OpError{Op: "remote error", Err: tls.AlertError(e.ErrorCode & 0xff)} // RFC 9001, 4.8
 	}

@@ -90,7 +90,14 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 		c, err := ln.Accept(ctx)
 		switch {
 		case err == nil:
-			wg.Go(func() { l.serve(ctx, c, f) })
+			if over, ok := c.Context().Value(overKey{}).(func(*atomic.Uint64)); ok {
+				over(&l.done)
+			}
+			wg.Go(func() {
+				s := newSession(c, nil)
+				f(ctx, s)
+				_ = s.Close() // never fails
+			})
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
 		default:
@@ -201,14 +208,4 @@ func (l *listener) leave(s strangers.Source) {
 	defer l.mu.Unlock()
 	l.census.Remove(s)
 	l.handshakes.Add(-1)
-}
-
-// serve runs f.
-func (l *listener) serve(ctx context.Context, c *quic.Conn, f func(context.Context, tunnel.Session)) {
-	if over, ok := c.Context().Value(overKey{}).(func(*atomic.Uint64)); ok {
-		over(&l.done)
-	}
-	s := newSession(c, nil)
-	f(ctx, s)
-	_ = s.Close() // never fails
 }
