@@ -160,8 +160,7 @@ func (s *Session) rejoinLocked(doubted *conn, insteadOf uint64) {
 // together. If connections come but break at once, there is a wait before the first
 // attempt as well.
 func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
-	bound := lowestBackoff << min(useless, 6)
-	bound = min(bound, highestBackoff)
+	bound := min(lowestBackoff<<min(useless, 6), highestBackoff)
 	began := time.Now()
 	for again := useless > 1; ; again = true {
 		if again {

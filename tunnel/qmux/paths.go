@@ -3,6 +3,7 @@
 package qmux
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"slices"
@@ -278,11 +279,8 @@ func (s *Session) replacedLocked(insteadOf uint64) (conns []*conn) {
 
 // host is the part of an address that stands for a path.
 func host(a net.Addr) string {
-	h, _, err := net.SplitHostPort(a.String())
-	if err != nil {
-		return a.String()
-	}
-	return h
+	h, _, _ := net.SplitHostPort(a.String())
+	return cmp.Or(h, a.String()) // an address in memory has no port
 }
 
 // sayAllLocked has said again, by every stream, what may have been lost, and sent what
@@ -306,10 +304,8 @@ func (s *Session) sayAllLocked() {
 			st.queueLocked(c)
 		}
 	}
-	for _, c := range s.conns {
-		c.say.streams = true
-	}
 	for _, c := range slices.Clone(s.conns) {
+		c.say.streams = true
 		c.kickLocked()
 	}
 }

@@ -21,10 +21,6 @@ func (t *turn) ints(kind uint64, fields ...uint64) {
 	t.size += len(appendInts(t.tail(), kind, fields...))
 }
 
-func (t *turn) stream(id, offset uint64, length int, fin bool) {
-	t.size += len(appendStreamHead(t.tail(), id, offset, length, fin))
-}
-
 // largestControl is what one of the frames below takes at most.
 const largestControl = 8 + 4*8
 

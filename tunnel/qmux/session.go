@@ -88,14 +88,13 @@ type config struct {
 	keep        int
 	budget      *budget
 	beside      *budget // of connections beside the first; nil at the dialing end
-	metered     bool
 	connections int
 	terms       terms
 }
 
 func newConfig(o tunnel.Options) config {
 	return config{
-		maxStreams: o.Streams(), keep: defaultKeep, budget: processBudget, metered: o.Link.Metered,
+		maxStreams: o.Streams(), keep: defaultKeep, budget: processBudget,
 		connections: cmp.Or(max(o.Link.Connections, 0), tunnel.DefaultConnections),
 		terms:       terms{keepalive: o.Link.Interval(), window: o.Link.Window()},
 	}
@@ -115,7 +114,7 @@ func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameter
 	s.ctx, s.cancel = context.WithCancelCause(context.Background()) // a session is a root of its own
 	s.alive, s.ending = context.WithCancel(context.Background())
 	s.stats.Heard, s.stats.Window = s.born, max(conf.terms.window, 0)
-	s.pulse = pulse{metered: conf.metered && dialing, base: conf.terms.keepalive, interval: conf.terms.keepalive}
+	s.pulse = pulse{metered: o.Link.Metered && dialing, base: conf.terms.keepalive, interval: conf.terms.keepalive}
 	s.work.Add(1) // until it is over
 	return s
 }

@@ -299,7 +299,7 @@ func (c *conn) littleLocked(t *turn, st *stream) {
 	var few [4]segment
 	pieces := st.piecesLocked(few[:0], n)
 	fin := st.sentLocked(c, n)
-	t.stream(st.id, offset, n, fin)
+	t.size += len(appendStreamHead(t.tail(), st.id, offset, n, fin))
 	for i := range pieces {
 		t.add(pieces[i].b.buf[pieces[i].from:pieces[i].to])
 	}
