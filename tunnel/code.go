@@ -134,10 +134,11 @@ func (c Code) sentinel() error {
 }
 
 // A DialError is a dial that failed, here or at the far side. It unwraps to its
-// Code and to the standard library's error for it, where there is one.
+// Code and to the standard library's error for it, where there is one. It is the net.Error
+// that its Code is.
 type DialError struct {
+	Code
 	Addr string
-	Code Code
 	// Text says more, for people; it is never parsed. Empty means the code's
 	// own text.
 	Text string
@@ -192,12 +193,6 @@ func (e *DialError) Unwrap() []error {
 	}
 	return errs
 }
-
-// Timeout and Temporary make a DialError a net.Error.
-func (e *DialError) Timeout() bool { return e.Code.Timeout() }
-
-// Temporary is the code's.
-func (e *DialError) Temporary() bool { return e.Code.Temporary() }
 
 var (
 	_ net.Error = Code(0)

@@ -30,9 +30,6 @@ const (
 	partingTime = time.Second
 )
 
-// past is a deadline that has passed.
-var past = time.Unix(1, 0)
-
 // A Goodbye is the peer's reason for ending the session, for not starting one, or for
 // not letting it go on on another connection. Whatever the transport, it is what an
 // agent that is refused is told: Revoked or Denied if it is not admitted, Replaced if
@@ -173,7 +170,7 @@ func (c *Control) put(f frame, timeout time.Duration) error {
 // Dead if it fell silent, an error wrapping Lost if the session broke. It does not close
 // the session. Each round trip is told to rtt, unless that is nil.
 func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(past) })
+	stop := context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(time.Unix(1, 0)) }) // which has passed
 	defer stop()
 	in := frameReader{r: c.stream}
 	for {

@@ -19,9 +19,6 @@ import (
 // maxFrame bounds a frame, so that streams take turns. A TLS record holds no more.
 const maxFrame = 16 << 10
 
-// past is a deadline that has passed.
-var past = time.Unix(1, 0)
-
 type stream struct {
 	*yamux.Stream
 	session *session
@@ -139,7 +136,7 @@ func (s *stream) Close() error {
 		return nil
 	}
 	s.closed = true
-	_ = s.Stream.SetDeadline(past) // for who waits; never fails
+	_ = s.Stream.SetDeadline(time.Unix(1, 0)) // for who waits: it has passed; never fails
 	s.mu.Unlock()
 	err := s.Stream.Close()
 	s.session.guard.closed(s.StreamID())
