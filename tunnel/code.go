@@ -194,10 +194,7 @@ func (e *DialError) Unwrap() []error {
 	return errs
 }
 
-var (
-	_ net.Error = Code(0)
-	_ net.Error = (*DialError)(nil)
-)
+var _ net.Error = Code(0)
 
 // errnoCodes maps what the system says of a dial. It is written here once and
 // never changed.

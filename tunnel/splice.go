@@ -458,7 +458,6 @@ func (t *Tap) end(aborted bool) {
 }
 
 var (
-	_ Stream  = (*Tap)(nil)
 	_ Aborter = (*Tap)(nil)
 	_ Wrapper = (*Tap)(nil)
 )

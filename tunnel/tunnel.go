@@ -307,10 +307,7 @@ type Intake struct {
 
 // NewIntake makes an Intake with a limit in bytes; zero means the default.
 func NewIntake(limit int64) *Intake {
-	if limit <= 0 {
-		limit = intakeLimit(debug.SetMemoryLimit(-1))
-	}
-	return &Intake{limit: limit}
+	return &Intake{limit: cmp.Or(max(limit, 0), intakeLimit(debug.SetMemoryLimit(-1)))}
 }
 
 // intakeLimit is the default for a process whose memory limit is known, or is

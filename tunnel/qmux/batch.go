@@ -74,9 +74,7 @@ func (notYet) Timeout() bool   { return false }
 func (notYet) Temporary() bool { return true }
 
 // patient says whether Read is to leave the waiting to await. That needs a socket.
-func (b *batch) patient(yes bool) {
-	b.in.shallow = yes && b.open
-}
+func (b *batch) patient(yes bool) { b.in.shallow = yes && b.open }
 
 // await waits until something has come, and reads that. Whoever waits here has a tenth
 // of what TLS takes on the stack, which the goroutine of an idle connection keeps.
