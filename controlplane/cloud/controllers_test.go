@@ -131,7 +131,8 @@ func TestInitialize(t *testing.T) {
 type asked struct {
 	*Cloud
 	times int
-	held  bool // the Service had a finalizer each time
+	held  bool     // the Service had a finalizer each time
+	nodes []string // of the last time
 }
 
 func (a *asked) LoadBalancer() (cloudprovider.LoadBalancer, bool) {
@@ -146,6 +147,11 @@ type askedBalancers struct {
 // EnsureLoadBalancer implements cloudprovider.LoadBalancer.
 func (b askedBalancers) EnsureLoadBalancer(ctx context.Context, cluster string, s *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 	b.asked.times++
+	b.asked.nodes = nil
+	for _, n := range nodes {
+		b.asked.nodes = append(b.asked.nodes, n.Name)
+	}
+	slices.Sort(b.asked.nodes)
 	now, err := b.client.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
 	b.asked.held = err == nil && len(now.Finalizers) == 1 && (b.asked.times == 1 || b.asked.held)
 	return b.balancers.EnsureLoadBalancer(ctx, cluster, s, nodes)
@@ -217,4 +223,29 @@ func TestServices(t *testing.T) {
 			l.Error("no event tells of it")
 		}
 	})
+}
+
+// TestBalancedNodes: a node that is cordoned stays among those that a load balancer leads to,
+// also one that is not ready. One that says so does not, nor one that is about to go.
+func TestBalancedNodes(t *testing.T) {
+	cordoned, excluded, leaving := node("cordoned", "x://1"), node("excluded", "x://2"), node("leaving", "x://3")
+	cordoned.Spec.Unschedulable = true
+	excluded.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""}
+	leaving.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
+	lost := silent("lost")
+	lost.Spec.ProviderID = "x://4"
+	inLab(t, func(l *lab) {
+		c := &asked{Cloud: l.provider(inventory)}
+		l.run(c, func(f informers.SharedInformerFactory) (func(context.Context), error) {
+			ctl, err := servicecontroller.New(c, l.client, f.Core().V1().Services(), f.Core().V1().Nodes(), "kubernetes", utilfeature.DefaultFeatureGate)
+			return func(ctx context.Context) { ctl.Run(ctx, 1, counted()) }, err
+		})
+		if _, err := l.client.CoreV1().Services("ns").Create(l.ctx, service("web", nil, 80), metav1.CreateOptions{}); err != nil {
+			l.Fatal(err)
+		}
+		l.later(10 * time.Second)
+		if want := []string{"cordoned", "lost"}; !slices.Equal(c.nodes, want) {
+			l.Errorf("it leads to %v, want %v", c.nodes, want)
+		}
+	}, cordoned, excluded, leaving, lost)
 }
