@@ -66,7 +66,7 @@ var groups = []struct {
 	commands []string
 }{
 	{cobra.Group{ID: "run", Title: "Run a cluster:"}, []string{"up", "server", "demo"}},
-	{cobra.Group{ID: "operate", Title: "Operate a cluster:"}, []string{"explain", "kubeconfig", "kubectl", "manifest", "node", "ssh", "token"}},
+	{cobra.Group{ID: "operate", Title: "Operate a cluster:"}, []string{"explain", "kubeconfig", "kubectl", "manifest", "node", "ssh", "token", "top"}},
 	{cobra.Group{ID: "measure", Title: "Measure:"}, []string{"bench", "fleet"}},
 }
 
