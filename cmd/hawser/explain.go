@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,55 +37,79 @@ const (
 
 func newExplain() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain", Short: "Say what is wrong with a node",
+		Use: "explain", Short: "Say what is wrong with a node or the fleet",
 		// Without these two a subcommand that does not exist would print the help
 		// and succeed.
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var (
-		kubeconfig, dir, output string
-		grace                   time.Duration
-	)
+	var of explainFlags
 	node := &cobra.Command{
 		Use:   "node NAME",
 		Short: "Name the layer that is broken, since when, and what happens next",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case output != "" && output != "json":
-				return fmt.Errorf("-o %s: there is json, or nothing for a page of text", output)
-			case grace <= 0:
-				return fmt.Errorf("--node-monitor-grace-period %v is not above zero: give the server's, such as 40s", grace)
-			case kubeconfig != "" && dir != "":
-				return fmt.Errorf("--kubeconfig and --dir say both which cluster: give one")
-			}
-			if dir != "" {
-				kubeconfig = filepath.Join(dir, adminKubeconfig)
-			}
-			rc, err := loadKubeconfig(kubeconfig)
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
-			defer cancel()
-			return explainNode(ctx, cmd.OutOrStdout(), rc, args[0], grace, output)
+			return of.run(cmd, func(ctx context.Context, rc *rest.Config) error {
+				return explainNode(ctx, cmd.OutOrStdout(), rc, args[0], of.grace, of.output)
+			})
 		},
 	}
-	f := node.Flags()
-	f.StringVarP(&output, "output", "o", "", "json for a machine to read")
-	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default $KUBECONFIG, then ./.hawser/"+adminKubeconfig+")")
-	f.StringVar(&dir, "dir", "", "directory of a cluster that hawser up started")
-	f.DurationVar(&grace, "node-monitor-grace-period", explain.DefaultGrace, "the server's: how long a node may be quiet before it is Unknown")
-	cmd.AddCommand(node)
+	fleet := &cobra.Command{
+		Use:   "fleet",
+		Short: "Count what is broken by layer and by site or zone, the worst first, since when, and what happens next",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return of.run(cmd, func(ctx context.Context, rc *rest.Config) error {
+				return explainFleet(ctx, cmd.OutOrStdout(), rc, of.grace, of.output)
+			})
+		},
+	}
+	for _, c := range []*cobra.Command{node, fleet} {
+		c.Flags().DurationVar(&of.grace, "node-monitor-grace-period", explain.DefaultGrace, "the server's: how long a node may be quiet before it is Unknown")
+	}
+	for _, c := range []*cobra.Command{node, fleet} {
+		of.add(c.Flags())
+		cmd.AddCommand(c)
+	}
 	return cmd
 }
 
+// explainFlags are those of all that is explained.
+type explainFlags struct {
+	kubeconfig, dir, output string
+	grace                   time.Duration
+}
+
+func (o *explainFlags) add(f *pflag.FlagSet) {
+	f.StringVarP(&o.output, "output", "o", "", "json for a machine to read")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default $KUBECONFIG, then ./.hawser/"+adminKubeconfig+")")
+	f.StringVar(&o.dir, "dir", "", "directory of a cluster that hawser up started")
+}
+
+// run has f ask the cluster that the flags say.
+func (o *explainFlags) run(cmd *cobra.Command, f func(context.Context, *rest.Config) error) error {
+	switch {
+	case o.output != "" && o.output != "json":
+		return fmt.Errorf("-o %s: there is json, or nothing for a page of text", o.output)
+	case o.grace <= 0:
+		return fmt.Errorf("--node-monitor-grace-period %v is not above zero: give the server's, such as 40s", o.grace)
+	case o.kubeconfig != "" && o.dir != "":
+		return fmt.Errorf("--kubeconfig and --dir say both which cluster: give one")
+	}
+	if o.dir != "" {
+		o.kubeconfig = filepath.Join(o.dir, adminKubeconfig)
+	}
+	rc, err := loadKubeconfig(o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
+	defer cancel()
+	return f(ctx, rc)
+}
+
 func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name string, grace time.Duration, output string) error {
-	var clock serverClock
-	rc = rest.CopyConfig(rc)
-	rc.Wrap(clock.watch)
-	client, err := kubernetes.NewForConfig(rc)
+	client, clock, err := clocked(rc)
 	if err != nil {
 		return err
 	}
@@ -102,7 +127,17 @@ func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name strin
 	return nil
 }
 
-func write(out io.Writer, r *explain.Report, output string) error {
+// clocked is a client, and the clock of its server.
+func clocked(rc *rest.Config) (kubernetes.Interface, *serverClock, error) {
+	clock := &serverClock{}
+	rc = rest.CopyConfig(rc)
+	rc.Wrap(clock.watch)
+	client, err := kubernetes.NewForConfig(rc)
+	return client, clock, err
+}
+
+// write writes a page, or JSON.
+func write(out io.Writer, r interface{ WriteText(w io.Writer) error }, output string) error {
 	if output == "" {
 		return r.WriteText(out)
 	}

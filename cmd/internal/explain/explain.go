@@ -1,5 +1,5 @@
 // Package explain says in one page what is wrong with a node, since when, and what
-// will happen next.
+// will happen next. A Fleet counts this for all nodes.
 //
 // It looks only at what the API has: the Node with its conditions and taints, its
 // Lease, events, and pods. So it works against any cluster; the conditions of a
@@ -24,6 +24,12 @@ import (
 const (
 	tunnelConnected corev1.NodeConditionType = "hawser.dev/TunnelConnected"
 	dataPathReady   corev1.NodeConditionType = "hawser.dev/DataPathReady"
+)
+
+// Reasons of events about evictions from nodes.
+const (
+	EvictionFrozen  = "EvictionFrozen"
+	EvictionResumed = "EvictionResumed"
 )
 
 // DefaultGrace is how long a node may be quiet before it turns Unknown, where the
@@ -251,9 +257,9 @@ func frozen(r *Report, all []EventLine) *Freeze {
 			return nil // of another time
 		}
 		switch e.Reason {
-		case "EvictionResumed":
+		case EvictionResumed:
 			return nil
-		case "EvictionFrozen":
+		case EvictionFrozen:
 			f := &Freeze{Message: e.Message, Since: e.At}
 			// No pod is evicted from node NAME: Reason: message
 			if _, rest, ok := strings.Cut(e.Message, "node "+r.Node+": "); ok {

@@ -184,8 +184,14 @@ func names(ps []Pod) string {
 	for _, p := range ps {
 		all = append(all, p.Name)
 	}
-	if len(all) > maxNames {
-		all = append(all[:maxNames], fmt.Sprintf("and %d more", len(all)-maxNames))
+	return some(all, len(all))
+}
+
+// some lists the first names of as many as there are.
+func some(names []string, of int) string {
+	text := strings.Join(names[:min(len(names), maxNames)], ", ")
+	if more := of - maxNames; more > 0 {
+		text += fmt.Sprintf(", and %d more", more)
 	}
-	return strings.Join(all, ", ")
+	return text
 }
