@@ -156,6 +156,9 @@ func (e *DialError) Error() string {
 	return "dial " + e.Addr + ": " + cmp.Or(e.Text, e.Code.String())
 }
 
+// DialCode is the text of the code, for those who do not know the type.
+func (e *DialError) DialCode() string { return e.Code.String() }
+
 // Reason is what err says of a dial to addr, without the beginning by which a
 // DialError or package net says once more that it is a dial, and to where: for the
 // Text of a DialError. An address that differs from addr, such as the one that a name

@@ -37,7 +37,7 @@ const (
 
 func newExplain() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain", Short: "Say what is wrong with a node or the fleet",
+		Use: "explain", Short: "Say what is wrong with a node, the fleet or a dial",
 		// Without these two a subcommand that does not exist would print the help
 		// and succeed.
 		Args: cobra.NoArgs,
@@ -67,7 +67,7 @@ func newExplain() *cobra.Command {
 	for _, c := range []*cobra.Command{node, fleet} {
 		c.Flags().DurationVar(&of.grace, "node-monitor-grace-period", explain.DefaultGrace, "the server's: how long a node may be quiet before it is Unknown")
 	}
-	for _, c := range []*cobra.Command{node, fleet} {
+	for _, c := range []*cobra.Command{node, fleet, newExplainDial(&of)} {
 		of.add(c.Flags())
 		cmd.AddCommand(c)
 	}

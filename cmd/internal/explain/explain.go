@@ -1,5 +1,6 @@
 // Package explain says in one page what is wrong with a node, since when, and what
-// will happen next. A Fleet counts this for all nodes.
+// will happen next. A Fleet counts this for all nodes, and a Dial says which layer
+// refused a dial.
 //
 // It looks only at what the API has: the Node with its conditions and taints, its
 // Lease, events, and pods. So it works against any cluster; the conditions of a

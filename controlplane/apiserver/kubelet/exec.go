@@ -171,7 +171,7 @@ func (r *portForwardREST) Connect(ctx context.Context, name string, options runt
 
 // upgrade joins the client to the kubelet at location, byte for byte.
 func (b *backend) upgrade(location *url.URL, transport http.RoundTripper, resp rest.Responder) http.Handler {
-	h := proxy.NewUpgradeAwareHandler(location, transport, false, true, responder{resp})
+	h := proxy.NewUpgradeAwareHandler(location, transport, false, true, responder{Responder: resp})
 	h.MaxBytesPerSec = b.MaxBytesPerSecond
 	return h
 }

@@ -266,7 +266,8 @@ func checkPort(port string) error {
 // rewritten to lead through the API server.
 func (b *backend) pass(u *url.URL, path string, rt http.RoundTripper, resp rest.Responder) http.Handler {
 	u.Path = utilnet.JoinPreservingTrailingSlash(u.Path, path)
-	h := proxy.NewUpgradeAwareHandler(u, rt, true, false, responder{resp})
+	way := &noting{RoundTripper: rt}
+	h := proxy.NewUpgradeAwareHandler(u, way, true, false, responder{resp, way})
 	h.MaxBytesPerSec = b.MaxBytesPerSecond
 	return h
 }

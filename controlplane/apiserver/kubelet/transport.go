@@ -156,6 +156,10 @@ func http1() *http.Protocols {
 	return p
 }
 
+// DialFailed is the type of the cause, in a Status, of a dial that failed in the tunnel or at
+// the node. Its message is the tunnel's code. hawser explain dial reads it.
+const DialFailed metav1.CauseType = "hawser.dev/DialFailed"
+
 // statusError turns a failure to reach a node into the Status that the user
 // sees. The text is the transport's own, which names the address and what the
 // tunnel said; kubectl prints it after "Error from server: ".
@@ -166,16 +170,47 @@ func statusError(err error) error {
 	if s := apierrors.APIStatus(nil); errors.As(err, &s) {
 		return err
 	}
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    http.StatusInternalServerError,
-		Message: err.Error(),
-	}}
+	s := &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}}
+	withCode(s, err)
+	return s
 }
 
+// withCode has s name the tunnel's code if err is of a dial that failed.
+func withCode(s *apierrors.StatusError, err error) {
+	if dial := (interface{ DialCode() string })(nil); errors.As(err, &dial) { // its type is not known here
+		s.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: DialFailed, Message: dial.DialCode()}}}
+	}
+}
+
+// A noting transport notes the error of the request that it is made for: the library's proxy
+// keeps nothing but its text.
+type noting struct {
+	http.RoundTripper
+
+	err error
+}
+
+// RoundTrip implements http.RoundTripper.
+func (n *noting) RoundTrip(r *http.Request) (resp *http.Response, err error) {
+	resp, err = n.RoundTripper.RoundTrip(r)
+	n.err = err
+	return resp, err
+}
+
+// WrappedRoundTripper implements k8s.io/apimachinery/pkg/util/net.RoundTripperWrapper.
+func (n *noting) WrappedRoundTripper() http.RoundTripper { return n.RoundTripper }
+
 // responder answers for a proxy that failed before it had an answer.
-type responder struct{ rest.Responder }
+type responder struct {
+	rest.Responder
+
+	way *noting // by which it went; nil if it notes nothing
+}
 
 func (r responder) Error(_ http.ResponseWriter, _ *http.Request, err error) {
-	r.Responder.Error(statusError(err))
+	err = statusError(err)
+	if s := (*apierrors.StatusError)(nil); r.way != nil && r.way.err != nil && errors.As(err, &s) {
+		withCode(s, r.way.err)
+	}
+	r.Responder.Error(err)
 }

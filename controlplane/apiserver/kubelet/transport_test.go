@@ -7,12 +7,18 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
@@ -63,5 +69,43 @@ func TestKeptConnectionIsVerifiedByOldAuthority(t *testing.T) {
 	var unknown x509.UnknownAuthorityError
 	if err := get(); !errors.As(err, &unknown) {
 		t.Errorf("after the authority was taken out: %v", err)
+	}
+}
+
+// dialError is an error of a tunnel.
+type dialError struct{}
+
+func (dialError) Error() string    { return "dial node-1:22: not one of its ports" }
+func (dialError) DialCode() string { return "denied by policy" }
+
+// failing is a transport whose dials fail, and the responder that is told.
+type failing struct{ err, told error }
+
+func (f *failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
+func (f *failing) Object(int, runtime.Object)                      {}
+func (f *failing) Error(err error)                                 { f.told = err }
+
+// TestStatusNamesTheCode: who reads the Status of a failed dial need not parse its text.
+func TestStatusNamesTheCode(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		code string
+	}{{fmt.Errorf("pass: %w", dialError{}), "denied by policy"}, {errors.New("EOF"), ""}} {
+		proxied := &failing{err: tt.err}
+		h := (&backend{}).pass(&url.URL{Scheme: "http", Host: "node-1:22"}, "/", proxied, proxied)
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+		for want, err := range map[int32]error{http.StatusInternalServerError: statusError(tt.err), http.StatusServiceUnavailable: proxied.told} {
+			var s *apierrors.StatusError
+			if !errors.As(err, &s) || s.ErrStatus.Code != want || !strings.HasSuffix(s.ErrStatus.Message, tt.err.Error()) {
+				t.Fatalf("%v: %v", tt.err, err)
+			}
+			code := ""
+			if d := s.ErrStatus.Details; d != nil && len(d.Causes) == 1 && d.Causes[0].Type == DialFailed {
+				code = d.Causes[0].Message
+			}
+			if code != tt.code {
+				t.Errorf("%v: %+v", tt.err, s.ErrStatus)
+			}
+		}
 	}
 }
