@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -116,6 +117,34 @@ func TestTopIsSorted(t *testing.T) {
 	}
 	if len(sortKeys) != 9 {
 		t.Errorf("%d keys", len(sortKeys))
+	}
+}
+
+// TestTopOfAHub: the hub is believed by the authority that it has published.
+func TestTopOfAHub(t *testing.T) {
+	hub := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(topMetrics)) }))
+	defer hub.Close()
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hub.Certificate().Raw})
+	published := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, Data: map[string]string{hubKey: string(authority)}}
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(published); err != nil || r.URL.Path != "/api/v1/namespaces/"+hubNamespace+"/configmaps/"+hubName {
+			t.Errorf("%s: %v", r.URL.Path, err)
+		}
+	}))
+	defer api.Close()
+	rc := &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	client, err := kubernetes.NewForConfig(rc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := metricsOf(t.Context(), client, rc, hub.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := readMetrics(t.Context(), metrics)
+	if err != nil || all["hawser_hub_node_streams"] == nil {
+		t.Errorf("%v, %v", all, err)
 	}
 }
 
