@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -103,9 +104,10 @@ func explainDial(ctx context.Context, out io.Writer, rc *rest.Config, t dialTarg
 		return err
 	}
 	d := &explain.Dial{Target: text}
+	connected := true
 	node, err := findTarget(ctx, client, &t, d)
 	if err == nil && node != "" {
-		err = step(d, "Tunnel", func() (string, error) { return tunnelOf(ctx, client, node) })
+		connected, err = readTunnel(ctx, client, node, d)
 	}
 	switch {
 	case apierrors.IsNotFound(err):
@@ -115,7 +117,7 @@ func explainDial(ctx context.Context, out io.Writer, rc *rest.Config, t dialTarg
 	case err != nil:
 		return fmt.Errorf("explain dial %s: %w", text, err)
 	default:
-		if err = tryDial(ctx, rc, &t, d); err != nil {
+		if err = tryDial(ctx, rc, &t, d, connected); err != nil {
 			return fmt.Errorf("explain dial %s: %w", text, err)
 		}
 	}
@@ -199,22 +201,28 @@ func countEndpoints(slices []discoveryv1.EndpointSlice) (ready, all int, nodes [
 	return ready, all, nodes
 }
 
-// tunnelOf is what the Node says of its tunnel.
-func tunnelOf(ctx context.Context, client kubernetes.Interface, name string) (string, error) {
-	n, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return "", err
-	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == evidence.TunnelConnected {
-			return fmt.Sprintf("node %s: %s (%s): %s", name, c.Status, c.Reason, c.Message), nil
+// readTunnel reads what the Node says of its tunnel, and returns false if it says that there
+// is no session that works.
+func readTunnel(ctx context.Context, client kubernetes.Interface, name string, d *explain.Dial) (connected bool, err error) {
+	connected = true
+	err = step(d, "Tunnel", func() (string, error) {
+		n, failed := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if failed != nil {
+			return "", failed
 		}
-	}
-	return fmt.Sprintf("node %s says nothing of a tunnel", name), nil
+		for _, c := range n.Status.Conditions {
+			if c.Type == evidence.TunnelConnected {
+				connected = c.Status == corev1.ConditionTrue
+				return fmt.Sprintf("node %s: %s (%s): %s", name, c.Status, c.Reason, c.Message), nil
+			}
+		}
+		return fmt.Sprintf("node %s says nothing of a tunnel", name), nil
+	})
+	return connected, err
 }
 
 // tryDial has the API server's proxy ask the target for /.
-func tryDial(ctx context.Context, rc *rest.Config, t *dialTarget, d *explain.Dial) error {
+func tryDial(ctx context.Context, rc *rest.Config, t *dialTarget, d *explain.Dial, connected bool) error {
 	base, _, err := rest.DefaultServerUrlFor(rc)
 	if err != nil {
 		return err
@@ -241,7 +249,7 @@ func tryDial(ctx context.Context, rc *rest.Config, t *dialTarget, d *explain.Dia
 		return "the API server's proxy answered HTTP " + strconv.Itoa(resp.StatusCode), nil
 	})
 	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
-		d.Fail(explain.DialTimeout, "no answer within %v: what is there keeps silent, or the API server still dials", dialPatience)
+		d.Silent(dialPatience, connected)
 		return nil
 	}
 	return err

@@ -95,6 +95,16 @@ func dialLayer(code string) Layer {
 // Fail makes a verdict.
 func (d *Dial) Fail(l Layer, format string, args ...any) { d.Verdict = verdict(l, format, args...) }
 
+// Silent makes the verdict of a dial that had no answer for so long. Connected is that the
+// node says that it has a session that works, or nothing of one.
+func (d *Dial) Silent(patience time.Duration, connected bool) {
+	if connected {
+		d.Fail(DialTimeout, "no answer within %v: what is there keeps silent, or the API server still dials", patience)
+		return
+	}
+	d.Fail(DialSession, "no answer within %v, and the node's tunnel is down", patience)
+}
+
 // WriteText writes d for people.
 func (d *Dial) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)

@@ -68,3 +68,12 @@ func TestDialText(t *testing.T) {
 		t.Errorf("%v\n%s", err, page.String())
 	}
 }
+
+func TestDialWithoutAnswer(t *testing.T) {
+	for connected, want := range map[bool]Layer{true: DialTimeout, false: DialSession} {
+		var d Dial
+		if d.Silent(time.Second, connected); d.Verdict.Layer != want {
+			t.Errorf("connected %v: %+v", connected, d.Verdict)
+		}
+	}
+}
