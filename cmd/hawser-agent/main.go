@@ -32,8 +32,9 @@ func main() {
 
 func newRoot() *cobra.Command {
 	var (
-		o      options
-		config setup.Config
+		o       options
+		config  setup.Config
+		version bool
 	)
 	cmd := &cobra.Command{
 		Use:   "hawser-agent --server URL --token-file FILE --discovery-token-ca-cert-hash sha256:HEX",
@@ -41,7 +42,6 @@ func newRoot() *cobra.Command {
 		Long: "Makes this machine a node. The whole command line is printed, on the server, by:\n" +
 			"  hawser token create --print-join-command\n" +
 			"It dials out to the server and listens on no port. Pods outlive it: it can be restarted at any time.",
-		Version:       kubeletVersion,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -49,10 +49,19 @@ func newRoot() *cobra.Command {
 			return run(cmd.Context(), &o, setup.NewLogger(o.logFormat, o.verbosity))
 		},
 	}
-	cmd.SetVersionTemplate(fmt.Sprintf("hawser-agent %s\nkubelet %s\n", setup.Version(), kubeletVersion))
 	setup.Section(cmd.Flags(), "A configuration file", config.Add)
 	o.addFlags(cmd.Flags())
 	config.Use(cmd, func() error { return o.check(cmd.Flags()) })
+	// Not cobra's own, which would need a template: see setup.UseSections.
+	cmd.Flags().BoolVar(&version, "version", false, "version for hawser-agent")
+	runNode := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if version {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "hawser-agent %s\nkubelet %s\n", setup.Version(), kubeletVersion)
+			return err
+		}
+		return runNode(cmd, args)
+	}
 	setup.UseSections(cmd)
 	return cmd
 }
