@@ -32,9 +32,11 @@ func parse(t *testing.T, args ...string) (*options, error) {
 	return &o, err
 }
 
-// A token comes from a flag, a file or the environment, which has none afterwards.
 func TestDocumented(t *testing.T) { clitest.Documented(t, "hawser-agent", newRoot) }
 
+func TestManPages(t *testing.T) { clitest.ManPages(t, newRoot) }
+
+// A token comes from a flag, a file or the environment, which has none afterwards.
 func TestTokenSources(t *testing.T) {
 	const token = "abcdef.0123456789abcdef"
 	file := filepath.Join(t.TempDir(), "token")

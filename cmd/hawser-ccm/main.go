@@ -51,6 +51,7 @@ func newCommand() (*cobra.Command, error) {
 	config.Add(own.FlagSet("configuration file"))
 	command := app.NewCloudControllerManagerCommand(o, provider, app.DefaultInitFuncConstructors, names.CCMControllerAliases(), own, wait.NeverStop)
 	config.Use(command, nil)
+	command.Use = "hawser-ccm" // the library's name is that of Kubernetes' own program
 	return command, nil
 }
 

@@ -70,15 +70,20 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-func TestDocumented(t *testing.T) {
-	clitest.Documented(t, "hawser-ccm", func() *cobra.Command {
+// newRoot is newCommand for tests.
+func newRoot(t *testing.T) func() *cobra.Command {
+	return func() *cobra.Command {
 		command, err := newCommand()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return command
-	})
+	}
 }
+
+func TestDocumented(t *testing.T) { clitest.Documented(t, "hawser-ccm", newRoot(t)) }
+
+func TestManPages(t *testing.T) { clitest.ManPages(t, newRoot(t)) }
 
 // TestAnotherProvider: one that was made for Kubernetes' own cloud-controller-manager links
 // in as it is.

@@ -24,6 +24,8 @@ const (
 
 func TestDocumented(t *testing.T) { clitest.Documented(t, "hawser", newRoot) }
 
+func TestManPages(t *testing.T) { clitest.ManPages(t, newRoot) }
+
 func TestDocumentsAreShort(t *testing.T) {
 	for _, d := range document.All(t, clitest.Root) {
 		maxLines, maxColumns := topicLines, topicColumns
