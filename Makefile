@@ -17,7 +17,7 @@ RACE      = $(GO) test -json -race -vet=off -shuffle=on
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
 
-.PHONY: all build demo test check e2e kubectls kubernetes lint vuln bench bench-outside bench-konnectivity fuzz generate licences cover tidy clean
+.PHONY: all build demo test check e2e kubectls kubernetes lint vuln bench bench-outside bench-konnectivity fuzz generate licences dist dist-check units cover tidy clean
 
 all: lint test build
 
@@ -74,6 +74,15 @@ generate: licences ## generated code and NOTICE anew; fails if they were not up 
 licences: ## NOTICE anew: the modules in the programs and their licences; fails on one that Apache-2.0 cannot be shipped with
 	@$(GO) -C .tools test ./licences
 	@CGO_ENABLED=0 $(GO) -C .tools run ./licences .. $(PROGRAMS) >.NOTICE && mv .NOTICE NOTICE
+
+dist: build ## what is released, into bin/dist: Debian packages, container images, bills of materials, checksums
+	$(GO) -C .tools run ./dist ..
+
+dist-check: ## two clones of the commit make the same bytes, and the packages work in a Debian that boots (root, mmdebstrap, systemd-container); in minutes
+	$(GO) -C .tools test -count 1 -timeout 40m -v ./dist/...
+
+units: ## systemd takes the unit files of the packages
+	$(GO) -C .tools test -count 1 -v ./dist/debian
 
 cover: ## statement coverage of all packages by all tests, as HTML
 	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout 30m ./...
