@@ -12,7 +12,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +25,7 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 func newTokenList() *cobra.Command {
@@ -118,16 +118,10 @@ func listTokens(ctx context.Context, out io.Writer, client kubernetes.Interface,
 }
 
 // tokenGroups takes the site out of the groups of a token. Whoever may make a token may
-// write anything there: what no terminal should see is shown as "?".
+// write anything there.
 func tokenGroups(all string) (groups, site string) {
-	all = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, all)
 	var rest []string
-	for g := range strings.SplitSeq(all, ",") {
+	for g := range strings.SplitSeq(setup.Printable(all), ",") {
 		if s, is := strings.CutPrefix(g, auth.SiteGroup); is {
 			site = s
 		} else if g != "" {

@@ -175,7 +175,7 @@ func rowOf(n *corev1.Node) *tunnelRow {
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == evidence.TunnelConnected {
-			r.state, r.since = c.Reason, c.LastTransitionTime.Time
+			r.state, r.since = setup.Printable(c.Reason), c.LastTransitionTime.Time
 		}
 	}
 	return r

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -61,7 +62,7 @@ func (d *Dial) Judge(status int, body []byte, cause metav1.CauseType) {
 		d.Verdict = verdict(Healthy, "reached: it answered HTTP %d", status)
 		return
 	}
-	message, proxied := strings.CutPrefix(strings.Join(strings.Fields(said.Message), " "), proxyError)
+	message, proxied := strings.CutPrefix(setup.Printable(strings.Join(strings.Fields(said.Message), " ")), proxyError)
 	if said.Details != nil {
 		for _, c := range said.Details.Causes {
 			if c.Type == cause {

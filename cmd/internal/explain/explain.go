@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 // Conditions of nodes that have a tunnel.
@@ -184,7 +185,7 @@ func Explain(o Objects) *Report {
 func pick(n *corev1.Node, t corev1.NodeConditionType) *Condition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == t {
-			return &Condition{Status: c.Status, Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time}
+			return &Condition{Status: c.Status, Reason: setup.Printable(c.Reason), Message: setup.Printable(c.Message), Since: c.LastTransitionTime.Time}
 		}
 	}
 	return nil
@@ -230,7 +231,7 @@ func events(all []corev1.Event) []EventLine {
 	var out []EventLine
 	for i := range all {
 		e := &all[i]
-		line := EventLine{At: e.LastTimestamp.Time, Type: e.Type, Reason: e.Reason, Message: e.Message, Count: e.Count}
+		line := EventLine{At: e.LastTimestamp.Time, Type: e.Type, Reason: setup.Printable(e.Reason), Message: setup.Printable(e.Message), Count: e.Count}
 		if e.Series != nil {
 			line.At, line.Count = e.Series.LastObservedTime.Time, e.Series.Count
 		}

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -282,5 +284,28 @@ func TestEviction(t *testing.T) {
 				t.Errorf("goes %v in %v, want %v in %v", goes, due.Sub(now), tc.goes, tc.in)
 			}
 		})
+	}
+}
+
+// TestNodesWriteNoLines: what a node says of itself does not move the cursor of who reads it,
+// nor begin a line that is another's.
+func TestNodesWriteNoLines(t *testing.T) {
+	const hostile = "\x1b[2Jall is well\r\n  broken: nothing\u009b1A"
+	s := healthy()
+	s.ready("False", "KubeletNotReady", hostile, time.Minute)
+	s.o.Events = append(s.o.Events, corev1.Event{Type: "Warning", Reason: hostile, Message: hostile, LastTimestamp: ago(time.Minute)})
+	fleet := Fleet{Time: now}
+	fleet.Add(s.o)
+	fleet.Sort()
+	dial := Dial{}
+	dial.Judge(http.StatusServiceUnavailable, []byte(`{"kind":"Status","message":"\u001b[2Jdial \u009b1A"}`), "")
+	for _, page := range []interface{ WriteText(w io.Writer) error }{Explain(s.o), &fleet, &dial} {
+		var b strings.Builder
+		if err := page.WriteText(&b); err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsAny(b.String(), "\x1b\r\u009b") || strings.Contains(b.String(), "\n  broken: nothing") {
+			t.Errorf("%q", b.String())
+		}
 	}
 }

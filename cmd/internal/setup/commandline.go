@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -49,6 +50,17 @@ func meant(cmd *cobra.Command, before string, names []string) string {
 		return fmt.Sprintf("; see %s --help", cmd.CommandPath())
 	}
 	return fmt.Sprintf("; did you mean %s%s?", before, strings.Join(names, " or "+before))
+}
+
+// Printable is what others have written, as it may go to a terminal: a control character, or
+// a line's end that would begin a line of its own, is shown as "?".
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // Near are the names that name is nearly, as cobra has it; none if there are many.
