@@ -303,16 +303,24 @@ func (c *Config) certify(ctx context.Context, server *url.URL, token Token, key 
 	if !c.unnamed(err) {
 		return cert, by, "", err
 	}
-	info, ierr := c.discover(ctx, server.String(), token)
-	if errors.Is(ierr, errNotPublished) {
+	if by, found, err = c.named(ctx, server.String(), token, err); err != nil {
 		return nil, nil, "", err
 	}
-	if ierr != nil {
-		return nil, nil, "", ierr
-	}
-	by = &pinned{host: cmp.Or(c.APIServerName, info.name), pins: c.Pins, known: info.cas}
 	cert, err = c.ask(ctx, server.String(), token, key, by)
-	return cert, by, info.name, err
+	return cert, by, found, err
+}
+
+// named is what verifies the API server of a cluster by what the cluster publishes of it, and
+// its name there. If it publishes nothing the error is err, for which it was asked.
+func (c *Config) named(ctx context.Context, server string, token Token, err error) (*pinned, string, error) {
+	info, ierr := c.discover(ctx, server, token)
+	if errors.Is(ierr, errNotPublished) {
+		return nil, "", err
+	}
+	if ierr != nil {
+		return nil, "", ierr
+	}
+	return &pinned{host: cmp.Or(c.APIServerName, info.name), pins: c.Pins, known: info.cas}, info.name, nil
 }
 
 // unnamed tells whether err may be because the API server is another program than the

@@ -85,6 +85,28 @@ func TestJoinBesideACluster(t *testing.T) {
 	}
 }
 
+// TestProbeBesideACluster: what would be believed when joining is believed before, and no file is made.
+func TestProbeBesideACluster(t *testing.T) {
+	ca := newAuthority(t)
+	maps := map[string]map[string]string{infoName: info(t, ca, "https://api.internal:6443", "abcdef", "0123456789abcdef")}
+	s := beside(t, ca, maps, "kubernetes", "api.internal")
+	c := s.config()
+	if p, err := c.Probe(t.Context(), s.http.URL, 0); err != nil || p.RefusesToken || p.NoToken {
+		t.Errorf("%+v, %v", p, err)
+	}
+	s.token = "abcdef.another0another0"
+	if p, err := c.Probe(t.Context(), s.http.URL, 0); err != nil || !p.RefusesToken {
+		t.Errorf("after the token has gone: %+v, %v", p, err)
+	}
+	delete(maps, infoName)
+	if _, err := c.Probe(t.Context(), s.http.URL, 0); err == nil || !strings.Contains(err.Error(), "no CA was shown") {
+		t.Errorf("where nothing is published: %v", err)
+	}
+	if left, err := os.ReadDir(c.Dir); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
 func TestJoinBesideIsRefused(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	good := info(t, ca, "https://api.internal", "abcdef", "0123456789abcdef")

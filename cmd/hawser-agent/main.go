@@ -62,6 +62,7 @@ func newRoot() *cobra.Command {
 		}
 		return runNode(cmd, args)
 	}
+	cmd.AddCommand(newCheck())
 	setup.UseSections(cmd)
 	return cmd
 }

@@ -33,7 +33,16 @@ type cgroups struct {
 	base cgroupDirs
 }
 
+// defaultCgroup is the name of the parent group.
+const defaultCgroup = "hawser"
+
 var cgroupControllers = []string{"memory", "cpu", "cpuacct", "pids"}
+
+// CheckLimits says why this process cannot limit what containers use; nil if it can.
+func CheckLimits() error {
+	_, err := openCgroups(defaultCgroup)
+	return err
+}
 
 // openCgroups finds the hierarchies of this machine that can be written and makes
 // the parent group in them.

@@ -151,7 +151,7 @@ func New(c Config) (*Runtime, error) {
 		c.Version = "unknown"
 	}
 	if c.CgroupParent == "" {
-		c.CgroupParent = "hawser"
+		c.CgroupParent = defaultCgroup
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

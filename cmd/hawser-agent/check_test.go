@@ -1,0 +1,160 @@
+// hawser-agent check, against servers that are well and servers that are not.
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
+)
+
+const checkedToken = "abcdef.0123456789abcdef"
+
+// A hub is an API server as far as a machine sees that has not joined.
+type hub struct {
+	ahead time.Duration // of its clock
+	ca    *pkitest.Authority
+	*httptest.Server
+}
+
+func newHub(t *testing.T, ahead time.Duration) *hub {
+	t.Helper()
+	h := &hub{ahead: ahead, ca: pkitest.New(t, "ca")}
+	cert := h.ca.Issue(t, &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	cert.Certificate = append(cert.Certificate, h.ca.Cert.Raw)
+	h.Server = httptest.NewUnstartedServer(h)
+	h.Config.ErrorLog = log.New(io.Discard, "", 0)
+	h.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}}
+	h.StartTLS()
+	t.Cleanup(h.Close)
+	return h
+}
+
+func (h *hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Date", time.Now().Add(h.ahead).UTC().Format(http.TimeFormat))
+	if r.Header.Get("Authorization") != "Bearer "+checkedToken {
+		w.WriteHeader(http.StatusUnauthorized)
+	}
+}
+
+// narrow is a way to the hub on which a connection stops after a few packets.
+func (h *hub) narrow(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			near, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", h.Listener.Addr().String())
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(near, far); _ = near.Close() }()
+			go func() {
+				_, _ = io.CopyN(far, near, checkPadding/2)
+				_ = far.Close()
+			}()
+		}
+	}()
+	return ln.Addr().String()
+}
+
+func TestCheck(t *testing.T) {
+	well, late := newHub(t, 0), newHub(t, time.Hour)
+	pin := func(h *hub) string { return bootstrap.PinOf(h.ca.Cert).String() }
+	addr := func(h *hub) string { return h.Listener.Addr().String() }
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		addr, token, pin string
+		more             []string
+		failed           string   // the beginning of the line that has failed; empty if none has
+		absent           []string // checks that stand on it
+	}{
+		"well":          {addr: addr(well), token: checkedToken, pin: pin(well)},
+		"nobody":        {addr: closed.Addr().String(), token: checkedToken, pin: pin(well), failed: "way to ", absent: []string{"server ", "clocks"}},
+		"no name":       {addr: "nowhere.invalid:6443", token: checkedToken, pin: pin(well), failed: "name nowhere.invalid: ", absent: []string{"way to "}},
+		"another CA":    {addr: addr(well), token: checkedToken, pin: pin(late), failed: "server ", absent: []string{"clocks"}},
+		"unknown token": {addr: addr(well), token: "fedcba.0123456789abcdef", pin: pin(well), failed: "server ", absent: []string{"clocks"}},
+		"clock":         {addr: addr(late), token: checkedToken, pin: pin(late), failed: "clocks: that of the server is 1h0m0s ahead"},
+		"large packets": {addr: well.narrow(t), token: checkedToken, pin: pin(well), failed: "large packets: "},
+		"no UDP": {
+			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--transport", "quic"}, failed: "UDP to ",
+		},
+		"no kubelet": {
+			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "https://" + closed.Addr().String()}, failed: "kubelet ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			cmd := newRoot()
+			cmd.SetOut(&out)
+			cmd.SetArgs(append([]string{
+				"check", "--server", "https://" + tc.addr, "--token", tc.token, "--discovery-token-ca-cert-hash", tc.pin,
+				"--data-dir", filepath.Join(t.TempDir(), "data"),
+			}, tc.more...))
+			err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
+			failed := 0
+			for line := range strings.Lines(out.String()) {
+				what, bad := strings.CutPrefix(line, "FAILED  ")
+				if strings.HasPrefix(what, "control groups") {
+					bad = false // depends on the machine
+				}
+				if bad {
+					failed++
+				}
+				if bad && (tc.failed == "" || !strings.HasPrefix(what, tc.failed)) {
+					t.Errorf("failed: %s", what)
+				}
+				for _, absent := range tc.absent {
+					if strings.Contains(line, absent) {
+						t.Errorf("checked all the same: %s", line)
+					}
+				}
+			}
+			if (tc.failed != "") != (failed == 1) || tc.failed != "" && err == nil {
+				t.Errorf("%v\n%s", err, out.String())
+			}
+		})
+	}
+}
+
+func TestDirIsOurs(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		dir: "it can be written to", filepath.Join(dir, "a", "b"): "it can be made", file: "", filepath.Join(file, "below"): "",
+	} {
+		if got, err := dirIsOurs(path); got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+}
