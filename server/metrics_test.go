@@ -192,6 +192,24 @@ func (r *registrar) Register(c prometheus.Collector) error {
 	return r.Registerer.Register(c)
 }
 
+// registered are the names of the metrics of a hub and its front ends.
+func registered(t *testing.T) map[string]bool {
+	t.Helper()
+	r := &registrar{prometheus.NewRegistry(), make(map[string]bool)}
+	if _, err := New(Config{Listeners: []tunnel.Listener{new(tunneltest.Exchange).Listen("x")}, Metrics: r}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connect.New(connect.Config{Dial: (&net.Dialer{}).DialContext, Metrics: r}); err != nil {
+		t.Fatal(err)
+	}
+	port, err := NewPort(PortConfig{Listener: &failing{errs: []error{net.ErrClosed}}, Metrics: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	port.closed.WithLabelValues("slow")
+	return r.names
+}
+
 // TestDashboard: the dashboard is one, and asks for nothing that is not there.
 func TestDashboard(t *testing.T) {
 	raw, err := os.ReadFile("dashboard.json")
@@ -209,18 +227,7 @@ func TestDashboard(t *testing.T) {
 	if err := json.Unmarshal(raw, &board); err != nil {
 		t.Fatal(err)
 	}
-	r := &registrar{prometheus.NewRegistry(), make(map[string]bool)}
-	if _, err := New(Config{Listeners: []tunnel.Listener{new(tunneltest.Exchange).Listen("x")}, Metrics: r}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := connect.New(connect.Config{Dial: (&net.Dialer{}).DialContext, Metrics: r}); err != nil {
-		t.Fatal(err)
-	}
-	port, err := NewPort(PortConfig{Listener: &failing{errs: []error{net.ErrClosed}}, Metrics: r})
-	if err != nil {
-		t.Fatal(err)
-	}
-	port.closed.WithLabelValues("slow")
+	there := registered(t)
 	ids, asked := make(map[int]bool), make(map[string]bool)
 	for _, p := range board.Panels {
 		if ids[p.ID] {
@@ -234,7 +241,7 @@ func TestDashboard(t *testing.T) {
 			names := regexp.MustCompile(`hawser_\w+`).FindAllString(q.Expr, -1)
 			for _, name := range names {
 				asked[strings.TrimSuffix(name, "_bucket")] = true
-				if !r.names[name] {
+				if !there[name] {
 					t.Errorf("panel %q asks for %s, which there is not", p.Title, name)
 				}
 			}
@@ -243,7 +250,7 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 	}
-	for name := range r.names {
+	for name := range there {
 		base := strings.HasSuffix(name, "_bucket") || strings.HasSuffix(name, "_sum") || strings.HasSuffix(name, "_count")
 		if !base && !asked[name] {
 			t.Errorf("no panel shows %s", name)
