@@ -91,12 +91,12 @@ func TestExplainDial(t *testing.T) {
 	api := dialAPI(t)
 	rc := &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 	for text, want := range map[string][]string{
-		"node-1:80": {"", "none: reached: it answered HTTP 418", "node node-1: True (Attached): session 3"},
+		"node-1:80": {"", "reached: it answered HTTP 418", "node node-1: True (Attached): session 3"},
 		"node-1:22": {"not reached", "policy refuses: dial node-1:22: not one of its ports"},
 		"node-2:80": {"not reached", "object refuses: not found: /api/v1/nodes/node-2"},
-		"pod/web":   {"", "none: reached", `Running on node "node-1", address "10.0.0.7"`, "node node-1: True"},
+		"pod/web":   {"", "reached", `Running on node "node-1", address "10.0.0.7"`, "node node-1: True"},
 		"pod/none":  {"not reached", "object refuses: not found"},
-		"svc/web":   {"", "none: reached", "1 of 2 are ready, on 1 nodes", "node node-1: True"},
+		"svc/web":   {"", "reached", "1 of 2 are ready, on 1 nodes", "node node-1: True"},
 	} {
 		target, err := parseDialTarget(text, "ns")
 		if err != nil {

@@ -110,11 +110,11 @@ func (d *Dial) Silent(patience time.Duration, connected bool) {
 func (d *Dial) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "Target\t%s\n", d.Target)
-	layer := string(d.Verdict.Layer)
+	by := ""
 	if d.Verdict.Layer != Healthy {
-		layer += " refuses"
+		by = string(d.Verdict.Layer) + " refuses: "
 	}
-	fmt.Fprintf(t, "Verdict\t%s: %s\n", layer, d.Verdict.Text)
+	fmt.Fprintf(t, "Verdict\t%s%s\n", by, d.Verdict.Text)
 	for _, s := range d.Steps {
 		fmt.Fprintf(t, "%s\t%v: %s\n", s.Name, s.Took.Round(10*time.Microsecond), s.Text)
 	}
