@@ -1,0 +1,234 @@
+// hawser diag: a bundle of what somebody needs who is to find out what is wrong, without what
+// is secret.
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path"
+	"regexp"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/cmd/internal/explain"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+)
+
+const (
+	// diagItem bounds one file of a bundle: what is longer is cut, and the summary says so.
+	diagItem = 64 << 20
+	// diagWait bounds the wait for one file, and diagTime that for all.
+	diagWait = 30 * time.Second
+	diagTime = 10 * time.Minute
+	// diagNodes is how many nodes are asked by themselves at most.
+	diagNodes = 10
+)
+
+// A diagFile is a file of a bundle: what the API has at a path.
+type diagFile struct{ name, path, query string }
+
+// serverFiles are those of the server. None has a Secret, a ConfigMap or a pod in it.
+var serverFiles = []diagFile{
+	{"server/version.json", "/version", ""},
+	{"server/ready.txt", "/readyz", "verbose"},
+	{"server/metrics.txt", "/metrics", ""},
+	{"server/goroutines.txt", "/debug/pprof/goroutine", "debug=1"},
+	{"server/heap.pb.gz", "/debug/pprof/heap", ""},
+	{"fleet/nodes.json", "/api/v1/nodes", ""},
+	{"fleet/leases.json", "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases", ""},
+	{"fleet/servers.json", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", ""},
+	{"fleet/events.json", "/api/v1/events", "fieldSelector=" + url.QueryEscape("involvedObject.kind=Node") + "&limit=5000"},
+	{"fleet/requests.json", "/apis/certificates.k8s.io/v1/certificatesigningrequests", "limit=500"},
+}
+
+// nodeFiles are those of one node, through its tunnel.
+var nodeFiles = []diagFile{{"health.txt", "healthz", ""}, {"metrics.txt", "metrics", ""}, {"stats.json", "stats/summary", ""}}
+
+func newDiag() *cobra.Command {
+	var kubeconfig, output string
+	var nodes []string
+	cmd := &cobra.Command{
+		Use:   "diag",
+		Short: "Gather what is needed to find out what is wrong, without secrets, into one file",
+		Long: "Gathers into a .tar.gz what is needed to find out what is wrong: explain fleet, versions, health, metrics, goroutines\n" +
+			"and memory of the server, Nodes, Leases, events about nodes and certificate requests, and of some nodes, through their\n" +
+			"tunnels, health, metrics and stats. No Secret, ConfigMap or pod is read. What looks like a join token, a bearer token, a\n" +
+			"password or a private key is taken out of texts. What cannot be had is told in summary.txt.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(nodes) > diagNodes {
+				return fmt.Errorf("--node: %d are named, at most %d are asked", len(nodes), diagNodes)
+			}
+			rc, err := loadKubeconfig(kubeconfig)
+			if err != nil {
+				return err
+			}
+			client, err := kubernetes.NewForConfig(rc)
+			if err != nil {
+				return err
+			}
+			if output == "" {
+				output = "hawser-diag-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), diagTime)
+			defer cancel()
+			return writeBundle(output, func(w io.Writer) error {
+				return gatherBundle(ctx, w, cmd.ErrOrStderr(), client, rc, nodes)
+			}, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&output, "output", "", "file to write, which must not be there (default hawser-diag-TIME.tar.gz)")
+	cmd.Flags().StringSliceVar(&nodes, "node", nil, fmt.Sprintf("nodes to ask by themselves, at most %d (default those that explain fleet names as broken)", diagNodes))
+	kubeconfigFlag(cmd, &kubeconfig)
+	return cmd
+}
+
+// writeBundle has f write a new file that nobody else may read, and takes it away if f fails.
+func writeBundle(file string, f func(io.Writer) error, out io.Writer) (err error) {
+	w, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	if err = errors.Join(f(w), w.Close()); err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	_, err = fmt.Fprintln(out, file)
+	return err
+}
+
+// A bundle is a compressed archive, and what is to be said of it.
+type bundle struct {
+	tar     *tar.Writer
+	now     time.Time
+	summary bytes.Buffer
+	show    io.Writer // progress
+}
+
+func gatherBundle(ctx context.Context, out, progress io.Writer, client kubernetes.Interface, rc *rest.Config, nodes []string) error {
+	zip := gzip.NewWriter(out)
+	b := &bundle{tar: tar.NewWriter(zip), now: time.Now(), show: progress}
+	fmt.Fprintf(&b.summary, "hawser %s, %s\n", setup.Version(), b.now.UTC().Format(time.RFC3339))
+	api := client.Discovery().RESTClient()
+	broken, err := b.explain(ctx, rc)
+	if err != nil {
+		return err
+	}
+	if len(nodes) == 0 {
+		nodes = broken
+	}
+	for _, f := range serverFiles {
+		if err = b.fetch(ctx, api, f); err != nil {
+			return err
+		}
+	}
+	for _, node := range nodes {
+		for _, f := range nodeFiles {
+			f.name, f.path = path.Join("nodes", url.PathEscape(node), f.name), "/api/v1/nodes/"+url.PathEscape(node)+"/proxy/"+f.path
+			if err = b.fetch(ctx, api, f); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(b.add("summary.txt", bytes.Clone(b.summary.Bytes())), b.tar.Close(), zip.Close())
+}
+
+// explain adds the verdict on the fleet, and names the first nodes that are broken.
+func (b *bundle) explain(ctx context.Context, rc *rest.Config) (broken []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, diagWait)
+	defer cancel()
+	var text bytes.Buffer
+	if err := explainFleet(ctx, &text, rc, explain.DefaultGrace, "json"); err != nil {
+		return nil, fmt.Errorf("the server tells nothing: %w", plainly(err)) // nor will it of anything else
+	}
+	var fleet explain.Fleet
+	if err := json.Unmarshal(text.Bytes(), &fleet); err != nil {
+		return nil, err
+	}
+	for _, g := range fleet.Groups {
+		broken = append(broken, g.Names...)
+	}
+	var page bytes.Buffer
+	if err := fleet.WriteText(&page); err != nil {
+		return nil, err
+	}
+	return broken[:min(len(broken), diagNodes)], errors.Join(b.add("fleet/explain.txt", page.Bytes()), b.add("fleet/explain.json", text.Bytes()))
+}
+
+// fetch adds a file, or says in the summary why it is not there. Its error is that of out.
+func (b *bundle) fetch(ctx context.Context, api rest.Interface, f diagFile) error {
+	fmt.Fprintln(b.show, f.name)
+	ctx, cancel := context.WithTimeout(ctx, diagWait)
+	defer cancel()
+	text, err := readBounded(ctx, api, f)
+	if err != nil {
+		fmt.Fprintf(&b.summary, "%s is not here: %s\n", f.name, setup.Printable(err.Error()))
+		return nil
+	}
+	if len(text) > diagItem {
+		text = text[:diagItem]
+		fmt.Fprintf(&b.summary, "%s is cut after %d bytes\n", f.name, diagItem)
+	}
+	if path.Ext(f.name) != ".gz" {
+		text = redact(text)
+	}
+	return b.add(f.name, text)
+}
+
+// readBounded reads one byte more than diagItem at most.
+func readBounded(ctx context.Context, api rest.Interface, f diagFile) ([]byte, error) {
+	query, err := url.ParseQuery(f.query)
+	if err != nil {
+		return nil, err
+	}
+	req := api.Get().AbsPath(f.path)
+	for key, values := range query {
+		req = req.Param(key, values[0])
+	}
+	body, err := req.Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(body, diagItem+1))
+	return text, errors.Join(err, body.Close())
+}
+
+func (b *bundle) add(name string, text []byte) error {
+	err := b.tar.WriteHeader(&tar.Header{Name: path.Join("hawser-diag", name), Mode: 0o600, Size: int64(len(text)), ModTime: b.now})
+	if err == nil {
+		_, err = b.tar.Write(text)
+	}
+	return err
+}
+
+// secrets are what is taken out of texts, and what is put there.
+var secrets = []struct {
+	is   *regexp.Regexp
+	show string
+}{
+	{regexp.MustCompile(`\b([a-z0-9]{6})\.[a-z0-9]{16}\b`), "$1.REDACTED"}, // a join token
+	{regexp.MustCompile(`(?i)\b(bearer|basic) +[a-z0-9._~+/=-]+`), "$1 REDACTED"},
+	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`), "REDACTED"}, // RFC 7519
+	{regexp.MustCompile(`://[^/\s:@"]+:[^/\s@"]+@`), "://REDACTED@"},
+	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\z)`), "REDACTED"},
+}
+
+// redact takes out what looks like a secret.
+func redact(text []byte) []byte {
+	for _, s := range secrets {
+		text = s.is.ReplaceAll(text, []byte(s.show))
+	}
+	return text
+}

@@ -1,0 +1,140 @@
+// Tests of the bundle: what is in it, what is not, and what becomes of a server that tells
+// little.
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+const diagKey = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIsecret\n-----END EC PRIVATE KEY-----"
+
+// bundleOf is what is gathered of an API that answers by path, some with an error.
+func bundleOf(t *testing.T, nodes []string, answers map[string]string) (files map[string]string, err error) {
+	t.Helper()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		text, ok := answers[r.URL.Path]
+		if !ok {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, text) // whoever asks hears of it
+	}))
+	defer api.Close()
+	rc := &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	client, err := kubernetes.NewForConfig(rc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := gatherBundle(t.Context(), &out, io.Discard, client, rc, nodes); err != nil {
+		return nil, err
+	}
+	zip, err := gzip.NewReader(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = map[string]string{}
+	for r := tar.NewReader(zip); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files, nil
+		}
+		text, rerr := io.ReadAll(r)
+		if err = errors.Join(err, rerr); err != nil {
+			t.Fatal(err)
+		}
+		files[strings.TrimPrefix(h.Name, "hawser-diag/")] = string(text)
+	}
+}
+
+// usualAnswers are those of a server with one node that is broken.
+func usualAnswers() map[string]string {
+	answers := map[string]string{
+		"/api/v1/nodes": `{"kind":"NodeList","apiVersion":"v1","items":[{"metadata":{"name":"lost","annotations":{"a":"token abcdef.0123456789abcdef"}},
+			"status":{"conditions":[{"type":"Ready","status":"Unknown","message":"Bearer abc.def"}]}}]}`,
+		"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases": `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1"}`,
+		"/api/v1/events":                         `{"kind":"EventList","apiVersion":"v1"}`,
+		"/metrics":                               "up 1\n",
+		"/debug/pprof/heap":                      "Bearer of no text",
+		"/api/v1/nodes/lost/proxy/healthz":       "proxy http://joe:pass@10.0.0.1/ " + diagKey,
+		"/api/v1/nodes/lost/proxy/metrics":       "node_up 1\n",
+		"/api/v1/nodes/lost/proxy/stats/summary": "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl",
+	}
+	return answers
+}
+
+func TestBundle(t *testing.T) {
+	files, err := bundleOf(t, nil, usualAnswers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"server/metrics.txt":     "up 1\n",
+		"server/heap.pb.gz":      "Bearer of no text",
+		"nodes/lost/metrics.txt": "node_up 1\n",
+		"nodes/lost/health.txt":  "proxy http://REDACTED@10.0.0.1/ REDACTED",
+		"nodes/lost/stats.json":  "REDACTED",
+		"fleet/nodes.json":       "token abcdef.REDACTED",
+		"fleet/explain.txt":      "1 node: 1 broken, 0 not; 0 cordoned",
+		"summary.txt":            "server/version.json is not here: ",
+	} {
+		if !strings.Contains(files[name], want) {
+			t.Errorf("%s lacks %q: %q", name, want, files[name])
+		}
+	}
+	for name, text := range files {
+		for _, secret := range []string{"0123456789abcdef", "abc.def", "joe:pass", "MHcCAQEEIsecret", "c2lnbmF0dXJl"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s has %q in it", name, secret)
+			}
+		}
+	}
+	if files, err = bundleOf(t, []string{"other"}, usualAnswers()); err != nil || files["nodes/lost/metrics.txt"] != "" ||
+		!strings.Contains(files["summary.txt"], "nodes/other/metrics.txt is not here: ") {
+		t.Errorf("another node: %v, %q", err, files["summary.txt"])
+	}
+}
+
+// TestNoBundle: a server that answers nothing leaves no file, and a file that is there stays.
+func TestNoBundle(t *testing.T) {
+	if _, err := bundleOf(t, nil, nil); err == nil || !strings.HasPrefix(err.Error(), "the server tells nothing: ") {
+		t.Errorf("got %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "diag.tar.gz")
+	broken := errors.New("broken")
+	if err := writeBundle(file, func(io.Writer) error { return broken }, io.Discard); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("left: %v", err)
+	}
+	var out strings.Builder
+	good := func(w io.Writer) error { _, err := fmt.Fprint(w, "good"); return err }
+	if err := writeBundle(file, good, &out); err != nil || out.String() != file+"\n" {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	if err := writeBundle(file, func(io.Writer) error { return broken }, io.Discard); !errors.Is(err, os.ErrExist) {
+		t.Errorf("over one that is there: %v", err)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "good" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
