@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,8 +14,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/hawser-project/hawser/e2e/lab"
 )
 
 // flaps are short ones: each is noticed, and none lasts as long as the grace
@@ -117,11 +117,8 @@ func testDrain(t *testing.T, c *cluster) {
 		h.pod(t, p.Name+" is adopted", func(v *corev1.Pod) bool { return v.UID == p.UID && metav1.GetControllerOf(v) != nil })
 	}
 
-	script, err := lab.ParseScript(flaps)
-	must(t, err)
-	l := c.lab(t)
 	suffered := make(chan error, 1)
-	go func() { suffered <- script.Run(t.Context(), l, func(lab.Event) {}) }()
+	go func() { suffered <- c.flap(t) }()
 	out := c.mustKubectl(t, "", "drain", "node-1", "--force", "--timeout=150s")
 	must(t, <-suffered)
 	if !strings.Contains(out, "node/node-1 drained") {
@@ -163,4 +160,16 @@ func readyAt(versions []*corev1.Pod, app string) int {
 		}
 	}
 	return n
+}
+
+// flap has the program put flaps in place.
+func (c *cluster) flap(t *testing.T) error {
+	_, client := bin(t)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), "lab", "--dir", c.dir, "-")
+	cmd.Stdin = strings.NewReader(flaps)
+	told, err := cmd.CombinedOutput()
+	if faults := strings.Count(string(told), " node-1 ") - strings.Count(string(told), " end of "); err != nil || faults != 8 {
+		return fmt.Errorf("hawser lab: %v: %d faults:\n%s", err, faults, told)
+	}
+	return nil
 }

@@ -43,7 +43,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate(versions())
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServer(), newUp(), newDemo(), newDemoPod(), newToken(), newNode(), newKubeconfig(), newExplain(), newTop(), newDiag(), newSSH(), newKubectlDoc(), newManifest(), newVersion(), newBench(), newFleet())
+	root.AddCommand(newServer(), newUp(), newDemo(), newDemoPod(), newToken(), newNode(), newKubeconfig(), newExplain(), newTop(), newDiag(), newLab(), newSSH(), newKubectlDoc(), newManifest(), newVersion(), newBench(), newFleet())
 	addHelp(root)
 	return root
 }
