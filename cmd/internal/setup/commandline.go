@@ -63,9 +63,10 @@ func Printable(s string) string {
 	}, s)
 }
 
-// Near are the names that name is nearly, as cobra has it; none if there are many.
+// Near are the names that name is nearly, as cobra has it; none if there are many. Of a short
+// name one letter may be wrong, of others two.
 func Near(names []string, name string) []string {
-	all := &cobra.Command{SuggestionsMinimumDistance: 2}
+	all := &cobra.Command{SuggestionsMinimumDistance: min(2, max(1, len(name)/2))}
 	for _, n := range names {
 		all.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
 	}

@@ -30,7 +30,7 @@ func TestExecute(t *testing.T) {
 		list.Flags().String("namespace", "", "")
 		list.Flags().Int("count", 0, "")
 		node.AddCommand(list)
-		root.AddCommand(node, &cobra.Command{Use: "server", RunE: run}, &cobra.Command{Use: "secrets", Hidden: true, RunE: run})
+		root.AddCommand(node, &cobra.Command{Use: "top", RunE: run}, &cobra.Command{Use: "server", RunE: run}, &cobra.Command{Use: "secrets", Hidden: true, RunE: run})
 		root.SetArgs(args)
 		root.SetOut(io.Discard)
 		err := Execute(t.Context(), root, func(name string) string {
