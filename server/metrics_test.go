@@ -263,7 +263,7 @@ func TestUnreadIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := tunnel.NewIntake(1000)
 		b := newTestHub(t, Config{Intake: i})
-		i.Received(7)
+		i.AddUnread(7)
 		if n, limit := b.metric("unread_bytes"), b.metric("unread_limit_bytes"); n != 7 || limit != 1000 {
 			t.Errorf("%v of %v bytes", n, limit)
 		}

@@ -39,13 +39,13 @@ func TestIntakeGrants(t *testing.T) {
 		}
 	}
 	i.Return(500)
-	if i.Received(500); i.Scarce() || !i.Begin(1) {
+	if i.AddUnread(500); i.Scarce() || !i.Begin(1) {
 		t.Error("half of the limit lies unread, and it is scarce")
 	}
-	if i.Received(1); !i.Scarce() || i.Begin(1) || i.Grow(1) {
+	if i.AddUnread(1); !i.Scarce() || i.Begin(1) || i.Grow(1) {
 		t.Error("more than half of the limit lies unread, and it is not scarce")
 	}
-	i.Received(-501)
+	i.AddUnread(-501)
 	i.Return(1)
 	if i.Unread() != 0 || i.Granted() != 0 || i.Scarce() {
 		t.Errorf("in the end: %d unread, %d granted", i.Unread(), i.Granted())

@@ -367,8 +367,8 @@ func (i *Intake) grant(n, limit int64) bool {
 // Return takes back n bytes that have been granted.
 func (i *Intake) Return(n int) { i.granted.Add(-int64(n)) }
 
-// Received notes that n bytes have come. Below 0 they were read or thrown away.
-func (i *Intake) Received(n int) { i.unread.Add(int64(n)) }
+// AddUnread notes that n bytes have come or, below 0, that they were read or thrown away.
+func (i *Intake) AddUnread(n int) { i.unread.Add(int64(n)) }
 
 // Handshakes are those of a listener. All but the last only grow.
 type Handshakes struct {

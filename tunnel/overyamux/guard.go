@@ -183,7 +183,7 @@ func (g *guard) receivedLocked(id uint32, n int) bool {
 	}
 	a.unread += n
 	g.unread += n
-	g.intake.Received(n)
+	g.intake.AddUnread(n)
 	for ; g.unread > g.allowed; g.allowed += unreadStep {
 		if g.allowed >= mostUnread || !g.intake.Grow(unreadStep) {
 			return false
@@ -243,7 +243,7 @@ func (g *guard) forgetLocked(id uint32, a *account) {
 func (g *guard) releaseLocked(a *account, n int) {
 	a.unread -= n
 	g.unread -= n
-	g.intake.Received(-n)
+	g.intake.AddUnread(-n)
 	// A step is kept, so that a reader who keeps up does not ask each time.
 	for g.allowed > leastUnread && g.unread < g.allowed-2*unreadStep {
 		g.allowed -= unreadStep
@@ -255,7 +255,7 @@ func (g *guard) releaseLocked(a *account, n int) {
 func (g *guard) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.intake.Received(-g.unread)
+	g.intake.AddUnread(-g.unread)
 	g.intake.Return(g.allowed - leastUnread)
 	clear(g.accounts)
 	g.unread, g.allowed = 0, leastUnread

@@ -183,7 +183,7 @@ func (s *Session) failLocked(err error) {
 		notify(st.out.wake)
 	}
 	s.intake.Return(int(windowBudget - s.spare))
-	s.intake.Received(-s.unread)
+	s.intake.AddUnread(-s.unread)
 	s.conf.budget.give(s.kept)
 	if s.conf.beside != nil {
 		s.conf.beside.give(s.placed)

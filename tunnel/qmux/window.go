@@ -106,5 +106,5 @@ func (s *Session) heldLocked(n int) {
 		return // it has been noted
 	}
 	s.unread += n
-	s.intake.Received(n)
+	s.intake.AddUnread(n)
 }
