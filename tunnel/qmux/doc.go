@@ -18,7 +18,7 @@
 //
 // The life of a byte, from a target to a client:
 //
-//	source.go   SpliceFrom reads the target's socket into a block, once it is ready
+//	source.go   ReadFrom reads the target's socket into a block, once it is ready
 //	send.go     the block becomes a segment of the stream, kept until acknowledged
 //	paths.go    says which connection it takes
 //	write.go    whoever finds that connection idle takes a turn and writes records from

@@ -56,7 +56,7 @@ type receiving struct {
 	window window
 
 	busy     bool  // somebody writes to the sink
-	sink     *sink // of a SpliceTo that waits; nil if there is none
+	sink     *sink // of a WriteTo that waits; nil if there is none
 	deadline time.Time
 	wake     chan struct{} // holds at most one
 	onReset  func(error)   // called once RESET_STREAM has come; nil if nobody asks

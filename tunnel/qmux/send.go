@@ -46,7 +46,7 @@ type sending struct {
 	recent   load  // how much it sends
 	deadline time.Time
 	wake     chan struct{} // holds at most one
-	waiting  bool          // Write or SpliceFrom waits for room
+	waiting  bool          // Write or ReadFrom waits for room
 	writing  bool          // Write has queued part of what it was given
 }
 
@@ -183,21 +183,29 @@ func (st *stream) freeLocked(g *segment) {
 	g.b = nil
 }
 
+// ReadFrom is SpliceFrom for any reader.
+func (st *stream) ReadFrom(r io.Reader) (n int64, err error) {
+	err = st.sendAll(r, func(k int) { n += int64(k) })
+	return n, err
+}
+
 // SpliceFrom sends what src has until its end, without a copy; while it waits for
 // something to read from a socket it holds no memory.
-func (st *stream) SpliceFrom(src net.Conn, moved func(n int)) error {
+func (st *stream) SpliceFrom(src net.Conn, moved func(n int)) error { return st.sendAll(src, moved) }
+
+func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
 	st.wmu.Lock()
 	defer st.wmu.Unlock()
-	from := source{conn: src}
-	defer from.Free()
+	src := source{r: r}
+	defer src.Free()
 	for {
 		var err error
-		if from.most, err = st.awaitRoom(); err != nil {
+		if src.most, err = st.awaitRoom(); err != nil {
 			return st.opError("write", err)
 		}
-		n, rerr := from.read()
+		n, rerr := src.read()
 		if n > 0 {
-			if err := st.takeFrom(&from, n); err != nil {
+			if err := st.takeFrom(&src, n); err != nil {
 				return st.opError("write", err)
 			}
 			moved(n)

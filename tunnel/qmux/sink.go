@@ -11,13 +11,13 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A sink is what a SpliceTo writes to.
+// A sink is what a WriteTo writes to.
 type sink struct {
-	conn  net.Conn
+	w     io.Writer
 	moved func(n int)
 
 	// Whoever has made the stream busy owns the following.
-	socket tunnel.SocketWriter // of conn, if open
+	socket tunnel.SocketWriter // of w, if open
 	open   bool
 	err    error // of socket
 }
@@ -50,14 +50,22 @@ func (st *stream) deliverLocked(data []byte) int {
 	return n
 }
 
+// WriteTo is SpliceTo for any writer.
+func (st *stream) WriteTo(w io.Writer) (n int64, err error) {
+	err = st.deliverAll(w, func(k int) { n += int64(k) })
+	return n, err
+}
+
 // SpliceTo writes to dst what the peer sends, until its end. While it waits it holds no
 // memory. If dst is a socket, what comes is written by whoever brings it, as far as dst
 // takes it at once.
-func (st *stream) SpliceTo(dst net.Conn, moved func(n int)) error {
+func (st *stream) SpliceTo(dst net.Conn, moved func(n int)) error { return st.deliverAll(dst, moved) }
+
+func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
-	k := &sink{conn: dst, moved: moved}
-	k.open = k.socket.Open(dst)
+	k := &sink{w: w, moved: moved}
+	k.open = k.socket.Open(w)
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	in := &st.in
@@ -108,9 +116,9 @@ func (st *stream) drainLocked(k *sink) error {
 	}
 	var err error
 	if len(bufs) == 1 {
-		_, err = k.conn.Write(bufs[0])
+		_, err = k.w.Write(bufs[0])
 	} else {
-		_, err = bufs.WriteTo(k.conn)
+		_, err = bufs.WriteTo(k.w)
 	}
 	st.s.mu.Lock()
 	in.busy = false

@@ -3,17 +3,17 @@
 package qmux
 
 import (
-	"net"
+	"io"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
 
 // A source reads to a block that it holds only while there is something in it, if it
-// reads a socket. Of any other connection, and so of a TLS connection, nobody can know
+// reads a socket. Of any other reader, and so of a TLS connection, nobody can know
 // whether something has come without reading it: then it holds a small block while it
 // waits, or a medium one after a read that has found much.
 type source struct {
-	conn   net.Conn
+	r      io.Reader
 	socket tunnel.SocketReader
 	b      *block
 	much   bool // the last read found much
@@ -22,9 +22,9 @@ type source struct {
 
 // read reads n bytes to b.buf[headroom:].
 func (s *source) read() (n int, err error) {
-	if !s.socket.Open(s.conn) {
+	if !s.socket.Open(s.r) {
 		s.hold(min(s.most, mediumBlock))
-		n, err = s.conn.Read(s.b.buf[headroom:])
+		n, err = s.r.Read(s.b.buf[headroom:])
 		s.much = n >= little/2
 		return n, err
 	}

@@ -23,8 +23,8 @@ type stream struct {
 	s  *Session
 	id uint64
 
-	rmu sync.Mutex // held by the one Read or SpliceTo at a time
-	wmu sync.Mutex // held by the one Write or SpliceFrom at a time
+	rmu sync.Mutex // held by the one Read or WriteTo at a time
+	wmu sync.Mutex // held by the one Write or ReadFrom at a time
 
 	// The session's mutex guards all that follows.
 	out    sending
@@ -90,12 +90,12 @@ func (st *stream) SetDeadline(t time.Time) error {
 	return errors.Join(st.SetReadDeadline(t), st.SetWriteDeadline(t))
 }
 
-// SetReadDeadline bounds Read and SpliceTo.
+// SetReadDeadline bounds Read and WriteTo.
 func (st *stream) SetReadDeadline(t time.Time) error {
 	return st.setDeadline(&st.in.deadline, t, &st.rmu, st.in.wake)
 }
 
-// SetWriteDeadline bounds Write and SpliceFrom.
+// SetWriteDeadline bounds Write and ReadFrom.
 func (st *stream) SetWriteDeadline(t time.Time) error {
 	return st.setDeadline(&st.out.deadline, t, &st.wmu, st.out.wake)
 }

@@ -70,13 +70,7 @@ func benchDial(b *testing.B, pair Make) {
 }
 
 func benchRoundTrip(b *testing.B, pair Make) {
-	s := benchPair(b, pair, func(st tunnel.Stream) {
-		if c, ok := st.(tunnel.Carrier); ok {
-			_ = c.SpliceTo(st, func(int) {})
-		} else {
-			_, _ = io.Copy(st, st)
-		}
-	})
+	s := benchPair(b, pair, func(st tunnel.Stream) { _, _ = io.Copy(st, st) })
 	st, err := tunnel.Connect(b.Context(), s, "tcp", "target:1")
 	if err != nil {
 		b.Fatal(err)
