@@ -168,8 +168,11 @@ func (c *cluster) flap(t *testing.T) error {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), "lab", "--dir", c.dir, "-")
 	cmd.Stdin = strings.NewReader(flaps)
 	told, err := cmd.CombinedOutput()
-	if faults := strings.Count(string(told), " node-1 ") - strings.Count(string(told), " end of "); err != nil || faults != 8 {
-		return fmt.Errorf("hawser lab: %v: %d faults:\n%s", err, faults, told)
+	if err != nil {
+		return fmt.Errorf("hawser lab: %w\n%s", err, told)
+	}
+	if faults := strings.Count(string(told), " node-1 ") - strings.Count(string(told), " end of "); faults != 8 {
+		return fmt.Errorf("hawser lab told of %d faults:\n%s", faults, told)
 	}
 	return nil
 }

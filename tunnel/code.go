@@ -153,11 +153,11 @@ func NewDialError(addr string, err error) *DialError {
 
 // Error names the address and says why.
 func (e *DialError) Error() string {
-	return "dial " + e.Addr + ": " + cmp.Or(e.Text, e.Code.String())
+	return "dial " + e.Addr + ": " + cmp.Or(e.Text, e.String())
 }
 
 // DialCode is the text of the code, for those who do not know the type.
-func (e *DialError) DialCode() string { return e.Code.String() }
+func (e *DialError) DialCode() string { return e.String() }
 
 // Reason is what err says of a dial to addr, without the beginning by which a
 // DialError or package net says once more that it is a dial, and to where: for the
@@ -170,7 +170,7 @@ func Reason(addr string, err error) string {
 	)
 	switch {
 	case errors.As(err, &dial) && err.Error() == dial.Error():
-		return cmp.Or(dial.Text, dial.Code.String())
+		return cmp.Or(dial.Text, dial.String())
 	case errors.As(err, &op) && err.Error() == op.Error() && op.Op == "dial" && op.Err != nil:
 		why := Reason(addr, op.Err)
 		if op.Addr == nil || op.Addr.String() == addr || errors.As(op.Err, &dial) {
@@ -188,7 +188,7 @@ func Reason(addr string, err error) string {
 // local cause.
 func (e *DialError) Unwrap() []error {
 	errs := []error{e.Code}
-	if s := e.Code.sentinel(); s != nil {
+	if s := e.sentinel(); s != nil {
 		errs = append(errs, s)
 	}
 	if e.cause != nil {

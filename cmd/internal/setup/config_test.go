@@ -15,12 +15,12 @@ import (
 
 // values are those of the flags of a program.
 type values struct {
-	name, token, config string
-	port                int
-	share               float32
-	wait                time.Duration
-	on                  bool
-	hosts               []string
+	name, token string
+	port        int
+	share       float32
+	wait        time.Duration
+	on          bool
+	hosts       []string
 }
 
 // ship is a program with a flag of each type. Whatever it prints goes to out.
