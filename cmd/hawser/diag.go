@@ -142,7 +142,7 @@ func gatherBundle(ctx context.Context, out, progress io.Writer, client kubernete
 			}
 		}
 	}
-	return errors.Join(b.add("summary.txt", bytes.Clone(b.summary.Bytes())), b.tar.Close(), zip.Close())
+	return errors.Join(b.add("summary.txt", b.summary.Bytes()), b.tar.Close(), zip.Close())
 }
 
 // explain adds the verdict on the fleet, and names the first nodes that are broken.
@@ -181,9 +181,6 @@ func (b *bundle) fetch(ctx context.Context, api rest.Interface, f diagFile) erro
 		text = text[:diagItem]
 		fmt.Fprintf(&b.summary, "%s is cut after %d bytes\n", f.name, diagItem)
 	}
-	if path.Ext(f.name) != ".gz" {
-		text = redact(text)
-	}
 	return b.add(f.name, text)
 }
 
@@ -205,7 +202,11 @@ func readBounded(ctx context.Context, api rest.Interface, f diagFile) ([]byte, e
 	return text, errors.Join(err, body.Close())
 }
 
+// add adds a file, without what looks like a secret if it is a text.
 func (b *bundle) add(name string, text []byte) error {
+	if path.Ext(name) != ".gz" {
+		text = redact(text)
+	}
 	err := b.tar.WriteHeader(&tar.Header{Name: path.Join("hawser-diag", name), Mode: 0o600, Size: int64(len(text)), ModTime: b.now})
 	if err == nil {
 		_, err = b.tar.Write(text)

@@ -16,7 +16,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -66,8 +68,9 @@ func bundleOf(t *testing.T, nodes []string, answers map[string]string) (files ma
 func usualAnswers() map[string]string {
 	answers := map[string]string{
 		"/api/v1/nodes": `{"kind":"NodeList","apiVersion":"v1","items":[{"metadata":{"name":"lost","annotations":{"a":"token abcdef.0123456789abcdef"}},
-			"status":{"conditions":[{"type":"Ready","status":"Unknown","message":"Bearer abc.def"}]}}]}`,
-		"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases": `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1"}`,
+			"status":{"conditions":[{"type":"Ready","status":"False","reason":"KubeletNotReady","message":"Bearer abc.def"}]}}]}`,
+		"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases": `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1","items":[{"metadata":{"name":"lost"},
+			"spec":{"renewTime":"` + time.Now().UTC().Format(metav1.RFC3339Micro) + `"}}]}`,
 		"/api/v1/events":                         `{"kind":"EventList","apiVersion":"v1"}`,
 		"/metrics":                               "up 1\n",
 		"/debug/pprof/heap":                      "Bearer of no text",
@@ -91,6 +94,7 @@ func TestBundle(t *testing.T) {
 		"nodes/lost/stats.json":  "REDACTED",
 		"fleet/nodes.json":       "token abcdef.REDACTED",
 		"fleet/explain.txt":      "1 node: 1 broken, 0 not; 0 cordoned",
+		"fleet/explain.json":     "Bearer REDACTED",
 		"summary.txt":            "server/version.json is not here: ",
 	} {
 		if !strings.Contains(files[name], want) {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/cmd/internal/explain"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/evidence"
 )
@@ -111,9 +112,9 @@ func explainDial(ctx context.Context, out io.Writer, rc *rest.Config, t dialTarg
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		d.Fail(explain.DialObject, "%v", err)
+		d.Fail(explain.DialObject, "%s", setup.Printable(err.Error()))
 	case apierrors.IsForbidden(err):
-		d.Fail(explain.DialAPI, "%v", err)
+		d.Fail(explain.DialAPI, "%s", setup.Printable(err.Error()))
 	case err != nil:
 		return fmt.Errorf("explain dial %s: %w", text, err)
 	default:
@@ -137,7 +138,7 @@ func step(d *explain.Dial, name string, f func() (string, error)) error {
 	if err != nil {
 		text = err.Error()
 	}
-	d.Steps = append(d.Steps, explain.DialStep{Name: name, Took: time.Since(began), Text: text})
+	d.Steps = append(d.Steps, explain.DialStep{Name: name, Took: time.Since(began), Text: setup.Printable(text)})
 	return err
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
+	"github.com/hawser-project/hawser/cmd/internal/explain"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/evidence"
 	"github.com/hawser-project/hawser/tunnel"
@@ -113,4 +114,14 @@ func TestExplainDial(t *testing.T) {
 	api.Close()
 	err := explainDial(t.Context(), &bytes.Buffer{}, rc, dialTarget{kind: "nodes", name: "n", port: "1"}, "n:1", "")
 	clitest.Refused(t, err, "connection refused")
+}
+
+// TestStepsWriteNoLines: what the API has of a node or a pod, which the node writes, moves no
+// cursor.
+func TestStepsWriteNoLines(t *testing.T) {
+	var d explain.Dial
+	hostile := func() (string, error) { return "Running\x1b[2J\nVerdict  reached", nil }
+	if err := step(&d, "Pod", hostile); err != nil || strings.ContainsAny(d.Steps[0].Text, "\x1b\n") {
+		t.Errorf("%q, %v", d.Steps[0].Text, err)
+	}
 }

@@ -50,12 +50,12 @@ func (p *pace) wrote(n int, began, ended time.Duration) bool {
 	return p.ahead != before
 }
 
-// heed takes over what another connection has learned of the path, if that is less, and says
-// whether ahead has changed.
-func (p *pace) heed(o *pace) bool {
+// heed takes over the rate that another connection has learned, if that is known and less, and
+// says whether ahead has changed.
+func (p *pace) heed(rate float64) bool {
 	before := p.ahead
-	if o.rate > 0 && (p.rate == 0 || o.rate < p.rate) {
-		p.rate = o.rate
+	if rate > 0 && (p.rate == 0 || rate < p.rate) {
+		p.rate = rate
 	}
 	p.aim()
 	return p.ahead != before

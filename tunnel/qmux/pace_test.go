@@ -68,7 +68,7 @@ func TestPace(t *testing.T) {
 		"nothing is known at all": {pace{ahead: firstAhead}, pace{ahead: firstAhead}, firstAhead},
 	} {
 		before := tc.p.ahead
-		if changed := tc.p.heed(&tc.o); tc.p.ahead != tc.want || changed != (before != tc.want) {
+		if changed := tc.p.heed(tc.o.rate); tc.p.ahead != tc.want || changed != (before != tc.want) {
 			t.Errorf("%s: %d bytes ahead, want %d; changed: %v", name, tc.p.ahead, tc.want, changed)
 		}
 	}

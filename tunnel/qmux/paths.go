@@ -31,7 +31,7 @@ const (
 // paths is what a session knows of its connections besides themselves.
 type paths struct {
 	last     net.Addr // where the latest one that was lost came from,
-	lostPace pace     // and what it knew of the path
+	lostRate float64  // and what it knew the path to take, in bytes a second; 0: nothing
 	wanted   int      // beside the first, by the peer
 	asked    int      // by us, when last said
 	dials    int      // under way
@@ -224,12 +224,13 @@ func (s *Session) startLocked(c *conn, insteadOf uint64) {
 		s.drainLocked(old)
 	}
 	s.conns = slices.Insert(s.conns, at, c)
-	c.heedLocked()
 	s.countPlacesLocked()
 	local := c.tls.LocalAddr()
 	if before := s.local.Swap(&local); s.dialing && before != nil && host(*before) != host(local) {
 		s.pulse.forget() // what was learned of another path
+		s.paths.lostRate = 0
 	}
+	c.heedLocked()
 	if c == s.conns[0] {
 		s.pulse.begin()
 		if c.trip > 0 {
@@ -328,7 +329,7 @@ func (s *Session) leaveLocked(c *conn) {
 	c.gone = true
 	s.paths.last = c.tls.RemoteAddr()
 	s.conns = slices.DeleteFunc(s.conns, func(o *conn) bool { return o == c })
-	s.paths.lostPace = c.pace
+	s.paths.lostRate = c.pace.rate
 	for _, other := range s.conns {
 		other.heedLocked()
 	}

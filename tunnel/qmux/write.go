@@ -146,10 +146,10 @@ func (c *conn) flushLocked(n int, began time.Duration) {
 	}
 }
 
-// heedLocked has c take over what the connection knew that was lost last: what that one
+// heedLocked has c take over the rate of the connection that was lost last: what that one
 // carried goes on elsewhere, and must not lie before what is small.
 func (c *conn) heedLocked() {
-	if c.pace.heed(&c.s.paths.lostPace) {
+	if c.pace.heed(c.s.paths.lostRate) {
 		c.limitUnsent()
 	}
 }
