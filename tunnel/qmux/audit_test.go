@@ -104,7 +104,7 @@ func TestAudit(t *testing.T) {
 				id, key, attempt := tc.try(tr)
 				answer := n.hand(t).join(id, key, attempt)
 				text := string(answer.data)
-				if answer.code(t) != tc.code || tc.code == tunnel.Lost && text != unknown(nil).Text {
+				if answer.code(t) != tc.code || tc.code == tunnel.Lost && text != noSession(nil).Text {
 					t.Errorf("it is told %+v, %q", answer, text)
 				}
 				synctest.Wait()
@@ -128,7 +128,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// Why a session may not go on is for the server's log: neither end waits for the window,
+// Why a session may not be resumed is for the server's log: neither end waits for the window,
 // and the peer does not learn it.
 func TestReasonIsForTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestReasonIsForTheLog(t *testing.T) {
 		began := time.Now()
 		n.cut()
 		for s, reason := range map[*Session]string{
-			d: "refused by the server: peer hung up: session may not go on", a: "session may not go on: node is deleted",
+			d: "refused by the server: peer hung up: session may not be resumed", a: "session may not be resumed: node is deleted",
 		} {
 			if err := why(s); !errors.Is(err, tunnel.Denied) || err.Error() != reason {
 				t.Errorf("%v, want %s", err, reason)

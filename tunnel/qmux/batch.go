@@ -1,5 +1,5 @@
-// Batch: what lies below TLS. The records of one turn leave in one system call, without
-// waiting for the socket, and an idle connection is waited for with little on the stack.
+// Batch: the layer between TLS and the socket. The records of one turn leave in one system
+// call that does not block, and a read waits for an idle connection on a shallow stack.
 
 package qmux
 
@@ -10,47 +10,46 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// batchSize holds the records of a turn and what TLS puts around them.
+// batchSize holds the records of a turn with TLS's overhead.
 const batchSize = 6*record + 1<<10
 
-// batches recycles what batches hold: one that holds nothing needs none. It is a
-// cache and holds nothing that anybody could observe.
+// batches recycles the buffers of batches. It is a cache without observable state.
 var batches = sync.Pool{New: func() any { return new([batchSize]byte) }}
 
-// A batch goes between TLS and its connection. TLS writes each record by itself; while
-// a batch is held it gathers them. It is for one writer at a time.
+// A batch is between TLS and its connection. TLS makes one Write for each record; between
+// hold and flush the batch collects them. It is for one writer at a time.
 type batch struct {
 	net.Conn
 
-	open bool // the socket below can be tried
+	hasSocket bool // Conn is a socket, which can be tried without blocking
 
-	mu   sync.Mutex // guards the following: TLS writes alerts beside the writer
+	mu   sync.Mutex // guards the following: TLS also writes alerts
 	out  tunnel.SocketWriter
-	buf  *[batchSize]byte // nil while nothing is to be gathered
-	from int              // of buf, what has not been written: buf[from:to]
+	buf  *[batchSize]byte // nil unless hold was called
+	from int              // buf[from:to] has not been written
 	to   int
 
-	in inward
+	in reader
 }
 
-// An inward is what a batch reads. It is for one reader at a time.
-type inward struct {
-	shallow bool // Read does not wait
-	socket  tunnel.SocketReader
-	ahead   *block // what await has read: ahead.buf[from:to]; nil if nothing is left
-	from    int
-	to      int
+// A reader is the reading side of a batch. It is for one goroutine at a time.
+type reader struct {
+	nonblocking bool // Read does not block
+	socket      tunnel.SocketReader
+	buffered    *block // what waitRead has read: buffered.buf[from:to]; nil if nothing is left
+	from        int
+	to          int
 }
 
 func newBatch(c net.Conn) net.Conn {
 	b := &batch{Conn: c}
 	below := connBelow(c)
-	b.open = b.out.Open(below) && b.in.socket.Open(below)
+	b.hasSocket = b.out.Open(below) && b.in.socket.Open(below)
 	return b
 }
 
-// connBelow is the connection that c is or has below it; nil if one between wants to see
-// what is written.
+// connBelow is the innermost connection of c; nil if one of the wrappers has to see the
+// bytes.
 func connBelow(c net.Conn) net.Conn {
 	for {
 		switch x := c.(type) {
@@ -64,52 +63,54 @@ func connBelow(c net.Conn) net.Conn {
 	}
 }
 
-// errNotYet is what Read says in place of waiting. To TLS it is an error that will pass.
-var errNotYet error = notYet{}
+// errWouldBlock is returned by Read in place of blocking. TLS takes it for a temporary
+// error.
+var errWouldBlock error = wouldBlock{}
 
-type notYet struct{}
+type wouldBlock struct{}
 
-func (notYet) Error() string   { return "nothing has come yet" }
-func (notYet) Timeout() bool   { return false }
-func (notYet) Temporary() bool { return true }
+func (wouldBlock) Error() string   { return "nothing has come yet" }
+func (wouldBlock) Timeout() bool   { return false }
+func (wouldBlock) Temporary() bool { return true }
 
-// patient says whether Read is to leave the waiting to await. That needs a socket.
-func (b *batch) patient(yes bool) { b.in.shallow = yes && b.open }
+// setNonblocking says whether Read returns errWouldBlock, so that its caller waits in
+// waitRead. Without a socket Read always blocks.
+func (b *batch) setNonblocking(yes bool) { b.in.nonblocking = yes && b.hasSocket }
 
-// await waits until something has come, and reads that. Whoever waits here has a tenth
-// of what TLS takes on the stack, which the goroutine of an idle connection keeps.
-func (b *batch) await() error {
+// waitRead waits for data and reads it. It takes a tenth of the stack of a Read that waits
+// inside TLS, and an idle connection keeps that stack.
+func (b *batch) waitRead() error {
 	n, err := b.in.socket.Read(&b.in)
 	b.in.from, b.in.to = 0, n
 	return err
 }
 
 // Take implements tunnel.Memory.
-func (in *inward) Take(int) []byte {
-	in.ahead = newBlock(smallBlock)
-	return in.ahead.buf
+func (in *reader) Take(int) []byte {
+	in.buffered = newBlock(smallBlock)
+	return in.buffered.buf
 }
 
-// Free gives up what has been read and nobody has taken.
-func (in *inward) Free() {
-	if in.ahead != nil {
-		in.ahead.free()
-		in.ahead = nil
+// Free discards what Read has not returned.
+func (in *reader) Free() {
+	if in.buffered != nil {
+		in.buffered.free()
+		in.buffered = nil
 	}
 }
 
-// Read takes what await has read, or else reads, unless await is to do that.
+// Read returns what waitRead has read, or else reads the socket unless it must not block.
 func (b *batch) Read(p []byte) (int, error) {
 	in := &b.in
 	switch {
-	case in.ahead != nil:
-		n := copy(p, in.ahead.buf[in.from:in.to])
+	case in.buffered != nil:
+		n := copy(p, in.buffered.buf[in.from:in.to])
 		if in.from += n; in.from == in.to {
 			in.Free()
 		}
 		return n, nil
-	case in.shallow:
-		return 0, errNotYet
+	case in.nonblocking:
+		return 0, errWouldBlock
 	default:
 		return b.Conn.Read(p)
 	}
@@ -118,7 +119,7 @@ func (b *batch) Read(p []byte) (int, error) {
 // NetConn is the connection itself.
 func (b *batch) NetConn() net.Conn { return b.Conn }
 
-// hold has Write gather until flush.
+// hold makes Write collect until flush.
 func (b *batch) hold() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,7 +128,7 @@ func (b *batch) hold() {
 	}
 }
 
-// Write gathers p, or writes it.
+// Write collects p, or writes it.
 func (b *batch) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,15 +144,15 @@ func (b *batch) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush writes what was gathered. Unless it may wait it writes what the socket takes
-// at once, and says whether that was all.
+// flush writes what was collected. If it must not wait it writes what the socket takes at
+// once, and returns whether that was all.
 func (b *batch) flush(wait bool) (all bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if wait {
 		return true, b.flushLocked()
 	}
-	if b.open && b.from < b.to {
+	if b.hasSocket && b.from < b.to {
 		n, err := b.out.Write(b.buf[b.from:b.to])
 		if b.from += n; err != nil {
 			return false, err
@@ -164,7 +165,7 @@ func (b *batch) flush(wait bool) (all bool, err error) {
 	return true, nil
 }
 
-// CloseWrite ends our direction after what was gathered.
+// CloseWrite ends our direction after what was collected.
 func (b *batch) CloseWrite() error {
 	if _, err := b.flush(true); err != nil {
 		return err

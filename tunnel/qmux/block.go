@@ -1,5 +1,5 @@
-// Blocks: the memory that bytes lie in, from where they are read to where they are
-// written, and who may have how much of it.
+// Blocks: pooled memory for stream data, from the read of one socket to the write of the
+// other, and the budget that bounds it.
 
 package qmux
 
@@ -9,29 +9,28 @@ import (
 )
 
 const (
-	// record is a QMux record with its Size: it fills one TLS record.
+	// record is the size of a QMux record with its Size field: it fills one TLS record.
 	record = sizeBytes + maxRecord
-	// headroom is what the head of a record takes at most: Size, and a STREAM frame
+	// headroom is the largest head of a record: its Size, and the head of a STREAM frame
 	// without a length.
 	headroom = sizeBytes + 1 + 8 + 8
 
-	// What is little is copied into a block that it shares with what comes next: a
-	// block held for a keystroke would hold a thousand times as much.
-	little = 4 << 10
+	// A write of at most smallWrite bytes is copied into a block that it shares with
+	// later writes: a block of its own would be mostly empty.
+	smallWrite = 4 << 10
 
-	// A large block takes what one read from a socket brings, and makes four records.
-	smallBlock  = headroom + little
+	// A largeBlock holds what one read of a socket returns, and makes four records.
+	smallBlock  = headroom + smallWrite
 	mediumBlock = record
 	largeBlock  = headroom + 4*(record-headroom)
 
-	// defaultKeep is what one session may keep to send again, and defaultBudget all
-	// sessions of a process.
-	defaultKeep   = 16 << 20
-	defaultBudget = 256 << 20
+	// defaultMaxRetained is how many bytes one session may retain for retransmission,
+	// defaultBudget how many all sessions of a process.
+	defaultMaxRetained = 16 << 20
+	defaultBudget      = 256 << 20
 )
 
-// The pools recycle blocks. They are caches and hold nothing that anybody could
-// observe.
+// The pools recycle blocks. They are caches without observable state.
 var smallBlocks, mediumBlocks, largeBlocks sync.Pool
 
 func poolOf(size int) *sync.Pool {
@@ -44,13 +43,13 @@ func poolOf(size int) *sync.Pool {
 	return &largeBlocks
 }
 
-// A block is memory that is recycled once nobody refers to it any more.
+// A block is memory that returns to its pool with its last reference.
 type block struct {
 	buf  []byte
 	refs atomic.Int32
 }
 
-// newBlock is a block of one of the three sizes, with one reference.
+// newBlock gets a block of one of the three sizes, with one reference.
 func newBlock(size int) *block {
 	b, ok := poolOf(size).Get().(*block)
 	if !ok {
@@ -60,26 +59,26 @@ func newBlock(size int) *block {
 	return b
 }
 
-// free gives up one reference.
+// free drops one reference.
 func (b *block) free() {
 	if b.refs.Add(-1) == 0 {
 		poolOf(len(b.buf)).Put(b)
 	}
 }
 
-// A budget bounds what the sessions that share it have together: the bytes that they
-// keep to send again, beyond a small block for each stream, without which it could not
-// go on at all; or the connections beside the first of each. Whoever comes first is
-// served first: while parked sessions hold it all, the others go on, slowly.
+// A budget is a limit that sessions share: on the bytes that they retain for
+// retransmission, or on their connections beside the first. It serves in order of
+// arrival. Each stream may retain one small block beyond it, so that while parked
+// sessions hold all of it the others still make progress.
 type budget struct {
 	limit int64
 	used  atomic.Int64
 }
 
-// processBudget is shared by all sessions that are not given another.
+// processBudget is the budget of sessions that are given no other.
 var processBudget = &budget{limit: defaultBudget}
 
-// take takes n bytes if there are so many, or if it must.
+// take takes n if so much is left, or in any case if must is set.
 func (b *budget) take(n int, must bool) bool {
 	if b.used.Add(int64(n)) > b.limit && !must {
 		b.used.Add(-int64(n))

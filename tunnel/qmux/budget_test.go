@@ -32,7 +32,7 @@ func TestBackpressure(t *testing.T) {
 		n := newNetwork(tunnel.Options{})
 		d, a := n.pair(t, tunnel.Options{})
 		d.mu.Lock()
-		d.conf.keep = size
+		d.conf.maxRetained = size
 		d.mu.Unlock()
 		near, far := opened(t, d, a)
 		data := randomBytes(1, 4*size)

@@ -85,14 +85,14 @@ func TestCloseBoth(t *testing.T) {
 	})
 }
 
-// A peer that reads nothing holds Close up for lastWords at most, and the last words
-// of one that has been cut off wait for nobody.
+// A peer that reads nothing delays Close by closeTimeout at most, and CONNECTION_CLOSE
+// after a protocol error does not wait either.
 func TestCloseIsBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		bad  func(*network)
 		most time.Duration
 	}{
-		"swallowed": {(*network).stall, lastWords + parting},
+		"swallowed": {(*network).stall, closeTimeout + lingerTimeout},
 		"cut":       {(*network).cut, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestAccepterClosesWhileParked(t *testing.T) {
 		}
 		n.set(func() { n.down = nil })
 		began := time.Now()
-		if err := why(d); !errors.Is(err, tunnel.Lost) || time.Since(began) > highestBackoff {
+		if err := why(d); !errors.Is(err, tunnel.Lost) || time.Since(began) > maxBackoff {
 			t.Errorf("the dialing end: %v after %v", err, time.Since(began))
 		}
 		n.close(t, d, a)
@@ -151,7 +151,7 @@ func TestDialerClosesWhileParked(t *testing.T) {
 	}{
 		"works again": {func(n *network) { n.down = nil }, 0, true},
 		"refused":     {func(*network) {}, 0, false},
-		"swallowed":   {func(n *network) { n.down, n.wrap = nil, swallows }, lastWords, false},
+		"swallowed":   {func(n *network) { n.down, n.wrap = nil, swallows }, closeTimeout, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

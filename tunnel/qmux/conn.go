@@ -1,4 +1,4 @@
-// Conn: one TLS connection of a session, and who reads it.
+// Conn: one TLS connection of a session, and the goroutine that reads it.
 
 package qmux
 
@@ -17,92 +17,93 @@ import (
 	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
-// parting bounds how long a peer that was told goodbye is read from.
-const parting = time.Second
+// lingerTimeout bounds how long a connection is read after CONNECTION_CLOSE was sent on it.
+const lingerTimeout = time.Second
 
-// secured is a TLS connection, or what stands for one in tests.
+// secured is a *tls.Conn, or a test's replacement of one.
 type secured interface {
 	net.Conn
 	NetConn() net.Conn
 	CloseWrite() error
 }
 
-// A conn is one connection of a session. One goroutine reads it. Whoever has something
-// to send and finds nobody writing writes it; a goroutine takes over when that would
-// have to wait, and ends when there is nothing left.
+// A conn is one connection of a session. One goroutine reads it. A caller that has
+// something to send writes it directly if no write is in progress. When the socket is
+// full, a goroutine takes over the writing and ends once nothing is left to write.
 type conn struct {
-	s      *Session
-	tls    secured
-	batch  *batch
-	number uint64 // of the attempt that made it; 0 is the session's first
-	in     recordReader
-	rest   []byte        // frames that came with what was said before it was the session's,
-	restIn *block        // and where they lie
-	trip   time.Duration // the time that asking for the session took; 0 at the accepting end
+	s           *Session
+	tls         secured
+	batch       *batch
+	number      uint64 // of the attempt that made it; 0 is the session's first connection
+	in          recordReader
+	firstFrames []byte        // frames received together with the handshake's,
+	firstBlock  *block        // and the block that holds them
+	joinRTT     time.Duration // round trip of the handshake; 0 at the accepting end
 
 	// The session's mutex guards the following.
-	gone     bool  // it is none of the session's any more
-	closing  bool  // CONNECTION_CLOSE is to be the last that it carries,
-	parting  bool  // and was
-	draining bool  // another took its place: it is only read
-	writing  bool  // somebody writes
-	failed   error // why nobody can any more
-	little   queue // streams that have little to send
-	bulk     queue // streams that have much
-	control  []*stream
-	done     []uint64 // streams to answer STREAM_DONE for
-	say      connSay
-	unacked  int // bytes sent that are not acknowledged
-	pace     pace
+	detached       bool  // no longer one of the session's connections
+	closing        bool  // CONNECTION_CLOSE will be the last frame sent
+	closeSent      bool  // CONNECTION_CLOSE has been sent
+	draining       bool  // replaced by another connection: only read from now on
+	writing        bool  // a write is in progress
+	writeErr       error // why writing has failed; nil if it has not
+	small          queue // streams with at most smallWrite bytes to send
+	bulk           queue // streams with more
+	controlStreams []*stream
+	streamDone     []uint64 // ids of streams to send STREAM_DONE for
+	control        connControl
+	inFlight       int // bytes sent and not acknowledged
+	pace           pace
 
-	heard    time.Time // when something last came
-	probed   time.Time // when the peer was asked because of the present silence; zero: not yet
-	asked    time.Time // since when the peer owes a sign of life; zero if it does not
-	excused  bool      // since asked: the peer, for what may not have been read yet
-	question uint64    // the number of the QX_PING that has no answer yet; 0: none
-	sent     time.Time // when it was sent
-	since    time.Time // since when data has come without a long pause,
-	came     time.Time // and when it last came
-	wrote    time.Time // when something was last sent
-	used     time.Time // when it last had a direction of its own
-	load     int       // directions of ours that have it for their own
+	lastReceived time.Time // when a record was last received
+	probedAt     time.Time // when a ping was sent because of the present silence; zero: not yet
+	owedSince    time.Time // since when the peer has owed an answer; zero if it owes none
+	owedReset    bool      // owedSince was moved once because this process had been stopped
+	pingNumber   uint64    // of the unanswered QX_PING; 0: none
+	pingSent     time.Time // when that ping was sent
+	movingSince  time.Time // since when data has been received without a long pause
+	lastData     time.Time // when stream data was last received
+	lastSent     time.Time // when a turn was last written
+	lastOwned    time.Time // when a stream last used it as its own
+	owners       int       // sending streams that use it as their own
 }
 
-// connSay is what a connection has to say by itself.
-type connSay struct {
-	session    []byte // SESSION, before anything else
+// connControl is the pending control frames of the connection itself.
+type connControl struct {
+	session    []byte // SESSION, sent before any other frame
 	ping, pong bool
 	pongNumber uint64
-	streams    bool // MAX_STREAMS
-	want       int  // WANT_CONNECTIONS
+	maxStreams bool // MAX_STREAMS
+	wantConns  int  // WANT_CONNECTIONS
 	doubted    []uint64
-	close      []byte // a frame, after anything else
+	closeFrame []byte // CONNECTION_CLOSE, sent after all other frames
 }
 
-func (y *connSay) anything() bool {
-	return y.session != nil || y.ping || y.pong || y.streams || y.want > 0 || len(y.doubted) > 0 || y.close != nil
+func (y *connControl) pending() bool {
+	return y.session != nil || y.ping || y.pong || y.maxStreams || y.wantConns > 0 || len(y.doubted) > 0 || y.closeFrame != nil
 }
 
 func newConn(t secured) *conn {
-	b, _ := t.NetConn().(*batch) // it always is one
+	b, _ := t.NetConn().(*batch) // it always is a batch
 	c := &conn{tls: t, batch: b, in: newRecordReader(t), pace: pace{ahead: firstAhead}}
 	c.limitUnsent()
 	return c
 }
 
-// abort closes the connection below TLS, whose last words could get stuck.
+// abort closes the TCP connection. Closing TLS would send close_notify, which can block.
 func (c *conn) abort() {
-	_ = c.tls.NetConn().Close() // nothing could be done about it
+	_ = c.tls.NetConn().Close() // the connection is given up either way
 }
 
-// part ends the connection after its last frame. It is read for a moment longer: closed
-// with something unread, TCP would drop that frame for a reset.
-func (c *conn) part() {
-	_ = c.tls.SetDeadline(time.Now().Add(parting)) // none of these matters any more
+// closeWrite ends our direction after the last frame. The connection is read for
+// lingerTimeout: TCP resets a connection that is closed with unread data, and the peer
+// would lose that frame.
+func (c *conn) closeWrite() {
+	_ = c.tls.SetDeadline(time.Now().Add(lingerTimeout)) // an error means that the connection is broken already
 	_ = c.tls.CloseWrite()
 }
 
-// peer is what the connection's handshake has proved.
+// peer is what the connection's TLS handshake has proved.
 func (c *conn) peer() tunnel.Peer {
 	if t, ok := c.tls.(*tls.Conn); ok {
 		return carrier.PeerOf(t, Name)
@@ -110,29 +111,28 @@ func (c *conn) peer() tunnel.Peer {
 	return tunnel.Peer{Addr: c.tls.RemoteAddr(), Transport: Name}
 }
 
-// idleBuffer is what a connection holds to read to while little comes; a record of at
-// most smallRecord bytes is read in it.
+// idleBuffer is the read buffer, in bytes, that a connection always holds. Records of at
+// most smallRecord bytes are parsed in it.
 const (
 	idleBuffer  = 512
 	smallRecord = idleBuffer - sizeBytes
 )
 
-// A recordReader takes records off a connection. While it waits for one it holds
-// idleBuffer bytes.
+// A recordReader reads QMux records. While it waits for one it holds idleBuffer bytes.
 type recordReader struct {
 	r    *bufio.Reader
-	b    *block // in which the latest record lies; nil if it was a small one
-	size int    // of that record,
-	left int    // and how many bytes of it have not come
+	b    *block // that holds the latest record; nil if it was a small one
+	size int    // of that record
+	left int    // bytes of it that have not been received
 }
 
 func newRecordReader(r io.Reader) recordReader {
 	return recordReader{r: bufio.NewReaderSize(r, idleBuffer)}
 }
 
-// next reads one record. Its frames lie in the block, or in memory that is the reader's
-// until the next call if that is nil. Whoever wants to keep the block counts it. After an
-// error that will pass, such as errNotYet, next goes on where it was.
+// next reads one record. Its frames lie in the block; if that is nil they lie in the read
+// buffer, and are valid until the next call. A caller that keeps the block adds a
+// reference. After a temporary error, such as errWouldBlock, next continues where it was.
 func (r *recordReader) next() (frames []byte, b *block, err error) {
 	if r.left == 0 {
 		r.drop()
@@ -142,12 +142,12 @@ func (r *recordReader) next() (frames []byte, b *block, err error) {
 		case err != nil:
 			return nil, nil, err
 		case size > maxRecord:
-			return nil, nil, broken(errFrameEncoding, "record of %d bytes", size)
+			return nil, nil, protocolError(errFrameEncoding, "record of %d bytes", size)
 		case size <= smallRecord:
 			if frames, err = r.r.Peek(head + size); err != nil {
 				return nil, nil, err
 			}
-			_, _ = r.r.Discard(len(frames)) // they are there
+			_, _ = r.r.Discard(len(frames)) // Peek has buffered them
 			return frames[head:], nil, nil
 		}
 		_, _ = r.r.Discard(head)
@@ -160,7 +160,7 @@ func (r *recordReader) next() (frames []byte, b *block, err error) {
 	return r.b.buf[:r.size], r.b, nil
 }
 
-// peekSize says how large the next record is, and how many bytes say so.
+// peekSize is the size of the next record, and the length of its Size field.
 func (r *recordReader) peekSize() (head, size int, err error) {
 	p, err := r.r.Peek(1)
 	if err != nil {
@@ -173,7 +173,7 @@ func (r *recordReader) peekSize() (head, size int, err error) {
 	return head, int(min(n, maxRecord+1)), err
 }
 
-// drop gives up the block.
+// drop releases the block.
 func (r *recordReader) drop() {
 	if r.b != nil {
 		r.b.free()
@@ -181,37 +181,37 @@ func (r *recordReader) drop() {
 	}
 }
 
-// read reads the connection until that ends. It waits in await while little comes, and
-// after large records in TLS, which saves a copy and takes a deeper stack.
+// read reads the connection until it ends. After a small record it waits in waitRead, on a
+// shallow stack; after a large one it waits in TLS, which saves a copy.
 func (c *conn) read() {
-	frames, b, err := c.rest, c.restIn, error(nil)
-	c.rest, c.restIn = nil, nil
+	frames, b, err := c.firstFrames, c.firstBlock, error(nil)
+	c.firstFrames, c.firstBlock = nil, nil
 	for err == nil {
 		if len(frames) == 0 {
-			c.batch.patient(b == nil)
+			c.batch.setNonblocking(b == nil)
 			frames, b, err = c.in.next()
 		}
 		switch {
-		case errors.Is(err, errNotYet):
-			err = c.batch.await()
+		case errors.Is(err, errWouldBlock):
+			err = c.batch.waitRead()
 		case err == nil:
-			err = c.take(frames, b)
+			err = c.handleRecord(frames, b)
 		}
 		frames = nil
 	}
-	c.unread(err)
+	c.readEnded(err)
 }
 
-// unread ends the connection, which nobody reads any more because of err.
-func (c *conn) unread(err error) {
+// readEnded ends the connection after read has failed with err.
+func (c *conn) readEnded(err error) {
 	c.in.drop()
 	var p *ProtocolError
 	if errors.As(err, &p) && !p.Remote {
 		c.s.mu.Lock()
-		c.s.breakLocked(p)
+		c.s.protocolErrorLocked(p)
 		c.s.mu.Unlock()
-		c.batch.patient(false)
-		_, _ = io.Copy(io.Discard, c.tls) // until it has read why, or its time is over
+		c.batch.setNonblocking(false)
+		_, _ = io.Copy(io.Discard, c.tls) // until the peer has read the reason, or the deadline
 	}
 	c.batch.in.Free()
 	c.s.mu.Lock()
@@ -219,26 +219,26 @@ func (c *conn) unread(err error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		err = errors.New("peer closed the connection")
-	case c.failed != nil:
-		err = c.failed
+	case c.writeErr != nil:
+		err = c.writeErr
 	}
 	c.s.lostLocked(c, fmt.Errorf("%w: %w", tunnel.Lost, err))
 }
 
-// take takes the frames of a record.
-func (c *conn) take(frames []byte, b *block) error {
+// handleRecord handles the frames of a record.
+func (c *conn) handleRecord(frames []byte, b *block) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	switch {
-	case c.parting: // it is only waited for its end
+	case c.closeSent: // only its end is waited for
 		return nil
-	case c.gone && !c.draining:
+	case c.detached && !c.draining:
 		return errors.New("connection is not the session's any more")
 	case len(frames) == 0:
-		return broken(errProtocol, "record without a frame")
+		return protocolError(errProtocol, "record without a frame")
 	}
-	c.heardLocked()
-	for len(frames) > 0 && (!c.gone || c.draining) && c.s.over == nil {
+	c.receivedLocked()
+	for len(frames) > 0 && (!c.detached || c.draining) && c.s.err == nil {
 		f, rest, err := next(frames)
 		if err == nil {
 			err = c.s.frameLocked(c, f, b)
@@ -251,23 +251,23 @@ func (c *conn) take(frames []byte, b *block) error {
 	return nil
 }
 
-// heardLocked notes a sign of life.
-func (c *conn) heardLocked() {
+// receivedLocked notes that the peer is alive.
+func (c *conn) receivedLocked() {
 	now := time.Now()
-	c.heard, c.probed, c.asked, c.excused = now, time.Time{}, time.Time{}, false
+	c.lastReceived, c.probedAt, c.owedSince, c.owedReset = now, time.Time{}, time.Time{}, false
 	c.s.stats.Heard = now
-	if c.unacked > 0 {
-		c.asked = now
+	if c.inFlight > 0 {
+		c.owedSince = now
 	}
 	if r := &c.s.paths.rejoin; r.unconfirmed && c.number == r.attempt {
-		r.secret, r.unconfirmed = r.fresh, false // the peer has the new one
+		r.secret, r.unconfirmed = r.fresh, false // the peer has the new secret
 	}
 }
 
-// settledLocked notes that n bytes sent need not be acknowledged any more. If those were
-// all, a sign of life that was heard meanwhile was that for them, too.
-func (c *conn) settledLocked(n int) {
-	if c.unacked -= n; c.unacked == 0 && c.asked.Equal(c.heard) {
-		c.asked = time.Time{}
+// ackedLocked notes that n bytes in flight have been acknowledged, or need not be. If they
+// were the last ones, the record received meanwhile has answered for them.
+func (c *conn) ackedLocked(n int) {
+	if c.inFlight -= n; c.inFlight == 0 && c.owedSince.Equal(c.lastReceived) {
+		c.owedSince = time.Time{}
 	}
 }

@@ -1,5 +1,4 @@
-// The dialing end: a first connection, another whenever one is lost, and more for what
-// is much.
+// The dialing end: the first connection, replacements of lost ones, and more for bulk.
 
 package qmux
 
@@ -18,53 +17,52 @@ import (
 )
 
 const (
-	// lowestBackoff and highestBackoff bound the wait between two attempts to go on,
-	// after the first, which is made at once.
-	lowestBackoff  = 100 * time.Millisecond
-	highestBackoff = 5 * time.Second
-	// localBackoff bounds it where this system or a router near says that there is no
-	// way: that costs the peer nothing.
+	// minBackoff and maxBackoff bound the wait between two attempts to resume. The first
+	// attempt is made at once.
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 5 * time.Second
+	// localBackoff bounds it while the network is unreachable: such an attempt costs the
+	// peer nothing.
 	localBackoff = time.Second
-	// attemptTimeout bounds an attempt, joinTimeout what is said on a connection that
-	// came about at once. Elsewhere it may take three times as long as that did.
+	// attemptTimeout bounds an attempt. Joining, once there is a connection, may take
+	// joinTimeout, or three times as long as connecting took.
 	attemptTimeout = 30 * time.Second
 	joinTimeout    = 3 * time.Second
-	// hedge is how long a connection may take to come about before another is tried
-	// beside it: the path may have changed under the first, which then waits for its own
-	// retransmissions. Once the peer has been reached the wait doubles with each. While
-	// it has not, another is tried each time in place of the one that was tried so hedges
-	// ago, after the first hedges of them.
-	hedge  = time.Second
-	hedges = 3
-	// No connection beside the first is made for growBackoff after one that could not be,
-	// doubled up to mostBackoff.
-	growBackoff = 5 * time.Second
-	mostBackoff = time.Minute
-	// settled is how long a connection must live to be worth the dialing, even if it
+	// After hedgeDelay without a connection another one is dialed beside it: the path may
+	// have changed, and the first one would wait for its retransmissions. Once a TCP
+	// connection is there the delay doubles with each dial. Until then each dial beyond
+	// maxHedges takes the place of the oldest one.
+	hedgeDelay = time.Second
+	maxHedges  = 3
+	// After a failed attempt to add a connection there is none for minGrowBackoff, which
+	// doubles up to maxGrowBackoff.
+	minGrowBackoff = 5 * time.Second
+	maxGrowBackoff = time.Minute
+	// minUsefulLife is how long a connection must live to count as a success, even if it
 	// carries nothing.
-	settled = time.Second
-	// mostVain bounds by how often patience doubles after doubts that were vain.
-	mostVain = 4
+	minUsefulLife = time.Second
+	// maxFalseDoubts bounds how often false doubts double the acknowledgement timeout.
+	maxFalseDoubts = 4
 )
 
-// A dialFunc makes a connection to the server. ctx bounds it.
+// A dialFunc makes a TLS connection to the server. ctx bounds it.
 type dialFunc func(ctx context.Context) (secured, error)
 
-// rejoin is what a session needs to get another connection, or to be given one.
+// rejoin is the state of resuming: secrets, attempts and back-off.
 type rejoin struct {
-	attempt uint64 // of the latest joining; of each number at most one succeeds
-	// secret entitles to the next one. The accepting end has two after each: fresh
-	// replaces secret once the peer has shown that it knows it or has sent anything on
-	// the connection that it came with.
+	attempt uint64 // number of the latest attempt; each number succeeds at most once
+	// secret authorizes the next attempt. After each one the accepting end knows two:
+	// fresh replaces secret once the peer has used it or has sent anything on the
+	// connection that carried it.
 	secret, fresh secret
 	unconfirmed   bool
 
-	redialing bool // a goroutine looks for a connection
-	useless   int  // connections in a row that broke at once and carried nothing
-	progress  uint64
-	vain      int // doubts in a row that were vain
+	redialing   bool // redial runs
+	shortLived  int  // connections in a row that broke within minUsefulLife and carried nothing
+	movedAtLoss uint64
+	falseDoubts int // doubts in a row about connections that were alive
 
-	spared time.Time // until when, since the window was over while this process was stopped
+	graceUntil time.Time // end of the grace after the window has passed while this process was stopped
 }
 
 // Transport is this package as a tunnel.Transport.
@@ -92,8 +90,7 @@ func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, e
 	return nil, fmt.Errorf("connect to %s: %w", addr, err)
 }
 
-// dialOn makes a session on a first connection, which it owns, and those that dial
-// makes.
+// dialOn makes a session on a first connection, which it owns. dial makes further ones.
 func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options) (*Session, error) {
 	c := newConn(first)
 	conf := newConfig(o)
@@ -101,7 +98,7 @@ func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options)
 	if conf.terms.window > 0 {
 		mine.session = &joining{kind: kindNew, terms: conf.terms, insteadOf: insteadOfNone}
 	}
-	theirs, answer, err := c.ask(ctx, mine)
+	theirs, answer, err := c.requestSession(ctx, mine)
 	if err != nil {
 		c.abort()
 		return nil, err
@@ -122,13 +119,13 @@ func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options)
 		s.log.Warn("session will end with its connection: the server does not resume", "server", c.tls.RemoteAddr().String())
 	}
 	s.mu.Lock()
-	s.startLocked(c, insteadOfNone)
+	s.attachLocked(c, insteadOfNone)
 	s.mu.Unlock()
 	return s, nil
 }
 
-// Move dials another connection while the present ones still work, and has it take
-// their place: for when the local address changes or a better way is known.
+// Move dials another connection while the present ones still work, and replaces them with
+// it: for when the local address changes or a better path is known.
 func (s *Session) Move(ctx context.Context) error {
 	if s.dial == nil {
 		return errors.New("move session: it ends with its connection")
@@ -139,41 +136,40 @@ func (s *Session) Move(ctx context.Context) error {
 	return s.attempt(ctx, s.connect, insteadOfAll)
 }
 
-// rejoinLocked looks for another connection: beside one that is doubted, or if that is nil
-// because there is none.
+// rejoinLocked starts redial, to replace a connection that is doubted or, if that is nil,
+// to resume a parked session.
 func (s *Session) rejoinLocked(doubted *conn, insteadOf uint64) {
 	r := &s.paths.rejoin
 	if r.redialing {
-		return // who does so already goes on if there is none then
+		return // that redial also resumes the session if it is parked then
 	}
 	r.redialing = true
 	useless := 0
 	if doubted == nil {
-		useless = r.useless
+		useless = r.shortLived
 	}
-	s.work.Go(func() { s.redial(doubted, insteadOf, useless) })
+	s.goroutines.Go(func() { s.redial(doubted, insteadOf, useless) })
 }
 
-// redial makes a connection, and in a session that is parked then goes on until there is
-// one or the window is over: an attempt at once, then with a wait before each that is
-// drawn from an interval that doubles, so that agents cut off together do not return
-// together. If connections come but break at once, there is a wait before the first
-// attempt as well.
+// redial makes one attempt and, if the session is parked after that, more until one succeeds
+// or the detach window ends. Before each of them it waits for a random part of an interval
+// that doubles, so that agents that were cut off together do not return together. After
+// several short-lived connections it waits before the first attempt, too.
 func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
-	bound := min(lowestBackoff<<min(useless, 6), highestBackoff)
+	bound := min(minBackoff<<min(useless, 6), maxBackoff)
 	began := time.Now()
 	for again := useless > 1; ; again = true {
 		if again {
-			// What the attempt itself took counts.
+			// The time of the attempt itself counts.
 			select {
 			case <-s.alive.Done():
 			case <-time.After(time.Until(began.Add(time.Duration(rand.Float64() * float64(bound))))):
 			}
-			bound = min(2*bound, highestBackoff)
+			bound = min(2*bound, maxBackoff)
 		}
 		began = time.Now()
 		err := s.attempt(s.alive, s.connect, insteadOf)
-		if s.settle(doubted, err) {
+		if s.redialed(doubted, err) {
 			return
 		}
 		if tunnel.CodeOf(err) == tunnel.Unreachable {
@@ -184,95 +180,95 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 	}
 }
 
-// settle draws the consequence of an attempt. It says whether none is needed any more.
-func (s *Session) settle(doubted *conn, err error) bool {
+// redialed handles the result of an attempt. It returns whether redial ends.
+func (s *Session) redialed(doubted *conn, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.paths.rejoin
 	switch {
 	case err == nil:
-		r.vain = 0
-	case doubted != nil && !doubted.gone:
-		r.vain = min(r.vain+1, mostVain)
-		s.scheduleLocked(time.Now().Add(s.patienceLocked()))
+		r.falseDoubts = 0
+	case doubted != nil && !doubted.detached:
+		r.falseDoubts = min(r.falseDoubts+1, maxFalseDoubts)
+		s.scheduleLocked(time.Now().Add(s.ackTimeoutLocked()))
 	}
 	if err != nil {
-		s.pulse.lesson = 0 // something is wrong with the network
-		if final(err) {
+		s.keepalive.lostAfter = 0 // the network is at fault, not a middlebox
+		if permanent(err) {
 			s.failLocked(err)
 		}
 	}
-	r.redialing = len(s.conns) == 0 && s.over == nil
+	r.redialing = len(s.conns) == 0 && s.err == nil
 	return !r.redialing
 }
 
-// doubtLocked goes on without, or beside, a connection on which what was sent is not
-// acknowledged.
+// doubtLocked replaces a connection on which data is not acknowledged, or drops it if
+// another one works.
 func (s *Session) doubtLocked(c *conn) {
 	first, other := s.firstLocked(), s.answeringLocked(c)
 	r := &s.paths.rejoin
 	switch {
 	case s.dial == nil:
-		// It cannot dial; the peer may hear it on another connection.
+		// It cannot dial: it tells the peer on another connection.
 		if other != nil {
-			other.sayDoubtedLocked(c.number)
+			other.sendDoubtedLocked(c.number)
 		}
 	case c != first && other != nil:
 		s.log.Debug("connection doubted", "session", s.id.String(), "connection", c.number)
-		s.lostLocked(c, silence(time.Since(c.heard)))
-		other.sayDoubtedLocked(c.number) // which no reset may reach
+		s.lostLocked(c, silentError(time.Since(c.lastReceived)))
+		other.sendDoubtedLocked(c.number) // a reset of c may not reach the peer
 	case !r.redialing:
 		if c == first {
-			s.pulse.lost(time.Since(c.heard))
+			s.keepalive.lost(time.Since(c.lastReceived))
 		}
 		insteadOf := c.number
 		if other == nil {
 			insteadOf = insteadOfAll
 		}
-		if c != first && first.asked.IsZero() {
-			first.askLocked() // if no other can be had, this one may still be there
+		if c != first && first.owedSince.IsZero() {
+			first.pingLocked() // it may turn out to work
 		}
 		s.log.Debug("connection doubted", "session", s.id.String(), "connection", c.number)
 		s.rejoinLocked(c, insteadOf)
 	}
 }
 
-// answeringLocked is a connection beside c on which the peer owes nothing, or something
-// has come since it owes something on c; nil if there is none. At the dialing end it is
-// one of the latter, so that what is there is not mixed up with what was there.
+// answeringLocked is a connection beside c that works; nil if there is none. It works if a
+// record was received on it since the peer owes an answer on c; at the accepting end
+// also if the peer owes nothing on it.
 func (s *Session) answeringLocked(c *conn) *conn {
 	for _, other := range s.conns {
-		if other != c && (other.heard.After(c.asked) || s.dial == nil && other.asked.IsZero()) {
+		if other != c && (other.lastReceived.After(c.owedSince) || s.dial == nil && other.owedSince.IsZero()) {
 			return other
 		}
 	}
 	return nil
 }
 
-func (c *conn) sayDoubtedLocked(number uint64) {
-	if len(c.say.doubted) < tunnel.MaxConnections && !slices.Contains(c.say.doubted, number) {
-		c.say.doubted = append(c.say.doubted, number)
+func (c *conn) sendDoubtedLocked(number uint64) {
+	if len(c.control.doubted) < tunnel.MaxConnections && !slices.Contains(c.control.doubted, number) {
+		c.control.doubted = append(c.control.doubted, number)
 	}
-	c.kickLocked()
+	c.startWritingLocked()
 }
 
-// toldOfDoubtLocked takes the peer's PATH_DOUBTED, which came on c. The accepting end
-// drops that connection: the dialing one has. If this end has no such connection any
-// more, the peer learns so.
-func (s *Session) toldOfDoubtLocked(c *conn, number uint64) {
+// pathDoubtedLocked handles a PATH_DOUBTED that was received on c. The accepting end drops
+// the connection, since the dialing end has. A dialing end that has no such connection
+// any more answers that.
+func (s *Session) pathDoubtedLocked(c *conn, number uint64) {
 	i := slices.IndexFunc(s.conns, func(o *conn) bool { return o.number == number })
 	switch {
-	case i >= 0 && s.conns[i] == c: // which speaks for itself
+	case i >= 0 && s.conns[i] == c: // c works: the frame came on it
 	case i >= 0 && s.dialing:
 		s.doubtLocked(s.conns[i])
 	case i >= 0:
-		s.lostLocked(s.conns[i], silence(time.Since(s.conns[i].heard)))
+		s.lostLocked(s.conns[i], silentError(time.Since(s.conns[i].lastReceived)))
 	case s.dialing:
-		c.sayDoubtedLocked(number)
+		c.sendDoubtedLocked(number)
 	}
 }
 
-// attempt makes a connection by dial, and joins when it is its turn.
+// attempt makes a connection with dial, and joins the session on it.
 func (s *Session) attempt(ctx context.Context, dial dialFunc, insteadOf uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -284,8 +280,8 @@ func (s *Session) attempt(ctx context.Context, dial dialFunc, insteadOf uint64) 
 	took := time.Since(began)
 	c := newConn(t)
 	select {
-	case s.token <- struct{}{}:
-		defer func() { <-s.token }()
+	case s.joining <- struct{}{}:
+		defer func() { <-s.joining }()
 	case <-ctx.Done():
 		c.abort()
 		return context.Cause(ctx)
@@ -298,46 +294,45 @@ func (s *Session) attempt(ctx context.Context, dial dialFunc, insteadOf uint64) 
 	return err
 }
 
-// grow makes a connection beside the first.
-func (s *Session) grow() {
+// addConn adds a connection beside the first.
+func (s *Session) addConn() {
 	err := s.attempt(s.alive, s.dial, insteadOfNone)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := &s.paths
-	p.dials--
+	p.dialing--
 	if err == nil {
-		p.fails = 0
-		s.growLocked()
+		p.dialFailures = 0
+		s.addConnsLocked()
 		return
 	}
-	pause := min(growBackoff<<min(p.fails, 8), mostBackoff)
-	p.fails++
-	p.retry = time.Now().Add(pause)
+	pause := min(minGrowBackoff<<min(p.dialFailures, 8), maxGrowBackoff)
+	p.dialFailures++
+	p.retryAt = time.Now().Add(pause)
 	s.log.Debug("cannot add a connection", "session", s.id.String(), "retry", pause, "err", err)
 }
 
-// connect dials, and dials again beside it for each hedge that passes without a
-// connection or an error. The first of either decides; what the others come to is
-// thrown away.
+// connect dials, and dials again beside it after each hedgeDelay without a result. The first
+// result counts; later connections are closed.
 func (s *Session) connect(ctx context.Context) (secured, error) {
 	var reached atomic.Bool
 	ctx, cancel := context.WithCancel(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
 		if err == nil {
-			reached.Store(true) // the server, or a proxy: what still takes time is not for want of a path
+			reached.Store(true) // the server or a proxy: there is a path
 		}
 	}}))
 	defer cancel()
 	type result struct {
 		conn  secured
 		err   error
-		stale bool // given up, since others are tried
+		stale bool // given up in favor of later dials
 	}
 	results := make(chan result)
-	under, begun, wait := 0, 0, hedge
+	under, begun, wait := 0, 0, hedgeDelay
 	start := func() {
 		one, quit := context.WithCancel(ctx)
-		if under, begun = under+1, begun+1; begun > hedges+1 {
-			time.AfterFunc(hedges*hedge, func() {
+		if under, begun = under+1, begun+1; begun > maxHedges+1 {
+			time.AfterFunc(maxHedges*hedgeDelay, func() {
 				if !reached.Load() {
 					quit()
 				}
@@ -361,7 +356,7 @@ func (s *Session) connect(ctx context.Context) (secured, error) {
 			cancel()
 			for ; under > 0; under-- {
 				if late := <-results; late.conn != nil {
-					_ = late.conn.NetConn().Close() // of no use
+					_ = late.conn.NetConn().Close() // not needed
 				}
 			}
 			return r.conn, r.err

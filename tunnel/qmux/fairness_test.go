@@ -177,11 +177,11 @@ func (l *link) isEmpty(t *testing.T) {
 		}
 		s.mu.Lock()
 		for _, c := range s.conns {
-			if n := []int{c.little.len(), c.bulk.len(), len(c.control), len(c.done), c.unacked, c.load}; slices.Max(n) != 0 {
+			if n := []int{c.small.len(), c.bulk.len(), len(c.controlStreams), len(c.streamDone), c.inFlight, c.owners}; slices.Max(n) != 0 {
 				t.Errorf("%s has %v in the books of a connection", name, n)
 			}
 		}
-		if n := len(s.waiting) + s.open; n != 0 {
+		if n := len(s.acceptQueue) + s.open; n != 0 {
 			t.Errorf("%s has %d in its books", name, n)
 		}
 		s.mu.Unlock()
@@ -202,13 +202,13 @@ func TestStalledStreamsAreBounded(t *testing.T) {
 		before := used()
 		l.bulk(t, n)
 		idles() // every window is full
-		const want = n*least + windowBudget
+		const want = n*initialWindow + windowBudget
 		bytes, blocks := l.accepter.unreadBytes()
-		if bytes < n*least || bytes > want || blocks > 2*bytes {
+		if bytes < n*initialWindow || bytes > want || blocks > 2*bytes {
 			t.Errorf("%d bytes in blocks of %d lie unread, want %d at most", bytes, blocks, want)
 		}
-		if kept := l.dialer.Link().Queued; kept > defaultKeep {
-			t.Errorf("%d bytes are kept to be sent, want %d at most", kept, defaultKeep)
+		if kept := l.dialer.Link().Queued; kept > defaultMaxRetained {
+			t.Errorf("%d bytes are kept to be sent, want %d at most", kept, defaultMaxRetained)
 		}
 		// The writers' own buffers, and what goroutines and streams are.
 		if cost := int64(used() - before); cost > 2*want+n*(32<<10) {
@@ -230,8 +230,8 @@ func TestWindowsGrow(t *testing.T) {
 		pause time.Duration // for each 128 KiB that are read
 		want  int
 	}{
-		"reader at full speed": {0, most},
-		"slow reader":          {time.Second, least + first},
+		"reader at full speed": {0, maxWindow},
+		"slow reader":          {time.Second, initialWindow + extraWindow},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachLink(t, tunnel.Options{}, func(t *testing.T, l *link) {
@@ -257,22 +257,22 @@ func TestLargeWindowsLeaveRoom(t *testing.T) {
 		const greedy = 16
 		_, far := l.bulk(t, greedy)
 		for _, st := range far {
-			if _, err := io.CopyN(io.Discard, st, 2*most); err != nil {
+			if _, err := io.CopyN(io.Discard, st, 2*maxWindow); err != nil {
 				t.Fatal(err)
 			}
 		}
 		synctest.Wait()
 		before, _ := l.accepter.unreadBytes()
-		if most := windowBudget + greedy*least; before > most {
+		if most := windowBudget + greedy*initialWindow; before > most {
 			t.Errorf("%d bytes lie unread, of %d that there may be", before, most)
 		}
 		_, one := l.bulk(t, 1)
-		if _, err := io.CopyN(io.Discard, one[0], 2*most); err != nil {
+		if _, err := io.CopyN(io.Discard, one[0], 2*maxWindow); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if all, _ := l.accepter.unreadBytes(); all-before < fair/2 {
-			t.Errorf("a window of %d is left for another, want %d", all-before, fair)
+		if all, _ := l.accepter.unreadBytes(); all-before < fairWindow/2 {
+			t.Errorf("a window of %d is left for another, want %d", all-before, fairWindow)
 		}
 	})
 }
@@ -403,7 +403,7 @@ func TestLittleGoesFirst(t *testing.T) {
 
 // However much little there is to be sent, bulk has its turns.
 func TestBulkNeverStarves(t *testing.T) {
-	const much, enough, size = 4 << 20, 64 << 20, little / 2
+	const much, enough, size = 4 << 20, 64 << 20, smallWrite / 2
 	eachLink(t, tunnel.Options{}, func(t *testing.T, l *link) {
 		ctx, done := context.WithCancel(t.Context())
 		var all atomic.Int64

@@ -129,7 +129,7 @@ func write(w io.Writer, much bool, written *atomic.Int64) {
 func moves(s *Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.conns, func(c *conn) bool { return c.came.Sub(c.since) > moving })
+	return slices.ContainsFunc(s.conns, func(c *conn) bool { return c.lastData.Sub(c.movingSince) > movingTime })
 }
 
 // alone says whether what is written has a connection of its own.
@@ -137,5 +137,5 @@ func alone(st tunnel.Stream) bool {
 	s := st.(*stream).s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return st.(*stream).out.own != nil
+	return st.(*stream).out.ownConn != nil
 }

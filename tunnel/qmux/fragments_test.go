@@ -16,7 +16,7 @@ func TestCrumbsShareBlocks(t *testing.T) {
 			s, p := byHand(t, true, tunnel.Options{})
 			const step = 2 * (maxGaps - 4)
 			end := first
-			for end+step < least {
+			for end+step < initialWindow {
 				for i := uint64(1); i < step; i += 2 {
 					p.say(streamFrame(0, end+i, "x", false))
 				}

@@ -1,4 +1,4 @@
-// What each frame that comes does.
+// Frames: what each frame that is received does.
 
 package qmux
 
@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// frameLocked does what f says, which came on c in b.
+// frameLocked handles a frame that was received on c and lies in b.
 func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 	switch f.kind {
 	case framePadding, frameDataBlocked, frameStreamDataBlocked, frameStreamsBlocked, frameStreamsBlockedUni, frameMaxStreamsUni:
@@ -23,68 +23,68 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 		}
 	case frameMaxStreams:
 		if f.stream > maxStreamCount {
-			return broken(errFrameEncoding, "MAX_STREAMS of %d", f.stream)
+			return protocolError(errFrameEncoding, "MAX_STREAMS of %d", f.stream)
 		}
-		if f.stream > s.allowed {
-			s.allowed = f.stream
-			s.changedLocked()
+		if f.stream > s.maxStreams {
+			s.maxStreams = f.stream
+			s.wakeWaitersLocked()
 		}
 	case framePing:
-		c.say.pong, c.say.pongNumber = true, f.stream
-		c.kickLocked()
+		c.control.pong, c.control.pongNumber = true, f.stream
+		c.startWritingLocked()
 	case framePong:
 		if f.stream > s.pings {
-			return broken(errProtocol, "answer to QX_PING %d of %d", f.stream, s.pings)
+			return protocolError(errProtocol, "answer to QX_PING %d of %d", f.stream, s.pings)
 		}
-		c.answeredLocked(f.stream)
+		c.pongLocked(f.stream)
 	case frameClose, frameApplicationClose:
 		if f.kind == frameApplicationClose && f.value == uint64(tunnel.Replaced) && c.number > 0 {
-			s.lostLocked(c, late()) // it concerns this connection only
+			s.lostLocked(c, superseded()) // it concerns only this connection
 			break
 		}
 		for _, other := range s.conns {
-			other.gone = true
+			other.detached = true
 			other.abort()
 		}
 		s.failLocked(closedBy(f))
 	case frameParameters:
-		return broken(errParameter, "QX_TRANSPORT_PARAMETERS twice")
+		return protocolError(errParameter, "QX_TRANSPORT_PARAMETERS twice")
 	default:
 		return s.extensionLocked(c, f)
 	}
 	return nil
 }
 
-// extensionLocked does what frames of this package's extension say.
+// extensionLocked handles the frames of this package's extension.
 func (s *Session) extensionLocked(c *conn, f frame) error {
 	switch {
 	case !s.extended:
-		return broken(errFrameEncoding, "frame of type %#x", f.kind)
+		return protocolError(errFrameEncoding, "frame of type %#x", f.kind)
 	case f.kind == frameStreamDone:
 		return s.doneLocked(f.stream)
 	case f.kind == frameSilence && !s.dialing:
-		s.pulse.told(time.Duration(min(f.offset, 1<<32))*time.Millisecond, time.Duration(min(f.value, 1<<32))*time.Microsecond)
+		s.keepalive.announced(time.Duration(min(f.offset, 1<<32))*time.Millisecond, time.Duration(min(f.value, 1<<32))*time.Microsecond)
 	case f.kind == frameWant && s.dialing:
 		s.paths.wanted = int(min(f.stream, tunnel.MaxConnections))
-		s.growLocked()
+		s.addConnsLocked()
 	case f.kind == frameDoubted:
-		s.toldOfDoubtLocked(c, f.stream)
+		s.pathDoubtedLocked(c, f.stream)
 	default:
-		return broken(errProtocol, "frame of type %#x at this end", f.kind)
+		return protocolError(errProtocol, "frame of type %#x at this end", f.kind)
 	}
 	return nil
 }
 
-// streamFrameLocked finds the stream that a frame is for.
+// streamFrameLocked handles a frame that names a stream.
 func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	st, err := s.streamLocked(f.stream)
 	if err != nil {
 		return err
 	}
-	if st == nil { // it has ended
+	if st == nil { // the stream has ended
 		if s.extended && (f.kind == frameStream || f.kind == frameResetStream) {
-			if c.done = append(c.done, f.stream); len(c.done) > maxDone {
-				return broken(errInternal, "more answers asked for than read")
+			if c.streamDone = append(c.streamDone, f.stream); len(c.streamDone) > maxStreamDone {
+				return protocolError(errInternal, "more answers asked for than read")
 			}
 			s.ackSoonLocked()
 		}
@@ -93,7 +93,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	switch f.kind {
 	case frameStream:
 		s.stats.Received += uint64(len(f.data))
-		c.movesLocked()
+		c.dataReceivedLocked()
 		return st.receiveLocked(c, f, b)
 	case frameResetStream:
 		return st.resetByPeerLocked(c, f.offset)
@@ -106,7 +106,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 		return nil
 	}
 	if !s.extended {
-		return broken(errFrameEncoding, "frame of type %#x", f.kind)
+		return protocolError(errFrameEncoding, "frame of type %#x", f.kind)
 	}
 	if err := st.ackedLocked(f.offset, f.kind == frameStreamAckEnd); err != nil {
 		return err
@@ -115,16 +115,16 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	return nil
 }
 
-// creditLocked lets more be sent on the stream.
+// creditLocked raises the offset up to which the peer allows data.
 func (st *stream) creditLocked(limit uint64) {
-	if limit > st.out.credit {
-		st.out.credit = limit
+	if limit > st.out.maxData {
+		st.out.maxData = limit
 		st.s.sendLocked(st)
 	}
 }
 
-// streamLocked is the stream of an id, which comes into being if the peer opens it;
-// nil if it has ended. A frame for one opens all before it (RFC 9000, 3.2).
+// streamLocked is the stream of an id; nil if it has ended. The first frame of a stream
+// of the peer's opens it and all before it (RFC 9000, 3.2).
 func (s *Session) streamLocked(id uint64) (*stream, error) {
 	if st := s.streams[id]; st != nil {
 		return st, nil
@@ -132,44 +132,44 @@ func (s *Session) streamLocked(id uint64) (*stream, error) {
 	n := id >> 2
 	switch {
 	case id&2 != 0:
-		return nil, broken(errStreamLimit, "unidirectional stream %d", id)
+		return nil, protocolError(errStreamLimit, "unidirectional stream %d", id)
 	case s.isOurs(id) && n >= s.opened:
-		return nil, broken(errStreamState, "stream %d is not open", id)
-	case s.isOurs(id) || n < s.theirs:
+		return nil, protocolError(errStreamState, "stream %d is not open", id)
+	case s.isOurs(id) || n < s.peerOpened:
 		return nil, nil
-	case n >= s.told:
-		return nil, broken(errStreamLimit, "stream %d, where %d are allowed", id, s.told)
+	case n >= s.maxStreamsSent:
+		return nil, protocolError(errStreamLimit, "stream %d, where %d are allowed", id, s.maxStreamsSent)
 	}
 	var st *stream
-	for ; s.theirs <= n; s.theirs++ {
-		next := s.theirs<<2 | s.parity() ^ 1
+	for ; s.peerOpened <= n; s.peerOpened++ {
+		next := s.peerOpened<<2 | s.parity() ^ 1
 		st = newStream(s, next)
 		s.streams[next] = st
 		if s.handler != nil {
 			s.handler(st)
 			s.accepted++
 		} else {
-			st.unseen = true
-			s.waiting = append(s.waiting, st)
-			s.changedLocked()
+			st.unaccepted = true
+			s.acceptQueue = append(s.acceptQueue, st)
+			s.wakeWaitersLocked()
 		}
 	}
-	s.raiseLocked() // for what ended while there were many left
+	s.raiseMaxStreamsLocked() // for streams that have ended since the last MAX_STREAMS
 	return st, nil
 }
 
-// doneLocked forgets a stream of which the peer knows nothing any more.
+// doneLocked handles STREAM_DONE: the peer has forgotten the stream.
 func (s *Session) doneLocked(id uint64) error {
 	st := s.streams[id]
 	if st == nil {
-		if s.isOurs(id) && id>>2 >= s.opened || !s.isOurs(id) && id>>2 >= s.theirs {
-			return broken(errStreamState, "STREAM_DONE of stream %d", id)
+		if s.isOurs(id) && id>>2 >= s.opened || !s.isOurs(id) && id>>2 >= s.peerOpened {
+			return protocolError(errStreamState, "STREAM_DONE of stream %d", id)
 		}
 		return nil
 	}
 	switch {
 	case st.out.state == sendOpen && !st.out.fin:
-		return broken(errProtocol, "STREAM_DONE of stream %d, which is open", id)
+		return protocolError(errProtocol, "STREAM_DONE of stream %d, which is open", id)
 	case st.out.state == sendOpen || st.out.state == sendDataSent:
 		st.discardLocked()
 		st.out.state = sendDataRecvd
@@ -181,7 +181,8 @@ func (s *Session) doneLocked(id uint64) error {
 	return nil
 }
 
-// forgetLocked takes a stream out that has ended. What it had left to say is that.
+// forgetLocked removes a stream that has ended. STREAM_DONE takes the place of its last
+// acknowledgement.
 func (s *Session) forgetLocked(st *stream) {
 	if s.streams[st.id] != st {
 		return
@@ -189,49 +190,50 @@ func (s *Session) forgetLocked(st *stream) {
 	delete(s.streams, st.id)
 	s.closeWindowLocked(&st.in.window)
 	st.discardLocked()
-	if c := st.in.conn; s.extended && st.say&sayAck != 0 {
-		if c == nil || c.gone {
+	if c := st.in.conn; s.extended && st.control&pendingAck != 0 {
+		if c == nil || c.detached {
 			c = s.firstLocked()
 		}
 		if c != nil {
-			c.done = append(c.done, st.id)
+			c.streamDone = append(c.streamDone, st.id)
 			s.ackSoonLocked()
 		}
 	}
-	st.say, st.asked = 0, nil
-	s.disownLocked(st)
+	st.control, st.controlOn = 0, nil
+	s.unassignLocked(st)
 	if s.isOurs(st.id) {
 		s.open--
-		s.changedLocked()
+		s.wakeWaitersLocked()
 		return
 	}
 	s.ended++
-	s.raiseLocked()
+	s.raiseMaxStreamsLocked()
 }
 
-// changedLocked has Open and Accept look again.
-func (s *Session) changedLocked() {
+// wakeWaitersLocked wakes the calls of waitFor.
+func (s *Session) wakeWaitersLocked() {
 	if s.changed != nil {
 		close(s.changed)
 		s.changed = nil
 	}
 }
 
-// limitLocked is how many streams the peer may have opened by now.
-func (s *Session) limitLocked() uint64 {
-	return max(s.told, min(s.accepted+backlog, s.ended+uint64(s.conf.maxStreams)))
+// maxStreamsLocked is how many streams the peer may have opened by now.
+func (s *Session) maxStreamsLocked() uint64 {
+	return max(s.maxStreamsSent, min(s.accepted+backlog, s.ended+uint64(s.conf.maxStreams)))
 }
 
-// raiseLocked tells the peer that it may open more streams, if it has not many left.
-func (s *Session) raiseLocked() {
+// raiseMaxStreamsLocked sends MAX_STREAMS if the peer may open more streams and has used
+// half of what it knows of.
+func (s *Session) raiseMaxStreamsLocked() {
 	few := uint64(min(s.conf.maxStreams, backlog)) / 2
-	if s.limitLocked() <= s.told || s.told-s.theirs > few {
+	if s.maxStreamsLocked() <= s.maxStreamsSent || s.maxStreamsSent-s.peerOpened > few {
 		return
 	}
-	if c := s.firstLocked(); c != nil && !c.say.streams {
-		c.say.streams = true
-		if s.told == s.theirs {
-			c.kickLocked()
+	if c := s.firstLocked(); c != nil && !c.control.maxStreams {
+		c.control.maxStreams = true
+		if s.maxStreamsSent == s.peerOpened {
+			c.startWritingLocked()
 		} else {
 			s.ackSoonLocked()
 		}

@@ -1,4 +1,4 @@
-// Joining: what is said on a connection before it is a session's.
+// Joining: the handshake on a connection before it belongs to a session.
 
 package qmux
 
@@ -13,13 +13,13 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// greeting bounds what is said on a connection that is there.
-const greeting = 10 * time.Second
+// helloTimeout bounds that handshake.
+const helloTimeout = 10 * time.Second
 
-// within runs f, which reads and writes c, for as long as ctx and greeting let it, and
+// within runs f, which reads and writes c, within the bounds of ctx and helloTimeout. It
 // leaves c without deadlines.
 func within(ctx context.Context, c *conn, f func() error) error {
-	if err := c.tls.SetDeadline(time.Now().Add(greeting)); err != nil {
+	if err := c.tls.SetDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() {
@@ -35,8 +35,8 @@ func within(ctx context.Context, c *conn, f func() error) error {
 	return c.tls.SetDeadline(time.Time{})
 }
 
-// say1 writes a record of one frame.
-func (c *conn) say1(frame []byte) error {
+// writeFrame writes a record of one frame.
+func (c *conn) writeFrame(frame []byte) error {
 	b := make([]byte, sizeBytes, sizeBytes+len(frame))
 	b = append(b, frame...)
 	putSize(b, len(frame))
@@ -44,47 +44,47 @@ func (c *conn) say1(frame []byte) error {
 	return err
 }
 
-// hear takes the next frame that comes, and keeps what comes with it for read.
-func (c *conn) hear() (frame, error) {
-	if len(c.rest) == 0 {
+// readFrame reads the next frame, and keeps the rest of its record for read.
+func (c *conn) readFrame() (frame, error) {
+	if len(c.firstFrames) == 0 {
 		frames, b, err := c.in.next()
 		if err != nil {
 			return frame{}, err
 		}
 		if len(frames) == 0 {
-			return frame{}, broken(errProtocol, "record without a frame")
+			return frame{}, protocolError(errProtocol, "record without a frame")
 		}
-		c.rest, c.restIn = frames, b
+		c.firstFrames, c.firstBlock = frames, b
 	}
-	f, rest, err := next(c.rest)
-	c.rest = rest
+	f, rest, err := next(c.firstFrames)
+	c.firstFrames = rest
 	return f, err
 }
 
-// hearParameters takes the peer's parameters, which come first.
-func (c *conn) hearParameters() (*parameters, error) {
-	f, err := c.hear()
+// readParameters reads the peer's parameters, which are its first frame.
+func (c *conn) readParameters() (*parameters, error) {
+	f, err := c.readFrame()
 	if err != nil {
 		return nil, err
 	}
 	if f.kind != frameParameters {
-		return nil, broken(errParameter, "frame of type %#x before QX_TRANSPORT_PARAMETERS", f.kind)
+		return nil, protocolError(errParameter, "frame of type %#x before QX_TRANSPORT_PARAMETERS", f.kind)
 	}
 	return parseParameters(f.data)
 }
 
-// ask asks for a session, or to join one, and hears the answer. It is nil if the peer
-// does not know the extension.
-func (c *conn) ask(ctx context.Context, mine parameters) (theirs *parameters, answer *frame, err error) {
+// requestSession asks for a session, or to join one, and reads the answer. The answer is
+// nil if the peer does not have the extension.
+func (c *conn) requestSession(ctx context.Context, mine parameters) (theirs *parameters, answer *frame, err error) {
 	began := time.Now()
 	err = within(ctx, c, func() (err error) {
-		if err = c.say1(mine.encode()); err != nil {
+		if err = c.writeFrame(mine.encode()); err != nil {
 			return err
 		}
-		if theirs, err = c.hearParameters(); err != nil || theirs.session == nil || mine.session == nil {
+		if theirs, err = c.readParameters(); err != nil || theirs.session == nil || mine.session == nil {
 			return err
 		}
-		f, err := c.hear()
+		f, err := c.readFrame()
 		answer = &f
 		switch {
 		case err != nil:
@@ -92,16 +92,16 @@ func (c *conn) ask(ctx context.Context, mine parameters) (theirs *parameters, an
 		case f.kind == frameClose || f.kind == frameApplicationClose:
 			return closedBy(f)
 		case f.kind != frameSession:
-			return broken(errProtocol, "frame of type %#x in place of SESSION", f.kind)
+			return protocolError(errProtocol, "frame of type %#x in place of SESSION", f.kind)
 		}
 		return nil
 	})
-	c.trip = max(time.Since(began), 1)
+	c.joinRTT = max(time.Since(began), 1)
 	return theirs, answer, err
 }
 
-// joinOn has the session go on on c as well, in place of others. On error c is still
-// the caller's.
+// joinOn adds c to the session, in place of the connections that insteadOf names. On error
+// the caller still owns c.
 func (s *Session) joinOn(ctx context.Context, c *conn, insteadOf uint64) error {
 	s.mu.Lock()
 	r := &s.paths.rejoin
@@ -110,7 +110,7 @@ func (s *Session) joinOn(ctx context.Context, c *conn, insteadOf uint64) error {
 	mine := s.conf.parameters()
 	mine.session = &joining{kind: kindJoin, id: s.id, secret: r.secret, attempt: r.attempt, insteadOf: insteadOf}
 	s.mu.Unlock()
-	_, answer, err := c.ask(ctx, mine)
+	_, answer, err := c.requestSession(ctx, mine)
 	if err != nil {
 		return err
 	}
@@ -119,21 +119,21 @@ func (s *Session) joinOn(ctx context.Context, c *conn, insteadOf uint64) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over != nil && !s.closing {
-		return s.over
+	if s.err != nil && !s.closing {
+		return s.err
 	}
 	_, r.secret, _ = answer.session()
-	if s.closing { // nothing is left to carry
-		_ = c.say1(closeFrame(errNone, true, ""))
-		c.abortLater()
+	if s.closing { // the connection is only used to say so
+		_ = c.writeFrame(closeFrame(errNone, true, ""))
+		c.closeGracefully()
 		return nil
 	}
-	s.startLocked(c, insteadOf)
+	s.attachLocked(c, insteadOf)
 	return nil
 }
 
-// admit has the session go on on c, which a peer brings, if it may. The connections that
-// it takes the place of are dropped. The first that c carries is SESSION.
+// admit adds c, which the peer has dialed, to the session if the joining is valid. The first
+// frame on c is SESSION.
 func (s *Session) admit(c *conn, j *joining) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,19 +143,19 @@ func (s *Session) admit(c *conn, j *joining) error {
 	left := len(s.conns) - len(s.replacedLocked(j.insteadOf))
 	beside := left > 0 && left == len(s.conns)
 	switch {
-	case s.over != nil:
-		return unknown(nil)
+	case s.err != nil:
+		return noSession(nil)
 	case !known && !newer:
-		return unknown(errSecret)
+		return noSession(errSecret)
 	case j.attempt <= r.attempt:
-		return late()
+		return superseded()
 	case left >= s.conf.connections:
 		return &Error{Code: tunnel.Busy, Text: fmt.Sprintf("%d connections are the limit", s.conf.connections)}
-	case beside && !s.conf.beside.take(1, false): // the last case: it takes something
+	case beside && !s.conf.beside.take(1, false): // the last case, since it takes a place
 		return &Error{Code: tunnel.Busy, Text: "too many connections beside the first of each session"}
 	}
 	if beside {
-		s.placed++
+		s.besideCounted++
 	}
 	if newer {
 		r.secret = r.fresh
@@ -163,16 +163,17 @@ func (s *Session) admit(c *conn, j *joining) error {
 	r.attempt, r.unconfirmed = j.attempt, true
 	_, _ = rand.Read(r.fresh[:]) // never fails
 	c.number = j.attempt
-	c.say.session = spellSession(s.id, r.fresh, s.conf.terms)
-	s.startLocked(c, j.insteadOf)
+	c.control.session = sessionFrame(s.id, r.fresh, s.conf.terms)
+	s.attachLocked(c, j.insteadOf)
 	return nil
 }
 
-// abortLater closes a connection after its last words, without waiting for that.
-func (c *conn) abortLater() {
+// closeGracefully closes a connection once the peer has read the last frame. It does not
+// wait for that.
+func (c *conn) closeGracefully() {
 	go func() {
-		c.part()
-		_, _ = io.Copy(io.Discard, c.tls) // until it has read them, or its time is over
+		c.closeWrite()
+		_, _ = io.Copy(io.Discard, c.tls) // until the peer closes, or the deadline
 		c.abort()
 	}()
 }

@@ -125,7 +125,7 @@ func TestClosedWhileAnswered(t *testing.T) {
 		}
 		before.Store(&closing)
 		p.say((&parameters{session: &joining{kind: kindNew, terms: usual, insteadOf: insteadOfNone}}).encode())
-		_ = p.conn.SetReadDeadline(time.Now().Add(2 * parting)) // never fails
+		_ = p.conn.SetReadDeadline(time.Now().Add(2 * lingerTimeout)) // never fails
 		if _, err := io.Copy(io.Discard, p.conn); err != nil {
 			t.Errorf("the connection is still open: %v", err)
 		}
@@ -194,8 +194,8 @@ func TestStrangers(t *testing.T) {
 			took time.Duration
 			code uint64 // of RFC 9000, if that is what it is told
 		}{
-			{"nothing", "", greeting, 0},
-			{"HTTP", "GET / HTTP/1.1\r\n\r\n", greeting, 0},
+			{"nothing", "", helloTimeout, 0},
+			{"HTTP", "GET / HTTP/1.1\r\n\r\n", helloTimeout, 0},
 			{"a record that is too large", "\xbf\xff\xff\xff", 0, errFrameEncoding},
 			{"a frame that is prohibited", "\x40\x01\x01", 0, errFrameEncoding},
 			{"an empty record", "\x40\x00", 0, errProtocol},
@@ -272,11 +272,11 @@ func TestFinalRefusals(t *testing.T) {
 		tunnel.Lost: true, tunnel.Denied: true, tunnel.Internal: true, tunnel.Revoked: true,
 		tunnel.Busy: false, tunnel.Draining: false, tunnel.Replaced: false,
 	} {
-		if got := final(&Error{Code: code}); got != want {
+		if got := permanent(&Error{Code: code}); got != want {
 			t.Errorf("final(%v) = %t", code, got)
 		}
 	}
-	if final(errNoWay) {
+	if permanent(errNoWay) {
 		t.Error("a failed dial is final")
 	}
 }
@@ -291,13 +291,13 @@ func TestTerms(t *testing.T) {
 		n := newNetwork(link(time.Second, time.Minute))
 		d, a := n.pair(t, link(time.Minute, time.Second))
 		for name, s := range map[string]*Session{"dialer": d, "accepter": a} {
-			if got := (terms{keepalive: time.Minute, window: time.Second}); s.conf.terms != got || s.pulse.base != got.keepalive {
+			if got := (terms{keepalive: time.Minute, window: time.Second}); s.conf.terms != got || s.keepalive.base != got.keepalive {
 				t.Errorf("%s: %+v", name, s.conf.terms)
 			}
 		}
 		_, _, told := n.hand(t).begin(terms{keepalive: 1000 * time.Hour, window: 1000 * time.Hour})
 		b := <-n.accepted
-		if want := (terms{keepalive: longestSilence, window: time.Minute}); b.conf.terms != want || told != want {
+		if want := (terms{keepalive: maxKeepalive, window: time.Minute}); b.conf.terms != want || told != want {
 			t.Errorf("of a peer that wants to be left alone: %+v, and it is told %+v", b.conf.terms, told)
 		}
 		n.close(t, d, a, b)
@@ -312,12 +312,12 @@ func TestTermsOfTheServer(t *testing.T) {
 				near, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
 				p := newHandmade(t, far)
 				p.say((&parameters{data: maxInt, streams: 8, session: &joining{kind: kindKnows}}).encode())
-				p.say(spellSession(sessionID{}, secret{}, told))
+				p.say(sessionFrame(sessionID{}, secret{}, told))
 				s, err := dialOn(t.Context(), bare{newBatch(near)}, func(context.Context) (secured, error) { return nil, errNoWay }, tunnel.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := s.conf.terms; got.keepalive < usual.keepalive || got.keepalive > longestSilence || got.window > usual.window {
+				if got := s.conf.terms; got.keepalive < usual.keepalive || got.keepalive > maxKeepalive || got.window > usual.window {
 					t.Errorf("%+v", got)
 				}
 				_, _ = p.conn.Close(), s.Close()

@@ -1,4 +1,4 @@
-// The accepting end: the sessions that connections belong to.
+// The accepting end: which session a connection begins or joins.
 
 package qmux
 
@@ -23,13 +23,13 @@ const (
 	ALPN = "hawser/2"
 
 	// maxSessions bounds the sessions of a listener, parked ones included, and
-	// maxPerIdentity those of one identity. One more of these costs the longest parked
-	// one its life.
+	// maxPerIdentity those of one identity. One more of an identity ends its session that
+	// has been parked for longest.
 	maxSessions    = 1 << 16
 	maxPerIdentity = 16
 
 	// maxBeside bounds the connections of a listener's sessions beside the first of each.
-	// One more is turned away for now.
+	// One more is refused as Busy.
 	maxBeside = 1 << 12
 )
 
@@ -45,7 +45,7 @@ func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
 	})
 }
 
-// A registry knows the sessions that connections may join.
+// A registry has the sessions that connections may join.
 type registry struct {
 	options  tunnel.Options
 	conf     config
@@ -65,8 +65,8 @@ func newRegistry(o tunnel.Options, identity func(tunnel.Peer) (string, error)) *
 	return r
 }
 
-// accept hears what a connection is for, and owns it. It returns the session that the
-// connection begins; none if it has joined one that was there.
+// accept does the handshake of a connection, which it owns. It returns the session that the
+// connection begins; nil if it has joined one.
 func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 	c := newConn(t)
 	mine := r.conf.parameters()
@@ -75,9 +75,9 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 	}
 	var theirs *parameters
 	err := within(ctx, c, func() error {
-		err := c.say1(mine.encode())
+		err := c.writeFrame(mine.encode())
 		if err == nil {
-			theirs, err = c.hearParameters()
+			theirs, err = c.readParameters()
 		}
 		return err
 	})
@@ -91,7 +91,7 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 	return s, err
 }
 
-// refuse tells the peer why there is no session, or why not for it.
+// refuse sends the peer the reason, and closes the connection.
 func (r *registry) refuse(c *conn, err error) {
 	var e *Error
 	var p *ProtocolError
@@ -105,12 +105,12 @@ func (r *registry) refuse(c *conn, err error) {
 		c.abort()
 		return
 	}
-	_ = c.tls.SetDeadline(time.Now().Add(parting)) // the error is the news
-	_ = c.say1(bye)
-	c.abortLater()
+	_ = c.tls.SetDeadline(time.Now().Add(lingerTimeout)) // err is what is reported
+	_ = c.writeFrame(bye)
+	c.closeGracefully()
 }
 
-// decide finds the session that c is for, or makes it.
+// decide makes a session on c, or has c join one.
 func (r *registry) decide(c *conn, theirs *parameters) (*Session, error) {
 	identity, err := r.identity(c.peer())
 	if err != nil {
@@ -123,19 +123,19 @@ func (r *registry) decide(c *conn, theirs *parameters) (*Session, error) {
 			err = r.join(c, j, identity)
 		}
 		if err != nil {
-			r.audit(c, identity, j, err)
+			r.logRefusal(c, identity, j, err)
 		}
 		return nil, err
 	case err != nil:
 		return nil, err
 	case j != nil && j.kind == kindKnows && r.conf.terms.window > 0:
-		return nil, broken(errParameter, "hawser_session of kind %d", j.kind)
+		return nil, protocolError(errParameter, "hawser_session of kind %d", j.kind)
 	}
-	return r.begin(c, theirs, identity)
+	return r.newSession(c, theirs, identity)
 }
 
-// begin makes a session. It ends with its connection unless both ends want to resume.
-func (r *registry) begin(c *conn, theirs *parameters, identity string) (*Session, error) {
+// newSession makes a session. It ends with its connection unless both ends can resume.
+func (r *registry) newSession(c *conn, theirs *parameters, identity string) (*Session, error) {
 	conf := r.conf
 	if theirs.session != nil && conf.terms.window > 0 {
 		conf.terms = theirs.session.terms.and(conf.terms)
@@ -152,29 +152,29 @@ func (r *registry) begin(c *conn, theirs *parameters, identity string) (*Session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.extended {
-		s.identity, s.forgotten = identity, r.remove
+		s.identity, s.onEnd = identity, r.remove
 		_, _ = rand.Read(s.id[:])                  // never fails
 		_, _ = rand.Read(s.paths.rejoin.secret[:]) // likewise
-		c.say.session = spellSession(s.id, s.paths.rejoin.secret, conf.terms)
+		c.control.session = sessionFrame(s.id, s.paths.rejoin.secret, conf.terms)
 		if err := r.add(s); err != nil {
 			s.failLocked(err)
 			return nil, err
 		}
 	}
-	s.startLocked(c, insteadOfNone)
+	s.attachLocked(c, insteadOfNone)
 	return s, nil
 }
 
-// join has a session go on on c as well.
+// join adds c to the session that it names.
 func (r *registry) join(c *conn, j *joining, identity string) error {
 	r.mu.Lock()
 	s := r.sessions[j.id]
 	r.mu.Unlock()
 	switch {
 	case s == nil:
-		return unknown(nil)
+		return noSession(nil)
 	case s.identity != identity:
-		return unknown(errForeign)
+		return noSession(errForeign)
 	}
 	if ask := r.options.Link.Resume; ask != nil {
 		if err := ask(c.peer()); err != nil {
@@ -188,26 +188,26 @@ func (r *registry) join(c *conn, j *joining, identity string) error {
 	return s.admit(c, j)
 }
 
-// revoke ends a session whose identity may not have it any more.
+// revoke ends a session whose identity is not admitted any more.
 func (s *Session) revoke(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failLocked(err)
 }
 
-// audit puts a refused connection on record. After a restart of the server honest peers
-// are refused as well, and so is one that has overtaken itself: those need nobody's
-// attention.
-func (r *registry) audit(c *conn, identity string, j *joining, err error) {
+// logRefusal logs a refused joining: as a warning if only an attacker or a revoked peer
+// would attempt it. Honest peers are refused after a restart of the server, and if a
+// later attempt of their own came first.
+func (r *registry) logRefusal(c *conn, identity string, j *joining, err error) {
 	level := slog.LevelInfo
 	if errors.Is(err, tunnel.Denied) || errors.Is(err, tunnel.Revoked) || errors.Is(err, errForeign) || errors.Is(err, errSecret) {
-		level = slog.LevelWarn // no honest peer makes such a connection
+		level = slog.LevelWarn // see above
 	}
 	r.options.Logger().Log(context.Background(), level, "resumption refused",
 		"session", j.id.String(), "identity", identity, "addr", c.tls.RemoteAddr().String(), "attempt", j.attempt, "err", err)
 }
 
-// add finds room for s. Whoever calls it holds the mutex of s, which nobody else knows yet.
+// add registers s. The caller holds the mutex of s, which no other goroutine knows yet.
 func (r *registry) add(s *Session) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,7 +217,7 @@ func (r *registry) add(s *Session) error {
 		if oldest == nil {
 			return &Error{Code: tunnel.Busy, Text: "too many sessions of this identity"}
 		}
-		go oldest.revoke(&Error{Code: tunnel.Replaced, Text: "too many sessions of this identity"}) // it holds a lock of its own
+		go oldest.revoke(&Error{Code: tunnel.Replaced, Text: "too many sessions of this identity"}) // it takes the session's mutex
 		r.removeLocked(oldest)
 	}
 	if len(r.sessions) >= maxSessions {
@@ -242,7 +242,7 @@ func longestParked(sessions map[*Session]struct{}) *Session {
 	return oldest
 }
 
-// remove forgets s, which is over.
+// remove removes s, which has ended.
 func (r *registry) remove(s *Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

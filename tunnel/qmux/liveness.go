@@ -1,5 +1,5 @@
-// Liveness: when something is due, and which connections are doubted. This is the one
-// place that decides that a connection, or the peer, is dead.
+// Liveness: the session's timer, and the decisions that a connection or the peer is dead. No
+// other file decides that.
 
 package qmux
 
@@ -11,28 +11,28 @@ import (
 )
 
 const (
-	// ackDelay is how long an acknowledgement waits for something that it can go with.
+	// ackDelay is how long an acknowledgement waits for other frames to go with.
 	ackDelay = 50 * time.Millisecond
-	// leastPatience is how long the peer may owe an acknowledgement at least before the
-	// connection is doubted.
-	leastPatience = time.Second
-	mostPatience  = 20 * time.Second
-	// A connection on which data has come for longer than moving, with no pause longer
-	// than pauseLocked, moves something.
-	moving = time.Second
-	// starved is how late something may be noticed before this process must have been
-	// stopped: what the peer said meanwhile has not been read yet, and a connection that
-	// comes after the window, but within grace, may have waited at its door.
-	starved = time.Second
-	grace   = 10 * time.Second
-	// sampleEvery is how many bytes move, on a link that is never silent, before the
-	// round trip is measured again.
-	sampleEvery = 1 << 20
+	// minAckTimeout and maxAckTimeout bound how long the peer may owe an acknowledgement
+	// before the connection is doubted.
+	minAckTimeout = time.Second
+	maxAckTimeout = 20 * time.Second
+	// A connection moves data if it has received some for longer than movingTime without a
+	// pause longer than movingPauseLocked.
+	movingTime = time.Second
+	// If the timer fires later than lateTick the process must have been stopped. Then
+	// there may be unread data of the peer's, and a connection that comes within grace
+	// after the detach window may have waited to be accepted.
+	lateTick = time.Second
+	grace    = 10 * time.Second
+	// rttSampleBytes is how many bytes a link that is never silent moves between two
+	// measurements of the round trip.
+	rttSampleBytes = 1 << 20
 )
 
-// scheduleLocked has tick called at a time, or before.
+// scheduleLocked makes tick run at a time, or before.
 func (s *Session) scheduleLocked(at time.Time) {
-	if s.over != nil || !s.timerAt.IsZero() && !at.Before(s.timerAt) {
+	if s.err != nil || !s.timerAt.IsZero() && !at.Before(s.timerAt) {
 		return
 	}
 	s.timerAt = at
@@ -43,7 +43,7 @@ func (s *Session) scheduleLocked(at time.Time) {
 	}
 }
 
-// ackSoonLocked has what waits for company said before long.
+// ackSoonLocked makes pending acknowledgements leave within ackDelay.
 func (s *Session) ackSoonLocked() {
 	if s.ackAt.IsZero() {
 		s.ackAt = time.Now().Add(ackDelay)
@@ -51,18 +51,17 @@ func (s *Session) ackSoonLocked() {
 	}
 }
 
-// watchLocked has the session looked at when a connection on which something was just
-// sent may be doubted.
-func (s *Session) watchLocked(now time.Time) { s.scheduleLocked(now.Add(s.patienceLocked())) }
+// watchLocked makes tick run when a connection on which data was just sent may have to be
+// doubted.
+func (s *Session) watchLocked(now time.Time) { s.scheduleLocked(now.Add(s.ackTimeoutLocked())) }
 
-// patienceLocked is how long the peer may owe an acknowledgement.
-func (s *Session) patienceLocked() time.Duration {
-	return min(max(leastPatience, 4*s.pulse.rtt)<<s.paths.rejoin.vain, mostPatience)
+// ackTimeoutLocked is how long the peer may owe an acknowledgement.
+func (s *Session) ackTimeoutLocked() time.Duration {
+	return min(max(minAckTimeout, 4*s.keepalive.rtt)<<s.paths.rejoin.falseDoubts, maxAckTimeout)
 }
 
-// comeLocked says whether a time has come, which it clears then; else tick is called
-// again.
-func (s *Session) comeLocked(at *time.Time, now time.Time) bool {
+// dueLocked says whether a time has passed, and clears it then. Else it schedules tick.
+func (s *Session) dueLocked(at *time.Time, now time.Time) bool {
 	if at.IsZero() || now.Before(*at) {
 		if !at.IsZero() {
 			s.scheduleLocked(*at)
@@ -73,22 +72,22 @@ func (s *Session) comeLocked(at *time.Time, now time.Time) bool {
 	return true
 }
 
-// tick does what is due.
+// tick is the session's timer.
 func (s *Session) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over != nil {
+	if s.err != nil {
 		return
 	}
 	now := time.Now()
-	late := !s.timerAt.IsZero() && now.Sub(s.timerAt) > starved
+	late := !s.timerAt.IsZero() && now.Sub(s.timerAt) > lateTick
 	s.timerAt = time.Time{}
-	if s.comeLocked(&s.ackAt, now) {
+	if s.dueLocked(&s.ackAt, now) {
 		for _, c := range slices.Clone(s.conns) {
-			c.kickLocked()
+			c.startWritingLocked()
 		}
 	}
-	if s.comeLocked(&s.paths.sweepAt, now) {
+	if s.dueLocked(&s.paths.sweepAt, now) {
 		s.sweepLocked(now)
 	}
 	if len(s.conns) == 0 {
@@ -96,19 +95,19 @@ func (s *Session) tick() {
 		return
 	}
 	for _, c := range slices.Clone(s.conns) {
-		if late && !c.asked.IsZero() && !c.excused {
-			c.asked, c.excused = now, true // once: a process may be late for as long as it has much to do
+		if late && !c.owedSince.IsZero() && !c.owedReset {
+			c.owedSince, c.owedReset = now, true // once: a busy process may be late again and again
 		}
-		if s.extended && !c.gone {
+		if s.extended && !c.detached {
 			s.checkLocked(c, now)
 		}
 		if c == s.firstLocked() {
-			s.beatLocked(c, now, late)
+			s.keepaliveLocked(c, now, late)
 		}
 	}
 }
 
-// expireLocked gives the session up once it has been parked for the whole window.
+// expireLocked ends the session once it has been parked for the detach window.
 func (s *Session) expireLocked(now time.Time) {
 	end := s.stats.Parked.Add(s.conf.terms.window)
 	if now.Before(end) {
@@ -116,109 +115,109 @@ func (s *Session) expireLocked(now time.Time) {
 		return
 	}
 	r := &s.paths.rejoin
-	if now.Sub(end) > starved && r.spared.IsZero() {
-		r.spared = now.Add(grace)
+	if now.Sub(end) > lateTick && r.graceUntil.IsZero() {
+		r.graceUntil = now.Add(grace)
 	}
-	if now.Before(r.spared) {
-		s.scheduleLocked(r.spared)
+	if now.Before(r.graceUntil) {
+		s.scheduleLocked(r.graceUntil)
 		return
 	}
-	s.failLocked(ended("detach window is over", s.stats.Cause))
+	s.failLocked(sessionEnded("detach window is over", s.stats.Cause))
 }
 
-// beatLocked asks on the first connection for a sign of life when it has been silent for
-// an interval, which is the one agreed upon while something is unacknowledged, and gives
-// it up when none comes. The accepting end does so only when the dialing one has missed its
-// turn. A process that was stopped asks again first.
-func (s *Session) beatLocked(c *conn, now time.Time, late bool) {
-	due, wait := c.heard.Add(s.pulse.interval), s.pulse.patience()
-	if owed := c.asked.Add(s.pulse.base); c.unacked > 0 && owed.Before(due) {
+// keepaliveLocked sends a ping on the first connection after an interval of silence, and
+// gives the connection up if no answer comes. While data is in flight the interval is the
+// one agreed on. The accepting end waits longer, so that usually the dialing end pings. A
+// process that was stopped pings again first.
+func (s *Session) keepaliveLocked(c *conn, now time.Time, late bool) {
+	due, wait := c.lastReceived.Add(s.keepalive.interval), s.keepalive.pongTimeout()
+	if owed := c.owedSince.Add(s.keepalive.base); c.inFlight > 0 && owed.Before(due) {
 		due = owed
 	}
 	if !s.dialing {
-		due, wait = due.Add(s.pulse.retry()), wait-s.pulse.retry()
+		due, wait = due.Add(s.keepalive.acceptorDelay()), wait-s.keepalive.acceptorDelay()
 	}
-	dead := c.probed.Add(wait)
+	dead := c.probedAt.Add(wait)
 	ask := false
 	switch moved := s.stats.Received + s.stats.Sent; {
-	case c.probed.IsZero() && now.Before(due):
+	case c.probedAt.IsZero() && now.Before(due):
 		s.scheduleLocked(due)
-		if ask = s.dialing && c.question == 0 && moved-s.pulse.sampled >= sampleEvery; ask {
-			s.pulse.sampled = moved
+		if ask = s.dialing && c.pingNumber == 0 && moved-s.keepalive.sampledAt >= rttSampleBytes; ask {
+			s.keepalive.sampledAt = moved
 		}
-	case c.probed.IsZero() || late:
-		ask, c.probed = true, now
-		s.pulse.trial = s.pulse.metered && now.Sub(c.heard) >= s.pulse.interval
+	case c.probedAt.IsZero() || late:
+		ask, c.probedAt = true, now
+		s.keepalive.trial = s.keepalive.metered && now.Sub(c.lastReceived) >= s.keepalive.interval
 		s.scheduleLocked(now.Add(wait))
 	case now.Before(dead):
 		s.scheduleLocked(dead)
 	default:
-		s.lostLocked(c, silence(now.Sub(c.heard)))
+		s.lostLocked(c, silentError(now.Sub(c.lastReceived)))
 	}
 	if ask {
-		c.askLocked()
+		c.pingLocked()
 	}
 }
 
-// askLocked asks for a sign of life.
-func (c *conn) askLocked() {
-	c.say.ping = true
-	c.kickLocked()
+// pingLocked sends a QX_PING.
+func (c *conn) pingLocked() {
+	c.control.ping = true
+	c.startWritingLocked()
 }
 
-// pauseLocked is how long nothing may come before what moved has stopped.
-func (s *Session) pauseLocked() time.Duration { return 2 * s.patienceLocked() }
+// movingPauseLocked is the longest pause in data that moves.
+func (s *Session) movingPauseLocked() time.Duration { return 2 * s.ackTimeoutLocked() }
 
-// movesLocked notes that data has come. The dialing end asks after its peer in the pauses
-// of what moves: whoever sends it cannot connect anew.
-func (c *conn) movesLocked() {
-	if c.heard.Sub(c.came) > c.s.pauseLocked() {
-		c.since = c.heard
+// dataReceivedLocked notes that data was received on c. In the pauses of data that moves the
+// dialing end probes the peer: the sender, if it is the accepting end, cannot dial.
+func (c *conn) dataReceivedLocked() {
+	if c.lastReceived.Sub(c.lastData) > c.s.movingPauseLocked() {
+		c.movingSince = c.lastReceived
 	}
-	c.came = c.heard
-	c.s.probeLocked(c, c.heard)
+	c.lastData = c.lastReceived
+	c.s.probeLocked(c, c.lastReceived)
 }
 
-// probeLocked asks whether a connection is still there on which something moves, once it
-// has been silent for half of what is bearable, and again until what moves is overdue.
+// probeLocked pings on a connection that moves data after half of the acknowledgement
+// timeout in silence, and again until the data is overdue.
 func (s *Session) probeLocked(c *conn, now time.Time) {
-	if s.dial == nil || !c.asked.IsZero() || c.came.Sub(c.since) <= moving || now.Sub(c.came) > s.pauseLocked()+s.patienceLocked() {
+	if s.dial == nil || !c.owedSince.IsZero() || c.lastData.Sub(c.movingSince) <= movingTime || now.Sub(c.lastData) > s.movingPauseLocked()+s.ackTimeoutLocked() {
 		return
 	}
-	if due := c.heard.Add(s.patienceLocked() / 2); now.Before(due) {
+	if due := c.lastReceived.Add(s.ackTimeoutLocked() / 2); now.Before(due) {
 		s.scheduleLocked(due)
 		return
 	}
-	c.askLocked()
+	c.pingLocked()
 }
 
-// checkLocked doubts a connection on which what was sent is not acknowledged.
+// checkLocked doubts a connection on which data is not acknowledged in time.
 func (s *Session) checkLocked(c *conn, now time.Time) {
-	patience := s.patienceLocked()
+	timeout := s.ackTimeoutLocked()
 	s.probeLocked(c, now)
-	since := c.asked
+	since := c.owedSince
 	switch {
-	case !c.asked.IsZero() && (c.unacked > 0 || c.question != 0):
-	case c.writing: // what is written need not be anything that the peer has not
-		if since = c.wrote; c.heard.After(since) {
-			since = c.heard
+	case !c.owedSince.IsZero() && (c.inFlight > 0 || c.pingNumber != 0):
+	case c.writing: // a write is blocked, though nothing may be in flight
+		if since = c.lastSent; c.lastReceived.After(since) {
+			since = c.lastReceived
 		}
 	default:
-		if now.Sub(c.wrote) < patience {
-			s.scheduleLocked(c.wrote.Add(patience))
-		} else if s.dial != nil && now.Sub(c.wrote) < 4*patience && carrier.Stuck(c.tls, patience) {
+		if now.Sub(c.lastSent) < timeout {
+			s.scheduleLocked(c.lastSent.Add(timeout))
+		} else if s.dial != nil && now.Sub(c.lastSent) < 4*timeout && carrier.Stuck(c.tls, timeout) {
 			s.doubtLocked(c)
 		}
 		return
 	}
-	if left := patience - now.Sub(since); left > 0 {
+	if left := timeout - now.Sub(since); left > 0 {
 		s.scheduleLocked(now.Add(left))
 		return
 	}
-	if !carrier.Acknowledges(c.tls, patience) {
+	if !carrier.Acknowledges(c.tls, timeout) {
 		s.doubtLocked(c)
-	} else if !c.asked.IsZero() {
-		c.asked = now // the path is slow, not dead
+	} else if !c.owedSince.IsZero() {
+		c.owedSince = now // the path is slow, not dead
 	}
 	s.watchLocked(now)
 }

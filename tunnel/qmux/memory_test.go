@@ -42,7 +42,7 @@ func TestIntakeBoundsAllSessions(t *testing.T) {
 	const (
 		sessions = 8
 		streams  = 32
-		all      = sessions * streams * least // 16 MiB
+		all      = sessions * streams * initialWindow // 16 MiB
 	)
 	for name, tt := range map[string]struct{ limit, most int64 }{
 		"room for all":                   {2 * all, 2 * all},
@@ -126,15 +126,15 @@ func TestIntakeNarrows(t *testing.T) {
 			unread, _ = l.accepter.unreadBytes()
 			return unread
 		}
-		if n := skip(1 << 20); n == 0 || n > narrowest {
-			t.Errorf("%d bytes lie unread, want a window of %d", n, narrowest)
+		if n := skip(1 << 20); n == 0 || n > minWindow {
+			t.Errorf("%d bytes lie unread, want a window of %d", n, minWindow)
 		}
 		for _, st := range stalled {
 			_ = st.Close()
 		}
 		idles()
-		if n := skip(1 << 20); n < least/2 {
-			t.Errorf("%d bytes lie unread, want a window of %d or more", n, least)
+		if n := skip(1 << 20); n < initialWindow/2 {
+			t.Errorf("%d bytes lie unread, want a window of %d or more", n, initialWindow)
 		}
 		_ = far[0].Close()
 		l.end()
@@ -233,7 +233,7 @@ var endings = map[string]func(near, far tunnel.Stream){
 	},
 	"peer writes on": func(near, far tunnel.Stream) {
 		_ = near.Close()
-		if n, err := io.Copy(far, zeros{}); !errors.Is(err, syscall.EPIPE) || n > first+least+2*maxUnsent {
+		if n, err := io.Copy(far, zeros{}); !errors.Is(err, syscall.EPIPE) || n > extraWindow+initialWindow+2*maxUnsent {
 			panic(err)
 		}
 		_ = far.Close()

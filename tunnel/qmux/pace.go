@@ -1,81 +1,79 @@
-// Pace: how much may lie before a path, by what the path takes.
+// Pace: how much data may queue up in front of a path, from the rate that the path has.
 
 package qmux
 
 import "time"
 
 const (
-	// aheadTime is for how long what lies before the path may keep it busy: whatever
-	// is written next, a heartbeat or a keystroke, waits for so long.
-	aheadTime = 250 * time.Millisecond
-	// gather is how many bytes may lie in the ring unsent at most, and leastAhead at
-	// least: it is two or three of what anybody would call little.
-	gather     = 128 << 10
-	leastAhead = 8 << 10
-	// firstAhead is how many may before it is known what the path takes, and after it
-	// has been idle for paceIdle: then it may be another.
-	firstAhead = 64 << 10
-	paceIdle   = time.Second
-	// What a path takes is judged when so much time or so many bytes have passed.
-	paceTime  = 250 * time.Millisecond
-	paceBytes = 1 << 20
+	// maxQueueDelay bounds how long the data in front of the path takes to leave: a
+	// heartbeat or a keystroke that is written next waits for so long.
+	maxQueueDelay = 250 * time.Millisecond
+	// maxAhead and minAhead bound the bytes in front of the path.
+	maxAhead = 128 << 10
+	minAhead = 8 << 10
+	// firstAhead is that bound while the rate is unknown. A rate is no more than that after
+	// the connection was idle for rateLifetime: the path may have changed.
+	firstAhead   = 64 << 10
+	rateLifetime = time.Second
+	// A sample of the rate ends after sampleTime or sampleBytes.
+	sampleTime  = 250 * time.Millisecond
+	sampleBytes = 1 << 20
 )
 
-// A pace judges what a path takes by how long writing to it lasts. It asks nothing of
-// the peer, and on a path that takes a MiB in a second it holds nothing back. Times are counted from the link's birth.
+// A pace measures the rate of a path by how long writing takes. It needs nothing from the
+// peer. At 512 KiB a second and more it limits nothing. Times count from Session.created.
 type pace struct {
-	rate  float64       // bytes a second that the path takes; 0: not known yet
-	began time.Duration // the time that is being judged,
-	until time.Duration // so far,
-	bytes int           // what was written in it,
-	busy  time.Duration // and how long that took
-	ahead int           // how much may lie before the path
+	rate   float64       // of the path, in bytes a second; 0: unknown
+	began  time.Duration // start of the current sample,
+	until  time.Duration // its latest write,
+	bytes  int           // the bytes written in it,
+	waited time.Duration // and the time that writing them took
+	ahead  int           // bytes that may be in front of the path
 }
 
-// wrote takes note that n bytes were written between two times, and says whether
-// ahead has changed.
+// wrote notes that n bytes were written between two times, and returns whether ahead has
+// changed.
 func (p *pace) wrote(n int, began, ended time.Duration) bool {
 	before := p.ahead
-	if began-p.until >= paceIdle {
-		p.rate, p.bytes = min(p.rate, firstAhead/aheadTime.Seconds()), 0
+	if began-p.until >= rateLifetime {
+		p.rate, p.bytes = min(p.rate, firstAhead/maxQueueDelay.Seconds()), 0
 	}
 	if p.bytes == 0 {
-		p.began, p.busy = began, 0
+		p.began, p.waited = began, 0
 	}
-	p.until, p.bytes, p.busy = ended, p.bytes+n, p.busy+ended-began
-	if span := ended - p.began; span >= paceTime || p.bytes >= paceBytes {
-		p.judge(float64(p.bytes)/max(span, 1).Seconds(), p.busy >= span/2)
+	p.until, p.bytes, p.waited = ended, p.bytes+n, p.waited+ended-began
+	if span := ended - p.began; span >= sampleTime || p.bytes >= sampleBytes {
+		p.sample(float64(p.bytes)/max(span, 1).Seconds(), p.waited >= span/2)
 	}
-	p.aim()
+	p.setAhead()
 	return p.ahead != before
 }
 
-// heed takes over the rate that another connection has learned, if that is known and less, and
-// says whether ahead has changed.
-func (p *pace) heed(rate float64) bool {
+// limitTo lowers the rate to that of another connection if that is known, and returns
+// whether ahead has changed.
+func (p *pace) limitTo(rate float64) bool {
 	before := p.ahead
 	if rate > 0 && (p.rate == 0 || rate < p.rate) {
 		p.rate = rate
 	}
-	p.aim()
+	p.setAhead()
 	return p.ahead != before
 }
 
-func (p *pace) aim() {
+func (p *pace) setAhead() {
 	if p.rate > 0 {
-		p.ahead = int(min(max(p.rate*aheadTime.Seconds(), leastAhead), gather))
+		p.ahead = int(min(max(p.rate*maxQueueDelay.Seconds(), minAhead), maxAhead))
 	}
 }
 
-// judge takes note of a rate. That the path takes no more is only said if it was what
-// writing waited for.
-func (p *pace) judge(rate float64, waited bool) {
-	const enough = gather / float64(aheadTime/time.Millisecond) * 1e3 // more makes no difference
+// sample adds a measured rate. It lowers the estimate only if writing waited for the path.
+func (p *pace) sample(rate float64, waited bool) {
+	const enough = maxAhead / float64(maxQueueDelay/time.Millisecond) * 1e3 // a higher rate makes no difference
 	switch {
-	case p.rate == 0 && !waited && p.bytes < paceBytes:
+	case p.rate == 0 && !waited && p.bytes < sampleBytes:
 	case rate >= p.rate || p.rate == 0:
 		p.rate = min(rate, enough)
-	case waited: // though it may have been for something that is over
+	case waited: // by at most 8 at a time: the cause may have been temporary
 		p.rate = max(rate, p.rate/8)
 	}
 	p.bytes = 0

@@ -34,22 +34,22 @@ func TestPace(t *testing.T) {
 	p.writes(64<<10, 64<<10, 30*time.Microsecond)
 	expect("not enough to tell", firstAhead)
 	p.writes(1<<20, 64<<10, 30*time.Microsecond)
-	expect("loopback", gather)
+	expect("loopback", maxAhead)
 	p.writes(64<<10, 64<<10, 30*time.Microsecond) // what the socket takes
 	p.writes(128<<10, 16<<10, 2*time.Second)
-	expect("a modem", leastAhead)
+	expect("a modem", minAhead)
 	for range 100 {
 		p.wrote(16, p.until+14*time.Second, p.until+14*time.Second+time.Microsecond)
 	}
-	expect("a modem and heartbeats", leastAhead)
+	expect("a modem and heartbeats", minAhead)
 	p.writes(1<<20, 8<<10, 10*time.Microsecond)
-	expect("loopback again", gather)
+	expect("loopback again", maxAhead)
 	p.writes(1<<20, 16<<10, 10*time.Millisecond)
-	expect("as fast as anybody needs", gather)
+	expect("as fast as anybody needs", maxAhead)
 	p.writes(64<<10, 64<<10, 10*time.Second)
-	expect("a modem, or something that is over", gather/8)
+	expect("a modem, or something that is over", maxAhead/8)
 	p.writes(1<<20, 32<<10, 10*time.Millisecond)
-	expect("it is over", gather)
+	expect("it is over", maxAhead)
 	p.wrote(16, p.until+time.Minute, p.until+time.Minute+1)
 	expect("after a pause", firstAhead)
 	p.writes(4<<20, 8<<10, 32*time.Millisecond)
@@ -61,14 +61,14 @@ func TestPace(t *testing.T) {
 		p, o pace
 		want int
 	}{
-		"a new connection":        {pace{ahead: firstAhead}, modem, leastAhead},
-		"one that knows more":     {p, modem, leastAhead},
-		"one that knows less":     {modem, p, leastAhead},
-		"nothing is known of it":  {modem, pace{ahead: firstAhead}, leastAhead},
+		"a new connection":        {pace{ahead: firstAhead}, modem, minAhead},
+		"one that knows more":     {p, modem, minAhead},
+		"one that knows less":     {modem, p, minAhead},
+		"nothing is known of it":  {modem, pace{ahead: firstAhead}, minAhead},
 		"nothing is known at all": {pace{ahead: firstAhead}, pace{ahead: firstAhead}, firstAhead},
 	} {
 		before := tc.p.ahead
-		if changed := tc.p.heed(tc.o.rate); tc.p.ahead != tc.want || changed != (before != tc.want) {
+		if changed := tc.p.limitTo(tc.o.rate); tc.p.ahead != tc.want || changed != (before != tc.want) {
 			t.Errorf("%s: %d bytes ahead, want %d; changed: %v", name, tc.p.ahead, tc.want, changed)
 		}
 	}
@@ -91,13 +91,13 @@ func TestPaceOutlivesConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if got := ahead(); got != leastAhead {
+		if got := ahead(); got != minAhead {
 			t.Errorf("after a move %d bytes may lie before a modem", got)
 		}
 		n.cut()
 		near, far := opened(t, d, a)
 		goesOn(t, near, far)
-		if got := ahead(); got != leastAhead {
+		if got := ahead(); got != minAhead {
 			t.Errorf("after a cut %d bytes may lie before a modem", got)
 		}
 		n.close(t, d, a)

@@ -55,7 +55,7 @@ func TestHangingDialIsHedged(t *testing.T) {
 		hanging.Store(3)
 		dials.Store(0)
 		n.cut()
-		if took := goesOn(t, near, far); took != 3*hedge {
+		if took := goesOn(t, near, far); took != 3*hedgeDelay {
 			t.Errorf("three hanging dials held the session up for %v", took)
 		}
 		if k := dials.Load(); k != 4 {
@@ -134,7 +134,7 @@ func testDeadPath(t *testing.T, resolving, dead time.Duration) {
 	if late := time.Since(works); late > time.Second {
 		t.Errorf("the session went on %v after the path worked again", late)
 	}
-	if k := most.Load(); k > 1+2*hedges+1 { // one of them on its way out
+	if k := most.Load(); k > 1+2*maxHedges+1 { // one of them on its way out
 		t.Errorf("%d connections were tried at a time", k)
 	}
 	n.close(t, d, a)
@@ -175,7 +175,7 @@ func TestSilentJoiningIsCutShort(t *testing.T) {
 			}
 		})
 		n.cut()
-		if took := goesOn(t, near, far); took < joinTimeout || took > joinTimeout+lowestBackoff {
+		if took := goesOn(t, near, far); took < joinTimeout || took > joinTimeout+minBackoff {
 			t.Errorf("one silent connection held the session up for %v", took)
 		}
 		n.close(t, d, a)

@@ -1,4 +1,5 @@
-// Paths: which connection a stream takes, and what becomes of those that are lost.
+// Paths: which connection a stream uses, when connections are added and dropped, and what
+// happens to the streams of one that is lost.
 
 package qmux
 
@@ -11,45 +12,45 @@ import (
 )
 
 const (
-	// A direction that has sent this much, with leak bytes a second taken off, is given
-	// a connection of its own: far on a long path, where a keystroke behind it waits; near
-	// on a short one, where a list of pods is not worth a handshake.
-	far  = 64 << 10
-	near = 256 << 10
-	leak = 16 << 10
-	// A path whose round trip is longer is long.
-	long = 5 * time.Millisecond
+	// A stream that has sent bulkThreshold bytes, less loadDecay for each second, is
+	// assigned a connection of its own. On a path with a round trip below shortPathRTT the
+	// first of them takes bulkThresholdShortPath: there bulk delays others less than a
+	// handshake costs.
+	bulkThreshold          = 64 << 10
+	bulkThresholdShortPath = 256 << 10
+	loadDecay              = 16 << 10
+	shortPathRTT           = 5 * time.Millisecond
 
-	// A direction that has sent less than calm in sweepEvery gives its connection back.
-	sweepEvery = 2 * time.Second
-	calm       = 16 << 10
-	// idleAfter is how long a connection beside the first is kept that nobody has for
-	// their own.
-	idleAfter = 30 * time.Second
+	// A stream that has sent less than keepConnBytes in sweepInterval loses its connection.
+	sweepInterval = 2 * time.Second
+	keepConnBytes = 16 << 10
+	// idleTimeout is how long a connection beside the first is kept that no stream owns.
+	idleTimeout = 30 * time.Second
 )
 
-// paths is what a session knows of its connections besides themselves.
+// paths is the state of adding and replacing connections.
 type paths struct {
-	last     net.Addr // where the latest one that was lost came from,
-	lostRate float64  // and what it knew the path to take, in bytes a second; 0: nothing
-	wanted   int      // beside the first, by the peer
-	asked    int      // by us, when last said
-	dials    int      // under way
-	retry    time.Time
-	fails    int
-	sweepAt  time.Time
-	rejoin   rejoin
+	lastLostAddr net.Addr // remote address of the latest connection that was lost,
+	lostRate     float64  // and its pace's rate; 0: unknown
+	wanted       int      // connections beside the first that the peer has asked for
+	askedFor     int      // that this end has asked for
+	dialing      int      // attempts under way
+	retryAt      time.Time
+	dialFailures int
+	sweepAt      time.Time
+	rejoin       rejoin
 }
 
-// A load is how much a direction sends.
+// A load is how much a stream sends.
 type load struct {
-	bytes int // with leak taken off
-	at    time.Time
-	swept int  // bytes since the last sweep
-	more  bool // waits to be sent
+	bytes      int // sent, less loadDecay for each second
+	at         time.Time
+	sinceSweep int  // bytes sent since the last sweep
+	backlogged bool // it had more to send at that time
 }
 
-// firstLocked is the connection that carries what is small; nil if there is none.
+// firstLocked is the connection that carries control frames and small data; nil if the
+// session has no connection.
 func (s *Session) firstLocked() *conn {
 	if len(s.conns) == 0 {
 		return nil
@@ -57,163 +58,162 @@ func (s *Session) firstLocked() *conn {
 	return s.conns[0]
 }
 
-// connFor is the connection that st's data takes; nil if there is none.
+// connFor is the connection for st's data; nil if the session has none.
 func (s *Session) connFor(st *stream) *conn {
-	if c := st.out.own; c != nil && !c.gone {
+	if c := st.out.ownConn; c != nil && !c.detached {
 		return c
 	}
 	return s.firstLocked()
 }
 
-// carriedLocked notes that st has sent n bytes, and finds it a connection of its own
-// once that is much.
-func (s *Session) carriedLocked(st *stream, n int) {
-	l := &st.out.recent
-	l.swept += n
-	if st.out.own != nil || !s.extended || s.conf.connections < 2 {
+// noteSentLocked notes that st has sent n bytes, and assigns it a connection of its own
+// above the threshold.
+func (s *Session) noteSentLocked(st *stream, n int) {
+	l := &st.out.load
+	l.sinceSweep += n
+	if st.out.ownConn != nil || !s.extended || s.conf.connections < 2 {
 		return
 	}
 	now := time.Now()
-	if !l.at.IsZero() && !l.more { // on a slow path much takes long
-		l.bytes = max(0, l.bytes-int(now.Sub(l.at).Seconds()*leak))
+	if !l.at.IsZero() && !l.backlogged { // a stream that waits for a slow path does not decay
+		l.bytes = max(0, l.bytes-int(now.Sub(l.at).Seconds()*loadDecay))
 	}
-	l.at, l.bytes, l.more = now, l.bytes+n, st.sendable() > 0
-	limit := far
-	if s.pulse.rtt > 0 && s.pulse.rtt < long && len(s.conns) < 2 {
-		limit = near
+	l.at, l.bytes, l.backlogged = now, l.bytes+n, st.sendable() > 0
+	limit := bulkThreshold
+	if s.keepalive.rtt > 0 && s.keepalive.rtt < shortPathRTT && len(s.conns) < 2 {
+		limit = bulkThresholdShortPath
 	}
 	if l.bytes < limit {
 		return
 	}
-	if c := s.spareLocked(); c != nil {
-		s.ownLocked(st, c)
+	if c := s.pickConnLocked(); c != nil {
+		s.assignLocked(st, c)
 		return
 	}
-	s.growLocked()
+	s.addConnsLocked()
 }
 
-// hungry says whether a direction would like a connection of its own and has none.
-func (st *stream) hungry() bool {
-	return st.out.own == nil && st.out.recent.bytes >= far
+// wantsConn says whether a stream is above the threshold and has no connection of its own.
+func (st *stream) wantsConn() bool {
+	return st.out.ownConn == nil && st.out.load.bytes >= bulkThreshold
 }
 
-// spareLocked is the connection beside the first that is nobody's, or the least used one
-// if there will be no more; nil if it pays to wait.
-func (s *Session) spareLocked() *conn {
+// pickConnLocked is the connection beside the first with the fewest owners. It is nil if
+// all have owners and another connection may still be added.
+func (s *Session) pickConnLocked() *conn {
 	var best *conn
 	for i := 1; i < len(s.conns); i++ {
-		if c := s.conns[i]; best == nil || c.load < best.load {
+		if c := s.conns[i]; best == nil || c.owners < best.owners {
 			best = c
 		}
 	}
-	if best != nil && best.load > 0 && len(s.conns) < s.conf.connections && time.Now().After(s.paths.retry) {
+	if best != nil && best.owners > 0 && len(s.conns) < s.conf.connections && time.Now().After(s.paths.retryAt) {
 		return nil
 	}
 	return best
 }
 
-// ownLocked gives a direction a connection of its own.
-func (s *Session) ownLocked(st *stream, c *conn) {
-	s.disownLocked(st)
-	st.out.own = c
-	st.out.recent.swept = calm
-	c.load++
-	s.sweepSoonLocked()
+// assignLocked makes c the stream's own connection.
+func (s *Session) assignLocked(st *stream, c *conn) {
+	s.unassignLocked(st)
+	st.out.ownConn = c
+	st.out.load.sinceSweep = keepConnBytes
+	c.owners++
+	s.scheduleSweepLocked()
 }
 
-func (s *Session) sweepSoonLocked() {
+func (s *Session) scheduleSweepLocked() {
 	if s.paths.sweepAt.IsZero() {
-		s.paths.sweepAt = time.Now().Add(sweepEvery)
+		s.paths.sweepAt = time.Now().Add(sweepInterval)
 		s.scheduleLocked(s.paths.sweepAt)
 	}
 }
 
-// disownLocked has a direction go on on the first connection.
-func (s *Session) disownLocked(st *stream) {
-	if c := st.out.own; c != nil {
-		c.load--
-		c.used = time.Now()
-		st.out.own = nil
+// unassignLocked moves the stream to the first connection.
+func (s *Session) unassignLocked(st *stream) {
+	if c := st.out.ownConn; c != nil {
+		c.owners--
+		c.lastOwned = time.Now()
+		st.out.ownConn = nil
 	}
-	st.out.recent.bytes = 0
+	st.out.load.bytes = 0
 }
 
-// growLocked sees that there will be connections for those that want them, unless some
-// are under way.
-func (s *Session) growLocked() {
+// addConnsLocked dials, or asks the dialing end for, as many connections as streams want,
+// unless that is under way.
+func (s *Session) addConnsLocked() {
 	p, first := &s.paths, s.firstLocked()
 	there := len(s.conns) - 1
-	if first == nil || s.over != nil || p.dials > 0 || p.asked > there || time.Now().Before(p.retry) {
+	if first == nil || s.err != nil || p.dialing > 0 || p.askedFor > there || time.Now().Before(p.retryAt) {
 		return
 	}
 	need := 0
 	for _, st := range s.streams {
-		if st.out.own != nil || st.hungry() {
+		if st.out.ownConn != nil || st.wantsConn() {
 			need++
 		}
 	}
 	switch need = min(max(need, p.wanted), s.conf.connections-1); {
 	case need <= there:
 	case s.dial == nil:
-		p.asked, first.say.want = need, need
-		first.kickLocked()
+		p.askedFor, first.control.wantConns = need, need
+		first.startWritingLocked()
 	default:
-		for p.dials = need - there; need > there; need-- {
-			s.work.Go(s.grow)
+		for p.dialing = need - there; need > there; need-- {
+			s.goroutines.Go(s.addConn)
 		}
 	}
 }
 
-// settleLocked gives connections to those that want them.
-func (s *Session) settleLocked() {
+// assignWaitingLocked assigns connections to the streams that want one.
+func (s *Session) assignWaitingLocked() {
 	for _, st := range s.streams {
-		if !st.hungry() {
+		if !st.wantsConn() {
 			continue
 		}
-		c := s.spareLocked()
+		c := s.pickConnLocked()
 		if c == nil {
 			return
 		}
-		s.ownLocked(st, c)
+		s.assignLocked(st, c)
 		if st.queueLocked(c) {
-			defer c.kickLocked()
+			defer c.startWritingLocked()
 		}
 	}
 }
 
-// sweepLocked takes connections back from those that have calmed down, and drops those
-// that nobody uses.
+// sweepLocked takes connections from streams that send little, and drops idle ones.
 func (s *Session) sweepLocked(now time.Time) {
 	p := &s.paths
 	for _, st := range s.streams {
-		if st.out.own != nil {
-			if st.out.recent.swept < calm && st.sendable() == 0 {
-				s.disownLocked(st)
+		if st.out.ownConn != nil {
+			if st.out.load.sinceSweep < keepConnBytes && st.sendable() == 0 {
+				s.unassignLocked(st)
 			}
-			st.out.recent.swept = 0
+			st.out.load.sinceSweep = 0
 		}
 	}
 	if s.dial != nil {
 		p.wanted = min(p.wanted, len(s.conns)-1)
 		for _, c := range slices.Clone(s.conns[min(1, len(s.conns)):]) {
-			if c.load == 0 && c.unacked == 0 && now.Sub(c.used) >= idleAfter && now.Sub(c.heard) >= idleAfter {
+			if c.owners == 0 && c.inFlight == 0 && now.Sub(c.lastOwned) >= idleTimeout && now.Sub(c.lastReceived) >= idleTimeout {
 				p.wanted = max(0, p.wanted-1)
 				s.lostLocked(c, errors.New("connection is not used any more"))
 			}
 		}
 	}
 	if len(s.conns) > 1 {
-		s.sweepSoonLocked()
+		s.scheduleSweepLocked()
 	}
 }
 
-// startLocked has the session go on on c as well, which nobody reads yet, in place of
-// others if that was agreed.
-func (s *Session) startLocked(c *conn, insteadOf uint64) {
+// attachLocked adds c to the session, in place of the connections that insteadOf names, and
+// starts its reader.
+func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	c.s = s
-	s.work.Go(c.read)
+	s.goroutines.Go(c.read)
 	now := time.Now()
-	c.heard, c.used, c.wrote = now, now, now
+	c.lastReceived, c.lastOwned, c.lastSent = now, now, now
 	parked := len(s.conns) == 0
 	at := len(s.conns)
 	replaced := s.replacedLocked(insteadOf)
@@ -224,51 +224,51 @@ func (s *Session) startLocked(c *conn, insteadOf uint64) {
 		s.drainLocked(old)
 	}
 	s.conns = slices.Insert(s.conns, at, c)
-	s.countPlacesLocked()
+	s.countBesideLocked()
 	local := c.tls.LocalAddr()
 	if before := s.local.Swap(&local); s.dialing && before != nil && host(*before) != host(local) {
-		s.pulse.forget() // what was learned of another path
+		s.keepalive.reset() // it was learned on another path
 		s.paths.lostRate = 0
 	}
-	c.heedLocked()
+	c.inheritPaceLocked()
 	if c == s.conns[0] {
-		s.pulse.begin()
-		if c.trip > 0 {
-			s.pulse.rtt = c.trip // or more, until the answer to this tells
+		s.keepalive.restart()
+		if c.joinRTT > 0 {
+			s.keepalive.rtt = c.joinRTT // an estimate, until the ping is answered
 		}
-		c.say.ping = true
+		c.control.ping = true
 	}
 	if c.number > 0 {
 		s.stats.Resumes++
 	}
-	s.paths.asked = min(s.paths.asked, len(s.conns)-1)
+	s.paths.askedFor = min(s.paths.askedFor, len(s.conns)-1)
 	if parked && !s.stats.Parked.IsZero() {
 		s.log.Info("session resumed", "session", s.id.String(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
-		s.stats.Parked, s.stats.Cause, s.paths.rejoin.spared = time.Time{}, nil, time.Time{}
-		if s.tell != nil {
-			s.tell(s.linkLocked())
+		s.stats.Parked, s.stats.Cause, s.paths.rejoin.graceUntil = time.Time{}, nil, time.Time{}
+		if s.onChange != nil {
+			s.onChange(s.linkLocked())
 		}
 	}
-	for _, old := range replaced { // now that c is there: this lets others in
+	for _, old := range replaced { // after c was added: it may unlock the session
 		s.requeueLocked(old)
 	}
-	s.sayAllLocked()
-	s.settleLocked()
-	c.kickLocked()
+	s.resendControlLocked()
+	s.assignWaitingLocked()
+	c.startWritingLocked()
 	s.watchLocked(now)
 }
 
-// countPlacesLocked has as many places taken as there are connections beside the first.
-func (s *Session) countPlacesLocked() {
-	if s.conf.beside == nil || s.over != nil {
+// countBesideLocked tells conf.beside how many connections beside the first there are.
+func (s *Session) countBesideLocked() {
+	if s.conf.beside == nil || s.err != nil {
 		return
 	}
 	n := max(0, len(s.conns)-1)
-	s.conf.beside.give(s.placed - n)
-	s.placed = n
+	s.conf.beside.give(s.besideCounted - n)
+	s.besideCounted = n
 }
 
-// replacedLocked are the connections that another one takes the place of.
+// replacedLocked is the connections that insteadOf names.
 func (s *Session) replacedLocked(insteadOf uint64) (conns []*conn) {
 	for _, c := range s.conns {
 		if insteadOf == insteadOfAll || c.number == insteadOf {
@@ -278,136 +278,136 @@ func (s *Session) replacedLocked(insteadOf uint64) (conns []*conn) {
 	return conns
 }
 
-// host is the part of an address that stands for a path.
+// host is an address without its port: it identifies the path.
 func host(a net.Addr) string {
 	h, _, _ := net.SplitHostPort(a.String())
 	return cmp.Or(h, a.String()) // an address in memory has no port
 }
 
-// sayAllLocked has said again, by every stream, what may have been lost, and sent what
-// is to be sent.
-func (s *Session) sayAllLocked() {
+// resendControlLocked queues, for every stream, the control frames that may have been lost,
+// and its data.
+func (s *Session) resendControlLocked() {
 	for _, st := range s.streams {
 		say := uint8(0)
 		if st.in.next > 0 || st.in.state != recvOpen {
-			say |= sayAck
+			say |= pendingAck
 		}
 		if st.out.state == sendResetSent {
-			say |= sayReset
+			say |= pendingReset
 		}
 		if st.closed && st.in.state <= recvSizeKnown {
-			say |= sayStop
+			say |= pendingStop
 		}
-		if say |= st.say; say != 0 {
-			st.speakerLocked(say)
+		if say |= st.control; say != 0 {
+			st.noteControlLocked(say)
 		}
 		if c := s.connFor(st); c != nil {
 			st.queueLocked(c)
 		}
 	}
 	for _, c := range slices.Clone(s.conns) {
-		c.say.streams = true
-		c.kickLocked()
+		c.control.maxStreams = true
+		c.startWritingLocked()
 	}
 }
 
-// drainLocked takes c out of the session, and reads what is on its way on it: the peer
-// may have sent that before it knew of the connection that takes the place of c. The
-// dialing end closes it. What it had under way the caller gives back.
+// drainLocked detaches c, which another connection has replaced. It is still read: the peer
+// may have sent data on it before it knew of the other one. The dialing end closes it. The
+// caller requeues what was in flight on it.
 func (s *Session) drainLocked(c *conn) {
 	c.draining = true
-	s.leaveLocked(c)
+	s.detachLocked(c)
 	if s.dialing {
-		go c.part() // what it writes may have to wait, for a second
+		go c.closeWrite() // it may block, for lingerTimeout
 	} else {
-		_ = c.tls.SetDeadline(time.Now().Add(2 * parting)) // if that fails c has failed
+		_ = c.tls.SetDeadline(time.Now().Add(2 * lingerTimeout)) // if that fails, c is broken
 	}
 }
 
-// leaveLocked makes c none of the session's any more.
-func (s *Session) leaveLocked(c *conn) {
-	c.gone = true
-	s.paths.last = c.tls.RemoteAddr()
+// detachLocked removes c from the session's connections.
+func (s *Session) detachLocked(c *conn) {
+	c.detached = true
+	s.paths.lastLostAddr = c.tls.RemoteAddr()
 	s.conns = slices.DeleteFunc(s.conns, func(o *conn) bool { return o == c })
 	s.paths.lostRate = c.pace.rate
 	for _, other := range s.conns {
-		other.heedLocked()
+		other.inheritPaceLocked()
 	}
-	s.paths.asked = min(s.paths.asked, max(0, len(s.conns)-1)) // or nobody would ask for another
+	s.paths.askedFor = min(s.paths.askedFor, max(0, len(s.conns)-1)) // so that another one can be asked for
 }
 
-// requeueLocked gives what was lost with c back to its streams, once nobody writes to c
-// any more.
+// requeueLocked returns what was in flight on c to its streams, once no write to c is in
+// progress.
 func (s *Session) requeueLocked(c *conn) {
-	if s.over != nil || c.writing {
+	if s.err != nil || c.writing {
 		return
 	}
-	c.little, c.bulk, c.control = queue{}, queue{}, nil
-	for _, id := range c.done {
-		if first := s.firstLocked(); first != nil && len(first.done) < maxDone {
-			first.done = append(first.done, id)
+	c.small, c.bulk, c.controlStreams = queue{}, queue{}, nil
+	for _, id := range c.streamDone {
+		if first := s.firstLocked(); first != nil && len(first.streamDone) < maxStreamDone {
+			first.streamDone = append(first.streamDone, id)
 		}
 	}
-	c.done = nil
+	c.streamDone = nil
 	for _, st := range s.streams {
-		if st.out.own == c {
-			s.disownLocked(st)
+		if st.out.ownConn == c {
+			s.unassignLocked(st)
 		}
-		if st.asked == c {
-			st.asked = nil
+		if st.controlOn == c {
+			st.controlOn = nil
 		}
 		st.lostLocked(c)
 	}
 	if len(s.conns) > 0 {
-		s.sayAllLocked()
+		s.resendControlLocked()
 	}
 }
 
-// lostLocked goes on without c, which is lost because of err.
+// lostLocked handles the loss of c because of err.
 func (s *Session) lostLocked(c *conn, err error) {
-	if c.gone || s.over != nil {
-		c.gone = true
+	if c.detached || s.err != nil {
+		c.detached = true
 		c.abort()
 		return
 	}
 	s.log.Debug("connection lost", "session", s.id.String(), "connection", c.number, "err", err)
 	first := c == s.firstLocked()
 	c.abort()
-	s.leaveLocked(c)
-	s.countPlacesLocked()
+	s.detachLocked(c)
+	s.countBesideLocked()
 	switch next := s.firstLocked(); {
 	case next != nil:
 		if first {
-			s.pulse.lesson = 0
-			s.pulse.begin()
-			next.say.ping = true
+			s.keepalive.lostAfter = 0
+			s.keepalive.restart()
+			next.control.ping = true
 		}
 	case !s.extended || s.conf.terms.window <= 0:
-		s.failLocked(ended("connection lost", err))
+		s.failLocked(sessionEnded("connection lost", err))
 	default:
-		s.pulse.lost(time.Since(c.heard))
+		s.keepalive.lost(time.Since(c.lastReceived))
 		s.parkLocked(c, err)
 	}
-	s.requeueLocked(c) // last: it may let others in
+	s.requeueLocked(c) // last: it may unlock the session
 }
 
-// parkLocked waits for another connection.
+// parkLocked starts the detach window, and at the dialing end the attempts to resume.
 func (s *Session) parkLocked(c *conn, cause error) {
 	now := time.Now()
 	s.stats.Parked, s.stats.Cause = now, cause
 	s.stats.Parks++
 	s.log.Info("session parked", "session", s.id.String(), "err", cause)
-	if s.tell != nil {
-		s.tell(s.linkLocked())
+	if s.onChange != nil {
+		s.onChange(s.linkLocked())
 	}
 	s.scheduleLocked(now.Add(s.conf.terms.window))
 	if s.dial == nil {
 		return
 	}
 	r, moved := &s.paths.rejoin, s.stats.Received+s.stats.Sent
-	if r.useless++; c.unacked > 0 || now.Sub(c.used) >= settled || moved != r.progress {
-		r.useless = 0
+	if r.shortLived++; c.inFlight > 0 || now.Sub(c.lastOwned) >= minUsefulLife || moved != r.movedAtLoss {
+		r.shortLived = 0
 	}
-	r.progress = moved
+	r.movedAtLoss = moved
 	s.rejoinLocked(nil, insteadOfAll)
 }

@@ -158,11 +158,11 @@ func TestPlainPeer(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	sent := uint64(5)
-	for total := 4 * uint64(least+first); sent < total; {
-		if sent == max(p.limit, least) {
+	for total := 4 * uint64(initialWindow+extraWindow); sent < total; {
+		if sent == max(p.limit, initialWindow) {
 			p.await(frameMaxStreamData)
 		}
-		n := min(1<<10, max(p.limit, least)-sent)
+		n := min(1<<10, max(p.limit, initialWindow)-sent)
 		p.say(streamFrame(0, sent, string(make([]byte, n)), false))
 		sent += n
 		_, _ = io.ReadFull(st, make([]byte, n)) // or no more credit comes
@@ -229,7 +229,7 @@ func TestBrokenPeers(t *testing.T) {
 		{"an answer to no question", false, errProtocol, [][]byte{ints(nil, framePong, 1<<40)}},
 		{"a wish of the wrong end's", false, 0, [][]byte{ints(nil, frameSilence, 1, 1)}},
 		{"connections wanted of the end that does not dial", false, errProtocol, [][]byte{ints(nil, frameWant, 5)}},
-		{"SESSION from the dialing end", false, errProtocol, [][]byte{spellSession(sessionID{}, secret{}, terms{})}},
+		{"SESSION from the dialing end", false, errProtocol, [][]byte{sessionFrame(sessionID{}, secret{}, terms{})}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, p := byHand(t, !c.plain, tunnel.Options{})
@@ -293,7 +293,7 @@ func TestOverlaps(t *testing.T) {
 func (s *Session) holdsNothing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unread == 0 && s.kept == 0 && s.spare == windowBudget
+	return s.unread == 0 && s.retained == 0 && s.windowSpare == windowBudget
 }
 
 // Gaps are bounded, and so are answers that nobody reads.
@@ -319,7 +319,7 @@ func TestHostilePeers(t *testing.T) {
 			t.Fatalf("%+v", f)
 		}
 		p.say(appendInts(nil, frameStreamAckEnd, 0, 0, 0))
-		for range maxDone { // asks for answers, and reads none
+		for range maxStreamDone { // asks for answers, and reads none
 			p.conn.SetWriteDeadline(time.Now().Add(patience))
 			b := append([]byte{0x40, 0}, streamFrame(0, 0, "", true)...)
 			for len(b) < 4000 {
@@ -373,8 +373,8 @@ func FuzzPeer(f *testing.F) {
 		_ = s.Close()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.kept != 0 {
-			t.Errorf("%d bytes kept", s.kept)
+		if s.retained != 0 {
+			t.Errorf("%d bytes kept", s.retained)
 		}
 	})
 }

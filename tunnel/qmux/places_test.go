@@ -42,7 +42,7 @@ func TestConnectionsOfAListenerAreBounded(t *testing.T) {
 		}
 		check := func(when string, want int) {
 			t.Helper()
-			time.Sleep(2 * mostBackoff) // the bubble's clock
+			time.Sleep(2 * maxGrowBackoff) // the bubble's clock
 			synctest.Wait()
 			if n := extra(); n != want || beside.used.Load() != int64(n) {
 				t.Errorf("%s: %d connections beside the first of each session, counted as %d, want %d", when, n, beside.used.Load(), want)

@@ -1,4 +1,4 @@
-// The receiving part of a stream (RFC 9000, 3.2): what has come, and who reads it.
+// The receiving part of a stream (RFC 9000, 3.2): reordering, and the calls that read it.
 
 package qmux
 
@@ -18,74 +18,75 @@ type recvState uint8
 
 const (
 	recvOpen       recvState = iota // Recv
-	recvSizeKnown                   // FIN has come, and not all before it
-	recvDataRecvd                   // everything has
-	recvDataRead                    // and was read
-	recvResetRecvd                  // RESET_STREAM has come
-	recvResetRead                   // and was told to who reads
+	recvSizeKnown                   // Size Known: FIN was received, and data before it is missing
+	recvDataRecvd                   // all data was received
+	recvDataRead                    // and read
+	recvResetRecvd                  // RESET_STREAM was received
+	recvResetRead                   // and reported to the reader
 )
 
 const (
-	// maxGaps bounds the gaps between what has come out of order: each connection of a
-	// session, and each that was lost, may leave one.
+	// maxGaps bounds the gaps in data received out of order: each connection of a session,
+	// and each that was lost, may leave one.
 	maxGaps = 64
-	// handed is how much of a block must be a stream's for the block to be handed to
-	// it; less is copied into a block of its own.
-	handed = record / 2
+	// handoverSize is how many bytes of a block must belong to a stream for the stream to
+	// keep the block; less is copied.
+	handoverSize = record / 2
 
-	// ackEvery is how much may come without an acknowledgement, on a window that is
-	// large enough.
+	// ackEvery is how many bytes are received between two acknowledgements, if the window
+	// is large enough.
 	ackEvery = 256 << 10
 
 	noFinal = 1<<64 - 1
 )
 
-// A receiving part holds what has come and was not read: pieces in order from read to
-// next, and early ones behind gaps.
+// A receiving part holds the data that was not read: pieces in order from offset read to
+// offset next, and early ones behind gaps.
 type receiving struct {
 	state  recvState
 	pieces []segment // in order, without gaps
-	early  []segment // in order, behind a gap each or behind one another
+	early  []segment // sorted by offset, none of them contiguous with pieces
 	read   uint64    // offset of the next byte to be read
-	next   uint64    // of the first one that has not come
-	high   uint64    // behind the last one that has
-	final  uint64    // size of the stream, once it is known
-	limit  uint64    // up to which the peer may send
-	told   uint64    // next, when it was last acknowledged
-	conn   *conn     // on which something came last
+	next   uint64    // of the first byte that is missing
+	high   uint64    // after the last byte received
+	final  uint64    // size of the stream; noFinal while that is unknown
+	limit  uint64    // offset up to which the peer may send
+	acked  uint64    // value of next that was last acknowledged
+	conn   *conn     // on which a frame for the stream was last received
 	window window
 
-	busy     bool  // somebody writes to the sink
-	sink     *sink // of a WriteTo that waits; nil if there is none
+	busy     bool  // a goroutine writes to the sink
+	sink     *sink // of a waiting WriteTo; nil: there is none
 	deadline time.Time
 	wake     chan struct{} // holds at most one
-	onReset  func(error)   // called once RESET_STREAM has come; nil if nobody asks
+	onReset  func(error)   // called when RESET_STREAM is received; may be nil
 }
 
-// receiveLocked takes a STREAM frame that came on c in b; it may hand b on.
+// receiveLocked handles a STREAM frame that was received on c and lies in b. The stream
+// may keep b.
 func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
 	in := &st.in
 	end := f.offset + uint64(len(f.data))
 	in.conn = c
 	switch {
 	case end > in.limit:
-		return broken(errFlowControl, "stream %d: %d bytes, where %d are allowed", st.id, end, in.limit)
+		return protocolError(errFlowControl, "stream %d: %d bytes, where %d are allowed", st.id, end, in.limit)
 	case in.final != noFinal && (end > in.final || f.fin && end != in.final), f.fin && end < in.high:
-		return broken(errFinalSize, "stream %d: another end", st.id)
+		return protocolError(errFinalSize, "stream %d: another end", st.id)
 	case in.state >= recvDataRecvd:
-		st.sayLocked(sayAck) // it was sent again: the acknowledgement is lost
+		st.queueControlLocked(pendingAck) // a retransmission: the acknowledgement was lost
 		return nil
 	case f.offset > in.next && !st.s.extended:
-		return broken(errProtocol, "stream %d: a gap", st.id)
+		return protocolError(errProtocol, "stream %d: a gap", st.id)
 	}
 	in.high = max(in.high, end)
 	if f.fin {
 		in.state, in.final = recvSizeKnown, end
 	}
 	switch {
-	case end <= in.next: // again, or nothing but an end
+	case end <= in.next: // a retransmission, or FIN without data
 		if len(f.data) > 0 {
-			st.sayLocked(sayAck)
+			st.queueControlLocked(pendingAck)
 		}
 	case f.offset > in.next:
 		if err := st.earlyLocked(f.offset, f.data, b); err != nil {
@@ -93,23 +94,23 @@ func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
 		}
 	default:
 		st.takeLocked(f.data[in.next-f.offset:], b)
-		st.joinLocked()
+		st.closeGapLocked()
 	}
 	switch {
 	case in.state == recvSizeKnown && in.next == in.final:
 		in.state = recvDataRecvd
-		st.sayLocked(sayAck)
+		st.queueControlLocked(pendingAck)
 		notify(in.wake)
 		st.endedLocked()
-	case in.next-in.told >= min(ackEvery, uint64(in.window.size/4)):
-		st.sayNowLocked(sayAck)
-	case in.next > in.told:
-		st.sayLocked(sayAck)
+	case in.next-in.acked >= min(ackEvery, uint64(in.window.size/4)):
+		st.sendControlLocked(pendingAck)
+	case in.next > in.acked:
+		st.queueControlLocked(pendingAck)
 	}
 	return nil
 }
 
-// takeLocked takes data that is in order: it goes to the sink at once, or waits for its
+// takeLocked takes data that is in order: it goes to the sink at once, or is kept for the
 // reader.
 func (st *stream) takeLocked(data []byte, b *block) {
 	in := &st.in
@@ -129,7 +130,7 @@ func (st *stream) takeLocked(data []byte, b *block) {
 	if st.closed || in.state >= recvResetRecvd {
 		return
 	}
-	if n < len(data) { // before what has come on another connection meanwhile
+	if n < len(data) { // in front of data received on another connection meanwhile
 		in.pieces = append(st.addLocked(nil, at+uint64(n), data[n:], b), in.pieces...)
 	}
 	if len(in.pieces) > 0 {
@@ -138,25 +139,26 @@ func (st *stream) takeLocked(data []byte, b *block) {
 	st.consumedLocked(n)
 }
 
-// addLocked adds data to the end of a list: in its block, if it is worth that.
+// addLocked appends data to a list: with its block if it fills enough of that, else as a
+// copy.
 func (st *stream) addLocked(list []segment, offset uint64, data []byte, b *block) []segment {
-	if len(data) >= handed && b != nil {
+	if len(data) >= handoverSize && b != nil {
 		b.refs.Add(1)
 		at := len(b.buf) - cap(data)
-		st.s.heldLocked(len(b.buf))
+		st.s.holdUnreadLocked(len(b.buf))
 		return append(list, segment{b: b, from: at, to: at + len(data), offset: offset})
 	}
 	for len(data) > 0 {
 		g := (*segment)(nil)
-		if last := len(list) - 1; last >= 0 && list[last].paid && list[last].end() == offset && list[last].to < len(list[last].b.buf) {
+		if last := len(list) - 1; last >= 0 && list[last].counted && list[last].end() == offset && list[last].to < len(list[last].b.buf) {
 			g = &list[last]
 		} else {
 			size := smallBlock
 			if len(data) > smallBlock {
 				size = mediumBlock
 			}
-			st.s.heldLocked(size)
-			list = append(list, segment{b: newBlock(size), offset: offset, paid: true}) // paid: ours to add to
+			st.s.holdUnreadLocked(size)
+			list = append(list, segment{b: newBlock(size), offset: offset, counted: true}) // counted: a copy, which more can be appended to
 			g = &list[len(list)-1]
 		}
 		k := copy(g.b.buf[g.to:], data)
@@ -167,12 +169,12 @@ func (st *stream) addLocked(list []segment, offset uint64, data []byte, b *block
 	return list
 }
 
-// appendLocked adds a piece to the end of a list: to the block of the last one, if that
-// is ours to add to and has room. A peer that sends crumbs has no block kept for each.
+// appendLocked appends a piece to a list: into the block of the last one if that is a copy
+// with room. So a peer that sends tiny frames does not cost a block for each.
 func (st *stream) appendLocked(list []segment, g segment) []segment {
 	if last := len(list) - 1; last >= 0 {
 		l, n := &list[last], g.to-g.from
-		if l.paid && l.end() == g.offset && n < handed && n <= len(l.b.buf)-l.to {
+		if l.counted && l.end() == g.offset && n < handoverSize && n <= len(l.b.buf)-l.to {
 			l.to += copy(l.b.buf[l.to:], g.b.buf[g.from:g.to])
 			st.releaseLocked(&g)
 			return list
@@ -181,10 +183,10 @@ func (st *stream) appendLocked(list []segment, g segment) []segment {
 	return append(list, g)
 }
 
-// earlyLocked keeps data behind a gap, as far as it is not there.
+// earlyLocked keeps the bytes of data, which lies behind a gap, that are not kept already.
 func (st *stream) earlyLocked(offset uint64, data []byte, b *block) error {
 	in := &st.in
-	// Most come behind the last one.
+	// The usual case: it comes after the last one.
 	if last := len(in.early) - 1; last < 0 || in.early[last].end() <= offset {
 		in.early = st.addLocked(in.early, offset, data, b)
 		return st.gapsLocked()
@@ -203,7 +205,7 @@ func (st *stream) earlyLocked(offset uint64, data []byte, b *block) error {
 	return st.gapsLocked()
 }
 
-// gapsLocked says whether there are too many gaps.
+// gapsLocked fails if there are too many gaps.
 func (st *stream) gapsLocked() error {
 	gaps, end := 0, st.in.next
 	for i := range st.in.early {
@@ -213,14 +215,13 @@ func (st *stream) gapsLocked() error {
 		end = st.in.early[i].end()
 	}
 	if gaps > maxGaps {
-		return broken(errProtocol, "stream %d: more than %d gaps", st.id, maxGaps)
+		return protocolError(errProtocol, "stream %d: more than %d gaps", st.id, maxGaps)
 	}
 	return nil
 }
 
-// joinLocked moves early pieces to those in order, now that the gap before them is
-// closed.
-func (st *stream) joinLocked() {
+// closeGapLocked moves early pieces that are now in order to pieces.
+func (st *stream) closeGapLocked() {
 	in := &st.in
 	for len(in.early) > 0 && in.early[0].offset <= in.next {
 		g := in.early[0]
@@ -242,14 +243,14 @@ func (st *stream) joinLocked() {
 	}
 }
 
-// releaseLocked gives up a piece.
+// releaseLocked releases a piece.
 func (st *stream) releaseLocked(g *segment) {
-	st.s.heldLocked(-len(g.b.buf))
+	st.s.holdUnreadLocked(-len(g.b.buf))
 	g.b.free()
 	g.b = nil
 }
 
-// dropLocked throws away what nobody is going to read.
+// dropLocked discards all data that was not read.
 func (st *stream) dropLocked() {
 	in := &st.in
 	for _, list := range [][]segment{in.pieces, in.early} {
@@ -262,20 +263,20 @@ func (st *stream) dropLocked() {
 	st.s.closeWindowLocked(&in.window)
 }
 
-// resetByPeerLocked takes a RESET_STREAM.
+// resetByPeerLocked handles a RESET_STREAM.
 func (st *stream) resetByPeerLocked(c *conn, final uint64) error {
 	in := &st.in
 	in.conn = c
 	if final < in.high || final > in.limit || in.final != noFinal && final != in.final {
-		return broken(errFinalSize, "stream %d: reset at %d", st.id, final)
+		return protocolError(errFinalSize, "stream %d: reset at %d", st.id, final)
 	}
 	if in.state < recvDataRecvd {
 		in.state, in.final = recvResetRecvd, final
 		st.dropLocked()
 		notify(in.wake)
-		st.tellResetLocked()
+		st.callOnResetLocked()
 	}
-	st.sayLocked(sayAck)
+	st.queueControlLocked(pendingAck)
 	st.endedLocked()
 	return nil
 }
@@ -286,7 +287,7 @@ func (st *stream) OnReset(f func(error)) (stop func()) {
 	defer st.s.mu.Unlock()
 	st.in.onReset = f
 	if st.in.state == recvResetRecvd {
-		st.tellResetLocked()
+		st.callOnResetLocked()
 	}
 	return func() {
 		st.s.mu.Lock()
@@ -295,22 +296,22 @@ func (st *stream) OnReset(f func(error)) (stop func()) {
 	}
 }
 
-func (st *stream) tellResetLocked() {
-	if f := st.in.onReset; f != nil && st.s.over == nil {
-		st.s.work.Go(func() { f(st.opError("read", syscall.ECONNRESET)) })
+func (st *stream) callOnResetLocked() {
+	if f := st.in.onReset; f != nil && st.s.err == nil {
+		st.s.goroutines.Go(func() { f(st.opError("read", syscall.ECONNRESET)) })
 	}
 }
 
-// consumedLocked notes that n bytes were read.
+// consumedLocked notes that n bytes were read, and may raise the peer's limit.
 func (st *stream) consumedLocked(n int) {
 	in := &st.in
 	in.read += uint64(n)
 	if in.state == recvDataRecvd && in.read == in.final && len(in.pieces) == 0 {
-		return // no credit is needed any more
+		return // no more data will be received
 	}
-	if give := st.s.readLocked(&in.window, n); give > 0 {
+	if give := st.s.raiseWindowLocked(&in.window, n); give > 0 {
 		in.limit += uint64(give)
-		st.sayNowLocked(sayAck)
+		st.sendControlLocked(pendingAck)
 	}
 }
 
@@ -325,7 +326,7 @@ func (st *stream) Read(p []byte) (int, error) {
 // ReadBuffer implements tunnel.BufferReader.
 func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) { return st.readTo(b.Take) }
 
-// readTo waits until there is something, and reads it to what take has for so many bytes.
+// readTo waits for data and reads it into the memory that take returns.
 func (st *stream) readTo(take func(there int) []byte) (int, error) {
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
@@ -341,7 +342,7 @@ func (st *stream) readTo(take func(there int) []byte) (int, error) {
 	}
 }
 
-// tryRead reads what is there; if nothing is, it says how long to wait.
+// tryRead reads what is available. If n is 0 the caller waits until the deadline.
 func (st *stream) tryRead(take func(there int) []byte) (n int, deadline time.Time, err error) {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
@@ -370,7 +371,7 @@ func (st *stream) tryRead(take func(there int) []byte) (n int, deadline time.Tim
 	return n, in.deadline, nil
 }
 
-// readableLocked is why nothing may be read; nil if something may, or may come.
+// readableLocked is why reading fails; nil if there is data, or may be later.
 func (st *stream) readableLocked() error {
 	in := &st.in
 	switch {
@@ -391,5 +392,5 @@ func (st *stream) readableLocked() error {
 		st.endedLocked()
 		return syscall.ECONNRESET
 	}
-	return st.s.over
+	return st.s.err
 }

@@ -1,5 +1,4 @@
-// The sending part of a stream (RFC 9000, 3.1): what was written and is kept until it
-// is acknowledged.
+// The sending part of a stream (RFC 9000, 3.1): data is retained until it is acknowledged.
 
 package qmux
 
@@ -13,7 +12,7 @@ import (
 	"time"
 )
 
-// The states of a sending part. Data Sent is sendOpen with fin and everything sent.
+// The states of a sending part.
 type sendState uint8
 
 const (
@@ -24,43 +23,43 @@ const (
 	sendResetRecvd
 )
 
-// maxUnsent is how much of a stream may lie unsent: a turn, and what is read from a
-// target meanwhile.
+// maxUnsent bounds the unsent data of a stream, in bytes: one turn is being written while
+// the next is read.
 const maxUnsent = 2 * turnSize
 
-// A sending part holds the bytes from base to end, in segments.
+// A sending part retains the bytes from offset base to offset end.
 type sending struct {
 	state    sendState
 	fin      bool // CloseWrite or Close was called
 	segments []segment
 	base     uint64 // offset of the first byte that is not acknowledged
-	next     uint64 // of the next one to be sent
-	high     uint64 // of the first one that never was
-	end      uint64 // of the next one to be written
-	credit   uint64 // up to which the peer takes any
-	runs     []run  // who has sent what lies between base and next, in order
+	next     uint64 // of the next byte to send
+	high     uint64 // of the first byte never sent
+	end      uint64 // of the next byte to be written by the caller
+	maxData  uint64 // offset up to which the peer allows data (MAX_STREAM_DATA)
+	runs     []run  // which connection has sent what between base and next, in order
 
-	queued   *conn // in one of whose queues it is
-	flying   bool  // a connection is writing some of it; nothing else may be taken meanwhile
-	own      *conn // the connection of its own; nil: the first one
-	recent   load  // how much it sends
-	deadline time.Time
-	wake     chan struct{} // holds at most one
-	waiting  bool          // Write or ReadFrom waits for room
-	writing  bool          // Write has queued part of what it was given
+	queued       *conn // the connection that has it in a queue; nil: none
+	beingWritten bool  // a connection writes a turn of it; it is in no queue meanwhile
+	ownConn      *conn // its own connection; nil: it uses the first one
+	load         load  // its recent rate
+	deadline     time.Time
+	wake         chan struct{} // holds at most one
+	waiting      bool          // Write or ReadFrom waits for room
+	writing      bool          // Write has queued a part of its argument
 }
 
-// A segment is part of a block, and where in the stream it belongs.
+// A segment is a part of a block, and its place in the stream.
 type segment struct {
 	b        *block
 	from, to int // in b.buf
 	offset   uint64
-	paid     bool // counted by the session and the budget
+	counted  bool // counted as retained (send.go), or writable (receive.go)
 }
 
 func (g *segment) end() uint64 { return g.offset + uint64(g.to-g.from) }
 
-// A run is what one connection has sent in one go.
+// A run is a range of offsets that one connection has sent.
 type run struct {
 	c        *conn
 	from, to uint64
@@ -68,8 +67,8 @@ type run struct {
 
 func (o *sending) unsent() int { return int(o.end - o.next) }
 
-// Write queues p, and sends what it can without waiting for the network. It waits while
-// maxUnsent bytes lie unsent, or too much is kept.
+// Write queues p and sends as much as the socket takes. It blocks while maxUnsent bytes
+// are unsent or too much is retained.
 func (st *stream) Write(p []byte) (n int, err error) {
 	st.wmu.Lock()
 	defer st.wmu.Unlock()
@@ -93,7 +92,7 @@ func (st *stream) tryWrite(p []byte) (n int, deadline time.Time, err error) {
 	if err = st.writableLocked(); err != nil {
 		return 0, time.Time{}, err
 	}
-	n = st.fillLocked(p, false)
+	n = st.copyInLocked(p, false)
 	st.out.waiting, st.out.writing = n < len(p), n < len(p)
 	if n > 0 {
 		st.s.sendLocked(st)
@@ -101,7 +100,7 @@ func (st *stream) tryWrite(p []byte) (n int, deadline time.Time, err error) {
 	return n, st.out.deadline, nil
 }
 
-// writableLocked is why nothing may be written; nil if something may.
+// writableLocked is why the caller may not write; nil if it may.
 func (st *stream) writableLocked() error {
 	switch {
 	case st.closed || st.out.fin:
@@ -112,8 +111,8 @@ func (st *stream) writableLocked() error {
 	return st.brokenLocked()
 }
 
-// fillLocked copies as much of p as there is room for, or all of it if it must.
-func (st *stream) fillLocked(p []byte, must bool) (n int) {
+// copyInLocked copies as much of p as there is room for, or all of it if must is set.
+func (st *stream) copyInLocked(p []byte, must bool) (n int) {
 	o := &st.out
 	for n < len(p) && (must || o.unsent() < maxUnsent) {
 		g := st.tailLocked(len(p)-n, must)
@@ -128,8 +127,8 @@ func (st *stream) fillLocked(p []byte, must bool) (n int) {
 	return n
 }
 
-// tailLocked is a segment with room for some of n bytes; nil if no more may be kept and
-// need not be.
+// tailLocked is the last segment, with room for some of n bytes; nil if no more may be
+// retained and must is not set.
 func (st *stream) tailLocked(n int, must bool) *segment {
 	o := &st.out
 	if last := len(o.segments) - 1; last >= 0 {
@@ -138,29 +137,29 @@ func (st *stream) tailLocked(n int, must bool) *segment {
 		}
 	}
 	size := smallBlock
-	switch most := st.mostLocked(); {
+	switch most := st.maxBlockLocked(); {
 	case n > mediumBlock && most == largeBlock:
 		size = largeBlock
-	case n > little && most >= mediumBlock:
+	case n > smallWrite && most >= mediumBlock:
 		size = mediumBlock
 	}
-	paid := (must || !st.stuckLocked()) && st.s.keepLocked(size, must)
+	paid := (must || !st.blockedLocked()) && st.s.retainLocked(size, must)
 	if !paid {
 		if len(o.segments) > 0 {
 			return nil
 		}
-		size = smallBlock // without which the stream could not go on at all
+		size = smallBlock // one per stream is always allowed: see budget
 	}
-	o.segments = append(o.segments, segment{b: newBlock(size), from: headroom, to: headroom, offset: o.end, paid: paid})
+	o.segments = append(o.segments, segment{b: newBlock(size), from: headroom, to: headroom, offset: o.end, counted: paid})
 	return &o.segments[len(o.segments)-1]
 }
 
-// mostLocked is how large a block may be that the stream takes: once much is kept no
-// larger than what the peer takes of it now.
-func (st *stream) mostLocked() int {
-	room := st.out.credit - min(st.out.credit, st.out.end)
+// maxBlockLocked is the largest block that the stream may use. Once retention is scarce
+// that is no more than the peer's window for the stream.
+func (st *stream) maxBlockLocked() int {
+	room := st.out.maxData - min(st.out.maxData, st.out.end)
 	switch {
-	case room >= largeBlock || !st.s.scarceLocked():
+	case room >= largeBlock || !st.s.retentionScarceLocked():
 		return largeBlock
 	case room >= mediumBlock:
 		return mediumBlock
@@ -168,16 +167,16 @@ func (st *stream) mostLocked() int {
 	return smallBlock
 }
 
-// stuckLocked says whether the peer takes so little of the stream now that the room that
-// is left is not for it.
-func (st *stream) stuckLocked() bool {
-	return st.out.end+little > st.out.credit && st.s.scarceLocked()
+// blockedLocked says whether the peer's window is almost closed while retention is scarce:
+// the room that is left goes to other streams.
+func (st *stream) blockedLocked() bool {
+	return st.out.end+smallWrite > st.out.maxData && st.s.retentionScarceLocked()
 }
 
-// freeLocked gives up a segment's part of its block.
+// freeLocked releases a segment's block.
 func (st *stream) freeLocked(g *segment) {
-	if g.paid {
-		st.s.unkeepLocked(len(g.b.buf))
+	if g.counted {
+		st.s.unretainLocked(len(g.b.buf))
 	}
 	g.b.free()
 	g.b = nil
@@ -189,8 +188,8 @@ func (st *stream) ReadFrom(r io.Reader) (n int64, err error) {
 	return n, err
 }
 
-// SpliceFrom sends what src has until its end, without a copy; while it waits for
-// something to read from a socket it holds no memory.
+// SpliceFrom sends what src has until its end, without a copy. While it waits for a
+// socket to become readable it holds no memory.
 func (st *stream) SpliceFrom(src net.Conn, moved func(n int)) error { return st.sendAll(src, moved) }
 
 func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
@@ -200,7 +199,7 @@ func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
 	defer src.Free()
 	for {
 		var err error
-		if src.most, err = st.awaitRoom(); err != nil {
+		if src.maxBlock, err = st.awaitRoom(); err != nil {
 			return st.opError("write", err)
 		}
 		n, rerr := src.read()
@@ -219,13 +218,13 @@ func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
 	}
 }
 
-// awaitRoom waits until a block that is read may be queued, and says how large it may be.
+// awaitRoom waits until a block may be queued, and returns its largest size.
 func (st *stream) awaitRoom() (most int, err error) {
 	for {
 		st.s.mu.Lock()
 		err = st.writableLocked()
-		full := st.out.unsent() >= turnSize || len(st.out.segments) > 0 && (st.s.fullLocked() || st.stuckLocked())
-		most = st.mostLocked()
+		full := st.out.unsent() >= turnSize || len(st.out.segments) > 0 && (st.s.retentionFullLocked() || st.blockedLocked())
+		most = st.maxBlockLocked()
 		st.out.waiting = full
 		deadline := st.out.deadline
 		st.s.mu.Unlock()
@@ -236,7 +235,8 @@ func (st *stream) awaitRoom() (most int, err error) {
 	}
 }
 
-// takeFrom queues n bytes that src has read: its block if they are worth one.
+// takeFrom queues n bytes that src has read: the block itself if it is half full, else a
+// copy.
 func (st *stream) takeFrom(src *source, n int) error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
@@ -244,21 +244,21 @@ func (st *stream) takeFrom(src *source, n int) error {
 		return err
 	}
 	o := &st.out
-	if n > min(len(src.b.buf)/2, mediumBlock) && (len(src.b.buf) != smallBlock || !st.stuckLocked()) {
-		// Whether there is room was asked before: one block more does not matter.
-		st.s.keepLocked(len(src.b.buf), true)
-		o.segments = append(o.segments, segment{b: src.b, from: headroom, to: headroom + n, offset: o.end, paid: true})
+	if n > min(len(src.b.buf)/2, mediumBlock) && (len(src.b.buf) != smallBlock || !st.blockedLocked()) {
+		// awaitRoom has checked for room, and one block more is tolerated.
+		st.s.retainLocked(len(src.b.buf), true)
+		o.segments = append(o.segments, segment{b: src.b, from: headroom, to: headroom + n, offset: o.end, counted: true})
 		src.b = nil
 		o.end += uint64(n)
 	} else {
-		st.fillLocked(src.b.buf[headroom:][:n], true)
+		st.copyInLocked(src.b.buf[headroom:][:n], true)
 	}
 	st.s.sendLocked(st)
 	return nil
 }
 
-// finishLocked has our direction end: with a reset if that cuts a Write short, of which
-// the peer would take the part that has come for all there was.
+// finishLocked ends our direction. If it interrupts a Write it resets: the peer would take
+// the part that was sent for the whole.
 func (st *stream) finishLocked() {
 	o := &st.out
 	if o.fin || o.state != sendOpen {
@@ -273,7 +273,7 @@ func (st *stream) finishLocked() {
 	st.s.sendLocked(st)
 }
 
-// resetLocked gives our direction up.
+// resetLocked resets our direction.
 func (st *stream) resetLocked() {
 	o := &st.out
 	if o.state == sendDataRecvd || o.state >= sendResetSent {
@@ -281,11 +281,11 @@ func (st *stream) resetLocked() {
 	}
 	o.state = sendResetSent
 	st.discardLocked()
-	st.sayLocked(sayReset)
+	st.queueControlLocked(pendingReset)
 	notify(o.wake)
 }
 
-// discardLocked throws away what is kept.
+// discardLocked releases all retained data.
 func (st *stream) discardLocked() {
 	o := &st.out
 	for i := range o.segments {
@@ -293,36 +293,36 @@ func (st *stream) discardLocked() {
 	}
 	o.segments = nil
 	for _, r := range o.runs {
-		r.c.settledLocked(int(r.to - r.from))
+		r.c.ackedLocked(int(r.to - r.from))
 	}
 	o.runs = nil
 	o.base, o.next, o.end = o.high, o.high, o.high
 }
 
-// sendable is how much may be sent now.
+// sendable is how many bytes the flow control limits let the stream send now.
 func (st *stream) sendable() int {
 	o := &st.out
 	if o.state != sendOpen {
 		return 0
 	}
-	n := min(o.end, o.credit)
+	n := min(o.end, o.maxData)
 	if n <= o.next {
 		return 0
 	}
 	n -= o.next
-	if fresh := o.next + n; fresh > o.high { // the session's credit is for what was never sent
+	if fresh := o.next + n; fresh > o.high { // MAX_DATA counts only bytes sent for the first time
 		n -= fresh - min(fresh, o.high+st.s.dataMax-min(st.s.dataMax, st.s.dataSent))
 	}
 	return int(n)
 }
 
-// owesFin says whether an end without data is to be sent.
+// owesFin says whether FIN is to be sent without data.
 func (st *stream) owesFin() bool {
 	o := &st.out
 	return o.fin && o.next == o.end && o.state == sendOpen
 }
 
-// piecesLocked adds the next n bytes to be sent to a list.
+// piecesLocked appends the next n bytes to send to a list.
 func (st *stream) piecesLocked(list []segment, n int) []segment {
 	kept, offset := st.out.segments, st.out.next
 	for at := sort.Search(len(kept), func(i int) bool { return kept[i].end() > offset }); n > 0; at++ {
@@ -336,7 +336,7 @@ func (st *stream) piecesLocked(list []segment, n int) []segment {
 	return list
 }
 
-// sentLocked notes that c sends the next n bytes, and the end if that follows.
+// sentLocked notes that c sends the next n bytes, and whether FIN goes with them.
 func (st *stream) sentLocked(c *conn, n int) (fin bool) {
 	o := &st.out
 	from := o.next
@@ -347,7 +347,7 @@ func (st *stream) sentLocked(c *conn, n int) (fin bool) {
 		o.high = o.next
 	}
 	if st.s.extended && n > 0 {
-		c.unacked += n
+		c.inFlight += n
 		if last := len(o.runs) - 1; last >= 0 && o.runs[last].c == c && o.runs[last].to == from {
 			o.runs[last].to = o.next
 		} else {
@@ -365,11 +365,11 @@ func (st *stream) sentLocked(c *conn, n int) (fin bool) {
 	return fin
 }
 
-// ackedLocked forgets what the peer has received.
+// ackedLocked releases what the peer has received.
 func (st *stream) ackedLocked(received uint64, end bool) error {
 	o := &st.out
 	if received > o.high {
-		return broken(errProtocol, "STREAM_ACK of %d bytes of %d", received, o.high)
+		return protocolError(errProtocol, "STREAM_ACK of %d bytes of %d", received, o.high)
 	}
 	if end && o.state == sendResetSent {
 		o.state = sendResetRecvd
@@ -379,7 +379,7 @@ func (st *stream) ackedLocked(received uint64, end bool) error {
 		return nil
 	}
 	if end && (!o.fin || received < o.end) {
-		return broken(errProtocol, "STREAM_ACK of an end that was not sent")
+		return protocolError(errProtocol, "STREAM_ACK of an end that was not sent")
 	}
 	if received > o.base {
 		o.base = received
@@ -398,7 +398,7 @@ func (st *stream) ackedLocked(received uint64, end bool) error {
 	return nil
 }
 
-// trimLocked frees what lies before base.
+// trimLocked frees the segments and runs before base.
 func (st *stream) trimLocked() {
 	o := &st.out
 	k := 0
@@ -413,7 +413,7 @@ func (st *stream) trimLocked() {
 	for k < len(o.runs) && o.runs[k].from < o.base {
 		r := &o.runs[k]
 		done := min(o.base, r.to)
-		r.c.settledLocked(int(done - r.from))
+		r.c.ackedLocked(int(done - r.from))
 		if r.from = done; done < r.to {
 			break
 		}
@@ -424,11 +424,11 @@ func (st *stream) trimLocked() {
 	}
 }
 
-// lostLocked has everything sent again that c has sent, and what came after.
+// lostLocked schedules what c has sent, and all after it, for retransmission.
 func (st *stream) lostLocked(c *conn) {
 	o := &st.out
-	if o.own == c {
-		o.own = nil
+	if o.ownConn == c {
+		o.ownConn = nil
 	}
 	if o.queued == c {
 		o.queued = nil
@@ -438,13 +438,13 @@ func (st *stream) lostLocked(c *conn) {
 			continue
 		}
 		for _, r := range o.runs[i:] {
-			r.c.settledLocked(int(r.to - r.from))
+			r.c.ackedLocked(int(r.to - r.from))
 		}
 		from := o.runs[i].from
 		o.runs = o.runs[:i]
 		st.s.stats.Replayed += o.next - from
 		o.next = from
-		if o.state == sendDataSent { // the end comes after it
+		if o.state == sendDataSent { // FIN is sent again, too
 			o.state = sendOpen
 		}
 		break

@@ -1,4 +1,4 @@
-// Session: streams, on whatever connections there are.
+// Session: the streams and connections of one session, and its tunnel.Session methods.
 
 package qmux
 
@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// backlog is how many streams may wait to be accepted.
+	// backlog bounds the streams that wait to be accepted.
 	backlog = 256
-	// maxDone is how many STREAM_DONEs may wait to be sent on a connection: a peer that
-	// asks for more answers than it reads is cut off.
-	maxDone = 4096
-	// lastWords bounds how long Close takes to tell the peer.
-	lastWords = 2 * time.Second
+	// maxStreamDone bounds the STREAM_DONEs that wait to be sent on a connection. A peer
+	// that causes more without reading them is cut off.
+	maxStreamDone = 4096
+	// closeTimeout bounds how long Close takes to send CONNECTION_CLOSE.
+	closeTimeout = 2 * time.Second
 )
 
 // A Session is one end of a session. It is a tunnel.Session.
@@ -31,61 +31,61 @@ type Session struct {
 	conf     config
 	dial     dialFunc // nil at the accepting end
 	dialing  bool
-	extended bool // the peer knows this package's extension
+	extended bool // both ends have the extension of this package
 	peer     parameters
 	info     tunnel.Peer
 	local    atomic.Pointer[net.Addr] // of the latest connection
 	log      *slog.Logger
-	born     time.Time
+	created  time.Time
 	intake   *tunnel.Intake
 
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	alive  context.Context // done once the session is over, while goroutines may still run
-	ending context.CancelFunc
-	work   sync.WaitGroup // goroutines that ctx waits for
-	token  chan struct{}  // held by whoever joins a connection
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
+	alive       context.Context // done once err is set, while goroutines may still run
+	cancelAlive context.CancelFunc
+	goroutines  sync.WaitGroup // that ctx waits for
+	joining     chan struct{}  // a semaphore of one: connections join one at a time
 
-	mu      sync.Mutex // guards the following
-	over    error      // why the session has ended; nil before
-	reason  error      // why it is about to
-	closing bool       // by Close
-	conns   []*conn    // the first one carries what is small
-	streams map[uint64]*stream
-	changed chan struct{} // closed when Open and Accept may look again; nil while nobody waits
+	mu          sync.Mutex // guards the following
+	err         error      // why the session has ended; nil while it has not
+	closeReason error      // why it is about to end
+	closing     bool       // Close was called
+	conns       []*conn    // the first one carries control frames and small data
+	streams     map[uint64]*stream
+	changed     chan struct{} // closed to wake waitFor; nil while nobody waits
 
-	opened    uint64 // streams that this end has opened,
-	open      int    // that have not ended
-	allowed   uint64 // that the peer lets it open
-	theirs    uint64 // that the peer has opened,
-	accepted  uint64 // that were accepted,
-	ended     uint64 // that have ended
-	told      uint64 // MAX_STREAMS
-	waiting   []*stream
-	handler   func(tunnel.Stream)
-	dataMax   uint64 // MAX_DATA
-	dataSent  uint64
-	placed    int // connections that conf.beside has counted
-	kept      int // bytes of blocks kept to send again
-	unread    int // bytes of blocks that hold what has come
-	spare     int // of windowBudget
-	stats     tunnel.LinkState
-	pulse     pulse
-	pings     uint64
-	id        sessionID
-	paths     paths
-	timer     *time.Timer
-	timerAt   time.Time // zero: not set
-	ackAt     time.Time // when acknowledgements are due; zero: none
-	tell      func(tunnel.LinkState)
-	identity  string         // at the accepting end: whose it is
-	forgotten func(*Session) // called once when it is over
+	opened         uint64 // streams that this end has opened
+	open           int    // those of them that have not ended
+	maxStreams     uint64 // how many the peer lets this end open
+	peerOpened     uint64 // streams that the peer has opened
+	accepted       uint64 // those of them that were accepted
+	ended          uint64 // and those that have ended
+	maxStreamsSent uint64 // the latest MAX_STREAMS
+	acceptQueue    []*stream
+	handler        func(tunnel.Stream)
+	dataMax        uint64 // the peer's MAX_DATA
+	dataSent       uint64
+	besideCounted  int // connections that conf.beside counts
+	retained       int // bytes of blocks retained for retransmission
+	unread         int // bytes of blocks that hold unread data
+	windowSpare    int // what is left of windowBudget
+	stats          tunnel.LinkState
+	keepalive      keepalive
+	pings          uint64
+	id             sessionID
+	paths          paths
+	timer          *time.Timer
+	timerAt        time.Time // zero: not set
+	ackAt          time.Time // when acknowledgements are due; zero: none
+	onChange       func(tunnel.LinkState)
+	identity       string         // of the peer; the accepting end only
+	onEnd          func(*Session) // called once at the end; may be nil
 }
 
-// A config is what both ends of a session go by.
+// A config is the settings of a session.
 type config struct {
 	maxStreams  int
-	keep        int
+	maxRetained int
 	budget      *budget
 	beside      *budget // of connections beside the first; nil at the dialing end
 	connections int
@@ -94,142 +94,142 @@ type config struct {
 
 func newConfig(o tunnel.Options) config {
 	return config{
-		maxStreams: o.Streams(), keep: defaultKeep, budget: processBudget,
+		maxStreams: o.Streams(), maxRetained: defaultMaxRetained, budget: processBudget,
 		connections: cmp.Or(max(o.Link.Connections, 0), tunnel.DefaultConnections),
 		terms:       terms{keepalive: o.Link.Interval(), window: o.Link.Window()},
 	}
 }
 
-// parameters are what this end declares, without what it says of sessions.
+// parameters are this end's transport parameters, without hawser_session.
 func (c config) parameters() parameters {
-	return parameters{data: maxInt, streamData: least, theirData: least, streams: uint64(min(c.maxStreams, backlog))}
+	return parameters{data: maxInt, streamData: initialWindow, theirData: initialWindow, streams: uint64(min(c.maxStreams, backlog))}
 }
 
 func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameters, dialing bool) *Session {
 	s := &Session{
-		conf: conf, dialing: dialing, peer: *peer, extended: peer.session != nil, info: info, log: o.Logger(), born: time.Now(), intake: o.Shared(),
-		token: make(chan struct{}, 1), streams: make(map[uint64]*stream),
-		spare: windowBudget, allowed: peer.streams, dataMax: peer.data, told: uint64(min(conf.maxStreams, backlog)),
+		conf: conf, dialing: dialing, peer: *peer, extended: peer.session != nil, info: info, log: o.Logger(), created: time.Now(), intake: o.Shared(),
+		joining: make(chan struct{}, 1), streams: make(map[uint64]*stream),
+		windowSpare: windowBudget, maxStreams: peer.streams, dataMax: peer.data, maxStreamsSent: uint64(min(conf.maxStreams, backlog)),
 	}
-	s.ctx, s.cancel = context.WithCancelCause(context.Background()) // a session is a root of its own
-	s.alive, s.ending = context.WithCancel(context.Background())
-	s.stats.Heard, s.stats.Window = s.born, max(conf.terms.window, 0)
-	s.pulse = pulse{metered: o.Link.Metered && dialing, base: conf.terms.keepalive, interval: conf.terms.keepalive}
-	s.work.Add(1) // until it is over
+	s.ctx, s.cancel = context.WithCancelCause(context.Background()) // it outlives the call that made it
+	s.alive, s.cancelAlive = context.WithCancel(context.Background())
+	s.stats.Heard, s.stats.Window = s.created, max(conf.terms.window, 0)
+	s.keepalive = keepalive{metered: o.Link.Metered && dialing, base: conf.terms.keepalive, interval: conf.terms.keepalive}
+	s.goroutines.Add(1) // until failLocked
 	return s
 }
 
-func (s *Session) now() time.Duration { return time.Since(s.born) }
+func (s *Session) now() time.Duration { return time.Since(s.created) }
 
 // Context is done once the session is dead and its goroutines have returned.
 func (s *Session) Context() context.Context { return s.ctx }
 
-// Peer is what the first handshake proved about the far side.
+// Peer is what the first connection's handshake proved.
 func (s *Session) Peer() tunnel.Peer { return s.info }
 
-// LocalAddr is the latest connection's.
+// LocalAddr is the local address of the latest connection.
 func (s *Session) LocalAddr() net.Addr { return *s.local.Load() }
 
-// RemoteAddr is where the session came from.
+// RemoteAddr is the remote address of the first connection.
 func (s *Session) RemoteAddr() net.Addr { return s.info.Addr }
 
-// Close ends every stream, tells the peer, which takes two seconds at most and one for
-// its answer, and waits as Context does.
+// Close ends every stream and the session, and tells the peer. It returns once the session's
+// goroutines have ended: after at most closeTimeout and lingerTimeout.
 func (s *Session) Close() error {
 	s.mu.Lock()
-	first, parked := !s.closing && s.over == nil, len(s.conns) == 0 && s.dial != nil
+	first, parked := !s.closing && s.err == nil, len(s.conns) == 0 && s.dial != nil
 	s.closing = true
 	if first {
-		s.reason = tunnel.ErrSessionClosed
-		s.lastWordsLocked(closeFrame(errNone, true, ""))
+		s.closeReason = tunnel.ErrSessionClosed
+		s.sendCloseLocked(closeFrame(errNone, true, ""))
 		if parked {
-			// The peer keeps a session for us that nobody needs: one more try to say so.
-			s.work.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+			// The peer still keeps the session: try once more to tell it.
+			s.goroutines.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 				defer cancel()
-				_ = s.attempt(ctx, s.connect, insteadOfAll) // its Close comes with it, or the window there ends
+				_ = s.attempt(ctx, s.connect, insteadOfAll) // if it fails the peer's detach window ends the session
 			})
 		}
-		s.failLocked(s.reason)
+		s.failLocked(s.closeReason)
 	}
 	s.mu.Unlock()
 	<-s.ctx.Done()
 	return nil
 }
 
-// lastWordsLocked has every connection say a CONNECTION_CLOSE, after what little is
-// under way.
-func (s *Session) lastWordsLocked(frame []byte) {
-	by := time.Now().Add(lastWords)
+// sendCloseLocked sends CONNECTION_CLOSE on every connection, after the pending small data.
+func (s *Session) sendCloseLocked(frame []byte) {
+	by := time.Now().Add(closeTimeout)
 	for _, c := range slices.Clone(s.conns) {
-		_ = c.tls.SetDeadline(by) // nobody who does not read keeps us
-		c.say.close, c.closing = frame, true
+		_ = c.tls.SetDeadline(by) // a peer that does not read cannot delay it further
+		c.control.closeFrame, c.closing = frame, true
 		c.bulk = queue{}
-		c.kickLocked()
+		c.startWritingLocked()
 	}
 }
 
-// failLocked ends the session because of err, unless there is a reason already: the peer
-// may have answered our last words by closing what they came on.
+// failLocked ends the session with err, or with closeReason if that is set: err may be the
+// peer's reaction to our CONNECTION_CLOSE.
 func (s *Session) failLocked(err error) {
-	if s.over != nil {
+	if s.err != nil {
 		return
 	}
-	if s.reason != nil {
-		err = s.reason
+	if s.closeReason != nil {
+		err = s.closeReason
 	}
 	for _, st := range s.streams {
 		notify(st.in.wake)
 		notify(st.out.wake)
 	}
-	s.intake.Return(int(windowBudget - s.spare))
+	s.intake.Return(int(windowBudget - s.windowSpare))
 	s.intake.AddUnread(-s.unread)
-	s.conf.budget.give(s.kept)
+	s.conf.budget.give(s.retained)
 	if s.conf.beside != nil {
-		s.conf.beside.give(s.placed)
+		s.conf.beside.give(s.besideCounted)
 	}
-	s.kept, s.placed, s.over = 0, 0, err
-	s.ending()
+	s.retained, s.besideCounted, s.err = 0, 0, err
+	s.cancelAlive()
 	for _, c := range s.conns {
 		if !c.closing {
-			c.gone = true
+			c.detached = true
 			c.abort()
 		}
 	}
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	s.changedLocked()
-	if s.forgotten != nil {
-		go s.forgotten(s) // it holds a lock of its own
+	s.wakeWaitersLocked()
+	if s.onEnd != nil {
+		go s.onEnd(s) // it takes the registry's mutex
 	}
-	s.work.Done()
+	s.goroutines.Done()
 	go func() { // joined by ctx
-		s.work.Wait()
+		s.goroutines.Wait()
 		s.cancel(err)
 	}()
 }
 
-// breakLocked ends the session because the peer breaks the protocol, and tells it so.
-func (s *Session) breakLocked(p *ProtocolError) {
-	if s.over != nil {
+// protocolErrorLocked ends the session because the peer violates the protocol, and sends
+// it the error.
+func (s *Session) protocolErrorLocked(p *ProtocolError) {
+	if s.err != nil {
 		return
 	}
-	s.reason = nonsense(p)
-	s.lastWordsLocked(closeFrame(p.Code, false, p.Text))
-	s.failLocked(s.reason)
+	s.closeReason = protocolViolation(p)
+	s.sendCloseLocked(closeFrame(p.Code, false, p.Text))
+	s.failLocked(s.closeReason)
 }
 
-// until calls f, which the mutex protects, when it is called and whenever something has
-// changed, until that is true or the session is over.
-func (s *Session) until(ctx context.Context, f func() bool) error {
+// waitFor calls f, with the mutex held, at once and after each wakeWaitersLocked, until f
+// returns true or the session ends.
+func (s *Session) waitFor(ctx context.Context, f func() bool) error {
 	for {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		s.mu.Lock()
-		if s.over != nil || f() {
-			err := s.over
+		if s.err != nil || f() {
+			err := s.err
 			s.mu.Unlock()
 			return err
 		}
@@ -245,17 +245,16 @@ func (s *Session) until(ctx context.Context, f func() bool) error {
 	}
 }
 
-// Open opens a stream. It waits while the peer allows no more of them, or MaxStreams
-// are open.
+// Open opens a stream. It waits while MaxStreams are open or the peer allows no more.
 func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
 	var st *stream
-	err := s.until(ctx, func() bool {
-		if s.opened < s.allowed && s.open < s.conf.maxStreams {
+	err := s.waitFor(ctx, func() bool {
+		if s.opened < s.maxStreams && s.open < s.conf.maxStreams {
 			st = newStream(s, s.opened<<2|s.parity())
 			s.streams[st.id] = st
 			s.opened++
 			s.open++
-			st.sayLocked(sayAck) // its window
+			st.queueControlLocked(pendingAck) // its STREAM_ACK tells the peer the window
 		}
 		return st != nil
 	})
@@ -265,7 +264,7 @@ func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
 	return st, nil
 }
 
-// parity is the low bits of streams that this end opens (RFC 9000, 2.1).
+// parity is the two low bits of the ids of streams that this end opens (RFC 9000, 2.1).
 func (s *Session) parity() uint64 {
 	if s.dialing {
 		return 0
@@ -278,11 +277,11 @@ func (s *Session) isOurs(id uint64) bool { return id&3 == s.parity() }
 // Accept waits for a stream that the peer opened.
 func (s *Session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	var st *stream
-	err := s.until(ctx, func() bool {
-		if len(s.waiting) > 0 {
-			st = s.waiting[0]
-			s.waiting = slices.Delete(s.waiting, 0, 1)
-			s.acceptedLocked(st)
+	err := s.waitFor(ctx, func() bool {
+		if len(s.acceptQueue) > 0 {
+			st = s.acceptQueue[0]
+			s.acceptQueue = slices.Delete(s.acceptQueue, 0, 1)
+			s.noteAcceptedLocked(st)
 		}
 		return st != nil
 	})
@@ -292,32 +291,32 @@ func (s *Session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	return st, nil
 }
 
-// acceptedLocked notes that a stream is somebody's.
-func (s *Session) acceptedLocked(st *stream) {
-	st.unseen = false
+// noteAcceptedLocked notes that a stream was accepted.
+func (s *Session) noteAcceptedLocked(st *stream) {
+	st.unaccepted = false
 	s.accepted++
-	s.raiseLocked()
+	s.raiseMaxStreamsLocked()
 }
 
-// OnStream has f called with each stream that the peer has opened and opens, in place of
-// Accept; nobody if f is nil. f owns the stream, must return at once and not call the
-// session.
+// OnStream makes the session call f with each stream that the peer opens, in place of
+// Accept; a nil f undoes that. f owns the stream. It must return at once and not call
+// the session.
 func (s *Session) OnStream(f func(tunnel.Stream)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.handler = f
-	for f != nil && len(s.waiting) > 0 {
-		st := s.waiting[0]
-		s.waiting = s.waiting[1:]
+	for f != nil && len(s.acceptQueue) > 0 {
+		st := s.acceptQueue[0]
+		s.acceptQueue = s.acceptQueue[1:]
 		f(st)
-		s.acceptedLocked(st)
+		s.noteAcceptedLocked(st)
 	}
 }
 
-// Dismiss is Close: a Control tells why.
+// Dismiss is Close: the Control has sent the reason.
 func (s *Session) Dismiss(*tunnel.Goodbye) error { return s.Close() }
 
-// Link is how the session fares.
+// Link is the state of the session's connections.
 func (s *Session) Link() tunnel.LinkState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,50 +325,51 @@ func (s *Session) Link() tunnel.LinkState {
 
 func (s *Session) linkLocked() tunnel.LinkState {
 	l := s.stats
-	l.RTT, l.Queued, l.Connections, l.Addr = s.pulse.rtt, s.kept, len(s.conns), s.info.Addr
+	l.RTT, l.Queued, l.Connections, l.Addr = s.keepalive.rtt, s.retained, len(s.conns), s.info.Addr
 	if c := s.firstLocked(); c != nil {
 		l.Addr = c.tls.RemoteAddr()
-	} else if s.paths.last != nil {
-		l.Addr = s.paths.last
+	} else if s.paths.lastLostAddr != nil {
+		l.Addr = s.paths.lastLostAddr
 	}
 	return l
 }
 
-// Tell has f called when the last connection is lost and when there is one again; see
+// Tell makes the session call f when it is parked and when it is resumed; see
 // tunnel.Session.
 func (s *Session) Tell(f func(tunnel.LinkState)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell = f
-	if !s.stats.Parked.IsZero() && s.over == nil {
+	s.onChange = f
+	if !s.stats.Parked.IsZero() && s.err == nil {
 		f(s.linkLocked())
 	}
 }
 
-// keepLocked asks for n bytes to keep something in, which it is given if it must be.
-func (s *Session) keepLocked(n int, must bool) bool {
-	if s.over != nil || !must && s.kept+n > s.conf.keep || !s.conf.budget.take(n, must) {
+// retainLocked counts n more bytes as retained, if the limits allow it or must is set.
+func (s *Session) retainLocked(n int, must bool) bool {
+	if s.err != nil || !must && s.retained+n > s.conf.maxRetained || !s.conf.budget.take(n, must) {
 		return false
 	}
-	s.kept += n
+	s.retained += n
 	return true
 }
 
-func (s *Session) unkeepLocked(n int) {
-	if s.over != nil {
-		return // it has been given back
+func (s *Session) unretainLocked(n int) {
+	if s.err != nil {
+		return // failLocked has returned them
 	}
 	s.conf.budget.give(n)
-	s.kept -= n
+	s.retained -= n
 }
 
-func (s *Session) fullLocked() bool {
-	return s.kept >= s.conf.keep || s.conf.budget.used.Load() >= s.conf.budget.limit
+func (s *Session) retentionFullLocked() bool {
+	return s.retained >= s.conf.maxRetained || s.conf.budget.used.Load() >= s.conf.budget.limit
 }
 
-// scarceLocked says whether so much is kept that what remains is for streams that move.
-func (s *Session) scarceLocked() bool {
-	return s.kept > s.conf.keep/2 || s.conf.budget.used.Load() > s.conf.budget.limit/2
+// retentionScarceLocked says whether half of a limit is used: the rest is for streams whose
+// peers take data.
+func (s *Session) retentionScarceLocked() bool {
+	return s.retained > s.conf.maxRetained/2 || s.conf.budget.used.Load() > s.conf.budget.limit/2
 }
 
 var _ tunnel.Session = (*Session)(nil)

@@ -21,7 +21,7 @@ func TestDetection(t *testing.T) {
 	}{
 		"quiet":             {false, false, 20 * time.Second},
 		"busy":              {false, true, 20 * time.Second},
-		"metered and quiet": {true, false, longestSilence + 20*time.Second},
+		"metered and quiet": {true, false, maxKeepalive + 20*time.Second},
 		"metered and busy":  {true, true, 20 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestForgetfulPath(t *testing.T) {
 		bears, interval time.Duration
 		most            int // connections
 	}{
-		"forever":      {1 << 60, longestSilence, 1},
+		"forever":      {1 << 60, maxKeepalive, 1},
 		"five minutes": {5 * time.Minute, 224 * time.Second, 2},
 		"a minute":     {time.Minute, 56 * time.Second, 2},
 		"hardly":       {15 * time.Second, 14 * time.Second, 2},
@@ -131,7 +131,7 @@ func TestOutageTeachesNothing(t *testing.T) {
 		for !d.Link().Parked.IsZero() {
 			time.Sleep(time.Second)
 		}
-		if got := interval(d); got != longestSilence {
+		if got := interval(d); got != maxKeepalive {
 			t.Errorf("asks after %v from now on", got)
 		}
 		n.close(t, d, a)
@@ -142,7 +142,7 @@ func TestOutageTeachesNothing(t *testing.T) {
 func interval(s *Session) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pulse.interval
+	return s.keepalive.interval
 }
 
 // A process that was stopped does not blame the peer for the silence, even if it had
@@ -156,11 +156,11 @@ func TestStoppedProcessAsksFirst(t *testing.T) {
 				for _, s := range []*Session{d, a} {
 					s.mu.Lock()
 					c, pings := s.firstLocked(), s.pings
-					for _, at := range []*time.Time{&s.timerAt, &c.heard} {
+					for _, at := range []*time.Time{&s.timerAt, &c.lastReceived} {
 						*at = at.Add(-time.Hour) // as if it had slept
 					}
 					if asked {
-						c.probed = c.heard.Add(s.pulse.base)
+						c.probedAt = c.lastReceived.Add(s.keepalive.base)
 					}
 					s.mu.Unlock()
 					s.tick()
@@ -185,19 +185,19 @@ func TestLateProcessDoubts(t *testing.T) {
 		d, a := n.pair(t, tunnel.Options{})
 		d.mu.Lock()
 		c := d.firstLocked()
-		c.unacked, c.asked = 1, time.Now()
+		c.inFlight, c.owedSince = 1, time.Now()
 		for late := 0; !d.paths.rejoin.redialing; late++ {
 			if late == 2 {
 				t.Error("a connection is not doubted while its timer is late")
 				break
 			}
-			c.asked = c.asked.Add(-2*starved - d.patienceLocked())
-			d.timerAt = time.Now().Add(-2 * starved)
+			c.owedSince = c.owedSince.Add(-2*lateTick - d.ackTimeoutLocked())
+			d.timerAt = time.Now().Add(-2 * lateTick)
 			d.mu.Unlock()
 			d.tick()
 			d.mu.Lock()
 		}
-		c.unacked = 0
+		c.inFlight = 0
 		d.mu.Unlock()
 		synctest.Wait()
 		n.close(t, d, a)
@@ -214,10 +214,10 @@ func TestStuckWriterIsDoubted(t *testing.T) {
 		for _, heard := range []bool{true, false} {
 			d.mu.Lock()
 			c := d.firstLocked()
-			ago := time.Now().Add(-2 * d.patienceLocked())
-			c.writing, c.wrote, c.heard = true, ago, ago
+			ago := time.Now().Add(-2 * d.ackTimeoutLocked())
+			c.writing, c.lastSent, c.lastReceived = true, ago, ago
 			if heard {
-				c.heard = time.Now()
+				c.lastReceived = time.Now()
 			}
 			d.mu.Unlock()
 			d.tick()
@@ -225,7 +225,7 @@ func TestStuckWriterIsDoubted(t *testing.T) {
 			if doubted := d.paths.rejoin.redialing; doubted == heard {
 				t.Errorf("heard of meanwhile %v: doubted %v", heard, doubted)
 			}
-			c.writing, c.asked = false, time.Time{}
+			c.writing, c.owedSince = false, time.Time{}
 			d.mu.Unlock()
 		}
 		synctest.Wait()

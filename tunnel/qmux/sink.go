@@ -1,5 +1,5 @@
-// Sink: where a stream's bytes go, written by whoever brings them if that need not
-// wait.
+// Sink: the writer that a stream's data goes to. The goroutine that reads the connection
+// writes to it directly as long as that does not block.
 
 package qmux
 
@@ -11,24 +11,24 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A sink is what a WriteTo writes to.
+// A sink is the destination of a WriteTo.
 type sink struct {
 	w     io.Writer
 	moved func(n int)
 
-	// Whoever has made the stream busy owns the following.
-	socket tunnel.SocketWriter // of w, if open
-	open   bool
-	err    error // of socket
+	// Owned by the goroutine that has set busy.
+	socket    tunnel.SocketWriter // of w, if hasSocket
+	hasSocket bool
+	err       error // of socket
 }
 
-// deliverLocked writes data to the sink as far as that takes it without waiting, and
-// says how much that was. It unlocks the session meanwhile. Whoever reads a connection
-// so wakes nobody up for what it brings.
+// deliverLocked writes as much of data to the sink as it takes without blocking, and
+// returns how much that was. It unlocks the session meanwhile. No other goroutine needs
+// to be woken for data that it writes.
 func (st *stream) deliverLocked(data []byte) int {
 	in := &st.in
 	k := in.sink
-	if !k.open || k.err != nil {
+	if !k.hasSocket || k.err != nil {
 		return 0
 	}
 	in.busy = true
@@ -56,22 +56,22 @@ func (st *stream) WriteTo(w io.Writer) (n int64, err error) {
 	return n, err
 }
 
-// SpliceTo writes to dst what the peer sends, until its end. While it waits it holds no
-// memory. If dst is a socket, what comes is written by whoever brings it, as far as dst
-// takes it at once.
+// SpliceTo writes what the peer sends to dst, until its end. While it waits it holds no
+// memory. If dst is a socket, the goroutine that reads the connection writes to it as far
+// as it takes data at once.
 func (st *stream) SpliceTo(dst net.Conn, moved func(n int)) error { return st.deliverAll(dst, moved) }
 
 func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
 	k := &sink{w: w, moved: moved}
-	k.open = k.socket.Open(w)
+	k.hasSocket = k.socket.Open(w)
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	in := &st.in
 	defer func() {
 		in.sink = nil
-		for in.busy { // whoever writes is about to be done: it does not wait
+		for in.busy { // deliverLocked does not block for long
 			st.s.mu.Unlock()
 			<-in.wake
 			st.s.mu.Lock()
@@ -80,7 +80,7 @@ func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
 	for {
 		err := st.readableLocked()
 		switch {
-		case in.busy: // it is known soon whether something is left; the sink is another's
+		case in.busy: // deliverLocked owns the sink and wakes this goroutine
 		case k.err != nil:
 			return k.err
 		case errors.Is(err, io.EOF):
@@ -101,7 +101,7 @@ func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
 	}
 }
 
-// drainLocked writes all pieces to the sink, which may take its time.
+// drainLocked writes all pieces to the sink, and may block.
 func (st *stream) drainLocked(k *sink) error {
 	in := &st.in
 	pieces := in.pieces

@@ -1,4 +1,4 @@
-// Source: what a stream reads from to send it on, and the block it reads to.
+// Source: the reader that a stream's data comes from, and the block that it is read to.
 
 package qmux
 
@@ -8,34 +8,34 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A source reads to a block that it holds only while there is something in it, if it
-// reads a socket. Of any other reader, and so of a TLS connection, nobody can know
-// whether something has come without reading it: then it holds a small block while it
-// waits, or a medium one after a read that has found much.
+// A source reads into a block. If it reads a socket it holds the block only while there is
+// data in it. Any other reader, such as a TLS connection, has to be read to learn whether
+// there is data: meanwhile the source holds a small block, or a medium one after a large
+// read.
 type source struct {
-	r      io.Reader
-	socket tunnel.SocketReader
-	b      *block
-	much   bool // the last read found much
-	most   int  // how large the block may be
+	r         io.Reader
+	socket    tunnel.SocketReader
+	b         *block
+	lastLarge bool // the last read was large
+	maxBlock  int  // largest size of the block
 }
 
-// read reads n bytes to b.buf[headroom:].
+// read reads n bytes into b.buf[headroom:].
 func (s *source) read() (n int, err error) {
 	if !s.socket.Open(s.r) {
-		s.hold(min(s.most, mediumBlock))
+		s.hold(min(s.maxBlock, mediumBlock))
 		n, err = s.r.Read(s.b.buf[headroom:])
-		s.much = n >= little/2
+		s.lastLarge = n >= smallWrite/2
 		return n, err
 	}
 	n, err = s.socket.Read(s)
-	s.much = n >= little
+	s.lastLarge = n >= smallWrite
 	return n, err
 }
 
-// hold takes a block, as large as most suits a read that finds much.
+// hold gets a block: of size most after a large read, else a small one.
 func (s *source) hold(most int) {
-	if !s.much {
+	if !s.lastLarge {
 		most = smallBlock
 	}
 	if s.b != nil && len(s.b.buf) != most {
@@ -48,11 +48,11 @@ func (s *source) hold(most int) {
 
 // Take implements tunnel.Memory.
 func (s *source) Take(int) []byte {
-	s.hold(s.most)
+	s.hold(s.maxBlock)
 	return s.b.buf[headroom:]
 }
 
-// Free gives back what is held.
+// Free releases the block.
 func (s *source) Free() {
 	if s.b != nil {
 		s.b.free()

@@ -1,4 +1,4 @@
-// Stream: what a program sees of one, and how its two parts begin and end.
+// Stream: the net.Conn that callers use, and the life cycle of its two parts.
 
 package qmux
 
@@ -13,8 +13,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// maxStreamCount is how many streams there may be in the life of a session (RFC 9000,
-// 4.6).
+// maxStreamCount is how many streams a session may have in its life (RFC 9000, 4.6).
 const maxStreamCount = 1 << 60
 
 // A stream is a tunnel.Stream and a tunnel.Aborter. Its sending part is in send.go, its
@@ -23,32 +22,32 @@ type stream struct {
 	s  *Session
 	id uint64
 
-	rmu sync.Mutex // held by the one Read or WriteTo at a time
-	wmu sync.Mutex // held by the one Write or ReadFrom at a time
+	rmu sync.Mutex // serializes Read and WriteTo
+	wmu sync.Mutex // serializes Write and ReadFrom
 
-	// The session's mutex guards all that follows.
-	out    sending
-	in     receiving
-	closed bool // by Close or Abort
-	unseen bool // the peer has opened it, and nobody has accepted it
-	say    uint8
-	asked  *conn // whose list of streams with something to say it is in
+	// The session's mutex guards the following.
+	out        sending
+	in         receiving
+	closed     bool // by Close or Abort
+	unaccepted bool // opened by the peer and still in the accept queue
+	control    uint8
+	controlOn  *conn // the connection whose controlStreams has it; nil: none
 }
 
-// What a stream has to say besides its data.
+// The control frames that a stream can have pending.
 const (
-	sayAck   = 1 << iota // STREAM_ACK, or MAX_STREAM_DATA
-	sayReset             // RESET_STREAM
-	sayStop              // STOP_SENDING
+	pendingAck   = 1 << iota // STREAM_ACK, or MAX_STREAM_DATA
+	pendingReset             // RESET_STREAM
+	pendingStop              // STOP_SENDING
 )
 
 func newStream(s *Session, id uint64) *stream {
 	st := &stream{s: s, id: id}
 	st.out.wake = make(chan struct{}, 1)
 	st.in.wake = make(chan struct{}, 1)
-	st.out.credit = s.peer.streamData
+	st.out.maxData = s.peer.streamData
 	if s.isOurs(id) {
-		st.out.credit = s.peer.theirData
+		st.out.maxData = s.peer.theirData
 	}
 	st.in.final = noFinal
 	s.openWindowLocked(&st.in)
@@ -58,7 +57,7 @@ func newStream(s *Session, id uint64) *stream {
 func (st *stream) LocalAddr() net.Addr  { return st.s.LocalAddr() }
 func (st *stream) RemoteAddr() net.Addr { return st.s.RemoteAddr() }
 
-// opError says what went wrong, as package net does.
+// opError wraps err as package net does.
 func (st *stream) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "hawser", Source: st.LocalAddr(), Addr: st.RemoteAddr(), Err: err}
 }
@@ -66,7 +65,7 @@ func (st *stream) opError(op string, err error) error {
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // somebody has been told, and not looked yet
+	default: // a wake-up is pending already
 	}
 }
 
@@ -74,9 +73,9 @@ func pastDeadline(deadline time.Time) bool {
 	return !deadline.IsZero() && !time.Now().Before(deadline)
 }
 
-// wait waits for c or a deadline; a zero one never comes. It may return sooner, and what
-// it was waited for is to be looked at again. It takes half of the stack that a select
-// does, and whoever reads a control stream keeps what it takes.
+// wait waits for c or the deadline, if that is not zero. It may return early: callers check
+// their condition again. It needs half of the stack of a select, which matters to the
+// goroutine that every control stream keeps waiting here.
 func wait(c chan struct{}, deadline time.Time) {
 	if !deadline.IsZero() {
 		t := time.AfterFunc(time.Until(deadline), func() { notify(c) })
@@ -100,8 +99,8 @@ func (st *stream) SetWriteDeadline(t time.Time) error {
 	return st.setDeadline(&st.out.deadline, t, &st.wmu, st.out.wake)
 }
 
-// setDeadline sets a deadline of whoever holds user and waits for wake: it may be earlier
-// than the one that is being waited for.
+// setDeadline sets d. If a call that holds user waits for wake it is woken, since the new
+// deadline may be the earlier one.
 func (st *stream) setDeadline(d *time.Time, t time.Time, user *sync.Mutex, wake chan struct{}) error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
@@ -110,15 +109,15 @@ func (st *stream) setDeadline(d *time.Time, t time.Time, user *sync.Mutex, wake 
 	}
 	*d = t
 	if user.TryLock() {
-		user.Unlock() // nobody is waiting, and who is about to looks at it first
+		user.Unlock() // nobody waits, and the next call reads d first
 	} else if !t.IsZero() {
 		notify(wake)
 	}
 	return nil
 }
 
-// CloseWrite ends our direction once everything written has been sent. A Write that it
-// cuts short is a reset to the peer, and no end.
+// CloseWrite ends our direction once everything written has been sent. If it interrupts a
+// Write the peer sees a reset, not an end.
 func (st *stream) CloseWrite() error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
@@ -132,9 +131,8 @@ func (st *stream) CloseWrite() error {
 	return nil
 }
 
-// Close ends our direction once everything written has been sent, and tells the peer
-// that nobody reads what it sends (STOP_SENDING). For a Write that it cuts short see
-// CloseWrite.
+// Close ends our direction as CloseWrite does, and asks the peer to send no more
+// (STOP_SENDING).
 func (st *stream) Close() error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
@@ -148,8 +146,7 @@ func (st *stream) Close() error {
 	return nil
 }
 
-// Abort gives the stream up: what has not been sent is thrown away, and the peer sees a
-// reset.
+// Abort ends the stream at once: unsent data is discarded, and the peer sees a reset.
 func (st *stream) Abort() error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
@@ -163,75 +160,75 @@ func (st *stream) Abort() error {
 	return nil
 }
 
-// brokenLocked is why nothing can be written any more; nil if something can.
+// brokenLocked is why writing fails; nil if it does not.
 func (st *stream) brokenLocked() error {
 	switch {
 	case st.out.state == sendResetSent || st.out.state == sendResetRecvd:
 		if st.in.state != recvResetRecvd && st.in.state != recvResetRead {
-			return syscall.EPIPE // the peer reads no more, and may have something to say
+			return syscall.EPIPE // the peer reads no more, and may still send
 		}
 		return syscall.ECONNRESET
-	case st.s.over != nil:
-		return st.s.over
+	case st.s.err != nil:
+		return st.s.err
 	}
 	return nil
 }
 
-// stopLocked ends reading.
+// stopLocked ends the receiving part.
 func (st *stream) stopLocked() {
 	in := &st.in
 	if in.state == recvOpen || in.state == recvSizeKnown {
-		st.sayLocked(sayStop)
+		st.queueControlLocked(pendingStop)
 	}
 	st.dropLocked()
 	notify(in.wake)
 	notify(st.out.wake)
 }
 
-// endedLocked forgets the stream once both its parts have come to their ends.
+// endedLocked removes the stream once both its parts are in a final state.
 func (st *stream) endedLocked() {
 	out := st.out.state == sendDataRecvd || st.out.state == sendResetRecvd
-	if st.unseen && st.out.state >= sendDataRecvd && st.in.state == recvResetRecvd {
-		// It was given up before anybody has seen it.
-		st.s.waiting = slices.DeleteFunc(st.s.waiting, func(other *stream) bool { return other == st })
-		st.s.acceptedLocked(st)
+	if st.unaccepted && st.out.state >= sendDataRecvd && st.in.state == recvResetRecvd {
+		// The peer gave it up before it was accepted.
+		st.s.acceptQueue = slices.DeleteFunc(st.s.acceptQueue, func(other *stream) bool { return other == st })
+		st.s.noteAcceptedLocked(st)
 		st.closed = true
 	}
 	in := st.in.state == recvDataRead || st.in.state == recvResetRead ||
 		st.closed && (st.in.state == recvDataRecvd || st.in.state == recvResetRecvd)
-	if out && in && st.s.over == nil {
+	if out && in && st.s.err == nil {
 		st.s.forgetLocked(st)
 	}
 }
 
-// sayLocked has something said besides data: at once, but for acknowledgements, which
-// go with whatever goes, and soon.
-func (st *stream) sayLocked(what uint8) {
-	if what != sayAck {
-		st.sayNowLocked(what)
-	} else if st.speakerLocked(what) != nil { // else it is said on the next connection
+// queueControlLocked sends a control frame: at once, but for acknowledgements, which go
+// with the next turn or after ackDelay.
+func (st *stream) queueControlLocked(what uint8) {
+	if what != pendingAck {
+		st.sendControlLocked(what)
+	} else if st.noteControlLocked(what) != nil { // else it is sent on the next connection
 		st.s.ackSoonLocked()
 	}
 }
 
-// sayNowLocked is sayLocked for what must not wait.
-func (st *stream) sayNowLocked(what uint8) {
-	if c := st.speakerLocked(what); c != nil {
-		c.kickLocked()
+// sendControlLocked sends a control frame at once.
+func (st *stream) sendControlLocked(what uint8) {
+	if c := st.noteControlLocked(what); c != nil {
+		c.startWritingLocked()
 	}
 }
 
-// speakerLocked notes what is to be said, and the connection on which: an
-// acknowledgement goes back the way that its bytes came.
-func (st *stream) speakerLocked(what uint8) *conn {
-	st.say |= what
+// noteControlLocked notes that a control frame is pending, and returns the connection for
+// it: an acknowledgement takes the connection that the data came on.
+func (st *stream) noteControlLocked(what uint8) *conn {
+	st.control |= what
 	c := st.s.connFor(st)
-	if what == sayAck && st.in.conn != nil && !st.in.conn.gone {
+	if what == pendingAck && st.in.conn != nil && !st.in.conn.detached {
 		c = st.in.conn
 	}
-	if c != nil && st.asked != c {
-		st.asked = c
-		c.control = append(c.control, st)
+	if c != nil && st.controlOn != c {
+		st.controlOn = c
+		c.controlStreams = append(c.controlStreams, st)
 	}
 	return c
 }

@@ -206,7 +206,7 @@ func TestCloseDoesNotWait(t *testing.T) {
 		if err := opener.Close(); err != nil {
 			t.Error(err)
 		}
-		if d := time.Since(began); d > lastWords {
+		if d := time.Since(began); d > closeTimeout {
 			t.Errorf("the session took %v", d)
 		}
 		l.conn.Stall(false)
@@ -225,8 +225,8 @@ func TestCutWriteIsReset(t *testing.T) {
 				synctest.Wait() // its window is open
 				var writing sync.WaitGroup
 				writing.Go(func() {
-					n, err := near.Write(make([]byte, 2*most))
-					if !errors.Is(err, net.ErrClosed) || n < least || n > least+first+maxUnsent+largeBlock {
+					n, err := near.Write(make([]byte, 2*maxWindow))
+					if !errors.Is(err, net.ErrClosed) || n < initialWindow || n > initialWindow+extraWindow+maxUnsent+largeBlock {
 						t.Errorf("wrote %d, %v", n, err)
 					}
 				})
@@ -404,8 +404,8 @@ func TestLastWords(t *testing.T) {
 		synctest.Wait()
 		s := a.(*Session)
 		s.mu.Lock()
-		s.reason = &Error{Code: tunnel.Revoked, Text: "you are not welcome"}
-		s.lastWordsLocked(closeFrame(uint64(tunnel.Revoked), true, "you are not welcome"))
+		s.closeReason = &Error{Code: tunnel.Revoked, Text: "you are not welcome"}
+		s.sendCloseLocked(closeFrame(uint64(tunnel.Revoked), true, "you are not welcome"))
 		s.mu.Unlock()
 		<-d.Context().Done()
 		if err := context.Cause(d.Context()); !errors.Is(err, tunnel.Revoked) {

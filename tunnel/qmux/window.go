@@ -1,109 +1,108 @@
-// Windows: how much of a stream may be on its way unread.
+// Windows: how much of a stream the peer may send before it is read (RFC 9000, 4.1).
 
 package qmux
 
 import "time"
 
 const (
-	// least is a stream's window to begin with, which every stream has.
-	least = 64 << 10
-	// first is what is added to that at once if the session and the process have it to
-	// spare.
-	first = 192 << 10
-	// windowBudget is what a session has for the part beyond least of all its windows. A
-	// window grows up to fair, and as long as half of that is left, up to most: a lost
-	// packet holds up what comes behind it for a round trip or two.
-	fair         = 2 << 20
-	most         = 8 << 20
+	// initialWindow is the window that every stream has, in bytes.
+	initialWindow = 64 << 10
+	// extraWindow is added to it at once if session and process have it to spare.
+	extraWindow = 192 << 10
+	// windowBudget is what a session has for the part of its windows beyond initialWindow.
+	// A window grows up to fairWindow, and while half of the budget is left up to
+	// maxWindow: a lost packet delays the data behind it for a round trip or two.
+	fairWindow   = 2 << 20
+	maxWindow    = 8 << 20
 	windowBudget = 64 << 20
 
-	// narrowest is the window that a stream keeps while too much lies unread in the
-	// process: one full record.
-	narrowest = record
+	// minWindow is the window that a stream keeps while the process holds too much unread
+	// data: one full record.
+	minWindow = record
 
-	// A window that is in the way is one that is read half empty within two round
-	// trips, of which too short ones, and unknown ones, count as long as this.
-	shortest = time.Millisecond
+	// A window limits the throughput if half of it is read within two round trips.
+	// minWindowRTT stands for round trips that are shorter or unknown.
+	minWindowRTT = time.Millisecond
 )
 
-// A window is what this end lets the peer send on a stream.
+// A window is the flow control window of a receiving part.
 type window struct {
-	size  int       // how large it is when everything has been read
-	owed  int       // what has been read and not yet been given back
-	since time.Time // when something was given back last
+	size     int       // in bytes, once everything has been read
+	consumed int       // bytes read by which the peer's limit was not raised yet
+	raisedAt time.Time // when the limit was last raised
 }
 
-// openWindowLocked makes the window of a new stream.
+// openWindowLocked sets the window of a new stream.
 func (s *Session) openWindowLocked(in *receiving) {
 	w := &in.window
-	w.size, w.since = least, time.Now()
-	if s.spare >= first && s.intake.Begin(first) {
-		s.spare -= first
-		w.size += first
+	w.size, w.raisedAt = initialWindow, time.Now()
+	if s.windowSpare >= extraWindow && s.intake.Begin(extraWindow) {
+		s.windowSpare -= extraWindow
+		w.size += extraWindow
 	}
 	in.limit = uint64(w.size)
 }
 
-// readLocked notes that n bytes were read, and says by how much the peer's limit is to
-// be raised; 0 if it is too soon to say so.
-func (s *Session) readLocked(w *window, n int) int {
-	w.owed += n
-	s.adjustLocked(w)
-	if w.owed < w.size/2 {
+// raiseWindowLocked notes that n bytes were read, and returns by how much to raise the
+// peer's limit; 0 if it is too soon.
+func (s *Session) raiseWindowLocked(w *window, n int) int {
+	w.consumed += n
+	s.adjustWindowLocked(w)
+	if w.consumed < w.size/2 {
 		return 0
 	}
 	now := time.Now()
-	if more := s.growthLocked(w); more > 0 && now.Sub(w.since) < 2*max(s.pulse.rtt, shortest) && s.intake.Grow(more) {
-		s.spare -= more
+	if more := s.windowGrowthLocked(w); more > 0 && now.Sub(w.raisedAt) < 2*max(s.keepalive.rtt, minWindowRTT) && s.intake.Grow(more) {
+		s.windowSpare -= more
 		w.size += more
-		w.owed += more
+		w.consumed += more
 	}
-	give := w.owed
-	w.owed, w.since = 0, now
+	give := w.consumed
+	w.consumed, w.raisedAt = 0, now
 	return give
 }
 
-// adjustLocked takes from a window what has been read and not yet been given back,
-// while too much lies unread in the process, and makes up for that later.
-func (s *Session) adjustLocked(w *window) {
+// adjustWindowLocked narrows a window by what was consumed while the process holds too
+// much unread data, and widens it to initialWindow again afterwards.
+func (s *Session) adjustWindowLocked(w *window) {
 	switch scarce := s.intake.Scarce(); {
-	case scarce && w.size > narrowest:
-		less := min(w.owed, w.size-narrowest)
-		s.returnLocked(max(w.size-least, 0) - max(w.size-less-least, 0))
+	case scarce && w.size > minWindow:
+		less := min(w.consumed, w.size-minWindow)
+		s.returnWindowLocked(max(w.size-initialWindow, 0) - max(w.size-less-initialWindow, 0))
 		w.size -= less
-		w.owed -= less
-	case !scarce && w.size < least:
-		w.owed += least - w.size
-		w.size = least
+		w.consumed -= less
+	case !scarce && w.size < initialWindow:
+		w.consumed += initialWindow - w.size
+		w.size = initialWindow
 	}
 }
 
-// growthLocked is by how much a window may grow now.
-func (s *Session) growthLocked(w *window) int {
-	if more := min(w.size, most-w.size); s.spare-more >= windowBudget/2 {
+// windowGrowthLocked is by how much a window may grow now.
+func (s *Session) windowGrowthLocked(w *window) int {
+	if more := min(w.size, maxWindow-w.size); s.windowSpare-more >= windowBudget/2 {
 		return more
 	}
-	return min(w.size, max(fair-w.size, 0), s.spare)
+	return min(w.size, max(fairWindow-w.size, 0), s.windowSpare)
 }
 
-// closeWindowLocked gives back what a window had beyond least.
+// closeWindowLocked returns the part of a window beyond initialWindow.
 func (s *Session) closeWindowLocked(w *window) {
-	s.returnLocked(max(w.size-least, 0))
+	s.returnWindowLocked(max(w.size-initialWindow, 0))
 	w.size = 0
 }
 
-// returnLocked gives back n bytes that a window had beyond least.
-func (s *Session) returnLocked(n int) {
-	s.spare += n
-	if s.over == nil { // or it has been returned
+// returnWindowLocked returns n bytes to the session and the process.
+func (s *Session) returnWindowLocked(n int) {
+	s.windowSpare += n
+	if s.err == nil { // else failLocked has returned it
 		s.intake.Return(n)
 	}
 }
 
-// heldLocked notes that n bytes of memory more, or less, hold what has come.
-func (s *Session) heldLocked(n int) {
-	if s.over != nil {
-		return // it has been noted
+// holdUnreadLocked adds n to the bytes of memory that hold unread data.
+func (s *Session) holdUnreadLocked(n int) {
+	if s.err != nil {
+		return // failLocked has subtracted them
 	}
 	s.unread += n
 	s.intake.AddUnread(n)

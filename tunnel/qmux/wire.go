@@ -1,4 +1,4 @@
-// The wire: every frame and transport parameter, and how they are spelled.
+// The wire: every frame and transport parameter, and how they are encoded.
 
 package qmux
 
@@ -35,8 +35,8 @@ import (
 //	0x348c…c7be   QX_PING, the answer       number i
 //
 // The following are the extension of this package. They are sent only if both ends
-// have sent the parameter hawser_session. Then, besides, a stream's STREAM frames may
-// come on any connection of the session, in any order, and more than once.
+// have sent the parameter hawser_session. Then a stream's STREAM frames may also
+// be received on any connection of the session, in any order, and more than once.
 //
 //	0x2a40        SESSION                   id [16], secret [32], keepalive i ms, window i ms
 //	0x2a41        STREAM_ACK                stream i, received i, offset i
@@ -46,16 +46,15 @@ import (
 //	0x2a45        WANT_CONNECTIONS          connections i
 //	0x2a46        PATH_DOUBTED              connection i
 //
-// SESSION is the accepting end's answer to hawser_session, before anything else on
-// that connection but its parameters. STREAM_ACK says that received bytes of the
-// stream, from its beginning, need not be kept any longer, and is MAX_STREAM_DATA for
-// offset as well; that of the end says that FIN, or RESET_STREAM, has come too.
-// STREAM_DONE answers a frame for a stream of which this end knows nothing any more,
-// since both its directions had ended: nothing of it need be kept. SILENCE goes with a
-// QX_PING of the dialing end and says how long that end may be silent from now on.
-// WANT_CONNECTIONS asks the dialing end for as many connections beside the first.
-// PATH_DOUBTED tells it that what was sent to it on a connection is not acknowledged;
-// the dialing end says with it that it has given a connection up.
+// SESSION is the accepting end's answer to hawser_session; on that connection it comes
+// directly after the parameters. STREAM_ACK acknowledges the first received bytes of
+// the stream, and is MAX_STREAM_DATA for offset as well; that of the end also acknowledges
+// FIN or RESET_STREAM. STREAM_DONE answers a frame for a stream that this end has
+// forgotten, since both its directions have ended. SILENCE goes with a QX_PING of the
+// dialing end and announces its longest silence from now on. WANT_CONNECTIONS asks the
+// dialing end for so many connections beside the first. PATH_DOUBTED tells the dialing
+// end that data sent to it on a connection is not acknowledged. From the dialing end it
+// says that it has given the connection up.
 //
 // A CONNECTION_CLOSE of the application's (0x1d) with a code other than 0 is a refusal,
 // and the code a tunnel.Code. With Replaced, on a connection that was to join a session,
@@ -106,11 +105,10 @@ const (
 //	0x0b8f7a1c4d5e6f21   hawser_session   kind u8 | keepalive u32 ms | window u32 ms
 //	                                      | id [16] | secret [32] | attempt u64 | instead of u64
 //
-// Kind 0 is the accepting end's, which only says that it knows the extension; 1 asks
-// for a new session; 2 brings a further connection to one. Attempts are numbered
-// from 1. Instead of names the connection, by its attempt, that the new one takes the
-// place of: 0 is the session's first one, none means no other and all means every
-// other one.
+// Kind 0 is sent by the accepting end and says that it has the extension; 1 asks for a
+// new session; 2 adds a connection to a session. Attempts are numbered from 1. Instead of
+// names, by its attempt, the connection that the new one replaces: 0 is the session's
+// first one, none replaces no other, and all replaces every other one.
 const (
 	paramMaxIdleTimeout            = 0x01
 	paramMaxData                   = 0x04
@@ -136,13 +134,12 @@ type (
 	secret    [secretSize]byte
 )
 
-// terms are what both ends agree upon when a session begins.
+// terms are what both ends agree on when a session begins.
 type terms struct{ keepalive, window time.Duration }
 
-// and is what holds of both ends' terms: the longer keepalive, within bounds, and the
-// shorter window.
+// and is the agreement: the longer keepalive, within bounds, and the shorter window.
 func (t terms) and(o terms) terms {
-	return terms{keepalive: min(max(t.keepalive, o.keepalive), longestSilence), window: min(t.window, o.window)}
+	return terms{keepalive: min(max(t.keepalive, o.keepalive), maxKeepalive), window: min(t.window, o.window)}
 }
 
 // A joining is the parameter hawser_session.
@@ -166,7 +163,7 @@ func (j *joining) append(b []byte) []byte {
 
 func parseJoining(b []byte) (*joining, error) {
 	if len(b) != sessionParamSize || b[0] > kindJoin {
-		return nil, broken(errParameter, "hawser_session of %d bytes", len(b))
+		return nil, protocolError(errParameter, "hawser_session of %d bytes", len(b))
 	}
 	ms := func(b []byte) time.Duration { return time.Duration(binary.BigEndian.Uint32(b)) * time.Millisecond }
 	j := &joining{kind: b[0], terms: terms{keepalive: ms(b[1:]), window: ms(b[5:])}}
@@ -175,12 +172,12 @@ func parseJoining(b []byte) (*joining, error) {
 	b = b[copy(j.secret[:], b):]
 	j.attempt, j.insteadOf = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	if j.kind == kindNew && (j.terms.keepalive <= 0 || j.terms.window <= 0) {
-		return nil, broken(errParameter, "hawser_session without times")
+		return nil, protocolError(errParameter, "hawser_session without times")
 	}
 	return j, nil
 }
 
-// parameters are what one end declares.
+// parameters are one end's transport parameters.
 type parameters struct {
 	idle       time.Duration // 0: none
 	data       uint64        // that may be sent on all streams
@@ -191,7 +188,7 @@ type parameters struct {
 	session    *joining // nil: knows no extension
 }
 
-// encode spells a QX_TRANSPORT_PARAMETERS.
+// encode makes a QX_TRANSPORT_PARAMETERS frame.
 func (p *parameters) encode() []byte {
 	var v []byte
 	add := func(id, value uint64) {
@@ -221,14 +218,14 @@ func parseParameters(b []byte) (*parameters, error) {
 		id := d.int()
 		value := d.bytes(d.int())
 		if d.bad {
-			return nil, broken(errParameter, "parameters cut short")
+			return nil, protocolError(errParameter, "parameters cut short")
 		}
 		b = d.b
 		if seen[id] {
-			return nil, broken(errParameter, "parameter %#x twice", id)
+			return nil, protocolError(errParameter, "parameter %#x twice", id)
 		}
 		if seen[id] = true; len(seen) > 64 {
-			return nil, broken(errParameter, "more than 64 parameters")
+			return nil, protocolError(errParameter, "more than 64 parameters")
 		}
 		if err := p.set(id, value); err != nil {
 			return nil, err
@@ -237,7 +234,7 @@ func parseParameters(b []byte) (*parameters, error) {
 	return p, nil
 }
 
-// set takes one parameter. Unknown ones are ignored.
+// set stores one parameter. Unknown ones are ignored.
 func (p *parameters) set(id uint64, value []byte) (err error) {
 	if id == paramSession {
 		p.session, err = parseJoining(value)
@@ -261,7 +258,7 @@ func (p *parameters) set(id uint64, value []byte) (err error) {
 	case paramMaxStreamDataUni, paramMaxStreamsUni:
 	default:
 		if id <= lastRFC9000Param {
-			return broken(errParameter, "parameter %#x", id)
+			return protocolError(errParameter, "parameter %#x", id)
 		}
 		return nil
 	}
@@ -269,11 +266,11 @@ func (p *parameters) set(id uint64, value []byte) (err error) {
 	*field = d.int()
 	switch {
 	case d.bad || len(d.b) > 0:
-		return broken(errParameter, "parameter %#x is no integer", id)
+		return protocolError(errParameter, "parameter %#x is no integer", id)
 	case p.streams > maxStreamCount:
-		return broken(errParameter, "%d streams", p.streams)
+		return protocolError(errParameter, "%d streams", p.streams)
 	case p.record < maxRecord:
-		return broken(errParameter, "records of %d bytes", p.record)
+		return protocolError(errParameter, "records of %d bytes", p.record)
 	case idle > 0:
 		p.idle = time.Duration(min(idle, 1<<32)) * time.Millisecond
 	}
@@ -290,7 +287,7 @@ type frame struct {
 	data   []byte // of STREAM; reason; parameters; what SESSION says. It is part of the record.
 }
 
-// next takes the first frame off a record's frames.
+// next decodes the first frame of a record's frames.
 func next(b []byte) (f frame, rest []byte, err error) {
 	d := decoder{b: b}
 	f.kind = d.int()
@@ -328,11 +325,11 @@ func next(b []byte) (f frame, rest []byte, err error) {
 		f.offset, f.value = d.int(), d.int()
 	default:
 		if !d.bad {
-			return frame{}, nil, broken(errFrameEncoding, "frame of type %#x", f.kind)
+			return frame{}, nil, protocolError(errFrameEncoding, "frame of type %#x", f.kind)
 		}
 	}
 	if d.bad {
-		return frame{}, nil, broken(errFrameEncoding, "frame of type %#x cut short", f.kind)
+		return frame{}, nil, protocolError(errFrameEncoding, "frame of type %#x cut short", f.kind)
 	}
 	return f, d.b, nil
 }
@@ -355,7 +352,7 @@ func (d *decoder) stream(f *frame) {
 	}
 }
 
-// A decoder takes fields off b and remembers whether one was missing.
+// A decoder decodes fields from b and remembers whether one was missing.
 type decoder struct {
 	b   []byte
 	bad bool
@@ -381,7 +378,7 @@ func (d *decoder) bytes(n uint64) []byte {
 	return p
 }
 
-// appendInts spells a frame that is nothing but integers.
+// appendInts encodes a frame that has only integers.
 func appendInts(b []byte, kind uint64, fields ...uint64) []byte {
 	b = quicvarint.Append(b, kind)
 	for _, f := range fields {
@@ -390,8 +387,8 @@ func appendInts(b []byte, kind uint64, fields ...uint64) []byte {
 	return b
 }
 
-// appendStreamHead spells a STREAM frame without its data, which must be the rest of
-// the record if length is negative.
+// appendStreamHead encodes a STREAM frame without its data. If length is negative the data
+// must be the rest of the record.
 func appendStreamHead(b []byte, stream, offset uint64, length int, fin bool) []byte {
 	kind := byte(frameStream | bitOffset)
 	if fin {
@@ -408,7 +405,7 @@ func appendStreamHead(b []byte, stream, offset uint64, length int, fin bool) []b
 	return b
 }
 
-// closeFrame spells a CONNECTION_CLOSE: of the protocol's, or of what runs on it.
+// closeFrame encodes a CONNECTION_CLOSE: the protocol's (0x1c) or the application's (0x1d).
 func closeFrame(code uint64, application bool, reason string) []byte {
 	reason = reason[:min(len(reason), maxReason)]
 	var b []byte
@@ -420,20 +417,20 @@ func closeFrame(code uint64, application bool, reason string) []byte {
 	return append(b, reason...)
 }
 
-// spellSession spells a SESSION.
-func spellSession(id sessionID, s secret, t terms) []byte {
+// sessionFrame encodes a SESSION.
+func sessionFrame(id sessionID, s secret, t terms) []byte {
 	b := quicvarint.Append(nil, frameSession)
 	b = append(append(b, id[:]...), s[:]...)
 	b = quicvarint.Append(b, uint64(t.keepalive.Milliseconds()))
 	return quicvarint.Append(b, uint64(t.window.Milliseconds()))
 }
 
-// session is what a SESSION says.
+// session is the fields of a SESSION.
 func (f *frame) session() (id sessionID, s secret, t terms) {
 	copy(s[:], f.data[copy(id[:], f.data):])
 	ms := func(n uint64) time.Duration { return time.Duration(min(n, 1<<32)) * time.Millisecond }
 	return id, s, terms{keepalive: ms(f.offset), window: ms(f.value)}
 }
 
-// putSize spells the Size of a record of n bytes in two bytes.
+// putSize encodes the Size of a record of n bytes, in two bytes.
 func putSize(b []byte, n int) { binary.BigEndian.PutUint16(b, uint16(n)|0x4000) }

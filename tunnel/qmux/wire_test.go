@@ -88,7 +88,7 @@ func TestForbiddenFrames(t *testing.T) {
 }
 
 func TestParameters(t *testing.T) {
-	p := parameters{data: maxInt, streamData: least, theirData: 12345, streams: 256, record: maxRecord, session: &joining{
+	p := parameters{data: maxInt, streamData: initialWindow, theirData: 12345, streams: 256, record: maxRecord, session: &joining{
 		kind: kindJoin, id: sessionID{1, 2, 3}, secret: secret{4, 5, 6}, attempt: 7, insteadOf: insteadOfAll,
 	}}
 	for _, p := range []parameters{p, {record: maxRecord}, {record: maxRecord, session: &joining{
@@ -162,7 +162,7 @@ func FuzzRecords(f *testing.F) {
 		var got []byte
 		for {
 			frames, _, err := r.next()
-			if errors.Is(err, errNotYet) {
+			if errors.Is(err, errWouldBlock) {
 				continue
 			}
 			if err != nil {
@@ -204,7 +204,7 @@ func (p *pieces) Read(b []byte) (int, error) {
 		return 0, errors.New("the end")
 	}
 	if p.ready = !p.ready; p.ready {
-		return 0, errNotYet
+		return 0, errWouldBlock
 	}
 	n := copy(b, p.b[:min(p.step, len(p.b))])
 	p.b = p.b[n:]

@@ -1,4 +1,4 @@
-// Writing: whose turn it is on a connection, and what goes in one.
+// Writing: which streams have their turn on a connection, and what a turn contains.
 
 package qmux
 
@@ -9,15 +9,14 @@ import (
 )
 
 const (
-	// turnSize is how much of one stream goes before another has its turn, on a fast
-	// path; a pace says how much on a slow one.
+	// turnSize is how many bytes of one stream are written before another stream has its
+	// turn. On a slow path it is fewer: see pace.
 	turnSize = 4 * (record - headroom)
-	// littleTurns is how many streams with little to send have their turn before one
-	// with much.
-	littleTurns = 8
+	// smallPerTurn is how many streams with little to send go before one with bulk.
+	smallPerTurn = 8
 )
 
-// A queue is streams that wait for their turn.
+// A queue has the streams that wait for their turn, first in, first out.
 type queue struct {
 	streams []*stream
 	head    int
@@ -39,31 +38,31 @@ func (q *queue) pop() *stream {
 	return st
 }
 
-// A turn is what is written at a time: a record of what is small, and then records of
-// one stream, sent from where they lie.
+// A turn is one round of writing: a record of control frames and small data, then records
+// of one stream's bulk, which are written from their blocks without a copy.
 type turn struct {
-	b      *block // in which the record of what is small lies; nil: there is none
-	size   int    // of that record so far, with its Size
-	ping   bool   // a question is in it
+	b      *block // holds the record of control frames and small data; nil: there is none
+	size   int    // of that record so far, including its Size field
+	ping   bool   // it contains a QX_PING
 	pieces []segment
-	st     *stream // whose pieces these are
-	fin    bool    // with the last piece
-	bytes  int     // of the pieces
-	close  bool    // the connection, afterwards
+	st     *stream // that the pieces are of
+	fin    bool    // FIN goes with the last piece
+	bytes  int     // in all pieces
+	close  bool    // CONNECTION_CLOSE is in it
 }
 
-// sendLocked has st's data sent: now, if nobody else is writing.
+// sendLocked queues st, and writes if no write is in progress.
 func (s *Session) sendLocked(st *stream) {
 	if c := s.connFor(st); c != nil && st.queueLocked(c) {
-		c.kickLocked()
+		c.startWritingLocked()
 	}
 }
 
-// queueLocked puts the stream into a queue of c, unless it is in one, is being written,
-// or has nothing to send. It says whether it has done so.
+// queueLocked puts the stream into a queue of c, unless it is in one, is being written or
+// has nothing to send. It returns whether it has.
 func (st *stream) queueLocked(c *conn) bool {
 	o := &st.out
-	if o.queued == c || o.flying {
+	if o.queued == c || o.beingWritten {
 		return false
 	}
 	n := st.sendable()
@@ -71,32 +70,32 @@ func (st *stream) queueLocked(c *conn) bool {
 		return false
 	}
 	o.queued = c
-	if n <= little {
-		c.little.push(st)
+	if n <= smallWrite {
+		c.small.push(st)
 	} else {
 		c.bulk.push(st)
 	}
 	return true
 }
 
-// kickLocked writes what there is to write, unless somebody does.
-func (c *conn) kickLocked() {
-	if c.writing || c.gone || c.failed != nil {
+// startWritingLocked writes what is pending, unless a write is in progress.
+func (c *conn) startWritingLocked() {
+	if c.writing || c.detached || c.writeErr != nil {
 		return
 	}
 	c.writing = true
 	c.writeLocked(false)
 }
 
-// writeLocked writes turn after turn. Unless it may wait it writes one, and leaves what
-// cannot be written at once to a goroutine. It unlocks the session meanwhile.
+// writeLocked writes turns until nothing is pending. If it must not wait it writes one turn
+// and leaves the rest to a goroutine. It unlocks the session while it writes.
 func (c *conn) writeLocked(wait bool) {
 	var t turn
-	for !c.gone && c.failed == nil {
-		c.takeLocked(&t)
+	for !c.detached && c.writeErr == nil {
+		c.takeTurnLocked(&t)
 		if t.b == nil && t.st == nil {
-			if c.moreLocked() {
-				continue // what was taken has nothing to send any more
+			if c.hasWorkLocked() {
+				continue // the streams that were taken have nothing to send any more
 			}
 			break
 		}
@@ -104,80 +103,78 @@ func (c *conn) writeLocked(wait bool) {
 		c.s.mu.Unlock()
 		all, err := c.write(&t)
 		c.s.mu.Lock()
-		c.wroteLocked(&t, err)
-		if !wait && !c.gone && c.failed == nil && (!all || !last && c.moreLocked()) {
-			c.s.work.Go(func() { c.goOn(all, last) })
+		c.turnDoneLocked(&t, err)
+		if !wait && !c.detached && c.writeErr == nil && (!all || !last && c.hasWorkLocked()) {
+			c.s.goroutines.Go(func() { c.continueWriting(all, last) })
 			return
 		}
-		if wait && c.failed == nil {
+		if wait && c.writeErr == nil {
 			c.flushLocked(n, began)
 		}
-		c.lastLocked(last)
+		c.closeSentLocked(last)
 	}
 	c.writing = false
-	if c.gone {
+	if c.detached {
 		c.s.requeueLocked(c)
 	}
 }
 
-// goOn writes what is left, if not all has left, and whatever comes after that, unless
-// that was the last.
-func (c *conn) goOn(all, last bool) {
+// continueWriting flushes the turn if not all of it was written, and writes further turns.
+func (c *conn) continueWriting(all, last bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if !all {
 		c.flushLocked(record, c.s.now())
 	}
-	c.lastLocked(last)
+	c.closeSentLocked(last)
 	c.writeLocked(true)
 }
 
-// flushLocked has what has been written and not left leave, and takes note of how long it
-// has taken to write n bytes: no more is to lie before the path than it takes in a moment.
-// It unlocks the session meanwhile.
+// flushLocked writes the rest of a turn, waiting for the socket, and tells pace how long n
+// bytes have taken. It unlocks the session meanwhile.
 func (c *conn) flushLocked(n int, began time.Duration) {
 	c.s.mu.Unlock()
 	_, err := c.batch.flush(true)
 	c.s.mu.Lock()
 	if err != nil {
-		c.failLocked(err) // and nothing is learned of the path
+		c.writeFailedLocked(err) // the pace learns nothing from it
 	} else if c.pace.wrote(n, began, c.s.now()) {
 		c.limitUnsent()
 	}
 }
 
-// heedLocked has c take over the rate of the connection that was lost last: what that one
-// carried goes on elsewhere, and must not lie before what is small.
-func (c *conn) heedLocked() {
-	if c.pace.heed(c.s.paths.lostRate) {
+// inheritPaceLocked limits c to the rate of the connection that was lost last: its bulk
+// continues on c, and must not queue up in front of small data.
+func (c *conn) inheritPaceLocked() {
+	if c.pace.limitTo(c.s.paths.lostRate) {
 		c.limitUnsent()
 	}
 }
 
-// limitUnsent has the socket hold half of what may lie before the path.
+// limitUnsent lets the socket hold half of pace.ahead unsent (TCP_NOTSENT_LOWAT).
 func (c *conn) limitUnsent() { carrier.LimitUnsent(c.tls, c.pace.ahead/2) }
 
-// lastLocked ends c if its last words have left.
-func (c *conn) lastLocked(last bool) {
-	if last && !c.gone && c.failed == nil {
-		c.gone, c.parting = true, true
-		go c.part() // what it writes may have to wait, for a second
+// closeSentLocked ends c if CONNECTION_CLOSE has been written.
+func (c *conn) closeSentLocked(last bool) {
+	if last && !c.detached && c.writeErr == nil {
+		c.detached, c.closeSent = true, true
+		go c.closeWrite() // it may block, for lingerTimeout
 	}
 }
 
-// failLocked takes note that nothing can be written any more. What the peer has said
-// last may still lie there to be read; it tells why, and the reader ends the connection.
-func (c *conn) failLocked(err error) {
-	if c.failed != nil || c.gone {
+// writeFailedLocked notes that writing has failed. The socket may still hold the peer's
+// CONNECTION_CLOSE, which has the reason: read ends the connection.
+func (c *conn) writeFailedLocked(err error) {
+	if c.writeErr != nil || c.detached {
 		return
 	}
-	c.failed = err
-	if !c.closing { // else it is bounded
-		_ = c.tls.SetReadDeadline(time.Now().Add(parting)) // if that fails the reader has failed
+	c.writeErr = err
+	if !c.closing { // else it has a deadline
+		_ = c.tls.SetReadDeadline(time.Now().Add(lingerTimeout)) // if that fails, so does read
 	}
 }
 
-// write writes a turn, and says whether everything has left.
+// write writes a turn, and returns whether the socket took all of it.
 func (c *conn) write(t *turn) (all bool, err error) {
 	if t.st != nil && beginBulk() {
 		defer endBulk()
@@ -196,8 +193,8 @@ func (c *conn) write(t *turn) (all bool, err error) {
 	return c.batch.flush(false)
 }
 
-// writePiece writes a piece as records. The head of each goes where the bytes before it
-// lie, which have left, and are put back: the block may have to be sent again.
+// writePiece writes a piece as records. The head of each record overwrites the bytes in
+// front of its data; they are restored, since the block may be retransmitted.
 func (c *conn) writePiece(t *turn, g *segment, fin bool) error {
 	var saved, head [headroom]byte
 	at, offset := g.from, g.offset
@@ -221,13 +218,13 @@ func (c *conn) writePiece(t *turn, g *segment, fin bool) error {
 	return nil
 }
 
-// moreLocked says whether there is something to write.
-func (c *conn) moreLocked() bool {
-	return c.little.len() > 0 || c.bulk.len() > 0 || len(c.control) > 0 || len(c.done) > 0 || c.say.anything()
+// hasWorkLocked says whether anything is pending.
+func (c *conn) hasWorkLocked() bool {
+	return c.small.len() > 0 || c.bulk.len() > 0 || len(c.controlStreams) > 0 || len(c.streamDone) > 0 || c.control.pending()
 }
 
-// wroteLocked takes note of a turn that was written.
-func (c *conn) wroteLocked(t *turn, err error) {
+// turnDoneLocked releases a turn that was written, and queues its stream again.
+func (c *conn) turnDoneLocked(t *turn, err error) {
 	if t.b != nil {
 		t.b.free()
 	}
@@ -235,66 +232,66 @@ func (c *conn) wroteLocked(t *turn, err error) {
 		t.pieces[i].b.free()
 	}
 	if st := t.st; st != nil {
-		st.out.flying = false
+		st.out.beingWritten = false
 		if !c.s.extended {
-			_ = st.ackedLocked(st.out.next, t.fin) // it was sent
+			_ = st.ackedLocked(st.out.next, t.fin) // a peer without the extension sends no acknowledgements
 		}
 		if next := c.s.connFor(st); next != nil && st.queueLocked(next) && next != c {
-			next.kickLocked()
+			next.startWritingLocked()
 		}
 	}
 	if err != nil {
-		c.failLocked(err)
+		c.writeFailedLocked(err)
 	}
 	*t = turn{pieces: t.pieces[:0]}
 }
 
-// takeLocked takes what goes in one turn.
-func (c *conn) takeLocked(t *turn) {
-	owed := c.unacked > 0
-	c.controlLocked(t)
-	for i := 0; i < littleTurns && t.room() > headroom+little; i++ {
-		if st := c.popLocked(&c.little); st != nil {
-			c.littleLocked(t, st)
+// takeTurnLocked collects one turn.
+func (c *conn) takeTurnLocked(t *turn) {
+	owed := c.inFlight > 0
+	c.appendControlLocked(t)
+	for i := 0; i < smallPerTurn && t.room() > headroom+smallWrite; i++ {
+		if st := c.popLocked(&c.small); st != nil {
+			c.takeSmallLocked(t, st)
 		}
 	}
 	if st := c.popLocked(&c.bulk); st != nil {
-		c.bulkLocked(t, st)
+		c.takeBulkLocked(t, st)
 	}
-	if c.say.close != nil && c.little.len() == 0 && t.st == nil && t.room() > len(c.say.close) {
-		t.add(c.say.close)
-		c.say.close, t.close = nil, true
+	if c.control.closeFrame != nil && c.small.len() == 0 && t.st == nil && t.room() > len(c.control.closeFrame) {
+		t.add(c.control.closeFrame)
+		c.control.closeFrame, t.close = nil, true
 	}
 	if t.b != nil || t.st != nil {
 		now := time.Now()
-		c.wrote = now
-		if c.asked.IsZero() && t.ping || c.unacked > 0 && (c.asked.IsZero() || !owed) {
-			c.asked = now
+		c.lastSent = now
+		if c.owedSince.IsZero() && t.ping || c.inFlight > 0 && (c.owedSince.IsZero() || !owed) {
+			c.owedSince = now
 		}
 		c.s.watchLocked(now)
 	}
 }
 
-// popLocked takes the next stream off a queue that still belongs there; nil if there is
-// none.
+// popLocked takes the next stream off a queue; nil if there is none. It skips streams that
+// have been moved to another queue.
 func (c *conn) popLocked(q *queue) *stream {
 	for q.len() > 0 {
 		st := q.pop()
 		if st.out.queued != c {
-			continue // it was moved
+			continue // moved to another connection
 		}
 		st.out.queued = nil
 		n := st.sendable()
-		if (n > 0 || st.owesFin()) && (n > little) == (q == &c.bulk) {
+		if (n > 0 || st.owesFin()) && (n > smallWrite) == (q == &c.bulk) {
 			return st
 		}
-		st.queueLocked(c) // in the other one
+		st.queueLocked(c) // into the other queue
 	}
 	return nil
 }
 
-// littleLocked puts what a stream has to send into the record.
-func (c *conn) littleLocked(t *turn, st *stream) {
+// takeSmallLocked copies what a stream has to send into the turn's record.
+func (c *conn) takeSmallLocked(t *turn, st *stream) {
 	n, offset := st.sendable(), st.out.next
 	var few [4]segment
 	pieces := st.piecesLocked(few[:0], n)
@@ -304,21 +301,21 @@ func (c *conn) littleLocked(t *turn, st *stream) {
 		t.add(pieces[i].b.buf[pieces[i].from:pieces[i].to])
 	}
 	if c == c.s.firstLocked() {
-		noteLittle()
+		noteSmall()
 	}
 	if !c.s.extended {
 		_ = st.ackedLocked(st.out.next, fin)
 	}
 }
 
-// bulkLocked takes a turn's worth of a stream.
-func (c *conn) bulkLocked(t *turn, st *stream) {
+// takeBulkLocked takes as much of a stream as one turn may carry.
+func (c *conn) takeBulkLocked(t *turn, st *stream) {
 	t.st, t.bytes = st, min(st.sendable(), turnSize, c.pace.ahead)
 	t.pieces = st.piecesLocked(t.pieces, t.bytes)
 	for i := range t.pieces {
 		t.pieces[i].b.refs.Add(1)
 	}
 	t.fin = st.sentLocked(c, t.bytes)
-	st.out.flying = true
-	c.s.carriedLocked(st, t.bytes)
+	st.out.beingWritten = true
+	c.s.noteSentLocked(st, t.bytes)
 }
