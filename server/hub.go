@@ -124,8 +124,8 @@ type Hub struct {
 	drainBy   atomic.Pointer[time.Time] // of DrainBy; nil if it was not called
 
 	admission *admission
-	silent    strangers.Sparse // lines about agents that did not say hello
-	turned    strangers.Sparse // lines about agents that were turned away
+	silent    strangers.LogLimiter // lines about agents that did not say hello
+	turned    strangers.LogLimiter // lines about agents that were turned away
 }
 
 // New checks c and makes a Hub. It starts nothing.

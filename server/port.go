@@ -69,7 +69,7 @@ type Port struct {
 	api     *memnet.Handoff
 	pending *strangers.Pending // those who have not said hello
 	closed  *portMetrics
-	sparse  strangers.Sparse
+	sparse  strangers.LogLimiter
 	refused atomic.Bool // by Refuse
 }
 
@@ -180,7 +180,7 @@ func (p *Port) sort(ctx context.Context, c net.Conn) {
 	leave()
 	if err != nil {
 		p.closed.WithLabelValues(closedFor(err)).Inc()
-		if more, ok := p.sparse.Tell(c.RemoteAddr()); ok && ctx.Err() == nil {
+		if more, ok := p.sparse.Allow(c.RemoteAddr()); ok && ctx.Err() == nil {
 			p.config.Log.Info("connection closed without a usable hello", "addr", c.RemoteAddr().String(), "err", err, "others", more)
 		}
 		_ = c.Close()

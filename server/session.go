@@ -133,7 +133,7 @@ func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, str
 	cancel()
 	if err != nil {
 		h.metrics.refused.WithLabelValues(label(err)).Inc()
-		if more, ok := h.silent.Tell(s.Peer().Addr); ok {
+		if more, ok := h.silent.Allow(s.Peer().Addr); ok {
 			log.Info("agent did not say hello", "err", err, "others", more)
 		}
 		return nil, "", err
@@ -141,7 +141,7 @@ func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, str
 	node, err := h.admit(ctx, s, greeting.Hello)
 	if err != nil {
 		proved, perr := h.config.Identify(s.Peer())
-		if more, ok := h.turned.Tell(turnedAway{proved, tunnel.CodeOf(err)}); ok {
+		if more, ok := h.turned.Allow(turnedAway{proved, tunnel.CodeOf(err)}); ok {
 			log.Warn("agent turned away", "node", greeting.Node, "err", err, "others", more)
 		}
 		if perr == nil && (errors.Is(err, tunnel.Denied) || errors.Is(err, tunnel.Revoked)) {

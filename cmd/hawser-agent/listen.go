@@ -63,7 +63,7 @@ type apiPort struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	log  *slog.Logger
 
-	told strangers.Sparse
+	told strangers.LogLimiter
 }
 
 // run serves until ctx is done, and then cuts what is open.
@@ -121,7 +121,7 @@ func (p *apiPort) serve(ctx context.Context, c net.Conn) {
 
 // tell logs what every client may run into, of each kind once a minute.
 func (p *apiPort) tell(what string, err error) {
-	if kept, now := p.told.Tell(what); now {
+	if kept, now := p.told.Allow(what); now {
 		p.log.Warn(what, "listen", p.listener.Addr().String(), "err", err, "more", kept)
 	}
 }

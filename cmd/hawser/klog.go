@@ -18,14 +18,14 @@ import (
 // bridgeKlog makes the libraries log through log, from warnings up. What they
 // narrate below that is theirs to know; with --v 4 it is let through.
 func bridgeKlog(log *slog.Logger) {
-	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), &strangers.Sparse{}, &standing{}}))
+	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), &strangers.LogLimiter{}, &standing{}}))
 }
 
 // quiet drops records below Warn unless verbose.
 type quiet struct {
 	slog.Handler
 	verbose bool
-	caused  *strangers.Sparse // by text
+	caused  *strangers.LogLimiter // by text
 	keys    *standing
 }
 
@@ -84,7 +84,7 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 			}
 			return q.Handler.Handle(ctx, r)
 		}
-		others, now := q.caused.Tell(text)
+		others, now := q.caused.Allow(text)
 		if !now {
 			return nil
 		}

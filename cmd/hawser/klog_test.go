@@ -19,7 +19,7 @@ import (
 // for 32 texts at most. Other errors are all there.
 func TestUnhandledErrors(t *testing.T) {
 	var out bytes.Buffer
-	log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &strangers.Sparse{}, &standing{}}).With("logger", "UnhandledError")
+	log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &strangers.LogLimiter{}, &standing{}}).With("logger", "UnhandledError")
 	for i := range 1000 {
 		log.Error(unhandled, "err", errors.New("http: Handler timeout"))
 		log.Error(unhandled, "err", fmt.Errorf("another text %d", i))
@@ -47,7 +47,7 @@ func TestUnhandledErrors(t *testing.T) {
 func TestBrokenEncryptionIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &strangers.Sparse{}, &standing{}})
+		log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &strangers.LogLimiter{}, &standing{}})
 		for i, step := range []struct {
 			fault string // empty means that there is none
 			lines int

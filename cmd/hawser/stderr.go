@@ -54,7 +54,7 @@ func leadStderr(log *slog.Logger) (back func(), err error) {
 
 // copyLines logs lines from r, until its end, as seldom as leadStderr says.
 func copyLines(log *slog.Logger, r io.Reader) {
-	var sparse strangers.Sparse
+	var sparse strangers.LogLimiter
 	lines := bufio.NewReaderSize(r, maxSaid)
 	begun := false // a longer line than is kept
 	for {
@@ -64,7 +64,7 @@ func copyLines(log *slog.Logger, r io.Reader) {
 		}
 		text := strings.TrimSpace(string(part))
 		if !begun && text != "" {
-			if others, now := sparse.Tell(address.ReplaceAllString(text, "ADDRESS")); now {
+			if others, now := sparse.Allow(address.ReplaceAllString(text, "ADDRESS")); now {
 				log.Warn("a library says", "text", text, "others", others)
 			}
 		}

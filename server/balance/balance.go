@@ -87,7 +87,7 @@ type Config struct {
 type Balancer struct {
 	cfg     Config
 	pending *strangers.Pending
-	sparse  strangers.Sparse
+	sparse  strangers.LogLimiter
 	metrics *metrics
 	wg      sync.WaitGroup // a listener, and a connection, each
 	serving atomic.Int64   // connections
@@ -247,7 +247,7 @@ func (b *Balancer) serve(ctx context.Context, l *listening, f *Front, c net.Conn
 		}
 		_ = tunnel.Abort(c) // as a host that nobody reaches would
 		b.metrics.failed.Inc()
-		if more, ok := b.sparse.Tell(l.owner); ok {
+		if more, ok := b.sparse.Allow(l.owner); ok {
 			b.cfg.Log.Warn("nothing behind a service can be reached", "service", l.owner, "address", f.Addr, "err", err, "others", more)
 		}
 		return

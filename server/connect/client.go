@@ -211,7 +211,7 @@ func (c *client) without(err error, first bool) {
 		return
 	}
 	c.metrics.Closed.WithLabelValues(fronts.NoRequest).Inc()
-	if more, ok := c.silent.Tell(c.conn.RemoteAddr()); ok {
+	if more, ok := c.silent.Allow(c.conn.RemoteAddr()); ok {
 		c.cfg.Log.Info("connection closed without a usable request", "client", c.conn.RemoteAddr().String(), "others", more)
 	}
 }
@@ -233,7 +233,7 @@ func (c *client) answer(ctx context.Context, r *http.Request) net.Conn {
 	if c.cfg.Authorize != nil {
 		if err := c.cfg.Authorize(r); err != nil {
 			c.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()
-			if more, ok := c.denied.Tell(err.Error()); ok { // which says who
+			if more, ok := c.denied.Allow(err.Error()); ok { // which says who
 				c.cfg.Log.Warn("CONNECT refused", "client", r.RemoteAddr, "target", clip(r.Host), "err", err, "others", more)
 			}
 			c.say(r, http.StatusForbidden, err.Error(), nil)

@@ -101,8 +101,8 @@ type Server struct {
 	cfg     Config
 	metrics *fronts.Metrics
 	idlers  *strangers.Pending // connections without a request
-	silent  strangers.Sparse   // lines about those that were closed
-	denied  strangers.Sparse   // lines about who may not
+	silent  strangers.LogLimiter   // lines about those that were closed
+	denied  strangers.LogLimiter   // lines about who may not
 	hold    time.Duration      // answerTime
 }
 

@@ -53,7 +53,7 @@ func (a *arrival) Close() error {
 	a.leave()
 	if !a.closed.Swap(true) && !a.called.Load() {
 		a.server.metrics.Closed.WithLabelValues(fronts.NoRequest).Inc()
-		if more, ok := a.server.sparse.Tell(a.RemoteAddr()); ok {
+		if more, ok := a.server.sparse.Allow(a.RemoteAddr()); ok {
 			a.server.cfg.Log.Info("connection closed without a usable request", "client", a.RemoteAddr().String(), "others", more)
 		}
 	}

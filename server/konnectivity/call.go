@@ -107,7 +107,7 @@ func (c *call) deny(recv func(packet any) error) error {
 		return err
 	}
 	r := first.packet.GetDialRequest()
-	if more, ok := c.front.denied.Tell(c.denied.Error()); ok { // which says who
+	if more, ok := c.front.denied.Allow(c.denied.Error()); ok { // which says who
 		c.cfg.Log.Warn("dial refused", "client", c.client, "target", clip(r.GetAddress()), "err", c.denied, "others", more)
 	}
 	c.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()

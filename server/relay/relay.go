@@ -55,7 +55,7 @@ type Relay struct {
 	cfg     Config
 	agents  *memnet.Handoff
 	pending *strangers.Pending
-	sparse  strangers.Sparse
+	sparse  strangers.LogLimiter
 	metrics *metrics
 }
 
@@ -129,7 +129,7 @@ func (r *Relay) join(ctx context.Context, c net.Conn) {
 	if err != nil {
 		_ = tunnel.Abort(c) // its peer learns no more than that
 		r.metrics.failed.Inc()
-		if more, ok := r.sparse.Tell(r.cfg.Addr); ok && ctx.Err() == nil {
+		if more, ok := r.sparse.Allow(r.cfg.Addr); ok && ctx.Err() == nil {
 			r.cfg.Log.Warn("the API server cannot be reached for those who connect through the tunnel's port", "address", r.cfg.Addr, "err", err, "others", more)
 		}
 		return

@@ -62,7 +62,7 @@ type Log struct {
 	metrics *metrics
 	queue   chan server.Ended
 	stopped atomic.Bool
-	failing strangers.Sparse // lines about a log that cannot be written
+	failing strangers.LogLimiter // lines about a log that cannot be written
 }
 
 // New checks c. It starts nothing.
@@ -125,7 +125,7 @@ func (l *Log) write(e server.Ended) {
 		return
 	}
 	l.metrics.dropped.Inc()
-	if more, ok := l.failing.Tell("write"); ok {
+	if more, ok := l.failing.Allow("write"); ok {
 		l.log.Error("the tunnel's audit log cannot be written, streams go on", "err", err, "others", more)
 	}
 }

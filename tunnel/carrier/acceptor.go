@@ -1,5 +1,4 @@
-// Listening: TLS connections of strangers, until their handshakes are over; and the sessions
-// that come of them.
+// Acceptor: accepts connections, does their TLS handshakes, and makes sessions of them.
 
 package carrier
 
@@ -19,38 +18,36 @@ import (
 )
 
 const (
-	// handshakeTimeout leaves room for three round trips of three seconds, and for a
-	// packet of each to be lost. A client that takes its time costs a place, which it
-	// loses once somebody else wants it.
+	// handshakeTimeout allows for three round trips of three seconds, with a packet lost in
+	// each. A slow client takes only a place, and loses it to newcomers: see admission.
 	handshakeTimeout = 30 * time.Second
-	// parting bounds how long a client that was refused is read from; see partFrom.
-	parting = time.Second
+	// alertTimeout bounds how long a client is read from after an alert was sent to it.
+	alertTimeout = time.Second
 
-	// An Accept that failed for a reason that will pass is tried again after a
-	// pause that doubles between these bounds.
+	// After a temporary error Accept is tried again with a pause that doubles between
+	// these bounds.
 	lowestPause  = 5 * time.Millisecond
 	highestPause = time.Second
 )
 
-// A listener makes sessions of the connections that it accepts. Strangers may be in their
-// handshakes in bounded number: see the package.
+// A listener makes sessions of the connections that it accepts.
 type listener struct {
 	net.Listener
-	name     string
-	tls      *tls.Config
-	below    func(net.Conn) net.Conn
-	begin    func(context.Context, *tls.Conn) (tunnel.Session, error)
-	options  tunnel.Options
-	entrance *entrance
-	broken   strangers.Sparse // lines about connections of which no session came
+	name      string
+	tls       *tls.Config
+	below     func(net.Conn) net.Conn
+	begin     func(context.Context, *tls.Conn) (tunnel.Session, error)
+	options   tunnel.Options
+	admission *admission
+	failedLog strangers.LogLimiter // of connections that did not become sessions
 
 	done, failed atomic.Uint64 // handshakes
 }
 
-// Listen makes a tunnel.Listener for the transport of a name, which speaks these protocols
-// (RFC 7301) and owns ln. below, which may be nil, makes what goes between TLS and each
-// connection. begin makes a session of each TLS connection and owns that. It returns no
-// session and no error if the connection was not to begin one.
+// Listen makes a tunnel.Listener of ln, which it owns, for the transport of that name.
+// Clients must offer one of the protocols in alpn (RFC 7301). below, which may be nil, wraps
+// each connection below TLS. begin makes a session of a TLS connection, which it owns; it
+// returns neither a session nor an error if the connection has joined a session.
 func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options,
 	begin func(context.Context, *tls.Conn) (tunnel.Session, error),
 ) (tunnel.Listener, error) {
@@ -64,8 +61,8 @@ func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) ne
 	if below == nil {
 		below = func(c net.Conn) net.Conn { return c }
 	}
-	e := newEntrance(maxHandshakes, o.Logger())
-	return &listener{Listener: ln, name: name, tls: conf, below: below, begin: begin, options: o, entrance: e}, nil
+	e := newAdmission(maxHandshakes, o.Logger())
+	return &listener{Listener: ln, name: name, tls: conf, below: below, begin: begin, options: o, admission: e}, nil
 }
 
 // Transport implements tunnel.Listener.
@@ -73,15 +70,15 @@ func (l *listener) Transport() string { return l.name }
 
 // Handshakes implements tunnel.Listener.
 func (l *listener) Handshakes() tunnel.Handshakes {
-	e := l.entrance
-	return tunnel.Handshakes{Done: l.done.Load(), Failed: l.failed.Load(), Refused: e.turned.Load(), Underway: len(e.places)}
+	e := l.admission
+	return tunnel.Handshakes{Done: l.done.Load(), Failed: l.failed.Load(), Refused: e.refused.Load(), Underway: len(e.places)}
 }
 
 // Serve implements tunnel.Listener.
 func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
 	shut := func() {
-		_ = l.Close() // nothing could be done about it
-		l.entrance.close()
+		_ = l.Close() // Serve returns either way
+		l.admission.close()
 	}
 	stop := context.AfterFunc(ctx, shut)
 	defer stop()
@@ -96,13 +93,13 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 		switch {
 		case err == nil:
 			pause = 0
-			if g := l.entrance.admit(c); g != nil {
+			if g := l.admission.admit(c); g != nil {
 				wg.Go(func() { l.serve(ctx, g, f) })
 			}
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
 		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost:
-			// File descriptors are short, or a client left before it was accepted.
+			// The process has too many files open, or a client has left already.
 			pause = min(max(2*pause, lowestPause), highestPause)
 			l.options.Logger().Warn("cannot accept a connection", "addr", l.Addr().String(), "err", err, "retry", pause)
 			select {
@@ -119,7 +116,7 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 func (l *listener) serve(ctx context.Context, g *handshake, f func(context.Context, tunnel.Session)) {
 	t, err := l.handshake(ctx, g)
 	if err != nil {
-		return // the log has it
+		return // it has been logged
 	}
 	s, err := l.begin(ctx, t)
 	switch {
@@ -127,19 +124,19 @@ func (l *listener) serve(ctx context.Context, g *handshake, f func(context.Conte
 		f(ctx, s)
 		_ = s.Close() // never fails
 	case err != nil && ctx.Err() == nil:
-		if more, ok := l.broken.Tell(t.RemoteAddr()); ok {
+		if more, ok := l.failedLog.Allow(t.RemoteAddr()); ok {
 			l.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
 		}
 	}
 }
 
-// handshake proves who g is. On error g is closed.
+// handshake does the TLS handshake of g. On error g is closed.
 func (l *listener) handshake(ctx context.Context, g *handshake) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	tune(g.Conn, l.options)
 	c := tls.Server(l.below(g), l.tls)
-	err := g.shake(ctx, func(ctx context.Context) error {
+	err := g.run(ctx, func(ctx context.Context) error {
 		if err := c.HandshakeContext(ctx); err != nil {
 			return err
 		}
@@ -149,20 +146,20 @@ func (l *listener) handshake(ctx context.Context, g *handshake) (*tls.Conn, erro
 	case err == nil:
 		l.done.Add(1)
 		return c, nil
-	case errors.Is(err, tunnel.Busy): // it has been counted, and told
+	case errors.Is(err, tunnel.Busy): // admission has counted it, and told the client
 	default:
 		l.failed.Add(1)
-		partFrom(g.Conn)
+		closeAfterAlert(g.Conn)
 	}
 	return nil, err
 }
 
-// partFrom closes a connection on which an alert has been sent last. Closed with
-// something unread, and a client sends on until it has read the alert, TCP would
-// drop the alert for a reset.
-func partFrom(raw net.Conn) {
-	_ = tunnel.CloseWrite(raw) // none of these matters any more
-	_ = raw.SetReadDeadline(time.Now().Add(parting))
+// closeAfterAlert closes a connection on which an alert was sent. It reads what the client
+// still sends: TCP resets a connection that is closed with unread data, and the client would
+// lose the alert.
+func closeAfterAlert(raw net.Conn) {
+	_ = tunnel.CloseWrite(raw) // an error means that the client has left
+	_ = raw.SetReadDeadline(time.Now().Add(alertTimeout))
 	_, _ = io.CopyN(io.Discard, raw, 64<<10)
 	_ = raw.Close()
 }

@@ -1,4 +1,4 @@
-// Dialer: TLS connections to one server, one after the other or at a time.
+// Dialer: TLS connections to one server.
 
 package carrier
 
@@ -12,29 +12,28 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// tickets is how many of the server's tickets a Dialer keeps. One is enough to resume
-// with; a server hands out one a connection.
+// tickets is how many TLS session tickets a Dialer keeps. A server sends one on each
+// connection, and the latest is used.
 const tickets = 2
 
-// smallSegment is the TCP segment for which there is room on every path that IPv6
-// may take: 1280 bytes (RFC 8200, 5) without the headers of IP and of TCP.
+// smallSegment is the TCP segment size that every IPv6 path carries: 1280 bytes (RFC 8200,
+// 5) without the headers of IP and TCP.
 const smallSegment = 1280 - 40 - 20
 
-// A Dialer makes TLS connections to one server. It remembers what it has found out
-// about the path: handshakes after the first are resumptions (RFC 8446, 2.2), and
-// packets stay small where large ones vanish. All methods may be called at the same
-// time.
+// A Dialer makes TLS connections to one server. Handshakes after the first are resumptions
+// (RFC 8446, 2.2). Packets stay small once large ones were lost on the path. All methods may
+// be called concurrently.
 type Dialer struct {
-	addr    string
-	tls     *tls.Config
-	below   func(net.Conn) net.Conn
-	options tunnel.Options
-	packets packets
+	addr       string
+	tls        *tls.Config
+	below      func(net.Conn) net.Conn
+	options    tunnel.Options
+	packetSize packetSize
 }
 
-// Dial makes a first connection to the server at addr, HOST:PORT, and a Dialer for others.
-// They offer a protocol (RFC 7301). below, which may be nil, makes what goes between TLS and
-// each connection. The caller owns the connection.
+// Dial makes a first connection to the server at addr, HOST:PORT, and a Dialer for more.
+// They offer the protocol alpn (RFC 7301). below, which may be nil, wraps each connection
+// below TLS. The caller owns the connection.
 func Dial(ctx context.Context, addr, alpn string, below func(net.Conn) net.Conn, o tunnel.Options) (*Dialer, *tls.Conn, error) {
 	conf, err := ClientTLS(o.TLS, addr, alpn)
 	if err == nil {
@@ -60,9 +59,8 @@ func Dial(ctx context.Context, addr, alpn string, below func(net.Conn) net.Conn,
 	return d, c, err
 }
 
-// NetDialer makes TCP connections that are not kept alive: who is dead is found out
-// above, and at a lower price. With small packets neither end sends one above 1280 bytes,
-// on systems that can limit them.
+// NetDialer makes TCP connections without TCP keepalive: transports have their own. If small
+// is set neither end sends packets above 1280 bytes, on systems that can limit them.
 func NetDialer(small bool) *net.Dialer {
 	d := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}
 	if small {
@@ -73,7 +71,7 @@ func NetDialer(small bool) *net.Dialer {
 	return d
 }
 
-// connect makes a connection and shakes hands on it.
+// connect makes a connection and does its TLS handshake.
 func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	dial := d.options.Dial
 	if small {
@@ -83,23 +81,23 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.packets.reach(time.Now())
+	d.packetSize.connected(time.Now())
 	tune(raw, d.options)
-	m := &made{Conn: raw}
+	m := &dialedConn{Conn: raw}
 	c := tls.Client(d.below(m), d.tls)
 	if err = c.HandshakeContext(ctx); err == nil {
 		err = checkALPN(c.ConnectionState(), d.tls.NextProtos)
 	}
 	if err != nil {
-		_ = raw.Close() // the handshake's error is the news
+		_ = raw.Close() // err is what is reported
 		return nil, err
 	}
-	d.packets.worked(small)
-	m.packets, m.since = &d.packets, time.Now()
+	d.packetSize.handshakeDone(small)
+	m.packetSize, m.established = &d.packetSize, time.Now()
 	return c, nil
 }
 
-// Again makes a further connection. The caller owns it.
+// Again makes another connection. The caller owns it.
 func (d *Dialer) Again(ctx context.Context) (*tls.Conn, error) {
-	return d.connect(ctx, d.packets.next(time.Now()))
+	return d.connect(ctx, d.packetSize.next(time.Now()))
 }

@@ -65,8 +65,8 @@ func crowded(t testing.TB, limit int, longest time.Duration, o tunnel.Options) *
 		t.Fatal(err)
 	}
 	s.listener = l.(*listener)
-	s.entrance = newEntrance(limit, o.Log)
-	s.entrance.longest = longest
+	s.admission = newAdmission(limit, o.Log)
+	s.admission.maxQueue = longest
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup
 	wg.Go(func() {

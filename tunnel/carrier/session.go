@@ -1,4 +1,4 @@
-// Session: what sessions on a library have in common: their life, and why it ended.
+// Session: the life cycle that sessions on all libraries share, and why they end.
 
 package carrier
 
@@ -15,31 +15,30 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// forceClose is how long a connection that is being closed may take to say so to a peer
-// that takes nothing.
+// forceClose bounds how long Close of a TLS connection may take to write close_notify.
 const forceClose = 250 * time.Millisecond
 
-// PeerOf is what the handshake of c has proved, for a transport of that name.
+// PeerOf is the peer that the handshake of c has proved, for a transport of that name.
 func PeerOf(c *tls.Conn, transport string) tunnel.Peer {
 	state := c.ConnectionState()
 	return tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: transport}
 }
 
-// A Session is the life of a session on a library. A tunnel.Session that embeds it
-// needs Open and Accept; it may have more of its own, if its library tells more. All methods may be called at the same time.
+// A Session is the life cycle of a session on a library. A tunnel.Session that embeds it has
+// to add Open and Accept. All methods may be called concurrently.
 type Session struct {
 	peer  tunnel.Peer
 	ctx   context.Context // see tunnel.Session
 	alive context.Context // done at once when the session ends
 	end   context.CancelCauseFunc
 
-	mu   sync.Mutex // guards the following
-	over bool       // nothing is added to work any more
-	work sync.WaitGroup
+	mu    sync.Mutex // guards the following
+	ended bool       // work is closed to further additions
+	work  sync.WaitGroup
 }
 
-// NewSession makes the life of a session with p. The session is a root of its own: it
-// does not end with whoever happened to dial.
+// NewSession makes a Session with p. It does not depend on the context of the call that
+// dialed.
 func NewSession(p tunnel.Peer) *Session {
 	s := &Session{peer: p}
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -47,7 +46,7 @@ func NewSession(p tunnel.Peer) *Session {
 	s.alive, s.end = context.WithCancelCause(context.Background())
 	context.AfterFunc(s.alive, func() {
 		s.mu.Lock()
-		s.over = true
+		s.ended = true
 		s.mu.Unlock()
 		s.work.Wait()
 		cancel(context.Cause(s.alive))
@@ -61,10 +60,10 @@ func (s *Session) Context() context.Context { return s.ctx }
 // Peer implements tunnel.Session.
 func (s *Session) Peer() tunnel.Peer { return s.peer }
 
-// Alive is done at once when the session ends, for the same cause as Context.
+// Alive is done as soon as the session ends, with the same cause as Context.
 func (s *Session) Alive() context.Context { return s.alive }
 
-// End ends the session, if it has not ended for another reason, and does not wait.
+// End ends the session, unless it has ended already, and does not wait.
 func (s *Session) End(why error) { s.end(why) }
 
 // Close implements tunnel.Session.
@@ -74,13 +73,13 @@ func (s *Session) Close() error {
 	return nil
 }
 
-// Dismiss implements tunnel.Session. The peer is not told why.
+// Dismiss implements tunnel.Session. The peer does not learn the reason.
 func (s *Session) Dismiss(*tunnel.Goodbye) error { return s.Close() }
 
-// Link implements tunnel.Session. Libraries tell nothing of their connections.
+// Link implements tunnel.Session. Nothing is known of the connection.
 func (s *Session) Link() tunnel.LinkState { return tunnel.LinkState{} }
 
-// Tell implements tunnel.Session. There is nothing to tell.
+// Tell implements tunnel.Session. It never calls f.
 func (s *Session) Tell(func(tunnel.LinkState)) {}
 
 // Move implements tunnel.Session. It fails.
@@ -88,21 +87,21 @@ func (s *Session) Move(context.Context) error {
 	return errors.New("move session: it ends with its connection")
 }
 
-// Join has the session's end wait for Leave, unless it has come: then it returns false.
+// Join makes the session's end wait for Leave. It returns false if the session has ended.
 func (s *Session) Join() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.over {
+	if !s.ended {
 		s.work.Add(1)
 	}
-	return !s.over
+	return !s.ended
 }
 
 // Leave is the opposite of Join.
 func (s *Session) Leave() { s.work.Done() }
 
-// Go runs f in a goroutine that the session's end waits for, unless it has come: then it
-// returns false.
+// Go runs f in a goroutine that the session's end waits for. It returns false if the session
+// has ended.
 func (s *Session) Go(f func()) bool {
 	if !s.Join() {
 		return false
@@ -114,8 +113,8 @@ func (s *Session) Go(f func()) bool {
 	return true
 }
 
-// Enter waits for a place, until ctx is done or the session ends.
-func (s *Session) Enter(ctx context.Context, places chan<- struct{}) error {
+// Acquire waits for a place in a semaphore, until ctx is done or the session ends.
+func (s *Session) Acquire(ctx context.Context, places chan<- struct{}) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -132,21 +131,21 @@ func (s *Session) Enter(ctx context.Context, places chan<- struct{}) error {
 	}
 }
 
-// Open takes a place and calls open, which knows no context, beside the caller: until ctx is
-// done or the session ends. What open comes to after that is given to unwanted. The place is
-// given back if open fails; else that is for the stream to do.
+// Open acquires a place and calls open, which has no context, in a goroutine. It waits until
+// ctx is done or the session ends; a stream that comes later is passed to unwanted. If open
+// fails the place is released; otherwise the stream has to release it.
 func Open[S any](ctx context.Context, s *Session, places chan struct{}, open func() (S, error), unwanted func(S)) (S, error) {
 	type result struct {
 		stream S
 		err    error
 	}
 	var none S
-	if err := s.Enter(ctx, places); err != nil {
+	if err := s.Acquire(ctx, places); err != nil {
 		return none, err
 	}
 	opened, gone := make(chan result), make(chan struct{})
 	defer close(gone)
-	go func() { // ends with the library's session, and nobody needs to wait for that
+	go func() { // it ends with the library's session at the latest
 		st, err := open()
 		if err != nil {
 			<-places
@@ -169,27 +168,27 @@ func Open[S any](ctx context.Context, s *Session, places chan struct{}, open fun
 	}
 }
 
-// A Conn is the connection of a library that closes it by itself. It tells when, and why.
+// A Conn is a connection that a library owns and closes. It tells when and why that happened.
 type Conn struct {
 	net.Conn
-	patience time.Duration // how long the library bears silence, at least
-	once     sync.Once
-	gone     chan struct{} // closed by Close
+	timeout time.Duration // after which the library closes a silent connection, at least
+	once    sync.Once
+	closed  chan struct{} // closed by Close
 
-	mu     sync.Mutex    // guards the following
-	failed error         // what Read said
-	heard  time.Time     // when something last came
-	quiet  time.Duration // how long before Close that was
+	mu       sync.Mutex    // guards the following
+	readErr  error         // the last error of Read
+	lastRead time.Time     // when Read last returned data
+	silence  time.Duration // the time from lastRead to Close
 }
 
-// NewConn wraps c, which it owns, for a library that closes a connection when it has heard
-// nothing for patience, or longer.
+// NewConn wraps c, which it owns, for a library that closes a connection after timeout, or
+// longer, of silence.
 func NewConn(c net.Conn, patience time.Duration) *Conn {
-	return &Conn{Conn: c, patience: patience, gone: make(chan struct{}), heard: time.Now()}
+	return &Conn{Conn: c, timeout: patience, closed: make(chan struct{}), lastRead: time.Now()}
 }
 
-// Gone is closed when c has been.
-func (c *Conn) Gone() <-chan struct{} { return c.gone }
+// Closed is closed when c has been closed.
+func (c *Conn) Closed() <-chan struct{} { return c.closed }
 
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
@@ -197,26 +196,26 @@ func (c *Conn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n > 0 {
-		c.heard = time.Now()
+		c.lastRead = time.Now()
 	}
 	if err != nil {
-		c.failed = err
+		c.readErr = err
 	}
 	return n, err
 }
 
-// Close implements net.Conn. It does not wait for a peer that takes nothing.
+// Close implements net.Conn. It takes no longer than forceClose.
 func (c *Conn) Close() error {
 	c.once.Do(func() {
 		c.mu.Lock()
-		c.quiet = time.Since(c.heard)
+		c.silence = time.Since(c.lastRead)
 		c.mu.Unlock()
 		if tcp := TCPBelow(c.Conn); tcp != nil {
 			force := time.AfterFunc(forceClose, func() { _ = tcp.Close() })
 			defer force.Stop()
 		}
-		_ = c.Conn.Close() // nobody could do anything about it
-		close(c.gone)
+		_ = c.Conn.Close() // it is closed either way
+		close(c.closed)
 	})
 	return nil
 }
@@ -224,18 +223,17 @@ func (c *Conn) Close() error {
 // NetConn is the connection itself.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// Why is what became of a connection that is gone. It is never io.EOF, which would look
-// like the end of a stream.
-func (c *Conn) Why() error {
+// Cause is why c was closed. It is never io.EOF, which would look like the end of a stream.
+func (c *Conn) Cause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.failed != nil && errors.Is(c.failed, io.EOF):
+	case c.readErr != nil && errors.Is(c.readErr, io.EOF):
 		return fmt.Errorf("%w: peer closed the connection", tunnel.Lost)
-	case c.failed != nil && !errors.Is(c.failed, net.ErrClosed):
-		return fmt.Errorf("%w: %w", tunnel.Lost, c.failed)
-	case c.quiet >= c.patience:
-		return fmt.Errorf("%w: nothing heard for %v", tunnel.Dead, c.quiet.Round(time.Millisecond))
+	case c.readErr != nil && !errors.Is(c.readErr, net.ErrClosed):
+		return fmt.Errorf("%w: %w", tunnel.Lost, c.readErr)
+	case c.silence >= c.timeout:
+		return fmt.Errorf("%w: nothing heard for %v", tunnel.Dead, c.silence.Round(time.Millisecond))
 	default:
 		return fmt.Errorf("%w: peer has broken the protocol, or answers no pings", tunnel.Lost)
 	}

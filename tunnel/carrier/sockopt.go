@@ -1,5 +1,4 @@
-// Socket options: a connection that holds back little, ends in time, and keeps
-// its speed where packets get lost.
+// Socket options: short queues, early timeouts, and congestion control that tolerates loss.
 
 package carrier
 
@@ -12,36 +11,33 @@ import (
 )
 
 const (
-	// unsent is how many bytes a socket may hold that TCP has not sent yet: what
-	// lies there cannot be unsent, and whatever comes later waits behind it. It
-	// is what a batch holds; less makes for more wake-ups, and no delay is saved
-	// once it is below what a path carries within a millisecond or two. A link
-	// lowers it where a path carries less.
-	unsent = 128 << 10
-	// unacknowledged is how long what was sent may go without an answer before
-	// the kernel gives the connection up, which by itself it does after a
-	// quarter of an hour.
-	unacknowledged = 20 * time.Second
+	// notSentLowat is how many unsent bytes a socket may hold: later data waits behind them.
+	// It is the size of a batch of package qmux. Less would cause more wake-ups, and save no
+	// delay on a path that carries this much in a millisecond or two. LimitUnsent lowers it
+	// for slower paths.
+	notSentLowat = 128 << 10
+	// userTimeout is how long sent data may stay unacknowledged before the kernel closes
+	// the connection (tcp(7), TCP_USER_TIMEOUT). Its default is about fifteen minutes.
+	userTimeout = 20 * time.Second
 
-	// The names that LinkOptions.Congestion knows besides the kernel's own.
+	// The values of LinkOptions.Congestion besides the kernel's names.
 	congestionAuto   = "auto"
 	congestionSystem = "system"
-	// lossless is what auto prefers: it does not take loss for a full queue.
-	lossless = "bbr"
+	// preferredCongestion is what auto uses: it does not treat every loss as congestion.
+	preferredCongestion = "bbr"
 )
 
-// tune sets the options of the TCP connection that c is or wraps. It does what
-// the kernel lets it: all of them are about speed, and a connection works without.
+// tune sets the options of the TCP connection that c is or wraps, as far as the kernel
+// supports them: a connection works without them.
 func tune(c net.Conn, o tunnel.Options) {
 	name := o.Link.Congestion
 	if name == "" || name == congestionAuto {
-		name = lossless
+		name = preferredCongestion
 	}
-	control(c, func(tcp *net.TCPConn, fd int) {
-		// Whatever fails, the connection is slower or broken, and if it is broken its user
-		// finds out.
+	onTCP(c, func(tcp *net.TCPConn, fd int) {
+		// If one of these fails the connection is slower, or broken, which its user notices.
 		_ = tcp.SetNoDelay(true)
-		_ = tcp.SetKeepAlive(false) // who is dead is found out above
+		_ = tcp.SetKeepAlive(false) // transports have their own
 		tuneSocket(fd)
 		if name == congestionSystem {
 			return
@@ -52,8 +48,7 @@ func tune(c net.Conn, o tunnel.Options) {
 	})
 }
 
-// checkCongestion says whether this process may use a congestion control that
-// was asked for by name.
+// checkCongestion fails if this process may not use the congestion control of that name.
 func checkCongestion(name string) error {
 	if name == "" || name == congestionAuto || name == congestionSystem {
 		return nil
@@ -64,51 +59,51 @@ func checkCongestion(name string) error {
 	return nil
 }
 
-// LimitUnsent bounds in bytes what the TCP connection that c is or wraps holds unsent, if
-// there is one and the system can.
+// LimitUnsent bounds the unsent bytes that the TCP connection that c is or wraps holds, if
+// there is one and the system supports it.
 func LimitUnsent(c net.Conn, bytes int) {
-	control(c, func(_ *net.TCPConn, fd int) { setUnsent(fd, bytes) })
+	onTCP(c, func(_ *net.TCPConn, fd int) { setUnsent(fd, bytes) })
 }
 
-// QuickAck has the system acknowledge at once what has come on the TCP connection that c is
-// or wraps, if there is one and the system can.
-func QuickAck(c net.Conn) { control(c, func(_ *net.TCPConn, fd int) { quickAck(fd) }) }
+// QuickAck makes the system acknowledge at once what the TCP connection that c is or wraps
+// has received, if there is one and the system supports it.
+func QuickAck(c net.Conn) { onTCP(c, func(_ *net.TCPConn, fd int) { quickAck(fd) }) }
 
-// Acknowledges says whether the far end of the TCP connection that c is or wraps has
-// acknowledged something within d: then the path is there, however slow. False where
-// that cannot be known.
+// Acknowledges says whether the peer of the TCP connection that c is or wraps has
+// acknowledged something within d: then the path works, even if it is slow. False if that
+// is unknown.
 func Acknowledges(c net.Conn, d time.Duration) bool {
 	_, ago, ok := acknowledged(c)
 	return ok && ago < d
 }
 
-// Stuck says whether something that was sent on it has not been acknowledged, and
-// nothing else has for d: then the path is not there. False where that cannot be known.
+// Stuck says whether sent data is unacknowledged and no acknowledgement was received for d:
+// then the path does not work. False if that is unknown.
 func Stuck(c net.Conn, d time.Duration) bool {
 	outstanding, ago, ok := acknowledged(c)
 	return ok && outstanding && ago >= d
 }
 
 func acknowledged(c net.Conn) (outstanding bool, ago time.Duration, ok bool) {
-	control(c, func(_ *net.TCPConn, fd int) { outstanding, ago, ok = acknowledgement(fd) })
+	onTCP(c, func(_ *net.TCPConn, fd int) { outstanding, ago, ok = acknowledgement(fd) })
 	return outstanding, ago, ok
 }
 
-// control calls f with the TCP connection that c is or wraps and its socket, if there is
-// one that is not closed.
-func control(c net.Conn, f func(tcp *net.TCPConn, fd int)) {
+// onTCP calls f with the TCP connection that c is or wraps and its file descriptor, if there
+// is one that is not closed.
+func onTCP(c net.Conn, f func(tcp *net.TCPConn, fd int)) {
 	tcp := TCPBelow(c)
 	if tcp == nil {
 		return
 	}
 	if raw, err := tcp.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { f(tcp, int(fd)) }) // or f is not called
+		_ = raw.Control(func(fd uintptr) { f(tcp, int(fd)) }) // an error means that f was not called
 	}
 }
 
 // TCPBelow finds the TCP connection that c is or wraps; nil if there is none.
 func TCPBelow(c net.Conn) *net.TCPConn {
-	for range 8 { // no stack of ours is deeper
+	for range 8 { // connections are wrapped less often than that
 		switch x := c.(type) {
 		case *net.TCPConn:
 			return x

@@ -1,4 +1,4 @@
-// Socket options as Linux has them.
+// Socket options of Linux.
 
 package carrier
 
@@ -13,11 +13,11 @@ import (
 )
 
 func tuneSocket(fd int) {
-	// Older kernels know none of these; see tune.
-	setUnsent(fd, unsent)
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
-	// Who sends little and loses it again and again, a heartbeat beside a download on a thin
-	// link, tries again at the same interval, up to six times, before it doubles.
+	// Older kernels lack some of these; see tune.
+	setUnsent(fd, notSentLowat)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+	// A sender of little data, such as heartbeats beside a download on a thin link, retransmits
+	// at a constant interval up to six times before the interval doubles.
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
 }
 
@@ -35,8 +35,8 @@ func limitSegments(fd, size int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, size) // as above
 }
 
-// acknowledgement is what the system knows of what was sent: whether some of it is not
-// acknowledged, and when an acknowledgement last came (tcp(7), TCP_INFO).
+// acknowledgement says whether sent data is unacknowledged, and how long ago the last
+// acknowledgement was received (tcp(7), TCP_INFO).
 func acknowledgement(fd int) (outstanding bool, ago time.Duration, ok bool) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -58,9 +58,9 @@ func tryCongestion(name string) error {
 	if err != nil {
 		return fmt.Errorf("open a socket: %w", err)
 	}
-	defer func() { _ = unix.Close(fd) }() // nothing was written to it
+	defer func() { _ = unix.Close(fd) }() // it was only used to ask
 	if err := setCongestion(fd, name); err != nil {
-		allowed, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_allowed_congestion_control") // to be of help
+		allowed, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_allowed_congestion_control") // the error is complete without it
 		return fmt.Errorf("%w: the kernel allows auto, system and %s", err, strings.TrimSpace(string(allowed)))
 	}
 	return nil

@@ -57,8 +57,8 @@ func TestTune(t *testing.T) {
 		"TCP_NODELAY":              {unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
 		"SO_KEEPALIVE":             {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0},
 		"TCP_THIN_LINEAR_TIMEOUTS": {unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1},
-		"TCP_NOTSENT_LOWAT":        {unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent},
-		"TCP_USER_TIMEOUT":         {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds())},
+		"TCP_NOTSENT_LOWAT":        {unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentLowat},
+		"TCP_USER_TIMEOUT":         {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds())},
 	} {
 		got := option(t, near, func(fd int) (int, error) { return unix.GetsockoptInt(fd, tc.level, tc.option) })
 		if got != tc.want {

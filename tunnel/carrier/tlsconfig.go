@@ -1,5 +1,4 @@
-// What every transport over TLS or QUIC does to the configuration it is given, and what
-// it makes of the peer's certificate.
+// TLS configuration: what all transports require of it, and the identity of a peer.
 
 package carrier
 
@@ -13,13 +12,13 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// ServerTLS is a copy of c for the accepting end: TLS 1.3, a verified client
-// certificate, these protocols (RFC 7301) and no others.
+// ServerTLS is a copy of c for the accepting end. It requires TLS 1.3, a verified client
+// certificate, and one of the protocols in alpn (RFC 7301).
 func ServerTLS(c *tls.Config, alpn ...string) (*tls.Config, error) {
 	if c == nil {
 		return nil, errors.New("no TLS configuration")
 	}
-	c = shaped(c, alpn)
+	c = configured(c, alpn)
 	if c.ClientAuth != tls.RequireAndVerifyClientCert {
 		return nil, errors.New("TLS configuration does not require and verify client certificates")
 	}
@@ -29,19 +28,19 @@ func ServerTLS(c *tls.Config, alpn ...string) (*tls.Config, error) {
 			if err != nil || chosen == nil {
 				return nil, err
 			}
-			return shaped(chosen, alpn), nil
+			return configured(chosen, alpn), nil
 		}
 	}
 	return c, nil
 }
 
-// ClientTLS is a copy of c for the dialing end of a session with the server at addr,
-// which offers these protocols.
+// ClientTLS is a copy of c for the dialing end of a session with the server at addr. It
+// offers the protocols in alpn.
 func ClientTLS(c *tls.Config, addr string, alpn ...string) (*tls.Config, error) {
 	if c == nil {
 		return nil, errors.New("no TLS configuration")
 	}
-	c = shaped(c, alpn)
+	c = configured(c, alpn)
 	if c.ServerName == "" {
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil {
@@ -52,17 +51,16 @@ func ClientTLS(c *tls.Config, addr string, alpn ...string) (*tls.Config, error) 
 	return c, nil
 }
 
-func shaped(c *tls.Config, alpn []string) *tls.Config {
+func configured(c *tls.Config, alpn []string) *tls.Config {
 	c = c.Clone()
 	c.MinVersion = tls.VersionTLS13
 	c.NextProtos = alpn
-	// A tunnel carries bulk as well as keystrokes, and a keystroke fills no
-	// record anyway.
+	// Small records would slow down bulk, and keystrokes make small records anyway.
 	c.DynamicRecordSizingDisabled = true
 	return c
 }
 
-// checkALPN says whether a handshake agreed on one of these protocols.
+// checkALPN fails if a handshake agreed on none of the protocols in alpn.
 func checkALPN(s tls.ConnectionState, alpn []string) error {
 	if !slices.Contains(alpn, s.NegotiatedProtocol) {
 		return fmt.Errorf("peer does not speak %s", alpn[len(alpn)-1])
@@ -70,8 +68,8 @@ func checkALPN(s tls.ConnectionState, alpn []string) error {
 	return nil
 }
 
-// Identity says whose session a connection may begin and join. A node has another key
-// after each renewal of its certificate: what stays is the subject.
+// Identity is the identity of a peer: its certificate's subject. The key changes with each
+// renewal of the certificate.
 func Identity(p tunnel.Peer) (string, error) {
 	if p.TLS == nil || len(p.TLS.PeerCertificates) == 0 {
 		return "", errors.New("no client certificate")

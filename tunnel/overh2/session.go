@@ -63,8 +63,8 @@ func (s *session) serve(c *conn) {
 func (s *session) hold(c *conn) {
 	held := s.Go(func() {
 		select {
-		case <-c.Gone():
-			s.End(c.Why())
+		case <-c.Closed():
+			s.End(c.Cause())
 		case <-s.Alive().Done():
 			_ = c.Close() // never fails
 		}
@@ -107,10 +107,10 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Open implements tunnel.Session.
 func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
-	if err := s.Enter(ctx, s.opened); err != nil {
+	if err := s.Acquire(ctx, s.opened); err != nil {
 		return nil, err
 	}
-	if err := s.Enter(ctx, s.unanswered); err != nil {
+	if err := s.Acquire(ctx, s.unanswered); err != nil {
 		<-s.opened
 		return nil, err
 	}

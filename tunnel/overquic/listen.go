@@ -48,8 +48,8 @@ type listener struct {
 	granted    atomic.Int64   // to the window of a connection that admit has not seen
 
 	mu     sync.Mutex       // guards the following
-	census strangers.Census // of handshakes
-	crowd  strangers.Sparse // lines about those refused
+	sources strangers.SourceCounts // of handshakes
+	refusedLog  strangers.LogLimiter // lines about those refused
 
 	done, failed, refused atomic.Uint64 // handshakes
 }
@@ -170,7 +170,7 @@ func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.
 	source, granted := strangers.SourceOf(client.RemoteAddr), int(l.granted.Swap(0))
 	if !l.enter(source) {
 		l.refused.Add(1)
-		if more, ok := l.crowd.Tell(client.RemoteAddr); ok {
+		if more, ok := l.refusedLog.Allow(client.RemoteAddr); ok {
 			l.options.Logger().Warn("too many handshakes over UDP at a time: clients are sent away", "addr", client.RemoteAddr.String(), "others", more)
 		}
 		l.options.Shared().Return(granted)
@@ -194,10 +194,10 @@ func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.
 func (l *listener) enter(s strangers.Source) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.handshakes.Load() >= maxHandshakes || l.census.Of(s) >= maxOfSource {
+	if l.handshakes.Load() >= maxHandshakes || l.sources.Of(s) >= maxOfSource {
 		return false
 	}
-	l.census.Add(s)
+	l.sources.Add(s)
 	l.handshakes.Add(1)
 	return true
 }
@@ -206,6 +206,6 @@ func (l *listener) enter(s strangers.Source) bool {
 func (l *listener) leave(s strangers.Source) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.census.Remove(s)
+	l.sources.Remove(s)
 	l.handshakes.Add(-1)
 }

@@ -45,7 +45,7 @@ func newSession(c net.Conn, p tunnel.Peer, start startFunc, conf *yamux.Config, 
 		}
 		_ = mux.Close() // never fails, and returns when the library does nothing any more
 		g.end()
-		s.End(conn.Why())
+		s.End(conn.Cause())
 	})
 	return s, nil
 }
@@ -64,7 +64,7 @@ func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 
 // Accept implements tunnel.Session.
 func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
-	if err := s.Enter(ctx, s.accepted); err != nil {
+	if err := s.Acquire(ctx, s.accepted); err != nil {
 		return nil, err
 	}
 	st, err := s.mux.AcceptStreamWithContext(ctx)

@@ -1,7 +1,7 @@
-// Package strangers bounds what those can cause who have not yet proved who they are:
-// how many connections they hold (Pending), how many of them one address has (Census), and
-// how many lines of a log they fill (Sparse).
+// Package strangers bounds what clients can cause before they are authenticated: how many
+// connections they hold (Pending), how many of them one address has (SourceCounts), and how
+// many log lines they cause (LogLimiter).
 //
-// Its mental model: one address alone keeps nobody out, and may have every place that
+// Its mental model: one address can never keep others out, but it may use every place that
 // nobody else wants.
 package strangers

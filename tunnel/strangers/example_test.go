@@ -8,10 +8,10 @@ import (
 )
 
 // With four places, one address may have all of them, until another wants one.
-func ExampleCensus() {
+func ExampleSourceCounts() {
 	many := strangers.SourceOf(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)})
 	one := strangers.SourceOf(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 2)})
-	var c strangers.Census
+	var c strangers.SourceCounts
 	for range 4 {
 		c.Add(many)
 	}

@@ -1,4 +1,4 @@
-// Pending: strangers, in bounded number.
+// Pending: a bounded number of unauthenticated connections.
 
 package strangers
 
@@ -11,62 +11,60 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// Pending holds connections that have not yet shown that they mean it. When it
-// is full, a newcomer costs another one its place: the oldest of the source that has
-// most of them. A client in earnest is done within a round trip or two, so slow
-// ones never keep others out, and neither does one source.
+// Pending holds unauthenticated connections. When it is full a newcomer takes the place of
+// the oldest connection of the source that has the most. Honest clients need a place only for
+// a round trip or two, so neither slow clients nor one source keep others out.
 type Pending struct {
 	limit    int
-	patience time.Duration
+	minTime time.Duration
 
 	mu     sync.Mutex  // guards the following
-	conns  []*stranger // oldest first
-	census Census      // of them
+	conns  []*pendingConn // oldest first
+	counts SourceCounts      // of them
 	closed bool
 	lost   uint64 // places, to newcomers
 }
 
-// A stranger is one of them.
-type stranger struct {
+// A pendingConn is one of them.
+type pendingConn struct {
 	conn   net.Conn
 	source Source
 	since  time.Time
 }
 
 // NewPending makes one for limit connections.
-func NewPending(limit int) *Pending { return NewPatient(limit, 0) }
+func NewPending(limit int) *Pending { return NewPendingFor(limit, 0) }
 
-// NewPatient makes one for limit connections in which none loses its place before it has
-// had it for patience, unless others of its source have places and the newcomer's source
-// has fewer: for connections of which the next one is not worth more.
-func NewPatient(limit int, patience time.Duration) *Pending {
-	return &Pending{limit: max(limit, 1), patience: patience}
+// NewPendingFor is NewPending in which a connection keeps its place for at least minTime,
+// unless its source has several places and the newcomer's source has fewer.
+func NewPendingFor(limit int, patience time.Duration) *Pending {
+	return &Pending{limit: max(limit, 1), minTime: patience}
 }
 
-// Enter takes c in until leave is called. A connection that loses its place is
-// aborted, and whoever reads from it notices. Once closed it loses it at
-// once. Leave is nil if nobody has to yield to c, which happens with patience only.
+// Enter gives c a place until leave is called. A connection that loses its place is
+// aborted. After Close every connection loses it at once. With NewPendingFor leave is nil if
+// there is no place for c.
 func (p *Pending) Enter(c net.Conn) (leave func()) {
-	s := &stranger{conn: c, source: SourceOf(c.RemoteAddr())}
+	s := &pendingConn{conn: c, source: SourceOf(c.RemoteAddr())}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.since = time.Now() // in the order of places
+	s.since = time.Now() // with the mutex held, so that conns stays in order
 	if p.closed {
 		_ = tunnel.Abort(c) // its end is what matters
 		return func() {}
 	}
 	if len(p.conns) >= p.limit {
-		yields := p.census.Yields(s.source, p.limit)
-		i := slices.IndexFunc(p.conns, func(o *stranger) bool { return o.source == yields })
-		greedy := yields != s.source && p.census.Of(yields) > 1
-		if !greedy && s.since.Sub(p.conns[i].since) < p.patience {
+		yields := p.counts.Yields(s.source, p.limit)
+		i := slices.IndexFunc(p.conns, func(o *pendingConn) bool { return o.source == yields })
+		greedy := yields != s.source && p.counts.Of(yields) > 1
+		if !greedy && s.since.Sub(p.conns[i].since) < p.minTime {
 			return nil
 		}
 		p.lost++
 		p.abortLocked(i)
 	}
 	p.conns = append(p.conns, s)
-	p.census.Add(s.source)
+	p.counts.Add(s.source)
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -76,7 +74,7 @@ func (p *Pending) Enter(c net.Conn) (leave func()) {
 	}
 }
 
-// abortLocked ends the connection at i and gives its place to others.
+// abortLocked aborts the connection at i and removes it.
 func (p *Pending) abortLocked(i int) {
 	c := p.conns[i].conn
 	p.removeLocked(i)
@@ -84,7 +82,7 @@ func (p *Pending) abortLocked(i int) {
 }
 
 func (p *Pending) removeLocked(i int) {
-	p.census.Remove(p.conns[i].source)
+	p.counts.Remove(p.conns[i].source)
 	p.conns = slices.Delete(p.conns, i, i+1)
 }
 
@@ -95,14 +93,14 @@ func (p *Pending) Count() int {
 	return len(p.conns)
 }
 
-// Lost is how many have lost their places to newcomers.
+// Lost is how many connections have lost their places to newcomers.
 func (p *Pending) Lost() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lost
 }
 
-// Close aborts every connection in it and all that enter later.
+// Close aborts every connection that has a place, and all that enter later.
 func (p *Pending) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

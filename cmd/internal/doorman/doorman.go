@@ -75,7 +75,7 @@ type Doorman struct {
 	log     *slog.Logger
 	pending *strangers.Pending
 	metrics *metrics
-	sparse  strangers.Sparse
+	sparse  strangers.LogLimiter
 	closing atomic.Bool // the server stops
 }
 
@@ -222,7 +222,7 @@ func (c *conn) end(reason string) bool {
 	if c.ended.Swap(true) || c.d.closing.Load() {
 		return false
 	}
-	if more, ok := c.d.sparse.Tell(c.RemoteAddr()); ok {
+	if more, ok := c.d.sparse.Allow(c.RemoteAddr()); ok {
 		c.d.log.Info("connection closed", "server", c.d.server, "client", c.RemoteAddr().String(), "reason", reason, "others", more)
 	}
 	c.d.metrics.closed.WithLabelValues(reason).Inc()

@@ -89,27 +89,27 @@ func TestLargePacketsVanish(t *testing.T) {
 
 func TestPackets(t *testing.T) {
 	at := func(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }
-	var p packets
+	var p packetSize
 	if p.next(at(time.Hour)) {
 		t.Error("small packets though nobody has been reached")
 	}
-	p.reach(at(time.Minute))
+	p.connected(at(time.Minute))
 	if p.next(at(time.Minute + smallAfter - 1)) {
 		t.Error("small packets too early")
 	}
 	if !p.next(at(time.Minute + smallAfter)) {
 		t.Error("no small packets for a handshake without an answer")
 	}
-	p.worked(false)
-	for _, lasted := range []time.Duration{shortLived - 1, shortLived, tooShort - 1, tooShort} {
-		if p.lasted(lasted); p.next(at(time.Hour)) {
+	p.handshakeDone(false)
+	for _, lasted := range []time.Duration{shortLifetime - 1, shortLifetime, minLifetime - 1, minLifetime} {
+		if p.closedAfter(lasted); p.next(at(time.Hour)) {
 			t.Errorf("small packets after a connection that was there for %v", lasted)
 		}
 	}
-	if p.lasted(shortLived - 1); !p.next(at(time.Hour)) {
+	if p.closedAfter(shortLifetime - 1); !p.next(at(time.Hour)) {
 		t.Error("large packets after two that have failed")
 	}
-	if p.lasted(time.Hour); !p.next(at(time.Hour)) {
+	if p.closedAfter(time.Hour); !p.next(at(time.Hour)) {
 		t.Error("large packets on a path that is known")
 	}
 }

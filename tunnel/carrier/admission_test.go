@@ -35,7 +35,7 @@ func TestSlowHandshakes(t *testing.T) {
 		}
 		slow = append(slow, c)
 		eventually(t, "admitted", func() bool {
-			silent := srv.entrance.silent
+			silent := srv.admission.silent
 			inside := silent.Count()
 			return inside == min(i+1, limit*3/8) && inside+int(silent.Lost()) >= i+1 && srv.Handshakes().Underway == inside
 		})
@@ -63,7 +63,7 @@ func TestStorm(t *testing.T) {
 	const limit = 1 // so that none yields its place to another before it has spoken
 	var log lines
 	srv := crowded(t, limit, patience, tunnel.Options{TLS: ca.Server(t), Log: log.logger()})
-	tokens := srv.entrance.tokens
+	tokens := srv.admission.tokens
 	for range cap(tokens) {
 		tokens <- struct{}{} // nobody computes
 	}
@@ -100,7 +100,7 @@ func TestStorm(t *testing.T) {
 func TestBehind(t *testing.T) {
 	ca := tunneltest.NewAuthority(t, "ca")
 	srv := crowded(t, 8, 10*time.Millisecond, tunnel.Options{TLS: ca.Server(t)})
-	e := srv.entrance
+	e := srv.admission
 	for range cap(e.tokens) {
 		e.tokens <- struct{}{} // nobody computes
 	}
@@ -122,7 +122,7 @@ func TestBehind(t *testing.T) {
 // come.
 func TestSecondTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEntrance(8, slog.New(slog.DiscardHandler))
+		e := newAdmission(8, slog.New(slog.DiscardHandler))
 		for range cap(e.tokens) {
 			e.tokens <- struct{}{} // nobody computes
 		}
@@ -131,7 +131,7 @@ func TestSecondTurn(t *testing.T) {
 			defer far.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), handshakeTimeout)
 			defer cancel()
-			return (&handshake{Conn: near, entrance: e, ctx: ctx, spoken: spoken}).turn()
+			return (&handshake{Conn: near, admission: e, ctx: ctx, answered: spoken}).acquire()
 		}
 		if err := turn(false); !errors.Is(err, tunnel.Busy) {
 			t.Errorf("the first turn: %v", err)
@@ -151,7 +151,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "there", func() bool { return srv.entrance.silent.Count() == 1 })
+	eventually(t, "there", func() bool { return srv.admission.silent.Count() == 1 })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -166,13 +166,13 @@ func TestStopDuringHandshakes(t *testing.T) {
 
 // queued is how many handshakes do not wait for their clients.
 func (s *server) queued() int {
-	return s.Handshakes().Underway - s.entrance.silent.Count()
+	return s.Handshakes().Underway - s.admission.silent.Count()
 }
 
 // One address that fills the entrance costs itself its places, and no other address.
 func TestOneSourceKeepsNobodyOut(t *testing.T) {
 	const limit = 8
-	e := newEntrance(limit, slog.New(slog.DiscardHandler))
+	e := newAdmission(limit, slog.New(slog.DiscardHandler))
 	var reads sync.WaitGroup
 	defer reads.Wait()
 	defer e.close()
@@ -186,7 +186,7 @@ func TestOneSourceKeepsNobodyOut(t *testing.T) {
 		n := ended[b]
 		cutOff := e.silent.Lost()
 		reads.Go(func() {
-			_ = g.shake(context.WithoutCancel(t.Context()), func(context.Context) error {
+			_ = g.run(context.WithoutCancel(t.Context()), func(context.Context) error {
 				_, err := g.Read(make([]byte, 1))
 				n.Add(1)
 				return err
@@ -247,7 +247,7 @@ func TestNewcomersUndoNothing(t *testing.T) {
 
 func testNewcomers(t *testing.T, sources int) {
 	const limit = 16
-	e := newEntrance(limit, slog.New(slog.DiscardHandler))
+	e := newAdmission(limit, slog.New(slog.DiscardHandler))
 	var lost atomic.Int64
 	// come has a client come that speaks, is answered, and is silent from then on. It
 	// says whether it was.
@@ -259,7 +259,7 @@ func testNewcomers(t *testing.T, sources int) {
 		}
 		var answered atomic.Bool
 		go func() {
-			_ = g.shake(t.Context(), func(context.Context) error {
+			_ = g.run(t.Context(), func(context.Context) error {
 				if _, err := g.Read(make([]byte, 1)); err != nil {
 					return err
 				}

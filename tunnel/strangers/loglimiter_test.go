@@ -8,14 +8,14 @@ import (
 )
 
 // One line a minute about each source, and about few sources in all.
-func TestSparse(t *testing.T) {
+func TestLogLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Sparse
+		var s LogLimiter
 		from := func(b byte) net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, b), Port: 1} }
 		lines := func(sources, times int) (n, kept int) {
 			for range times {
 				for b := range sources {
-					if k, now := s.Tell(from(byte(b))); now {
+					if k, now := s.Allow(from(byte(b))); now {
 						n, kept = n+1, kept+k
 					}
 				}

@@ -1,0 +1,131 @@
+// Packet size: small packets for paths on which large ones are lost, because a router has a
+// smaller MTU and its ICMP messages are dropped. TCP would retransmit them for ever.
+
+package carrier
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// smallAfter is how long after TCP has connected a handshake may take before another
+	// one is tried with small packets. The handshake of either end takes more than one
+	// small packet.
+	smallAfter = 3 * time.Second
+	// Two connections in a row that lived no longer than shortLifetime are taken for a
+	// sign that the handshake got through and larger packets did not. Connections that
+	// lived no longer than minLifetime do not count: they were not needed.
+	minLifetime   = time.Second
+	shortLifetime = 20 * time.Second
+)
+
+// A packetSize chooses the packet size of the next connection. Small packets carry a sixth
+// less, so they are used only after large ones have failed, and then for the rest of the
+// session.
+type packetSize struct {
+	mu              sync.Mutex // guards the following
+	small           bool
+	shortLivedInRow int       // connections in a row that were short-lived
+	connectedAt     time.Time // when TCP first connected since the last finished handshake; zero if it has not
+}
+
+// next says whether the next connection uses small packets.
+func (p *packetSize) next(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.small || !p.connectedAt.IsZero() && now.Sub(p.connectedAt) >= smallAfter
+}
+
+// connected notes that TCP has connected.
+func (p *packetSize) connected(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.connectedAt.IsZero() {
+		p.connectedAt = now
+	}
+}
+
+// handshakeDone notes that a handshake was finished.
+func (p *packetSize) handshakeDone(small bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.small, p.connectedAt = p.small || small, time.Time{}
+}
+
+// closedAfter notes how long a connection lived after its handshake.
+func (p *packetSize) closedAfter(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case d >= shortLifetime:
+		p.shortLivedInRow = 0
+	case d >= minLifetime:
+		p.shortLivedInRow++
+		p.small = p.small || p.shortLivedInRow >= 2
+	}
+}
+
+// A dialedConn tells packetSize how long it lived.
+type dialedConn struct {
+	net.Conn
+	packetSize  *packetSize // nil until the handshake is finished
+	established time.Time
+	closed      sync.Once
+}
+
+// Close implements net.Conn.
+func (m *dialedConn) Close() error {
+	if m.packetSize != nil {
+		m.closed.Do(func() { m.packetSize.closedAfter(time.Since(m.established)) })
+	}
+	return m.Conn.Close()
+}
+
+// NetConn is the connection itself.
+func (m *dialedConn) NetConn() net.Conn { return m.Conn }
+
+// first makes the first connection: with large packets and, after smallAfter, another one
+// with small packets beside it.
+func (d *Dialer) first(ctx context.Context) (conn *tls.Conn, err error) {
+	type result struct {
+		conn *tls.Conn
+		err  error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan result)
+	attempt := func(small bool) {
+		c, aerr := d.connect(ctx, small)
+		results <- result{c, aerr}
+	}
+	go attempt(false) // joined below
+	look := time.NewTicker(smallAfter / 4)
+	defer look.Stop()
+	for under := 1; under > 0; {
+		select {
+		case <-look.C:
+			if d.packetSize.next(time.Now()) {
+				look.Stop()
+				under++
+				go attempt(true) // likewise
+			}
+		case r := <-results:
+			under--
+			switch {
+			case conn != nil && r.conn != nil:
+				_ = r.conn.NetConn().Close() // not needed
+			case conn == nil:
+				conn, err = r.conn, r.err // if it failed, the other attempt may still succeed
+			}
+			if conn != nil {
+				look.Stop()
+				cancel()
+			}
+		}
+	}
+	return conn, err
+}

@@ -1,0 +1,48 @@
+// LogLimiter: a rate limit for log lines that clients can cause.
+
+package strangers
+
+import (
+	"maps"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// logInterval is the time between two lines about one source.
+	logInterval = time.Minute
+	// maxLogSources is how many sources may have a line in that time.
+	maxLogSources = 32
+)
+
+// A LogLimiter allows one log line a minute for each source, and for 32 sources at most, so
+// that a client that causes errors a thousand times a second does not fill the disk. The
+// zero value allows the next line.
+type LogLimiter struct {
+	mu   sync.Mutex        // guards the following
+	logged map[any]time.Time // by source
+	suppressed int
+}
+
+// Allow says whether to write a line now, and how many lines of all sources were suppressed
+// since the last one. The source is a net.Addr, which stands for its Source, or any other
+// value that can be the key of a map.
+func (s *LogLimiter) Allow(source any) (kept int, now bool) {
+	if a, ok := source.(net.Addr); ok {
+		source = SourceOf(a)
+	}
+	t := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.logged, func(_ any, at time.Time) bool { return t.Sub(at) >= logInterval })
+	if _, known := s.logged[source]; known || len(s.logged) >= maxLogSources {
+		s.suppressed++
+		return 0, false
+	}
+	if s.logged == nil {
+		s.logged = make(map[any]time.Time)
+	}
+	kept, s.suppressed, s.logged[source] = s.suppressed, 0, t
+	return kept, true
+}
