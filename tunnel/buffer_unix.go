@@ -1,4 +1,5 @@
-// Sockets, tried without waiting: whoever reads one need hold nothing while it waits.
+// Sockets that are read and written without blocking, so that a reader needs no memory while
+// it waits.
 
 //go:build unix
 
@@ -12,18 +13,17 @@ import (
 	"syscall"
 )
 
-// A SocketReader reads a socket. The zero SocketReader has none.
+// A SocketReader reads a socket. The zero SocketReader has no socket.
 type SocketReader struct {
-	conn any // that raw is of
+	conn any // the connection of raw
 	raw  syscall.RawConn
 	try  func(fd uintptr) (done bool)
 	mem  Memory
-	n    int // what try has found
+	n    int // bytes read by try
 	err  error
 }
 
-// Open says whether c is a connection that carries a stream of bytes by a socket of its own,
-// which Read reads then.
+// Open says whether c is a TCP or unix stream socket. Then Read reads it.
 func (r *SocketReader) Open(c any) bool {
 	if r.conn != nil && r.conn == c {
 		return true
@@ -35,20 +35,20 @@ func (r *SocketReader) Open(c any) bool {
 	return raw != nil
 }
 
-// Read waits until there is something to read, and reads it to m, which holds nothing. It
-// costs no system call more than Read of the connection does.
+// Read waits until the socket is readable, and reads it into m, which holds nothing before.
+// It takes as many system calls as Read of the connection.
 func (r *SocketReader) Read(m Memory) (n int, err error) {
 	if r.try == nil {
 		r.try = r.tryRead // once, since it takes memory
 	}
 	r.mem, r.n, r.err = m, 0, nil
 	if err := r.raw.Read(r.try); err != nil {
-		return 0, renamed(err, "read")
+		return 0, withOp(err, "read")
 	}
 	return r.n, r.err
 }
 
-// tryRead reads what is there, and says whether there was something.
+// tryRead reads without blocking, and says whether there was data, the end or an error.
 func (r *SocketReader) tryRead(fd uintptr) bool {
 	p := r.mem.Take(0)
 	for {
@@ -70,27 +70,27 @@ func (r *SocketReader) tryRead(fd uintptr) bool {
 	}
 }
 
-// A SocketWriter writes to a socket. The zero SocketWriter has none.
+// A SocketWriter writes to a socket. The zero SocketWriter has no socket.
 type SocketWriter struct {
 	raw syscall.RawConn
 	try func(fd uintptr) (done bool)
 	p   []byte
-	n   int // what try has written
+	n   int // bytes written by try
 	err error
 }
 
-// Open is that of a SocketReader, for Write.
+// Open is Open of a SocketReader, for Write.
 func (w *SocketWriter) Open(c any) bool {
 	w.raw, w.try = socketOf(c), w.tryWrite // once, since it takes memory
 	return w.raw != nil
 }
 
-// Write writes what the socket takes at once.
+// Write writes as much as the socket takes without blocking.
 func (w *SocketWriter) Write(p []byte) (n int, err error) {
 	w.p, w.n, w.err = p, 0, nil
 	err = w.raw.Write(w.try)
 	if w.p = nil; err != nil {
-		return w.n, renamed(err, "write")
+		return w.n, withOp(err, "write")
 	}
 	return w.n, w.err
 }
@@ -112,8 +112,7 @@ func (w *SocketWriter) tryWrite(fd uintptr) bool {
 	return true
 }
 
-// socketOf is the descriptor of a connection that carries a stream of bytes by a socket of
-// its own; nil if c is none.
+// socketOf is the socket of c; nil if c is no TCP or unix stream socket.
 func socketOf(c any) syscall.RawConn {
 	var conn syscall.Conn
 	switch c := c.(type) {
@@ -129,13 +128,14 @@ func socketOf(c any) syscall.RawConn {
 	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return nil // whoever uses it hears why
+		return nil // c is closed, and Read says so
 	}
 	return raw
 }
 
-// renamed is err of a RawConn as that of the connection.
-func renamed(err error, op string) error {
+// withOp is an error of a RawConn with the operation's name in place of "raw-read" or
+// "raw-write".
+func withOp(err error, op string) error {
 	var e *net.OpError
 	if !errors.As(err, &e) {
 		return err

@@ -1,5 +1,4 @@
-// Codes: why a dial failed or a session ended, as a number that crosses the
-// wire.
+// Codes: why a dial failed or a session ended, as a number that is sent to the peer.
 
 package tunnel
 
@@ -15,39 +14,39 @@ import (
 	"time"
 )
 
-// A Code says why a dial failed or an end hung up. Codes are errors, so that
-// errors.Is(err, tunnel.Refused) works on whatever Connect returned. They are
-// on the wire: values are never reused.
+// A Code says why a dial failed or a session ended. Codes are errors: errors.Is(err,
+// tunnel.Refused) works on the errors of Connect. They are sent to peers, so values are never
+// reused.
 type Code uint8
 
 const (
 	// NoNode: the node is not connected, or no node has the address.
 	NoNode Code = 1
-	// Parked: the node's link is down and the session waits for it.
+	// Parked: the node's session has no connection now, and waits for one.
 	Parked Code = 2
-	// Refused: the target answered and nothing listens there.
+	// Refused: the target refuses the connection.
 	Refused Code = 3
-	// Unreachable: there is no way from the node to the target.
+	// Unreachable: there is no route from the node to the target.
 	Unreachable Code = 4
 	// Timeout: no answer in time.
 	Timeout Code = 5
 	// Denied: a policy forbids it.
 	Denied Code = 6
-	// Draining: the end is about to leave and takes nothing new.
+	// Draining: the end is about to stop, and accepts nothing new.
 	Draining Code = 7
 	// Ambiguous: more than one node claims the address.
 	Ambiguous Code = 8
 	// Internal: a fault in the tunnel itself.
 	Internal Code = 9
-	// Canceled: the caller gave up.
+	// Canceled: the caller has canceled the dial.
 	Canceled Code = 10
 	// Unresolved: the target's name has no address.
 	Unresolved Code = 11
-	// Invalid: the address, or the frame, makes no sense.
+	// Invalid: the address or the frame is malformed.
 	Invalid Code = 12
-	// Replaced: a newer session of the same node has taken over.
+	// Replaced: a newer session of the same node has replaced this one.
 	Replaced Code = 13
-	// Lost: the session died under the dial.
+	// Lost: the session ended during the dial.
 	Lost Code = 14
 	// Busy: a limit was reached.
 	Busy Code = 15
@@ -57,7 +56,7 @@ const (
 	Revoked Code = 17
 )
 
-// codeText is indexed by Code. It is written here once and never changed.
+// codeText is indexed by Code. It is never changed.
 var codeText = [...]string{
 	NoNode:      "no such node is connected",
 	Parked:      "node is reconnecting",
@@ -92,8 +91,7 @@ func (c Code) Error() string { return c.String() }
 // Timeout and Temporary make a Code a net.Error.
 func (c Code) Timeout() bool { return c == Timeout || c == Dead }
 
-// Temporary says whether the same dial may succeed later without anybody
-// changing a thing.
+// Temporary says whether the same dial may succeed later.
 func (c Code) Temporary() bool {
 	switch c {
 	case NoNode, Parked, Timeout, Draining, Replaced, Lost, Busy, Dead:
@@ -103,8 +101,8 @@ func (c Code) Temporary() bool {
 	}
 }
 
-// Away says that it was not the node that answered a dial: the end that was asked has
-// no session of it that works, and another may have one.
+// Away says that the dial did not reach the node: this end has no working session with it,
+// and another server may have one.
 func (c Code) Away() bool {
 	switch c {
 	case NoNode, Parked, Draining, Replaced, Lost, Dead:
@@ -114,8 +112,7 @@ func (c Code) Away() bool {
 	}
 }
 
-// sentinel is the error of the standard library that a caller who knows nothing
-// of tunnels looks for; nil if there is none.
+// sentinel is the error of the standard library for the code; nil if there is none.
 func (c Code) sentinel() error {
 	switch c {
 	case Refused:
@@ -133,36 +130,33 @@ func (c Code) sentinel() error {
 	}
 }
 
-// A DialError is a dial that failed, here or at the far side. It unwraps to its
-// Code and to the standard library's error for it, where there is one. It is the net.Error
-// that its Code is.
+// A DialError is a dial that failed at either end. It unwraps to its Code and to the standard
+// library's error for it, if there is one. It is a net.Error.
 type DialError struct {
 	Code
 	Addr string
-	// Text says more, for people; it is never parsed. Empty means the code's
-	// own text.
+	// Text says more, for people; it is never parsed. Empty means the code's text.
 	Text string
 
-	cause error // what failed on this side; nil if the far side answered
+	cause error // the error at this end; nil if the other end has answered
 }
 
-// NewDialError makes a DialError of what went wrong on this side of a dial to addr.
+// NewDialError makes a DialError of an error at this end of a dial to addr.
 func NewDialError(addr string, err error) *DialError {
 	return &DialError{Addr: addr, Code: CodeOf(err), Text: Reason(addr, err), cause: err}
 }
 
-// Error names the address and says why.
+// Error names the address and the reason.
 func (e *DialError) Error() string {
 	return "dial " + e.Addr + ": " + cmp.Or(e.Text, e.String())
 }
 
-// DialCode is the text of the code, for those who do not know the type.
+// DialCode is the text of the code, for packages that must not import this one.
 func (e *DialError) DialCode() string { return e.String() }
 
-// Reason is what err says of a dial to addr, without the beginning by which a
-// DialError or package net says once more that it is a dial, and to where: for the
-// Text of a DialError. An address that differs from addr, such as the one that a name
-// has led to, stays.
+// Reason is the text of err without the beginning "dial ADDR:" of a DialError or a
+// net.OpError: for the Text of a DialError. An address that differs from addr, such as the
+// one that a name was resolved to, stays.
 func Reason(addr string, err error) string {
 	var (
 		dial *DialError
@@ -184,8 +178,8 @@ func Reason(addr string, err error) string {
 	return err.Error()
 }
 
-// Unwrap gives the code and, where there are such, the standard sentinel and the
-// local cause.
+// Unwrap returns the code and, if there are such, the standard library's error and the error
+// at this end.
 func (e *DialError) Unwrap() []error {
 	errs := []error{e.Code}
 	if s := e.sentinel(); s != nil {
@@ -199,8 +193,7 @@ func (e *DialError) Unwrap() []error {
 
 var _ net.Error = Code(0)
 
-// errnoCodes maps what the system says of a dial. It is written here once and
-// never changed.
+// errnoCodes maps the system's errors of a dial. It is never changed.
 var errnoCodes = map[syscall.Errno]Code{
 	syscall.ECONNREFUSED:  Refused,
 	syscall.EHOSTUNREACH:  Unreachable,
@@ -220,8 +213,8 @@ var errnoCodes = map[syscall.Errno]Code{
 	syscall.EINVAL:        Invalid,
 }
 
-// CodeOf says which Code an error amounts to: the one it carries if it carries
-// one, else what its type tells, else Internal. CodeOf(nil) is 0.
+// CodeOf is the Code that err wraps, else the one for its type, else Internal. CodeOf(nil)
+// is 0.
 func CodeOf(err error) Code {
 	if err == nil {
 		return 0
@@ -229,8 +222,8 @@ func CodeOf(err error) Code {
 	return codeOf(err)
 }
 
-// codeOf is apart because what it looks for costs memory, which no dial that succeeds is
-// to pay for.
+// codeOf is a function of its own because its variables escape to the heap, which dials that
+// succeed avoid.
 func codeOf(err error) Code {
 	var (
 		code  Code
@@ -267,11 +260,11 @@ func codeOf(err error) Code {
 	}
 }
 
-// maxRetryAfter bounds what a peer can ask for.
+// maxRetryAfter bounds the wait that a peer can ask for.
 const maxRetryAfter = time.Hour
 
-// RetryAfter is how long to wait before the next attempt, if err wraps a Goodbye, or
-// another error with such a method, that asks for it. It is an hour at most.
+// RetryAfter is how long to wait before the next attempt, if err wraps a Goodbye, or another
+// error with such a method, that asks for it. It is an hour at most.
 func RetryAfter(err error) (time.Duration, bool) {
 	var asks interface{ RetryAfter() time.Duration }
 	if !errors.As(err, &asks) || asks.RetryAfter() <= 0 {

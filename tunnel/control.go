@@ -1,4 +1,4 @@
-// Control: the greeting, and the stream on which both ends say how they fare.
+// Control: hello and welcome, and the control stream.
 
 package tunnel
 
@@ -15,41 +15,41 @@ import (
 )
 
 const (
-	// pingInterval is the time between two pings, which tell the round trip. By
-	// resumerInterval sessions are pinged that tell it themselves.
+	// pingInterval is the time between two pings, which measure the round trip. Sessions
+	// that measure it themselves are pinged every resumerInterval.
 	pingInterval    = 10 * time.Second
 	resumerInterval = time.Hour
-	// pingTimeout and resumerTimeout are how long what is written may wait to be taken. An
-	// end of an older version takes its peer for dead that is silent for so long: whether
-	// there still is a peer is for the session to know.
+	// pingTimeout and resumerTimeout bound a write. They are sent to the peer, and one of an
+	// older version gives up a session that is silent for so long. This version leaves that
+	// to the transport.
 	pingTimeout    = 30 * time.Second
 	resumerTimeout = 150 * time.Minute
 
-	// partingTime is how long an end that hangs up waits for the other to do
-	// the same, so that the reason gets across before the connection goes.
-	partingTime = time.Second
+	// hangUpTime is how long HangUp waits for the peer to close the session first, so that
+	// the reason reaches it.
+	hangUpTime = time.Second
 )
 
-// A Goodbye is the peer's reason for ending the session, for not starting one, or for
-// not letting it go on on another connection. Whatever the transport, it is what an
-// agent that is refused is told: Revoked or Denied if it is not admitted, Replaced if
-// another one is preferred, Busy if it is to come back later.
+// A Goodbye is the peer's reason for ending a session, for refusing one, or for refusing to
+// resume one. An agent that is refused receives one on every transport: Revoked or Denied if
+// it is not admitted, Replaced if another session is preferred, Busy if it is to try again
+// later.
 type Goodbye struct {
 	Code Code
 	// Text says more, for people. The first 1024 bytes of it are sent.
 	Text string
-	// Retry is how long the peer asks to wait before the next attempt; zero means that
-	// it does not say.
+	// Retry is how long to wait before the next attempt; zero means that the peer did not
+	// say.
 	Retry time.Duration
 }
 
-// GoodbyeOf is what a peer is told that is sent away because of err.
+// GoodbyeOf is the Goodbye for err.
 func GoodbyeOf(err error) *Goodbye {
 	retry, _ := RetryAfter(err)
 	return &Goodbye{Code: CodeOf(err), Text: err.Error(), Retry: retry}
 }
 
-// GoodbyeBy is what an application error code of a Goodbye's ErrorCode says.
+// GoodbyeBy is the Goodbye with that ErrorCode and text.
 func GoodbyeBy(code uint64, text string) *Goodbye {
 	retry := time.Duration(min(code>>8, uint64(maxRetryAfter/time.Millisecond))) * time.Millisecond //nolint:gosec // an hour
 	return &Goodbye{Code: Code(code & 0xff), Text: text, Retry: retry}                              //nolint:gosec // as it says
@@ -77,7 +77,7 @@ func (g *Goodbye) RetryAfter() time.Duration { return g.Retry }
 func (g *Goodbye) Unwrap() error { return g.Code }
 
 // A Control is one end of a session's control stream. All methods may be called
-// at the same time.
+// concurrently.
 type Control struct {
 	session  Session
 	stream   Stream
@@ -85,9 +85,9 @@ type Control struct {
 	draining chan struct{}
 	answered chan struct{}
 	rtt      atomic.Int64  // nanoseconds; 0 before the first pong
-	writing  chan struct{} // holds one token while somebody writes to stream
+	writing  chan struct{} // a semaphore of one, for writes to stream
 
-	drained, heard sync.Once // draining and answered are closed once
+	drainingOnce, answeredOnce sync.Once // draining and answered are closed once
 
 	// Owned by Run.
 	number uint64    // of the latest ping
@@ -101,8 +101,8 @@ func newControl(s Session, st Stream, w Welcome) *Control {
 	}
 }
 
-// RTT is the latest round trip, as the session itself tells it or else as it was
-// on the control stream; zero before the first.
+// RTT is the latest round trip, measured by the session or else by pings; zero before the
+// first.
 func (c *Control) RTT() time.Duration {
 	if rtt := c.session.Link().RTT; rtt > 0 {
 		return rtt
@@ -110,15 +110,14 @@ func (c *Control) RTT() time.Duration {
 	return time.Duration(c.rtt.Load())
 }
 
-// Draining is closed once the peer has said that it is about to leave.
+// Draining is closed once the peer has sent drain.
 func (c *Control) Draining() <-chan struct{} { return c.draining }
 
-// Answered is closed once the peer has sent a ping or a pong. At the accepting end
-// that proves that the peer has read the welcome.
+// Answered is closed once the peer has sent a ping or a pong. At the accepting end this proves
+// that the peer has read the welcome.
 func (c *Control) Answered() <-chan struct{} { return c.answered }
 
-// Drain tells the peer that this end is about to leave: it should open nothing
-// new here.
+// Drain tells the peer that this end is about to stop, and to open no more streams here.
 func (c *Control) Drain(code Code, text string) error {
 	if err := c.write(&noteFrame{k: kindDrain, code: code, text: clip(text)}); err != nil {
 		return fmt.Errorf("announce drain: %w", err)
@@ -126,27 +125,27 @@ func (c *Control) Drain(code Code, text string) error {
 	return nil
 }
 
-// HangUp tells the peer why, gives it a second to hang up first, and closes the
-// session.
+// HangUp sends the peer the reason, gives it a second to close the session first, and closes
+// the session.
 func (c *Control) HangUp(why *Goodbye) error {
-	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
+	ctx, cancel := context.WithTimeout(context.Background(), hangUpTime)
 	defer cancel()
 	return c.Part(ctx, why)
 }
 
-// Part is HangUp with patience: the peer has until ctx is done to hang up first,
-// so that it can finish reading what is under way to it.
+// Part is HangUp that gives the peer until ctx is done, so that it can read the data that is
+// still being sent to it.
 func (c *Control) Part(ctx context.Context, why *Goodbye) error {
 	select {
 	case c.writing <- struct{}{}:
-		if c.put(&noteFrame{k: kindGoodbye, code: why.Code, retry: why.Retry, text: clip(why.Text)}, partingTime) == nil {
+		if c.writeWithin(&noteFrame{k: kindGoodbye, code: why.Code, retry: why.Retry, text: clip(why.Text)}, hangUpTime) == nil {
 			select {
 			case <-c.session.Context().Done():
 			case <-ctx.Done():
 			}
 		}
 		<-c.writing
-	case <-ctx.Done(): // another write is stuck: this one would be too
+	case <-ctx.Done(): // another write is blocked, and this one would be too
 	}
 	return c.session.Dismiss(why)
 }
@@ -154,21 +153,21 @@ func (c *Control) Part(ctx context.Context, why *Goodbye) error {
 func (c *Control) write(f frame) error {
 	c.writing <- struct{}{}
 	defer func() { <-c.writing }()
-	return c.put(f, c.welcome.timeout+c.session.Link().Window) // it may be parked, and full
+	return c.writeWithin(f, c.welcome.timeout+c.session.Link().Window) // a parked session takes nothing
 }
 
-// put writes f; the caller holds the token.
-func (c *Control) put(f frame, timeout time.Duration) error {
+// writeWithin writes f; the caller holds the semaphore.
+func (c *Control) writeWithin(f frame, timeout time.Duration) error {
 	if err := c.stream.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
 	return writeFrame(c.stream, f)
 }
 
-// Run answers pings and sends its own, until ctx is done: then it returns nil. Otherwise
-// it returns why the session is over: a *Goodbye if the peer said so, an error wrapping
-// Dead if it fell silent, an error wrapping Lost if the session broke. It does not close
-// the session. Each round trip is told to rtt, unless that is nil.
+// Run answers pings and sends its own, until ctx is done: then it returns nil. Otherwise it
+// returns why the session has ended: a *Goodbye if the peer has sent one, an error wrapping
+// Dead if the peer fell silent, an error wrapping Lost if the session broke. It does not
+// close the session. rtt, unless nil, is called with each round trip.
 func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(time.Unix(1, 0)) }) // which has passed
 	defer stop()
@@ -189,7 +188,7 @@ func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
 	}
 }
 
-// ping pings if it is time to, and has a read wait until it is again.
+// ping pings if that is due, and sets the read deadline to the next time.
 func (c *Control) ping(ctx context.Context) error {
 	if now := time.Now(); now.Sub(c.sent) >= c.welcome.interval {
 		c.number, c.sent = c.number+1, now
@@ -200,15 +199,15 @@ func (c *Control) ping(ctx context.Context) error {
 	if err := c.stream.SetReadDeadline(c.sent.Add(c.welcome.interval)); err != nil {
 		return err
 	}
-	// The deadline just set may have wiped out the one that ctx's end set.
+	// That may have replaced the deadline which the end of ctx has set.
 	return ctx.Err()
 }
 
-// handle does what a frame asks for.
+// handle handles a frame.
 func (c *Control) handle(f frame, report func(time.Duration)) error {
 	switch f := f.(type) {
 	case *beatFrame:
-		c.heard.Do(func() { close(c.answered) })
+		c.answeredOnce.Do(func() { close(c.answered) })
 		if f.k == kindPing {
 			return c.write(&beatFrame{k: kindPong, number: f.number})
 		}
@@ -224,14 +223,14 @@ func (c *Control) handle(f frame, report func(time.Duration)) error {
 		if f.k == kindGoodbye {
 			return f.goodbye()
 		}
-		c.drained.Do(func() { close(c.draining) })
+		c.drainingOnce.Do(func() { close(c.draining) })
 		return nil
 	default:
 		return fmt.Errorf("%w: kind %d on the control stream", ErrFrame, f.kind())
 	}
 }
 
-// ended puts the reason for Run's return in its final shape.
+// ended is the error that Run returns for err.
 func (c *Control) ended(ctx context.Context, err error) error {
 	var bye *Goodbye
 	switch {
@@ -250,13 +249,13 @@ func (c *Control) ended(ctx context.Context, err error) error {
 	}
 }
 
-// A Hello is the dialing end's first word.
+// A Hello is the dialing end's first frame.
 type Hello struct {
-	// Node is the name that the agent believes to have. The server goes by the
-	// certificate; if they differ, it says goodbye.
+	// Node is the agent's node name. The server uses the name in the certificate, and
+	// refuses the session if they differ.
 	Node string
-	// Instance is random, one for each life of an agent process. Two live
-	// instances with one identity are a cloned machine.
+	// Instance is a random number for each agent process. Two live instances with one
+	// identity mean that a machine was cloned.
 	Instance uint64
 	// Sequence counts the sessions of an instance, from 1.
 	Sequence uint64
@@ -264,7 +263,7 @@ type Hello struct {
 	Meta Meta
 }
 
-// A Welcome is the accepting end's consent.
+// A Welcome is the accepting end's answer if it admits the agent.
 type Welcome struct {
 	// Session names the session in both ends' logs.
 	Session uint64
@@ -273,24 +272,23 @@ type Welcome struct {
 	interval, timeout time.Duration // see pingInterval and pingTimeout; for both ends
 }
 
-// bounded keeps the times of a peer's welcome within reason.
+// bounded is w with the times, which a peer has sent, within bounds.
 func (w Welcome) bounded() Welcome {
 	w.interval = min(max(w.interval, 100*time.Millisecond), time.Hour)
 	w.timeout = min(max(w.timeout, 2*w.interval), 24*time.Hour)
 	return w
 }
 
-// Greet opens the control stream of a session that this end dialed. It fails
-// with a *Goodbye if the server does not want the session. ctx bounds the
-// greeting only.
+// Greet opens the control stream of a session that this end has dialed, and waits for the
+// welcome. It fails with a *Goodbye if the server refuses. ctx bounds only Greet.
 func Greet(ctx context.Context, s Session, h Hello) (*Control, Welcome, error) {
 	st, err := s.Open(ctx)
 	if err != nil {
-		return nil, Welcome{}, fmt.Errorf("open control stream: %w", told(err))
+		return nil, Welcome{}, fmt.Errorf("open control stream: %w", goodbyeIn(err))
 	}
 	f, err := exchange(ctx, st, (*helloFrame)(&h))
 	if err != nil {
-		return nil, Welcome{}, fmt.Errorf("greet server: %w", told(err))
+		return nil, Welcome{}, fmt.Errorf("greet server: %w", goodbyeIn(err))
 	}
 	switch f := f.(type) {
 	case *welcomeFrame:
@@ -305,8 +303,8 @@ func Greet(ctx context.Context, s Session, h Hello) (*Control, Welcome, error) {
 	}
 }
 
-// exchange writes out, if there is something, and reads a frame, within the bounds of
-// ctx. On error the stream is gone.
+// exchange writes out, unless that is nil, and reads a frame, within the bounds of ctx. On
+// error the stream is aborted.
 func exchange(ctx context.Context, st Stream, out frame) (in frame, err error) {
 	err = within(ctx, st, func() error {
 		if out != nil {
@@ -315,15 +313,15 @@ func exchange(ctx context.Context, st Stream, out frame) (in frame, err error) {
 			}
 		}
 		if in, err = readFrame(st); errors.Is(err, io.EOF) {
-			return errHungUp
+			return errNoAnswer
 		}
 		return err
 	})
 	return in, err
 }
 
-// A Greeting is a Hello that waits for its answer. Exactly one of Control and
-// Refuse must be called.
+// A Greeting is a Hello that has to be answered. Exactly one of Control and Refuse must be
+// called.
 type Greeting struct {
 	Hello
 
@@ -331,8 +329,8 @@ type Greeting struct {
 	stream  Stream
 }
 
-// Await accepts the control stream of a session that this end did not dial and
-// reads the hello. ctx bounds the wait.
+// Await accepts the control stream of a session that the peer has dialed, and reads the hello.
+// ctx bounds the wait.
 func Await(ctx context.Context, s Session) (*Greeting, error) {
 	st, err := s.Accept(ctx)
 	if err != nil {
@@ -350,8 +348,8 @@ func Await(ctx context.Context, s Session) (*Greeting, error) {
 	return &Greeting{Hello: Hello(*h), session: s, stream: st}, nil
 }
 
-// Control is this end of the control stream under w. It must be told to Welcome
-// or HangUp.
+// Control is this end of the control stream. Its Welcome, which sends w, or HangUp must be
+// called.
 func (g *Greeting) Control(w Welcome) *Control {
 	w.interval, w.timeout = pingInterval, pingTimeout
 	if g.session.Link().Window > 0 {
@@ -360,8 +358,7 @@ func (g *Greeting) Control(w Welcome) *Control {
 	return newControl(g.session, g.stream, w)
 }
 
-// Welcome consents to the session. Only the accepting end has it to give, once,
-// before Run.
+// Welcome sends the welcome. The accepting end calls it once, before Run.
 func (c *Control) Welcome() error {
 	if err := c.write((*welcomeFrame)(&c.welcome)); err != nil {
 		return fmt.Errorf("welcome agent: %w", err)
@@ -369,7 +366,7 @@ func (c *Control) Welcome() error {
 	return nil
 }
 
-// Refuse says why not and closes the session.
+// Refuse sends the reason and closes the session.
 func (g *Greeting) Refuse(why *Goodbye) error {
 	return g.Control(Welcome{}).HangUp(why)
 }

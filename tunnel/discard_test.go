@@ -41,7 +41,7 @@ func TestDiscardIsBounded(t *testing.T) {
 	if err := discard(src, gone); err != nil {
 		t.Fatal(err)
 	}
-	if src.said > lingerBytes+8<<10 {
-		t.Errorf("%d bytes were taken, want %d", src.said, lingerBytes)
+	if src.said > discardBytes+8<<10 {
+		t.Errorf("%d bytes were taken, want %d", src.said, discardBytes)
 	}
 }

@@ -1,11 +1,9 @@
-// Package tunnel is what a server and an agent say to each other, and nothing
-// of how their bytes get across.
+// Package tunnel is the protocol between a server and an agent, on top of a transport.
 //
-// The mental model: an agent throws one rope to a server. The rope is a
-// Session; both ends may open streams on it, and a Stream is a net.Conn that
-// can half-close. Every stream begins with one dial frame, in which the opener
-// names a target, and one answer frame, in which the other end says whether it
-// got there:
+// The mental model: an agent makes one Session with a server. Both ends may open streams on
+// it, and a Stream is a net.Conn that can half-close. Every stream begins with one dial
+// frame, in which the opener names a target, and one answer frame, in which the other end
+// says whether it is connected to the target:
 //
 //	opener                                   answering end
 //	  │ Open                                        │
@@ -14,35 +12,33 @@
 //	  │◀─── answer: ok, or a code and a text ───────│ Accept or Reject
 //	  │◀═══ bytes, both ways, half-closes kept ════▶│ Splice
 //
-// There are no connection numbers and no table of pending dials: the stream is
-// the pending dial, and forgetting it is closing it. Why a dial failed travels
-// as a Code that was decided where the error still had a type, so that a
-// refused connection on a node is errors.Is(err, syscall.ECONNREFUSED) at the
-// caller, two networks away.
+// There are no connection numbers and no table of pending dials: the stream is the pending
+// dial, and closing it cancels the dial. The reason of a failed dial is sent as a Code, which
+// the answering end derives from the type of the error. So a connection that is refused on a
+// node is errors.Is(err, syscall.ECONNREFUSED) at the caller.
 //
-// The first stream of a session is opened by the end that dialed and is the
-// control stream. It starts with hello and welcome (or goodbye, when the server
-// does not want the session) and then carries pings, the notice that an end is
-// draining, and the reason for which an end hangs up. See wire.go for the
-// bytes, Control for the behaviour.
+// The first stream of a session is the control stream, which the dialing end opens. It begins
+// with hello and welcome, or goodbye if the server refuses the session. Then it carries pings,
+// the notice that an end is draining, and the reason for which an end closes the session.
+// wire.go has the frames, Control the behaviour.
 //
-// The life of a byte that a node's target says to a client of the server, over qmux:
+// The life of a byte from a node's target to a client of the server, over qmux:
 //
-//	agent/link.go           Serve has had the request; Answer joins stream and target
-//	tunnel/splice.go        waits until the target has something, and has the stream fetch it
-//	tunnel/qmux/source.go   reads it from the target's socket into a block
-//	tunnel/qmux/send.go     numbers it by its offset, and keeps it until it is acknowledged
-//	tunnel/qmux/write.go    puts it into a record and gives that to TLS
-//	tunnel/qmux/conn.go     the server's reader takes the record off TLS
-//	tunnel/qmux/receive.go  puts it in order
+//	agent/link.go           Serve has read the request; Answer splices stream and target
+//	tunnel/splice.go        waits until the target is readable, and calls the stream
+//	tunnel/qmux/source.go   reads the target's socket into a block
+//	tunnel/qmux/send.go     retains the block until it is acknowledged
+//	tunnel/qmux/write.go    writes it as a record to TLS
+//	tunnel/qmux/conn.go     the server's reader reads the record from TLS
+//	tunnel/qmux/receive.go  puts the data in order
 //	tunnel/qmux/sink.go     writes it to the client's socket
-//	server/connect          had the client's CONNECT, and joined it to Hub.DialContext's stream
+//	server/connect          has read the client's CONNECT, and spliced it with the stream
+//	                        of Hub.DialContext
 //
-// What this package is not: it authenticates nobody (package auth does), it
-// chooses no route (package server does), and it is no multiplexer. Transports
-// live below it, one package each: qmux, overyamux, overh2 and overquic. Those over
-// TCP get their TLS connections from package carrier. Each must pass the suite in
-// tunneltest.
+// What this package is not: it does not authenticate (package auth does), it does not choose
+// routes (package server does), and it does not multiplex. Transports do, one package each:
+// qmux, overyamux, overh2 and overquic. Package carrier makes the TLS connections of those
+// over TCP. Every transport passes the suite in package tunneltest.
 package tunnel
 
 import "embed"

@@ -1,4 +1,4 @@
-// Dials over a session: Connect asks, ReadRequest, Request and Answer reply.
+// Dials over a session: Connect at one end; ReadRequest, Request and Answer at the other.
 
 package tunnel
 
@@ -15,15 +15,14 @@ import (
 )
 
 const (
-	// DefaultDialTimeout bounds a dial whose context has no deadline, and the
-	// answering end's work on a request that names no time.
+	// DefaultDialTimeout bounds a dial whose context has no deadline, and the answering
+	// end's work on a request without a timeout.
 	DefaultDialTimeout = 30 * time.Second
-	// requestTimeout is how long an opened stream may take to say what it
-	// wants.
+	// requestTimeout bounds the wait for the dial frame of a stream.
 	requestTimeout = 30 * time.Second
 )
 
-// A Dial says where a stream should lead.
+// A Dial is the target of a stream.
 type Dial struct {
 	Network string // "tcp"
 	Addr    string
@@ -34,7 +33,7 @@ type Dial struct {
 
 func (d Dial) name() string { return cmp.Or(d.Name, d.Addr) }
 
-// Connect opens a stream on s and has the far side join it to addr. Errors are
+// Connect opens a stream on s and makes the other end connect it to addr. Errors are
 // *DialError. The caller owns the stream.
 func Connect(ctx context.Context, s Session, network, addr string) (Stream, error) {
 	return Dial{Network: network, Addr: addr}.Connect(ctx, s)
@@ -49,7 +48,7 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, error) {
 	}
 	st, err := s.Open(ctx)
 	if err != nil {
-		return nil, NewDialError(d.name(), blame(ctx, err))
+		return nil, NewDialError(d.name(), contextCause(ctx, err))
 	}
 	f, err := exchange(ctx, st, d.frame(ctx))
 	if err == nil {
@@ -61,7 +60,7 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, error) {
 	return st, nil
 }
 
-// frame asks for the dial, within the time that ctx leaves.
+// frame is the dial frame, with the time that ctx leaves.
 func (d Dial) frame(ctx context.Context) *dialFrame {
 	f := &dialFrame{network: d.Network, addr: d.Addr, meta: d.Meta}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -70,7 +69,7 @@ func (d Dial) frame(ctx context.Context) *dialFrame {
 	return f
 }
 
-// answered is what f says in answer to the dial: why not, or nil.
+// answered is the error in an answer; nil if the dial has succeeded.
 func (d Dial) answered(f frame) error {
 	a, ok := f.(*answerFrame)
 	switch {
@@ -83,21 +82,21 @@ func (d Dial) answered(f frame) error {
 	}
 }
 
-// failed ends st, whose dial has failed with err, and makes a DialError of that.
+// failed ends st, whose dial has failed with err, and makes a DialError of err.
 func (d Dial) failed(st Stream, err error) *DialError {
 	var refusal *DialError
 	if errors.As(err, &refusal) {
-		_ = st.Close() // the far side has said its last word, and an orderly end is enough
+		_ = st.Close() // the peer has ended its direction, so that an orderly end is enough
 		return refusal
 	}
 	abortQuietly(st)
 	return NewDialError(d.name(), err)
 }
 
-// errHungUp is the end of a stream that was to be answered.
-var errHungUp = fmt.Errorf("%w: stream ended before the answer", Lost)
+// errNoAnswer is the end of a stream before its answer.
+var errNoAnswer = fmt.Errorf("%w: stream ended before the answer", Lost)
 
-// within calls f, which uses st, within the bounds of ctx. If that fails st is gone.
+// within calls f, which uses st, within the bounds of ctx. On error st is aborted.
 func within(ctx context.Context, st Stream, f func() error) error {
 	stop := context.AfterFunc(ctx, func() { abortQuietly(st) })
 	err := f()
@@ -106,14 +105,14 @@ func within(ctx context.Context, st Stream, f func() error) error {
 	}
 	if err != nil {
 		abortQuietly(st)
-		return blame(ctx, err)
+		return contextCause(ctx, err)
 	}
 	return nil
 }
 
-// blame is ctx's cause if ctx is why err came about. The stream's deadline is
-// ctx's and may be the first to be noticed.
-func blame(ctx context.Context, err error) error {
+// contextCause is ctx's cause if err is due to ctx, else err. The stream's deadline is ctx's
+// deadline, and may be noticed first.
+func contextCause(ctx context.Context, err error) error {
 	deadline, ok := ctx.Deadline()
 	switch {
 	case ctx.Err() != nil:
@@ -125,23 +124,23 @@ func blame(ctx context.Context, err error) error {
 	}
 }
 
-// abortQuietly gives up a stream whose failure is being reported already.
+// abortQuietly aborts a stream whose failure is reported already.
 func abortQuietly(s net.Conn) { _ = Abort(s) }
 
-// A Request is a stream that the peer opened and where it wants to go. Exactly
-// one of Accept and Reject must be called.
+// A Request is a stream that the peer has opened, and its target. Exactly one of Accept and
+// Reject must be called.
 type Request struct {
 	Network string
 	Addr    string
-	// Timeout is how long the opener will wait; zero means that it did not say.
+	// Timeout is how long the opener will wait; zero means that it is unknown.
 	Timeout time.Duration
 	Meta    Meta
 
 	stream Stream
 }
 
-// ReadRequest reads the dial frame of a stream that was just accepted. On error
-// the stream is gone.
+// ReadRequest reads the dial frame of a stream that was just accepted. On error the stream is
+// aborted.
 func ReadRequest(s Stream) (*Request, error) {
 	if err := s.SetReadDeadline(time.Now().Add(requestTimeout)); err != nil {
 		abortQuietly(s)
@@ -154,7 +153,7 @@ func ReadRequest(s Stream) (*Request, error) {
 	if err != nil {
 		if errors.Is(err, ErrFrame) {
 			r := Request{stream: s}
-			_ = r.Reject(Invalid, err.Error()) // the frame's error is the news
+			_ = r.Reject(Invalid, err.Error()) // err is what is reported
 		} else {
 			abortQuietly(s)
 		}
@@ -168,11 +167,11 @@ func ReadRequest(s Stream) (*Request, error) {
 	return &Request{Network: d.network, Addr: d.addr, Timeout: d.timeout, Meta: d.meta, stream: s}, nil
 }
 
-// RemoteAddr is where the session that carries the request comes from.
+// RemoteAddr is the remote address of the session.
 func (r *Request) RemoteAddr() net.Addr { return r.stream.RemoteAddr() }
 
-// Accept tells the opener that the stream leads where it wanted. The caller
-// owns the stream.
+// Accept tells the opener that the stream is connected to its target. The caller owns the
+// stream.
 func (r *Request) Accept() (Stream, error) {
 	if err := writeFrame(r.stream, &answerFrame{}); err != nil {
 		abortQuietly(r.stream)
@@ -181,8 +180,8 @@ func (r *Request) Accept() (Stream, error) {
 	return r.stream, nil
 }
 
-// Reject tells the opener why not and ends the stream. Text is for people and
-// is cut to 1024 bytes.
+// Reject tells the opener the reason and ends the stream. Text is for people and is cut to
+// 1024 bytes.
 func (r *Request) Reject(code Code, text string) error {
 	if err := writeFrame(r.stream, &answerFrame{code: cmp.Or(code, Internal), text: clip(text)}); err != nil {
 		abortQuietly(r.stream)
@@ -191,20 +190,18 @@ func (r *Request) Reject(code Code, text string) error {
 	return r.stream.Close()
 }
 
-// Context bounds the answering end's work on r by the time that the opener will
-// wait, and by DefaultDialTimeout.
+// Context bounds the answering end's work on r by Timeout and by DefaultDialTimeout.
 func (r *Request) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, min(cmp.Or(r.Timeout, DefaultDialTimeout), DefaultDialTimeout))
 }
 
-// Answer dials where r wants to go and joins the two until both directions have
-// ended. The dial's context is done when the opener has given up, if the stream is a
-// Resetter. The error, if any, has been told to the opener when it concerns the dial; n
-// counts the bytes from and to the opener.
+// Answer dials the target of r and splices the two. The dial's context is done when the
+// opener resets the stream, if that is a Resetter. An error of the dial was sent to the
+// opener. n counts the bytes from and to the opener.
 func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (n Counts, err error) {
 	dctx, cancel := r.Context(ctx)
-	// A target that does not answer would otherwise keep a socket, and a place among the
-	// session's streams, for as long as the opener had once been ready to wait.
+	// Otherwise a dial to a target that does not answer would use a socket, and a place among
+	// the session's streams, until its timeout.
 	stop := onReset(r.stream, func(error) { cancel() })
 	target, err := dial(dctx, r.Network, r.Addr)
 	stop()
@@ -224,17 +221,17 @@ func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, netw
 	return Splice(ctx, st, target)
 }
 
-// A streamCaller is a Session that hands out what the peer opens without being asked.
-// OnStream has f called with each stream from now on, and nobody called if f is nil; what
-// comes then waits for Accept. f owns the stream and must return at once.
-type streamCaller interface {
+// A streamHandler is a Session with callbacks. OnStream makes f be called with each stream
+// that the peer opens; after a nil f streams wait for Accept again. f owns the stream and
+// must return at once.
+type streamHandler interface {
 	OnStream(f func(Stream))
 }
 
-// Serve accepts the streams of s until it ends or ctx is done, reads what each
-// wants and calls f, in a goroutine of the stream's own. It returns once every f
-// has; the error is nil unless accepting failed on a live session, which is closed
-// then. f's context is the session's: ctx only stops the accepting.
+// Serve accepts the streams of s until it ends or ctx is done. For each it reads the request
+// and calls f, in a goroutine. It returns once every f has returned. The error is nil unless
+// accepting has failed; then the session is closed. f's context is the session's: ctx only
+// ends the accepting.
 func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) error {
 	wait := StartServing(ctx, s, f)
 	select {
@@ -244,9 +241,8 @@ func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) er
 	return wait()
 }
 
-// StartServing is Serve that does not wait, and takes no goroutine where the session
-// calls for each stream. wait does the waiting, once ctx is done or the session is over;
-// it must be called.
+// StartServing is Serve without waiting. It takes no goroutine if the session has callbacks.
+// wait must be called once ctx is done or the session has ended; it waits for every f.
 func StartServing(ctx context.Context, s Session, f func(context.Context, *Request)) (wait func() error) {
 	var (
 		wg  sync.WaitGroup
@@ -254,12 +250,12 @@ func StartServing(ctx context.Context, s Session, f func(context.Context, *Reque
 	)
 	serve := func(st Stream) {
 		wg.Go(func() {
-			if r, rerr := ReadRequest(st); rerr == nil { // else the opener has been told, or is gone
+			if r, rerr := ReadRequest(st); rerr == nil { // else ReadRequest has ended the stream
 				f(s.Context(), r)
 			}
 		})
 	}
-	c, ok := s.(streamCaller)
+	c, ok := s.(streamHandler)
 	if ok {
 		c.OnStream(serve)
 	} else {
@@ -282,16 +278,15 @@ func acceptAll(ctx context.Context, s Session, serve func(Stream)) error {
 		case err == nil:
 			serve(st)
 		case ctx.Err() != nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, Lost) || errors.Is(err, syscall.ECONNRESET):
-			return nil // the last is what a session ends with whose window is over
+			return nil // the last is wrapped by a session's own errors
 		default:
-			_ = s.Dismiss(&Goodbye{Code: Internal, Text: err.Error()}) // of no more use
+			_ = s.Dismiss(&Goodbye{Code: Internal, Text: err.Error()}) // it cannot be used any more
 			return fmt.Errorf("accept stream: %w", err)
 		}
 	}
 }
 
-// An Addr is an address that only has meaning on a tunnel, such as
-// node-1:10250.
+// An Addr is an address inside a tunnel, such as node-1:10250.
 type Addr string
 
 // Network is "hawser".

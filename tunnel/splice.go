@@ -1,4 +1,4 @@
-// Splice: two connections made one, and the wrappers that it leaves out.
+// Splice: copies between two connections, past their wrappers.
 
 package tunnel
 
@@ -19,16 +19,15 @@ import (
 // Counts are bytes moved by a Splice of a and b.
 type Counts struct{ AtoB, BtoA int64 }
 
-// Splice copies both ways until both directions have ended, and owns a and b
-// from here on. The end of one direction is passed on as a half-close. If either
-// direction fails, or ctx is done, both connections are aborted, so that no cut
-// transfer looks complete to anybody. The error is nil if both directions came
-// to an orderly end.
+// Splice copies both ways until both directions have ended. It owns a and b. The end of one
+// direction is passed on as a half-close. If either direction fails, or ctx is done, both
+// connections are aborted, so that a transfer that was cut never looks complete. The error is
+// nil if both directions have ended in order.
 //
-// A peer that reads no more (EPIPE) may still have something to say: what it is sent is
-// thrown away, until its own direction has ended and for half a second after that.
+// A peer that reads no more (EPIPE) may still send: data for it is discarded until its own
+// direction has ended, and for half a second after that.
 //
-// An end without CloseWrite is closed when its direction ends.
+// A connection without CloseWrite is closed when its direction ends.
 func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	var (
 		n      Counts
@@ -62,8 +61,7 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	move(b, a, &n.AtoB, there, back)
 	wg.Wait()
 	stop()
-	// Whoever comes last through once closes; a fail still on its way then
-	// finds nothing to do.
+	// A fail that is still running has no effect after this.
 	once.Do(func() {
 		_ = a.Close() // both directions have ended already
 		_ = b.Close()
@@ -71,18 +69,17 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	return n, failed
 }
 
-// linger is how long what nobody reads is taken, and lingerBytes how much of it, once
-// nothing more can come the other way: TCP resets what is closed before all has been read,
-// and the peer loses what it has not read yet (RFC 9112, section 9.6). One that says more
-// than that without reading does not end by itself; TCP holds it up for linger, in which it
-// may read what it was told last.
+// Once the other direction has ended, discard reads for discardTime at most, and discardBytes
+// at most: TCP resets a connection that is closed with unread data, and the peer would lose
+// what it has not read yet (RFC 9112, section 9.6). A peer that sends more than that without
+// reading is blocked by TCP for discardTime, in which it can read.
 const (
-	linger      = 500 * time.Millisecond
-	lingerBytes = 256 << 10
+	discardTime  = 500 * time.Millisecond
+	discardBytes = 256 << 10
 )
 
-// discard throws away what src has, until its end, or for linger and lingerBytes once the
-// other direction is over.
+// discard reads and discards src until its end, or within the bounds above once the other
+// direction has ended.
 func discard(src net.Conn, other <-chan struct{}) error {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -91,11 +88,11 @@ func discard(src net.Conn, other <-chan struct{}) error {
 	wg.Go(func() {
 		select {
 		case <-other:
-			_ = src.SetReadDeadline(time.Now().Add(linger)) // if src is broken, Read says so
+			_ = src.SetReadDeadline(time.Now().Add(discardTime)) // if src is broken, Read says so
 		case <-done:
 		}
 	})
-	for b, left := make([]byte, 8<<10), lingerBytes; left > 0; {
+	for b, left := make([]byte, 8<<10), discardBytes; left > 0; {
 		n, err := src.Read(b)
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded):
@@ -109,15 +106,14 @@ func discard(src net.Conn, other <-chan struct{}) error {
 		default:
 		}
 	}
-	time.Sleep(linger)
+	time.Sleep(discardTime)
 	return nil
 }
 
-// A Resetter is a Stream whose user can be told that the peer has reset it while nobody
-// reads it or writes to it.
+// A Resetter is a Stream that reports a reset by the peer while it is neither read nor written.
 type Resetter interface {
-	// OnReset has f called once the peer has reset the stream, until stop is. The call may
-	// be under way when stop returns.
+	// OnReset makes f be called when the peer resets the stream, until stop is called. A call
+	// of f may still be running when stop returns.
 	OnReset(f func(error)) (stop func())
 }
 
@@ -128,10 +124,10 @@ func onReset(c net.Conn, f func(error)) (stop func()) {
 	return func() {}
 }
 
-// pump moves what src has to dst until src ends, and then ends dst's direction. While it
-// waits for something to read it holds as little as ReadBuffer says, or as a Carrier.
+// pump copies src to dst until the end of src, and then ends dst's direction. While it waits
+// it holds as little memory as ReadBuffer or a Carrier does.
 func pump(dst, src net.Conn) (n int64, err error) {
-	var from, to inside
+	var from, to innermost
 	from.open(src, Wrapper.InnerReader)
 	to.open(dst, Wrapper.InnerWriter)
 	count := func(k int) {
@@ -156,9 +152,9 @@ func pump(dst, src net.Conn) (n int64, err error) {
 	return n, to.failed(from.failed(err))
 }
 
-// Copy writes what src has to dst until its end. While it waits for something to read it
-// holds as little as ReadBuffer says. moved is called for each n bytes that have been; nil if
-// nobody counts. The errors are those of Read, other than io.EOF, and of Write.
+// Copy copies src to dst until the end of src. While it waits it holds as little memory as
+// ReadBuffer does. moved, unless nil, is called with the size of each write. The errors are
+// those of Read, other than io.EOF, and of Write.
 func Copy(dst io.Writer, src io.Reader, moved func(n int)) (read, write error) {
 	var buf Buffer
 	defer buf.Free()
@@ -185,31 +181,29 @@ func Copy(dst io.Writer, src io.Reader, moved func(n int)) (read, write error) {
 	}
 }
 
-// A Carrier is a Stream that moves bytes between itself and another connection at a lower
-// price than by Read and Write, and that holds no memory while it waits for a socket.
+// A Carrier is a Stream that copies between itself and another connection at a lower cost than
+// with Read and Write, and that holds no memory while it waits for a socket.
 type Carrier interface {
 	Stream
-	// SpliceTo writes what the peer sends to dst until its end, and SpliceFrom sends what
-	// src has until its end. Neither closes anything. moved is called for each n bytes
-	// that have been; it must return at once and not call the stream.
+	// SpliceTo copies what the peer sends to dst until its end, and SpliceFrom sends src
+	// until its end. Neither closes anything. moved is called with the number of bytes of
+	// each step; it must return at once and not call the stream.
 	SpliceTo(dst net.Conn, moved func(n int)) error
 	SpliceFrom(src net.Conn, moved func(n int)) error
 }
 
 const (
-	// bulkBuffer is what a Buffer holds while there is much to move. Larger buffers
-	// mean fewer and larger frames on the tunnel; 64 KiB is four TLS records.
-	bulkBuffer = 64 << 10
-	// recordBuffer is the same for connections that take a buffer before they wait:
-	// a TLS connection never reads more than one record at a time.
+	// largeBuffer is the size of a Buffer after a large read: four TLS records.
+	largeBuffer = 64 << 10
+	// recordBuffer is the same for connections that need the buffer while they wait: a TLS
+	// connection returns at most one record.
 	recordBuffer = 16 << 10
-	// littleBuffer is what a Buffer holds while there is little to move.
-	littleBuffer = 4 << 10
+	// smallBuffer is the size of a Buffer after a small read.
+	smallBuffer = 4 << 10
 )
 
-// The pools recycle the memory of Buffers, by its size. They are caches and hold
-// nothing that anybody could observe.
-var bulkBuffers, recordBuffers, littleBuffers = newPool(bulkBuffer), newPool(recordBuffer), newPool(littleBuffer)
+// The pools recycle the memory of Buffers, by size. They are caches without observable state.
+var largeBuffers, recordBuffers, smallBuffers = newPool(largeBuffer), newPool(recordBuffer), newPool(smallBuffer)
 
 func newPool(size int) *sync.Pool {
 	return &sync.Pool{New: func() any {
@@ -218,44 +212,43 @@ func newPool(size int) *sync.Pool {
 	}}
 }
 
-// buffered is how many bytes of memory all Buffers of the process hold.
+// buffered is how many bytes all Buffers of the process hold.
 var buffered atomic.Int64
 
-// Buffered is how many bytes of memory all Splices of the process hold to read to.
+// Buffered is how many bytes of memory all Buffers of the process hold, those of Splice
+// among them.
 func Buffered() int64 { return buffered.Load() }
 
-// A Buffer is where one direction of a Splice reads to. It takes memory from a pool
-// when there is something to read, and gives it back once that has been written. The
-// zero Buffer holds nothing. It is for one goroutine.
+// A Buffer is pooled memory to read into. It takes memory when there is something to read,
+// and returns it once that was written. The zero Buffer holds none. It is for one goroutine.
 type Buffer struct {
-	mem    *[]byte    // nil if it holds none
-	pool   *sync.Pool // of mem
-	much   bool       // the last read found much
-	blind  bool       // the connection takes memory before it waits
-	socket SocketReader
+	mem       *[]byte    // nil if it holds none
+	pool      *sync.Pool // of mem
+	lastLarge bool       // the last read was large
+	blocking  bool       // the connection needs memory while it waits
+	socket    SocketReader
 }
 
-// Memory is what a SocketReader reads to: a Buffer, or what its user has in place of one.
+// Memory is what a SocketReader reads into, such as a Buffer.
 type Memory interface {
-	// Take is called once the socket can be read. It gets memory, and want is 0.
+	// Take returns memory. It is called, with 0, once the socket is readable.
 	Take(want int) []byte
-	// Free gives it back. There was nothing to read.
+	// Free returns the memory to its pool. It is called if there was nothing to read after
+	// all.
 	Free()
 }
 
-// A BufferReader is a connection that knows when there is something to read, and
-// takes memory for it only then.
+// A BufferReader is a connection that takes memory only when there is something to read.
 type BufferReader interface {
-	// ReadBuffer is Read into what b.Take returns. It must not wait while b holds
-	// memory. The n bytes read are b.Take(n)[:n], until b is freed.
+	// ReadBuffer is Read into what b.Take returns. It must not wait while b holds memory.
+	// The n bytes read are b.Take(n)[:n], until b is freed.
 	ReadBuffer(b *Buffer) (n int, err error)
 }
 
-// ReadBuffer reads from c into b, which holds nothing. While it waits for something
-// to read b holds nothing either if c is a BufferReader, a TCP connection or a unix
-// socket. Of any other c, and so of a TLS connection, nobody can know whether
-// something has come without reading it: b holds 4 KiB then, or 16 KiB after a read
-// that has found much.
+// ReadBuffer reads from c into b, which holds nothing. If c is a BufferReader, a TCP
+// connection or a unix socket, b holds nothing either while it waits. Any other c, such as a
+// TLS connection, has to be read to learn whether there is data: then b holds 4 KiB, or
+// 16 KiB after a large read.
 func ReadBuffer(c io.Reader, b *Buffer) (n int, err error) {
 	if r, ok := c.(BufferReader); ok {
 		return r.ReadBuffer(b)
@@ -263,21 +256,21 @@ func ReadBuffer(c io.Reader, b *Buffer) (n int, err error) {
 	if b.socket.Open(c) {
 		return b.socket.Read(b)
 	}
-	b.blind = true
+	b.blocking = true
 	return c.Read(b.Take(0))
 }
 
-// Take is the memory that b holds. If b holds none it gets some, with as much room as
-// suits want bytes that are known to be there, at most; zero if that is not known.
+// Take is the memory that b holds. If b holds none it gets some, of a size that suits want
+// bytes; zero means that it is unknown how many bytes there are.
 func (b *Buffer) Take(want int) []byte {
 	if b.mem == nil {
 		switch {
-		case !b.much && want <= littleBuffer:
-			b.pool = littleBuffers
-		case b.blind:
+		case !b.lastLarge && want <= smallBuffer:
+			b.pool = smallBuffers
+		case b.blocking:
 			b.pool = recordBuffers
 		default:
-			b.pool = bulkBuffers
+			b.pool = largeBuffers
 		}
 		b.mem, _ = b.pool.Get().(*[]byte)
 		buffered.Add(int64(len(*b.mem)))
@@ -285,18 +278,17 @@ func (b *Buffer) Take(want int) []byte {
 	return *b.mem
 }
 
-// Fit notes how much the last read has found, by which the next one gets its memory.
-// A read that fills little calls for more. Of a TLS record that it had begun, the
-// next read finds the rest.
+// Fit notes how many bytes the last read has returned, which decides on the size for the next
+// one. After a read that has filled a small buffer it is large.
 func (b *Buffer) Fit(n int) {
-	enough := littleBuffer
+	enough := smallBuffer
 	if b.pool == recordBuffers {
-		enough = recordBuffer - littleBuffer
+		enough = recordBuffer - smallBuffer
 	}
-	b.much = n >= enough
+	b.lastLarge = n >= enough
 }
 
-// Free gives back what b holds.
+// Free returns the memory that b holds to its pool.
 func (b *Buffer) Free() {
 	if b.mem != nil {
 		buffered.Add(-int64(len(*b.mem)))
@@ -305,8 +297,8 @@ func (b *Buffer) Free() {
 	}
 }
 
-// Give gives away what b holds. It is not among what is Buffered any more. Whoever has it
-// calls free when done with it, or leaves it to the garbage collector.
+// Give transfers the memory that b holds to the caller; Buffered does not count it any more.
+// The caller calls free once, or leaves the memory to the garbage collector.
 func (b *Buffer) Give() (free func()) {
 	mem, pool := b.mem, b.pool
 	buffered.Add(-int64(len(*mem)))
@@ -314,34 +306,33 @@ func (b *Buffer) Give() (free func()) {
 	return func() { pool.Put(mem) }
 }
 
-// A Wrapper is a connection around another one whose bytes it leaves as they are: it
-// counts them, or has something wait. Splice moves bytes past it.
+// A Wrapper is a connection around another one that passes its bytes on unchanged. Splice
+// copies past it.
 type Wrapper interface {
 	net.Conn
-	// InnerReader gives what to read from in place of the wrapper, and InnerWriter what
-	// to write to. They may wait as Read and Write would. No Conn means that it cannot be
-	// left out.
+	// InnerReader is what to read in place of the wrapper, and InnerWriter what to write to.
+	// They may wait as Read and Write would. No Conn means that the wrapper is needed.
 	InnerReader() Inner
 	InnerWriter() Inner
 }
 
-// An Inner is what is inside a Wrapper, for one direction.
+// An Inner is the connection inside a Wrapper, for one direction.
 type Inner struct {
 	Conn net.Conn
-	// Moved is called for each n bytes that have been moved, and must return at once; nil
-	// if nobody counts.
+	// Moved is called with the number of bytes of each step, and must return at once; it may
+	// be nil.
 	Moved func(n int)
-	// Failed is what an error is due to; nil if it says so itself.
+	// Failed translates an error; it may be nil.
 	Failed func(error) error
 }
 
-// An inside is what lies inside all wrappers of a connection, for one direction.
-type inside struct {
+// An innermost is the connection inside all wrappers of a connection, for one direction.
+type innermost struct {
 	conn     net.Conn
 	wrappers []Inner // the outermost first
 }
 
-func (i *inside) open(c net.Conn, inner func(Wrapper) Inner) {
+func (i *innermost) open(c net.Conn, inner func(Wrapper) Inner) {
 	for i.conn = c; ; {
 		w, ok := i.conn.(Wrapper)
 		if !ok {
@@ -355,7 +346,7 @@ func (i *inside) open(c net.Conn, inner func(Wrapper) Inner) {
 	}
 }
 
-func (i *inside) moved(n int) {
+func (i *innermost) moved(n int) {
 	for _, w := range i.wrappers {
 		if w.Moved != nil {
 			w.Moved(n)
@@ -363,7 +354,7 @@ func (i *inside) moved(n int) {
 	}
 }
 
-func (i *inside) failed(err error) error {
+func (i *innermost) failed(err error) error {
 	for _, w := range slices.Backward(i.wrappers) {
 		if w.Failed != nil {
 			err = w.Failed(err)
@@ -372,38 +363,38 @@ func (i *inside) failed(err error) error {
 	return err
 }
 
-// A Tap is a Stream around Conn that tells of what happens on it. It is an Aborter. Where
-// Conn cannot half-close, CloseWrite closes it.
+// A Tap is a Stream around Conn that reports what happens on it. It is an Aborter. If Conn has
+// no CloseWrite, CloseWrite closes it.
 type Tap struct {
 	net.Conn
-	// Received and Sent are called for each n bytes that have been; nil if nobody counts.
+	// Received and Sent are called with the number of bytes of each read and write; they may
+	// be nil.
 	Received, Sent func(n int)
-	// Failed is what an error of Read or Write is due to, io.EOF among them; nil if it
-	// says so itself.
+	// Failed translates errors of Read, io.EOF among them, and of Write; it may be nil.
 	Failed func(error) error
-	// Ended is called once, when Conn has been closed or aborted; nil if nobody asks.
+	// Ended is called once, after Conn was closed or aborted; it may be nil.
 	Ended func(aborted bool)
 
-	over sync.Once
+	endedOnce sync.Once
 }
 
 func (t *Tap) Read(p []byte) (int, error) {
 	n, err := t.Conn.Read(p)
-	return t.came(t.Received, n, err)
+	return t.counted(t.Received, n, err)
 }
 
-// ReadBuffer implements BufferReader. It waits holding nothing if Conn does.
+// ReadBuffer implements BufferReader. While it waits it holds nothing if Conn does not.
 func (t *Tap) ReadBuffer(b *Buffer) (int, error) {
 	n, err := ReadBuffer(t.Conn, b)
-	return t.came(t.Received, n, err)
+	return t.counted(t.Received, n, err)
 }
 
 func (t *Tap) Write(p []byte) (int, error) {
 	n, err := t.Conn.Write(p)
-	return t.came(t.Sent, n, err)
+	return t.counted(t.Sent, n, err)
 }
 
-func (t *Tap) came(count func(int), n int, err error) (int, error) {
+func (t *Tap) counted(count func(int), n int, err error) (int, error) {
 	if count != nil {
 		count(n)
 	}
@@ -440,20 +431,20 @@ func (t *Tap) CloseWrite() error {
 // Close ends both directions.
 func (t *Tap) Close() error {
 	err := t.Conn.Close()
-	t.end(false)
+	t.ended(false)
 	return err
 }
 
 // Abort gives the connection up.
 func (t *Tap) Abort() error {
 	err := Abort(t.Conn)
-	t.end(true)
+	t.ended(true)
 	return err
 }
 
-func (t *Tap) end(aborted bool) {
+func (t *Tap) ended(aborted bool) {
 	if t.Ended != nil {
-		t.over.Do(func() { t.Ended(aborted) })
+		t.endedOnce.Do(func() { t.Ended(aborted) })
 	}
 }
 

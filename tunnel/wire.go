@@ -1,4 +1,4 @@
-// The wire: every frame, its limits, and how it is written and read.
+// The wire: the frames of this package, their limits, and how they are encoded.
 
 package tunnel
 
@@ -12,15 +12,14 @@ import (
 	"time"
 )
 
-// All frames look alike. Integers are big-endian; a string is its length, then
-// its bytes.
+// All frames have one layout. Integers are big-endian; a string is its length, then its
+// bytes.
 //
 //	version u8 = 1 | kind u8 | length u16 of the body | body
 //
-// Version changes only with the layout; what is new goes into metadata, whose
-// unknown keys are ignored. A decoder accepts exactly what the encoder writes:
-// keys sorted and unique, nothing after the last field. So each frame has one
-// spelling.
+// The version changes only with the layout; extensions use metadata, whose unknown keys are
+// ignored. A decoder accepts exactly what the encoder writes: keys sorted and unique, nothing
+// after the last field. So each frame has one encoding.
 const (
 	wireVersion = 1
 	headerSize  = 4
@@ -47,17 +46,17 @@ const (
 	kindDrain   = 8 // as goodbye
 )
 
-// ErrFrame is wrapped by every error about bytes that are no frame.
+// ErrFrame is wrapped by errors about malformed frames.
 var ErrFrame = errors.New("malformed frame")
 
-// Meta is what travels beside a dial, an answer, a hello or a welcome. At most
-// 16 entries, keys of at most 64 bytes, values of at most 512.
+// Meta is metadata of a dial, an answer, a hello or a welcome: at most 16 entries, keys of at
+// most 64 bytes, values of at most 512.
 type Meta map[string]string
 
 // A frame is one of the types below.
 type frame interface {
 	kind() uint8
-	// fields has c write the fields of the frame, or read them, in their order.
+	// fields makes c encode or decode the fields of the frame, in their order.
 	fields(c *codec)
 }
 
@@ -77,8 +76,7 @@ type helloFrame Hello
 
 type welcomeFrame Welcome
 
-// A noteFrame is a code and a text: goodbye, which ends the session, or drain,
-// which says that its end is near.
+// A noteFrame is goodbye, which ends the session, or drain, which announces its end.
 type noteFrame struct {
 	k     uint8
 	code  Code
@@ -138,7 +136,7 @@ func (f *noteFrame) fields(c *codec) {
 
 func (f *beatFrame) fields(c *codec) { c.number(&f.number, 8) }
 
-// newFrame is an empty frame of a kind; nil if there is no such kind.
+// newFrame is an empty frame of a kind; nil if the kind is unknown.
 func newFrame(kind uint8) frame {
 	switch kind {
 	case kindDial:
@@ -158,7 +156,7 @@ func newFrame(kind uint8) frame {
 	}
 }
 
-// appendFrame adds f's encoding to b, or says which limit it breaks.
+// appendFrame appends f's encoding to b. It fails if f exceeds a limit.
 func appendFrame(b []byte, f frame) ([]byte, error) {
 	start := len(b)
 	c := codec{b: append(b, wireVersion, f.kind(), 0, 0)}
@@ -184,15 +182,15 @@ func writeFrame(w io.Writer, f frame) error {
 	return err
 }
 
-// readFrame reads one frame and not a byte more. io.EOF means that the stream
-// ended before the first byte.
+// readFrame reads one frame and no byte beyond it. io.EOF means that the stream has ended
+// before the first byte.
 func readFrame(r io.Reader) (frame, error) { return (&frameReader{r: r}).next() }
 
-// A frameReader reads frames from r, and not a byte behind the one that it returns. After
-// an error of r, such as a deadline's, next goes on where it was.
+// A frameReader reads frames from r, and no byte beyond the one that it returns. After an
+// error of r, such as a deadline's, next continues where it was.
 type frameReader struct {
 	r  io.Reader
-	in []byte // what has been read of the frame
+	in []byte // what was read of the frame
 }
 
 func (r *frameReader) next() (frame, error) {
@@ -243,11 +241,11 @@ func decodeFrame(kind uint8, body []byte) (frame, error) {
 	return f, nil
 }
 
-// A codec appends fields to b, or reads them from the start of b.
+// A codec encodes fields to the end of b, or decodes them from its start.
 type codec struct {
 	b     []byte
 	reads bool
-	err   error // the first; fields after it mean nothing
+	err   error // the first error; fields after it are not valid
 }
 
 func (c *codec) fail(format string, args ...any) {
@@ -339,10 +337,10 @@ func (c *codec) metadata(m *Meta) {
 	}
 }
 
-// millis rounds up, so that a short time does not become none.
+// millis rounds up, so that a short time does not become zero.
 func millis(d time.Duration) uint32 {
 	return uint32(min((max(d, 0)+time.Millisecond-1)/time.Millisecond, 1<<32-1))
 }
 
-// clip keeps text within what a frame may carry.
+// clip cuts text to what a frame may carry.
 func clip(s string) string { return s[:min(len(s), maxText)] }

@@ -1,4 +1,4 @@
-// The accepting end: which two connections are a session.
+// The accepting end: pairs the two connections of a session.
 
 package overh2
 
@@ -19,50 +19,50 @@ import (
 )
 
 const (
-	// maxHalves bounds the connections of a listener that wait for their second one,
-	// maxHalvesOfOne those of one identity, and pairTimeout how long they wait.
-	maxHalves      = 1024
-	maxHalvesOfOne = 16
-	pairTimeout    = 20 * time.Second
+	// maxWaiting bounds the first connections of a listener that wait for their second one,
+	// maxWaitingOfIdentity those of one identity, and pairTimeout how long they wait.
+	maxWaiting           = 1024
+	maxWaitingOfIdentity = 16
+	pairTimeout          = 20 * time.Second
 )
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	l := &listener{options: o, halves: make(map[string]half)}
+	l := &listener{options: o, waiting: make(map[string]waiting)}
 	return carrier.Listen(ln, Name, []string{ALPN}, nil, o, l.accept)
 }
 
-// A listener knows the sessions that wait for their second connection.
+// A listener has the sessions that wait for their second connection.
 type listener struct {
 	options tunnel.Options
 
-	mu     sync.Mutex // guards the following
-	halves map[string]half
+	mu      sync.Mutex // guards the following
+	waiting map[string]waiting
 }
 
-// A half is a session that waits for its second connection.
-type half struct {
+// A waiting session has only its first connection.
+type waiting struct {
 	*session
 	identity string
 }
 
-// A peeked connection is one of which something has been read already.
-type peeked struct {
+// A peekedConn is a connection of which the first byte was read already.
+type peekedConn struct {
 	*tls.Conn
-	all io.Reader
+	reader io.Reader
 }
 
-func (p *peeked) Read(b []byte) (int, error) { return p.all.Read(b) }
+func (p *peekedConn) Read(b []byte) (int, error) { return p.reader.Read(b) }
 
-// accept finds out what a connection is for, and owns it. It returns the session that a
-// first connection begins, once that has its second one.
+// accept pairs a connection, which it owns. For a first connection it returns the session
+// once the second one is there; for a second one it returns nil.
 func (l *listener) accept(ctx context.Context, t *tls.Conn) (tunnel.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, pairTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = t.NetConn().Close() })
 	head := make([]byte, 1)
 	_, err := t.Read(head)
-	c := newConn(&peeked{t, io.MultiReader(bytes.NewReader(head), t)}, l.options)
+	c := newConn(&peekedConn{t, io.MultiReader(bytes.NewReader(head), t)}, l.options)
 	if !stop() || err != nil {
 		_ = c.Close() // never fails
 		return nil, errors.Join(errors.New("peer says nothing"), err)
@@ -75,16 +75,16 @@ func (l *listener) accept(ctx context.Context, t *tls.Conn) (tunnel.Session, err
 	// A client begins with "PRI * HTTP/2.0" (RFC 9113, 3.4), a server with a frame of
 	// settings, which is short.
 	if head[0] != 'P' {
-		return nil, l.second(ctx, c, who)
+		return nil, l.acceptSecond(ctx, c, who)
 	}
 	s := newSession(t, l.options)
 	s.id = rand.Text()
-	if err = l.add(half{s, who}); err != nil {
+	if err = l.addWaiting(waiting{s, who}); err != nil {
 		_ = c.Close() // never fails
 	} else {
 		s.serve(c)
-		err = s.pair(ctx)
-		l.take(s.id, who)
+		err = s.awaitPair(ctx)
+		l.takeWaiting(s.id, who)
 	}
 	if err != nil {
 		_ = s.Close() // as above
@@ -93,8 +93,8 @@ func (l *listener) accept(ctx context.Context, t *tls.Conn) (tunnel.Session, err
 	return s, nil
 }
 
-// second gives a connection on which the peer is the server to its session.
-func (l *listener) second(ctx context.Context, c *conn, who string) error {
+// acceptSecond adds a connection, on which the peer is the server, to its session.
+func (l *listener) acceptSecond(ctx context.Context, c *conn, who string) error {
 	cc, err := client(c, l.options)
 	if err != nil {
 		_ = c.Close() // never fails
@@ -102,7 +102,7 @@ func (l *listener) second(ctx context.Context, c *conn, who string) error {
 	}
 	id, err := askID(ctx, cc)
 	if err == nil {
-		if h := l.take(id, who); h != nil {
+		if h := l.takeWaiting(id, who); h != nil {
 			h.request(c, cc)
 			return nil
 		}
@@ -113,31 +113,31 @@ func (l *listener) second(ctx context.Context, c *conn, who string) error {
 	return err
 }
 
-// add has a half wait.
-func (l *listener) add(h half) error {
+// addWaiting adds a waiting session, within the bounds.
+func (l *listener) addWaiting(h waiting) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	owned := 0
-	for _, other := range l.halves {
+	for _, other := range l.waiting {
 		if other.identity == h.identity {
 			owned++
 		}
 	}
-	if len(l.halves) >= maxHalves || owned >= maxHalvesOfOne {
+	if len(l.waiting) >= maxWaiting || owned >= maxWaitingOfIdentity {
 		return fmt.Errorf("%w: of first connections without a second", tunnel.Busy)
 	}
-	l.halves[h.id] = h
+	l.waiting[h.id] = h
 	return nil
 }
 
-// take finds a half's session, which waits no more; nil if there is none of that identity.
-func (l *listener) take(id, who string) *session {
+// takeWaiting removes and returns a waiting session; nil if there is none of that identity.
+func (l *listener) takeWaiting(id, who string) *session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.halves[id]
+	h := l.waiting[id]
 	if h.identity != who {
 		return nil
 	}
-	delete(l.halves, id)
+	delete(l.waiting, id)
 	return h.session
 }

@@ -36,8 +36,8 @@
 // backlog wait to be accepted; two goroutines, 160 KiB and a window of streamWindow a
 // stream; on each connection a window of connectionWindow and what the tunnel.Intake
 // grants when it is made. When streams that nobody reads have filled the latter,
-// the others wait. maxHalves connections wait for their second, for at
-// most pairTimeout, of which maxHalvesOfOne have the same identity. Of floods of frames
+// the others wait. maxWaiting connections wait for their second, for at
+// most pairTimeout, of which maxWaitingOfIdentity have the same identity. Of floods of frames
 // and resets the library takes care.
 package overh2
 
@@ -125,7 +125,7 @@ func dial(ctx context.Context, addr string, o tunnel.Options) (_ *session, err e
 		return nil, fmt.Errorf("second connection: %w", err)
 	}
 	s.serve(newConn(t, o))
-	return s, s.pair(ctx)
+	return s, s.awaitPair(ctx)
 }
 
 // askID asks the server for the session's ID.
@@ -187,8 +187,8 @@ func serve(ctx context.Context, c *conn, o tunnel.Options, h http.Handler) {
 // A conn is a connection that the library owns.
 type conn struct {
 	*carrier.Conn
-	window int    // what it may have received and nobody read
-	back   func() // gives the Intake back what it has granted
+	window       int    // what it may have received and nobody read
+	returnWindow func() // gives the Intake back what it has granted
 }
 
 func newConn(c net.Conn, o tunnel.Options) *conn {
@@ -196,12 +196,12 @@ func newConn(c net.Conn, o tunnel.Options) *conn {
 	granted := i.Share(streamWindow, headroom)
 	return &conn{
 		Conn:   carrier.NewConn(c, pingTimeout),
-		window: connectionWindow + granted, back: sync.OnceFunc(func() { i.Return(granted) }),
+		window: connectionWindow + granted, returnWindow: sync.OnceFunc(func() { i.Return(granted) }),
 	}
 }
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	c.back()
+	c.returnWindow()
 	return c.Conn.Close()
 }

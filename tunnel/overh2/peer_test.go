@@ -287,26 +287,26 @@ func TestSecondOfNoSession(t *testing.T) {
 
 // A session is found by its identity alone, and those that wait are few.
 func TestHalves(t *testing.T) {
-	l := &listener{halves: make(map[string]half)}
-	for i := range maxHalvesOfOne + 1 {
-		h := half{session: &session{id: string(rune('a' + i))}, identity: "one"}
-		if err := l.add(h); (err != nil) != (i == maxHalvesOfOne) || err != nil && !errors.Is(err, tunnel.Busy) {
+	l := &listener{waiting: make(map[string]waiting)}
+	for i := range maxWaitingOfIdentity + 1 {
+		h := waiting{session: &session{id: string(rune('a' + i))}, identity: "one"}
+		if err := l.addWaiting(h); (err != nil) != (i == maxWaitingOfIdentity) || err != nil && !errors.Is(err, tunnel.Busy) {
 			t.Errorf("half %d: %v", i, err)
 		}
 	}
-	if l.take("a", "other") != nil {
+	if l.takeWaiting("a", "other") != nil {
 		t.Error("found by another identity")
 	}
-	if l.take("a", "one") == nil || l.take("a", "one") != nil {
+	if l.takeWaiting("a", "one") == nil || l.takeWaiting("a", "one") != nil {
 		t.Error("not found once")
 	}
-	if err := l.add(half{session: &session{id: "z"}, identity: "one"}); err != nil {
+	if err := l.addWaiting(waiting{session: &session{id: "z"}, identity: "one"}); err != nil {
 		t.Errorf("after one was found: %v", err)
 	}
-	for i := len(l.halves); i < maxHalves; i++ {
-		l.halves[time.Duration(i).String()] = half{}
+	for i := len(l.waiting); i < maxWaiting; i++ {
+		l.waiting[time.Duration(i).String()] = waiting{}
 	}
-	if err := l.add(half{session: &session{id: "y"}, identity: "two"}); !errors.Is(err, tunnel.Busy) {
+	if err := l.addWaiting(waiting{session: &session{id: "y"}, identity: "two"}); !errors.Is(err, tunnel.Busy) {
 		t.Errorf("one more than all: %v", err)
 	}
 }

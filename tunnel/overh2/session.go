@@ -1,4 +1,4 @@
-// Session: the library's client on one connection, and its server on the other.
+// Session: the library's client on one connection and its server on the other.
 
 package overh2
 
@@ -22,15 +22,15 @@ type session struct {
 	options tunnel.Options
 	local   net.Addr
 
-	id     string            // set before a peer can ask for it
-	client *http2.ClientConn // set before ready is closed, and anybody opens a stream
-	ready  chan struct{}     // closed when there is a client
-	asked  chan struct{}     // closed when the peer has asked for the ID
-	once   sync.Once         // for that
+	id             string            // set before the peer can ask for it
+	client         *http2.ClientConn // set before ready is closed
+	ready          chan struct{}     // closed once client is set
+	identified     chan struct{}     // closed once the peer has asked for the ID
+	identifiedOnce sync.Once         // closes identified
 
 	opened     chan struct{} // one for each stream that this end has opened
-	unanswered chan struct{} // the same, until the peer's program has accepted it
-	accepted   chan *stream  // those of the peer that wait
+	unanswered chan struct{} // the same, until the peer has accepted it
+	accepted   chan *stream  // streams of the peer that wait for Accept
 }
 
 func newSession(t *tls.Conn, o tunnel.Options) *session {
@@ -38,29 +38,28 @@ func newSession(t *tls.Conn, o tunnel.Options) *session {
 		Session: carrier.NewSession(carrier.PeerOf(t, Name)),
 		options: o, local: t.LocalAddr(),
 		ready:      make(chan struct{}),
-		asked:      make(chan struct{}),
+		identified: make(chan struct{}),
 		opened:     make(chan struct{}, o.Streams()),
 		unanswered: make(chan struct{}, backlog),
 		accepted:   make(chan *stream, backlog),
 	}
 }
 
-// request makes c, which has a client already, the connection on which this end opens
-// streams.
+// request makes c, whose client is cc, the connection on which this end opens streams.
 func (s *session) request(c *conn, cc *http2.ClientConn) {
 	s.client = cc
-	s.hold(c)
+	s.tie(c)
 	close(s.ready)
 }
 
 // serve makes c the connection on which the peer opens streams.
 func (s *session) serve(c *conn) {
-	s.hold(c)
+	s.tie(c)
 	s.Go(func() { serve(s.Alive(), c, s.options, s) })
 }
 
-// hold has the session and c end with each other.
-func (s *session) hold(c *conn) {
+// tie makes the session end with c, and c with the session.
+func (s *session) tie(c *conn) {
 	held := s.Go(func() {
 		select {
 		case <-c.Closed():
@@ -74,9 +73,9 @@ func (s *session) hold(c *conn) {
 	}
 }
 
-// pair waits until both ends have both connections.
-func (s *session) pair(ctx context.Context) error {
-	for _, step := range []<-chan struct{}{s.ready, s.asked} {
+// awaitPair waits until both ends have both connections.
+func (s *session) awaitPair(ctx context.Context) error {
+	for _, step := range []<-chan struct{}{s.ready, s.identified} {
 		select {
 		case <-step:
 		case <-s.Alive().Done():
@@ -88,13 +87,13 @@ func (s *session) pair(ctx context.Context) error {
 	return nil
 }
 
-// ServeHTTP answers the peer, which is the client.
+// ServeHTTP handles the requests of the peer.
 func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodGet && r.URL.Path == sessionPath:
 		w.Header().Set(sessionHeader, s.id)
 		w.WriteHeader(http.StatusOK)
-		s.once.Do(func() { close(s.asked) })
+		s.identifiedOnce.Do(func() { close(s.identified) })
 	case r.Method == http.MethodPost && r.URL.Path == streamPath:
 		if s.Join() {
 			defer s.Leave()

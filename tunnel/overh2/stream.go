@@ -1,5 +1,5 @@
-// Stream: the user's end of a pair in memory, whose other end is joined to the two bodies
-// of a request.
+// Stream: one end of a pipe in memory. The other end is copied to and from the two bodies of
+// a request.
 
 package overh2
 
@@ -19,11 +19,11 @@ import (
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
-// A stream is the user's end.
+// A stream is the caller's end of the pipe.
 type stream struct {
 	*memnet.Conn
-	finish func(abort bool) // what HTTP/2 has to do about Close or Abort
-	taken  chan struct{}    // closed when the user has accepted it; nil if he has opened it
+	finish func(abort bool) // called by Close and Abort
+	taken  chan struct{}    // closed by Accept; nil if this end has opened it
 }
 
 // Close implements net.Conn.
@@ -42,9 +42,8 @@ func (s *stream) Abort() error {
 
 var _ tunnel.Aborter = (*stream)(nil)
 
-// pour copies what the peer says in a body to the user's end, and says whether the body
-// came to its end. If it was cut, so is the user's end. The error is the user's end's:
-// nobody reads there.
+// pour copies a body to the pipe, and returns whether the body came to its end. If it did
+// not the pipe is aborted. The error is the pipe's, and means that it is not read any more.
 func pour(lib *memnet.Conn, body io.Reader) (ended bool, err error) {
 	buf := make([]byte, frameSize)
 	for {
@@ -66,8 +65,8 @@ func pour(lib *memnet.Conn, body io.Reader) (ended bool, err error) {
 	}
 }
 
-// aborting has the user's end aborted when the session ends, until what it returns is
-// called: nobody else would wake who waits for the user.
+// aborting aborts the pipe when the session ends, until the function that it returns is
+// called.
 func (s *session) aborting(lib *memnet.Conn) (stop func() bool) {
 	return context.AfterFunc(s.Alive(), func() { _ = lib.Abort() }) // never fails
 }
@@ -89,7 +88,7 @@ func newOpener(s *session, lib *memnet.Conn) *opener {
 	return o
 }
 
-// run makes the request and sees it to its end.
+// run makes the request and copies both bodies until they end.
 func (o *opener) run() {
 	defer o.session.aborting(o.lib)()
 	defer func() {
@@ -110,15 +109,15 @@ func (o *opener) run() {
 	ended, err := pour(o.lib, resp.Body)
 	switch {
 	case err != nil:
-		<-o.ctx.Done() // the user has closed the stream, and finish sees to the rest
+		<-o.ctx.Done() // the stream was closed, and finish does the rest
 	case ended:
-		// The handler has returned: nobody reads what the user says.
+		// The peer's handler has returned: it does not read the request any more.
 		_ = o.lib.Close() // never fails
 	}
 	_ = resp.Body.Close() // as above
 }
 
-// finish resets the stream, at once or when all that was written has been sent.
+// finish resets the stream: at once, or after all that was written was sent.
 func (o *opener) finish(abort bool) {
 	if abort {
 		o.cancel()
@@ -131,22 +130,21 @@ func (o *opener) finish(abort bool) {
 	})
 }
 
-// A body is the request's. The library closes it when it has been sent as well as when
-// nobody wants it, and run knows better which of the two. RoundTrip returns only after a
-// Read that waits.
+// A body is the request's body. The library closes it both after the end and after an
+// error, so Close does nothing, and run handles either. RoundTrip waits for a pending Read.
 type body struct{ lib *memnet.Conn }
 
 func (b body) Read(p []byte) (int, error) { return b.lib.Read(p) }
 func (b body) Close() error               { return b.lib.SetReadDeadline(past) }
 
-// An answerer is the accepting end of a stream: a handler under way.
+// An answerer is the accepting end of a stream, while its handler runs.
 type answerer struct {
 	mu      sync.Mutex // guards the following
 	control *http.ResponseController
-	over    bool // the handler returns: control must not be used any more
+	over    bool // the handler is returning: control must not be used any more
 }
 
-// finish resets the stream, at once or when what was written cannot be sent.
+// finish resets the stream: at once, or if what was written is not sent in closeTimeout.
 func (a *answerer) finish(abort bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -157,7 +155,7 @@ func (a *answerer) finish(abort bool) {
 	if abort {
 		by = past
 	}
-	_ = a.control.SetWriteDeadline(by) // the library's writer has it
+	_ = a.control.SetWriteDeadline(by) // fails only if the handler has returned
 }
 
 // answer is the handler of a stream.
@@ -167,7 +165,7 @@ func (s *session) answer(w http.ResponseWriter, r *http.Request) {
 	st := &stream{Conn: near, finish: a.finish, taken: make(chan struct{})}
 	select {
 	case s.accepted <- st:
-	default: // the peer does not count those that wait
+	default: // the peer exceeds backlog
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -175,15 +173,15 @@ func (s *session) answer(w http.ResponseWriter, r *http.Request) {
 	poured, ended := make(chan struct{}), false
 	go func() {
 		defer close(poured)
-		ended, _ = pour(lib, r.Body) // what a user does not read is nobody's concern
+		ended, _ = pour(lib, r.Body) // an error means that the stream is not read any more
 	}()
-	// When the peer is gone the user still has what it said before it went.
+	// What was received before the peer has gone can still be read.
 	stop := context.AfterFunc(r.Context(), func() { <-poured; _ = lib.Close() })
 	err := s.respond(w, r, st, lib, a.control)
 	a.mu.Lock()
 	a.over = true
 	a.mu.Unlock()
-	// The library forbids to read a request after its handler.
+	// A request must not be read after its handler has returned.
 	_, _ = a.control.SetReadDeadline(past), lib.SetWriteDeadline(past) // neither ever fails
 	<-poured
 	stop()
@@ -193,11 +191,11 @@ func (s *session) answer(w http.ResponseWriter, r *http.Request) {
 		_ = lib.Abort() // as above
 	}
 	if err != nil {
-		panic(http.ErrAbortHandler) // so the library wants to be told to reset a stream
+		panic(http.ErrAbortHandler) // this makes the library reset the stream
 	}
 }
 
-// respond sends what the user says. It returns nil if the user has come to an end.
+// respond copies the pipe to the response. It returns nil at the end of the pipe.
 func (s *session) respond(w http.ResponseWriter, r *http.Request, st *stream, lib *memnet.Conn, control *http.ResponseController) error {
 	select {
 	case <-st.taken:
@@ -211,7 +209,7 @@ func (s *session) respond(w http.ResponseWriter, r *http.Request, st *stream, li
 	return errors.Join(tunnel.Copy(atOnce{w, control}, lib, nil))
 }
 
-// An atOnce writer sends at once what is written to it.
+// An atOnce writer flushes each write.
 type atOnce struct {
 	io.Writer
 	control *http.ResponseController

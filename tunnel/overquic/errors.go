@@ -1,4 +1,4 @@
-// Errors: what QUIC's mean to a session.
+// Errors: translates the library's errors.
 
 package overquic
 
@@ -13,21 +13,20 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// The codes that go with a CONNECTION_CLOSE: a plain end, or codeGoodbye with a
-// tunnel.Goodbye's ErrorCode: why the peer ended the session.
+// The codes of CONNECTION_CLOSE: codeClosed, or codeGoodbye plus the ErrorCode of a
+// tunnel.Goodbye.
 const (
 	codeClosed  quic.ApplicationErrorCode = 0
 	codeGoodbye quic.ApplicationErrorCode = 1 << 56
 )
 
-// maxReason bounds the text that goes with one of those, in bytes, so that it fits into
-// the one packet that there is for it.
+// maxReason bounds the reason, in bytes, so that CONNECTION_CLOSE fits into one packet.
 const maxReason = 512
 
-// lost is what the connection's error means for the session. What others than the peer's
-// goodbye and a broken connection unwrap to would mislead: a session that was cut is no
-// deadline, and not closed by its own end.
-func lost(err error) error {
+// sessionError translates the error of a connection that has ended. Most of the library's
+// errors are not wrapped: an idle timeout, for one, is a deadline error, and the session did
+// not miss a deadline.
+func sessionError(err error) error {
 	var (
 		app       *quic.ApplicationError
 		transport *quic.TransportError
@@ -41,7 +40,7 @@ func lost(err error) error {
 	case errors.As(err, &app):
 		return tunnel.ErrSessionClosed
 	case errors.As(err, &transport):
-		return fmt.Errorf("%w: connection broke: %w", tunnel.Lost, alert(err))
+		return fmt.Errorf("%w: connection broke: %w", tunnel.Lost, tlsError(err))
 	case errors.As(err, &idle):
 		return fmt.Errorf("%w: %v", tunnel.Dead, err) //nolint:errorlint // see above
 	default:
@@ -49,7 +48,7 @@ func lost(err error) error {
 	}
 }
 
-// goodbye is what the peer has said with its CONNECTION_CLOSE; nil if it said nothing.
+// goodbye is the tunnel.Goodbye in the peer's CONNECTION_CLOSE; nil if there is none.
 func goodbye(err error) *tunnel.Goodbye {
 	var app *quic.ApplicationError
 	if !errors.As(err, &app) || !app.Remote || app.ErrorCode/codeGoodbye != 1 || app.ErrorCode&0xff == 0 {
@@ -60,9 +59,9 @@ func goodbye(err error) *tunnel.Goodbye {
 
 func clip(text string) string { return text[:min(len(text), maxReason)] }
 
-// alert makes of an alert of the peer's TLS what it is over TCP, and of a peer's goodbye
-// what it said.
-func alert(err error) error {
+// tlsError translates a TLS alert of the peer to what it is over TCP, and a CONNECTION_CLOSE
+// to the peer's Goodbye.
+func tlsError(err error) error {
 	if bye := goodbye(err); bye != nil {
 		return bye
 	}

@@ -1,4 +1,4 @@
-// Listening: the accepting end's socket, and who is let in.
+// Listener: the accepting end's socket, and the bounds on handshakes.
 
 package overquic
 
@@ -22,16 +22,15 @@ import (
 )
 
 const (
-	// maxHandshakes is how many handshakes may be under way at a listener, and maxOfSource
-	// those from one address. From fewHandshakes on, each client has to show that its
-	// address is its own.
+	// maxHandshakes bounds the handshakes of a listener that are in progress, and
+	// maxOfSource those of one source. Beyond fewHandshakes each client has to prove its
+	// address first (RFC 9000, 8.1.2).
 	maxHandshakes = 1024
 	maxOfSource   = 256
 	fewHandshakes = 64
 )
 
-// ListenPacket makes sessions of the QUIC connections that come to pc. It owns
-// pc.
+// ListenPacket makes sessions of the QUIC connections to pc, which it owns.
 func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) {
 	conf, err := carrier.ServerTLS(o.TLS, ALPN)
 	if err != nil {
@@ -43,13 +42,13 @@ func ListenPacket(pc net.PacketConn, o tunnel.Options) (tunnel.Listener, error) 
 
 type listener struct {
 	conn       net.PacketConn
-	options    tunnel.Options // with the TLS configuration that is used
-	handshakes atomic.Int64   // under way
-	granted    atomic.Int64   // to the window of a connection that admit has not seen
+	options    tunnel.Options // TLS is the effective configuration
+	handshakes atomic.Int64   // in progress
+	granted    atomic.Int64   // to the window of the connection that admit is called for next
 
-	mu     sync.Mutex       // guards the following
-	sources strangers.SourceCounts // of handshakes
-	refusedLog  strangers.LogLimiter // lines about those refused
+	mu         sync.Mutex             // guards the following
+	sources    strangers.SourceCounts // of handshakes
+	refusedLog strangers.LogLimiter   // of refused clients
 
 	done, failed, refused atomic.Uint64 // handshakes
 }
@@ -74,7 +73,7 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 		VerifySourceAddress: func(net.Addr) bool { return l.handshakes.Load() >= fewHandshakes },
 	}
 	defer func() {
-		_ = t.Close() // nothing could be done about either
+		_ = t.Close() // Serve returns either way
 		_ = l.conn.Close()
 	}()
 	conf := config(l.options, 0)
@@ -85,7 +84,7 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer func() { _ = ln.Close() }() // leaves the sessions alone; never fails
+	defer func() { _ = ln.Close() }() // does not end the sessions; never fails
 	for {
 		c, err := ln.Accept(ctx)
 		switch {
@@ -106,10 +105,9 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 	}
 }
 
-// resetKey is a secret that the server of this certificate has again when it has
-// been restarted, so that it can tell clients of its former life that their
-// connections are no more (RFC 9000, 10.3). It is nil if the certificate's key
-// cannot be read; then those clients find out by themselves.
+// resetKey is the secret of stateless resets (RFC 9000, 10.3). It is derived from the
+// certificate's key, so that a restarted server can tell clients that their connections are
+// lost. It is nil if the key cannot be read; then those clients wait for a timeout.
 func resetKey(c *tls.Config) *quic.StatelessResetKey {
 	cert, err := certificate(c)
 	if err != nil || cert == nil {
@@ -126,7 +124,7 @@ func resetKey(c *tls.Config) *quic.StatelessResetKey {
 	return (*quic.StatelessResetKey)(secret)
 }
 
-// certificate is the one that c shows now to a client that says nothing.
+// certificate is the certificate of c for a ClientHello without extensions.
 func certificate(c *tls.Config) (*tls.Certificate, error) {
 	hello := new(tls.ClientHelloInfo)
 	if c.GetConfigForClient != nil {
@@ -148,13 +146,13 @@ func certificate(c *tls.Config) (*tls.Certificate, error) {
 	}
 }
 
-// overKey is where a connection's context has the func(count *atomic.Uint64) that gives
-// its handshake's place back and counts how it went, the first time. The library takes
-// nothing but that context from admit to Accept.
+// overKey is the context key of a func(count *atomic.Uint64) that, at its first call,
+// releases the place of a handshake and counts its result. The library passes only this
+// context from admit to Accept.
 type overKey struct{}
 
-// grant grants something to the window of a connection, which admit is told of next. While
-// there are many handshakes strangers are granted nothing.
+// grant grants bytes to the window of the connection that admit is called for next. While
+// many handshakes are in progress it grants nothing.
 func (l *listener) grant(*quic.ClientInfo) (*quic.Config, error) {
 	n := 0
 	if l.handshakes.Load() < fewHandshakes {
@@ -164,8 +162,7 @@ func (l *listener) grant(*quic.ClientInfo) (*quic.Config, error) {
 	return config(l.options, n), nil
 }
 
-// admit counts the handshakes and refuses more than there may be, in all and from one
-// address.
+// admit counts the handshakes, and refuses those above the bounds.
 func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.Context, error) {
 	source, granted := strangers.SourceOf(client.RemoteAddr), int(l.granted.Swap(0))
 	if !l.enter(source) {
@@ -184,13 +181,13 @@ func (l *listener) admit(ctx context.Context, client *quic.ClientInfo) (context.
 		})
 	}
 	context.AfterFunc(ctx, func() {
-		over(&l.failed) // or it went well, and the connection has ended
+		over(&l.failed) // no effect if the handshake was finished
 		l.options.Shared().Return(granted)
 	})
 	return context.WithValue(ctx, overKey{}, over), nil
 }
 
-// enter takes a place for a handshake, if there is one.
+// enter takes a place for a handshake, and says whether there was one.
 func (l *listener) enter(s strangers.Source) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +199,7 @@ func (l *listener) enter(s strangers.Source) bool {
 	return true
 }
 
-// leave gives it back.
+// leave releases the place.
 func (l *listener) leave(s strangers.Source) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

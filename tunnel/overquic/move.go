@@ -1,4 +1,4 @@
-// Move: the sockets of a dialing end, and how its connection goes from one to another.
+// Move: connection migration (RFC 9000, 9) between two sockets of the dialing end.
 
 package overquic
 
@@ -13,29 +13,28 @@ import (
 	"github.com/quic-go/quic-go"
 )
 
-// noIDs has the peer address its packets to the socket and nothing more: it belongs to
-// one connection. So the peer needs no new identifier for each new address of ours, and
-// a stateless reset is known on either socket.
+// noIDs makes connection IDs of no bytes, since a socket belongs to one connection. So the
+// peer needs no new ID for each new address of this end, and a stateless reset is recognized
+// on either socket.
 type noIDs struct{}
 
 func (noIDs) GenerateConnectionID() (quic.ConnectionID, error) { return quic.ConnectionID{}, nil }
 func (noIDs) ConnectionIDLen() int                             { return 0 }
 
-// sockets are those of one connection, the library's transport on each. Move goes from
-// the one to the other.
+// sockets are the two sockets of a connection, with the library's transport on each. A move
+// goes from one to the other.
 type sockets struct {
 	pair   [2]*quic.Transport
 	active atomic.Int32 // the one in use
 
-	moving sync.Mutex // held by who moves; guards the following
+	moving sync.Mutex // held during a move; guards the following
 	path   *quic.Path // the one in use; nil for that of the handshake
 }
 
-// A listenFunc opens a socket, as ListenPacket of a net.ListenConfig does.
+// A listenFunc opens a socket, as net.ListenConfig.ListenPacket does.
 type listenFunc func(ctx context.Context, network, address string) (net.PacketConn, error)
 
-// openSockets opens two sockets for a way to the peer. They follow the routes of this
-// machine.
+// openSockets opens two sockets of the peer's address family.
 func openSockets(ctx context.Context, to *net.UDPAddr, listen listenFunc) (*sockets, error) {
 	network := "udp6"
 	if to.IP.To4() != nil {
@@ -59,16 +58,15 @@ func (p *sockets) local() net.Addr { return p.pair[p.active.Load()].Conn.LocalAd
 // close closes both. The connection must have ended.
 func (p *sockets) close() {
 	for _, t := range p.pair {
-		if t != nil { // it has been opened
-			_ = t.Close() // nothing could be done about either
+		if t != nil { // it was opened
+			_ = t.Close() // they are closed either way
 			_ = t.Conn.Close()
 		}
 	}
 }
 
-// move has c use the other socket, once that is known to work. Whatever c sends next
-// goes there. That is an acknowledgement at least, of what has proven the path, and the
-// peer follows it.
+// move makes c use the other socket after the path from there was validated. What c sends
+// next, at least an acknowledgement, goes there, and the peer follows it.
 func (p *sockets) move(ctx context.Context, c *quic.Conn) error {
 	p.moving.Lock()
 	defer p.moving.Unlock()
@@ -81,12 +79,12 @@ func (p *sockets) move(ctx context.Context, c *quic.Conn) error {
 		err = path.Switch()
 	}
 	if err != nil {
-		_ = path.Close() // the other error is the news
+		_ = path.Close() // err is what is reported
 		return fmt.Errorf("prove another path: %w", err)
 	}
 	p.active.Store(other)
 	if p.path != nil {
-		_ = p.path.Close() // fails only if it is in use, which it is not
+		_ = p.path.Close() // fails only for a path in use
 	}
 	p.path = path
 	return nil
@@ -99,10 +97,10 @@ func (s *session) Move(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(s.conn.Context(), cancel)() // which ends no Probe by itself
+	defer context.AfterFunc(s.conn.Context(), cancel)() // the end of the connection does not end Probe
 	if err := s.sockets.move(ctx, s.conn); err != nil {
 		if s.conn.Context().Err() != nil {
-			err = s.why()
+			err = s.cause()
 		}
 		return fmt.Errorf("move to another path: %w", err)
 	}

@@ -182,7 +182,7 @@ func dial(ctx context.Context, addr string, to *net.UDPAddr, o tunnel.Options, l
 	if err != nil {
 		intake.Return(granted)
 		p.close()
-		return nil, alert(err)
+		return nil, tlsError(err)
 	}
 	context.AfterFunc(c.Context(), func() { intake.Return(granted) })
 	return newSession(c, p), nil

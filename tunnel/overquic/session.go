@@ -1,4 +1,4 @@
-// Session: a QUIC connection as tunnel wants it.
+// Session: a QUIC connection as a tunnel.Session.
 
 package overquic
 
@@ -14,28 +14,27 @@ import (
 	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
-// A session is a tunnel.Session that can be dismissed and moved, but not resumed.
+// A session is a tunnel.Session with Dismiss and Move, without resumption.
 type session struct {
 	*carrier.Session
 	conn    *quic.Conn
 	sockets *sockets // at the dialing end, and owned; nil at the other
 
-	mu    sync.Mutex // guards the following
-	heard time.Time  // when packets was last seen to grow
-	count uint64     // of packets received
+	mu           sync.Mutex // guards the following
+	lastReceived time.Time  // when count was last seen to grow
+	count        uint64     // of packets received
 }
 
-// newSession makes a session of c and owns both it and p, which is nil at the accepting
-// end.
+// newSession makes a session of c and p, and owns both. p is nil at the accepting end.
 func newSession(c *quic.Conn, p *sockets) *session {
 	state := c.ConnectionState().TLS
 	s := &session{
 		Session: carrier.NewSession(tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name}),
-		conn:    c, sockets: p, heard: time.Now(),
+		conn:    c, sockets: p, lastReceived: time.Now(),
 	}
-	s.Join() // it has just begun
+	s.Join() // it cannot have ended yet
 	context.AfterFunc(c.Context(), func() {
-		s.End(lost(context.Cause(c.Context())))
+		s.End(sessionError(context.Cause(c.Context())))
 		if p != nil {
 			p.close()
 		}
@@ -45,8 +44,8 @@ func newSession(c *quic.Conn, p *sockets) *session {
 	return s
 }
 
-// localAddr and remoteAddr are the ends of the path. The dialing end must not ask its
-// connection, which changes them without a lock.
+// localAddr and remoteAddr are the addresses of the path. The library changes those of the
+// dialing end's connection without a lock, so they are not read there.
 func (s *session) localAddr() net.Addr {
 	if s.sockets != nil {
 		return s.sockets.local()
@@ -61,8 +60,8 @@ func (s *session) remoteAddr() net.Addr {
 	return s.conn.RemoteAddr()
 }
 
-// why is the reason for the session's end. The connection has ended, or is about to.
-func (s *session) why() error {
+// cause waits for the session's end and returns its cause.
+func (s *session) cause() error {
 	<-s.Context().Done()
 	return context.Cause(s.Context())
 }
@@ -91,24 +90,24 @@ func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	return newStream(s, q), nil
 }
 
-// failed says why opening or accepting a stream did.
+// failed is why opening or accepting a stream failed.
 func (s *session) failed(ctx context.Context) error {
 	if s.conn.Context().Err() == nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return s.why()
+	return s.cause()
 }
 
-// Link implements tunnel.Session. The library does not say when a packet came: Heard is
-// when somebody asked for it and more had come than before. Bytes count as sent again
-// when the packet they were in is taken for lost.
+// Link implements tunnel.Session. The library does not say when a packet was received: Heard
+// is when Link was last called after more packets had been received. Replayed counts the
+// bytes of packets that are considered lost.
 func (s *session) Link() tunnel.LinkState {
 	stats := s.conn.ConnectionStats()
 	s.mu.Lock()
 	if stats.PacketsReceived > s.count {
-		s.count, s.heard = stats.PacketsReceived, time.Now()
+		s.count, s.lastReceived = stats.PacketsReceived, time.Now()
 	}
-	heard := s.heard
+	heard := s.lastReceived
 	s.mu.Unlock()
 	return tunnel.LinkState{
 		Heard: heard, Addr: s.remoteAddr(), RTT: stats.LatestRTT,

@@ -1,4 +1,4 @@
-// Stream: a QUIC stream as tunnel wants it.
+// Stream: a QUIC stream as a tunnel.Stream.
 
 package overquic
 
@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// The codes of RESET_STREAM and STOP_SENDING: given up, or closed and nobody
-// reads any more.
+// The codes of RESET_STREAM and STOP_SENDING: codeAborted after Abort, codeUnread after
+// Close.
 const (
 	codeAborted quic.StreamErrorCode = 1
 	codeUnread  quic.StreamErrorCode = 0
@@ -33,9 +33,9 @@ type stream struct {
 	session *session
 	quic    *quic.Stream
 
-	writing sync.Mutex // held by a Write, and to end our direction, which the library wants apart
+	writing sync.Mutex // serializes Write and the end of our direction, as the library requires
 
-	mu     sync.Mutex  // held to close, and to set a deadline, which must not come after that
+	mu     sync.Mutex  // guards closing, after which no deadline may be set
 	closed atomic.Bool // by Close or Abort
 }
 
@@ -44,8 +44,8 @@ func newStream(s *session, q *quic.Stream) *stream { return &stream{session: s, 
 func (st *stream) LocalAddr() net.Addr  { return st.session.localAddr() }
 func (st *stream) RemoteAddr() net.Addr { return st.session.remoteAddr() }
 
-// wrong says what went wrong, as package net does.
-func (st *stream) wrong(op string, err error) error {
+// opError translates an error of the library, and wraps it as package net does.
+func (st *stream) opError(op string, err error) error {
 	var se *quic.StreamError
 	switch {
 	case st.closed.Load():
@@ -55,11 +55,11 @@ func (st *stream) wrong(op string, err error) error {
 	case errors.Is(err, quic.ErrStreamClosed):
 		err = syscall.EPIPE
 	case errors.As(err, &se) && op == "write" && se.Remote:
-		err = syscall.EPIPE // the peer reads no more, and may have something to say
+		err = syscall.EPIPE // the peer reads no more, and may still send
 	case errors.As(err, &se):
 		err = syscall.ECONNRESET
 	default:
-		err = st.session.why()
+		err = st.session.cause()
 	}
 	return &net.OpError{Op: op, Net: "hawser", Source: st.LocalAddr(), Addr: st.RemoteAddr(), Err: err}
 }
@@ -69,75 +69,74 @@ func (st *stream) Read(p []byte) (int, error) {
 	n, err := st.quic.Read(p)
 	switch {
 	case n > 0 || err == nil:
-		return n, nil // an error comes again
+		return n, nil // the next Read returns the error
 	case errors.Is(err, io.EOF) && !st.closed.Load():
 		return 0, io.EOF
 	default:
-		return 0, st.wrong("read", err)
+		return 0, st.opError("read", err)
 	}
 }
 
-// ReadBuffer is for tunnel.Splice. It waits for the first byte before b takes memory.
+// ReadBuffer implements tunnel.BufferReader. It waits for a byte before b takes memory.
 func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) {
 	var one [1]byte
 	if _, err := st.quic.Peek(one[:]); err != nil {
-		return st.Read(one[:]) // says the same
+		return st.Read(one[:]) // returns the same error
 	}
 	return st.Read(b.Take(0))
 }
 
-// Write hands p to QUIC, which has taken over the last packet's worth when Write
-// returns, and sent the rest. On error, what was counted is on its way and
-// nothing else is.
+// Write passes p to the library. When it returns all but the last packet's worth was sent.
+// After an error exactly the bytes counted are sent.
 func (st *stream) Write(p []byte) (int, error) {
 	st.writing.Lock()
 	defer st.writing.Unlock()
 	if st.closed.Load() {
-		return 0, st.wrong("write", net.ErrClosed)
+		return 0, st.opError("write", net.ErrClosed)
 	}
 	n, err := st.quic.Write(p)
 	if err == nil {
 		return n, nil
 	}
 	if st.closed.Load() {
-		st.quic.CancelWrite(codeAborted) // what Close has cut short is not to look complete
+		st.quic.CancelWrite(codeAborted) // a Write that Close has interrupted must not look complete
 	}
-	return n, st.wrong("write", err)
+	return n, st.opError("write", err)
 }
 
-// OnReset implements tunnel.Resetter. The library tells of a STOP_SENDING alone without a
-// Read, and of that only until our direction has ended. One with codeAborted comes with a
-// reset.
+// OnReset implements tunnel.Resetter. Without a Read the library reports only STOP_SENDING,
+// and only until our direction has ended. Abort sends STOP_SENDING with codeAborted beside
+// its reset.
 func (st *stream) OnReset(f func(error)) (stop func()) {
 	sending := st.quic.Context()
 	disarm := context.AfterFunc(sending, func() {
 		var se *quic.StreamError
 		if errors.As(context.Cause(sending), &se) && se.Remote && se.ErrorCode == codeAborted {
-			f(st.wrong("read", se))
+			f(st.opError("read", se))
 		}
 	})
 	return func() { disarm() }
 }
 
-// CloseWrite ends our direction behind what was written. It waits for a Write that is
-// under way, but not for what that has written to be out.
+// CloseWrite ends our direction after what was written. It waits for a Write in progress, but
+// not until its data was sent.
 func (st *stream) CloseWrite() error {
 	st.writing.Lock()
 	defer st.writing.Unlock()
 	if st.closed.Load() {
-		return st.wrong("close", net.ErrClosed)
+		return st.opError("close", net.ErrClosed)
 	}
-	_ = st.quic.Close() // fails only if the peer has given up
+	_ = st.quic.Close() // fails only if the peer has stopped reading
 	return nil
 }
 
-// Close ends both directions. What was written before still reaches the peer; if
-// the peer goes on writing it is told that nobody reads.
+// Close ends both directions. What was written is still sent, and the peer is asked to send
+// no more.
 func (st *stream) Close() error {
 	if !st.close() {
 		return nil
 	}
-	st.writing.Lock() // soon: a Write that is under way has passed its deadline
+	st.writing.Lock() // soon, since close has ended a Write in progress
 	_ = st.quic.Close()
 	st.writing.Unlock()
 	st.quic.CancelRead(codeUnread)
@@ -153,7 +152,7 @@ func (st *stream) Abort() error {
 	return nil
 }
 
-// close has a Write that is under way return. It is false if the stream was closed.
+// close ends a Write in progress. It returns false if the stream was closed before.
 func (st *stream) close() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -183,7 +182,7 @@ func (st *stream) setDeadline(set func(time.Time) error, t time.Time) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed.Load() {
-		return st.wrong("set", net.ErrClosed)
+		return st.opError("set", net.ErrClosed)
 	}
 	return set(t)
 }

@@ -1,4 +1,4 @@
-// Targets and errors: what may be dialed, and what sshd's answers amount to.
+// Targets and errors: parses addresses, and translates sshd's answers.
 
 package overssh
 
@@ -21,7 +21,7 @@ type target struct {
 	port uint16
 }
 
-// parseTarget reads addr as a dial into node.
+// parseTarget parses addr as the address of a dial into node.
 func parseTarget(node, network, addr string) (target, error) {
 	if !slices.Contains([]string{"tcp", "tcp4", "tcp6"}, network) {
 		return target{}, fmt.Errorf("%w: network %q does not go through ssh, tcp does", tunnel.Invalid, network)
@@ -49,8 +49,8 @@ func parseTarget(node, network, addr string) (target, error) {
 	return target{addr: addr, host: host, port: uint16(port)}, nil
 }
 
-// words are what the C library says of a connect or a lookup that failed, which
-// is all that sshd passes on. It is written here once and never changed.
+// words are the C library's texts for connects and lookups that have failed: sshd passes on
+// nothing else. It is never changed.
 var words = []struct {
 	text string
 	code tunnel.Code
@@ -66,7 +66,7 @@ var words = []struct {
 	{"too many open files", tunnel.Busy},
 }
 
-// rejected makes an error of a channel that was not opened.
+// rejected translates the error of a channel that was not opened.
 func rejected(e *ssh.OpenChannelError) error {
 	code := tunnel.Internal
 	switch e.Reason {

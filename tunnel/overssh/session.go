@@ -19,17 +19,15 @@ import (
 const (
 	// connectTimeout bounds TCP connect, handshake and login together.
 	connectTimeout = 15 * time.Second
-	// keepAlive is the silence after which a sign of life is asked for, and
-	// keepAliveTimeout how long that may stay unanswered while nothing else arrives
-	// either. Their sum is how soon a dead connection is given up. An idle connection
-	// costs one exchange every keepAlive, 244 bytes with the headers of TCP and IP: 57
-	// KiB an hour.
+	// After keepAlive of silence a request is sent, and after keepAliveTimeout more the
+	// connection is given up. An idle connection costs 244 bytes every keepAlive, with the
+	// headers of TCP and IP: 57 KiB an hour.
 	keepAlive        = 15 * time.Second
 	keepAliveTimeout = 5 * time.Second
 )
 
-// A Session is one connection to a node's sshd. It ends with that, or by Close. All
-// methods may be called at the same time.
+// A Session is one connection to a node's sshd, and ends with it. All methods may be called
+// concurrently.
 type Session struct {
 	*carrier.Session
 	config Config
@@ -40,8 +38,8 @@ type Session struct {
 }
 
 // Dial connects to the sshd of a node at addr, HOST:PORT, and logs in, within 15 s. ctx
-// bounds the dialing only. Whom the host keys or the sshd refuse is told tunnel.Denied.
-// The caller closes the session.
+// bounds the dialing only. The error wraps tunnel.Denied if the host key or the login is
+// refused. The caller closes the session.
 func Dial(ctx context.Context, c Config, node, addr string) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -77,41 +75,41 @@ func Dial(ctx context.Context, c Config, node, addr string) (*Session, error) {
 		ClientVersion: "SSH-2.0-hawser",
 	})
 	if !stop() && err == nil {
-		_ = conn.Close() // ctx came last, and counts
+		_ = conn.Close() // ctx was done before the login was used
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		_ = w.Close() // the other error is the news
+		_ = w.Close() // err is what is reported
 		return nil, c.loginFailed(ctx, node, w, unverified, err)
 	}
 	s := &Session{
 		Session: carrier.NewSession(tunnel.Peer{Addr: w.RemoteAddr(), Transport: "ssh"}), config: c, node: node, wire: w, conn: conn,
 		tokens: make(chan struct{}, tunnel.Options{MaxStreams: c.MaxStreams}.Streams()),
 	}
-	context.AfterFunc(s.Alive(), func() { _ = w.Close() }) // nothing could be done about it
+	context.AfterFunc(s.Alive(), func() { _ = w.Close() }) // it is closed either way
 	s.Go(func() { ssh.DiscardRequests(requests) })
 	s.Go(func() {
 		for c := range channels {
-			// Nothing on the node may open a channel here; that it failed to
-			// hear so is seen below.
+			// The node may not open channels. If rejecting fails, so does Wait
+			// below.
 			_ = c.Reject(ssh.Prohibited, "this end opens all channels")
 		}
 	})
 	s.Go(func() { s.End(s.lost(conn.Wait())) })
-	s.Go(s.watch)
+	s.Go(s.keepalive)
 	return s, nil
 }
 
-// loginFailed says why there is no session. The host key was not verified for a reason, or
-// it was.
+// loginFailed is why there is no session. unverified is why the host key was not accepted;
+// nil if it was.
 func (c Config) loginFailed(ctx context.Context, node string, w *wire, unverified, err error) error {
 	switch {
 	case errors.Is(unverified, tunnel.Denied):
-		return unverified // names everything
+		return unverified // it names node, address and key
 	case ctx.Err() != nil:
 		return fmt.Errorf("log in to sshd of %s: %w", node, context.Cause(ctx))
-	case unverified == nil && w.broken() == nil:
-		// The connection is well and the host is the right one: it is the login.
+	case unverified == nil && w.failure() == nil:
+		// The connection works and the host key was accepted: the login has failed.
 		return fmt.Errorf("%w: sshd of %s refuses user %s with key %s; put its public half into that user's authorized_keys: %w",
 			tunnel.Denied, node, c.User, c.KeyFile, err)
 	default:
@@ -119,17 +117,16 @@ func (c Config) loginFailed(ctx context.Context, node string, w *wire, unverifie
 	}
 }
 
-// watch asks for a sign of life whenever nothing has come for keepAlive. It ends the
-// session when nothing has come for keepAliveTimeout after that either: behind bulk, an
-// answer may take its time.
-func (s *Session) watch() {
-	asked := make(chan struct{}, 1) // holds one until the answer has come
+// keepalive sends a request after keepAlive of silence, and ends the session after
+// keepAliveTimeout more. Any data counts, since an answer may be queued behind bulk.
+func (s *Session) keepalive() {
+	asked := make(chan struct{}, 1) // holds one while a request is unanswered
 	for {
-		silent := s.wire.silent()
+		silent := s.wire.silence()
 		wait := keepAlive - silent
 		if wait <= 0 {
 			wait += keepAliveTimeout
-			s.ask(asked)
+			s.sendKeepalive(asked)
 		}
 		if wait <= 0 {
 			s.End(fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.node, silent.Round(time.Millisecond)))
@@ -143,9 +140,9 @@ func (s *Session) watch() {
 	}
 }
 
-// ask makes a request that no sshd knows, unless one is under way: that it says so is
-// enough.
-func (s *Session) ask(asked chan struct{}) {
+// sendKeepalive sends a request that sshd does not know, unless one is unanswered: its
+// refusal is the answer.
+func (s *Session) sendKeepalive(asked chan struct{}) {
 	select {
 	case asked <- struct{}{}:
 	default:
@@ -157,17 +154,16 @@ func (s *Session) ask(asked chan struct{}) {
 		if err == nil && s.config.RTT != nil {
 			s.config.RTT(time.Since(began))
 		}
-		<-asked // if it failed then so will what follows
+		<-asked // if the request failed the session is about to end
 	})
 }
 
-// lost makes an error of what the library says of a connection, unless it is known why
-// that has ended.
+// lost translates the library's error, unless the session's end has another cause.
 func (s *Session) lost(err error) error {
 	if why := context.Cause(s.Alive()); why != nil {
 		return why
 	}
-	if werr := s.wire.broken(); werr != nil {
+	if werr := s.wire.failure(); werr != nil {
 		err = werr
 	}
 	if err == nil || errors.Is(err, io.EOF) {
@@ -176,10 +172,10 @@ func (s *Session) lost(err error) error {
 	return fmt.Errorf("%w: connection to sshd of %s: %w", tunnel.Lost, s.node, err)
 }
 
-// Dial has the node's sshd connect to addr. A host that is the node's name means the
-// node's loopback; HOST%NODE is HOST. ctx bounds the dial, not the stream's life; without a
-// deadline it takes at most tunnel.DefaultDialTimeout. It waits while MaxStreams are open.
-// Errors unwrap to *tunnel.DialError. The caller owns the stream.
+// Dial makes the node's sshd connect to addr. The node's name as host means its loopback;
+// HOST%NODE is HOST. ctx bounds the dial, not the stream's life; without a deadline it takes
+// at most tunnel.DefaultDialTimeout. It waits while MaxStreams are open. Errors unwrap to
+// *tunnel.DialError. The caller owns the stream.
 func (s *Session) Dial(ctx context.Context, network, addr string) (tunnel.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 	defer cancel()
@@ -196,9 +192,9 @@ func (s *Session) Dial(ctx context.Context, network, addr string) (tunnel.Stream
 	return nil, tunnel.NewDialError(addr, err)
 }
 
-// channel opens a channel to t, for a stream that gives back the token.
+// channel opens a channel to t. Its stream releases the token.
 func (s *Session) channel(t target) (*stream, error) {
-	// RFC 4254, 7.2. Who asked is nobody's business on the node.
+	// RFC 4254, 7.2. The node does not learn who has asked.
 	ask := ssh.Marshal(&struct {
 		Host       string
 		Port       uint32

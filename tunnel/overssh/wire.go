@@ -1,4 +1,4 @@
-// Wire: the connection below SSH, and what can be learned from watching it.
+// Wire: the connection below SSH, observed to learn what the library does not report.
 
 package overssh
 
@@ -11,26 +11,26 @@ import (
 	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
-// fewBytes are too few for TCP to acknowledge them without being asked: bulk is
-// acknowledged at every second segment anyway.
-const fewBytes = 2 << 10
+// smallRead is a read after which TCP may delay the acknowledgement: it acknowledges bulk at
+// every second segment.
+const smallRead = 2 << 10
 
 // A wire is the connection that an SSH session runs over.
 type wire struct {
 	net.Conn
-	heard atomic.Int64 // when something last arrived, in Unix nanoseconds
+	lastRead atomic.Int64 // when data was last read, in Unix nanoseconds
 
 	mu      sync.Mutex // guards the following
-	moved   sync.Cond  // one of them has changed; shares mu
+	changed sync.Cond  // one of the following has changed; uses mu
 	reading bool       // a Read waits for the peer
-	over    bool       // closed, or a Read has failed
-	err     error      // why the Read failed; nil if it was closed before
+	ended   bool       // Close was called, or a Read has failed
+	err     error      // why the Read has failed; nil if Close was called before
 }
 
 func newWire(c net.Conn) *wire {
 	w := &wire{Conn: c}
-	w.moved.L = &w.mu
-	w.heard.Store(time.Now().UnixNano())
+	w.changed.L = &w.mu
+	w.lastRead.Store(time.Now().UnixNano())
 	return w
 }
 
@@ -41,13 +41,13 @@ func newWire(c net.Conn) *wire {
 func (w *wire) Read(p []byte) (int, error) {
 	w.mu.Lock()
 	w.reading = true
-	w.moved.Broadcast()
+	w.changed.Broadcast()
 	w.mu.Unlock()
 	n, err := w.Conn.Read(p)
 	if n > 0 {
-		w.heard.Store(time.Now().UnixNano())
+		w.lastRead.Store(time.Now().UnixNano())
 	}
-	if 0 < n && n < fewBytes {
+	if 0 < n && n < smallRead {
 		carrier.QuickAck(w.Conn)
 	}
 	w.mu.Lock()
@@ -68,40 +68,36 @@ func (w *wire) Close() error {
 }
 
 func (w *wire) endLocked(err error) {
-	if !w.over {
-		w.over, w.err = true, err
-		w.moved.Broadcast()
+	if !w.ended {
+		w.ended, w.err = true, err
+		w.changed.Broadcast()
 	}
 }
 
-// alive says whether the connection was alive when it was called. It is what
-// tells an end of a stream from the end of all: before the library shows io.EOF
-// because the connection is lost, a Read here has failed, or what was read made
-// no sense; and then it never reads again but closes. So a Read that waits, or
-// comes, means that the peer ended the stream. (A peer that has authenticated and
-// then breaks the channel protocol itself can still pass off a cut as an end. So
-// it could anyway.)
+// alive says whether the connection works. It distinguishes the end of a stream from the end
+// of the session, for both of which the library returns io.EOF: after the end of the session
+// it never calls Read again. So a Read that waits, or is called, means that the peer has ended
+// only the stream. (An authenticated peer that violates the channel protocol can make a cut
+// look like an end. It can do that in other ways, too.)
 //
-// It waits no longer than the library takes for what it has read, and not beyond
-// Close.
+// alive waits until the library has processed what it has read, or until Close.
 func (w *wire) alive() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !w.over && !w.reading {
-		w.moved.Wait()
+	for !w.ended && !w.reading {
+		w.changed.Wait()
 	}
-	return !w.over
+	return !w.ended
 }
 
-// broken is why the connection is of no more use; nil while it is, and if this
-// end closed it.
-func (w *wire) broken() error {
+// failure is why a Read has failed; nil if none has, or Close was called first.
+func (w *wire) failure() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// silent is how long nothing has arrived.
-func (w *wire) silent() time.Duration {
-	return time.Duration(time.Now().UnixNano() - w.heard.Load())
+// silence is the time since data was last read.
+func (w *wire) silence() time.Duration {
+	return time.Duration(time.Now().UnixNano() - w.lastRead.Load())
 }

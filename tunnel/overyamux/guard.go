@@ -1,5 +1,5 @@
-// Guard: what the library reads and writes, followed frame by frame, and an account of
-// what it holds, which it does not tell.
+// Guard: parses the frames that the library reads and writes, to bound what it holds. The
+// library does not report that itself.
 
 package overyamux
 
@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// maxPings is how many pings a peer may send within a second. The library sends one an
-	// interval, and answers each in a goroutine of its own. From a peer that reads no answers
-	// these would gather for as long as writeTimeout.
+	// maxPings bounds the pings of a peer within a second. The library answers each in a
+	// goroutine of its own. If the peer does not read the answers, these goroutines stay for
+	// writeTimeout.
 	maxPings = 100
-	// leastUnread is what a session may have unread in any case, and mostUnread what it
-	// may at most. What is between comes from the Intake, by unreadStep.
-	leastUnread = 2 << 20
-	mostUnread  = 64 << 20
-	unreadStep  = 1 << 20
+	// minUnread is how many unread bytes a session may always hold, and maxUnread how many
+	// at most. Between the two the Intake grants them in steps of unreadStep.
+	minUnread  = 2 << 20
+	maxUnread  = 64 << 20
+	unreadStep = 1 << 20
 
 	// yamux's header (spec.md): version, type, flags of two bytes, stream and length of
 	// four.
@@ -36,46 +36,45 @@ const (
 )
 
 var (
-	errPings  = errors.New("peer floods this end with pings")
-	errUnread = errors.New("more lies unread than there is room for")
+	errTooManyPings  = errors.New("peer floods this end with pings")
+	errTooMuchUnread = errors.New("more lies unread than there is room for")
 )
 
-// A guard is a connection on which no more pings come than may, and no more data than
-// there is room for: the library's windows cannot be narrowed, so a session that would
-// hold more than it may is over. Read and Write have one caller each.
+// A guard is a connection whose Read fails once the peer exceeds a bound: the library cannot
+// narrow its windows, so the session has to end. Read and Write have one caller each.
 type guard struct {
 	net.Conn
 	intake *tunnel.Intake
 
-	mu       sync.Mutex // guards the following
-	in, out  direction
-	pings    int // of the peer, since then
-	since    time.Time
-	accounts map[uint32]*account
-	unread   int // bytes of all streams
-	allowed  int // leastUnread, and what intake has granted
+	mu      sync.Mutex // guards the following
+	in, out parser
+	pings   int // of the peer, since the time below
+	since   time.Time
+	streams map[uint32]*streamState
+	unread  int // bytes of all streams
+	allowed int // minUnread, and what the intake has granted
 }
 
-// A direction is where one of the connection's is.
-type direction struct {
+// A parser is the position in the frames of one direction.
+type parser struct {
 	header [headerSize]byte
-	have   int    // bytes of header
-	body   uint32 // bytes of data to come, behind the header
+	have   int    // bytes of header that are known
+	body   uint32 // bytes of data that still follow the header
 }
 
-// An account is what the library holds of a stream until it forgets it: when both ends
-// have closed it, or either has reset it.
-type account struct {
-	unread int
-	closed bool            // by this end
-	ended  bool            // by the peer, or reset
-	reset  bool            // by the peer
-	tell   func()          // that it is; it must return at once. Nil if nobody asks
-	place  <-chan struct{} // given back then; nil until somebody has the stream
+// A streamState is what the library holds for a stream, until both ends have closed it or
+// one has reset it.
+type streamState struct {
+	unread  int
+	closed  bool            // by this end
+	ended   bool            // by the peer, or reset
+	reset   bool            // by the peer
+	onReset func()          // called at a reset; must return at once; may be nil
+	place   <-chan struct{} // released at the end; nil until the stream was opened or accepted here
 }
 
 func newGuard(c net.Conn, i *tunnel.Intake) *guard {
-	return &guard{Conn: c, intake: i, accounts: make(map[uint32]*account), allowed: leastUnread}
+	return &guard{Conn: c, intake: i, streams: make(map[uint32]*streamState), allowed: minUnread}
 }
 
 // NetConn is the connection itself.
@@ -84,7 +83,7 @@ func (g *guard) NetConn() net.Conn { return g.Conn }
 // Read implements net.Conn.
 func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.Conn.Read(p)
-	if rejected := g.follow(&g.in, p[:n], false); rejected != nil {
+	if rejected := g.parse(&g.in, p[:n], false); rejected != nil {
 		return 0, rejected
 	}
 	return n, err
@@ -92,12 +91,12 @@ func (g *guard) Read(p []byte) (int, error) {
 
 // Write implements net.Conn.
 func (g *guard) Write(p []byte) (int, error) {
-	_ = g.follow(&g.out, p, true) // which never fails
+	_ = g.parse(&g.out, p, true) // which never fails
 	return g.Conn.Write(p)
 }
 
-// follow takes what has come, or what this end says, frame by frame.
-func (g *guard) follow(d *direction, p []byte, ours bool) error {
+// parse parses data that was received or, if ours is set, is sent.
+func (g *guard) parse(d *parser, p []byte, ours bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for len(p) > 0 {
@@ -105,7 +104,7 @@ func (g *guard) follow(d *direction, p []byte, ours bool) error {
 			n := int(min(int64(d.body), int64(len(p))))
 			d.body, p = d.body-uint32(n), p[n:] //nolint:gosec // at most what it was
 			if !ours && !g.receivedLocked(binary.BigEndian.Uint32(d.header[4:]), n) {
-				return errUnread
+				return errTooMuchUnread
 			}
 			continue
 		}
@@ -117,8 +116,8 @@ func (g *guard) follow(d *direction, p []byte, ours bool) error {
 		d.have = 0
 		switch d.header[1] {
 		case typePing:
-			if !ours && !g.pingedLocked() {
-				return errPings
+			if !ours && !g.pingLocked() {
+				return errTooManyPings
 			}
 			continue
 		case typeData:
@@ -132,8 +131,8 @@ func (g *guard) follow(d *direction, p []byte, ours bool) error {
 	return nil
 }
 
-// pingedLocked notes a ping of the peer's, and says whether it may.
-func (g *guard) pingedLocked() bool {
+// pingLocked counts a ping of the peer, and says whether it is within the bound.
+func (g *guard) pingLocked() bool {
 	if now := time.Now(); now.Sub(g.since) > time.Second {
 		g.pings, g.since = 0, now
 	}
@@ -141,62 +140,63 @@ func (g *guard) pingedLocked() bool {
 	return g.pings <= maxPings
 }
 
-// flagsLocked notes those of a frame, be it the peer's or this end's.
+// flagsLocked handles the flags of a frame.
 func (g *guard) flagsLocked(id uint32, flags uint16, ours bool) {
 	if flags&flagSYN != 0 {
-		g.accountLocked(id)
+		g.streamLocked(id)
 	}
-	a := g.accounts[id]
+	a := g.streams[id]
 	if a == nil || flags&flagRST == 0 && (ours || flags&flagFIN == 0) {
 		return
 	}
 	if !ours && flags&flagRST != 0 {
 		a.reset = true
-		if a.tell != nil {
-			a.tell()
+		if a.onReset != nil {
+			a.onReset()
 		}
 	}
 	a.ended = true
-	a.closed = a.closed || ours && a.place == nil // the library lets nobody have it
+	a.closed = a.closed || ours && a.place == nil // the library has refused it
 	g.forgetLocked(id, a)
 }
 
-// begin notes that a stream has a place, which is given back when it is forgotten.
-func (g *guard) begin(id uint32, place <-chan struct{}) {
+// assignPlace notes the place that a stream releases at its end.
+func (g *guard) assignPlace(id uint32, place <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.accountLocked(id).place = place
+	g.streamLocked(id).place = place
 }
 
-func (g *guard) accountLocked(id uint32) *account {
-	if g.accounts[id] == nil {
-		g.accounts[id] = new(account)
+func (g *guard) streamLocked(id uint32) *streamState {
+	if g.streams[id] == nil {
+		g.streams[id] = new(streamState)
 	}
-	return g.accounts[id]
+	return g.streams[id]
 }
 
-// receivedLocked notes n bytes for a stream, and says whether there is room for them.
+// receivedLocked counts n bytes received for a stream, and says whether they are within the
+// bounds.
 func (g *guard) receivedLocked(id uint32, n int) bool {
-	a := g.accounts[id]
+	a := g.streams[id]
 	if a == nil {
-		return true // the library throws them away
+		return true // the library discards them
 	}
 	a.unread += n
 	g.unread += n
 	g.intake.AddUnread(n)
 	for ; g.unread > g.allowed; g.allowed += unreadStep {
-		if g.allowed >= mostUnread || !g.intake.Grow(unreadStep) {
+		if g.allowed >= maxUnread || !g.intake.Grow(unreadStep) {
 			return false
 		}
 	}
 	return true
 }
 
-// read notes that n bytes of a stream were read.
+// read counts n bytes of a stream that were read.
 func (g *guard) read(id uint32, n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if a := g.accounts[id]; a != nil {
+	if a := g.streams[id]; a != nil {
 		g.releaseLocked(a, min(n, a.unread))
 	}
 }
@@ -205,58 +205,58 @@ func (g *guard) read(id uint32, n int) {
 func (g *guard) closed(id uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if a := g.accounts[id]; a != nil {
+	if a := g.streams[id]; a != nil {
 		a.closed = true
 		g.forgetLocked(id, a)
 	}
 }
 
-// onReset has f called once the peer has reset a stream, until stop is called.
+// onReset makes f be called when the peer resets a stream, until stop is called.
 func (g *guard) onReset(id uint32, f func()) (stop func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := g.accounts[id]
+	a := g.streams[id]
 	if a == nil {
 		return func() {}
 	}
-	if a.tell = f; a.reset {
+	if a.onReset = f; a.reset {
 		f()
 	}
 	return func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		a.tell = nil
+		a.onReset = nil
 	}
 }
 
-func (g *guard) forgetLocked(id uint32, a *account) {
+func (g *guard) forgetLocked(id uint32, a *streamState) {
 	if !a.closed || !a.ended {
 		return
 	}
-	delete(g.accounts, id)
+	delete(g.streams, id)
 	g.releaseLocked(a, a.unread)
 	if a.place != nil {
 		<-a.place
 	}
 }
 
-func (g *guard) releaseLocked(a *account, n int) {
+func (g *guard) releaseLocked(a *streamState, n int) {
 	a.unread -= n
 	g.unread -= n
 	g.intake.AddUnread(-n)
-	// A step is kept, so that a reader who keeps up does not ask each time.
-	for g.allowed > leastUnread && g.unread < g.allowed-2*unreadStep {
+	// One step is kept, so that a reader that keeps up does not ask the intake each time.
+	for g.allowed > minUnread && g.unread < g.allowed-2*unreadStep {
 		g.allowed -= unreadStep
 		g.intake.Return(unreadStep)
 	}
 }
 
-// end gives everything back, once the library does nothing any more.
+// end returns everything to the intake, once the library has stopped.
 func (g *guard) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.intake.AddUnread(-g.unread)
-	g.intake.Return(g.allowed - leastUnread)
-	clear(g.accounts)
-	g.unread, g.allowed = 0, leastUnread
+	g.intake.Return(g.allowed - minUnread)
+	clear(g.streams)
+	g.unread, g.allowed = 0, minUnread
 }

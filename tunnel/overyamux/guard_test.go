@@ -45,26 +45,26 @@ func fills(t *testing.T, s *session, bare *yamux.Session) (tunnel.Stream, *yamux
 }
 
 // A session holds as much as the process has room for, and no more: one that would is
-// over, and gives everything back. The first leastUnread bytes are everybody's.
+// over, and gives everything back. The first minUnread bytes are everybody's.
 func TestUnreadIsBounded(t *testing.T) {
 	for name, tt := range map[string]struct{ limit, most int64 }{
-		"with room":    {1 << 30, mostUnread},
+		"with room":    {1 << 30, maxUnread},
 		"little room":  {16 << 20, 8 << 20},
-		"without room": {1 << 10, leastUnread},
+		"without room": {1 << 10, minUnread},
 	} {
 		t.Run(name, func(t *testing.T) {
 			intake := tunnel.NewIntake(tt.limit)
 			s, bare := against(t, tunnel.Options{Intake: intake})
 			defer bare.Close()
 			held := int64(0)
-			for range mostUnread>>18 + 10 {
+			for range maxUnread>>18 + 10 {
 				if _, _, err := fills(t, s, bare); err != nil {
 					break
 				}
 				held += 256 << 10
 			}
 			<-s.Context().Done()
-			if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) || !strings.Contains(err.Error(), errUnread.Error()) {
+			if err := context.Cause(s.Context()); !errors.Is(err, tunnel.Lost) || !strings.Contains(err.Error(), errTooMuchUnread.Error()) {
 				t.Errorf("cause: %v", err)
 			}
 			if held > tt.most+256<<10 || held < tt.most-unreadStep-256<<10 {

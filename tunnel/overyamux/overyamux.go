@@ -20,8 +20,8 @@
 // the library forgets them, which is closeTimeout after this end has closed one and the
 // peer has not. backlog streams wait to be accepted, and the library resets any further
 // ones. A stream holds up to 256 KiB that were not read, in a buffer of up to twice that
-// size. All streams of a session may have leastUnread unread, more as far as the
-// tunnel.Intake grants it, and mostUnread at most; with more than that the session ends. A
+// size. All streams of a session may have minUnread unread, more as far as the
+// tunnel.Intake grants it, and maxUnread at most; with more than that the session ends. A
 // stream that does nothing has no goroutine, a session has four. A peer that sends more
 // than maxPings a second is cut off.
 package overyamux

@@ -241,7 +241,7 @@ func TestGuardInPieces(t *testing.T) {
 		g := newGuard(nil, tunnel.NewIntake(0))
 		for p := bytes.Repeat(data, 2*maxPings); len(p) > 0; {
 			n := min(size, len(p))
-			if err := g.follow(&g.in, p[:n], false); err != nil {
+			if err := g.parse(&g.in, p[:n], false); err != nil {
 				t.Fatalf("pieces of %d bytes: %v", size, err)
 			}
 			p = p[n:]

@@ -1,4 +1,4 @@
-// Session: the library's, with contexts and bounds.
+// Session: the library's session with contexts and bounds.
 
 package overyamux
 
@@ -22,16 +22,17 @@ type session struct {
 	guard        *guard
 
 	opened   chan struct{} // one for each stream that this end has opened and the library knows
-	accepted chan struct{} // the same for those of the peer
+	accepted chan struct{} // the same for streams of the peer
 }
 
-// newSession makes a session of c, which it owns, with what the library has for this end.
+// newSession makes a session of c, which it owns. start is the library's function for this
+// end.
 func newSession(c net.Conn, p tunnel.Peer, start startFunc, conf *yamux.Config, o tunnel.Options) (*session, error) {
 	g := newGuard(c, o.Shared())
 	conn := carrier.NewConn(g, conf.ConnectionWriteTimeout)
 	mux, err := start(conn, conf)
 	if err != nil {
-		_ = conn.Close() // the configuration's error is the news
+		_ = conn.Close() // err is what is reported
 		return nil, err
 	}
 	s := &session{
@@ -43,15 +44,15 @@ func newSession(c net.Conn, p tunnel.Peer, start startFunc, conf *yamux.Config, 
 		case <-mux.CloseChan():
 		case <-s.Alive().Done():
 		}
-		_ = mux.Close() // never fails, and returns when the library does nothing any more
+		_ = mux.Close() // never fails, and returns once the library has stopped
 		g.end()
 		s.End(conn.Cause())
 	})
 	return s, nil
 }
 
-// Open implements tunnel.Session. OpenStream waits while the peer's backlog is full, and
-// keeps its place until then, so that there are not many.
+// Open implements tunnel.Session. OpenStream, which cannot be canceled, may wait for the
+// peer's backlog; it keeps its place meanwhile, which bounds such calls.
 func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 	return carrier.Open(ctx, s.Session, s.opened, func() (tunnel.Stream, error) {
 		st, err := s.mux.OpenStream()
@@ -78,9 +79,8 @@ func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	return nil, s.failed(err)
 }
 
-// failed is what an error of the library's about the session means. It ends a session
-// whose connection has taken nothing for too long: what was to be sent may still be, and
-// nobody would know.
+// failed translates an error of the library. After a write timeout it ends the session:
+// the library does not say whether the data is still sent.
 func (s *session) failed(err error) error {
 	if errors.Is(err, yamux.ErrConnectionWriteTimeout) {
 		s.End(fmt.Errorf("%w: connection took nothing for %v", tunnel.Dead, writeTimeout))

@@ -1,4 +1,4 @@
-// Stream: the library's, with a Close of both directions and errors that say what it was.
+// Stream: the library's stream with a Close of both directions and typed errors.
 
 package overyamux
 
@@ -16,14 +16,14 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// maxFrame bounds a frame, so that streams take turns. A TLS record holds no more.
+// maxFrame bounds a frame, in bytes, so that streams take turns. It is a TLS record.
 const maxFrame = 16 << 10
 
 type stream struct {
 	*yamux.Stream
 	session *session
 
-	writing sync.Mutex // held by whoever does, so that the frames of two are not mixed
+	writing sync.Mutex // serializes Write, so that the frames of two calls are not mixed
 
 	mu              sync.Mutex // guards the following
 	closed          bool
@@ -32,7 +32,7 @@ type stream struct {
 }
 
 func newStream(s *session, st *yamux.Stream, place <-chan struct{}) *stream {
-	s.guard.begin(st.StreamID(), place)
+	s.guard.assignPlace(st.StreamID(), place)
 	return &stream{Stream: st, session: s}
 }
 
@@ -46,7 +46,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, s.wrap("read", s.failed(err))
 }
 
-// ReadBuffer implements tunnel.BufferReader. A read of nothing waits for something.
+// ReadBuffer implements tunnel.BufferReader. A Read of no bytes waits for data.
 func (s *stream) ReadBuffer(b *tunnel.Buffer) (int, error) {
 	if _, err := s.Read(nil); err != nil {
 		return 0, err
@@ -70,7 +70,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	}
 }
 
-// check says whether there is any use in trying.
+// check is why a call fails at once; nil if it does not.
 func (s *stream) check(by *time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *stream) check(by *time.Time) error {
 	}
 }
 
-// failed is what an error of the library's means.
+// failed translates an error of the library.
 func (s *stream) failed(err error) error {
 	if err == nil {
 		return nil
@@ -98,7 +98,7 @@ func (s *stream) failed(err error) error {
 	case errors.Is(err, yamux.ErrTimeout):
 		return os.ErrDeadlineExceeded
 	case s.session.mux.IsClosed() || s.session.Alive().Err() != nil || errors.Is(err, yamux.ErrConnectionWriteTimeout):
-		// All its streams seem to have come to their ends, and this one may have.
+		// At the end of a session the library reports the end of every stream.
 		return s.session.failed(err)
 	case errors.Is(err, io.EOF) && (ended.IsZero() || time.Since(ended) < s.session.closeTimeout):
 		return io.EOF
@@ -136,15 +136,15 @@ func (s *stream) Close() error {
 		return nil
 	}
 	s.closed = true
-	_ = s.Stream.SetDeadline(time.Unix(1, 0)) // for who waits: it has passed; never fails
+	_ = s.Stream.SetDeadline(time.Unix(1, 0)) // wakes calls that wait; never fails
 	s.mu.Unlock()
 	err := s.Stream.Close()
 	s.session.guard.closed(s.StreamID())
 	return err
 }
 
-// OnReset implements tunnel.Resetter: a peer that gives a stream up ends its direction first,
-// and resets it a minute later, when nobody may read any more.
+// OnReset implements tunnel.Resetter. A peer that aborts a stream ends its direction first
+// and resets the stream a minute later.
 func (s *stream) OnReset(f func(error)) (stop func()) {
 	return s.session.guard.onReset(s.StreamID(), func() {
 		s.session.Go(func() { f(s.wrap("read", syscall.ECONNRESET)) })

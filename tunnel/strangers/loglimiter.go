@@ -20,8 +20,8 @@ const (
 // that a client that causes errors a thousand times a second does not fill the disk. The
 // zero value allows the next line.
 type LogLimiter struct {
-	mu   sync.Mutex        // guards the following
-	logged map[any]time.Time // by source
+	mu         sync.Mutex        // guards the following
+	logged     map[any]time.Time // by source
 	suppressed int
 }
 

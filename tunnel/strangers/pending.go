@@ -15,12 +15,12 @@ import (
 // the oldest connection of the source that has the most. Honest clients need a place only for
 // a round trip or two, so neither slow clients nor one source keep others out.
 type Pending struct {
-	limit    int
+	limit   int
 	minTime time.Duration
 
-	mu     sync.Mutex  // guards the following
+	mu     sync.Mutex     // guards the following
 	conns  []*pendingConn // oldest first
-	counts SourceCounts      // of them
+	counts SourceCounts   // of them
 	closed bool
 	lost   uint64 // places, to newcomers
 }
