@@ -33,11 +33,11 @@ test: ## everything: unit, conformance, integration, end to end; skipped tests a
 	  $(RACE) -parallel 4 -timeout 60m ./e2e && exit $$rest'
 
 check: ## unit and conformance tests, without the race detector, in three to four minutes on two cores
-	$(TESTSUM) -- -short -vet=off -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v /e2e)
+	$(TESTSUM) -- -short -vet=off -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v '/e2e\|/cmd/fleet\|/cmd/lab')
 
-e2e: ## the end-to-end tests alone
+e2e: ## the end-to-end tests alone, with those of simulated fleets and of network namespaces
 	@$(NAMESPACES)
-	$(TESTSUM) -- -race -vet=off -shuffle=on -parallel 4 -timeout 60m ./e2e/...
+	$(TESTSUM) -- -race -vet=off -shuffle=on -parallel 4 -timeout 60m ./e2e/... ./cmd/fleet/... ./cmd/lab/...
 
 kubectls: ## the tests of people and scripts with kubectl 1.27 to 1.33, each built in CACHE
 	./.ci/kubectls

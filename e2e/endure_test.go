@@ -25,7 +25,7 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/cmd/lab"
 )
 
 // cutsScript is 200 cuts of all kinds, ten of which are blackholes of five

@@ -23,7 +23,7 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/cmd/lab"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overh2"
 	"github.com/hawser-project/hawser/tunnel/overquic"

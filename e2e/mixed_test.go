@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/cmd/lab"
 )
 
 // A mixed cluster has a node behind a NAT for each transport that resumes.

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/cmd/lab"
 )
 
 var parked = flag.Int("e2e.parked", 300, "how many streams TestParked parks over each transport")

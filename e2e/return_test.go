@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/e2e/lab/emulator"
+	"github.com/hawser-project/hawser/cmd/lab/emulator"
 )
 
 // deadFor is for how long a path is dead, each time; all of it within the detach

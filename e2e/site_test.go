@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/auth"
-	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/cmd/lab"
 )
 
 // A server that hears of nobody, or of nobody of a site, blames the network and

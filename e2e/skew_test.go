@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/cmd/lab"
 )
 
 // previous builds the programs of the commit before the latest, without the race detector,

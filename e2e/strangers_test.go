@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
-	"github.com/hawser-project/hawser/e2e/lab/rogue"
+	"github.com/hawser-project/hawser/e2e/rogue"
 )
 
 // A door is a port that strangers come to.

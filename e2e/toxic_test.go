@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/cmd/lab"
 )
 
 // Every byte comes once, whatever a connection breaks on.

@@ -22,8 +22,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/e2e/lab"
-	"github.com/hawser-project/hawser/e2e/lab/emulator"
+	"github.com/hawser-project/hawser/cmd/lab"
+	"github.com/hawser-project/hawser/cmd/lab/emulator"
 )
 
 const (

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/e2e/lab"
-	"github.com/hawser-project/hawser/e2e/lab/emulator"
+	"github.com/hawser-project/hawser/cmd/lab"
+	"github.com/hawser-project/hawser/cmd/lab/emulator"
 )
 
 // fair is a link of 20 ms and 100 Mbit/s each way, and worse are what becomes of it.

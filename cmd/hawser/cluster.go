@@ -27,7 +27,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
-	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/cmd/lab"
 )
 
 const (

@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-project/hawser/cmd/fleet"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
-	"github.com/hawser-project/hawser/e2e/fleet"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overh2"
@@ -66,7 +66,7 @@ func newFleet() *cobra.Command {
 		Use:   "fleet",
 		Short: "Simulate many nodes for a server, and faults",
 		Long: "Simulates nodes in one process until Ctrl-C: each joins with a certificate of its own and keeps a session, a\n" +
-			"lease, a status and its pods, whose containers only pretend to run. Once all are Ready it says so, and then\n" +
+			"lease, a status and its pods, whose containers run nothing. Once all are Ready it says so, and then\n" +
 			"does what --faults orders: KIND:WHO@AT[+FOR][~EVERY], separated by commas.\n\n" +
 			"  KIND   kill (no goodbye), silence (nothing passes), mute (no heartbeats, but the tunnel works),\n" +
 			"         sick (says it is not ready), restart, cut (connections reset once), flap (silence, half of EVERY)\n" +

@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
-	"github.com/hawser-project/hawser/e2e/lab/rogue"
+	"github.com/hawser-project/hawser/e2e/rogue"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 

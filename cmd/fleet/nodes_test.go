@@ -214,7 +214,7 @@ func testNodes(t *testing.T, s *site, f *Fleet) {
 		if got, want := n.Labels[corev1.LabelTopologyZone], fmt.Sprintf("zone-%d", i%4+1); got != want {
 			t.Errorf("%s is in %s, want %s", name, got, want)
 		}
-		if n.Labels[corev1.LabelHostname] != name || n.Status.NodeInfo.ContainerRuntimeVersion != "pretend://1" {
+		if n.Labels[corev1.LabelHostname] != name || n.Status.NodeInfo.ContainerRuntimeVersion != "fake://1" {
 			t.Errorf("%s: labels %v, info %+v", name, n.Labels, n.Status.NodeInfo)
 		}
 		for _, a := range n.Status.Addresses {

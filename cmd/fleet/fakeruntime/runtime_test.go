@@ -1,4 +1,4 @@
-package pretend
+package fakeruntime
 
 import (
 	"bytes"
@@ -155,7 +155,7 @@ func TestExec(t *testing.T) {
 	if _, _, err := exec(ctx, "", "sleep", "1h"); !errors.Is(err, context.Canceled) {
 		t.Errorf("sleep that was cut short: %v", err)
 	}
-	if info, err := r.Info(t.Context()); err != nil || info.Name != "pretend" {
+	if info, err := r.Info(t.Context()); err != nil || info.Name != "fake" {
 		t.Errorf("%+v, %v", info, err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 
 // The size that the figures of the help topic figures-scale are of takes minutes:
 //
-//	go test ./e2e/fleet -run '^$' -bench Nodes -benchtime 1x -fleet.nodes 2000
+//	go test ./cmd/fleet -run '^$' -bench Nodes -benchtime 1x -fleet.nodes 2000
 var (
 	nodes     = flag.Int("fleet.nodes", 200, "how many nodes BenchmarkNodes simulates")
 	pods      = flag.Int("fleet.pods", 10, "how many pods each gets; with 0 it ends once all were cut and have come back")

@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/hawser-project/hawser/e2e/lab/emulator"
+	"github.com/hawser-project/hawser/cmd/lab/emulator"
 )
 
 // listenEnv makes the test binary listen, say where, and end with its input: it

@@ -102,7 +102,7 @@ func initStatus(pod *corev1.Pod, i int, at metav1.Time) corev1.ContainerStatus {
 func containerStatus(h *runtime.ContainerStatus) corev1.ContainerStatus {
 	running := h.State == runtime.Running
 	st := corev1.ContainerStatus{
-		Name: h.Name, Image: h.Image, ImageID: h.Image, ContainerID: "pretend://" + h.ID, Ready: running, Started: &running,
+		Name: h.Name, Image: h.Image, ImageID: h.Image, ContainerID: "fake://" + h.ID, Ready: running, Started: &running,
 	}
 	begun := metav1.NewTime(h.StartedAt).Rfc3339Copy()
 	if h.State != runtime.Exited {

@@ -4,7 +4,7 @@
 // The mental model: a Fleet is as many nodes as one process can hold. Each has an
 // identity of its own, got with a join token like any other node's; a real agent
 // (package agent) whose session goes to a real server; and above it a node with
-// lease, status and pods, whose containers package pretend keeps. It speaks the
+// lease, status and pods, whose containers package fakeruntime keeps. It speaks the
 // API through its own session, in its own name. Faults are ordered in a small
 // language (ParseFaults) and drawn by a seed, so that what happened can happen
 // again.

@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/bootstrap"
-	"github.com/hawser-project/hawser/e2e/fleet/pretend"
+	"github.com/hawser-project/hawser/cmd/fleet/fakeruntime"
 	"github.com/hawser-project/hawser/node"
 )
 
@@ -42,7 +42,7 @@ type member struct {
 	name    string
 	zone    string
 	ip      netip.Addr
-	runtime *pretend.Runtime
+	runtime *fakeruntime.Runtime
 	wire    gate // below the session
 	api     gate // between the node and the API server
 
@@ -62,7 +62,7 @@ func newMember(f *Fleet, i int, ip netip.Addr) *member {
 	name := f.cfg.Prefix + strconv.Itoa(i+1)
 	return &member{
 		fleet: f, name: name, zone: zoneOf(i, f.cfg.Zones), ip: ip,
-		runtime: pretend.New(name), faults: map[Kind]int{}, changed: make(chan struct{}),
+		runtime: fakeruntime.New(name), faults: map[Kind]int{}, changed: make(chan struct{}),
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package pretend is a container runtime that runs nothing and says so.
+// Package fakeruntime is a container runtime that runs nothing and says so.
 //
 // It keeps sandboxes and containers in memory, as package memory does, so that a
 // node with pods on it costs kilobytes. What it tells is true all the same: a
@@ -10,7 +10,7 @@
 //
 // It is not a sandbox: no image, no file and no port of a pod is there. Connecting
 // to a port is refused.
-package pretend
+package fakeruntime
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func New(node string) *Runtime {
 
 // Info implements runtime.Runtime.
 func (r *Runtime) Info(context.Context) (runtime.Info, error) {
-	return runtime.Info{Name: "pretend", Version: "1"}, nil
+	return runtime.Info{Name: "fake", Version: "1"}, nil
 }
 
 // start writes the log of a container and says when it ends.

@@ -3,7 +3,7 @@ package lab_test
 import (
 	"fmt"
 
-	"github.com/hawser-project/hawser/e2e/lab"
+	"github.com/hawser-project/hawser/cmd/lab"
 )
 
 // A script is the same each time: the seed decides every chance in it.

@@ -1,6 +1,6 @@
 // The commands that can be answered without a process.
 
-package pretend
+package fakeruntime
 
 import (
 	"path"

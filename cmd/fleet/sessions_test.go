@@ -25,7 +25,7 @@ import (
 
 // Measuring takes more agents than testing:
 //
-//	go test ./e2e/fleet -run '^$' -bench . -benchtime 1x -fleet.agents 10000
+//	go test ./cmd/fleet -run '^$' -bench . -benchtime 1x -fleet.agents 10000
 var agents = flag.Int("fleet.agents", 500, "how many agents the benchmarks simulate")
 
 const (

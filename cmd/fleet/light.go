@@ -252,7 +252,7 @@ func (l *light) object(ctx context.Context, now time.Time) *corev1.Node {
 			},
 			NodeInfo: corev1.NodeSystemInfo{
 				MachineID: m.name, SystemUUID: m.name, BootID: m.name, KernelVersion: "none", OSImage: "simulated",
-				ContainerRuntimeVersion: "pretend://1", KubeletVersion: version, OperatingSystem: "linux", Architecture: goruntime.GOARCH,
+				ContainerRuntimeVersion: "fake://1", KubeletVersion: version, OperatingSystem: "linux", Architecture: goruntime.GOARCH,
 			},
 			Conditions: l.conditions(ctx, now, nil),
 		},

@@ -10,7 +10,7 @@ import (
 	"hash/fnv"
 	"os"
 
-	"github.com/hawser-project/hawser/e2e/lab/emulator"
+	"github.com/hawser-project/hawser/cmd/lab/emulator"
 )
 
 // While a link is shaped, the NAT's namespace looks like this:

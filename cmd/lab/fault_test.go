@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/e2e/lab/emulator"
+	"github.com/hawser-project/hawser/cmd/lab/emulator"
 )
 
 const (

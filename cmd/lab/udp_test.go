@@ -6,7 +6,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/hawser-project/hawser/e2e/lab/emulator"
+	"github.com/hawser-project/hawser/cmd/lab/emulator"
 )
 
 func TestBlockUDP(t *testing.T) {

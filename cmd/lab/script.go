@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hawser-project/hawser/e2e/lab/emulator"
+	"github.com/hawser-project/hawser/cmd/lab/emulator"
 )
 
 // A Script is a list of faults with times. One statement ends with a newline or a

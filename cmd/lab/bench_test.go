@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/e2e/lab/emulator"
+	"github.com/hawser-project/hawser/cmd/lab/emulator"
 )
 
 // BenchmarkShape is what one TCP stream gets over an emulated link, and over the bare
