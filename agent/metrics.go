@@ -43,27 +43,27 @@ type handles struct {
 func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 	m := &metrics{
 		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_sessions_total", Help: "Sessions with a server that began, by transport.",
+			Name: "hawser_agent_sessions_total", Help: "Sessions established with a server, by transport.",
 		}, []string{"transport"}),
 		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_moves_total",
-			Help: "Attempts to go on over another connection or session, by reason (connection: the session moves itself, fallback, address) and result.",
+			Name: "hawser_agent_migrations_total",
+			Help: "Migrations to another connection (reason connection) or to a new session (fallback, address), by reason and result.",
 		}, []string{"reason", "result"}),
 		ledger: newLedger(),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_connect_failures_total", Help: "Attempts to connect to a server that failed, by reason.",
 		}, []string{"reason"}),
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_session_ends_total", Help: "Sessions with a server that ended, by reason.",
+			Name: "hawser_agent_sessions_ended_total", Help: "Sessions with a server that ended, by reason.",
 		}, []string{"reason"}),
 		dials: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_dials_total", Help: "Streams by who opened them (in: a server, out: the node) and result.",
+			Name: "hawser_agent_dials_total", Help: "Streams opened, by direction (in: by a server, out: by the node) and result.",
 		}, []string{"direction", "result"}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "hawser_agent_open_streams", Help: "Streams that are open, by who opened them (in: a server, out: the node).",
+			Name: "hawser_agent_streams", Help: "Open streams, by direction (in: opened by a server, out: opened by the node).",
 		}, []string{"direction"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_stream_bytes_total", Help: "Bytes on streams, by who opened them and which way they went (sent to the server, received from it).",
+			Name: "hawser_agent_stream_bytes_total", Help: "Bytes on streams, by direction (in, out) and way (sent to the server, received from it).",
 		}, []string{"direction", "way"}),
 	}
 	m.handles = make(map[string]func() handles)
@@ -75,7 +75,7 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 	}
 	reg.MustRegister(m.sessions, m.moves, m.ledger, m.failures, m.ends, m.dials, m.open, m.bytes,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_connected", Help: "Whether the agent has a session with a server, and that a connection.",
+			Name: "hawser_agent_connected", Help: "1 if the agent has a session with a server and a connection for it.",
 		}, func() float64 {
 			if state().Connected {
 				return 1
@@ -83,7 +83,7 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 			return 0
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_parked", Help: "Whether the session with a server is waiting for a connection.",
+			Name: "hawser_agent_parked", Help: "1 if the session with a server has no connection and is within the detach window.",
 		}, func() float64 {
 			if state().Parked.IsZero() {
 				return 0
@@ -94,10 +94,10 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 			Name: "hawser_agent_rtt_seconds", Help: "Latest round trip to the server; 0 if not known.",
 		}, func() float64 { return state().RTT.Seconds() }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_unread_bytes", Help: "Bytes that sessions over TCP have received for streams and nobody has read.",
+			Name: "hawser_agent_unread_bytes", Help: "Bytes received on TCP sessions that the streams' readers have not read.",
 		}, func() float64 { return float64(tunnel.ProcessIntake().Unread()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_unread_limit_bytes", Help: "Limit of hawser_agent_unread_bytes, near which the server may send less.",
+			Name: "hawser_agent_unread_limit_bytes", Help: "Limit of hawser_agent_unread_bytes. The server may send less as it is approached.",
 		}, func() float64 { return float64(tunnel.ProcessIntake().Limit()) }),
 	)
 	return m
@@ -208,11 +208,11 @@ func (m *metrics) trackTarget(c net.Conn, done func()) *tunnel.Tap {
 // Descriptions of what a ledger collects. They are written here once and never
 // changed.
 var (
-	parksDesc   = linkDesc("parks_total", "Connections that were lost under a session that outlived them.")
-	resumesDesc = linkDesc("resumes_total", "Connections that a session took after its first.")
-	resentDesc  = linkDesc("resent_bytes_total", "Bytes that had to be sent again.")
-	bytesDesc   = linkDesc("bytes_total", "Bytes of sessions on the wire, once each, by way (sent, received).", "way")
-	queuedDesc  = linkDesc("queued_bytes", "Bytes that wait to be sent or to be acknowledged.")
+	parksDesc   = linkDesc("parks_total", "Connections lost by sessions that continued.")
+	resumesDesc = linkDesc("resumes_total", "Connections that sessions made after their first.")
+	resentDesc  = linkDesc("retransmitted_bytes_total", "Bytes retransmitted on another connection.")
+	bytesDesc   = linkDesc("bytes_total", "Bytes of sessions on their connections, without retransmissions, by way (sent, received).", "way")
+	queuedDesc  = linkDesc("queued_bytes", "Bytes not sent or not acknowledged yet.")
 )
 
 func linkDesc(name, help string, labels ...string) *prometheus.Desc {

@@ -56,22 +56,22 @@ func TestMetrics(t *testing.T) {
 # HELP hawser_agent_connect_failures_total Attempts to connect to a server that failed, by reason.
 # TYPE hawser_agent_connect_failures_total counter
 hawser_agent_connect_failures_total{reason="refused"} 1
-# HELP hawser_agent_connected Whether the agent has a session with a server, and that a connection.
+# HELP hawser_agent_connected 1 if the agent has a session with a server and a connection for it.
 # TYPE hawser_agent_connected gauge
 hawser_agent_connected 1
-# HELP hawser_agent_dials_total Streams by who opened them (in: a server, out: the node) and result.
+# HELP hawser_agent_dials_total Streams opened, by direction (in: by a server, out: by the node) and result.
 # TYPE hawser_agent_dials_total counter
 hawser_agent_dials_total{direction="in",result="ok"} 1
 hawser_agent_dials_total{direction="in",result="refused"} 1
 hawser_agent_dials_total{direction="out",result="ok"} 1
-# HELP hawser_agent_open_streams Streams that are open, by who opened them (in: a server, out: the node).
-# TYPE hawser_agent_open_streams gauge
-hawser_agent_open_streams{direction="in"} 1
-hawser_agent_open_streams{direction="out"} 0
-# HELP hawser_agent_sessions_total Sessions with a server that began, by transport.
+# HELP hawser_agent_streams Open streams, by direction (in: opened by a server, out: opened by the node).
+# TYPE hawser_agent_streams gauge
+hawser_agent_streams{direction="in"} 1
+hawser_agent_streams{direction="out"} 0
+# HELP hawser_agent_sessions_total Sessions established with a server, by transport.
 # TYPE hawser_agent_sessions_total counter
 hawser_agent_sessions_total{transport="inproc"} 1
-# HELP hawser_agent_stream_bytes_total Bytes on streams, by who opened them and which way they went (sent to the server, received from it).
+# HELP hawser_agent_stream_bytes_total Bytes on streams, by direction (in, out) and way (sent to the server, received from it).
 # TYPE hawser_agent_stream_bytes_total counter
 hawser_agent_stream_bytes_total{direction="in",way="received"} 10
 hawser_agent_stream_bytes_total{direction="in",way="sent"} 2
@@ -80,7 +80,7 @@ hawser_agent_stream_bytes_total{direction="out",way="sent"} 4
 `
 		err = testutil.GatherAndCompare(reg, strings.NewReader(want),
 			"hawser_agent_connect_failures_total", "hawser_agent_connected", "hawser_agent_dials_total",
-			"hawser_agent_open_streams", "hawser_agent_sessions_total", "hawser_agent_stream_bytes_total")
+			"hawser_agent_streams", "hawser_agent_sessions_total", "hawser_agent_stream_bytes_total")
 		if err != nil {
 			t.Error(err)
 		}
@@ -88,15 +88,15 @@ hawser_agent_stream_bytes_total{direction="out",way="sent"} 4
 		a.stop()
 		<-a.done
 		want = `
-# HELP hawser_agent_connected Whether the agent has a session with a server, and that a connection.
+# HELP hawser_agent_connected 1 if the agent has a session with a server and a connection for it.
 # TYPE hawser_agent_connected gauge
 hawser_agent_connected 0
-# HELP hawser_agent_open_streams Streams that are open, by who opened them (in: a server, out: the node).
-# TYPE hawser_agent_open_streams gauge
-hawser_agent_open_streams{direction="in"} 0
-hawser_agent_open_streams{direction="out"} 0
+# HELP hawser_agent_streams Open streams, by direction (in: opened by a server, out: opened by the node).
+# TYPE hawser_agent_streams gauge
+hawser_agent_streams{direction="in"} 0
+hawser_agent_streams{direction="out"} 0
 `
-		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "hawser_agent_connected", "hawser_agent_open_streams"); err != nil {
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "hawser_agent_connected", "hawser_agent_streams"); err != nil {
 			t.Error(err)
 		}
 	})

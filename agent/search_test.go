@@ -78,25 +78,25 @@ func TestFallBack(t *testing.T) {
 		old.resume()
 		exchangeText(t, in)
 		want := `
-# HELP hawser_agent_link_parks_total Connections that were lost under a session that outlived them.
+# HELP hawser_agent_link_parks_total Connections lost by sessions that continued.
 # TYPE hawser_agent_link_parks_total counter
 hawser_agent_link_parks_total{transport="fakeTransport"} 1
-# HELP hawser_agent_link_resent_bytes_total Bytes that had to be sent again.
-# TYPE hawser_agent_link_resent_bytes_total counter
-hawser_agent_link_resent_bytes_total{transport="fakeTransport"} 100
-# HELP hawser_agent_link_resumes_total Connections that a session took after its first.
+# HELP hawser_agent_link_retransmitted_bytes_total Bytes retransmitted on another connection.
+# TYPE hawser_agent_link_retransmitted_bytes_total counter
+hawser_agent_link_retransmitted_bytes_total{transport="fakeTransport"} 100
+# HELP hawser_agent_link_resumes_total Connections that sessions made after their first.
 # TYPE hawser_agent_link_resumes_total counter
 hawser_agent_link_resumes_total{transport="fakeTransport"} 1
-# HELP hawser_agent_moves_total Attempts to go on over another connection or session, by reason (connection: the session moves itself, fallback, address) and result.
-# TYPE hawser_agent_moves_total counter
-hawser_agent_moves_total{reason="fallback",result="ok"} 1
-# HELP hawser_agent_sessions_total Sessions with a server that began, by transport.
+# HELP hawser_agent_migrations_total Migrations to another connection (reason connection) or to a new session (fallback, address), by reason and result.
+# TYPE hawser_agent_migrations_total counter
+hawser_agent_migrations_total{reason="fallback",result="ok"} 1
+# HELP hawser_agent_sessions_total Sessions established with a server, by transport.
 # TYPE hawser_agent_sessions_total counter
 hawser_agent_sessions_total{transport="fakeTransport"} 2
 `
 		for range 2 { // with the old session, and when it has ended
 			if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "hawser_agent_link_parks_total",
-				"hawser_agent_link_resumes_total", "hawser_agent_link_resent_bytes_total", "hawser_agent_moves_total",
+				"hawser_agent_link_resumes_total", "hawser_agent_link_retransmitted_bytes_total", "hawser_agent_migrations_total",
 				"hawser_agent_sessions_total"); err != nil {
 				t.Error(err)
 			}

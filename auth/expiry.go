@@ -29,7 +29,7 @@ const (
 	// ExpirationMetric is the gauge of when certificates expire, with label name, and
 	// ExpirationHelp says so.
 	ExpirationMetric = "hawser_certificate_expiration_timestamp_seconds"
-	ExpirationHelp   = "When the certificate in use expires, in seconds since 1970, by name."
+	ExpirationHelp   = "Unix time at which the certificate in use expires, by name."
 )
 
 // Ends is the value of ExpirationMetric; 0 means that there is no certificate.

@@ -153,7 +153,7 @@ func (l *life) expectMissing(t *testing.T, want map[string][]string) {
 		fmt.Fprintf(&metric, "hawser_controller_missing_kind{controller=%q,kind=%q} 1\n", name, want[name][0])
 	}
 	if metric.Len() > 0 {
-		head := "# HELP hawser_controller_missing_kind Kinds that could not be listed yet and for which a controller waits (1).\n# TYPE hawser_controller_missing_kind gauge\n"
+		head := "# HELP hawser_controller_missing_kind 1 for each kind that could not be listed yet and that a controller waits for.\n# TYPE hawser_controller_missing_kind gauge\n"
 		if err := testutil.GatherAndCompare(l.registry, strings.NewReader(head+metric.String()), "hawser_controller_missing_kind"); err != nil {
 			t.Error(err)
 		}

@@ -19,10 +19,10 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "hawser_controller_running", Help: "Whether a controller is running (1) or waiting to be started again (0).",
+			Name: "hawser_controller_running", Help: "1 while a controller runs, 0 while it waits to be restarted.",
 		}, []string{"controller"}),
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_controller_restarts_total", Help: "Times that a controller ended by itself and was started again.",
+			Name: "hawser_controller_restarts_total", Help: "Restarts of a controller that ended by itself.",
 		}, []string{"controller"}),
 	}
 	if r != nil {
@@ -94,7 +94,7 @@ type missingKinds struct {
 
 func newMissingKinds(now func() map[string][]string) *missingKinds {
 	return &missingKinds{now: now, desc: prometheus.NewDesc("hawser_controller_missing_kind",
-		"Kinds that could not be listed yet and for which a controller waits (1).", []string{"controller", "kind"}, nil)}
+		"1 for each kind that could not be listed yet and that a controller waits for.", []string{"controller", "kind"}, nil)}
 }
 
 // Describe implements prometheus.Collector.

@@ -69,6 +69,7 @@ func TestEgressSelector(t *testing.T) {
 			t.Errorf("with another certificate: %v", err)
 		}
 	})
+	t.Run("metric names", func(t *testing.T) { testMetricNames(t, c) })
 }
 
 // egressFile has the program print the configuration of an egress selector to a file.

@@ -276,7 +276,7 @@ func (f *front) census(t *testing.T, of string) census {
 		case name == "go_goroutines":
 			c.goroutines = int(v)
 		case strings.HasPrefix(name, "hawser_hub_streams{") && strings.Contains(name, `opener="server"`),
-			strings.HasPrefix(name, "hawser_agent_open_streams{") && strings.Contains(name, `"in"`):
+			strings.HasPrefix(name, "hawser_agent_streams{") && strings.Contains(name, `"in"`):
 			c.streams += int(v)
 		}
 	}

@@ -51,11 +51,11 @@ func TestStrangers(t *testing.T) {
 	doors := []*door{
 		{
 			name: "api", dial: tcp(portOf(f.cluster)), program: "server", log: `msg="connection closed" server=api`, path: "/api/v1/nodes",
-			counts: []string{"hawser_api_connections_closed_total", "hawser_port_closed_total"},
+			counts: []string{"hawser_api_connections_closed_total", "hawser_port_connections_closed_total"},
 		},
 		{
 			name: "connect", dial: tcp(connect), program: "server", log: `msg="connection closed without a usable request" front=tls`, path: "/",
-			counts: []string{"hawser_connect_closed_total"},
+			counts: []string{"hawser_connect_connections_closed_total"},
 		},
 		{
 			name: "kubelet", program: "node-1", log: `msg="connection closed" server=kubelet`, path: "/pods",

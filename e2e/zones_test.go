@@ -104,7 +104,7 @@ func TestZones(t *testing.T) {
 			z.counted(want, z.silent)
 		}
 		for z, rate := range map[*zone]float64{half: zoneRate, most: 0, all: zoneRate, medium: 0, large: zoneSlow, small: zoneRate} {
-			want[z.metric("hawser_eviction_rate")] = rate
+			want[z.metric("hawser_eviction_rate_nodes_per_second")] = rate
 		}
 		c.measures(t, want)
 	})
@@ -150,7 +150,7 @@ func testNobodyLeft(t *testing.T, c *cluster, beats *heartbeats, zones []*zone) 
 	want := map[string]float64{}
 	for _, z := range zones {
 		z.counted(want, len(z.nodes))
-		want[z.metric("hawser_eviction_rate")] = 0
+		want[z.metric("hawser_eviction_rate_nodes_per_second")] = 0
 	}
 	c.measures(t, want)
 	untouched(t, quiet, everybody...)

@@ -20,13 +20,13 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_node_status_writes_total", Help: "Writes of the node's status by result: ok or failed.",
+			Name: "hawser_node_status_writes_total", Help: "Writes of the node's status, by result (ok, failed).",
 		}, []string{"result"}),
 		ready: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "hawser_node_ready", Help: "1 while the node says that it is ready.",
+			Name: "hawser_node_ready", Help: "1 while the node reports the condition Ready.",
 		}),
 		fenced: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "hawser_node_fenced", Help: "1 while another agent with this node's identity is the node.",
+			Name: "hawser_node_fenced", Help: "1 while another agent with this node's identity has its place.",
 		}),
 		shutdown: newShutdownMetrics(),
 	}
@@ -50,10 +50,10 @@ type shutdownMetrics struct{ start, end prometheus.Gauge }
 func newShutdownMetrics() shutdownMetrics {
 	return shutdownMetrics{
 		start: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kubelet_graceful_shutdown_start_time_seconds", Help: "When the last shutdown of the machine began to end pods, in seconds since the epoch; 0 if there was none.",
+			Name: "kubelet_graceful_shutdown_start_time_seconds", Help: "Unix time at which the last shutdown of the machine began to terminate pods; 0 if there was none.",
 		}),
 		end: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kubelet_graceful_shutdown_end_time_seconds", Help: "When the last shutdown of the machine had ended its pods, in seconds since the epoch; 0 if it has not.",
+			Name: "kubelet_graceful_shutdown_end_time_seconds", Help: "Unix time at which the last shutdown of the machine had terminated its pods; 0 if it has not.",
 		}),
 	}
 }

@@ -129,7 +129,7 @@ func TestBusyHub(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if n := b.metric("sessions_greeting"); n != 4 {
+		if n := b.metric("sessions_pending"); n != 4 {
 			t.Errorf("%v sessions are being greeted", n)
 		}
 		if _, err = b.connect(one("n"), nil); err == nil || errors.As(err, &bye) && bye.Code != tunnel.Busy {
@@ -141,7 +141,7 @@ func TestBusyHub(t *testing.T) {
 		time.Sleep(helloTimeout + time.Second) // the bubble's clock
 		b.mustConnect(one("n"))
 		synctest.Wait()
-		if n := b.metric("sessions_greeting"); n != 0 {
+		if n := b.metric("sessions_pending"); n != 0 {
 			t.Errorf("%v sessions are being greeted", n)
 		}
 	})

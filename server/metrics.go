@@ -51,17 +51,17 @@ func newMetrics(r prometheus.Registerer, a *admission, awaiting func() int, i *t
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)), value)
 	}
 	m := &metrics{
-		refused:     counters("sessions_refused_total", "Sessions that were turned away, by reason.", "code"),
-		greeting:    gauge("sessions_greeting", "Sessions that have not been welcomed yet.", func() float64 { return float64(a.busy()) }),
+		refused:     counters("sessions_refused_total", "Sessions that were refused, by reason.", "code"),
+		greeting:    gauge("sessions_pending", "Sessions whose agent has not been admitted yet.", func() float64 { return float64(a.busy()) }),
 		ended:       counters("sessions_ended_total", "Sessions that ended, by reason.", "transport", "code"),
-		replaced:    counters("sessions_replaced_total", "Sessions that a newer one of the same node followed.", "reason"),
-		clones:      prometheus.NewCounter(prometheus.CounterOpts(opts("clones_total", "Attempts by an agent whose identity another live agent uses."))),
+		replaced:    counters("sessions_replaced_total", "Sessions that were replaced by a newer one of the same node, by reason.", "reason"),
+		clones:      prometheus.NewCounter(prometheus.CounterOpts(opts("clones_total", "Sessions refused because another live agent uses the same identity."))),
 		dials:       counters("dials_total", "Dials into nodes, by result.", "transport", "code"),
 		dialSeconds: seconds("dial_duration_seconds", "Time until a dial into a node was answered."),
-		awaiting:    gauge("dials_awaiting", "Dials that wait for a node whose agent has said that it leaves.", func() float64 { return float64(awaiting()) }),
-		rtt:         seconds("rtt_seconds", "Round trips on the control streams."),
-		unread:      gauge("unread_bytes", "Bytes that sessions over TCP have received for streams and nobody has read.", func() float64 { return float64(i.Unread()) }),
-		unreadLimit: gauge("unread_limit_bytes", "Limit of hawser_hub_unread_bytes, near which peers may send less.", func() float64 { return float64(i.Limit()) }),
+		awaiting:    gauge("dials_waiting", "Dials that wait for a node whose agent announced a restart.", func() float64 { return float64(awaiting()) }),
+		rtt:         seconds("rtt_seconds", "Round-trip time of keepalives."),
+		unread:      gauge("unread_bytes", "Bytes received on TCP sessions that the streams' readers have not read.", func() float64 { return float64(i.Unread()) }),
+		unreadLimit: gauge("unread_limit_bytes", "Limit of hawser_hub_unread_bytes. Peers may send less as it is approached.", func() float64 { return float64(i.Limit()) }),
 	}
 	if r == nil {
 		return m, nil
@@ -106,8 +106,8 @@ type portMetrics struct{ *prometheus.CounterVec }
 
 func newPortMetrics(r prometheus.Registerer) (*portMetrics, error) {
 	m := &portMetrics{prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: namespace, Subsystem: "port", Name: "closed_total",
-		Help: "Connections closed before they had sent a TLS hello: too slow, too long, one too many, or gone.",
+		Namespace: namespace, Subsystem: "port", Name: "connections_closed_total",
+		Help: "Connections closed before they sent a TLS ClientHello, by reason.",
 	}, []string{"reason"})}
 	if r == nil {
 		return m, nil
@@ -131,21 +131,21 @@ func figures(label, prefix, of string) []series {
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	streams := describe("streams", "Open streams by who opened them,", "opener")
 	payload := describe("bytes_total", "Payload carried through the tunnel,", "direction")
-	wire := describe("link_bytes_total", "Bytes on the links, once each,", "direction")
+	wire := describe("link_bytes_total", "Bytes of sessions on their connections, without retransmissions,", "direction")
 	return []series{
 		{describe("sessions", "Sessions,"), gauge, "", func(a account) float64 { return float64(a.sessions) }},
-		{describe("sessions_parked", "Sessions that wait for another connection,"), gauge, "", func(a account) float64 { return float64(a.parked) }},
+		{describe("sessions_parked", "Sessions without a connection, within the detach window,"), gauge, "", func(a account) float64 { return float64(a.parked) }},
 		{streams, gauge, openerServer, func(a account) float64 { return float64(a.byServer) }},
 		{streams, gauge, openerAgent, func(a account) float64 { return float64(a.byAgent) }},
 		{payload, counter, "to_node", func(a account) float64 { return float64(a.toNode) }},
 		{payload, counter, "from_node", func(a account) float64 { return float64(a.fromNode) }},
 		{wire, counter, "to_node", func(a account) float64 { return float64(a.sent) }},
 		{wire, counter, "from_node", func(a account) float64 { return float64(a.received) }},
-		{describe("link_replayed_bytes_total", "Bytes sent again on another connection,"), counter, "", func(a account) float64 { return float64(a.replayed) }},
-		{describe("link_queued_bytes", "Bytes that wait to be sent or acknowledged,"), gauge, "", func(a account) float64 { return float64(a.queued) }},
-		{describe("link_connections", "Connections of sessions that may have several,"), gauge, "", func(a account) float64 { return float64(a.connections) }},
+		{describe("link_retransmitted_bytes_total", "Bytes retransmitted on another connection,"), counter, "", func(a account) float64 { return float64(a.replayed) }},
+		{describe("link_queued_bytes", "Bytes not sent or not acknowledged yet,"), gauge, "", func(a account) float64 { return float64(a.queued) }},
+		{describe("link_connections", "Connections of sessions that can have several,"), gauge, "", func(a account) float64 { return float64(a.connections) }},
 		{describe("link_parks_total", "Connections that sessions lost,"), counter, "", func(a account) float64 { return float64(a.parks) }},
-		{describe("link_resumes_total", "Connections that sessions took after their first,"), counter, "", func(a account) float64 { return float64(a.resumes) }},
+		{describe("link_resumes_total", "Connections that sessions made after their first,"), counter, "", func(a account) float64 { return float64(a.resumes) }},
 	}
 }
 
@@ -160,7 +160,7 @@ type collector struct {
 }
 
 func newCollector(l *ledger, listeners []tunnel.Listener) *collector {
-	const of = " by node; those above the limit together."
+	const of = " by node; nodes above the limit are summed under an empty name."
 	node := figures("node", "node_", of)
 	dials := prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "node_dials_total"), "Dials by result and"+of, []string{"node", "result"}, nil)
 	rtt := prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "node_rtt_seconds"), "Latest round trip,"+of, []string{"node"}, nil)
@@ -172,8 +172,8 @@ func newCollector(l *ledger, listeners []tunnel.Listener) *collector {
 		ledger: l, listeners: listeners, byTransport: figures("transport", "", " by transport."), byNode: node,
 		handshakes: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_total"),
 			"Handshakes of clients of the tunnel, by result.", []string{"transport", "result"}, nil),
-		underway: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_underway"),
-			"Handshakes of clients of the tunnel that are not over.", []string{"transport"}, nil),
+		underway: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_in_progress"),
+			"Handshakes of clients of the tunnel that have not ended.", []string{"transport"}, nil),
 	}
 	return c
 }

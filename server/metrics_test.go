@@ -86,10 +86,10 @@ hawser_hub_handshakes_total{result="refused",transport="memory"} 3
 # HELP hawser_hub_link_parks_total Connections that sessions lost, by transport.
 # TYPE hawser_hub_link_parks_total counter
 hawser_hub_link_parks_total{transport="memory"} 1
-# HELP hawser_hub_link_replayed_bytes_total Bytes sent again on another connection, by transport.
-# TYPE hawser_hub_link_replayed_bytes_total counter
-hawser_hub_link_replayed_bytes_total{transport="memory"} 100
-# HELP hawser_hub_node_bytes_total Payload carried through the tunnel, by node; those above the limit together.
+# HELP hawser_hub_link_retransmitted_bytes_total Bytes retransmitted on another connection, by transport.
+# TYPE hawser_hub_link_retransmitted_bytes_total counter
+hawser_hub_link_retransmitted_bytes_total{transport="memory"} 100
+# HELP hawser_hub_node_bytes_total Payload carried through the tunnel, by node; nodes above the limit are summed under an empty name.
 # TYPE hawser_hub_node_bytes_total counter
 hawser_hub_node_bytes_total{direction="from_node",node=""} 4
 hawser_hub_node_bytes_total{direction="from_node",node="a"} 0
@@ -97,7 +97,7 @@ hawser_hub_node_bytes_total{direction="from_node",node="b"} 9
 hawser_hub_node_bytes_total{direction="to_node",node=""} 0
 hawser_hub_node_bytes_total{direction="to_node",node="a"} 0
 hawser_hub_node_bytes_total{direction="to_node",node="b"} 5
-# HELP hawser_hub_node_dials_total Dials by result and by node; those above the limit together.
+# HELP hawser_hub_node_dials_total Dials by result and by node; nodes above the limit are summed under an empty name.
 # TYPE hawser_hub_node_dials_total counter
 hawser_hub_node_dials_total{node="",result="error"} 0
 hawser_hub_node_dials_total{node="",result="ok"} 1
@@ -105,12 +105,12 @@ hawser_hub_node_dials_total{node="a",result="error"} 0
 hawser_hub_node_dials_total{node="a",result="ok"} 0
 hawser_hub_node_dials_total{node="b",result="error"} 0
 hawser_hub_node_dials_total{node="b",result="ok"} 1
-# HELP hawser_hub_node_link_resumes_total Connections that sessions took after their first, by node; those above the limit together.
+# HELP hawser_hub_node_link_resumes_total Connections that sessions made after their first, by node; nodes above the limit are summed under an empty name.
 # TYPE hawser_hub_node_link_resumes_total counter
 hawser_hub_node_link_resumes_total{node=""} 1
 hawser_hub_node_link_resumes_total{node="a"} 0
 hawser_hub_node_link_resumes_total{node="b"} 0
-# HELP hawser_hub_node_sessions Sessions, by node; those above the limit together.
+# HELP hawser_hub_node_sessions Sessions, by node; nodes above the limit are summed under an empty name.
 # TYPE hawser_hub_node_sessions gauge
 hawser_hub_node_sessions{node=""} 2
 hawser_hub_node_sessions{node="a"} 1

@@ -79,7 +79,7 @@ func TestDialWaitsForRestart(t *testing.T) {
 					if !before {
 						dial()
 					}
-					if n := b.metric("dials_awaiting"); n != 1 {
+					if n := b.metric("dials_waiting"); n != 1 {
 						t.Errorf("%v dials wait, want 1", n)
 					}
 					b.mustConnect(one("other")) // is no news of n
@@ -93,7 +93,7 @@ func TestDialWaitsForRestart(t *testing.T) {
 					if err != nil || took != want {
 						t.Errorf("%v after %v, want it after %v", err, took, want)
 					}
-					if n, waits := b.metric("dials_total"), b.metric("dials_awaiting"); n != 2 || waits != 0 {
+					if n, waits := b.metric("dials_total"), b.metric("dials_waiting"); n != 2 || waits != 0 {
 						t.Errorf("%v dials counted, %v wait; want 2 and 0", n, waits)
 					}
 				})
@@ -187,7 +187,7 @@ func TestDialWaitsNoLonger(t *testing.T) {
 				if took := time.Since(began); tunnel.CodeOf(err) != tc.want || tc.text != "" && err.Error() != tc.text || took != tc.after {
 					t.Errorf("%v after %v, want %v after %v", err, took, tc.want, tc.after)
 				}
-				if n := b.metric("dials_awaiting"); n != 0 {
+				if n := b.metric("dials_waiting"); n != 0 {
 					t.Errorf("%v dials wait", n)
 				}
 			})
@@ -238,7 +238,7 @@ func TestBoundOfWaitingDials(t *testing.T) {
 		}
 		dial("m:1")
 		synctest.Wait()
-		if n := b.metric("dials_awaiting"); n != maxAwaitingNode+1 {
+		if n := b.metric("dials_waiting"); n != maxAwaitingNode+1 {
 			t.Errorf("%v dials wait", n)
 		}
 		cancel()

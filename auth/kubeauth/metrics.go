@@ -17,7 +17,7 @@ type metrics struct{ refused *prometheus.CounterVec }
 func newMetrics(r prometheus.Registerer) (metrics, error) {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "hawser", Subsystem: "node", Name: "claims_refused_total",
-		Help: "Writes of nodes that were refused, by the claim that they made.",
+		Help: "Writes of nodes that were refused, by claim.",
 	}, []string{"claim"})
 	if r == nil {
 		return metrics{c}, nil

@@ -220,7 +220,7 @@ func addFigures(rows map[string]*tunnelRow, all map[string]*dto.MetricFamily) bo
 			r.state = ""
 		}
 	}
-	return all["hawser_hub_sessions_greeting"] != nil
+	return all["hawser_hub_sessions_pending"] != nil
 }
 
 // add adds a figure of a metric.

@@ -24,8 +24,8 @@ import (
 )
 
 // topMetrics are a server's, of three nodes and of others.
-const topMetrics = `# TYPE hawser_hub_sessions_greeting gauge
-hawser_hub_sessions_greeting 0
+const topMetrics = `# TYPE hawser_hub_sessions_pending gauge
+hawser_hub_sessions_pending 0
 # TYPE hawser_hub_node_rtt_seconds gauge
 hawser_hub_node_rtt_seconds{node="a"} 0.0301234567
 hawser_hub_node_rtt_seconds{node="b"} 0.5

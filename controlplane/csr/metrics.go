@@ -32,7 +32,7 @@ type refusals struct {
 var ungranted = refusals{
 	count: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "hawser_certificate_requests_refused_total",
-		Help: "Certificate signing requests that were denied, that the signer would not sign, or that were left to a person.",
+		Help: "Certificate signing requests that were not granted, by signer and verdict (denied, failed, left).",
 	}, []string{"signer", "verdict"}),
 	lines: kubeauth.NewLines(),
 }

@@ -37,7 +37,7 @@ func MustRegister[C prometheus.Collector](r prometheus.Registerer, c C) C {
 
 // panics counts what Broken was told of.
 var panics = prometheus.NewCounter(prometheus.CounterOpts{
-	Name: "hawser_controller_panics_total", Help: "Panics that cost a controller one look at an object, or one event.",
+	Name: "hawser_controller_panics_total", Help: "Panics in controllers; each lost one reconciliation or one event.",
 })
 
 // Panics counts the panics in this process that cost a controller one look at an

@@ -39,7 +39,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}, labels),
 	}
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "hawser", Subsystem: "node_ipam", Name: "ranges_refused_total", Help: "Nodes found with a range that is foreign to the cluster, or shared with another node.",
+		Namespace: "hawser", Subsystem: "node_ipam", Name: "ranges_refused_total", Help: "Nodes with an address range outside the cluster's or shared with another node, by reason.",
 	}, []string{"reason"})
 	err := errors.Join(
 		loop.Register(r, &m.refused),

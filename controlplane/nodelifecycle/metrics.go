@@ -36,9 +36,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			"Time to look at one node and do what follows.", 0.001),
 		allNodes: seconds("node_collector_update_all_nodes_health_duration_seconds",
 			"Time of a pass over all nodes.", 0.01),
-		rate:    gauge("hawser_eviction_rate", "Nodes a second of a zone that may be given a NoExecute taint; 0 if evictions are stopped.", "zone"),
+		rate:    gauge("hawser_eviction_rate_nodes_per_second", "Rate at which nodes of a zone may be given a NoExecute taint; 0 while evictions are stopped.", "zone"),
 		waiting: gauge("hawser_eviction_waiting_nodes", "Nodes of a zone that wait for a NoExecute taint.", "zone"),
-		frozen:  gauge("hawser_eviction_frozen_nodes", "Nodes that are quiet and not evicted from, by the reason that excuses them.", "reason"),
+		frozen:  gauge("hawser_eviction_frozen_nodes", "Nodes without heartbeats whose eviction is frozen, by reason.", "reason"),
 	}
 }
 

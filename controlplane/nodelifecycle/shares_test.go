@@ -132,7 +132,7 @@ func TestEverything(t *testing.T) {
 		}
 		w.until(time.Hour - second)
 		w.expect("for an hour", noExecuteOnly)
-		if n := w.metric("hawser_eviction_rate", key("a")); n != 0 {
+		if n := w.metric("hawser_eviction_rate_nodes_per_second", key("a")); n != 0 {
 			t.Errorf("rate %v", n)
 		}
 		w.heal("b03") // noticed at 1h0m0s

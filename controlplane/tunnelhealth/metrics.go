@@ -24,14 +24,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		return loop.MustRegister(r, prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{"result"}))
 	}
 	return &metrics{
-		probes: results("probes_total", "Requests to kubelets for their health, through the tunnel."),
+		probes: results("probes_total", "Health probes of kubelets through the tunnel, by result."),
 		seconds: loop.MustRegister(r, prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: prefix + "probe_duration_seconds", Help: "Time until a kubelet answered.",
+			Name: prefix + "probe_duration_seconds", Help: "Time until a kubelet answered a health probe.",
 			Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 9),
 		})),
-		writes: results("writes_total", "Writes of nodes' conditions."),
+		writes: results("writes_total", "Writes of nodes' conditions, by result."),
 		dropped: loop.MustRegister(r, prometheus.NewCounter(prometheus.CounterOpts{
-			Name: prefix + "events_dropped_total", Help: "Events about sessions that were not told because there were too many.",
+			Name: prefix + "events_dropped_total", Help: "Events about sessions that were dropped because there were too many.",
 		})),
 	}
 }

@@ -16,16 +16,16 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		workers: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "hawser_node_pods", Help: "Pods this node takes care of.",
+			Name: "hawser_node_pods", Help: "Pods assigned to this node.",
 		}),
 		starts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_node_container_starts_total", Help: "Starts of containers by result: ok, failed or misconfigured.",
+			Name: "hawser_node_container_starts_total", Help: "Container starts, by result (ok, failed, misconfigured).",
 		}, []string{"result"}),
 		probes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_node_probes_failed_total", Help: "Failed probes by kind: startup, liveness or readiness.",
+			Name: "hawser_node_probes_failed_total", Help: "Failed probes, by kind (startup, liveness, readiness).",
 		}, []string{"kind"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_node_pod_writes_total", Help: "Writes about pods to the API by verb and result.",
+			Name: "hawser_node_pod_writes_total", Help: "Writes of pods and their status to the API, by verb and result.",
 		}, []string{"verb", "result"}),
 	}
 	if reg != nil {

@@ -22,9 +22,9 @@ func newMetrics(to prometheus.Registerer, b *Balancer) (*metrics, error) {
 	}
 	m := &metrics{
 		joined:  counter("connections_total", "Connections to Services that reached an endpoint."),
-		refused: counter("connections_refused_total", "Connections to Services from outside their source ranges, or beyond twice the limit."),
+		refused: counter("connections_refused_total", "Connections to Services that came from outside their source ranges or exceeded twice the limit."),
 		failed:  counter("connections_failed_total", "Connections to Services that reached no endpoint."),
-		aside:   counter("targets_set_aside_total", "Endpoints of Services that a dial did not reach, and that are tried last for 10 s."),
+		aside:   counter("targets_set_aside_total", "Endpoints of Services that could not be dialed and are tried last for 10 s."),
 	}
 	if to == nil {
 		return m, nil
@@ -32,7 +32,7 @@ func newMetrics(to prometheus.Registerer, b *Balancer) (*metrics, error) {
 	for _, c := range []prometheus.Collector{
 		m.joined, m.refused, m.failed, m.aside,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("connections", "Connections to Services that are open.")), func() float64 { return float64(b.pending.Count()) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts(opts("connections_crowded_total", "Connections to Services that lost their place to another one.")), func() float64 { return float64(b.pending.Lost()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts(opts("connections_displaced_total", "Connections to Services that were closed to make room for another one.")), func() float64 { return float64(b.pending.Lost()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("fronts", "Addresses at which the server listens for Services.")), func() float64 {
 			b.mu.Lock()
 			defer b.mu.Unlock()

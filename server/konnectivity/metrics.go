@@ -30,7 +30,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return nil, err
 	}
 	m := &metrics{shared, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "hawser_konnectivity_ignored_packets_total", Help: "Packets of clients that meant nothing.",
+		Name: "hawser_konnectivity_ignored_packets_total", Help: "Packets of clients that were ignored, by reason.",
 	}, []string{"reason"})}
 	if r == nil {
 		return m, nil

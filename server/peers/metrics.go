@@ -27,11 +27,11 @@ func newMetrics(r prometheus.Registerer, p *Peers) (*metrics, error) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)), func() float64 { return float64(value()) })
 	}
 	m := &metrics{
-		asked:     counter("dials_total", "Dials into nodes that another server was asked for, by result."),
-		answered:  counter("requests_total", "Dials into nodes that other servers asked for, by result."),
-		passing:   prometheus.NewGauge(prometheus.GaugeOpts(opts("streams", "Streams into nodes that are open for other servers."))),
-		connected: gauge("connected", "Other servers with which there is a session.", func() int { return len(p.Connected()) }),
-		nodes:     gauge("nodes", "Nodes with a session at another server, once for each.", p.attached),
+		asked:     counter("dials_total", "Dials into nodes that this server sent to another one, by result."),
+		answered:  counter("requests_total", "Dials into nodes that other servers sent to this one, by result."),
+		passing:   prometheus.NewGauge(prometheus.GaugeOpts(opts("streams", "Open streams into nodes for other servers."))),
+		connected: gauge("connected", "Other servers with a session to this one.", func() int { return len(p.Connected()) }),
+		nodes:     gauge("nodes", "Sessions of nodes at other servers.", p.attached),
 	}
 	if r == nil {
 		return m, nil

@@ -43,7 +43,7 @@ func TestRestartedElsewhere(t *testing.T) {
 	}
 	for id, s := range f.servers {
 		limit := time.After(5 * time.Second)
-		for s.metric("hawser_hub_dials_awaiting") == 0 {
+		for s.metric("hawser_hub_dials_waiting") == 0 {
 			select {
 			case r := <-results:
 				t.Fatalf("through %s, before there is a session: %s", r.id, r.got)
@@ -90,7 +90,7 @@ func TestForgottenWhileAwaited(t *testing.T) {
 		_, err := a.open("n:1")
 		failed <- err
 	}()
-	for a.metric("hawser_hub_dials_awaiting") == 0 {
+	for a.metric("hawser_hub_dials_waiting") == 0 {
 		select {
 		case err := <-failed:
 			t.Fatalf("it did not wait: %v", err)

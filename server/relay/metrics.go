@@ -26,12 +26,12 @@ func newMetrics(to prometheus.Registerer, p *strangers.Pending) (*metrics, error
 	for _, c := range []prometheus.Collector{
 		m.failed,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "hawser", Subsystem: "relay", Name: "connections_of_strangers",
+			Namespace: "hawser", Subsystem: "relay", Name: "connections",
 			Help: "Connections to the API server through the port.",
 		}, func() float64 { return float64(p.Count()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Namespace: "hawser", Subsystem: "relay", Name: "connections_crowded_total",
-			Help: "Connections to the API server through the port that lost their place to another one.",
+			Namespace: "hawser", Subsystem: "relay", Name: "connections_displaced_total",
+			Help: "Connections to the API server through the port that were closed to make room for another one.",
 		}, func() float64 { return float64(p.Lost()) }),
 	} {
 		if err := to.Register(c); err != nil {

@@ -48,9 +48,9 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		ended:       byCode("sessions_ended_total", "SSH connections that ended, by reason."),
 		dials:       byCode("dials_total", "Dials through SSH, by result."),
 		dialSeconds: seconds("dial_duration_seconds", "Time until a dial through SSH was answered.", 30),
-		checks:      byCode("checks_total", "Dials to see whether a node can be dialed through SSH, by result."),
+		checks:      byCode("checks_total", "Test dials through SSH, by result."),
 		streams:     gauge("streams", "Open streams over SSH."),
-		rtt:         seconds("rtt_seconds", "Time until a keep-alive request was answered."),
+		rtt:         seconds("rtt_seconds", "Round-trip time of keepalives."),
 	}
 	if r == nil {
 		return m, nil

@@ -8,7 +8,7 @@ type metrics struct{ dropped prometheus.Counter }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "hawser_tunnel_audit_dropped_total", Help: "Streams that ended and are not in the tunnel's audit log: it was too slow, or could not be written.",
+		Name: "hawser_tunnel_audit_dropped_total", Help: "Streams missing from the tunnel's audit log because it was too slow or could not be written.",
 	})}
 	if r == nil {
 		return m, nil

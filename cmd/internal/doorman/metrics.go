@@ -18,11 +18,11 @@ type metrics struct {
 func newMetrics(server string, r prometheus.Registerer, l *strangers.Pending) (*metrics, error) {
 	m := &metrics{closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "hawser", Subsystem: server, Name: "connections_closed_total",
-		Help: "Connections closed that lost their place (crowded), had no request (no_request), none of a known user (unknown), or took back too many (resets).",
+		Help: "Connections closed, by reason: to make room for another (crowded), without a request (no_request), without an authenticated request (unknown), after too many stream resets (resets).",
 	}, []string{"reason"})}
 	inside := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "hawser", Subsystem: server, Name: "connections_unauthenticated",
-		Help: "Connections on which no request of a known user has come yet.",
+		Help: "Connections without an authenticated request.",
 	}, func() float64 { return float64(l.Count()) })
 	for _, reason := range []string{crowded, noRequest, unknown, resets} {
 		m.closed.WithLabelValues(reason) // shown from the beginning

@@ -36,21 +36,21 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		Dials: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_connect_dials_total", Help: "Dials that a front end was asked for, by result.",
+			Name: "hawser_connect_dials_total", Help: "Dials requested by clients, by result.",
 		}, []string{"result"}),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "hawser_connect_dial_duration_seconds", Help: "How long such a dial took to reach its target, or to fail.",
+			Name: "hawser_connect_dial_duration_seconds", Help: "Time until a dial reached its target or failed.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8),
 		}),
 		Shed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hawser_connect_shed_total", Help: "Requests refused for want of file descriptors.",
+			Name: "hawser_connect_requests_shed_total", Help: "Requests refused because file descriptors ran short.",
 		}),
 		Closed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_connect_closed_total", Help: "Connections closed before they had a usable request (no_request), or between two (idle).",
+			Name: "hawser_connect_connections_closed_total", Help: "Connections closed without a valid request (no_request) or idle between two requests (idle).",
 		}, []string{"reason"}),
 		Open: prometheus.NewGauge(prometheus.GaugeOpts{Name: "hawser_connect_tunnels", Help: "Open tunnels."}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_connect_bytes_total", Help: "Bytes moved by tunnels that have ended.",
+			Name: "hawser_connect_bytes_total", Help: "Bytes carried by tunnels that have ended, by direction.",
 		}, []string{"direction"}),
 	}
 	if r == nil {
