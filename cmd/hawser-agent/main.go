@@ -46,6 +46,11 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			stop, err := setup.ShowAtConfigz("hawser-agent", cmd.Flags())
+			if err != nil {
+				return err
+			}
+			defer stop()
 			return run(cmd.Context(), &o, setup.NewLogger(o.logFormat, o.verbosity))
 		},
 	}

@@ -43,6 +43,7 @@ type diagFile struct{ name, path, query string }
 // serverFiles are those of the server. None has a Secret, a ConfigMap or a pod in it.
 var serverFiles = []diagFile{
 	{"server/version.json", "/version", ""},
+	{"server/config.json", "/configz", ""},
 	{"server/ready.txt", "/readyz", "verbose"},
 	{"server/metrics.txt", "/metrics", ""},
 	{"server/goroutines.txt", "/debug/pprof/goroutine", "debug=1"},
@@ -55,7 +56,14 @@ var serverFiles = []diagFile{
 }
 
 // nodeFiles are those of one node, through its tunnel.
-var nodeFiles = []diagFile{{"health.txt", "healthz", ""}, {"metrics.txt", "metrics", ""}, {"stats.json", "stats/summary", ""}}
+var nodeFiles = []diagFile{
+	{"health.txt", "healthz", ""},
+	{"config.json", "configz", ""},
+	{"metrics.txt", "metrics", ""},
+	{"stats.json", "stats/summary", ""},
+	{"goroutines.txt", "debug/pprof/goroutine", "debug=1"},
+	{"heap.pb.gz", "debug/pprof/heap", ""},
+}
 
 func newDiag() *cobra.Command {
 	var kubeconfig, output string
@@ -63,9 +71,9 @@ func newDiag() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diag",
 		Short: "Gather what is needed to find out what is wrong, without secrets, into one file",
-		Long: "Gathers into a .tar.gz what is needed to find out what is wrong: explain fleet, versions, health, metrics, goroutines\n" +
+		Long: "Gathers into a .tar.gz what is needed to find out what is wrong: explain fleet, version, flags, health, metrics, goroutines\n" +
 			"and memory of the server, Nodes, Leases, events about nodes and certificate requests, and of some nodes, through their\n" +
-			"tunnels, health, metrics and stats. No Secret, ConfigMap or pod is read. What looks like a join token, a bearer token, a\n" +
+			"tunnels, flags, health, metrics, stats, goroutines and memory of the agent. No Secret, ConfigMap or pod is read. What looks like a join token, a bearer token, a\n" +
 			"password or a private key is taken out of texts. What cannot be had is told in summary.txt.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -71,12 +71,14 @@ func usualAnswers() map[string]string {
 			"status":{"conditions":[{"type":"Ready","status":"False","reason":"KubeletNotReady","message":"Bearer abc.def"}]}}]}`,
 		"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases": `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1","items":[{"metadata":{"name":"lost"},
 			"spec":{"renewTime":"` + time.Now().UTC().Format(metav1.RFC3339Micro) + `"}}]}`,
-		"/api/v1/events":                         `{"kind":"EventList","apiVersion":"v1"}`,
-		"/metrics":                               "up 1\n",
-		"/debug/pprof/heap":                      "Bearer of no text",
-		"/api/v1/nodes/lost/proxy/healthz":       "proxy http://joe:pass@10.0.0.1/ " + diagKey,
-		"/api/v1/nodes/lost/proxy/metrics":       "node_up 1\n",
-		"/api/v1/nodes/lost/proxy/stats/summary": "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl",
+		"/api/v1/events":                                 `{"kind":"EventList","apiVersion":"v1"}`,
+		"/metrics":                                       "up 1\n",
+		"/debug/pprof/heap":                              "Bearer of no text",
+		"/api/v1/nodes/lost/proxy/healthz":               "proxy http://joe:pass@10.0.0.1/ " + diagKey,
+		"/api/v1/nodes/lost/proxy/metrics":               "node_up 1\n",
+		"/api/v1/nodes/lost/proxy/configz":               `{"hawser-agent":{"flags":{"token":"abcdef.0123456789abcdef"}}}`,
+		"/api/v1/nodes/lost/proxy/debug/pprof/goroutine": "goroutine profile: total 7",
+		"/api/v1/nodes/lost/proxy/stats/summary":         "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl",
 	}
 	return answers
 }
@@ -87,15 +89,17 @@ func TestBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"server/metrics.txt":     "up 1\n",
-		"server/heap.pb.gz":      "Bearer of no text",
-		"nodes/lost/metrics.txt": "node_up 1\n",
-		"nodes/lost/health.txt":  "proxy http://REDACTED@10.0.0.1/ REDACTED",
-		"nodes/lost/stats.json":  "REDACTED",
-		"fleet/nodes.json":       "token abcdef.REDACTED",
-		"fleet/explain.txt":      "1 node: 1 broken, 0 not; 0 cordoned",
-		"fleet/explain.json":     "Bearer REDACTED",
-		"summary.txt":            "server/version.json is not here: ",
+		"server/metrics.txt":        "up 1\n",
+		"server/heap.pb.gz":         "Bearer of no text",
+		"nodes/lost/metrics.txt":    "node_up 1\n",
+		"nodes/lost/health.txt":     "proxy http://REDACTED@10.0.0.1/ REDACTED",
+		"nodes/lost/stats.json":     "REDACTED",
+		"nodes/lost/config.json":    "abcdef.REDACTED",
+		"nodes/lost/goroutines.txt": "total 7",
+		"fleet/nodes.json":          "token abcdef.REDACTED",
+		"fleet/explain.txt":         "1 node: 1 broken, 0 not; 0 cordoned",
+		"fleet/explain.json":        "Bearer REDACTED",
+		"summary.txt":               "server/version.json is not here: ",
 	} {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s lacks %q: %q", name, want, files[name])

@@ -61,6 +61,11 @@ func newServer() *cobra.Command {
 				return err
 			}
 			defer back()
+			stop, err := setup.ShowAtConfigz("hawser-server", cmd.Flags())
+			if err != nil {
+				return err
+			}
+			defer stop()
 			if o.beside.kubeconfig != "" {
 				return runBeside(cmd.Context(), &o, metricsRegisterer(), log)
 			}

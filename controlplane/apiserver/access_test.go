@@ -56,7 +56,7 @@ func TestOpenPaths(t *testing.T) {
 	for path, want := range map[string]int{
 		"/healthz": 200, "/livez": 200, "/readyz": 200, "/readyz?verbose": 200, "/readyz/etcd": 200, "/readyz/built-in-objects": 200, "/version": 200,
 		"/": 401, "/api": 401, "/apis": 401, "/metrics": 401, "/openapi/v2": 401, "/versions": 401, "/healthzz": 401,
-		"/api/v1/namespaces": 401, "/debug/pprof/": 401, "/version/../api/v1/secrets": 401,
+		"/api/v1/namespaces": 401, "/debug/pprof/": 401, "/configz": 401, "/version/../api/v1/secrets": 401,
 		"/healthz/../x": 401, "//healthz": 401, "/healthz/..": 401, "/healthz/%2e%2e/metrics": 401, "/healthz%2f..%2fmetrics": 401, "/livez/": 401, "/livez//etcd": 401,
 		"/readyz/./etcd": 401, "/healthz/%2E%2E/api/v1/secrets": 401, "/%68ealthz/../metrics": 401, "/healthz;/../metrics": 401,
 	} {

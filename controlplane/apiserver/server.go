@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	basecompat "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/configz"
 
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/apiserver/openapi"
@@ -185,6 +186,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		first.Destroy()
 		return fmt.Errorf("apiserver: %w", err)
 	}
+	configz.InstallHandler(first.Handler.NonGoRestfulMux) // what the program has registered
 	s.files.serve(s.serving)
 	return s.run(ctx, watching, prepared.RunWithContext, loopback, shared)
 }

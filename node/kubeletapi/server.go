@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/component-base/configz"
+
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
@@ -57,6 +59,8 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /stats/summary/", s.summary)
 	mux.Handle("GET /metrics", s.metrics())
 	mux.HandleFunc("GET /metrics/resource", s.resourceMetrics)
+	mux.HandleFunc("GET /debug/pprof/{profile}", s.profile)
+	configz.InstallHandler(mux) // what the program has registered
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.containerLogs)
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		for path, f := range map[string]http.HandlerFunc{

@@ -219,6 +219,8 @@ func subresources(path string) []string {
 		return []string{"metrics"}
 	case within("/healthz"):
 		return []string{"healthz", "proxy"}
+	case within("/configz"):
+		return []string{"configz", "proxy"}
 	case within("/pods"), within("/runningpods"):
 		return []string{"pods", "proxy"}
 	default:

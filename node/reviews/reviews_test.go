@@ -99,7 +99,7 @@ func status(t *testing.T, err error) int {
 }
 
 func TestAuthorize(t *testing.T) {
-	users := []string{"prom get metrics", "all get proxy", "all create proxy", "pods get pods", "stats get stats", "health get healthz"}
+	users := []string{"prom get metrics", "all get proxy", "all create proxy", "pods get pods", "stats get stats", "health get healthz", "config get configz"}
 	for _, tt := range []struct {
 		method, path, users string
 	}{
@@ -111,6 +111,8 @@ func TestAuthorize(t *testing.T) {
 		{http.MethodGet, "/pods", "pods all"},
 		{http.MethodGet, "/runningpods/", "pods all"},
 		{http.MethodGet, "/healthz/ping", "health all"},
+		{http.MethodGet, "/configz", "config all"},
+		{http.MethodGet, "/debug/pprof/heap", "all"},
 		{http.MethodGet, "/containerLogs/ns/p/c", "all"},
 		{http.MethodPost, "/exec/ns/p/c", "all"},
 		{http.MethodGet, "/exec/ns/p/c", "all"},
@@ -119,7 +121,7 @@ func TestAuthorize(t *testing.T) {
 		{http.MethodPatch, "/x", ""},
 	} {
 		_, a := newPlane(users...)
-		for _, name := range []string{"prom", "all", "pods", "stats", "health", "nobody"} {
+		for _, name := range []string{"prom", "all", "pods", "stats", "health", "config", "nobody"} {
 			want := http.StatusForbidden
 			if slices.Contains(strings.Fields(tt.users), name) {
 				want = http.StatusOK

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/component-base/configz"
 
 	"github.com/hawser-project/hawser/auth/kubeauth/place"
 )
@@ -253,6 +255,29 @@ func writeConfig(w io.Writer, f *pflag.FlagSet) error {
 	}
 	_, err = io.WriteString(w, b.String())
 	return err
+}
+
+// ShowAtConfigz has /configz of the servers of this process show the flags of f that were
+// given, under a component's name, until stop is called. What Secret marks is left out.
+func ShowAtConfigz(component string, f *pflag.FlagSet) (stop func(), err error) {
+	c, err := configz.New(component)
+	if err != nil {
+		return nil, err
+	}
+	given := map[string]any{}
+	f.VisitAll(func(flag *pflag.Flag) {
+		list, isList := flag.Value.(pflag.SliceValue)
+		switch {
+		case !flag.Changed || !inConfig(flag) || IsSecret(flag):
+		case isList:
+			given[flag.Name] = list.GetSlice()
+		default:
+			given[flag.Name] = flag.Value.String()
+		}
+	})
+	// It has to be an object of a kind.
+	err = c.Set(&unstructured.Unstructured{Object: map[string]any{"apiVersion": "hawser/v1", "kind": "Flags", "flags": given}})
+	return func() { configz.Delete(component) }, err
 }
 
 // entry is the line of one flag, or the lines of one that is a list.

@@ -3,6 +3,8 @@ package setup
 // What a configuration file may have, and what is said of others.
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/component-base/configz"
 )
 
 // values are those of the flags of a program.
@@ -160,5 +163,35 @@ hosts:
 `
 	if flags != want {
 		t.Errorf("got\n%s\nwant\n%s", flags, want)
+	}
+}
+
+// TestConfigz: what was given is shown until stop, and no secret.
+func TestConfigz(t *testing.T) {
+	var v values
+	var out strings.Builder
+	cmd := ship(&v, &out, nil)
+	if err := cmd.ParseFlags([]string{"--token", "s3cret", "--wait", "0", "--hosts", "a,7"}); err != nil {
+		t.Fatal(err)
+	}
+	shown := func() string {
+		mux, w := http.NewServeMux(), httptest.NewRecorder()
+		configz.InstallHandler(mux)
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/configz", nil))
+		return strings.TrimSpace(w.Body.String())
+	}
+	stop, err := ShowAtConfigz("ship", cmd.Flags())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := shown(), `{"ship":{"apiVersion":"hawser/v1","flags":{"hosts":["a","7"],"wait":"0s"},"kind":"Flags"}}`; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if _, err := ShowAtConfigz("ship", cmd.Flags()); err == nil {
+		t.Error("twice")
+	}
+	stop()
+	if got := shown(); got != "{}" {
+		t.Errorf("after stop: %s", got)
 	}
 }
