@@ -17,8 +17,8 @@ const (
 	manyPods  = 20_000
 )
 
-// crowd is a cache with many nodes in four zones, a tenth of them tainted.
-func crowd() *cache {
+// bigTopology is a cache with many nodes in four zones, a tenth of them tainted.
+func bigTopology() *cache {
 	c := newCache()
 	for i := range manyNodes {
 		c.setNode(testNode(fmt.Sprint("node-", i), func(n *corev1.Node) {
@@ -48,7 +48,7 @@ func BenchmarkPlace(b *testing.B) {
 			for b.Loop() {
 				if placed == manyPods {
 					b.StopTimer()
-					c, placed = crowd(), 0
+					c, placed = bigTopology(), 0
 					b.StartTimer()
 				}
 				p := newPodInfo(testPod("p", change))
@@ -70,7 +70,7 @@ func BenchmarkNoPlace(b *testing.B) {
 		"elsewhere": func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} },
 	} {
 		b.Run(name, func(b *testing.B) {
-			c := crowd()
+			c := bigTopology()
 			p := newPodInfo(testPod("p", change))
 			for b.Loop() {
 				if node, _, _ := c.place(p); node != "" {
@@ -89,7 +89,7 @@ func BenchmarkPreempt(b *testing.B) {
 		"plain":    asks("cpu", "1"),
 		"hopeless": asks("cpu", "1", "memory", "15Gi"),
 		"siblings": both(asks("cpu", "100m", "memory", "128Mi"), ownedBy("ReplicaSet", "1")),
-		"apart":    both(asks("cpu", "1"), far(meaning("a", corev1.LabelHostname))),
+		"apart":    both(asks("cpu", "1"), antiAffinityTerms(meaning("a", corev1.LabelHostname))),
 		"spread":   both(asks("cpu", "1"), labelled("app=a"), evenly("topology.kubernetes.io/zone", true)),
 	} {
 		b.Run(name, func(b *testing.B) {

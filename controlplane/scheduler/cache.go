@@ -160,7 +160,7 @@ func (c *cache) putLocked(p *podInfo, node string, assumed bool) {
 	n.usual.add(&p.usual, 1)
 	c.pods[k] = place{node, assumed}
 	c.families.count(p.pod, node, 1)
-	if !p.wishes.empty() {
+	if !p.podTerms.empty() {
 		c.social[p] = node
 	}
 }

@@ -15,7 +15,7 @@
 //
 // What it looks at: spec.unschedulable, taints and tolerations, nodeSelector and
 // required node affinity, host ports, requests against allocatable, the number
-// of pods, affinity between pods and topology spread (company.go); what is preferred of
+// of pods, affinity between pods and topology spread (podaffinity.go); what is preferred of
 // these and PreferNoSchedule taints for choosing. Who demands or prefers something of the
 // pods around costs a look at all pods, the others a look at those who do. Of the terms
 // and constraints of a pod the first 100 count: one that has more is not placed.

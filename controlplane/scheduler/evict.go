@@ -33,7 +33,7 @@ func (r *run) wantsSearch(b binding, needs cause) (out binding, told bool) {
 	}
 	out, told = r.searches.add(b)
 	if told {
-		out.why += " preemption: " + crowdedOut + "."
+		out.why += " preemption: " + searchSkipped + "."
 	}
 	return out, told
 }

@@ -150,13 +150,13 @@ type podInfo struct {
 	// pods without requests spread as well.
 	usual amounts
 	ports []hostPort
-	// choosy says that affinity, which has the selector as well, asks for anything.
-	choosy   bool
-	affinity nodeaffinity.RequiredNodeAffinity
-	wishes   wishes
-	spreads  []spread
-	over     bool   // it asks for more than is looked at
-	only     string // the one node that it can be on by name, as daemons have it; empty means any
+	// hasNodeAffinity says that affinity, which has the selector as well, is not empty.
+	hasNodeAffinity bool
+	affinity        nodeaffinity.RequiredNodeAffinity
+	podTerms        podTerms
+	spreads         []spread
+	over            bool   // it asks for more than is looked at
+	only            string // the one node that it can be on by name, as daemons have it; empty means any
 }
 
 // What a container without requests is guessed to use, for choosing only.
@@ -175,11 +175,11 @@ func newPodInfo(pod *corev1.Pod) *podInfo {
 		affinity: nodeaffinity.GetRequiredNodeAffinity(pod),
 	}
 	a := pod.Spec.Affinity
-	p.choosy = len(pod.Spec.NodeSelector) > 0 ||
+	p.hasNodeAffinity = len(pod.Spec.NodeSelector) > 0 ||
 		a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
 	p.only = onlyNode(a)
-	p.wishes, p.spreads = wishesOf(pod), spreadsOf(pod)
-	p.over = p.wishes.over || len(pod.Spec.TopologySpreadConstraints) > maxTerms
+	p.podTerms, p.spreads = podTermsOf(pod), spreadsOf(pod)
+	p.over = p.podTerms.over || len(pod.Spec.TopologySpreadConstraints) > maxTerms
 	p.demands = demandsOf(&p.requests)
 	opts.NonMissingContainerRequests = guess
 	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts))
@@ -257,7 +257,7 @@ func filter(p *podInfo, n *nodeInfo, why map[reason]int) bool {
 		why[repelled(t)]++
 		return false
 	}
-	if p.choosy {
+	if p.hasNodeAffinity {
 		if ok, err := p.affinity.Match(n.node); err != nil || !ok {
 			why[elsewhere]++
 			return false

@@ -133,7 +133,7 @@ func (c *cache) outrankLocked(p *podInfo, node string) []types.NamespacedName {
 
 // takesLocked tells whether node n can take p, whose namespace has the labels own, beside
 // the pods that have been promised it. It counts in why what keeps p away.
-func (c *cache) takesLocked(p *podInfo, n *nodeInfo, around *company, own labels.Set, why map[reason]int) bool {
+func (c *cache) takesLocked(p *podInfo, n *nodeInfo, around *podAffinity, own labels.Set, why map[reason]int) bool {
 	if len(c.claims) > 0 {
 		if rivals := c.rivalsLocked(p, n.node.Name); len(rivals) > 0 {
 			t := c.tryLocked(p, n, around)

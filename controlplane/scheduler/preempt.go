@@ -61,7 +61,7 @@ type search struct {
 	*cache
 	p       *podInfo
 	own     labels.Set // of p's namespace
-	around  *company
+	around  *podAffinity
 	budgets *budgets
 	now     time.Time // when pods without a start time count as started
 	work    int       // what is left of maxWork

@@ -91,14 +91,14 @@ func TestVictims(t *testing.T) {
 		{"a budget is no bar", node(), []*corev1.Pod{there("a", asks("cpu", "2"), labelled("app=x"))}, both(asks("cpu", "1"), ranked(10)), map[string]int32{"x": 0}, "a", ""},
 		{"a port", node(), []*corev1.Pod{there("a", port(80, "TCP", "")), there("b", port(81, "TCP", ""))}, both(port(80, "TCP", ""), ranked(1)), nil, "a", ""},
 		{"the number of pods", node(func(n *corev1.Node) { n.Status.Allocatable = quantities("cpu", "1", "pods", "2") }), []*corev1.Pod{there("a", startedAt(1)), there("b", startedAt(2))}, ranked(1), nil, "b", ""},
-		{"whom it does not want near", node(), []*corev1.Pod{there("a", labelled("app=a")), there("b", labelled("app=b"))}, both(far(meaning("a", corev1.LabelHostname)), ranked(1)), nil, "a", ""},
-		{"who does not want it near", node(), []*corev1.Pod{there("a", far(meaning("p", corev1.LabelHostname))), there("b")}, both(labelled("app=p"), ranked(1)), nil, "a", ""},
+		{"whom it does not want near", node(), []*corev1.Pod{there("a", labelled("app=a")), there("b", labelled("app=b"))}, both(antiAffinityTerms(meaning("a", corev1.LabelHostname)), ranked(1)), nil, "a", ""},
+		{"who does not want it near", node(), []*corev1.Pod{there("a", antiAffinityTerms(meaning("p", corev1.LabelHostname))), there("b")}, both(labelled("app=p"), ranked(1)), nil, "a", ""},
 		{"a negative priority", node(), []*corev1.Pod{there("a", asks("cpu", "2"), ranked(-1))}, asks("cpu", "1"), nil, "a", ""},
 		{"its equals", node(), []*corev1.Pod{there("a", asks("cpu", "2"), ranked(10))}, both(asks("cpu", "1"), ranked(10)), nil, "", none + "No preemption victims found for incoming pod."},
 		{"too little even so", node(), []*corev1.Pod{there("a", asks("cpu", "1")), there("b", asks("cpu", "1"), ranked(20))}, both(asks("cpu", "2"), ranked(10)), nil, "", none + "Insufficient cpu."},
 		{"too large for the node", node(), []*corev1.Pod{there("a", asks("cpu", "1"))}, both(asks("cpu", "3"), ranked(10)), nil, "", none + "Preemption is not helpful for scheduling."},
 		{"a taint", node(tainted("k", "v", corev1.TaintEffectNoSchedule)), []*corev1.Pod{there("a", asks("cpu", "2"))}, both(asks("cpu", "1"), ranked(10)), nil, "", none + "Preemption is not helpful for scheduling."},
-		{"company that would leave", node(), []*corev1.Pod{there("a", asks("cpu", "2"), labelled("app=a"))}, both(asks("cpu", "1"), ranked(10), near(meaning("a", corev1.LabelHostname))), nil, "", none + "node(s) didn't match pod affinity rules."},
+		{"company that would leave", node(), []*corev1.Pod{there("a", asks("cpu", "2"), labelled("app=a"))}, both(asks("cpu", "1"), ranked(10), affinityTerms(meaning("a", corev1.LabelHostname))), nil, "", none + "node(s) didn't match pod affinity rules."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := clusterOf([]*corev1.Node{tc.node}, tc.pods...)
@@ -303,7 +303,7 @@ func TestSearchIsBounded(t *testing.T) {
 		}
 		c.setPod(testPod(fmt.Sprint(node, "-high"), both(on(node), labelled("app=a"), ranked(20))))
 	}
-	f := c.preempt(newPodInfo(testPod("p", both(asks("cpu", "1"), ranked(10), far(terms...)))), budgeted(t, nil))
+	f := c.preempt(newPodInfo(testPod("p", both(asks("cpu", "1"), ranked(10), antiAffinityTerms(terms...)))), budgeted(t, nil))
 	if f.node != "" || !strings.Contains(f.why, notLooked) {
 		t.Errorf("%+v", f)
 	}
@@ -404,9 +404,9 @@ func randomPod(r *rand.Rand, priority int32) func(*corev1.Pod) {
 	fs := []func(*corev1.Pod){ranked(priority), labelled("app=" + app()), asks("cpu", fmt.Sprint(100*r.IntN(15), "m"), "memory", fmt.Sprint(r.IntN(3), "Gi"))}
 	switch r.IntN(8) {
 	case 0:
-		fs = append(fs, far(meaning(app(), key)))
+		fs = append(fs, antiAffinityTerms(meaning(app(), key)))
 	case 1:
-		fs = append(fs, near(meaning(app(), key)))
+		fs = append(fs, affinityTerms(meaning(app(), key)))
 	case 2:
 		fs = append(fs, evenly(key, true))
 	case 3:

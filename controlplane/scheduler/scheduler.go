@@ -187,7 +187,7 @@ func (r *run) podSeen(before, pod *corev1.Pod) {
 		r.cache.setPod(pod)
 		r.queue.remove(name)
 		if before == nil || before.Spec.NodeName == "" || !maps.Equal(before.Labels, pod.Labels) {
-			r.queue.changed(byPods) // somebody may have waited for its company
+			r.queue.changed(byPods) // a pod may have waited for one with affinity to it
 		}
 		if before != nil && before.Spec.NodeName != "" && !equality.Semantic.DeepEqual(before.Spec.Containers, pod.Spec.Containers) {
 			r.queue.changed(byRoom) // resized, perhaps to less

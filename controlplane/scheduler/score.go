@@ -15,12 +15,12 @@ func resourceQuantity(s string) resource.Quantity { return resource.MustParse(s)
 // Weights of what is scored, each of which runs from 0 to 100. They are those of
 // Kubernetes for the plugins that do the same.
 const (
-	fullScore      = 100
-	weightRoom     = 1
-	weightAffinity = 2
-	weightTaints   = 3
-	weightCompany  = 2
-	weightSpread   = 2
+	fullScore         = 100
+	weightRoom        = 1
+	weightAffinity    = 2
+	weightTaints      = 3
+	weightPodAffinity = 2
+	weightSpread      = 2
 )
 
 // A candidate is a node that can take a pod.
@@ -28,14 +28,14 @@ type candidate struct {
 	node             *nodeInfo
 	room             int64 // 0 to 100: what would be left
 	affinity, taints int64 // to be seen relative to the others', as those below
-	liked            int64
-	crowd            float64
-	spread           bool // crowd is known
+	podAffinityScore int64
+	spreadScore      float64
+	spread           bool // spreadScore is known
 }
 
 // best returns the node to bind p to, and fills in what it finds about each. Of
 // equals the first wins; the caller rotates the order.
-func best(p *podInfo, around *company, fits []candidate) *nodeInfo {
+func best(p *podInfo, around *podAffinity, fits []candidate) *nodeInfo {
 	var preferred *nodeaffinity.PreferredSchedulingTerms
 	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
 		// A term that does not parse prefers nothing; validation has refused it.
@@ -49,15 +49,15 @@ func best(p *podInfo, around *company, fits []candidate) *nodeInfo {
 			c.affinity = preferred.Score(c.node.node)
 		}
 		maxAffinity, maxTaints = max(maxAffinity, c.affinity), max(maxTaints, c.taints)
-		c.liked = around.likes(c.node.node)
-		c.crowd, c.spread = around.crowd(c.node.node)
+		c.podAffinityScore = around.affinityScore(c.node.node)
+		c.spreadScore, c.spread = around.spreadScore(c.node.node)
 	}
-	sociable := newSociable(fits)
+	scoreRange := newScoreRange(fits)
 	var winner *nodeInfo
 	var high int64 = -1
 	for i := range fits {
 		c := &fits[i]
-		s := weightRoom*c.room + weightAffinity*share(c.affinity, maxAffinity) + weightTaints*(fullScore-share(c.taints, maxTaints)) + sociable.score(c)
+		s := weightRoom*c.room + weightAffinity*share(c.affinity, maxAffinity) + weightTaints*(fullScore-share(c.taints, maxTaints)) + scoreRange.score(c)
 		if s > high {
 			winner, high = c.node, s
 		}
@@ -65,30 +65,30 @@ func best(p *podInfo, around *company, fits []candidate) *nodeInfo {
 	return winner
 }
 
-// sociable is the bounds between which candidates are liked and crowded.
-type sociable struct {
-	leastLiked, mostLiked     int64
-	leastCrowded, mostCrowded float64
+// A scoreRange has the bounds of the candidates' affinity and spread scores.
+type scoreRange struct {
+	minPodAffinity, maxPodAffinity int64
+	minSpread, maxSpread           float64
 }
 
-func newSociable(fits []candidate) sociable {
-	s := sociable{leastLiked: math.MaxInt64, mostLiked: math.MinInt64, leastCrowded: math.Inf(1), mostCrowded: math.Inf(-1)}
+func newScoreRange(fits []candidate) scoreRange {
+	s := scoreRange{minPodAffinity: math.MaxInt64, maxPodAffinity: math.MinInt64, minSpread: math.Inf(1), maxSpread: math.Inf(-1)}
 	for i := range fits {
 		c := &fits[i]
-		s.leastLiked, s.mostLiked = min(s.leastLiked, c.liked), max(s.mostLiked, c.liked)
+		s.minPodAffinity, s.maxPodAffinity = min(s.minPodAffinity, c.podAffinityScore), max(s.maxPodAffinity, c.podAffinityScore)
 		if c.spread {
-			s.leastCrowded, s.mostCrowded = min(s.leastCrowded, c.crowd), max(s.mostCrowded, c.crowd)
+			s.minSpread, s.maxSpread = min(s.minSpread, c.spreadScore), max(s.maxSpread, c.spreadScore)
 		}
 	}
 	return s
 }
 
-// score is what c's company counts: the more it is liked, and the less it is crowded. If
-// all are alike in one of them it counts for none.
-func (s *sociable) score(c *candidate) int64 {
-	n := weightCompany * share(c.liked-s.leastLiked, s.mostLiked-s.leastLiked)
-	if c.spread && s.mostCrowded > s.leastCrowded {
-		n += weightSpread * int64(fullScore*(s.mostCrowded+s.leastCrowded-c.crowd)/s.mostCrowded)
+// score is the part of c's score for pod affinity and for spreading. If all candidates are
+// equal in one of them that counts for none.
+func (s *scoreRange) score(c *candidate) int64 {
+	n := weightPodAffinity * share(c.podAffinityScore-s.minPodAffinity, s.maxPodAffinity-s.minPodAffinity)
+	if c.spread && s.maxSpread > s.minSpread {
+		n += weightSpread * int64(fullScore*(s.maxSpread+s.minSpread-c.spreadScore)/s.maxSpread)
 	}
 	return n
 }

@@ -17,8 +17,8 @@ const (
 	restShare = 4
 )
 
-// crowdedOut is what a pod is told that is not searched for.
-const crowdedOut = "not looked for, as 100 pods of the namespace with the same or a higher priority wait for that; it is tried again"
+// searchSkipped is what a pod is told that is not searched for.
+const searchSkipped = "not looked for, as 100 pods of the namespace with the same or a higher priority wait for that; it is tried again"
 
 // searches holds each pod once. Namespaces take turns; in a namespace the highest priority
 // is first, and then who came first.

@@ -82,9 +82,9 @@ func (c *cache) siblingsLocked(p *podInfo) *siblings {
 	return s
 }
 
-// crowd is how many siblings are on node and in its zone, if it has one. Either counts for
+// spreadScore is how many siblings are on node and in its zone, if it has one. Either counts for
 // less if there are few of them.
-func (s *siblings) crowd(node *corev1.Node) float64 {
+func (s *siblings) spreadScore(node *corev1.Node) float64 {
 	n := float64(s.on[node.Name])*math.Log(float64(s.nodes+2)) + mostOnNode - 1
 	if zone, ok := node.Labels[corev1.LabelTopologyZone]; ok {
 		n += float64(s.in[zone])*math.Log(float64(s.zones+2)) + mostInZone - 1

@@ -1,6 +1,6 @@
 package scheduler
 
-// Terms: what pods demand, or would like, of the pods around them.
+// Affinity and anti-affinity terms, required and preferred, of pods for other pods.
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +16,7 @@ type term struct {
 	among      labels.Selector // namespaces by their labels; nil for none
 	selector   labels.Selector
 	key        string
-	weight     int64 // of what would only be liked; negative if it would not
+	weight     int64 // of a preferred term; negative for anti-affinity
 }
 
 // matches tells whether a term means pod, whose namespace has these labels.
@@ -28,31 +28,33 @@ func (t *term) matches(pod *corev1.Pod, namespace labels.Set) bool {
 // compared with each pod, for this pod and for those that come after it.
 const maxTerms = 100
 
-// wishes are the terms of one pod.
-type wishes struct {
-	near, far []term // what must be around, and what must not
-	rather    []term
-	over      bool // it has more than maxTerms of a kind
+// podTerms are the terms of one pod.
+type podTerms struct {
+	affinityTerms, antiAffinityTerms []term // required ones
+	preferredPodTerms                []term
+	over                             bool // it has more than maxTerms of a kind
 }
 
-func (t *wishes) empty() bool { return len(t.near)+len(t.far)+len(t.rather) == 0 }
+func (t *podTerms) empty() bool {
+	return len(t.affinityTerms)+len(t.antiAffinityTerms)+len(t.preferredPodTerms) == 0
+}
 
-// wishesOf returns what pod says of pods around it.
-func wishesOf(pod *corev1.Pod) wishes {
-	var t wishes
+// podTermsOf returns the terms of pod.
+func podTermsOf(pod *corev1.Pod) podTerms {
+	var t podTerms
 	a := pod.Spec.Affinity
 	if a == nil {
 		return t
 	}
 	if p := a.PodAffinity; p != nil {
-		t.near = requiredTerms(pod, p.RequiredDuringSchedulingIgnoredDuringExecution)
-		t.rather = preferredTerms(pod, p.PreferredDuringSchedulingIgnoredDuringExecution, 1)
+		t.affinityTerms = requiredTerms(pod, p.RequiredDuringSchedulingIgnoredDuringExecution)
+		t.preferredPodTerms = preferredTerms(pod, p.PreferredDuringSchedulingIgnoredDuringExecution, 1)
 	}
 	if p := a.PodAntiAffinity; p != nil {
-		t.far = requiredTerms(pod, p.RequiredDuringSchedulingIgnoredDuringExecution)
-		t.rather = append(t.rather, preferredTerms(pod, p.PreferredDuringSchedulingIgnoredDuringExecution, -1)...)
+		t.antiAffinityTerms = requiredTerms(pod, p.RequiredDuringSchedulingIgnoredDuringExecution)
+		t.preferredPodTerms = append(t.preferredPodTerms, preferredTerms(pod, p.PreferredDuringSchedulingIgnoredDuringExecution, -1)...)
 	}
-	for _, list := range []*[]term{&t.near, &t.far, &t.rather} {
+	for _, list := range []*[]term{&t.affinityTerms, &t.antiAffinityTerms, &t.preferredPodTerms} {
 		if len(*list) > maxTerms {
 			*list, t.over = (*list)[:maxTerms], true
 		}

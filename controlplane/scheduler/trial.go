@@ -11,11 +11,11 @@ import (
 )
 
 // A trial is one node as p would find it if pods were taken from it or added. The node's
-// account is a copy. The account of p's company is the caller's, and end restores it.
+// account is a copy. p's pod affinity is the caller's, and end restores it.
 type trial struct {
 	p      *podInfo
 	node   nodeInfo
-	around *company
+	around *podAffinity
 	names  func(namespace string) labels.Set
 	own    labels.Set // the labels of p's namespace
 	// others has, for each spread of around that counts this node, the fewest pods that
@@ -25,7 +25,7 @@ type trial struct {
 }
 
 // try begins a trial. The caller holds c.mu until the trial has ended.
-func (c *cache) tryLocked(p *podInfo, n *nodeInfo, around *company) *trial {
+func (c *cache) tryLocked(p *podInfo, n *nodeInfo, around *podAffinity) *trial {
 	t := &trial{
 		p: p, around: around, names: c.namespaceLabels, own: c.namespaceLabels(p.pod.Namespace), by: make(map[*podInfo]int),
 		node: nodeInfo{node: n.node, allocatable: n.allocatable, requested: n.requested, pods: maps.Clone(n.pods)},
@@ -86,17 +86,17 @@ func (t *trial) count(q *podInfo, by int) {
 }
 
 // count notes that q is on node, or with by -1 that it is not. Spreads are not counted.
-func (w *company) count(q *podInfo, node *corev1.Node, own labels.Set, names func(string) labels.Set, by int) {
+func (w *podAffinity) count(q *podInfo, node *corev1.Node, own labels.Set, names func(string) labels.Set, by int) {
 	if w == nil {
 		return
 	}
 	w.asked(q, node, own, by)
-	if !w.p.wishes.empty() {
+	if !w.p.podTerms.empty() {
 		w.meet(q, node, names, by)
 	}
 }
 
-// end takes back what the trial counted in p's company.
+// end takes back what the trial counted in p's pod affinity.
 func (t *trial) end() {
 	for q, by := range maps.Clone(t.by) {
 		t.count(q, -by)

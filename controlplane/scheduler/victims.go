@@ -90,9 +90,9 @@ func (s *search) noteReasons() {
 
 // spend takes off what it costs to look at the node without v, or with it again.
 func (s *search) spend(v *podInfo) {
-	w := &s.p.wishes
-	s.work -= 1 + len(w.near) + len(w.far) + len(w.rather) + len(s.p.spreads) +
-		len(v.wishes.near) + len(v.wishes.far) + len(v.wishes.rather)
+	w := &s.p.podTerms
+	s.work -= 1 + len(w.affinityTerms) + len(w.antiAffinityTerms) + len(w.preferredPodTerms) + len(s.p.spreads) +
+		len(v.podTerms.affinityTerms) + len(v.podTerms.antiAffinityTerms) + len(v.podTerms.preferredPodTerms)
 }
 
 // budgets are the disruption budgets as one search sees them.

@@ -43,13 +43,13 @@ func affinityOf(p *corev1.Pod) *corev1.Affinity {
 	return p.Spec.Affinity
 }
 
-func near(ts ...corev1.PodAffinityTerm) func(*corev1.Pod) {
+func affinityTerms(ts ...corev1.PodAffinityTerm) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		affinityOf(p).PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution = ts
 	}
 }
 
-func far(ts ...corev1.PodAffinityTerm) func(*corev1.Pod) {
+func antiAffinityTerms(ts ...corev1.PodAffinityTerm) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		affinityOf(p).PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution = ts
 	}
@@ -93,9 +93,9 @@ func both[T any](fs ...func(T)) func(T) {
 	}
 }
 
-// crowded is nodes a1, a2 in zone a, b1 in zone b and c in none, with pods on them as told:
+// newTopology is nodes a1, a2 in zone a, b1 in zone b and c in none, with pods on them as told:
 // NODE to what changes the pod.
-func crowded(t *testing.T, on ...any) *cache {
+func newTopology(t *testing.T, on ...any) *cache {
 	t.Helper()
 	c := newCache()
 	c.namespaceLabels = func(ns string) labels.Set { return labels.Set{"team": strings.TrimPrefix(ns, "of-")} }
@@ -130,27 +130,27 @@ func TestCompany(t *testing.T) {
 		want  string // the nodes where it may be, or why it may be nowhere
 	}{
 		"nothing asked":             {[]any{"a1", a}, b, "a1 a2 b1 c"},
-		"near its zone":             {[]any{"a1", a}, near(meaning("a", zone)), "a1 a2"},
-		"near its host":             {[]any{"a1", a}, near(meaning("a", host)), "a1"},
-		"near nobody":               {[]any{"a1", a}, near(meaning("b", zone)), "0/4 nodes are available: 4 node(s) didn't match pod affinity rules."},
-		"near its own kind, first":  {nil, both(b, near(meaning("b", zone))), "a1 a2 b1"},
-		"near its own kind, second": {[]any{"b1", b}, both(b, near(meaning("b", zone))), "b1"},
-		"near two at once":          {[]any{"a1", a, "b1", b, "a2", labelled("app=a,x=y")}, near(meaning("a", host), corev1.PodAffinityTerm{TopologyKey: zone, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"x": "y"}}}), "a2"},
-		"near another namespace's":  {[]any{"a1", both(a, inNamespace("of-x"))}, near(meaning("a", host)), "0/4 nodes are available: 4 node(s) didn't match pod affinity rules."},
-		"of a named namespace":      {[]any{"a1", both(a, inNamespace("of-x"))}, near(elsewhere(meaning("a", host), []string{"of-x"}, nil)), "a1"},
-		"of all namespaces":         {[]any{"a1", both(a, inNamespace("of-x"))}, near(elsewhere(meaning("a", host), nil, everywhere)), "a1"},
-		"of labelled namespaces":    {[]any{"a1", both(a, inNamespace("of-x")), "b1", both(a, inNamespace("of-y"))}, near(elsewhere(meaning("a", host), nil, &metav1.LabelSelector{MatchLabels: map[string]string{"team": "y"}})), "b1"},
-		"of its own version":        {[]any{"a1", labelled("app=a,v=1"), "b1", labelled("app=a,v=2")}, both(labelled("v=2"), near(keys(meaning("a", host), []string{"v"}, nil))), "b1"},
-		"not of its own tenant":     {[]any{"a1", labelled("app=a,v=1"), "b1", labelled("app=a,v=2")}, both(labelled("v=2"), far(keys(meaning("a", host), nil, []string{"v"}))), "a2 b1 c"},
-		"not in the zone":           {[]any{"a1", a}, far(meaning("a", zone)), "b1 c"},
-		"not by the host":           {[]any{"a1", a}, far(meaning("a", host)), "a2 b1 c"},
-		"not wanted":                {[]any{"a1", both(b, far(meaning("a", zone)))}, a, "b1 c"},
+		"near its zone":             {[]any{"a1", a}, affinityTerms(meaning("a", zone)), "a1 a2"},
+		"near its host":             {[]any{"a1", a}, affinityTerms(meaning("a", host)), "a1"},
+		"near nobody":               {[]any{"a1", a}, affinityTerms(meaning("b", zone)), "0/4 nodes are available: 4 node(s) didn't match pod affinity rules."},
+		"near its own kind, first":  {nil, both(b, affinityTerms(meaning("b", zone))), "a1 a2 b1"},
+		"near its own kind, second": {[]any{"b1", b}, both(b, affinityTerms(meaning("b", zone))), "b1"},
+		"near two at once":          {[]any{"a1", a, "b1", b, "a2", labelled("app=a,x=y")}, affinityTerms(meaning("a", host), corev1.PodAffinityTerm{TopologyKey: zone, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"x": "y"}}}), "a2"},
+		"near another namespace's":  {[]any{"a1", both(a, inNamespace("of-x"))}, affinityTerms(meaning("a", host)), "0/4 nodes are available: 4 node(s) didn't match pod affinity rules."},
+		"of a named namespace":      {[]any{"a1", both(a, inNamespace("of-x"))}, affinityTerms(elsewhere(meaning("a", host), []string{"of-x"}, nil)), "a1"},
+		"of all namespaces":         {[]any{"a1", both(a, inNamespace("of-x"))}, affinityTerms(elsewhere(meaning("a", host), nil, everywhere)), "a1"},
+		"of labelled namespaces":    {[]any{"a1", both(a, inNamespace("of-x")), "b1", both(a, inNamespace("of-y"))}, affinityTerms(elsewhere(meaning("a", host), nil, &metav1.LabelSelector{MatchLabels: map[string]string{"team": "y"}})), "b1"},
+		"of its own version":        {[]any{"a1", labelled("app=a,v=1"), "b1", labelled("app=a,v=2")}, both(labelled("v=2"), affinityTerms(keys(meaning("a", host), []string{"v"}, nil))), "b1"},
+		"not of its own tenant":     {[]any{"a1", labelled("app=a,v=1"), "b1", labelled("app=a,v=2")}, both(labelled("v=2"), antiAffinityTerms(keys(meaning("a", host), nil, []string{"v"}))), "a2 b1 c"},
+		"not in the zone":           {[]any{"a1", a}, antiAffinityTerms(meaning("a", zone)), "b1 c"},
+		"not by the host":           {[]any{"a1", a}, antiAffinityTerms(meaning("a", host)), "a2 b1 c"},
+		"not wanted":                {[]any{"a1", both(b, antiAffinityTerms(meaning("a", zone)))}, a, "b1 c"},
 		"not wanted anywhere": {
-			[]any{"a1", far(meaning("a", zone)), "b1", far(meaning("a", zone)), "c", far(meaning("a", host))},
+			[]any{"a1", antiAffinityTerms(meaning("a", zone)), "b1", antiAffinityTerms(meaning("a", zone)), "c", antiAffinityTerms(meaning("a", host))},
 			a,
 			"0/4 nodes are available: 4 node(s) didn't satisfy existing pods anti-affinity rules.",
 		},
-		"not wanted by another namespace's": {[]any{"a1", both(inNamespace("of-x"), far(meaning("a", zone)))}, a, "a1 a2 b1 c"},
+		"not wanted by another namespace's": {[]any{"a1", both(inNamespace("of-x"), antiAffinityTerms(meaning("a", zone)))}, a, "a1 a2 b1 c"},
 		"spread, first":                     {nil, both(a, evenly(zone, true)), "a1 a2 b1"},
 		"spread, second":                    {[]any{"a1", a}, both(a, evenly(zone, true)), "b1"},
 		"spread, others do not count":       {[]any{"a1", b, "a1", both(a, inNamespace("of-x"))}, both(a, evenly(zone, true)), "a1 a2 b1"},
@@ -168,14 +168,14 @@ func TestCompany(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var may []string
 			for _, node := range []string{"a1", "a2", "b1", "c"} {
-				c := crowded(t, tc.there...)
+				c := newTopology(t, tc.there...)
 				p := newPodInfo(testPod("p", tc.pod))
 				p.only = node
 				if got, _, _ := c.place(p); got != "" {
 					may = append(may, got)
 				}
 			}
-			c := crowded(t, tc.there...)
+			c := newTopology(t, tc.there...)
 			got, why, _ := c.place(newPodInfo(testPod("p", tc.pod)))
 			if all := strings.Join(may, " "); all != tc.want && why != tc.want || got != "" && !strings.Contains(" "+all+" ", " "+got+" ") {
 				t.Errorf("it may be on %q and is on %q (%s), want %s", all, got, why, tc.want)
@@ -189,26 +189,26 @@ func TestCompany(t *testing.T) {
 func TestManyTerms(t *testing.T) {
 	const host = corev1.LabelHostname
 	for name, change := range map[string]func(*corev1.Pod){
-		"near": near(slices.Repeat([]corev1.PodAffinityTerm{meaning("a", host)}, maxTerms+1)...),
-		"far":  far(slices.Repeat([]corev1.PodAffinityTerm{meaning("a", host)}, maxTerms+1)...),
+		"near": affinityTerms(slices.Repeat([]corev1.PodAffinityTerm{meaning("a", host)}, maxTerms+1)...),
+		"far":  antiAffinityTerms(slices.Repeat([]corev1.PodAffinityTerm{meaning("a", host)}, maxTerms+1)...),
 		"spread": func(p *corev1.Pod) {
 			evenly(host, true)(p)
 			p.Spec.TopologySpreadConstraints = slices.Repeat(p.Spec.TopologySpreadConstraints, maxTerms+1)
 		},
 	} {
-		c := crowded(t)
+		c := newTopology(t)
 		p := newPodInfo(testPod("p", change))
 		if node, why, _ := c.place(p); node != "" || !strings.Contains(why, "more than 100") {
 			t.Errorf("%s: on %q: %s", name, node, why)
 		}
-		if n := max(len(p.wishes.near), len(p.wishes.far), len(p.spreads)); n != maxTerms {
+		if n := max(len(p.podTerms.affinityTerms), len(p.podTerms.antiAffinityTerms), len(p.spreads)); n != maxTerms {
 			t.Errorf("%s: %d terms count", name, n)
 		}
 	}
 }
 
-// TestLiked: of nodes where a pod may be, the one that is liked best gets it.
-func TestLiked(t *testing.T) {
+// TestPreferredAffinity: of nodes where a pod may be, the one with the highest affinity score gets it.
+func TestPreferredAffinity(t *testing.T) {
 	const host, zone = corev1.LabelHostname, "zone"
 	a := labelled("app=a")
 	for name, tc := range map[string]struct {
@@ -220,13 +220,13 @@ func TestLiked(t *testing.T) {
 		"far":             {[]any{"a1", a, "b1", a}, wishing(-1, meaning("a", zone)), "c"},
 		"liked by others": {[]any{"b1", wishing(1, meaning("a", host))}, a, "b1"},
 		"shunned":         {[]any{"a1", wishing(-1, meaning("a", zone)), "c", wishing(-1, meaning("a", host))}, a, "b1"},
-		"followed":        {[]any{"b1", both(a, near(meaning("a", host)))}, a, "b1"},
+		"followed":        {[]any{"b1", both(a, affinityTerms(meaning("a", host)))}, a, "b1"},
 		"even":            {[]any{"a1", a, "a2", a, "b1", a}, both(a, evenly(zone, false)), "b1"},
 		"labels missing":  {[]any{"a1", a, "a2", a}, both(a, evenly(zone, false)), "b1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 10 { // nodes are in no order
-				c := crowded(t, tc.there...)
+				c := newTopology(t, tc.there...)
 				if got, why, _ := c.place(newPodInfo(testPod("p", tc.pod))); got != tc.want {
 					t.Fatalf("on %q (%s), want %s", got, why, tc.want)
 				}
@@ -235,16 +235,16 @@ func TestLiked(t *testing.T) {
 	}
 }
 
-// TestCompanyComes: a pod that waits for company is looked at when it comes, and one that
+// TestAffinityWakes: a pod that waits for one that its affinity terms match is tried when that is bound, and one that
 // waits for room apart when somebody goes.
-func TestCompanyComes(t *testing.T) {
+func TestAffinityWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil, testNode("node-1", nil))
 		defer b.stop()
-		b.create(testPod("waits", near(meaning("a", corev1.LabelHostname))))
+		b.create(testPod("waits", affinityTerms(meaning("a", corev1.LabelHostname))))
 		after(5 * time.Second)
 		b.isOn("waits", "")
-		b.create(testPod("a", both(labelled("app=a"), far(meaning("a", corev1.LabelHostname)))))
+		b.create(testPod("a", both(labelled("app=a"), antiAffinityTerms(meaning("a", corev1.LabelHostname)))))
 		after(5 * time.Second) // sooner than everybody is looked at again
 		b.isOn("a", "node-1")
 		b.isOn("waits", "node-1")

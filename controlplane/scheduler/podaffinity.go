@@ -1,6 +1,6 @@
 package scheduler
 
-// Company: what the pods that are around mean for one that is to be placed.
+// Pod affinity and topology spread: what existing pods mean for one that is to be placed.
 
 import (
 	"iter"
@@ -45,15 +45,15 @@ func (ds domains[T]) of(node *corev1.Node) iter.Seq[T] {
 	}
 }
 
-// company is what pods around mean for p, for one decision. Nil means nothing.
-type company struct {
-	p       *podInfo
-	refused domains[int]   // how many terms of pods there do not want p near
-	avoided map[domain]int // how many pods there p does not want near
-	wanted  map[domain]int // pods there that p wants near, by its terms' keys; none with 0
-	liked   domains[int64]
-	spread  []spreading // as p.spreads
-	// siblings are those whom p is spread among by default; nil if there are none.
+// podAffinity is what existing pods mean for p, for one decision. Nil means nothing.
+type podAffinity struct {
+	p                 *podInfo
+	refusedByExisting domains[int]   // by domain, anti-affinity terms of existing pods that match p
+	avoided           map[domain]int // pods there that p's anti-affinity terms match
+	wanted            map[domain]int // pods there that p's affinity terms match, by the terms' keys; none with 0
+	affinityScores    domains[int64]
+	spread            []spreading // as p.spreads
+	// siblings are the pods that p is spread among by default; nil if there are none.
 	siblings *siblings
 }
 
@@ -64,31 +64,31 @@ type spreading struct {
 	fewest int            // of pods, and 0 if there are not enough domains
 }
 
-// hardLike is how much a pod that must have others near it likes them, as in Kubernetes.
-const hardLike = 1
+// hardPodAffinityWeight is the score of a required affinity term of an existing pod, as in Kubernetes.
+const hardPodAffinityWeight = 1
 
 var (
-	refused = reason{text: "node(s) didn't satisfy existing pods anti-affinity rules", cause: byPods | byLabels | byEviction}
-	apart   = reason{text: "node(s) didn't match pod anti-affinity rules", cause: byPods | byLabels | byEviction}
-	lonely  = reason{text: "node(s) didn't match pod affinity rules", cause: byPods | byLabels}
-	uneven  = reason{text: "node(s) didn't match pod topology spread constraints", cause: byAny | byEviction}
-	nowhere = reason{text: "node(s) didn't match pod topology spread constraints (missing required label)", cause: byLabels}
+	refusedByExisting    = reason{text: "node(s) didn't satisfy existing pods anti-affinity rules", cause: byPods | byLabels | byEviction}
+	antiAffinityConflict = reason{text: "node(s) didn't match pod anti-affinity rules", cause: byPods | byLabels | byEviction}
+	affinityUnmet        = reason{text: "node(s) didn't match pod affinity rules", cause: byPods | byLabels}
+	skewTooLarge         = reason{text: "node(s) didn't match pod topology spread constraints", cause: byAny | byEviction}
+	labelMissing         = reason{text: "node(s) didn't match pod topology spread constraints (missing required label)", cause: byLabels}
 )
 
 // companyLocked looks around for p.
-func (c *cache) companyLocked(p *podInfo) *company {
+func (c *cache) companyLocked(p *podInfo) *podAffinity {
 	siblings := c.siblingsLocked(p)
-	if siblings == nil && p.wishes.empty() && len(p.spreads) == 0 && len(c.social) == 0 && len(c.nominated) == 0 {
+	if siblings == nil && p.podTerms.empty() && len(p.spreads) == 0 && len(c.social) == 0 && len(c.nominated) == 0 {
 		return nil
 	}
-	w := &company{
-		p: p, siblings: siblings, refused: make(domains[int]), avoided: make(map[domain]int), wanted: make(map[domain]int), liked: make(domains[int64]),
+	w := &podAffinity{
+		p: p, siblings: siblings, refusedByExisting: make(domains[int]), avoided: make(map[domain]int), wanted: make(map[domain]int), affinityScores: make(domains[int64]),
 	}
 	own := c.namespaceLabels(p.pod.Namespace)
 	for q, node := range c.social {
 		w.asked(q, c.nodes[node].node, own, 1)
 	}
-	if !p.wishes.empty() {
+	if !p.podTerms.empty() {
 		for _, n := range c.order {
 			for _, q := range n.pods {
 				w.meet(q, n.node, c.namespaceLabels, 1)
@@ -103,7 +103,7 @@ func (c *cache) companyLocked(p *podInfo) *company {
 
 // asked notes what q, which is on node, says of p, whose namespace has the labels own. It
 // counts for by: 1, or -1 to take back that it was noted.
-func (w *company) asked(q *podInfo, node *corev1.Node, own labels.Set, by int) {
+func (w *podAffinity) asked(q *podInfo, node *corev1.Node, own labels.Set, by int) {
 	if node == nil {
 		return
 	}
@@ -114,36 +114,35 @@ func (w *company) asked(q *podInfo, node *corev1.Node, own labels.Set, by int) {
 			}
 		}
 	}
-	each(q.wishes.far, func(_ *term, d domain) { w.refused.set(d, func(n int) int { return n + by }) })
-	each(q.wishes.near, func(_ *term, d domain) { w.like(d, hardLike*int64(by)) })
-	each(q.wishes.rather, func(t *term, d domain) { w.like(d, t.weight*int64(by)) })
+	each(q.podTerms.antiAffinityTerms, func(_ *term, d domain) { w.refusedByExisting.set(d, func(n int) int { return n + by }) })
+	each(q.podTerms.affinityTerms, func(_ *term, d domain) { w.addScore(d, hardPodAffinityWeight*int64(by)) })
+	each(q.podTerms.preferredPodTerms, func(t *term, d domain) { w.addScore(d, t.weight*int64(by)) })
 }
 
-func (w *company) like(d domain, weight int64) {
-	w.liked.set(d, func(n int64) int64 { return n + weight })
+func (w *podAffinity) addScore(d domain, weight int64) {
+	w.affinityScores.set(d, func(n int64) int64 { return n + weight })
 }
 
-// meet notes what p says of q, which is on node. It counts for by: 1, or -1 to take back
-// that it was noted.
-func (w *company) meet(q *podInfo, node *corev1.Node, namespace func(string) labels.Set, by int) {
+// meet counts by for p's terms that match q, which is on node: 1 adds q, -1 removes it.
+func (w *podAffinity) meet(q *podInfo, node *corev1.Node, namespace func(string) labels.Set, by int) {
 	its := namespace(q.pod.Namespace)
-	for i := range w.p.wishes.far {
-		t := &w.p.wishes.far[i]
+	for i := range w.p.podTerms.antiAffinityTerms {
+		t := &w.p.podTerms.antiAffinityTerms[i]
 		if d, ok := domainOf(node, t.key); ok && t.matches(q.pod, its) {
 			w.avoided[d] += by
 		}
 	}
-	for i := range w.p.wishes.rather {
-		t := &w.p.wishes.rather[i]
+	for i := range w.p.podTerms.preferredPodTerms {
+		t := &w.p.podTerms.preferredPodTerms[i]
 		if d, ok := domainOf(node, t.key); ok && t.matches(q.pod, its) {
-			w.like(d, t.weight*int64(by))
+			w.addScore(d, t.weight*int64(by))
 		}
 	}
-	if !matchesAll(w.p.wishes.near, q.pod, its) {
+	if !matchesAll(w.p.podTerms.affinityTerms, q.pod, its) {
 		return
 	}
-	for i := range w.p.wishes.near {
-		if d, ok := domainOf(node, w.p.wishes.near[i].key); ok {
+	for i := range w.p.podTerms.affinityTerms {
+		if d, ok := domainOf(node, w.p.podTerms.affinityTerms[i].key); ok {
 			if w.wanted[d] += by; w.wanted[d] == 0 {
 				delete(w.wanted, d)
 			}
@@ -197,7 +196,7 @@ func (s *spread) counts(p *podInfo, node *corev1.Node) bool {
 			return false
 		}
 	}
-	if s.honorAffinity && p.choosy {
+	if s.honorAffinity && p.hasNodeAffinity {
 		if ok, err := p.affinity.Match(node); err != nil || !ok {
 			return false
 		}
@@ -206,19 +205,19 @@ func (s *spread) counts(p *podInfo, node *corev1.Node) bool {
 }
 
 // allows tells whether p may be on node, and counts in why what keeps it away.
-func (w *company) allows(node *corev1.Node, own labels.Set, why map[reason]int) bool {
+func (w *podAffinity) allows(node *corev1.Node, own labels.Set, why map[reason]int) bool {
 	if w == nil {
 		return true
 	}
-	r, ok := w.keeps(node, own)
+	r, ok := w.rejects(node, own)
 	if ok {
 		why[r]++
 	}
 	return !ok
 }
 
-// keeps returns what keeps p away from node, if anything does.
-func (w *company) keeps(node *corev1.Node, own labels.Set) (r reason, ok bool) {
+// rejects returns why p may not be on node, if it may not.
+func (w *podAffinity) rejects(node *corev1.Node, own labels.Set) (r reason, ok bool) {
 	for i := range w.spread {
 		s := &w.spread[i]
 		if !s.hard {
@@ -226,64 +225,64 @@ func (w *company) keeps(node *corev1.Node, own labels.Set) (r reason, ok bool) {
 		}
 		v, has := node.Labels[s.key]
 		if !has {
-			return nowhere, true
+			return labelMissing, true
 		}
 		if s.pods[v]+s.self-s.fewest > s.most {
-			return uneven, true
+			return skewTooLarge, true
 		}
 	}
-	if !w.together(node, own) {
-		return lonely, true
+	if !w.affinityMet(node, own) {
+		return affinityUnmet, true
 	}
-	for i := range w.p.wishes.far {
-		if d, has := domainOf(node, w.p.wishes.far[i].key); has && w.avoided[d] > 0 {
-			return apart, true
+	for i := range w.p.podTerms.antiAffinityTerms {
+		if d, has := domainOf(node, w.p.podTerms.antiAffinityTerms[i].key); has && w.avoided[d] > 0 {
+			return antiAffinityConflict, true
 		}
 	}
-	for terms := range w.refused.of(node) {
+	for terms := range w.refusedByExisting.of(node) {
 		if terms > 0 {
-			return refused, true
+			return refusedByExisting, true
 		}
 	}
 	return reason{}, false
 }
 
-// together tells whether all whom p must have near are near node. The first of a group
-// that wants its own kind near may be anywhere.
-func (w *company) together(node *corev1.Node, own labels.Set) bool {
-	near := w.p.wishes.near
+// affinityMet tells whether node satisfies p's required affinity terms. The first pod of a
+// group whose terms match the group itself may be anywhere.
+func (w *podAffinity) affinityMet(node *corev1.Node, own labels.Set) bool {
+	affinityTerms := w.p.podTerms.affinityTerms
 	all := true
-	for i := range near {
-		d, has := domainOf(node, near[i].key)
+	for i := range affinityTerms {
+		d, has := domainOf(node, affinityTerms[i].key)
 		if !has {
 			return false
 		}
 		all = all && w.wanted[d] > 0
 	}
-	return all || len(w.wanted) == 0 && matchesAll(near, w.p.pod, own)
+	return all || len(w.wanted) == 0 && matchesAll(affinityTerms, w.p.pod, own)
 }
 
-// likes is how much p, and the pods around, would like it to be on node.
-func (w *company) likes(node *corev1.Node) int64 {
+// affinityScore is the sum of the weights of preferred terms, of p and of existing pods, for node.
+func (w *podAffinity) affinityScore(node *corev1.Node) int64 {
 	if w == nil {
 		return 0
 	}
 	var sum int64
-	for n := range w.liked.of(node) {
+	for n := range w.affinityScores.of(node) {
 		sum += n
 	}
 	return sum
 }
 
-// crowd is how many pods node's domains have of those that p would like to be spread
-// among; domains count for less if there are few of them. ok is false if node has not all
-// labels.
-func (w *company) crowd(node *corev1.Node) (n float64, ok bool) {
+// spreadScore is how many pods node's domains have of those that p prefers to be spread
+// among; domains count for less if there are few of them. ok is false if node lacks one of
+// the labels.
+func (w *podAffinity) spreadScore(node *corev1.Node) (n float64, ok bool) {
 	switch {
 	case w == nil:
 		return 0, true
 	case w.siblings != nil:
-		return w.siblings.crowd(node), true
+		return w.siblings.spreadScore(node), true
 	}
 	for i := range w.spread {
 		s := &w.spread[i]
