@@ -35,11 +35,11 @@ import (
 )
 
 const (
-	heartbeat = 10 * time.Second
-	noticed   = 20 * time.Second // after the last word a session is parked
-	detached  = 80 * time.Second // and after this it is over
-	comeBack  = 2 * time.Second  // after a start of the server agents are attached again
-	autonomy  = 20 * time.Minute // of a site that has lost its network
+	heartbeat     = 10 * time.Second
+	noticed       = 20 * time.Second // after the last word a session is parked
+	detached      = 80 * time.Second // and after this it is over
+	reattachDelay = 2 * time.Second  // after a start of the server agents are attached again
+	autonomy      = 20 * time.Minute // of a site that has lost its network
 )
 
 // A plant must be used in a bubble of synctest. Each node has one pod, of its name.
@@ -372,7 +372,7 @@ func (h *hub) Follow(ctx context.Context, f func(nodes []string)) error {
 // look brings the sessions up to date.
 func (h *hub) look() {
 	now := time.Now()
-	if now.Sub(h.started) < comeBack {
+	if now.Sub(h.started) < reattachDelay {
 		return
 	}
 	alive := h.attached()

@@ -77,13 +77,13 @@ func run(t *testing.T, c Config, f func(w *world), objs ...runtime.Object) {
 	})
 }
 
-// A census is a lister that counts how often somebody lists all nodes.
-type census struct {
+// A countingLister is a lister that counts how often somebody lists all nodes.
+type countingLister struct {
 	corelisters.NodeLister
 	lists atomic.Int64
 }
 
-func (c *census) List(by labels.Selector) ([]*corev1.Node, error) {
+func (c *countingLister) List(by labels.Selector) ([]*corev1.Node, error) {
 	c.lists.Add(1)
 	return c.NodeLister.List(by)
 }
@@ -96,7 +96,7 @@ func TestManyNodesJoin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var c census
+		var c countingLister
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
 			ctl, err := New(client, f, Config{})
 			if err == nil {

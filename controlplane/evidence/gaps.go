@@ -22,21 +22,20 @@ type gap struct {
 	from, to time.Time // the last word before it, and one after it
 }
 
-// A sighting is what was known of a session when it was last looked at.
-type sighting struct {
+// A sessionRecord is the state of a session when it was last observed.
+type sessionRecord struct {
 	at, heard time.Time
 	number    uint64 // of the latest change
 	quiet     bool   // it was attached, and had said nothing for as long as Silence
 	gaps      []gap  // never written to
 }
 
-// sightLocked compares a session with what was known of it before, and tells it of
-// its gaps.
-func (j *Judge) sightLocked(s *Session, now time.Time) {
-	k := j.sightings[s.Node]
+// recordLocked compares a session with its last record and sets the gaps of the session.
+func (j *Judge) recordLocked(s *Session, now time.Time) {
+	k := j.records[s.Node]
 	if k == nil {
-		k = &sighting{}
-		j.sightings[s.Node] = k
+		k = &sessionRecord{}
+		j.records[s.Node] = k
 	}
 	if k.quiet {
 		if word := s.wordAfter(k.number); word.After(k.at) {
@@ -47,9 +46,9 @@ func (j *Judge) sightLocked(s *Session, now time.Time) {
 	s.gaps = k.gaps
 }
 
-// forgetLocked forgets whoever has not been looked at now.
+// forgetLocked drops the records of sessions that were not observed at now.
 func (j *Judge) forgetLocked(now time.Time) {
-	maps.DeleteFunc(j.sightings, func(_ string, k *sighting) bool { return !k.at.Equal(now) })
+	maps.DeleteFunc(j.records, func(_ string, k *sessionRecord) bool { return !k.at.Equal(now) })
 }
 
 // wordAfter is when something was last heard on the connection that there was as

@@ -91,7 +91,7 @@ func TestUnnoticedSilence(t *testing.T) {
 						t.Errorf("%s: excuse %q, want %q", node, got, want)
 					}
 				}
-				for node, s := range w.judge.sightings {
+				for node, s := range w.judge.records {
 					if len(s.gaps) > maxGaps {
 						t.Errorf("%s: %d silences are remembered", node, len(s.gaps))
 					}
@@ -115,7 +115,7 @@ func TestSightingsAreForgotten(t *testing.T) {
 		}
 		pass(viewAge)
 		w.reason("a2")
-		if n := len(w.judge.sightings); n != 1 {
+		if n := len(w.judge.records); n != 1 {
 			t.Errorf("%d nodes are remembered, of which one is left", n)
 		}
 	})

@@ -99,9 +99,9 @@ type Judge struct {
 	woke    time.Time  // when it went on
 	view    *view
 	// sightings are of the sessions that there were at the latest look, by node.
-	sightings map[string]*sighting
-	recalled  map[types.UID][]Change // what a server before this one left of a node's session
-	warned    map[string]string      // malformed annotations told of, by key of node and annotation
+	records  map[string]*sessionRecord
+	recalled map[types.UID][]Change // what a server before this one left of a node's session
+	warned   map[string]string      // malformed annotations told of, by key of node and annotation
 }
 
 // New checks c. It starts nothing.
@@ -128,7 +128,7 @@ func New(c Config) (*Judge, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Judge{cfg: c, log: c.Log, warned: make(map[string]string), sightings: make(map[string]*sighting), recalled: make(map[types.UID][]Change)}, nil
+	return &Judge{cfg: c, log: c.Log, warned: make(map[string]string), records: make(map[string]*sessionRecord), recalled: make(map[types.UID][]Change)}, nil
 }
 
 // or is d with its default for zero, and zero for what is negative.
@@ -197,7 +197,7 @@ func (j *Judge) Excuse(node *corev1.Node) (reason, message string, ok bool) {
 	if c.heard {
 		return "", "", false // a node that says it is not ready is not silent
 	}
-	rules := []func(*hearing) (string, string){serverLost, siteLost, justStarted, autonomous, attached}
+	rules := []func(*observation) (string, string){serverLost, siteLost, justStarted, autonomous, attached}
 	if c.session.recalled { // who of other sites was heard then, their return tells
 		rules[0], rules[1] = siteLost, serverLost
 	}
@@ -217,7 +217,7 @@ func (j *Judge) Judges(node *corev1.Node) bool {
 }
 
 // open gathers what is known of a node.
-func (j *Judge) open(node *corev1.Node, now time.Time) *hearing {
+func (j *Judge) open(node *corev1.Node, now time.Time) *observation {
 	j.mu.Lock()
 	j.tickLocked(now)
 	stopped, woke := j.stopped, j.woke
@@ -226,7 +226,7 @@ func (j *Judge) open(node *corev1.Node, now time.Time) *hearing {
 	}
 	v := j.view
 	j.mu.Unlock()
-	c := &hearing{
+	c := &observation{
 		cfg: &j.cfg, now: now, node: node, view: v, stopped: stopped, woke: woke,
 		site: v.sites[siteOf(node)],
 	}

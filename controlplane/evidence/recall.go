@@ -74,7 +74,7 @@ func (j *Judge) observeLocked(n *corev1.Node, now time.Time) (s Session, ok bool
 		}
 		return s, ok
 	}
-	j.sightLocked(&s, now)
+	j.recordLocked(&s, now)
 	before := j.recalled[n.UID]
 	if before == nil && s.State == Attached {
 		// Whoever is back was there all the time. Of others the server before this

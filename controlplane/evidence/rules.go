@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A hearing is what is known of a silent node when it is judged.
-type hearing struct {
+// An observation is what is known of a silent node when it is judged.
+type observation struct {
 	cfg     *Config
 	now     time.Time
 	node    *corev1.Node
@@ -30,9 +30,9 @@ type hearing struct {
 	explicit bool          // because an annotation says so
 }
 
-// moored says whether the node has been known to have a tunnel, in this life of
-// the server or before.
-func (h *hearing) moored() bool {
+// hasTunnel reports whether the node had a tunnel since this server started,
+// or before that.
+func (h *observation) hasTunnel() bool {
 	return h.known || condition(h.node, TunnelConnected) != ""
 }
 
@@ -46,8 +46,8 @@ func condition(n *corev1.Node, t corev1.NodeConditionType) corev1.ConditionStatu
 }
 
 // justStarted excuses nodes that have had no time to come back.
-func justStarted(h *hearing) (reason, message string) {
-	if !h.moored() {
+func justStarted(h *observation) (reason, message string) {
+	if !h.hasTunnel() {
 		return "", ""
 	}
 	// A node that was found dead before is not found so anew after each start.
@@ -63,21 +63,21 @@ func justStarted(h *hearing) (reason, message string) {
 }
 
 // serverLost excuses nodes that the server cannot reach because it reaches nobody.
-func serverLost(h *hearing) (reason, message string) {
+func serverLost(h *observation) (reason, message string) {
 	if !h.silent {
 		return "", ""
 	}
 	if h.view.links != nil && !h.session.local() && !h.session.recalled && h.now.Before(h.until(h.last, h.cfg.ServerBound)) {
 		return ServerLostNetwork, fmt.Sprintf("the server's own network is down: %v", h.view.links)
 	}
-	if !h.cut(h.view.like(&h.session)) || !h.now.Before(h.until(h.last, h.keep)) {
+	if !h.cut(h.view.groupOf(&h.session)) || !h.now.Before(h.until(h.last, h.keep)) {
 		return "", ""
 	}
-	return ServerLostNetwork, fmt.Sprintf("all %d nodes with a tunnel fell silent together at %s", h.view.like(&h.session).nodes, clock(h.last))
+	return ServerLostNetwork, fmt.Sprintf("all %d nodes with a tunnel fell silent together at %s", h.view.groupOf(&h.session).nodes, clock(h.last))
 }
 
 // siteLost excuses nodes whose site is out of reach.
-func siteLost(h *hearing) (reason, message string) {
+func siteLost(h *observation) (reason, message string) {
 	if !h.silent || h.site == nil || !h.cut(&h.site.group) {
 		return "", ""
 	}
@@ -92,7 +92,7 @@ func siteLost(h *hearing) (reason, message string) {
 // longer than that from when the node was found silent. What happens while it stays
 // silent begins no term anew: neither that its session comes and goes, nor its
 // neighbours', nor this server.
-func (h *hearing) until(from time.Time, term time.Duration) time.Time {
+func (h *observation) until(from time.Time, term time.Duration) time.Time {
 	if !h.unknown.IsZero() {
 		from = earlier(from, h.unknown)
 	}
@@ -106,12 +106,12 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-func (h *hearing) cut(g *group) bool {
+func (h *observation) cut(g *group) bool {
 	return g.cut(h.node.Name, h.last, h.cfg.Together, h.cfg.StartupGrace)
 }
 
 // autonomous excuses nodes that an annotation does.
-func autonomous(h *hearing) (reason, message string) {
+func autonomous(h *observation) (reason, message string) {
 	if !h.explicit || h.unknown.IsZero() {
 		return "", ""
 	}
@@ -123,7 +123,7 @@ func autonomous(h *hearing) (reason, message string) {
 }
 
 // attached excuses nodes that are in reach, if that is wanted.
-func attached(h *hearing) (reason, message string) {
+func attached(h *observation) (reason, message string) {
 	if !h.cfg.KeepAttached || !h.known || h.silent || h.session.State != Attached || h.unknown.IsZero() ||
 		condition(h.node, DataPathReady) != corev1.ConditionTrue {
 		return "", ""

@@ -73,12 +73,12 @@ func (j *Judge) lookLocked(now time.Time) *view {
 			seen++
 		}
 		v.sessions[n.Name] = s
-		v.like(&s).add(&s, now, j.cfg.Silence)
+		v.groupOf(&s).add(&s, now, j.cfg.Silence)
 		if where != nil {
 			where.add(&s, now, j.cfg.Silence)
 		}
 	}
-	if len(j.sightings) > seen {
+	if len(j.records) > seen {
 		j.forgetLocked(now)
 	}
 	if len(j.recalled) > len(nodes) {
@@ -92,9 +92,9 @@ func (j *Judge) lookLocked(now time.Time) *view {
 	return v
 }
 
-// like is all the nodes that share s's way to the server: an agent on this machine
+// groupOf returns the nodes that share s's way to the server: an agent on this machine
 // says nothing about the network.
-func (v *view) like(s *Session) *group {
+func (v *view) groupOf(s *Session) *group {
 	if s.local() {
 		return &v.near
 	}

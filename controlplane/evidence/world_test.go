@@ -65,7 +65,7 @@ func (w *world) Observe(node string) (Session, bool) {
 }
 
 // node makes a node, with a session if it is to have one.
-func (w *world) node(name, zone string, moored bool) *corev1.Node {
+func (w *world) node(name, zone string, hasTunnel bool) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID(name), Labels: map[string]string{}, Annotations: map[string]string{},
 	}}
@@ -75,7 +75,7 @@ func (w *world) node(name, zone string, moored bool) *corev1.Node {
 	if err := w.nodes.Add(n); err != nil {
 		w.t.Fatal(err)
 	}
-	if moored {
+	if hasTunnel {
 		w.turn(name, Attached, "", 0)
 	}
 	return n

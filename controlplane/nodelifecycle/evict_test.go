@@ -267,8 +267,8 @@ func TestDeleted(t *testing.T) {
 		}
 		w.make("n01", "z", corev1.ConditionTrue)
 		w.until(10*time.Minute + 44*second)
-		if gone, come := w.told(removingNode), w.told(registeredNode); len(gone) != 1 || len(come) != 1 {
-			t.Errorf("events %q %q", gone, come)
+		if gone, registered := w.told(removingNode), w.told(registeredNode); len(gone) != 1 || len(registered) != 1 {
+			t.Errorf("events %q %q", gone, registered)
 		}
 		w.expect("the new one", []string{"n01"})
 		w.until(11 * time.Minute)

@@ -96,7 +96,7 @@ func TestFreeze(t *testing.T) {
 		if a, b := w.metric("hawser_eviction_frozen_nodes", "SiteOffline"), w.metric("hawser_eviction_frozen_nodes", "ServerOffline"); a != 1 || b != 1 {
 			t.Errorf("%v and %v frozen", a, b)
 		}
-		// The excuses end: all go on in line, at the rate of the zone.
+		// The freeze ends: all stay queued and are released at the rate of the zone.
 		w.until(127 * second)
 		e.clear("n01", "n02", "n03")
 		w.until(10 * time.Minute)
@@ -121,7 +121,7 @@ func TestFreeze(t *testing.T) {
 }
 
 // TestFreezeInLine: an excuse that comes between a pass and a node's turn counts.
-func TestFreezeInLine(t *testing.T) {
+func TestFreezeWhileQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := excusing(w)
@@ -163,7 +163,7 @@ func TestPanicCostsItsNode(t *testing.T) {
 	})
 }
 
-// TestOrder: of nodes that come in line together, the longest quiet is first.
+// TestOrder: of nodes that are queued together, the one silent for longest is first.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

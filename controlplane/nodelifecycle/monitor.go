@@ -250,7 +250,7 @@ func (r *run) tallies() map[string]tally {
 }
 
 // judge judges the zones by what the pass found and sets their rates, and then
-// has the nodes that are to be tainted wait in line.
+// queues the nodes that are to be tainted.
 func (r *run) judge(ctx context.Context) error {
 	counts := r.tallies()
 	before, now := r.outlook, time.Now()

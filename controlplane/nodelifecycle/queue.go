@@ -38,8 +38,8 @@ func (l *limiter) interval() time.Duration {
 	return time.Duration(ns)
 }
 
-// set changes the rate. A bucket with another rate is full if the old one was:
-// neither does a change of rate let one through early, nor a stop and a start.
+// set changes the rate. A bucket with another rate is full if the old one was,
+// so that neither a change of rate nor a stop and a start releases a node early.
 func (l *limiter) set(rate float32, now time.Time) {
 	if rate == l.rate || (rate <= 0 && l.rate <= 0) {
 		return
@@ -55,18 +55,17 @@ func (l *limiter) set(rate float32, now time.Time) {
 type place int
 
 const (
-	inLine  place = iota + 1
-	through       // let through, or taken and not yet given back
+	queued   place = iota + 1
+	released       // by take, and not forgotten yet
 )
 
-// A zoneQueue holds each node of a zone at most once: waiting in line, or let
-// through. A node that has been let through is let in again once it has been
-// forgotten. Its methods may be called from any goroutine; they never block.
+// A zoneQueue holds each node of a zone at most once: queued or released. A
+// released node can be added again once it has been forgotten. Its methods may be called from any goroutine; they never block.
 type zoneQueue struct {
-	mu     sync.Mutex
-	limit  limiter
-	line   []waiting // in order of due; those due together in order of arrival
-	places map[string]place
+	mu      sync.Mutex
+	limit   limiter
+	entries []waiting // in order of due; those due together in order of arrival
+	places  map[string]place
 }
 
 type waiting struct {
@@ -78,7 +77,7 @@ func newZoneQueue(rate float32) *zoneQueue {
 	return &zoneQueue{limit: limiter{rate: rate}, places: map[string]place{}}
 }
 
-// add puts a node at the end of the line, unless it is in the queue.
+// add appends a node, unless it is in the queue.
 func (q *zoneQueue) add(node string, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,12 +86,11 @@ func (q *zoneQueue) add(node string, now time.Time) {
 	}
 }
 
-// forget lets a node that has been let through come again. One that is in line
-// keeps its place.
+// forget allows a released node to be added again. A queued one keeps its place.
 func (q *zoneQueue) forget(node string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.places[node] == through {
+	if q.places[node] == released {
 		delete(q.places, node)
 	}
 }
@@ -101,55 +99,55 @@ func (q *zoneQueue) forget(node string) {
 func (q *zoneQueue) remove(node string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.places[node] == inLine {
-		q.line = slices.DeleteFunc(q.line, func(w waiting) bool { return w.node == node })
+	if q.places[node] == queued {
+		q.entries = slices.DeleteFunc(q.entries, func(w waiting) bool { return w.node == node })
 	}
 	delete(q.places, node)
 }
 
-// take lets the first in line through. It spends a token to look, so that what
-// cannot be done does not cost more than what can.
+// take releases the first node that is due. It spends a token even if none is due, so
+// that a retry costs as much as a success.
 func (q *zoneQueue) take(now time.Time) (node string, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.line) == 0 || !q.limit.take(now) || now.Before(q.line[0].due) {
+	if len(q.entries) == 0 || !q.limit.take(now) || now.Before(q.entries[0].due) {
 		return "", false
 	}
-	node = q.line[0].node
-	q.line = slices.Delete(q.line, 0, 1)
-	q.places[node] = through
+	node = q.entries[0].node
+	q.entries = slices.Delete(q.entries, 0, 1)
+	q.places[node] = released
 	return node, true
 }
 
-// retry puts a node that was let through back in line for a time, unless it has
-// been removed or let in meanwhile.
+// retry queues a released node again, due later, unless it has been removed or
+// forgotten meanwhile.
 func (q *zoneQueue) retry(node string, due time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.places[node] == through {
+	if q.places[node] == released {
 		q.insertLocked(waiting{node, due})
 	}
 }
 
 func (q *zoneQueue) insertLocked(w waiting) {
-	i := len(q.line)
-	for i > 0 && w.due.Before(q.line[i-1].due) {
+	i := len(q.entries)
+	for i > 0 && w.due.Before(q.entries[i-1].due) {
 		i--
 	}
-	q.line = slices.Insert(q.line, i, w)
-	q.places[w.node] = inLine
+	q.entries = slices.Insert(q.entries, i, w)
+	q.places[w.node] = queued
 }
 
-// set changes the rate at which nodes are let through.
+// set changes the rate at which nodes are released.
 func (q *zoneQueue) set(rate float32, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.limit.set(rate, now)
 }
 
-// size is how many nodes wait in line.
+// size is how many nodes are queued.
 func (q *zoneQueue) size() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.line)
+	return len(q.entries)
 }

@@ -67,7 +67,7 @@ func TestQueue(t *testing.T) {
 		t.Errorf("size %d", q.size())
 	}
 	next("a")
-	q.add("a", now) // has been let through
+	q.add("a", now) // has been released
 	q.remove("c")
 	next("b")
 	q.retry("b", now.Add(10*second)) // not due before the next
@@ -83,7 +83,7 @@ func TestQueue(t *testing.T) {
 	q.retry("b", now) // removed meanwhile
 	next("")
 	if q.size() != 0 || len(q.places) != 2 {
-		t.Errorf("left: %v %v", q.line, q.places)
+		t.Errorf("left: %v %v", q.entries, q.places)
 	}
 }
 
@@ -126,16 +126,16 @@ func FuzzQueue(f *testing.F) {
 		rates := []float32{1, 0.5, 0, 0.25}
 		now := time.Unix(1e9, 0)
 		q, b := newZoneQueue(rates[0]), newBucket(rates[0], now)
-		var line []waiting
+		var entries []waiting
 		done := map[string]bool{}
 		waits := func(n string) bool {
-			return slices.ContainsFunc(line, func(w waiting) bool { return w.node == n })
+			return slices.ContainsFunc(entries, func(w waiting) bool { return w.node == n })
 		}
 		insert := func(n string, due time.Time) {
-			line = append(line, waiting{n, due})
-			slices.SortStableFunc(line, func(a, b waiting) int { return a.due.Compare(b.due) })
+			entries = append(entries, waiting{n, due})
+			slices.SortStableFunc(entries, func(a, b waiting) int { return a.due.Compare(b.due) })
 		}
-		var last time.Time // when one was let through
+		var last time.Time // when one was released
 		for i, op := range ops {
 			arg := int(op & 0xf)
 			node := fmt.Sprint("n", arg%5)
@@ -150,7 +150,7 @@ func FuzzQueue(f *testing.F) {
 				delete(done, node)
 			case 2:
 				q.remove(node)
-				line = slices.DeleteFunc(line, func(w waiting) bool { return w.node == node })
+				entries = slices.DeleteFunc(entries, func(w waiting) bool { return w.node == node })
 				delete(done, node)
 			case 3:
 				due := now.Add(time.Duration(arg) * second / 4)
@@ -166,8 +166,8 @@ func FuzzQueue(f *testing.F) {
 				b.set(rates[arg%4], now)
 			case 5:
 				want := ""
-				if len(line) > 0 && b.take(now) && !now.Before(line[0].due) {
-					want, line = line[0].node, line[1:]
+				if len(entries) > 0 && b.take(now) && !now.Before(entries[0].due) {
+					want, entries = entries[0].node, entries[1:]
 					done[want] = true
 					if gap := now.Sub(last); gap < second {
 						t.Fatalf("step %d: two within %v", i, gap)
@@ -178,8 +178,8 @@ func FuzzQueue(f *testing.F) {
 					t.Fatalf("step %d: took %q %v, the model %q", i, got, ok, want)
 				}
 			}
-			if q.size() != len(line) {
-				t.Fatalf("step %d: %d wait, in the model %d", i, q.size(), len(line))
+			if q.size() != len(entries) {
+				t.Fatalf("step %d: %d wait, in the model %d", i, q.size(), len(entries))
 			}
 		}
 	})

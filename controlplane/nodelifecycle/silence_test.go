@@ -263,7 +263,7 @@ func TestOutage(t *testing.T) {
 		w.mu.Unlock()
 		w.until(15 * time.Minute)
 		got := w.happened("Ready=", "NoExecute")
-		// The pass at 10m5s is the first that is answered; a02 is still in line.
+		// The pass at 10m5s is the first that is answered; a02 is still queued.
 		if len(got) != 3 || !strings.HasPrefix(got[0], "10m5") || !strings.HasSuffix(got[0], "s a02 +unreachable:NoExecute") ||
 			got[1] != "10m45s b01 Ready=Unknown" || got[2] != "10m50.05s b01 +unreachable:NoExecute" {
 			t.Errorf("after the outage: %q", got)

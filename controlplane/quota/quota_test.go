@@ -124,9 +124,9 @@ func TestPodUsage(t *testing.T) {
 	sidecar := podOf(one("cpu=1", ""), one("cpu=2", ""))
 	sidecar.Spec.InitContainers[0].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
 	expectUsage(t, "sidecar", Pods(nil), sidecar, "pods=1,count/pods=1,cpu=3,requests.cpu=3")
-	guest := podOf(nil, one("cpu=1", ""))
-	guest.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}}}
-	expectUsage(t, "ephemeral container", Pods(nil), guest, "pods=1,count/pods=1,cpu=1,requests.cpu=1")
+	withEphemeral := podOf(nil, one("cpu=1", ""))
+	withEphemeral.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}}}
+	expectUsage(t, "ephemeral container", Pods(nil), withEphemeral, "pods=1,count/pods=1,cpu=1,requests.cpu=1")
 }
 
 // shown is a mirror pod of node n, if its controller is that node.

@@ -103,8 +103,8 @@ func (c *Controller) keepClaims(ctx context.Context, l *look) error {
 	return nil
 }
 
-// condemnClaims has the claims of p, which gets no successor, go with it if the set says so.
-func (c *Controller) condemnClaims(ctx context.Context, set *appsv1.StatefulSet, p *corev1.Pod) error {
+// deleteClaimsWithPod makes the claims of p depend on it if the set deletes claims when it is scaled down.
+func (c *Controller) deleteClaimsWithPod(ctx context.Context, set *appsv1.StatefulSet, p *corev1.Pod) error {
 	n, ok := ordinal(set.Name, p.Name)
 	if !ok || !deletesBelow(set) {
 		return nil

@@ -77,7 +77,7 @@ func (c *Controller) remove(ctx context.Context, o children.Owner, set *appsv1.S
 		c.cfg.Events.Eventf(set, corev1.EventTypeWarning, "RecreatingFailedPod", "StatefulSet %s/%s is recreating failed Pod %s", set.Namespace, set.Name, d.pod.Name)
 	}
 	if d.excess {
-		if err := c.condemnClaims(ctx, set, d.pod); err != nil {
+		if err := c.deleteClaimsWithPod(ctx, set, d.pod); err != nil {
 			return err
 		}
 	}

@@ -32,7 +32,7 @@ func speakers(t *testing.T, names []string, test func(client *fake.Clientset, al
 		all[name] = &speaker{newHub(t), name}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(node(moored))
+		client := fake.NewClientset(node(tunneledNode))
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for _, s := range all {
@@ -60,28 +60,28 @@ func speakers(t *testing.T, names []string, test func(client *fake.Clientset, al
 // has gives the server a session of the node, or another state of it, as s says.
 func (s *speaker) has(state evidence.State, more evidence.Session) {
 	s.mu.Lock()
-	old := s.sessions[moored]
+	old := s.sessions[tunneledNode]
 	if old == nil {
 		old = new(evidence.Session)
 	}
-	more.Changes, more.Node, more.Server = old.Changes, moored, s.name
-	s.sessions[moored] = &more
+	more.Changes, more.Node, more.Server = old.Changes, tunneledNode, s.name
+	s.sessions[tunneledNode] = &more
 	s.mu.Unlock()
-	s.turn(moored, evidence.Change{State: state, Session: 1})
+	s.turn(tunneledNode, evidence.Change{State: state, Session: 1})
 }
 
 // sees changes what the server knows of others.
 func (s *speaker) sees(f func(*evidence.Session)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f(s.sessions[moored])
-	s.news <- moored
+	f(s.sessions[tunneledNode])
+	s.news <- tunneledNode
 }
 
 // tells is what the node says of its tunnel.
 func tells(t *testing.T, client *fake.Clientset) *corev1.NodeCondition {
 	t.Helper()
-	n, err := client.CoreV1().Nodes().Get(t.Context(), moored, metav1.GetOptions{})
+	n, err := client.CoreV1().Nodes().Get(t.Context(), tunneledNode, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestOneServerSpeaks(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 		a.mu.Lock()
-		a.sessions[moored].Unheard = nil // nobody tells
+		a.sessions[tunneledNode].Unheard = nil // nobody tells
 		a.mu.Unlock()
 		pass(unsure)
 		if c := tells(t, client); c.Status != corev1.ConditionTrue || !strings.HasSuffix(c.Message, ", at server a") {
@@ -176,20 +176,20 @@ func TestUnknownNode(t *testing.T) {
 		a.has(evidence.Attached, evidence.Session{})
 		pass(time.Hour)
 		b.unknown = evidence.Session{Unheard: []string{"a"}}
-		b.news <- moored
+		b.news <- tunneledNode
 		pass(time.Hour)
 		if c := tells(t, client); c.Status != corev1.ConditionTrue {
 			t.Errorf("%+v", c)
 		}
 		// a is started again, and has not got the node back.
 		a.mu.Lock()
-		delete(a.sessions, moored)
+		delete(a.sessions, tunneledNode)
 		a.unknown = evidence.Session{Elsewhere: true}
 		a.mu.Unlock()
 		b.mu.Lock()
 		b.unknown = evidence.Session{}
 		b.mu.Unlock()
-		a.news <- moored
+		a.news <- tunneledNode
 		pass(time.Hour)
 		if c := tells(t, client); c.Status != corev1.ConditionFalse || c.Reason != NotConnected {
 			t.Errorf("%+v", c)

@@ -34,9 +34,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// moored is the node that has a tunnel: the name that httptest's certificate is
+// tunneledNode is the node that has a tunnel: the name that httptest's certificate is
 // for.
-const moored = "example.com"
+const tunneledNode = "example.com"
 
 // A hub is a Source that says what it is told, and the network behind it.
 type hub struct {
@@ -106,7 +106,7 @@ func (h *hub) dial(_ context.Context, network, addr string) (net.Conn, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked++
-	if network != "tcp" || addr != moored+":10250" {
+	if network != "tcp" || addr != tunneledNode+":10250" {
 		return nil, fmt.Errorf("dial %s: no such node", addr)
 	}
 	if h.refuse != nil {
@@ -203,10 +203,10 @@ func (b *bench) says(name string, t corev1.NodeConditionType) string {
 func (b *bench) expect(when, tunnel, path string) {
 	b.t.Helper()
 	synctest.Wait()
-	if got := b.says(moored, evidence.TunnelConnected); got != tunnel {
+	if got := b.says(tunneledNode, evidence.TunnelConnected); got != tunnel {
 		b.t.Errorf("%s: TunnelConnected is %q, want %q", when, got, tunnel)
 	}
-	if got := b.says(moored, evidence.DataPathReady); got != path {
+	if got := b.says(tunneledNode, evidence.DataPathReady); got != path {
 		b.t.Errorf("%s: DataPathReady is %q, want %q", when, got, path)
 	}
 }
@@ -241,15 +241,15 @@ func pass(d time.Duration) {
 
 func TestLifeOfASession(t *testing.T) {
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
-	run(t, Config{}, []*corev1.Node{node(moored, ready), node("foreign", ready)}, func(b *bench) {
+	run(t, Config{}, []*corev1.Node{node(tunneledNode, ready), node("foreign", ready)}, func(b *bench) {
 		b.expect("before", "", "")
-		b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 1})
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
 		pass(2 * time.Second)
 		b.expect("attached", "True Attached", "True ProbeSucceeded")
 
-		b.hub.turn(moored, evidence.Change{State: evidence.Parked, Session: 1, Cause: evidence.Closed, Err: "EOF"})
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Parked, Session: 1, Cause: evidence.Closed, Err: "EOF"})
 		pass(500 * time.Millisecond)
-		b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 1})
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
 		before := b.patches()
 		pass(2 * time.Second)
 		b.expect("after a blink", "True Attached", "True ProbeSucceeded")
@@ -257,7 +257,7 @@ func TestLifeOfASession(t *testing.T) {
 			b.t.Errorf("%d writes for a blink", n)
 		}
 
-		b.hub.turn(moored, evidence.Change{State: evidence.Parked, Session: 1, Cause: evidence.Silent, Err: "nothing heard for 20s", Heard: time.Now()})
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Parked, Session: 1, Cause: evidence.Silent, Err: "nothing heard for 20s", Heard: time.Now()})
 		pass(2 * time.Second)
 		b.expect("parked", "False ParkedLinkSilent", "Unknown NoTunnel")
 		asked := b.hub.asks()
@@ -265,12 +265,12 @@ func TestLifeOfASession(t *testing.T) {
 		if n := b.hub.asks() - asked; n != 0 {
 			b.t.Errorf("%d probes without a connection", n)
 		}
-		b.hub.turn(moored, evidence.Change{State: evidence.Detached, Session: 1, Cause: evidence.Silent})
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Detached, Session: 1, Cause: evidence.Silent})
 		pass(2 * time.Second)
 		b.expect("over", "False LinkSilent", "Unknown NoTunnel")
-		b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 2})
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 2})
 		pass(2 * time.Second)
-		b.hub.turn(moored, evidence.Change{State: evidence.Detached, Session: 2, Cause: evidence.Left})
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Detached, Session: 2, Cause: evidence.Left})
 		pass(2 * time.Second)
 		b.expect("stopped", "False AgentStopped", "Unknown NoTunnel")
 
@@ -284,7 +284,7 @@ func TestLifeOfASession(t *testing.T) {
 		if got := b.says("foreign", evidence.TunnelConnected) + b.says("foreign", evidence.DataPathReady); got != "" {
 			b.t.Errorf("a node without a tunnel says %q", got)
 		}
-		if got := b.says(moored, corev1.NodeReady); got != "True KubeletReady" {
+		if got := b.says(tunneledNode, corev1.NodeReady); got != "True KubeletReady" {
 			b.t.Errorf("the node's own condition is %q", got)
 		}
 	})
@@ -292,8 +292,8 @@ func TestLifeOfASession(t *testing.T) {
 
 func TestProbes(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	run(t, Config{Metrics: reg}, []*corev1.Node{node(moored)}, func(b *bench) {
-		b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 1})
+	run(t, Config{Metrics: reg}, []*corev1.Node{node(tunneledNode)}, func(b *bench) {
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
 		pass(2 * time.Second)
 		b.expect("at first", "True Attached", "True ProbeSucceeded")
 		writes := b.patches()
@@ -307,7 +307,7 @@ func TestProbes(t *testing.T) {
 		b.hub.answer("", errors.New("dial example.com:10250: connection refused"))
 		pass(40 * time.Second)
 		b.expect("refused", "True Attached", "False ProbeFailed")
-		n, err := b.client.CoreV1().Nodes().Get(b.t.Context(), moored, metav1.GetOptions{})
+		n, err := b.client.CoreV1().Nodes().Get(b.t.Context(), tunneledNode, metav1.GetOptions{})
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -332,9 +332,9 @@ func TestProbes(t *testing.T) {
 func TestProbesOfAStranger(t *testing.T) {
 	for stranger, want := range map[bool]string{true: "True ProbeSucceeded", false: "False ProbeFailed"} {
 		for _, answer := range []string{"401 Unauthorized", "403 Forbidden"} {
-			run(t, Config{Stranger: stranger}, []*corev1.Node{node(moored)}, func(b *bench) {
+			run(t, Config{Stranger: stranger}, []*corev1.Node{node(tunneledNode)}, func(b *bench) {
 				b.hub.answer(answer, nil)
-				b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 1})
+				b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
 				pass(time.Minute)
 				b.expect(answer, "True Attached", want)
 			})
@@ -344,11 +344,11 @@ func TestProbesOfAStranger(t *testing.T) {
 
 // TestLostIsAsked: a node that has been found silent is asked at once, once.
 func TestLostIsAsked(t *testing.T) {
-	run(t, Config{ProbePeriod: time.Hour}, []*corev1.Node{node(moored)}, func(b *bench) {
-		b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 1})
+	run(t, Config{ProbePeriod: time.Hour}, []*corev1.Node{node(tunneledNode)}, func(b *bench) {
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
 		pass(time.Minute)
 		b.hub.answer("", errors.New("nothing comes back"))
-		n, err := b.client.CoreV1().Nodes().Get(b.t.Context(), moored, metav1.GetOptions{})
+		n, err := b.client.CoreV1().Nodes().Get(b.t.Context(), tunneledNode, metav1.GetOptions{})
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -370,7 +370,7 @@ func TestLostIsAsked(t *testing.T) {
 // A node of which only conditions are left, from before the server was started.
 func TestMissing(t *testing.T) {
 	was := corev1.NodeCondition{Type: evidence.TunnelConnected, Status: corev1.ConditionTrue, Reason: Attached}
-	run(t, Config{}, []*corev1.Node{node(moored, was)}, func(b *bench) {
+	run(t, Config{}, []*corev1.Node{node(tunneledNode, was)}, func(b *bench) {
 		pass(59 * time.Second)
 		b.expect("in time", "True Attached", "")
 		pass(2 * time.Second)
@@ -381,17 +381,17 @@ func TestMissing(t *testing.T) {
 // A session may be there before its Node is.
 func TestNodeAfterSession(t *testing.T) {
 	run(t, Config{}, nil, func(b *bench) {
-		b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 1})
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
 		pass(time.Minute)
 		if n := b.hub.asks(); n != 0 {
 			b.t.Errorf("%d probes of a node that does not exist", n)
 		}
-		if _, err := b.client.CoreV1().Nodes().Create(b.t.Context(), node(moored), metav1.CreateOptions{}); err != nil {
+		if _, err := b.client.CoreV1().Nodes().Create(b.t.Context(), node(tunneledNode), metav1.CreateOptions{}); err != nil {
 			b.t.Fatal(err)
 		}
 		pass(2 * time.Second)
 		b.expect("created", "True Attached", "True ProbeSucceeded")
-		if err := b.client.CoreV1().Nodes().Delete(b.t.Context(), moored, metav1.DeleteOptions{}); err != nil {
+		if err := b.client.CoreV1().Nodes().Delete(b.t.Context(), tunneledNode, metav1.DeleteOptions{}); err != nil {
 			b.t.Fatal(err)
 		}
 		pass(time.Minute)
@@ -402,9 +402,9 @@ func TestNodeAfterSession(t *testing.T) {
 }
 
 func TestEventsAreBounded(t *testing.T) {
-	run(t, Config{EventRate: 1}, []*corev1.Node{node(moored)}, func(b *bench) {
+	run(t, Config{EventRate: 1}, []*corev1.Node{node(tunneledNode)}, func(b *bench) {
 		for range 90 {
-			b.hub.turn(moored, evidence.Change{State: evidence.Attached, Session: 1})
+			b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
 		}
 		pass(2 * time.Second)
 		if n := len(b.told()); n < 10 || n > 14 {

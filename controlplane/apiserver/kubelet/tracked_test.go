@@ -77,7 +77,7 @@ func (c *weakConn) Read(p []byte) (int, error) {
 // starts tells when something is written to it, and keeps what.
 type starts struct {
 	once  sync.Once
-	begun chan struct{}
+	began chan struct{}
 
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -87,7 +87,7 @@ func (s *starts) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all.Write(p)
-	s.once.Do(func() { close(s.begun) })
+	s.once.Do(func() { close(s.began) })
 	return len(p), nil
 }
 
@@ -106,12 +106,12 @@ func TestCutExec(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				out := &starts{begun: make(chan struct{})}
+				out := &starts{began: make(chan struct{})}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				ended := make(chan error, 1)
 				go func() { ended <- e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out}) }()
-				<-out.begun
+				<-out.began
 				n.cut()
 				err = <-ended
 				if err == nil || ctx.Err() != nil {
