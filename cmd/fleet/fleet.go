@@ -110,12 +110,12 @@ type Config struct {
 // A Fleet is many simulated nodes. Run runs them; the other methods may be called
 // at the same time.
 type Fleet struct {
-	cfg     Config
-	admin   kubernetes.Interface
-	idle    func() // closes the administrator's connections
-	members []*member
-	census  *census
-	join    bootstrap.Config // without name and directory
+	cfg          Config
+	admin        kubernetes.Interface
+	idle         func() // closes the administrator's connections
+	members      []*member
+	readyCounter *readyCounter
+	join         bootstrap.Config // without name and directory
 }
 
 // New checks c and makes the nodes. It starts nothing, but for making DIR.
@@ -151,7 +151,7 @@ func New(c Config) (*Fleet, error) {
 		names[m.name] = true
 		f.members = append(f.members, m)
 	}
-	f.census = newCensus(names)
+	f.readyCounter = newReadyCounter(names)
 	return f, nil
 }
 
@@ -230,7 +230,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	f.join.Token = token
 	gates := make(chan struct{}, f.cfg.Joins)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { f.census.run(ctx, f.admin); return nil })
+	group.Go(func() error { f.readyCounter.run(ctx, f.admin); return nil })
 	for _, m := range f.members {
 		group.Go(func() error {
 			if err := m.run(ctx, gates); err != nil && ctx.Err() == nil {
@@ -243,12 +243,12 @@ func (f *Fleet) Run(ctx context.Context) error {
 }
 
 // Counts of the nodes, as the API server has them.
-func (f *Fleet) Counts() Counts { return f.census.counts() }
+func (f *Fleet) Counts() Counts { return f.readyCounter.counts() }
 
 // Wait waits until done says yes to the counts, or ctx is done, whose error it
 // then returns.
 func (f *Fleet) Wait(ctx context.Context, done func(Counts) bool) error {
-	return f.census.wait(ctx, done)
+	return f.readyCounter.wait(ctx, done)
 }
 
 // WaitReady waits until all nodes have joined and are Ready.
@@ -297,13 +297,13 @@ func (f *Fleet) Apply(s Step) {
 // of told (which may be nil) when it has. It returns when there is none left, or
 // when ctx is done.
 func (f *Fleet) Play(ctx context.Context, p *Plan, told func(Step)) {
-	begun := time.Now()
+	began := time.Now()
 	for {
 		s, ok := p.Next()
 		if !ok {
 			return
 		}
-		t := time.NewTimer(time.Until(begun.Add(s.At)))
+		t := time.NewTimer(time.Until(began.Add(s.At)))
 		select {
 		case <-ctx.Done():
 			t.Stop()
@@ -321,9 +321,9 @@ func (f *Fleet) Play(ctx context.Context, p *Plan, told func(Step)) {
 func (f *Fleet) newAgent(m *member, kubelet agent.Kubelet) (*agent.Agent, error) {
 	return agent.New(agent.Config{
 		Servers: []string{f.cfg.Server}, NodeName: m.name,
-		Transport: m.wire.behind(f.cfg.Transport), Link: f.cfg.Link,
+		Transport: m.wire.wrapTransport(f.cfg.Transport), Link: f.cfg.Link,
 		TLS:     m.linkTLS,
-		Dial:    m.wire.through(new(net.Dialer).DialContext),
+		Dial:    m.wire.wrapDial(new(net.Dialer).DialContext),
 		Kubelet: kubelet, Addresses: func() []netip.Addr { return []netip.Addr{m.ip} },
 		Moved:        m.moved,
 		DrainTimeout: drainTimeout, Version: version, Log: f.cfg.Log,

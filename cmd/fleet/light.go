@@ -143,7 +143,7 @@ func (l *light) report(ctx context.Context) {
 	tick := time.NewTicker(l.m.fleet.cfg.StatusUpdate)
 	defer tick.Stop()
 	for {
-		seen, known := l.m.fleet.census.of(l.m.name)
+		seen, known := l.m.fleet.readyCounter.of(l.m.name)
 		want := l.ready(ctx)
 		if known && (seen != want || l.said != want) || time.Now().After(l.reportAt) {
 			err := l.write(ctx)

@@ -104,9 +104,9 @@ func containerStatus(h *runtime.ContainerStatus) corev1.ContainerStatus {
 	st := corev1.ContainerStatus{
 		Name: h.Name, Image: h.Image, ImageID: h.Image, ContainerID: "fake://" + h.ID, Ready: running, Started: &running,
 	}
-	begun := metav1.NewTime(h.StartedAt).Rfc3339Copy()
+	began := metav1.NewTime(h.StartedAt).Rfc3339Copy()
 	if h.State != runtime.Exited {
-		st.State.Running = &corev1.ContainerStateRunning{StartedAt: begun}
+		st.State.Running = &corev1.ContainerStateRunning{StartedAt: began}
 		return st
 	}
 	reason := "Completed"
@@ -115,7 +115,7 @@ func containerStatus(h *runtime.ContainerStatus) corev1.ContainerStatus {
 	}
 	st.State.Terminated = &corev1.ContainerStateTerminated{
 		ExitCode: int32(h.ExitCode), Reason: reason, ContainerID: st.ContainerID, //nolint:gosec // 0 to 255
-		StartedAt: begun, FinishedAt: metav1.NewTime(h.EndedAt).Rfc3339Copy(),
+		StartedAt: began, FinishedAt: metav1.NewTime(h.EndedAt).Rfc3339Copy(),
 	}
 	return st
 }

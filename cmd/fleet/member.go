@@ -43,8 +43,8 @@ type member struct {
 	zone    string
 	ip      netip.Addr
 	runtime *fakeruntime.Runtime
-	wire    gate // below the session
-	api     gate // between the node and the API server
+	wire    partition // below the session
+	api     partition // between the node and the API server
 
 	identity *bootstrap.Identity // set by join, before any life
 	arrival  sync.Once           // of its first session
@@ -108,7 +108,7 @@ func (m *member) join(ctx context.Context, joins chan struct{}) error {
 	return err
 }
 
-// release lets go of connections that a shut gate holds.
+// release lets go of connections that a partition holds.
 func (m *member) release() {
 	m.api.resume()
 	m.wire.resume()
@@ -230,7 +230,7 @@ func (m *member) moved(stuck bool) {
 
 // dialAPI connects to the API server through the session.
 func (m *member) dialAPI(a *agent.Agent) dialFunc {
-	return m.api.through(func(ctx context.Context, _, _ string) (net.Conn, error) {
+	return m.api.wrapDial(func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return a.DialContext(ctx, "tcp", apiTarget)
 	})
 }
@@ -256,7 +256,7 @@ func (m *member) together(ctx context.Context, link *agent.Agent, conns *node.Co
 	group.Go(func() error { return link.Run(below) })
 	group.Go(func() error {
 		if link.Wait(ctx) == nil {
-			m.arrival.Do(m.fleet.census.arrived)
+			m.arrival.Do(m.fleet.readyCounter.arrived)
 			m.place(ctx)
 		}
 		return nil

@@ -68,9 +68,9 @@ func benchmarkNodes(b *testing.B, n int) {
 	s.trim(b)
 	empty, own := s.usage(b), usageOf(b, os.Getpid())
 	profiled := s.profile(b, "cpu", "profile?seconds=40")
-	begun := time.Now()
+	began := time.Now()
 	f, stop := s.startFleet(b, Config{Nodes: n, Zones: min(n, 4), Weight: Weight(*weightOf), Transport: qmux.Transport()})
-	took := time.Since(begun)
+	took := time.Since(began)
 	<-profiled
 	there := s.usage(b)
 	rate := float64(n) / took.Seconds()
@@ -108,7 +108,7 @@ func (s *site) benchCut(b *testing.B, f *Fleet) time.Duration {
 	for i := range all {
 		all[i] = i
 	}
-	begun := time.Now()
+	began := time.Now()
 	f.Apply(one(Cut, true, all...))
 	eventually(b, "all have a session and are Ready", func() error {
 		if n, c := f.Connected(), f.Counts(); n < len(all) || c.Ready < len(all) {
@@ -116,7 +116,7 @@ func (s *site) benchCut(b *testing.B, f *Fleet) time.Duration {
 		}
 		return nil
 	})
-	took := time.Since(begun)
+	took := time.Since(began)
 	b.Logf("cut: all %d nodes have a session again and are Ready after %v", len(all), took.Round(time.Millisecond))
 	b.ReportMetric(took.Seconds(), "back-s")
 	return took
@@ -154,9 +154,9 @@ func (s *site) profile(b *testing.B, name, what string) <-chan struct{} {
 func (s *site) benchLeases(b *testing.B, n int) {
 	b.Helper()
 	before, count, revision := s.usage(b), s.metric(b, leaseUpdates), s.revision(b)
-	begun := time.Now()
+	began := time.Now()
 	<-time.After(leaseTime)
-	took := time.Since(begun)
+	took := time.Since(began)
 	cpu, renewals, writes := s.usage(b).cpu-before.cpu, s.metric(b, leaseUpdates)-count, s.revision(b)-revision
 	if renewals == 0 {
 		b.Fatal("no lease was renewed")
@@ -213,7 +213,7 @@ const (
 // nodes takes.
 func (s *site) benchPods(b *testing.B, f *Fleet, n int) {
 	b.Helper()
-	begun := time.Now()
+	began := time.Now()
 	group, ctx := errgroup.WithContext(b.Context())
 	group.SetLimit(32)
 	for i := range n {
@@ -238,7 +238,7 @@ func (s *site) benchPods(b *testing.B, f *Fleet, n int) {
 		}
 		return err
 	})
-	took := time.Since(begun)
+	took := time.Since(began)
 	b.Logf("pods: %d run after %v", n, took.Round(time.Millisecond))
 	b.ReportMetric(float64(n)/took.Seconds(), "pods/s")
 	count, sum := s.metric(b, passes), s.metric(b, passTime)
@@ -285,9 +285,9 @@ func (s *site) benchReaction(b *testing.B, f *Fleet) {
 	b.Logf("reaction: %d of %d nodes killed, all Unknown at most %v after their last heartbeat", victims, len(f.members), worst.Round(time.Millisecond))
 	b.ReportMetric(worst.Seconds(), "reaction-s")
 	f.Apply(one(Kill, false, hit...))
-	begun := time.Now()
+	began := time.Now()
 	f.until(b, "all are Ready again", func(c Counts) bool { return c.Ready == len(f.members) })
-	b.Logf("all Ready again %v after they were let", time.Since(begun).Round(time.Millisecond))
+	b.Logf("all Ready again %v after they were let", time.Since(began).Round(time.Millisecond))
 }
 
 // metric reads one of the server's.

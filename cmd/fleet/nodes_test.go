@@ -408,14 +408,14 @@ func (s *site) advances(t testing.TB, name string) {
 // so twice. A renewal may have been under way.
 func (s *site) still(t testing.TB, f *Fleet, nodes ...int) {
 	t.Helper()
-	witness := f.members[0].name
-	s.advances(t, witness)
+	observer := f.members[0].name
+	s.advances(t, observer)
 	at := map[string]time.Time{}
 	for _, i := range nodes {
 		at[f.members[i].name] = s.renewed(t, f.members[i].name)
 	}
-	s.advances(t, witness)
-	s.advances(t, witness)
+	s.advances(t, observer)
+	s.advances(t, observer)
 	for name, then := range at {
 		if now := s.renewed(t, name); !now.Equal(then) {
 			t.Errorf("%s renewed its lease at %s", name, now)

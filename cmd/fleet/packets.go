@@ -1,4 +1,4 @@
-// Packets: sockets of QUIC that pass a gate.
+// Packets: QUIC's sockets, which a partition blocks.
 
 package fleet
 
@@ -10,17 +10,17 @@ import (
 	"github.com/hawser-project/hawser/tunnel/overquic"
 )
 
-// behind is t as whoever is behind the gate uses it. What it dials with Options.Dial
-// passes the gate by itself; QUIC has sockets of its own.
-func (g *gate) behind(t tunnel.Transport) tunnel.Transport {
+// wrapTransport is t with QUIC's sockets subject to the partition. TCP connections are
+// subject to it through Options.Dial.
+func (g *partition) wrapTransport(t tunnel.Transport) tunnel.Transport {
 	if t.Name == overquic.Name {
 		return overquic.TransportOn(g.listenPacket)
 	}
 	return t
 }
 
-// listenPacket opens a socket whose packets pass the gate.
-func (g *gate) listenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
+// listenPacket opens a socket that the partition blocks.
+func (g *partition) listenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
 	if err := g.pass(ctx); err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func (g *gate) listenPacket(ctx context.Context, network, address string) (net.P
 	if err != nil {
 		return nil, err
 	}
-	p := &packets{PacketConn: pc, gate: g}
+	p := &packets{PacketConn: pc, partition: g}
 	if !g.add(p) {
 		_ = pc.Close() // it came too late
 		return nil, &net.OpError{Op: "listen", Net: network, Err: errDown}
@@ -36,26 +36,26 @@ func (g *gate) listenPacket(ctx context.Context, network, address string) (net.P
 	return p, nil
 }
 
-// packets is a socket that passes a gate: while it is shut, what is sent and what comes
+// packets is a socket that a partition blocks: meanwhile, what is sent and what comes
 // is dropped.
 type packets struct {
 	net.PacketConn
-	gate *gate
+	partition *partition
 }
 
-// ReadFrom reads the next packet that comes while the gate is open.
+// ReadFrom reads the next packet that comes while the network is not partitioned.
 func (p *packets) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		n, from, err := p.PacketConn.ReadFrom(b)
-		if err != nil || !p.gate.isShut() {
+		if err != nil || !p.partition.isBlocked() {
 			return n, from, err
 		}
 	}
 }
 
-// WriteTo sends a packet, which is lost while the gate is shut.
+// WriteTo sends a packet, which is lost during a partition.
 func (p *packets) WriteTo(b []byte, to net.Addr) (int, error) {
-	if p.gate.isShut() {
+	if p.partition.isBlocked() {
 		return len(b), nil
 	}
 	return p.PacketConn.WriteTo(b, to)
@@ -63,7 +63,7 @@ func (p *packets) WriteTo(b []byte, to net.Addr) (int, error) {
 
 // Close closes the socket.
 func (p *packets) Close() error {
-	p.gate.remove(p)
+	p.partition.remove(p)
 	return p.PacketConn.Close()
 }
 

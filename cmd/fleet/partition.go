@@ -1,4 +1,4 @@
-// A gate: connections that can be made to stand still, and cut.
+// A partition: connections that can be blocked, and cut.
 
 package fleet
 
@@ -15,47 +15,47 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// errDown is what dials through a gate get while whoever dials is down.
+// errDown is the error of dials while the simulated machine is down.
 var errDown = errors.New("the simulated machine is down")
 
 // A dialFunc makes a connection.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// A gate stands in the way of a node's connections. While it is shut nothing
+// A partition affects the connections of a node. While it is blocked nothing
 // passes in either direction, no connection ends and none is made, as when packets
-// are dropped on the way; once it is open again all goes on where it stood. While
-// it is down no connection can be made at all. The zero gate is open.
-type gate struct {
-	mu    sync.Mutex           // guards the following
-	shut  chan struct{}        // closed when the gate opens; nil while it is open
-	down  bool                 // dials fail
-	conns map[aborter]struct{} // that have not been closed
-	left  []net.Conn           // closed at this end while the gate was shut
+// are dropped on the way; once healed, all goes on where it stood. While
+// it is down no connection can be made at all. The zero partition blocks nothing.
+type partition struct {
+	mu      sync.Mutex           // guards the following
+	blocked chan struct{}        // closed when the partition heals; nil while there is none
+	down    bool                 // dials fail
+	conns   map[aborter]struct{} // that have not been closed
+	left    []net.Conn           // closed at this end during the partition
 }
 
-// An aborter is what passes a gate: a connection, or a socket for packets.
+// An aborter is what a partition blocks: a connection, or a socket for packets.
 type aborter interface {
 	Abort() error
 }
 
-// stop shuts the gate. Shutting it twice is as good as once.
-func (g *gate) stop() {
+// stop blocks the connections. A second call does nothing.
+func (g *partition) stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.shut == nil {
-		g.shut = make(chan struct{})
+	if g.blocked == nil {
+		g.blocked = make(chan struct{})
 	}
 }
 
-// resume opens the gate. The far ends of connections that were closed meanwhile
+// resume heals the partition. The far ends of connections that were closed meanwhile
 // learn of it now, as they would from the first packet that gets through.
-func (g *gate) resume() {
+func (g *partition) resume() {
 	g.mu.Lock()
 	left := g.left
 	g.left = nil
-	if g.shut != nil {
-		close(g.shut)
-		g.shut = nil
+	if g.blocked != nil {
+		close(g.blocked)
+		g.blocked = nil
 	}
 	g.mu.Unlock()
 	for _, c := range left {
@@ -63,9 +63,9 @@ func (g *gate) resume() {
 	}
 }
 
-// set shuts the gate or opens it.
-func (g *gate) set(shut bool) {
-	if shut {
+// set starts the partition or heals it.
+func (g *partition) set(blocked bool) {
+	if blocked {
 		g.stop()
 	} else {
 		g.resume()
@@ -73,7 +73,7 @@ func (g *gate) set(shut bool) {
 }
 
 // setDown says whether dials fail.
-func (g *gate) setDown(down bool) {
+func (g *partition) setDown(down bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.down = down
@@ -81,7 +81,7 @@ func (g *gate) setDown(down bool) {
 
 // cut breaks all connections at once, as a reset would, and says how many there
 // were.
-func (g *gate) cut() int {
+func (g *partition) cut() int {
 	g.mu.Lock()
 	all := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
@@ -91,8 +91,8 @@ func (g *gate) cut() int {
 	return len(all)
 }
 
-// through makes dial's connections pass the gate.
-func (g *gate) through(dial dialFunc) dialFunc {
+// wrapDial makes dial's connections subject to the partition.
+func (g *partition) wrapDial(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if err := g.pass(ctx); err != nil {
 			return nil, err
@@ -101,7 +101,7 @@ func (g *gate) through(dial dialFunc) dialFunc {
 		if err != nil {
 			return nil, err
 		}
-		gc := &gated{Conn: c, gate: g, closed: make(chan struct{}), turned: make(chan struct{})}
+		gc := &partitionedConn{Conn: c, partition: g, closed: make(chan struct{}), turned: make(chan struct{})}
 		if !g.add(gc) {
 			_ = tunnel.Abort(c) // it came too late
 			return nil, &net.OpError{Op: "dial", Net: network, Err: errDown}
@@ -110,8 +110,8 @@ func (g *gate) through(dial dialFunc) dialFunc {
 	}
 }
 
-// add has what passes the gate be known; false while the gate is down.
-func (g *gate) add(a aborter) bool {
+// add registers a connection; false while the machine is down.
+func (g *partition) add(a aborter) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.down {
@@ -124,46 +124,46 @@ func (g *gate) add(a aborter) bool {
 	return true
 }
 
-// remove has a be forgotten.
-func (g *gate) remove(a aborter) {
+// remove unregisters a connection.
+func (g *partition) remove(a aborter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.conns, a)
 }
 
-// isShut says whether nothing passes now.
-func (g *gate) isShut() bool {
+// isBlocked says whether connections are blocked.
+func (g *partition) isBlocked() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.shut != nil
+	return g.blocked != nil
 }
 
-// pass waits until the gate is open.
-func (g *gate) pass(ctx context.Context) error {
+// pass waits until the partition has healed.
+func (g *partition) pass(ctx context.Context) error {
 	for {
 		g.mu.Lock()
-		shut, down := g.shut, g.down
+		blocked, down := g.blocked, g.down
 		g.mu.Unlock()
 		switch {
 		case down:
 			return &net.OpError{Op: "dial", Net: "tcp", Err: errDown}
-		case shut == nil:
+		case blocked == nil:
 			return nil
 		}
 		select {
-		case <-shut:
+		case <-blocked:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// gated is a connection that passes a gate.
-type gated struct {
+// A partitionedConn is a connection that a partition blocks.
+type partitionedConn struct {
 	net.Conn
-	gate   *gate
-	closed chan struct{} // closed by the first Close
-	once   sync.Once
+	partition *partition
+	closed    chan struct{} // closed by the first Close
+	once      sync.Once
 
 	reading sync.Mutex // held by Read; guards the following
 	held    []byte     // read, and not passed on yet
@@ -174,25 +174,25 @@ type gated struct {
 	turned      chan struct{} // closed, and replaced, when a deadline is set
 }
 
-// wait returns once the gate is open, the connection closed or the deadline past.
-func (c *gated) wait(deadline *time.Time) error {
+// wait returns once the partition has healed, the connection is closed or the deadline past.
+func (c *partitionedConn) wait(deadline *time.Time) error {
 	for {
-		c.gate.mu.Lock()
-		shut := c.gate.shut
-		c.gate.mu.Unlock()
-		if shut == nil {
+		c.partition.mu.Lock()
+		blocked := c.partition.blocked
+		c.partition.mu.Unlock()
+		if blocked == nil {
 			return nil
 		}
 		c.mu.Lock()
 		at, turned := *deadline, c.turned
 		c.mu.Unlock()
-		if err := c.waitOnce(shut, at, turned); err != nil {
+		if err := c.waitOnce(blocked, at, turned); err != nil {
 			return err
 		}
 	}
 }
 
-func (c *gated) waitOnce(shut chan struct{}, at time.Time, turned chan struct{}) error {
+func (c *partitionedConn) waitOnce(blocked chan struct{}, at time.Time, turned chan struct{}) error {
 	var late <-chan time.Time
 	if !at.IsZero() {
 		t := time.NewTimer(time.Until(at))
@@ -200,7 +200,7 @@ func (c *gated) waitOnce(shut chan struct{}, at time.Time, turned chan struct{})
 		late = t.C
 	}
 	select {
-	case <-shut:
+	case <-blocked:
 	case <-turned:
 	case <-late:
 		return os.ErrDeadlineExceeded
@@ -210,8 +210,8 @@ func (c *gated) waitOnce(shut chan struct{}, at time.Time, turned chan struct{})
 	return nil
 }
 
-// Read reads; what has come while the gate is shut is held back until it opens.
-func (c *gated) Read(b []byte) (int, error) {
+// Read reads; data that arrives during a partition is held back until it heals.
+func (c *partitionedConn) Read(b []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	if len(c.held) == 0 && c.failed == nil {
@@ -220,7 +220,7 @@ func (c *gated) Read(b []byte) (int, error) {
 		if late == nil {
 			return n, err
 		}
-		// For whoever reads when the deadline is another one.
+		// For a Read with a later deadline.
 		c.held, c.failed = append(c.held[:0], b[:n]...), err
 		return 0, late
 	}
@@ -237,69 +237,69 @@ func (c *gated) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write writes once the gate is open.
-func (c *gated) Write(b []byte) (int, error) {
+// Write writes once the partition has healed.
+func (c *partitionedConn) Write(b []byte) (int, error) {
 	if err := c.wait(&c.write); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(b)
 }
 
-// Close closes the connection. The far end hears nothing of it through a shut gate.
-func (c *gated) Close() error {
+// Close closes the connection. During a partition the far end does not learn of it.
+func (c *partitionedConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
-	c.gate.mu.Lock()
-	_, open := c.gate.conns[c]
-	delete(c.gate.conns, c)
-	kept := open && c.gate.shut != nil
+	c.partition.mu.Lock()
+	_, open := c.partition.conns[c]
+	delete(c.partition.conns, c)
+	kept := open && c.partition.blocked != nil
 	if kept {
-		c.gate.left = append(c.gate.left, c.Conn)
+		c.partition.left = append(c.partition.left, c.Conn)
 	}
-	c.gate.mu.Unlock()
+	c.partition.mu.Unlock()
 	if kept {
 		return c.Conn.SetDeadline(time.Unix(1, 0)) // who waits in it wakes up
 	}
 	return c.Conn.Close()
 }
 
-// Abort resets the connection, through a shut gate, too.
-func (c *gated) Abort() error {
+// Abort resets the connection, also during a partition.
+func (c *partitionedConn) Abort() error {
 	c.once.Do(func() { close(c.closed) })
-	c.gate.remove(c)
+	c.partition.remove(c)
 	return tunnel.Abort(c.Conn)
 }
 
 // CloseWrite ends the direction that is written, where there are two.
-func (c *gated) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }
+func (c *partitionedConn) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }
 
 // NetConn is what the transports tune.
-func (c *gated) NetConn() net.Conn { return c.Conn }
+func (c *partitionedConn) NetConn() net.Conn { return c.Conn }
 
-// InnerReader and InnerWriter implement tunnel.Wrapper: nothing may go past the gate.
-func (c *gated) InnerReader() tunnel.Inner { return tunnel.Inner{} }
+// InnerReader and InnerWriter implement tunnel.Wrapper: the partition may not be bypassed.
+func (c *partitionedConn) InnerReader() tunnel.Inner { return tunnel.Inner{} }
 
 // InnerWriter is InnerReader for writing.
-func (c *gated) InnerWriter() tunnel.Inner { return tunnel.Inner{} }
+func (c *partitionedConn) InnerWriter() tunnel.Inner { return tunnel.Inner{} }
 
 // SetDeadline sets both deadlines.
-func (c *gated) SetDeadline(t time.Time) error {
+func (c *partitionedConn) SetDeadline(t time.Time) error {
 	c.note(t, true, true)
 	return c.Conn.SetDeadline(t)
 }
 
 // SetReadDeadline bounds pending and later Reads.
-func (c *gated) SetReadDeadline(t time.Time) error {
+func (c *partitionedConn) SetReadDeadline(t time.Time) error {
 	c.note(t, true, false)
 	return c.Conn.SetReadDeadline(t)
 }
 
 // SetWriteDeadline bounds pending and later Writes.
-func (c *gated) SetWriteDeadline(t time.Time) error {
+func (c *partitionedConn) SetWriteDeadline(t time.Time) error {
 	c.note(t, false, true)
 	return c.Conn.SetWriteDeadline(t)
 }
 
-func (c *gated) note(t time.Time, read, write bool) {
+func (c *partitionedConn) note(t time.Time, read, write bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if read {

@@ -14,20 +14,20 @@ import (
 )
 
 // pair is a connection through g, and its far end.
-func pair(t *testing.T, g *gate) (near, far net.Conn) {
+func pair(t *testing.T, g *partition) (near, far net.Conn) {
 	t.Helper()
 	a, b := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
-	near, err := g.through(func(context.Context, string, string) (net.Conn, error) { return a, nil })(t.Context(), "mem", "b")
+	near, err := g.wrapDial(func(context.Context, string, string) (net.Conn, error) { return a, nil })(t.Context(), "mem", "b")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return near, b
 }
 
-// A shut gate keeps what is under way, in both directions, and loses none of it.
-func TestGateKeeps(t *testing.T) {
+// A partition holds data in flight, in both directions, and loses none of it.
+func TestPartitionKeepsData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gate
+		var g partition
 		near, far := pair(t, &g)
 		got := make(chan string, 2)
 		read := func(c net.Conn) {
@@ -48,7 +48,7 @@ func TestGateKeeps(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if len(got) > 0 {
-			t.Fatalf("%q passed a shut gate", <-got)
+			t.Fatalf("%q arrived during the partition", <-got)
 		}
 		g.resume()
 		if a, b := <-got, <-got; a == b {
@@ -58,11 +58,11 @@ func TestGateKeeps(t *testing.T) {
 	})
 }
 
-// Deadlines hold at a shut gate, also one set later, and what was read is for the
+// Deadlines hold during a partition, also one set later, and what was read is for the
 // next Read.
-func TestGateDeadlines(t *testing.T) {
+func TestPartitionDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gate
+		var g partition
 		near, far := pair(t, &g)
 		defer far.Close()
 		defer near.Close()
@@ -70,14 +70,14 @@ func TestGateDeadlines(t *testing.T) {
 		if _, err := far.Write([]byte("late")); err != nil {
 			t.Fatal(err)
 		}
-		begun := time.Now()
+		began := time.Now()
 		go func() {
 			time.Sleep(time.Second)
 			_ = near.SetDeadline(time.Now().Add(time.Second))
 		}()
 		b := make([]byte, 2)
-		if _, err := near.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != 2*time.Second {
-			t.Errorf("read: %v after %v", err, time.Since(begun))
+		if _, err := near.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 2*time.Second {
+			t.Errorf("read: %v after %v", err, time.Since(began))
 		}
 		if _, err := near.Write(b); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("write: %v", err)
@@ -93,11 +93,11 @@ func TestGateDeadlines(t *testing.T) {
 	})
 }
 
-// What is closed while the gate is shut ends at once for whoever closed it, and for
-// the far end when the gate opens.
-func TestGateClose(t *testing.T) {
+// A connection closed during a partition ends at once for the end that closed it, and for
+// the far end when the partition heals.
+func TestPartitionClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gate
+		var g partition
 		near, far := pair(t, &g)
 		defer far.Close()
 		g.stop()
@@ -125,10 +125,10 @@ func TestGateClose(t *testing.T) {
 	})
 }
 
-// Dials wait at a shut gate and fail while down; a cut breaks what there is.
-func TestGateDials(t *testing.T) {
+// Dials wait during a partition and fail while the machine is down; a cut resets all connections.
+func TestPartitionDials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gate
+		var g partition
 		near, far := pair(t, &g)
 		if n := g.cut(); n != 1 {
 			t.Errorf("%d connections were cut", n)
@@ -143,11 +143,11 @@ func TestGateDials(t *testing.T) {
 			t.Errorf("%d connections were cut again", n)
 		}
 		g.stop()
-		dial := g.through(func(context.Context, string, string) (net.Conn, error) { return far, nil })
+		dial := g.wrapDial(func(context.Context, string, string) (net.Conn, error) { return far, nil })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := dial(ctx, "mem", "b"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("dial at a shut gate: %v", err)
+			t.Errorf("dial during the partition: %v", err)
 		}
 		g.setDown(true)
 		if _, err := dial(t.Context(), "mem", "b"); !errors.Is(err, errDown) {

@@ -1,4 +1,4 @@
-// The census: how the API server sees the nodes.
+// The Ready conditions of the fleet's nodes, as the API server has them.
 
 package fleet
 
@@ -28,9 +28,9 @@ func (c Counts) String() string {
 	return fmt.Sprintf("%d joined, %d registered: %d Ready, %d NotReady, %d Unknown", c.Joined, c.Registered, c.Ready, c.NotReady, c.Unknown)
 }
 
-// A census watches the nodes with certain names. It keeps no more of a node than
+// A readyCounter watches the nodes with certain names. It keeps no more of a node than
 // what its Ready condition says.
-type census struct {
+type readyCounter struct {
 	names map[string]bool // constant
 
 	mu      sync.Mutex // guards the following
@@ -39,18 +39,18 @@ type census struct {
 	changed chan struct{} // closed, and replaced, when sum changes
 }
 
-func newCensus(names map[string]bool) *census {
-	return &census{names: names, ready: map[string]corev1.ConditionStatus{}, changed: make(chan struct{})}
+func newReadyCounter(names map[string]bool) *readyCounter {
+	return &readyCounter{names: names, ready: map[string]corev1.ConditionStatus{}, changed: make(chan struct{})}
 }
 
-func (c *census) counts() Counts {
+func (c *readyCounter) counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.sum
 }
 
 // of returns the status of a node's Ready condition, and whether the node is known.
-func (c *census) of(name string) (corev1.ConditionStatus, bool) {
+func (c *readyCounter) of(name string) (corev1.ConditionStatus, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	status, known := c.ready[name]
@@ -58,13 +58,13 @@ func (c *census) of(name string) (corev1.ConditionStatus, bool) {
 }
 
 // change returns a channel that is closed when the counts change.
-func (c *census) change() <-chan struct{} {
+func (c *readyCounter) change() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changed
 }
 
-func (c *census) wait(ctx context.Context, done func(Counts) bool) error {
+func (c *readyCounter) wait(ctx context.Context, done func(Counts) bool) error {
 	for {
 		changed := c.change()
 		if done(c.counts()) {
@@ -80,7 +80,7 @@ func (c *census) wait(ctx context.Context, done func(Counts) bool) error {
 
 // run watches until ctx is done. A server that does not answer is asked again with
 // the reflector's back-off.
-func (c *census) run(ctx context.Context, api kubernetes.Interface) {
+func (c *readyCounter) run(ctx context.Context, api kubernetes.Interface) {
 	nodes := api.CoreV1().Nodes()
 	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
@@ -114,9 +114,9 @@ func (s *Counts) add(status corev1.ConditionStatus, n int) {
 }
 
 // arrived counts a node that has its first session.
-func (c *census) arrived() { c.update(func() { c.sum.Joined++ }) }
+func (c *readyCounter) arrived() { c.update(func() { c.sum.Joined++ }) }
 
-func (c *census) setLocked(obj any) {
+func (c *readyCounter) setLocked(obj any) {
 	n, ok := obj.(*corev1.Node)
 	if !ok || !c.names[n.Name] {
 		return
@@ -126,7 +126,7 @@ func (c *census) setLocked(obj any) {
 	c.sum.add(c.ready[n.Name], 1)
 }
 
-func (c *census) dropLocked(name string) {
+func (c *readyCounter) dropLocked(name string) {
 	if old, known := c.ready[name]; known {
 		c.sum.add(old, -1)
 		delete(c.ready, name)
@@ -134,7 +134,7 @@ func (c *census) dropLocked(name string) {
 }
 
 // update changes what is counted and tells those who wait.
-func (c *census) update(f func()) {
+func (c *readyCounter) update(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.sum
@@ -146,16 +146,16 @@ func (c *census) update(f func()) {
 }
 
 // Add implements cache.ReflectorStore.
-func (c *census) Add(obj any) error { return c.Update(obj) }
+func (c *readyCounter) Add(obj any) error { return c.Update(obj) }
 
 // Update implements cache.ReflectorStore.
-func (c *census) Update(obj any) error {
+func (c *readyCounter) Update(obj any) error {
 	c.update(func() { c.setLocked(obj) })
 	return nil
 }
 
 // Delete implements cache.ReflectorStore.
-func (c *census) Delete(obj any) error {
+func (c *readyCounter) Delete(obj any) error {
 	if n, ok := obj.(*corev1.Node); ok {
 		c.update(func() { c.dropLocked(n.Name) })
 	}
@@ -163,7 +163,7 @@ func (c *census) Delete(obj any) error {
 }
 
 // Replace implements cache.ReflectorStore.
-func (c *census) Replace(list []any, _ string) error {
+func (c *readyCounter) Replace(list []any, _ string) error {
 	c.update(func() {
 		clear(c.ready)
 		c.sum = Counts{Joined: c.sum.Joined}
@@ -175,4 +175,4 @@ func (c *census) Replace(list []any, _ string) error {
 }
 
 // Resync implements cache.ReflectorStore. There is nothing to do.
-func (c *census) Resync() error { return nil }
+func (c *readyCounter) Resync() error { return nil }

@@ -47,8 +47,8 @@ type SessionsConfig struct {
 // Sessions are many agents that keep a session and do nothing with it. Run runs
 // them; the other methods may be called at the same time.
 type Sessions struct {
-	agents []*agent.Agent
-	gate   gate // below all sessions
+	agents    []*agent.Agent
+	partition partition // below all sessions
 }
 
 // NewSessions makes the agents and their certificates. It starts nothing.
@@ -61,7 +61,7 @@ func NewSessions(c SessionsConfig) (*Sessions, error) {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
 	f := &Sessions{}
-	dial, transport := f.gate.through(new(net.Dialer).DialContext), f.gate.behind(c.Transport)
+	dial, transport := f.partition.wrapDial(new(net.Dialer).DialContext), f.partition.wrapTransport(c.Transport)
 	for i := range c.Count {
 		name := fmt.Sprintf("sim-%d", c.First+i)
 		cert, err := ca.issue(name)
@@ -107,7 +107,7 @@ func (f *Sessions) Connected() int {
 
 // Cut breaks all connections at once, as a reset would, and says how many there
 // were.
-func (f *Sessions) Cut() int { return f.gate.cut() }
+func (f *Sessions) Cut() int { return f.partition.cut() }
 
 // An authority issues agents' certificates. The pool has that of the server.
 type authority struct {

@@ -48,7 +48,7 @@ func benchmarkDeployment(b *testing.B) {
 	defer stop()
 	labels := map[string]string{"app": "many"}
 	deployments := s.api.AppsV1().Deployments("default")
-	before, begun := s.usage(b), time.Now()
+	before, began := s.usage(b), time.Now()
 	_, err := deployments.Create(b.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "many"},
 		Spec: appsv1.DeploymentSpec{
@@ -62,13 +62,13 @@ func benchmarkDeployment(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ready := s.rolledOut(b, begun)
+	ready := s.rolledOut(b, began)
 	cpu := s.usage(b).cpu - before.cpu
 	b.Logf("%d pods on %d nodes are ready after %v, and take %v of the server's CPU", deployedPods, deployedNodes, ready, cpu)
 	b.ReportMetric(ready.Seconds(), "ready-s")
 	b.ReportMetric(1000*cpu.Seconds()/deployedPods, "server-CPU-ms/pod")
 
-	before, begun = s.usage(b), time.Now()
+	before, began = s.usage(b), time.Now()
 	d, err := deployments.Get(b.Context(), "many", metav1.GetOptions{})
 	if err != nil {
 		b.Fatal(err)
@@ -77,7 +77,7 @@ func benchmarkDeployment(b *testing.B) {
 	if _, err := deployments.Update(b.Context(), d, metav1.UpdateOptions{}); err != nil {
 		b.Fatal(err)
 	}
-	rolled := s.rolledOut(b, begun)
+	rolled := s.rolledOut(b, began)
 	cpu = s.usage(b).cpu - before.cpu
 	b.Logf("a new version has taken their place after %v, and takes %v of the server's CPU", rolled, cpu)
 	b.ReportMetric(rolled.Seconds(), "rolled-s")
@@ -88,7 +88,7 @@ func benchmarkDeployment(b *testing.B) {
 
 // rolledOut waits until every pod of the Deployment is of its newest version and
 // available, and no other is left, and returns how long after begun that was.
-func (s *site) rolledOut(b *testing.B, begun time.Time) time.Duration {
+func (s *site) rolledOut(b *testing.B, began time.Time) time.Duration {
 	b.Helper()
 	eventually(b, "the Deployment is rolled out", func() error {
 		d, err := s.api.AppsV1().Deployments("default").Get(b.Context(), "many", metav1.GetOptions{})
@@ -101,7 +101,7 @@ func (s *site) rolledOut(b *testing.B, begun time.Time) time.Duration {
 		}
 		return nil
 	})
-	return time.Since(begun).Round(time.Millisecond)
+	return time.Since(began).Round(time.Millisecond)
 }
 
 // BenchmarkServices shows what Services and their EndpointSlices cost: to make, to
@@ -119,7 +119,7 @@ func benchmarkServices(b *testing.B) {
 	defer stop()
 	s.trim(b)
 	profiled := s.profile(b, "cpu-services", "profile?seconds=40")
-	empty, begun := s.usage(b), time.Now()
+	empty, began := s.usage(b), time.Now()
 	group, ctx := errgroup.WithContext(b.Context())
 	group.SetLimit(32)
 	for i := range servicesMade {
@@ -128,9 +128,9 @@ func benchmarkServices(b *testing.B) {
 	if err := group.Wait(); err != nil {
 		b.Fatal(err)
 	}
-	made := time.Since(begun)
+	made := time.Since(began)
 	s.watched(b)
-	all := time.Since(begun)
+	all := time.Since(began)
 	<-profiled
 	b.Logf("%d Services are made after %v, and have slices after %v and %v of the server's CPU", servicesMade,
 		made.Round(time.Millisecond), all.Round(time.Millisecond), s.usage(b).cpu-empty.cpu)
@@ -138,17 +138,17 @@ func benchmarkServices(b *testing.B) {
 	b.ReportMetric(float64(s.usage(b).rss-empty.rss)/servicesMade/1024, "server-KiB/service")
 	b.ReportMetric(all.Seconds(), "made-s")
 
-	begun = time.Now()
+	began = time.Now()
 	list, err := s.api.CoreV1().Services("default").List(b.Context(), metav1.ListOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Logf("a list of %d takes %v", len(list.Items), time.Since(begun).Round(time.Millisecond))
-	b.ReportMetric(time.Since(begun).Seconds(), "list-s")
-	begun = time.Now()
+	b.Logf("a list of %d takes %v", len(list.Items), time.Since(began).Round(time.Millisecond))
+	b.ReportMetric(time.Since(began).Seconds(), "list-s")
+	began = time.Now()
 	s.watched(b)
-	b.Logf("a watch has their slices after %v", time.Since(begun).Round(time.Millisecond))
-	b.ReportMetric(time.Since(begun).Seconds(), "watch-s")
+	b.Logf("a watch has their slices after %v", time.Since(began).Round(time.Millisecond))
+	b.ReportMetric(time.Since(began).Seconds(), "watch-s")
 }
 
 // serve makes a Service with a selector, whose slice its controller then makes.

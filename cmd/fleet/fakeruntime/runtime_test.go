@@ -102,10 +102,10 @@ func TestContainers(t *testing.T) {
 		if !strings.HasSuffix(log, " stdout F working\n") {
 			t.Errorf("log: %s", log)
 		}
-		begun := time.Now()
+		began := time.Now()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if st := state(t, r, job); st.State != runtime.Exited || st.ExitCode != 2 || st.EndedAt.Sub(begun) != 10*time.Second {
+		if st := state(t, r, job); st.State != runtime.Exited || st.ExitCode != 2 || st.EndedAt.Sub(began) != 10*time.Second {
 			t.Errorf("job: %+v", st)
 		}
 		if r.Calls() != nil {
