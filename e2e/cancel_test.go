@@ -32,17 +32,17 @@ func TestCancels(t *testing.T) {
 			f := startFront(t, transport)
 			_, hole := newHole(t)
 			g := &giver{front: f, target: newTarget(t, nil, serveCancelled), hole: hole}
-			idle := map[string]census{}
+			idle := map[string]usage{}
 			for _, program := range bothEnds {
-				idle[program] = f.census(t, program)
+				idle[program] = f.usage(t, program)
 			}
 			// What is made once and kept is there after this.
 			g.giveUp(t, *cancels/10, 1)
 			g.settle(t, idle)
-			before := map[string]census{}
+			before := map[string]usage{}
 			for _, program := range bothEnds {
-				before[program] = f.census(t, program)
-				idle[program] = census{idle[program].goroutines, idle[program].files, idle[program].streams, before[program].memory}
+				before[program] = f.usage(t, program)
+				idle[program] = usage{idle[program].goroutines, idle[program].files, idle[program].streams, before[program].memory}
 			}
 			began := time.Now()
 			g.giveUp(t, *cancels, 2)
@@ -50,7 +50,7 @@ func TestCancels(t *testing.T) {
 			g.settle(t, idle)
 			settled := time.Since(began) - took
 			for _, program := range bothEnds {
-				t.Logf("%s: %v before, %v after %d dials given up in %v, settled in %v", program, before[program], f.census(t, program), *cancels,
+				t.Logf("%s: %v before, %v after %d dials given up in %v, settled in %v", program, before[program], f.usage(t, program), *cancels,
 					took.Round(time.Second), settled.Round(time.Second))
 			}
 			if slices.Contains(resetting, transport) { // without a reset nobody hears of it
@@ -115,14 +115,14 @@ var cancelStates = []struct {
 	do   func(g *giver, r *rand.Rand) error
 }{
 	{"within the request", func(g *giver, r *rand.Rand) error {
-		c, err := g.knock(g.target.port, r.IntN(20))
+		c, err := g.openTunnel(g.target.port, r.IntN(20))
 		if err != nil {
 			return err
 		}
 		return c.Close()
 	}},
 	{"while the node dials", func(g *giver, r *rand.Rand) error {
-		c, err := g.knock(g.hole, all)
+		c, err := g.openTunnel(g.hole, all)
 		if err != nil {
 			return err
 		}
@@ -130,7 +130,7 @@ var cancelStates = []struct {
 		return c.Close()
 	}},
 	{"about when it is answered", func(g *giver, r *rand.Rand) error {
-		c, err := g.knock(g.target.port, all)
+		c, err := g.openTunnel(g.target.port, all)
 		if err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func skip(c net.Conn, n int) error {
 
 // settle waits until both programs hold what they held before, or hardly more, and
 // nothing is connected to the target.
-func (g *giver) settle(t *testing.T, before map[string]census) {
+func (g *giver) settle(t *testing.T, before map[string]usage) {
 	t.Helper()
 	for program, was := range before {
 		g.settled(t, program, was)

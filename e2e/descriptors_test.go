@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spare is how many descriptors the server is left with.
-const spare = 40
+// spareDescriptors is how many descriptors the server is left with.
+const spareDescriptors = 40
 
 func TestDescriptors(t *testing.T) {
 	t.Parallel()
@@ -36,12 +36,12 @@ func TestDescriptors(t *testing.T) {
 			}
 			widen := narrow(t, c.pid(t, "server"))
 
-			tunnels := []through{early}
+			tunnels := []connectTunnel{early}
 			for {
 				x := connectTo(t, socket, target)
 				if x.err == nil {
-					if tunnels = append(tunnels, x); len(tunnels) > 2*spare {
-						t.Fatalf("%d tunnels with %d descriptors to spare", len(tunnels), spare)
+					if tunnels = append(tunnels, x); len(tunnels) > 2*spareDescriptors {
+						t.Fatalf("%d tunnels with %d descriptors to spare", len(tunnels), spareDescriptors)
 					}
 					continue
 				}
@@ -62,7 +62,7 @@ func TestDescriptors(t *testing.T) {
 			// Those who say nothing take the rest.
 			mark := c.mark(t, "server")
 			var mute []net.Conn
-			for range 2 * spare {
+			for range 2 * spareDescriptors {
 				conn, err := net.Dial("tcp", "127.0.0.1:"+portOf(c))
 				must(t, err)
 				defer conn.Close()
@@ -106,7 +106,7 @@ func narrow(t *testing.T, pid int) (widen func()) {
 		taken[e.Name()] = true
 	}
 	limit := uint64(0)
-	for free := 0; free < spare; limit++ {
+	for free := 0; free < spareDescriptors; limit++ {
 		if !taken[fmt.Sprint(limit)] {
 			free++
 		}
@@ -139,23 +139,23 @@ func echoHere(t *testing.T) string {
 	return port
 }
 
-// A through is a tunnel through the CONNECT front end, or why there is none.
-type through struct {
+// A connectTunnel is a tunnel through the CONNECT front end, or why there is none.
+type connectTunnel struct {
 	conn net.Conn
 	err  error
 }
 
-func connectTo(t *testing.T, socket, target string) through {
+func connectTo(t *testing.T, socket, target string) connectTunnel {
 	t.Helper()
 	conn, err := connectUnix(socket, target)
 	if err == nil {
 		t.Cleanup(func() { _ = conn.Close() })
 	}
-	return through{conn, err}
+	return connectTunnel{conn, err}
 }
 
 // echoes sends text and wants it back.
-func (x through) echoes(t *testing.T, text string) {
+func (x connectTunnel) echoes(t *testing.T, text string) {
 	t.Helper()
 	must(t, x.conn.SetDeadline(time.Now().Add(patience)))
 	_, err := io.WriteString(x.conn, text)

@@ -407,7 +407,7 @@ func TestPastTheWindow(t *testing.T) {
 			if err := node.Cut(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			for _, k := range []*begun{follow, endless} {
+			for _, k := range []*runningKubectl{follow, endless} {
 				k.mustFail(t)
 			}
 			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -439,17 +439,17 @@ func TestPastTheWindow(t *testing.T) {
 	}
 }
 
-// begun is a kubectl that has begun to say something.
-type begun struct {
+// A runningKubectl is a kubectl that has printed something.
+type runningKubectl struct {
 	*exec.Cmd
 	stderr *lines
 	ended  chan struct{} // closed when its output has ended
 }
 
 // begin starts a kubectl and waits for a line of its output.
-func (c *cluster) begin(t *testing.T, line string, args ...string) *begun {
+func (c *cluster) begin(t *testing.T, line string, args ...string) *runningKubectl {
 	t.Helper()
-	b := &begun{Cmd: c.startKubectl(t, args...), stderr: &lines{}, ended: make(chan struct{})}
+	b := &runningKubectl{Cmd: c.startKubectl(t, args...), stderr: &lines{}, ended: make(chan struct{})}
 	b.Stderr = b.stderr
 	out, err := b.StdoutPipe()
 	if err != nil {
@@ -469,7 +469,7 @@ func (c *cluster) begin(t *testing.T, line string, args ...string) *begun {
 }
 
 // mustFail waits for the end and wants it to be a failure with a word.
-func (b *begun) mustFail(t *testing.T) {
+func (b *runningKubectl) mustFail(t *testing.T) {
 	t.Helper()
 	select {
 	case <-b.ended:

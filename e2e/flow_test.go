@@ -87,9 +87,9 @@ func testSilentTargets(t *testing.T, f *front) {
 	g := newTarget(t, nil, echoAll)
 	_, hole := newHole(t)
 	must(t, f.exchange(g.port, 1))
-	before := map[string]census{}
+	before := map[string]usage{}
 	for _, program := range bothEnds {
-		before[program] = f.census(t, program)
+		before[program] = f.usage(t, program)
 	}
 	old, err := f.connect(g.port)
 	must(t, err)
@@ -99,7 +99,7 @@ func testSilentTargets(t *testing.T, f *front) {
 	outcomes := make(chan error, silent)
 	for range silent {
 		go func() { // ends when the front end answers
-			c, err := f.knock(hole, all)
+			c, err := f.openTunnel(hole, all)
 			if err == nil {
 				err = answered(c)
 				over.Add(1)
@@ -109,7 +109,7 @@ func testSilentTargets(t *testing.T, f *front) {
 		}()
 	}
 	eventually(t, "the node dials", func() error {
-		if n := f.census(t, "node-1").files - before["node-1"].files; n < silent {
+		if n := f.usage(t, "node-1").files - before["node-1"].files; n < silent {
 			return fmt.Errorf("%d at a time", n)
 		}
 		return nil
@@ -213,11 +213,11 @@ func testHalfCloses(t *testing.T, f *front) {
 // target begins to take connections: those that come about are closed again.
 func testVanishingClient(t *testing.T, f *front) {
 	const times = 50
-	before := f.census(t, "node-1")
+	before := f.usage(t, "node-1")
 	hole, port := newHole(t)
 	var clients []net.Conn
 	for range times {
-		c, err := f.knock(port, all)
+		c, err := f.openTunnel(port, all)
 		must(t, err)
 		defer c.Close()
 		clients = append(clients, c)
@@ -263,9 +263,9 @@ func testVanishingTarget(t *testing.T, f *front) {
 		}
 		_ = c.SetLinger(0)
 	})
-	before := map[string]census{}
+	before := map[string]usage{}
 	for _, program := range bothEnds {
-		before[program] = f.census(t, program)
+		before[program] = f.usage(t, program)
 	}
 	var clients sync.WaitGroup
 	for range times {

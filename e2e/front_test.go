@@ -89,13 +89,13 @@ func metricsOf(program string) string {
 	return "/api/v1/nodes/" + program + "/proxy/metrics"
 }
 
-// knock connects to the front end and asks for a port of node-1, all of the request
+// openTunnel connects to the front end and asks for a port of node-1, all of the request
 // or its first n bytes.
-func (f *front) knock(port, n int) (*net.UnixConn, error) {
-	return f.knockAt(fmt.Sprintf("node-1:%d", port), n)
+func (f *front) openTunnel(port, n int) (*net.UnixConn, error) {
+	return f.openTunnelTo(fmt.Sprintf("node-1:%d", port), n)
 }
 
-func (f *front) knockAt(addr string, n int) (*net.UnixConn, error) {
+func (f *front) openTunnelTo(addr string, n int) (*net.UnixConn, error) {
 	c, err := net.Dial("unix", f.socket)
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (f *front) connect(port int) (*net.UnixConn, error) {
 }
 
 func (f *front) connectTo(addr string) (*net.UnixConn, error) {
-	c, err := f.knockAt(addr, all)
+	c, err := f.openTunnelTo(addr, all)
 	if err != nil {
 		return nil, err
 	}
@@ -238,13 +238,13 @@ func newHole(t *testing.T) (l net.Listener, port int) {
 	return l, l.Addr().(*net.TCPAddr).Port
 }
 
-// A census is what a program holds.
-type census struct {
+// A usage is what a program holds.
+type usage struct {
 	goroutines, files, streams int
 	memory                     int64 // resident
 }
 
-func (c census) String() string {
+func (c usage) String() string {
 	return fmt.Sprintf("%d goroutines, %d files, %d streams, %d MiB", c.goroutines, c.files, c.streams, c.memory>>20)
 }
 
@@ -263,14 +263,14 @@ func memoryTells(t testing.TB) bool { return !raced(t) }
 // bothEnds are the programs that a stream goes through.
 var bothEnds = []string{"server", "node-1"}
 
-// census counts what the server or a node's agent holds. The streams are those that
-// lead to targets of nodes; the census itself may take one.
-func (f *front) census(t *testing.T, of string) census {
+// usage counts what the server or a node's agent holds. The streams are those that
+// lead to targets of nodes; the request for it may take one.
+func (f *front) usage(t *testing.T, of string) usage {
 	t.Helper()
 	pid := f.pid(t, of)
 	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	must(t, err)
-	c := census{files: len(files), memory: residentBytes(t, pid)}
+	c := usage{files: len(files), memory: residentBytes(t, pid)}
 	for name, v := range f.metricsAt(t, metricsOf(of)) {
 		switch {
 		case name == "go_goroutines":
@@ -314,10 +314,10 @@ func (f *front) socketsTo(t *testing.T, program string, port int) int {
 }
 
 // settled waits until a program holds what it held before, or hardly more.
-func (f *front) settled(t *testing.T, program string, was census) {
+func (f *front) settled(t *testing.T, program string, was usage) {
 	t.Helper()
 	eventually(t, program+" holds what it held before", func() error {
-		is := f.census(t, program)
+		is := f.usage(t, program)
 		if is.goroutines > was.goroutines+moreGoroutines || is.files > was.files+moreFiles ||
 			is.streams > was.streams+1 || memoryTells(t) && is.memory > was.memory+moreMemory {
 			return fmt.Errorf("it held %v and holds %v", was, is)

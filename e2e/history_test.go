@@ -139,13 +139,13 @@ func (h *history) until(t *testing.T, what string, check func() error) {
 var errNotYet = errors.New("not yet")
 
 // node waits for a version of a node that is like so and returns the first.
-func (h *history) node(t *testing.T, name, what string, like func(*corev1.Node) bool) *corev1.Node {
+func (h *history) node(t *testing.T, name, what string, matches func(*corev1.Node) bool) *corev1.Node {
 	t.Helper()
 	var found *corev1.Node
 	h.until(t, name+" "+what, func() error {
 		last := errNotYet
 		for _, n := range h.versions(name) {
-			if like(n) {
+			if matches(n) {
 				found = n
 				return nil
 			}
@@ -170,12 +170,12 @@ func (h *history) latest(name string) *corev1.Node {
 }
 
 // pod waits for a version of a pod that is like so and returns the first.
-func (h *history) pod(t *testing.T, what string, like func(*corev1.Pod) bool) *corev1.Pod {
+func (h *history) pod(t *testing.T, what string, matches func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	var found *corev1.Pod
 	h.until(t, what, func() error {
 		for _, p := range h.allPods() {
-			if like(p) {
+			if matches(p) {
 				found = p
 				return nil
 			}

@@ -45,7 +45,7 @@ func TestRegisterAgain(t *testing.T) {
 	}
 	c.meddle(t, uids)
 	server := c.kill(t, "server")
-	for i, args := range agents { // they knock on a closed door
+	for i, args := range agents { // the server refuses them
 		run(t, args, filepath.Join(c.dir, "nodes", fmt.Sprintf("node-%d", i+1), "agent"))
 	}
 	run(t, server, filepath.Join(c.dir, "server"))

@@ -72,13 +72,13 @@ type parking struct {
 	nodes   []*lab.Node
 	said    atomic.Int64 // bytes, by the clients
 	streams errgroup.Group
-	before  map[string]census
+	before  map[string]usage
 }
 
 // park opens the streams, has both ends of each speak, and cuts the nodes off.
 func park(t *testing.T, f *front) *parking {
 	t.Helper()
-	p := &parking{front: f, nodes: f.lab(t).Nodes(), before: map[string]census{}}
+	p := &parking{front: f, nodes: f.lab(t).Nodes(), before: map[string]usage{}}
 	var conns []*net.UnixConn
 	for i, node := range p.nodes {
 		t.Cleanup(startRole(t, node, fmt.Sprintf("noise-server 127.0.0.1:%d", parkedPort)))
@@ -90,7 +90,7 @@ func park(t *testing.T, f *front) *parking {
 		}
 	}
 	for _, program := range bothEnds {
-		p.before[program] = f.census(t, program)
+		p.before[program] = f.usage(t, program)
 	}
 	for _, c := range conns {
 		p.streams.Go(func() error {
@@ -169,7 +169,7 @@ func (p *parking) measure(t *testing.T) {
 		}
 		return nil
 	})
-	is, was := p.census(t, "server"), p.before["server"]
+	is, was := p.usage(t, "server"), p.before["server"]
 	grown := is.memory - was.memory
 	if last >= parkedBytes*int64(*parked) {
 		t.Errorf("everything had been said when the nodes were cut off")
@@ -228,9 +228,9 @@ func hear(c net.Conn) ending {
 func testClosedWhileParked(t *testing.T, f *front) {
 	node, err := f.lab(t).Node("node-1")
 	must(t, err)
-	was := map[string]census{}
+	was := map[string]usage{}
 	for _, program := range bothEnds {
-		was[program] = f.census(t, program)
+		was[program] = f.usage(t, program)
 	}
 	away, targetHeard := make(chan struct{}), make(chan ending, 2)
 	listening := newTarget(t, node, func(c *net.TCPConn) { targetHeard <- hear(c) })

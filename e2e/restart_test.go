@@ -38,7 +38,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 
 // victims are streams of every kind that no one has told to end.
 type victims struct {
-	kubectls        []*begun
+	kubectls        []*runningKubectl
 	target          *target
 	stream, forward net.Conn
 	forwarded       int // port of the pod
@@ -66,7 +66,7 @@ func startVictims(t *testing.T, f *front) *victims {
 	there, back := filepath.Join(dir, "there"), filepath.Join(dir, "back")
 	must(t, os.WriteFile(there, nil, 0o600))
 	must(t, os.Truncate(there, endless))
-	v.kubectls = []*begun{
+	v.kubectls = []*runningKubectl{
 		f.begin(t, "number 5", "logs", "-f", "numbers"),
 		f.begin(t, "line 5", "exec", "numbers", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"),
 		f.set(t, "cp", there, "numbers:/tmp/copied"),
@@ -84,9 +84,9 @@ func startVictims(t *testing.T, f *front) *victims {
 }
 
 // set starts a kubectl that has nothing to say before its end.
-func (c *cluster) set(t *testing.T, args ...string) *begun {
+func (c *cluster) set(t *testing.T, args ...string) *runningKubectl {
 	t.Helper()
-	b := &begun{Cmd: c.startKubectl(t, args...), stderr: &lines{}, ended: make(chan struct{})}
+	b := &runningKubectl{Cmd: c.startKubectl(t, args...), stderr: &lines{}, ended: make(chan struct{})}
 	b.Stderr = b.stderr
 	out, err := b.StdoutPipe()
 	must(t, err)

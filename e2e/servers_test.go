@@ -206,10 +206,10 @@ spec:
 
 // soon waits until a command runs in a pod by way of a server, and fails if it does not
 // before a node must be in reach again.
-func soon(t *testing.T, killed time.Time, pod string, through *cluster) {
+func soon(t *testing.T, killed time.Time, pod string, server *cluster) {
 	t.Helper()
 	for {
-		err := through.reaches(t, pod)
+		err := server.reaches(t, pod)
 		took := time.Since(killed)
 		if err == nil {
 			t.Logf("%s is in reach %v after a server was killed", pod, took)

@@ -24,8 +24,8 @@ const (
 	windowIsOver = "detach window is over"
 )
 
-// deaf are the ways in which a link can be silent.
-var deaf = []struct {
+// silences are the ways in which a link can be silent.
+var silences = []struct {
 	name string
 	way  lab.Direction
 }{
@@ -43,7 +43,7 @@ func TestSilence(t *testing.T) {
 		"--agent-arg=--detach-window=5m", "--server-arg=--detach-window=5m")
 	m.load(t, startNumbers, startEcho, startKeys)
 	marks := map[string]*logMark{}
-	for _, d := range deaf {
+	for _, d := range silences {
 		m.each(t, d.name, func(t *testing.T, n nodeOver) {
 			marks[n.Name] = m.mark(t, n.Name)
 			must(t, n.CutOneWay(t.Context(), d.way))
@@ -102,7 +102,7 @@ func (m *mixed) serverParked(t *testing.T, n nodeOver) {
 // the detach window.
 func (m *mixed) testOneWayTooLong(t *testing.T, n nodeOver) {
 	pod, spec := on(n.Name, "late")
-	for _, d := range deaf[:2] {
+	for _, d := range silences[:2] {
 		t.Run(d.name, func(t *testing.T) {
 			m.podWith(t, pod, "", spec, "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
 			m.execs(t, pod)

@@ -100,7 +100,7 @@ func (s *sites) frozen(t *testing.T, h *history, reason string, nodes ...*lab.No
 		return nil
 	})
 	s.passes(t, 2*int(tolerated/(500*time.Millisecond)))
-	s.spared(t, h)
+	s.checkNoEvictions(t, h)
 	for i, p := range s.pods {
 		if now := processesOfPod(p.UID); fmt.Sprint(now) != fmt.Sprint(s.pids[i]) {
 			t.Errorf("the processes of %s were %v and are %v", p.Name, s.pids[i], now)
@@ -108,8 +108,8 @@ func (s *sites) frozen(t *testing.T, h *history, reason string, nodes ...*lab.No
 	}
 }
 
-// spared checks that nobody was, or is to be, evicted.
-func (s *sites) spared(t *testing.T, h *history) {
+// checkNoEvictions checks that no pod was evicted and none is about to be.
+func (s *sites) checkNoEvictions(t *testing.T, h *history) {
 	t.Helper()
 	stays(t, h, s.pods...)
 	for _, n := range s.nodes {
@@ -198,7 +198,7 @@ func (s *sites) whole(t *testing.T, h *history) {
 		back(t, h, n.Name)
 		s.again(t, h, s.pods[i], s.pids[i])
 	}
-	s.spared(t, h)
+	s.checkNoEvictions(t, h)
 }
 
 // A site keeps its pods for as long as it is trusted with them, and no longer.

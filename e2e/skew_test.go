@@ -68,13 +68,13 @@ func TestVersionSkew(t *testing.T) {
 		must(t, err)
 		t.Cleanup(relay.Close)
 		_, port, _ := net.SplitHostPort(relay.Addr())
-		through := &cluster{}
-		through.port, err = strconv.Atoi(port)
+		viaRelay := &cluster{}
+		viaRelay.port, err = strconv.Atoi(port)
 		must(t, err)
 		if n.under == "" {
 			n.under, _ = bin(t)
 		}
-		a.agentOf(t, n.under, n.name, []*cluster{through})
+		a.agentOf(t, n.under, n.name, []*cluster{viaRelay})
 		a.waitNode(t, n.name)
 		spec := `,"nodeName":"` + n.name + `"`
 		a.podWith(t, n.name, "", spec, "sh", "-c", "echo started; exec sleep 100000")

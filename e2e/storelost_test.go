@@ -59,7 +59,7 @@ func testMemberKilled(t *testing.T, st *store, servers []*cluster) {
 	defer cancel()
 	loads := make([]*storeLoad, 0, len(servers))
 	for i, s := range servers {
-		l := &storeLoad{through: s, name: fmt.Sprintf("load-%d", i)}
+		l := &storeLoad{server: s, name: fmt.Sprintf("load-%d", i)}
 		loads = append(loads, l)
 		wg.Go(func() { l.run(ctx) })
 	}
@@ -98,7 +98,7 @@ func testMemberKilled(t *testing.T, st *store, servers []*cluster) {
 // A storeLoad makes, changes, reads and deletes an object through one server, and reads
 // a log, again and again, until a request fails.
 type storeLoad struct {
-	through *cluster
+	server  *cluster
 	name    string
 	rounds  atomic.Int64
 	slowest atomic.Int64 // nanoseconds a round has taken
@@ -115,20 +115,20 @@ func (l *storeLoad) failure() error {
 
 func (l *storeLoad) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		begun := time.Now()
+		runningKubectl := time.Now()
 		if err := l.round(context.WithoutCancel(ctx)); err != nil {
 			l.mu.Lock()
-			l.err = fmt.Errorf("%v after its begin: %w", time.Since(begun), err)
+			l.err = fmt.Errorf("%v after its begin: %w", time.Since(runningKubectl), err)
 			l.mu.Unlock()
 			return
 		}
-		l.slowest.Store(max(l.slowest.Load(), int64(time.Since(begun))))
+		l.slowest.Store(max(l.slowest.Load(), int64(time.Since(runningKubectl))))
 		l.rounds.Add(1)
 	}
 }
 
 func (l *storeLoad) round(ctx context.Context) error {
-	maps := l.through.client.CoreV1().ConfigMaps("default")
+	maps := l.server.client.CoreV1().ConfigMaps("default")
 	obj, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: l.name}}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
@@ -144,7 +144,7 @@ func (l *storeLoad) round(ctx context.Context) error {
 	if err = maps.Delete(ctx, l.name, metav1.DeleteOptions{}); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
-	text, err := l.through.client.CoreV1().Pods("default").GetLogs("talker", &corev1.PodLogOptions{}).DoRaw(ctx)
+	text, err := l.server.client.CoreV1().Pods("default").GetLogs("talker", &corev1.PodLogOptions{}).DoRaw(ctx)
 	if err != nil || string(text) != "started\n" {
 		return fmt.Errorf("logs: %q, %w", text, err)
 	}
@@ -172,9 +172,9 @@ func testQuorumLost(t *testing.T, st *store, servers []*cluster, port int) {
 	var wg sync.WaitGroup
 	for i, s := range servers {
 		wg.Go(func() {
-			begun := time.Now()
+			runningKubectl := time.Now()
 			_, err := s.client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("lost-%d", i)}}, metav1.CreateOptions{})
-			took := time.Since(begun)
+			took := time.Since(runningKubectl)
 			t.Logf("server %d: %v after %v", i, err, took)
 			if !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) {
 				t.Errorf("a write without a quorum: %v", err)
@@ -196,7 +196,7 @@ func testQuorumLost(t *testing.T, st *store, servers []*cluster, port int) {
 		tries := 0
 		eventually(t, "writes succeed again", func() error {
 			tries++ // one that failed may have left its object
-			return (&storeLoad{through: s, name: fmt.Sprintf("again-%d-%d", i, tries)}).round(t.Context())
+			return (&storeLoad{server: s, name: fmt.Sprintf("again-%d-%d", i, tries)}).round(t.Context())
 		})
 	}
 	says("in the end")

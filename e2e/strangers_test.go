@@ -71,7 +71,7 @@ func TestStrangers(t *testing.T) {
 		})
 	}
 	for range 200 {
-		rogue.Malformed()["no preface"](doors[0].come(t), stranger())
+		rogue.Malformed()["no preface"](doors[0].connect(t), stranger())
 	}
 	t.Run("crowd", func(t *testing.T) { doors[0].testCrowd(t, f) })
 	most := 1 + int(time.Since(began)/time.Minute)
@@ -148,8 +148,8 @@ func (d *door) rises(t *testing.T, f *front, from float64) {
 	})
 }
 
-// come is a new connection that does not wait for ever.
-func (d *door) come(t *testing.T) net.Conn {
+// connect opens a connection with a deadline.
+func (d *door) connect(t *testing.T) net.Conn {
 	t.Helper()
 	c, err := d.dial(t.Context())
 	must(t, err)
@@ -162,7 +162,7 @@ func (d *door) testMalformed(t *testing.T, f *front) {
 	for name, attack := range rogue.Malformed() {
 		t.Run(name, func(t *testing.T) {
 			from := d.closed(t, f)
-			c := d.come(t)
+			c := d.connect(t)
 			attack(c, stranger())
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("the connection is open")
@@ -218,7 +218,7 @@ func (d *door) testCertificates(t *testing.T, f *front) {
 // ask makes a request and hangs up. The status is 0 if none comes.
 func (d *door) ask(t *testing.T, conf *tls.Config) (status int) {
 	t.Helper()
-	c := tls.Client(d.come(t), conf)
+	c := tls.Client(d.connect(t), conf)
 	defer c.Close()
 	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", d.path); err != nil {
 		return 0
@@ -243,7 +243,7 @@ func (d *door) testReset(t *testing.T, f *front) {
 	for name, conf := range users {
 		t.Run("reset by a "+name, func(t *testing.T) {
 			from := d.closed(t, f)
-			if rogue.Reset(d.come(t), conf, d.path, many) {
+			if rogue.Reset(d.connect(t), conf, d.path, many) {
 				t.Errorf("%d requests were taken back over one connection", many)
 			}
 			d.rises(t, f, from)
@@ -260,7 +260,7 @@ func (d *door) testCrowd(t *testing.T, f *front) {
 	must(t, err)
 	from := d.closed(t, f)
 	for i := range crowd {
-		_, _ = d.come(t).Write(hello) // it may be closed already
+		_, _ = d.connect(t).Write(hello) // it may be closed already
 		if i%1000 == 999 {
 			f.served(t)
 		}

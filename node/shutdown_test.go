@@ -50,9 +50,9 @@ func TestShutdownTimes(t *testing.T) {
 		if got, want := shown(), "end_time_seconds=0 start_time_seconds=0"; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
-		begun := time.Now()
+		began := time.Now()
 		w.n.shutDown(w.t.Context())
-		want := fmt.Sprintf("end_time_seconds=%d start_time_seconds=%d", time.Now().Unix(), begun.Unix())
+		want := fmt.Sprintf("end_time_seconds=%d start_time_seconds=%d", time.Now().Unix(), began.Unix())
 		if got := shown(); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}

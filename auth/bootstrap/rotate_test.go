@@ -198,11 +198,11 @@ func TestClientCertificateIsRenewed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		begun := time.Now()
+		began := time.Now()
 		client := certificates.KubeAPIServerClientKubeletSignerName
 		advance(3*time.Hour - time.Minute)
 		if n := len(w.of(client)); n != 0 {
-			t.Errorf("renewed within %v, before 30 %% of its life", time.Since(begun))
+			t.Errorf("renewed within %v, before 30 %% of its life", time.Since(began))
 		}
 		advance(2*time.Hour + 2*time.Minute)
 		if n := len(w.of(client)); n != 1 {

@@ -284,7 +284,7 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		log.Info("going through a proxy", "servers", s)
 	}
 	if o.transport == setup.SSH {
-		return (&straight{servers: o.addrs, dial: agent.NewDial(proxyFor, false)}).DialContext, nil
+		return (&directDialer{servers: o.addrs, dial: agent.NewDial(proxyFor, false)}).DialContext, nil
 	}
 	c := agent.Config{
 		Servers:   o.addrs,

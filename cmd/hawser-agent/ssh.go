@@ -46,15 +46,15 @@ func (o *options) annotations() map[string]string {
 	return map[string]string{setup.TransportAnnotation: ""}
 }
 
-// straight connects to one of several servers, without a tunnel.
-type straight struct {
+// A directDialer connects to one of several servers, without a tunnel.
+type directDialer struct {
 	servers []string // HOST:PORT
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 	last    atomic.Uint32
 }
 
 // DialContext tries the server that answered last, and then the others in turn.
-func (s *straight) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
+func (s *directDialer) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
 	var errs []error
 	first := s.last.Load()
 	for i := range uint32(len(s.servers)) {

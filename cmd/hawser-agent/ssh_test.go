@@ -68,7 +68,7 @@ func TestListenKubelet(t *testing.T) {
 }
 
 // Of several servers the one that answered last is tried first.
-func TestStraight(t *testing.T) {
+func TestDirectDialer(t *testing.T) {
 	up, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestStraight(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = down.Close()
-	s := &straight{servers: []string{down.Addr().String(), up.Addr().String()}, dial: agent.NewDial(nil, false)}
+	s := &directDialer{servers: []string{down.Addr().String(), up.Addr().String()}, dial: agent.NewDial(nil, false)}
 	for range 2 {
 		c, err := s.DialContext(t.Context(), "", "")
 		if err != nil {

@@ -217,7 +217,7 @@ func (o *fleetOptions) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("--faults: %w", err)
 	}
-	show := &fleetShow{out: out, fleet: f, names: f.Names(), begun: time.Now()}
+	show := &fleetShow{out: out, fleet: f, names: f.Names(), began: time.Now()}
 	running, stop := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -243,13 +243,13 @@ type fleetShow struct {
 	names []string
 
 	mu    sync.Mutex // guards out, and the following
-	begun time.Time
+	began time.Time
 }
 
 func (s *fleetShow) say(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, _ = fmt.Fprintf(s.out, "%8.1fs  "+format+"\n", append([]any{time.Since(s.begun).Seconds()}, args...)...) // who reads has gone
+	_, _ = fmt.Fprintf(s.out, "%8.1fs  "+format+"\n", append([]any{time.Since(s.began).Seconds()}, args...)...) // who reads has gone
 }
 
 // tell waits until all nodes are Ready, has the faults happen and returns when the
@@ -265,8 +265,8 @@ func (s *fleetShow) tell(ctx context.Context, o *fleetOptions, plan *fleet.Plan)
 		return
 	}
 	s.mu.Lock()
-	_, _ = fmt.Fprintf(s.out, "ready: %d nodes in %.1fs\n", o.nodes, time.Since(s.begun).Seconds()) // as above
-	s.begun = time.Now()
+	_, _ = fmt.Fprintf(s.out, "ready: %d nodes in %.1fs\n", o.nodes, time.Since(s.began).Seconds()) // as above
+	s.began = time.Now()
 	s.mu.Unlock()
 	fleet.Trim()
 	if o.duration > 0 {

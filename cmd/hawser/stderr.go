@@ -56,18 +56,18 @@ func leadStderr(log *slog.Logger) (back func(), err error) {
 func copyLines(log *slog.Logger, r io.Reader) {
 	var sparse strangers.LogLimiter
 	lines := bufio.NewReaderSize(r, maxSaid)
-	begun := false // a longer line than is kept
+	began := false // a longer line than is kept
 	for {
 		part, more, err := lines.ReadLine()
 		if err != nil {
 			return
 		}
 		text := strings.TrimSpace(string(part))
-		if !begun && text != "" {
+		if !began && text != "" {
 			if others, now := sparse.Allow(address.ReplaceAllString(text, "ADDRESS")); now {
 				log.Warn("a library says", "text", text, "others", others)
 			}
 		}
-		begun = more
+		began = more
 	}
 }

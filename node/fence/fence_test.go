@@ -15,12 +15,12 @@ func TestWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f Fence
 		ctx, cancel := context.WithCancel(t.Context())
-		begun, ended := 0, 0
+		began, ended := 0, 0
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			f.While(ctx, func(ctx context.Context) {
-				begun++
+				began++
 				<-ctx.Done()
 				ended++
 			})
@@ -28,8 +28,8 @@ func TestWhile(t *testing.T) {
 		want := func(b, e int, when string) {
 			t.Helper()
 			synctest.Wait()
-			if begun != b || ended != e {
-				t.Errorf("%s: begun %d times, ended %d times, want %d and %d", when, begun, ended, b, e)
+			if began != b || ended != e {
+				t.Errorf("%s: begun %d times, ended %d times, want %d and %d", when, began, ended, b, e)
 			}
 		}
 		want(1, 0, "down")

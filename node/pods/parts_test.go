@@ -354,9 +354,9 @@ func TestUnaskedToken(t *testing.T) {
 // each gets one that began after it asked.
 func TestListerCoalesces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var begun atomic.Int32
+		var began atomic.Int32
 		l := lister{list: func(context.Context) ([]runtime.ContainerStatus, error) {
-			n := begun.Add(1)
+			n := began.Add(1)
 			<-time.After(time.Second)
 			return []runtime.ContainerStatus{{Pod: runtime.PodID{UID: "u"}, Name: "c", Attempt: int(n)}}, nil
 		}}
@@ -383,8 +383,8 @@ func TestListerCoalesces(t *testing.T) {
 				t.Errorf("result %d, want one of the listing after the question", n)
 			}
 		}
-		if begun.Load() != 2 {
-			t.Errorf("%d listings", begun.Load())
+		if began.Load() != 2 {
+			t.Errorf("%d listings", began.Load())
 		}
 	})
 }

@@ -31,10 +31,10 @@ var thirty = []Phase{{0, 20 * time.Second}, {CriticalPriority, 10 * time.Second}
 // shutDown begins a shutdown, which returns on the channel how long it took.
 func (w *world) shutDown(ctx context.Context, phases []Phase) <-chan time.Duration {
 	took := make(chan time.Duration, 1)
-	begun, r := time.Now(), w.runner
+	began, r := time.Now(), w.runner
 	go func() {
 		r.ShutDown(ctx, phases)
-		took <- time.Since(begun)
+		took <- time.Since(began)
 	}()
 	synctest.Wait()
 	return took
@@ -163,9 +163,9 @@ func TestShutdownHasPreStopRun(t *testing.T) {
 			p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"bye"}}}}
 		}))
 		advance(time.Second)
-		begun := time.Now()
-		if d := <-w.shutDown(w.t.Context(), thirty); d != 4*time.Second || !at.Equal(begun) {
-			t.Errorf("took %s, hook after %s", d, at.Sub(begun))
+		began := time.Now()
+		if d := <-w.shutDown(w.t.Context(), thirty); d != 4*time.Second || !at.Equal(began) {
+			t.Errorf("took %s, hook after %s", d, at.Sub(began))
 		}
 		if got := w.stops(); len(got) != 1 || !strings.HasSuffix(got[0], " 3s") {
 			t.Errorf("stops %q", got)

@@ -52,8 +52,8 @@ func TestTokensRotateWithoutASpike(t *testing.T) {
 			most    = 450 // in a window; 277 is the mean over a tenth of the life
 		)
 		api := &issuing{life: life}
-		begun := time.Now()
-		ctx, cancel := context.WithDeadline(t.Context(), begun.Add(life))
+		began := time.Now()
+		ctx, cancel := context.WithDeadline(t.Context(), began.Add(life))
 		defer cancel()
 		var all sync.WaitGroup
 		for i := range pods {
@@ -74,8 +74,8 @@ func TestTokensRotateWithoutASpike(t *testing.T) {
 		all.Wait()
 		var again []time.Duration
 		for _, at := range api.asked {
-			if at != begun {
-				again = append(again, at.Sub(begun))
+			if at != began {
+				again = append(again, at.Sub(began))
 			}
 		}
 		slices.Sort(again)

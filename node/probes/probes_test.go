@@ -228,7 +228,7 @@ func TestRun(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				begun := time.Now()
+				began := time.Now()
 				i := 0
 				target := Target{Exec: func(context.Context, []string, *Output) (int, error) {
 					defer func() { i++ }()
@@ -243,12 +243,12 @@ func TestRun(t *testing.T) {
 				p := tt.probe
 				p.Exec = &corev1.ExecAction{Command: []string{"x"}}
 				var got []string
-				Run(t.Context(), &p, target, begun, tt.first, func(r Report) bool {
+				Run(t.Context(), &p, target, began, tt.first, func(r Report) bool {
 					mark := ""
 					if r.Changed {
 						mark = "!"
 					}
-					got = append(got, fmt.Sprintf("%d %v%s", int(time.Since(begun).Seconds()), r.OK, mark))
+					got = append(got, fmt.Sprintf("%d %v%s", int(time.Since(began).Seconds()), r.OK, mark))
 					return i < len(tt.results)
 				})
 				if s := strings.Join(got, ", "); s != tt.want {

@@ -178,7 +178,7 @@ func makeBelow(base, sub string) error {
 			continue
 		}
 		if err == nil {
-			err = likeVolume(root, at, info)
+			err = setVolumeMode(root, at, info)
 		}
 		if err != nil {
 			return subPathError(sub, err)
@@ -205,10 +205,10 @@ func eachParent(path string) iter.Seq[string] {
 	}
 }
 
-// likeVolume gives a directory that was just made the mode of its volume; of one
+// setVolumeMode gives a directory that was just made the mode of its volume; of one
 // with a group of its own it has that from the kernel. It is opened first, so that
 // nothing that takes its place meanwhile is changed.
-func likeVolume(root *os.Root, path string, volume fs.FileInfo) error {
+func setVolumeMode(root *os.Root, path string, volume fs.FileInfo) error {
 	d, err := root.Open(path)
 	if err != nil {
 		return err

@@ -29,8 +29,8 @@ type realServer struct {
 	log strings.Builder
 }
 
-// onQuay runs f beside a front end whose targets echo, on the bubble's clock.
-func onQuay(t *testing.T, f func(t *testing.T, q *realServer)) {
+// withFrontEnd runs f beside a front end whose targets echo, on the bubble's clock.
+func withFrontEnd(t *testing.T, f func(t *testing.T, q *realServer)) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &realServer{t: t}
 		var wg sync.WaitGroup
@@ -95,7 +95,7 @@ func closedAfter(t *testing.T, r io.Reader) time.Duration {
 }
 
 func TestTimesOfConnectionsWithoutARequest(t *testing.T) {
-	onQuay(t, func(t *testing.T, q *realServer) {
+	withFrontEnd(t, func(t *testing.T, q *realServer) {
 		for _, text := range []string{"", "CONNECT node", "CONNECT node-1:1 HTTP/1.1\r\nX: "} {
 			if d := closedAfter(t, q.say(text)); d != headerTimeout {
 				t.Errorf("%q: closed after %v", text, d)
@@ -126,7 +126,7 @@ func TestTimesOfConnectionsWithoutARequest(t *testing.T) {
 
 // Clients that take their time, or say too much, keep nobody out, and the log small.
 func TestCrowdWithoutARequest(t *testing.T) {
-	onQuay(t, func(t *testing.T, q *realServer) {
+	withFrontEnd(t, func(t *testing.T, q *realServer) {
 		for range 4 * maxIdlers {
 			q.say("CONNECT node-1:1 HTTP/1.1\r\n")
 		}

@@ -303,7 +303,7 @@ func TestAttachSlow(t *testing.T) {
 	c := g.container("c", fmt.Sprintf("read x; seq %d; read x", lines))
 	c.Stdin = true
 	id := g.start(c)
-	slow := &gate{open: make(chan struct{}), started: make(chan struct{})}
+	slow := &blockingWriter{open: make(chan struct{}), started: make(chan struct{})}
 	done := make(chan error, 1)
 	go func() { done <- g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("go\n"), Out: slow}) }()
 	<-slow.started
@@ -323,14 +323,14 @@ func TestAttachSlow(t *testing.T) {
 	g.wait(id)
 }
 
-// A gate takes nothing until it is open.
-type gate struct {
+// A blockingWriter blocks each Write until it is open.
+type blockingWriter struct {
 	open, started chan struct{}
 	once          sync.Once
 	b             bytes.Buffer
 }
 
-func (g *gate) Write(b []byte) (int, error) {
+func (g *blockingWriter) Write(b []byte) (int, error) {
 	g.once.Do(func() { close(g.started) })
 	<-g.open
 	return g.b.Write(b)
