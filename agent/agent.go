@@ -1,4 +1,4 @@
-// Agent: what it is told, what it says of itself, and dialing through it.
+// Agent: its configuration, its state, and dialing through it.
 
 package agent
 
@@ -31,123 +31,115 @@ const (
 	// highest.
 	DefaultMinBackoff = 500 * time.Millisecond
 	DefaultMaxBackoff = 30 * time.Second
-	// DefaultDrainTimeout is how long an agent that was asked to stop lets open
-	// streams finish.
+	// DefaultDrainTimeout is how long a stopping agent waits for open streams.
 	DefaultDrainTimeout = 5 * time.Second
-	// DefaultMoveTimeout is how long a session that the agent has moved away
-	// from lets its streams finish.
+	// DefaultMoveTimeout is how long a session that the agent has migrated from waits for
+	// its streams.
 	DefaultMoveTimeout = time.Hour
 )
 
-// A Kubelet takes connections to the node's kubelet API. On success it owns the
-// connection; on error the caller still does. Whoever opened the connection is
-// answered when it is first used, or closed. *memnet.Handoff (tunnel/memnet) is one.
+// A Kubelet takes connections to the node's kubelet API. On success it owns the connection;
+// on error the caller still does. The dial is answered when the connection is first used,
+// or closed. *memnet.Handoff (tunnel/memnet) is one.
 type Kubelet interface {
 	Inject(ctx context.Context, c net.Conn) error
 }
 
-// A Config says how to reach the servers and what they may reach. Servers,
-// NodeName and Transport are required; zero fields mean a good default.
+// A Config configures how to reach the servers and what they may reach. Servers, NodeName
+// and Transport are required; zero fields mean a good default.
 type Config struct {
-	// Servers are HOST:PORT addresses, tried in turn from the first.
-	// Duplicates are ignored. A name stands for all its addresses.
+	// Servers are HOST:PORT addresses, tried in turn from the first. Duplicates are
+	// ignored. All addresses of a name are tried.
 	Servers []string
 	// NodeName is this node's name, as in its certificate.
 	NodeName string
 	// Transport makes the sessions; only its Dial is used.
 	Transport tunnel.Transport
-	// Link is about the connections below the sessions.
+	// Link has the options of the sessions' connections.
 	Link tunnel.LinkOptions
-	// TLS is asked anew for each link, so that a rotated certificate or
-	// authority is picked up; see auth.ClientTLS. Nil only suits a transport
-	// in memory.
+	// TLS is called for each connection, so that a rotated certificate or CA is used; see
+	// auth.ClientTLS. Nil is for in-memory transports only.
 	TLS func(ctx context.Context) (*tls.Config, error)
 	// Dial makes the connection below TLS, or to the proxy. Nil means to try all
 	// addresses of a name, each with a head start of 250 ms over the next.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Proxy says through which HTTP proxy a server is reached, if any; see
-	// CheckProxy. Nil means none. A transport over UDP does not reach
-	// servers behind one.
+	// Proxy returns the HTTP proxy for a server, if any; see CheckProxy. Nil means none. A
+	// transport over UDP cannot use a proxy.
 	Proxy func(server string) (*url.URL, error)
 
 	// Kubelet takes the streams for NodeName:10250, in process. Nil means that
 	// KubeletAddr does.
 	Kubelet Kubelet
-	// KubeletAddr is where a kubelet listens that is another process of this machine.
-	// Streams for NodeName:10250, and for its own port in place of 10250, are joined to
-	// it as they are. One that does not accept within 900 ms is a dial that has timed
-	// out. Not valid means that there is none either, and such streams are denied.
+	// KubeletAddr is the address of a kubelet that is another process of this machine.
+	// Streams for NodeName:10250, and for its own port, are connected to it. A dial times
+	// out if the kubelet does not accept within 900 ms. An invalid address means that there
+	// is no such kubelet; such streams are then denied.
 	KubeletAddr netip.AddrPort
-	// Addresses are the node's own; their port 10250 is the kubelet too. Nil
-	// means that the kubelet is only found by the node's name.
+	// Addresses are the node's addresses, whose port 10250 leads to the kubelet as well.
+	// Nil means that only the node's name does.
 	Addresses func() []netip.Addr
-	// Declared says whether a running pod of this node has the address and declares
-	// the port; nil means that none does. It is called for each stream and must not
-	// block.
+	// Declared reports whether a running pod of this node has the address and declares the
+	// port; nil means that none does. It is called for each stream and must not block.
 	Declared func(netip.AddrPort) bool
-	// Allow is what the servers may reach beside that.
+	// Allow has further targets that servers may dial.
 	Allow Targets
-	// Target dials what the policy admits; nil means a net.Dialer that refuses
-	// names that resolve to what the machine keeps to itself: loopback, link-local
-	// addresses, metadata services, and undeclared ports of Addresses.
+	// Target dials the targets that the policy allows. Nil means a net.Dialer that refuses
+	// names that resolve to loopback, link-local addresses, metadata services, or
+	// undeclared ports of Addresses.
 	Target func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	// MinBackoff and MaxBackoff bound the wait between attempts; zero means
 	// the defaults.
 	MinBackoff, MaxBackoff time.Duration
-	// DrainTimeout is how long Run, once its context is done, lets streams
-	// that a server opened finish; zero means DefaultDrainTimeout.
+	// DrainTimeout is how long Run, once its context is done, waits for streams that a
+	// server opened; zero means DefaultDrainTimeout.
 	DrainTimeout time.Duration
-	// MoveTimeout is how long a session from which the agent has moved to
-	// another lets its streams finish; zero means DefaultMoveTimeout.
+	// MoveTimeout is how long a session from which the agent has migrated waits for its
+	// streams; zero means DefaultMoveTimeout.
 	MoveTimeout time.Duration
-	// Moved, if not nil, is called when DialContext uses another session than
-	// before and connections may be left on the older one: stuck says that they
-	// are of no use for the time being. Who keeps connections open for long
-	// should make new ones. It must not block.
+	// Moved, if not nil, is called when DialContext uses a new session while connections
+	// may remain on the older one. stuck says that the older session has no connection.
+	// Clients with long-lived connections should open new ones. It must not block.
 	Moved func(stuck bool)
-	// Fenced, if not nil, is called with true when a server prefers another agent
-	// with this node's identity, and with false when a session begins after that.
-	// In between this agent must not act for the node: the other one does. Servers
-	// prefer the agent that has started last, and turn away the one before for as
-	// long as that is connected, or may run its pods although it is not; Fenced says
-	// nothing of servers that are out of reach. A node that a server does not admit
-	// any more is fenced, too. It must not block.
+	// Fenced, if not nil, is called with true when a server prefers another agent with this
+	// node's identity, and with false when a session begins after that. In between this
+	// agent must not act as the node: the other one does. Servers prefer the agent that was
+	// started last, and refuse the earlier one while the other is connected or may still
+	// run pods. Servers that cannot be reached do not count. A node that a server no longer
+	// admits is fenced, too. It must not block.
 	Fenced func(fenced bool)
 	// Revoked, if not nil, is called when a server says, before this agent has had a
-	// session, that its key does not hold the node's name any more: the Node has been
-	// deleted, it has been revoked, or another machine has taken the name over. The
-	// agent was started again since, so somebody wants the node, and another key may
-	// be had with a join token. It must not block.
+	// session, that its key no longer owns the node's name: the Node was deleted, the key
+	// was revoked, or another machine took the name over. The agent may then join again
+	// with a join token, because an operator has started it since. It must not block.
 	Revoked func()
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.
 	MaxStreams int
 
-	// Version is told to the server; it is for people.
+	// Version is sent to the server, for display.
 	Version string
 	Log     *slog.Logger          // nil means discard
 	Metrics prometheus.Registerer // nil means none
 }
 
-// A State is how an agent fares.
+// A State is an agent's state.
 type State struct {
-	// Connected says whether there is a session that DialContext can use at
-	// once.
+	// Connected reports whether DialContext has a session with a connection.
 	Connected bool
-	// Parked is since when the session has been waiting for a connection; zero
-	// if it has one, or if there is no session.
+	// Parked is since when the session has no connection; zero if it has one, or if there
+	// is no session.
 	Parked time.Time
 	// Server is the one connected to, or else the one tried last.
 	Server string
 	// Transport is the one that the session uses.
 	Transport string
-	// Session is the number by which the server's log calls the session.
+	// Session is the session's number in the server's log.
 	Session uint64
 	// Since is when a session last began or ended; zero if none has.
 	Since time.Time
-	// Fenced says that a server prefers another agent with this node's identity, or
-	// does not admit this node any more.
+	// Fenced says that a server prefers another agent with this node's identity, or no
+	// longer admits this node.
 	Fenced bool
 	// Failures counts the attempts that have failed since the last session
 	// began.
@@ -159,8 +151,7 @@ type State struct {
 	Err error
 }
 
-// An Agent keeps a node linked to a server. All methods may be called at the
-// same time.
+// An Agent keeps a node connected to a server. All methods may be called at the same time.
 type Agent struct {
 	cfg     Config
 	policy  policy
@@ -219,7 +210,7 @@ func New(c Config) (*Agent, error) {
 	return a, nil
 }
 
-// setTimes puts defaults in place.
+// setTimes sets the default durations.
 func (c *Config) setTimes() error {
 	if c.MinBackoff <= 0 {
 		c.MinBackoff = DefaultMinBackoff
@@ -255,7 +246,7 @@ func checkServers(in []string) ([]string, error) {
 	return out, nil
 }
 
-// State is how the agent fares now.
+// State returns the agent's state.
 func (a *Agent) State() State {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -291,12 +282,10 @@ func (a *Agent) Wait(ctx context.Context) error {
 	}
 }
 
-// DialContext has the server join a new stream to addr, such as apiserver:443.
-// It waits for a session if there is none, within the bounds of ctx and
-// tunnel.DefaultDialTimeout. A dial that a dying session takes along, or that
-// waits on one the agent has given up, is tried again on the next one; nothing of
-// the caller's has been sent by then. The
-// caller owns the connection, which is a tunnel.Stream. Errors are
+// DialContext has the server join a new stream to addr, such as apiserver:443. It waits for
+// a session if there is none, bounded by ctx and tunnel.DefaultDialTimeout. A dial whose
+// session ends or is abandoned is retried on the next one; no byte of the caller has been
+// sent by then. The caller owns the connection, which is a tunnel.Stream. Errors are
 // *tunnel.DialError.
 func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
@@ -320,7 +309,7 @@ func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn
 	}
 }
 
-// session waits for a link that can be used.
+// session waits for a usable link.
 func (a *Agent) session(ctx context.Context) (*link, error) {
 	for {
 		a.mu.Lock()
@@ -333,7 +322,7 @@ func (a *Agent) session(ctx context.Context) (*link, error) {
 			return l, nil
 		}
 		select {
-		case <-changed: // a link that is over is taken away soon
+		case <-changed: // Run removes an ended link soon
 		case <-ctx.Done():
 			why := ""
 			if state.Err != nil {
@@ -344,7 +333,7 @@ func (a *Agent) session(ctx context.Context) (*link, error) {
 	}
 }
 
-// update changes what mu guards and tells those who wait.
+// update changes what mu guards and wakes the waiters.
 func (a *Agent) update(f func(*State)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

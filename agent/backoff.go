@@ -5,15 +5,15 @@ package agent
 import "time"
 
 const (
-	// settled is how long a session must have lived to count as a success: a
-	// server that welcomes and falls over is to be backed off from as well.
+	// settled is how long a session must last to count as a success, so that agents back
+	// off from a server that crashes after the welcome.
 	settled = 5 * time.Second
-	// replacedFactor is how far beyond the highest back-off an agent goes that
-	// keeps being replaced.
+	// replacedFactor multiplies the maximum back-off of an agent that is replaced again and
+	// again.
 	replacedFactor = 10
 )
 
-// A backoff chooses waits. It has no clock and no dice.
+// A backoff computes waits. It uses no clock and no random source of its own.
 type backoff struct {
 	servers         int
 	lowest, highest time.Duration
@@ -22,10 +22,9 @@ type backoff struct {
 	replaced int // times in a row that another agent was preferred
 }
 
-// failed says how long to wait after an attempt that failed: not at all until
-// each server has been tried once, and then anything between nothing and a
-// bound that doubles (full jitter: agents that lost the same server do not come
-// back together). draw is from [0, 1).
+// failed returns how long to wait after a failed attempt: zero until each server has been
+// tried once, then between zero and a bound that doubles (full jitter, so that agents that
+// lost the same server reconnect at different times). draw is from [0, 1).
 func (b *backoff) failed(draw float64) time.Duration {
 	b.failures++
 	if b.failures <= b.servers {
@@ -34,7 +33,7 @@ func (b *backoff) failed(draw float64) time.Duration {
 	return time.Duration(draw * float64(doubled(b.lowest, b.failures-b.servers-1, b.highest)))
 }
 
-// ended says how long to wait after a session that lived for some time.
+// ended returns how long to wait after a session that lasted lived.
 func (b *backoff) ended(lived time.Duration, draw float64) time.Duration {
 	b.replaced = 0
 	if lived >= settled {
@@ -43,10 +42,9 @@ func (b *backoff) ended(lived time.Duration, draw float64) time.Duration {
 	return b.failed(draw)
 }
 
-// lost says how long to wait after the server preferred another agent of the
-// same identity. Two machines with one identity would otherwise take turns as
-// fast as they can dial, so there is no attempt at once, the wait is never
-// short, and it grows for as long as nothing else happens.
+// lost returns how long to wait after the server preferred another agent with the same
+// identity. Two machines with one identity would otherwise replace each other as fast as
+// they can dial. The wait is never short, and grows while the reason stays the same.
 func (b *backoff) lost(draw float64) time.Duration {
 	b.replaced++
 	bound := doubled(b.highest, b.replaced-1, replacedFactor*b.highest)

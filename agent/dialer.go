@@ -1,5 +1,4 @@
-// Dialer: from a server's name to a connection, whichever of its addresses
-// answers.
+// Dialer: connects to the first address of a server's name that answers.
 
 package agent
 
@@ -19,14 +18,13 @@ import (
 )
 
 const (
-	// addressHeadStart is how long an address may take before the next one is
-	// tried beside it (RFC 8305, 5).
+	// addressHeadStart is the delay before the next address is tried concurrently (RFC
+	// 8305, 5).
 	addressHeadStart = 250 * time.Millisecond
-	// resolveTimeout bounds the wait for a name server: one that does not answer
-	// should cost less than the attempt.
+	// resolveTimeout bounds the wait for a name server.
 	resolveTimeout = 2500 * time.Millisecond
-	// dialTimeout bounds the coming about of a connection: five tries of TCP's, after
-	// which the next is sixteen seconds away and a new attempt is better.
+	// dialTimeout bounds a TCP connect: it allows five SYNs. The sixth would follow 16
+	// seconds later, and a new attempt is faster.
 	dialTimeout = 20 * time.Second
 	// maxAddresses bounds how many addresses of a name are tried.
 	maxAddresses = 16
@@ -37,8 +35,7 @@ type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // A dialer makes connections to servers.
 type dialer struct {
-	// custom, if not nil, is what the configuration has in place of all this but
-	// the proxy.
+	// custom, if not nil, is Config.Dial, which replaces everything but the proxy.
 	custom  func(ctx context.Context, network, addr string) (net.Conn, error)
 	one     dialFunc
 	small   dialFunc // for small packets
@@ -46,7 +43,7 @@ type dialer struct {
 	proxy   func(addr string) (*url.URL, error)
 
 	mu sync.Mutex // guards the following
-	// known is what each name has led to, what worked last first. There are no
+	// known has the addresses of each name, the one that worked last first. There are no
 	// more names than servers and proxies.
 	known map[string][]netip.Addr
 }
@@ -62,10 +59,10 @@ func newDialer(c *Config) *dialer {
 	}
 }
 
-// NewDial returns what connects to servers as an Agent does, for who keeps no
-// tunnel: to whichever address of a name answers, and through the HTTP proxy that
-// proxy names, if any. A nil proxy means none. With small packets the connections do
-// where large ones vanish, and carry a sixth less.
+// NewDial returns a dial func that connects to servers as an Agent does, for clients
+// without a tunnel: to the first address of a name that answers, and through the HTTP proxy
+// that proxy returns, if any. A nil proxy means none. Connections with small packets work
+// on paths that drop large ones, at a sixth less throughput.
 func NewDial(proxy func(server string) (*url.URL, error), small bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := newDialer(&Config{Proxy: proxy})
 	if small {
@@ -80,7 +77,7 @@ func (d *dialer) DialContext(ctx context.Context, network, addr string) (net.Con
 	return d.connect(ctx, network, addr, d.one)
 }
 
-// DialSmall is DialContext for paths on which large packets vanish.
+// DialSmall is DialContext for paths that drop large packets.
 func (d *dialer) DialSmall(ctx context.Context, network, addr string) (net.Conn, error) {
 	return d.connect(ctx, network, addr, d.small)
 }
@@ -96,7 +93,7 @@ func (d *dialer) connect(ctx context.Context, network, addr string, one dialFunc
 	return d.direct(ctx, network, addr, one)
 }
 
-// proxyFor is the proxy by which addr is reached; nil if there is none.
+// proxyFor returns the proxy for addr; nil if there is none.
 func (d *dialer) proxyFor(addr string) (*url.URL, error) {
 	if d.proxy == nil {
 		return nil, nil //nolint:nilnil // documented
@@ -131,8 +128,8 @@ func (d *dialer) direct(ctx context.Context, network, addr string, one dialFunc)
 	return c, nil
 }
 
-// addresses are those of addr, HOST:PORT, in the order in which to try them.
-// When no name server answers they are what they last were.
+// addresses resolves addr, HOST:PORT, to addresses in the order in which to try them. If no
+// name server answers it returns the last known ones.
 func (d *dialer) addresses(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 	host, port, err := splitPort(addr)
 	if err != nil {
@@ -170,9 +167,9 @@ func (d *dialer) addresses(ctx context.Context, addr string) ([]netip.AddrPort, 
 	return out, nil
 }
 
-// arrange puts the families in turn, beginning with that of the first, which
-// the resolver has sorted (RFC 6724), and the address that worked last in front
-// of all if it is still one of them.
+// arrange alternates the address families, beginning with that of the first address, as
+// sorted by the resolver (RFC 6724). The address that worked last comes first, if it is
+// still in the list.
 func arrange(found, known []netip.Addr) []netip.Addr {
 	var first, second []netip.Addr
 	for _, ip := range found {
@@ -198,7 +195,7 @@ func arrange(found, known []netip.Addr) []netip.Addr {
 	return out[:min(len(out), maxAddresses)]
 }
 
-// worked remembers which address of addr answered.
+// worked records the address of addr that answered.
 func (d *dialer) worked(addr string, remote net.Addr) {
 	ip := addrOf(remote)
 	host, _, err := net.SplitHostPort(addr)

@@ -1,5 +1,5 @@
-// Group: sessions with several servers at a time, so that a node is in reach, and reaches
-// the API server, when one of them is lost.
+// Group: sessions with several servers at a time, so that a node stays connected when one
+// of them is lost.
 
 package agent
 
@@ -16,14 +16,14 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// shared is what agents of one node and process have in common. To each server they are
-// one agent, so that its newest session counts there, whichever agent has made it.
+// shared is the state that the agents of one node in one process share. To each server they
+// are one agent, whose newest session counts.
 type shared struct {
 	instance uint64        // tells this process from a clone of the machine
 	sequence atomic.Uint64 // of the latest greeting
 
 	mu      sync.Mutex        // guards the following
-	taken   map[string]*Agent // by server: who has, or tries, a session with it
+	taken   map[string]*Agent // by server: the agent that has, or tries, a session with it
 	changed chan struct{}     // closed, and replaced, when an agent's state changes
 }
 
@@ -34,7 +34,7 @@ func newShared() *shared {
 	}
 }
 
-// take says whether a may have a session with the server: no other agent has.
+// take reserves the server for a, unless another agent has it.
 func (s *shared) take(a *Agent, server string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *shared) take(a *Agent, server string) bool {
 	return true
 }
 
-// keep gives back what a has taken, but for one server.
+// keep releases a's reservations, except for one server.
 func (s *shared) keep(a *Agent, server string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,8 +70,8 @@ func (s *shared) next() <-chan struct{} {
 	return s.changed
 }
 
-// A Group is agents of one node, each of which keeps it linked to a server of its own.
-// All methods may be called at the same time.
+// A Group is several agents of one node, each connected to another server. All methods may
+// be called at the same time.
 type Group struct {
 	agents []*Agent
 	shared *shared
@@ -82,8 +82,8 @@ type Group struct {
 	fenced    []bool     // by agent
 }
 
-// NewGroup makes n agents of c, or as many as there are servers if those are fewer. The
-// node is fenced while one of them says so. NewGroup starts nothing.
+// NewGroup makes n agents of c, or one for each server if there are fewer. The node is
+// fenced while one of them is. NewGroup starts nothing.
 func NewGroup(c Config, n int) (*Group, error) {
 	servers, err := checkServers(c.Servers)
 	if err != nil {
@@ -108,7 +108,7 @@ func NewGroup(c Config, n int) (*Group, error) {
 			return nil, err
 		}
 		a.shared, a.first = g.shared, i
-		g.shared.taken[servers[i]] = a // so that each always has one
+		g.shared.taken[servers[i]] = a // each always has one
 		g.agents = append(g.agents, a)
 	}
 	g.preferred = g.agents[0]
@@ -119,7 +119,7 @@ func NewGroup(c Config, n int) (*Group, error) {
 	return g, nil
 }
 
-// fence tells of the node's fence if agent i changes it.
+// fence calls Config.Fenced if agent i changes whether the node is fenced.
 func (g *Group) fence(i int, up bool, tell func(bool)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,7 +144,7 @@ func (g *Group) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// watch turns to another agent when the preferred one is not connected.
+// watch prefers another agent when the preferred one is not connected.
 func (g *Group) watch(ctx context.Context) {
 	for {
 		changed := g.shared.next()
@@ -153,7 +153,7 @@ func (g *Group) watch(ctx context.Context) {
 		g.preferred = now
 		g.mu.Unlock()
 		if s := before.State(); before != now && !s.Since.IsZero() {
-			// A session whose server is about to stop has not failed: what is on it goes on.
+			// A session whose server is about to stop has not failed: its streams continue.
 			g.moved(s.Err != nil || !s.Parked.IsZero())
 		}
 		select {
@@ -164,7 +164,7 @@ func (g *Group) watch(ctx context.Context) {
 	}
 }
 
-// use is the agent to dial by: the preferred one unless only another is connected.
+// use returns the agent for dials: the preferred one unless only another is connected.
 func (g *Group) use() *Agent {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -183,7 +183,7 @@ func (g *Group) useLocked() *Agent {
 	return g.preferred
 }
 
-// State is that of the agent by which DialContext dials; Fenced is the node's.
+// State is that of the agent that DialContext uses; Fenced is the node's.
 func (g *Group) State() State {
 	g.mu.Lock()
 	a, fenced := g.useLocked(), slices.Contains(g.fenced, true)
@@ -219,7 +219,7 @@ func (g *Group) DialContext(ctx context.Context, network, addr string) (net.Conn
 	}
 }
 
-// await gives a dial by a up when another agent is connected and a is not.
+// await cancels a dial of a when another agent is connected and a is not.
 func (g *Group) await(ctx context.Context, a *Agent, giveUp context.CancelCauseFunc) {
 	for {
 		changed := g.shared.next()

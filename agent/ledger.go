@@ -1,4 +1,4 @@
-// Ledger: what the connections below all sessions have seen, by transport.
+// Ledger: statistics of the sessions' connections, by transport.
 
 package agent
 
@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A ledger adds up the states of links. It is a prometheus.Collector.
+// A ledger sums the statistics of links. It is a prometheus.Collector.
 type ledger struct {
 	mu    sync.Mutex // guards the following
 	live  map[*link]struct{}
@@ -34,7 +34,7 @@ func (g *ledger) remove(l *link) {
 	g.ended[l.transport()] = sum(g.ended[l.transport()], st)
 }
 
-// sum adds what can be added up.
+// sum adds the counters.
 func sum(a, b tunnel.LinkState) tunnel.LinkState {
 	return tunnel.LinkState{
 		Parks: a.Parks + b.Parks, Resumes: a.Resumes + b.Resumes, Replayed: a.Replayed + b.Replayed,

@@ -14,34 +14,34 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// partingPatience is how long a session that both ends are done with may take to
-// deliver what is under way.
+// partingPatience is how long a session that both ends have finished may take to deliver
+// data in flight.
 const partingPatience = 30 * time.Second
 
-// linger is how long it may take for what the node itself has open: what it keeps
-// open for later cannot be told from what it still reads from.
+// linger is how long an ending session waits for the node's own streams. An idle keep-alive
+// stream cannot be told from one that is still read.
 const linger = 500 * time.Millisecond
 
-// A link is a session that the server has welcomed.
+// A link is an established session.
 type link struct {
 	agent    *Agent
 	server   string
 	session  tunnel.Session
 	control  *tunnel.Control
 	welcome  tunnel.Welcome
-	sequence uint64 // of its greeting
+	sequence uint64 // of its hello
 	since    time.Time
 	log      *slog.Logger
 	streams  occupancy // that a server has open
 	opened   occupancy // that the node has open
 
-	// given is done once the link has been left for another one because it did
-	// not answer: who waits for it should go there.
+	// given is done once the link was abandoned for another one because it did not answer.
+	// Waiters should use that one.
 	given  context.Context
 	giveUp context.CancelFunc
 
-	// seen is how the connection fared at the last look, and path how its
-	// packets left; they belong to the keeper.
+	// seen is the state of the connection at the last check, and path its route; they are
+	// owned by the keeper.
 	seen tunnel.LinkState
 	path string
 
@@ -49,10 +49,10 @@ type link struct {
 	err  error         // why the session ended; set before done is closed
 }
 
-// transport is the name of what carries the session.
+// transport is the name of the session's transport.
 func (l *link) transport() string { return l.agent.cfg.Transport.Name }
 
-// over says whether nothing new should be opened on the session.
+// over reports whether no new stream should be opened on the session.
 func (l *link) over() bool {
 	select {
 	case <-l.control.Draining():
@@ -65,8 +65,8 @@ func (l *link) over() bool {
 // parked is since when the session has had no connection; zero if it has one.
 func (l *link) parked() time.Time { return l.session.Link().Parked }
 
-// dial has the server join a new stream to addr. It gives up when the link is
-// given up.
+// dial asks the server to connect a new stream to addr. It fails when the link is
+// abandoned.
 func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if err := l.opened.enter(addr); err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (l *link) run(ctx context.Context) {
 	defer close(l.done)
 	var (
 		group      sync.WaitGroup
-		life, stop = context.WithCancel(context.WithoutCancel(ctx)) // drain needs the session to live on
+		life, stop = context.WithCancel(context.WithoutCancel(ctx)) // drain needs the session
 		ended      = make(chan error, 1)
 	)
 	group.Go(func() { ended <- l.pulse(life) })
@@ -114,9 +114,8 @@ func (l *link) run(ctx context.Context) {
 	l.log.Debug("session is over", "err", l.err)
 }
 
-// pulse runs the control stream. A server that says goodbye because nothing is
-// open at its end any more waits until everything under way to this one has been
-// read.
+// pulse runs the control stream. When a server says goodbye because it has no open streams,
+// pulse waits until the data in flight to this end has been read.
 func (l *link) pulse(ctx context.Context) error {
 	err := l.control.Run(ctx, nil)
 	var bye *tunnel.Goodbye
@@ -125,11 +124,11 @@ func (l *link) pulse(ctx context.Context) error {
 		l.finish(l.streams.close(), partingPatience)
 		l.finish(opened, linger)
 	}
-	_ = l.session.Close() // what Run returned is the news
+	_ = l.session.Close() // the error of Run matters, not this one
 	return err
 }
 
-// finish waits for idle, for the end of the session, or for so long.
+// finish waits for idle, for the end of the session, or for the timeout.
 func (l *link) finish(idle <-chan struct{}, patience time.Duration) {
 	t := time.NewTimer(patience)
 	defer t.Stop()
@@ -140,9 +139,9 @@ func (l *link) finish(idle <-chan struct{}, patience time.Duration) {
 	}
 }
 
-// drain has the server open nothing new, lets open streams finish, and leaves. What the
-// server had begun to open when it was told is let in.
-// When nothing is open at the server either, it is the server that says goodbye.
+// drain asks the server to open no new streams, waits for the open ones, and leaves.
+// Streams that the server opened before it read the request are accepted. If nothing is
+// open at the server either, the server says goodbye.
 func (l *link) drain(ended <-chan error) {
 	const text = "agent is stopping"
 	l.log.Info("leaving", "streams", l.streams.count())
@@ -161,7 +160,7 @@ func (l *link) drain(ended <-chan error) {
 	}
 }
 
-// answer does what the server asks for with one stream.
+// answer serves one stream that the server opened.
 func (l *link) answer(ctx context.Context, r *tunnel.Request) {
 	start := time.Now()
 	err := l.admit(ctx, r)
@@ -194,7 +193,7 @@ func (l *link) admit(ctx context.Context, r *tunnel.Request) error {
 	return err
 }
 
-// toKubelet hands a stream over.
+// toKubelet hands a stream to the kubelet.
 func (l *link) toKubelet(ctx context.Context, r *tunnel.Request) error {
 	c := l.agent.metrics.track(inbound, &unanswered{request: r, addr: tunnel.Addr(r.Addr)}, l.streams.leave)
 	ctx, cancel := r.Context(ctx)

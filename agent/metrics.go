@@ -1,4 +1,4 @@
-// This file counts.
+// Metrics of an Agent.
 
 package agent
 
@@ -31,15 +31,14 @@ type metrics struct {
 	handles  map[string]func() handles // by direction; never changed
 }
 
-// handles are what each stream that one end opens counts by, looked up once.
+// handles are the metrics of the streams that one end opens, looked up once.
 type handles struct {
 	dialed         prometheus.Counter // streams that were opened
 	open           prometheus.Gauge
 	sent, received func(n int)
 }
 
-// newMetrics registers the metrics; a nil registerer makes ones that nobody
-// reads.
+// newMetrics registers the metrics; with a nil registerer they are not exported.
 func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 	m := &metrics{
 		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -158,7 +157,7 @@ var codeLabels = [...]string{
 	tunnel.Revoked:     "revoked",
 }
 
-// codeLabel is "other" for what a newer peer may send, so that labels stay few.
+// codeLabel is "other" for codes of newer peers, to bound the label's values.
 func codeLabel(c tunnel.Code) string {
 	if int(c) < len(codeLabels) && codeLabels[c] != "" {
 		return codeLabels[c]
@@ -184,8 +183,8 @@ func reasonLabel(err error) string {
 	return codeLabel(tunnel.CodeOf(err))
 }
 
-// track makes a stream of a session count. done, if not nil, is called once,
-// when the stream is closed or aborted.
+// track counts a stream of a session and its bytes. done, if not nil, is called once, when
+// the stream is closed or aborted.
 func (m *metrics) track(direction string, c net.Conn, done func()) *tunnel.Tap {
 	h := m.handles[direction]()
 	h.open.Inc()
@@ -197,8 +196,8 @@ func (m *metrics) track(direction string, c net.Conn, done func()) *tunnel.Tap {
 	}}
 }
 
-// trackTarget is track for a connection to what a server's stream leads to:
-// what is read there is sent to the server.
+// trackTarget is track for the connection to the target of a server's stream: what is read
+// from it is sent to the server.
 func (m *metrics) trackTarget(c net.Conn, done func()) *tunnel.Tap {
 	t := m.track(inbound, c, done)
 	t.Received, t.Sent = t.Sent, t.Received

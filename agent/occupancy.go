@@ -1,4 +1,4 @@
-// Occupancy: how many streams of a session one end has open.
+// Occupancy: the number of streams of a session that one end has open.
 
 package agent
 
@@ -8,8 +8,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// An occupancy counts the streams that one end has open, and says when there are
-// none left.
+// An occupancy counts the streams that one end has open, and signals when the last one has
+// ended.
 type occupancy struct {
 	limit int
 	idle  chan struct{} // closed once closing and empty
@@ -19,7 +19,7 @@ type occupancy struct {
 	closing bool
 }
 
-// enter counts a stream in, or says why not: Draining or Busy.
+// enter adds a stream, or returns why it is refused: Draining or Busy.
 func (o *occupancy) enter(addr string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -42,7 +42,7 @@ func (o *occupancy) leave() {
 	}
 }
 
-// close lets nothing more in. The channel is closed once everything has left.
+// close refuses new streams. The channel is closed once all streams have ended.
 func (o *occupancy) close() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,7 +55,7 @@ func (o *occupancy) close() <-chan struct{} {
 	return o.idle
 }
 
-// closed says whether nothing more is let in.
+// closed reports whether new streams are refused.
 func (o *occupancy) closed() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

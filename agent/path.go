@@ -1,4 +1,4 @@
-// Path: how packets to a server leave this machine, and when that changes.
+// Path: the route from this machine to a server, and notification of its changes.
 
 package agent
 
@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// pathPoll is how often the path is looked at where the kernel does not tell.
+// pathPoll is the polling interval where the kernel sends no notifications.
 const pathPoll = 2 * time.Second
 
-// A terrain is what an agent can know of the ways out of its machine.
+// A terrain looks up routes and watches for their changes.
 type terrain struct {
-	// path describes how packets to an address leave; it is another text when
-	// they leave in another way, and empty if there is none.
+	// path describes the route to an address; the text changes when the route does, and is
+	// empty if there is none.
 	path func(to netip.Addr) string
 	// watch calls changed each time a path may have changed, until ctx is done.
 	watch func(ctx context.Context, changed func())
 }
 
-// sourceOf is the address that packets to an address would have as their source.
-// To connect a UDP socket sends nothing.
+// sourceOf is the source address of packets to an address. It connects a UDP socket, which
+// sends nothing.
 func sourceOf(to netip.Addr) string {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
 	if err != nil {

@@ -1,5 +1,4 @@
-// Path on Linux: routing netlink (RFC 3549) tells of changes and looks up
-// routes.
+// Path on Linux: uses routing netlink (RFC 3549) to look up routes and for notifications.
 
 package agent
 
@@ -32,7 +31,7 @@ const (
 	headerLen  = syscall.SizeofNlMsghdr
 	attrLen    = syscall.SizeofRtAttr
 	answerSize = 4096
-	// netlinkTimeout bounds the wait for the kernel, which answers at once.
+	// netlinkTimeout bounds the wait for the kernel's answer.
 	netlinkTimeout = 1 // seconds
 )
 
@@ -123,11 +122,12 @@ func describeRoute(attrs []syscall.NetlinkRouteAttr) string {
 	return fmt.Sprintf("device %d, gateway %v, source %v", device, gateway, source)
 }
 
-// settle is how long changes gather before they are told: they come in bunches.
+// settle is how long changes are collected before they are reported, because they come in
+// bursts.
 const settle = 100 * time.Millisecond
 
-// watchPaths listens for changes of addresses and routes, or polls if it may
-// not.
+// watchPaths listens for changes of addresses and routes, or polls if it lacks the
+// permission.
 func watchPaths(ctx context.Context, changed func()) {
 	f, err := subscribe()
 	if err != nil {
@@ -161,7 +161,7 @@ const (
 	watchedNetGroup = groupLink | groupIPv4Addr | groupIPv4Route | groupIPv6Addr | groupIPv6Route
 )
 
-// subscribe opens a socket on which the kernel tells of changes.
+// subscribe opens a socket for the kernel's notifications.
 func subscribe() (*os.File, error) {
 	fd, err := syscall.Socket(syscall.AF_NETLINK, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, syscall.NETLINK_ROUTE)
 	if err != nil {

@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Path where the kernel does not tell: a look every so often.
+// Path where the kernel sends no notifications: polling.
 
 package agent
 

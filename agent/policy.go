@@ -1,4 +1,4 @@
-// Policy: where the streams that servers open may lead.
+// Policy: the targets that servers may dial.
 
 package agent
 
@@ -17,9 +17,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// metadata are the addresses at which clouds hand credentials to whoever asks
-// from the machine. Reaching one is being the machine, so an entry that merely
-// covers it does not admit it. It is written here once and never changed.
+// metadata are the addresses of cloud metadata services, which give the machine's
+// credentials to any local process. A prefix that contains one does not allow it; it must
+// be named. It is never changed.
 var metadata = map[netip.Addr]bool{
 	netip.MustParseAddr("169.254.169.254"): true, // most clouds
 	netip.MustParseAddr("fd00:ec2::254"):   true, // EC2
@@ -46,10 +46,10 @@ var (
 	loopback6 = netip.MustParseAddr("::1")
 )
 
-// A policy decides. It has no state.
+// A policy decides which targets are allowed. It has no state.
 type policy struct {
 	node    string
-	kubelet bool           // whether there is one in this process
+	kubelet bool           // whether it runs in this process
 	outside netip.AddrPort // of a kubelet that is another process; not valid if there is none
 	own     func() []netip.Addr
 	pods    func(netip.AddrPort) bool
@@ -58,20 +58,20 @@ type policy struct {
 	resolver *net.Resolver // nil means the system's
 }
 
-// kubeletPatience is how long a kubelet that is another process may take to accept a
-// connection. It is on the same machine.
+// kubeletPatience is how long a kubelet in another process of this machine may take to
+// accept a connection.
 const kubeletPatience = 900 * time.Millisecond
 
-// A verdict is where a stream may go: to the kubelet in this process, or to the
-// first address that answers.
+// A verdict is the target of an allowed stream: the kubelet in this process, or the first
+// address that answers.
 type verdict struct {
 	kubelet bool
 	addrs   []string
 	within  time.Duration // for the dial; 0 means as long as the opener waits
 }
 
-// decide says where a stream for addr may go. Errors are *tunnel.DialError:
-// Invalid if addr makes no sense, else Denied.
+// decide returns the target of a stream for addr. Errors are *tunnel.DialError: Invalid if
+// addr is malformed, else Denied.
 func (p policy) decide(network, addr string) (verdict, error) {
 	if network != "tcp" {
 		return verdict{}, refuse(addr, tunnel.Invalid, "network %q: only tcp is carried", network)
@@ -162,14 +162,14 @@ func (p policy) toKubelet(addr string) (verdict, error) {
 
 func (p policy) isOwn(ip netip.Addr) bool { return p.own != nil && slices.Contains(p.own(), ip) }
 
-// isPods says whether a running pod declares the port. What listens on loopback is
-// never a pod's for others.
+// isPods reports whether a running pod declares the port. A loopback address never belongs
+// to a pod.
 func (p policy) isPods(ip netip.Addr, port uint16) bool {
 	return p.pods != nil && !ip.IsLoopback() && p.pods(netip.AddrPortFrom(ip, port))
 }
 
 func (p policy) notAllowed(addr, to string) error {
-	if !p.kubelet { // nobody here knows what pods declare
+	if !p.kubelet { // this process does not run the pods
 		return refuse(addr, tunnel.Denied, "%s is not the kubelet of node %s; --allow-target %s on its agent would admit it", to, p.node, to)
 	}
 	return refuse(addr, tunnel.Denied, "%s is neither the kubelet nor a port that a running pod of node %s declares: list it under the container's ports, or --allow-target %s on its agent would admit it", to, p.node, to)
@@ -179,13 +179,13 @@ func refuse(addr string, code tunnel.Code, format string, args ...any) error {
 	return &tunnel.DialError{Addr: addr, Code: code, Text: fmt.Sprintf(format, args...)}
 }
 
-// isMetadata looks through the ways to write an IPv4 address as IPv6.
+// isMetadata also recognizes IPv4 addresses embedded in IPv6 ones.
 func isMetadata(ip netip.Addr) bool {
 	return metadata[ip.WithZone("").Unmap()] || metadata[carried(ip)]
 }
 
-// isHost says whether one host may have the address. The unspecified one is loopback
-// in disguise.
+// isHost reports whether the address can be a host's. Connecting to the unspecified address
+// reaches loopback.
 func isHost(ip netip.Addr) bool {
 	for _, ip := range []netip.Addr{ip, carried(ip)} {
 		if ip.IsUnspecified() || ip.IsMulticast() || ip == broadcast {
@@ -195,9 +195,8 @@ func isHost(ip netip.Addr) bool {
 	return true
 }
 
-// carried is the IPv4 address that an IPv6 one carries, and to whose host a
-// translator or a tunnel on the way would take a packet; ip itself, unmapped and
-// without its zone, if it carries none.
+// carried returns the IPv4 address that is embedded in an IPv6 one, to which a translator
+// or a tunnel would deliver packets; else ip itself, unmapped and without its zone.
 func carried(ip netip.Addr) netip.Addr {
 	ip = ip.WithZone("").Unmap()
 	if ip.Is4() {
@@ -221,9 +220,9 @@ func carried(ip netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte(b[from:]))
 }
 
-// dial is the default way to a target. A name that was admitted is resolved once, and
-// each of its addresses is looked at before it is connected to: it must not lead to
-// what the machine keeps to itself, whatever its owner has it resolve to.
+// dial is the default Config.Target. It resolves an allowed name once and checks each
+// address before it connects, so that the owner of the name cannot make it lead to
+// loopback, link-local or metadata addresses.
 func (p policy) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{Resolver: p.resolver, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
 		return p.checkResolved(addr, resolved)
@@ -237,7 +236,7 @@ func (p policy) checkResolved(addr, resolved string) error {
 		return refuse(addr, tunnel.Invalid, "it resolves to %q", resolved)
 	}
 	if host, _, err := net.SplitHostPort(addr); err != nil || isAddr(host) || isLocalName(host) {
-		return err // it has been decided about, or means what it says
+		return err // it is allowed, or its text is clear
 	}
 	ip, port := to.Addr().WithZone("").Unmap(), to.Port()
 	v4 := carried(ip)
@@ -267,7 +266,7 @@ func isAddr(host string) bool {
 	return err == nil
 }
 
-// isLocalName says whether a name means loopback, and nothing else (RFC 6761, 6.3).
+// isLocalName reports whether a name can only mean loopback (RFC 6761, 6.3).
 func isLocalName(host string) bool {
 	name := canonicalName(host)
 	return name == "localhost" || strings.HasSuffix(name, ".localhost")

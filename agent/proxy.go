@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// proxyTimeout bounds the exchange with a proxy that has taken the
-	// connection: it has to reach the server meanwhile.
+	// proxyTimeout bounds the CONNECT exchange, during which the proxy connects to the
+	// server.
 	proxyTimeout = 10 * time.Second
 	// maxProxyAnswer bounds the header of a proxy's answer in bytes.
 	maxProxyAnswer = 16 << 10
@@ -30,7 +30,7 @@ type proxyError struct {
 	proxy  string // without the password
 	server string
 	status int    // 0 if it was not asked
-	text   string // the status with its words
+	text   string // the status line
 	sent   bool   // whether credentials were sent
 }
 
@@ -41,7 +41,7 @@ func (e *proxyError) Error() string {
 	return fmt.Sprintf("it answers %q to CONNECT %s", e.text, e.server)
 }
 
-// remedy is what a person can do; empty if the proxy may change its mind.
+// remedy tells an operator what to do; empty if a retry may succeed.
 func (e *proxyError) remedy() string {
 	switch e.status {
 	case 0:
@@ -58,8 +58,7 @@ func (e *proxyError) remedy() string {
 	}
 }
 
-// CheckProxy says whether u is a proxy that an agent can use. The error says
-// what would be.
+// CheckProxy reports whether an agent can use the proxy u. The error says what it supports.
 func CheckProxy(u *url.URL) error {
 	if u.Scheme != "http" && u.Scheme != "https" {
 		return fmt.Errorf("proxy %s: scheme %q is not supported: want http://HOST:PORT or https://HOST:PORT", u.Redacted(), u.Scheme)
@@ -82,7 +81,7 @@ func proxyAddr(via *url.URL) string {
 	}
 }
 
-// dialProxy has the proxy connect to addr.
+// dialProxy connects to addr through the proxy.
 func (d *dialer) dialProxy(ctx context.Context, via *url.URL, addr string, one dialFunc) (net.Conn, error) {
 	if err := CheckProxy(via); err != nil {
 		return nil, err
@@ -94,8 +93,7 @@ func (d *dialer) dialProxy(ctx context.Context, via *url.URL, addr string, one d
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
 	c := raw
-	// The connection is ended from outside should ctx end: neither the TLS
-	// handshake nor the exchange can then go on.
+	// If ctx ends the connection is closed, which ends the TLS handshake and the exchange.
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	if via.Scheme == "https" {
 		t := tls.Client(raw, &tls.Config{ServerName: via.Hostname(), MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})

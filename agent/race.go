@@ -1,5 +1,5 @@
-// Race: several ways to the same thing, each with a head start over the next
-// (RFC 8305, "happy eyeballs").
+// Race: concurrent attempts, each with a head start over the next (RFC 8305, "happy
+// eyeballs").
 
 package agent
 
@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// failures are those of all attempts at one thing, in the order in which they
-// failed.
+// failures are the errors of all attempts, in the order in which they failed.
 type failures []error
 
 // Error is one line.
@@ -26,8 +25,7 @@ func (f failures) Error() string {
 // Unwrap gives them all.
 func (f failures) Unwrap() []error { return f }
 
-// join is the error for what failed in these ways: a single one stays what it
-// is.
+// join returns failures as one error; a single one is returned as it is.
 func (f failures) join() error {
 	if len(f) == 1 {
 		return f[0]
@@ -35,11 +33,10 @@ func (f failures) join() error {
 	return f
 }
 
-// race makes up to n attempts and returns the result of the first to succeed.
-// Each is started when the one before it has failed, or has been under way for
-// headStart. The others are given up: their contexts end, and what they make
-// all the same goes to drop. strays is done when they are. The error is that of
-// the only attempt or else failures.
+// race makes up to n attempts and returns the result of the first to succeed. Each is
+// started when the one before has failed, or headStart later. The contexts of the others
+// are canceled, and their late results are passed to drop. strays is done when they have
+// returned. The error is that of a single attempt, or failures.
 func race[T any](ctx context.Context, strays *sync.WaitGroup, n int, headStart time.Duration,
 	attempt func(ctx context.Context, i int) (T, error), drop func(T),
 ) (T, error) {

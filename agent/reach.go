@@ -1,4 +1,4 @@
-// Reach: one attempt at a session, from a server's name to its welcome.
+// Reach: one attempt to establish a session, from the server's name to its welcome.
 
 package agent
 
@@ -17,29 +17,27 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// connectTimeout bounds one attempt: certificate, connection, handshake and greeting.
-// It leaves room for a path of three seconds on which every fifth packet gets lost.
+// connectTimeout bounds one attempt: certificate, connection, handshake and hello. It
+// suffices for a round trip of three seconds with 20 % packet loss.
 const connectTimeout = 45 * time.Second
 
-// keepsKey is the greeting's metadata in which an agent that moves to another
-// session says which older ones it still holds: their sequence numbers, the
-// latest first.
+// keepsKey is the metadata of the hello in which a migrating agent lists the older sessions
+// that it keeps: their sequence numbers, the latest first.
 const keepsKey = "keeps"
 
-// errUnwanted is the end of an attempt that is not needed any more.
+// errUnwanted is the error of an attempt that is no longer needed.
 var errUnwanted = errors.New("not needed any more")
 
-// A plan is what to attempt.
+// A plan has the parameters of an attempt.
 type plan struct {
 	server   string
 	sequence uint64
-	keeps    []uint64 // sessions that are held beside the new one, the latest first
-	// wanted is asked before the server is greeted, which commits both ends;
-	// nil means yes.
+	keeps    []uint64 // sessions that are kept beside the new one, the latest first
+	// wanted is asked before the hello is sent, which commits both ends; nil means yes.
 	wanted func() bool
 }
 
-// meta is what the agent says of itself in greeting.
+// meta is the metadata of the hello.
 func (a *Agent) meta(keeps []uint64) tunnel.Meta {
 	m := tunnel.Meta{}
 	if a.cfg.Version != "" {
@@ -55,7 +53,7 @@ func (a *Agent) meta(keeps []uint64) tunnel.Meta {
 	return m
 }
 
-// connect makes one attempt. Its error is a *Refusal if another will not help.
+// connect makes one attempt. Its error is a *Refusal if a retry cannot succeed.
 func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -94,7 +92,7 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 	return l, nil
 }
 
-// dialSession makes a session with a server, which has not been greeted.
+// dialSession makes a session with a server and sends no hello.
 func (a *Agent) dialSession(ctx context.Context, server string, conf *tls.Config) (tunnel.Session, error) {
 	if err := a.reachable(server); err != nil {
 		return nil, err
@@ -104,8 +102,8 @@ func (a *Agent) dialSession(ctx context.Context, server string, conf *tls.Config
 	if !overUDP(t) || a.cfg.Dial != nil {
 		return t.Dial(ctx, server, o)
 	}
-	// A packet transport opens sockets of its own, so that it cannot be given
-	// connections to choose from, only addresses.
+	// A packet transport opens its own sockets, so it is given addresses instead of
+	// connections.
 	o.Dial, o.DialSmall = nil, nil
 	addrs, err := a.dialer.addresses(ctx, server)
 	if err != nil {
@@ -126,7 +124,7 @@ func (a *Agent) dialSession(ctx context.Context, server string, conf *tls.Config
 	}, func(s tunnel.Session) { _ = s.Close() }) // nobody has been told of it
 }
 
-// overUDP says whether t has packets of its own, which no proxy takes.
+// overUDP reports whether t uses UDP, which HTTP proxies do not carry.
 func overUDP(t tunnel.Transport) bool { return t.Name == "quic" }
 
 // reachable says why the transport does not reach server: no proxy takes packets.

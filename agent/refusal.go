@@ -1,4 +1,4 @@
-// Refusals: failures that trying again does not mend.
+// Refusals: failures that a retry does not fix.
 
 package agent
 
@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// What a Refusal is about. A Refusal unwraps to one of them.
+// Reasons of a Refusal, which unwraps to one of them.
 var (
 	// ErrCertificateRejected: the server does not accept this node's
 	// certificate, or there is none.
@@ -21,27 +21,25 @@ var (
 	// ErrServerUntrusted: the server's certificate is not from the cluster's
 	// authority, is for another name, or is not valid now.
 	ErrServerUntrusted = errors.New("server's certificate cannot be trusted")
-	// ErrNotServer: what answers there is not a Hawser server, or one of an
-	// incompatible version.
+	// ErrNotServer: the peer is not a Hawser server, or has an incompatible version.
 	ErrNotServer = errors.New("no hawser server answers there")
-	// ErrNodeRefused: the server knows the certificate and does not want the
-	// session.
+	// ErrNodeRefused: the server accepts the certificate and refuses the session.
 	ErrNodeRefused = errors.New("server refuses this node")
-	// ErrProxyRefused: the HTTP proxy does not lead to the server.
+	// ErrProxyRefused: the HTTP proxy does not connect to the server.
 	ErrProxyRefused = errors.New("the proxy does not let this node through")
 	// ErrReplaced: another agent with this node's certificate has connected.
 	ErrReplaced = errors.New("another agent with this node's identity has connected")
-	// ErrRevoked: this node's key does not hold the node's name any more.
+	// ErrRevoked: this node's key no longer owns the node's name.
 	ErrRevoked = errors.New("the server does not admit this node any more")
 )
 
-// A Refusal is a failure that is due to how things are set up. The agent keeps
-// trying, more and more slowly, but somebody should act.
+// A Refusal is a failure caused by the configuration. The agent keeps retrying with growing
+// back-off, but an operator should act.
 type Refusal struct {
 	Server string
 	// Reason is one of the errors above.
 	Reason error
-	// Err is what went wrong in detail.
+	// Err is the detailed error.
 	Err error
 }
 
@@ -54,7 +52,7 @@ func (r *Refusal) Error() string {
 // Unwrap gives the reason and the detail.
 func (r *Refusal) Unwrap() []error { return []error{r.Reason, r.Err} }
 
-// diagnose makes a *Refusal of err if it is one, and else returns err.
+// diagnose returns err as a *Refusal if it is one, else unchanged.
 func diagnose(server string, err error) error {
 	if reason := reasonOf(err); reason != nil {
 		return &Refusal{Server: server, Reason: reason, Err: err}
@@ -101,8 +99,8 @@ func reasonOf(err error) error {
 	}
 }
 
-// alertReasons tells what a TLS alert that the server sent is about (RFC 8446,
-// 6.2). It is written here once and never changed.
+// alertReasons maps the server's TLS alerts (RFC 8446, 6.2) to reasons. It is never
+// changed.
 var alertReasons = map[tls.AlertError]error{
 	42:  ErrCertificateRejected, // bad_certificate
 	43:  ErrCertificateRejected, // unsupported_certificate
@@ -116,8 +114,8 @@ var alertReasons = map[tls.AlertError]error{
 	120: ErrNotServer,           // no_application_protocol
 }
 
-// alertReason goes by the alert's text, because the type that crypto/tls gives
-// it is not exported; the texts compared are crypto/tls's own.
+// alertReason compares the alert's text with crypto/tls's own, because the type of the
+// error is not exported.
 func alertReason(alert error) error {
 	for a, reason := range alertReasons {
 		if alert != nil && alert.Error() == a.Error() {
@@ -127,14 +125,14 @@ func alertReason(alert error) error {
 	return nil
 }
 
-// expired says whether the server finds this node's certificate expired.
+// expired reports whether the server considers this node's certificate expired.
 func expired(err error) bool {
 	const certificateExpired tls.AlertError = 45
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error" && op.Err != nil && op.Err.Error() == certificateExpired.Error()
 }
 
-// remedy is what a person can do.
+// remedy tells an operator what to do.
 func remedy(reason, err error) string {
 	var (
 		host  x509.HostnameError

@@ -1,4 +1,4 @@
-// Run: the loop that always wants one link.
+// Run: the loop that keeps one link established.
 
 package agent
 
@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// Run keeps a link up until ctx is done; then it drains the link, hangs up and
+// Run keeps a link established until ctx is done; then it drains and closes the link and
 // returns nil. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	if !a.running.CompareAndSwap(false, true) {
@@ -35,30 +35,28 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// leaveTimeout is how long the only server may take to leave after it has said
-// that it will, before it is connected to again.
+// leaveTimeout is how long the agent waits for its only server to end a session after it
+// announced that it leaves, before it connects again.
 const leaveTimeout = 30 * time.Second
 
-// maxLeaving is how many links may live on beside the one in use. Servers have
-// room for as many.
+// maxLeaving bounds the links that drain beside the one in use. Servers accept as many.
 const maxLeaving = 2
 
-// A keeper is Run's state; nothing else touches it.
+// A keeper is Run's state; only Run's goroutine uses it.
 type keeper struct {
 	agent    *Agent
 	retry    backoff
-	turn     int                  // the next server's index
-	again    string               // a server to try once more before that; empty if there is none
-	asked    map[string]time.Time // until when a server wants to be left alone
+	turn     int                  // index of the next server
+	again    string               // a server to retry before that; empty if there is none
+	asked    map[string]time.Time // until when a server asked not to be tried
 	fenced   bool                 // another agent is preferred, or the node is not admitted
-	welcomed bool                 // it has had a session
-	// leaving are links that live on while another one does the work, the latest
-	// first.
+	welcomed bool                 // there was a session
+	// leaving are links that drain beside the one in use, the latest first.
 	leaving []*link
 	search  search
-	moving  chan moveEnd  // how the move under way ended; nil if there is none
-	shifts  chan struct{} // holds one if the way out may have changed
-	clock   time.Time     // at the latest look
+	moving  chan moveEnd  // the result of the current migration; nil if there is none
+	shifts  chan struct{} // holds one if the route may have changed
+	clock   time.Time     // at the latest check
 	links   sync.WaitGroup
 	logged  map[string]repeat // by server
 }
@@ -92,7 +90,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// next is the server whose turn it is, except those that other agents of this node have,
+// next returns the next server in turn. It skips those that other agents of this node have,
 // and those that are leaving unless there is no other.
 func (k *keeper) next() string {
 	again := k.again
@@ -114,7 +112,7 @@ func (k *keeper) next() string {
 	panic("more agents than servers")
 }
 
-// forget drops leaving links that have left.
+// forget drops leaving links that have ended.
 func (k *keeper) forget() {
 	k.leaving = slices.DeleteFunc(k.leaving, func(l *link) bool {
 		select {
@@ -126,9 +124,8 @@ func (k *keeper) forget() {
 	})
 }
 
-// rest waits before the next attempt, and for as long as the server asked. A
-// change of the way out may be what the agent has waited for, and cuts the wait
-// short.
+// rest waits before the next attempt, at least as long as the server asked. A change of the
+// route ends the wait.
 func (k *keeper) rest(ctx context.Context, server string, wait time.Duration) {
 	if asked := time.Until(k.asked[server]); asked > wait {
 		pause(ctx, asked)
@@ -138,7 +135,7 @@ func (k *keeper) rest(ctx context.Context, server string, wait time.Duration) {
 	if wait <= 0 {
 		return
 	}
-	if k.retry.replaced > 0 { // it has nothing to do with the way out
+	if k.retry.replaced > 0 { // the route is not the reason
 		pause(ctx, wait)
 		return
 	}
@@ -157,8 +154,8 @@ func (k *keeper) rest(ctx context.Context, server string, wait time.Duration) {
 	}
 }
 
-// plan is a plan with the next sequence number. What is leaving that server is
-// kept.
+// plan returns a plan with the next sequence number, which keeps the leaving sessions with
+// that server.
 func (k *keeper) plan(server string) plan {
 	k.forget()
 	p := plan{server: server, sequence: k.agent.shared.sequence.Add(1)}
@@ -170,7 +167,7 @@ func (k *keeper) plan(server string) plan {
 	return p
 }
 
-// failed notes an attempt that failed and says how long to wait.
+// failed records a failed attempt and returns how long to wait.
 func (k *keeper) failed(server string, err error) time.Duration {
 	a := k.agent
 	a.metrics.failures.WithLabelValues(reasonLabel(err)).Inc()
@@ -189,16 +186,15 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	return wait
 }
 
-// lost notes that a server prefers another agent, or does not admit this node, and
-// says how long to wait: as long as the server asks for, which knows when that can
-// change, or else ever longer.
+// lost records that a server prefers another agent, or does not admit this node. It returns
+// how long to wait: what the server asks for, else an increasing back-off.
 func (k *keeper) lost(err error) time.Duration {
 	k.fence(true)
 	if errors.Is(err, ErrRevoked) && !k.welcomed {
 		if revoked := k.agent.cfg.Revoked; revoked != nil {
 			revoked()
 		}
-		return k.retry.failed(rand.Float64()) // there may soon be another key
+		return k.retry.failed(rand.Float64()) // the agent may soon have another key
 	}
 	wait := k.retry.lost(rand.Float64())
 	if asked, ok := tunnel.RetryAfter(err); ok {
@@ -207,12 +203,11 @@ func (k *keeper) lost(err error) time.Duration {
 	return wait
 }
 
-// spread is up to half as long again as d. Agents that were all told the same do
-// not come back together.
+// spread adds up to half of d at random, so that agents that were given the same delay
+// reconnect at different times.
 func spread(d time.Duration) time.Duration { return d + time.Duration(rand.Float64()*float64(d)/2) }
 
-// fence notes whether another agent is the node, and tells who wants to know if that
-// is news.
+// fence records whether another agent is the node, and calls Config.Fenced if that changed.
 func (k *keeper) fence(up bool) {
 	if k.fenced == up {
 		return
@@ -224,14 +219,14 @@ func (k *keeper) fence(up bool) {
 	}
 }
 
-// heed notes when a server wants to be asked again.
+// heed records when a server may be tried again.
 func (k *keeper) heed(server string, err error) {
 	if d, ok := tunnel.RetryAfter(err); ok {
 		k.asked[server] = time.Now().Add(spread(d))
 	}
 }
 
-// use has DialContext use l from now on.
+// use makes DialContext use l.
 func (k *keeper) use(ctx context.Context, l *link) {
 	a := k.agent
 	a.shared.keep(a, l.server)
@@ -253,9 +248,9 @@ func (k *keeper) use(ctx context.Context, l *link) {
 	}
 }
 
-// hold runs l, and whatever link comes after it without a gap. It returns how
-// long to wait before the next attempt, once the link has ended, or once its
-// server is about to leave and there is another to go to.
+// hold runs l, and the links that replace it without a gap. It returns how long to wait
+// before the next attempt, once the link has ended, or once its server is about to leave
+// and another server can be tried.
 func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
 	looks := time.NewTicker(lookEvery)
 	defer looks.Stop()
@@ -285,7 +280,7 @@ func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
 			}
 			continue
 		}
-		// The link is at its end. An attempt at another may be under way.
+		// The link has ended. An attempt to make another may be running.
 		if n := k.await(ctx); n != nil {
 			k.part(l)
 			l = n
@@ -301,9 +296,8 @@ func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
 	}
 }
 
-// outlasts says whether l, whose server is about to leave, should be left to
-// finish by itself: at once if there is another server to go to, and else if
-// the server takes too long about it. If not, l has ended.
+// outlasts reports whether l, whose server is about to leave, should drain on its own: at
+// once if there is another server, else if the server takes too long. If not, l has ended.
 func (k *keeper) outlasts(ctx context.Context, l *link) bool {
 	patience := leaveTimeout
 	if len(k.agent.cfg.Servers) > 1 {
@@ -325,15 +319,15 @@ func (k *keeper) outlasts(ctx context.Context, l *link) bool {
 		}
 	case <-ctx.Done():
 	}
-	<-l.done // it drains by itself
+	<-l.done // it drains on its own
 	return false
 }
 
-// part leaves l to finish by itself, within MoveTimeout. There is room for a few
-// such links: the oldest is ended to make room.
+// part lets l drain on its own, within MoveTimeout. If there are too many such links it
+// ends the oldest.
 func (k *keeper) part(l *link) {
 	if !l.parked().IsZero() {
-		l.giveUp() // what waits for it goes elsewhere
+		l.giveUp() // its waiters use another link
 	}
 	k.leaving = slices.Insert(k.leaving, 0, l)
 	k.forget()
@@ -353,7 +347,7 @@ func (k *keeper) part(l *link) {
 	})
 }
 
-// detach has DialContext use no link until the next.
+// detach makes DialContext wait for the next link.
 func (k *keeper) detach(err error) {
 	a := k.agent
 	a.update(func(s *State) {
@@ -365,15 +359,15 @@ func (k *keeper) detach(err error) {
 	})
 }
 
-// ended notes the end of a session and says how long to wait. A server that did
-// not send the agent away is tried once more before others are.
+// ended records the end of a session and returns how long to wait. A server that did not
+// refuse the agent is retried once before others.
 func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 	lived := time.Since(l.since)
 	if ctx.Err() != nil {
 		l.log.Info("left", "lived", lived)
 		return 0
 	}
-	if errors.Is(l.err, ErrReplaced) { // a session of this agent would have said that it keeps the one in use
+	if errors.Is(l.err, ErrReplaced) { // a session of this agent would have listed the one in use as kept
 		wait := k.lost(l.err)
 		l.log.Error("another agent is this node now", "lived", lived, "next", at(wait), "err", l.err)
 		return wait
@@ -393,7 +387,7 @@ func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 	return wait
 }
 
-// repeatEvery is how often the same failure of the same server is worth a line.
+// repeatEvery is how often the same failure of the same server is logged.
 const repeatEvery = time.Minute
 
 // pause waits, or returns early once ctx is done.

@@ -1,5 +1,5 @@
-// Search: another link while there is still one, because that is parked, or because the
-// machine sends its packets in another way now.
+// Search: attempts at a new link while there is one, because that is parked or the route to
+// the server changed.
 
 package agent
 
@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// lookEvery is how often the keeper looks how its link fares.
+	// lookEvery is how often the keeper checks its link.
 	lookEvery = time.Second
-	// parkedPatience is how long a session may be without a connection before
-	// another server is tried beside its own efforts.
+	// parkedPatience is how long a session may have no connection before another server is
+	// tried while it reconnects.
 	parkedPatience = 500 * time.Millisecond
-	// moveTimeout bounds a session's move to another connection.
+	// moveTimeout bounds a session's migration to another connection.
 	moveTimeout = 15 * time.Second
-	// sleepsFrom is by how much the wall clock must get ahead of the other for
-	// the machine to have been asleep.
+	// sleepsFrom is the difference between wall clock and monotonic clock from which the
+	// machine is taken to have been suspended.
 	sleepsFrom = 5 * time.Second
 )
 
-// Why a link is sought beside the one in use.
+// Reasons to search for a link beside the one in use.
 const (
 	fallback = "fallback" // it is parked, and there are other servers
-	address  = "address"  // its way out has changed, and it cannot move by itself
+	address  = "address"  // its route changed, and its transport cannot migrate
 )
 
-// connection is what the metrics call a session's move by itself.
+// connection is the metrics' reason for a session's own migration.
 const connection = "connection"
 
-// A found is how a search ended.
+// A found is the result of a search.
 type found struct {
 	link   *link
 	reason string
@@ -46,18 +46,17 @@ type found struct {
 	err    error
 }
 
-// A search looks for a link beside the one in use. At most one attempt is under
-// way.
+// A search makes attempts at a link beside the one in use, one at a time.
 type search struct {
-	found    chan found // nil if none is under way; else it will hold one
+	found    chan found // nil if no attempt is running; else receives its result
 	attempts int        // at another server while the link is parked
-	retry    time.Time  // when to make the next of them
+	retry    time.Time  // when to make the next attempt
 }
 
-// remote is where the session's packets go.
+// remote is the session's remote address.
 func (l *link) remote() net.Addr { return cmp.Or(l.session.Link().Addr, l.session.Peer().Addr) }
 
-// look does what time demands.
+// look runs the periodic checks.
 func (k *keeper) look(ctx context.Context, l *link) {
 	now := time.Now()
 	k.notice(l)
@@ -75,13 +74,13 @@ func (k *keeper) look(ctx context.Context, l *link) {
 	}
 }
 
-// asleep says whether the machine slept between two looks: then the wall clock
-// has gone on and the other has not.
+// asleep reports whether the machine was suspended between two checks: then the wall clock
+// has advanced more than the monotonic clock.
 func asleep(before, now time.Time) bool {
 	return now.Round(0).Sub(before.Round(0))-now.Sub(before) >= sleepsFrom
 }
 
-// notice tells of what has happened to l's connection since the last look.
+// notice logs what happened to l's connection since the last check.
 func (k *keeper) notice(l *link) {
 	now := l.session.Link()
 	if now.Window == 0 {
@@ -90,7 +89,7 @@ func (k *keeper) notice(l *link) {
 	was := l.seen
 	l.seen = now
 	switch {
-	case !now.Parked.IsZero() && !now.Parked.Equal(was.Parked): // again, perhaps, since the last look
+	case !now.Parked.IsZero() && !now.Parked.Equal(was.Parked): // possibly again since the last check
 		l.log.Warn("connection lost, the session waits for another", "window", now.Window)
 		k.agent.update(func(*State) {})
 	case !was.Parked.IsZero() && now.Parked.IsZero():
@@ -107,7 +106,7 @@ func (k *keeper) notice(l *link) {
 	}
 }
 
-// fallBack tries the other servers in turn. The one that l waits for is l's own to try.
+// fallBack tries the other servers in turn. The link itself retries its own server.
 func (k *keeper) fallBack(ctx context.Context, l *link) {
 	n := k.search.attempts
 	k.search.attempts++

@@ -1,5 +1,5 @@
-// Admission: how many sessions are greeted at a time, and when the rest should
-// come back.
+// Admission: how many sessions may be in their handshake at a time, and when refused agents
+// should retry.
 
 package server
 
@@ -14,33 +14,31 @@ import (
 const (
 	defaultMaxGreeting = 512
 	defaultMaxSessions = 65536
-	// maxGreetingOfNode is how many of those may be one node's: a session, and
-	// those that nobody has noticed the loss of yet.
+	// maxGreetingOfNode is how many of those one node may have: a new session, and earlier
+	// ones whose loss has not been noticed yet.
 	maxGreetingOfNode = 8
 
-	// soonest and latest are when an agent that is sent away is asked to come
-	// back.
+	// soonest and latest bound the retry delay that a refused agent is given.
 	soonest = time.Second
 	latest  = 30 * time.Second
-	// fullAgain is that time when there is no room for another session at all.
+	// fullAgain is the retry delay when maxSessions is reached.
 	fullAgain = time.Minute
 )
 
-// An admission decides who is greeted. It has no clock.
+// An admission decides which sessions may start. It has no clock.
 //
-// Who is sent away is told when to come back, each a little later than the one
-// before, at the pace at which greetings are got through: so a storm of agents
-// comes back as a queue.
+// Each refused agent is given a retry delay a little longer than the one before, at the
+// rate at which sessions are admitted. A storm of agents is so spread over time.
 type admission struct {
 	maxGreeting, maxSessions int
 
 	mu       sync.Mutex // guards the following
 	greeting int
-	turned   int            // being told that there is no place
+	turned   int            // being refused
 	ofNode   map[string]int // how many of greeting are each node's
-	sessions int            // welcomed, and not over
-	took     time.Duration  // what a greeting takes, on average
-	next     time.Time      // when the last to be sent away was asked to come back
+	sessions int            // admitted and not ended
+	took     time.Duration  // average duration of a handshake
+	next     time.Time      // retry time of the agent refused last
 }
 
 func newAdmission(maxGreeting, maxSessions int) *admission {
@@ -53,8 +51,8 @@ func newAdmission(maxGreeting, maxSessions int) *admission {
 	return &admission{maxGreeting: maxGreeting, maxSessions: maxSessions, ofNode: make(map[string]int), took: 10 * time.Millisecond}
 }
 
-// enter lets a session of node be greeted; the caller then calls greeted, and
-// leave. An error wraps Busy and says when to come back.
+// enter admits a session of node to its handshake; the caller must then call greeted and
+// leave. An error wraps Busy and has the retry delay.
 func (a *admission) enter(node string, now time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,7 +72,7 @@ func (a *admission) enter(node string, now time.Time) error {
 	return nil
 }
 
-// placeLocked finds a place in the queue of those who come back.
+// placeLocked returns the next retry delay.
 func (a *admission) placeLocked(now time.Time) time.Duration {
 	step := min(max(a.took/time.Duration(a.maxGreeting), 100*time.Microsecond), 50*time.Millisecond)
 	a.next = a.next.Add(step)
@@ -87,8 +85,8 @@ func (a *admission) placeLocked(now time.Time) time.Duration {
 	return a.next.Sub(now)
 }
 
-// greeted ends the greeting that enter has begun, which took so long. The session
-// still counts for its node until leave.
+// greeted records that a handshake ended and how long it took. The session still counts for
+// its node until leave.
 func (a *admission) greeted(took time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,8 +94,7 @@ func (a *admission) greeted(took time.Duration) {
 	a.took += (took - a.took) / 16
 }
 
-// leave ends what enter has begun for the node: the session has its place, or is
-// over.
+// leave undoes enter for the node: the session is registered, or has ended.
 func (a *admission) leave(node string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,8 +103,8 @@ func (a *admission) leave(node string) {
 	}
 }
 
-// turn says whether there is room to tell a session that there is no place; done
-// ends that.
+// turn reports whether the session can be told why it is refused. The caller must call done
+// afterwards.
 func (a *admission) turn() (done func(), ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,21 +119,21 @@ func (a *admission) turn() (done func(), ok bool) {
 	}, true
 }
 
-// seat counts sessions that have been welcomed.
+// seat adds d to the number of admitted sessions.
 func (a *admission) seat(d int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sessions += d
 }
 
-// busy is how many sessions are being greeted or sent away.
+// busy is how many sessions are in their handshake or being refused.
 func (a *admission) busy() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.greeting + a.turned
 }
 
-// A refusal is an error whose text is said as it is, and that says when to come back.
+// A refusal is an error with the text that the agent is sent and its retry delay.
 type refusal struct {
 	code  tunnel.Code
 	after time.Duration
@@ -147,8 +144,8 @@ func (e *refusal) Error() string             { return e.text }
 func (e *refusal) Unwrap() error             { return e.code }
 func (e *refusal) RetryAfter() time.Duration { return e.after }
 
-// turnedAway is what makes one line a minute: a node, as its certificate says, and a
-// reason.
+// turnedAway is the key of rate-limited log lines: one a minute for each node, by its
+// certificate, and reason.
 type turnedAway struct {
 	node string
 	code tunnel.Code

@@ -1,4 +1,4 @@
-// Causes: why a session is not what it was, as far as its error tells.
+// Causes: why a session was parked or ended, derived from its error.
 
 package server
 
@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A State is how the session of a node stands.
+// A State is the state of a node's session.
 type State int
 
 const (
@@ -36,29 +36,26 @@ func (s State) String() string {
 	}
 }
 
-// A Cause is the kind of reason for which a session lost its connection or ended.
-// What matters is what it proves about the agent: Closed, that its host was there
-// to say so; Silent, nothing at all.
+// A Cause is the kind of reason for which a session lost its connection or ended. Closed
+// proves that the agent's host was running; Silent proves nothing about it.
 type Cause int
 
 const (
 	// Unknown: it is attached.
 	Unknown Cause = iota
-	// Silent: nothing was heard for as long as is allowed, or the network said
-	// that there is no way.
+	// Silent: the keepalive timed out, or the network reported the peer unreachable.
 	Silent
-	// Closed: the far side, or something on the way, closed or reset the
-	// connection.
+	// Closed: the peer, or a middlebox, closed or reset the connection.
 	Closed
 	// Left: the agent said goodbye.
 	Left
 	// Replaced: another session of the node has taken its place.
 	Replaced
-	// Refused: the agent was turned away.
+	// Refused: the agent was refused.
 	Refused
 	// Drained: this server shut down.
 	Drained
-	// Failed: the agent broke the protocol, or the tunnel itself has a fault.
+	// Failed: the agent violated the protocol, or the tunnel has a bug.
 	Failed
 )
 
@@ -100,12 +97,12 @@ func (c *Cause) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// deliberate says whether somebody meant it.
+// deliberate reports whether an agent or a server ended the session on purpose.
 func (c Cause) deliberate() bool {
 	return c == Left || c == Replaced || c == Refused || c == Drained
 }
 
-// causeOf says what kind of reason err is.
+// causeOf returns the Cause of err.
 func causeOf(err error) Cause {
 	var (
 		bye   *tunnel.Goodbye
@@ -131,7 +128,8 @@ func causeOf(err error) Cause {
 	}
 }
 
-// silentErrno says whether the system gave a connection up for want of answers.
+// silentErrno reports whether the kernel gave up a connection because the peer did not
+// answer.
 func silentErrno(err error) bool {
 	for _, e := range []syscall.Errno{
 		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ENETDOWN, syscall.EHOSTDOWN,
@@ -146,7 +144,7 @@ func silentErrno(err error) bool {
 // maxText bounds what is kept of an error's text, in bytes.
 const maxText = 512
 
-// text is what err says, cut short.
+// text is the text of err, truncated to maxText.
 func text(err error) string {
 	if err == nil {
 		return ""

@@ -15,7 +15,7 @@ const (
 	openerAgent  = "agent"
 )
 
-// A conn is a stream that counts. It is a tunnel.Stream and a tunnel.Aborter.
+// A conn is a stream whose bytes are counted. It is a tunnel.Stream and a tunnel.Aborter.
 type conn struct {
 	tunnel.Tap
 	remote net.Addr
@@ -23,14 +23,14 @@ type conn struct {
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
-// around makes a conn of a stream to d's address that is in no session of this hub,
-// and counts it as t's while it is open.
+// around makes a conn of a stream to d's address that uses no session of this hub. It
+// counts in t while it is open.
 func (h *Hub) around(t *traffic, s net.Conn, d tunnel.Dial) *conn {
 	t.byServer.Add(1)
 	return newConn(t, s, tunnel.Addr(d.Name), func() { t.byServer.Add(-1) })
 }
 
-// track makes a conn of a stream and counts it as m's while it is open.
+// track makes a conn of a stream. It counts in m while it is open.
 func (h *Hub) track(m *member, opener string, s net.Conn, remote net.Addr) *conn {
 	t := &m.traffic
 	open := &t.byServer

@@ -16,16 +16,15 @@ import (
 // of net.Dialer's method. Errors are *tunnel.DialError. The connection is a
 // tunnel.Stream; the caller owns it.
 //
-// A node that is reconnecting gets Config.ParkedPatience to be back, and one whose agent
-// has said that it leaves Config.RestartPatience.
+// It waits up to Config.ParkedPatience for a node that is reconnecting, and up to
+// Config.RestartPatience for one whose agent announced that it leaves.
 func (h *Hub) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	return h.counted(ctx, addr, func() (*conn, way, error) { return h.dial(ctx, network, addr, h.connect) })
 }
 
-// DialEarly is DialContext for those who speak first and need not know whether
-// the target has been reached before they have: what they write rides with the
-// dial, which saves a round trip, and never reaches a target that was not
-// reached. The error is then what Read, Write and CloseWrite return.
+// DialEarly is DialContext without waiting for the answer. What the caller writes first is
+// sent with the dial, which saves a round trip, and is discarded if the dial fails. Read,
+// Write and CloseWrite then return the dial's error.
 func (h *Hub) DialEarly(ctx context.Context, network, addr string) (net.Conn, error) {
 	return h.counted(ctx, addr, func() (*conn, way, error) { return h.dial(ctx, network, addr, h.start) })
 }
@@ -40,8 +39,8 @@ type Dialed struct {
 	Took      time.Duration
 }
 
-// An attempt is a dial into one session. It counts the outcome, now or once that
-// is known; an error is counted by who returns it to the caller.
+// An attempt is a dial into one session. It counts success, once known; the function that
+// returns an error to the caller counts that.
 type attempt func(ctx context.Context, m *member, d tunnel.Dial) (*conn, error)
 
 // counted dials and counts what fails.
@@ -62,7 +61,7 @@ func (h *Hub) counted(ctx context.Context, addr string, dial func() (*conn, way,
 	return c, nil
 }
 
-// A way is what a dial took: a session, or what goes around the tunnel.
+// A way is the route of a dial: a session, or a path without a tunnel.
 type way struct {
 	transport string
 	node      string  // empty if the address leads to none
@@ -71,8 +70,8 @@ type way struct {
 
 func (m *member) way() way { return way{m.transport, m.node, m} }
 
-// dial finds the session that leads to addr and tries it. With an error goes the
-// way that was tried.
+// dial finds the session for addr and tries it. It returns the route that was tried also
+// with an error.
 func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*conn, way, error) {
 	nowhere := way{transport: "none"}
 	node, target, err := h.routes.resolve(network, addr)
@@ -112,8 +111,8 @@ func (h *Hub) dialNow(ctx context.Context, node string, d tunnel.Dial, try attem
 	return nil, w, err
 }
 
-// into tries the sessions that this server has of node: one that was lost under the
-// dial is followed by the next, once. If there is none, otherwise has to know.
+// into tries this server's sessions of node. If a session is lost during the dial it tries
+// the next one, once. If there is none it calls otherwise.
 func (h *Hub) into(ctx context.Context, node string, d tunnel.Dial, try attempt,
 	otherwise func(context.Context, string, tunnel.Dial) (*conn, way, error),
 ) (*conn, way, error) {
@@ -125,7 +124,7 @@ func (h *Hub) into(ctx context.Context, node string, d tunnel.Dial, try attempt,
 		m := h.registry.find(node)
 		switch {
 		case m == nil && err != nil && !h.expected(node):
-			return nil, tried.way(), err // lost under the dial, and nothing has come since
+			return nil, tried.way(), err // lost during the dial, and there is no newer session
 		case m == nil:
 			return otherwise(ctx, node, d)
 		case m.leaving():
@@ -137,8 +136,8 @@ func (h *Hub) into(ctx context.Context, node string, d tunnel.Dial, try attempt,
 		if c, err = try(ctx, m, d); err == nil {
 			return c, m.way(), nil
 		}
-		// A session that was replaced under the dial carried no byte of the
-		// caller's: the new one may be tried, once.
+		// A session that was replaced during the dial carried none of the caller's bytes,
+		// so the new one may be tried, once.
 		if tried != nil || ctx.Err() != nil || !errors.Is(err, tunnel.Lost) {
 			return nil, m.way(), err
 		}
@@ -159,14 +158,13 @@ func (h *Hub) connect(ctx context.Context, m *member, d tunnel.Dial) (*conn, err
 	return h.track(m, openerServer, s, tunnel.Addr(d.Name)), nil
 }
 
-// start dials and does not wait for the answer, unless the session is parked:
-// then there is no saying when it would come.
+// start dials without waiting for the answer, unless the session is parked.
 func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error) {
 	if !m.parked().IsZero() {
 		return h.connect(ctx, m, d)
 	}
 	began := time.Now()
-	opened := false // and so who is told of the outcome is answered, not the caller
+	opened := false // if so the outcome is reported by the stream, not to the caller
 	s, err := d.Start(ctx, m.session, func(err error) {
 		if opened {
 			h.dialed(ctx, m.way(), d.Name, began, err)
@@ -187,7 +185,7 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 	return c, nil
 }
 
-// patience bounds a dial into a session that is parked.
+// patience bounds a dial into a parked session.
 func (h *Hub) patience(ctx context.Context, m *member) (context.Context, func()) {
 	if m.parked().IsZero() {
 		return ctx, func() {}
@@ -207,8 +205,8 @@ func (h *Hub) patience(ctx context.Context, m *member) (context.Context, func())
 // parked is since when the node is reconnecting; zero if it is not.
 func (m *member) parked() time.Time { return m.session.Link().Parked }
 
-// explain is err, or that the node is reconnecting if that is why nothing was
-// heard in time.
+// explain returns err, or an error that says that the node is reconnecting if that caused a
+// timeout.
 func (m *member) explain(addr string, err error) error {
 	var (
 		since = m.parked()
@@ -224,7 +222,7 @@ func (m *member) explain(addr string, err error) error {
 	return &tunnel.DialError{Addr: addr, Code: tunnel.Parked, Text: away.Error()}
 }
 
-// A reconnecting node has lost its connection and may be back.
+// reconnecting is the error for a node that lost its connection and may reconnect.
 type reconnecting struct {
 	node  string
 	since time.Time

@@ -1,4 +1,4 @@
-// Ended streams: what is told of each stream into a node once it is over.
+// Ended streams: the record of each finished stream into a node.
 
 package server
 
@@ -14,27 +14,27 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// An Ended is a stream into a node that is over, or a dial that came to nothing.
+// An Ended is a finished stream into a node, or a failed dial.
 type Ended struct {
 	Began  time.Time
 	Took   time.Duration
-	Caller string // empty if nobody said
-	// Node is where it led; empty if the target leads to none. Transport is the way
-	// there, as metrics call it.
+	Caller string // empty if unknown
+	// Node is the node that was dialed; empty if no node has the target. Transport is its
+	// transport, as in metrics.
 	Node, Transport string
 	Target          string // as the caller wrote it
 	// ToNode and FromNode are the bytes of payload.
 	ToNode, FromNode uint64
-	// Err is why the dial failed, or the first failure of the stream; nil if it was
-	// closed in good order.
+	// Err is why the dial failed, or the first failure of the stream; nil if it was closed
+	// normally.
 	Err error
 }
 
-// errGivenUp is the end of a stream that was aborted here.
+// errGivenUp is the error of a stream that was aborted at this end.
 var errGivenUp = &tunnel.DialError{Code: tunnel.Canceled, Text: "cut off by the caller or the server"}
 
-// audit has Config.Ended told of c or, if the dial failed, of err. Dials of the server
-// itself are nobody's business.
+// audit reports c, or the dial's err, to Config.Ended. Dials of the server itself are not
+// reported.
 func (h *Hub) audit(ctx context.Context, addr string, w way, began time.Time, c *conn, err error) tunnel.Stream {
 	who := auth.CallerOf(ctx)
 	if who.Own {
@@ -49,7 +49,7 @@ func (h *Hub) audit(ctx context.Context, addr string, w way, began time.Time, c 
 	return audited(c, e, h.config.Ended)
 }
 
-// audited is c of whose end tell is told, with what is not known before it added to e.
+// audited wraps c so that tell is called when it ends, with e completed.
 func audited(c *conn, e Ended, tell func(Ended)) tunnel.Stream {
 	var (
 		toNode, fromNode atomic.Uint64
@@ -78,7 +78,7 @@ func audited(c *conn, e Ended, tell func(Ended)) tunnel.Stream {
 	}}
 }
 
-// failure says whether err is one of the stream's: a caller's deadline is none.
+// failure reports whether err is a failure of the stream. A caller's deadline is not.
 func failure(err error) bool {
 	if errors.Is(err, io.EOF) {
 		return false

@@ -12,40 +12,38 @@ import (
 )
 
 const (
-	// maxFenced is how many superseded instances of a node are remembered.
+	// maxFenced bounds the superseded instances that are kept for each node.
 	maxFenced = 16
-	// DefaultTakeBack is three times as long as controllers wait for a silent node
-	// before they replace its pods elsewhere: nobody counts on them running only
-	// once any more, and links that come back at all have long been back.
+	// DefaultTakeBack is three times the period after which controllers replace the pods of
+	// a silent node.
 	DefaultTakeBack = 15 * time.Minute
-	// takeBackLeft is that time after an agent that left by itself. One that was
-	// only restarted, its pods running on, is back before that.
+	// takeBackLeft is that time after an agent that said goodbye. A restarted agent, whose
+	// pods keep running, reconnects before.
 	takeBackLeft = time.Minute
-	// memory is how many times as long a node without a session is remembered, so
-	// that an agent that is taken back is known to come after the other one.
+	// memory is the factor by which a node without a session is remembered longer than
+	// that, so that the hub still knows that an accepted agent was superseded.
 	memory = 4
-	// fencedAgain is when an agent that is turned away is asked to come back: so it
-	// is never long before it learns that it may.
+	// fencedAgain is the retry delay of a refused agent.
 	fencedAgain = 40 * time.Second
 )
 
-// A verdict is what to do with a session that says hello.
+// A verdict is the decision on a session that sent its hello.
 type verdict int
 
 const (
-	admit     verdict = iota // nobody is there
-	reconnect                // the same agent, again: it has lost the older session, or moves to this one
-	takeover                 // another instance: it was restarted, or cloned
-	stale                    // an older session of the same agent, arriving late
-	fenced                   // an instance that has been superseded by the one that is there
-	barred                   // an instance that has been superseded by one that is not there, but may run pods
+	admit     verdict = iota // the node has no session
+	reconnect                // the same instance: it lost the older session, or migrates to this one
+	takeover                 // another instance: the agent was restarted, or cloned
+	stale                    // an older session of the same instance that arrived late
+	fenced                   // an instance that the connected one has superseded
+	barred                   // an instance superseded by one that is not connected but may run pods
 )
 
-// refuses says whether the newcomer gets no place.
+// refuses reports whether the session is refused.
 func (v verdict) refuses() bool { return v == stale || v == fenced || v == barred }
 
-// judge decides. It is given who is there, which instances have been superseded,
-// for how long they are turned away once nobody is there, and who says hello.
+// judge decides, from the node's session, its superseded instances, how long those are
+// refused after that session has ended, and the new session.
 func judge(there *tunnel.Hello, superseded []uint64, barredFor time.Duration, hello tunnel.Hello) verdict {
 	old := slices.Contains(superseded, hello.Instance)
 	switch {
@@ -64,15 +62,15 @@ func judge(there *tunnel.Hello, superseded []uint64, barredFor time.Duration, he
 	}
 }
 
-// An absence is what is remembered of a node without a session.
+// An absence is the record of a node without a session.
 type absence struct {
-	instance uint64 // the one that was there
-	addr     string // where it was
+	instance uint64 // the last one
+	addr     string // its address
 	since    time.Time
-	takeBack time.Time // until when the instances that it has superseded are turned away
+	takeBack time.Time // until when the instances that it superseded are refused
 }
 
-// supersede notes that by has the node now, and not old.
+// supersede records that instance by has replaced old.
 func (e *entry) supersede(old, by uint64) {
 	e.superseded = slices.DeleteFunc(e.superseded, func(i uint64) bool { return i == by || i == old })
 	e.superseded = append(e.superseded, old)
@@ -81,7 +79,7 @@ func (e *entry) supersede(old, by uint64) {
 	}
 }
 
-// buryLocked remembers an entry of which m was the last session.
+// buryLocked keeps an entry whose last session was m.
 func (r *registry) buryLocked(e *entry, m *member, now time.Time) {
 	after := r.takeBack
 	if e.left {
@@ -92,8 +90,7 @@ func (r *registry) buryLocked(e *entry, m *member, now time.Time) {
 	r.expireLocked(now)
 }
 
-// expireLocked forgets what has been remembered for long enough, and the oldest of
-// what is too much.
+// expireLocked deletes expired absences, and the oldest ones above the limit.
 func (r *registry) expireLocked(now time.Time) {
 	for oldest := r.gone.Front(); oldest != nil; oldest = r.gone.Front() {
 		name, _ := oldest.Value.(string)
@@ -105,7 +102,7 @@ func (r *registry) expireLocked(now time.Time) {
 	}
 }
 
-// unburyLocked makes e an entry with sessions again: one of the instance by.
+// unburyLocked makes e an entry with sessions again, of instance by.
 func (r *registry) unburyLocked(e *entry, by uint64) {
 	if e.gone == nil {
 		return
@@ -117,8 +114,7 @@ func (r *registry) unburyLocked(e *entry, by uint64) {
 	e.gone, e.place, e.left = nil, nil, false
 }
 
-// forget forgets a node that is no more, unless it is connected: nothing is left
-// that could run twice.
+// forget deletes the record of a deleted node, unless it is connected.
 func (r *registry) forget(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,12 +125,12 @@ func (r *registry) forget(node string) {
 	r.wakeLocked(node)
 }
 
-// where is the address that m's packets come from.
+// where is the remote address of m.
 func (m *member) where() string {
 	return cmp.Or(m.session.Link().Addr, m.addr).String()
 }
 
-// turnAway says and logs why m may not be the node, while the agent there is.
+// turnAway refuses m and logs why: another instance is connected.
 func (h *Hub) turnAway(m, there *member) error {
 	h.metrics.clones.Inc()
 	state := "is connected"
@@ -147,8 +143,8 @@ func (h *Hub) turnAway(m, there *member) error {
 		"another agent with this node's identity, at %s, took over from this one, at %s, and %s", there.where(), m.addr, state)}
 }
 
-// turnAwayFor is turnAway while nobody is the node, but the one that was may still
-// run its pods.
+// turnAwayFor refuses m because the last instance, which is not connected, may still run
+// the node's pods.
 func (h *Hub) turnAwayFor(m *member, gone *absence) error {
 	h.metrics.clones.Inc()
 	back := gone.takeBack.UTC().Format(time.RFC3339)
@@ -160,7 +156,7 @@ func (h *Hub) turnAwayFor(m *member, gone *absence) error {
 		gone.addr, m.addr, back)}
 }
 
-// superseded are the instances of a node that others have superseded.
+// superseded returns the superseded instances of a node.
 func (r *registry) superseded(node string) []uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,8 +166,8 @@ func (r *registry) superseded(node string) []uint64 {
 	return nil
 }
 
-// learn takes note of what another server knows of a node, and returns the sessions that
-// have lost their places by it: those of an agent that another one has superseded there.
+// learn merges another server's observation of a node, and returns the sessions that it
+// ends: those of an instance that was superseded there.
 func (r *registry) learn(o *Observation) []*member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,10 +190,10 @@ func (r *registry) learn(o *Observation) []*member {
 	return e.members()
 }
 
-// Learn takes note of what another server knows of a node: an agent that another one has
-// superseded there is superseded here. Servers' clocks say which agent came last. Dials that
-// wait for the node look again; an Observation of the node's name alone says that the other
-// server has forgotten it.
+// Learn merges another server's observation of a node: an instance that was superseded
+// there is superseded here. The servers' clocks decide which instance is the latest. Dials
+// that wait for the node retry. An Observation with only a node name means that the other
+// server has no record of it.
 func (h *Hub) Learn(o *Observation) {
 	h.registry.wake(o.Node)
 	lost := h.registry.learn(o)

@@ -1,18 +1,18 @@
-// Following: being told of what becomes of nodes.
+// Following: notification of changes of nodes.
 
 package server
 
 import "context"
 
-// maxDirty is how many names a follower that is busy gathers before it is told of
-// all nodes instead.
+// maxDirty bounds the names that are kept for a busy follower. Above it the follower is
+// given all nodes.
 const maxDirty = 1 << 17
 
-// A follower is somebody who wants to know of changes.
+// A follower is one call of Follow.
 type follower struct {
 	dirty map[string]struct{} // guarded by the history's mu
-	all   bool                // likewise: too many to be named
-	wake  chan struct{}       // holds a token while there is something to tell
+	all   bool                // likewise: more than maxDirty changed
+	wake  chan struct{}       // holds a token while there are changes
 }
 
 // notifyLocked tells followers of node.
@@ -32,7 +32,7 @@ func (h *history) notifyLocked(node string) {
 	}
 }
 
-// take returns what there is to tell.
+// take returns and clears the changes.
 func (h *history) take(f *follower) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,9 +51,9 @@ func (h *history) take(f *follower) []string {
 	return names
 }
 
-// Follow calls f with the names of nodes that Observe may say something new of: at
-// first all that are known, then those that have changed since f was last called,
-// each once, until ctx is done. While f runs nobody waits for it; names gather.
+// Follow calls f with the names of nodes whose Observation may have changed: first with all
+// known nodes, then with those that changed since the last call, each once, until ctx is
+// done. Changes do not wait for f; names are collected while it runs.
 func (h *Hub) Follow(ctx context.Context, f func(nodes []string)) error {
 	x := &follower{dirty: make(map[string]struct{}), all: true, wake: make(chan struct{}, 1)}
 	x.wake <- struct{}{}

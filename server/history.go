@@ -1,4 +1,4 @@
-// History: what became of each node's session, and why.
+// History: the latest state changes of each node's session, with their causes.
 
 package server
 
@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// maxChanges is how many changes of a node are remembered.
+	// maxChanges bounds the changes that are kept for each node.
 	maxChanges = 16
 	// defaultMaxGone is how many nodes without a session are.
 	defaultMaxGone = 20_000
 )
 
-// A Change is a turn in the life of a node's session.
+// A Change is a state change of a node's session.
 type Change struct {
 	// Number counts the node's changes since the hub has known it, from 1.
 	Number uint64
 	At     time.Time
 	State  State
 	Cause  Cause  // of Parked and Detached
-	Err    string // what was said of it, for people
-	// Heard is when something last came from the agent: nothing did between then
-	// and At. Zero means that the kind of session does not say.
+	Err    string // the error's text
+	// Heard is when data last arrived from the agent before At. Zero if the transport does
+	// not report it.
 	Heard     time.Time
-	Session   uint64 // its ID; zero if the agent was refused before it had one
+	Session   uint64 // its ID; zero if the agent was refused before
 	Transport string
-	Addr      string // where the agent's packets came from
+	Addr      string // the agent's remote address
 }
 
 // An Observation is what the hub knows of a node. Its Change is the latest; while
@@ -42,35 +42,35 @@ type Change struct {
 type Observation struct {
 	Node string
 	Change
-	// Connected is since when the latest session exists, or when it began.
+	// Connected is when the latest session began.
 	Connected time.Time
-	// Instance is what the agent's process calls itself.
+	// Instance is the number of the agent's process.
 	Instance uint64
-	// Window is how long the session may stay parked; zero if it cannot be.
+	// Window is the detach window of the session; zero if it cannot be parked.
 	Window time.Duration
 	RTT    time.Duration // the latest; zero if unknown
 	// Parks and Resumes are the latest session's.
 	Parks, Resumes uint64
-	Draining       bool // the agent has said that it is about to leave
-	// Superseded are agents' processes from which others have taken the node over.
+	Draining       bool // the agent announced that it leaves
+	// Superseded are the instances that others have superseded.
 	Superseded []uint64
 	// Changes are the latest 16, oldest first.
 	Changes []Change
 }
 
-// A record is what is kept of a node.
+// A record is the state that is kept for a node.
 type record struct {
 	member    *member // nil once it has ended
 	count     uint64
 	changes   []Change // never empty
 	seen      Observation
-	place     *list.Element // among the gone; nil while there is a session
-	forgotten bool          // to be removed once the session has ended
+	place     *list.Element // in gone; nil while there is a session
+	forgotten bool          // deleted once the session has ended
 }
 
 func (r *record) latest() *Change { return &r.changes[len(r.changes)-1] }
 
-// add makes c the latest.
+// add appends c.
 func (r *record) add(c Change) {
 	r.count++
 	c.Number = r.count
@@ -80,8 +80,8 @@ func (r *record) add(c Change) {
 	r.changes = append(r.changes, c)
 }
 
-// history remembers. Links tell it of their parking while they are locked: it
-// calls nothing while it is locked itself.
+// A history keeps the changes of all nodes. Sessions report parking while they hold their
+// own lock, so history calls nothing while it holds mu.
 type history struct {
 	maxGone int
 
@@ -108,7 +108,7 @@ func (h *history) recordLocked(node string) *record {
 	return r
 }
 
-// watch has m's link tell of itself.
+// watch subscribes to the state of m's session.
 func (h *history) watch(m *member) {
 	m.session.Tell(func(l tunnel.LinkState) {
 		h.mu.Lock()
@@ -118,8 +118,8 @@ func (h *history) watch(m *member) {
 	})
 }
 
-// attach notes that m has taken its node's dials at a time, if it has: current says
-// who has, by now.
+// attach records that m gets its node's dials since at, if it still does: current returns
+// the session that does.
 func (h *history) attach(m *member, at time.Time, current func(node string) *member) {
 	heard := at
 	if l := m.observe(); !l.Heard.IsZero() {
@@ -142,7 +142,7 @@ func (h *history) attach(m *member, at time.Time, current func(node string) *mem
 	h.toldLocked(m)
 }
 
-// toldLocked takes note of what m's link has told.
+// toldLocked records a state that m's session reported.
 func (h *history) toldLocked(m *member) {
 	r := h.nodes[m.node]
 	if r == nil || r.member != m {
@@ -156,7 +156,7 @@ func (h *history) toldLocked(m *member) {
 	c.At, c.State, c.Cause, c.Err = time.Now(), Attached, 0, ""
 	if parked {
 		c.State, c.Cause, c.Err = Parked, why, text(m.told.Cause)
-		if !was { // or it has become known later why
+		if !was { // or the cause became known later
 			c.At = m.told.Parked
 		}
 	}
@@ -168,7 +168,7 @@ func (h *history) toldLocked(m *member) {
 	h.notifyLocked(m.node)
 }
 
-// end notes why m is over; a nil err means that the hub drained.
+// end records why m ended; a nil err means that the hub drained.
 func (h *history) end(m *member, err error) {
 	last := m.observe()
 	why, said := m.ending(err)
@@ -191,7 +191,7 @@ func (h *history) end(m *member, err error) {
 	h.notifyLocked(m.node)
 }
 
-// refuse notes that an agent that proved to be node's was turned away.
+// refuse records that an authenticated agent of node was refused.
 func (h *history) refuse(node, addr string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -213,7 +213,7 @@ func (h *history) refuse(node, addr string, err error) {
 	h.notifyLocked(node)
 }
 
-// buryLocked puts r among the gone, of which the oldest are forgotten.
+// buryLocked appends r to gone and deletes the oldest ones above the limit.
 func (h *history) buryLocked(node string, r *record) {
 	if r.forgotten {
 		delete(h.nodes, node)
@@ -243,7 +243,7 @@ func (h *history) forget(node string) {
 	}
 }
 
-// observe is what there is to see of node.
+// observe returns the Observation of node.
 func (h *history) observe(node string) (Observation, bool) {
 	h.mu.Lock()
 	r := h.nodes[node]
@@ -260,7 +260,7 @@ func (h *history) observe(node string) (Observation, bool) {
 	return merged(o, m.observe()), true
 }
 
-// merged is what a record says, with what its session says now.
+// merged is the record with the current values of its session.
 func merged(kept, now Observation) Observation {
 	heard, addr := now.Heard, now.Addr
 	now.Change, now.Changes = kept.Change, kept.Changes
@@ -279,7 +279,7 @@ func (h *history) names() []string {
 	return slices.Sorted(maps.Keys(h.nodes))
 }
 
-// observe is what m says of itself: all but the turns of its life.
+// observe returns the Observation of m without its changes.
 func (m *member) observe() Observation {
 	o := Observation{
 		Node: m.node, Connected: m.since, Instance: m.hello.Instance, RTT: m.control.RTT(), Draining: m.leaving(),
@@ -292,8 +292,8 @@ func (m *member) observe() Observation {
 	return o
 }
 
-// ending is why m is over, which its control stream and its session may know from
-// different sides; nil means that the hub drained.
+// ending is why m ended, from its control stream and its session, which may report
+// different errors; nil means that the hub drained.
 func (m *member) ending(err error) (Cause, string) {
 	if err == nil {
 		return Drained, "the server shut down"
@@ -311,14 +311,14 @@ func (m *member) ending(err error) (Cause, string) {
 	}
 }
 
-// Observe is what is known of a node that has, or had, a session here.
+// Observe returns the Observation of a node that has, or had, a session here.
 func (h *Hub) Observe(node string) (Observation, bool) {
 	o, ok := h.history.observe(node)
 	o.Superseded = h.registry.superseded(node)
 	return o, ok
 }
 
-// Observations are those of all nodes known, by name.
+// Observations returns those of all known nodes, sorted by name.
 func (h *Hub) Observations() []Observation {
 	var all []Observation
 	for _, name := range h.history.names() {
@@ -329,9 +329,8 @@ func (h *Hub) Observations() []Observation {
 	return all
 }
 
-// Forget forgets a node that is no more: at once if it has no session, or else
-// when that ends. If it has none, an agent that another one had superseded may
-// come back at once.
+// Forget deletes the record of a deleted node: at once if it has no session, else when that
+// ends. If it has none, a superseded agent may connect again at once.
 func (h *Hub) Forget(node string) {
 	h.registry.forget(node)
 	h.history.forget(node)

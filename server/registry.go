@@ -15,11 +15,11 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// keepsKey is the hello's metadata in which an agent that moves to another
-// session says which older ones it still holds.
+// keepsKey is the metadata of the hello in which a migrating agent lists the older sessions
+// that it keeps.
 const keepsKey = "keeps"
 
-// maxOlder is how many older sessions of a node go on beside its newest.
+// maxOlder bounds the older sessions of a node that continue beside its newest.
 const maxOlder = 2
 
 // A member is a session that has been admitted.
@@ -29,8 +29,8 @@ type member struct {
 	hello     tunnel.Hello
 	session   tunnel.Session
 	transport string
-	waits     bool   // for its agent's answer; owned by who serves it
-	settled   func() // ends the wait as admission sees it; may be called again
+	waits     bool   // for its agent's answer; owned by the goroutine that serves it
+	settled   func() // ends the handshake for admission; may be called again
 	control   *tunnel.Control
 	addr      net.Addr
 	since     time.Time
@@ -40,26 +40,25 @@ type member struct {
 
 	dialsMade, dialsFailed atomic.Uint64
 
-	told tunnel.LinkState // the latest that the link said by itself; guarded by the history's mu
+	told tunnel.LinkState // the latest state that the session reported; guarded by the history's mu
 
-	// turned holds one if whoever serves the session has to look at it: the registry has
-	// moved dials away from it, or back to it, which demoted says; it is dismissed; or
-	// the server leaves.
+	// turned holds a token if the goroutine that serves the session must check it: demoted
+	// has changed, it is dismissed, or the server leaves.
 	turned chan struct{}
 	why    atomic.Pointer[error] // of its dismissal; nil before
 
 	// The registry's mu guards the following.
-	demoted bool // a newer session takes the dials and this one goes on
-	parting bool // the agent is being told to hang up: it gets no dials again
+	demoted bool // a newer session gets the dials and this one continues
+	parting bool // the agent is asked to close it: it gets no dials again
 }
 
-// turnLocked notes whether m gets dials, and tells who serves it.
+// turnLocked records whether m gets dials, and wakes the goroutine that serves it.
 func (m *member) turnLocked(demoted bool) {
 	m.demoted = demoted
 	m.poke()
 }
 
-// poke has whoever serves m look at it.
+// poke wakes the goroutine that serves m.
 func (m *member) poke() {
 	select {
 	case m.turned <- struct{}{}:
@@ -73,12 +72,12 @@ func (m *member) dismiss(why error) {
 	m.poke()
 }
 
-// usableLocked says whether dials may be turned to m again.
+// usableLocked reports whether m may get dials again.
 func (m *member) usableLocked() bool {
 	return !m.parting && !m.leaving() && m.session.Context().Err() == nil
 }
 
-// leaving says whether the agent has announced that it is about to go.
+// leaving reports whether the agent announced that it leaves.
 func (m *member) leaving() bool {
 	select {
 	case <-m.control.Draining():
@@ -88,9 +87,8 @@ func (m *member) leaving() bool {
 	}
 }
 
-// kept are the sequence numbers of the older sessions that the agent says it
-// still holds: decimal, separated by commas, the latest of them first. What makes
-// no sense is left out.
+// kept returns the sequence numbers of the older sessions that the agent keeps: decimal,
+// separated by commas, the latest first. Malformed numbers are ignored.
 func kept(h tunnel.Hello) []uint64 {
 	var all []uint64
 	for text := range strings.SplitSeq(h.Meta[keepsKey], ",") {
@@ -102,18 +100,18 @@ func kept(h tunnel.Hello) []uint64 {
 	return all
 }
 
-// An entry is what is known of a node.
+// An entry is the registry's state for a node.
 type entry struct {
-	current    *member   // takes all dials; nil once it has ended and an older one has not
-	older      []*member // demoted, newest first: their streams go on
+	current    *member   // gets all dials; nil once it has ended and an older one has not
+	older      []*member // demoted, newest first: their streams continue
 	superseded []uint64  // instances, oldest first
-	left       bool      // the agent has said that it leaves
+	left       bool      // the agent announced that it leaves
 
 	gone  *absence      // nil while there are sessions
-	place *list.Element // with gone: among the registry's
+	place *list.Element // in the registry's gone list, with gone
 }
 
-// newest is the session that a newcomer is compared with.
+// newest is the session that a new one is compared with.
 func (e *entry) newest() *member {
 	if e.current == nil && len(e.older) > 0 {
 		return e.older[0]
@@ -131,8 +129,8 @@ func (e *entry) members() []*member {
 }
 
 type registry struct {
-	takeBack time.Duration // for how long superseded instances are turned away
-	maxGone  int           // how many nodes without a session are remembered
+	takeBack time.Duration // for how long superseded instances are refused
+	maxGone  int           // bounds the nodes without a session that are kept
 
 	mu      sync.Mutex // guards the following
 	nodes   map[string]*entry
@@ -144,24 +142,23 @@ type registry struct {
 	awaiting int                 // how many do
 }
 
-// A seat is what attach says of a newcomer.
+// A seat is the result of attach for a new session.
 type seat struct {
 	verdict verdict
-	// there is the newest session of the node before the newcomer; nil if
-	// there was none.
+	// there is the newest session of the node before the new one; nil if there was none.
 	there *member
-	gone  *absence // if it has had one
-	// waits says that the newcomer would take the place of another agent or session
-	// and has to show first that its agent is there.
+	gone  *absence // if it had one
+	// waits says that the session would replace another one and that its agent must answer
+	// first.
 	waits bool
-	// dismissed are the sessions that have lost their places, and demoted is the
-	// one that gets no more dials; nil if there is none.
+	// dismissed are the sessions that were replaced, and demoted is the one that gets no
+	// more dials; nil if there is none.
 	dismissed []*member
 	demoted   *member
 }
 
-// attach puts m in its place if it may have it and takes it from nobody. Otherwise
-// m waits until settle.
+// attach registers m if it is admitted and replaces no session. If it would replace one, m
+// waits until settle.
 func (r *registry) attach(m *member) seat {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +178,7 @@ func (r *registry) attach(m *member) seat {
 	return s
 }
 
-// settle puts m, which has waited, in its place if it may still have it.
+// settle registers m, which has waited, if it is still admitted.
 func (r *registry) settle(m *member) seat {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,7 +198,7 @@ func (r *registry) dismissLocked(m *member) {
 	}
 }
 
-// judgeLocked says what to do with m, and of which entry, which may be a new one.
+// judgeLocked returns the verdict on m, and its entry, which may be a new one.
 func (r *registry) judgeLocked(m *member) (*entry, seat) {
 	now := time.Now()
 	r.expireLocked(now)
@@ -224,8 +221,8 @@ func (r *registry) judgeLocked(m *member) (*entry, seat) {
 	return e, s
 }
 
-// seatLocked makes m the session of e that takes the dials, and notes in s what
-// becomes of the others.
+// seatLocked makes m the session of e that gets the dials, and records in s what happens to
+// the others.
 func (r *registry) seatLocked(e *entry, m *member, s *seat) {
 	switch s.verdict {
 	case admit:
@@ -253,9 +250,8 @@ func (r *registry) seatLocked(e *entry, m *member, s *seat) {
 	r.notifyLocked(m.node)
 }
 
-// detach takes m out, unless others have its place already. It is told whether the
-// agent has said that it leaves. If an older session takes the dials again, detach
-// returns it.
+// detach unregisters m, unless it was replaced already. left says whether the agent
+// announced that it leaves. If an older session gets the dials again, detach returns it.
 func (r *registry) detach(m *member, left bool) (promoted *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -277,8 +273,8 @@ func (r *registry) detach(m *member, left bool) (promoted *member) {
 	return promoted
 }
 
-// promoteLocked takes the newest of the older sessions that can serve, and rather
-// one that has a connection, and turns the dials to it.
+// promoteLocked gives the dials to the newest usable older session, preferring one that has
+// a connection.
 func (e *entry) promoteLocked() *member {
 	var best *member
 	for _, m := range e.older {
@@ -300,8 +296,8 @@ func (e *entry) promoteLocked() *member {
 	return best
 }
 
-// part says whether m, on which nothing is open, may be told to hang up because
-// another session takes the dials. From then on none are turned to it again.
+// part reports whether the agent may be asked to close m, which has no open stream, because
+// another session gets the dials. From then on m gets no dials again.
 func (r *registry) part(m *member) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -309,15 +305,15 @@ func (r *registry) part(m *member) bool {
 	return m.parting
 }
 
-// isDemoted says whether another session takes the dials of m's node.
+// isDemoted reports whether another session gets the dials of m's node.
 func (r *registry) isDemoted(m *member) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return m.demoted
 }
 
-// find returns the session that takes the node's dials: if there is none, the newest
-// of those that wait, so that nobody has to wait for them; nil if there are none.
+// find returns the session that gets the node's dials. If there is none it returns the
+// newest of those that wait, or nil.
 func (r *registry) find(node string) *member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -330,7 +326,7 @@ func (r *registry) find(node string) *member {
 	return nil
 }
 
-// holder returns the session that has its place; nil if there is none.
+// holder returns the node's registered session; nil if there is none.
 func (r *registry) holder(node string) *member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -351,7 +347,7 @@ func (r *registry) membersOf(node string) []*member {
 	return all
 }
 
-// everyone is all sessions of all nodes.
+// everyone returns all sessions of all nodes.
 func (r *registry) everyone() []*member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -365,7 +361,7 @@ func (r *registry) everyone() []*member {
 	return all
 }
 
-// all are the sessions that take dials: one for each node.
+// all returns the sessions that get dials: one for each node.
 func (r *registry) all() []*member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -378,7 +374,7 @@ func (r *registry) all() []*member {
 	return all
 }
 
-// notifyLocked tells of a change of node's sessions.
+// notifyLocked announces a change of node's sessions.
 func (r *registry) notifyLocked(node string) {
 	r.wakeLocked(node)
 	if r.changed != nil {

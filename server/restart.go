@@ -1,4 +1,4 @@
-// Restarts: dials that wait for a node whose agent has said that it leaves.
+// Restarts: dials that wait for a node whose agent announced that it leaves.
 
 package server
 
@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// How many dials may wait at a time, into one node and into all. More fail at once.
+// Bounds on waiting dials, into one node and in all. More fail at once.
 const (
 	maxAwaitingNode = 256
 	maxAwaiting     = 4096
@@ -19,17 +19,17 @@ const (
 // An awaited node is one for which dials wait.
 type awaited struct {
 	dials int
-	news  chan struct{} // closed, and replaced, when dials may fare better or need not wait
+	news  chan struct{} // closed, and replaced, when waiting dials should retry or stop waiting
 }
 
-// HasLeft is the outcome of a dial into a node that has no session because its agent has
-// said that it leaves: it may have been restarted, and be back soon.
+// HasLeft is the error of a dial into a node that has no session because its agent
+// announced that it leaves. It may be restarting.
 func HasLeft(node string, d tunnel.Dial) *tunnel.DialError {
 	return &tunnel.DialError{Addr: d.Name, Code: tunnel.Draining, Text: "node " + node + " is not connected: its agent has just left"}
 }
 
-// expected says whether node has no session because its agent has said that it leaves, so
-// lately that it may be back soon.
+// expected reports whether node has no session because its agent announced within
+// Config.RestartPatience that it leaves.
 func (h *Hub) expected(node string) bool {
 	h.registry.mu.Lock()
 	defer h.registry.mu.Unlock()
@@ -37,14 +37,14 @@ func (h *Hub) expected(node string) bool {
 	return e != nil && e.gone != nil && e.left && time.Since(e.gone.since) < h.config.RestartPatience
 }
 
-// Expected says whether a node that has no session with the server that tells o, by that
-// server's clock, may be back soon because its agent has lately said that it leaves.
+// Expected reports whether a node without a session at the server that sent o may reconnect
+// soon, because its agent announced recently, by that server's clock, that it leaves.
 func (h *Hub) Expected(o *Observation) bool {
 	return o.State == Detached && o.Cause == Left && time.Since(o.At) < h.config.RestartPatience
 }
 
-// patiently dials, and dials again at each news of a node whose agent is leaving or has
-// left, for Config.RestartPatience.
+// patiently dials, and retries at each change of a node whose agent is leaving or has left,
+// for Config.RestartPatience.
 func (h *Hub) patiently(ctx context.Context, node string, d tunnel.Dial, dial func() (*conn, way, error)) (*conn, way, error) {
 	c, w, err := dial()
 	if tunnel.CodeOf(err) != tunnel.Draining || h.config.RestartPatience == 0 || !h.registry.await(node) {
@@ -71,7 +71,8 @@ func (h *Hub) patiently(ctx context.Context, node string, d tunnel.Dial, dial fu
 	}
 }
 
-// await says whether one more dial may wait for node. If so, giveUp must follow.
+// await reports whether one more dial may wait for node. If so, the caller must call
+// giveUp.
 func (r *registry) await(node string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,14 +103,14 @@ func (r *registry) giveUp(node string) {
 	delete(r.awaited, node)
 }
 
-// newsOf is closed at the next news of a node that is awaited.
+// newsOf returns a channel that is closed at the next change of an awaited node.
 func (r *registry) newsOf(node string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.awaited[node].news
 }
 
-// wake has dials that wait for node look again.
+// wake makes the dials that wait for node retry.
 func (r *registry) wake(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +124,7 @@ func (r *registry) wakeLocked(node string) {
 	}
 }
 
-// wakeAll has all dials that wait look again.
+// wakeAll makes all waiting dials retry.
 func (r *registry) wakeAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ const maxTarget = 600
 // A target is a parsed address. Exactly one of node and ip is set.
 type target struct {
 	node string
-	ip   netip.Addr // the node is to be found by this
+	ip   netip.Addr // the node is looked up by it
 	addr string     // what the agent is to dial
 }
 
@@ -65,7 +65,7 @@ func parseTarget(network, addr string) (target, error) {
 	return target{node: host, addr: addr}, nil
 }
 
-// routes say which node has an address.
+// routes map addresses to nodes.
 type routes struct {
 	mu     sync.RWMutex // guards the following
 	byNode map[string][]netip.Prefix
@@ -124,8 +124,8 @@ func (r *routes) removeLocked(p netip.Prefix, node string) {
 	}
 }
 
-// find returns the nodes with a prefix that holds ip, however long: a longer one
-// draws no traffic away from whoever has the range around it.
+// find returns the nodes with any prefix that contains ip. The longest does not win, so
+// that no node can take traffic from the range of another.
 func (r *routes) find(ip netip.Addr) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -144,7 +144,7 @@ func (r *routes) find(ip netip.Addr) []string {
 	return found
 }
 
-// key tells prefix lengths of the two families apart.
+// key is the prefix length with its address family.
 func key(p netip.Prefix) int {
 	if p.Addr().Is4() {
 		return p.Bits()
@@ -152,7 +152,7 @@ func key(p netip.Prefix) int {
 	return 256 + p.Bits()
 }
 
-// resolve says which node to dial for addr and what that node is to dial.
+// resolve returns which node to dial for addr and what that node must dial.
 func (r *routes) resolve(network, addr string) (node, dial string, err error) {
 	t, err := parseTarget(network, addr)
 	if err != nil {

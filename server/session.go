@@ -15,33 +15,31 @@ import (
 )
 
 const (
-	// linger is how long a session that is about to end outlives its last
-	// stream.
+	// linger is how long an ending session is kept after its last stream.
 	linger = 500 * time.Millisecond
-	// partingPatience is how long an agent may take to finish reading a session
-	// of which nothing is open here any more.
+	// partingPatience is how long an agent may take to read the rest of a session without
+	// open streams here.
 	partingPatience = 30 * time.Second
-	// sendAwayTimeout is how long an agent that is sent away may take to say
-	// hello.
+	// sendAwayTimeout is how long a refused agent may take to send its hello.
 	sendAwayTimeout = 2 * time.Second
 )
 
 // session serves s until it ends, is replaced, or ctx is done.
 //
-// A goroutine of each idle session waits in session, live, serve and watch. What is on its
-// stack there decides whether it keeps 4 KiB or 8 (more than 1,248 bytes), so that what they do
-// before and after the wait is in functions of its own.
+// One goroutine of each idle session waits in session, live, serve and watch. Its stack
+// needs 4 KiB if these use less than 1,248 bytes, else 8 KiB. What they do before and after
+// the wait is therefore in separate functions.
 func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	if m := h.receive(ctx, s); m != nil {
 		h.live(ctx, m)
 	}
 }
 
-// receive greets s. It returns nil if s is of no more use, and that has been told and
-// logged.
+// receive does the handshake of s. It returns nil if that failed, which it has logged and
+// told the agent.
 func (h *Hub) receive(ctx context.Context, s tunnel.Session) *member {
 	began := time.Now()
-	claimed, _ := h.config.Identify(s.Peer()) // asked again, and told of, below
+	claimed, _ := h.config.Identify(s.Peer()) // repeated, and its error handled, below
 	if err := h.admission.enter(claimed, began); err != nil {
 		h.sendAway(ctx, s, err)
 		return nil
@@ -65,15 +63,15 @@ func (h *Hub) receive(ctx context.Context, s tunnel.Session) *member {
 	return m
 }
 
-// live serves m, which has been welcomed, until it is over.
+// live serves m, which has been admitted, until it ends.
 func (h *Hub) live(ctx context.Context, m *member) { h.bury(m, h.serve(ctx, m)) }
 
-// bury does what is left to do for m, which is over because of err.
+// bury cleans up after m, which ended with err.
 func (h *Hub) bury(m *member, err error) {
 	defer m.settled()
 	h.detach(m)
 	if errors.Is(err, tunnel.Revoked) {
-		h.registry.forget(m.node) // who has the name next is another node
+		h.registry.forget(m.node) // a later node of that name is another one
 	}
 	h.history.end(m, err)
 	h.ledger.close(m)
@@ -86,7 +84,7 @@ func (h *Hub) bury(m *member, err error) {
 	m.logTo(h).Info(said, "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
 }
 
-// connected is called when m has its place.
+// connected is called when m is registered.
 func (h *Hub) connected(m *member) {
 	m.settled()
 	m.logTo(h).Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
@@ -96,12 +94,11 @@ func (m *member) logTo(h *Hub) *slog.Logger {
 	return h.log.With("addr", m.addr.String(), "node", m.node, "session", m.id)
 }
 
-// settle gives m the place that it has waited for, now that its agent has answered.
-// The error says why it may not have it.
+// settle registers m after its agent has answered. The error says why it is refused.
 func (h *Hub) settle(ctx context.Context, m *member) error {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
-	if _, err := h.admit(ctx, m.session, m.hello); err != nil { // much may have changed since its hello
+	if _, err := h.admit(ctx, m.session, m.hello); err != nil { // the node may have been deleted since its hello
 		return err
 	}
 	place := h.registry.settle(m)
@@ -114,7 +111,7 @@ func (h *Hub) settle(ctx context.Context, m *member) error {
 	return nil
 }
 
-// detach takes m out of its place.
+// detach unregisters m.
 func (h *Hub) detach(m *member) {
 	older := h.registry.detach(m, m.leaving())
 	if older == nil {
@@ -124,8 +121,8 @@ func (h *Hub) detach(m *member) {
 	h.history.attach(older, time.Now(), h.registry.holder)
 }
 
-// hear waits for the greeting of s and says which node's it is. On error s is of no
-// more use, and that has been told and logged.
+// hear waits for the hello of s and returns its node. On error s has been ended, and the
+// error logged.
 func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, string, error) {
 	log := h.log.With("addr", s.Peer().Addr.String())
 	hctx, cancel := context.WithTimeout(ctx, helloTimeout)
@@ -153,8 +150,8 @@ func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, str
 	return greeting, node, nil
 }
 
-// welcome makes a member of s and welcomes it. On error s is of no more use, and
-// that has been told and logged.
+// welcome makes a member of s and sends the welcome. On error s has been ended, and the
+// error logged.
 func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Greeting, node string) (*member, error) {
 	m := &member{
 		id: h.lastID.Add(1), node: node, hello: greeting.Hello,
@@ -174,8 +171,8 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		h.ledger.close(m)
 		return nil, err
 	}
-	// Asked once more now that End would find it: it may have been too early for that
-	// when the node lost its name.
+	// Checked again now that End finds the session: End may have been called before it was
+	// registered.
 	if err := h.mayBe(ctx, node, s.Peer()); err != nil {
 		h.detach(m)
 		h.refuse(greeting, err)
@@ -193,9 +190,9 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	return m, nil
 }
 
-// End ends, for the reason why, the sessions of a node that stale is true of, and
-// returns how many. It does not wait until they have ended. A session that begins
-// meanwhile is judged by Config.Admit, which must know better by now.
+// End ends, for the reason why, the sessions of a node for which stale is true, and returns
+// how many. It does not wait until they have ended. Config.Admit must refuse new sessions
+// already.
 func (h *Hub) End(node string, stale func(tunnel.Peer) bool, why error) int {
 	n := 0
 	for _, m := range h.registry.membersOf(node) {
@@ -207,7 +204,7 @@ func (h *Hub) End(node string, stale func(tunnel.Peer) bool, why error) int {
 	return n
 }
 
-// admit says which node is at the other end, or why it may not be.
+// admit returns the node of a session, or why it is refused.
 func (h *Hub) admit(ctx context.Context, s tunnel.Session, hello tunnel.Hello) (string, error) {
 	node, err := h.config.Identify(s.Peer())
 	if err != nil {
@@ -225,8 +222,8 @@ func (h *Hub) admit(ctx context.Context, s tunnel.Session, hello tunnel.Hello) (
 	return node, nil
 }
 
-// judged does what the registry's verdict demands: it tells the older sessions,
-// unless the new one waits, or says why that may not stay.
+// judged carries out the registry's verdict: it ends or demotes the older sessions, unless
+// the new one waits, or returns why the new one is refused.
 func (h *Hub) judged(m *member, s seat) error {
 	if s.waits {
 		return nil
@@ -260,8 +257,7 @@ func dismiss(members []*member, why error) {
 	}
 }
 
-// refuse counts and tells the agent; if it cannot be told, the session is closed all the
-// same.
+// refuse counts the refusal, tells the agent and closes the session.
 func (h *Hub) refuse(g *tunnel.Greeting, err error) {
 	h.metrics.refused.WithLabelValues(label(err)).Inc()
 	if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
@@ -296,6 +292,6 @@ func (h *Hub) handOver(ctx context.Context, m *member, r *tunnel.Request) {
 	c := h.track(m, openerAgent, s, m.addr)
 	if err := h.config.API(ctx, c); err != nil {
 		h.log.Debug("API server did not take the agent's connection", "node", m.node, "err", err)
-		_ = c.Abort() // it is of no more use to anybody
+		_ = c.Abort() // nothing uses it any more
 	}
 }

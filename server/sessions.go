@@ -1,4 +1,4 @@
-// What the hub says of the nodes that are connected.
+// Sessions: the hub's list of connected nodes.
 
 package server
 
@@ -16,15 +16,14 @@ type Session struct {
 	ID        uint64
 	Node      string
 	Transport string
-	Addr      net.Addr // where the agent's packets come from
+	Addr      net.Addr // the agent's remote address
 	Since     time.Time
-	// Parked is since when the session waits for another connection; zero while
-	// it has one.
+	// Parked is since when the session has no connection; zero while it has one.
 	Parked   time.Time
 	RTT      time.Duration // the latest; zero before the first
 	Streams  int           // open ones, both ways
 	Version  string        // of the agent
-	Draining bool          // the agent is about to leave
+	Draining bool          // the agent announced that it leaves
 }
 
 // Sessions describes the connected nodes, by name.
@@ -54,8 +53,8 @@ func (m *member) describe() Session {
 	}
 }
 
-// Changed is closed when a node next connects, disconnects or replaces its
-// session. Take it before looking at Sessions and no change is missed.
+// Changed returns a channel that is closed when a node next connects, disconnects or
+// replaces its session. Call it before Sessions so that no change is missed.
 func (h *Hub) Changed() <-chan struct{} { return h.registry.next() }
 
 // Wait blocks until at least n nodes are connected.
