@@ -3,11 +3,16 @@
 package e2e
 
 import (
+	"bufio"
+	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func TestNearMisses(t *testing.T) {
@@ -46,6 +51,37 @@ func TestVersions(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), filepath.Join(programs, words[0]), words[1:]...).CombinedOutput()
 		if err != nil || !regexp.MustCompile(want).Match(out) {
 			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+	}
+}
+
+// TestKubectlEnds: kubectl takes no notice of a context that is cancelled, so the signals
+// that end it elsewhere have to end it here.
+func TestKubectlEnds(t *testing.T) {
+	_, programs := bin(t)
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, []byte(`{"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"users":[{"name":"u","user":{"token":"t"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"current-context":"c"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, filepath.Join(programs, "hawser"), "kubectl", "proxy", "--kubeconfig", config, "--port", "0")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, "Starting to serve") {
+			t.Errorf("kubectl proxy says %q, %v", line, err)
+		}
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err == nil || ctx.Err() != nil {
+			t.Errorf("after %v kubectl proxy ends with %v, %v", sig, err, ctx.Err())
 		}
 	}
 }

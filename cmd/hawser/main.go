@@ -19,12 +19,13 @@ const apiVersion = "v1.37.2+hawser"
 
 func main() {
 	setup.NoCores()
+	// kubectl parses its own flags, wherever they stand, and sees to signals itself: many of
+	// its commands look at no context.
+	if len(os.Args) > 1 && os.Args[1] == "kubectl" {
+		os.Exit(runKubectl(context.Background(), os.Args[2:]))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// kubectl parses its own flags, wherever they stand.
-	if len(os.Args) > 1 && os.Args[1] == "kubectl" {
-		os.Exit(runKubectl(ctx, os.Args[2:]))
-	}
 	if err := setup.Execute(ctx, newRoot(), kubectlVerb); err != nil {
 		fmt.Fprintln(os.Stderr, "hawser: "+err.Error())
 		os.Exit(1)

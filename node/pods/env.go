@@ -195,7 +195,7 @@ func expand(s string, env map[string]string) string {
 // no entry point to fall back to when the container has no command.
 func commandLine(c *corev1.Container, env map[string]string) ([]string, error) {
 	if len(c.Command) == 0 {
-		return nil, fmt.Errorf("container %q has no command: this node runs commands of its own machine and takes none from image %q, so set command", c.Name, c.Image)
+		return nil, fmt.Errorf("container %q has no command: this node runs commands of its own machine and takes none from image %q, so set command (kubectl run: --command)", c.Name, c.Image)
 	}
 	argv := make([]string, 0, len(c.Command)+len(c.Args))
 	for _, list := range [][]string{c.Command, c.Args} {

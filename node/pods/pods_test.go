@@ -335,7 +335,7 @@ func TestMissingConfiguration(t *testing.T) {
 		w.wantState("vol", "main", "Waiting ContainerCreating")
 		w.wantEvent(`vol Warning FailedMount MountVolume.SetUp failed for volume "v" : configmap "settings" not found`)
 		w.wantState("args", "main", "Waiting CreateContainerConfigError")
-		w.wantEvent(`args Warning Failed Error: container "main" has no command`)
+		w.wantEvent(`args Warning Failed Error: container "main" has no command: this node runs commands of its own machine and takes none from image "busybox", so set command (kubectl run: --command)`)
 
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"KEY": "value"}}
 		if err := w.api.Tracker().Add(cm); err != nil {

@@ -26,6 +26,7 @@ func TestEffect(t *testing.T) {
 	apps, core, storage := appsv1.SchemeGroupVersion, corev1.SchemeGroupVersion, storagev1.SchemeGroupVersion
 	plain := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
 	balanced := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	atNodes := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}}
 	claiming := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}}
 	token := &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken}
 	for _, tt := range []struct {
@@ -51,6 +52,9 @@ func TestEffect(t *testing.T) {
 		{core, "Service", "services", "", balanced, balanced, ""},
 		{core, "Service", "services", "", balanced, plain, ""},
 		{core, "Service", "services", "status", plain, balanced, ""},
+		{core, "Service", "services", "", nil, atNodes, "Service of type NodePort is reached at no node here"},
+		{core, "Service", "services", "", plain, atNodes, "Service of type NodePort is reached at no node here"},
+		{core, "Service", "services", "", atNodes, atNodes, ""},
 		{core, "ResourceQuota", "resourcequotas", "", nil, &corev1.ResourceQuota{}, ""},
 		{core, "Secret", "secrets", "", nil, &corev1.Secret{}, ""},
 		{core, "Secret", "secrets", "", nil, token, "Secret of type kubernetes.io/service-account-token gets no token here"},
