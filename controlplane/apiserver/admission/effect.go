@@ -65,7 +65,7 @@ func ineffective(obj runtime.Object, balances bool) string {
 	switch o := obj.(type) {
 	case *corev1.Service:
 		if o.Spec.Type == corev1.ServiceTypeNodePort {
-			return "Service of type NodePort is reached at no node here: nothing listens on its node ports, services/proxy and port-forward reach it"
+			return "Service of type NodePort: only nodes with kube-proxy listen on its node ports; services/proxy and port-forward reach it in any case"
 		}
 		if o.Spec.Type == corev1.ServiceTypeLoadBalancer && o.Spec.LoadBalancerClass == nil && !balances {
 			return "Service of type LoadBalancer gets no address here: this server listens for none (--load-balancer-addresses)"
