@@ -100,10 +100,10 @@ type Config struct {
 type Server struct {
 	cfg     Config
 	metrics *fronts.Metrics
-	idlers  *strangers.Pending // connections without a request
-	silent  strangers.LogLimiter   // lines about those that were closed
-	denied  strangers.LogLimiter   // lines about who may not
-	hold    time.Duration      // answerTime
+	idlers  *strangers.Pending   // connections without a request
+	silent  strangers.LogLimiter // lines about those that were closed
+	denied  strangers.LogLimiter // lines about who may not
+	hold    time.Duration        // answerTime
 }
 
 // New checks c. It starts nothing.

@@ -110,10 +110,10 @@ type Config struct {
 type Server struct {
 	cfg     Config
 	metrics *metrics
-	pending *strangers.Pending // connections that have had no call
-	sparse  strangers.LogLimiter   // lines about those that never had one
-	denied  strangers.LogLimiter   // lines about who may not
-	hold    time.Duration      // answerTime
+	pending *strangers.Pending   // connections that have had no call
+	sparse  strangers.LogLimiter // lines about those that never had one
+	denied  strangers.LogLimiter // lines about who may not
+	hold    time.Duration        // answerTime
 	calls   atomic.Int64
 	conns   atomic.Int64
 }
