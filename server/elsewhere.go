@@ -1,5 +1,5 @@
-// Elsewhere: nodes of which other servers have a session, and what those ask of
-// this hub.
+// Elsewhere: dials through other servers that have a session of the node, and dials for
+// them.
 
 package server
 
@@ -11,11 +11,11 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// viaPeer is what metrics call the way through another server.
+// viaPeer is the transport label of dials through another server.
 const viaPeer = "peer"
 
-// elsewhere dials into a node through another server. The way is zero if none is known
-// to have the node.
+// elsewhere dials into a node through another server. The route is zero if no server is
+// known to have the node.
 func (h *Hub) elsewhere(ctx context.Context, node string, d tunnel.Dial) (*conn, way, error) {
 	if h.config.Elsewhere == nil {
 		return nil, way{}, nil
@@ -32,11 +32,11 @@ func (h *Hub) elsewhere(ctx context.Context, node string, d tunnel.Dial) (*conn,
 	return h.around(&h.ledger.elsewhere, s, d), w, nil
 }
 
-// DialHere connects to an address, as node sees it, through a session that this hub
-// has: it is for what another server asks for, and asks nobody else. Errors are
-// *tunnel.DialError, with a code that is Away if there is no session that works: Draining
-// if the node is expected back. It never waits for that: the session may come to any server.
-// The connection is a tunnel.Stream; the caller owns it.
+// DialHere connects to an address, as node sees it, through a session of this hub only. It
+// serves dials of other servers. Errors are *tunnel.DialError, with a code that is Away if
+// there is no usable session: Draining if the node is expected to reconnect. It does not
+// wait for that, because the node may connect to any server. The connection is a
+// tunnel.Stream; the caller owns it.
 func (h *Hub) DialHere(ctx context.Context, node, network, addr string) (net.Conn, error) {
 	d := tunnel.Dial{Network: network, Addr: addr, Name: addr}
 	return h.counted(ctx, addr, func() (*conn, way, error) {

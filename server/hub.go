@@ -41,63 +41,59 @@ const (
 type Config struct {
 	// Listeners make sessions. The hub serves and closes them.
 	Listeners []tunnel.Listener
-	// Identify names the node at the other end; nil reads it from the
-	// certificate that TLS verified.
+	// Identify returns the node at the other end; nil reads it from the certificate that
+	// TLS verified.
 	Identify func(tunnel.Peer) (string, error)
-	// Admit may refuse an identified node by error, which the agent is told: one
-	// that Refuse made, or any other, which means Denied. It is asked when a session
-	// begins, and when one is resumed; nil refuses none.
+	// Admit may refuse an identified node by an error, which is sent to the agent: one made
+	// by Refuse, or any other, which means Denied. It is called when a session begins, and
+	// when one is resumed; nil refuses none.
 	Admit func(ctx context.Context, node string, p tunnel.Peer) error
 	// API takes the streams that agents open to apiserver:443 and owns them
 	// unless it fails. Nil denies them.
 	API func(ctx context.Context, c net.Conn) error
-	// MaxGreeting is how many sessions may be between their handshake and their
-	// welcome; zero means 512. Others are told when to come back.
+	// MaxGreeting bounds the sessions between their TLS handshake and their welcome; zero
+	// means 512. Others are given a retry delay.
 	MaxGreeting int
 	// MaxSessions is how many sessions there may be; zero means 65,536.
 	MaxSessions int
-	// DrainTimeout is how long Run waits, once asked to stop, for streams into
-	// nodes to end; zero means 5 s, negative not at all.
+	// DrainTimeout is how long Run waits for streams into nodes once its context is done;
+	// zero means 5 s, negative not at all.
 	DrainTimeout time.Duration
-	// Beyond reaches nodes that have no session here, by another way than the
-	// tunnel: ok says whether it knows node, and dial reaches an address as that
-	// node sees it. Nil knows none.
+	// Beyond dials into nodes without a session here, without a tunnel: ok says whether it
+	// knows the node, and dial connects to an address as that node sees it. Nil knows none.
 	Beyond func(node string) (dial func(ctx context.Context, network, addr string) (net.Conn, error), ok bool)
-	// BeyondName is what metrics call the way that Beyond takes; empty means
-	// "beyond".
+	// BeyondName is the transport label of Beyond's dials; empty means "beyond".
 	BeyondName string
-	// Elsewhere reaches nodes of which other servers have a session; ok says whether it
-	// knows such a server. It is asked when this hub has none, or only one that is parked
-	// or about to end. D's Name is what errors call the address. An error whose code is
-	// Away means that no other server has a session by now, Draining that one may
-	// soon have; any other is the answer of the node. Nil knows none. See package peers.
+	// Elsewhere dials through another server with a session of the node; ok says whether it
+	// knows such a server. It is called when this hub has no session, or only one that is
+	// parked or about to end. Errors name the address as d.Name. An error whose code is
+	// Away means that no other server has a session now, Draining that one may have one
+	// soon; any other is the answer of the node. Nil knows none. See package peers.
 	Elsewhere func(ctx context.Context, node string, d tunnel.Dial) (s tunnel.Stream, ok bool, err error)
-	// Ended is told of each stream into a node once it is over, and of each dial that
-	// failed, but for those of the server itself (Caller.Own). It must not wait.
-	// Nil costs nothing.
+	// Ended is called for each stream into a node when it ends, and for each failed dial,
+	// except those of the server itself (Caller.Own). It must not block.
 	Ended func(Ended)
-	// Dialed is told of each dial once its outcome is known, with the context that it was
-	// made with. It must not wait. Nil costs nothing.
+	// Dialed is called for each dial once its outcome is known, with the dial's context. It
+	// must not block.
 	Dialed func(context.Context, Dialed)
 	// ParkedPatience is how long a dial waits for a node that is reconnecting;
 	// zero means 3 s, negative not at all.
 	ParkedPatience time.Duration
-	// RestartPatience is how long a dial waits for a node whose agent has said that it
-	// leaves, as it does when it is restarted, to have a session with any server. One that
-	// left longer ago is not waited for. Zero means 8 s, negative not at all.
+	// RestartPatience is how long a dial waits for a node whose agent announced that it
+	// leaves, as it does when it is restarted, to connect to any server. Dials do not wait
+	// for one that left longer ago. Zero means 8 s, negative not at all.
 	RestartPatience time.Duration
 	// MaxNodeSeries is how many nodes have metrics of their own; zero means
 	// 1000. The others share one.
 	MaxNodeSeries int
-	// MaxGone is how many nodes are remembered that have no session any more, for
-	// Observe and for TakeBack; zero means 20,000. The longest gone are forgotten
-	// first.
+	// MaxGone bounds the nodes without a session that are kept for Observe and TakeBack;
+	// zero means 20,000. The oldest are dropped first.
 	MaxGone int
-	// TakeBack is for how long an agent that another one with its identity has
-	// superseded is turned away after the other's session has ended; zero means
-	// DefaultTakeBack. If the other one has said goodbye it is a minute at most.
+	// TakeBack is how long a superseded agent is refused after the session of the one with
+	// its identity has ended; zero means DefaultTakeBack. If that one said goodbye it is a
+	// minute at most.
 	TakeBack time.Duration
-	// Version is told to agents.
+	// Version is sent to agents.
 	Version string
 	// Intake is that of the listeners' sessions, for the metrics; nil means
 	// tunnel.ProcessIntake.
@@ -107,7 +103,7 @@ type Config struct {
 	Metrics prometheus.Registerer // nil means none
 }
 
-// A Hub joins callers to nodes. All methods may be called at the same time.
+// A Hub connects callers to nodes. Its methods are safe for concurrent use.
 type Hub struct {
 	config   Config
 	log      *slog.Logger
@@ -124,8 +120,8 @@ type Hub struct {
 	drainBy   atomic.Pointer[time.Time] // of DrainBy; nil if it was not called
 
 	admission *admission
-	silent    strangers.LogLimiter // lines about agents that did not say hello
-	turned    strangers.LogLimiter // lines about agents that were turned away
+	silent    strangers.LogLimiter // log lines about agents that sent no hello
+	turned    strangers.LogLimiter // log lines about refused agents
 }
 
 // New checks c and makes a Hub. It starts nothing.
@@ -177,7 +173,7 @@ func bounded(d, otherwise time.Duration) time.Duration {
 	return max(d, 0)
 }
 
-// identify goes by the certificate.
+// identify uses the certificate.
 func identify(p tunnel.Peer) (string, error) {
 	if p.TLS == nil || len(p.TLS.PeerCertificates) == 0 {
 		return auth.NodeName(nil)
@@ -185,9 +181,9 @@ func identify(p tunnel.Peer) (string, error) {
 	return auth.NodeName(p.TLS.PeerCertificates[0])
 }
 
-// Run serves until ctx is done, then drains: agents are told, streams into
-// nodes get DrainTimeout to end, and nil is returned once all are gone. If a
-// listener fails, Run drains the same way and returns that error.
+// Run serves until ctx is done, then drains: it tells agents, gives streams into nodes
+// DrainTimeout to end, and returns nil once all have ended. If a listener fails, Run drains
+// in the same way and returns that error.
 func (h *Hub) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -223,7 +219,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	return first
 }
 
-// SetRoutes replaces the addresses that lead to node; none removes it. A single
-// address is a prefix of its full length. An address that is in prefixes of
-// several nodes leads nowhere, whichever is longer.
+// SetRoutes replaces the prefixes of node; none removes it. A single address is a prefix of
+// full length. An address within prefixes of several nodes leads to none of them, even if
+// one prefix is longer.
 func (h *Hub) SetRoutes(node string, prefixes ...netip.Prefix) { h.routes.set(node, prefixes) }

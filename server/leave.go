@@ -1,4 +1,4 @@
-// Leaving: what a server does between the word that it will stop and the end of its
+// Leaving: what a server does between the announcement that it will stop and the end of its
 // listeners.
 
 package server
@@ -13,10 +13,9 @@ import (
 // textLeaving is what agents and callers are told.
 const textLeaving = "server is shutting down"
 
-// Leave tells agents that the server is about to stop, so that those that know another
-// server have a session there before this one's ends, and turns new sessions away.
-// Sessions go on and dials are answered until Run's context is done. It may be called
-// again.
+// Leave tells agents that the server is about to stop, so that they connect to another
+// server before their session here ends, and refuses new sessions. Sessions and dials
+// continue until Run's context is done. It may be called again.
 func (h *Hub) Leave() {
 	h.leaveOnce.Do(func() {
 		close(h.leaving)
@@ -26,7 +25,7 @@ func (h *Hub) Leave() {
 	})
 }
 
-// isLeaving says whether Leave was called.
+// isLeaving reports whether Leave was called.
 func (h *Hub) isLeaving() bool {
 	select {
 	case <-h.leaving:
@@ -36,11 +35,11 @@ func (h *Hub) isLeaving() bool {
 	}
 }
 
-// DrainBy says until when streams into nodes may go on once Run's context is done, in
-// place of Config.DrainTimeout.
+// DrainBy sets the deadline for streams into nodes once Run's context is done, in place of
+// Config.DrainTimeout.
 func (h *Hub) DrainBy(t time.Time) { h.drainBy.Store(&t) }
 
-// drainTime is how long they may go on from now.
+// drainTime is the time left until then.
 func (h *Hub) drainTime() time.Duration {
 	if by := h.drainBy.Load(); by != nil {
 		return max(0, time.Until(*by))
@@ -48,7 +47,7 @@ func (h *Hub) drainTime() time.Duration {
 	return h.config.DrainTimeout
 }
 
-// Open is how many streams into nodes are open that were dialed here, by whatever way.
+// Open is how many streams into nodes that were dialed here are open, by any route.
 func (h *Hub) Open() int {
 	n := int(h.ledger.around.byServer.Load() + h.ledger.elsewhere.byServer.Load())
 	for _, m := range h.registry.everyone() {
@@ -57,8 +56,8 @@ func (h *Hub) Open() int {
 	return n
 }
 
-// tellLeaving tells m's agent. It returns at once; wg is done once it has been told or the
-// session is over.
+// tellLeaving tells m's agent. It returns at once; wg is done once the agent was told or
+// the session has ended.
 func (h *Hub) tellLeaving(m *member, wg *sync.WaitGroup) {
 	wg.Go(func() {
 		if err := m.control.Drain(tunnel.Draining, textLeaving); err != nil {

@@ -1,5 +1,4 @@
-// The ledger: what each session has carried, added up by transport and by node
-// when somebody asks.
+// The ledger: the traffic of each session, summed by transport and by node for each scrape.
 
 package server
 
@@ -11,15 +10,15 @@ import (
 	"time"
 )
 
-// Traffic is counted by those who move it.
+// Traffic counts payload and open streams; the streams update it.
 type traffic struct {
 	toNode, fromNode atomic.Uint64 // payload, in bytes
 	byServer         atomic.Int64  // streams open, by who opened them
 	byAgent          atomic.Int64
 }
 
-// An account is a sum. The first group is about now, and of no use once a session
-// has ended; the others only grow.
+// An account is a sum. The first group are gauges, which end with a session; the others are
+// counters.
 type account struct {
 	sessions, parked, queued, connections int
 	byServer, byAgent                     int64
@@ -43,7 +42,7 @@ func (a *account) add(b account) {
 	a.keep(b)
 }
 
-// keep adds what of b outlives its session.
+// keep adds the counters of b, whose session has ended.
 func (a *account) keep(b account) {
 	a.toNode += b.toNode
 	a.fromNode += b.fromNode
@@ -78,13 +77,13 @@ func (m *member) account() account {
 	return a
 }
 
-// A ledger has the sessions that are there and the sums of those that were. It is
-// a prometheus.Collector.
+// A ledger has the current sessions and the sums of ended ones. It is a
+// prometheus.Collector.
 type ledger struct {
 	maxNodes  int
-	beyond    string  // the transport of what goes around the tunnel
-	around    traffic // and its traffic
-	elsewhere traffic // of what other servers pass on
+	beyond    string  // the transport of dials without a tunnel
+	around    traffic // their traffic
+	elsewhere traffic // of dials through other servers
 
 	mu     sync.Mutex // guards the following
 	live   map[string]map[*member]struct{}
@@ -100,7 +99,7 @@ func newLedger(maxNodes int, beyond string) *ledger {
 	}
 }
 
-// open enters m.
+// open adds m.
 func (l *ledger) open(m *member) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +109,7 @@ func (l *ledger) open(m *member) {
 	l.live[m.node][m] = struct{}{}
 }
 
-// close makes m's account one of the past.
+// close adds m's account to the sums of ended sessions.
 func (l *ledger) close(m *member) {
 	last := m.account()
 	l.mu.Lock()
@@ -129,7 +128,7 @@ func (l *ledger) close(m *member) {
 	l.byNode[m.node] = sum
 }
 
-// sums adds everything up. Nodes beyond the limit, in the order of their names,
+// sums returns the sums by transport and by node. Nodes above the limit, sorted by name,
 // share the empty name.
 func (l *ledger) sums() (byTransport, byNode map[string]account) {
 	l.mu.Lock()

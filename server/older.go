@@ -16,8 +16,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
-// olderProtocols are the ALPN names that older agents offer over TCP. They are written
-// here once and never changed.
+// olderProtocols are the ALPN names that older agents offer over TCP. It is never changed.
 var olderProtocols = [...]string{"hawser/1+link", "hawser/1+h2+link", "hawser/1", "hawser/1+h2"}
 
 const (
@@ -31,9 +30,9 @@ const (
 	olderText              = 256 // at most, of a refusal
 )
 
-// NewOlder makes a listener that yields no sessions: it tells each agent of an older
-// protocol which version to install, by the refusal that this protocol has, and says so
-// in the log, once a minute for an address. It owns ln.
+// NewOlder makes a listener without sessions: it tells each agent of an older protocol
+// which version to install, by that protocol's refusal, and logs that once a minute for
+// each address. It owns ln.
 func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listener, error) {
 	var told strangers.LogLimiter
 	return carrier.Listen(ln, "hawser/1", olderProtocols[:], nil, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
@@ -63,6 +62,6 @@ func refuseOlder(c *tls.Conn, version string) {
 	text := fmt.Sprintf("this agent is too old for the server: install the hawser-agent that belongs to it, %s", version)
 	text = text[:min(len(text), olderText)]
 	m := binary.BigEndian.AppendUint16([]byte{olderVersion, olderRefused}, uint16(1+len(text)))
-	// Nothing could be done about an error.
+	// There is no remedy for an error.
 	_, _ = c.Write(append(append(m, byte(tunnel.Denied)), text...))
 }

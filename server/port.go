@@ -34,7 +34,7 @@ const (
 	handoffs = 64
 )
 
-// errHelloTooLong is for a client that goes on and on.
+// errHelloTooLong is the error for a ClientHello above maxHello.
 var errHelloTooLong = errors.New("TLS hello is too long")
 
 // PortConfig configures a Port. Listener is required; zero fields mean a good
@@ -45,29 +45,28 @@ type PortConfig struct {
 	// HelloTimeout is how long a client may take to send its ClientHello; zero
 	// means 10 s.
 	HelloTimeout time.Duration
-	// MaxPeeking is how many clients may be at it at a time; zero means 1024.
-	// One more, and of those that come from the address with most of them the one
-	// that has taken longest is cut off: a client in earnest is done within a round
-	// trip.
+	// MaxPeeking bounds the clients that have not sent their ClientHello yet; zero means
+	// 1024. Above it the oldest connection of the address with the most of them is closed.
+	// A ClientHello normally takes one round trip.
 	MaxPeeking int
 	// Protocols are the ALPN names of the tunnel's transports.
 	Protocols []string
-	// Older says that Older yields the connections of older agents, which the API
-	// server gets otherwise.
+	// Older says that the listener Older gets the connections of older agents, which the
+	// API server gets otherwise.
 	Older bool
 
 	Log     *slog.Logger          // nil means discard
 	Metrics prometheus.Registerer // nil means none
 }
 
-// A Port tells by the ClientHello, which it does not consume, who is meant: with
-// the ALPN of one of its transports the tunnel, else the API server, which also gets whatever is not
-// TLS at all and knows how to answer it.
+// A Port passes each connection on by its ClientHello, which it does not consume: to the
+// tunnel if it has the ALPN name of one of its transports, else to the API server, which
+// also gets connections that are not TLS.
 type Port struct {
 	config  PortConfig
 	tunnel  map[string]*memnet.Handoff // by ALPN
 	api     *memnet.Handoff
-	pending *strangers.Pending // those who have not said hello
+	pending *strangers.Pending // connections without a ClientHello
 	closed  *portMetrics
 	sparse  strangers.LogLimiter
 	refused atomic.Bool // by Refuse
@@ -108,25 +107,25 @@ func NewPort(c PortConfig) (*Port, error) {
 	return p, nil
 }
 
-// Tunnel yields the connections for the hub, before their handshake, that ask
-// for the transport of that ALPN name. It must be one of the port's protocols.
+// Tunnel returns a listener of the connections, before their handshake, with that ALPN
+// name, for the hub. It must be one of the port's protocols.
 func (p *Port) Tunnel(alpn string) net.Listener { return p.tunnel[alpn] }
 
-// Older yields the connections of older agents, for NewOlder, if the port has those.
+// Older returns a listener of older agents' connections, for NewOlder, if PortConfig.Older
+// is set.
 func (p *Port) Older() net.Listener { return p.tunnel[olderProtocols[0]] }
 
-// API yields the connections for the API server, before their handshake, and
-// whatever is injected: Hub's Config.API should be its Inject.
+// API returns a listener of the connections for the API server, before their handshake, and
+// of injected ones: Config.API of the Hub should be its Inject.
 func (p *Port) API() *memnet.Handoff { return p.api }
 
-// Refuse takes no more connections. What has been accepted goes on, and so does Run.
+// Refuse accepts no more connections. Accepted connections and Run continue.
 func (p *Port) Refuse() {
 	p.refused.Store(true)
-	_ = p.config.Listener.Close() // nobody could do something about it
+	_ = p.config.Listener.Close() // there is no remedy
 }
 
-// Run accepts until ctx is done or accepting fails. It closes the port and both
-// of its sides.
+// Run accepts until ctx is done or Accept fails. It closes the port and its listeners.
 func (p *Port) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { p.close() })
 	defer stop()
@@ -140,8 +139,8 @@ func (p *Port) Run(ctx context.Context) error {
 		case err == nil:
 			pause = 0
 			wg.Go(func() { p.sort(ctx, c) })
-			// In a storm, who has said hello already should be heard before the
-			// next comes in, and not lose a place because nobody had the time.
+			// In a storm of connections, serve those that have sent their ClientHello
+			// before accepting the next, so that they do not lose their place.
 			runtime.Gosched()
 		case ctx.Err() != nil:
 			return nil
@@ -149,8 +148,8 @@ func (p *Port) Run(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost && !errors.Is(err, net.ErrClosed):
-			// Out of file descriptors, or a client that left before it was
-			// accepted: the port itself is well.
+			// Out of file descriptors, or a client that left before it was accepted: the
+			// port itself works.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			p.config.Log.Warn("cannot accept a connection", "addr", p.config.Listener.Addr().String(), "err", err, "retry", pause)
 			select {
@@ -164,7 +163,7 @@ func (p *Port) Run(ctx context.Context) error {
 }
 
 func (p *Port) close() {
-	// None of these fails in a way that anybody could do something about.
+	// There is no remedy for an error of these.
 	_ = p.config.Listener.Close()
 	for _, h := range p.tunnel {
 		_ = h.Close()
@@ -173,7 +172,7 @@ func (p *Port) close() {
 	p.pending.Close()
 }
 
-// sort finds out whom c wants and hands it over.
+// sort reads the ClientHello of c and passes c on.
 func (p *Port) sort(ctx context.Context, c net.Conn) {
 	leave := p.pending.Enter(c)
 	hello, alpn, err := p.peek(ctx, c)
@@ -195,7 +194,7 @@ func (p *Port) sort(ctx context.Context, c net.Conn) {
 	}
 }
 
-// closedFor is the kind of reason for which a connection had no hello.
+// closedFor is the reason why a connection had no ClientHello.
 func closedFor(err error) string {
 	switch {
 	case errors.Is(err, errHelloTooLong):
@@ -209,8 +208,7 @@ func closedFor(err error) string {
 	}
 }
 
-// peek reads the ClientHello and returns all it has read. What is no ClientHello
-// is no error as long as there is something to hand on.
+// peek reads the ClientHello and returns all bytes read. Other data is no error.
 func (p *Port) peek(ctx context.Context, c net.Conn) (read []byte, alpn []string, err error) {
 	if err = c.SetReadDeadline(time.Now().Add(p.config.HelloTimeout)); err != nil {
 		return nil, nil, err
@@ -221,8 +219,8 @@ func (p *Port) peek(ctx context.Context, c net.Conn) (read []byte, alpn []string
 	return read, alpn, c.SetReadDeadline(time.Time{})
 }
 
-// peekHello lets the standard library read the hello from a connection that only
-// listens, and stops it there. r's own deadline is the bound.
+// peekHello lets crypto/tls read the ClientHello from a connection that cannot write, and
+// stops it there. r's deadline is the bound.
 func peekHello(ctx context.Context, r io.Reader) (read []byte, alpn []string, err error) {
 	e := &eavesdropper{r: r}
 	heard := false
@@ -232,16 +230,16 @@ func peekHello(ctx context.Context, r io.Reader) (read []byte, alpn []string, er
 			alpn, heard = slices.Clone(h.SupportedProtos), true
 			return nil, stop
 		},
-	}).HandshakeContext(context.WithoutCancel(ctx)) // fails by design; e knows whether r was at fault
+	}).HandshakeContext(context.WithoutCancel(ctx)) // always fails; e has the error of r
 	if !heard && e.err != nil {
 		return nil, nil, e.err
 	}
 	return e.read, alpn, nil
 }
 
-// An eavesdropper is a connection that keeps what is read and says nothing.
+// An eavesdropper is a connection that records what is read and discards writes.
 type eavesdropper struct {
-	net.Conn // nil: nothing but what is below is used before a hello has been answered
+	net.Conn // nil: only the methods below are used before the ClientHello is answered
 	r        io.Reader
 	read     []byte
 	err      error
@@ -261,16 +259,16 @@ func (e *eavesdropper) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (e *eavesdropper) Write(p []byte) (int, error)      { return len(p), nil } // alerts go nowhere
+func (e *eavesdropper) Write(p []byte) (int, error)      { return len(p), nil } // discards alerts
 func (e *eavesdropper) Close() error                     { return nil }
 func (e *eavesdropper) SetDeadline(time.Time) error      { return nil }
 func (e *eavesdropper) SetReadDeadline(time.Time) error  { return nil }
 func (e *eavesdropper) SetWriteDeadline(time.Time) error { return nil }
 
-// A replayed connection begins with what was peeked.
+// A replayed connection returns the peeked bytes first.
 type replayed struct {
 	net.Conn
-	head []byte // owned by the one reader at a time that a tls.Conn is
+	head []byte // owned by the reader, a tls.Conn, which reads serially
 }
 
 func (c *replayed) Read(p []byte) (int, error) {
@@ -284,7 +282,7 @@ func (c *replayed) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// NetConn is the connection itself, for whoever sets its options.
+// NetConn is the connection itself, for setting socket options.
 func (c *replayed) NetConn() net.Conn { return c.Conn }
 
 // CloseWrite ends our direction.

@@ -1,4 +1,4 @@
-// Refusing: who gets no session, or may not go on with one, and what they are told.
+// Refusing: the refusal of sessions, new and resumed, and what agents are told.
 
 package server
 
@@ -11,9 +11,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// sendAway tells an agent for which there is no place when to come back. If even
-// waiting for its hello would be too much, the session ends at once, without a word
-// unless its end carries one.
+// sendAway tells an agent that was not admitted when to retry. If too many wait for their
+// hello, it ends the session at once, with the reason if the transport can carry one.
 func (h *Hub) sendAway(ctx context.Context, s tunnel.Session, why error) {
 	h.metrics.refused.WithLabelValues(label(why)).Inc()
 	log := h.log.With("addr", s.Peer().Addr.String())
@@ -35,9 +34,9 @@ func (h *Hub) sendAway(ctx context.Context, s tunnel.Session, why error) {
 	}
 }
 
-// MayResume says whether the session of this peer may go on on another
-// connection: LinkOptions.Resume of the hub's listeners should be it. It asks
-// Config.Admit, with a second's time.
+// MayResume reports whether the session of this peer may continue on another connection. It
+// is for LinkOptions.Resume of the hub's listeners, and asks Config.Admit within one
+// second.
 func (h *Hub) MayResume(p tunnel.Peer) error {
 	node, err := h.config.Identify(p)
 	if err != nil {
@@ -48,7 +47,7 @@ func (h *Hub) MayResume(p tunnel.Peer) error {
 	return h.mayBe(ctx, node, p)
 }
 
-// mayBe asks Config.Admit. Its refusal wraps Denied, or the code that Admit gave it.
+// mayBe asks Config.Admit. A refusal wraps Denied, or the code that Admit returned.
 func (h *Hub) mayBe(ctx context.Context, node string, p tunnel.Peer) error {
 	if h.config.Admit == nil {
 		return nil

@@ -1,4 +1,4 @@
-// Watch: what a session waits for once it is welcome, and how it ends.
+// Watch: what an established session waits for, and how it ends.
 
 package server
 
@@ -12,26 +12,26 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// serve runs m's control stream and its requests. It returns why the session is
-// over; nil if ctx is done and the session drained.
+// serve runs m's control stream and its requests. It returns why the session ended; nil if
+// ctx is done and the session drained.
 func (h *Hub) serve(ctx context.Context, m *member) error {
 	e := h.engage(ctx, m)
 	return e.end(h.watch(ctx, m, e))
 }
 
-// An engagement is what runs while a member is served.
+// An engagement has the goroutines that serve a member.
 type engagement struct {
 	hub    *Hub
 	member *member
 	run    context.Context
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-	ended  chan error   // holds what the control stream has ended with
+	ended  chan error   // holds the error of the control stream
 	served func() error // waits for the requests
 	unpoke func() bool
 }
 
-// engage starts what runs.
+// engage starts the goroutines.
 func (h *Hub) engage(ctx context.Context, m *member) *engagement {
 	e := &engagement{hub: h, member: m, ended: make(chan error, 1)}
 	e.run, e.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -47,7 +47,7 @@ func (e *engagement) control() {
 	e.ended <- e.member.control.Run(e.run, func(d time.Duration) { rtt.Observe(d.Seconds()) })
 }
 
-// end ends what runs, because of err, and the session.
+// end stops the goroutines and ends the session, because of err.
 func (e *engagement) end(err error) error {
 	e.unpoke()
 	e.stop()
@@ -61,19 +61,19 @@ func (e *engagement) end(err error) error {
 	return err
 }
 
-// A vigil is what watch waits for.
+// A vigil has the events that watch waits for.
 type vigil struct {
-	told     bool            // the agent: that the server leaves
-	leaving  <-chan struct{} // nil once the agent has said so
-	idle     <-chan struct{} // nil until that would be the end
+	told     bool            // the agent was told that the server leaves
+	leaving  <-chan struct{} // nil once the agent announced it
+	idle     <-chan struct{} // nil until the session ends with its last stream
 	ending   error
 	answered <-chan struct{}  // nil unless m waits
 	late     <-chan time.Time // likewise
 }
 
-// watch returns why the session is over, or has to end; nil if ctx is done and
-// the session drained. A session that has been demoted, or whose agent is about
-// to leave, ends once nothing is open on it.
+// watch returns why the session ended, or must end; nil if ctx is done and the session
+// drained. A session that was demoted, or whose agent is about to leave, ends once it has
+// no open stream.
 func (h *Hub) watch(ctx context.Context, m *member, e *engagement) error {
 	v := vigil{leaving: m.control.Draining()}
 	if m.waits {
@@ -105,13 +105,13 @@ func (h *Hub) watch(ctx context.Context, m *member, e *engagement) error {
 	}
 }
 
-// left notes that the agent has said that it leaves.
+// left records that the agent announced that it leaves.
 func (v *vigil) left(m *member) {
 	v.leaving, v.idle = nil, m.open.idle()
 	v.ending = fmt.Errorf("%w: the agent has left", tunnel.Draining)
 }
 
-// answered gives m its place, or says that it may not have it.
+// answered registers m, or returns why it is refused.
 func (h *Hub) answered(ctx context.Context, m *member, v *vigil) (over bool, err error) {
 	v.answered, v.late = nil, nil
 	if err = h.settle(ctx, m); err != nil {
@@ -121,13 +121,13 @@ func (h *Hub) answered(ctx context.Context, m *member, v *vigil) (over bool, err
 	return false, nil
 }
 
-// dismissed tells the agent why it is hung up on.
+// dismissed tells the agent why its session ends.
 func (h *Hub) dismissed(m *member, why error) error {
 	h.hangUp(m, why)
 	return why
 }
 
-// look does what m is poked for. It says whether the session is over, and why.
+// look handles a poke of m. It returns whether the session has ended, and why.
 func (h *Hub) look(ctx context.Context, m *member, e *engagement, v *vigil) (over bool, err error) {
 	if why := m.why.Load(); why != nil {
 		return true, h.dismissed(m, *why)
@@ -150,12 +150,12 @@ func (h *Hub) look(ctx context.Context, m *member, e *engagement, v *vigil) (ove
 	return false, nil
 }
 
-// part ends a session on which nothing is open: the agent is told that nobody
-// here waits for anything, and hangs up once it has read what is still under way
-// to it. If a stream has been opened meanwhile, part does nothing and returns
-// when to try again; if m serves the node again, it does nothing.
+// part ends a session without open streams: it sends the agent a goodbye, and the agent
+// closes the session once it has read the data in flight. If a stream was opened meanwhile,
+// part does nothing and returns when to try again. If m gets the node's dials again, it
+// does nothing.
 func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struct{}, over bool) {
-	if !m.leaving() { // it may be about to open a stream that it thought of before it moved
+	if !m.leaving() { // it may be about to open a stream that it started before it migrated
 		t := time.NewTimer(linger)
 		defer t.Stop()
 		select {
@@ -178,8 +178,9 @@ func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struc
 	return nil, true
 }
 
-// drain tells the agent, waits until nothing that the hub dialed is open, or
-// time is up, and hangs up. It returns why the session ended if that came first.
+// drain tells the agent, waits until the streams that the hub dialed have ended, at most
+// until the deadline, and closes the session. It returns why the session ended if it ended
+// before.
 func (h *Hub) drain(m *member, ended <-chan error) error {
 	h.registry.detach(m, m.leaving()) // an older session drains as well
 	if err := m.control.Drain(tunnel.Draining, textLeaving); err != nil {
@@ -194,9 +195,9 @@ func (h *Hub) drain(m *member, ended <-chan error) error {
 	case err := <-ended:
 		return err
 	}
-	// What the last stream carried may still be on its way to whoever reads it
-	// at the node: the agent hangs up when that is done. It has the rest of the
-	// time for that, and a second to hear of it at least.
+	// Data of the last stream may still be in flight to its reader at the node. The agent
+	// closes the session when it has been read. It has the rest of the time for that, and
+	// at least one second.
 	ctx, cancel := context.WithTimeout(context.Background(), max(time.Second, time.Until(until)))
 	defer cancel()
 	if err := m.control.Part(ctx, &tunnel.Goodbye{Code: tunnel.Draining, Text: textLeaving}); err != nil {

@@ -1,4 +1,5 @@
-// Link: the session with one other server, and what that tells of its own.
+// Link: the session with one other server, which announces that server's sessions with
+// nodes.
 
 package peers
 
@@ -18,9 +19,8 @@ import (
 // maxLine bounds a message, in bytes.
 const maxLine = 4 << 20
 
-// A message is one line of JSON on the stream of sessions. Messages before the first
-// that is complete tell of all the sessions that there are or were, later ones of what
-// has changed.
+// A message is one line of JSON on the stream of sessions. Messages up to the first
+// complete one have all current and past sessions, later ones the changes.
 type message struct {
 	Nodes    []server.Observation `json:"nodes,omitempty"`
 	Gone     []string             `json:"gone,omitempty"` // forgotten
@@ -28,18 +28,18 @@ type message struct {
 	Draining bool                 `json:"draining,omitempty"` // the server is about to leave
 }
 
-// A link is with one other server. The mu of its Peers guards what is below.
+// A link is the connection to one other server. Peers.mu guards the fields below.
 type link struct {
 	peers *Peers
 	peer  Peer
 
-	session  tunnel.Session // nil while there is none that has told of all sessions
+	session  tunnel.Session // nil until one has announced all sessions
 	draining bool
 	nodes    map[string]server.Observation
 }
 
-// keep keeps a session until ctx is done, and makes one while dialing, which ends with
-// ctx, is not.
+// keep keeps a session until ctx is done. It makes new ones until dialing is done, which
+// ends with ctx at the latest.
 func (l *link) keep(ctx, dialing context.Context) {
 	wait, said := lowest, ""
 	for {
@@ -67,8 +67,8 @@ func (l *link) keep(ctx, dialing context.Context) {
 	}
 }
 
-// follow makes a session and takes in what the other server tells, until either ends.
-// The error says why.
+// follow makes a session and applies the other server's messages until either ends. The
+// error says why.
 func (l *link) follow(ctx, dialing context.Context) error {
 	dctx, cancel := context.WithTimeout(dialing, dialTimeout)
 	s, err := l.peers.cfg.Dial(dctx, l.peer)
@@ -89,7 +89,7 @@ func (l *link) follow(ctx, dialing context.Context) error {
 	return l.hear(s, st)
 }
 
-// hear takes in messages until one does not come in time.
+// hear applies messages until one is late.
 func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 	in := bufio.NewScanner(st)
 	in.Buffer(nil, maxLine)
@@ -126,7 +126,7 @@ func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 	}
 }
 
-// apply brings all in step with m, within the bound.
+// apply merges m into all, within the bound.
 func apply(all map[string]server.Observation, m *message) {
 	for _, o := range m.Nodes {
 		if _, there := all[o.Node]; there || len(all) < maxNodes {
@@ -138,8 +138,8 @@ func apply(all map[string]server.Observation, m *message) {
 	}
 }
 
-// begin has s used, and all known of the other server's sessions. It returns the nodes
-// of which there may be news.
+// begin puts s and the other server's sessions into use. It returns the nodes that may have
+// changed.
 func (l *link) begin(s tunnel.Session, all map[string]server.Observation, draining bool) []string {
 	l.peers.log.Info("connected to another server", "server", l.peer.ID, "addr", l.peer.Addr, "nodes", len(all))
 	p := l.peers
@@ -174,9 +174,9 @@ func (l *link) change(m *message) []string {
 	return news
 }
 
-// lose notes that the other server is not heard any more. Unless it said that it would
-// leave, nothing says what became of its nodes: as far as can be seen from here they
-// fell silent at one moment.
+// lose records that the other server is not heard any more. Unless it announced that it
+// leaves, its nodes are taken to have fallen silent at that moment, because their state is
+// unknown.
 func (l *link) lose() {
 	p := l.peers
 	p.mu.Lock()

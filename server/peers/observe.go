@@ -1,4 +1,4 @@
-// Observing: what all servers together know of a node.
+// Observing: the merged observations of all servers.
 
 package peers
 
@@ -11,24 +11,24 @@ import (
 	"github.com/hawser-project/hawser/server"
 )
 
-// A Sight is what all servers together know of a node.
+// A Sight is the merged observation of a node by all servers.
 type Sight struct {
 	server.Observation
-	// Server is where that session is, or was; empty if nobody knows of any.
+	// Server is the server of that session; empty if there was none.
 	Server string
 	// Also are the other servers with a session of the node that has a connection, sorted.
 	Also []string
-	// Elsewhere says that another server speaks of the node: the one that the session is
-	// with or, if that is none that can be heard, the first of those that can, by their IDs.
+	// Elsewhere says that another server reports the node: the one with the session or, if
+	// that cannot be heard, the first by ID of those that can.
 	Elsewhere bool
-	// Unheard are the servers that there are and that cannot be heard: they may have the
-	// node, and think that they speak of it.
+	// Unheard are the configured servers that cannot be heard. They may have a session of
+	// the node, and report it too.
 	Unheard []string
 }
 
-// Observe is what is known of a node that has, or had, a session with any server: of
-// those with a connection the newest session's, or else what was seen last. It is false,
-// and the Sight says but who speaks of the node, if nothing is known.
+// Observe returns the observation of a node that has, or had, a session with any server: of
+// the newest session with a connection, else the latest one. If there is none it returns
+// false, and the Sight only says which server reports the node.
 func (p *Peers) Observe(node string) (Sight, bool) {
 	own, known := p.cfg.Hub().Observe(node)
 	s := Sight{Observation: own}
@@ -48,7 +48,7 @@ func (p *Peers) Observe(node string) (Sight, bool) {
 			continue
 		}
 		if o.State == server.Attached {
-			o.Heard = time.Now() // its server would have said otherwise
+			o.Heard = time.Now() // its server would have announced a change
 			attached = append(attached, id)
 		}
 		if !known || later(&o, &s.Observation) {
@@ -62,7 +62,7 @@ func (p *Peers) Observe(node string) (Sight, bool) {
 	return s, known
 }
 
-// firstLocked says whether this server is the first, by its ID, of those that can be heard.
+// firstLocked reports whether this server is the first, by ID, of those that can be heard.
 func (p *Peers) firstLocked() bool {
 	for id, l := range p.links {
 		if l.session != nil && id < p.cfg.ID {
@@ -72,7 +72,7 @@ func (p *Peers) firstLocked() bool {
 	return true
 }
 
-// unheardLocked are the servers of Set that have not told of their sessions.
+// unheardLocked returns the servers of Set that have not announced their sessions.
 func (p *Peers) unheardLocked() []string {
 	var all []string
 	for _, w := range p.wanted {
@@ -83,8 +83,8 @@ func (p *Peers) unheardLocked() []string {
 	return all
 }
 
-// learn has the hub know which agents have been superseded at other servers, of nodes of
-// which there is news here or there, and which nodes no other server knows any more.
+// learn tells the hub, for changed nodes, which agents were superseded at other servers,
+// and which nodes no other server knows any more.
 func (p *Peers) learn(nodes []string) {
 	var all []server.Observation
 	p.mu.Lock()
@@ -110,7 +110,7 @@ func (p *Peers) learn(nodes []string) {
 	}
 }
 
-// later says whether a tells more of how the node is now than b does.
+// later reports whether a is newer than b.
 func later(a, b *server.Observation) bool {
 	here, there := a.State == server.Attached, b.State == server.Attached
 	switch {
@@ -123,21 +123,21 @@ func later(a, b *server.Observation) bool {
 	}
 }
 
-// A follower is somebody who wants to know of changes.
+// A follower is one call of Follow.
 type follower struct {
 	dirty map[string]struct{} // guarded by the Peers' mu
-	wake  chan struct{}       // holds one while there is something to tell
+	wake  chan struct{}       // holds one while there are changes
 }
 
-// Changed is closed when another server, or a session of one, next comes, goes or
-// changes. Take it before looking and no change is missed.
+// Changed returns a channel that is closed when another server, or a session of one, next
+// appears, ends or changes. Call it before reading the state so that no change is missed.
 func (p *Peers) Changed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.news
 }
 
-// tell tells those who wait for any change, and followers of nodes.
+// tell wakes those who wait for a change, and the followers.
 func (p *Peers) tell(nodes []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,7 +199,7 @@ func (p *Peers) Follow(ctx context.Context, f func(nodes []string)) error {
 	})
 }
 
-// take returns what there is to tell x.
+// take returns and clears the changes for x.
 func (p *Peers) take(x *follower) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

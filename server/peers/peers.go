@@ -1,23 +1,23 @@
 // Package peers joins the servers of one cluster, so that any of them reaches any
 // node: one that has no session of a node asks one that has.
 //
-// Each server keeps a session with each other server, on the port that agents use,
-// and is told there of every session that the other one has, as it begins, parks and
-// ends. So who is to be asked for a node is known before anybody wants to know. A
-// dial is one stream with the usual dial frame, whose metadata name the node: flow
-// control and errors are those of any other stream. The server that is asked dials into
-// its own sessions only and asks nobody else: there is one hop more, and never a loop.
+// Each server keeps a session with each other server, on the port that agents use. On it
+// each server announces its sessions with nodes, when they begin, park and end. The server
+// to dial through is therefore known before a dial. A dial is one stream with the usual
+// dial frame, whose metadata name the node; flow control and errors are those of any other
+// stream. The other server dials through its own sessions only. There is one more hop, and
+// never a loop.
 //
-// A server is known by its client certificate (auth.ServerID), and by its serving
-// certificate, which no node can get. Who shows a node's certificate is an agent to the
-// hub, whatever it says.
+// A server is identified by its client certificate (auth.ServerID) and by its serving
+// certificate, which no node can get. The hub treats a peer with a node's certificate as an
+// agent.
 //
-// Which servers there are is told by Set; the package knows no Kubernetes.
+// Set configures the servers; the package knows no Kubernetes.
 //
-// The bounds: 64 servers; 1,024 streams from one to another at a time, more wait; a
-// server that says nothing for four seconds is not asked any more. A dial into a node that
-// nobody is known to have waits until the others have told for the first time what they
-// have, and no longer than ten seconds after the first such dial.
+// The bounds: 64 servers; 1,024 streams from one to another at a time, more wait; a server
+// that is silent for four seconds gets no dials. A dial into a node without a known session
+// waits until the other servers have announced their sessions for the first time, and no
+// longer than ten seconds after the first such dial.
 package peers
 
 import (
@@ -39,28 +39,28 @@ import (
 )
 
 const (
-	// MaxPeers is how many other servers there may be.
+	// MaxPeers bounds the other servers.
 	MaxPeers = 64
-	// maxTries is how many servers are asked for one dial.
+	// maxTries bounds the servers that one dial tries.
 	maxTries = 3
-	// maxNodes is how many nodes of one server are remembered.
+	// maxNodes bounds the nodes that are kept of one server.
 	maxNodes = 100_000
 	// dialTimeout bounds the making of a session with another server.
 	dialTimeout = 3 * time.Second
-	// beat is how often a server says something on the stream of its sessions, silence
-	// after how long it counts as gone, and stalled how long it may take to read.
+	// beat is the heartbeat interval on the stream of sessions, silence the time without
+	// one after which a server counts as gone, and stalled how long it may take to read.
 	beat, silence, stalled = time.Second, 4 * time.Second, 10 * time.Second
-	// startup is how long dials wait for the first word of other servers, counted from the
-	// first dial that has to. The time that this server took to start does not count.
+	// startup is how long dials wait for the first announcement of other servers, from the
+	// first dial that waits.
 	startup = 10 * time.Second
 	// lowest and highest bound the wait between two attempts at a server.
 	lowest, highest = 250 * time.Millisecond, 2 * time.Second
 )
 
-// nodeKey is the metadata that says into which node a dial of another server leads.
+// nodeKey is the metadata with the node of another server's dial.
 const nodeKey = "node"
 
-// The address of the stream on which a server tells of its sessions.
+// The address of the stream on which a server announces its sessions.
 const (
 	toldNetwork = "hawser"
 	toldAddr    = "sessions"
@@ -76,10 +76,10 @@ type Peer struct {
 type Config struct {
 	// ID is this server's.
 	ID string
-	// Dial makes a session with another server. It must show the certificate of this
-	// one and believe servers only; see auth.
+	// Dial makes a session with another server. It must present this server's certificate
+	// and accept only certificates of servers; see auth.
 	Dial func(ctx context.Context, p Peer) (tunnel.Session, error)
-	// Hub is this server's. It is asked for when first needed.
+	// Hub returns this server's hub. It is called when first needed.
 	Hub func() *server.Hub
 	// DrainTimeout is how long streams of other servers may go on once this one is
 	// shutting down; zero means 5 s.
@@ -89,7 +89,7 @@ type Config struct {
 	Metrics prometheus.Registerer // nil means none
 }
 
-// Peers are the other servers. All methods may be called at the same time.
+// Peers are the other servers. Its methods are safe for concurrent use.
 type Peers struct {
 	cfg     Config
 	log     *slog.Logger
@@ -135,19 +135,19 @@ func New(c Config) (*Peers, error) {
 	return p, nil
 }
 
-// Leave tells the other servers that this one is about to stop: they ask it last, and only
-// for nodes that no other has. It may be called again.
+// Leave tells the other servers that this one is about to stop. They then use it last, and
+// only for nodes that no other server has. It may be called again.
 func (p *Peers) Leave() { p.leaveOnce.Do(func() { close(p.leaving) }) }
 
-// Elsewhere says whether another server, which is not about to leave, has a session of
-// node that has a connection.
+// Elsewhere reports whether another server, which is not about to leave, has a session of
+// node with a connection.
 func (p *Peers) Elsewhere(node string) bool {
 	all := p.owners(node)
 	return len(all) > 0 && !all[0].draining && all[0].seen.State == server.Attached && !all[0].seen.Draining
 }
 
-// Set says which other servers there are; this one is left out. What is known of the
-// sessions of a server that is no more is kept for Observe.
+// Set configures the other servers; it ignores this one. The sessions of removed servers
+// are kept for Observe.
 func (p *Peers) Set(all []Peer) {
 	all = slices.DeleteFunc(slices.Clone(all), func(other Peer) bool { return other.ID == p.cfg.ID })
 	slices.SortFunc(all, func(a, b Peer) int { return cmp.Compare(a.ID, b.ID) })
@@ -170,7 +170,7 @@ func (p *Peers) Set(all []Peer) {
 	p.poke()
 }
 
-// attempted notes that a server has told of its sessions, or could not be reached.
+// attempted records that a server has announced its sessions, or could not be reached.
 func (p *Peers) attempted(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,8 +182,8 @@ func (p *Peers) attempted(id string) {
 	}
 }
 
-// hearOthers waits until each other server has told of its sessions or could not be
-// reached: until then nothing says that a node is connected nowhere.
+// hearOthers waits until each other server has announced its sessions or could not be
+// reached. Before that a node may be connected to a server that was not heard.
 func (p *Peers) hearOthers(ctx context.Context) {
 	p.mu.Lock()
 	if p.waits.IsZero() {
@@ -199,10 +199,9 @@ func (p *Peers) hearOthers(ctx context.Context) {
 	}
 }
 
-// Run keeps a session with each server of Set until ctx is done. A session with a server
-// that is no more goes on until it ends: who tells of servers may be out of reach. Run
-// should outlive the hub, whose callers may use streams through other servers while it
-// drains.
+// Run keeps a session with each server of Set until ctx is done. A session with a removed
+// server continues until it ends, because the source of Set may be unreachable. Run must
+// outlive the hub, whose callers may use streams through other servers while it drains.
 func (p *Peers) Run(ctx context.Context) error {
 	all := make(map[string]*kept)
 	var group sync.WaitGroup
@@ -245,14 +244,14 @@ func (p *Peers) Run(ctx context.Context) error {
 	}
 }
 
-// A kept server is one with which Run keeps a session.
+// A kept is a server with which Run keeps a session.
 type kept struct {
 	peer    Peer
-	release func() // has no more sessions made
+	release func() // stops making sessions
 	over    atomic.Bool
 }
 
-// poke has Run look again.
+// poke wakes Run.
 func (p *Peers) poke() {
 	select {
 	case p.set <- struct{}{}:
@@ -272,7 +271,7 @@ func (p *Peers) link(peer Peer) *link {
 	return l
 }
 
-// trim forgets servers that are no more beyond as many as there may be.
+// trim drops removed servers above the bound.
 func (p *Peers) trim(wanted []Peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -289,7 +288,7 @@ func (p *Peers) trim(wanted []Peer) {
 // Dial implements server.Config.Elsewhere.
 func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.Stream, bool, error) {
 	d.Meta = tunnel.Meta{nodeKey: node}
-	var err, soon error // soon says that the node is expected back
+	var err, soon error // soon says that the node is expected to reconnect
 	owners := p.owners(node)
 	if len(owners) == 0 {
 		p.hearOthers(ctx)
@@ -316,7 +315,8 @@ func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.St
 	return nil, len(owners) > 0, err
 }
 
-// expected says whether the node's agent has lately said to another server that it leaves.
+// expected reports whether the node's agent announced recently to another server that it
+// leaves.
 func (p *Peers) expected(node string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -328,7 +328,7 @@ func (p *Peers) expected(node string) bool {
 	return false
 }
 
-// An owner is a server that can be asked for a node.
+// An owner is a server that can dial a node.
 type owner struct {
 	peer     Peer
 	session  tunnel.Session

@@ -15,10 +15,11 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// batch is how many nodes a message tells of at most.
+// batch bounds the nodes of one message.
 const batch = 100
 
-// Listener yields the sessions of l that are not other servers'. It serves those.
+// Listener returns the sessions of l with agents. It serves those with other servers
+// itself.
 func (p *Peers) Listener(l tunnel.Listener) tunnel.Listener { return &listener{l, p} }
 
 type listener struct {
@@ -37,7 +38,7 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 	})
 }
 
-// serverID says which server is at the other end.
+// serverID returns the server at the other end.
 func serverID(p tunnel.Peer) (string, error) {
 	if p.TLS == nil || len(p.TLS.PeerCertificates) == 0 {
 		return auth.ServerID(nil)
@@ -74,11 +75,11 @@ func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
 	_ = served() // its end is what matters
 }
 
-// enter says whether there is room for one more server.
+// enter reports whether one more server is admitted.
 func (p *Peers) enter(s tunnel.Session, id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.served >= 2*MaxPeers { // a server that comes back may be here twice
+	if p.served >= 2*MaxPeers { // a server that reconnects may have two
 		p.log.Warn("too many sessions of other servers", "server", id, "addr", s.Peer().Addr.String(), "limit", 2*MaxPeers)
 		return false
 	}
@@ -92,7 +93,7 @@ func (p *Peers) leave() {
 	p.served--
 }
 
-// A visit is a session that another server has made.
+// A visit is a session that another server made.
 type visit struct {
 	peers   *Peers
 	id      string
@@ -104,7 +105,7 @@ type visit struct {
 	none     chan struct{} // closed when it is draining and open is zero
 }
 
-// answer does what the other server asks for with one stream.
+// answer serves one stream of the other server.
 func (v *visit) answer(ctx context.Context, r *tunnel.Request) {
 	node := r.Meta[nodeKey]
 	switch {
@@ -119,7 +120,7 @@ func (v *visit) answer(ctx context.Context, r *tunnel.Request) {
 	}
 }
 
-// pass joins the stream to an address in a node.
+// pass connects the stream to an address in a node.
 func (v *visit) pass(ctx context.Context, node string, r *tunnel.Request) {
 	v.count(1)
 	defer v.count(-1)
@@ -159,7 +160,7 @@ func (v *visit) closeNoneLocked() {
 	}
 }
 
-// tell tells of this server's sessions until the other one has heard enough.
+// tell announces this server's sessions until the stream ends.
 func (v *visit) tell(ctx context.Context, r *tunnel.Request) {
 	st, err := r.Accept()
 	if err != nil {
@@ -188,7 +189,7 @@ func (v *visit) tell(ctx context.Context, r *tunnel.Request) {
 	defer cancel(nil)
 	wg.Go(func() { v.beat(ctx, write) })
 	hub, complete := v.peers.cfg.Hub(), false
-	if len(hub.Observations()) == 0 { // Follow would have nothing to tell
+	if len(hub.Observations()) == 0 { // Follow would report nothing
 		complete = true
 	}
 	write(message{Complete: complete})
@@ -207,7 +208,7 @@ func (v *visit) tell(ctx context.Context, r *tunnel.Request) {
 	}
 }
 
-// about tells of nodes.
+// about announces nodes.
 func about(hub *server.Hub, nodes []string) message {
 	var m message
 	for _, node := range nodes {
@@ -220,7 +221,7 @@ func about(hub *server.Hub, nodes []string) message {
 	return m
 }
 
-// beat says something now and then, and when this server is about to leave.
+// beat sends heartbeats, and announces when this server is about to leave.
 func (v *visit) beat(ctx context.Context, write func(message)) {
 	t := time.NewTicker(beat)
 	defer t.Stop()

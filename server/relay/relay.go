@@ -1,12 +1,12 @@
-// Package relay joins connections to an API server that is another process's, as raw
-// bytes: TLS goes from end to end, so the relay sees who connects and not what they say.
+// Package relay forwards TCP connections to an API server in another process. TLS is end to
+// end, so the relay sees addresses and no content.
 //
-// The mental model: two ways in, one out. What strangers open comes from a listener and
-// holds a place of a bounded number for as long as it lasts, because nothing here tells
-// whom the API server knows. When all are taken a newcomer costs the oldest connection
-// of the address that has most of them its place (strangers.Pending). What agents open
-// through their sessions, whose certificates have been verified, is injected and bounded
-// by the hub.
+// The mental model: two sources, one target. Connections from the listener are
+// unauthenticated and bounded in number for as long as they last, because the relay cannot
+// tell which of them the API server has authenticated. Above the bound a new one closes the
+// oldest connection of the address that has most of them (strangers.Pending). Connections
+// that agents open through their sessions, whose certificates have been verified, are
+// injected and bounded by the hub.
 package relay
 
 import (
@@ -26,12 +26,11 @@ import (
 )
 
 const (
-	// DefaultLimit is how many connections of strangers there may be when Config does
-	// not say.
+	// DefaultLimit is the default of Config.Limit.
 	DefaultLimit = 2048
 	// DefaultDialTimeout is how long the API server may take to accept one.
 	DefaultDialTimeout = 10 * time.Second
-	// backlog is how many connections of agents wait to be taken.
+	// backlog bounds the injected connections that wait for Accept.
 	backlog = 64
 )
 
@@ -41,7 +40,7 @@ type Config struct {
 	Addr string
 	// Dial reaches it; nil dials TCP.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Limit is how many connections of strangers there may be; zero means DefaultLimit.
+	// Limit bounds the connections from the listener; zero means DefaultLimit.
 	Limit int
 	// DialTimeout bounds Dial; zero means DefaultDialTimeout.
 	DialTimeout time.Duration
@@ -50,7 +49,7 @@ type Config struct {
 	Metrics prometheus.Registerer // nil means none
 }
 
-// A Relay is the way to one API server.
+// A Relay forwards connections to one API server.
 type Relay struct {
 	cfg     Config
 	agents  *memnet.Handoff
@@ -82,13 +81,13 @@ func New(c Config) (*Relay, error) {
 	return r, err
 }
 
-// Inject takes a connection that an agent opened through its session, and owns it unless
-// it fails. It has the shape of server.Config's API.
+// Inject takes a connection that an agent opened through its session, and owns it unless it
+// fails. It has the signature of server.Config.API.
 func (r *Relay) Inject(ctx context.Context, c net.Conn) error { return r.agents.Inject(ctx, c) }
 
-// Run joins what l yields and what is injected to the API server until ctx is done, and
-// returns once all that has ended. l is somebody else's, and its end ends nothing that
-// has been accepted.
+// Run forwards the connections of l and the injected ones to the API server until ctx is
+// done, and returns once all of them have ended. The caller owns l; its end does not end
+// accepted connections.
 func (r *Relay) Run(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -121,13 +120,13 @@ func (r *Relay) Run(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// join dials the API server and moves bytes until both directions have ended.
+// join dials the API server and copies bytes until both directions have ended.
 func (r *Relay) join(ctx context.Context, c net.Conn) {
 	dctx, cancel := context.WithTimeout(ctx, r.cfg.DialTimeout)
 	api, err := r.cfg.Dial(dctx, "tcp", r.cfg.Addr)
 	cancel()
 	if err != nil {
-		_ = tunnel.Abort(c) // its peer learns no more than that
+		_ = tunnel.Abort(c) // a reset is all that the client sees
 		r.metrics.failed.Inc()
 		if more, ok := r.sparse.Allow(r.cfg.Addr); ok && ctx.Err() == nil {
 			r.cfg.Log.Warn("the API server cannot be reached for those who connect through the tunnel's port", "address", r.cfg.Addr, "err", err, "others", more)
@@ -139,7 +138,7 @@ func (r *Relay) join(ctx context.Context, c net.Conn) {
 	}
 }
 
-// agentsAddr is what the listener of agents' connections is called: it has no port.
+// agentsAddr is the address of the listener of agents' connections, which has no port.
 type agentsAddr struct{}
 
 func (agentsAddr) Network() string { return "tunnel" }
