@@ -18,11 +18,11 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// APIConfig says how to reach the API server.
+// APIConfig configures the client of the API server.
 type APIConfig struct {
 	// Host is the server's host and port as its certificate names it. Required.
 	Host string
-	// TLS has the CA and, in GetClientCertificate, the node's certificate. It is asked
+	// TLS returns the CA and, in GetClientCertificate, the node's certificate. It is called
 	// at the start and by Renew. Required.
 	TLS func() *tls.Config
 	// Dial makes connections, through the tunnel or otherwise. Required.
@@ -34,8 +34,8 @@ type APIConfig struct {
 	Burst int
 }
 
-// Timings of a connection to the API server. Watches stand still for minutes, so a
-// connection that is dead must be found out by asking.
+// Timings of a connection to the API server. Watches are idle for minutes, so a dead
+// connection must be detected by pings.
 const (
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
@@ -59,8 +59,8 @@ func NewAPI(c APIConfig) (kubernetes.Interface, *Connections, error) {
 			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
 		},
 	}
-	// The client is made for the transport, so that client-go adds no dialing or
-	// certificate watching of its own, whose goroutines could not be ended.
+	// The client is made with a transport, so that client-go adds no dialer or certificate
+	// watcher, whose goroutines cannot be stopped.
 	api, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: userAgent{conns, cfg.UserAgent}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make API client: %w", err)
@@ -85,8 +85,8 @@ func (c *Connections) transport() *http.Transport {
 		IdleConnTimeout:       90 * time.Second,
 		MaxIdleConnsPerHost:   4,
 		ExpectContinueTimeout: time.Second,
-		// What inflates a compressed answer stays as long as a watch does, which there
-		// is one of for each object that pods refer to.
+		// A decompressor stays allocated as long as its watch, and there is a watch for
+		// each object that pods refer to.
 		DisableCompression: true,
 		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
@@ -97,17 +97,17 @@ func (c *Connections) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.current.Load().RoundTrip(r)
 }
 
-// Close drops all connections, and the requests on them, for when they are dead or
-// a new certificate is to be shown. Later requests make new ones.
+// Close closes all connections and aborts their requests, for dead connections or a new
+// certificate. Later requests make new ones.
 func (c *Connections) Close() {
 	c.dialer.CloseAll()
 	c.current.Load().CloseIdleConnections()
 }
 
-// Renew has later requests make new connections. Requests under way, such as
-// watches, go on, and the connections they are on end when these have.
+// Renew makes later requests use new connections. Running requests, such as watches,
+// continue; their connections are closed after them.
 func (c *Connections) Renew() {
-	c.current.Swap(c.transport()).CloseIdleConnections() // the others time out when idle
+	c.current.Swap(c.transport()).CloseIdleConnections() // busy ones time out when idle
 }
 
 // userAgent names the client in each request.

@@ -1,4 +1,4 @@
-// This file says which images the node has.
+// This file lists the node's images.
 
 package node
 
@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// DefaultMaxImages is how many images a status lists where nothing else is said,
-	// as the kubelet's nodeStatusMaxImages.
+	// DefaultMaxImages is the default of Config.MaxImages, as the kubelet's
+	// nodeStatusMaxImages.
 	DefaultMaxImages = 50
 	// maxImageNames bounds the names of one image, as the kubelet does.
 	maxImageNames = 5
-	// maxImageName bounds a name, in bytes. Pods choose it, and no reference that a
-	// registry knows is as long: all of them together must fit in one object.
+	// maxImageName bounds a name, in bytes, because pods choose it and all names must fit
+	// in one object. Valid references are shorter.
 	maxImageName = 1024
 )
 

@@ -24,8 +24,8 @@ func (n *Node) renewLease(ctx context.Context) {
 		n.cfg.CloseConnections, n.cfg.LeaseDuration/4, n.cfg.Name, corev1.NamespaceNodeLease, owner).Run(ctx)
 }
 
-// ownLease makes the node the owner of its Lease, so that the Lease goes when the
-// node does. Without a node there is no Lease.
+// ownLease makes the node the owner of its Lease, so that the Lease is deleted with the
+// node. Without a Node object it makes no Lease.
 func (n *Node) ownLease(ctx context.Context, l *coordinationv1.Lease) error {
 	node := n.self.node()
 	if node == nil {
@@ -41,11 +41,10 @@ func (n *Node) ownLease(ctx context.Context, l *coordinationv1.Lease) error {
 	return nil
 }
 
-// PrepareLease makes a Lease that is about to be written that of the node with uid.
+// PrepareLease sets the owner and the managed fields of a Lease before it is written.
 //
-// It also has the server keep no record of who wrote which of its fields: nobody else
-// writes them, and to compare them with those recorded is a tenth of what a renewal
-// costs the server. A list of one empty entry is how the API is asked to:
+// It clears managedFields: only the node writes the Lease, and comparing them is a tenth of
+// the server's cost of a renewal. A list of one empty entry clears them:
 // https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields
 func PrepareLease(l *coordinationv1.Lease, node string, uid types.UID) {
 	l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}}

@@ -1,4 +1,4 @@
-// This file reads what the machine says of itself, from /proc, /sys and /etc.
+// This file reads facts about the machine from /proc, /sys and /etc.
 
 package node
 
@@ -17,11 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machine reads below root, which is / but for tests.
+// A machine reads below root, which is / except in tests.
 type machine struct{ root, dataDir string }
 
-// facts are what a node's status says of its machine, and what its conditions are
-// judged by.
+// facts are the machine's properties for the node's status and conditions.
 type facts struct {
 	cpus         int
 	memory       int64 // bytes
@@ -30,7 +29,7 @@ type facts struct {
 	hugePages    map[string]int64 // bytes by page size, such as 2Mi
 	nodefs       fileSystem       // of the data directory
 	imagefs      fileSystem       // of the runtime
-	pids         int64            // processes and threads there can be
+	pids         int64            // the limit of processes and threads
 	pidsUsed     int64
 	kernel       string
 	osImage      string
@@ -40,17 +39,16 @@ type facts struct {
 	architecture string
 }
 
-// A fileSystem is how much there is of one.
+// A fileSystem has the size and the free space of one.
 type fileSystem struct {
 	device             uint64
 	size, free         int64 // bytes, free for users
 	inodes, inodesFree int64
 }
 
-// read gathers the facts. Those that only name the machine are left empty where
-// they cannot be read; without the others there is an error. The runtime keeps
-// images and containers in runtimeDir; that of one which says nothing about it is
-// taken to be the data directory.
+// read collects the facts. Those that only identify the machine are left empty if they
+// cannot be read; the others are required. runtimeDir is where the runtime keeps images and
+// containers; if it does not report that, the data directory is used.
 func (m *machine) read(runtimeDir string) (facts, error) {
 	f := facts{cpus: goruntime.NumCPU(), architecture: goruntime.GOARCH}
 	err := errors.Join(m.readMemory(&f), f.nodefs.read(m.dataDir), f.imagefs.read(cmp.Or(runtimeDir, m.dataDir)), m.readPIDs(&f))
@@ -180,7 +178,7 @@ func (m *machine) hugePages() map[string]int64 {
 	return sizes
 }
 
-// osImage is the name that the operating system gives itself.
+// osImage is PRETTY_NAME of os-release.
 func (m *machine) osImage() string {
 	for _, file := range []string{"etc/os-release", "usr/lib/os-release"} {
 		for line := range strings.Lines(m.text(file)) {

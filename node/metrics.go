@@ -1,4 +1,4 @@
-// This file counts.
+// Metrics of a Node.
 
 package node
 
@@ -16,7 +16,7 @@ type metrics struct {
 	shutdown shutdownMetrics
 }
 
-// newMetrics registers the metrics; a nil registerer makes ones that nobody reads.
+// newMetrics registers the metrics; with a nil registerer they are not exported.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -36,7 +36,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// fence says whether the fence is up.
+// fence sets whether the fence is up.
 func (m *metrics) fence(up bool) {
 	m.fenced.Set(0)
 	if up {

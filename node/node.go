@@ -1,23 +1,21 @@
-// Package node is a node of the cluster: it registers itself, says every ten
-// seconds that it is alive, and runs the pods bound to it.
+// Package node is a node of the cluster: it registers itself, renews its Lease every ten
+// seconds, and runs the pods bound to it.
 //
-// Two heartbeats are independent of each other. The Lease is renewed every quarter
-// of its duration, whatever else fails. The status is computed every update period
-// and written only when something has changed, or when the report period is over.
-// What a status consists of are pure functions of what the machine, the runtime
-// and the configuration say.
+// Two heartbeats are independent of each other. The Lease is renewed every quarter of its
+// duration, whatever else fails. The status is computed every update period and written
+// only when something has changed, or when the report period is over. Each part of a status
+// is a pure function of facts about the machine, the runtime and the configuration.
 //
-// Nothing of this needs the API to be within reach: pods are kept running, and kept
-// on disk, until the API says otherwise. A node whose object is deleted goes on
-// without one, as far as the server lets it, and is made anew when it starts again. A
-// node that the server does not take for the node any more, because another agent has
-// its identity or because its key does not hold the name, stands back, behind a
-// fence.Fence, until the server does; then it registers anew.
+// None of this needs the API to be reachable: pods keep running, and are stored on disk,
+// until the API says otherwise. If the Node object is deleted the node continues without
+// one, as far as the server allows, and creates it when it starts again. If the server no
+// longer accepts this agent as the node, because another agent has its identity or because
+// its key lost the name, a fence.Fence stops heartbeats and pods until the server does;
+// then the node registers again.
 //
-// It is not the agent: it knows no tunnel. It talks to the API server through the
-// client it is given, wherever that client's connections go. It serves no API
-// either; package kubeletapi does, and learns from Pods what it needs. Containers
-// are run by a runtime.Runtime.
+// It is not the agent: it knows no tunnel, and uses the API client that it is given. It
+// serves no API either; package kubeletapi does, with data from Pods. Containers are run by
+// a runtime.Runtime.
 package node
 
 import (
@@ -52,13 +50,12 @@ import (
 //go:embed *.md
 var Help embed.FS
 
-// maxAddresses is how many addresses of a Node its certificate names: who may write its
-// status writes them.
+// maxAddresses bounds the addresses of a Node in its certificate, because any writer of its
+// status can add some.
 const maxAddresses = 64
 
-// KubeletPort is the port under which the kubelet API of a node is known. Nothing
-// listens on it, unless the node is reached without a tunnel: it is a name within
-// the tunnel.
+// KubeletPort is the port of a node's kubelet API. It is only a name within the tunnel:
+// nothing listens on it, unless the node is reached without a tunnel.
 const KubeletPort = 10250
 
 // Config of a Node. Zero values mean the defaults named.
@@ -69,38 +66,39 @@ type Config struct {
 	DataDir string               // required: an existing directory, the node's own
 	Version string               // kubeletVersion. Required
 
-	// CloseConnections drops the client's connections when heartbeats fail again
-	// and again, so that the next try is not made on one that is dead. May be nil.
+	// CloseConnections closes the client's connections when heartbeats fail repeatedly, so
+	// that the next try does not use a dead one. May be nil.
 	CloseConnections func()
 
-	// NoRegister keeps the node from creating its object; it then waits for
-	// somebody to make one. Labels and Taints mean nothing then.
+	// NoRegister keeps the node from creating its object; it waits until another client
+	// creates it. Labels and Taints are then ignored.
 	NoRegister bool
 	// Labels and Taints are set when the object is created, not later.
 	Labels map[string]string // see ParseLabels
 	Taints []corev1.Taint    // see ParseTaints
-	// Annotations are what the node alone knows of itself: they are set whenever the
-	// node starts, and one whose value is empty is taken away.
+	// Annotations are owned by the node: they are set whenever the node starts, and those
+	// with an empty value are removed.
 	Annotations   map[string]string
 	Unschedulable bool
 	ProviderID    string
-	// ExternalCloud leaves addresses to a cloud controller manager, and has no pods
-	// scheduled before it has seen the node.
+	// ExternalCloud leaves addresses to a cloud controller manager, and adds the taint that
+	// keeps pods away until that has initialized the node.
 	ExternalCloud bool
 
 	// IPs of the node, primary first; empty means to find them. See ParseIPs.
 	IPs []netip.Addr
 	// Hostname address; empty means Name.
 	Hostname string
-	// KubeletPort is the port of the kubelet API that the status tells of; zero means
-	// the constant of that name.
+	// KubeletPort is the port of the kubelet API in the status; zero means the constant of
+	// that name.
 	KubeletPort int32
 
 	MaxPods int // 110
-	// MaxImages is how many images the status lists, the largest ones; -1 means all,
-	// nil DefaultMaxImages.
+	// MaxImages bounds the images in the status, the largest first; -1 means all, nil
+	// DefaultMaxImages.
 	MaxImages *int
-	// Reserved is what pods may not have of the machine. See ParseReserved.
+	// Reserved are the machine's resources that are not allocatable to pods. See
+	// ParseReserved.
 	Reserved   corev1.ResourceList
 	Thresholds Thresholds
 
@@ -108,12 +106,13 @@ type Config struct {
 	StatusReport  time.Duration // how often it is written without a change: 5 min, or StatusUpdate where only that is set
 	LeaseDuration time.Duration // renewed every quarter of it, full seconds: 40 s
 
-	// Fence is up while another agent with this node's identity is the node: no
-	// heartbeat is sent then, and no pod runs. Nil means never. See package fence.
+	// Fence is up while another agent with this node's identity is the node. Then no
+	// heartbeat is sent and no pod runs. Nil means never. See package fence.
 	Fence *fence.Fence
 
-	// Shutdown has a shutdown of the machine wait until pods have ended, in these phases,
-	// the lowest priority first. None, or none with a grace, means that it does not.
+	// Shutdown has the phases in which pods are terminated when the machine shuts down, the
+	// lowest priority first; the shutdown waits for them. It does not if there is no phase
+	// with a grace period.
 	Shutdown []pods.Phase
 
 	// ManifestPath is a directory of files that define static pods, or one such file;
@@ -121,14 +120,14 @@ type Config struct {
 	ManifestPath   string
 	ManifestPeriod time.Duration
 
-	// Pods tunes how pods are run; what names the node in it is filled in here.
+	// Pods configures how pods are run; New sets the fields about the node.
 	Pods pods.Config
 
 	Registerer prometheus.Registerer // nil means no metrics
 	Log        *slog.Logger          // nil discards
 }
 
-// A Node is made by New.
+// A Node registers, reports and runs pods; New makes one.
 type Node struct {
 	cfg     Config
 	log     *slog.Logger
@@ -143,7 +142,7 @@ type Node struct {
 
 	addresses atomic.Pointer[[]string] // InternalIPs, primary first
 	down      atomic.Bool              // the machine shuts down
-	hurry     chan struct{}            // has the status written at once
+	hurry     chan struct{}            // requests a status write at once
 
 	// Owned by heartbeat.
 	status statusLoop
@@ -173,8 +172,8 @@ func New(cfg Config) (*Node, error) {
 		self:    &self{},
 		hurry:   make(chan struct{}, 1),
 		metrics: newMetrics(cfg.Registerer),
-		// The uid of a Node in its own events is its name, so that they can be found
-		// before there is an object.
+		// The node's events refer to it with its name as uid, as the kubelet's do, because
+		// there may be no object yet.
 		ref: corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: cfg.Name, UID: typesUID(cfg.Name)},
 	}
 	n.resolve = n.findAddresses
@@ -222,11 +221,11 @@ func defaults(cfg *Config) error {
 	return cfg.Thresholds.defaults()
 }
 
-// Pods answers for the pods of the node; it is what kubeletapi asks.
+// Pods returns the source of pods for kubeletapi.
 func (n *Node) Pods() *pods.Runner { return n.pods }
 
-// IPs returns the InternalIPs of the node as last found, primary first. It is nil
-// until they have been looked for.
+// IPs returns the node's InternalIPs as last detected, primary first. It is nil before the
+// first detection.
 func (n *Node) IPs() []string {
 	if p := n.addresses.Load(); p != nil {
 		return *p
@@ -234,8 +233,8 @@ func (n *Node) IPs() []string {
 	return nil
 }
 
-// Addresses are those that the API has of the node. There are none before they are known,
-// which takes until a cloud controller manager has seen the node where one is to set them.
+// Addresses returns the node's addresses in the API. There are none before they are known;
+// with ExternalCloud the cloud controller manager sets them.
 func (n *Node) Addresses() []netip.Addr {
 	node := n.self.node()
 	if node == nil || n.cfg.ExternalCloud && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == uninitialized }) {
@@ -254,14 +253,13 @@ func (n *Node) Addresses() []netip.Addr {
 // returns nil then. Pods keep running. An error means that the runtime has failed
 // for good.
 func (n *Node) Run(ctx context.Context) error {
-	// The libraries of Kubernetes log through the context. What a user has to know
-	// is said here; theirs is detail.
+	// Kubernetes' libraries log through the context. Their lines are logged at debug level.
 	ctx = logr.NewContext(ctx, logr.FromSlogHandler(demoted{n.log.Handler()}))
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	n.refreshAddresses(ctx)
 	if n.static != nil {
-		n.static.Read() // before what an earlier run has left is judged by it
+		n.static.Read() // before pods of an earlier run are compared with it
 	}
 	n.events.Event(n.ref, corev1.EventTypeNormal, "Starting", "Starting kubelet.")
 
@@ -277,7 +275,7 @@ func (n *Node) Run(ctx context.Context) error {
 	wg.Go(func() { _ = n.events.Run(ctx) }) // never fails
 	wg.Go(func() {
 		n.cfg.Fence.While(ctx, func(ctx context.Context) {
-			n.self.set(nil) // what becomes of it behind the fence is not known
+			n.self.set(nil) // the object may change while the fence is up
 			n.self.run(ctx, n.cfg)
 		})
 	})
@@ -299,8 +297,7 @@ func (n *Node) Run(ctx context.Context) error {
 // heartbeat registers the node, once, and renews its Lease and status until ctx is
 // done.
 func (n *Node) heartbeat(ctx context.Context) {
-	// Behind the fence the object may have been deleted, and what it says may be
-	// another agent's.
+	// While the fence was up the object may have been deleted, or written by another agent.
 	n.status.reportAt = time.Time{}
 	if !n.register(ctx) {
 		return
@@ -311,7 +308,7 @@ func (n *Node) heartbeat(ctx context.Context) {
 	n.updateStatus(ctx)
 }
 
-// tellFence says when the fence goes up and comes down, until ctx is done.
+// tellFence logs when the fence goes up and down, until ctx is done.
 func (n *Node) tellFence(ctx context.Context) {
 	told := false
 	for {
@@ -332,7 +329,7 @@ func (n *Node) tellFence(ctx context.Context) {
 	}
 }
 
-// demoted is a slog.Handler that makes every record a detail.
+// demoted is a slog.Handler that logs every record at debug level.
 type demoted struct{ slog.Handler }
 
 // Enabled implements slog.Handler.

@@ -1,4 +1,4 @@
-// This file reads what a user writes on the command line about a node.
+// This file parses command-line values about a node.
 
 package node
 
@@ -126,9 +126,9 @@ func ParseTaints(s string) ([]corev1.Taint, error) {
 	return list, nil
 }
 
-// ParseIPs reads one address, or two of different families separated by a comma.
-// Addresses nobody else can reach are refused; loopback ones can be allowed for
-// trying things out on one machine.
+// ParseIPs reads one address, or two of different families separated by a comma. Addresses
+// that other machines cannot reach are refused; loopback ones can be allowed for use on one
+// machine.
 func ParseIPs(s string, allowLoopback bool) ([]netip.Addr, error) {
 	var list []netip.Addr
 	for _, item := range items(s) {

@@ -25,9 +25,9 @@ const (
 	registerLimit = 7 * time.Second
 )
 
-// register sees to it that the API has the node, and reports whether it does; it
-// does not when ctx is done first. It asks for the node before it makes one, waits
-// between tries, and says once why they fail.
+// register creates the Node object, or updates an existing one, and reports whether that
+// succeeded before ctx was done. It reads the object first, backs off between tries, and
+// logs a failure once.
 func (n *Node) register(ctx context.Context) bool {
 	if n.cfg.NoRegister {
 		return true
@@ -82,7 +82,7 @@ func (n *Node) tryRegister(ctx context.Context) (*corev1.Node, error) {
 	return node, nil
 }
 
-// initial is the node as it is first made, with its whole status.
+// initial is the Node object for its creation, with its whole status.
 func (n *Node) initial(ctx context.Context) (*corev1.Node, []event) {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -118,7 +118,7 @@ func (n *Node) defaultLabels() map[string]string {
 	}
 }
 
-// annotate sets and takes away the annotations that are the node's own.
+// annotate sets and removes the annotations that the node owns.
 func (n *Node) annotate(node *corev1.Node) {
 	for key, value := range n.cfg.Annotations {
 		if value == "" {
@@ -129,9 +129,9 @@ func (n *Node) annotate(node *corev1.Node) {
 	}
 }
 
-// reconcile returns the patch that a node made earlier, or by somebody else, needs;
-// nil for none. Only what the node alone knows is set: taints, other labels and
-// whether pods may be scheduled are an administrator's once the node exists.
+// reconcile returns the patch for an existing object; nil for none. It only sets what the
+// node owns: taints, other labels and spec.unschedulable are the administrator's once the
+// object exists.
 func (n *Node) reconcile(node *corev1.Node) ([]byte, error) {
 	wanted := node.DeepCopy()
 	if wanted.Labels == nil {

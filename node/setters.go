@@ -18,20 +18,20 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// A report is all that a status is computed from.
+// A report has the inputs of a status.
 type report struct {
 	cfg      *Config
 	now      time.Time
 	facts    facts
 	info     runtime.Info
-	images   []runtime.Image // nil when they are not known
+	images   []runtime.Image // nil if unknown
 	ips      []netip.Addr
 	problems []string // why the node is not ready
-	// pressure says what the machine is short of now, or was lately.
+	// pressure says which resources are short now, or were recently.
 	memory, disk, pids bool
 }
 
-// set writes the status into node and returns the events that tell of the changes.
+// set writes the status into node and returns the events about its changes.
 func (r *report) set(node *corev1.Node) []event {
 	st := &node.Status
 	r.setAddresses(node)
@@ -47,7 +47,7 @@ func (r *report) set(node *corev1.Node) []event {
 	return append(events, r.setConditions(node)...)
 }
 
-// An event tells of a change of the node.
+// An event reports a change of the node.
 type event struct{ kind, reason, message string }
 
 // providedIP tells a cloud controller manager which addresses were asked for.
@@ -108,7 +108,7 @@ func (r *report) setResources(st *corev1.NodeStatus) {
 	st.Capacity, st.Allocatable = capacity, allocatable
 }
 
-// keepOthers adds what somebody else counts, or counted, such as devices.
+// keepOthers keeps the resources that other components set, such as devices.
 func keepOthers(list, old corev1.ResourceList) {
 	for name, q := range old {
 		if _, ours := list[name]; !ours {
@@ -142,11 +142,11 @@ func (r *report) setInfo(st *corev1.NodeStatus) []event {
 	return events
 }
 
-// A verdict is what a condition says in one of its states.
+// A verdict is the reason and message of a condition in one of its states.
 type verdict struct{ reason, message, event string }
 
-// setConditions sets the conditions that are the node's own, Ready last, and
-// leaves those of others where they are.
+// setConditions sets the conditions that the node owns, Ready last, and does not move those
+// of others.
 func (r *report) setConditions(node *corev1.Node) []event {
 	pressure := func(t corev1.NodeConditionType, yes bool, when, otherwise verdict) (corev1.NodeCondition, verdict) {
 		if yes {

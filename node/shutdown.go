@@ -1,4 +1,4 @@
-// This file has the node take part in a shutdown of its machine.
+// This file terminates pods when the machine shuts down.
 
 package node
 
@@ -34,7 +34,7 @@ func (n *Node) watchShutdown(ctx context.Context) error {
 	return nil
 }
 
-// shutDown says that the node is not ready and ends its pods.
+// shutDown sets the node NotReady and terminates its pods.
 func (n *Node) shutDown(ctx context.Context) {
 	n.setDown(true)
 	n.events.Event(n.ref, corev1.EventTypeNormal, "Shutdown", "Shutdown manager detected shutdown event")
@@ -45,7 +45,7 @@ func (n *Node) shutDown(ctx context.Context) {
 	n.keepShutdown(times)
 }
 
-// recallShutdown shows what was kept before the boot.
+// recallShutdown exports the times that were stored before the boot.
 func (n *Node) recallShutdown() {
 	last, err := readShutdown(n.cfg.DataDir)
 	if err != nil {
@@ -54,7 +54,7 @@ func (n *Node) recallShutdown() {
 	n.metrics.shutdown.set(last)
 }
 
-// keepShutdown shows t, now and after the boot.
+// keepShutdown exports t and stores it for after the boot.
 func (n *Node) keepShutdown(t shutdownTimes) {
 	n.metrics.shutdown.set(t)
 	if err := t.write(n.cfg.DataDir); err != nil {
@@ -62,14 +62,14 @@ func (n *Node) keepShutdown(t shutdownTimes) {
 	}
 }
 
-// resume follows a shutdown that was cancelled.
+// resume undoes shutDown after a shutdown was canceled.
 func (n *Node) resume() {
 	n.pods.Resume()
 	n.setDown(false)
 	n.events.Event(n.ref, corev1.EventTypeNormal, "Shutdown", "Shutdown manager detected shutdown cancellation")
 }
 
-// setDown has the status say at once whether the machine shuts down.
+// setDown records whether the machine shuts down, and requests a status write.
 func (n *Node) setDown(down bool) {
 	n.down.Store(down)
 	select {

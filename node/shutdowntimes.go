@@ -1,4 +1,5 @@
-// This file keeps when the last shutdown of the machine began and ended for its pods.
+// This file stores when the last shutdown of the machine began and finished terminating
+// pods.
 
 package node
 
@@ -27,7 +28,7 @@ type shutdownTimes struct {
 	End   time.Time `json:"endTime"`
 }
 
-// readShutdown reads the file. That there is none is no error.
+// readShutdown reads the file. A missing file is no error.
 func readShutdown(dir string) (t shutdownTimes, err error) {
 	f, err := os.Open(filepath.Join(dir, shutdownFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +44,7 @@ func readShutdown(dir string) (t shutdownTimes, err error) {
 	return t, nil
 }
 
-// write replaces the file at once.
+// write replaces the file atomically.
 func (t shutdownTimes) write(dir string) error {
 	text, err := json.Marshal(t)
 	if err != nil {

@@ -27,20 +27,19 @@ import (
 )
 
 const (
-	// statusTries is how often one update is tried before the next is waited for.
+	// statusTries bounds the tries of one update.
 	statusTries = 5
-	// eagerPeriod and eagerFor have a node that has just started become ready sooner
-	// than at its next update.
+	// eagerPeriod is the update period during eagerFor after the start, so that the node
+	// becomes ready sooner.
 	eagerPeriod = 500 * time.Millisecond
 	eagerFor    = 30 * time.Second
-	// addressPeriod is how often addresses are looked for.
+	// addressPeriod is how often addresses are detected.
 	addressPeriod = time.Minute
 )
 
-// statusLoop is what the loop of updateStatus remembers. Before the loop begins,
-// register owns it.
+// statusLoop is the state of updateStatus. Before that runs, register owns it.
 type statusLoop struct {
-	reportAt  time.Time // when to write although nothing has changed
+	reportAt  time.Time // when to write an unchanged status
 	addressAt time.Time
 	ips       []netip.Addr
 	noAddress error
@@ -48,9 +47,8 @@ type statusLoop struct {
 	failing   string       // the failure last logged
 }
 
-// reported notes that a status was written. Writes that follow from a change come
-// at the same time on many nodes, so the next one without a change is put off by
-// half a period more or less.
+// reported records that a status was written. Changes cause writes of many nodes at the
+// same time, so the next periodic write is delayed by a random half period more or less.
 func (l *statusLoop) reported(now time.Time, every time.Duration, changed bool) {
 	l.reportAt = now.Add(every)
 	if changed {
@@ -76,8 +74,7 @@ func (n *Node) updateStatus(ctx context.Context) {
 	}
 }
 
-// syncStatus makes one update, and reports whether the API knows the node as ready
-// afterwards.
+// syncStatus makes one update, and reports whether the node is Ready in the API afterwards.
 func (n *Node) syncStatus(ctx context.Context) bool {
 	var err error
 	for try := range statusTries {
@@ -152,9 +149,8 @@ func (n *Node) tell(events []event) {
 	}
 }
 
-// statusPatch is the patch of the status from one node to another. Addresses are
-// replaced as a whole: the API would merge them by type, and lose all but one of
-// several with the same.
+// statusPatch is the patch between two statuses. It replaces addresses as a whole, because
+// the API merges them by type and would keep only one of each type.
 func statusPatch(from, to *corev1.Node) ([]byte, error) {
 	before, err := json.Marshal(from)
 	if err != nil {
@@ -191,7 +187,7 @@ func statusPatch(from, to *corev1.Node) ([]byte, error) {
 
 func equalStatus(a, b *corev1.NodeStatus) bool { return apiequality.Semantic.DeepEqual(a, b) }
 
-// report asks the machine and the runtime how they are.
+// report collects the report from the machine and the runtime.
 func (n *Node) report(ctx context.Context) *report {
 	l := &n.status
 	if now := time.Now(); !now.Before(l.addressAt) {
@@ -235,7 +231,7 @@ func (n *Node) report(ctx context.Context) *report {
 	return r
 }
 
-// refreshAddresses finds the addresses anew. Those found before stay when none are.
+// refreshAddresses detects the addresses. If it finds none it keeps the last ones.
 func (n *Node) refreshAddresses(ctx context.Context) {
 	l := &n.status
 	ips, err := n.resolve(ctx)
@@ -256,7 +252,7 @@ func (n *Node) refreshAddresses(ctx context.Context) {
 	n.addresses.Store(&list)
 }
 
-// self keeps the node's own object as the API last had it.
+// self caches the node's own object.
 type self struct {
 	changed func() // called without the lock held
 
@@ -291,7 +287,7 @@ func (s *self) run(ctx context.Context, cfg Config) {
 			return api.Watch(ctx, o)
 		},
 	}
-	// A client in memory cannot do all that the reflector would ask of a server.
+	// In-memory clients do not support watch-list.
 	lister := cache.ToListWatcherWithWatchListSemantics(lw, cfg.API)
 	cache.NewReflectorWithOptions(lister, &corev1.Node{}, store{s, cfg.Name}, cache.ReflectorOptions{Name: "node", Backoff: pods.WatchBackoff()}).RunWithContext(ctx)
 }

@@ -1,5 +1,5 @@
-// This file says when a machine is short of something: the thresholds of
-// --eviction-hard, their syntax, and what they are held against.
+// This file has the thresholds of --eviction-hard: their syntax, and their comparison with
+// the machine's resources.
 
 package node
 
@@ -16,11 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// DefaultEvictionHard is what --eviction-hard is when it is not given: the
-// kubelet's.
+// DefaultEvictionHard is the default of --eviction-hard, as the kubelet's.
 const DefaultEvictionHard = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
 
-// A Signal is something that a machine can run short of, by the kubelet's name.
+// A Signal is an eviction signal, by the kubelet's name.
 type Signal string
 
 // The signals. Nodefs is the file system of the node's data directory, and imagefs
@@ -34,8 +33,7 @@ const (
 	PIDAvailable      Signal = "pid.available"
 )
 
-// condition is what a node says of itself when it is short of what s is about; it
-// is empty for an unknown signal.
+// condition is the node condition of s; it is empty for an unknown signal.
 func (s Signal) condition() corev1.NodeConditionType {
 	switch s {
 	case MemoryAvailable:
@@ -48,15 +46,14 @@ func (s Signal) condition() corev1.NodeConditionType {
 	return ""
 }
 
-// A Threshold is the least that there has to be of something. Either Amount or
-// Percent is set.
+// A Threshold is the minimum that must be available. Either Amount or Percent is set.
 type Threshold struct {
 	Signal  Signal
 	Amount  int64   // bytes, inodes or processes
 	Percent float64 // of all there is
 }
 
-// of is the threshold where there is all in total.
+// of is the threshold for a capacity of all.
 func (t Threshold) of(all int64) int64 {
 	if t.Percent > 0 {
 		return int64(float64(all) * t.Percent / 100)
@@ -124,14 +121,14 @@ func (t *Threshold) parse(value string) error {
 	return nil
 }
 
-// Thresholds say when the machine is short of something.
+// Thresholds decide when the machine is under pressure.
 type Thresholds struct {
 	// Hard are judged by every status; see ParseThresholds. Empty means that there
 	// are none. Nil means those of DefaultEvictionHard, where those of imagefs hold
 	// only for a runtime with a file system of its own: they are the kubelet's for a
 	// disk of images, which a runtime that pulls none does not have.
 	Hard []Threshold
-	// Recovery is how long a shortage is still reported after it is over: 5 min.
+	// Recovery is how long pressure is still reported after it has ended: 5 min.
 	Recovery time.Duration
 
 	ownImagefs bool // thresholds of imagefs are for a file system of its own only
@@ -148,7 +145,7 @@ func (t *Thresholds) defaults() error {
 	return err
 }
 
-// short reports whether the machine is short of anything that condition is about.
+// short reports whether the machine is under the pressure of condition.
 func (t *Thresholds) short(f *facts, condition corev1.NodeConditionType) bool {
 	return slices.ContainsFunc(t.Hard, func(h Threshold) bool {
 		if h.Signal.condition() != condition {
@@ -159,7 +156,7 @@ func (t *Thresholds) short(f *facts, condition corev1.NodeConditionType) bool {
 	})
 }
 
-// reserve is how much of all must be left of what s is about.
+// reserve is how much of s must be available for a capacity of all.
 func (t *Thresholds) reserve(s Signal, all int64) int64 {
 	for _, h := range t.Hard {
 		if h.Signal == s {
