@@ -286,6 +286,48 @@ func TestEventsInBothGroups(t *testing.T) {
 	}
 }
 
+// TestEventsAreWatched: events are in no watch cache, and are watched all the same, from a
+// list on or with all there are first.
+func TestEventsAreWatched(t *testing.T) {
+	ctx, ns := t.Context(), namespace(t)
+	events := shared.client.CoreV1().Events(ns)
+	event := func(name, reason string) *corev1.Event {
+		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: name}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: ns, Name: "p"}, Reason: reason}
+	}
+	must(events.Create(ctx, event("first", "Wanted"), metav1.CreateOptions{}))(t)
+	list := must(events.List(ctx, metav1.ListOptions{ResourceVersion: "0"}))(t)
+	on := must(events.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, FieldSelector: "reason=Wanted"}))(t)
+	defer on.Stop()
+	all := must(events.Watch(ctx, metav1.ListOptions{
+		SendInitialEvents: ptr.To(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, FieldSelector: "reason=Wanted",
+	}))(t)
+	defer all.Stop()
+	next := func(w watch.Interface, kind watch.EventType, name string) {
+		t.Helper()
+		e := <-w.ResultChan()
+		if got, ok := e.Object.(*corev1.Event); !ok || e.Type != kind || got.Name != name {
+			t.Fatalf("%s %v, want %s %s", e.Type, e.Object, kind, name)
+		}
+	}
+	next(all, watch.Added, "first")
+	if e := <-all.ResultChan(); e.Type != watch.Bookmark || e.Object.(*corev1.Event).Annotations[metav1.InitialEventsAnnotationKey] != "true" {
+		t.Errorf("%s %v, want the bookmark that ends what there was", e.Type, e.Object)
+	}
+	must(events.Create(ctx, event("other", "Unwanted"), metav1.CreateOptions{}))(t)
+	must(events.Create(ctx, event("second", "Wanted"), metav1.CreateOptions{}))(t)
+	if err := events.Delete(ctx, "first", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []watch.Interface{on, all} {
+		next(w, watch.Added, "second")
+		next(w, watch.Deleted, "first")
+	}
+	metrics := must(shared.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx))(t)
+	if strings.Contains(string(metrics), `watch_cache_capacity{group="",resource="events"}`) {
+		t.Error("events have a watch cache")
+	}
+}
+
 func TestNamespaceDeletion(t *testing.T) {
 	ctx, ns := t.Context(), namespace(t)
 	namespaces := shared.client.CoreV1().Namespaces()

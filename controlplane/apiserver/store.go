@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -108,7 +109,8 @@ func (b *backend) options(config *storagebackend.ConfigForResource, prefix strin
 	}
 }
 
-// open is a generic.StorageDecorator: etcd behind a watch cache.
+// open is a generic.StorageDecorator: etcd behind a watch cache. Events have none, as in
+// Kubernetes: a cache would hold the events of an hour for those few who read them.
 func (b *backend) open(c *storagebackend.ConfigForResource, prefix string, key func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
@@ -120,6 +122,10 @@ func (b *backend) open(c *storagebackend.ConfigForResource, prefix string, key f
 	if err != nil {
 		return nil, nil, fmt.Errorf("store of %s: %w", c.GroupResource, err)
 	}
+	var once sync.Once
+	if c.GroupResource == corev1.Resource("events") {
+		return raw, func() { once.Do(raw.Close) }, nil
+	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage: raw, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
 		ResourcePrefix: prefix, KeyFunc: key, NewFunc: newFunc, NewListFunc: newListFunc,
@@ -130,7 +136,6 @@ func (b *backend) open(c *storagebackend.ConfigForResource, prefix string, key f
 		return nil, nil, fmt.Errorf("watch cache of %s: %w", c.GroupResource, err)
 	}
 	delegator := cacher.NewCacheDelegator(cached, raw)
-	var once sync.Once
 	return delegator, func() {
 		once.Do(func() {
 			delegator.Stop()
