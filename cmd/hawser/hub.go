@@ -22,7 +22,6 @@ import (
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane"
-	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/relay"
 )
@@ -152,7 +151,7 @@ func (h *hubBeside) keyring(hubs *peerTrust) (*keyring, error) {
 
 // join makes all that has to do with the cluster. It starts nothing.
 func (h *hubBeside) join(ctx context.Context) error {
-	h.nodes = informers.NewSharedInformerFactoryWithOptions(h.api, 0, informers.WithTransform(loop.WithoutManagers))
+	h.nodes = informers.NewSharedInformerFactoryWithOptions(h.api, 0, informers.WithTransform(routed))
 	nodes := h.nodes.Core().V1().Nodes().Informer()
 	if err := h.tunnels.follow(ctx, h.api, nodes); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -124,5 +125,19 @@ func TestNodeMakesNoEvents(t *testing.T) {
 	p.of(claimant(nil, []string{"10.96.4.0/24"}))
 	if len(said.Events) != 2 {
 		t.Errorf("%d events, want one for each range", len(said.Events))
+	}
+}
+
+// TestRouted: what routes, tunnels and identities come from stays in a Node, and no more.
+func TestRouted(t *testing.T) {
+	n := claimant([]string{"192.0.2.7"}, []string{"10.244.3.0/24"})
+	n.UID, n.Annotations = "u", map[string]string{"a": "b"}
+	n.Status.DaemonEndpoints.KubeletEndpoint.Port = 10250
+	want := n.DeepCopy()
+	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	n.Status.Images = []corev1.ContainerImage{{Names: []string{"large"}}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
+	if got, err := routed(n); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
 	}
 }

@@ -37,7 +37,6 @@ import (
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/apiserver/usage"
 	"github.com/hawser-project/hawser/controlplane/etcd"
-	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/server"
 )
 
@@ -263,7 +262,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 	if p.loopback, err = kubernetes.NewForConfig(p.api.LoopbackConfig()); err != nil {
 		return nil, err
 	}
-	p.shared = informers.NewSharedInformerFactoryWithOptions(p.loopback, 0, informers.WithTransform(loop.WithoutManagers))
+	p.shared = informers.NewSharedInformerFactoryWithOptions(p.loopback, 0, informers.WithTransform(routed))
 	if err = errors.Join(objects.Use(p.loopback, p.shared), authz.use(p.shared)); err != nil {
 		return nil, err
 	}
