@@ -37,7 +37,7 @@ var (
 const (
 	markedNodes = 1000
 	joinMark    = 10_000.0 / 300 // joins a second: 10,000 nodes in 5 min
-	memoryMark  = 700            // KiB resident a node, half a minute after all have joined; 586 were measured
+	memoryMark  = 500            // KiB resident a node, half a minute after all have joined; 420 were measured
 	backMark    = time.Minute    // until all are Ready and have a session, after all were cut
 )
 
