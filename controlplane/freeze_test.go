@@ -6,7 +6,9 @@ package controlplane
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,12 +149,45 @@ func TestFreezeOutlivesRestarts(t *testing.T) {
 	}
 }
 
-// TestFreezeKeepsItsReason: after a restart a frozen site is told and counted for the
-// reason that it had before.
+// shownFreezes are what a page would show.
+type shownFreezes struct {
+	mu      sync.Mutex // guards the following
+	decides bool
+	nodes   map[string]string
+}
+
+func (s *shownFreezes) Decide(yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.decides, s.nodes = yes, map[string]string{}
+}
+
+func (s *shownFreezes) Freeze(node, reason, message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, until, _ := strings.Cut(message, "; "); reason != "" {
+		s.nodes[node] = reason + " " + until
+	} else {
+		delete(s.nodes, node)
+	}
+}
+
+func (s *shownFreezes) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprint(s.decides, s.nodes)
+}
+
+// TestFreezeKeepsItsReason: after a restart a frozen site is told, shown and counted for
+// the reason that it had before, and until the same time.
 func TestFreezeKeepsItsReason(t *testing.T) {
 	cert, key := authority(t)
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlant(t, cert, key, "a/a1", "a/a2", "b/b1", "b/b2", "c/c1")
+		shown := &shownFreezes{}
+		p.freezes = shown
+		until := p.began.Add(100*time.Second + autonomy).UTC().Format(time.RFC3339)
+		both := fmt.Sprintf("true map[a1:SiteLostNetwork pods are kept until %s a2:SiteLostNetwork pods are kept until %[1]s]", until)
 		l := p.start()
 		defer func() { l.stop() }()
 		p.until(100 * time.Second)
@@ -166,12 +201,21 @@ hawser_eviction_frozen_nodes{reason="SiteLostNetwork"} 2
 			if err := sameNumbers(l.registry, want, "hawser_eviction_frozen_nodes"); err != nil {
 				t.Errorf("after %v: %v", at, err)
 			}
+			if got := shown.String(); got != both {
+				t.Errorf("after %v %s is shown, want %s", at, got, both)
+			}
 			l.stop()
+			if got := shown.String(); got != "false map[]" {
+				t.Errorf("without a server %s is shown", got)
+			}
 			p.until(at + downtime)
 			l = p.start()
 			p.until(at + downtime + 20*time.Second)
 			if err := sameNumbers(l.registry, want, "hawser_eviction_frozen_nodes"); err != nil {
 				t.Errorf("20 s after the restart at %v: %v", at, err)
+			}
+			if got := shown.String(); got != both {
+				t.Errorf("20 s after the restart at %v %s is shown, want %s", at, got, both)
 			}
 		}
 		if got := p.log.with("evictions from the node are frozen", "ServerJustStarted"); len(got) > 0 {

@@ -50,6 +50,7 @@ type plant struct {
 	began     time.Time
 	cert, key string
 	log       lines
+	freezes   Freezes // nil if nobody wants to know
 
 	mu      sync.Mutex               // guards the following
 	refused map[string]bool          // resources that cannot be listed
@@ -319,6 +320,7 @@ func (p *plant) start() *life {
 				defer p.mu.Unlock()
 				return p.links
 			}},
+			Freezes: p.freezes,
 		},
 	}
 	plane, err := New(cfg)

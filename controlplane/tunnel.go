@@ -31,16 +31,36 @@ type Tunnel struct {
 	// Judge is how silence is judged before pods are evicted; Source, Nodes,
 	// Started, Events and Log are filled in. Nil means that it is not: silence is death.
 	Judge *evidence.Config
+	// Freezes is told what is decided about evictions; nil means that nobody wants to know.
+	Freezes Freezes
 }
 
-// A judged controller runs with the judge that it asks.
-type judged struct {
+// Freezes shows which nodes are not evicted from.
+type Freezes interface {
+	// Decide says whether this process decides about evictions, as the leader does. All
+	// that Freeze has said before is void.
+	Decide(yes bool)
+	// Freeze says that evictions from a node are frozen, and why; without a reason that
+	// they no longer are.
+	Freeze(node, reason, message string)
+}
+
+// A lifecycle controller runs with the judge that it asks.
+type lifecycle struct {
 	*nodelifecycle.Controller
-	judge *evidence.Judge
+	judge   *evidence.Judge // nil if silence is not judged
+	freezes Freezes         // nil if nobody wants to know
 }
 
 // Run implements Controller.
-func (c *judged) Run(ctx context.Context) error {
+func (c *lifecycle) Run(ctx context.Context) error {
+	if c.freezes != nil {
+		c.freezes.Decide(true)
+		defer c.freezes.Decide(false)
+	}
+	if c.judge == nil {
+		return c.Controller.Run(ctx)
+	}
 	return loop.Together(ctx, c.judge.Run, c.Controller.Run)
 }
 
@@ -48,19 +68,27 @@ func newNodeLifecycle(s *shared) (Controller, error) {
 	c := nodelifecycle.Config{
 		Policy: s.cfg.Lifecycle, Events: s.recorder("node-controller"), Metrics: s.metrics, Log: s.log,
 	}
-	if s.cfg.Tunnel == nil || s.cfg.Tunnel.Judge == nil {
+	t := s.cfg.Tunnel
+	if t == nil {
 		return nodelifecycle.New(s.client, s.informers, c), nil
 	}
-	j := *s.cfg.Tunnel.Judge
-	j.Started = s.cfg.Tunnel.Started
-	j.Source, j.Nodes = s.cfg.Tunnel.Source, s.informers.Core().V1().Nodes().Lister()
-	j.Events, j.Log = c.Events, s.log
-	judge, err := evidence.New(j)
-	if err != nil {
-		return nil, err
+	l := &lifecycle{freezes: t.Freezes}
+	if t.Freezes != nil {
+		c.Frozen = t.Freezes.Freeze
 	}
-	c.Excuse, c.Judged = judge.Excuse, judge.Judges
-	return &judged{Controller: nodelifecycle.New(s.client, s.informers, c), judge: judge}, nil
+	if t.Judge != nil {
+		j := *t.Judge
+		j.Started = t.Started
+		j.Source, j.Nodes = t.Source, s.informers.Core().V1().Nodes().Lister()
+		j.Events, j.Log = c.Events, s.log
+		var err error
+		if l.judge, err = evidence.New(j); err != nil {
+			return nil, err
+		}
+		c.Excuse, c.Judged = l.judge.Excuse, l.judge.Judges
+	}
+	l.Controller = nodelifecycle.New(s.client, s.informers, c)
+	return l, nil
 }
 
 func newTunnelHealth(s *shared) (Controller, error) {

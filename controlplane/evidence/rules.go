@@ -67,13 +67,15 @@ func serverLost(h *observation) (reason, message string) {
 	if !h.silent {
 		return "", ""
 	}
-	if h.view.links != nil && !h.session.local() && !h.session.recalled && h.now.Before(h.until(h.last, h.cfg.ServerBound)) {
-		return ServerLostNetwork, fmt.Sprintf("the server's own network is down: %v", h.view.links)
+	until := h.until(h.last, h.cfg.ServerBound)
+	if h.view.links != nil && !h.session.local() && !h.session.recalled && h.now.Before(until) {
+		return ServerLostNetwork, fmt.Sprintf("the server's own network is down: %v; pods are kept until %s", h.view.links, clock(until))
 	}
-	if !h.cut(h.view.groupOf(&h.session)) || !h.now.Before(h.until(h.last, h.keep)) {
+	until = h.until(h.last, h.keep)
+	if !h.cut(h.view.groupOf(&h.session)) || !h.now.Before(until) {
 		return "", ""
 	}
-	return ServerLostNetwork, fmt.Sprintf("all %d nodes with a tunnel fell silent together at %s", h.view.groupOf(&h.session).nodes, clock(h.last))
+	return ServerLostNetwork, fmt.Sprintf("all %d nodes with a tunnel fell silent together at %s; pods are kept until %s", h.view.groupOf(&h.session).nodes, clock(h.last), clock(until))
 }
 
 // siteLost excuses nodes whose site is out of reach.

@@ -140,6 +140,10 @@ type Config struct {
 	// ready; from others it is taken back then, as Kubernetes documents. It is
 	// called as Excuse is. Nil means that no node is.
 	Judged func(node *corev1.Node) bool
+	// Frozen is told when evictions from a node are frozen, or are for another reason, and
+	// with no reason when they no longer are. It must return at once. Nil means that
+	// nobody wants to know.
+	Frozen func(node, reason, message string)
 
 	Workers int                   // nodes a pass works on at once; zero means DefaultWorkers
 	Events  record.EventRecorder  // from component node-controller; nil means none
@@ -159,6 +163,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Judged == nil {
 		c.Judged = func(*corev1.Node) bool { return false }
+	}
+	if c.Frozen == nil {
+		c.Frozen = func(string, string, string) {}
 	}
 	loop.Default(&c.Workers, DefaultWorkers)
 	c.Events = loop.Recorder(c.Events)

@@ -33,7 +33,7 @@ func (r *run) consider(node *corev1.Node, rec *nodeRecord) bool {
 		reason = unexplained
 	}
 	if rec.frozen != reason {
-		r.count(rec, reason)
+		r.count(rec, reason, message)
 		r.tell(node, corev1.EventTypeWarning, evictionFrozen, "No pod is evicted from node %s: %s: %s", node.Name, reason, message)
 		r.log.Warn("evictions from the node are frozen", "node", node.Name, "reason", reason, "message", message)
 	}
@@ -47,11 +47,14 @@ func (r *run) thaw(node *corev1.Node, rec *nodeRecord, why string) {
 	}
 	r.tell(node, corev1.EventTypeNormal, evictionResumed, "Node %s is treated as any other again (%s was the reason not to): %s", node.Name, rec.frozen, why)
 	r.log.Info("evictions from the node are no longer frozen", "node", node.Name, "reason", rec.frozen, "because", why)
-	r.count(rec, "")
+	r.count(rec, "", "")
 }
 
 // count moves a node from one reason's number to another's; empty is none.
-func (r *run) count(rec *nodeRecord, reason string) {
+func (r *run) count(rec *nodeRecord, reason, message string) {
+	if rec.frozen != reason {
+		r.cfg.Frozen(rec.node.Name, reason, message)
+	}
 	if rec.frozen != "" {
 		r.metrics.frozen.WithLabelValues(rec.frozen).Dec()
 	}

@@ -61,6 +61,11 @@ func TestFreeze(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := excusing(w)
+		var frozen sync.Map // what the nodes are said to be frozen for, in turn
+		w.cfg.Frozen = func(node, reason, _ string) {
+			before, _ := frozen.LoadOrStore(node, "")
+			frozen.Store(node, before.(string)+reason+";")
+		}
 		w.add("z", named("n", 8)...)
 		w.silence("n01", "n02", "n03")
 		e.set("SiteOffline", "all sessions of site z parked together", "n02", "n03")
@@ -116,6 +121,11 @@ func TestFreeze(t *testing.T) {
 		}
 		if a, b := w.metric("hawser_eviction_frozen_nodes", "SiteOffline"), w.metric("hawser_eviction_frozen_nodes", "ServerOffline"); a != 0 || b != 0 {
 			t.Errorf("%v and %v frozen", a, b)
+		}
+		for node, want := range map[string]any{"n01": nil, "n02": "SiteOffline;ServerOffline;;", "n03": "SiteOffline;;"} {
+			if got, _ := frozen.Load(node); got != want {
+				t.Errorf("it is told of %s that it is frozen for %v, want %v", node, got, want)
+			}
 		}
 	})
 }
