@@ -128,6 +128,7 @@ func forPeople() []rbacv1.ClusterRole {
 			on(networking, read, "ingresses", "ingresses/status", "networkpolicies"),
 			on(metrics, read, "pods"),
 		),
+		role("system:status-viewer", at(can("get"), "/hawser/status/*")), // nobody has it until an administrator says so
 	}
 }
 

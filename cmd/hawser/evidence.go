@@ -4,7 +4,10 @@
 package main
 
 import (
+	"log/slog"
+
 	"github.com/hawser-project/hawser/controlplane/evidence"
+	"github.com/hawser-project/hawser/controlplane/statuspage"
 	"github.com/hawser-project/hawser/controlplane/tunnelhealth"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/peers"
@@ -22,6 +25,26 @@ func (t *tunnels) sessions() tunnelhealth.Source {
 		return peersSource{t.peers.Peers}
 	}
 	return hubSource{t.hub}
+}
+
+// newPage makes the status page of this server. Round trips and streams are those of its own
+// sessions.
+func newPage(o *serverOptions, t *tunnels, log *slog.Logger) *statuspage.Page {
+	return statuspage.New(statuspage.Config{
+		Source: t.sessions(), Audited: o.audit.policyFile != "" && o.audit.log.path != "", Log: log,
+		Samples: func() []statuspage.Sample {
+			sessions := t.hub.Sessions()
+			all := make([]statuspage.Sample, len(sessions))
+			for i := range sessions {
+				s := &sessions[i]
+				all[i] = statuspage.Sample{Node: s.Node, RTT: s.RTT, Streams: s.Streams}
+				if !s.Parked.IsZero() {
+					all[i].RTT = 0 // that of before
+				}
+			}
+			return all
+		},
+	})
 }
 
 // Observe says what is known of a node.

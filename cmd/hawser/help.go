@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/cloud"
 	"github.com/hawser-project/hawser/controlplane/nodelifecycle"
+	"github.com/hawser-project/hawser/controlplane/statuspage"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/pods"
 	"github.com/hawser-project/hawser/server"
@@ -44,7 +45,7 @@ func topics() []topic {
 	}
 	var all []topic
 	for _, files := range []embed.FS{
-		ownHelp, auth.Help, nodekeys.Help, bench.Help, controlplane.Help, cloud.Help, nodelifecycle.Help, node.Help, pods.Help, server.Help, tunnel.Help, overssh.Help,
+		ownHelp, auth.Help, nodekeys.Help, bench.Help, controlplane.Help, cloud.Help, nodelifecycle.Help, statuspage.Help, node.Help, pods.Help, server.Help, tunnel.Help, overssh.Help,
 	} {
 		names, err := fs.Glob(files, "*.md")
 		must(err)

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -37,6 +38,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/apiserver/usage"
 	"github.com/hawser-project/hawser/controlplane/etcd"
+	"github.com/hawser-project/hawser/controlplane/statuspage"
 	"github.com/hawser-project/hawser/server"
 )
 
@@ -116,7 +118,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 	if t, err = newTunnels(ctx, o, shown, t); err != nil {
 		return err
 	}
-	p, err := newPlane(ctx, o, keys, files, t, o.audit.config(auditLog), log)
+	p, err := newPlane(ctx, o, keys, files, t, auditLog, log)
 	if err != nil {
 		return errors.Join(err, t.close())
 	}
@@ -151,6 +153,7 @@ func (p *plane) serve(ctx context.Context, o *serverOptions, t *tunnels, r *rene
 		return nil
 	})
 	group.Go(func() error { return p.runObjects(taking) })
+	group.Go(func() error { return p.page.Run(ctx) })
 	group.Go(func() error {
 		defer close(p.controlled)
 		return p.runControllers(ctx, t.peers)
@@ -184,10 +187,11 @@ type plane struct {
 	shared      informers.SharedInformerFactory // of the authorizer
 	names       *nodekeys.Keeper
 	authn       *authn
+	page        *statuspage.Page
 	controlled  chan struct{} // closed once the controllers have ended
 }
 
-func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, audit apiserver.Audit, log *slog.Logger) (*plane, error) {
+func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, auditLog io.Writer, log *slog.Logger) (*plane, error) {
 	objects := kubeauth.NewObjects()
 	authn, err := o.accounts.authenticator(keys, files, objects, t.names, log)
 	if err != nil {
@@ -206,7 +210,9 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		return nil, err
 	}
 	advertise, _ := netip.AddrFromSlice(o.advertise)
-	p := &plane{authn: authn, controlled: make(chan struct{})}
+	p := &plane{authn: authn, controlled: make(chan struct{}), page: newPage(o, t, log)}
+	audit := o.audit.config(auditLog)
+	audit.Also = p.page.Audit()
 	p.api, err = apiserver.New(apiserver.Config{
 		Listener:         t.apiListener(),
 		ServingCertFile:  keys.Path(pki.APIServer, false),
@@ -232,6 +238,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		Wrap:           func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndRequests(t.names, next)) },
 		Seen:           doorman.Seen,
 		Audit:          audit,
+		Status:         p.page.Handler(apiserver.StatusPath),
 		Traces:         t.traces.ofAPI(),
 		ShutdownDelay:  o.shutdown.delay,
 		SendRetryAfter: o.shutdown.retryAfter,
@@ -270,16 +277,19 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 	if err = t.follow(ctx, p.loopback, nodes); err != nil {
 		return nil, err
 	}
+	if err = p.page.Use(nodes); err != nil {
+		return nil, err
+	}
 	if err = t.keep(p.loopback, nodes, false); err != nil {
 		return nil, err
 	}
 	p.names = t.names.keeper
-	p.controllers, err = newControllers(o, keys, files, t, toKubelets, log)
+	p.controllers, err = newControllers(o, keys, files, t, toKubelets, p.page, log)
 	return p, err
 }
 
 // newControllers makes the controllers of the API server of this process.
-func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, toKubelets *tls.Config, log *slog.Logger) (*controlplane.ControlPlane, error) {
+func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, toKubelets *tls.Config, page *statuspage.Page, log *slog.Logger) (*controlplane.ControlPlane, error) {
 	c, err := o.controllers.config(o.dataDir)
 	if err != nil {
 		return nil, err
@@ -291,7 +301,7 @@ func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunne
 	c.Metrics, c.Log = metricsRegisterer(), log
 	c.Tunnel = &controlplane.Tunnel{
 		Source: t.sessions(), Dial: t.own(t.hub.DialContext), TLS: toKubelets, Started: time.Now(),
-		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(),
+		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(), Freezes: page,
 	}
 	c.LoadBalancer = t.loadBalancer(o)
 	return controlplane.New(c)

@@ -49,6 +49,8 @@ type Audit struct {
 	Format string
 	// Mode is one of those above; empty means AuditBlocking.
 	Mode string
+	// Also gets each event that Out does. Requests wait for it. Nil means that nothing does.
+	Also audit.Backend
 }
 
 // Check reads the policy and says what is wrong. Errors begin with kube-apiserver's flag
@@ -92,7 +94,11 @@ func (a *Audit) auditor(files *auth.Files) (auditor, error) {
 	if a.Out == nil {
 		return auditor{}, nil
 	}
-	return auditor{rules: currentPolicy{rules}, backend: a.backend()}, nil
+	backend := a.backend()
+	if a.Also != nil {
+		backend = audit.Union(backend, a.Also)
+	}
+	return auditor{rules: currentPolicy{rules}, backend: backend}, nil
 }
 
 func parsePolicy(contents [][]byte) (audit.PolicyRuleEvaluator, error) {

@@ -98,6 +98,10 @@ type Config struct {
 	// "pods/log". nil means there are none.
 	Connect func(Getters) map[string]rest.Storage
 
+	// Status answers below StatusPath whoever may get that path and is no node. Its
+	// requests may take as long as watches. Nil means that nothing is there.
+	Status http.Handler
+
 	// Usage returns how nodes are asked for their statistics, of which metrics.k8s.io
 	// is made. nil means that there is no such group.
 	Usage func(Getters) usage.Source

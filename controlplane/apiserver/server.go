@@ -28,7 +28,6 @@ import (
 	basecompat "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/configz"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/apiserver/openapi"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -187,6 +186,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	configz.InstallHandler(first.Handler.NonGoRestfulMux) // what the program has registered
+	s.serveStatus(first.Handler.NonGoRestfulMux)
 	s.files.serve(s.serving)
 	return s.run(ctx, watching, prepared.RunWithContext, loopback, shared)
 }
@@ -260,7 +260,7 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, names *openapinam
 	c.Authentication.APIAudiences = s.audiences()
 	c.Authorization.Authorizer = throttling(s.authz)
 	c.BuildHandlerChainFunc = throttled
-	c.LongRunningFunc = kubelet.LongRunning()
+	c.LongRunningFunc = longRunning()
 	c.AuditPolicyRuleEvaluator, c.AuditBackend = s.auditor.rules, s.auditor.backend
 	build, wrap := c.BuildHandlerChainFunc, s.cfg.Wrap
 	if wrap == nil {

@@ -1,0 +1,261 @@
+// Package statuspage shows the fleet in a browser: which nodes are well, how far away
+// they are, why they were last cut off, and from which nothing is evicted.
+//
+// The mental model is a board with one row a node. Whoever knows something of a node
+// changes its row: the watch of the Nodes, the sessions of the tunnel, and the
+// controller that decides about evictions. A row that changes gets the next number. A
+// viewer is a request that remembers the number up to which it has written the board,
+// and writes once a second what has a higher one. So nothing is kept for a viewer, and
+// one that is slow gets fewer and later states, not a queue.
+//
+// Who may look, the API server decides, for the page as for its data: everything here
+// is below one path, which RBAC gives. What nodes say of themselves is bounded here, and
+// is never markup for the page.
+//
+// What it is not: it changes nothing, keeps no history but a few minutes of round trips
+// and the latest lines of the audit log, and asks no node.
+package statuspage
+
+import (
+	"context"
+	"embed"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-project/hawser/controlplane/evidence"
+	"github.com/hawser-project/hawser/controlplane/loop"
+)
+
+// Help has the help topics about this package: files NAME.md.
+//
+//go:embed *.md
+var Help embed.FS
+
+const (
+	// samples is how many round trips of a node are kept.
+	samples = 30
+	// samplePeriod is the time between two of them.
+	samplePeriod = 10 * time.Second
+	// maxGone is how many nodes that are no more are remembered, so that viewers are told.
+	maxGone = 1000
+)
+
+// A Source knows sessions and tells of changes.
+type Source interface {
+	evidence.Source
+	// Follow calls f with the names of nodes that Observe may say something new of,
+	// all that are known first, until ctx is done.
+	Follow(ctx context.Context, f func(nodes []string)) error
+}
+
+// A Sample is how a session is at a time.
+type Sample struct {
+	Node    string
+	RTT     time.Duration // zero if unknown
+	Streams int           // open ones
+}
+
+// Config configures a Page. Source and Samples are required.
+type Config struct {
+	Source Source
+	// Samples are those of the sessions that this server has.
+	Samples func() []Sample
+	// Audited says that there is an audit log, which Audit is given too.
+	Audited bool
+	Log     *slog.Logger // nil means discard
+}
+
+// A Page is the board and who looks at it. Its methods may be called at the same time.
+type Page struct {
+	cfg     Config
+	log     *slog.Logger
+	audit   ring
+	viewers chan struct{} // holds a token for each
+	closed  chan struct{} // once Run has returned
+	look    time.Duration // between two looks of a viewer at the board
+
+	mu      sync.Mutex // guards the following
+	version uint64     // of the latest change
+	lastID  uint64
+	rows    map[string]*entry // of the Nodes, by name
+	gone    []tombstone       // oldest first
+	floor   uint64            // changes up to it may have been forgotten
+	freezes map[string]freeze // by node
+	decides bool              // about evictions
+	sampled uint64            // how often
+}
+
+// An entry is a row and what else is kept of its node.
+type entry struct {
+	row
+	version uint64
+	rtts    [samples]uint32 // microseconds; zero if unknown
+	streams int             // -1 if there is no session here
+}
+
+// A tombstone says which row is no more.
+type tombstone struct{ id, version uint64 }
+
+// New makes a page. It starts nothing.
+func New(c Config) *Page {
+	return &Page{
+		cfg: c, log: loop.Logger(c.Log, "status-page"),
+		viewers: make(chan struct{}, maxViewers), closed: make(chan struct{}),
+		look: lookPeriod, rows: map[string]*entry{}, freezes: map[string]freeze{},
+	}
+}
+
+// Use has the page show the Nodes of nodes, from when that runs.
+func (p *Page) Use(nodes cache.SharedIndexInformer) error {
+	_, err := loop.Handle(nodes, cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { p.set(o) },
+		UpdateFunc: func(_, o any) { p.set(o) },
+		DeleteFunc: func(o any) {
+			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+				p.remove(name)
+			}
+		},
+	})
+	return err
+}
+
+// Run follows sessions until ctx is done, and then ends the requests of viewers. It is
+// called once.
+func (p *Page) Run(ctx context.Context) error {
+	defer close(p.closed)
+	return loop.Together(ctx, p.sample, func(ctx context.Context) error {
+		return p.cfg.Source.Follow(ctx, p.cut)
+	})
+}
+
+// set makes the row of a Node, or changes it.
+func (p *Page) set(o any) {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return
+	}
+	if p.put(n.Name, rowOf(n)) {
+		p.cut([]string{n.Name})
+	}
+}
+
+// put makes r the row of a node, and says whether it is the first.
+func (p *Page) put(name string, r row) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.rows[name]
+	first := e == nil
+	if first {
+		p.lastID++
+		e = &entry{streams: -1}
+		e.ID = p.lastID
+		p.rows[name] = e
+	}
+	r.ID, r.Cut = e.ID, e.Cut
+	p.changeLocked(e, r)
+	return first
+}
+
+// changeLocked makes r the row of e.
+func (p *Page) changeLocked(e *entry, r row) {
+	r.Frozen = freeze{}
+	if r.Ready.Status == string(corev1.ConditionUnknown) { // only silence is excused
+		r.Frozen = p.freezes[r.name]
+	}
+	if e.row == r {
+		return
+	}
+	p.version++
+	e.row, e.version = r, p.version
+}
+
+// remove removes the row of a node that is no more.
+func (p *Page) remove(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.rows[name]
+	if e == nil {
+		return
+	}
+	delete(p.rows, name)
+	delete(p.freezes, name)
+	p.version++
+	if len(p.gone) == maxGone {
+		p.floor = p.gone[maxGone/2-1].version
+		p.gone = append(p.gone[:0], p.gone[maxGone/2:]...)
+	}
+	p.gone = append(p.gone, tombstone{e.ID, p.version})
+}
+
+// cut writes down when and why nodes last lost their connection.
+func (p *Page) cut(nodes []string) {
+	for _, name := range nodes {
+		s, known := p.cfg.Source.Observe(name)
+		p.mu.Lock()
+		if e := p.rows[name]; e != nil && known {
+			r := e.row
+			r.Cut = cutOf(&s)
+			p.changeLocked(e, r)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// Decide implements controlplane.Freezes.
+func (p *Page) Decide(yes bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.decides = yes
+	clear(p.freezes)
+	for _, e := range p.rows {
+		p.changeLocked(e, e.row)
+	}
+}
+
+// Freeze implements controlplane.Freezes.
+func (p *Page) Freeze(node, reason, message string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if reason == "" {
+		delete(p.freezes, node)
+	} else {
+		p.freezes[node] = freezeOf(reason, message)
+	}
+	if e := p.rows[node]; e != nil {
+		p.changeLocked(e, e.row)
+	}
+}
+
+// sample measures all sessions again and again until ctx is done.
+func (p *Page) sample(ctx context.Context) error {
+	t := time.NewTicker(samplePeriod)
+	defer t.Stop()
+	for {
+		p.take(p.cfg.Samples())
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// take writes down one sample of all sessions. Nodes without one have none.
+func (p *Page) take(all []Sample) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := p.sampled % samples
+	p.sampled++
+	for _, e := range p.rows {
+		e.rtts[at], e.streams = 0, -1
+	}
+	for _, s := range all {
+		if e := p.rows[s.Node]; e != nil {
+			e.rtts[at], e.streams = microseconds(s.RTT), s.Streams
+		}
+	}
+}

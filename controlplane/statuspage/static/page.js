@@ -1,0 +1,434 @@
+// The status page: reads the stream of rows and shows those that can be seen.
+//
+// Text from the stream is only ever made textContent. Of the table there are as many
+// rows as fit on the screen, and some more.
+
+const byId = (id) => document.getElementById(id);
+const maxSites = 24; // site cards that are shown, the worst
+const maxLines = 200; // lines of the audit log
+const samples = 30; // round trips of a node
+const spare = 8; // rows above and below those on the screen
+const silence = 45_000; // after which the stream counts as lost
+
+const state = {
+  rows: new Map(), // by ID
+  order: [], // rows that pass the filter, sorted
+  lines: [],
+  site: null, // the one that is chosen
+  sort: { key: "worst", up: true },
+  decides: false,
+  skew: 0, // of the server's clock, in milliseconds
+  stale: true, // order is not what it should be
+};
+
+// Texts.
+
+const now = () => (Date.now() + state.skew) / 1000;
+
+function ago(at) {
+  const s = Math.max(0, now() - at);
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (s >= size) return `${Math.floor(s / size)} ${unit} ago`;
+  }
+  return `${Math.floor(s)} s ago`;
+}
+
+const clock = (at) => new Date(at * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
+const hour = (at) => new Date(at * 1000).toLocaleTimeString(undefined, { timeStyle: "short" });
+const count = (n, what) => `${n.toLocaleString()} ${what}${n === 1 ? "" : "s"}`;
+
+function trip(us) {
+  if (!us) return "";
+  if (us < 10_000) return `${(us / 1000).toFixed(1)} ms`;
+  if (us < 1_000_000) return `${Math.round(us / 1000)} ms`;
+  return `${(us / 1_000_000).toFixed(1)} s`;
+}
+
+const signs = { True: "✓", False: "✕", Unknown: "?" };
+const verdict = (h) => (h ? `${signs[h.is]} ${h.is}` : "–");
+const well = (r) => [r.ready, r.tunnel, r.path].every((h) => !h || h.is === "True");
+
+function evictions(r) {
+  if (r.evicting) return `under way, ${ago(r.evicting)}`;
+  if (r.frozen) return `frozen${r.frozen.until ? ` until ${hour(r.frozen.until)}` : ""}: ${r.frozen.reason}`;
+  if (r.ready.is === "Unknown" && !state.decides) return "not known at this server";
+  return "";
+}
+
+// Sorting: what each column is compared by, the smallest first.
+
+const rank = { False: 0, Unknown: 1, True: 2 };
+const of = (h) => (h ? rank[h.is] : 3);
+const keys = {
+  worst: (r) => of(r.ready) * 16 + of(r.tunnel) * 4 + of(r.path),
+  node: (r) => r.node,
+  site: (r) => r.site || "\uffff",
+  ready: (r) => of(r.ready),
+  tunnel: (r) => of(r.tunnel),
+  path: (r) => of(r.path),
+  rtt: (r) => -r.rtts[samples - 1],
+  streams: (r) => -r.streams,
+  cut: (r) => -(r.cut?.at ?? 0),
+  evictions: (r) => (r.evicting ? 0 : r.frozen ? 1 : 2),
+};
+
+function sortRows() {
+  const want = byId("filter").value.trim().toLowerCase();
+  const broken = byId("broken").checked;
+  const key = keys[state.sort.key];
+  const sign = state.sort.up ? 1 : -1;
+  state.order = [];
+  for (const r of state.rows.values()) {
+    if (state.site !== null && (r.site ?? "") !== state.site) continue;
+    if (broken && well(r)) continue;
+    if (want && !r.text.includes(want)) continue;
+    r.key = key(r);
+    state.order.push(r);
+  }
+  state.order.sort((a, b) => (a.key < b.key ? -sign : a.key > b.key ? sign : a.node < b.node ? -1 : 1));
+  state.stale = false;
+}
+
+// The table. Element i of the pool shows the row i, i + pool, i + 2 pool, … of the order.
+
+const pool = [];
+const spaceAbove = space();
+const spaceBelow = space();
+const columns = ["node", "site", "is", "is tunnel", "is path", "rtt", "streams", "cut", "evictions"];
+
+function space() {
+  const tr = document.createElement("tr");
+  tr.className = "space";
+  tr.setAttribute("aria-hidden", "true");
+  tr.append(document.createElement("td"));
+  return tr;
+}
+
+function makeRow() {
+  const tr = document.createElement("tr");
+  for (const c of columns) tr.append(Object.assign(document.createElement("td"), { className: c }));
+  const button = document.createElement("button");
+  button.addEventListener("click", () => showDetails(tr.row));
+  tr.cells[0].append(button);
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 84 20");
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+  tr.cells[5].append(document.createElement("span"), svg);
+  return tr;
+}
+
+function put(el, text, title) {
+  if (el.textContent !== text) el.textContent = text;
+  if (title !== undefined && el.title !== title) el.title = title;
+}
+
+function fill(tr, r, index) {
+  tr.row = r;
+  tr.setAttribute("aria-rowindex", String(index + 2));
+  const c = tr.cells;
+  put(c[0].firstChild, r.node, r.node);
+  put(c[1], r.site ?? "", r.site ?? "");
+  [r.ready, r.tunnel, r.path].forEach((h, i) => {
+    const cell = c[2 + i];
+    cell.className = `${columns[2 + i]} ${h?.is ?? ""}`;
+    put(cell, verdict(h), h?.why ?? "");
+  });
+  put(c[5].firstChild, trip(r.rtts[samples - 1]));
+  c[5].lastChild.firstChild.setAttribute("d", spark(r.rtts));
+  put(c[6], r.streams < 0 ? "" : String(r.streams));
+  put(c[7], r.cut ? `${ago(r.cut.at)}: ${r.cut.why}` : "", r.cut?.why ?? "");
+  put(c[8], (r.cordoned ? "cordoned; " : "") + evictions(r), r.frozen?.message ?? "");
+}
+
+// spark draws round trips from zero to the highest; what is unknown leaves a gap.
+function spark(rtts) {
+  const most = Math.max(...rtts, 1);
+  let path = "";
+  let pen = "M";
+  rtts.forEach((v, i) => {
+    if (v) path += `${pen}${((i * 84) / (samples - 1)).toFixed(1)} ${(19 - (v * 18) / most).toFixed(1)}`;
+    pen = v ? "L" : "M";
+  });
+  return path;
+}
+
+function showRows() {
+  const scroll = byId("scroll");
+  const focused = document.activeElement?.closest?.("#rows tr")?.row.id;
+  const body = byId("rows");
+  if (pool.length === 0) {
+    body.append(spaceAbove, spaceBelow);
+  }
+  const height = Number.parseFloat(getComputedStyle(document.documentElement).fontSize) * 2;
+  const fit = Math.ceil(Number.parseFloat(getComputedStyle(scroll).maxHeight) / height) + 2 * spare;
+  while (pool.length < fit) pool.push(makeRow());
+  const total = state.order.length;
+  const first = Math.max(0, Math.min(Math.floor(scroll.scrollTop / height) - spare, total - fit));
+  const last = Math.min(total, first + fit);
+  const shown = [];
+  for (let i = first; i < last; i++) {
+    const tr = pool[i % pool.length];
+    fill(tr, state.order[i], i);
+    shown.push(tr);
+  }
+  if (body.children.length !== shown.length + 2 || shown.some((tr, i) => body.children[i + 1] !== tr)) {
+    body.replaceChildren(spaceAbove, ...shown, spaceBelow);
+  }
+  spaceAbove.firstChild.style.height = `${first * height}px`;
+  spaceBelow.firstChild.style.height = `${(total - last) * height}px`;
+  spaceAbove.hidden = first === 0;
+  spaceBelow.hidden = last === total;
+  byId("nodes").setAttribute("aria-rowcount", String(total + 1));
+  put(byId("shown"), `${total.toLocaleString()} of ${count(state.rows.size, "node")}`);
+  if (focused !== undefined) { // stays with its node, or with the table
+    const tr = shown.find((s) => s.row.id === focused);
+    (tr ? tr.cells[0].firstChild : scroll).focus({ preventScroll: true });
+  }
+}
+
+// Sites and the summary.
+
+function showSites() {
+  const sites = new Map();
+  const sum = { True: 0, False: 0, Unknown: 0, frozen: 0, evicting: 0, cut: 0 };
+  for (const r of state.rows.values()) {
+    const name = r.site ?? "";
+    let s = sites.get(name);
+    if (!s) sites.set(name, (s = { name, True: 0, False: 0, Unknown: 0, cut: 0, frozen: 0 }));
+    for (const n of [s, sum]) {
+      n[r.ready.is]++;
+      if (r.tunnel && r.tunnel.is !== "True") n.cut++;
+      if (r.frozen) n.frozen++;
+      if (r.evicting) n.evicting++;
+    }
+  }
+  const parts = [`${count(state.rows.size, "node")}: ${sum.True.toLocaleString()} Ready`];
+  for (const [n, text] of [[sum.False, "not Ready"], [sum.Unknown, "Unknown"], [sum.cut, "without a tunnel connection"],
+    [sum.frozen, "with evictions frozen"], [sum.evicting, "evicted from"]]) {
+    if (n) parts.push(`${n.toLocaleString()} ${text}`);
+  }
+  put(byId("summary"), `${parts.join(", ")}.`);
+  const bad = (s) => s.False + s.Unknown;
+  const all = [...sites.values()].sort((a, b) => bad(b) - bad(a) || b.cut - a.cut || (a.name < b.name ? -1 : 1));
+  const shown = all.filter((s, i) => i < maxSites || s.name === state.site);
+  const list = byId("sites");
+  while (list.children.length > shown.length) list.lastChild.remove();
+  while (list.children.length < shown.length) list.append(makeSite());
+  shown.forEach((s, i) => fillSite(list.children[i].firstChild, s));
+  const more = all.length - shown.length;
+  put(byId("more-sites"), more > 0 ? `and ${count(more, "site")} more, no worse: the filter finds them` : "");
+}
+
+function makeSite() {
+  const li = document.createElement("li");
+  const button = document.createElement("button");
+  const bar = Object.assign(document.createElement("span"), { className: "bar" });
+  bar.setAttribute("aria-hidden", "true");
+  for (const is of ["False", "Unknown", "True"]) bar.append(Object.assign(document.createElement("i"), { className: is }));
+  button.append(document.createElement("b"), bar, document.createElement("small"));
+  button.addEventListener("click", () => {
+    state.site = state.site === button.site ? null : button.site;
+    change();
+  });
+  li.append(button);
+  return li;
+}
+
+function fillSite(button, s) {
+  button.site = s.name;
+  button.setAttribute("aria-pressed", String(state.site === s.name));
+  put(button.children[0], s.name || "no site", s.name);
+  for (const i of button.children[1].children) {
+    i.style.flexGrow = String(s[i.className]);
+    i.hidden = s[i.className] === 0;
+  }
+  const parts = [];
+  for (const is of ["True", "False", "Unknown"]) if (s[is]) parts.push(`${s[is].toLocaleString()} ${is}`);
+  if (s.frozen) parts.push(`${s.frozen.toLocaleString()} frozen`);
+  put(button.children[2], `Ready: ${parts.join(", ")}`);
+}
+
+// Details of one node.
+
+let chosen = null;
+
+function showDetails(r) {
+  chosen = r.id;
+  fillDetails();
+  byId("details").showModal();
+}
+
+function fillDetails() {
+  const r = state.rows.get(chosen);
+  if (!r) return;
+  put(byId("details-title"), r.node);
+  const said = (h) => (h ? `${verdict(h)}${h.since ? `, since ${clock(h.since)}` : ""}${h.why ? `. ${h.why}` : ""}` : "this node never had a tunnel");
+  const facts = [
+    ["Site", r.site ?? "none"], ["Ready", said(r.ready)], ["Tunnel", said(r.tunnel)], ["Data path", said(r.path)],
+    ["Round trip", trip(r.rtts[samples - 1]) || "no session with this server"], ["Streams", r.streams < 0 ? "–" : String(r.streams)],
+    ["Last cut", r.cut ? `${clock(r.cut.at)}: ${r.cut.why}` : "none that this server knows"],
+    ["Scheduling", r.cordoned ? "cordoned" : "allowed"],
+    ["Evictions", (evictions(r) || "none") + (r.frozen ? `. ${r.frozen.message}` : "")],
+  ];
+  const list = byId("facts");
+  while (list.children.length < 2 * facts.length) list.append(document.createElement(list.children.length % 2 ? "dd" : "dt"));
+  facts.flat().forEach((text, i) => put(list.children[i], text));
+}
+
+// The audit log.
+
+function showLines() {
+  const list = byId("lines");
+  list.replaceChildren(...state.lines.map((l) => {
+    const tr = document.createElement("tr");
+    for (const text of [clock(l.at), l.user, l.verb, l.what, String(l.code)]) {
+      tr.append(Object.assign(document.createElement("td"), { textContent: text }));
+    }
+    return tr;
+  }));
+}
+
+// Drawing: once a frame at most, and as often as times must be said anew.
+
+let waiting = false;
+
+function change(sorted) {
+  if (!sorted) state.stale = true;
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    if (state.stale) {
+      sortRows();
+      showSites();
+    }
+    showRows();
+    if (byId("details").open) fillDetails();
+  });
+}
+
+// The stream.
+
+function apply(m) {
+  state.skew = m.time - Date.now();
+  if (m.reset) state.rows.clear();
+  for (const id of m.gone ?? []) state.rows.delete(id);
+  for (const r of m.rows ?? []) {
+    const before = state.rows.get(r.id);
+    const known = r.rtts ?? before?.rtts ?? [];
+    r.rtts = [...new Array(samples - known.length).fill(0), ...known];
+    r.text = [r.node, r.site, r.ready.why, r.tunnel?.why, r.path?.why, r.frozen?.reason].join(" ").toLowerCase();
+    state.rows.set(r.id, r);
+  }
+  if (m.live) live(m.live);
+  if (m.audit) {
+    state.lines = [...m.audit.reverse(), ...state.lines].slice(0, maxLines);
+    showLines();
+  }
+  byId("log").hidden = state.lines.length === 0;
+  put(byId("audit-note"), m.audited ? "The latest requests first, without those of nodes and of the control plane."
+    : "This server keeps no audit log: see --audit-policy-file and --audit-log-path.");
+  const unsorted = m.reset || m.rows || m.gone || m.live || m.decides !== state.decides;
+  state.decides = m.decides;
+  change(!unsorted);
+  if (m.rows && !performance.getEntriesByName("rows").length) afterPaint("rows");
+  if (state.rows.size === m.nodes && !performance.getEntriesByName("fleet").length) afterPaint("fleet");
+}
+
+function afterPaint(mark) {
+  requestAnimationFrame(() => setTimeout(() => performance.mark(mark)));
+}
+
+function live(all) {
+  for (const r of state.rows.values()) r.streams = -1;
+  const seen = new Set();
+  for (let i = 0; i < all.length; i += 3) {
+    const r = state.rows.get(all[i]);
+    if (!r) continue;
+    seen.add(r);
+    r.streams = all[i + 2];
+    r.rtts.shift();
+    r.rtts.push(all[i + 1]);
+  }
+  for (const r of state.rows.values()) {
+    if (seen.has(r)) continue;
+    r.rtts.shift();
+    r.rtts.push(0);
+  }
+}
+
+function say(text, lost) {
+  put(byId("link"), text);
+  byId("link").classList.toggle("lost", lost);
+}
+
+async function read(connected) {
+  const stop = new AbortController();
+  let timer;
+  const heard = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => stop.abort(new Error("nothing was heard")), silence);
+  };
+  heard();
+  try {
+    const answer = await fetch("fleet", { cache: "no-store", signal: stop.signal });
+    if (!answer.ok) throw new Error(refusals[answer.status] ?? `the server answers ${answer.status}`);
+    connected();
+    say("Live", false);
+    state.lines = [];
+    const chunks = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { done, value } = await chunks.read();
+      if (done) return;
+      heard();
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const l of lines) apply(JSON.parse(l));
+    }
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+const refusals = {
+  401: "the server does not know you",
+  403: "you may not see the fleet: an administrator can bind you to the ClusterRole system:status-viewer",
+  429: "too many look at this page already",
+};
+
+async function follow() {
+  let wait = 1;
+  let lost = null; // since when
+  const connected = () => {
+    wait = 1;
+    lost = null;
+  };
+  for (;;) {
+    try {
+      await read(connected); // which ends by itself after some minutes
+    } catch (err) {
+      lost ??= new Date();
+      say(`Not connected since ${lost.toLocaleTimeString()}: ${err.message}. What is shown may be old.`, true);
+    }
+    await new Promise((done) => setTimeout(done, wait * 1000));
+    wait = Math.min(2 * wait, 30);
+  }
+}
+
+byId("filter").addEventListener("input", () => change());
+byId("broken").addEventListener("change", () => change());
+byId("scroll").addEventListener("scroll", () => change(true), { passive: true });
+addEventListener("resize", () => change(true));
+setInterval(() => change(true), 10_000);
+for (const b of document.querySelectorAll("[data-sort]")) {
+  b.addEventListener("click", () => {
+    const key = b.dataset.sort;
+    state.sort = { key, up: state.sort.key === key ? !state.sort.up : true };
+    for (const th of document.querySelectorAll("th[aria-sort]")) th.removeAttribute("aria-sort");
+    b.parentElement.setAttribute("aria-sort", state.sort.up ? "ascending" : "descending");
+    change();
+  });
+}
+follow();
