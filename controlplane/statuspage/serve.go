@@ -116,7 +116,7 @@ type viewer struct {
 	out     io.Writer
 	control *http.ResponseController
 
-	begun          bool
+	started        bool
 	version        uint64
 	sampled, lines uint64
 	decides        bool
@@ -126,10 +126,10 @@ type viewer struct {
 // write writes what is new.
 func (v *viewer) write() error {
 	m := v.news()
-	if v.begun && !m.Reset && m.Decides == v.decides && len(m.Rows)+len(m.Gone)+len(m.Live)+len(m.Audit) == 0 && time.Since(v.wrote) < quiet {
+	if v.started && !m.Reset && m.Decides == v.decides && len(m.Rows)+len(m.Gone)+len(m.Live)+len(m.Audit) == 0 && time.Since(v.wrote) < quiet {
 		return nil
 	}
-	v.begun, v.decides = true, m.Decides
+	v.started, v.decides = true, m.Decides
 	rows := m.Rows
 	for {
 		m.Rows = rows[:min(len(rows), maxRows)]
@@ -162,7 +162,7 @@ func (v *viewer) news() *message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m.Nodes, m.Decides = len(p.rows), p.decides
-	m.Reset = !v.begun || v.version < p.floor
+	m.Reset = !v.started || v.version < p.floor
 	switch {
 	case m.Reset:
 		for _, e := range p.rows {
