@@ -73,9 +73,9 @@ func (g given) Watch(context.Context, string, storage.ListOptions) (watch.Interf
 	return g.w, nil
 }
 
-func TestAlike(t *testing.T) {
+func TestSharedParts(t *testing.T) {
 	below := watch.NewFake()
-	w, err := alike{given{w: below}}.Watch(t.Context(), "", storage.ListOptions{})
+	w, err := sharedParts{given{w: below}}.Watch(t.Context(), "", storage.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,9 +111,9 @@ func TestAlike(t *testing.T) {
 }
 
 // A watch that nobody reads any more ends.
-func TestAlikeStops(t *testing.T) {
+func TestSharedPartsStops(t *testing.T) {
 	below := watch.NewFakeWithChanSize(1, false)
-	w, err := alike{given{w: below}}.Watch(t.Context(), "", storage.ListOptions{})
+	w, err := sharedParts{given{w: below}}.Watch(t.Context(), "", storage.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// What the versions of an object have in common, kept once.
+// Shared parts: a watch cache keeps what the versions of an object have in common once.
 
 package apiserver
 
@@ -14,25 +14,25 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// alike is the store below a watch cache. The cache keeps the versions of the last 75 seconds
+// sharedParts is the store below a watch cache. The cache keeps the versions of the last 75 seconds
 // at least: of a Lease ten, which differ in a time and a resource version. What a version has
 // in common with the one before it refers to that one. The cache never changes an object.
-type alike struct{ storage.Interface }
+type sharedParts struct{ storage.Interface }
 
 // Watch implements storage.Interface.
-func (s alike) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+func (s sharedParts) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	below, err := s.Interface.Watch(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
-	w := &alikeWatch{Interface: below, events: make(chan watch.Event), stopped: make(chan struct{})}
+	w := &sharedPartsWatch{Interface: below, events: make(chan watch.Event), stopped: make(chan struct{})}
 	go w.run(ctx) // until below ends, Stop is called or ctx is done
 	return w, nil
 }
 
-// An alikeWatch is a watch whose objects share what they have in common with the version
+// A sharedPartsWatch is a watch whose objects share what they have in common with the version
 // before.
-type alikeWatch struct {
+type sharedPartsWatch struct {
 	watch.Interface
 	events  chan watch.Event
 	stopped chan struct{}
@@ -40,15 +40,15 @@ type alikeWatch struct {
 }
 
 // ResultChan implements watch.Interface.
-func (w *alikeWatch) ResultChan() <-chan watch.Event { return w.events }
+func (w *sharedPartsWatch) ResultChan() <-chan watch.Event { return w.events }
 
 // Stop implements watch.Interface.
-func (w *alikeWatch) Stop() {
+func (w *sharedPartsWatch) Stop() {
 	w.once.Do(func() { close(w.stopped) })
 	w.Interface.Stop()
 }
 
-func (w *alikeWatch) run(ctx context.Context) {
+func (w *sharedPartsWatch) run(ctx context.Context) {
 	defer close(w.events)
 	last := make(map[types.NamespacedName]runtime.Object)
 	for e := range w.Interface.ResultChan() {
@@ -76,8 +76,8 @@ func (w *alikeWatch) run(ctx context.Context) {
 	}
 }
 
-// share has is, which nobody else has yet, refer to the parts of was that equal its own.
-// Both are of one type.
+// share replaces the parts of is, which no other goroutine has yet, by equal parts of was.
+// Both have the same type.
 func share(is, was reflect.Value) {
 	switch is.Kind() {
 	case reflect.Struct:
