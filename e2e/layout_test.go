@@ -99,7 +99,7 @@ var floors = map[string][]string{
 	"auth":         {},
 	"server":       {"tunnel", "auth"},
 	"agent":        {"tunnel", "auth"},
-	"node":         {},
+	"node":         {"auth/atomicfile"}, // which knows nothing of nodes, and needs only the standard library
 	"controlplane": {"auth"},
 	"cmd":          {"tunnel", "auth", "server", "agent", "node", "controlplane"},
 	"cmd/lab":      {},

@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
 const (
@@ -50,14 +52,5 @@ func (t shutdownTimes) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, "."+shutdownFile+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it has another name once it is good
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), filepath.Join(dir, shutdownFile))
+	return atomicfile.Write(filepath.Join(dir, shutdownFile), text, 0o600)
 }

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
 const (
@@ -106,23 +107,14 @@ func readCerts(path string) ([]*x509.Certificate, error) {
 	return list, nil
 }
 
-// writeFile replaces a file as a whole.
+// writeFile replaces a file, and makes its directory.
 func writeFile(path string, data []byte, mode os.FileMode) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
-	}
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = atomicfile.Write(path, data, mode)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", filepath.Base(path), err), os.Remove(f.Name()))
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
 	}
 	return nil
 }

@@ -15,13 +15,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
 // A Key is a public key by which an sshd proves who it is.
@@ -222,25 +223,9 @@ func (f *File) change(node, line string) error {
 	if line != "" && text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
-	if err := writeFile(f.path, text+line); err != nil {
+	if err := atomicfile.Write(f.path, []byte(text+line), 0o600); err != nil {
 		return fmt.Errorf("keep host keys: %w", err)
 	}
 	f.read = nil // so that the next look reads what was written
 	return nil
-}
-
-// writeFile puts text into path, all of it or nothing.
-func writeFile(path, text string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".hostkeys-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // the first error is the news
-	}
-	return err
 }

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
 func TestFile(t *testing.T) {
@@ -47,7 +49,7 @@ func TestFile(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, ".hostkeys-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(dir, atomicfile.TempPrefix+"*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

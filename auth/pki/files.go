@@ -10,13 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
 // WriteKubeconfig writes to file (mode 0600) a kubeconfig by which the holder of
@@ -130,33 +130,9 @@ func encodeCerts(certs ...*x509.Certificate) []byte {
 // changed is called after each change of a file; tests look at what there is then.
 var changed = func() {}
 
-// writeFile puts data under its name in one step and makes it durable.
-func writeFile(file string, data []byte, mode os.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
-	if err != nil {
+func writeFile(file string, data []byte, mode os.FileMode) error {
+	if err := atomicfile.Write(file, data, mode); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-			_ = os.Remove(f.Name())
-			err = fmt.Errorf("write %s: %w", file, err)
-		}
-	}()
-	if err = f.Chmod(mode); err != nil {
-		return err
-	}
-	if _, err = f.Write(data); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), file); err != nil {
-		return err
 	}
 	changed()
 	return nil

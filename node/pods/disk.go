@@ -12,6 +12,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
 // recordVersion is the version of the records on disk. A record of another one is
@@ -62,37 +64,10 @@ func decodeRecord(file []byte, data any) error {
 	return nil
 }
 
-// tempPrefix is how the names of files begin that are being written.
-const tempPrefix = ".writing-"
-
-// replaceFile puts data in place of what is at path, so that a reader finds the one
-// or the other also after the power has gone. Nobody but the agent's user may read
-// it.
+// replaceFile puts data in place of the file at path. Only the agent's user may read it.
 func replaceFile(path string, data []byte) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, tempPrefix+"*") // mode 0600
-	if err != nil {
+	if err := atomicfile.Write(path, data, 0o600); err != nil {
 		return fmt.Errorf("write file: %w", err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write file: %w", err), os.Remove(f.Name()))
-	}
-	return syncDir(dir)
-}
-
-// syncDir has the names in dir survive a loss of power.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("write directory: %w", err)
-	}
-	if err = errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("write directory: %w", err)
 	}
 	return nil
 }
@@ -135,7 +110,7 @@ func setAside(path string, why error) corruptFile {
 
 // removeTemporary removes what a write that was cut short has left in dir.
 func removeTemporary(dir string) {
-	left, err := filepath.Glob(filepath.Join(escapeGlob(dir), tempPrefix+"*"))
+	left, err := filepath.Glob(filepath.Join(escapeGlob(dir), atomicfile.TempPrefix+"*"))
 	if err != nil {
 		return // the pattern is a constant
 	}

@@ -14,6 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
 func TestCheckpoints(t *testing.T) {
@@ -50,7 +52,7 @@ func TestCheckpoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	unfinished := filepath.Join(p.pod(pod.UID), tempPrefix+"123")
+	unfinished := filepath.Join(p.pod(pod.UID), atomicfile.TempPrefix+"123")
 	if err := os.WriteFile(unfinished, good[:9], 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
 // DefaultDropIn is Config.DropIn where nothing else is said: the kubelet's file, so that
@@ -74,20 +76,6 @@ func writeDropIn(path string, want time.Duration) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // configuration of the system, which all read
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".hawser-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it has another name once it is good
-	_, err = fmt.Fprintf(f, "# Written by hawser-agent: a shutdown waits for its pods.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds(want))
-	if chmod := f.Chmod(0o644); err == nil {
-		err = chmod
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	text := fmt.Sprintf("# Written by hawser-agent: a shutdown waits for its pods.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds(want))
+	return atomicfile.Write(path, []byte(text), 0o644)
 }
