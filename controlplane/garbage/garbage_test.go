@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -87,6 +88,7 @@ type world struct {
 	disco   atomic.Pointer[error] // nil: nothing fails
 	metrics *prometheus.Registry
 	start   func()
+	stop    func()
 }
 
 // bubble runs f with objs there, in fake time.
@@ -102,22 +104,25 @@ func bubble(t *testing.T, f func(w *world), objs ...*metav1.PartialObjectMetadat
 		w.server = &apitest.Server{ObjectTracker: meta.Tracker()}
 		meta.ReactionChain, meta.WatchReactionChain = nil, nil
 		w.server.Serve(&meta.Fake)
-		ctx, cancel := context.WithCancel(t.Context())
-		w.ctx = ctx
+		w.ctx = t.Context()
 		for _, o := range objs {
 			w.create(o)
 		}
-		done := make(chan error, 1)
-		c := New(client{&fake.Clientset{}, disco{err: &w.disco}}, meta, Config{Events: w.events, Metrics: w.metrics})
+		c := New(client{&fake.Clientset{}, disco{err: &w.disco}}, meta, Config{Events: w.events, Metrics: w.metrics, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))})
 		w.start = func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
 			go func() { done <- c.Run(ctx) }()
+			w.stop = func() {
+				cancel()
+				if err := <-done; err != nil {
+					t.Errorf("Run: %v", err)
+				}
+			}
 			w.settle()
 		}
 		f(w)
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		w.stop()
 	})
 }
 
@@ -190,12 +195,11 @@ func (w *world) release(what string) {
 	w.settle()
 }
 
-// there tells what there is: names, with ' for those being deleted, and the
-// owners after a <.
-func (w *world) there() string {
+// all returns what there is, sorted by name.
+func (w *world) all() []*metav1.PartialObjectMetadata {
 	w.Helper()
-	var out []string
-	for _, gvr := range gvrs {
+	var out []*metav1.PartialObjectMetadata
+	for kind, gvr := range gvrs {
 		list, err := w.server.List(gvr, metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"), "")
 		if err != nil {
 			w.Fatal(err)
@@ -205,16 +209,28 @@ func (w *world) there() string {
 			w.Fatalf("%T", list)
 		}
 		for i := range l.Items {
-			o := &l.Items[i]
-			s := o.Name
-			if o.DeletionTimestamp != nil {
-				s += "'"
-			}
-			for _, r := range o.OwnerReferences {
-				s += "<" + r.Name
-			}
-			out = append(out, s)
+			l.Items[i].TypeMeta = metav1.TypeMeta{APIVersion: gvr.GroupVersion().String(), Kind: kind}
+			out = append(out, &l.Items[i])
 		}
+	}
+	slices.SortFunc(out, func(a, b *metav1.PartialObjectMetadata) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// there tells what there is: names, with ' for those being deleted, and the
+// owners after a <.
+func (w *world) there() string {
+	w.Helper()
+	var out []string
+	for _, o := range w.all() {
+		s := o.Name
+		if o.DeletionTimestamp != nil {
+			s += "'"
+		}
+		for _, r := range o.OwnerReferences {
+			s += "<" + r.Name
+		}
+		out = append(out, s)
 	}
 	slices.Sort(out)
 	return strings.Join(out, " ")
@@ -304,6 +320,23 @@ func TestForegroundCycle(t *testing.T) {
 		w.settle()
 		w.expect("in the end", "")
 	}, obj("Thing ns/a", owned("Part b", true)), obj("Part ns/b", owned("Thing a", true)))
+}
+
+// TestForegroundTwice: an owner that is named twice is waited for until neither reference
+// blocks.
+func TestForegroundTwice(t *testing.T) {
+	bubble(t, func(w *world) {
+		w.start()
+		w.remove("Thing ns/a", inFront)
+		w.expect("waits", "a' b'<a<a")
+		b := w.all()[1]
+		b.OwnerReferences = b.OwnerReferences[:1] // the one that does not block
+		if err := w.server.Update(gvrs[b.Kind], b, b.Namespace); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		w.expect("waits for nothing", "b'<a")
+	}, obj("Thing ns/a"), obj("Part ns/b", owned("Thing a", false), owned("Thing a", true), held))
 }
 
 func TestOrphan(t *testing.T) {

@@ -119,18 +119,17 @@ func (w *work) noteOtherNamespace(d, owner *node) {
 
 // relink makes owners the owners of n.
 func (g *graph) relink(w *work, n *node, owners []metav1.OwnerReference) {
-	was := n.owners
+	before := node{owners: n.owners}
+	was := before.owners
 	n.owners = slices.Clone(owners)
 	for i := range owners {
 		r := &owners[i]
-		at := slices.IndexFunc(was, func(o metav1.OwnerReference) bool { return o.UID == r.UID })
-		if at < 0 {
+		if !slices.ContainsFunc(was, func(o metav1.OwnerReference) bool { return o.UID == r.UID }) {
 			g.link(w, n, r)
 			continue
 		}
 		owner := g.nodes[r.UID]
-		blocked := was[at].BlockOwnerDeletion != nil && *was[at].BlockOwnerDeletion
-		if owner != nil && owner.foreground && blocked && !n.blocks(r.UID) {
+		if owner != nil && owner.foreground && before.blocks(r.UID) && !n.blocks(r.UID) {
 			w.delete = append(w.delete, r.UID)
 		}
 	}
