@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 )
@@ -128,15 +129,17 @@ func TestNodeMakesNoEvents(t *testing.T) {
 	}
 }
 
-// TestRouted: what routes, tunnels and identities come from stays in a Node, and no more.
+// TestRouted: what routes, tunnels, identities and the status page come from stays in a Node,
+// and no more.
 func TestRouted(t *testing.T) {
 	n := claimant([]string{"192.0.2.7"}, []string{"10.244.3.0/24"})
 	n.UID, n.Annotations = "u", map[string]string{"a": "b"}
 	n.Status.DaemonEndpoints.KubeletEndpoint.Port = 10250
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
 	want := n.DeepCopy()
 	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
 	n.Status.Images = []corev1.ContainerImage{{Names: []string{"large"}}}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
+	n.Status.Capacity = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110")}
 	if got, err := routed(n); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}

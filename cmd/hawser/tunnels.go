@@ -261,11 +261,12 @@ func (t *tunnels) follow(ctx context.Context, client kubernetes.Interface, nodes
 	return nil
 }
 
-// routed is a transform for the informers whose nodes follow and keep are given: it drops
-// what these do not look at, which is most of a Node.
+// routed is a transform for the informers whose nodes follow, keep and the status page are
+// given: it drops what these do not look at, which is most of a Node.
 func routed(o any) (any, error) {
 	if n, ok := o.(*corev1.Node); ok {
-		n.Status = corev1.NodeStatus{Addresses: n.Status.Addresses, DaemonEndpoints: n.Status.DaemonEndpoints}
+		s := &n.Status
+		n.Status = corev1.NodeStatus{Addresses: s.Addresses, Conditions: s.Conditions, DaemonEndpoints: s.DaemonEndpoints}
 	}
 	return loop.WithoutManagers(o)
 }

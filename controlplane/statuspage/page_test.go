@@ -64,7 +64,7 @@ const (
 // news is what a viewer is told: rows as NAME:READY, and what is gone.
 func (v *viewer) told() (rows []string, m *message) {
 	m = v.news()
-	v.begun = true
+	v.started = true
 	for i := range m.Rows {
 		rows = append(rows, m.Rows[i].Node+":"+m.Rows[i].Ready.Status)
 	}
