@@ -191,6 +191,7 @@ func (o *accessOptions) newWebhook(files *auth.Files) (webhookAuthorizer, error)
 			return nil, place.Of(contents[0], err)
 		}
 		config.Timeout = cmp.Or(o.webhookTimeout, webhookTimeout)
+		config.Wrap(apiserver.BoundAnswers)
 		return webhook.New(config, "v1", o.allowedTTL, o.deniedTTL, webhookutil.DefaultRetryBackoffWithInitialDelay(webhookBackoff),
 			authorizer.DecisionNoOpinion, nil, "webhook", webhookmetrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
 	}, o.webhookConfig)

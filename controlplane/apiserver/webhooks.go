@@ -74,15 +74,19 @@ func notStored() []schema.GroupResource {
 	return all
 }
 
-// toWebhooks has services dialed by Config.ToServices, and URLs by Config.ToURLs.
+// toWebhooks has services dialed by Config.ToServices, and URLs by Config.ToURLs, and bounds
+// what they answer.
 func (s *Server) toWebhooks(otherwise webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 	return &webhook.AuthenticationInfoResolverDelegator{
 		ClientConfigForFunc: func(hostPort string) (*rest.Config, error) {
 			c, err := otherwise.ClientConfigFor(hostPort)
-			if err != nil || s.cfg.ToURLs == nil {
-				return c, err
+			if err != nil {
+				return nil, err
 			}
-			c.Dial = s.cfg.ToURLs
+			c.Wrap(BoundAnswers)
+			if s.cfg.ToURLs != nil {
+				c.Dial = s.cfg.ToURLs
+			}
 			return c, nil
 		},
 		ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {
@@ -90,6 +94,7 @@ func (s *Server) toWebhooks(otherwise webhook.AuthenticationInfoResolver) webhoo
 			if err != nil {
 				return nil, err
 			}
+			c.Wrap(BoundAnswers)
 			c.Dial = s.toService
 			return c, nil
 		},

@@ -1,0 +1,67 @@
+package apiserver_test
+
+// Webhooks whose answers do not end.
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver"
+)
+
+// TestEndlessWebhook: an answer is read up to its bound, and the request fails, or goes on
+// where the webhook's policy says so.
+func TestEndlessWebhook(t *testing.T) {
+	read := make(chan int, 8)
+	h := startHookWith(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		n, err := 0, error(nil)
+		for chunk := bytes.Repeat([]byte(" "), 1<<16); err == nil && n < mostSent; {
+			var more int
+			more, err = w.Write(chunk)
+			n += more
+		}
+		read <- n
+	})
+	client, _, ns := startHooked(t, nil, nil)
+	hook := validatingHook(ns, admissionv1.WebhookClientConfig{URL: ptr.To(h.URL), CABundle: h.ca}, admissionv1.Fail)
+	hook.Webhooks[0].TimeoutSeconds = ptr.To[int32](30)
+	must(client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), hook, metav1.CreateOptions{}))(t)
+	if err := refusedBad(t, client, ns); !strings.Contains(err.Error(), "the answer has more than") {
+		t.Errorf("got %v", err)
+	}
+	if n := <-read; n >= mostSent {
+		t.Errorf("%d bytes were read", n)
+	}
+}
+
+type answering string
+
+func (a answering) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{Body: io.NopCloser(strings.NewReader(string(a)))}, nil
+}
+
+// TestBoundAnswers: a question of n bytes may have an answer of 16 MiB and 4n.
+func TestBoundAnswers(t *testing.T) {
+	const most = 16<<20 + 4*1000
+	for _, tt := range []struct {
+		size int
+		ok   bool
+	}{{0, true}, {most, true}, {most + 1, false}} {
+		rt := apiserver.BoundAnswers(answering(strings.Repeat("x", tt.size)))
+		req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://x", bytes.NewReader(make([]byte, 1000))))(t)
+		resp := must(rt.RoundTrip(req))(t)
+		all, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if (err == nil) != tt.ok || len(all) > most || tt.ok && len(all) != tt.size {
+			t.Errorf("%d bytes: %d, %v", tt.size, len(all), err)
+		}
+	}
+}
