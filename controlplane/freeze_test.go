@@ -162,11 +162,14 @@ func (s *shownFreezes) Decide(yes bool) {
 	s.decides, s.nodes = yes, map[string]string{}
 }
 
-func (s *shownFreezes) Freeze(node, reason, message string) {
+func (s *shownFreezes) Freeze(node, reason, message string, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, until, _ := strings.Cut(message, "; "); reason != "" {
-		s.nodes[node] = reason + " " + until
+	if _, kept, _ := strings.Cut(message, "; "); reason != "" {
+		s.nodes[node] = reason + " " + kept
+		if !strings.HasSuffix(kept, until.UTC().Format(time.RFC3339)) {
+			s.nodes[node] += ", and not until " + until.String()
+		}
 	} else {
 		delete(s.nodes, node)
 	}

@@ -40,9 +40,9 @@ type Freezes interface {
 	// Decide says whether this process decides about evictions, as the leader does. All
 	// that Freeze has said before is void.
 	Decide(yes bool)
-	// Freeze says that evictions from a node are frozen, and why; without a reason that
-	// they no longer are.
-	Freeze(node, reason, message string)
+	// Freeze says that evictions from a node are frozen, why, and until when at the latest,
+	// which is zero if that is not known; without a reason that they no longer are.
+	Freeze(node, reason, message string, until time.Time)
 }
 
 // A lifecycle controller runs with the judge that it asks.

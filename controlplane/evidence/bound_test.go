@@ -75,7 +75,7 @@ func TestUnknownLater(t *testing.T) {
 		w.annotate("a1", NodeAutonomy, "1h")
 		n := w.unknown("a1").DeepCopy()
 		n.Status.Conditions[0].LastTransitionTime = metav1.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC)
-		_, message, ok := w.judge.Excuse(n)
+		_, message, _, ok := w.judge.Excuse(n)
 		if now := clock(time.Now()); !ok || !strings.Contains(message, "since "+now) || strings.Contains(message, "2255") {
 			t.Errorf("at %s: %v, %s", now, ok, message)
 		}

@@ -189,24 +189,24 @@ func (j *Judge) tickLocked(now time.Time) {
 }
 
 // Excuse says whether the node's silence has a reason that is not the node's own,
-// and which. It is meant to be asked while the node's Ready condition is Unknown,
-// and answers at once.
-func (j *Judge) Excuse(node *corev1.Node) (reason, message string, ok bool) {
+// which, and until when it counts. It is meant to be asked while the node's Ready
+// condition is Unknown, and answers at once.
+func (j *Judge) Excuse(node *corev1.Node) (reason, message string, until time.Time, ok bool) {
 	now := time.Now()
 	c := j.open(node, now)
 	if c.heard {
-		return "", "", false // a node that says it is not ready is not silent
+		return "", "", time.Time{}, false // a node that says it is not ready is not silent
 	}
-	rules := []func(*observation) (string, string){serverLost, siteLost, justStarted, autonomous, attached}
+	rules := []func(*observation) excuse{serverLost, siteLost, justStarted, autonomous, attached}
 	if c.session.recalled { // who of other sites was heard then, their return tells
 		rules[0], rules[1] = siteLost, serverLost
 	}
 	for _, rule := range rules {
-		if reason, message = rule(c); reason != "" {
-			return reason, message, true
+		if e := rule(c); e.reason != "" {
+			return e.reason, e.message, e.until, true
 		}
 	}
-	return "", "", false
+	return "", "", time.Time{}, false
 }
 
 // Judges says whether the node has, or had, a session, so that Excuse can tell its

@@ -46,48 +46,48 @@ func condition(n *corev1.Node, t corev1.NodeConditionType) corev1.ConditionStatu
 }
 
 // justStarted excuses nodes that have had no time to come back.
-func justStarted(h *observation) (reason, message string) {
+func justStarted(h *observation) excuse {
 	if !h.hasTunnel() {
-		return "", ""
+		return excuse{}
 	}
 	// A node that was found dead before is not found so anew after each start.
 	bound := h.until(h.now, 2*h.cfg.StartupGrace)
 	if until := earlier(h.cfg.Started.Add(h.cfg.StartupGrace), bound); (!h.known || h.session.recalled) && h.now.Before(until) {
-		return ServerJustStarted, fmt.Sprintf("the server was started at %s and the node has until %s to come back", clock(h.cfg.Started), clock(until))
+		return excuse{ServerJustStarted, fmt.Sprintf("the server was started at %s and the node has until %s to come back", clock(h.cfg.Started), clock(until)), until}
 	}
 	until := earlier(h.woke.Add(h.cfg.StartupGrace), bound)
 	if h.woke.IsZero() || !h.now.Before(until) || h.known && h.session.proven() && h.session.At.Before(h.stopped) {
-		return "", ""
+		return excuse{}
 	}
-	return ServerJustStarted, fmt.Sprintf("the server was stopped from %s to %s and the node has until %s to come back", clock(h.stopped), clock(h.woke), clock(until))
+	return excuse{ServerJustStarted, fmt.Sprintf("the server was stopped from %s to %s and the node has until %s to come back", clock(h.stopped), clock(h.woke), clock(until)), until}
 }
 
 // serverLost excuses nodes that the server cannot reach because it reaches nobody.
-func serverLost(h *observation) (reason, message string) {
+func serverLost(h *observation) excuse {
 	if !h.silent {
-		return "", ""
+		return excuse{}
 	}
 	until := h.until(h.last, h.cfg.ServerBound)
 	if h.view.links != nil && !h.session.local() && !h.session.recalled && h.now.Before(until) {
-		return ServerLostNetwork, fmt.Sprintf("the server's own network is down: %v; pods are kept until %s", h.view.links, clock(until))
+		return excuse{ServerLostNetwork, fmt.Sprintf("the server's own network is down: %v; pods are kept until %s", h.view.links, clock(until)), until}
 	}
 	until = h.until(h.last, h.keep)
 	if !h.cut(h.view.groupOf(&h.session)) || !h.now.Before(until) {
-		return "", ""
+		return excuse{}
 	}
-	return ServerLostNetwork, fmt.Sprintf("all %d nodes with a tunnel fell silent together at %s; pods are kept until %s", h.view.groupOf(&h.session).nodes, clock(h.last), clock(until))
+	return excuse{ServerLostNetwork, fmt.Sprintf("all %d nodes with a tunnel fell silent together at %s; pods are kept until %s", h.view.groupOf(&h.session).nodes, clock(h.last), clock(until)), until}
 }
 
 // siteLost excuses nodes whose site is out of reach.
-func siteLost(h *observation) (reason, message string) {
+func siteLost(h *observation) excuse {
 	if !h.silent || h.site == nil || !h.cut(&h.site.group) {
-		return "", ""
+		return excuse{}
 	}
 	until := h.until(h.last, h.keep)
 	if !h.now.Before(until) {
-		return "", ""
+		return excuse{}
 	}
-	return SiteLostNetwork, fmt.Sprintf("all %d nodes of site %s fell silent together at %s; pods are kept until %s", h.site.nodes, h.site.name, clock(h.last), clock(until))
+	return excuse{SiteLostNetwork, fmt.Sprintf("all %d nodes of site %s fell silent together at %s; pods are kept until %s", h.site.nodes, h.site.name, clock(h.last), clock(until)), until}
 }
 
 // until is when an excuse ends that is good for term: counted from a time, and no
@@ -113,28 +113,35 @@ func (h *observation) cut(g *group) bool {
 }
 
 // autonomous excuses nodes that an annotation does.
-func autonomous(h *observation) (reason, message string) {
+func autonomous(h *observation) excuse {
 	if !h.explicit || h.unknown.IsZero() {
-		return "", ""
+		return excuse{}
 	}
 	until := h.unknown.Add(h.keep)
 	if !h.now.Before(until) {
-		return "", ""
+		return excuse{}
 	}
-	return Autonomy, fmt.Sprintf("the node is out of reach since %s and an annotation keeps its pods for %v, until %s", clock(h.unknown), h.keep, clock(until))
+	return excuse{Autonomy, fmt.Sprintf("the node is out of reach since %s and an annotation keeps its pods for %v, until %s", clock(h.unknown), h.keep, clock(until)), until}
 }
 
 // attached excuses nodes that are in reach, if that is wanted.
-func attached(h *observation) (reason, message string) {
+func attached(h *observation) excuse {
 	if !h.cfg.KeepAttached || !h.known || h.silent || h.session.State != Attached || h.unknown.IsZero() ||
 		condition(h.node, DataPathReady) != corev1.ConditionTrue {
-		return "", ""
+		return excuse{}
 	}
 	until := h.unknown.Add(h.keep)
 	if !h.now.Before(until) {
-		return "", ""
+		return excuse{}
 	}
-	return TunnelAttached, fmt.Sprintf("the node's tunnel is attached and its kubelet API answers, only heartbeats are missing; pods are kept until %s", clock(until))
+	return excuse{TunnelAttached, fmt.Sprintf("the node's tunnel is attached and its kubelet API answers, only heartbeats are missing; pods are kept until %s", clock(until)), until}
+}
+
+// An excuse is why a node's silence is not its own, and until when that counts. The zero
+// excuse is none.
+type excuse struct {
+	reason, message string
+	until           time.Time
 }
 
 // clock is a time for people.

@@ -93,7 +93,7 @@ func BenchmarkExcuse(b *testing.B) {
 	for b.Loop() {
 		j.view = nil
 		for _, n := range silent {
-			if reason, _, _ := j.Excuse(n); reason != SiteLostNetwork {
+			if reason, _, _, _ := j.Excuse(n); reason != SiteLostNetwork {
 				b.Fatal(reason)
 			}
 		}

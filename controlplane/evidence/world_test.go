@@ -4,6 +4,7 @@ package evidence
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -151,9 +152,9 @@ func (w *world) condition(name string, typ corev1.NodeConditionType, status core
 func (w *world) reason(name string) string {
 	w.t.Helper()
 	n := w.get(name)
-	reason, message, ok := w.judge.Excuse(n)
-	if ok != (reason != "") || ok != (message != "") {
-		w.t.Errorf("%s: %q %q %v", name, reason, message, ok)
+	reason, message, until, ok := w.judge.Excuse(n)
+	if ok != (reason != "") || ok != strings.Contains(message, clock(until)) {
+		w.t.Errorf("%s: %q %q %v %v", name, reason, message, until, ok)
 	}
 	return reason
 }

@@ -131,10 +131,11 @@ type Config struct {
 	// not-ready or unreachable while that lasts. A node that has one already is
 	// not asked about: an excuse that began after the taint does not apply, and
 	// the time that its pods have left runs on. reason is one CamelCase word out
-	// of few (it labels a metric), message a sentence for people. Excuse is called
-	// from several goroutines at once, must answer at once and must not change the
-	// node. Nil excuses nobody, which is what Kubernetes does.
-	Excuse func(node *corev1.Node) (reason, message string, excused bool)
+	// of few (it labels a metric), message a sentence for people, until when the
+	// excuse ends at the latest; zero if that is not known. Excuse is called from several
+	// goroutines at once, must answer at once and must not change the node. Nil excuses
+	// nobody, which is what Kubernetes does.
+	Excuse func(node *corev1.Node) (reason, message string, until time.Time, excused bool)
 	// Judged tells whether Excuse knows enough of a node to tell death from an
 	// outage. Such a node keeps its NoExecute taint when no node of any zone is
 	// ready; from others it is taken back then, as Kubernetes documents. It is
@@ -143,7 +144,7 @@ type Config struct {
 	// Frozen is told when evictions from a node are frozen, or are for another reason, and
 	// with no reason when they no longer are. It must return at once. Nil means that
 	// nobody wants to know.
-	Frozen func(node, reason, message string)
+	Frozen func(node, reason, message string, until time.Time)
 
 	Workers int                   // nodes a pass works on at once; zero means DefaultWorkers
 	Events  record.EventRecorder  // from component node-controller; nil means none
@@ -159,13 +160,13 @@ func (c Config) withDefaults() Config {
 	loop.Default(&c.MonitorGracePeriod, DefaultMonitorGracePeriod)
 	loop.Default(&c.StartupGracePeriod, DefaultStartupGracePeriod)
 	if c.Excuse == nil {
-		c.Excuse = func(*corev1.Node) (string, string, bool) { return "", "", false }
+		c.Excuse = func(*corev1.Node) (string, string, time.Time, bool) { return "", "", time.Time{}, false }
 	}
 	if c.Judged == nil {
 		c.Judged = func(*corev1.Node) bool { return false }
 	}
 	if c.Frozen == nil {
-		c.Frozen = func(string, string, string) {}
+		c.Frozen = func(string, string, string, time.Time) {}
 	}
 	loop.Default(&c.Workers, DefaultWorkers)
 	c.Events = loop.Recorder(c.Events)

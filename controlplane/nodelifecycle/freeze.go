@@ -2,7 +2,11 @@ package nodelifecycle
 
 // Nodes that are quiet for a reason that is not their own.
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // unexplained labels a freeze whose reason was left empty.
 const unexplained = "Excused"
@@ -13,7 +17,7 @@ func (c *Controller) excused(node *corev1.Node) bool {
 	if readiness(node) != corev1.ConditionUnknown {
 		return false
 	}
-	_, _, yes := c.cfg.Excuse(node)
+	_, _, _, yes := c.cfg.Excuse(node)
 	return yes
 }
 
@@ -24,7 +28,7 @@ func (r *run) consider(node *corev1.Node, rec *nodeRecord) bool {
 		r.thaw(node, rec, "its pods are being evicted already")
 		return false
 	}
-	reason, message, yes := r.cfg.Excuse(node)
+	reason, message, until, yes := r.cfg.Excuse(node)
 	if !yes {
 		r.thaw(node, rec, "it is quiet for no known reason but its own")
 		return false
@@ -33,7 +37,7 @@ func (r *run) consider(node *corev1.Node, rec *nodeRecord) bool {
 		reason = unexplained
 	}
 	if rec.frozen != reason {
-		r.count(rec, reason, message)
+		r.count(rec, reason, message, until)
 		r.tell(node, corev1.EventTypeWarning, evictionFrozen, "No pod is evicted from node %s: %s: %s", node.Name, reason, message)
 		r.log.Warn("evictions from the node are frozen", "node", node.Name, "reason", reason, "message", message)
 	}
@@ -47,13 +51,13 @@ func (r *run) thaw(node *corev1.Node, rec *nodeRecord, why string) {
 	}
 	r.tell(node, corev1.EventTypeNormal, evictionResumed, "Node %s is treated as any other again (%s was the reason not to): %s", node.Name, rec.frozen, why)
 	r.log.Info("evictions from the node are no longer frozen", "node", node.Name, "reason", rec.frozen, "because", why)
-	r.count(rec, "", "")
+	r.count(rec, "", "", time.Time{})
 }
 
 // count moves a node from one reason's number to another's; empty is none.
-func (r *run) count(rec *nodeRecord, reason, message string) {
+func (r *run) count(rec *nodeRecord, reason, message string, until time.Time) {
 	if rec.frozen != reason {
-		r.cfg.Frozen(rec.node.Name, reason, message)
+		r.cfg.Frozen(rec.node.Name, reason, message, until)
 	}
 	if rec.frozen != "" {
 		r.metrics.frozen.WithLabelValues(rec.frozen).Dec()

@@ -22,7 +22,7 @@ type excuses struct {
 	asked  map[string]int
 }
 
-func (e *excuses) excuse(n *corev1.Node) (reason, message string, excused bool) {
+func (e *excuses) excuse(n *corev1.Node) (reason, message string, until time.Time, excused bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s := readiness(n); s != corev1.ConditionUnknown {
@@ -30,7 +30,7 @@ func (e *excuses) excuse(n *corev1.Node) (reason, message string, excused bool) 
 	}
 	e.asked[n.Name]++
 	r, ok := e.byNode[n.Name]
-	return r[0], r[1], ok
+	return r[0], r[1], time.Time{}, ok
 }
 
 func (e *excuses) set(reason, message string, names ...string) {
@@ -62,7 +62,7 @@ func TestFreeze(t *testing.T) {
 		w := newWorld(t)
 		e := excusing(w)
 		var frozen sync.Map // what the nodes are said to be frozen for, in turn
-		w.cfg.Frozen = func(node, reason, _ string) {
+		w.cfg.Frozen = func(node, reason, _ string, _ time.Time) {
 			before, _ := frozen.LoadOrStore(node, "")
 			frozen.Store(node, before.(string)+reason+";")
 		}
@@ -153,11 +153,11 @@ func TestPanicCostsItsNode(t *testing.T) {
 		w := newWorld(t)
 		var odd atomic.Bool
 		odd.Store(true)
-		w.cfg.Excuse = func(n *corev1.Node) (string, string, bool) {
+		w.cfg.Excuse = func(n *corev1.Node) (string, string, time.Time, bool) {
 			if n.Name == "n01" && odd.Load() {
 				panic("cannot judge n01")
 			}
-			return "", "", false
+			return "", "", time.Time{}, false
 		}
 		w.add("z", named("n", 5)...)
 		w.silence("n01", "n02")

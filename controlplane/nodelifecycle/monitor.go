@@ -157,7 +157,7 @@ func (r *run) enrol(nodes []*corev1.Node) {
 func (r *run) dismissLocked(rec *nodeRecord) {
 	r.tellRemoved(rec.node)
 	r.queues.remove(rec.zone, rec.node.Name)
-	r.count(rec, "", "")
+	r.count(rec, "", "", time.Time{})
 	delete(r.records.byName, rec.node.Name)
 }
 

@@ -148,7 +148,7 @@ func fleet(n int) *Page {
 		case i%sites == 1:
 			node = testNode(name, site, unknown, no, unknown)
 			p.Freeze(name, evidence.SiteLostNetwork, fmt.Sprintf("all 50 nodes of site %s fell silent together at %s; pods are kept until %s",
-				site, now.Add(-5*time.Minute).UTC().Format(time.RFC3339), now.Add(55*time.Minute).UTC().Format(time.RFC3339)))
+				site, now.Add(-5*time.Minute).UTC().Format(time.RFC3339), now.Add(55*time.Minute).UTC().Format(time.RFC3339)), now.Add(55*time.Minute))
 			session.Changes = []evidence.Change{{At: now.Add(-5 * time.Minute), State: evidence.Parked, Cause: evidence.Silent, Err: "nothing was heard for 20s"}}
 		case i%97 == 7:
 			node = testNode(name, site, no, yes, no)

@@ -217,13 +217,13 @@ func (p *Page) Decide(yes bool) {
 }
 
 // Freeze implements controlplane.Freezes.
-func (p *Page) Freeze(node, reason, message string) {
+func (p *Page) Freeze(node, reason, message string, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if reason == "" {
 		delete(p.freezes, node)
 	} else {
-		p.freezes[node] = freezeOf(reason, message)
+		p.freezes[node] = freeze{clip(reason, maxWord), clip(message, maxText), seconds(until)}
 	}
 	if e := p.rows[node]; e != nil {
 		p.changeLocked(e, e.row)

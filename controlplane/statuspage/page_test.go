@@ -132,8 +132,8 @@ func TestFreezes(t *testing.T) {
 	p, _ := newTestPage()
 	v := &viewer{page: p}
 	p.Decide(true)
-	p.Freeze("a", "SiteLostNetwork", "all 2 nodes of site x fell silent together at 2026-01-01T10:00:00Z; pods are kept until 2026-01-01T11:00:00Z")
-	p.Freeze("b", "ServerLostNetwork", "no end is said")
+	p.Freeze("a", "SiteLostNetwork", "all 2 nodes of site x fell silent together at 2026-01-01T10:00:00Z; pods are kept", time.Date(2026, 1, 1, 11, 0, 0, 0, time.UTC))
+	p.Freeze("b", "ServerLostNetwork", "no end is said", time.Time{})
 	p.set(testNode("a", "x", unknown)) // the Node comes later
 	p.set(testNode("b", "x", yes))
 	_, m := v.told()
@@ -147,7 +147,7 @@ func TestFreezes(t *testing.T) {
 	if _, m = v.told(); len(m.Rows) != 1 || m.Rows[0].Frozen != (freeze{Reason: "ServerLostNetwork", Message: "no end is said"}) {
 		t.Errorf("b falls silent: %+v", m.Rows)
 	}
-	p.Freeze("a", "", "")
+	p.Freeze("a", "", "", time.Time{})
 	if _, m = v.told(); len(m.Rows) != 1 || m.Rows[0].Frozen != (freeze{}) {
 		t.Errorf("a is evicted from: %+v", m.Rows)
 	}

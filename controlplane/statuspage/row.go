@@ -4,7 +4,6 @@ package statuspage
 
 import (
 	"math"
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -113,19 +112,6 @@ func cutOf(s *evidence.Session) cut {
 		}
 	}
 	return cut{}
-}
-
-// untilWhen finds the end of a freeze in the message of package evidence.
-var untilWhen = regexp.MustCompile(`until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)`)
-
-func freezeOf(reason, message string) freeze {
-	f := freeze{Reason: clip(reason, maxWord), Message: clip(message, maxText)}
-	if all := untilWhen.FindAllStringSubmatch(message, -1); len(all) > 0 {
-		if t, err := time.Parse(time.RFC3339, all[len(all)-1][1]); err == nil {
-			f.Until = t.Unix()
-		}
-	}
-	return f
 }
 
 // seconds is a time in a row.
