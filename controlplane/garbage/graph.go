@@ -182,8 +182,12 @@ func (g *graph) forget(uid types.UID) work {
 	if n == nil {
 		return work{}
 	}
+	return g.forgetLocked(n)
+}
+
+func (g *graph) forgetLocked(n *node) work {
 	var w work
-	delete(g.nodes, uid)
+	delete(g.nodes, n.uid)
 	for d := range n.dependents {
 		w.delete = append(w.delete, d)
 	}
@@ -194,15 +198,18 @@ func (g *graph) forget(uid types.UID) work {
 }
 
 // missing notes that there is no object id. If it was never seen, some of its
-// dependents may have expected it elsewhere: there it is to be looked for next.
+// dependents may have expected it elsewhere: there it is to be looked for next. If it was
+// seen elsewhere meanwhile, nothing is missing.
 func (g *graph) missing(id identity) work {
 	g.mu.Lock()
-	n := g.nodes[id.uid]
-	if n == nil || !n.virtual {
-		g.mu.Unlock()
-		return g.forget(id.uid)
-	}
 	defer g.mu.Unlock()
+	n := g.nodes[id.uid]
+	switch {
+	case n == nil || !n.virtual && n.identity != id:
+		return work{}
+	case !n.virtual:
+		return g.forgetLocked(n)
+	}
 	var w work
 	var next *identity
 	for uid, d := range n.dependents {
