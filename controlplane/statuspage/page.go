@@ -1,19 +1,17 @@
-// Package statuspage shows the fleet in a browser: which nodes are well, how far away
-// they are, why they were last cut off, and from which nothing is evicted.
+// Package statuspage shows the fleet in a browser: which nodes are healthy, their round
+// trips, why they were last cut off, and for which evictions are frozen.
 //
-// The mental model is a board with one row a node. Whoever knows something of a node
-// changes its row: the watch of the Nodes, the sessions of the tunnel, and the
-// controller that decides about evictions. A row that changes gets the next number. A
-// viewer is a request that remembers the number up to which it has written the board,
-// and writes once a second what has a higher one. So nothing is kept for a viewer, and
-// one that is slow gets fewer and later states, not a queue.
+// The mental model is a table with one row a node. The watch of the Nodes, the sessions of
+// the tunnel and the controller that decides about evictions change rows. A row that changes
+// gets the next number. A viewer is a request. It remembers the number up to which it has
+// written the table, and once a second writes the rows with higher numbers. So nothing is
+// queued for a viewer: a slow one gets fewer and later states.
 //
-// Who may look, the API server decides, for the page as for its data: everything here
-// is below one path, which RBAC gives. What nodes say of themselves is bounded here, and
-// is never markup for the page.
+// The API server authorizes requests for the page and for its data, which are below one path,
+// by RBAC. Texts of nodes are bounded here, and the page never uses them as markup.
 //
-// What it is not: it changes nothing, keeps no history but a few minutes of round trips
-// and the latest lines of the audit log, and asks no node.
+// What it is not: it changes nothing and asks no node. Its history is a few minutes of round
+// trips and the latest lines of the audit log.
 package statuspage
 
 import (
@@ -69,14 +67,14 @@ type Config struct {
 	Log     *slog.Logger // nil means discard
 }
 
-// A Page is the board and who looks at it. Its methods may be called at the same time.
+// A Page is the table and its viewers. Its methods may be called concurrently.
 type Page struct {
 	cfg     Config
 	log     *slog.Logger
 	audit   ring
 	viewers chan struct{} // holds a token for each
 	closed  chan struct{} // once Run has returned
-	look    time.Duration // between two looks of a viewer at the board
+	look    time.Duration // between two writes of a viewer
 
 	mu      sync.Mutex // guards the following
 	version uint64     // of the latest change

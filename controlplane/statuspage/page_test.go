@@ -1,6 +1,6 @@
 package statuspage
 
-// Tests of the board: what viewers are told, and what nodes cannot do to it.
+// Tests of the rows: what viewers are told, and what nodes cannot do to it.
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-// The page's files, and the stream of what its board says.
+// The page's files, and the stream of its rows.
 
 package statuspage
 
@@ -17,9 +17,9 @@ import (
 var static embed.FS
 
 const (
-	// maxViewers is how many look at the board at a time.
+	// maxViewers bounds the viewers at a time.
 	maxViewers = 16
-	// lookPeriod is the time between two looks of a viewer at the board.
+	// lookPeriod is the time between two writes of a viewer.
 	lookPeriod = time.Second
 	// quiet is how long a viewer gets nothing though nothing changes.
 	quiet = 15 * time.Second
@@ -57,7 +57,7 @@ func (p *Page) Handler(at string) http.Handler {
 	})
 }
 
-// serveFleet writes the board, and then what changes of it, as lines of JSON.
+// serveFleet writes all rows, and then those that change, as lines of JSON.
 func (p *Page) serveFleet(w http.ResponseWriter, r *http.Request) {
 	select {
 	case p.viewers <- struct{}{}:
@@ -110,7 +110,7 @@ type shownRow struct {
 	Streams int      `json:"streams"`
 }
 
-// A viewer is a request, and how much of the board it has been told.
+// A viewer is a request, and what it has written.
 type viewer struct {
 	page    *Page
 	out     io.Writer
@@ -154,7 +154,7 @@ func (v *viewer) send(m *message) error {
 	return v.control.Flush()
 }
 
-// news are what the viewer has not been told. It has been told now.
+// news is what the viewer has not written yet. It counts as written from now on.
 func (v *viewer) news() *message {
 	p := v.page
 	m := &message{Time: time.Now().UnixMilli(), Audited: p.cfg.Audited}

@@ -217,7 +217,7 @@ function showSites() {
   while (list.children.length < shown.length) list.append(makeSite());
   shown.forEach((s, i) => fillSite(list.children[i].firstChild, s));
   const more = all.length - shown.length;
-  put(byId("more-sites"), more > 0 ? `and ${count(more, "site")} more, no worse: the filter finds them` : "");
+  put(byId("more-sites"), more > 0 ? `and ${count(more, "site")} more, none of them worse; the filter finds them` : "");
 }
 
 function makeSite() {
