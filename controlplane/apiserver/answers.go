@@ -31,7 +31,8 @@ func (b answerBound) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// A boundedBody fails once more than most bytes were read.
+// A boundedBody fails once more than most bytes were read. The error of http.MaxBytesReader
+// speaks of a request.
 type boundedBody struct {
 	io.ReadCloser
 	most, left int64

@@ -171,7 +171,7 @@ func (e *elsewhere) ask(w http.ResponseWriter, r *http.Request, svc *apiregistra
 			p.Out.Header.Del("Authorization")
 		},
 		ModifyResponse: func(answer *http.Response) error {
-			answer.Body = http.MaxBytesReader(nil, answer.Body, most)
+			answer.Body = &boundedBody{ReadCloser: answer.Body, most: most, left: most}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
