@@ -32,6 +32,8 @@ func (noSessions) Follow(ctx context.Context, _ func([]string)) error {
 	return nil
 }
 
+func (noSessions) Samples() []statuspage.Sample { return nil }
+
 // asks is the code of the answer to a GET.
 func asks(t *testing.T, client kubernetes.Interface, path string) int {
 	t.Helper()
@@ -55,7 +57,7 @@ func (c *cluster) account(name string) *kubernetes.Clientset {
 }
 
 func TestWhoSeesTheStatusPage(t *testing.T) {
-	page := statuspage.New(statuspage.Config{Source: noSessions{}, Samples: func() []statuspage.Sample { return nil }})
+	page := statuspage.New(statuspage.Config{Source: noSessions{}})
 	c := startClusterIn(t, t.TempDir(), func(c *apiserver.Config) { c.Status = page.Handler(apiserver.StatusPath) })
 	nodes := informers.NewSharedInformerFactory(c.admin, 0)
 	if err := page.Use(nodes.Core().V1().Nodes().Informer()); err != nil {

@@ -19,32 +19,37 @@ type hubSource struct{ *server.Hub }
 // peersSource makes one of the hubs of all servers.
 type peersSource struct{ *peers.Peers }
 
+// A sessionSource is what controllers and the status page read of sessions.
+type sessionSource interface {
+	tunnelhealth.Source
+	statuspage.Source
+}
+
 // sessions are those of this server and of the others.
-func (t *tunnels) sessions() tunnelhealth.Source {
+func (t *tunnels) sessions() sessionSource {
 	if t.peers != nil {
 		return peersSource{t.peers.Peers}
 	}
 	return hubSource{t.hub}
 }
 
-// newPage makes the status page of this server. Round trips and streams are those of its own
-// sessions.
+// newPage makes the status page.
 func newPage(o *serverOptions, t *tunnels, log *slog.Logger) *statuspage.Page {
-	return statuspage.New(statuspage.Config{
-		Source: t.sessions(), Audited: o.audit.policyFile != "" && o.audit.log.path != "", Log: log,
-		Samples: func() []statuspage.Sample {
-			sessions := t.hub.Sessions()
-			all := make([]statuspage.Sample, len(sessions))
-			for i := range sessions {
-				s := &sessions[i]
-				all[i] = statuspage.Sample{Node: s.Node, RTT: s.RTT, Streams: s.Streams}
-				if !s.Parked.IsZero() {
-					all[i].RTT = 0 // that of before
-				}
-			}
-			return all
-		},
-	})
+	return statuspage.New(statuspage.Config{Source: t.sessions(), Audited: o.audit.policyFile != "" && o.audit.log.path != "", Log: log})
+}
+
+// Samples implements statuspage.Source.
+func (s hubSource) Samples() []statuspage.Sample { return samplesOf(peers.SamplesOf(s.Hub)) }
+
+// Samples implements statuspage.Source.
+func (s peersSource) Samples() []statuspage.Sample { return samplesOf(s.Peers.Samples()) }
+
+func samplesOf(all []peers.Sample) []statuspage.Sample {
+	out := make([]statuspage.Sample, len(all))
+	for i, s := range all {
+		out[i] = statuspage.Sample(s)
+	}
+	return out
 }
 
 // Observe says what is known of a node.

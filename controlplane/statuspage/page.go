@@ -15,6 +15,7 @@
 package statuspage
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"log/slog"
@@ -48,6 +49,8 @@ type Source interface {
 	// Follow calls f with the names of nodes that Observe may say something new of,
 	// all that are known first, until ctx is done.
 	Follow(ctx context.Context, f func(nodes []string)) error
+	// Samples are the latest of all sessions. A node may have several.
+	Samples() []Sample
 }
 
 // A Sample is how a session is at a time.
@@ -57,11 +60,9 @@ type Sample struct {
 	Streams int           // open ones
 }
 
-// Config configures a Page. Source and Samples are required.
+// Config configures a Page. Source is required.
 type Config struct {
 	Source Source
-	// Samples are those of the sessions that this server has.
-	Samples func() []Sample
 	// Audited says that there is an audit log, which Audit is given too.
 	Audited bool
 	Log     *slog.Logger // nil means discard
@@ -92,7 +93,7 @@ type entry struct {
 	row
 	version uint64
 	rtts    [samples]uint32 // microseconds; zero if unknown
-	streams int             // -1 if there is no session here
+	streams int             // -1 if there is no session
 }
 
 // A tombstone says which row is no more.
@@ -233,7 +234,7 @@ func (p *Page) sample(ctx context.Context) error {
 	t := time.NewTicker(samplePeriod)
 	defer t.Stop()
 	for {
-		p.take(p.cfg.Samples())
+		p.take(p.cfg.Source.Samples())
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -242,7 +243,8 @@ func (p *Page) sample(ctx context.Context) error {
 	}
 }
 
-// take writes down one sample of all sessions. Nodes without one have none.
+// take writes down one sample of all nodes. Of several sessions of a node the round trip is the
+// first that is known, and the streams are added up. Nodes without a session have none.
 func (p *Page) take(all []Sample) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -253,7 +255,8 @@ func (p *Page) take(all []Sample) {
 	}
 	for _, s := range all {
 		if e := p.rows[s.Node]; e != nil {
-			e.rtts[at], e.streams = microseconds(s.RTT), s.Streams
+			e.rtts[at] = cmp.Or(e.rtts[at], microseconds(s.RTT))
+			e.streams = max(e.streams, 0) + s.Streams
 		}
 	}
 }

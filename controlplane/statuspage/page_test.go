@@ -38,9 +38,11 @@ func (*source) Follow(ctx context.Context, _ func([]string)) error {
 	return nil
 }
 
+func (*source) Samples() []Sample { return nil }
+
 func newTestPage() (*Page, *source) {
 	s := &source{sessions: map[string]evidence.Session{}}
-	return New(Config{Source: s, Samples: func() []Sample { return nil }, Audited: true}), s
+	return New(Config{Source: s, Audited: true}), s
 }
 
 // testNode is one whose conditions Ready, TunnelConnected and DataPathReady are as given.
@@ -178,8 +180,8 @@ func TestCutsAndSamples(t *testing.T) {
 	if r := m.Rows[1]; r.Cut != (cut{}) || !slices.Equal(r.RTTs, []uint32{0}) || r.Streams != -1 {
 		t.Errorf("b is %+v", r)
 	}
-	p.take([]Sample{{"a", 2 * time.Millisecond, 4}})
-	if rows, m := v.told(); len(rows) > 0 || !slices.Equal(m.Live, []int64{1, 2000, 4}) {
+	p.take([]Sample{{"a", 0, 1}, {"a", 2 * time.Millisecond, 4}, {"a", time.Hour, 0}}) // with three servers
+	if rows, m := v.told(); len(rows) > 0 || !slices.Equal(m.Live, []int64{1, 2000, 5}) {
 		t.Errorf("then %v, %v", rows, m.Live)
 	}
 	lost.Cause, lost.Err = evidence.Left, ""

@@ -26,6 +26,7 @@ type message struct {
 	Gone     []string             `json:"gone,omitempty"` // forgotten
 	Complete bool                 `json:"complete,omitempty"`
 	Draining bool                 `json:"draining,omitempty"` // the server is about to leave
+	Samples  []Sample             `json:"samples,omitempty"`  // of its sessions, every samplePeriod
 }
 
 // A link is the connection to one other server. Peers.mu guards the fields below.
@@ -36,6 +37,7 @@ type link struct {
 	session  tunnel.Session // nil until one has announced all sessions
 	draining bool
 	nodes    map[string]server.Observation
+	samples  map[string]Sample // the latest ones, of nodes
 }
 
 // keep keeps a session until ctx is done. It makes new ones until dialing is done, which
@@ -154,7 +156,7 @@ func (l *link) begin(s tunnel.Session, all map[string]server.Observation, draini
 			news = append(news, node)
 		}
 	}
-	l.session, l.nodes, l.draining = s, all, draining
+	l.session, l.nodes, l.draining, l.samples = s, all, draining, make(map[string]Sample)
 	return news
 }
 
@@ -163,6 +165,14 @@ func (l *link) change(m *message) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	apply(l.nodes, m)
+	for _, node := range m.Gone {
+		delete(l.samples, node)
+	}
+	for _, s := range m.Samples {
+		if _, known := l.nodes[s.Node]; known {
+			l.samples[s.Node] = s
+		}
+	}
 	if m.Draining && !l.draining {
 		l.draining = true
 		p.log.Info("another server is about to leave", "server", l.peer.ID)

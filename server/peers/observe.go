@@ -62,6 +62,50 @@ func (p *Peers) Observe(node string) (Sight, bool) {
 	return s, known
 }
 
+// A Sample is what a node's session with a server measures.
+type Sample struct {
+	Node    string        `json:"node"`
+	RTT     time.Duration `json:"rtt,omitempty"`     // in ns; zero if unknown, or without a connection
+	Streams int           `json:"streams,omitempty"` // open ones
+}
+
+// Samples are those of all sessions: of this server's, and of those of the others that can be
+// heard, at most ten seconds old. A node may have several.
+func (p *Peers) Samples() []Sample {
+	all := SamplesOf(p.cfg.Hub())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.links {
+		if l.session == nil {
+			continue
+		}
+		for node, s := range l.samples {
+			switch l.nodes[node].State {
+			case server.Detached:
+				continue
+			case server.Parked:
+				s.RTT = 0
+			}
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// SamplesOf are those of one hub's sessions.
+func SamplesOf(h *server.Hub) []Sample {
+	sessions := h.Sessions()
+	all := make([]Sample, len(sessions))
+	for i := range sessions {
+		s := &sessions[i]
+		all[i] = Sample{s.Node, s.RTT, s.Streams}
+		if !s.Parked.IsZero() {
+			all[i].RTT = 0 // that of before
+		}
+	}
+	return all
+}
+
 // firstLocked reports whether this server is the first, by ID, of those that can be heard.
 func (p *Peers) firstLocked() bool {
 	for id, l := range p.links {

@@ -50,6 +50,8 @@ const (
 	// beat is the heartbeat interval on the stream of sessions, silence the time without
 	// one after which a server counts as gone, and stalled how long it may take to read.
 	beat, silence, stalled = time.Second, 4 * time.Second, 10 * time.Second
+	// beatsPerSample is how many heartbeats go by from one sample of all sessions to the next.
+	beatsPerSample = 10
 	// startup is how long dials wait for the first announcement of other servers, from the
 	// first dial that waits.
 	startup = 10 * time.Second

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -221,12 +222,12 @@ func about(hub *server.Hub, nodes []string) message {
 	return m
 }
 
-// beat sends heartbeats, and announces when this server is about to leave.
+// beat sends heartbeats and samples, and announces when this server is about to leave.
 func (v *visit) beat(ctx context.Context, write func(message)) {
 	t := time.NewTicker(beat)
 	defer t.Stop()
 	leaving, stopping := v.peers.leaving, v.leaving.Done()
-	for {
+	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
@@ -238,6 +239,11 @@ func (v *visit) beat(ctx context.Context, write func(message)) {
 			write(message{Draining: true})
 		case <-t.C:
 			write(message{})
+			if n%beatsPerSample == 0 {
+				for some := range slices.Chunk(SamplesOf(v.peers.cfg.Hub()), batch) {
+					write(message{Samples: some})
+				}
+			}
 		}
 	}
 }

@@ -266,7 +266,7 @@ function fillDetails() {
   const said = (h) => (h ? `${verdict(h)}${h.since ? `, since ${clock(h.since)}` : ""}${h.why ? `. ${h.why}` : ""}` : "this node never had a tunnel");
   const facts = [
     ["Site", r.site ?? "none"], ["Ready", said(r.ready)], ["Tunnel", said(r.tunnel)], ["Data path", said(r.path)],
-    ["Round trip", trip(r.rtts[samples - 1]) || "no session with this server"], ["Streams", r.streams < 0 ? "–" : String(r.streams)],
+    ["Round trip", trip(r.rtts[samples - 1]) || "no session"], ["Streams", r.streams < 0 ? "–" : String(r.streams)],
     ["Last cut", r.cut ? `${clock(r.cut.at)}: ${r.cut.why}` : "none that this server knows"],
     ["Scheduling", r.cordoned ? "cordoned" : "allowed"],
     ["Evictions", (evictions(r) || "none") + (r.frozen ? `. ${r.frozen.message}` : "")],

@@ -1,0 +1,98 @@
+// Tests of the samples of sessions that servers announce to each other.
+
+package peers
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// TestSamples: a server knows the open streams of sessions with another server, and nothing of
+// sessions that have ended.
+func TestSamples(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "a", "b")
+	a, b := f.servers["a"], f.servers["b"]
+	a.join("node-1", echo)
+	b.join("node-2", echo)
+	a.knows("node-2", 1)
+	c, err := a.open("node-2:80") // through b
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	streams := func(s *testServer, node string) int {
+		n := -1
+		for _, sample := range s.peers.Samples() {
+			if sample.Node == node {
+				n = max(n, 0) + sample.Streams
+			}
+		}
+		return n
+	}
+	limit := time.After(30 * time.Second) // two samples, on a slow machine
+	wait := func(what string, ok func() bool) {
+		t.Helper()
+		for {
+			news := a.peers.Changed()
+			if ok() {
+				return
+			}
+			select {
+			case <-news:
+			case <-limit:
+				t.Fatalf("%s: %+v", what, a.peers.Samples())
+			}
+		}
+	}
+	wait("a stream of another server's session is not known", func() bool { return streams(a, "node-2") == 1 })
+	if n := streams(a, "node-1"); n != 0 {
+		t.Errorf("its own session has %d streams", n)
+	}
+	if n := len(SamplesOf(a.hub)); n != 1 {
+		t.Errorf("its own hub has %d samples", n)
+	}
+	b.kill()
+	wait("a server that is gone has sessions", func() bool { return streams(a, "node-2") == -1 })
+}
+
+// TestSamplesOfStrangers: a sample counts for nodes whose session was announced.
+func TestSamplesOfStrangers(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "a")
+	p := f.servers["a"].peers
+	l := p.link(Peer{ID: "b"})
+	there := func(node string, s server.State) server.Observation {
+		return server.Observation{Node: node, Change: server.Change{State: s}}
+	}
+	l.begin(struct{ tunnel.Session }{}, map[string]server.Observation{
+		"here": there("here", server.Attached), "parked": there("parked", server.Parked), "past": there("past", server.Detached),
+	}, false)
+	samples := func() map[string]Sample {
+		all := make(map[string]Sample)
+		for _, s := range p.Samples() {
+			all[s.Node] = s
+		}
+		return all
+	}
+	m := message{}
+	for _, node := range []string{"here", "parked", "past", "never"} {
+		m.Samples = append(m.Samples, Sample{node, time.Second, 2})
+	}
+	l.change(&m)
+	got := samples()
+	if len(got) != 2 || got["here"] != (Sample{"here", time.Second, 2}) || got["parked"] != (Sample{"parked", 0, 2}) {
+		t.Errorf("%+v", got)
+	}
+	l.change(&message{Gone: []string{"here"}})
+	l.change(&message{Nodes: []server.Observation{there("here", server.Attached)}})
+	if got = samples(); len(got) != 1 {
+		t.Errorf("a node that was forgotten comes back with the sample of before: %+v", got)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, "b") // it has no goroutine to end
+}
