@@ -99,7 +99,7 @@ var floors = map[string][]string{
 	"auth":         {},
 	"server":       {"tunnel", "auth"},
 	"agent":        {"tunnel", "auth"},
-	"node":         {"auth/atomicfile"}, // which knows nothing of nodes, and needs only the standard library
+	"node":         {"auth/atomicfile", "auth/apiclient"}, // which know nothing of identities and keys
 	"controlplane": {"auth"},
 	"cmd":          {"tunnel", "auth", "server", "agent", "node", "controlplane"},
 	"cmd/lab":      {},
@@ -160,7 +160,7 @@ var homes = []struct {
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
 	{"go.opentelemetry.io", []string{"cmd/hawser"}, "traces are made in one place"},
 	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},
-	{"k8s.io", []string{"node", "controlplane", "auth/kubeauth", "auth/rbac", "auth/nodekeys", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},
+	{"k8s.io", []string{"node", "controlplane", "auth/apiclient", "auth/kubeauth", "auth/rbac", "auth/nodekeys", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},
 }
 
 func TestDependenciesHaveAHome(t *testing.T) {

@@ -13,9 +13,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
+
+	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
 // APIConfig configures the client of the API server.
@@ -43,7 +44,7 @@ const (
 
 // NewAPI makes a client that speaks protobuf over HTTP/2, and the connections
 // that it uses.
-func NewAPI(c APIConfig) (kubernetes.Interface, *Connections, error) {
+func NewAPI(c APIConfig) (*apiclient.API, *Connections, error) {
 	if c.Host == "" || c.TLS == nil || c.Dial == nil {
 		return nil, nil, errors.New("node: APIConfig.Host, TLS and Dial are required")
 	}
@@ -61,7 +62,7 @@ func NewAPI(c APIConfig) (kubernetes.Interface, *Connections, error) {
 	}
 	// The client is made with a transport, so that client-go adds no dialer or certificate
 	// watcher, whose goroutines cannot be stopped.
-	api, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: userAgent{conns, cfg.UserAgent}})
+	api, err := apiclient.New(cfg, &http.Client{Transport: userAgent{conns, cfg.UserAgent}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make API client: %w", err)
 	}

@@ -35,9 +35,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/hawser-project/hawser/auth/apiclient"
 	"github.com/hawser-project/hawser/node/events"
 	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/pods"
@@ -60,11 +60,11 @@ const KubeletPort = 10250
 
 // Config of a Node. Zero values mean the defaults named.
 type Config struct {
-	Name    string               // required; see ParseName
-	API     kubernetes.Interface // required; see NewAPI
-	Runtime runtime.Runtime      // required
-	DataDir string               // required: an existing directory, the node's own
-	Version string               // kubeletVersion. Required
+	Name    string          // required; see ParseName
+	API     *apiclient.API  // required; see NewAPI
+	Runtime runtime.Runtime // required
+	DataDir string          // required: an existing directory, the node's own
+	Version string          // kubeletVersion. Required
 
 	// CloseConnections closes the client's connections when heartbeats fail repeatedly, so
 	// that the next try does not use a dead one. May be nil.
@@ -178,7 +178,7 @@ func New(cfg Config) (*Node, error) {
 	}
 	n.resolve = n.findAddresses
 	n.events = events.New(events.Config{
-		Sink: func(namespace string) events.Sink { return cfg.API.CoreV1().Events(namespace) },
+		Sink: func(namespace string) events.Sink { return cfg.API.Events(namespace) },
 		Host: cfg.Name, Log: cfg.Log,
 	})
 	p := cfg.Pods

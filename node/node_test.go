@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
@@ -69,7 +70,7 @@ func inWorld(t *testing.T, change func(w *world), f func(w *world)) {
 		w.api.PrependReactor("*", "*", w.react)
 		w.root = fakeRoot(t)
 		w.cfg = Config{
-			Name: "node-1", API: w.api, Runtime: w.rt, DataDir: t.TempDir(), Version: "v1.37.2+hawser",
+			Name: "node-1", API: apiclienttest.From(w.api), Runtime: w.rt, DataDir: t.TempDir(), Version: "v1.37.2+hawser",
 			Thresholds: Thresholds{Hard: []Threshold{{Signal: MemoryAvailable, Amount: 100 << 20}, {Signal: PIDAvailable, Percent: 5}}}, // not of the test machine's own disk
 			CloseConnections: func() {
 				w.mu.Lock()
@@ -411,7 +412,7 @@ func TestStatusPatchReplacesAddresses(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	ok := Config{Name: "n", API: fake.NewSimpleClientset(), Runtime: memory.New(memory.Options{}), DataDir: t.TempDir(), Version: "v1"}
+	ok := Config{Name: "n", API: apiclienttest.From(fake.NewSimpleClientset()), Runtime: memory.New(memory.Options{}), DataDir: t.TempDir(), Version: "v1"}
 	if _, err := New(ok); err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func (n *Node) register(ctx context.Context) bool {
 }
 
 func (n *Node) tryRegister(ctx context.Context) (*corev1.Node, error) {
-	api := n.cfg.API.CoreV1().Nodes()
+	api := n.cfg.API.Nodes
 	node, err := api.Get(ctx, n.cfg.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		wanted, events := n.initial(ctx)

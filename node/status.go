@@ -111,7 +111,7 @@ func (n *Node) tryStatus(ctx context.Context, cached bool) (bool, error) {
 	node := n.self.node()
 	if !cached || node == nil {
 		var err error
-		if node, err = n.cfg.API.CoreV1().Nodes().Get(ctx, n.cfg.Name, metav1.GetOptions{}); err != nil {
+		if node, err = n.cfg.API.Nodes.Get(ctx, n.cfg.Name, metav1.GetOptions{}); err != nil {
 			return false, fmt.Errorf("get node: %w", err)
 		}
 		n.self.set(node)
@@ -128,7 +128,7 @@ func (n *Node) tryStatus(ctx context.Context, cached bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	out, err := n.cfg.API.CoreV1().Nodes().Patch(ctx, n.cfg.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	out, err := n.cfg.API.Nodes.Patch(ctx, n.cfg.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return false, fmt.Errorf("patch node status: %w", err)
 	}
@@ -276,7 +276,7 @@ func (s *self) set(n *corev1.Node) {
 // run watches the object until ctx is done.
 func (s *self) run(ctx context.Context, cfg Config) {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, cfg.Name).String()
-	api := cfg.API.CoreV1().Nodes()
+	api := cfg.API.Nodes
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
 			o.FieldSelector = selector

@@ -43,10 +43,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	certificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
 // Names of the files in DIR/pki.
@@ -335,14 +335,14 @@ func (c *Config) unnamed(err error) bool {
 func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa.PrivateKey, by *pinned) ([]byte, error) {
 	transport := c.transport(by.config())
 	defer transport.CloseIdleConnections()
-	client, err := certificatesv1.NewForConfigAndClient(
+	client, err := apiclient.New(
 		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
 		&http.Client{Transport: bearer{heedful{transport}, token}})
 	if err != nil {
 		return nil, fmt.Errorf("make client for %s: %w", server, err)
 	}
 	r := &request{
-		api: client.CertificateSigningRequests(), log: c.Log, kind: clientCertificate,
+		api: client.CSRs, log: c.Log, kind: clientCertificate,
 		node: c.NodeName, key: key, lifetime: c.Lifetime, timeout: c.ApprovalTimeout,
 	}
 	return r.certificate(ctx)

@@ -85,7 +85,7 @@ func (m *memoryRequests) Watch(ctx context.Context, o metav1.ListOptions) (watch
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		r := m.csrs[name].DeepCopy()
-		if m.hold && len(parsed(m.t, r).IPAddresses) > 0 {
+		if r == nil || m.hold && len(parsed(m.t, r).IPAddresses) > 0 { // cleaned away, or left waiting
 			return
 		}
 		if m.deny {

@@ -40,8 +40,8 @@ func (m *member) liveFull(ctx context.Context) error {
 		return err
 	}
 	rotation, err := bootstrap.NewRotation(bootstrap.RotationConfig{
-		Identity: m.identity, Requests: api.CertificatesV1().CertificateSigningRequests(),
-		ConfigMaps: api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: conns.Renew, Renewed: conns.Close, Log: cfg.Log,
+		Identity: m.identity, Requests: api.CSRs,
+		ConfigMaps: api.ConfigMaps(metav1.NamespaceSystem), TrustChanged: conns.Renew, Renewed: conns.Close, Log: cfg.Log,
 	})
 	if err != nil {
 		return err

@@ -15,15 +15,13 @@ import (
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/component-helpers/apimachinery/lease"
-	"k8s.io/utils/clock"
 
+	"github.com/hawser-project/hawser/auth/apiclient"
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/kubeletapi"
@@ -48,7 +46,7 @@ const (
 // A light node is one life of a member.
 type light struct {
 	m     *member
-	api   *narrow
+	api   *apiclient.API
 	conns *node.Connections
 	uid   types.UID // of the node, once it is registered
 	pods  *lightPods
@@ -69,7 +67,7 @@ func (m *member) liveLight(ctx context.Context) error {
 	if l.api, l.conns, err = m.newAPI(link); err != nil {
 		return err
 	}
-	l.pods = newLightPods(m, l.api.core)
+	l.pods = newLightPods(m, l.api)
 	return m.together(ctx, link, l.conns, l.run, func(ctx context.Context) error { return k.run(ctx, l) })
 }
 
@@ -102,7 +100,7 @@ func (l *light) register(ctx context.Context) bool {
 }
 
 func (l *light) tryRegister(ctx context.Context) error {
-	nodes := l.api.core.Nodes()
+	nodes := l.api.Nodes
 	n, err := nodes.Create(ctx, l.object(ctx, time.Now()), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		if n, err = nodes.Get(ctx, l.m.name, metav1.GetOptions{}); err == nil {
@@ -126,15 +124,12 @@ func (l *light) complain(what string, err error) {
 	}
 }
 
-// renew renews the lease, every quarter of its duration.
+// renew renews the lease until ctx is done.
 func (l *light) renew(ctx context.Context) {
-	owner := func(o *coordinationv1.Lease) error {
-		node.PrepareLease(o, l.m.name, l.uid)
-		return nil
-	}
-	d := l.m.fleet.cfg.LeaseDuration
-	lease.NewController(clock.RealClock{}, l.api, l.m.name, int32(d/time.Second), l.conns.Close, //nolint:gosec // checked
-		d/4, l.m.name, corev1.NamespaceNodeLease, owner).Run(ctx)
+	node.RenewLease(ctx, node.LeaseConfig{
+		API: l.api, Node: l.m.name, Duration: l.m.fleet.cfg.LeaseDuration, CloseConnections: l.conns.Close,
+		UID: func(context.Context) (types.UID, error) { return l.uid, nil },
+	})
 }
 
 // report writes the status when it has changed, when the API server thinks
@@ -175,7 +170,7 @@ func (l *light) ready(ctx context.Context) corev1.ConditionStatus {
 
 // write patches the conditions, which are all that changes.
 func (l *light) write(ctx context.Context) error {
-	before, err := l.api.core.Nodes().Get(ctx, l.m.name, metav1.GetOptions{ResourceVersion: "0"})
+	before, err := l.api.Nodes.Get(ctx, l.m.name, metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {
 		return fmt.Errorf("get node: %w", err)
 	}
@@ -185,7 +180,7 @@ func (l *light) write(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode conditions: %w", err)
 	}
-	if _, err = l.api.core.Nodes().Patch(ctx, l.m.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	if _, err = l.api.Nodes.Patch(ctx, l.m.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
 		return fmt.Errorf("patch node status: %w", err)
 	}
 	l.wrote(ctx, readiness(before) != l.ready(ctx))
@@ -285,8 +280,8 @@ func (k *lazyKubelet) run(ctx context.Context, l *light) error {
 	}
 	m := l.m
 	rotation, err := bootstrap.NewRotation(bootstrap.RotationConfig{
-		Identity: m.identity, Requests: l.api.certificates.CertificateSigningRequests(),
-		ConfigMaps: l.api.core.ConfigMaps(metav1.NamespaceSystem), TrustChanged: l.conns.Renew, Renewed: l.conns.Close, Log: m.fleet.cfg.Log,
+		Identity: m.identity, Requests: l.api.CSRs,
+		ConfigMaps: l.api.ConfigMaps(metav1.NamespaceSystem), TrustChanged: l.conns.Renew, Renewed: l.conns.Close, Log: m.fleet.cfg.Log,
 	})
 	if err != nil {
 		return errors.Join(err, k.streams.Close())

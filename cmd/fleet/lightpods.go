@@ -21,9 +21,9 @@ import (
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/hawser-project/hawser/auth/apiclient"
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
@@ -40,7 +40,7 @@ const (
 // asks.
 type lightPods struct {
 	m    *member
-	api  typedcorev1.CoreV1Interface
+	api  *apiclient.API
 	wake chan struct{} // holds one if there is something to do
 
 	mu     sync.Mutex // guards the following
@@ -48,7 +48,7 @@ type lightPods struct {
 	listed bool
 }
 
-func newLightPods(m *member, api typedcorev1.CoreV1Interface) *lightPods {
+func newLightPods(m *member, api *apiclient.API) *lightPods {
 	return &lightPods{m: m, api: api, wake: make(chan struct{}, 1), pods: map[types.UID]*corev1.Pod{}}
 }
 

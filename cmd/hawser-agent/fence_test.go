@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/runtime"
@@ -47,7 +48,7 @@ func boot(t *testing.T, x *tunneltest.Exchange) *machine {
 	m := &machine{t: t, api: fake.NewSimpleClientset(pod, self), rt: memory.New(memory.Options{})}
 	f := &fence.Fence{}
 	n, err := node.New(node.Config{
-		Name: "node-1", API: m.api, Runtime: m.rt, DataDir: t.TempDir(), Version: kubeletVersion, Fence: f,
+		Name: "node-1", API: apiclienttest.From(m.api), Runtime: m.rt, DataDir: t.TempDir(), Version: kubeletVersion, Fence: f,
 		IPs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}, StatusUpdate: 50 * time.Millisecond, LeaseDuration: time.Second,
 		Thresholds: node.Thresholds{Hard: []node.Threshold{}},
 	})

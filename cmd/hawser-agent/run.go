@@ -22,11 +22,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/apiclient"
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/cmd/internal/doorman"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
@@ -68,7 +68,7 @@ type parts struct {
 	kubelet *kubeletapi.Server
 	streams net.Listener // of the kubelet API
 
-	api   kubernetes.Interface
+	api   *apiclient.API
 	conns *node.Connections // of api
 	fence *fence.Fence      // up while the server prefers another agent of this identity
 }
@@ -177,8 +177,8 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 		addresses = p.node.Addresses
 	}
 	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
-		Identity: id, Requests: p.api.CertificatesV1().CertificateSigningRequests(), NotServing: !o.builtin(), Addresses: addresses, FollowTunnel: p.link != nil,
-		ConfigMaps: p.api.CoreV1().ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Follow: o.trustRefresh, Log: log,
+		Identity: id, Requests: p.api.CSRs, NotServing: !o.builtin(), Addresses: addresses, FollowTunnel: p.link != nil,
+		ConfigMaps: p.api.ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Follow: o.trustRefresh, Log: log,
 	}); err != nil {
 		return nil, err
 	}
@@ -241,7 +241,7 @@ func (p *parts) openKubelet(ctx context.Context, o *options, id *bootstrap.Ident
 		NodeName: o.nodeName, Pods: p.node.Pods(), Runtime: p.runtime, TLS: p.rotation.ServerTLS(), ClientCAs: id.ClientCAs,
 		Wrap: door.Handler, Seen: doorman.Seen,
 		Authorize: reviews.New(reviews.Config{
-			NodeName: o.nodeName, Tokens: p.api.AuthenticationV1().TokenReviews(), Access: p.api.AuthorizationV1().SubjectAccessReviews(),
+			NodeName: o.nodeName, Tokens: p.api.TokenReviews, Access: p.api.AccessReviews,
 		}).Authorize,
 		Gatherer: metrics, DataDir: o.dataDir, Log: log,
 	}); err != nil {

@@ -167,7 +167,7 @@ func (w *worker) staying() (*corev1.Pod, bool) {
 func (r *Runner) remake(ctx context.Context, name types.NamespacedName, s showing, outdated bool, node *corev1.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, mirrorTimeout)
 	defer cancel()
-	api := r.cfg.API.CoreV1().Pods(name.Namespace)
+	api := r.cfg.API.Pods(name.Namespace)
 	if outdated {
 		err := api.Delete(ctx, name.Name, atOnce(s.mirror.UID))
 		r.count("delete", err)

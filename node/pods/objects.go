@@ -16,7 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
 // objectKey names an object that pods refer to. Tokens have the pod's uid and the
@@ -39,7 +40,7 @@ const answerTimeout = 5 * time.Second
 // be read, is never hidden by the cache. It is bounded by being told of each pod
 // that ends: what no pod has asked for since is dropped.
 type objects struct {
-	api typedcorev1.CoreV1Interface
+	api *apiclient.API
 	ttl time.Duration
 
 	mu     sync.Mutex
@@ -66,7 +67,7 @@ func notFound(key objectKey) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: key.kind}, key.name)
 }
 
-func newObjects(api typedcorev1.CoreV1Interface, ttl time.Duration) *objects {
+func newObjects(api *apiclient.API, ttl time.Duration) *objects {
 	return &objects{api: api, ttl: ttl, cache: map[objectKey]*object{}}
 }
 
@@ -158,7 +159,7 @@ func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceA
 			req.Spec.Audiences = []string{p.Audience}
 		}
 		now := time.Now()
-		out, err := o.api.ServiceAccounts(pod.Namespace).CreateToken(ctx, key.name, req, metav1.CreateOptions{})
+		out, err := o.api.CreateToken(ctx, pod.Namespace, key.name, req)
 		if err != nil {
 			return nil, now, err
 		}

@@ -22,6 +22,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
 	"github.com/hawser-project/hawser/node/downward"
 	"github.com/hawser-project/hawser/node/runtime"
 )
@@ -75,7 +76,7 @@ func TestEnvironment(t *testing.T) {
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v", "A": "from cm", "with-dash": "x", "=": "bad"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"pw": []byte("hush")}},
 	)
-	objects := newObjects(api.CoreV1(), time.Minute)
+	objects := newObjects(apiclienttest.From(api), time.Minute)
 	cm := corev1.LocalObjectReference{Name: "cm"}
 	none := corev1.LocalObjectReference{Name: "none"}
 	pod := newPod("p", nil)
@@ -200,7 +201,7 @@ func TestObjectsCache(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		o := newObjects(api.CoreV1(), time.Minute)
+		o := newObjects(apiclienttest.From(api), time.Minute)
 		want := func(n int32, what string) {
 			t.Helper()
 			if got := gets.Load(); got != n {
@@ -293,7 +294,7 @@ func TestRootsAreReadSeldom(t *testing.T) {
 		var gets atomic.Int32
 		api := fake.NewSimpleClientset()
 		api.PrependReactor("get", "*", func(k8stesting.Action) (bool, apiruntime.Object, error) { gets.Add(1); return false, nil, nil })
-		o := newObjects(api.CoreV1(), time.Minute)
+		o := newObjects(apiclienttest.From(api), time.Minute)
 		for range 2 {
 			if _, err := o.ConfigMap(t.Context(), "ns", rootsName); !apierrors.IsNotFound(err) {
 				t.Fatal(err)

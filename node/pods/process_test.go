@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
 )
@@ -87,7 +88,7 @@ func TestDeadProcesses(t *testing.T) {
 	})
 	api := fake.NewSimpleClientset(pod)
 	r, err := New(Config{
-		NodeName: thisNode, API: api, Runtime: rt, Events: noEvents{}, Dir: dir, Log: slog.New(slog.DiscardHandler),
+		NodeName: thisNode, API: apiclienttest.From(api), Runtime: rt, Events: noEvents{}, Dir: dir, Log: slog.New(slog.DiscardHandler),
 		CrashDelay: time.Millisecond, MaxCrashDelay: time.Millisecond, Collect: 20 * time.Millisecond, Housekeeping: 50 * time.Millisecond,
 	})
 	if err != nil {

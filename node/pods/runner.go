@@ -14,8 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 
+	"github.com/hawser-project/hawser/auth/apiclient"
 	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/volumes"
@@ -31,10 +31,10 @@ const DefaultPatience = 10 * time.Second
 
 // Config of a Runner. Zero durations mean the defaults named.
 type Config struct {
-	NodeName string               // required
-	API      kubernetes.Interface // required
-	Runtime  runtime.Runtime      // required
-	Events   Events               // required
+	NodeName string          // required
+	API      *apiclient.API  // required
+	Runtime  runtime.Runtime // required
+	Events   Events          // required
 	// Dir is the data directory. Pods are kept in DIR/pods/UID, logs in
 	// DIR/logs/NAMESPACE_NAME_UID. Required.
 	Dir string
@@ -167,7 +167,7 @@ func New(cfg Config) (*Runner, error) {
 		cfg:         cfg,
 		log:         cfg.Log,
 		places:      places{dir: cfg.Dir},
-		objects:     newObjects(cfg.API.CoreV1(), cfg.ObjectTTL),
+		objects:     newObjects(cfg.API, cfg.ObjectTTL),
 		lister:      lister{list: cfg.Runtime.Containers},
 		writes:      make(chan struct{}, maxWrites),
 		removals:    make(chan struct{}, maxRemovals),

@@ -55,7 +55,7 @@ func (s *source) run(ctx context.Context) {
 
 func (s *source) watch(ctx context.Context) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", s.cfg.NodeName).String()
-	api := s.cfg.API.CoreV1().Pods(metav1.NamespaceAll)
+	api := s.cfg.API.Pods(metav1.NamespaceAll)
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
 			o.FieldSelector = selector

@@ -15,22 +15,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
 // issuing is an API that makes tokens of a life and remembers when.
 type issuing struct {
-	typedcorev1.CoreV1Interface
-	typedcorev1.ServiceAccountInterface
 	life time.Duration
 
 	mu    sync.Mutex // guards the following
 	asked []time.Time
 }
 
-func (a *issuing) ServiceAccounts(string) typedcorev1.ServiceAccountInterface { return a }
-
-func (a *issuing) CreateToken(_ context.Context, _ string, r *authv1.TokenRequest, _ metav1.CreateOptions) (*authv1.TokenRequest, error) {
+func (a *issuing) CreateToken(_ context.Context, _, _ string, r *authv1.TokenRequest) (*authv1.TokenRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
@@ -58,7 +55,7 @@ func TestTokensRotateWithoutASpike(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range pods {
 			all.Go(func() {
-				o := newObjects(api, refresh) // nodes share no cache
+				o := newObjects(&apiclient.API{CreateToken: api.CreateToken}, refresh) // nodes share no cache
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: types.UID(fmt.Sprint(i))}}
 				for first := true; ctx.Err() == nil; first = false {
 					if _, err := o.Token(ctx, pod, &corev1.ServiceAccountTokenProjection{}); err != nil {

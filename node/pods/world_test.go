@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
 	"github.com/hawser-project/hawser/node/runtime/memory"
 	"github.com/hawser-project/hawser/node/runtime/process"
 )
@@ -86,7 +87,7 @@ func newWorld(t *testing.T, o memory.Options) *world {
 	w.api.PrependReactor("patch", "pods", w.checkPatch)
 	w.api.PrependReactor("delete", "pods", w.checkDelete)
 	w.cfg = Config{
-		NodeName: thisNode, API: w.api, Runtime: w.rt, Events: w, Dir: t.TempDir(),
+		NodeName: thisNode, API: apiclienttest.From(w.api), Runtime: w.rt, Events: w, Dir: t.TempDir(),
 		HostIPs: func() []string { return []string{"10.1.1.1"} },
 		Log:     slog.New(slog.NewTextHandler(logWriter{w}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

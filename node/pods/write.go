@@ -71,7 +71,7 @@ func (w *worker) write(now time.Time, pod *corev1.Pod) {
 			err error
 		)
 		w.withToken(func() {
-			out, err = w.r.cfg.API.CoreV1().Pods(w.id.Namespace).Patch(w.ctx, w.id.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			out, err = w.r.cfg.API.Pods(w.id.Namespace).Patch(w.ctx, w.id.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		})
 		return func() { w.wrote(patch, from, out, err) }
 	})
@@ -135,7 +135,7 @@ func (w *worker) delete(now time.Time) {
 	w.task(func() func() {
 		var err error
 		w.withToken(func() {
-			err = w.r.cfg.API.CoreV1().Pods(w.id.Namespace).Delete(w.ctx, w.id.Name, atOnce(w.id.UID))
+			err = w.r.cfg.API.Pods(w.id.Namespace).Delete(w.ctx, w.id.Name, atOnce(w.id.UID))
 		})
 		return func() { w.deleted(err) }
 	})

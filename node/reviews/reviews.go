@@ -25,9 +25,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
-	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
+	"github.com/hawser-project/hawser/auth/apiclient"
 	"github.com/hawser-project/hawser/node/kubeletapi"
 )
 
@@ -53,8 +52,8 @@ const (
 // Config configures an Access. All is required.
 type Config struct {
 	NodeName string
-	Tokens   authenticationclient.TokenReviewInterface
-	Access   authorizationclient.SubjectAccessReviewInterface
+	Tokens   apiclient.TokenReviews
+	Access   apiclient.AccessReviews
 }
 
 // An Access decides about requests to one kubelet API. Authorize may be called at the

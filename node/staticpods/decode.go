@@ -19,7 +19,8 @@ import (
 	serializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
 // Annotations of a static pod, which the API knows by these names.
@@ -30,7 +31,7 @@ const (
 )
 
 // decoder reads YAML and JSON. Of unknown fields it tells in an error, with the object.
-var decoder = serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, scheme.Scheme, scheme.Scheme,
+var decoder = serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, apiclient.Scheme, apiclient.Scheme,
 	serializer.SerializerOptions{Yaml: true, Strict: true})
 
 // decode makes a pod of a file's content; unknown is told of fields that have no meaning.

@@ -1,0 +1,92 @@
+package node
+
+// Tests of a Lease that others write, or make, as well.
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
+)
+
+// renewed is the times at which a Lease was written, in seconds, while RenewLease ran.
+func renewed(t *testing.T, c *fake.Clientset, d time.Duration, uid func(context.Context) (types.UID, error)) (at []float64) {
+	t.Helper()
+	began := time.Now()
+	c.PrependReactor("*", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetVerb() != "get" {
+			at = append(at, time.Since(began).Round(time.Second).Seconds())
+		}
+		return false, nil, nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	RenewLease(ctx, LeaseConfig{API: apiclienttest.From(c), Node: "n", Duration: 40 * time.Second, UID: uid})
+	return at
+}
+
+func known(context.Context) (types.UID, error) { return "uid", nil }
+
+// TestLeaseOfOthers: a Lease that is there is renewed at once, and one that another has
+// written meanwhile is read and written again.
+func TestLeaseOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "n"}})
+		conflicts := 0
+		c.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if conflicts++; conflicts == 2 {
+				return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "n", nil)
+			}
+			return false, nil, nil
+		})
+		if at := renewed(t, c, 15*time.Second, known); len(at) != 3 || at[0] != 0 || at[1] != at[2] {
+			t.Errorf("written at %v", at)
+		}
+	})
+}
+
+// TestLeaseMadeByAnother: a Lease that was made between the look and the creation is renewed
+// as soon as it is found.
+func TestLeaseMadeByAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := fake.NewClientset()
+		c.PrependReactor("create", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			create := a.(clienttesting.CreateAction) //nolint:forcetypeassert // of creations
+			if err := c.Tracker().Create(a.GetResource(), create.GetObject(), a.GetNamespace()); err != nil {
+				t.Error(err)
+			}
+			return false, nil, nil // which fails
+		})
+		if at := renewed(t, c, 5*time.Second, known); len(at) != 2 || at[1] != 0 {
+			t.Errorf("written at %v, want a creation and an update at once", at)
+		}
+	})
+}
+
+// TestLeaseWithoutOwner: no Lease is made before the Node is there.
+func TestLeaseWithoutOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := fake.NewClientset()
+		began := time.Now()
+		uid := func(context.Context) (types.UID, error) {
+			if time.Since(began) < 5*time.Second {
+				return "", nil
+			}
+			return "uid", nil
+		}
+		if at := renewed(t, c, 15*time.Second, uid); len(at) != 1 || at[0] != 10 {
+			t.Errorf("written at %v, want a creation at the second renewal", at)
+		}
+	})
+}
