@@ -1,14 +1,12 @@
-// Package auth says who is at the other end of a connection.
+// Package auth identifies the peers of connections.
 //
-// A node is its certificate: CN system:node:NAME, O system:nodes, issued by the
-// cluster's authority. What an agent claims beside that is never believed. The
-// package itself needs only the standard library: it reads identities out of
-// verified certificates and makes the tls.Configs that verify them. Issuing
-// certificates, join tokens and the API server's authenticators live in the
-// packages below it.
+// A node is identified by its certificate alone: CN system:node:NAME, O system:nodes,
+// issued by the cluster's authority. The package itself imports only the standard
+// library: it reads identities from verified certificates and makes the tls.Configs
+// that verify them. Issuing certificates, join tokens and the API server's
+// authenticators are in the packages below it.
 //
-// It does not authorize: whether a node may do a thing is decided by whoever
-// does the thing.
+// It does not authorize: each package decides what a node may do with it.
 package auth
 
 import (
@@ -26,8 +24,8 @@ import (
 var Help embed.FS
 
 const (
-	// NodeUserPrefix begins the user name (certificate's common name) of every
-	// node; the node's name follows.
+	// NodeUserPrefix is the prefix of every node's user name (certificate's common name);
+	// the node's name follows.
 	NodeUserPrefix = "system:node:"
 	// NodesGroup is the group (certificate's organization) of every node.
 	NodesGroup = "system:nodes"
@@ -36,8 +34,8 @@ const (
 // ErrNotNode is wrapped by errors about a certificate that is no node's.
 var ErrNotNode = errors.New("not a node's certificate")
 
-// NodeName is the name of the node whose certificate cert is. It does not
-// verify the certificate: call it with one that TLS has verified.
+// NodeName is the name of the node in its certificate cert. It does not verify the
+// certificate: call it with one that TLS has verified.
 func NodeName(cert *x509.Certificate) (string, error) {
 	if cert == nil {
 		return "", fmt.Errorf("%w: there is none", ErrNotNode)
@@ -55,8 +53,8 @@ func NodeName(cert *x509.Certificate) (string, error) {
 	return name, nil
 }
 
-// CheckNodeName says what is wrong with a name for a node: it must be a DNS
-// subdomain (RFC 1123) of at most 253 bytes in lower case.
+// CheckNodeName returns an error unless name is a DNS subdomain (RFC 1123) of at most 253
+// bytes in lower case.
 func CheckNodeName(name string) error {
 	if name == "" {
 		return errors.New("node name is empty")

@@ -1,19 +1,19 @@
-// Callers: on whose behalf somebody dials.
+// Callers: on whose behalf a dial is made.
 
 package auth
 
 import "context"
 
-// A Caller is who wants a dial, as far as that is known.
+// A Caller is the client on whose behalf a dial is made, as far as it is known.
 type Caller struct {
 	Name string
-	// Own says that it is the server itself, which looks after its nodes.
+	// Own is whether it is the server itself.
 	Own bool
 }
 
 type callerKey struct{}
 
-// WithCaller says on whose behalf what is dialed with the context is dialed.
+// WithCaller returns a context whose dials are made on behalf of c.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }

@@ -1,4 +1,4 @@
-// When certificates end, and warnings that one has been left to come close to its end.
+// The expiry of certificates, and warnings about one that was not renewed in time.
 
 package auth
 
@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// warnBelow is the part of its life that a certificate has left when it is warned of.
+	// warnBelow is the fraction of a certificate's life below which it is warned of.
 	warnBelow = 0.3
-	// warnEvery is how often.
+	// warnEvery is the interval between two warnings of one certificate.
 	warnEvery = 24 * time.Hour
-	// lookEvery is how often all certificates are looked at.
+	// lookEvery is the interval between two checks of all certificates.
 	lookEvery = time.Hour
 )
 
-// An Expiring is a certificate that is in use, or one after the other.
+// An Expiring is a certificate in use and its successors.
 type Expiring struct {
 	Name string
-	// Now returns the one in use, nil if there is none.
+	// Now returns the certificate in use, nil if there is none.
 	Now func() *x509.Certificate
 }
 
@@ -40,9 +40,9 @@ func (e Expiring) Ends() float64 {
 	return 0
 }
 
-// An ExpiryWatch warns of certificates that come close to their end. Those that are
-// renewed in time never do: a warning means that somebody must look. There is one a day
-// for each certificate.
+// An ExpiryWatch warns of certificates that expire soon. A certificate that is renewed in
+// time is never warned of, so a warning means that an administrator must act. There is
+// one a day for each certificate.
 type ExpiryWatch struct {
 	certificates []Expiring
 	log          *slog.Logger
@@ -84,7 +84,7 @@ func (w *ExpiryWatch) look(now time.Time) {
 	}
 }
 
-// late tells whether a certificate has less than 30 % of its life left.
+// late reports whether a certificate has less than 30 % of its life left.
 func late(cert *x509.Certificate, now time.Time) bool {
 	life := cert.NotAfter.Sub(cert.NotBefore)
 	return cert.NotAfter.Sub(now) < time.Duration(warnBelow*float64(life))

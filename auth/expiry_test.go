@@ -21,7 +21,7 @@ func lasting(name string, d time.Duration) *x509.Certificate {
 }
 
 // A certificate is warned of once a day while it has less than 30 % of its life left, also
-// after its end, and no more once there is another.
+// after its end, until it is replaced.
 func TestExpiryWarnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
@@ -61,8 +61,8 @@ func TestExpiryWarnings(t *testing.T) {
 	})
 }
 
-// The gauge of a certificate is its end, that of the next one once there is one, and 0
-// while there is none.
+// The gauge of a certificate is its end. It changes with the next certificate, and is 0 if
+// there is none.
 func TestEnds(t *testing.T) {
 	var now atomic.Pointer[x509.Certificate]
 	e := Expiring{Name: "a", Now: now.Load}

@@ -1,4 +1,4 @@
-// Certificates and authorities that follow their files.
+// Certificates and authorities in followed files.
 
 package auth
 
@@ -10,11 +10,11 @@ import (
 	"fmt"
 )
 
-// A KeyPair is a certificate and its key in PEM files that are followed. A replacement
-// of which only one of the two files has been written yet is not in use.
+// A KeyPair is a certificate and its key in followed PEM files. A replacement is not used
+// until both files have been written.
 type KeyPair struct{ *File[pair] }
 
-// A pair is a certificate and its key, and the files that they are from.
+// A pair is a certificate and its key, and the contents of their files.
 type pair struct {
 	cert    *tls.Certificate
 	certPEM []byte
@@ -48,30 +48,30 @@ func parsePair(contents [][]byte) (pair, error) {
 	return pair{&cert, contents[0], contents[1]}, err
 }
 
-// Certificate is the pair as it is on disk, or was at most a second ago.
+// Certificate is the pair on disk, which is at most a second old.
 func (k *KeyPair) Certificate() *tls.Certificate { return k.Get().cert }
 
-// PEM is what the files of the pair contain. It must not be changed.
+// PEM is the content of the files of the pair. It must not be changed.
 func (k *KeyPair) PEM() (cert, key []byte) {
 	p := k.Get()
 	return p.certPEM, p.keyPEM
 }
 
-// GetCertificate has the shape of tls.Config's field.
+// GetCertificate has the signature of tls.Config's field.
 func (k *KeyPair) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return k.Certificate(), nil
 }
 
-// GetClientCertificate has the shape of tls.Config's field.
+// GetClientCertificate has the signature of tls.Config's field.
 func (k *KeyPair) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return k.Certificate(), nil
 }
 
-// Authorities are the certificates in a PEM file that is followed.
+// Authorities are the certificates in a followed PEM file.
 //
-// The first is the authority that signs now. Others are its predecessors: what
-// they signed before the first one was made counts until it expires, and what
-// they seem to have signed since does not; see Check.
+// The first is the authority that signs now. Others are its predecessors: certificates
+// that they signed before the first one was made are valid until they expire, and later
+// ones are not valid; see Check.
 type Authorities struct{ *File[authorities] }
 
 type authorities struct {
@@ -113,23 +113,22 @@ func parseAuthorities(contents [][]byte) (authorities, error) {
 	return authorities{pool, list, contents[0]}, nil
 }
 
-// Pool is the file's content, as it is or was at most a second ago. It must not
-// be changed.
+// Pool is the file's content, which is at most a second old. It must not be changed.
 func (a *Authorities) Pool() *x509.CertPool { return a.Get().pool }
 
-// Certificates are those of the file. They must not be changed.
+// Certificates are those in the file. They must not be changed.
 func (a *Authorities) Certificates() []*x509.Certificate { return a.Get().list }
 
-// PEM is what the file contains. It must not be changed.
+// PEM is the content of the file. It must not be changed.
 func (a *Authorities) PEM() []byte { return a.Get().pem }
 
-// ErrSuperseded is wrapped by errors about certificates that an authority signed
-// after another one had taken its place.
+// ErrSuperseded is wrapped by errors about certificates that an authority signed after it
+// was replaced by another.
 var ErrSuperseded = errors.New("the authority that signed this certificate had been superseded before: get another certificate")
 
-// Check refuses a certificate that has been verified, by chains, if none of them
-// ends at the authority that signs now, and it begins after that one was made. No
-// chains are none to refuse.
+// Check returns an error for a verified certificate if none of its chains ends at the
+// authority that signs now, and its validity starts after that one was made. Without
+// chains there is no certificate to check.
 func (a *Authorities) Check(chains [][]*x509.Certificate) error {
 	first := a.Get().list[0]
 	for _, chain := range chains {
@@ -143,7 +142,7 @@ func (a *Authorities) Check(chains [][]*x509.Certificate) error {
 	return fmt.Errorf("%w (common name %q)", ErrSuperseded, chains[0][0].Subject.CommonName)
 }
 
-// CheckConnection is Check for the peer of a connection. It has the shape of
+// CheckConnection is Check for the peer of a connection. It has the signature of
 // tls.Config's VerifyConnection.
 func (a *Authorities) CheckConnection(cs tls.ConnectionState) error {
 	return a.Check(cs.VerifiedChains)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What a bundle of authorities says, be it of a stranger, is certificates or an error.
+// Every bundle of authorities gives certificates or an error.
 func FuzzParseCertificates(f *testing.F) {
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----"))
 	f.Add(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte{0x30, 0x84, 0xff, 0xff, 0xff, 0xff}}))

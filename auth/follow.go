@@ -1,4 +1,4 @@
-// Files that are followed: read at the start, and again when they have been replaced.
+// Followed files: they are read at the start, and again after they were replaced.
 
 package auth
 
@@ -16,16 +16,15 @@ import (
 )
 
 const (
-	// recheck is how long what was loaded is believed before the files are looked
-	// at again.
+	// recheck is how long loaded content is used before the files are checked again.
 	recheck = time.Second
-	// maxFollowed bounds a file that is followed, in bytes.
+	// maxFollowed bounds a followed file, in bytes.
 	maxFollowed = 1 << 20
 )
 
-// Files are the files that a process follows. Each is read by one reader, however many
-// parts of the process ask for it. The zero value is ready for use; a file is looked at
-// when its content is asked for, at most once a second, and once a second while Run runs.
+// Files are the followed files of a process. Each has one reader for all of its users.
+// The zero value is ready for use. A file is checked when its content is read, at most
+// once a second, and once a second while Run runs.
 type Files struct {
 	Log *slog.Logger // nil means discard; set before the first use
 
@@ -35,8 +34,8 @@ type Files struct {
 	looks []func()
 }
 
-// Run looks at all files until ctx is done. It is for files that nobody asks for while
-// they change, and for those that Changed has been called for.
+// Run checks all files until ctx is done. It is needed for files that are not read
+// regularly, and for those with a func of Changed.
 func (f *Files) Run(ctx context.Context) error {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
@@ -55,10 +54,10 @@ func (f *Files) Run(ctx context.Context) error {
 	}
 }
 
-// A File is what one file says, or several that belong together, and may be replaced at
-// any time. While a replacement cannot be read or parsed, what was there before stays in
-// use; the fault is logged once, at the second look that finds it: between the first
-// and the second one, somebody may have been writing.
+// A File is the parsed content of one file, or of several that belong together. They may
+// be replaced at any time. While a replacement cannot be read or parsed, the former
+// content stays in use. The error is logged once, when a second check finds it too: at
+// the first one the file may have been incomplete.
 type File[T any] struct {
 	what  string
 	names []string
@@ -74,8 +73,8 @@ type File[T any] struct {
 	changed []*func()
 }
 
-// Follow reads and parses files, whose contents parse gets in the order of names. What
-// says, in errors and in the log, what the files are.
+// Follow reads and parses files. parse gets their contents in the order of names. what
+// describes the files in errors and in the log.
 func Follow[T any](f *Files, what string, parse func(contents [][]byte) (T, error), names ...string) (*File[T], error) {
 	c := &File[T]{what: what, names: names, parse: parse, log: f.Log}
 	if c.log == nil {
@@ -92,7 +91,7 @@ func Follow[T any](f *Files, what string, parse func(contents [][]byte) (T, erro
 	return c, nil
 }
 
-// Get returns what the files say now, or said at most a second ago.
+// Get returns the content of the files, which is at most a second old.
 func (c *File[T]) Get() T {
 	c.mu.Lock()
 	current, changed := c.look(time.Now())
@@ -103,15 +102,15 @@ func (c *File[T]) Get() T {
 	return current
 }
 
-// Err is why the files as they are now are not in use; nil if they are.
+// Err is why the present files are not in use; nil if they are.
 func (c *File[T]) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Changed has f called after each replacement that is taken into use, until stop is
-// called. It must not block.
+// Changed registers f to be called after each replacement that is taken into use, until
+// stop is called. f must not block.
 func (c *File[T]) Changed(f func()) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +122,7 @@ func (c *File[T]) Changed(f func()) (stop func()) {
 	}
 }
 
-// look returns what to use, and whom to tell if it is new.
+// look returns the content to use, and the funcs to call if it is new.
 func (c *File[T]) look(now time.Time) (T, []*func()) {
 	if now.Before(c.next) {
 		return c.current, nil
@@ -180,8 +179,8 @@ func readBounded(name string) ([]byte, error) {
 	return data, err
 }
 
-// A stamp tells two versions of files apart. A replacement of the same size within the
-// file system's clock tick is seen one replacement late.
+// A stamp distinguishes two versions of files. A replacement of the same size within the
+// file system's clock tick is not detected until the next one.
 type stamp []version
 
 type version struct {

@@ -1,6 +1,6 @@
 package auth
 
-// Tests of files that are followed, in virtual time.
+// Tests of followed files, in virtual time.
 
 import (
 	"bytes"
@@ -98,7 +98,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// take returns what has been written since it was last called.
+// take returns the text written since its last call.
 func (l *lines) take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,8 +106,8 @@ func (l *lines) take() string {
 	return l.text.String()
 }
 
-// A fault is told once, if it is still there at the second look, and again when it is
-// another one; so is what is taken into use.
+// An error is logged once, if it persists at the second check, and again if it changes. A
+// replacement that is taken into use is logged too.
 func TestFollowedFileIsToldOnce(t *testing.T) {
 	one, two := newAuthority(t), newAuthority(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
@@ -161,8 +161,8 @@ func TestFollowedFileIsToldOnce(t *testing.T) {
 	})
 }
 
-// A client that believes a file goes by what it says at each handshake, as to the
-// authority, the name, and what has been superseded.
+// A client that follows a file verifies by its content at each handshake: the authority, the
+// name, and superseded certificates.
 func TestBelieve(t *testing.T) {
 	one, two := newAuthority(t), newAuthority(t)
 	one.from = time.Now().Add(-time.Minute)

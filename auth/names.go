@@ -1,4 +1,4 @@
-// Names that belong to the server, and that no node may have.
+// Names of the server, which no node may have.
 
 package auth
 
@@ -13,7 +13,7 @@ import (
 // ServerNames are the names and addresses of the server. The zero value has those
 // that every server has.
 type ServerNames struct {
-	names []string // in lower case, without a dot at the end; "*." may begin one
+	names []string // in lower case, without a dot at the end; one may start with "*."
 	ips   []netip.Addr
 }
 
@@ -23,15 +23,15 @@ var everyServer = []string{"kubernetes", "kubernetes.default", clusterService, "
 // clusterService is followed by the domain of the cluster.
 const clusterService = "kubernetes.default.svc"
 
-// NewServerNames returns the names of a server that is called names, of which some
-// may be IP addresses.
+// NewServerNames returns the names of a server: names, of which some may be IP addresses,
+// and those of every server.
 func NewServerNames(names ...string) *ServerNames {
 	s := &ServerNames{}
 	s.Add(names...)
 	return s
 }
 
-// Add adds names like those of NewServerNames. Nobody may use s at the same time.
+// Add adds names like those of NewServerNames. s must not be used at the same time.
 func (s *ServerNames) Add(names ...string) {
 	for _, name := range names {
 		name = canonical(name)
@@ -43,8 +43,8 @@ func (s *ServerNames) Add(names ...string) {
 	}
 }
 
-// Check refuses a name of a node that is one of the server's, in any spelling, and
-// says what to do.
+// Check returns an error if a node's name is one of the server's, in any spelling. The
+// error has the remedy.
 func (s *ServerNames) Check(node string) error {
 	if of := s.owner(canonical(node)); of != "" {
 		return fmt.Errorf("node name %q is a name of the server (%s): choose another --node-name, or another --tls-san for the server", node, of)
@@ -52,8 +52,8 @@ func (s *ServerNames) Check(node string) error {
 	return nil
 }
 
-// Own tells whether a DNS name or IP address, as a certificate carries it, is the
-// server's. A wildcard is if it covers one of the server's names.
+// Own reports whether a DNS name or IP address of a certificate is the server's. A
+// wildcard is if it covers one of the server's names.
 func (s *ServerNames) Own(name string) bool {
 	name = canonical(name)
 	if s.owner(name) != "" {
@@ -70,7 +70,8 @@ func (s *ServerNames) Own(name string) bool {
 	return false
 }
 
-// owner returns the name of the server that a canonical name is, empty if none.
+// owner returns the server's name that equals a canonical name or is covered by it; empty
+// if there is none.
 func (s *ServerNames) owner(name string) string {
 	if ip, ok := address(name); ok {
 		if ip.IsLoopback() || ip.IsUnspecified() || slices.Contains(s.ips, ip) {
@@ -92,8 +93,8 @@ func (s *ServerNames) owner(name string) string {
 	return ""
 }
 
-// covers tells whether a wildcard stands for name, with one label for the star (RFC
-// 6125 section 6.4.3).
+// covers reports whether a wildcard covers name, with one label for the star (RFC 6125
+// section 6.4.3).
 func covers(wildcard, name string) bool {
 	rest, ok := strings.CutPrefix(wildcard, "*.")
 	_, parent, found := strings.Cut(name, ".")
@@ -106,8 +107,8 @@ func canonical(name string) string {
 	return strings.TrimRight(name, ".")
 }
 
-// address reads an IP address in any spelling that resolvers take: the usual ones,
-// and those of inet_aton, such as 127.1 or 0x7f000001.
+// address parses an IP address in any spelling that resolvers accept: the usual ones, and
+// those of inet_aton, such as 127.1 or 0x7f000001.
 func address(name string) (netip.Addr, bool) {
 	if ip, err := netip.ParseAddr(name); err == nil {
 		return ip.WithZone("").Unmap(), true
@@ -124,7 +125,7 @@ func address(name string) (netip.Addr, bool) {
 		n, err := strconv.ParseUint(part, 0, 32)
 		bits := 8
 		if i == len(parts)-1 {
-			bits = 8 * (5 - len(parts)) // the last one fills what is left
+			bits = 8 * (5 - len(parts)) // the last part fills the rest
 		}
 		if err != nil || n >= 1<<bits {
 			return netip.Addr{}, false

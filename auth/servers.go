@@ -1,4 +1,4 @@
-// Servers: how those of one cluster know each other.
+// Servers: how the servers of one cluster identify each other.
 
 package auth
 
@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// ServerUserPrefix begins the user name (certificate's common name) by which a
-	// server shows itself to others; its ID follows.
+	// ServerUserPrefix is the prefix of a server's user name (certificate's common name); its
+	// ID follows.
 	ServerUserPrefix = "hawser:server:"
 	// ServersGroup is the group (certificate's organization) of every server.
 	ServersGroup = "hawser:servers"
@@ -21,8 +21,8 @@ const (
 // ErrNotServer is wrapped by errors about a certificate that is no server's.
 var ErrNotServer = errors.New("not a server's certificate")
 
-// ServerID is the ID of the server whose client certificate cert is. It does not
-// verify the certificate: call it with one that TLS has verified.
+// ServerID is the ID of the server in its client certificate cert. It does not verify the
+// certificate: call it with one that TLS has verified.
 func ServerID(cert *x509.Certificate) (string, error) {
 	if cert == nil {
 		return "", fmt.Errorf("%w: there is none", ErrNotServer)
@@ -40,8 +40,8 @@ func ServerID(cert *x509.Certificate) (string, error) {
 	return id, nil
 }
 
-// CheckServerID says what is wrong with an ID for a server: it must be a DNS label
-// (RFC 1123), of at most 63 bytes in lower case.
+// CheckServerID returns an error unless id is a DNS label (RFC 1123), of at most 63 bytes
+// in lower case.
 func CheckServerID(id string) error {
 	if len(id) > 63 || !isLabel(id) {
 		return fmt.Errorf("server ID %q must have 1 to 63 lower case letters, digits and '-', and start and end with a letter or digit", id)

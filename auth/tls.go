@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// ServerTLS is the configuration of a listener that speaks TLS 1.3 only to
-// clients with a certificate from cas. Both funcs are asked anew for each
-// handshake, so that what has been replaced on disk is picked up.
+// ServerTLS is the configuration of a TLS 1.3 listener for clients with a certificate
+// from cas. Both funcs are called for each handshake, so that replaced files are used.
 func ServerTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas func() (*x509.CertPool, error)) *tls.Config {
 	return serverTLS(cert, cas, nil)
 }
@@ -21,12 +20,12 @@ func serverTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), cas fu
 	base := &tls.Config{
 		MinVersion:       tls.VersionTLS13,
 		ClientAuth:       tls.RequireAndVerifyClientCert,
-		ClientCAs:        x509.NewCertPool(), // trusts nobody, should the func below ever not be asked
+		ClientCAs:        x509.NewCertPool(), // trusts no authority, in case the func below is not called
 		GetCertificate:   cert,
-		VerifyConnection: check, // of resumed sessions, too
-		// Session tickets stay on: they save a client that comes back the
-		// signatures, and package tls checks for each that the certificate in it
-		// has not expired and that its authority is still one of ClientCAs.
+		VerifyConnection: check, // also for resumed sessions
+		// Session tickets stay on: they save the signatures of a reconnecting client. For
+		// each, package tls checks that the certificate in it has not expired and that its
+		// authority is still one of ClientCAs.
 	}
 	c := base.Clone()
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -47,12 +46,12 @@ func (a *Authorities) ServerTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificat
 	return serverTLS(cert, func() (*x509.CertPool, error) { return a.Pool(), nil }, a.CheckConnection)
 }
 
-// Believe has a client's c believe the servers that a believes at the time of each
-// handshake, in place of RootCAs. It is for servers that are called by a name: package
-// tls does not tell VerifyConnection an address, and such a server is refused.
+// Believe makes c verify servers by a's authorities at the time of each handshake, in
+// place of RootCAs. It is for servers with a DNS name: package tls does not pass an IP
+// address to VerifyConnection, and such a server is refused.
 func (a *Authorities) Believe(c *tls.Config) {
-	c.RootCAs = x509.NewCertPool() // nobody, should the func below ever not be asked
-	c.InsecureSkipVerify = true    // by the library, which knows one pool: VerifyConnection does it
+	c.RootCAs = x509.NewCertPool() // no authority, in case the func below is not called
+	c.InsecureSkipVerify = true    // by the library, which has one pool: VerifyConnection verifies
 	c.VerifyConnection = a.verifyServer
 }
 
@@ -71,8 +70,8 @@ func (a *Authorities) verifyServer(cs tls.ConnectionState) error {
 	return a.Check(chains)
 }
 
-// ClientTLS is the configuration of a client that shows cert to a server whose
-// certificate must be from cas, carry serverName and be no node's.
+// ClientTLS is the configuration of a client with the certificate cert. The server's
+// certificate must be from cas, have the name serverName and be no node's.
 func ClientTLS(cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error), cas *x509.CertPool, serverName string) *tls.Config {
 	return &tls.Config{
 		MinVersion:           tls.VersionTLS13,
@@ -83,13 +82,12 @@ func ClientTLS(cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error),
 	}
 }
 
-// ErrNodeAsServer says that what answers in the server's place shows the certificate of a node.
+// ErrNodeAsServer means that the peer is not the server but has the certificate of a node.
 var ErrNodeAsServer = errors.New("it is not the cluster's server; do not go on before you know why")
 
-// NotNode refuses the certificates of a server if the first is a node's, with
-// ErrNodeAsServer. There are
-// authorities that sign for nodes and for the server; a node whose certificate such a
-// one signed must not pass for the server.
+// NotNode returns ErrNodeAsServer if the first of a server's certificates is a node's. An
+// authority may sign for nodes and for the server; a node with a certificate of such an
+// authority must not be accepted as the server.
 func NotNode(shown []*x509.Certificate) error {
 	if len(shown) == 0 {
 		return nil

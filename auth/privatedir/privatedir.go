@@ -1,6 +1,6 @@
 // Package privatedir makes directories that only this process's user may enter, and
-// checks those that exist. It never changes one that it has not made: a directory
-// may be somebody else's, or everybody's, as /tmp is.
+// checks existing ones. It never changes a directory that it has not made: that may
+// belong to another user, or be shared, as /tmp is.
 package privatedir
 
 import (
@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Make makes dir with mode 0700 if it is missing, and what is missing on the way to
-// it, and fails as Check does if it is there and not private.
+// Make makes dir and its missing parents with mode 0700. If dir exists and is not
+// private, it fails as Check does.
 func Make(dir string) error {
 	err := Check(dir)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -21,12 +21,11 @@ func Make(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("%w: choose a directory that can be written", err)
 	}
-	return Check(dir) // another may have made it meanwhile
+	return Check(dir) // another process may have made it meanwhile
 }
 
-// Check returns nil if dir is a directory of this process's user that nobody else
-// may enter. It creates nothing. The error about one that does not exist wraps
-// fs.ErrNotExist.
+// Check returns nil if dir is a directory of this process's user that no other user may
+// enter. It creates nothing. If dir does not exist the error wraps fs.ErrNotExist.
 func Check(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
