@@ -1,27 +1,24 @@
 // Package bootstrap gets a node its certificates.
 //
-// A machine that wants to be a node knows the server's address, a join token and a
-// hash of the cluster's CA. Join makes an identity of that: it trusts whatever CA
-// the server shows if its hash is the one known, asks for a client certificate
-// with the token, waits until it is approved and signed, and keeps key and
-// certificate in the data directory. With those it is the node from then on, and
-// needs no token again. A Rotation renews the certificate before it ends, and gets
-// and renews the serving certificate of the node's own API. It also follows the
-// authorities of the cluster, which may be others one day: of the server, and of the
-// clients of the node's API.
+// A machine that joins has the server's address, a join token and a hash of the
+// cluster's CA. Join makes an identity of them: it trusts the CA that the server shows
+// if its hash matches, requests a client certificate with the token, waits until it is
+// approved and signed, and stores key and certificate in the data directory. From then
+// on it needs no token. A Rotation renews the certificate before it expires, and gets
+// and renews the serving certificate of the node's own API. It also follows changes of
+// the cluster's authorities: of the server, and of the clients of the node's API.
 //
-// A node that was away for so long that its certificate has expired is still that
-// node: its pods are to be looked after. So an expired certificate is an identity,
-// with which no server lets the node in, and the Rotation goes on to replace it: by
-// joining anew if it has a token, and else with a word to those who can give it one.
-// So it is for a node that is not admitted any more (Rotation.Reject), though its
-// certificate is good: its Node was deleted, it was revoked, or its name was given away.
+// A node whose certificate has expired while it was disconnected is still that node,
+// and its pods continue. So an expired certificate is still an identity. No server
+// admits it, and the Rotation tries to replace it: it joins again if it has a token, and
+// else logs what an administrator can do. The same holds for a node that is not admitted
+// any more with a valid certificate (Rotation.Reject): its Node was deleted, it was
+// revoked, or another machine has taken its name.
 //
 // This is the TLS bootstrapping of Kubernetes, with the same signers, subjects and
 // usages; the hash is that of kubeadm: SHA-256 over the CA's public key
-// (SubjectPublicKeyInfo, RFC 7469 section 2.4). Nothing is ever trusted but a CA
-// with such a hash, and a failure that trying again cannot mend is returned at
-// once.
+// (SubjectPublicKeyInfo, RFC 7469 section 2.4). Only a CA with such a hash is ever
+// trusted. A permanent failure is returned at once.
 package bootstrap
 
 import (
@@ -60,31 +57,30 @@ const (
 	pendingFile = "kubelet-client.key.pending" // until there is a certificate for it
 )
 
-// Config says how to become a node.
+// Config configures Join.
 type Config struct {
 	// Servers are https://HOST:PORT, tried in turn. Required.
 	Servers []string
-	// Token and Pins are needed while there is no certificate. If that kept has
-	// expired, Token is enough: the CA is known.
+	// Token and Pins are needed while there is no certificate. If the stored one has
+	// expired, Token is enough: the CA is stored too.
 	Token Token
 	Pins  []Pin
-	// TokenFile is read in place of Token each time one is needed, so that another
-	// token can be put there while the node lives. It need not be there before.
+	// TokenFile is read in place of Token each time a token is needed, so that the token can
+	// be replaced while the node runs. The file need not exist before.
 	TokenFile string
-	// APIServerName is what the certificate of the API server must be for. Empty means
-	// the host of the server, or, if the API server is another program than the hub, what
-	// the cluster publishes (ConfigMap kube-public/cluster-info, as kubeadm has it). What
-	// was found is kept in the data directory.
+	// APIServerName is the name in the certificate of the API server. Empty means the host of
+	// the server, or, if the API server is another program than the hub, the name that the
+	// cluster publishes (ConfigMap kube-public/cluster-info, as with kubeadm). That is stored
+	// in the data directory.
 	APIServerName string
-	// NodeName is the name to be known by. Required.
+	// NodeName is the name of the node. Required.
 	NodeName string
 	// Dir is the data directory; keys and certificates are in DIR/pki. Required.
 	Dir string
 	// Lifetime to ask for; zero leaves it to the signer.
 	Lifetime time.Duration
-	// TokenPatience is for how long a token is tried again that a server does not take: an
-	// API server that has just started may not have read its tokens yet. Zero means not at
-	// all.
+	// TokenPatience is how long a refused token is tried again: an API server that has just
+	// started may not have read its tokens yet. Zero means no retry.
 	TokenPatience time.Duration
 	// ApprovalTimeout bounds the wait for the certificate: 15 min.
 	ApprovalTimeout time.Duration
@@ -99,11 +95,11 @@ const (
 	retryLimit = 30 * time.Second
 )
 
-// Join returns the node's identity: the one kept in the data directory, even if its
-// certificate is not valid now, or else a new one. While no server can be reached it
-// keeps trying, with a log line when the reason is a new one; one that asks to come
-// back later is left alone for so long, though no longer than 5 min. Errors that trying again cannot mend are returned:
-// ErrTokenRejected once Config.TokenPatience is over, *PinError, *DeniedError, *ClockError, and those about files.
+// Join returns the node's identity: the stored one, even if its certificate is not valid
+// now, or else a new one. While no server can be reached it keeps trying, with a log line
+// for each new reason. A server that answers with Retry-After is not asked for that time,
+// at most 5 min. Permanent errors are returned: ErrTokenRejected after
+// Config.TokenPatience, *PinError, *DeniedError, *ClockError, and errors of files.
 func Join(ctx context.Context, c Config) (*Identity, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -148,14 +144,13 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 	}
 }
 
-// Joined tells whether there is a client certificate already, for which Join asks no server.
+// Joined reports whether a client certificate is stored: then Join needs no server.
 func (c *Config) Joined() bool {
 	_, err := os.Lstat(c.path(clientFile))
 	return err == nil
 }
 
-// Check returns what is known to make Join fail without asking a server. It makes
-// nothing.
+// Check returns an error if Join would fail before it asks a server. It makes nothing.
 func (c *Config) Check() error {
 	if err := c.check(); err != nil {
 		return err
@@ -166,7 +161,7 @@ func (c *Config) Check() error {
 	return c.canJoin()
 }
 
-// canJoin returns what is missing to join with.
+// canJoin returns an error if something is missing for joining.
 func (c *Config) canJoin() error {
 	if _, err := c.token(); err != nil {
 		return fmt.Errorf("node %q has no certificate in %s yet: a join token is needed (--token-file, HAWSER_TOKEN or --token): %w", c.NodeName, c.pki(), err)
@@ -177,7 +172,7 @@ func (c *Config) canJoin() error {
 	return nil
 }
 
-// token is what to join with; errNoToken if there is nothing.
+// token is the join token; errNoToken if there is none.
 func (c *Config) token() (Token, error) {
 	if c.TokenFile == "" {
 		if c.Token == (Token{}) {
@@ -192,7 +187,7 @@ func (c *Config) token() (Token, error) {
 	return token, err
 }
 
-// complain says why a server has given no certificate yet.
+// complain logs why a server has not given a certificate yet.
 func (c *Config) complain(server string, err error) {
 	log := c.Log.With("server", server, "err", err)
 	if after := asked(err); after > 0 {
@@ -274,7 +269,7 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 	return load(c)
 }
 
-// cannotJoin makes of err what the caller goes by.
+// cannotJoin turns err into the error of Join.
 func (c *Config) cannotJoin(server string, token Token, err error) error {
 	var (
 		denied *DeniedError
@@ -287,7 +282,7 @@ func (c *Config) cannotJoin(server string, token Token, err error) error {
 	case errors.As(err, &clock):
 		return clock
 	case errors.As(err, &denied), errors.Is(err, errNotOurs):
-		// The name of a request follows from its key: another try needs another key.
+		// The name of a request depends on its key: another try needs another key.
 		return errors.Join(err, remove(c.path(pendingFile)))
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%w (token id %s at %s)", ErrTokenRejected, token.ID, server)
@@ -295,8 +290,8 @@ func (c *Config) cannotJoin(server string, token Token, err error) error {
 	return fmt.Errorf("join the cluster at %s: %w", server, err)
 }
 
-// certify gets a certificate from one server, and the name of its API server if that had
-// to be found out. by has verified the server.
+// certify gets a certificate from one server, and the name of its API server if it had to
+// be discovered. by has verified the server.
 func (c *Config) certify(ctx context.Context, server *url.URL, token Token, key *ecdsa.PrivateKey) (cert []byte, by *pinned, found string, err error) {
 	by = &pinned{host: cmp.Or(c.apiServerName(), server.Hostname()), pins: c.Pins}
 	cert, err = c.ask(ctx, server.String(), token, key, by)
@@ -310,8 +305,8 @@ func (c *Config) certify(ctx context.Context, server *url.URL, token Token, key 
 	return cert, by, found, err
 }
 
-// named is what verifies the API server of a cluster by what the cluster publishes of it, and
-// its name there. If it publishes nothing the error is err, for which it was asked.
+// named returns a verifier of the API server by what the cluster publishes, and the API
+// server's name. If nothing is published the error is err, which led to the call.
 func (c *Config) named(ctx context.Context, server string, token Token, err error) (*pinned, string, error) {
 	info, ierr := c.discover(ctx, server, token)
 	if errors.Is(ierr, errNotPublished) {
@@ -323,15 +318,15 @@ func (c *Config) named(ctx context.Context, server string, token Token, err erro
 	return &pinned{host: cmp.Or(c.APIServerName, info.name), pins: c.Pins, known: info.cas}, info.name, nil
 }
 
-// unnamed tells whether err may be because the API server is another program than the
-// hub: it shows no CA, or its certificate is not for the hub's host.
+// unnamed reports whether the cause of err may be that the API server is another program
+// than the hub: it shows no CA, or its certificate is not for the hub's host.
 func (c *Config) unnamed(err error) bool {
 	var pin *PinError
 	var host x509.HostnameError
 	return errors.As(err, &pin) || errors.As(err, &host) && c.APIServerName == ""
 }
 
-// ask asks a server for a client certificate.
+// ask requests a client certificate from a server.
 func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa.PrivateKey, by *pinned) ([]byte, error) {
 	transport := c.transport(by.config())
 	defer transport.CloseIdleConnections()
@@ -348,12 +343,12 @@ func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa
 	return r.certificate(ctx)
 }
 
-// apiServerName is the name configured or kept; empty if there is none.
+// apiServerName is the configured or stored name; empty if there is none.
 func (c *Config) apiServerName() string {
 	if c.APIServerName != "" {
 		return c.APIServerName
 	}
-	kept, _ := os.ReadFile(c.path(nameFile)) // it is there if one was found
+	kept, _ := os.ReadFile(c.path(nameFile)) // the file exists if a name was discovered
 	return strings.TrimSpace(string(kept))
 }
 
@@ -364,7 +359,7 @@ func (c *Config) transport(conf *tls.Config) *http.Transport {
 		ForceAttemptHTTP2:     true,
 		ResponseHeaderTimeout: time.Minute,
 		DialContext:           c.Dial,
-		// A watch that nothing comes from may be a connection that is dead.
+		// A watch without events may be a dead connection.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
 	if c.Dial == nil {
@@ -374,7 +369,7 @@ func (c *Config) transport(conf *tls.Config) *http.Transport {
 	return t
 }
 
-// bearer shows a token with each request.
+// bearer adds a token to each request.
 type bearer struct {
 	http.RoundTripper
 	token Token
@@ -387,8 +382,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(r)
 }
 
-// load returns the identity kept in the data directory, or nil when there is none
-// and a new one can be got.
+// load returns the identity in the data directory, or nil if there is none and the node
+// can join.
 func load(c *Config) (*Identity, error) {
 	pair, err := readPair(c.path(clientFile))
 	if errors.Is(err, os.ErrNotExist) {

@@ -40,7 +40,7 @@ type authority struct {
 	bare bool // signs without addresses
 }
 
-// newAuthority makes one that outlives whatever a test waits for.
+// newAuthority makes an authority that is valid for the whole test.
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &pkitest.Authority{Key: pkitest.NewKey(t)}
@@ -67,7 +67,7 @@ func (a *authority) signRequest(t testing.TB, csr *certificates.CertificateSigni
 	}, req.PublicKey))
 }
 
-// parsed is what csr asks for.
+// parsed is the request in csr.
 func parsed(t testing.TB, csr *certificates.CertificateSigningRequest) *x509.CertificateRequest {
 	block, _ := pem.Decode(csr.Spec.Request)
 	req, err := x509.ParseCertificateRequest(block.Bytes)
@@ -77,7 +77,7 @@ func parsed(t testing.TB, csr *certificates.CertificateSigningRequest) *x509.Cer
 	return req
 }
 
-// A server is an API server as far as joining needs one.
+// A server is the part of an API server that joining needs.
 type server struct {
 	t    *testing.T
 	ca   *authority
@@ -176,7 +176,7 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, &csr, http.StatusCreated)
 }
 
-// watch decides about the request as soon as somebody waits for it.
+// watch decides about the request as soon as it is watched.
 func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
@@ -246,7 +246,7 @@ func TestJoin(t *testing.T) {
 			t.Errorf("request %+v", csr.Spec)
 		}
 	}
-	// The second time nobody is asked, and no token is needed.
+	// The second time no server and no token are needed.
 	s.http.Close()
 	c.Token, c.Pins = Token{}, nil
 	again, err := Join(t.Context(), c)
@@ -343,8 +343,8 @@ func TestJoinIsRefused(t *testing.T) {
 	}
 }
 
-// TestRestartFindsItsRequest: an agent that ends while it waits asks again for the
-// same.
+// TestRestartFindsItsRequest: an agent that is restarted while it waits makes the same
+// request again.
 func TestRestartFindsItsRequest(t *testing.T) {
 	s := newServer(t, newAuthority(t), nil)
 	decide := s.decide
@@ -380,8 +380,8 @@ func TestApprovalTakesTooLong(t *testing.T) {
 	}
 }
 
-// TestUnreachableServers: one that is not there is passed over, one that is not
-// ready is asked again, and each reason is logged once.
+// TestUnreachableServers: an unreachable server is skipped, one that is not ready is tried
+// again, and each reason is logged once.
 func TestUnreachableServers(t *testing.T) {
 	s := newServer(t, newAuthority(t), nil)
 	s.refuse = 2

@@ -1,4 +1,4 @@
-// This file is about servers that ask to come back later.
+// This file handles servers that answer with Retry-After.
 
 package bootstrap
 
@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// maxAsked bounds how long a server may ask to be left alone.
+	// maxAsked bounds the time of a Retry-After.
 	maxAsked = 5 * time.Minute
-	// maxExcuse bounds how much is read of an answer that is of no use.
+	// maxExcuse bounds how much of such an answer is read.
 	maxExcuse = 4 << 10
 )
 
-// A busyError means that the server has answered 429 or 503 and said when to come
-// back (RFC 9110 section 10.2.3).
+// A busyError means that the server has answered 429 or 503 with Retry-After (RFC 9110
+// section 10.2.3).
 type busyError struct {
 	host, status string
 	after        time.Duration
 }
 
-// Error leaves out for how long, so that it is logged once.
+// Error does not include the time, so that it is logged once.
 func (e *busyError) Error() string {
 	return fmt.Sprintf("%s is busy (%s) and asks to come back later", e.host, e.status)
 }
 
-// asked is how long the server wants to be left alone, as far as err says so.
+// asked is the Retry-After in err; zero if there is none.
 func asked(err error) time.Duration {
 	if busy := (*busyError)(nil); errors.As(err, &busy) {
 		return busy.after
@@ -40,8 +40,8 @@ func asked(err error) time.Duration {
 	return 0
 }
 
-// heedful turns answers of servers that ask to come back later into errors. The
-// client would wait by itself, but only so often, and without a word.
+// heedful turns answers with Retry-After into a *busyError. client-go would wait
+// by itself, but only a few times, and without a log line.
 type heedful struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -73,15 +73,15 @@ func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	return min(max(after, 0), maxAsked), true
 }
 
-// A round is one try at all servers, of which each may have asked for time.
+// A round is one try at all servers, some of which may have answered with Retry-After.
 type round struct {
 	busyUntil map[string]time.Time
 }
 
-// may reports whether a server may be asked now.
+// may reports whether a server may be tried now.
 func (r *round) may(server string, now time.Time) bool { return !now.Before(r.busyUntil[server]) }
 
-// heard notes what came of asking a server.
+// heard records the result of a server.
 func (r *round) heard(server string, err error, now time.Time) {
 	if after := asked(err); after > 0 {
 		r.busyUntil[server] = now.Add(after)
@@ -90,9 +90,8 @@ func (r *round) heard(server string, err error, now time.Time) {
 	}
 }
 
-// pause is how long to wait before the next round: the back-off, somewhat longer or
-// shorter, and after that as long as no server may be asked. Those who were told
-// the same number come back at different times.
+// pause is the wait before the next round: the random back-off, and then until a server
+// may be tried. Clients that got the same Retry-After come back at different times.
 func (r *round) pause(servers []string, backoff time.Duration, now time.Time) time.Duration {
 	wait := backoff/2 + rand.N(backoff)
 	first := time.Duration(-1)

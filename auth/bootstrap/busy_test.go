@@ -77,8 +77,8 @@ func TestRound(t *testing.T) {
 	}
 }
 
-// TestBusyServer: a server that asks for time is left alone for that long, at each
-// step of joining, and it is told once at each.
+// TestBusyServer: a server with Retry-After is not tried for that time, at each step of
+// joining, and that is logged once at each.
 func TestBusyServer(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -132,8 +132,8 @@ func TestBusyServer(t *testing.T) {
 	}
 }
 
-// TestJoinAtAServerThatHasJustStarted: a token that it does not know yet is tried again, for
-// as long as it was said.
+// TestJoinAtAServerThatHasJustStarted: a token that it refuses is tried again during
+// TokenPatience.
 func TestJoinAtAServerThatHasJustStarted(t *testing.T) {
 	ca := newAuthority(t)
 	s := newServer(t, ca, nil)

@@ -1,5 +1,5 @@
-// This file finds out what a cluster says of itself to those who join it: how its API
-// server is called, and by which authority it is known.
+// This file reads what a cluster publishes for joining nodes: the name and the authorities
+// of its API server.
 
 package bootstrap
 
@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// DefaultAPIServerName is a name that the certificates of API servers carry.
+	// DefaultAPIServerName is a name in the certificates of all API servers.
 	DefaultAPIServerName = "kubernetes"
-	// publicMaps are the ConfigMaps that everybody who joins may read.
+	// publicMaps is the path of the ConfigMaps that joining machines may read.
 	publicMaps = "/api/v1/namespaces/kube-public/configmaps/"
 	// infoName, infoKey and signaturePrefix are kubeadm's: a kubeconfig, and its
 	// signatures by join tokens.
@@ -36,18 +36,17 @@ const (
 	maxPublic = 1 << 20
 )
 
-// errNotPublished means that the cluster does not have a public ConfigMap, or does not
-// show it.
+// errNotPublished means that a public ConfigMap does not exist or may not be read.
 var errNotPublished = errors.New("the cluster does not publish it")
 
-// A clusterInfo is what a cluster says to those who know a join token of it.
+// A clusterInfo is the published information about a cluster, signed with a join token.
 type clusterInfo struct {
 	name string              // of the API server
-	cas  []*x509.Certificate // those by which it may be known
+	cas  []*x509.Certificate // its authorities
 }
 
-// discover asks a server that is not trusted yet. What it answers is signed with the
-// token's secret, which is not sent.
+// discover reads clusterInfo from a server that is not trusted yet. The answer is signed
+// with the token's secret, which is not sent.
 func (c *Config) discover(ctx context.Context, server string, token Token) (*clusterInfo, error) {
 	t := c.transport(&tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -69,8 +68,8 @@ func (c *Config) discover(ctx context.Context, server string, token Token) (*clu
 	return info, nil
 }
 
-// publicMap reads a ConfigMap of namespace kube-public; errNotPublished is for one that
-// is not there, or not for us.
+// publicMap reads a ConfigMap of namespace kube-public. It returns errNotPublished if it
+// does not exist or may not be read.
 func publicMap(ctx context.Context, t http.RoundTripper, server, name string) (*corev1.ConfigMap, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(server, "/")+publicMaps+name, nil)
 	if err != nil {

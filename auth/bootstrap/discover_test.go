@@ -51,7 +51,7 @@ func beside(t *testing.T, ca *authority, maps map[string]map[string]string, name
 	return s
 }
 
-// info is what kubeadm publishes.
+// info is the ConfigMap that kubeadm publishes.
 func info(t *testing.T, ca *authority, server, id, secret string) map[string]string {
 	t.Helper()
 	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster:\n    server: %s\n    certificate-authority-data: %s\n",
@@ -75,7 +75,7 @@ func TestJoinBesideACluster(t *testing.T) {
 	if got := id.APIServerName(); got != "api.internal" {
 		t.Errorf("the API server is called %q", got)
 	}
-	// From here on nothing is to be found out.
+	// From here on nothing is discovered.
 	delete(maps, infoName)
 	if got := again(t, c).APIServerName(); got != "api.internal" {
 		t.Errorf("after a start the API server is called %q", got)
@@ -85,7 +85,7 @@ func TestJoinBesideACluster(t *testing.T) {
 	}
 }
 
-// TestProbeBesideACluster: what would be believed when joining is believed before, and no file is made.
+// TestProbeBesideACluster: Probe trusts the same servers as Join, and makes no file.
 func TestProbeBesideACluster(t *testing.T) {
 	ca := newAuthority(t)
 	maps := map[string]map[string]string{infoName: info(t, ca, "https://api.internal:6443", "abcdef", "0123456789abcdef")}
@@ -150,8 +150,8 @@ func TestJoinBesideIsRefused(t *testing.T) {
 	}
 }
 
-// The hub's authority counts for the tunnel and for nothing else, from one start to the
-// next, until it is not published any more.
+// The hub's authority is used for the tunnel only, also after a restart, until it is not
+// published any more.
 func TestTunnelAuthority(t *testing.T) {
 	ca, hub := newAuthority(t), newAuthority(t)
 	maps := map[string]map[string]string{
@@ -190,8 +190,8 @@ func TestTunnelAuthority(t *testing.T) {
 	}
 }
 
-// A node whose certificate is somebody else's to renew takes what is put in its place, and
-// nothing of another node's.
+// A node whose certificate another program renews uses replaced files, and refuses another
+// node's.
 func TestGivenFilesAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca, next := newAuthority(t), newAuthority(t)

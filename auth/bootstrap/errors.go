@@ -1,4 +1,4 @@
-// This file is what can go wrong for good.
+// This file has the errors of joining.
 
 package bootstrap
 
@@ -12,20 +12,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// ErrTokenRejected means that the server does not take the join token.
+// ErrTokenRejected means that the server does not accept the join token.
 var ErrTokenRejected = errors.New("the server does not accept the join token: it is unknown, expired or mistyped; make a new one with \"hawser token create\"")
 
-// errNotOurs means that a request of our name is there and may not be read.
+// errNotOurs means that a request with our name exists and may not be read.
 var errNotOurs = errors.New("a certificate request of this node was made with another token")
 
-// A PinError means that the server has another CA than the one expected.
+// A PinError means that the server has another CA than expected.
 type PinError struct {
 	Server string
 	Want   []Pin
 	Have   []Pin // of the CAs that the server showed
 }
 
-// Error names the hashes, as a mistyped one is the usual cause.
+// Error has the hashes, since a mistyped one is the usual cause.
 func (e *PinError) Error() string {
 	return fmt.Sprintf("the CA of %s is not the one expected: its hash is %s, --discovery-token-ca-cert-hash says %s; do not go on before you know why",
 		e.Server, joinPins(e.Have), joinPins(e.Want))
@@ -49,7 +49,7 @@ type DeniedError struct {
 	Reason, Message string
 }
 
-// Error passes on what the approver said.
+// Error includes the approver's message.
 func (e *DeniedError) Error() string {
 	verb := "denied"
 	if e.Failed {
@@ -62,14 +62,13 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("certificate request %s was %s: %s", e.Name, verb, why)
 }
 
-// A ClockError means that a certificate is not valid at the time this machine
-// believes it is.
+// A ClockError means that a certificate is not valid by this machine's clock.
 type ClockError struct {
 	What             string
 	Now, From, Until time.Time
 }
 
-// Error says which way the clock may be off.
+// Error says whether the clock may be fast or slow.
 func (e *ClockError) Error() string {
 	stamp := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	if e.Now.Before(e.From) {
@@ -78,15 +77,14 @@ func (e *ClockError) Error() string {
 	return fmt.Sprintf("%s has expired: it ended at %s and this machine's clock says %s; set the clock", e.What, stamp(e.Until), stamp(e.Now))
 }
 
-// An expiredError means that the node's certificate has expired and cannot be
-// replaced for the time being.
+// An expiredError means that the node's certificate has expired and cannot be replaced
+// now.
 type expiredError struct {
 	since time.Time
 	err   error // why it cannot be replaced
 }
 
-// Error says what can be done. It does not change with time, so that it is logged
-// once.
+// Error has the remedy. It does not change with time, so that it is logged once.
 func (e *expiredError) Error() string {
 	return fmt.Sprintf("the node's certificate expired at %s and no server lets the node in with it: on the server, run \"hawser token create --print-join-command\", and start this agent with the token that it prints, or put that into its --token-file; pods run on meanwhile (%v)",
 		e.since.UTC().Format(time.RFC3339), e.err)
@@ -94,11 +92,11 @@ func (e *expiredError) Error() string {
 
 func (e *expiredError) Unwrap() error { return e.err }
 
-// errNoToken means that there is nothing to join anew with.
+// errNoToken means that there is no token to join again with.
 var errNoToken = errors.New("this agent has no join token")
 
-// A rejectedError means that the node is not admitted with the key that it has and
-// cannot get another one for the time being.
+// A rejectedError means that the node is not admitted with its key and cannot get another
+// certificate now.
 type rejectedError struct{ err error }
 
 // Error says what can be done.
@@ -109,7 +107,7 @@ func (e *rejectedError) Error() string {
 
 func (e *rejectedError) Unwrap() error { return e.err }
 
-// A timeoutError means that nobody has approved the request in time.
+// A timeoutError means that the request was not approved in time.
 type timeoutError struct {
 	name string
 	wait time.Duration
@@ -120,7 +118,7 @@ func (e *timeoutError) Error() string {
 	return fmt.Sprintf("certificate request %s was not approved and signed within %s; approve it with \"kubectl certificate approve %s\" and start again", e.name, e.wait, e.name)
 }
 
-// final reports whether trying again cannot help.
+// final reports whether err is permanent.
 func final(err error) bool {
 	var (
 		pin     *PinError

@@ -43,7 +43,7 @@ func (d *diary) lines(with string) []string {
 	return lines
 }
 
-// outlived has a node's certificate, kept in c.Dir, that has expired.
+// outlived writes an expired certificate of a node to c.Dir.
 func outlived(t *testing.T, c *Config, ca *authority) *x509.Certificate {
 	t.Helper()
 	key, err := newKey()
@@ -60,10 +60,8 @@ func outlived(t *testing.T, c *Config, ca *authority) *x509.Certificate {
 	return cert
 }
 
-// A node whose certificate has expired while it was away, and that has a token, is
-// itself from the start and joins anew when a server is
-// there. It needs no hash of
-// the CA, which it knows.
+// A node with a token whose certificate has expired has its identity from the start, and joins
+// again when a server is reachable. It needs no hash of the CA, which is stored.
 func TestExpiredNodeJoinsAnew(t *testing.T) {
 	ca := newAuthority(t)
 	s := newServer(t, ca, nil)
@@ -106,7 +104,7 @@ func TestExpiredNodeJoinsAnew(t *testing.T) {
 	}
 }
 
-// A token that is no good any more is said to be the matter, with the remedy.
+// An invalid token is reported as the cause, with the remedy.
 func TestExpiredNodeWithSpentToken(t *testing.T) {
 	ca := newAuthority(t)
 	c := newServer(t, ca, nil).config()
@@ -126,8 +124,8 @@ func TestExpiredNodeWithSpentToken(t *testing.T) {
 	}
 }
 
-// Without a token it says once what to do, and goes on asking: it may be this
-// machine's clock that is wrong.
+// Without a token it logs the remedy once, and keeps trying: this machine's clock may be
+// wrong.
 func TestExpiredNodeWithoutToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newAuthority(t)

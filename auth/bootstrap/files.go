@@ -31,8 +31,8 @@ func newKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// pendingKey returns the key at path, making it if there is none. It is kept so
-// that an agent that restarts finds the request it has made with it.
+// pendingKey returns the key at path, and makes it if there is none. It is stored so that
+// a restarted agent finds the request that it has made with it.
 func pendingKey(path string) (*ecdsa.PrivateKey, error) {
 	data, err := os.ReadFile(path) //nolint:gosec // of the data directory
 	if err == nil {
@@ -41,7 +41,7 @@ func pendingKey(path string) (*ecdsa.PrivateKey, error) {
 				return key, nil
 			}
 		}
-		// A torn file: nothing depends on it but a request that will expire.
+		// A torn file: only a request depends on it, which will expire.
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("read key: %w", err)
 	}
@@ -72,8 +72,8 @@ func encodeCerts(list ...*x509.Certificate) []byte {
 	return out
 }
 
-// writePair keeps a certificate (PEM, with its chain) and its key in one file, so
-// that they are replaced together.
+// writePair writes a certificate (PEM, with its chain) and its key to one file, so that
+// they are replaced together.
 func writePair(path string, cert []byte, key *ecdsa.PrivateKey) error {
 	data, err := encodeKey(key)
 	if err != nil {

@@ -1,5 +1,5 @@
-// This file is a node whose certificate somebody else gets and renews, such as a kubelet:
-// the files are followed.
+// This file is a node whose certificate another program renews, such as a kubelet. Its
+// files are followed.
 
 package bootstrap
 
@@ -10,20 +10,20 @@ import (
 	"github.com/hawser-project/hawser/auth"
 )
 
-// GivenFiles are the PEM files of an identity, each of which may be replaced at any time.
+// GivenFiles are the PEM files of an identity. Each may be replaced at any time.
 type GivenFiles struct {
 	Cert, Key, CA string
 }
 
-// A given is an identity's files as they are followed.
+// A given has the followed files of an identity.
 type given struct {
 	files *auth.Files
 	pair  *auth.KeyPair
 	cas   *auth.Authorities
 }
 
-// Given returns the identity that files make up. A Rotation follows them, and renews no
-// client certificate. The data directory has what is kept beside.
+// Given returns the identity in files. A Rotation follows them, and renews no client
+// certificate. Other state is in the data directory.
 func Given(c Config, files GivenFiles) (*Identity, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func Given(c Config, files GivenFiles) (*Identity, error) {
 	return id, id.takePair()
 }
 
-// takePair takes the certificate into use, if it is this node's.
+// takePair uses the present certificate, if it is this node's.
 func (i *Identity) takePair() error {
 	pair := i.given.pair.Certificate()
 	name, err := auth.NodeName(pair.Leaf)
@@ -56,8 +56,8 @@ func (i *Identity) takePair() error {
 	return nil
 }
 
-// takeAuthorities has the file's content be what the API server is known by. What else
-// the cluster has said stays.
+// takeAuthorities uses the file's content as the authorities of the API server. Those that
+// were read from the cluster stay.
 func (i *Identity) takeAuthorities() {
 	i.trusting.Lock()
 	defer i.trusting.Unlock()
@@ -69,7 +69,7 @@ func (i *Identity) takeAuthorities() {
 	i.trust.Store(next)
 }
 
-// followGiven takes replacements into use until ctx is done.
+// followGiven uses replaced files until ctx is done.
 func (r *Rotation) followGiven(ctx context.Context) {
 	id := r.cfg.Identity
 	defer id.given.pair.Changed(func() {

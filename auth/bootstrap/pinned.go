@@ -1,4 +1,4 @@
-// This file trusts a server by the hash of its CA.
+// This file verifies a server by the hash of its CA.
 
 package bootstrap
 
@@ -14,12 +14,11 @@ import (
 	"github.com/hawser-project/hawser/auth"
 )
 
-// pinned verifies a server whose CA is known by hash only: the server shows the CA
-// in its chain.
+// pinned verifies a server by the hash of its CA. The server sends the CA in its chain.
 type pinned struct {
-	host  string // what its certificate must be for
+	host  string // the name that its certificate must have
 	pins  []Pin
-	known []*x509.Certificate // CAs that it need not show
+	known []*x509.Certificate // CAs that it need not send
 
 	mu    sync.Mutex
 	found *x509.Certificate
@@ -29,7 +28,7 @@ func (p *pinned) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, // an existing cluster's API server may be older
 		ServerName: p.host,
-		// The chain is verified below, against a root that is known only by then.
+		// The chain is verified below, against a root that is not known before.
 		InsecureSkipVerify: true, //nolint:gosec // see above
 		VerifyConnection:   p.verify,
 	}

@@ -1,4 +1,4 @@
-// This file finds out, before a machine joins, whether a server would take it.
+// This file checks, before a machine joins, whether a server would admit it.
 
 package bootstrap
 
@@ -13,24 +13,24 @@ import (
 	"time"
 )
 
-// maxProbed bounds what is read of an answer that nobody needs.
+// maxProbed bounds how much of the answer is read.
 const maxProbed = 64 << 10
 
-// A Probe is what a server has shown to a machine that has not joined.
+// A Probe is the result of checking a server before joining.
 type Probe struct {
-	// Ahead is by how much the server's clock is ahead of this machine's, to the second.
-	// Zero if the server did not say its time.
+	// Ahead is how far the server's clock is ahead of this machine's, to the second. It is
+	// zero if the server did not send its time.
 	Ahead time.Duration
-	// RefusesToken says that the server does not know the join token, or not any more.
+	// RefusesToken is whether the server refused the join token.
 	RefusesToken bool
-	// NoToken says that there was none to show.
+	// NoToken is whether there was no join token.
 	NoToken bool
 }
 
-// Probe asks one server, https://HOST:PORT, for its version, and believes it as Join does: by
-// Config.Pins. It shows the join token, if there is one, asks for nothing by it, and writes no
-// file. Padding is how many bytes the request has beside what it needs: more than a packet of
-// the path takes finds out whether large packets get there. The error is one of Join's.
+// Probe reads the version of one server, https://HOST:PORT, and verifies it as Join does, by
+// Config.Pins. It sends the join token, if there is one, requests no certificate, and writes
+// no file. padding is the number of extra bytes in the request: more than fit in a packet
+// test whether large packets arrive. The error is one of Join's.
 func (c *Config) Probe(ctx context.Context, server string, padding int) (p Probe, err error) {
 	u, err := parseServer(server)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *Config) probe(ctx context.Context, server string, token Token, padding 
 		return fmt.Errorf("ask %s for its version: %w", server, err)
 	}
 	defer resp.Body.Close()
-	_, _ = io.CopyN(io.Discard, resp.Body, maxProbed) // nobody needs it
+	_, _ = io.CopyN(io.Discard, resp.Body, maxProbed) // it is not used
 	p.RefusesToken = resp.StatusCode == http.StatusUnauthorized && !p.NoToken
 	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 		p.Ahead = at.Sub(time.Now().Truncate(time.Second))

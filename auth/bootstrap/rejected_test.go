@@ -1,4 +1,4 @@
-// Tests of nodes that are not admitted any more, although their certificates are good.
+// Tests of nodes that are not admitted any more, although their certificates are valid.
 
 package bootstrap
 
@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// rejected joins, has its certificate rejected, and runs a rotation until after has
-// returned. Without a token there is nothing to join anew with.
+// rejected joins, rejects the certificate, and runs a rotation until after has returned. It
+// can join again only with a token.
 func rejected(t *testing.T, withToken bool, after func(id *Identity, renewed <-chan struct{}, log *diary)) {
 	t.Helper()
 	rejectedWith(t, func(c *Config) {
@@ -24,7 +24,7 @@ func rejected(t *testing.T, withToken bool, after func(id *Identity, renewed <-c
 	}, after)
 }
 
-// rejectedWith does so with a configuration that is another one from then on.
+// rejectedWith does that with a configuration that is changed after joining.
 func rejectedWith(t *testing.T, change func(*Config), after func(id *Identity, renewed <-chan struct{}, log *diary)) {
 	t.Helper()
 	c := newServer(t, newAuthority(t), nil).config()
@@ -70,7 +70,7 @@ func TestRejectedNodeJoinsAnew(t *testing.T) {
 	})
 }
 
-// A token that is put into its file while the node lives is taken.
+// A token that is written to its file while the node runs is used.
 func TestRejectedNodeGetsATokenFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	rejectedWith(t, func(c *Config) { c.Token, c.TokenFile = Token{}, file }, func(id *Identity, renewed <-chan struct{}, log *diary) {
@@ -97,7 +97,7 @@ func TestRejectedNodeGetsATokenFile(t *testing.T) {
 	})
 }
 
-// Without a token it says, once, what it takes.
+// Without a token it logs the remedy once.
 func TestRejectedNodeWithoutToken(t *testing.T) {
 	rejected(t, false, func(id *Identity, renewed <-chan struct{}, log *diary) {
 		deadline := time.After(time.Minute)

@@ -1,4 +1,4 @@
-// This file asks for a certificate and waits for it.
+// This file requests a certificate and waits for it.
 
 package bootstrap
 
@@ -69,8 +69,8 @@ type request struct {
 	timeout   time.Duration
 }
 
-// certificate asks, waits and returns the certificate with its chain, PEM encoded,
-// after having checked that it is the one asked for.
+// certificate makes the request, waits, verifies the certificate and returns it with its
+// chain, PEM encoded.
 func (r *request) certificate(ctx context.Context) ([]byte, error) {
 	csr, err := r.object()
 	if err != nil {
@@ -92,8 +92,8 @@ func (r *request) certificate(ctx context.Context) ([]byte, error) {
 	return data, r.verify(data)
 }
 
-// object makes the CertificateSigningRequest. Its name follows from what is asked
-// for, so that asking again finds what was asked before.
+// object makes the CertificateSigningRequest. Its name depends on its content, so that a
+// repeated request finds the earlier one.
 func (r *request) object() (*certificates.CertificateSigningRequest, error) {
 	tmpl := &x509.CertificateRequest{
 		Subject:  pkix.Name{CommonName: auth.NodeUserPrefix + r.node, Organization: []string{auth.NodesGroup}},
@@ -155,10 +155,10 @@ func (r *request) create(ctx context.Context, csr *certificates.CertificateSigni
 	return nil
 }
 
-// tellAfter is how long a request may have no answer before the log says for what it may wait.
+// tellAfter is how long a request may have no answer before the log says what it may wait for.
 const tellAfter = 10 * time.Second
 
-// wait returns the certificate once there is one.
+// wait returns the certificate once it is issued.
 func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigningRequest) ([]byte, error) {
 	pending := time.AfterFunc(tellAfter, func() {
 		r.log.Warn("no certificate yet: if nothing approves such requests in this cluster, run: kubectl certificate approve "+csr.Name, "signer", r.kind.signer)
@@ -170,7 +170,7 @@ func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigning
 		now, err := r.api.Get(ctx, csr.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			// Cleaned away while this agent was not looking.
+			// It was deleted between two watches.
 			if err = r.create(ctx, csr); err != nil {
 				return nil, err
 			}
@@ -201,8 +201,8 @@ func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigning
 	}
 }
 
-// watch waits for the outcome as long as one watch lasts; no outcome is nil, nil,
-// or that the server asks to come back later.
+// watch waits for the outcome during one watch. Without an outcome it returns nil, nil, or
+// a *busyError.
 func (r *request) watch(ctx context.Context, name, version string) ([]byte, error) {
 	w, err := r.api.Watch(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
@@ -212,7 +212,7 @@ func (r *request) watch(ctx context.Context, name, version string) ([]byte, erro
 		return nil, err
 	}
 	if err != nil {
-		return nil, nil //nolint:nilerr // the caller looks again, and returns errors that last
+		return nil, nil //nolint:nilerr // the caller reads it again, and returns a repeated error
 	}
 	defer w.Stop()
 	for {
@@ -232,7 +232,7 @@ func (r *request) watch(ctx context.Context, name, version string) ([]byte, erro
 	}
 }
 
-// outcome returns the certificate, why there will be none, or neither yet.
+// outcome returns the certificate, or why it was refused, or neither if it is pending.
 func outcome(csr *certificates.CertificateSigningRequest) ([]byte, error) {
 	for _, c := range csr.Status.Conditions {
 		if c.Status == corev1.ConditionFalse {
@@ -273,12 +273,12 @@ func (r *request) verify(data []byte) error {
 	return nil
 }
 
-// covers reports whether a certificate carries exactly these names and addresses.
+// covers reports whether a certificate has exactly these names and addresses.
 func covers(cert *x509.Certificate, names []string, addresses []netip.Addr) bool {
 	return slices.Equal(addressesOf(cert), addresses) && slices.Equal(slices.Sorted(slices.Values(cert.DNSNames)), slices.Sorted(slices.Values(names)))
 }
 
-// addressesOf are those that a certificate carries, sorted.
+// addressesOf are the addresses in a certificate, sorted.
 func addressesOf(cert *x509.Certificate) []netip.Addr {
 	var all []netip.Addr
 	for _, ip := range cert.IPAddresses {

@@ -21,35 +21,34 @@ import (
 	"time"
 )
 
-// RotationConfig says what to renew certificates with.
+// RotationConfig configures a Rotation.
 type RotationConfig struct {
 	// Identity whose client certificate is renewed, and that the serving certificate
 	// is for. Required.
 	Identity *Identity
 	// Requests is the certificates API, as the node. Required.
 	Requests Requests
-	// ConfigMaps are where the cluster publishes its authorities, as the node. Nil
-	// means that they stay as they are.
+	// ConfigMaps reads, as the node, the ConfigMaps with the cluster's authorities. Nil means
+	// that the authorities do not change.
 	ConfigMaps ConfigMaps
-	// TrustChanged is called when the authorities of the server are others: new
-	// connections should ask ClientTLS again. May be nil.
+	// TrustChanged is called when the authorities of the server have changed: new
+	// connections should call ClientTLS again. May be nil.
 	TrustChanged func()
 	// Renewed is called when the client certificate has been replaced: connections
 	// made before should be closed. May be nil.
 	Renewed func()
-	// NotServing means that the node's API is another process's, which has a serving
-	// certificate of its own.
+	// NotServing means that another process serves the node's API with a certificate of its
+	// own.
 	NotServing bool
-	// Addresses are those that the serving certificate is to name beside the node, as they
-	// are known now; they may be none. Nil means that it names the node alone. The
-	// certificate that is there serves until somebody approves one for other addresses.
-	// It must not block.
+	// Addresses returns the addresses for the serving certificate, possibly none. With nil the
+	// certificate has the node's name alone. The present certificate is used until one for
+	// other addresses is approved. It must not block.
 	Addresses func() []netip.Addr
-	// FollowTunnel means that there is a tunnel, whose authority may be another one day.
+	// FollowTunnel means that there is a tunnel, whose authority may change.
 	FollowTunnel bool
-	// Follow is how often the authorities are looked at, give or take a quarter: 1 h.
+	// Follow is how often the authorities are read, random by a quarter: 1 h.
 	Follow time.Duration
-	// Poll is how often the certificates are looked at: 5 s.
+	// Poll is how often the certificates are checked: 5 s.
 	Poll time.Duration
 	Log  *slog.Logger // nil discards
 }
@@ -72,8 +71,8 @@ const (
 	eagerPoll  = 250 * time.Millisecond
 )
 
-// NewRotation makes a Rotation, with the serving certificate kept from before if
-// it still counts. It starts nothing.
+// NewRotation makes a Rotation, with the serving certificate on disk if it is still
+// valid. It starts nothing.
 func NewRotation(c RotationConfig) (*Rotation, error) {
 	if c.Identity == nil || c.Requests == nil {
 		return nil, errors.New("bootstrap: RotationConfig.Identity and Requests are required")
@@ -103,8 +102,8 @@ func NewRotation(c RotationConfig) (*Rotation, error) {
 	return r, nil
 }
 
-// GetCertificate returns the serving certificate; it is for tls.Config. It wraps
-// ErrNoServingCertificate while there is none.
+// GetCertificate returns the serving certificate; it is for tls.Config. The error wraps
+// ErrNoServingCertificate if there is none.
 func (r *Rotation) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := r.cert.Load(); c != nil {
 		return c, nil
@@ -112,9 +111,9 @@ func (r *Rotation) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 	return nil, fmt.Errorf("node %s: %w", r.cfg.Identity.NodeName(), ErrNoServingCertificate)
 }
 
-// ServerTLS is the configuration of the node's API: clients must have a
-// certificate of an authority of the cluster's clients. Which those are may change;
-// Identity.ClientCAs has those of now.
+// ServerTLS is the configuration of the node's API: clients must have a certificate of an
+// authority of the cluster's clients. The authorities may change; Identity.ClientCAs has
+// the present ones.
 func (r *Rotation) ServerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,
@@ -124,8 +123,8 @@ func (r *Rotation) ServerTLS() *tls.Config {
 	}
 }
 
-// Reject says that a server does not admit the node with the client certificate that
-// it has: another one is needed, for which it takes a join token. It does not block.
+// Reject records that a server does not admit the node with its client certificate. Then
+// another certificate is requested with a join token. It does not block.
 func (r *Rotation) Reject() { r.client.rejected.Store(r.cfg.Identity.cert.Load()) }
 
 // Client returns the client certificate of the node.
@@ -142,12 +141,11 @@ func (r *Rotation) Serving() *x509.Certificate {
 // ServerCA returns the authority of the server.
 func (r *Rotation) ServerCA() *x509.Certificate { return first(r.cfg.Identity.trust.Load().roots) }
 
-// ClientCA returns the authority of clients, nil while the cluster has not said which it
-// is.
+// ClientCA returns the authority of clients, nil until it has been read from the cluster.
 func (r *Rotation) ClientCA() *x509.Certificate { return first(r.cfg.Identity.trust.Load().clients) }
 
 // KubeletCAs are the authorities of the serving certificates of kubelets: those that the
-// cluster names, or else its own. There are none until the cluster has been asked.
+// cluster publishes, or else its own. There are none until they have been read.
 func (r *Rotation) KubeletCAs() []*x509.Certificate {
 	switch t := r.cfg.Identity.trust.Load(); {
 	case !t.asked:
@@ -192,21 +190,21 @@ type renewal struct {
 	rotation *Rotation
 	file     string
 	cert     *atomic.Pointer[tls.Certificate]
-	names    []string // what the certificate must carry
-	// addresses are what it is to carry besides; nil means none.
+	names    []string // the names that the certificate must have
+	// addresses are the addresses that it must have; nil means none.
 	addresses func() []netip.Addr
-	asked     []netip.Addr // those that the last request has named
-	// key is that of the last request while it has no answer: the next one for the same
-	// addresses has its name, and so finds it.
+	asked     []netip.Addr // those of the last request
+	// key is that of the last request while it has no answer. The next request for the same
+	// addresses has the same name, and so finds it.
 	key *ecdsa.PrivateKey
-	// rejected is the certificate with which the node is not admitted any more.
+	// rejected is the certificate that a server did not admit.
 	rejected atomic.Pointer[tls.Certificate]
 
 	at    time.Time         // when to renew of
 	of    *x509.Certificate // the certificate that is for
 	by    *x509.Certificate // the authority that of has been compared with
 	wait  time.Duration     // back-off
-	after time.Time         // no try before
+	after time.Time         // time of the next try
 	last  string            // the failure last logged
 }
 
@@ -223,8 +221,8 @@ func (n *renewal) run(ctx context.Context) {
 	}
 }
 
-// poll is how long to wait before looking again: not long while the node cannot be
-// spoken to.
+// poll is the wait before the next check. It is short while the node has no serving
+// certificate.
 func (n *renewal) poll() time.Duration {
 	if n.cert.Load() == nil {
 		return min(n.rotation.cfg.Poll, eagerPoll)
@@ -232,10 +230,9 @@ func (n *renewal) poll() time.Duration {
 	return n.rotation.cfg.Poll
 }
 
-// due reports whether a new certificate is wanted now: there is none, it carries
-// other names than it should, its authority signs no more, or a point between 30 and
-// 50 percent of its life is past. So a node that is cut off has half of it to come
-// back in.
+// due reports whether a new certificate is needed now: there is none, it has other names
+// than it should, its authority was replaced, or a random point between 30 and 50 percent
+// of its life is past. So a disconnected node has half of that life to reconnect.
 func (n *renewal) due(now time.Time) bool {
 	if now.Before(n.after) {
 		return false
@@ -247,8 +244,8 @@ func (n *renewal) due(now time.Time) bool {
 	return !covers(leaf, n.names, n.wanted(leaf))
 }
 
-// wanted are the addresses that the certificate after leaf is to carry. As long as none are
-// known, those of leaf stay.
+// wanted are the addresses for the certificate after leaf. While none are known, those of
+// leaf stay.
 func (n *renewal) wanted(leaf *x509.Certificate) []netip.Addr {
 	if n.addresses == nil {
 		return nil
@@ -259,8 +256,8 @@ func (n *renewal) wanted(leaf *x509.Certificate) []netip.Addr {
 	return addressesOf(leaf)
 }
 
-// stale reports whether the certificate is of no use for long, whatever it names: there is
-// none, or it is time for another one.
+// stale reports whether the certificate must be replaced regardless of its names: there is
+// none, or it is time to renew it.
 func (n *renewal) stale(now time.Time) bool {
 	pair := n.cert.Load()
 	if pair == nil || n.rejected.Load() == pair {
@@ -274,9 +271,9 @@ func (n *renewal) stale(now time.Time) bool {
 	return !now.Before(n.at) || n.superseded(pair.Leaf)
 }
 
-// superseded reports whether the cluster says that its clients, or its kubelets' APIs,
-// have certificates of another authority than this one. It says so once for each: it may
-// be that none is to be had.
+// superseded reports whether the cluster's authority of clients, or of kubelets' APIs, is
+// another than that of leaf. It returns true once for each authority, since a certificate
+// of it may not be available.
 func (n *renewal) superseded(leaf *x509.Certificate) bool {
 	believed := n.rotation.cfg.Identity.trust.Load()
 	signing := believed.kubelets
@@ -320,16 +317,15 @@ func (n *renewal) renew(ctx context.Context) {
 		level := slog.LevelWarn
 		expired, rejected := (*expiredError)(nil), (*rejectedError)(nil)
 		if errors.As(err, &expired) || errors.As(err, &rejected) {
-			level = slog.LevelError // somebody must act
+			level = slog.LevelError // an administrator must act
 		}
 		log.Log(ctx, level, "no new "+n.what+" yet, will keep trying", "node", n.rotation.cfg.Identity.NodeName(), "err", err)
 	}
 }
 
-// replace gets a new certificate and puts it in the place of the old. Who renews
-// has to be let in first: for a client certificate that has expired, or with which the
-// node is not admitted any more, that takes a token, unless it is only this machine's
-// clock that says so.
+// replace gets a new certificate and stores it. The server must admit the node for that.
+// If the client certificate has expired, or is not admitted any more, a token is needed,
+// unless only this machine's clock is wrong.
 func (n *renewal) replace(ctx context.Context) error {
 	id := n.rotation.cfg.Identity
 	if n.rejected.Load() == n.cert.Load() && n.rejected.Load() != nil {
@@ -361,8 +357,9 @@ func (n *renewal) replace(ctx context.Context) error {
 	return nil
 }
 
-// ask are the addresses to ask for now: none if another certificate is needed anyway, as a
-// person has to approve one that carries addresses, and the node cannot be spoken to without.
+// ask are the addresses of the next request: none if the certificate must be replaced
+// anyway. An administrator has to approve one with addresses, and until then the node's
+// API could not be reached.
 func (n *renewal) ask(now time.Time) []netip.Addr {
 	if n.stale(now) {
 		return nil
@@ -370,8 +367,8 @@ func (n *renewal) ask(now time.Time) []netip.Addr {
 	return n.wanted(n.cert.Load().Leaf)
 }
 
-// request asks for a certificate for a new key, as the node, or waits on for one that it has
-// asked for.
+// request requests a certificate for a new key as the node, or continues to wait for an
+// earlier request.
 func (n *renewal) request(ctx context.Context) error {
 	c := &n.rotation.cfg
 	addresses := n.ask(time.Now())
@@ -388,7 +385,7 @@ func (n *renewal) request(ctx context.Context) error {
 	}
 	data, err := r.certificate(ctx)
 	if denied := (*DeniedError)(nil); data != nil || errors.As(err, &denied) || errors.Is(err, errNotOurs) {
-		n.key = nil // answered: another request has to have another name
+		n.key = nil // answered: the next request needs another name
 	}
 	if err != nil {
 		return err
@@ -405,7 +402,7 @@ func (n *renewal) request(ctx context.Context) error {
 	return nil
 }
 
-// renewed tells who wants to know that the client certificate is another.
+// renewed calls RotationConfig.Renewed.
 func (n *renewal) renewed() {
 	if f := n.rotation.cfg.Renewed; f != nil && n.kind.signer == clientCertificate.signer {
 		f()

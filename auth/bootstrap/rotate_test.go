@@ -26,8 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// memoryRequests is the certificates API in memory; it signs what it is asked for
-// after a minute.
+// memoryRequests is the certificates API in memory; it signs a request after a minute.
 type memoryRequests struct {
 	t  *testing.T
 	ca *authority
@@ -101,7 +100,7 @@ func (m *memoryRequests) Watch(ctx context.Context, o metav1.ListOptions) (watch
 	return w, nil
 }
 
-// tries lists when certificates were asked for.
+// tries lists the times of the requests.
 func (m *memoryRequests) tries() []time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,7 +128,7 @@ type rotationWorld struct {
 	log     bytes.Buffer
 }
 
-// serves waits until the node has its serving certificate, a minute after it asked.
+// serves waits until the node has its serving certificate, a minute after its request.
 func (w *rotationWorld) serves(t *testing.T) *tls.Certificate {
 	t.Helper()
 	advance(2 * time.Minute)
@@ -234,7 +233,7 @@ func TestServingCertificate(t *testing.T) {
 				t.Errorf("usages %v", r.Spec.Usages)
 			}
 		}
-		// It is kept for the next start.
+		// It is stored for the next start.
 		again := w.rotation(t)
 		if kept, err := again.GetCertificate(nil); err != nil || !kept.Leaf.Equal(cert.Leaf) {
 			t.Errorf("kept certificate: %v", err)
@@ -248,8 +247,8 @@ func TestServingCertificate(t *testing.T) {
 	})
 }
 
-// TestPendingIsTold: in most clusters a person approves serving certificates, so the log says
-// what waits for one, once.
+// TestPendingIsTold: in most clusters an administrator approves serving certificates, so a
+// pending request is logged once.
 func TestPendingIsTold(t *testing.T) {
 	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
 		const told = "kubectl certificate approve node-serving-csr-"
@@ -260,8 +259,8 @@ func TestPendingIsTold(t *testing.T) {
 	})
 }
 
-// A serving certificate that names addresses, as agents asked for once, is replaced,
-// and serves meanwhile.
+// A serving certificate with addresses, as earlier agents requested it, is replaced, and used
+// meanwhile.
 func TestServingCertificateWithAddressesIsReplaced(t *testing.T) {
 	inRotation(t, 1000*time.Hour, func(w *rotationWorld) {
 		w.serves(t)
@@ -286,9 +285,9 @@ func TestServingCertificateWithAddressesIsReplaced(t *testing.T) {
 	})
 }
 
-// TestServingCertificateFollowsAddresses: the first one waits for no address; one with the
-// addresses is asked for once they are known, and again when they are others; until it is
-// approved, and when it ends without that, one without serves.
+// TestServingCertificateFollowsAddresses: the first certificate has no addresses. One with
+// addresses is requested once they are known, and again when they change. Until it is approved,
+// and if it expires without approval, one without addresses is used.
 func TestServingCertificateFollowsAddresses(t *testing.T) {
 	const life = 1000 * time.Hour
 	var addresses atomic.Pointer[[]netip.Addr]
@@ -334,8 +333,8 @@ func TestServingCertificateFollowsAddresses(t *testing.T) {
 	}, func(w *rotationWorld) { w.r.serving.addresses = func() []netip.Addr { return *addresses.Load() } })
 }
 
-// TestPendingRequestIsWaitedFor: a request that nobody answers stays the only one for what it
-// asks, also when it has been cleaned away, and its certificate is taken when there is one.
+// TestPendingRequestIsWaitedFor: an unanswered request stays the only one for its content, also
+// after it was deleted, and its certificate is used once it is issued.
 func TestPendingRequestIsWaitedFor(t *testing.T) {
 	var address atomic.Pointer[netip.Addr]
 	set := func(a string) { p := netip.MustParseAddr(a); address.Store(&p) }

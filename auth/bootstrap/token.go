@@ -1,4 +1,4 @@
-// This file reads what a user is given to join with.
+// This file parses join tokens and hashes of CAs.
 
 package bootstrap
 
@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// A Token is a bootstrap token: an id that may be known, and a secret.
+// A Token is a bootstrap token: a public id, and a secret.
 type Token struct{ ID, Secret string }
 
 // Lengths of the parts of a token.
@@ -43,15 +43,15 @@ func lowerAlphanumeric(s string) bool {
 // maxTokenFile bounds what is read of a file with a token.
 const maxTokenFile = 4 << 10
 
-// ReadToken reads ID.SECRET from a file, white space around it left off. Its errors name
-// the file and do not repeat what is in it; one about a file that is not there wraps
+// ReadToken reads ID.SECRET from a file, without white space around it. Its errors name
+// the file and do not repeat its content; if the file does not exist the error wraps
 // fs.ErrNotExist.
 func ReadToken(path string) (Token, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return Token{}, fmt.Errorf("read the join token: %w", err)
 	}
-	if !info.Mode().IsRegular() { // reading another kind may wait for ever
+	if !info.Mode().IsRegular() { // reading another kind of file may block
 		return Token{}, fmt.Errorf("read the join token: %s is not a regular file", path)
 	}
 	if info.Size() > maxTokenFile {
@@ -71,7 +71,7 @@ func ReadToken(path string) (Token, error) {
 // String hides the secret.
 func (t Token) String() string { return t.ID + ".***" }
 
-// A Pin is the hash by which a CA is known.
+// A Pin is the hash of a CA's public key.
 type Pin [sha256.Size]byte
 
 const pinPrefix = "sha256:"
@@ -100,7 +100,7 @@ func ParsePins(s string) ([]Pin, error) {
 // PinOf returns the hash of a certificate's public key.
 func PinOf(cert *x509.Certificate) Pin { return sha256.Sum256(cert.RawSubjectPublicKeyInfo) }
 
-// String is what ParsePins reads.
+// String is the form that ParsePins reads.
 func (p Pin) String() string { return pinPrefix + hex.EncodeToString(p[:]) }
 
 func pinsMatch(pins []Pin, cert *x509.Certificate) bool { return slices.Contains(pins, PinOf(cert)) }

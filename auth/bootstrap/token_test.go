@@ -82,8 +82,7 @@ func TestParsePins(t *testing.T) {
 	}
 }
 
-// FuzzParseToken: what is taken is written the same way again, and no error shows
-// a secret.
+// FuzzParseToken: an accepted token has the same text again, and no error contains a secret.
 func FuzzParseToken(f *testing.F) {
 	f.Add("abcdef.0123456789abcdef")
 	f.Add("a.b")
@@ -95,7 +94,7 @@ func FuzzParseToken(f *testing.F) {
 	})
 }
 
-// FuzzParsePins: what is taken can be read again.
+// FuzzParsePins: the text of accepted hashes is accepted again.
 func FuzzParsePins(f *testing.F) {
 	f.Add("sha256:" + strings.Repeat("00", 32))
 	f.Add("sha256:,")

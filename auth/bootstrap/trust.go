@@ -1,4 +1,4 @@
-// This file is whom a node believes, and how it learns that this has changed.
+// This file has the authorities that a node trusts, and follows their changes.
 
 package bootstrap
 
@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-project/hawser/auth"
 )
 
-// Where a cluster says in namespace kube-system by which authorities its API server
-// is known, and by which its clients.
+// ConfigMaps in namespace kube-system with the authorities of the API server and of its
+// clients.
 const (
 	rootsName, rootsKey     = "kube-root-ca.crt", "ca.crt"
 	clientsName, clientsKey = "extension-apiserver-authentication", "client-ca-file"
@@ -30,10 +30,9 @@ const (
 )
 
 const (
-	// DefaultFollow is how often a node looks whether the authorities have changed, if
-	// not told otherwise.
+	// DefaultFollow is how often a node reads the authorities, unless configured otherwise.
 	DefaultFollow = time.Hour
-	// maxFormer bounds how many former authorities of the server are remembered.
+	// maxFormer bounds the former authorities of the server that are kept.
 	maxFormer = 8
 )
 
@@ -42,18 +41,18 @@ type ConfigMaps interface {
 	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.ConfigMap, error)
 }
 
-// trust is whom a node believes. It does not change.
+// trust is the set of authorities that a node trusts. It does not change.
 type trust struct {
 	roots, clients       []*x509.Certificate
 	rootPool, clientPool *x509.CertPool
-	former               []*x509.Certificate // roots of before, believed no more
-	published            bool                // whether clients are what the cluster says
-	kubelets             []*x509.Certificate // those of serving certificates; none if the cluster has not said
-	asked                bool                // whether the cluster has been asked since the start
+	former               []*x509.Certificate // former roots, no longer trusted
+	published            bool                // whether clients were read from the cluster
+	kubelets             []*x509.Certificate // those of serving certificates; none if the cluster does not publish them
+	asked                bool                // whether the cluster was read since the start
 }
 
-// newTrust believes roots, and as clients those of the authorities clients. None
-// means that the cluster has not said yet, and nobody is believed.
+// newTrust trusts roots for servers and clients for clients. No clients means that they
+// have not been read yet, and no client is trusted.
 func newTrust(roots, clients, former []*x509.Certificate) *trust {
 	return &trust{
 		roots: roots, clients: clients, rootPool: poolOf(roots), clientPool: poolOf(clients),
@@ -69,7 +68,7 @@ func poolOf(list []*x509.Certificate) *x509.CertPool {
 	return pool
 }
 
-// loadTrust reads what was kept in the data directory.
+// loadTrust reads the authorities in the data directory.
 func (c *Config) loadTrust() (*trust, error) {
 	roots, err := readCerts(c.path(caFile))
 	if err != nil {
@@ -79,21 +78,21 @@ func (c *Config) loadTrust() (*trust, error) {
 	for i, name := range []string{clientsFile, formerFile} {
 		others[i], err = readCerts(c.path(name))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			// It is only a copy.
+			// The file is only a copy.
 			c.Log.Warn("an authority kept is of no use, asking the server again", "file", name, "err", err)
 		}
 	}
 	return newTrust(roots, others[0], others[1]), nil
 }
 
-// known tells whether one of pins is that of the cluster's authority, or of one that
-// it had before: a command line keeps the hash by which the node once joined.
+// known reports whether one of pins is that of the cluster's authority or of a former
+// one: the command line may still have the hash by which the node joined.
 func (t *trust) known(pins []Pin) bool {
 	return slices.ContainsFunc(slices.Concat(t.roots, t.former), func(c *x509.Certificate) bool { return pinsMatch(pins, c) })
 }
 
-// keepRoot keeps the authority that a node has joined by. What was kept of another
-// one's cluster is removed.
+// keepRoot stores the authority by which the node has joined. It removes stored
+// authorities of another cluster.
 func (c *Config) keepRoot(root *x509.Certificate) error {
 	if have, err := readCerts(c.path(caFile)); err == nil && PinOf(have[0]) == PinOf(root) {
 		return nil // it may be the same key, certified by another
@@ -106,7 +105,7 @@ func (c *Config) keepRoot(root *x509.Certificate) error {
 	return writeFile(c.path(caFile), encodeCerts(root), 0o644)
 }
 
-// followTrust learns of other authorities until ctx is done.
+// followTrust follows the authorities until ctx is done.
 func (r *Rotation) followTrust(ctx context.Context) {
 	if r.cfg.ConfigMaps == nil {
 		return
@@ -133,7 +132,7 @@ func (r *Rotation) followTrust(ctx context.Context) {
 	}
 }
 
-// refresh asks the server once.
+// refresh reads the authorities from the server once.
 func (r *Rotation) refresh(ctx context.Context) error {
 	roots, _, rootsErr := r.published(ctx, rootsName, rootsKey)
 	clients, kubelets, clientsErr := r.published(ctx, clientsName, clientsKey)
@@ -145,7 +144,7 @@ func (r *Rotation) refresh(ctx context.Context) error {
 	}
 	changed, err := r.cfg.Identity.adopt(roots, clients, kubelets)
 	if errors.Is(err, errUnproven) {
-		// What the server showed last may be of before: have it show what it has now.
+		// The server's last certificate may be an old one: reconnect to get the present one.
 		r.reconnect()
 		if roots, _, rootsErr = r.published(ctx, rootsName, rootsKey); rootsErr != nil {
 			return errors.Join(err, rootsErr)
@@ -164,9 +163,9 @@ func (r *Rotation) reconnect() {
 	}
 }
 
-// published reads authorities, and those of kubelets that are beside them, if any. A
-// cluster that does not tell its nodes has none: all that there is to go by is the
-// authority by which the node has joined.
+// published reads authorities, and those of kubelets in the same ConfigMap, if any. If
+// nodes may not read them there are none, and only the authority by which the node has
+// joined is used.
 func (r *Rotation) published(ctx context.Context, name, key string) (list, kubelets []*x509.Certificate, err error) {
 	m, err := r.cfg.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsForbidden(err) {
@@ -188,17 +187,16 @@ func (r *Rotation) published(ctx context.Context, name, key string) (list, kubel
 
 var errUnproven = errors.New("the cluster publishes other authorities of its server, which are not believed")
 
-// adopt believes and keeps other authorities; none are those there are, and clients of
-// which the cluster has never said anything are known by the server's. New ones of
-// the server must be such that they lead to the certificate that the server showed
-// last: else the node would not find back. It tells whether those of the server are
-// others now.
+// adopt trusts and stores other authorities; an empty list keeps the present ones. If the
+// cluster has never published those of clients, the server's are used. New authorities of
+// the server must verify the certificate that the server showed last: else the node could
+// not connect again. adopt reports whether those of the server have changed.
 func (i *Identity) adopt(roots, clients, kubelets []*x509.Certificate) (changed bool, err error) {
 	i.trusting.Lock()
 	defer i.trusting.Unlock()
 	now := i.trust.Load()
 	if i.given != nil {
-		roots = nil // the file says which
+		roots = nil // the error names the file
 	}
 	if len(clients) == 0 && now.published {
 		clients = now.clients
@@ -211,7 +209,7 @@ func (i *Identity) adopt(roots, clients, kubelets []*x509.Certificate) (changed 
 		changed = true
 		former := slices.Concat(now.former, now.roots)
 		next = newTrust(roots, clients, former[max(0, len(former)-maxFormer):])
-		// The former first: the hash on the command line may be theirs.
+		// The former ones are written first: the hash on the command line may be theirs.
 		if err = writeFile(i.cfg.path(formerFile), encodeCerts(next.former...), 0o644); err == nil {
 			err = writeFile(i.cfg.path(caFile), encodeCerts(roots...), 0o644)
 		}
@@ -235,7 +233,7 @@ func (i *Identity) adopt(roots, clients, kubelets []*x509.Certificate) (changed 
 
 func same(a, b []*x509.Certificate) bool { return slices.EqualFunc(a, b, (*x509.Certificate).Equal) }
 
-// proven tells whether roots lead to what the server showed last.
+// proven returns an error unless roots verify the certificate that the server showed last.
 func (i *Identity) proven(roots []*x509.Certificate) error {
 	shown := i.shown.Load()
 	if shown == nil {
@@ -247,7 +245,7 @@ func (i *Identity) proven(roots []*x509.Certificate) error {
 	return err
 }
 
-// see remembers what the server has shown.
+// see stores the server's certificates.
 func (i *Identity) see(cs tls.ConnectionState) error {
 	if err := auth.NotNode(cs.PeerCertificates); err != nil {
 		return err

@@ -79,7 +79,7 @@ func again(t *testing.T, c Config) *Identity {
 	return id
 }
 
-// shows has the server show a certificate of an authority.
+// shows makes the server show a certificate of an authority.
 func shows(t *testing.T, id *Identity, by *authority, cn string) error {
 	t.Helper()
 	key, err := newKey()
@@ -93,8 +93,8 @@ func shows(t *testing.T, id *Identity, by *authority, cn string) error {
 	return id.ClientTLS("kubernetes").VerifyConnection(tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}})
 }
 
-// A node learns of other authorities, keeps them, closes what the old ones vouched for,
-// and has a certificate of the new one of clients soon.
+// A node reads new authorities, stores them, closes connections that the old ones verified,
+// and soon has a certificate of the new authority of clients.
 func TestAuthoritiesAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, server, clients := newAuthority(t), newAuthority(t), newAuthority(t)
@@ -128,7 +128,7 @@ func TestAuthoritiesAreFollowed(t *testing.T) {
 		if changed != 1 {
 			t.Errorf("told %d times that the server's authority is another", changed)
 		}
-		// After a start it is the same node, with the hash of then on its command line.
+		// After a restart it is the same node, with the old hash on its command line.
 		for _, pin := range []Pin{PinOf(old.Cert), PinOf(server.Cert)} {
 			c := id.cfg
 			c.Pins = []Pin{pin}
@@ -151,8 +151,8 @@ func TestAuthoritiesAreFollowed(t *testing.T) {
 	})
 }
 
-// A server that has just taken its former authority out shows, on a connection of before,
-// what that one signed: the node asks by another connection, once.
+// A server that has just removed its former authority still has that authority's certificate on
+// an old connection: the node reads by another connection, once.
 func TestConnectionOfBefore(t *testing.T) {
 	old, server := newAuthority(t), newAuthority(t)
 	for name, tc := range map[string]struct {
@@ -194,8 +194,8 @@ func TestConnectionOfBefore(t *testing.T) {
 	}
 }
 
-// What the server publishes is believed only if it leads to the server: else the node
-// would not find back.
+// Published authorities are used only if they verify the server: else the node could not
+// connect again.
 func TestForeignAuthoritiesAreNotBelieved(t *testing.T) {
 	mine, other := newAuthority(t), newAuthority(t)
 	for name, prepare := range map[string]func(id *Identity){
@@ -222,7 +222,7 @@ func TestForeignAuthoritiesAreNotBelieved(t *testing.T) {
 	}
 }
 
-// A cluster that tells its nodes nothing has one authority, by which they joined.
+// A cluster that publishes nothing has one authority, by which the nodes joined.
 func TestClusterThatPublishesNothing(t *testing.T) {
 	ca := newAuthority(t)
 	id := settled(t, ca)
@@ -240,8 +240,8 @@ func TestClusterThatPublishesNothing(t *testing.T) {
 	if _, err = os.Stat(id.cfg.path(clientsFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what the cluster has not said was kept: %v", err)
 	}
-	// One that has not published them yet is asked again, and one that has and has not
-	// for a moment is believed still.
+	// If they are not published yet they are read again. If they are missing for a moment
+	// later, the former ones stay.
 	told := &notices{}
 	r.cfg.ConfigMaps = told
 	if err = r.refresh(t.Context()); err == nil {
@@ -257,7 +257,7 @@ func TestClusterThatPublishesNothing(t *testing.T) {
 	if err = r.refresh(t.Context()); err == nil || !id.ClientCAs().Equal(poolOf([]*x509.Certificate{clients.Cert})) {
 		t.Errorf("what was published before counts no more: %v", err)
 	}
-	// A cluster that cannot be asked is no such one.
+	// An unreachable cluster does not count as one that publishes nothing.
 	id = settled(t, ca)
 	if r, err = NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}, ConfigMaps: &notices{err: errors.New("not connected")}}); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,5 @@
-// This file is whom a node believes at the other end of its tunnel. Beside a cluster
-// that has an API server of its own, the hub is another program with a certificate of
-// another authority.
+// This file has the authorities of the server's end of the tunnel. If a cluster has an API
+// server of its own, the hub is another program with a certificate of another authority.
 
 package bootstrap
 
@@ -19,18 +18,18 @@ import (
 )
 
 const (
-	// tunnelName and tunnelKey are where, in namespace kube-public, a hub says by which
-	// authority it is known.
+	// tunnelName and tunnelKey are the ConfigMap, in namespace kube-public, and its key with
+	// the hub's authority.
 	tunnelName, tunnelKey = "hawser-tunnel", "ca.crt"
-	// tunnelFile, in DIR/pki, is what it said last: nothing if there is no such
-	// authority.
+	// tunnelFile, in DIR/pki, has the authority that was read last. It is empty if there is
+	// none.
 	tunnelFile = "tunnel-ca.crt"
-	// tunnelPatience bounds one attempt to ask.
+	// tunnelPatience bounds one read.
 	tunnelPatience = 10 * time.Second
 )
 
-// TunnelTLS is the configuration of a client that is the node, for the server's end of
-// the tunnel. Beside the authorities of the API server it believes the hub's own.
+// TunnelTLS is the configuration of a client that is the node, for the server's end of the
+// tunnel. It trusts the authorities of the API server and the hub's own.
 func (i *Identity) TunnelTLS() *tls.Config {
 	list := i.trust.Load().roots
 	if tunnel := i.tunnel.Load(); tunnel != nil {
@@ -39,13 +38,12 @@ func (i *Identity) TunnelTLS() *tls.Config {
 	return auth.ClientTLS(i.GetClientCertificate, poolOf(list), "")
 }
 
-// TunnelKnown says whether the cluster has ever said by which authority the hub is known,
-// or that there is none.
+// TunnelKnown reports whether the hub's authority, or that there is none, was ever read.
 func (i *Identity) TunnelKnown() bool { return i.tunnel.Load() != nil }
 
-// RefreshTunnel asks the API server by which authority the hub is known, at the hub's port
-// and not through the tunnel: the tunnel may need the answer. A server that does not
-// publish one is known by the cluster's authorities alone.
+// RefreshTunnel reads the hub's authority from the API server at the hub's port, and not
+// through the tunnel, because the tunnel may need the authority. A hub that does not
+// publish one is verified by the cluster's authorities alone.
 func (i *Identity) RefreshTunnel(ctx context.Context) error {
 	var errs []error
 	for _, server := range i.cfg.Servers {
@@ -60,7 +58,7 @@ func (i *Identity) RefreshTunnel(ctx context.Context) error {
 	return fmt.Errorf("cannot learn the authority of the tunnel: %w", errors.Join(errs...))
 }
 
-// askTunnel asks at one server; the list is empty if there is no such authority.
+// askTunnel reads it from one server; the list is empty if there is no such authority.
 func (i *Identity) askTunnel(ctx context.Context, server string) ([]*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnelPatience)
 	defer cancel()
@@ -80,7 +78,7 @@ func (i *Identity) askTunnel(ctx context.Context, server string) ([]*x509.Certif
 	return list, nil
 }
 
-// setTunnel believes and keeps list.
+// setTunnel trusts and stores list.
 func (i *Identity) setTunnel(list []*x509.Certificate) error {
 	was := i.tunnel.Swap(&list)
 	if was != nil && same(*was, list) {
@@ -92,7 +90,7 @@ func (i *Identity) setTunnel(list []*x509.Certificate) error {
 	return writeFile(i.cfg.path(tunnelFile), encodeCerts(list...), 0o644)
 }
 
-// loadTunnel reads what was kept.
+// loadTunnel reads the stored authorities.
 func (i *Identity) loadTunnel() {
 	path := i.cfg.path(tunnelFile)
 	info, err := os.Stat(path)
@@ -109,8 +107,8 @@ func (i *Identity) loadTunnel() {
 	i.tunnel.Store(&list)
 }
 
-// followTunnel learns of another authority until ctx is done. Whoever cannot connect
-// asks by itself.
+// followTunnel follows the hub's authority until ctx is done. A failed connection reads
+// it at once.
 func (r *Rotation) followTunnel(ctx context.Context) {
 	var wait time.Duration
 	next := r.cfg.Follow*3/4 + rand.N(r.cfg.Follow/2)
