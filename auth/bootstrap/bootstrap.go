@@ -119,7 +119,7 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 				continue
 			}
 			id, err := c.join(ctx, server)
-			r.heard(server, err, time.Now())
+			r.note(server, err, time.Now())
 			if err == nil {
 				c.Log.Info("the node has its certificate", "node", c.NodeName, "until", id.expires())
 				return id, nil
@@ -332,7 +332,7 @@ func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa
 	defer transport.CloseIdleConnections()
 	client, err := apiclient.New(
 		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
-		&http.Client{Transport: bearer{heedful{transport}, token}})
+		&http.Client{Transport: bearer{busyTransport{transport}, token}})
 	if err != nil {
 		return nil, fmt.Errorf("make client for %s: %w", server, err)
 	}

@@ -16,8 +16,8 @@ import (
 const (
 	// maxAsked bounds the time of a Retry-After.
 	maxAsked = 5 * time.Minute
-	// maxExcuse bounds how much of such an answer is read.
-	maxExcuse = 4 << 10
+	// maxBusyAnswer bounds how much of such an answer is read.
+	maxBusyAnswer = 4 << 10
 )
 
 // A busyError means that the server has answered 429 or 503 with Retry-After (RFC 9110
@@ -40,13 +40,13 @@ func asked(err error) time.Duration {
 	return 0
 }
 
-// heedful turns answers with Retry-After into a *busyError. client-go would wait
+// busyTransport turns answers with Retry-After into a *busyError. client-go would wait
 // by itself, but only a few times, and without a log line.
-type heedful struct{ http.RoundTripper }
+type busyTransport struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (h heedful) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := h.RoundTripper.RoundTrip(r)
+func (t busyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
 	if err != nil || resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return resp, err
 	}
@@ -54,7 +54,7 @@ func (h heedful) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !ok {
 		return resp, nil
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, maxExcuse) // so that the connection can be used again
+	_, _ = io.CopyN(io.Discard, resp.Body, maxBusyAnswer) // so that the connection can be used again
 	_ = resp.Body.Close()
 	return nil, &busyError{host: r.URL.Host, status: resp.Status, after: after}
 }
@@ -81,8 +81,8 @@ type round struct {
 // may reports whether a server may be tried now.
 func (r *round) may(server string, now time.Time) bool { return !now.Before(r.busyUntil[server]) }
 
-// heard records the result of a server.
-func (r *round) heard(server string, err error, now time.Time) {
+// note records the result of a server.
+func (r *round) note(server string, err error, now time.Time) {
 	if after := asked(err); after > 0 {
 		r.busyUntil[server] = now.Add(after)
 	} else {

@@ -59,9 +59,9 @@ func TestRound(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := round{busyUntil: map[string]time.Time{}}
-			r.heard("a", busy(time.Hour), now.Add(-time.Hour)) // of the past
-			r.heard("a", tt.a, now)
-			r.heard("b", tt.b, now)
+			r.note("a", busy(time.Hour), now.Add(-time.Hour)) // of the past
+			r.note("a", tt.a, now)
+			r.note("b", tt.b, now)
 			for range 100 {
 				if got := r.pause(servers, 2*time.Second, now); got < tt.least || got > tt.most {
 					t.Fatalf("pause %s, want %s to %s", got, tt.least, tt.most)

@@ -77,7 +77,7 @@ func publicMap(ctx context.Context, t http.RoundTripper, server, name string) (*
 	}
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "hawser-agent")
-	resp, err := heedful{t}.RoundTrip(req)
+	resp, err := busyTransport{t}.RoundTrip(req)
 	if err != nil {
 		return nil, fmt.Errorf("get ConfigMap %s of %s: %w", name, server, err)
 	}

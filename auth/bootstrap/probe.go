@@ -60,7 +60,7 @@ func (c *Config) probe(ctx context.Context, server string, token Token, padding 
 	}
 	req.Header.Set("User-Agent", "hawser-agent")
 	req.Header.Set("X-Padding", strings.Repeat("x", padding))
-	var trip http.RoundTripper = heedful{transport}
+	var trip http.RoundTripper = busyTransport{transport}
 	if !p.NoToken {
 		trip = bearer{trip, token}
 	}
