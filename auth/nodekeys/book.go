@@ -1,6 +1,6 @@
 package nodekeys
 
-// The book: every change to a record, each by one conditional write.
+// The book: changes of records, each by one conditional write.
 
 import (
 	"context"
@@ -19,14 +19,14 @@ import (
 	"github.com/hawser-project/hawser/auth"
 )
 
-// prepared is the annotation of the namespace that says when the Nodes that had no
-// records have got them.
+// prepared is the annotation of the namespace with the time at which records were made
+// for the existing Nodes.
 const prepared = "hawser.dev/node-identities-since"
 
-// ErrUnknown means that nobody holds the name.
+// ErrUnknown means that no key holds the name.
 var ErrUnknown = errors.New("no key holds the name of this node")
 
-// A HeldError says why a name cannot be had.
+// A HeldError says why a key cannot take a name.
 type HeldError struct{ text string }
 
 func (e *HeldError) Error() string { return e.text }
@@ -64,9 +64,9 @@ func (b *Book) read(ctx context.Context, name string) (*corev1.ConfigMap, *Recor
 	return m, r, nil
 }
 
-// Claim gives the name to a key that asks for it with no more than a join token. site
-// is what the token says of the site that the node is of; empty if it says nothing. It
-// fails with a *HeldError if another key holds the name. It may be called again.
+// Claim gives the name to a key whose request was made with a join token. site is the
+// node's site in the token; empty if there is none. It fails with a *HeldError if another
+// key holds the name. It may be called again.
 func (b *Book) Claim(ctx context.Context, name string, k Key, site string) error {
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
 		switch {
@@ -90,7 +90,7 @@ func (b *Book) Claim(ctx context.Context, name string, k Key, site string) error
 	})
 }
 
-// gone says whether the Node object with which the tenure ends is no more.
+// gone reports whether the Node object of the record does not exist any more.
 func (b *Book) gone(ctx context.Context, r *Record) (bool, error) {
 	if r.NodeUID == "" {
 		return false, nil
@@ -105,9 +105,9 @@ func (b *Book) gone(ctx context.Context, r *Record) (bool, error) {
 	return string(n.UID) != r.NodeUID, nil
 }
 
-// Renew gives the name to k as well, because the holder of by asks for it. by is nil
-// if whoever authenticated the node does not tell by which key. It fails with a
-// *HeldError if by does not hold the name.
+// Renew gives the name also to k, which the holder of by has requested. by is nil if the
+// authenticator does not report the key. It fails with a *HeldError if by does not hold
+// the name.
 func (b *Book) Renew(ctx context.Context, name string, by *Key, k Key) error {
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
 		switch {
@@ -130,7 +130,8 @@ func (b *Book) Renew(ctx context.Context, name string, by *Key, k Key) error {
 	})
 }
 
-// Adopt gives a name that is to be had by the first who shows a certificate to k.
+// Adopt gives the name to k if the record allows the first key with a certificate to take
+// it.
 func (b *Book) Adopt(ctx context.Context, name string, k Key) error {
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
 		if r == nil || !r.Adopt || len(r.Keys) > 0 || r.Revoked != nil {
@@ -140,7 +141,7 @@ func (b *Book) Adopt(ctx context.Context, name string, k Key) error {
 	})
 }
 
-// Confirm says whether k still holds the name, or a *HeldError why not.
+// Confirm returns nil if k still holds the name, and else a *HeldError.
 func (b *Book) Confirm(ctx context.Context, name string, k Key) error {
 	r, err := b.Get(ctx, name)
 	switch {
@@ -156,9 +157,8 @@ func (b *Book) Confirm(ctx context.Context, name string, k Key) error {
 	return nil
 }
 
-// Revoke has no key of the name admitted any more, until another takes it after
-// Allow. It returns the revocation that is in force, which is an earlier one if there
-// is one, or ErrUnknown.
+// Revoke makes all keys of the name refused, until another key takes it after Allow. It
+// returns the revocation in force, which is an earlier one if there is one, or ErrUnknown.
 func (b *Book) Revoke(ctx context.Context, name, by, reason string) (*Revocation, error) {
 	if len(reason) > maxReason || strings.ContainsFunc(reason, func(c rune) bool { return c < ' ' }) {
 		return nil, fmt.Errorf("the reason must be one line of at most %d bytes", maxReason)
@@ -182,9 +182,9 @@ func (b *Book) Revoke(ctx context.Context, name, by, reason string) (*Revocation
 	return in, err
 }
 
-// Allow lets the next machine that asks with a join token take the name, for d from
-// now. The keys that hold it go on until then, unless they are revoked. It fails with
-// ErrUnknown if nobody holds the name, which is free then.
+// Allow lets the next machine that requests a certificate with a join token take the name,
+// for d from now. The present keys hold it until then, unless they are revoked. It fails
+// with ErrUnknown if no key holds the name, which is free then.
 func (b *Book) Allow(ctx context.Context, name, by string, d time.Duration) error {
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
 		if r == nil {
@@ -214,8 +214,7 @@ func (b *Book) remove(ctx context.Context, name, object string) error {
 	return nil
 }
 
-// label writes into a Node object which site it is of. A node does not write that
-// itself.
+// label writes the site to a Node object. A node may not write that itself.
 func (b *Book) label(ctx context.Context, name, node, site string) error {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%q}}}`, node, auth.SiteLabel, site)
 	if _, err := b.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -224,7 +223,8 @@ func (b *Book) label(ctx context.Context, name, node, site string) error {
 	return nil
 }
 
-// bind has the tenure of a record end with a Node object, which has its site by now.
+// bind records the Node object whose deletion frees the name. The object has its site by
+// now.
 func (b *Book) bind(ctx context.Context, name, object, node, site string) error {
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
 		if r == nil || r.object != object || r.NodeUID != "" && r.NodeUID != node {
@@ -239,9 +239,9 @@ func (b *Book) bind(ctx context.Context, name, object, node, site string) error 
 	})
 }
 
-// change reads a record, has f say what becomes of it, and writes that, again until
-// nobody else has written in between. f is given nil for a record that is not there,
-// and returns what it was given to leave it as it is.
+// change reads a record and writes the result of f, again until there was no other write
+// in between. f gets nil if there is no record. If it returns its argument, nothing is
+// written.
 func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record, error)) error {
 	maps := b.client.CoreV1().ConfigMaps(Namespace)
 	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
@@ -255,7 +255,7 @@ func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record
 			return err
 		}
 		if r != nil && next.object == "" {
-			// Another tenure is another object, so that nobody takes one for the other.
+			// Another tenure gets a new object, so that the two have different uids.
 			if err = b.remove(ctx, name, r.object); err != nil {
 				return err
 			}
@@ -276,7 +276,7 @@ func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record
 	})
 }
 
-// space finds the namespace or makes it.
+// space returns the namespace. It makes it if it is missing.
 func (b *Book) space(ctx context.Context) (*corev1.Namespace, error) {
 	spaces := b.client.CoreV1().Namespaces()
 	ns, err := spaces.Get(ctx, Namespace, metav1.GetOptions{})
@@ -292,8 +292,8 @@ func (b *Book) space(ctx context.Context) (*corev1.Namespace, error) {
 	return ns, nil
 }
 
-// Prepare makes the namespace, and, once in the life of a cluster, a record for each
-// Node that is older than the records are.
+// Prepare makes the namespace, and, once in the life of a cluster, a record for each Node
+// that existed before.
 func (b *Book) Prepare(ctx context.Context) error {
 	ns, err := b.space(ctx)
 	if err != nil {

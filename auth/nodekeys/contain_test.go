@@ -16,9 +16,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestPanicCostsItsName: when the keeper panics over what happens to one node's
-// identity, that node is refused, and others come, go and are admitted as before. So
-// it is when it panics over what it has to write down.
+// TestPanicCostsItsName: if the keeper panics over a change of one name, or over the write of
+// its record, that node is refused, and others are handled as before.
 func TestPanicCostsItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI()

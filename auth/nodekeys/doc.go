@@ -1,25 +1,25 @@
 // Package nodekeys keeps which keys hold a node's name.
 //
-// A certificate alone does not make a machine the node: it must be for a key that
-// holds the name. The first key that is approved for a free name takes it, and keeps
-// it through renewals, each of which adds the new key, until the Node object is
-// deleted, the node is revoked, or an administrator allows another machine to take
-// the name over. A name is not free because its node is silent.
+// A certificate alone does not make a machine the node: its key must hold the name. The
+// first key that is approved for a free name takes it. Each renewal adds the new key. The
+// name is held until the Node object is deleted, the node is revoked, or another machine
+// takes the name after an administrator allowed it. A node that is disconnected keeps its
+// name.
 //
-// There is one object for each name that is held, for people to look at: a ConfigMap
-// called after the node in the namespace of Namespace. It is the only truth. Nodes
-// can neither read nor write it. A Book makes changes to these objects, each by one
-// conditional write, so that of two who want a name at the same moment one gets it.
-// A Keeper follows the objects and answers, from memory, whether a key holds a name
-// now; it also ends what had begun under a key that does not hold its name any more.
+// There is one record for each held name: a ConfigMap with the node's name in the
+// namespace Namespace. Administrators can read it; nodes can neither read nor write it. A
+// Book changes these objects, each by one conditional write, so that of two machines that
+// want a name at the same moment one gets it. A Keeper watches the objects and answers,
+// from memory, whether a key holds a name now; it also ends requests and sessions of a key
+// that has lost its name.
 //
-// An object that is missing admits nobody. So a cluster made before there were such
-// objects gets one for each of its Nodes, once (Book.Prepare): it is taken by the
-// first key that is shown under the name. That this has been done is written down on
-// the namespace, so that nobody gets in because an object was deleted later.
+// Without a record no key is admitted. A cluster from before there were records gets one
+// for each of its Nodes, once (Book.Prepare): the first key that is used for the name
+// takes it. The namespace is annotated then, so that the deletion of a record later admits
+// no key.
 //
-// What it is not: it knows no sessions, no HTTP and no certificates' validity. The
-// callers have verified the certificate before they ask.
+// What it is not: it handles no sessions, no HTTP and no validity of certificates. Callers
+// verify the certificate first.
 package nodekeys
 
 import "embed"

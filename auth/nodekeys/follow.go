@@ -1,7 +1,7 @@
 package nodekeys
 
-// Following: what happens to the records and to the Node objects, and what is
-// written down of that.
+// Following: watching the records and the Node objects, and updating records after
+// changes of Nodes.
 
 import (
 	"context"
@@ -41,7 +41,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("node keys: follow nodes: %w", err)
 	}
-	defer func() { _ = k.cfg.Nodes.RemoveEventHandler(nodes) }() // its informer may be over already
+	defer func() { _ = k.cfg.Nodes.RemoveEventHandler(nodes) }() // its informer may have ended already
 	handled, err := records.AddEventHandler(k.onRecord())
 	if err != nil {
 		return fmt.Errorf("node keys: follow identities: %w", err)
@@ -65,7 +65,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes what has to be there first. It is false if ctx was done before.
+// prepare calls Book.Prepare until it succeeds. It is false if ctx was done before.
 func (k *Keeper) prepare(ctx context.Context) bool {
 	if k.cfg.Vouched {
 		return k.persist(ctx, func(ctx context.Context) error {
@@ -76,7 +76,7 @@ func (k *Keeper) prepare(ctx context.Context) bool {
 	return k.persist(ctx, k.book.Prepare)
 }
 
-// persist does f until it succeeds. It is false if ctx was done before.
+// persist calls f until it succeeds. It is false if ctx was done before.
 func (k *Keeper) persist(ctx context.Context, f func(context.Context) error) bool {
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		err := f(ctx)
@@ -142,8 +142,8 @@ func (k *Keeper) onRecord() cache.ResourceEventHandler {
 	}
 }
 
-// catchUp finds the records whose Node objects were deleted while nobody followed
-// them. What the informers have not seen yet is asked for.
+// catchUp finds the records whose Node objects were deleted before Run. It reads from the
+// API what the informers do not have yet.
 func (k *Keeper) catchUp(ctx context.Context) error {
 	k.mu.RLock()
 	var suspects []*Record
@@ -168,7 +168,7 @@ func (k *Keeper) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// work writes down what has become of names until the queue is shut down.
+// work updates records until the queue is shut down.
 func (k *Keeper) work(ctx context.Context) {
 	for {
 		name, over := k.queue.Get()

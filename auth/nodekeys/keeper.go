@@ -1,6 +1,6 @@
 package nodekeys
 
-// The keeper: who holds which name, from memory.
+// The keeper: the keys of all names, in memory.
 
 import (
 	"context"
@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// readyPatience is how long Admit waits for a keeper that has just started.
+	// readyPatience bounds the wait of Admit for a keeper that has just started.
 	readyPatience = 5 * time.Second
-	// askedAgain is how often the API is asked about the same key that, from memory,
-	// does not hold its name: the memory may be behind by a moment.
+	// askedAgain is the least interval between two reads of the API about the same key that
+	// does not hold its name by the memory, which may be behind by a moment.
 	askedAgain = time.Second
-	// maxAsked bounds the keys of which it is remembered when that was.
+	// maxAsked bounds the keys whose last read is remembered.
 	maxAsked = 4096
 )
 
-// ErrNotReady means that the records have not been read yet: who asks should be asked
-// to come back.
+// ErrNotReady means that the records have not been read yet: the client should try again
+// later.
 var ErrNotReady = errors.New("the server has just started and does not know yet which keys hold the nodes' names")
 
-// A RefusedError says that a key does not hold the name that its certificate says.
+// A RefusedError means that a key does not hold the name in its certificate.
 type RefusedError struct {
 	Name, Why string
 }
@@ -44,33 +44,32 @@ func (e *RefusedError) Error() string {
 type Config struct {
 	// Client may read and write config maps and namespaces, and read Nodes.
 	Client kubernetes.Interface
-	// Nodes are followed: with a Node object ends the tenure of its name. Somebody
-	// else runs the informer.
+	// Nodes is the informer of Nodes: the deletion of a Node object frees its name. The
+	// caller runs it.
 	Nodes cache.SharedIndexInformer
-	// Vouched says that somebody else decides who is a node, as beside another API
-	// server, whose authority signs for nodes without asking here: every key that is
-	// shown under a name is admitted and written down, unless the name was revoked.
-	// See vouched.go.
+	// Vouched means that another API server decides which machines are nodes, and its
+	// authority signs for them: every key that is used for a name is admitted and
+	// recorded, unless the name was revoked. See vouched.go.
 	Vouched bool
-	// Ended is called when keys have lost a name: whatever was begun under the name
-	// with a key for which holds is false has to end, for the reason why. It must
-	// not block. May be nil.
+	// Ended is called when keys have lost a name: sessions and requests of the name with a
+	// key for which holds is false must end, with the reason why. It must not block. May
+	// be nil.
 	Ended func(name string, holds func(Key) bool, why error)
-	// Contain calls f and tells whether it returned; it has logged a panic of f, and
-	// what that was about. Nil means that a panic ends the process.
+	// Contain calls f and reports whether it returned. It logs a panic of f, with what.
+	// Nil means that a panic ends the process.
 	Contain func(what string, f func()) bool
 	Log     *slog.Logger // nil discards
 }
 
-// A Keeper knows who holds which name. Run keeps it up to date; the other methods may
-// be called at the same time, also before.
+// A Keeper has the keys of all names. Run keeps it up to date; the other methods may be
+// called at the same time, also before.
 type Keeper struct {
 	cfg   Config
 	book  *Book
 	queue workqueue.TypedRateLimitingInterface[string]
 	ready chan struct{} // closed once all records are known
 
-	turn sync.Mutex // held while something is learned, from before names is read until it is written
+	turn sync.Mutex // held during a change, from before names is read until it is written
 
 	mu      sync.RWMutex // guards the following
 	names   map[string]*holder
@@ -84,12 +83,12 @@ type question struct {
 	key  Key
 }
 
-// A holder is what is known of a name. It is never changed.
+// A holder is the state of a name. It is never changed.
 type holder struct {
 	record *Record // nil if it cannot be read
 	node   string  // uid of the Node object; empty while there is none
-	gone   bool    // the Node object has been deleted, and the record is about to be
-	refuse error   // for keys that do not hold the name: all of them, if closed
+	gone   bool    // the Node object has been deleted, and the record is about to be deleted
+	refuse error   // the error for keys that do not hold the name; for all keys if closed
 	closed bool
 }
 
@@ -110,9 +109,9 @@ func New(c Config) (*Keeper, error) {
 	}, nil
 }
 
-// Admit says whether k holds the name: nil, a *RefusedError, or ErrNotReady while a
-// keeper that has just started has not read the records within 5 s. It allocates
-// nothing unless it refuses, waits, or adopts.
+// Admit returns nil if k holds the name, a *RefusedError if it does not, or ErrNotReady if
+// a keeper that has just started has not read the records within 5 s. It allocates nothing
+// unless it refuses, waits, or adopts.
 func (k *Keeper) Admit(ctx context.Context, name string, key Key) error {
 	if err := k.wait(ctx); err != nil {
 		return err
@@ -127,8 +126,8 @@ func (k *Keeper) Admit(ctx context.Context, name string, key Key) error {
 	return k.doubt(ctx, name, key, h)
 }
 
-// AdmitPods says whether what shows the credentials of a pod of the name's node is
-// admitted: unless the name is barred. It waits as Admit does.
+// AdmitPods returns nil if the credentials of the node's pods are admitted: unless the
+// name is barred. It waits as Admit does.
 func (k *Keeper) AdmitPods(ctx context.Context, name string) error {
 	if err := k.wait(ctx); err != nil {
 		return err
@@ -136,9 +135,9 @@ func (k *Keeper) AdmitPods(ctx context.Context, name string) error {
 	return k.Barred(name)
 }
 
-// Barred says whether no key has the name because it was revoked, or because its Node
-// was deleted just now: a *RefusedError if so, and ErrNotReady before that is known. A
-// name that no key ever had is not barred. It does not block.
+// Barred returns a *RefusedError if no key holds the name because it was revoked, or
+// because its Node was deleted just now, and ErrNotReady before that is known. A name that
+// no key ever had is not barred. It does not block.
 func (k *Keeper) Barred(name string) error {
 	select {
 	case <-k.ready:
@@ -157,8 +156,8 @@ func (k *Keeper) holder(name string) *holder {
 	return k.names[name]
 }
 
-// doubt asks the API about a key that does not hold its name as far as is known: a
-// node may show its new certificate before word of it has come here.
+// doubt reads the record of a key that does not hold its name by the memory: a node may
+// use its new certificate before the watch has delivered the record.
 func (k *Keeper) doubt(ctx context.Context, name string, key Key, h *holder) error {
 	if h != nil && h.gone || !k.mayAsk(question{name, key}, time.Now()) {
 		return h.verdict(name, key)
@@ -183,7 +182,7 @@ func (k *Keeper) doubt(ctx context.Context, name string, key Key, h *holder) err
 	return k.holder(name).verdict(name, key)
 }
 
-// mayAsk says whether it is time to ask the API, and notes that it is done.
+// mayAsk reports whether the API may be read now, and records that it is.
 func (k *Keeper) mayAsk(q question, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -197,7 +196,7 @@ func (k *Keeper) mayAsk(q question, now time.Time) bool {
 	return true
 }
 
-// verdict is what to say to a key.
+// verdict is the result of Admit for a key.
 func (h *holder) verdict(name string, key Key) error {
 	switch {
 	case h == nil:
@@ -208,7 +207,7 @@ func (h *holder) verdict(name string, key Key) error {
 	return h.refuse
 }
 
-// adopts says whether the first key that is shown takes the name.
+// adopts reports whether the first key that is used takes the name.
 func (h *holder) adopts() bool { return !h.closed && h.record.Adopt && len(h.record.Keys) == 0 }
 
 func refusedUnknown(name string) error {
@@ -235,7 +234,7 @@ func (k *Keeper) wait(ctx context.Context) error {
 	}
 }
 
-// judge says what a record means.
+// judge makes the holder of a record.
 func judge(r *Record) *holder {
 	h := &holder{record: r, node: r.NodeUID}
 	remedy := fmt.Sprintf("\"hawser node allow %s\" on the server, and a join token, let this machine join anew", r.Name)
@@ -250,18 +249,18 @@ func judge(r *Record) *holder {
 	return h
 }
 
-// unwritten says whether the record does not name the Node, or the Node not the site.
+// unwritten reports whether the record lacks the Node's uid, or the Node its site.
 func (h *holder) unwritten() bool { return h.record.NodeUID == "" || h.record.Site != "" }
 
-// deleted is h after its Node object has gone.
+// deleted is h after its Node object was deleted.
 func (h *holder) deleted(name string) *holder {
 	next := *h
 	next.gone, next.closed, next.refuse = true, true, refusedUnknown(name)
 	return &next
 }
 
-// set puts h in the place of what was known of a name, and ends what has to end.
-// A nil h means that the name is free. The caller has the turn.
+// set replaces the holder of a name by h, and ends the requests of keys that have lost it.
+// A nil h means that the name is free. The caller holds the turn.
 func (k *Keeper) set(name string, h *holder) {
 	lost, cancel := k.replace(name, h)
 	if !lost {
@@ -278,8 +277,8 @@ func (k *Keeper) set(name string, h *holder) {
 	k.cfg.Ended(name, h.holds, why)
 }
 
-// replace does the first half, and returns whether keys have lost the name and what was
-// begun with them.
+// replace replaces the holder, and returns whether keys have lost the name and the cancel
+// funcs of their requests.
 func (k *Keeper) replace(name string, h *holder) (lost bool, cancel []*watched) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -300,7 +299,7 @@ func (k *Keeper) replace(name string, h *holder) (lost bool, cancel []*watched) 
 	return true, cancel
 }
 
-// losing says whether keys of an open record lose the name to what comes after it.
+// losing reports whether keys of an open record lose the name by the change to h.
 func (k *Keeper) losing(old *Record, h *holder) bool {
 	if k.cfg.Vouched {
 		return h.barred()
@@ -308,8 +307,8 @@ func (k *Keeper) losing(old *Record, h *holder) bool {
 	return lostBy(old, h)
 }
 
-// lostBy is losing where the records decide who is a node. A key that was dropped because the node has renewed it since has not: what began
-// under it is that node's.
+// lostBy is losing if the records decide which machines are nodes. A key that was dropped
+// after renewals has not lost the name: its requests are those of the same node.
 func lostBy(old *Record, h *holder) bool {
 	if h == nil || h.closed {
 		return true
@@ -333,7 +332,7 @@ type watched struct {
 	cancel context.CancelCauseFunc
 }
 
-// lost says whether the request ends with what has become of its name.
+// lost reports whether the change to h ends the request.
 func (w *watched) lost(h *holder) bool {
 	if w.pods {
 		return h.barred()
@@ -342,14 +341,14 @@ func (w *watched) lost(h *holder) bool {
 }
 
 // Watch returns a context that is done, with a *RefusedError as its cause, once key has
-// lost the name. It does not say whether key holds it now: ask Admit after Watch, and
-// no loss is missed. The caller calls stop when it is done with the context.
+// lost the name. It does not check whether key holds it now: call Admit after Watch, so
+// that no loss is missed. The caller calls stop when it does not need the context any more.
 func (k *Keeper) Watch(ctx context.Context, name string, key Key) (_ context.Context, stop func()) {
 	return k.watch(ctx, name, &watched{key: key})
 }
 
-// WatchPods is Watch for what shows the credentials of a pod of the name's node: the
-// context is done once the name becomes barred.
+// WatchPods is Watch for the credentials of the node's pods: the context is done once the
+// name is barred.
 func (k *Keeper) WatchPods(ctx context.Context, name string) (_ context.Context, stop func()) {
 	return k.watch(ctx, name, &watched{pods: true})
 }
@@ -372,7 +371,7 @@ func (k *Keeper) watch(ctx context.Context, name string, w *watched) (context.Co
 	}
 }
 
-// learn takes a record as the API has it.
+// learn handles a version of a record from the API.
 func (k *Keeper) learn(m *corev1.ConfigMap) {
 	k.turn.Lock()
 	defer k.turn.Unlock()
@@ -386,7 +385,7 @@ func (k *Keeper) learn(m *corev1.ConfigMap) {
 		return
 	}
 	if old != nil && old.record.object == r.object && r.version < old.record.version {
-		return // asked for and got before it came by itself
+		return // it was read before the watch delivered it
 	}
 	h := judge(r)
 	switch {
@@ -406,7 +405,7 @@ func (k *Keeper) learn(m *corev1.ConfigMap) {
 	}
 }
 
-// removed takes note that a record is no more.
+// removed handles the deletion of a record.
 func (k *Keeper) removed(name, object string) {
 	k.turn.Lock()
 	defer k.turn.Unlock()
@@ -415,7 +414,7 @@ func (k *Keeper) removed(name, object string) {
 	}
 }
 
-// node returns the Node object of a name as the informer has it; nil for none.
+// node returns the Node object of a name from the informer; nil if there is none.
 func (k *Keeper) node(name string) *corev1.Node {
 	o, ok, err := k.cfg.Nodes.GetStore().GetByKey(name)
 	if err != nil || !ok {
@@ -425,7 +424,7 @@ func (k *Keeper) node(name string) *corev1.Node {
 	return n
 }
 
-// appeared notes a Node object.
+// appeared handles a new Node object.
 func (k *Keeper) appeared(n *corev1.Node) {
 	k.turn.Lock()
 	defer k.turn.Unlock()
@@ -439,7 +438,7 @@ func (k *Keeper) appeared(n *corev1.Node) {
 	k.queue.Add(n.Name)
 }
 
-// vanished notes that a Node object has been deleted.
+// vanished handles the deletion of a Node object.
 func (k *Keeper) vanished(name, uid string) {
 	k.turn.Lock()
 	defer k.turn.Unlock()

@@ -1,6 +1,6 @@
 package nodekeys
 
-// Tests of who holds a name, through all that may become of it.
+// Tests of the keys that hold a name, and of their changes.
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func TestFirstKeyTakesTheName(t *testing.T) {
 		if err := r.book.Claim(ctx, "a", number(2), ""); !isHeld(err) || !strings.Contains(err.Error(), "hawser node allow a") {
 			t.Errorf("a second key: %v", err)
 		}
-		<-time.After(100 * 24 * time.Hour) // however long the node is silent
+		<-time.After(100 * 24 * time.Hour) // also after a long silence of the node
 		if err := r.book.Claim(ctx, "a", number(2), ""); !isHeld(err) {
 			t.Errorf("a second key much later: %v", err)
 		}
@@ -53,7 +53,7 @@ func TestFirstKeyTakesTheName(t *testing.T) {
 	})
 }
 
-// Of many who want a name at once one has it.
+// Of many keys that want a name at once, one gets it.
 func TestOneOfManyTakesTheName(t *testing.T) {
 	b := NewBook(newAPI())
 	var (
@@ -87,7 +87,7 @@ func TestRenewal(t *testing.T) {
 		r.must(r.book.Claim(ctx, "a", number(1), ""))
 		r.must(r.book.Renew(ctx, "a", key(1), number(2)))
 		r.admits("both", "a", 1, 2)
-		r.must(r.book.Renew(ctx, "a", key(1), number(3))) // the second was lost, or is late
+		r.must(r.book.Renew(ctx, "a", key(1), number(3))) // the second was lost or is delayed
 		r.admits("three", "a", 1, 2, 3)
 		r.must(r.book.Renew(ctx, "a", key(3), number(4)))
 		r.admits("the latest in use", "a", 3, 4)
@@ -108,8 +108,8 @@ func TestRenewal(t *testing.T) {
 	})
 }
 
-// A deleted Node frees the name and ends its key, also for requests that the key had
-// made before.
+// The deletion of a Node frees the name, and the key loses it, also for certificate requests
+// that it had made before.
 func TestDeletion(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
@@ -143,7 +143,7 @@ func TestDeletion(t *testing.T) {
 	})
 }
 
-// A Node that an administrator made beforehand is the one with which the tenure ends.
+// The deletion of a Node that an administrator made before the node joined frees the name too.
 func TestNodeMadeBeforehand(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.makeNode("a", "u1")
@@ -154,7 +154,7 @@ func TestNodeMadeBeforehand(t *testing.T) {
 	})
 }
 
-// What was deleted while the server was down is found when it starts.
+// A deletion while the server was down is found when it starts.
 func TestDeletedWhileNobodyFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI()
@@ -230,7 +230,7 @@ func TestRevocation(t *testing.T) {
 	})
 }
 
-// A revoked node that is deleted is a free name, as any deleted node is.
+// The deletion of a revoked node frees its name, as that of any node.
 func TestRevokedAndDeleted(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
@@ -268,8 +268,8 @@ func TestAllow(t *testing.T) {
 	})
 }
 
-// Nodes from before there were records are taken by the first key that is shown,
-// once; nothing that is deleted later can be had so.
+// The first key that is used takes the name of a node from before there were records, once. A
+// name that is deleted later cannot be taken in that way.
 func TestAdoption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(nodeObject("old", "u1"), nodeObject("idle", "u2"))
@@ -294,7 +294,7 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// A key that was added a moment ago is admitted although word of it is late.
+// A key that was just added is admitted although the watch is delayed.
 func TestMemoryIsBehind(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
@@ -304,7 +304,7 @@ func TestMemoryIsBehind(t *testing.T) {
 		one := number(1)
 		r.must(r.book.Renew(t.Context(), "a", &one, number(2)))
 		r.must(r.keeper.Admit(t.Context(), "a", number(2)))
-		r.keeper.learn(m) // what is older comes late
+		r.keeper.learn(m) // an older version arrives late
 		r.must(r.keeper.Admit(t.Context(), "a", number(2)))
 	})
 }
@@ -322,7 +322,7 @@ func TestUnreadableRecordAdmitsNobody(t *testing.T) {
 		if err := r.book.Claim(ctx, "a", number(2), ""); !isHeld(err) {
 			t.Errorf("it can be taken: %v", err)
 		}
-		// The root certificates that every namespace has are nobody's identity.
+		// The ConfigMap of root certificates in every namespace is no record.
 		_, err = r.api.CoreV1().ConfigMaps(Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}}, metav1.CreateOptions{})
 		r.must(err)
 		if err := r.book.Claim(ctx, "kube-root-ca.crt", number(2), ""); !isHeld(err) {
@@ -331,7 +331,7 @@ func TestUnreadableRecordAdmitsNobody(t *testing.T) {
 	})
 }
 
-// A long request ends with the tenure of its key.
+// A long request ends when its key loses the name.
 func TestWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
@@ -358,8 +358,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// What came with a pod's credentials ends when its node is revoked, and not when another
-// machine takes the name over: the pods are that one's then.
+// A request with a pod's credentials ends when its node is revoked, and not when another
+// machine takes the name: the pods are that machine's then.
 func TestWatchPods(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
@@ -386,7 +386,7 @@ func TestWatchPods(t *testing.T) {
 	})
 }
 
-// Until the records are known nobody is admitted, and who asks is told to come back.
+// Until the records have been read no key is admitted, and clients are told to come back.
 func TestNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keeper{ready: make(chan struct{})}
@@ -399,7 +399,7 @@ func TestNotReady(t *testing.T) {
 	})
 }
 
-// FuzzRecord: whatever is written in a record, it is refused or bounded.
+// FuzzRecord: every record is refused or bounded.
 func FuzzRecord(f *testing.F) {
 	f.Add(`{"keys":[{"sha256":"` + number(1).String() + `","since":"2026-01-01T00:00:00Z"}]}`)
 	f.Add(`{"revoked":{"at":null},"allowed":{}}`)
@@ -435,7 +435,7 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
-// What is not refused costs no memory.
+// An admitted key allocates nothing.
 func TestAdmitAllocatesNothing(t *testing.T) {
 	k := &Keeper{ready: make(chan struct{}), names: map[string]*holder{}}
 	close(k.ready)
@@ -446,7 +446,7 @@ func TestAdmitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkWatch is what it costs that a request of a node can be ended.
+// BenchmarkWatch is the cost of making a node's request endable.
 func BenchmarkWatch(b *testing.B) {
 	k := &Keeper{watches: make(map[string]map[*watched]struct{})}
 	ctx, cancel := context.WithCancel(b.Context())

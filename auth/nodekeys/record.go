@@ -1,6 +1,6 @@
 package nodekeys
 
-// A record: what is written down of one name, and what may become of it.
+// A record: the state of one name, and its changes.
 
 import (
 	"crypto/sha256"
@@ -20,17 +20,17 @@ import (
 const (
 	// Namespace is where the records are.
 	Namespace = "hawser-node-identities"
-	// Label is what records are told from other config maps by.
+	// Label is the label of records among other config maps.
 	Label = "hawser.dev/node-identity"
-	// ExtraKey is the entry of a user's extra that says with which key a node has
-	// proved who it is.
+	// ExtraKey is the entry of a user's extra with the key by which a node was
+	// authenticated.
 	ExtraKey = "hawser.dev/node-key-sha256"
-	// recordKey is the entry of a ConfigMap's data that holds the record, in JSON.
+	// recordKey is the entry of a ConfigMap's data with the record, in JSON.
 	recordKey = "record"
-	// maxKeys bounds the keys of a name: the one in use, and those that it has been
-	// renewed to and that are not in use yet.
+	// maxKeys bounds the keys of a name: the one in use, and renewed ones that are not in
+	// use yet.
 	maxKeys = 4
-	// maxBarred bounds the keys that do not get a name back after it was revoked.
+	// maxBarred bounds the keys that are barred from a name after it was revoked.
 	maxBarred = 16
 	// maxReason bounds the reason of a revocation, in bytes.
 	maxReason = 256
@@ -42,7 +42,7 @@ type Key [sha256.Size]byte
 // KeyOf is the key of a certificate.
 func KeyOf(c *x509.Certificate) Key { return sha256.Sum256(c.RawSubjectPublicKeyInfo) }
 
-// ParseKey reads what String wrote.
+// ParseKey parses the form of String.
 func ParseKey(s string) (Key, error) {
 	var k Key
 	if b, err := hex.DecodeString(s); err != nil || len(b) != len(k) {
@@ -70,66 +70,63 @@ type Held struct {
 	Since metav1.Time `json:"since"`
 }
 
-// A Revocation says that no key of a name is admitted.
+// A Revocation means that no key of a name is admitted.
 type Revocation struct {
 	At     metav1.Time `json:"at"`
 	By     string      `json:"by,omitempty"`
 	Reason string      `json:"reason,omitempty"`
 }
 
-// An Allowance lets the next machine that asks with a join token take the name.
+// An Allowance lets the next machine with a join token take the name.
 type Allowance struct {
 	Until metav1.Time `json:"until"`
 	By    string      `json:"by,omitempty"`
 }
 
-// A Record is what is written down of one name. It is not changed once it is shared.
+// A Record is the state of one name. It is not changed once it is shared.
 type Record struct {
 	// Name is the node's.
 	Name string `json:"-"`
 	// Keys hold the name; the oldest first.
 	Keys []Held `json:"keys,omitempty"`
-	// Adopt says that the first key that is shown takes the name: the node is older
-	// than the records are.
+	// Adopt means that the first key that is used takes the name: the node is older than
+	// the records.
 	Adopt bool `json:"adopt,omitempty"`
-	// NodeUID is the Node object with which the name's tenure ends; empty while
-	// there is none.
+	// NodeUID is the Node object whose deletion frees the name; empty while there is none.
 	NodeUID string `json:"nodeUID,omitempty"`
 	// Former is a Node object of an earlier tenure.
 	Former string `json:"formerNodeUID,omitempty"`
-	// Site is what the join token said of the site that the node is of, until the Node
-	// is labelled with it.
+	// Site is the node's site in the join token, until the Node is labelled with it.
 	Site string `json:"site,omitempty"`
 
 	Revoked *Revocation `json:"revoked,omitempty"`
 	Allowed *Allowance  `json:"allowed,omitempty"`
-	// Barred are keys of before the name was revoked and allowed again. They are kept
-	// where others vouch for nodes, who may vouch for those still.
+	// Barred are keys from before the name was revoked and allowed again. They are kept
+	// with Config.Vouched, since the other API server may still accept them.
 	Barred []Key `json:"barred,omitempty"`
 
 	object  string // the uid of the ConfigMap
 	version uint64 // its resource version, as a number
 }
 
-// Holds says whether a key is among those of the name.
+// Holds reports whether a key is among those of the name.
 func (r *Record) Holds(k Key) bool {
 	return slices.ContainsFunc(r.Keys, func(h Held) bool { return h.Key == k })
 }
 
-// mayBeTaken says whether another key may take the name now.
+// mayBeTaken reports whether another key may take the name now.
 func (r *Record) mayBeTaken(now time.Time) bool {
 	return r.Allowed != nil && now.Before(r.Allowed.Until.Time)
 }
 
-// taken is the record after a key has taken the name over, with a site if that is not
-// empty.
+// taken is the record after a key has taken the name, with a site if that is not empty.
 func (r *Record) taken(k Key, site string, now time.Time) *Record {
 	return &Record{Name: r.Name, Keys: []Held{{k, stamp(now)}}, NodeUID: r.NodeUID, Former: r.Former, Site: site, object: r.object}
 }
 
-// renewed is the record after the holder of a key has got another one. What is older
-// than the key that was shown is not in use any more. What is later stays: a request
-// that was overtaken by another may yet be the one that the node goes by.
+// renewed is the record after the holder of by got the key k. Keys older than by are not
+// in use any more and are dropped. Later ones stay: of two requests at the same time, the
+// node may use the certificate of either.
 func (r *Record) renewed(by, k Key, now time.Time) *Record {
 	next := *r
 	next.Adopt = false
@@ -160,7 +157,7 @@ func decode(m *corev1.ConfigMap) (*Record, error) {
 	return r, nil
 }
 
-// versionOf is zero where versions are not numbers that grow.
+// versionOf is zero if versions are not increasing numbers.
 func versionOf(m *corev1.ConfigMap) uint64 {
 	v, err := strconv.ParseUint(m.ResourceVersion, 10, 64)
 	if err != nil {
@@ -180,7 +177,7 @@ func (r *Record) encode(m *corev1.ConfigMap) error {
 	return nil
 }
 
-// State is the record in a few words.
+// State describes the record in a few words.
 func (r *Record) State(now time.Time) string {
 	switch {
 	case r.mayBeTaken(now):

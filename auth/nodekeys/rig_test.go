@@ -1,6 +1,6 @@
 package nodekeys
 
-// What the tests share: an API that numbers versions and refuses stale writes.
+// The rig of the tests: an API that numbers versions and refuses stale writes.
 
 import (
 	"context"
@@ -91,7 +91,7 @@ func newRig(t *testing.T, api *fake.Clientset) *rig {
 	return newRigOf(t, api, false)
 }
 
-// newRigOf is newRig, or one where others vouch for nodes.
+// newRigOf is newRig, or one with Config.Vouched.
 func newRigOf(t *testing.T, api *fake.Clientset, vouched bool) *rig {
 	t.Helper()
 	r := &rig{t: t, api: api, book: NewBook(api)}
@@ -125,7 +125,7 @@ func (r *rig) must(err error) {
 	}
 }
 
-// admits checks which of the keys 1 to 4 are admitted, once all is quiet.
+// admits checks which of the keys 1 to 4 are admitted, once all goroutines are idle.
 func (r *rig) admits(step, name string, want ...int) {
 	r.t.Helper()
 	<-time.After(2 * askedAgain)

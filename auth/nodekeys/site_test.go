@@ -1,6 +1,6 @@
 package nodekeys
 
-// Tests of the site that a join token says.
+// Tests of the site in a join token.
 
 import (
 	"testing"
@@ -28,8 +28,8 @@ func (r *rig) siteIs(step, name, want string) {
 	}
 }
 
-// A node is of the site that the token said with which its key took the name, until an
-// administrator says otherwise.
+// A node has the site of the token with which its key took the name, until an administrator
+// changes it.
 func TestSite(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()

@@ -1,14 +1,14 @@
 package nodekeys
 
-// Beside another API server: whose certificate is a node's is not decided here, but it
-// is written down, and what was revoked here stays so.
+// With another API server: it decides which certificates are a node's. The keys are
+// recorded here, and a revocation here stays in force.
 //
-// That API server's authority signs for whoever has a join token, under any name, and
-// for a node that renews its certificate, by whichever key. A hub that believed less
-// would shut out nodes that the cluster has let in. So a key that is new under a name is
-// admitted, with a line in the log, and a Node that is deleted ends nothing, as its
-// kubelet registers again. What an administrator revokes is not admitted, also after its
-// Node was deleted, until another key takes the name after Allow.
+// That API server's authority signs for any machine with a join token, for any name, and
+// for a node that renews its certificate, for any key. A hub that required more would
+// refuse nodes that the cluster has admitted. So a new key of a name is admitted and
+// logged, and the deletion of a Node has no effect, since its kubelet registers again. A
+// name that an administrator has revoked is refused, also after its Node was deleted,
+// until another key takes it after Allow.
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// vouched is Admit of a key that the name does not have yet.
+// vouched is Admit for a key that is not in the record yet.
 func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) error {
 	if h.barred() && !h.record.mayBeTaken(time.Now()) {
 		return h.refuse
@@ -44,8 +44,8 @@ func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) e
 	return k.holder(name).verdict(name, key)
 }
 
-// outlived takes note that the Node of a name was deleted, and says whether the record
-// goes with it: not what keeps keys out. The caller has the turn.
+// outlived handles the deletion of a name's Node, and reports whether the record is
+// deleted too. A record that bars keys stays. The caller holds the turn.
 func (k *Keeper) outlived(name string, h *holder) bool {
 	if h.record.Revoked != nil || len(h.record.Barred) > 0 {
 		return false
@@ -56,9 +56,8 @@ func (k *Keeper) outlived(name string, h *holder) bool {
 	return true
 }
 
-// Show writes down that k was shown under the name by a node that others vouch for, and
-// says whether it is the first. It fails with a *HeldError if the name, or with it the
-// key, was revoked.
+// Show records that a node used k for the name, and reports whether it is the first key.
+// It fails with a *HeldError if the name, or the key with it, was revoked.
 func (b *Book) Show(ctx context.Context, name string, k Key) (first bool, err error) {
 	err = b.change(ctx, name, func(r *Record) (*Record, error) {
 		first = r == nil || len(r.Keys) == 0 || r.Revoked != nil
@@ -82,7 +81,7 @@ func (b *Book) Show(ctx context.Context, name string, k Key) (first bool, err er
 	return first, nil
 }
 
-// shown is the record after another key was shown. The oldest are forgotten.
+// shown is the record after another key was used. The oldest keys are dropped.
 func (r *Record) shown(k Key, now time.Time) *Record {
 	next := *r
 	next.Adopt = false
@@ -90,8 +89,8 @@ func (r *Record) shown(k Key, now time.Time) *Record {
 	return &next
 }
 
-// succeeded is the record after a key has taken a name that was revoked. The keys that
-// it was taken from do not get it back.
+// succeeded is the record after a key has taken a revoked name. The former keys are barred
+// from it.
 func (r *Record) succeeded(k Key, now time.Time) *Record {
 	next := r.taken(k, "", now)
 	next.Barred = slices.Clone(r.Barred)

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// inVouchedBubble runs a test with a keeper of a cluster that vouches for its nodes.
+// inVouchedBubble runs a test with a keeper with Config.Vouched.
 func inVouchedBubble(t *testing.T, f func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRigOf(t, newAPI(nodeObject("old", "u0")), true)
@@ -20,8 +20,8 @@ func inVouchedBubble(t *testing.T, f func(t *testing.T, r *rig)) {
 	})
 }
 
-// TestVouchedKeys: whoever the cluster has let in is admitted and written down, and a
-// Node that is deleted ends nothing and keeps nobody out.
+// TestVouchedKeys: every key that the cluster has admitted is admitted and recorded, and the
+// deletion of a Node has no effect.
 func TestVouchedKeys(t *testing.T) {
 	inVouchedBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
@@ -48,8 +48,8 @@ func TestVouchedKeys(t *testing.T) {
 	})
 }
 
-// TestVouchedRevocation: what was revoked stays out, whatever becomes of the Node and
-// whoever vouches, until another key takes the name.
+// TestVouchedRevocation: a revoked name stays refused, also after the deletion of the Node,
+// until another key takes it.
 func TestVouchedRevocation(t *testing.T) {
 	inVouchedBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
@@ -79,7 +79,7 @@ func TestVouchedRevocation(t *testing.T) {
 	})
 }
 
-// TestVouchedUnreadable: a record that cannot be read admits nobody, whoever vouches.
+// TestVouchedUnreadable: a record that cannot be read admits no key.
 func TestVouchedUnreadable(t *testing.T) {
 	inVouchedBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
