@@ -1,6 +1,6 @@
 package kubeauth
 
-// The authenticator: client certificates, then the two kinds of token, then nobody.
+// The authenticator: client certificates, then the kinds of token, then anonymous.
 
 import (
 	"context"
@@ -19,37 +19,37 @@ import (
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
-// accountsKept is how long a service account's token is believed without another look
-// at it, and so how long it outlives what it is bound to. The cache holds 4,096 tokens
-// in each of its 32 parts; none of them is a wrong one.
+// accountsKept is how long a service account's token is cached, and so how long it may be
+// valid after the object that it is bound to was deleted. The cache holds 4,096 valid
+// tokens in each of its 32 parts.
 const accountsKept = 2 * time.Second
 
 // AuthenticatorConfig configures an authenticator. ClientCAFile is required.
 type AuthenticatorConfig struct {
-	// ClientCAFile holds the certificates, in PEM, that sign clients: the one that
-	// signs now, then its predecessors, see auth.Authorities. It is followed.
+	// ClientCAFile has the authorities of clients, in PEM: the one that signs now, then its
+	// predecessors, see auth.Authorities. It is followed.
 	ClientCAFile string
 	// Files reads ClientCAFile and that of FrontProxy. Nil means one of its own.
 	Files *auth.Files
-	// Secrets finds the Secrets of bootstrap tokens, as they are now: a token must
-	// work as soon as it is made. Nil means there are no bootstrap tokens.
+	// Secrets returns the present Secrets of bootstrap tokens: a token must be valid as
+	// soon as it is made. Nil means there are no bootstrap tokens.
 	Secrets SecretLookup
-	// Accounts believes tokens of service accounts. Nil means there are none.
+	// Accounts authenticates tokens of service accounts. Nil means there are none.
 	Accounts authenticator.Token
-	// FrontProxy are proxies that say for whom they ask. Nil means there are none.
+	// FrontProxy configures front proxies. Nil means there are none.
 	FrontProxy *FrontProxy
-	// Issuers believes tokens of others. Nil means none are.
+	// Issuers authenticates tokens of other issuers. Nil means there are none.
 	Issuers authenticator.Token
 	// Audiences are those of the API server: bootstrap tokens are for no others.
 	Audiences authenticator.Audiences
-	// Names is asked, with each request of a node, whether the key of its certificate
-	// holds the node's name, and with each one of a pod's token about the pod's node; an
-	// error refuses the request. Nil means that each certificate of the authority is
-	// believed, and the tokens of all nodes' pods.
+	// Names checks, with each request of a node, whether the key of its certificate holds
+	// the node's name, and with each request of a pod's token the pod's node; an error
+	// refuses the request. Nil means that every certificate of the authority is accepted,
+	// and the tokens of all nodes' pods.
 	Names Names
 }
 
-// Names knows which keys hold the nodes' names. A *nodekeys.Keeper is one.
+// Names checks which keys hold the nodes' names. *nodekeys.Keeper implements it.
 type Names interface {
 	Admit(ctx context.Context, name string, key nodekeys.Key) error
 	AdmitPods(ctx context.Context, name string) error
@@ -57,9 +57,9 @@ type Names interface {
 
 // NewAuthenticator returns an authenticator of requests.
 //
-// A request with a client certificate or a bearer token is who it proves to be,
-// or is refused; one with neither is system:anonymous, which the Authorizer
-// lets ask for health and version only.
+// A request with a client certificate or a bearer token is authenticated by it or refused.
+// One with neither is system:anonymous, which the Authorizer allows health and version
+// only.
 func NewAuthenticator(c AuthenticatorConfig) (authenticator.Request, error) {
 	if c.Files == nil {
 		c.Files = &auth.Files{}

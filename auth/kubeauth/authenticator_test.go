@@ -180,9 +180,9 @@ func TestAuthenticateToken(t *testing.T) {
 	}
 }
 
-// TestBogusTokensCostNothing: tokens that do not exist are asked for a few times a
-// second, whoever shows them, and wrong secrets of those that do never; a token that
-// is right is let in all the while, and no longer once it is deleted.
+// TestBogusTokensCostNothing: tokens that do not exist are read a few times a second, for all
+// clients together, and tokens with a wrong secret are not read. A valid token is accepted
+// meanwhile, until it is deleted.
 func TestBogusTokensCostNothing(t *testing.T) {
 	secret := tokenSecret(nil)
 	secret.Namespace, secret.Name = "kube-system", "bootstrap-token-abcdef"
@@ -214,7 +214,7 @@ func TestBogusTokensCostNothing(t *testing.T) {
 	}
 }
 
-// TestNewTokenWorksAtOnce, though the cache has not heard of it.
+// TestNewTokenWorksAtOnce: also before the cache has it.
 func TestNewTokenWorksAtOnce(t *testing.T) {
 	o, client := objects(t)
 	client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, tokenSecret(nil), nil })
@@ -224,8 +224,8 @@ func TestNewTokenWorksAtOnce(t *testing.T) {
 	}
 }
 
-// TestTokenLookupFails: a store that cannot be asked is no reason to believe or
-// to forget, but to say so.
+// TestTokenLookupFails: if the store cannot be read, a token is neither accepted nor refused:
+// the answer is an error.
 func TestTokenLookupFails(t *testing.T) {
 	down := errors.New("etcd is down")
 	b := &bootstrapTokens{secrets: func(context.Context, string, string, func(*corev1.Secret) bool) (*corev1.Secret, error) {
@@ -236,8 +236,8 @@ func TestTokenLookupFails(t *testing.T) {
 	}
 }
 
-// TestSupersededAuthority: what an authority signed before another took its place
-// counts, and what it seems to have signed afterwards does not.
+// TestSupersededAuthority: certificates that an authority signed before its replacement are
+// valid, and later ones are not.
 func TestSupersededAuthority(t *testing.T) {
 	old, now := newIssuer(t, "old"), newIssuer(t, "now")
 	file := filepath.Join(t.TempDir(), "ca.crt")
@@ -260,7 +260,7 @@ func TestSupersededAuthority(t *testing.T) {
 		"by the new one": {now, began.Add(time.Second), true},
 	} {
 		cert := tc.by.client(t, func(c *x509.Certificate) { c.NotBefore = tc.from })
-		for range 2 { // the second time it may be remembered
+		for range 2 { // the second time it may be cached
 			r := httptest.NewRequest(http.MethodGet, "/", nil)
 			r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
 			if _, ok, err := auth.AuthenticateRequest(r); ok != tc.want {
@@ -283,7 +283,7 @@ func TestNewAuthenticatorNeedsItsFile(t *testing.T) {
 	}
 }
 
-// FuzzBootstrapToken: whatever is shown, only the one right token gets in.
+// FuzzBootstrapToken: only the one valid token is accepted.
 func FuzzBootstrapToken(f *testing.F) {
 	for _, s := range []string{"abcdef.0123456789abcdef", "abcdef.", ".", "", "abcdef.0123456789abcdeg", "abcdef.0123456789abcdef\n"} {
 		f.Add(s)

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// An Authorizer allows what the package comment lists and has no opinion about
-// the rest, which an API server without further authorizers refuses.
+// An Authorizer allows what the package comment lists and has no opinion about the rest,
+// which an API server without further authorizers refuses.
 type Authorizer struct{ objects *Objects }
 
 var (
@@ -23,7 +23,7 @@ var (
 	_ authorizer.RuleResolver = (*Authorizer)(nil)
 )
 
-// NewAuthorizer returns an Authorizer that looks at o for what nodes may do.
+// NewAuthorizer returns an Authorizer that decides about nodes by the objects of o.
 func NewAuthorizer(o *Objects) *Authorizer { return &Authorizer{objects: o} }
 
 // Authorize implements authorizer.Authorizer. The reason is for the user.
@@ -44,8 +44,8 @@ func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (au
 	return z.resource(ctx, u, a)
 }
 
-// resource decides about API objects. An identity is taken for one thing only:
-// a node that is also in the bootstrappers' group is a node.
+// resource decides about API objects. An identity has one role only: a node that is also
+// in the bootstrappers' group is a node.
 func (z *Authorizer) resource(ctx context.Context, u user.Info, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if node, is := nodeOf(u); is {
 		if node == "" {
@@ -76,7 +76,7 @@ func (z *Authorizer) EvaluateConditions(context.Context, authorizer.ConditionsAw
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
-// allowedToAll decides what depends on nothing but being somebody.
+// allowedToAll decides about requests that every authenticated user may make.
 func allowedToAll(u user.Info, a authorizer.Attributes) bool {
 	known := slices.Contains(u.GetGroups(), user.AllAuthenticated)
 	if a.IsResourceRequest() {
@@ -91,8 +91,8 @@ func allowedToAll(u user.Info, a authorizer.Attributes) bool {
 	}
 }
 
-// matchPath takes a path only as it is written: what could be cleaned to another
-// path is none of paths, whatever it begins with.
+// matchPath compares a path literally: a path that cleaning would change matches none of
+// paths.
 func matchPath(paths []string, path string) bool {
 	c := pathpkg.Clean(path)
 	tidy := c == path || c+"/" == path
@@ -107,9 +107,9 @@ func matchPath(paths []string, path string) bool {
 	return false
 }
 
-// nodeOf returns the name of the node that u is. A user that has only the name
-// or only the group of a node is none; one with both and no name after the
-// prefix is a node that cannot be told.
+// nodeOf returns the node's name of u. A user with only the name or only the group of a
+// node is no node; one with both and an empty name after the prefix is a node without a
+// name.
 func nodeOf(u user.Info) (name string, is bool) {
 	name, ok := strings.CutPrefix(u.GetName(), nodeUserPrefix)
 	if !ok || !slices.Contains(u.GetGroups(), user.NodesGroup) {
@@ -118,9 +118,9 @@ func nodeOf(u user.Info) (name string, is bool) {
 	return name, true
 }
 
-// RulesFor implements authorizer.RuleResolver. The list for nodes and
-// bootstrappers is incomplete, and comes with an error that says so: what else
-// they may do depends on the cluster.
+// RulesFor implements authorizer.RuleResolver. The list for nodes and bootstrappers is
+// incomplete, and is returned with an error about that: their other rights depend on the
+// objects of the cluster.
 func (z *Authorizer) RulesFor(_ context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
 		all := []string{"*"}
@@ -159,7 +159,7 @@ func (z *Authorizer) RulesFor(_ context.Context, u user.Info, namespace string) 
 	}}, incomplete, unlisted(incomplete)
 }
 
-// unlisted tells the reader of an incomplete list what is not in it.
+// unlisted is the error with an incomplete list.
 func unlisted(incomplete bool) error {
 	if !incomplete {
 		return nil

@@ -1,7 +1,7 @@
 package kubeauth
 
-// Tests of the authorizer: a table of who may do what, in testdata, against a
-// small cluster of two nodes.
+// Tests of the authorizer: a table of requests and decisions, in testdata, for a small
+// cluster of two nodes.
 
 import (
 	"bufio"
@@ -35,7 +35,7 @@ func info(name string, groups ...string) user.Info {
 	return &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)}
 }
 
-// users are the identities that the table speaks of.
+// users are the identities in the table.
 var users = map[string]user.Info{
 	"admin":        info("kubernetes-admin", "system:masters"),
 	"node-1":       info("system:node:node-1", "system:nodes"),
@@ -71,7 +71,7 @@ func allFrom(name string) []corev1.EnvFromSource {
 	}
 }
 
-// webPod names a secret and a config map in every way there is.
+// webPod names a secret and a config map in every possible field.
 func webPod() *corev1.Pod {
 	ref := local("s-iscsi")
 	vol := func(name string, s corev1.VolumeSource) corev1.Volume {
@@ -115,7 +115,7 @@ func simplePod(ns, name, node, suffix string) *corev1.Pod {
 	}
 }
 
-// mirrorOf makes a mirror pod of p: one that names what NodeRestriction lets no node name.
+// mirrorOf makes a mirror pod of p with references that NodeRestriction would refuse.
 func mirrorOf(p *corev1.Pod) *corev1.Pod {
 	p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
 	return p
@@ -154,7 +154,7 @@ func cluster() []runtime.Object {
 	}
 }
 
-// objects returns Objects that know the given ones, with caches filled.
+// objects returns Objects of objs, with filled caches.
 func objects(t *testing.T, objs ...runtime.Object) (*Objects, *fake.Clientset) {
 	t.Helper()
 	client := fake.NewClientset(objs...)
@@ -200,7 +200,7 @@ func attributes(t *testing.T, u user.Info, verb, what, target, selector string) 
 
 func TestAuthorize(t *testing.T) {
 	o, _ := objects(t, cluster()...)
-	for node := range users { // the table asks more at once than a cluster would
+	for node := range users { // the table has more requests at once than a cluster
 		o.live.names.Add(node, rate.NewLimiter(rate.Inf, 1))
 	}
 	z := NewAuthorizer(o)
@@ -245,8 +245,8 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// TestAuthorizeBeforeAnythingIsKnown: without caches, what depends on them is
-// refused, and what does not works.
+// TestAuthorizeBeforeAnythingIsKnown: without caches, requests that depend on them are
+// refused, and others are allowed.
 func TestAuthorizeBeforeAnythingIsKnown(t *testing.T) {
 	z := NewAuthorizer(NewObjects())
 	for _, tc := range []struct {
@@ -269,8 +269,8 @@ func TestAuthorizeBeforeAnythingIsKnown(t *testing.T) {
 	}
 }
 
-// TestCacheBehind: a node that hears of its pod before our cache does is not
-// turned away, and one whose pod has moved away is.
+// TestCacheBehind: a node whose watch has its pod before our cache is allowed, and one whose
+// pod has moved away is refused.
 func TestCacheBehind(t *testing.T) {
 	o, client := objects(t) // the cache is empty and stays so
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -295,8 +295,8 @@ func TestCacheBehind(t *testing.T) {
 	}
 }
 
-// TestLiveQuestionsAreBounded: one node that asks for what it may not have is told
-// to wait, and when to come back; no other node is.
+// TestLiveQuestionsAreBounded: a node with too many forbidden requests gets a time to come
+// back; other nodes are not affected.
 func TestLiveQuestionsAreBounded(t *testing.T) {
 	o, client := objects(t, cluster()...)
 	client.ClearActions()
@@ -331,8 +331,8 @@ func TestNodesToldApartAreBounded(t *testing.T) {
 	}
 }
 
-// TestLiveQuestionsHaveABudget: whoever asks for what it may not have cannot keep the API
-// server busy with our questions, and is told when to come back. Others are answered.
+// TestLiveQuestionsHaveABudget: forbidden requests cause a bounded number of reads from the
+// API server. Their client gets a time to come back, and others are answered.
 func TestLiveQuestionsHaveABudget(t *testing.T) {
 	ask := func(who, verb, resource, target string) func(*Objects) error {
 		return func(o *Objects) error {
@@ -372,7 +372,7 @@ func TestLiveQuestionsHaveABudget(t *testing.T) {
 	}
 }
 
-// mirrors has a node show a mirror pod.
+// mirrors makes a mirror pod of a node.
 func mirrors(t *testing.T, node string) func(*Objects) error {
 	return func(o *Objects) error {
 		w := submission{op: admission.Create, gvr: podsR, ns: "ns", obj: mirror(nil)}

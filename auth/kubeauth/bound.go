@@ -1,6 +1,6 @@
 package kubeauth
 
-// What the tokens of service accounts are bound to.
+// The objects that tokens of service accounts are bound to.
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 	"github.com/hawser-project/hawser/auth/kubeauth/accounttoken"
 )
 
-// Bound returns what a token of account is bound to. The caches answer if they have the
-// object with that uid. What they do not have may have been made just now: it is asked
-// for, so many times a second for each account. Secrets are always asked for, they are
-// in no cache.
+// Bound returns the object that a token of account is bound to, from a cache if it has the
+// object with that uid. An object that is missing there may be new: it is read from the
+// API server, with a rate limit for each account. Secrets are always read, since no cache
+// has them.
 func (o *Objects) Bound(ctx context.Context, account string, r accounttoken.Reference) (metav1.Object, error) {
 	s := o.src.Load()
 	if s == nil {
@@ -49,7 +49,7 @@ func (s *source) cached(r accounttoken.Reference) metav1.Object {
 	return nil
 }
 
-// live reads the object r as it is now.
+// live reads the present object r.
 func live(ctx context.Context, client kubernetes.Interface, r accounttoken.Reference) (metav1.Object, error) {
 	core, o := client.CoreV1(), metav1.GetOptions{}
 	switch r.Kind {

@@ -1,6 +1,6 @@
 package kubeauth
 
-// Tests of service accounts: what their tokens are bound to, and which tokens get in.
+// Tests of service accounts: the objects of their tokens, and which tokens are accepted.
 
 import (
 	"crypto"
@@ -26,7 +26,7 @@ import (
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
-// forBank asks for a token of webPod for an audience that no volume of it names.
+// forBank requests a token of webPod for an audience that no volume of it names.
 func forBank() *authenticationv1.TokenRequest {
 	r := boundToken(nil)
 	r.Spec.Audiences = []string{"bank"}
@@ -95,8 +95,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestBoundIsBounded: whoever holds a token that has ended costs a bounded number of
-// reads, and no other account a look-up.
+// TestBoundIsBounded: an invalid token causes a bounded number of reads, and does not use the
+// limit of another account.
 func TestBoundIsBounded(t *testing.T) {
 	o, client := objects(t, bindable()...)
 	gone := accounttoken.Reference{Kind: "Pod", Namespace: "ns", Name: "gone", UID: "gone-uid"}
@@ -115,8 +115,8 @@ func TestBoundIsBounded(t *testing.T) {
 	}
 }
 
-// TestAuthenticateAccount: a token of a service account gets in beside the others, and
-// not for long after its pod.
+// TestAuthenticateAccount: a token of a service account is accepted beside the other kinds,
+// and only for a short time after its pod was deleted.
 func TestAuthenticateAccount(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(file, newIssuer(t, "ca").PEM(), 0o600); err != nil {
@@ -190,8 +190,8 @@ func TestAuthenticateAccount(t *testing.T) {
 	}
 }
 
-// TestTokensOfNodes: a token of a pod is worth nothing while its node is refused, from the
-// next request on, and what goes on with it is followed under the name of that node.
+// TestTokensOfNodes: a pod's token is refused while its node is, from the next request on, and
+// its requests are watched by the name of that node.
 func TestTokensOfNodes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(file, newIssuer(t, "ca").PEM(), 0o600); err != nil {

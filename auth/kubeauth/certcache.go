@@ -1,6 +1,6 @@
 package kubeauth
 
-// What is remembered of client certificates that were verified.
+// A cache of verified client certificates.
 
 import (
 	"context"
@@ -21,51 +21,49 @@ import (
 )
 
 const (
-	// certificateTrust is how long a certificate is not verified again. All that
-	// can end its validity, its dates and the authorities that are trusted, is
-	// looked at with every request; this bounds how long clients that have gone
-	// are remembered.
+	// certificateTrust is how long a certificate is cached. Its dates and the trusted
+	// authorities are checked with every request; this only bounds how long entries of
+	// clients that do not come back are kept.
 	certificateTrust = time.Minute
-	// certificatesKept bounds how many are remembered, at less than 1 KiB each:
-	// twice this.
+	// certificatesKept bounds each of two generations of entries, which have less than
+	// 1 KiB each.
 	certificatesKept = 16384
 )
 
-// verifiedCertificates authenticates client certificates and remembers those
-// that were good. A client sends many requests on one connection, and
-// verifying a signature costs as much as the tenth part of a small request.
+// verifiedCertificates authenticates client certificates and caches valid ones. A client
+// sends many requests on one connection, and verifying a signature costs a tenth of a
+// small request.
 //
-// Only successes are remembered: what to remember is up to whoever holds a
-// certificate of ours, not to anybody who can connect.
+// Only valid certificates are cached, so that clients without one cannot fill the cache.
 //
-// Whether a node's key still holds its name is never remembered: that is asked with
-// each request.
+// Whether a node's key still holds its name is not cached: it is checked with each
+// request.
 type verifiedCertificates struct {
 	ca     *auth.Authorities
-	names  Names // nil means not to ask
+	names  Names // nil means no check
 	verify authenticator.Request
 	limit  int // of each generation
 
 	mu    sync.Mutex
-	pool  *x509.CertPool // by which all below were verified
+	pool  *x509.CertPool // by which all entries were verified
 	turn  time.Time      // when young was begun
 	young map[certificateKey]verified
 	old   map[certificateKey]verified
 }
 
-// A certificateKey is the digest of all that a client showed.
+// A certificateKey is the digest of all of a client's certificates.
 type certificateKey [sha256.Size]byte
 
-// A verified is the outcome of a verification.
+// A verified is the result of a verification.
 type verified struct {
 	response *authenticator.Response // shared: never changed
-	node     string                  // whose certificate it is; empty if it is no node's
+	node     string                  // the node of the certificate; empty if it is no node's
 	key      nodekeys.Key            // of the certificate, if it is a node's
 	from     time.Time               // when it was verified
-	until    time.Time               // when it has to be again
+	until    time.Time               // when it must be verified again
 }
 
-// newVerifiedCertificates remembers up to twice limit certificates.
+// newVerifiedCertificates makes a cache of up to twice limit certificates.
 func newVerifiedCertificates(ca *auth.Authorities, names Names, limit int) *verifiedCertificates {
 	options := func() (x509.VerifyOptions, bool) {
 		o := requestx509.DefaultVerifyOptions()
@@ -86,8 +84,8 @@ func (v *verifiedCertificates) AuthenticateRequest(r *http.Request) (*authentica
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, false, nil
 	}
-	// The pool is taken before the certificate is verified: if it is replaced
-	// in between, the outcome is kept for the pool that is gone, and not used.
+	// The pool is read before the certificate is verified: if it is replaced in between,
+	// the result is stored for the old pool, and not used.
 	pool := v.ca.Pool()
 	key, now := keyOf(r.TLS.PeerCertificates), time.Now()
 	if known, ok := v.recall(key, pool, now); ok {
@@ -111,8 +109,8 @@ func (v *verifiedCertificates) AuthenticateRequest(r *http.Request) (*authentica
 	return v.admit(r.Context(), one)
 }
 
-// admit answers for a certificate that is good, unless it is a node's whose name its
-// key does not hold.
+// admit returns the response for a valid certificate, or an error if it is a node's whose
+// key does not hold the name.
 func (v *verifiedCertificates) admit(ctx context.Context, known verified) (*authenticator.Response, bool, error) {
 	if known.node != "" && v.names != nil {
 		if err := v.names.Admit(ctx, known.node, known.key); err != nil {
@@ -122,7 +120,7 @@ func (v *verifiedCertificates) admit(ctx context.Context, known verified) (*auth
 	return copied(known.response), true, nil
 }
 
-// keyed is a node that says with which key it has proved who it is.
+// keyed is the user of a node with its key as an extra.
 func keyed(u user.Info, key nodekeys.Key) user.Info {
 	extra := maps.Clone(u.GetExtra())
 	if extra == nil {
@@ -132,7 +130,7 @@ func keyed(u user.Info, key nodekeys.Key) user.Info {
 	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }
 
-// recall returns what is remembered for key, if it still holds.
+// recall returns the cached result for key, if it is still valid.
 func (v *verifiedCertificates) recall(key certificateKey, pool *x509.CertPool, now time.Time) (verified, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -143,15 +141,15 @@ func (v *verifiedCertificates) recall(key certificateKey, pool *x509.CertPool, n
 	if !ok {
 		known, ok = v.old[key]
 	}
-	// A clock that was set back is not believed either.
+	// After the clock was set back, earlier results are not valid either.
 	if !ok || now.Before(known.from) || !now.Before(known.until) {
 		return verified{}, false
 	}
 	return known, true
 }
 
-// remember keeps one more. The young become the old when they are many, or when
-// the old have all had their time.
+// remember adds a result. The young generation becomes the old one when it is full, or
+// when all entries of the old one have expired.
 func (v *verifiedCertificates) remember(key certificateKey, pool *x509.CertPool, one verified) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -176,14 +174,13 @@ func keyOf(shown []*x509.Certificate) certificateKey {
 	return certificateKey(h.Sum(nil))
 }
 
-// copied is a response of the caller's own, about the same user.
+// copied is a copy of a response with the same user.
 func copied(r *authenticator.Response) *authenticator.Response {
 	c := *r
 	return &c
 }
 
-// datedInfo is a user, and until when the chain of certificates that proves it is
-// good.
+// datedInfo is a user, with the end of validity of its chain of certificates.
 type datedInfo struct {
 	user.Info
 	until time.Time

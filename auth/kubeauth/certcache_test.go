@@ -1,6 +1,6 @@
 package kubeauth
 
-// Tests of what is remembered of client certificates.
+// Tests of the cache of client certificates.
 
 import (
 	"crypto/tls"
@@ -46,7 +46,7 @@ func newCounted(t *testing.T, ca *issuer, limit int) (c *counted, file string) {
 	return c, file
 }
 
-// show authenticates by certs and returns who that is, empty if refused.
+// show authenticates by certs and returns the user, empty if refused.
 func (c *counted) show(t *testing.T, certs ...*x509.Certificate) string {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -73,7 +73,7 @@ func (c *counted) expect(t *testing.T, step, want string, verifications int, cer
 	}
 }
 
-// lasting makes a certificate that ends after d.
+// lasting makes a certificate expire after d.
 func lasting(d time.Duration) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.NotAfter = time.Now().Add(d) }
 }
@@ -96,7 +96,7 @@ func TestRememberedCertificateExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newIssuer(t, "ca")
 		c, _ := newCounted(t, ca, 8)
-		// Certificates have whole seconds; the bubble's clock begins with one.
+		// Certificates have whole seconds; the bubble's clock starts at one.
 		cert := ca.client(t, lasting(10*time.Second))
 		c.expect(t, "fresh", nodeOne, 1, cert)
 		<-time.After(10*time.Second - 1)
@@ -107,7 +107,7 @@ func TestRememberedCertificateExpires(t *testing.T) {
 	})
 }
 
-// The authority's own end counts as well, and that of one in between.
+// The expiry of the authority, and of an intermediate one, counts as well.
 func TestRememberedChainExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newIssuer(t, "ca")
@@ -143,7 +143,7 @@ func TestRememberedCertificateOfAnotherAuthority(t *testing.T) {
 	})
 }
 
-// Whoever is refused is not remembered, and of the others only so many.
+// Refused certificates are not cached, and the number of the others is bounded.
 func TestRememberedCertificatesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca, other := newIssuer(t, "ca"), newIssuer(t, "other")
@@ -168,7 +168,7 @@ func TestRememberedCertificatesAreBounded(t *testing.T) {
 	})
 }
 
-// A response is the caller's own: who adds to it does not change what others get.
+// A response is the caller's own: changing it does not change the cached one.
 func TestRememberedResponseIsNotShared(t *testing.T) {
 	ca := newIssuer(t, "ca")
 	c, _ := newCounted(t, ca, 8)

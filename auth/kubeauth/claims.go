@@ -1,7 +1,7 @@
 package kubeauth
 
-// Claims: every field with which a node could move somebody else, and what
-// becomes of it. NodeRestriction does what this table says and nothing else.
+// Claims: every field by which a node could affect others, and how it is handled.
+// NodeRestriction enforces exactly this table.
 
 import (
 	"context"
@@ -18,26 +18,26 @@ import (
 	"github.com/hawser-project/hawser/auth"
 )
 
-// A verdict is what becomes of a claim.
+// A verdict is how a claim is handled.
 type verdict string
 
 const (
-	accepted verdict = "accepted" // it moves nobody but the node
+	accepted verdict = "accepted" // it affects only the node
 	bounded  verdict = "bounded"  // it is accepted within limits
 	refused  verdict = "refused"
 )
 
 // A claim is a line of the table.
 type claim struct {
-	kind    string // names the line; a value of the metric's label
-	field   string // as a user finds it in the object
+	kind    string // the id of the line; a value of the metric's label
+	field   string // the field in the object
 	verdict verdict
-	moves   string // whom the claim could move, and how; what bounds it
-	remedy  string // what to do instead, for whoever is refused
+	moves   string // who is affected by the claim, and how; its bounds
+	remedy  string // the remedy after a refusal
 
-	// at says which writes the check is for. A line without a check is accepted,
-	// or is enforced elsewhere: proof is then the file, from the module's root,
-	// and the test that shows it.
+	// at has the writes that the check applies to. A line without a check is accepted,
+	// or is enforced elsewhere: proof is then the file, from the module's root, and the
+	// test that shows it.
 	at    []place
 	check func(ctx context.Context, w attempt) error
 	proof string
@@ -50,7 +50,7 @@ type place struct {
 	op       admission.Operation
 }
 
-// An attempt is a write of a node, as admission sees it.
+// An attempt is a write of a node in admission.
 type attempt struct {
 	a       admission.Attributes
 	node    string
@@ -58,7 +58,7 @@ type attempt struct {
 	stored  *stored
 }
 
-// other stands for the subresources of pods that have no place of their own.
+// other means the subresources of pods that have no place of their own.
 const other = "*"
 
 var (
@@ -87,9 +87,9 @@ var (
 	requests = []place{{certificates, "", admission.Create}}
 )
 
-// claims is the table: objects in the order of a node's life. Lines of one place
-// are asked in this order, and the first that refuses is told of. The texts of
-// Kubernetes' NodeRestriction are kept where it has the check.
+// claims is the table: objects in the order of a node's life. Lines of one place are
+// checked in this order, and the first refusal is returned. The texts are those of
+// Kubernetes' NodeRestriction where it has the check.
 var claims = func() []claim {
 	var all []claim
 	for _, part := range [][]claim{nodeClaims, statusClaims, podClaims, mirrorClaims, otherClaims, sessionClaims} {
@@ -431,8 +431,7 @@ var otherClaims = []claim{
 	},
 }
 
-// sessionClaims are what an agent says in the tunnel. The server goes by the
-// certificate.
+// sessionClaims are the claims of an agent in the tunnel. The server uses the certificate.
 var sessionClaims = []claim{
 	{
 		kind: "hello.node", field: "hello: Node", verdict: refused, proof: "server/hub_test.go:TestRefusedSessions",

@@ -1,7 +1,7 @@
 package kubeauth
 
-// Tests of the table of claims: for each line what is tried and refused, what is
-// honest and passes, or where else the line is enforced.
+// Tests of the table of claims: for each line a refused write, an accepted write, or the
+// other place where the line is enforced.
 
 import (
 	"errors"
@@ -28,7 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// A trial is what node-1, or who, writes in the name of a line of the table.
+// A trial is a write of node-1, or of who, for a line of the table.
 type trial struct {
 	kind string
 	who  string // empty: node-1
@@ -43,12 +43,12 @@ func (tr trial) attributes() admission.Attributes {
 	return tr.w.attributes(who)
 }
 
-// owned are owner references to a thing of somebody else.
+// owned are owner references to another user's object.
 func owned() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "db", UID: "u", BlockOwnerDeletion: ptr.To(true)}}
 }
 
-// nodeOwned is an owner reference to a node, as kubelets set.
+// nodeOwned is an owner reference to a node, as kubelets set it.
 func nodeOwned(name string, blocks bool) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: "n1", BlockOwnerDeletion: ptr.To(blocks)}}
 }
@@ -65,13 +65,13 @@ func reports(old, n *corev1.Node) submission {
 	return w
 }
 
-// allWays are the three writes by which a node could change from was to is.
+// allWays are the three writes that could change a Node from was to is.
 func allWays(kind string, was, is func(*corev1.Node)) []trial {
 	old, now := node("node-1", was), node("node-1", is)
 	return []trial{{kind: kind, w: makes(now)}, {kind: kind, w: updates(old, now)}, {kind: kind, w: reports(old, now)}}
 }
 
-// twoWays are those by which a node that there is could.
+// twoWays are those for an existing Node.
 func twoWays(kind string, was, is func(*corev1.Node)) []trial { return allWays(kind, was, is)[1:] }
 
 func annotated(key string) func(*corev1.Node) {
@@ -100,7 +100,7 @@ func nodeAttacks() []trial {
 	taint := func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
 	}
-	source := func(n *corev1.Node) { n.Spec.ConfigSource = &corev1.NodeConfigSource{} } //nolint:staticcheck // out of use, and still in the type
+	source := func(n *corev1.Node) { n.Spec.ConfigSource = &corev1.NodeConfigSource{} } //nolint:staticcheck // unused, but still in the type
 	finalizer := func(n *corev1.Node) { n.Finalizers = []string{"example.com/never"} }
 	owner := func(n *corev1.Node) { n.OwnerReferences = owned() }
 	cidr := func(n *corev1.Node) { n.Spec.PodCIDR = "0.0.0.0/0" }
@@ -240,7 +240,7 @@ func attacks(t *testing.T) []trial {
 	return slices.Concat(nodeAttacks(), podAttacks(), mirrorAttacks(), otherAttacks(t))
 }
 
-// honest are what nodes do, and what only they can be moved by.
+// honest are the usual writes of nodes, and writes that affect only the node itself.
 func honest(t *testing.T) []trial {
 	own := lesson(nil)
 	status := func(change func(*corev1.Pod)) submission {
@@ -376,7 +376,7 @@ func countOf(t *testing.T, reg *prometheus.Registry, kind string) float64 {
 	return 0
 }
 
-// proven checks that the test that a line names is there.
+// proven checks that the test in a line exists.
 func proven(t *testing.T, c claim) {
 	t.Helper()
 	file, name, _ := strings.Cut(c.proof, ":")
@@ -393,7 +393,7 @@ func proven(t *testing.T, c claim) {
 	t.Errorf("%s: %s has no %s", c.kind, file, name)
 }
 
-// TestTableOfClaims: every line says what it has to.
+// TestTableOfClaims: every line is complete.
 func TestTableOfClaims(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range claims {

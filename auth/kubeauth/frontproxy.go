@@ -1,6 +1,6 @@
 package kubeauth
 
-// Front proxies: servers of the cluster's own that say in headers for whom they ask.
+// Front proxies: servers of the cluster that name the user of a request in headers.
 
 import (
 	"crypto/x509"
@@ -12,19 +12,19 @@ import (
 	"github.com/hawser-project/hawser/auth"
 )
 
-// A FrontProxy says which proxies are believed, and where they say whom they ask for.
+// A FrontProxy configures which proxies are accepted, and their headers.
 type FrontProxy struct {
-	// CAFile holds the authorities of the proxies' certificates, PEM, required. They must
-	// sign for nobody else. It is read again when it changes.
+	// CAFile has the authorities of the proxies' certificates, PEM, required. They must sign
+	// for no other clients. It is read again when it changes.
 	CAFile string
-	// AllowedNames are the common names that count; none means every certificate.
+	// AllowedNames are the accepted common names; none means every certificate.
 	AllowedNames []string
-	// In the first header of each kind that is there; UserHeaders is required.
+	// The first header of each kind that is present is used; UserHeaders is required.
 	UserHeaders, UIDHeaders, GroupHeaders, ExtraPrefixes []string
 }
 
-// newFrontProxy believes requests whose client certificate is a proxy's. Such headers of
-// anybody else mean nothing.
+// newFrontProxy authenticates requests whose client certificate is a proxy's. The headers
+// of other clients are ignored.
 func newFrontProxy(f *FrontProxy, files *auth.Files) (authenticator.Request, error) {
 	ca, err := files.Authorities(f.CAFile)
 	if err != nil {

@@ -1,6 +1,6 @@
 package kubeauth
 
-// Tests of whose headers are believed.
+// Tests of front proxies: whose headers are accepted.
 
 import (
 	"crypto/tls"

@@ -1,6 +1,6 @@
 package kubeauth
 
-// Tests of who is believed to be a node: a key that holds its name, at each request.
+// Tests of authenticating nodes: the key must hold the name, at each request.
 
 import (
 	"context"
@@ -76,8 +76,8 @@ func shows(cert *x509.Certificate) *http.Request {
 	return r
 }
 
-// A certificate that was good a moment ago, and is remembered, is refused once its
-// key has lost the name, and good again once it has it.
+// A cached certificate is refused once its key has lost the name, and accepted once it holds
+// it again.
 func TestKeyHoldsTheName(t *testing.T) {
 	ca, names := newIssuer(t, "ca"), &register{}
 	auth := named(t, ca, names)
@@ -91,7 +91,7 @@ func TestKeyHoldsTheName(t *testing.T) {
 	checkUser(t, auth, shows(other), "", nil)
 	names.holder.Store(nil)
 	checkUser(t, auth, shows(cert), "", nil)
-	// TLS that was resumed shows the certificate all the same.
+	// A resumed TLS connection has the certificate too.
 	resumed := shows(cert)
 	resumed.TLS.DidResume = true
 	checkUser(t, auth, resumed, "", nil)
@@ -106,7 +106,7 @@ func TestKeyHoldsTheName(t *testing.T) {
 	}
 }
 
-// Whoever is called like a node is asked about, whatever else it is; nobody else is.
+// Names is called for every user with the name of a node, and for no other.
 func TestOnlyNodesAreAskedAbout(t *testing.T) {
 	ca, names := newIssuer(t, "ca"), &register{}
 	auth := named(t, ca, names)
@@ -120,15 +120,14 @@ func TestOnlyNodesAreAskedAbout(t *testing.T) {
 	for _, groups := range [][]string{nil, {"system:masters"}, {"developers", "system:nodes"}} {
 		checkUser(t, auth, shows(ca.client(t, func(c *x509.Certificate) { c.Subject.Organization = groups })), "", nil)
 	}
-	// A machine cannot say of itself with which key it came.
+	// A client cannot set its own key.
 	if n := names.asked.Load(); n != 3 {
 		t.Errorf("asked %d times, want 3", n)
 	}
 }
 
-// Whatever a node has begun ends with its name, however the request is written: a watch
-// is one by its decoded query, a stream by its subresource, and a write by its body, which
-// may take its time.
+// All requests of a node end with its name, in every form: a watch by its decoded query, a
+// stream by its subresource, and a write with a slow body.
 func TestEndRequests(t *testing.T) {
 	names, cert := &register{}, newIssuer(t, "ca").client(t, nil)
 	for _, target := range []string{
@@ -157,7 +156,7 @@ func TestEndRequests(t *testing.T) {
 			t.Errorf("%s: ended because %v", target, err)
 		}
 	}
-	// What is no node's is passed on as it is.
+	// Requests of others are passed on unchanged.
 	names.ended = nil
 	var got *http.Request
 	pass := EndRequests(names, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r }))
@@ -167,8 +166,7 @@ func TestEndRequests(t *testing.T) {
 	}
 }
 
-// BenchmarkAuthenticateNode is what a request of a node costs here, with and without
-// the question who holds its name.
+// BenchmarkAuthenticateNode is the cost of a node's request, with and without Names.
 func BenchmarkAuthenticateNode(b *testing.B) {
 	ca := newIssuer(b, "ca")
 	cert := ca.client(b, nil)
@@ -188,7 +186,7 @@ func BenchmarkAuthenticateNode(b *testing.B) {
 	}
 }
 
-// The question who holds a name costs no memory.
+// Names allocates nothing.
 func TestAskingAllocatesNothing(t *testing.T) {
 	ca := newIssuer(t, "ca")
 	cert := ca.client(t, nil)

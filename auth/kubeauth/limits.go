@@ -1,6 +1,6 @@
 package kubeauth
 
-// Limits: how much each of many may have in a second.
+// Limits: rate limits for each of many names.
 
 import (
 	"sync"
@@ -10,11 +10,11 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// toldApart is how many nodes and accounts limits tell apart. Beyond, the one that has
-// asked for nothing for longest is forgotten, which gives it a full burst again.
+// toldApart bounds the names in limits. Above that, the least recently used one is
+// dropped, and gets a full burst again.
 const toldApart = 1 << 14
 
-// limits give each name a bound of its own: none keeps another from being served. Their
+// limits has a rate limit for each name, so that names do not affect each other. Its
 // method may be called at the same time.
 type limits struct {
 	perSecond rate.Limit
@@ -28,7 +28,7 @@ func newLimits(perSecond rate.Limit, burst int) *limits {
 	return &limits{perSecond: perSecond, burst: burst, names: lru.New(toldApart)}
 }
 
-// allow tells whether who may have n more now; if so, it has them.
+// allow takes n from the limit of who, and reports whether that was possible.
 func (l *limits) allow(who string, n int) bool {
 	l.mu.Lock()
 	v, _ := l.names.Get(who)

@@ -1,6 +1,6 @@
 package kubeauth
 
-// What is counted.
+// The metrics.
 
 import (
 	"errors"

@@ -19,8 +19,8 @@ type nodeNames struct {
 
 var _ admission.ValidationInterface = (*nodeNames)(nil)
 
-// NodeNames returns an admission plugin that refuses new Nodes, whoever makes them,
-// with a name of server. Nodes that are there stay.
+// NodeNames returns an admission plugin that refuses new Nodes with a name of server, from
+// every user. Existing Nodes stay.
 func NodeNames(server *auth.ServerNames) admission.Interface {
 	return &nodeNames{Handler: admission.NewHandler(admission.Create), server: server}
 }

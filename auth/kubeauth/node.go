@@ -44,7 +44,7 @@ func (z *Authorizer) node(ctx context.Context, node string, a authorizer.Attribu
 			return authorizer.DecisionAllow, "", nil
 		}
 		if a.GetNamespace() == nodekeys.Namespace {
-			// Whatever pod names it: what is written of the nodes' keys is not for nodes.
+			// Nodes may not read the records of nodes' keys, also if a pod names them.
 			return authorizer.DecisionNoOpinion, "a node cannot read the nodes' identities", nil
 		}
 		return z.nodeReference(ctx, node, a, read)
@@ -67,12 +67,12 @@ func (z *Authorizer) node(ctx context.Context, node string, a authorizer.Attribu
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// authorityConfigMaps say in kube-system which authorities the cluster has: whom a node
-// is to take for the API server, and whom for a client.
+// authorityConfigMaps are the ConfigMaps in kube-system with the authorities of the API
+// server and of clients.
 var authorityConfigMaps = []string{"kube-root-ca.crt", "extension-apiserver-authentication"}
 
-// ownNamed tells whether a is one of verbs on the object that has the node's
-// name, or a create, whose name NodeRestriction checks.
+// ownNamed reports whether a is one of verbs on the object with the node's name, or a
+// create, whose name NodeRestriction checks.
 func ownNamed(node string, a authorizer.Attributes, verbs ...string) bool {
 	if a.GetSubresource() != "" {
 		return false
@@ -97,7 +97,7 @@ func nodeObject(node string, a authorizer.Attributes) (authorizer.Decision, stri
 	}
 }
 
-// nodePod decides about pods: a node sees and reports on those bound to it.
+// nodePod decides about pods: a node reads, and writes the status of, those bound to it.
 func (z *Authorizer) nodePod(ctx context.Context, node string, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	switch a.GetSubresource() + ":" + a.GetVerb() {
 	case ":list", ":watch":
@@ -109,7 +109,7 @@ func (z *Authorizer) nodePod(ctx context.Context, node string, a authorizer.Attr
 		}
 		return z.boundPod(ctx, node, a, false)
 	case ":create":
-		// Mirror pods only, as NodeRestriction sees to.
+		// Mirror pods only, which NodeRestriction enforces.
 		return authorizer.DecisionAllow, "", nil
 	case ":get", ":delete", "status:get", "status:update", "status:patch", "eviction:create":
 		return z.boundPod(ctx, node, a, true)
@@ -117,9 +117,8 @@ func (z *Authorizer) nodePod(ctx context.Context, node string, a authorizer.Attr
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// boundPod allows what concerns a pod that is bound to node. absent says
-// whether a pod that does not exist may be asked for, so that the node learns
-// that it is gone.
+// boundPod allows requests for a pod that is bound to node. absent is whether a pod that
+// does not exist may be requested, so that the node gets NotFound.
 func (z *Authorizer) boundPod(ctx context.Context, node string, a authorizer.Attributes, absent bool) (authorizer.Decision, string, error) {
 	if a.GetNamespace() == "" || a.GetName() == "" {
 		return authorizer.DecisionNoOpinion, "a node can only use single pods", nil
@@ -134,7 +133,7 @@ func (z *Authorizer) boundPod(ctx context.Context, node string, a authorizer.Att
 	return decision(pod.Spec.NodeName == node, "pod is not bound to node "+quote(node))
 }
 
-// selectsNode tells whether a list or watch is confined to node's pods.
+// selectsNode reports whether a list or watch selects node's pods only.
 func selectsNode(node string, a authorizer.Attributes) bool {
 	reqs, err := a.GetFieldSelector()
 	if err != nil {
@@ -203,8 +202,8 @@ func (z *Authorizer) nodeAttachment(ctx context.Context, node string, a authoriz
 	return decision(at.Spec.NodeName == node, "it is not an attachment to node "+quote(node))
 }
 
-// nodeAccount allows to read service accounts that pods on node run as, and to make
-// tokens of them.
+// nodeAccount allows to read the service accounts of pods on node, and to make their
+// tokens.
 func (z *Authorizer) nodeAccount(ctx context.Context, node string, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	switch a.GetVerb() + " " + a.GetSubresource() {
 	case "get ", "create token":
@@ -223,9 +222,9 @@ func (z *Authorizer) nodeAccount(ctx context.Context, node string, a authorizer.
 	return decision(ok, "no pod on node "+quote(node)+" runs as it")
 }
 
-// ownRequest allows u to read a certificate request that u made. Reading one
-// that does not exist is allowed too, and says so; watching it is not, because
-// it might turn out to be another's.
+// ownRequest allows u to read a certificate request that u made. Reading one that does not
+// exist is allowed too, and returns NotFound. Watching it is not allowed, because another
+// user may make it.
 func (z *Authorizer) ownRequest(ctx context.Context, u user.Info, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	const reason = "only certificate requests of one's own can be read, one at a time and by name"
 	if a.GetAPIGroup() != certificatesGroup || a.GetResource() != "certificatesigningrequests" {

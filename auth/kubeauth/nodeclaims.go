@@ -1,6 +1,6 @@
 package kubeauth
 
-// What a node may say of itself in its Node object.
+// What a node may write to its Node object.
 
 import (
 	"context"
@@ -23,7 +23,8 @@ var ownLabels = append([]string{
 	"beta.kubernetes.io/os", "beta.kubernetes.io/arch", corev1.LabelInstanceType,
 }, placeLabels...)
 
-// placeLabels say where a node is. A node sets them when it is made, not later.
+// placeLabels are those of zone and region. A node sets them when its Node is created, not
+// later.
 var placeLabels = []string{
 	corev1.LabelTopologyZone, corev1.LabelTopologyRegion,
 	corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
@@ -33,9 +34,9 @@ var placeLabels = []string{
 var ownLabelDomains = []string{"kubelet.kubernetes.io", "node.kubernetes.io"}
 
 const (
-	// restrictedDomain is for administrators to say what a node must not.
+	// restrictedDomain has labels that only administrators may set.
 	restrictedDomain = "node-restriction.kubernetes.io"
-	// hawserDomain is the control plane's and administrators'.
+	// hawserDomain has labels of the control plane and administrators.
 	hawserDomain = "hawser.dev"
 )
 
@@ -52,7 +53,7 @@ func ownNode(_ context.Context, w attempt) error {
 }
 
 func configSource(w attempt, now, before *corev1.Node) error {
-	is, was := now.Spec.ConfigSource, before.Spec.ConfigSource //nolint:staticcheck // out of use, and still in the type: nobody may slip it in
+	is, was := now.Spec.ConfigSource, before.Spec.ConfigSource //nolint:staticcheck // unused, but still in the type: it must stay unset
 	switch {
 	case is == nil || was != nil && equality.Semantic.DeepEqual(is, was):
 		return nil
@@ -113,8 +114,8 @@ func hawserAnnotations(w attempt, now, before *corev1.Node) error {
 	return fmt.Errorf("node %q is not allowed to modify annotations: %s", w.node, strings.Join(bad, ", "))
 }
 
-// disallowed returns, in order, the keys that differ between now and before and
-// that are not a node's to decide.
+// disallowed returns, in order, the keys that differ between now and before and that a
+// node may not change.
 func disallowed(now, before map[string]string, may func(key string) bool) []string {
 	var bad []string
 	for k, v := range now {
@@ -131,7 +132,7 @@ func disallowed(now, before map[string]string, may func(key string) bool) []stri
 	return bad
 }
 
-// mayLabel tells whether a node decides about a label of its own.
+// mayLabel reports whether a node may set a label of its Node.
 func mayLabel(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	if !ok {
@@ -149,7 +150,7 @@ func mayLabel(key string) bool {
 	return slices.ContainsFunc(ownLabelDomains, func(d string) bool { return within(domain, d) })
 }
 
-// mayAnnotate tells whether a node decides about an annotation of its own.
+// mayAnnotate reports whether a node may set an annotation of its Node.
 func mayAnnotate(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	return !ok || key == auth.TransportAnnotation || !within(domain, hawserDomain) && !within(domain, restrictedDomain)
@@ -174,8 +175,8 @@ func providerID(w attempt, now, before *corev1.Node) error {
 	return fmt.Errorf("node %q is not allowed to change its providerID", w.node)
 }
 
-// bounds are how long lists of a Node may be. Kubernetes' kubelet stays far below
-// by default.
+// bounds are the limits of the lists in a Node. Kubernetes' kubelet stays far below by
+// default.
 var bounds = []struct {
 	name  string
 	most  int
@@ -193,7 +194,7 @@ var bounds = []struct {
 	{"status.runtimeHandlers", 128, func(n *corev1.Node) int { return len(n.Status.RuntimeHandlers) }},
 }
 
-// counts refuses a list that grows beyond its bound.
+// counts refuses a list that has grown beyond its bound.
 func counts(w attempt, now, before *corev1.Node) error {
 	for i := range bounds {
 		b := &bounds[i]
@@ -204,7 +205,7 @@ func counts(w attempt, now, before *corev1.Node) error {
 	return nil
 }
 
-// hawserConditions keeps the conditions of hawser.dev as they were.
+// hawserConditions refuses changes of the conditions of hawser.dev.
 func hawserConditions(w attempt, now, before *corev1.Node) error {
 	bad := foreign(now.Status.Conditions, before.Status.Conditions)
 	if bad == "" {
@@ -216,8 +217,7 @@ func hawserConditions(w attempt, now, before *corev1.Node) error {
 	return fmt.Errorf("node %q is not allowed to modify the condition %s", w.node, bad)
 }
 
-// foreign returns a condition of hawser.dev in list that is not the same in
-// others.
+// foreign returns a condition of hawser.dev in list that differs in others.
 func foreign(list, others []corev1.NodeCondition) corev1.NodeConditionType {
 	for i := range list {
 		c := &list[i]
@@ -249,7 +249,7 @@ func addresses(w attempt, now, before *corev1.Node) error {
 	return nil
 }
 
-// nobodys tells whether an address is no one machine's.
+// nobodys reports whether an address cannot be that of one machine.
 func nobodys(ip netip.Addr) bool {
 	ip = ip.Unmap()
 	return ip.IsLoopback() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip == broadcast

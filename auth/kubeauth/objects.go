@@ -1,6 +1,6 @@
 package kubeauth
 
-// Objects: what the authorizer and the admission plugin know of the cluster.
+// Objects: the cluster's objects for the authorizer and the admission plugin.
 
 import (
 	"context"
@@ -24,8 +24,8 @@ import (
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 )
 
-// Bounds on questions to the API server that the caches could not answer, for
-// each node and each service account.
+// Bounds on reads from the API server that the caches could not answer, for each node and
+// each service account.
 const (
 	livePerSecond = 20
 	liveBurst     = 100
@@ -37,9 +37,8 @@ const (
 	joinBurst     = 1000
 )
 
-// Bounds on questions for bootstrap tokens that the cache does not have, from all
-// callers together: they come before anybody is known. A token that the cache has
-// is never kept waiting by them.
+// Bounds on reads of bootstrap tokens that the cache does not have, for all callers
+// together: they are not authenticated yet. A token in the cache is never delayed by them.
 const (
 	tokensPerSecond = 5
 	tokensBurst     = 20
@@ -49,15 +48,13 @@ const byNode = "kubeauth/node"
 
 var errNotReady = errors.New("the authorizer has not read the cluster yet")
 
-// tooMany is the answer to a node or a user that has used up its questions: 429, and when
-// to come back.
+// tooMany is the answer to a node or a user above its limit: 429 with Retry-After.
 func tooMany(who string, most int) error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf("%q asks for too much that the authorizer's cache cannot answer, at most %d a second", who, most), 1)
 }
 
-// Objects looks up pods, service accounts, secrets and certificate requests. The API server that
-// holds them is itself a user of the authorizer, so Objects is made empty and
-// told where to look by Use once there is a server to ask.
+// Objects reads pods, service accounts, secrets and certificate requests. The API server
+// itself uses the authorizer, so Objects is made first and gets its client by Use.
 type Objects struct {
 	src    atomic.Pointer[source]
 	tokens *rate.Limiter
@@ -74,14 +71,14 @@ type source struct {
 	synced   func() bool // of pods
 }
 
-// NewObjects returns Objects that know nothing: until Use is called nodes are
-// refused whatever depends on pods, and bootstrap tokens cannot be checked.
+// NewObjects returns empty Objects: until Use is called nodes are refused requests that
+// depend on pods, and bootstrap tokens cannot be checked.
 func NewObjects() *Objects {
 	return &Objects{live: newLimits(livePerSecond, liveBurst), joins: newLimits(joinPerSecond, joinBurst), tokens: rate.NewLimiter(tokensPerSecond, tokensBurst)}
 }
 
-// Use tells where to look. client must be allowed everything (the API server's
-// own loopback client); f must not have been started yet.
+// Use sets client and informers. client must be allowed everything (the API server's own
+// loopback client); f must not have been started yet.
 func (o *Objects) Use(client kubernetes.Interface, f informers.SharedInformerFactory) error {
 	inf := f.Core().V1().Pods().Informer()
 	err := inf.AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
@@ -101,7 +98,7 @@ func (o *Objects) Use(client kubernetes.Interface, f informers.SharedInformerFac
 	return nil
 }
 
-// bootstrapSecrets is an informer of bootstrap tokens, and of no other Secret.
+// bootstrapSecrets is an informer of bootstrap tokens only.
 func bootstrapSecrets(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 	only := fields.OneTermEqualSelector("type", string(bootstrapapi.SecretTypeBootstrapToken)).String()
 	return coreinformers.NewFilteredSecretInformer(client, metav1.NamespaceSystem, resync, cache.Indexers{}, func(o *metav1.ListOptions) {
@@ -109,12 +106,10 @@ func bootstrapSecrets(client kubernetes.Interface, resync time.Duration) cache.S
 	})
 }
 
-// Secret returns a bootstrap token's Secret, if good says of it that the caller
-// has shown the token; good may be called more than once. What the cache has is
-// asked for again and returned as it is in the API server now, so that a token
-// ends when it is deleted. What the cache does not have may have been made just
-// now: it is asked for, but few times a second, for anybody can show tokens that
-// do not exist.
+// Secret returns a bootstrap token's Secret if good returns true for it; good may be called
+// more than once. A Secret in the cache is read again from the API server, so that a token
+// ends when it is deleted. One that is missing in the cache may be new: it is read too, but
+// only a few times a second, since every client can send tokens that do not exist.
 func (o *Objects) Secret(ctx context.Context, namespace, name string, good func(*corev1.Secret) bool) (*corev1.Secret, error) {
 	s := o.src.Load()
 	if s == nil {
@@ -136,7 +131,7 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string, good func(
 	return secret, err
 }
 
-// request returns a certificate signing request as it is now, because who asks for it.
+// request returns the present certificate signing request, on behalf of who.
 func (o *Objects) request(ctx context.Context, who user.Info, name string) (*certificatesv1.CertificateSigningRequest, error) {
 	s := o.src.Load()
 	if s == nil {
@@ -152,7 +147,7 @@ func (o *Objects) request(ctx context.Context, who user.Info, name string) (*cer
 	return s.client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
 }
 
-// node returns a Node as it is now, because it asks for that itself.
+// node returns the present Node, on behalf of that node.
 func (o *Objects) node(ctx context.Context, name string) (*corev1.Node, error) {
 	s := o.src.Load()
 	if s == nil {
@@ -164,7 +159,7 @@ func (o *Objects) node(ctx context.Context, name string) (*corev1.Node, error) {
 	return s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// volume returns a persistent volume as it is now, because node asks for it.
+// volume returns the present persistent volume, on behalf of node.
 func (o *Objects) volume(ctx context.Context, node, name string) (*corev1.PersistentVolume, error) {
 	s := o.src.Load()
 	if s == nil {
@@ -176,7 +171,7 @@ func (o *Objects) volume(ctx context.Context, node, name string) (*corev1.Persis
 	return s.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// attachment returns a volume's attachment as it is now, because node asks for it.
+// attachment returns the present attachment of a volume, on behalf of node.
 func (o *Objects) attachment(ctx context.Context, node, name string) (*storagev1.VolumeAttachment, error) {
 	s := o.src.Load()
 	if s == nil {
@@ -188,9 +183,8 @@ func (o *Objects) attachment(ctx context.Context, node, name string) (*storagev1
 	return s.client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 }
 
-// pod returns the pod, from the cache if node is where the cache has it bound
-// to, and else from the API server, because the node may have heard of its pod
-// before we did.
+// pod returns the pod, from the cache if it is bound to node there, and else from the API
+// server, because the node's watch may be ahead of the cache.
 func (o *Objects) pod(ctx context.Context, namespace, name, node string) (*corev1.Pod, error) {
 	s := o.src.Load()
 	if s == nil || !s.synced() {
@@ -208,9 +202,9 @@ func (o *Objects) pod(ctx context.Context, namespace, name, node string) (*corev
 	return s.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// anyPodOn tells whether want is true of one of node's pods but mirror pods, which the
-// node makes itself: they give it nothing. If it is of none in the cache, the API server is asked for the node's pods of namespace as they
-// are now.
+// anyPodOn reports whether want returns true for one of node's pods. Mirror pods do not
+// count, since the node makes them itself. If there is none in the cache, the node's pods
+// of namespace are read from the API server.
 func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want func(*corev1.Pod) bool) (bool, error) {
 	s := o.src.Load()
 	if s == nil || !s.synced() {
@@ -235,8 +229,7 @@ func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want fun
 		return false, fmt.Errorf("list pods of node %s: %w", node, err)
 	}
 	for i := range list.Items {
-		// The field selector is the server's; that the pod is on the node is ours
-		// to be sure of.
+		// The server applies the field selector; the node is checked here again.
 		if pod := &list.Items[i]; pod.Spec.NodeName == node && !isMirror(pod) && want(pod) {
 			return true, nil
 		}
@@ -244,8 +237,7 @@ func (o *Objects) anyPodOn(ctx context.Context, node, namespace string, want fun
 	return false, nil
 }
 
-// countOn is how many of the pods in the cache that are bound to node want says
-// yes to.
+// countOn is the number of node's pods in the cache for which want returns true.
 func (o *Objects) countOn(node string, want func(*corev1.Pod) bool) (int, error) {
 	s := o.src.Load()
 	if s == nil || !s.synced() {

@@ -1,6 +1,6 @@
 package kubeauth
 
-// What a node may say in leases, CSINodes, events and certificate requests.
+// What a node may write to leases, CSINodes, events and certificate requests.
 
 import (
 	"context"
@@ -66,8 +66,8 @@ func csiFinalizers(w attempt, now, before *storagev1.CSINode) error {
 	return finalizers(w.node, "CSINode", now, before)
 }
 
-// eventAbout allows events about the node and about pods that are bound to it, or
-// gone.
+// eventAbout allows events about the node and about pods that are bound to it or do not
+// exist.
 func eventAbout(ctx context.Context, w attempt) error {
 	e, ok := w.a.GetObject().(*corev1.Event)
 	if !ok {
@@ -96,7 +96,8 @@ func eventAbout(ctx context.Context, w attempt) error {
 	return fmt.Errorf("node %q is not allowed to record an event about %s %s/%s", w.node, ref.Kind, ref.Namespace, ref.Name)
 }
 
-// eventSource has a node sign what it records, and leave alone what others have.
+// eventSource requires that a node is the source of its events, and does not change those
+// of others.
 func eventSource(w attempt, now, before *corev1.Event) error {
 	for _, e := range []*corev1.Event{now, before} {
 		if e == before && w.a.GetOperation() == admission.Create {
@@ -121,7 +122,7 @@ func eventMetadata(w attempt, now, before *corev1.Event) error {
 	return finalizers(w.node, "Event", now, before)
 }
 
-// requestMetadata is for whoever is on the way to being a node, too.
+// requestMetadata is also for joining machines.
 func requestMetadata(w attempt, now, _ *certificatesv1.CertificateSigningRequest) error {
 	if w.node == "" && !bootstrapper(w.a.GetUserInfo()) {
 		return nil
@@ -132,8 +133,7 @@ func requestMetadata(w attempt, now, _ *certificatesv1.CertificateSigningRequest
 	return nil
 }
 
-// requestSubject decides what may be asked for in a new certificate request, by
-// anybody.
+// requestSubject checks the subject of a new certificate request, for every user.
 func requestSubject(_ context.Context, w attempt) error {
 	csr, ok := w.a.GetObject().(*certificatesv1.CertificateSigningRequest)
 	if !ok {

@@ -1,6 +1,6 @@
 package kubeauth
 
-// What is tried in leases, CSINodes, events and certificate requests.
+// Trials with leases, CSINodes, events and certificate requests.
 
 import (
 	"strings"

@@ -1,6 +1,6 @@
 package kubeauth
 
-// What a node may say of pods, and which it may show.
+// What a node may write to pods, and the mirror pods that it may make.
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// podSubresource refuses what has no line of its own.
+// podSubresource refuses subresources without a line of their own.
 func podSubresource(_ context.Context, w attempt) error {
 	switch w.a.GetSubresource() {
 	case "":
@@ -86,7 +86,7 @@ func podAddresses(w attempt, now, before *corev1.Pod) error {
 	return nil
 }
 
-// mirrorPod allows a node to show a pod of its own making.
+// mirrorPod allows a node to make a mirror pod.
 func mirrorPod(w attempt, pod, _ *corev1.Pod) error {
 	if !isMirror(pod) {
 		return fmt.Errorf("pod does not have %q annotation, node %q can only create mirror pods", corev1.MirrorPodAnnotationKey, w.node)
@@ -111,8 +111,8 @@ func mirrorReferences(w attempt, pod, _ *corev1.Pod) error {
 	return nil
 }
 
-// mirrorLabels allows those that every pod of the node is given (admission's
-// PodTopologyLabels).
+// mirrorLabels allows the labels that admission's PodTopologyLabels adds to every pod of
+// the node.
 func mirrorLabels(w attempt, pod, _ *corev1.Pod) error {
 	for key := range pod.Labels {
 		if key != corev1.LabelTopologyZone && key != corev1.LabelTopologyRegion {
@@ -172,8 +172,8 @@ func mirrorCount(_ context.Context, w attempt) error {
 	return nil
 }
 
-// lookup is a failure to learn what a decision needs: an answer that says so and
-// counts for no refusal. What the API server answered is passed on.
+// lookup is the answer if an object for a decision cannot be read. It does not count as a
+// refusal. The API server's error is passed on.
 func lookup(err error, format string, args ...any) error {
 	if apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) {
 		return err
@@ -232,7 +232,7 @@ func boundToPod(ctx context.Context, w attempt) error {
 }
 
 // podAudience allows tokens for an audience for which the pod has a volume. No audience
-// is that of the API server. It comes after boundToPod.
+// means that of the API server. It is checked after boundToPod.
 func podAudience(ctx context.Context, w attempt) error {
 	t, ok := w.a.GetObject().(*authenticationv1.TokenRequest)
 	if !ok || t.Spec.BoundObjectRef == nil {

@@ -1,12 +1,12 @@
 package kubeauth
 
-// References: which secrets, config maps and claims a pod names.
+// References: the secrets, config maps and claims that a pod names.
 
 import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// namesSecret tells whether the node needs the named Secret to run pod.
+// namesSecret reports whether the node needs the named Secret to run pod.
 func namesSecret(pod *corev1.Pod, name string) bool {
 	for i := range pod.Spec.ImagePullSecrets {
 		if pod.Spec.ImagePullSecrets[i].Name == name {
@@ -25,7 +25,7 @@ func namesSecret(pod *corev1.Pod, name string) bool {
 	})
 }
 
-// volumeSecret tells whether a volume is, or is mounted by means of, a Secret.
+// volumeSecret reports whether a volume is, or is mounted with, a Secret.
 func volumeSecret(v *corev1.VolumeSource, name string) bool {
 	local := func(r *corev1.LocalObjectReference) bool { return r != nil && r.Name == name }
 	switch {
@@ -60,7 +60,7 @@ func volumeSecret(v *corev1.VolumeSource, name string) bool {
 	return false
 }
 
-// namesConfigMap tells whether the node needs the named ConfigMap to run pod.
+// namesConfigMap reports whether the node needs the named ConfigMap to run pod.
 func namesConfigMap(pod *corev1.Pod, name string) bool {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
@@ -83,14 +83,14 @@ func namesConfigMap(pod *corev1.Pod, name string) bool {
 	})
 }
 
-// namesClaim tells whether pod mounts the named PersistentVolumeClaim.
+// namesClaim reports whether pod mounts the named PersistentVolumeClaim.
 func namesClaim(pod *corev1.Pod, name string) bool {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == name {
 			return true
 		}
-		// The claim of an ephemeral volume is called after the pod and the volume.
+		// The claim of an ephemeral volume is named after the pod and the volume.
 		if v.Ephemeral != nil && pod.Name+"-"+v.Name == name {
 			return true
 		}
@@ -98,8 +98,8 @@ func namesClaim(pod *corev1.Pod, name string) bool {
 	return false
 }
 
-// anyEnv tells whether any container's environment comes from what one or the
-// other func is looking for.
+// anyEnv reports whether one of the funcs returns true for an environment source of any
+// container.
 func anyEnv(pod *corev1.Pod, one func(*corev1.EnvVarSource) bool, all func(*corev1.EnvFromSource) bool) bool {
 	for _, c := range environments(&pod.Spec) {
 		for i := range c.env {
@@ -134,8 +134,8 @@ func environments(spec *corev1.PodSpec) []environment {
 	return out
 }
 
-// namesAnything tells whether pod names any object of its namespace besides its
-// node: what a mirror pod must not do.
+// namesAnything reports which object of its namespace pod names, which a mirror pod must
+// not do; empty if none.
 func namesAnything(pod *corev1.Pod) string {
 	if pod.Spec.ServiceAccountName != "" {
 		return "a service account"

@@ -1,6 +1,6 @@
 package kubeauth
 
-// Refusals: who is told of a claim that was refused, besides the node.
+// Refusals: counting and logging refused claims.
 
 import (
 	"log/slog"
@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// logEvery is the time between two lines about one node.
+	// logEvery is the least time between two log lines about one node.
 	logEvery = time.Minute
-	// logNodes is how many nodes are told apart. Beyond, the one that has been
-	// refused nothing for longest is forgotten, and has a line sooner.
+	// logNodes bounds the nodes with a limit of their own. Above that, the least recently
+	// used one is dropped, and gets a log line sooner.
 	logNodes = 1 << 14
 )
 
@@ -27,17 +27,17 @@ type refusals struct {
 	lines   *Lines
 }
 
-// Lines let one log line a minute through for each user, of whom they know 16,384.
-// Their method may be called at the same time.
+// Lines limits log lines to one a minute for each of the last 16,384 users. Its method may
+// be called at the same time.
 type Lines struct {
 	mu    sync.Mutex
 	users *lru.Cache // guarded by mu: from users to *refusal
 }
 
-// NewLines returns Lines that let everybody's next one through.
+// NewLines returns Lines without any users.
 func NewLines() *Lines { return &Lines{users: lru.New(logNodes)} }
 
-// A refusal is what is known of one user's.
+// A refusal has the state of one user.
 type refusal struct {
 	logged time.Time // when the last line was
 	since  int       // refused since then
@@ -54,7 +54,7 @@ func newRefusals(r prometheus.Registerer, log *slog.Logger) (*refusals, error) {
 	return &refusals{metrics: m, log: log, lines: NewLines()}, nil
 }
 
-// note counts a refusal, and logs it unless the user has had a line lately.
+// note counts a refusal, and logs it unless the user had a line in the last minute.
 func (r *refusals) note(who string, c *claim, why error) {
 	r.metrics.refused.WithLabelValues(c.kind).Inc()
 	if more, ok := r.lines.Due(who); ok {
@@ -62,8 +62,8 @@ func (r *refusals) note(who string, c *claim, why error) {
 	}
 }
 
-// Due says whether it is time for a line about who, and how many have been kept back
-// since the last one.
+// Due reports whether a line about who may be logged, and how many were dropped since the
+// last one.
 func (l *Lines) Due(who string) (more int, ok bool) {
 	now := time.Now()
 	l.mu.Lock()

@@ -1,6 +1,6 @@
 package kubeauth
 
-// Tests of who is told of refused claims, and of what accepted ones cost.
+// Tests of logging refused claims, and of the cost of accepted ones.
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ func ptrQuantity() *resource.Quantity {
 	return &q
 }
 
-// TestRefusalsAreLoggedOnceAMinute for each node, with how many there were.
+// TestRefusalsAreLoggedOnceAMinute: for each node, with their number.
 func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -57,7 +57,7 @@ func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
 	})
 }
 
-// TestRefusalsAreForgotten: what is known of nodes is bounded.
+// TestRefusalsAreForgotten: the number of nodes in memory is bounded.
 func TestRefusalsAreForgotten(t *testing.T) {
 	l := NewLines()
 	for i := range logNodes + 100 {
@@ -68,7 +68,7 @@ func TestRefusalsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestMirrorPodsAreBounded: a node cannot fill the store with what it shows.
+// TestMirrorPodsAreBounded: a node cannot fill the store with mirror pods.
 func TestMirrorPodsAreBounded(t *testing.T) {
 	o, _ := objects(t, cluster()...)
 	plugin := restrict(t, RestrictionConfig{Objects: o})
@@ -89,8 +89,8 @@ func TestMirrorPodsAreBounded(t *testing.T) {
 	}
 }
 
-// TestStoredIsBounded: a node cannot fill the store with events and certificate requests.
-// It is told when to come back, counted and logged, and no other node is.
+// TestStoredIsBounded: a node cannot fill the store with events and certificate requests. It
+// gets a time to come back, and is counted and logged. Other nodes are not affected.
 func TestStoredIsBounded(t *testing.T) {
 	for kind, tc := range map[string]struct {
 		least  int // what a node may do at once
@@ -150,7 +150,7 @@ func TestStoredIsBounded(t *testing.T) {
 	}
 }
 
-// usual are the writes that nodes do all the time.
+// usual are frequent writes of nodes.
 func usual() map[string]submission {
 	old := node("node-1", func(n *corev1.Node) {
 		label("topology.kubernetes.io/zone", "a")(n)
@@ -173,7 +173,7 @@ func usual() map[string]submission {
 	}
 }
 
-// TestClaimsAllocateNothing in requests that are not refused.
+// TestClaimsAllocateNothing: in requests that are not refused.
 func TestClaimsAllocateNothing(t *testing.T) {
 	plugin := restrict(t, RestrictionConfig{Objects: NewObjects()})
 	for name, w := range usual() {

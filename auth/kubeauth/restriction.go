@@ -1,6 +1,6 @@
 package kubeauth
 
-// NodeRestriction: what the bodies of a node's writes may say.
+// NodeRestriction: checks of the bodies of a node's writes.
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 
 // RestrictionConfig configures NodeRestriction. Objects is required.
 type RestrictionConfig struct {
-	Objects *Objects              // answers what a request does not say
+	Objects *Objects              // reads objects that a request does not contain
 	Metrics prometheus.Registerer // nil means none
 	Log     *slog.Logger          // nil means discard
 }
@@ -36,14 +36,12 @@ type restriction struct {
 
 var _ admission.ValidationInterface = (*restriction)(nil)
 
-// NodeRestriction returns an admission plugin that keeps nodes and bootstrap
-// users to objects of their own and to what the table of claims lets a node say
-// of itself. Other users' requests pass, but for certificate requests in the name
-// of system:masters, which nobody may make of a signer of clients.
+// NodeRestriction returns an admission plugin that restricts nodes and bootstrap users to
+// objects of their own and to the table of claims. Other users' requests pass, except
+// certificate requests for system:masters, which no user may make to a signer of clients.
 //
-// What is refused is counted by the line of the table that refuses it, and
-// logged, once a minute for each node at most. It fails if the metric cannot be
-// registered.
+// Refusals are counted by their line of the table, and logged at most once a minute for
+// each node. It fails if the metric cannot be registered.
 func NodeRestriction(c RestrictionConfig) (admission.Interface, error) {
 	refused, err := newRefusals(c.Metrics, c.Log)
 	if err != nil {
@@ -87,8 +85,8 @@ func (r *restriction) Validate(ctx context.Context, a admission.Attributes, _ ad
 	return nil
 }
 
-// refuse makes the answer of what a check found. An error that is an answer
-// already, such as that a pod does not exist, is no refusal of a claim.
+// refuse makes the answer from the error of a check. An error that is an API status
+// already, such as that a pod does not exist, is not counted as a refusal.
 func (r *restriction) refuse(a admission.Attributes, c *claim, why error) error {
 	if status := apierrors.APIStatus(nil); errors.As(why, &status) {
 		return why
@@ -106,13 +104,13 @@ func (r *restriction) refuse(a admission.Attributes, c *claim, why error) error 
 	return err
 }
 
-// unexpected is for an object of another type than its resource promises.
+// unexpected is the error for an object of another type than that of its resource.
 func unexpected(obj runtime.Object) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("unexpected type %T", obj))
 }
 
-// on makes a check of one that is given the object as it would be and as it was,
-// empty if it is new. Neither is changed.
+// on makes a check from a func of the new object and the old one, which is empty for a
+// create. Neither is changed.
 func on[T any, P interface {
 	*T
 	runtime.Object
@@ -133,8 +131,7 @@ func on[T any, P interface {
 	}
 }
 
-// nameOf is the name of the object that a request is about: that of its body if
-// it is made.
+// nameOf is the name of the object of a request: that in its body for a create.
 func nameOf(w attempt) (string, error) {
 	if w.a.GetOperation() != admission.Create {
 		return w.a.GetName(), nil
@@ -146,8 +143,8 @@ func nameOf(w attempt) (string, error) {
 	return m.GetName(), nil
 }
 
-// ownerBut returns an error unless the owners are those that there were, or none
-// but the node itself, which then does not wait for its dependent.
+// ownerBut returns an error unless the owners are unchanged, or the node is the only one
+// and does not block its deletion.
 func ownerBut(node string, now, before []metav1.OwnerReference) error {
 	if sameOwners(now, before) {
 		return nil
@@ -172,7 +169,7 @@ func sameOwners(a, b []metav1.OwnerReference) bool {
 	})
 }
 
-// finalizers returns an error if they are not those that there were.
+// finalizers returns an error if the finalizers have changed.
 func finalizers(node, kind string, now, before metav1.Object) error {
 	if slices.Equal(now.GetFinalizers(), before.GetFinalizers()) {
 		return nil
@@ -180,16 +177,17 @@ func finalizers(node, kind string, now, before metav1.Object) error {
 	return fmt.Errorf("node %q is not allowed to modify finalizers of a %s", node, kind)
 }
 
-// bootstrapper tells whether u shows a bootstrap token and no greater right.
+// bootstrapper reports whether u was authenticated by a bootstrap token and has no other
+// role.
 func bootstrapper(u user.Info) bool {
 	return slices.Contains(u.GetGroups(), bootstrapperGroup) && !slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
 }
 
-// mirrorsKept is how many mirror pods a node may show: twice the pods that a
-// kubelet runs by default.
+// mirrorsKept bounds the mirror pods of a node: twice the pods that a kubelet runs by
+// default.
 const mirrorsKept = 220
 
-// isMirror tells whether a pod is one that a node shows.
+// isMirror reports whether a pod is a mirror pod.
 func isMirror(p *corev1.Pod) bool {
 	_, is := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return is

@@ -1,7 +1,6 @@
 package kubeauth
 
-// Tests of NodeRestriction: what a node may write, and in which words it is
-// told that it may not.
+// Tests of NodeRestriction: the writes that a node may make, and the texts of refusals.
 
 import (
 	"crypto/rand"
@@ -28,7 +27,7 @@ import (
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
-// A submission is what admission sees of a request.
+// A submission is a request in admission.
 type submission struct {
 	op            admission.Operation
 	gvr           schema.GroupVersionResource
@@ -173,7 +172,7 @@ func nodeCases() []restrictionCase {
 	taint := func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
 	}
-	source := func(n *corev1.Node) { n.Spec.ConfigSource = &corev1.NodeConfigSource{} } //nolint:staticcheck // out of use, and still in the type
+	source := func(n *corev1.Node) { n.Spec.ConfigSource = &corev1.NodeConfigSource{} } //nolint:staticcheck // unused, but still in the type
 	return []restrictionCase{
 		{"node creates itself", "node-1", create(own), ""},
 		{"node creates itself with taints", "node-1", create(node("node-1", taint)), ""},
@@ -222,7 +221,7 @@ func labelCases() []restrictionCase {
 			changed = "is not allowed to modify labels: " + key
 			gone = changed
 		}
-		if ok && slices.Contains(placeLabels, key) { // once, when the node is made
+		if ok && slices.Contains(placeLabels, key) { // only when the Node is created
 			changed = "is not allowed to modify labels: " + key
 			gone = changed
 		}

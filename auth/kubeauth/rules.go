@@ -1,6 +1,6 @@
 package kubeauth
 
-// The written rules: what each identity may do whatever the cluster holds.
+// The fixed rules: what each identity may do, independent of the cluster's objects.
 
 import (
 	"slices"
@@ -20,9 +20,8 @@ const (
 	certificatesGroup = "certificates.k8s.io"
 )
 
-// A rule allows verbs on resources. "*" among the resources means every
-// resource and no subresource: a subresource such as pods/exec is never given
-// away by accident.
+// A rule allows verbs on resources. "*" among the resources means every resource and no
+// subresource: a subresource such as pods/exec must be listed.
 type rule struct {
 	verbs     []string
 	groups    []string // "*" means any
@@ -66,15 +65,15 @@ var (
 	eventGroup = []string{"", "events.k8s.io"}
 )
 
-// publicPaths may be read by anybody, authenticated or not. A star at the end
-// stands for what is below.
+// publicPaths may be read by every client, authenticated or not. A star at the end means
+// all paths below.
 var publicPaths = []string{"/healthz", "/healthz/*", "/livez", "/livez/*", "/readyz", "/readyz/*", "/version", "/version/"}
 
-// discoveryPaths may be read by whoever has proved to be somebody.
+// discoveryPaths may be read by every authenticated user.
 var discoveryPaths = []string{"/api", "/api/", "/api/*", "/apis", "/apis/", "/apis/*", "/openapi", "/openapi/", "/openapi/*"}
 
-// openIDPaths say how tokens of service accounts are checked. Service accounts may read
-// them.
+// openIDPaths are the documents for verifying tokens of service accounts. Service accounts
+// may read them.
 var openIDPaths = []string{"/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/"}
 
 // selfRules let the authenticated ask about themselves.
@@ -89,8 +88,8 @@ var userRules = map[string][]rule{
 		// Namespace deletion and garbage collection are about every kind there is.
 		{verbs: read, groups: []string{"*"}, resources: []string{"*"}},
 		{verbs: remove, groups: []string{"*"}, resources: []string{"*"}},
-		// For owner references and finalizers, which every object can have. A patch
-		// of those alone cannot be told from another here.
+		// For owner references and finalizers, which every object can have. A patch of
+		// those alone cannot be distinguished from another here.
 		{verbs: []string{"patch"}, groups: []string{"*"}, resources: []string{"*"}},
 		{verbs: change, groups: core, resources: []string{"namespaces/finalize", "*/status"}},
 		{verbs: change, groups: []string{"admissionregistration.k8s.io", "apps", "batch", "policy", "storage.k8s.io", certificatesGroup}, resources: []string{"*/status"}},
@@ -107,7 +106,7 @@ var userRules = map[string][]rule{
 		{verbs: []string{"approve", "sign"}, groups: []string{certificatesGroup}, resources: []string{"signers"}},
 		{verbs: create, groups: []string{"authorization.k8s.io"}, resources: []string{"subjectaccessreviews"}},
 		{verbs: create, groups: []string{"authentication.k8s.io"}, resources: []string{"tokenreviews"}},
-		// Roles that are made of others have rules that the controllers do not.
+		// Aggregated roles have rules that the controllers do not have.
 		{verbs: []string{"escalate", "update", "patch"}, groups: []string{"rbac.authorization.k8s.io"}, resources: []string{"clusterroles"}},
 	},
 	schedulerUser: {
@@ -125,23 +124,22 @@ var userRules = map[string][]rule{
 	},
 }
 
-// bootstrapRules let a machine without a certificate ask for one. Which requests
-// it may read back is decided by who made them; see ownRequest.
+// bootstrapRules let a machine without a certificate request one. It may read the requests
+// that its user has made; see ownRequest.
 var bootstrapRules = []rule{
 	{verbs: create, groups: []string{certificatesGroup}, resources: []string{"certificatesigningrequests"}},
 }
 
-// JoinGroup is the group of bootstrap tokens whose requests for a node's certificate
-// are approved without a person, as kubeadm binds it: a token is in it by its
-// auth-extra-groups.
+// JoinGroup is the group of bootstrap tokens whose requests for a node's certificate are
+// approved automatically, as with kubeadm. A token is in it by its auth-extra-groups.
 const JoinGroup = "system:bootstrappers:kubeadm:default-node-token"
 
-// joinRules are what is bound to JoinGroup.
+// joinRules are the rules of JoinGroup.
 var joinRules = []rule{
 	{verbs: create, groups: []string{certificatesGroup}, resources: []string{"certificatesigningrequests/nodeclient"}},
 }
 
-// nodeRules are what every node may do and that touches no other node's things.
+// nodeRules are what every node may do without access to another node's objects.
 var nodeRules = []rule{
 	{verbs: read, groups: core, resources: []string{"services"}},
 	{verbs: []string{"get"}, groups: core, resources: []string{"endpoints"}},

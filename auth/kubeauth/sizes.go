@@ -1,7 +1,7 @@
 package kubeauth
 
-// What a node may put into the store of things that it can make any number of: how large
-// one may be, and how much of them in a second.
+// Limits of objects of which a node can make any number: the size of each, and the bytes
+// per second.
 
 import (
 	"fmt"
@@ -14,13 +14,13 @@ import (
 
 // Bounds on one object, in bytes of its encoding as protobuf.
 const (
-	eventSize   = 16 << 10 // a kubelet hands on up to 10 KiB of what a probe says
+	eventSize   = 16 << 10 // a kubelet includes up to 10 KiB of a probe's output
 	requestSize = 8 << 10  // a request with a key of 4096 bits has less than 2 KiB
 	mirrorSize  = 64 << 10
 )
 
-// Bounds on what one node writes, in bytes. Events are kept for an hour, which makes 18
-// MiB; and requests that nobody answers for a day, which makes 5.3 MiB.
+// Bounds on the bytes that one node writes. Events are kept for an hour, which makes 18
+// MiB; unanswered requests are kept for a day, which makes 5.3 MiB.
 const (
 	eventsPerSecond   = 4 << 10 // five, as kubelets make them
 	eventsBurst       = 4 << 20
@@ -28,14 +28,14 @@ const (
 	requestsBurst     = 64 << 10
 )
 
-// stored is how much each node has stored.
+// stored has the limits of all nodes.
 type stored struct{ events, requests *limits }
 
 func newStored() *stored {
 	return &stored{newLimits(eventsPerSecond, eventsBurst), newLimits(requestsPerSecond, requestsBurst)}
 }
 
-// A soonError says that a node stores more than it may, and when it may store the next.
+// A soonError means that a node exceeds its limit. It has the time of the next try.
 type soonError struct {
 	text    string
 	seconds int
@@ -43,7 +43,7 @@ type soonError struct {
 
 func (e *soonError) Error() string { return e.text }
 
-// take has a node store n bytes more, or returns a *soonError.
+// take takes n bytes from a node's limit, or returns a *soonError.
 func (l *limits) take(node, what string, n int) error {
 	if l.allow(node, n) {
 		return nil
@@ -59,7 +59,7 @@ func (e *soonError) answer(c *claim) error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf("%s; %s: %s", e.text, c.field, c.remedy), e.seconds)
 }
 
-// atMost refuses an object of more than most bytes, unless it has been that large.
+// atMost refuses an object of more than most bytes, unless it was as large before.
 func atMost(w attempt, kind string, most int, now, before interface{ Size() int }) error {
 	if n := now.Size(); n > most && n > before.Size() {
 		return fmt.Errorf("%s is not allowed to store %d bytes as one %s, at most %d", w.a.GetUserInfo().GetName(), n, kind, most)
@@ -75,7 +75,7 @@ func eventRate(w attempt, now, _ *corev1.Event) error {
 	return w.stored.events.take(w.node, "events", now.Size())
 }
 
-// requestSized is for whoever is on the way to being a node, too.
+// requestSized is also for joining machines.
 func requestSized(w attempt, now, before *certificatesv1.CertificateSigningRequest) error {
 	if w.node == "" && !bootstrapper(w.a.GetUserInfo()) {
 		return nil

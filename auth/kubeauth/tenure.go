@@ -1,6 +1,6 @@
 package kubeauth
 
-// Tenure: what a node has begun ends when it loses its name.
+// Tenure: the requests of a node end when it loses its name.
 
 import (
 	"context"
@@ -16,18 +16,17 @@ import (
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
-// Tenure tells when a key loses a node's name. A *nodekeys.Keeper is one.
+// Tenure reports when a key loses a node's name. *nodekeys.Keeper implements it.
 type Tenure interface {
-	// Watch returns a context that is done once key has lost the name. Whether it holds
-	// it now is for the authenticator, which is asked after that. The caller calls stop.
+	// Watch returns a context that is done once key has lost the name. The authenticator
+	// checks after that whether it holds the name now. The caller calls stop.
 	Watch(ctx context.Context, name string, key nodekeys.Key) (_ context.Context, stop func())
 	// WatchPods is Watch for the tokens of the node's pods.
 	WatchPods(ctx context.Context, name string) (_ context.Context, stop func())
 }
 
-// EndRequests ends the requests of a node once its key does not hold its name any more,
-// and those with tokens of its pods once it is revoked: all of them, so that it does not
-// matter how long one may last, or how it is written.
+// EndRequests ends the requests of a node once its key has lost its name, and those with
+// tokens of its pods once it is revoked. It covers all requests, of any duration and form.
 func EndRequests(names Tenure, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -51,8 +50,8 @@ func EndRequests(names Tenure, next http.Handler) http.Handler {
 	})
 }
 
-// nodeOfToken is where the pod is of whose token a request says that it is; empty if it
-// says nothing of that. What it says is not proven yet.
+// nodeOfToken is the node of the pod in a request's token; empty if there is none. The
+// token is not verified yet.
 func nodeOfToken(r *http.Request) (node string) {
 	if len(r.Header["Authorization"]) == 0 {
 		return ""
@@ -61,12 +60,12 @@ func nodeOfToken(r *http.Request) (node string) {
 		node = accounttoken.ClaimedNode(token)
 		return nil, false, nil
 	})
-	_, _, _ = bearertoken.New(find).AuthenticateRequest(r) // it finds the token as the authenticator does
+	_, _, _ = bearertoken.New(find).AuthenticateRequest(r) // the token is found in the same way as by the authenticator
 	return node
 }
 
-// ofAdmitted believes the tokens that accounts believes, but those of pods of a node whose
-// pods names refuses, and those that are bound to such a node.
+// ofAdmitted accepts the tokens that accounts accepts, except those of pods of a node that
+// names refuses, and those that are bound to such a node.
 func ofAdmitted(accounts authenticator.Token, names Names) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		resp, ok, err := accounts.AuthenticateToken(ctx, token)

@@ -1,6 +1,6 @@
 package kubeauth
 
-// Bootstrap tokens: Secrets in kube-system that let a machine ask for its first
+// Bootstrap tokens: Secrets in kube-system by which a machine requests its first
 // certificate. The format is that of Kubernetes' bootstrap tokens.
 
 import (
@@ -21,14 +21,14 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 )
 
-// errToken is all that a caller learns about why a token is refused.
+// errToken is the answer for every refused token: it does not tell the reason.
 var errToken = errors.New("invalid bootstrap token")
 
 var extraGroup = regexp.MustCompile(`^` + bootstrapapi.BootstrapGroupPattern + `$`)
 
-// A SecretLookup returns the Secret of a bootstrap token as it is now. It may say
-// that there is none if good does not say yes to it: what has not been shown the
-// right secret learns nothing, and need not cost a read. Objects.Secret is one.
+// A SecretLookup returns the present Secret of a bootstrap token. It may return NotFound if
+// good returns false for the cached one: a caller without the right secret learns nothing
+// and need not cause a read. Objects.Secret is one.
 type SecretLookup func(ctx context.Context, namespace, name string, good func(*corev1.Secret) bool) (*corev1.Secret, error)
 
 type bootstrapTokens struct {
@@ -36,7 +36,7 @@ type bootstrapTokens struct {
 }
 
 // AuthenticateToken implements authenticator.Token. A token that is not of the
-// form ID.SECRET is not ours and is left to others.
+// form ID.SECRET is left to other authenticators.
 func (b *bootstrapTokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	if !bootstraputil.IsValidBootstrapToken(token) {
 		return nil, false, nil
@@ -63,9 +63,8 @@ func (b *bootstrapTokens) AuthenticateToken(ctx context.Context, token string) (
 	}}, true, nil
 }
 
-// checkToken returns the groups of the token that s holds if it is the one
-// shown, may be used to authenticate, and has not expired. The comparison takes
-// the same time wherever the first difference is.
+// checkToken returns the groups of the token in s if it is the given one, may be used to
+// authenticate, and has not expired. The comparison takes constant time.
 func checkToken(s *corev1.Secret, id, secret string, now time.Time) ([]string, error) {
 	text := func(key string) string { return string(s.Data[key]) }
 	want := text(bootstrapapi.BootstrapTokenSecretKey)
@@ -78,7 +77,7 @@ func checkToken(s *corev1.Secret, id, secret string, now time.Time) ([]string, e
 		return nil, errToken
 	}
 	if at := text(bootstrapapi.BootstrapTokenExpirationKey); at != "" {
-		// A date that cannot be read is no permission to go on for ever.
+		// A date that cannot be parsed counts as expired.
 		if t, err := time.Parse(time.RFC3339, at); err != nil || !now.Before(t) {
 			return nil, errToken
 		}

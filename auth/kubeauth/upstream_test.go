@@ -1,8 +1,7 @@
 package kubeauth
 
-// Facts of the tables by which Kubernetes tests its NodeRestriction and its node
-// authorizer, as far as no other table here has them. Where Hawser means something
-// else, the case says so.
+// Cases of Kubernetes' tests of its NodeRestriction and its node authorizer that no other
+// table here has. A case says so if Hawser differs.
 
 import (
 	"fmt"
@@ -143,7 +142,7 @@ func nodeFacts() []restrictionCase {
 	}
 	source := func(name string) *corev1.Node {
 		return node("node-1", func(n *corev1.Node) {
-			n.Spec.ConfigSource = &corev1.NodeConfigSource{ConfigMap: &corev1.ConfigMapNodeConfigSource{Name: name}} //nolint:staticcheck // out of use, and still in the type
+			n.Spec.ConfigSource = &corev1.NodeConfigSource{ConfigMap: &corev1.ConfigMapNodeConfigSource{Name: name}} //nolint:staticcheck // unused, but still in the type
 		})
 	}
 	return []restrictionCase{
@@ -200,7 +199,7 @@ func otherFacts() []restrictionCase {
 			restrictionCase{name("lease elsewhere"), "node-1", lease("foo", "node-1"), "can only access leases in"},
 			restrictionCase{name("own CSINode"), "node-1", csi("node-1"), ""},
 			restrictionCase{name("another's CSINode"), "node-1", csi("node-2"), "CSINode with the same name"},
-			// Whether a node may do this at all is the authorizer's to say.
+			// The authorizer decides whether a node may do this at all.
 			restrictionCase{name("what is not about nodes"), "node-1", submission{
 				op: op, gvr: corev1.SchemeGroupVersion.WithResource("configmaps"), ns: "ns", name: "cm", obj: &corev1.ConfigMap{}, old: &corev1.ConfigMap{},
 			}, ""},

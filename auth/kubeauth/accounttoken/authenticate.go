@@ -14,16 +14,16 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 )
 
-// A Lookup returns an object that a token of account depends on, or NotFound. What it
-// knows may be a moment old, unless that is an object with another uid or none. account
-// is who pays for a question that its cache cannot answer.
+// A Lookup returns an object that a token of account depends on, or NotFound. A result from
+// a cache may be a moment old, unless it is an object with another uid or none. Reads that
+// the cache cannot answer count against the rate limit of account.
 type Lookup func(ctx context.Context, account string, r Reference) (metav1.Object, error)
 
 // Authenticator returns an authenticator of the issuer's tokens.
 func (i *Issuer) Authenticator(objects Lookup) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if strings.Count(token, ".") != 2 {
-			return nil, false, nil // no JWT: it may be of another kind
+			return nil, false, nil // no JWT: it may be a token of another kind
 		}
 		return i.authenticate(ctx, token, objects)
 	})
@@ -55,9 +55,9 @@ func (i *Issuer) authenticate(ctx context.Context, token string, objects Lookup)
 	return &authenticator.Response{User: c.info().UserInfo(), Audiences: common}, true, nil
 }
 
-// exists returns an error unless r is there. An object that is being deleted counts
-// until a minute after its time, as long as clocks may differ: for a pod that is after
-// its grace period.
+// exists returns an error unless r exists. An object that is being deleted counts until a
+// minute after its deletion time, since clocks may differ: for a pod that is after its
+// grace period.
 func exists(ctx context.Context, objects Lookup, account string, r Reference, now time.Time) error {
 	o, err := objects(ctx, account, r)
 	switch {

@@ -1,6 +1,6 @@
 package accounttoken
 
-// What a token says.
+// The claims of a token.
 
 import (
 	"errors"
@@ -13,8 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// maxToken bounds what is decoded. The longest names of everything, and audiences of
-// several kilobytes, fit.
+// maxToken bounds a token. The longest names, and audiences of several kilobytes, fit.
 const maxToken = 32 << 10
 
 // A Reference names an object that a token depends on.
@@ -32,7 +31,7 @@ func (r Reference) String() string {
 	return r.Kind + " " + r.Namespace + "/" + r.Name
 }
 
-// claims are all of a token: those of RFC 7519 and Kubernetes' own.
+// claims are the claims of a token: those of RFC 7519 and Kubernetes' own.
 type claims struct {
 	jwt.Claims
 	private
@@ -42,8 +41,8 @@ type private struct {
 	Kubernetes bound `json:"kubernetes.io"`
 }
 
-// bound is what a token depends on. Node goes along with Pod as a hint where the pod
-// runs; alone it is what the token is bound to.
+// bound has the objects that a token depends on. With Pod, Node is a hint about the pod's
+// node; alone it is the object that the token is bound to.
 type bound struct {
 	Namespace string  `json:"namespace,omitempty"`
 	Account   object  `json:"serviceaccount"`
@@ -57,12 +56,12 @@ type object struct {
 	UID  types.UID `json:"uid,omitempty"`
 }
 
-// account is the user that the token is of.
+// account is the user of the token.
 func (c *claims) account() string {
 	return serviceaccount.MakeUsername(c.Kubernetes.Namespace, c.Kubernetes.Account.Name)
 }
 
-// references are the objects without which the token is worth nothing.
+// references are the objects that must exist for the token to be valid.
 func (c *claims) references() []Reference {
 	k := &c.Kubernetes
 	out := []Reference{{"ServiceAccount", k.Namespace, k.Account.Name, k.Account.UID}}
@@ -78,7 +77,7 @@ func (c *claims) references() []Reference {
 	return out
 }
 
-// info is who a holder of the token is.
+// info is the identity of the token's holder.
 func (c *claims) info() *serviceaccount.ServiceAccountInfo {
 	k := &c.Kubernetes
 	info := &serviceaccount.ServiceAccountInfo{Namespace: k.Namespace, Name: k.Account.Name, UID: string(k.Account.UID)}
@@ -96,8 +95,8 @@ func (c *claims) info() *serviceaccount.ServiceAccountInfo {
 
 func credentialID(jti string) string { return "JTI=" + jti }
 
-// decode returns what a token says if one of keys has signed it. It does not look at
-// what that is.
+// decode returns the claims of a token that one of keys has signed. It does not check the
+// claims.
 func decode(token string, keys publicKeys) (*claims, error) {
 	if len(token) > maxToken {
 		return nil, fmt.Errorf("service account token has %d bytes, more than %d", len(token), maxToken)
@@ -120,8 +119,8 @@ func decode(token string, keys publicKeys) (*claims, error) {
 	return nil, fmt.Errorf("service account token: %w", err)
 }
 
-// ClaimedNode is the node that a token says its pod runs on, or that it is bound to;
-// empty if it says none. Nothing of that is proven: anybody may have written it.
+// ClaimedNode is the node in a token, of its pod or to which it is bound; empty if there is
+// none. It is not verified: the token may be forged.
 func ClaimedNode(token string) string {
 	if len(token) > maxToken || strings.Count(token, ".") != 2 {
 		return ""
@@ -137,10 +136,10 @@ func ClaimedNode(token string) string {
 	return p.Kubernetes.Node.Name
 }
 
-// errForm is for a token that we signed, and not as the token of an account.
+// errForm is the error for a signed token that is not one of an account.
 var errForm = errors.New("service account token does not name its account, its issuer, its audience and its end")
 
-// check looks at what the claims say of themselves.
+// check checks the issuer and the times of the claims.
 func (c *claims) check(issuers []string, now time.Time) error {
 	k := &c.Kubernetes
 	if k.Namespace == "" || k.Account.Name == "" || k.Account.UID == "" || c.Expiry == nil || len(c.Audience) == 0 || c.Subject != c.account() {

@@ -1,6 +1,6 @@
 package accounttoken
 
-// The issuer: it signs tokens, and says how others can tell.
+// The issuer: it signs tokens, and publishes the keys for verifying them.
 
 import (
 	"crypto"
@@ -20,18 +20,18 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// DefaultIssuer is who tokens are of, unless something else is said.
+// DefaultIssuer is the issuer of tokens, unless configured otherwise.
 const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
 // Config configures an Issuer.
 type Config struct {
-	// Issuers are https URLs. Tokens are made in the name of the first; those of the
-	// others are believed too. None means DefaultIssuer.
+	// Issuers are https URLs. Tokens are issued by the first; those of the others are
+	// accepted too. None means DefaultIssuer.
 	Issuers []string
 	// Audiences are those of the API server, none means the first issuer. A token has
 	// them unless its request says otherwise.
 	Audiences []string
-	// MaxLife shortens the life of tokens. 0 means as long as the API allows.
+	// MaxLife bounds the life of tokens. 0 means as long as the API allows.
 	MaxLife time.Duration
 	// Signer and Public are required; Signer's public key is one of Public. Use replaces
 	// them.
@@ -41,7 +41,7 @@ type Config struct {
 	Now func() time.Time
 }
 
-// An Issuer makes tokens and knows its own.
+// An Issuer makes and verifies tokens.
 type Issuer struct {
 	cfg  Config
 	keys atomic.Pointer[keys]
@@ -70,8 +70,8 @@ func New(c Config) (*Issuer, error) {
 	return i, nil
 }
 
-// Use replaces the keys: signer signs from now on, and the signatures of public count. On
-// error they stay as they were.
+// Use replaces the keys: signer signs from now on, and signatures of public are accepted.
+// After an error the keys are unchanged.
 func (i *Issuer) Use(signer crypto.Signer, public []crypto.PublicKey) error {
 	if signer == nil {
 		return errors.New("no signing key of service accounts")
@@ -91,7 +91,7 @@ func (i *Issuer) Use(signer crypto.Signer, public []crypto.PublicKey) error {
 	return nil
 }
 
-// CheckIssuer refuses what cannot be the name of an issuer.
+// CheckIssuer returns an error if issuer cannot be the name of an issuer.
 func CheckIssuer(issuer string) error {
 	u, err := url.Parse(issuer)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
@@ -106,14 +106,14 @@ func (i *Issuer) Audiences() authenticator.Audiences { return slices.Clone(i.cfg
 // MaxLife is the longest life of a token; 0 means as long as the API allows.
 func (i *Issuer) MaxLife() time.Duration { return i.cfg.MaxLife }
 
-// A Grant is what a token is to say.
+// A Grant is the content of a token.
 type Grant struct {
 	Namespace, Name string // of the account
 	UID             types.UID
 	Audiences       []string
 	Life            time.Duration
-	// At most one of Pod, Secret and Node is what the token is bound to; with Pod, Node
-	// is where the pod runs, whose UID may be unknown.
+	// The token is bound to at most one of Pod, Secret and Node. With Pod, Node is the
+	// pod's node, whose UID may be unknown.
 	Pod, Secret, Node *Named
 }
 
@@ -130,7 +130,7 @@ func (n *Named) claim() *object {
 	return &object{n.Name, n.UID}
 }
 
-// Issue returns a token, and the id by which its use is told from that of others.
+// Issue returns a token and its unique id.
 func (i *Issuer) Issue(g Grant) (token, id string, err error) {
 	now := i.cfg.Now()
 	c := jwt.Claims{
@@ -152,7 +152,7 @@ func (i *Issuer) KeySet() ([]byte, error) {
 	return json.Marshal(jose.JSONWebKeySet{Keys: i.keys.Load().public})
 }
 
-// Metadata is the discovery document of OpenID Connect: where, at keysURL, KeySet is.
+// Metadata is the discovery document of OpenID Connect. keysURL is the URL of KeySet.
 func (i *Issuer) Metadata(keysURL string) ([]byte, error) {
 	return json.Marshal(struct {
 		Issuer        string                    `json:"issuer"`

@@ -17,13 +17,13 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// keys are those of one time. They do not change.
+// keys are one generation of keys. They do not change.
 type keys struct {
 	signer jose.Signer
 	public publicKeys
 }
 
-// publicKeys are the keys whose signatures count, the signing one first.
+// publicKeys are the keys whose signatures are accepted, the signing one first.
 type publicKeys []jose.JSONWebKey
 
 func newPublicKeys(keys []crypto.PublicKey) (publicKeys, error) {
@@ -45,7 +45,7 @@ func newPublicKeys(keys []crypto.PublicKey) (publicKeys, error) {
 	return out, nil
 }
 
-// algorithms are those of the keys, each once.
+// algorithms are the keys' algorithms, each once.
 func (ks publicKeys) algorithms() []jose.SignatureAlgorithm {
 	var out []jose.SignatureAlgorithm
 	for i := range ks {
@@ -56,8 +56,8 @@ func (ks publicKeys) algorithms() []jose.SignatureAlgorithm {
 	return out
 }
 
-// candidates are the keys that may have signed a token whose header has that id: the
-// one of that id if there is one, and else all.
+// candidates are the keys that may have signed a token with that key id: the one of that id
+// if there is one, and else all.
 func (ks publicKeys) candidates(id string) publicKeys {
 	for i := range ks {
 		if id != "" && ks[i].KeyID == id {
@@ -67,7 +67,7 @@ func (ks publicKeys) candidates(id string) publicKeys {
 	return ks
 }
 
-// newSigner returns what signs with key.
+// newSigner returns a signer for key.
 func newSigner(key crypto.Signer) (jose.Signer, error) {
 	alg, err := algorithm(key.Public())
 	if err != nil {
@@ -84,10 +84,10 @@ func newSigner(key crypto.Signer) (jose.Signer, error) {
 	return s, nil
 }
 
-// everyAlgorithm are those by which keys sign here.
+// everyAlgorithm are the supported algorithms.
 var everyAlgorithm = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
 
-// algorithm is the one by which a key signs here: a token does not choose.
+// algorithm is the algorithm of a key: a token does not choose it.
 func algorithm(key crypto.PublicKey) (jose.SignatureAlgorithm, error) {
 	switch k := key.(type) {
 	case *rsa.PublicKey:
@@ -105,8 +105,7 @@ func algorithm(key crypto.PublicKey) (jose.SignatureAlgorithm, error) {
 	return "", fmt.Errorf("%T cannot be used: want RSA, or ECDSA on P-256, P-384 or P-521", key)
 }
 
-// keyID is the name of a key in headers and in the key set, made as Kubernetes makes
-// it.
+// keyID is the id of a key in headers and in the key set, as in Kubernetes.
 func keyID(key crypto.PublicKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {

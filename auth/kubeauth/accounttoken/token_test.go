@@ -1,6 +1,6 @@
 package accounttoken
 
-// Tests of what a token says and of which tokens are believed.
+// Tests of the claims of tokens, and of verification.
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return k
 }
 
-// world is what exists.
+// world has the existing objects.
 type world map[Reference]metav1.Object
 
 func (w world) add(r Reference, change func(*metav1.ObjectMeta)) {
@@ -126,7 +126,7 @@ func signed(t testing.TB, key any, alg jose.SignatureAlgorithm, claims map[strin
 	return token
 }
 
-// claims are those of a good token, changed.
+// claims are those of a valid token, changed by change.
 func (r *rig) claims(change map[string]any) map[string]any {
 	c := map[string]any{
 		"iss": DefaultIssuer, "sub": "system:serviceaccount:ns:robot", "aud": []string{DefaultIssuer}, "jti": "id",
@@ -137,7 +137,7 @@ func (r *rig) claims(change map[string]any) map[string]any {
 	return c
 }
 
-// TestClaims holds a token against what Kubernetes' have.
+// TestClaims compares a token with Kubernetes'.
 func TestClaims(t *testing.T) {
 	r := newRig(t)
 	token, id, err := r.Issue(grant(func(g *Grant) { ofPod(g); g.Audiences = []string{"a", "b"} }))
@@ -242,8 +242,8 @@ func TestAudiences(t *testing.T) {
 	}
 }
 
-// TestWrongTokens: each is refused, and nothing is looked up for one that we did not
-// sign.
+// TestWrongTokens: each is refused, and there is no look-up for one with a foreign
+// signature.
 func TestWrongTokens(t *testing.T) {
 	r := newRig(t)
 	good := r.issue(t, nil)
@@ -357,7 +357,7 @@ func TestEndedTokens(t *testing.T) {
 	}
 }
 
-// TestRotation: tokens of the key of before count, by its id or without.
+// TestRotation: tokens of the former key are valid, with a key id or without.
 func TestRotation(t *testing.T) {
 	old := newRig(t)
 	fresh := newKey(t)
@@ -413,7 +413,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// FuzzDecode: what we did not sign says nothing, and nothing panics.
+// FuzzDecode: tokens with a foreign signature are refused, and none panics.
 func FuzzDecode(f *testing.F) {
 	r := newRig(f)
 	good := r.issue(f, ofPod)
@@ -435,8 +435,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// What the API server pays for a token, by the kind of its key, and for one that it has
-// not seen in the last two seconds.
+// The cost of a token for the API server, by the kind of its key, and of one that is not in
+// the cache.
 func BenchmarkTokens(b *testing.B) {
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

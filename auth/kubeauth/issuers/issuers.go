@@ -1,15 +1,15 @@
-// Package issuers believes tokens (JWT) of others, such as a company's OpenID Connect
-// provider, by Kubernetes' structured configuration: a file of the kind
-// AuthenticationConfiguration (apiserver.config.k8s.io). What tokens say becomes a user
-// by its rules, all by k8s.io/apiserver's own code.
+// Package issuers authenticates tokens (JWT) of other issuers, such as a company's OpenID
+// Connect provider, by Kubernetes' structured configuration: a file of the kind
+// AuthenticationConfiguration (apiserver.config.k8s.io). The file's rules map the claims
+// of tokens to users, all by k8s.io/apiserver's own code.
 //
-// The file is followed. A new one counts once it is whole and right; otherwise what was
-// there goes on, and the fault is told once. An issuer that is down costs those who
-// have its tokens 401, nobody else, and is asked again every ten seconds.
+// The file is followed. A new version is used once it is complete and valid; otherwise the
+// former one stays in use, and the error is logged once. While an issuer is down its
+// tokens get 401, other tokens are not affected, and it is tried again every ten seconds.
 //
-// One rule is ours: whoever another issuer speaks for is nobody of the cluster's own. A
-// user or a group whose name begins with "system:" is refused. Bind a role to the
-// issuer's groups instead.
+// One rule is ours: an issuer cannot authenticate the cluster's own identities. A user or a
+// group whose name starts with "system:" is refused. Bind a role to the issuer's groups
+// instead.
 package issuers
 
 import (
@@ -35,20 +35,20 @@ import (
 	"github.com/hawser-project/hawser/auth/kubeauth/place"
 )
 
-// what the file says, in errors and in the log.
+// what describes the file in errors and in the log.
 const what = "issuers of tokens"
 
-// kept is how long a token is believed without another look at it.
+// kept is how long a valid token is cached.
 const kept = 10 * time.Second
 
 // Config configures Issuers.
 type Config struct {
 	File string // required
-	// Own are issuers whose tokens are the cluster's own: the file may not name them.
+	// Own are the cluster's own issuers: the file may not name them.
 	Own []string
-	// Audiences are those of the API server, which the tokens count for.
+	// Audiences are those of the API server, for which the tokens are valid.
 	Audiences authenticator.Audiences
-	// Files reads the file, whenever it has changed. Nil means one of its own.
+	// Files follows the file. Nil means one of its own.
 	Files *auth.Files
 }
 
@@ -65,13 +65,13 @@ type Issuers struct {
 
 var _ authenticator.Token = (*Issuers)(nil)
 
-// A generation is what one version of the file says.
+// A generation is one version of the file.
 type generation struct {
 	tokens authenticator.Token // nil if there is no issuer
-	stop   context.CancelFunc  // ends what the issuers are asked
+	stop   context.CancelFunc  // ends the requests to the issuers
 }
 
-// Check reads the file and says what is wrong with it. It asks no issuer.
+// Check reads and checks the file. It makes no request to an issuer.
 func Check(c Config) error {
 	i := &Issuers{cfg: c, compiler: authenticationcel.NewDefaultCompiler()}
 	_, err := auth.Follow(&auth.Files{}, what, func(contents [][]byte) (*api.AuthenticationConfiguration, error) {
@@ -80,7 +80,7 @@ func Check(c Config) error {
 	return err
 }
 
-// New reads the file. Close ends what it has begun.
+// New reads the file. The caller calls Close.
 func New(c Config) (*Issuers, error) {
 	if c.Files == nil {
 		c.Files = &auth.Files{}
@@ -94,7 +94,7 @@ func New(c Config) (*Issuers, error) {
 	return i, nil
 }
 
-// Close ends what the issuers are asked. Tokens should not be asked about any more.
+// Close ends the requests to the issuers. AuthenticateToken should not be called any more.
 func (i *Issuers) Close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -102,7 +102,7 @@ func (i *Issuers) Close() {
 	i.current.stop()
 }
 
-// use ends the generation before g, or g itself after Close.
+// use replaces the generation by g and ends the former, or ends g itself after Close.
 func (i *Issuers) use(g *generation) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -116,7 +116,7 @@ func (i *Issuers) use(g *generation) {
 	i.current = g
 }
 
-// read takes a version of the file over.
+// read makes a generation of the file.
 func (i *Issuers) read(contents [][]byte) (*generation, error) {
 	c, err := i.parse(contents[0])
 	if err != nil {
@@ -130,7 +130,7 @@ func (i *Issuers) read(contents [][]byte) (*generation, error) {
 	return g, nil
 }
 
-// parse returns what a file says, or its faults with the line of the first.
+// parse returns the configuration in a file, or its errors with the line of the first.
 func (i *Issuers) parse(text []byte) (*api.AuthenticationConfiguration, error) {
 	c, err := i.decode(text)
 	if err != nil {
@@ -159,7 +159,7 @@ func (i *Issuers) decode(text []byte) (*api.AuthenticationConfiguration, error) 
 	return c, nil
 }
 
-// generation begins to ask the issuers of c for their keys.
+// generation starts to read the keys of the issuers of c.
 func (i *Issuers) generation(c *api.AuthenticationConfiguration) (*generation, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	g := &generation{stop: cancel}
@@ -193,12 +193,12 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, token string) (*authent
 	return nil, false, nil
 }
 
-// authority is an issuer's own, in PEM.
+// authority is an issuer's authority, in PEM.
 type authority string
 
 func (a authority) CurrentCABundleContent() []byte { return []byte(a) }
 
-// foreign refuses users who would be the cluster's own.
+// foreign refuses users with names of the cluster's own.
 type foreign struct{ tokens authenticator.Token }
 
 const reserved = "system:"

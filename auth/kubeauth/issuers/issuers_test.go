@@ -1,6 +1,6 @@
 package issuers
 
-// Tests of whose tokens are believed, with an issuer that is a server of its own.
+// Tests of tokens of other issuers, with an issuer that is a server of its own.
 
 import (
 	"bytes"
@@ -60,7 +60,7 @@ func believing(t *testing.T, text string) (*Issuers, string, *lines) {
 	return i, file, log
 }
 
-// who is the user of a token, or why there is none.
+// who is the user of a token, or the error.
 func (i *Issuers) who(ctx context.Context, token string) string {
 	resp, ok, err := i.AuthenticateToken(ctx, token)
 	switch {
@@ -73,7 +73,7 @@ func (i *Issuers) who(ctx context.Context, token string) string {
 	}
 }
 
-// becomes waits until a token is somebody's.
+// becomes waits until a token has a user.
 func (i *Issuers) becomes(t *testing.T, token, want string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -129,7 +129,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// Whatever another issuer says, nobody becomes a part of the cluster.
+// No claim of another issuer gives a user of the cluster.
 func TestNobodyOfOurs(t *testing.T) {
 	is := issuertest.New(t)
 	i, _, _ := believing(t, issuertest.File(is.Entry("")))
@@ -148,7 +148,7 @@ func TestNobodyOfOurs(t *testing.T) {
 	}
 }
 
-// An issuer that makes new keys is asked for them. Tokens that the old ones signed end.
+// New keys of an issuer are read. Tokens of the old ones become invalid.
 func TestRotation(t *testing.T) {
 	is := issuertest.New(t)
 	i, _, _ := believing(t, issuertest.File(is.Entry("corp:")))
@@ -161,8 +161,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// While an issuer is down its tokens are refused, another's are not. Those that were
-// believed a moment ago still are.
+// While an issuer is down its tokens are refused, and others' are not. Cached ones are still
+// accepted.
 func TestDown(t *testing.T) {
 	is, well := issuertest.New(t), issuertest.New(t)
 	i, _, _ := believing(t, issuertest.File(is.Entry("a:"), well.Entry("b:")))
@@ -184,7 +184,7 @@ func TestDown(t *testing.T) {
 	i.becomes(t, is.Token(nil), "a:ann")
 }
 
-// A new file counts once it is right, and a wrong one is told once.
+// A valid new file is used, and an invalid one is logged once.
 func TestFollow(t *testing.T) {
 	one, two := issuertest.New(t), issuertest.New(t)
 	i, file, log := believing(t, issuertest.File(one.Entry("a:")))

@@ -1,5 +1,5 @@
-// Package place finds the line of a configuration file, in YAML or JSON, that an error of
-// Kubernetes' libraries is about. They name a field, and seldom a line.
+// Package place finds the line in a configuration file, in YAML or JSON, for an error of
+// Kubernetes' libraries. They name a field, and rarely a line.
 package place
 
 import (
@@ -16,7 +16,7 @@ import (
 
 var (
 	named = regexp.MustCompile(`\bline \d+`)
-	// path is a field as libraries write it: a.b[0].c.
+	// path is a field in the libraries' notation: a.b[0].c.
 	path = regexp.MustCompile(`(?:^|[\s"'\[(])([A-Za-z][\w-]*(?:\.[A-Za-z][\w-]*|\[\d+\])*)`)
 	step = regexp.MustCompile(`[A-Za-z][\w-]*|\d+`)
 )
@@ -44,7 +44,7 @@ func line(contents []byte, text string) int {
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(contents, &doc); err != nil || len(doc.Content) == 0 {
-		return 0 // what the library says of such a file has the line
+		return 0 // the library's error for such a file has the line
 	}
 	found, deepest := 0, 0
 	for _, field := range path.FindAllStringSubmatch(text, -1) {
@@ -55,8 +55,8 @@ func line(contents []byte, text string) int {
 	return found
 }
 
-// walk follows steps for as long as there is something, and returns the line of the last
-// and how many there were. The Go types that a field may begin with are passed over.
+// walk follows steps as far as the fields exist, and returns the line of the last one and
+// their number. It skips the Go types that a field may start with.
 func walk(at *yaml.Node, steps []string) (line, depth int) {
 	for _, s := range steps {
 		n, next := child(at, s)
@@ -70,8 +70,8 @@ func walk(at *yaml.Node, steps []string) (line, depth int) {
 	return line, depth
 }
 
-// child is nil if there is none. A field of a list's items that has no index is that of
-// the only one.
+// child is nil if there is none. Without an index, a field of a list's items is that of
+// the only item.
 func child(at *yaml.Node, name string) (line int, next *yaml.Node) {
 	switch at.Kind {
 	case yaml.AliasNode:
@@ -79,7 +79,7 @@ func child(at *yaml.Node, name string) (line int, next *yaml.Node) {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(at.Content); i += 2 {
 			if key := at.Content[i]; key.Value == name {
-				line, next = key.Line, at.Content[i+1] // of a key that is there twice, the last counts
+				line, next = key.Line, at.Content[i+1] // of a duplicate key the last one counts
 			}
 		}
 	case yaml.SequenceNode:

@@ -40,7 +40,7 @@ func New(t *testing.T) *Issuer {
 	return i
 }
 
-// Rotate makes a new key of that name; the old one is gone.
+// Rotate makes a new key with that id, and drops the old one.
 func (i *Issuer) Rotate(id string) {
 	i.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -52,7 +52,7 @@ func (i *Issuer) Rotate(id string) {
 	i.key, i.id = key, id
 }
 
-// SetDown has all requests fail, or not.
+// SetDown sets whether all requests fail.
 func (i *Issuer) SetDown(down bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -76,7 +76,7 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Token is what the issuer says of somebody, changed by change.
+// Token is a token of the issuer, with the claims of change.
 func (i *Issuer) Token(change map[string]any) string {
 	i.t.Helper()
 	i.mu.Lock()
@@ -97,7 +97,7 @@ func (i *Issuer) Token(change map[string]any) string {
 	return text
 }
 
-// Entry is the issuer in a file, with a prefix for its users and groups.
+// Entry is the issuer's entry in a file, with a prefix for its users and groups.
 func (i *Issuer) Entry(prefix string) string {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw})
 	text, _ := json.Marshal(map[string]any{ // it cannot fail
