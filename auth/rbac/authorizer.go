@@ -17,17 +17,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// bySubject is the index of bindings by whom they are for.
+// bySubject is the index of bindings by subject.
 const bySubject = "subject"
 
-// maxMissing is how many roles that do not exist are named in one error.
+// maxMissing bounds the missing roles in one error.
 const maxMissing = 5
 
-// ErrNotListed says that roles and bindings have not been listed yet.
+// ErrNotListed means that roles and bindings have not been listed yet.
 var ErrNotListed = errors.New("roles and their bindings have not been listed yet")
 
-// An Authorizer allows what is bound to a user. All methods may be called at the same
-// time, and Use before the first of them.
+// An Authorizer allows what the roles bound to a user allow. All methods may be called at
+// the same time, but Use before the others.
 type Authorizer struct {
 	roles           rbaclisters.RoleLister
 	clusterRoles    rbaclisters.ClusterRoleLister
@@ -41,8 +41,8 @@ var (
 	_ authorizer.RuleResolver = (*Authorizer)(nil)
 )
 
-// Use has the Authorizer go by what the informers of f see. They need not run yet:
-// until they have listed everything, nothing is allowed.
+// Use sets the informers. They need not run yet: until they have listed everything,
+// nothing is allowed.
 func (z *Authorizer) Use(f informers.SharedInformerFactory) error {
 	v1 := f.Rbac().V1()
 	bindings, clusterBindings := v1.RoleBindings().Informer(), v1.ClusterRoleBindings().Informer()
@@ -59,7 +59,7 @@ func (z *Authorizer) Use(f informers.SharedInformerFactory) error {
 	return nil
 }
 
-// listed says whether all four kinds have been listed.
+// listed reports whether all four kinds have been listed.
 func (z *Authorizer) listed() bool {
 	for _, synced := range z.synced {
 		if !synced() {
@@ -69,7 +69,8 @@ func (z *Authorizer) listed() bool {
 	return len(z.synced) > 0
 }
 
-// subjectsOf is the index function: whom a binding is for, behind its namespace.
+// subjectsOf is the index function: the subjects of a binding, with its namespace as a
+// prefix.
 func subjectsOf(obj any) ([]string, error) {
 	var subjects []rbacv1.Subject
 	namespace := ""
@@ -104,8 +105,8 @@ func subjectsOf(obj any) ([]string, error) {
 func userKey(namespace, name string) string  { return namespace + "/u/" + name }
 func groupKey(namespace, name string) string { return namespace + "/g/" + name }
 
-// Authorize implements authorizer.Authorizer. The reason names the binding, or the
-// roles that are bound to the user and do not exist.
+// Authorize implements authorizer.Authorizer. The reason names the binding, or the missing
+// roles that are bound to the user.
 func (z *Authorizer) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	u := a.GetUser()
 	if u == nil {
@@ -138,8 +139,8 @@ func (z *Authorizer) EvaluateConditions(context.Context, authorizer.ConditionsAw
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
-// RulesFor implements authorizer.RuleResolver. The list is incomplete, and comes with
-// an error, if roles that are bound to the user do not exist.
+// RulesFor implements authorizer.RuleResolver. If roles that are bound to the user do not
+// exist, the list is incomplete and is returned with an error.
 func (z *Authorizer) RulesFor(_ context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	var resource []authorizer.ResourceRuleInfo
 	var other []authorizer.NonResourceRuleInfo
@@ -157,7 +158,7 @@ func (z *Authorizer) RulesFor(_ context.Context, u user.Info, namespace string) 
 	return resource, other, err != nil, err
 }
 
-// rules are all that are bound to a user, in one namespace and for all.
+// rules are all rules that are bound to a user, in one namespace and in all.
 func (z *Authorizer) rules(u user.Info, namespace string) (all []rbacv1.PolicyRule, err error) {
 	err = z.visit(u, namespace, func(_ *grant, r *rbacv1.PolicyRule) bool {
 		all = append(all, *r)
@@ -166,7 +167,7 @@ func (z *Authorizer) rules(u user.Info, namespace string) (all []rbacv1.PolicyRu
 	return all, err
 }
 
-// A grant is a binding as far as it leads to rules.
+// A grant is a binding with the identity of its role.
 type grant struct {
 	namespace, name string // of the binding; no namespace for a ClusterRoleBinding
 	ref             rbacv1.RoleRef
@@ -180,8 +181,8 @@ func (g *grant) String() string {
 	return fmt.Sprintf("%s %q of %s %q", kind, name, g.ref.Kind, g.ref.Name)
 }
 
-// visit shows the rules that are bound to a user until next returns false. Roles that
-// do not exist are the error; they are no reason to stop.
+// visit calls next with the rules that are bound to a user until it returns false. The
+// error names missing roles, which do not stop the visit.
 func (z *Authorizer) visit(u user.Info, namespace string, next func(*grant, *rbacv1.PolicyRule) bool) error {
 	if !z.listed() {
 		return ErrNotListed
@@ -197,17 +198,17 @@ func (z *Authorizer) visit(u user.Info, namespace string, next func(*grant, *rba
 	return utilerrors.NewAggregate(v.missing)
 }
 
-// A visitor is one walk through what is bound to a user.
+// A visitor is one walk over the bindings of a user.
 type visitor struct {
 	z       *Authorizer
 	u       user.Info
 	next    func(*grant, *rbacv1.PolicyRule) bool
-	seen    map[string]bool // bindings, of this namespace, that have been shown
+	seen    map[string]bool // visited bindings of this namespace
 	missing []error
-	lost    int // how many roles were missing
+	lost    int // number of missing roles
 }
 
-// in shows what bindings of a namespace lead to, and says whether that was enough.
+// in visits the bindings of a namespace, and reports whether next has returned false.
 func (v *visitor) in(namespace string, bindings cache.Indexer) (done bool) {
 	clear(v.seen)
 	if v.of(bindings, userKey(namespace, v.u.GetName())) {
@@ -259,7 +260,7 @@ func (v *visitor) miss(err error) {
 	}
 }
 
-// rulesOf are those of a role, which belongs to the cache.
+// rulesOf are the rules of a role, which are shared with the cache.
 func (z *Authorizer) rulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	switch ref.Kind {
 	case "Role":

@@ -1,6 +1,6 @@
 package rbac
 
-// The admission plugin that keeps people from giving away what they do not have.
+// The admission plugin that prevents users from granting rights that they do not have.
 
 import (
 	"context"
@@ -22,11 +22,11 @@ import (
 	"k8s.io/component-helpers/auth/rbac/validation"
 )
 
-// maxUncovered is how many rules that the user lacks are in one refusal.
+// maxUncovered bounds the missing rules in one refusal.
 const maxUncovered = 20
 
-// everything is what someone has to have who makes a role of roles that do not exist
-// yet: nobody knows what will be in them.
+// everything is required of a user who makes an aggregated role: the rules of future roles
+// are not known.
 var everything = []rbacv1.PolicyRule{
 	{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}},
 	{NonResourceURLs: []string{"*"}, Verbs: []string{"*"}},
@@ -47,10 +47,10 @@ var (
 	_ admission.InitializationValidator      = (*escalation)(nil)
 )
 
-// Escalation refuses to write a rule into a role, or to bind a role, to whoever does not
-// have what the rules allow by z. It lets through the group system:masters, whoever may
-// "escalate" the role, and whoever may "bind" it. A write that changes no more than
-// owners and finalizers is nobody's gain and is let through, too.
+// Escalation refuses to write a rule to a role, or to bind a role, unless the user has the
+// rights of the rules by z. Exceptions are the group system:masters, users who may
+// "escalate" the role, users who may "bind" it, and writes that change owners and
+// finalizers only.
 func Escalation(z *Authorizer) admission.Interface {
 	return &escalation{Handler: admission.NewHandler(admission.Create, admission.Update), rbac: z}
 }
@@ -90,8 +90,8 @@ func (e *escalation) Validate(ctx context.Context, a admission.Attributes, _ adm
 	return nil
 }
 
-// onlyCollected says whether a write changes nothing but what a garbage collector does.
-// Labels are more than that: by a label a role becomes a part of others.
+// onlyCollected reports whether a write changes only what a garbage collector changes.
+// Labels are not among that: a label can make a role a part of others.
 func onlyCollected(is, was runtime.Object) bool {
 	if is == nil || was == nil {
 		return false
@@ -108,7 +108,8 @@ func onlyCollected(is, was runtime.Object) bool {
 	return equality.Semantic.DeepEqual(before, is)
 }
 
-// rules refuses rules in a role unless the user has them, or may escalate that role.
+// rules refuses rules in a role unless the user has their rights, or may escalate that
+// role.
 func (e *escalation) rules(ctx context.Context, a admission.Attributes, resource string, rules []rbacv1.PolicyRule) error {
 	if e.may(ctx, a, "escalate", resource, a.GetName()) {
 		return nil
@@ -116,13 +117,13 @@ func (e *escalation) rules(ctx context.Context, a admission.Attributes, resource
 	return e.covers(a, rules)
 }
 
-// binding refuses to bind a role unless the user has what it allows, or may bind it.
+// binding refuses to bind a role unless the user has its rights, or may bind it.
 func (e *escalation) binding(ctx context.Context, a admission.Attributes, ref rbacv1.RoleRef) error {
 	resource := map[string]string{"Role": "roles", "ClusterRole": "clusterroles"}[ref.Kind]
 	if e.may(ctx, a, "bind", resource, ref.Name) {
 		return nil
 	}
-	// Roles are read from the store: one that was made a moment ago may be bound.
+	// Roles are read from the store, so that a new one can be bound at once.
 	var rules []rbacv1.PolicyRule
 	switch ref.Kind {
 	case "Role":
@@ -141,7 +142,7 @@ func (e *escalation) binding(ctx context.Context, a admission.Attributes, ref rb
 	return e.covers(a, rules)
 }
 
-// lookup is the answer to someone whose binding names a role that cannot be read.
+// lookup is the error for a binding whose role cannot be read.
 func lookup(err error) error {
 	if apierrors.IsNotFound(err) {
 		return err
@@ -149,7 +150,7 @@ func lookup(err error) error {
 	return apierrors.NewInternalError(fmt.Errorf("read the role of the binding: %w", err))
 }
 
-// may asks all authorizers.
+// may calls all authorizers.
 func (e *escalation) may(ctx context.Context, a admission.Attributes, verb, resource, name string) bool {
 	decision, _, err := e.authz.Authorize(ctx, authorizer.AttributesRecord{
 		User: a.GetUserInfo(), Verb: verb, Namespace: a.GetNamespace(), Name: name,
@@ -158,7 +159,7 @@ func (e *escalation) may(ctx context.Context, a admission.Attributes, verb, reso
 	return err == nil && decision == authorizer.DecisionAllow
 }
 
-// covers refuses rules that the user does not have.
+// covers refuses rules whose rights the user does not have.
 func (e *escalation) covers(a admission.Attributes, rules []rbacv1.PolicyRule) error {
 	u := a.GetUserInfo()
 	own, err := e.rbac.rules(u, a.GetNamespace())

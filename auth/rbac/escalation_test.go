@@ -1,6 +1,6 @@
 package rbac
 
-// Tests of who may write which rules, and of what every cluster has.
+// Tests of writing rules, and of the default roles.
 
 import (
 	"slices"
@@ -18,7 +18,7 @@ import (
 	"k8s.io/component-helpers/auth/rbac/validation"
 )
 
-// write is a request that makes is of was, which is nil for a create.
+// write is a request that changes was to is; was is nil for a create.
 func write(is, was runtime.Object, kind, namespace, name string, u user.Info) admission.Attributes {
 	gvk := rbacv1.SchemeGroupVersion.WithKind(kind)
 	op := admission.Create
@@ -112,8 +112,8 @@ func TestEscalation(t *testing.T) {
 	}
 }
 
-// What is missing is made, what lacks rules gets them back, and what somebody added
-// stays, as does what must not be touched.
+// Missing roles are made, missing rules are added, and additions of users stay, as do roles
+// that must not be changed.
 func TestReconcile(t *testing.T) {
 	less, more, kept := role("system:discovery"), role("system:basic-user", reads), role("system:kube-dns")
 	kept.Annotations = map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}

@@ -1,6 +1,6 @@
 package rbac
 
-// Which requests a rule allows.
+// Matching requests and rules.
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// allows says whether a rule allows a request.
+// allows reports whether a rule allows a request.
 func allows(r *rbacv1.PolicyRule, a authorizer.Attributes) bool {
 	if !has(r.Verbs, rbacv1.VerbAll, a.GetVerb()) {
 		return false
@@ -27,7 +27,7 @@ func has(all []string, any, want string) bool {
 	return slices.ContainsFunc(all, func(s string) bool { return s == any || s == want })
 }
 
-// resourceMatches takes "pods", "pods/log", "*/log" and "*".
+// resourceMatches accepts "pods", "pods/log", "*/log" and "*".
 func resourceMatches(have string, a authorizer.Attributes) bool {
 	if have == rbacv1.ResourceAll {
 		return true
@@ -36,7 +36,7 @@ func resourceMatches(have string, a authorizer.Attributes) bool {
 	return sub == a.GetSubresource() && (main == a.GetResource() || main == "*" && sub != "")
 }
 
-// pathMatches takes "/healthz", "/healthz/*" and "*".
+// pathMatches accepts "/healthz", "/healthz/*" and "*".
 func pathMatches(have, path string) bool {
 	root, below := strings.CutSuffix(have, "*")
 	return have == path || below && strings.HasPrefix(path, root)

@@ -1,6 +1,6 @@
 package rbac
 
-// What every cluster has from the beginning: ClusterRoles, and who has them.
+// The default ClusterRoles, Roles and bindings.
 
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// bootstrapping is the label of all that is from here, as Kubernetes has it.
+	// bootstrapping is Kubernetes' label of the default roles.
 	bootstrapping = "kubernetes.io/bootstrapping"
 	defaults      = "rbac-defaults"
-	// aggregateTo and the name of admin, edit or view is the label of what they are made of.
+	// aggregateTo, followed by admin, edit or view, is the label of the parts of that role.
 	aggregateTo = "rbac.authorization.k8s.io/aggregate-to-"
 )
 
@@ -46,7 +46,7 @@ func on(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Verbs: verbs, Resources: resources}
 }
 
-// at is a rule about paths that are no resources.
+// at is a rule about non-resource paths.
 func at(verbs []string, paths ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: verbs, NonResourceURLs: paths}
 }
@@ -64,7 +64,7 @@ func part(of string, rules ...rbacv1.PolicyRule) rbacv1.ClusterRole {
 	return r
 }
 
-// whole is a role that is made of others, and a part itself of another one unless of is
+// whole is a role that is made of others, and itself a part of another one unless of is
 // empty.
 func whole(name, of string) rbacv1.ClusterRole {
 	r := role(name)
@@ -77,8 +77,8 @@ func whole(name, of string) rbacv1.ClusterRole {
 	return r
 }
 
-// ClusterRoles are Kubernetes' bootstrap roles, as far as this API has what they are
-// about. The caller owns them.
+// ClusterRoles are Kubernetes' bootstrap roles, with the resources that this API has. The
+// caller owns them.
 func ClusterRoles() []rbacv1.ClusterRole {
 	return append(append(forPeople(), forEverybody()...), forParts()...)
 }
@@ -128,11 +128,11 @@ func forPeople() []rbacv1.ClusterRole {
 			on(networking, read, "ingresses", "ingresses/status", "networkpolicies"),
 			on(metrics, read, "pods"),
 		),
-		role("system:status-viewer", at(can("get"), "/hawser/status/*")), // nobody has it until an administrator says so
+		role("system:status-viewer", at(can("get"), "/hawser/status/*")), // no user has it until an administrator binds it
 	}
 }
 
-// forEverybody are the roles of whoever has proved to be somebody, and of nobody.
+// forEverybody are the roles of authenticated and of anonymous users.
 func forEverybody() []rbacv1.ClusterRole {
 	health := []string{"/healthz", "/livez", "/readyz", "/version", "/version/"}
 	return []rbacv1.ClusterRole{
@@ -183,8 +183,7 @@ func forParts() []rbacv1.ClusterRole {
 	}
 }
 
-// ClusterRoleBindings are who has the roles above from the beginning. The caller owns
-// them.
+// ClusterRoleBindings are the default bindings of the roles above. The caller owns them.
 func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 	bind := func(role string, subjects ...rbacv1.Subject) rbacv1.ClusterRoleBinding {
 		return rbacv1.ClusterRoleBinding{
@@ -203,7 +202,7 @@ func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 		bind("system:basic-user", known),
 		bind("system:public-info-viewer", known, unknown),
 		bind("system:monitoring", group(user.MonitoringGroup)),
-		bind("system:kubelet-api-admin", group(pki.KubeletClientGroup)), // a kubelet asks about the API server that comes to it
+		bind("system:kubelet-api-admin", group(pki.KubeletClientGroup)), // a kubelet authorizes requests of the API server by it
 		bind("system:node-proxier", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user.KubeProxy}),
 		bind("system:service-account-issuer-discovery", group("system:serviceaccounts")),
 	}

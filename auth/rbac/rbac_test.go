@@ -1,6 +1,6 @@
 package rbac
 
-// Tests of what rules allow, whom bindings are for, and what a user is told.
+// Tests of rules, of the subjects of bindings, and of the reasons.
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ask is a request for a resource: "VERB GROUP/RESOURCE[/SUBRESOURCE] [NAMESPACE[/NAME]]".
+// ask makes a request for a resource: "VERB GROUP/RESOURCE[/SUBRESOURCE] [NAMESPACE[/NAME]]".
 func ask(t testing.TB, who user.Info, text string) authorizer.AttributesRecord {
 	t.Helper()
 	f := strings.Fields(text)
@@ -94,7 +94,7 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// using is an Authorizer that knows the objects.
+// using is an Authorizer of objects.
 func using(t testing.TB, objects ...runtime.Object) *Authorizer {
 	t.Helper()
 	f := informers.NewSharedInformerFactory(fake.NewClientset(objects...), 0)
@@ -193,7 +193,7 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// Before roles have been listed nothing is allowed, and that is said.
+// Before roles have been listed nothing is allowed, and the error says why.
 func TestNotListed(t *testing.T) {
 	z := &Authorizer{}
 	if ok, reason := may(t, z, &user.DefaultInfo{Name: "ann"}, "get :pods a"); ok || !strings.Contains(reason, ErrNotListed.Error()) {
@@ -201,7 +201,7 @@ func TestNotListed(t *testing.T) {
 	}
 }
 
-// However many roles are missing, an answer names a few.
+// An answer names only a few of many missing roles.
 func TestManyMissing(t *testing.T) {
 	var all []runtime.Object
 	for i := range 50 {
@@ -213,8 +213,8 @@ func TestManyMissing(t *testing.T) {
 	}
 }
 
-// BenchmarkAuthorize is a request of a user with one role among 1,000, each bound to
-// somebody else.
+// BenchmarkAuthorize is a request of a user with one role among 1,000, each bound to another
+// user.
 func BenchmarkAuthorize(b *testing.B) {
 	objects := []runtime.Object{clusterRole("view", ClusterRoles()[6].Rules...), bound("view", subject("User", "", "ann"))}
 	for i := range 1000 {
@@ -232,7 +232,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	}
 }
 
-// The roles that every cluster has let people do what their names say.
+// The default roles allow what their names say.
 func TestPolicy(t *testing.T) {
 	var objects []runtime.Object
 	parts := map[string][]rbacv1.PolicyRule{}
@@ -283,7 +283,7 @@ func TestPolicy(t *testing.T) {
 		"create :serviceaccounts/token ns/a":              "edit admin cluster-admin",
 		"create rbac.authorization.k8s.io:rolebindings n": "admin cluster-admin",
 		"update :resourcequotas ns/q":                     "cluster-admin",
-		// What a kubelet asks about the API server that comes to it.
+		// The requests of the API server to a kubelet.
 		"get :nodes":            "apiserver cluster-admin",
 		"get :nodes/proxy n":    "apiserver cluster-admin",
 		"create :nodes/proxy n": "apiserver cluster-admin",

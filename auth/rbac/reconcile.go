@@ -1,6 +1,6 @@
 package rbac
 
-// Keeping what every cluster has as it should be.
+// Restoring the default roles and bindings.
 
 import (
 	"context"
@@ -14,13 +14,13 @@ import (
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 )
 
-// Reconcile makes what is missing of ClusterRoles, ClusterRoleBindings and Roles, and
-// gives back to those that exist what they lack. What somebody added stays. One with
-// the annotation rbac.authorization.kubernetes.io/autoupdate: "false" is left alone.
-// It does what it can of the rest after an error.
+// Reconcile makes missing ClusterRoles, ClusterRoleBindings and Roles, and adds missing
+// rules and subjects to existing ones. Additions of users stay. An object with the
+// annotation rbac.authorization.kubernetes.io/autoupdate: "false" is not changed. After an
+// error it continues with the others.
 func Reconcile(ctx context.Context, client kubernetes.Interface) error {
 	v1 := client.RbacV1()
-	// Three lists are cheaper than a read of each: mostly nothing has changed.
+	// Three lists are cheaper than a read of each object: usually nothing has changed.
 	roles, err := v1.ClusterRoles().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list cluster roles: %w", err)
