@@ -1,9 +1,9 @@
 // The keys of service accounts' tokens.
 //
-// service-account.key signs. service-account.pub names all keys whose signatures
-// count, that one first. Both are followed. Whoever removes service-account.key has the next start make
-// another one: it signs from then on, and the old one's tokens count until its block is
-// taken out of service-account.pub.
+// service-account.key signs. service-account.pub has all keys whose signatures are
+// accepted, that one first. Both are followed. If service-account.key is removed, the next
+// start makes another one: it signs from then on, and tokens of the old one are valid until
+// its block is removed from service-account.pub.
 
 package pki
 
@@ -26,21 +26,20 @@ import (
 // serviceAccount is the name of the files.
 const serviceAccount = "service-account"
 
-// maxAccountKeys bounds how many keys are tried on a token that does not say which one
-// it was signed by.
+// maxAccountKeys bounds the keys that are tried for a token without a key id.
 const maxAccountKeys = 16
 
-// AccountKeys sign the tokens of service accounts and tell them from others.
+// AccountKeys sign and verify the tokens of service accounts.
 type AccountKeys struct {
 	Signer crypto.Signer
 	Public []crypto.PublicKey // that of Signer first
 }
 
-// AccountKeys returns the keys that Ensure has found or made.
+// AccountKeys returns the keys of Ensure.
 func (p *PKI) AccountKeys() AccountKeys { return p.accounts }
 
-// FollowAccountKeys follows both files. The public half of a key that signs counts, also
-// if service-account.pub does not name it.
+// FollowAccountKeys follows both files. The public half of the signing key is accepted,
+// also if service-account.pub does not have it.
 func (p *PKI) FollowAccountKeys(files *auth.Files) (*auth.File[AccountKeys], error) {
 	return auth.Follow(files, "keys of service account tokens", func(contents [][]byte) (AccountKeys, error) {
 		signer, err := parseKey(contents[0])

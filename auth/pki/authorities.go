@@ -1,8 +1,7 @@
-// The authorities, and how three of them follow one that signed everything.
+// The authorities, and the migration from one that signed everything to three.
 //
-// A directory in which CA signed everything is migrated in these steps. Each is
-// taken only if its outcome is not there yet, so that a start after a crash goes on
-// where the last one stopped.
+// A directory in which CA signed everything is migrated in these steps. A step is skipped
+// if its result exists, so that a start after a crash continues the migration.
 //
 //  1. The old key and certificate are copied: legacy-ca.key, then legacy-ca.crt.
 //  2. ClientCA and KubeletCA are made.
@@ -10,12 +9,12 @@
 //  4. The old authority signs the new CA and the new ClientCA. Both signatures are
 //     kept in legacy-ca.crt, behind the old certificate.
 //  5. The certificates of the server are made anew.
-//  6. The old key, which has nothing left to sign, is removed: legacy-ca.key.
+//  6. The old key, which is not needed any more, is removed: legacy-ca.key.
 //
-// Agents that run meanwhile, kubeconfigs and join commands know the old authority
-// only. The signatures of step 4 lead them from there to the new ones. The files of
-// ClientCA and KubeletCA name the old authority second: what it signed before counts
-// until it expires, see auth.Authorities. Whoever removes legacy-ca.crt ends that.
+// Running agents, kubeconfigs and join commands have the old authority only. By the
+// signatures of step 4 they can verify the new ones. The files of ClientCA and KubeletCA
+// have the old authority second: certificates that it signed before are valid until they
+// expire, see auth.Authorities. Removing legacy-ca.crt ends that.
 
 package pki
 
@@ -44,15 +43,15 @@ type authority struct {
 	usage x509.ExtKeyUsage
 	cert  *x509.Certificate
 	key   crypto.Signer
-	// before are predecessors that are believed still: those that follow cert in its file.
+	// before are predecessors that are still trusted: those that follow cert in its file.
 	before []*x509.Certificate
 }
 
-// legacy is the authority of before. A nil one has nothing to add.
+// legacy is the authority from before the migration. A nil one has no certificates.
 type legacy struct {
 	cert    *x509.Certificate
 	key     crypto.Signer       // nil once it has been removed
-	crosses []*x509.Certificate // what it signed of the new authorities
+	crosses []*x509.Certificate // its signatures of the new authorities
 }
 
 func (p *PKI) ensureAuthorities() error {
@@ -82,8 +81,8 @@ func (p *PKI) ensureAuthorities() error {
 	return nil
 }
 
-// all are the authorities. CA comes last: a directory with CA and without the others is one
-// to migrate.
+// all are the authorities. CA is last: a directory with CA and without the others is
+// migrated.
 func (p *PKI) all() []*authority {
 	if p.cfg.HubOnly {
 		return append(p.ofNodes(), &p.server)
@@ -91,7 +90,7 @@ func (p *PKI) all() []*authority {
 	return append(p.ofNodes(), &p.frontProxy, &p.server)
 }
 
-// ofNodes are the authorities by which others than the server are known.
+// ofNodes are the authorities of certificates of others than the server.
 func (p *PKI) ofNodes() []*authority {
 	if p.cfg.HubOnly {
 		return []*authority{&p.client}
@@ -99,7 +98,7 @@ func (p *PKI) ofNodes() []*authority {
 	return []*authority{&p.client, &p.kubelet}
 }
 
-// retire keeps a copy of an authority that signed everything.
+// retire copies an authority that signed everything.
 func (p *PKI) retire() error {
 	migrated, err := exists(p.Path(legacyCA, false), p.Path(ClientCA, false), p.Path(ClientCA, true))
 	if err != nil || migrated {
@@ -123,8 +122,8 @@ func (p *PKI) retire() error {
 		if name == Admin && certs[0].CheckSignatureFrom(old.cert) != nil {
 			return fmt.Errorf("%s and its key are missing: restore the pair from a backup", p.Path(ClientCA, false))
 		}
-		// The time of the migration separates what the old authority signed from
-		// what somebody else signs with its key.
+		// The time of the migration separates certificates of the old authority from ones
+		// that are signed with its stolen key.
 		if now := p.cfg.Now(); now.Before(certs[0].NotBefore) {
 			return fmt.Errorf("the clock says %s, and %s was made at %s: set the clock, the authorities are about to be made anew",
 				now.UTC().Format(time.RFC3339), p.Path(name, false), certs[0].NotBefore.UTC().Format(time.RFC3339))
@@ -136,7 +135,7 @@ func (p *PKI) retire() error {
 	return writeFile(p.Path(legacyCA, false), encodeCerts(old.cert), 0o644)
 }
 
-// loadLegacy reads the authority of before, if there was one.
+// loadLegacy reads the authority from before the migration, if there was one.
 func (p *PKI) loadLegacy() error {
 	certs, err := readCerts(p.Path(legacyCA, false))
 	if errors.Is(err, os.ErrNotExist) {
@@ -157,7 +156,7 @@ func (p *PKI) loadLegacy() error {
 	return nil
 }
 
-// ensureAuthority finds a or makes it.
+// ensureAuthority reads a, or makes it if it is missing.
 func (p *PKI) ensureAuthority(a *authority) error {
 	found, err := exists(p.Path(a.name, false), p.Path(a.name, true))
 	if err != nil {
@@ -167,13 +166,13 @@ func (p *PKI) ensureAuthority(a *authority) error {
 		return p.make(a, nil)
 	}
 	if certs, err := readCerts(p.Path(a.name, false)); err == nil && p.legacy != nil && certs[0].Equal(p.legacy.cert) {
-		return p.make(a, nil) // a copy of it is kept
+		return p.make(a, nil) // it was copied
 	}
 	return p.load(a)
 }
 
-// load reads a. A key without certificate, which a crash may leave, is certified
-// anew: whoever knows the authority knows it by the key.
+// load reads a. For a key without certificate, which a crash may leave, it makes a new
+// certificate: clients identify the authority by its key.
 func (p *PKI) load(a *authority) error {
 	certFile, keyFile := p.Path(a.name, false), p.Path(a.name, true)
 	key, err := readKey(keyFile)
@@ -193,7 +192,7 @@ func (p *PKI) load(a *authority) error {
 	}
 	a.cert, a.key, a.before = certs[0], key, nil
 	for _, c := range certs[1:] {
-		if c.Subject.CommonName != legacySubject { // which stays as long as legacy-ca.crt does
+		if c.Subject.CommonName != legacySubject { // it stays as long as legacy-ca.crt does
 			a.before = append(a.before, c)
 		}
 	}
@@ -233,8 +232,8 @@ func (a *authority) template(from, until time.Time) *x509.Certificate {
 	}
 }
 
-// crossSign has the authority of before sign what is to be believed by those who
-// know no other.
+// crossSign has the old authority sign the new ones, for clients that have only the old
+// one.
 func (p *PKI) crossSign() error {
 	if p.legacy == nil || p.legacy.key == nil {
 		return nil
@@ -260,7 +259,7 @@ func (p *PKI) crossSign() error {
 	return writeFile(p.Path(legacyCA, false), encodeCerts(append([]*x509.Certificate{p.legacy.cert}, crosses...)...), 0o644)
 }
 
-// cross returns what leads from the authority of before to a, if anything.
+// cross returns the old authority's signatures of a.
 func (l *legacy) cross(a *authority) []*x509.Certificate {
 	if l == nil {
 		return nil
@@ -273,8 +272,8 @@ func (l *legacy) cross(a *authority) []*x509.Certificate {
 	return nil
 }
 
-// servingChain leads from every authority by whose hash machines may know this
-// server to its certificate.
+// servingChain verifies the server's certificate by every authority whose hash joining
+// machines may have.
 func (p *PKI) servingChain() []*x509.Certificate {
 	if cross := p.legacy.cross(&p.server); len(cross) > 0 {
 		return append(cross, p.legacy.cert)
@@ -282,8 +281,8 @@ func (p *PKI) servingChain() []*x509.Certificate {
 	return []*x509.Certificate{p.server.cert}
 }
 
-// ensureBundle writes who is believed besides a: its predecessors, as somebody has named
-// them, and the authority of before.
+// ensureBundle writes the file of a with its predecessors: those that an administrator has
+// added, and the old authority.
 func (p *PKI) ensureBundle(a *authority) error {
 	want := append([]*x509.Certificate{a.cert}, a.before...)
 	if p.legacy != nil {
@@ -296,8 +295,7 @@ func (p *PKI) ensureBundle(a *authority) error {
 	return writeFile(file, encodeCerts(want...), 0o644)
 }
 
-// dropLegacyKey removes the key of the authority of before, once everything is
-// there that it had to sign.
+// dropLegacyKey removes the key of the old authority, once all of its signatures exist.
 func (p *PKI) dropLegacyKey() error {
 	if p.legacy == nil || p.legacy.key == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Tests of the authorities: who signs what, and how a directory with one authority
-// becomes one with three, whenever that is interrupted.
+// Tests of the authorities: the purpose of each, and the migration of a directory with one
+// authority, with an interruption at every step.
 
 package pki
 
@@ -37,7 +37,7 @@ func pool(list ...*x509.Certificate) *x509.CertPool {
 	return p
 }
 
-// passes tells whether chain is believed for a purpose by whoever believes roots.
+// passes verifies chain for a purpose by roots.
 func passes(chain, roots []*x509.Certificate, usage x509.ExtKeyUsage) error {
 	_, err := chain[0].Verify(x509.VerifyOptions{Roots: pool(roots...), Intermediates: pool(chain[1:]...), KeyUsages: []x509.ExtKeyUsage{usage}})
 	return err
@@ -61,7 +61,7 @@ func TestEachAuthoritySignsForOnePurpose(t *testing.T) {
 	}
 }
 
-// An authority that ought to sign clients cannot make a server, whatever it signs.
+// An authority of clients cannot sign a server.
 func TestAuthoritiesAreBoundToTheirPurpose(t *testing.T) {
 	p := ensure(t, config(t))
 	for _, a := range []*authority{&p.client, &p.kubelet, &p.server} {
@@ -103,8 +103,8 @@ func TestKeyWithoutCertificateIsCertifiedAnew(t *testing.T) {
 	}
 }
 
-// checkMigrated checks what follows from a migration, for who knows old only and for
-// who comes later.
+// checkMigrated checks a migrated directory, for clients that have the old authority only and
+// for new ones.
 func checkMigrated(t *testing.T, p *PKI, old *pkitest.Authority) {
 	t.Helper()
 	before, now := []*x509.Certificate{old.Cert}, certs(t, p.Path(CA, false))
@@ -126,7 +126,7 @@ func checkMigrated(t *testing.T, p *PKI, old *pkitest.Authority) {
 	if len(now) != 1 || now[0].Equal(old.Cert) {
 		t.Error("ca.crt still has the old authority")
 	}
-	// Old nodes ask the server for a client certificate of the old authority.
+	// Old nodes require a client certificate of the old authority from the server.
 	if err := passes(certs(t, p.Path(KubeletClient, false)), before, x509.ExtKeyUsageClientAuth); err != nil {
 		t.Errorf("old nodes do not believe the server: %v", err)
 	}
@@ -141,7 +141,7 @@ func checkMigrated(t *testing.T, p *PKI, old *pkitest.Authority) {
 	if _, err := os.Stat(p.Path(legacyCA, true)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the old key: %v, want none", err)
 	}
-	// What a node got from the old authority makes no server for anybody new.
+	// New clients do not accept a certificate of the old authority as the server's.
 	stolen, err := x509.ParseCertificate(old.Issue(t, pkitest.NodeServing("localhost", "localhost", "127.0.0.1")).Certificate[0])
 	if err != nil {
 		t.Fatal(err)
@@ -190,8 +190,8 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// A migration may be cut off after any change of a file, and goes on at the next
-// start. The changes are counted by a clone of the directory after each.
+// A migration may be interrupted after any change of a file, and continues at the next start.
+// The test clones the directory after each change.
 func TestMigrationGoesOnAfterACrash(t *testing.T) {
 	c := config(t)
 	old := pkitest.Legacy(t, c.Dir, "localhost", "127.0.0.1")
@@ -257,8 +257,7 @@ func TestFirstStartGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// A clock that is late would make all certificates of nodes ones that somebody signed
-// afterwards.
+// With a slow clock all certificates of nodes would count as signed after the migration.
 func TestMigrationNeedsAClock(t *testing.T) {
 	c := config(t)
 	pkitest.Legacy(t, c.Dir, "localhost")

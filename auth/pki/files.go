@@ -19,9 +19,9 @@ import (
 	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
-// WriteKubeconfig writes to file (mode 0600) a kubeconfig by which the holder of
-// the client certificate of that name reaches server, an https URL. Everything
-// is inside, so that the file can be copied to another machine.
+// WriteKubeconfig writes to file (mode 0600) a kubeconfig with the client certificate of
+// that name for server, an https URL. It contains all data, so that it can be copied to
+// another machine.
 func (p *PKI) WriteKubeconfig(file, server, name string) error {
 	ca, err := os.ReadFile(p.Path(CA, false))
 	if err != nil {
@@ -71,7 +71,7 @@ func sameCerts(a, b []*x509.Certificate) bool {
 	return slices.EqualFunc(a, b, (*x509.Certificate).Equal)
 }
 
-// exists tells whether any of files is there.
+// exists reports whether one of files exists.
 func exists(files ...string) (bool, error) {
 	for _, file := range files {
 		if _, err := os.Stat(file); err == nil {
@@ -127,7 +127,7 @@ func encodeCerts(certs ...*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
-// changed is called after each change of a file; tests look at what there is then.
+// changed is called after each change of a file; tests replace it.
 var changed = func() {}
 
 func writeFile(file string, data []byte, mode os.FileMode) error {

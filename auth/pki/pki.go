@@ -2,21 +2,20 @@
 // certificate authorities, the serving certificate of the API port, the client
 // certificates of the control plane and the keys of service accounts' tokens.
 //
-// Each authority signs for one purpose: CA the serving certificate of the API
-// port, ClientCA certificates of clients, nodes among them, KubeletCA the serving
-// certificates of kubelets, and FrontProxyCA the client certificate by which extension
-// servers know the API server. So no certificate that a node can get passes
-// as the API server's. A directory in which one authority signs everything, as
-// Hawser made them once, is migrated; see authorities.go.
+// Each authority signs for one purpose: CA the serving certificate of the API port,
+// ClientCA certificates of clients, including nodes, KubeletCA the serving certificates of
+// kubelets, and FrontProxyCA the API server's client certificate for extension servers. So
+// a node cannot get a certificate that is accepted as the API server's. A directory in
+// which one authority signs everything, as Hawser made them once, is migrated; see
+// authorities.go.
 //
-// Everything is a file of one directory, made on the first start and found on
-// the next one. Certificates that are about to expire, or whose names no longer
-// fit, are made anew; keys of the authorities never are. Private keys have mode
-// 0600, the directory 0700, and a file appears under its name only when it is
-// complete.
+// The files of one directory are made on the first start and read on the next one.
+// Certificates that expire soon, or whose names have changed, are made again; keys of the
+// authorities never are. Private keys have mode 0600, the directory 0700, and files are
+// replaced atomically.
 //
-// The package does not sign certificates of nodes: package csr does, with the
-// authorities that are kept here.
+// The package does not sign certificates of nodes: package csr does, with the authorities
+// of this package.
 package pki
 
 import (
@@ -55,50 +54,49 @@ const (
 	Hub = "hub"
 )
 
-// Identities of the control plane, as certificate common names, and the groups
-// that go with them.
+// Identities of the control plane, as certificate common names, and their groups.
 const (
 	AdminUser             = "kubernetes-admin"
 	AdminGroup            = "system:masters"
 	ControllerManagerUser = "system:kube-controller-manager"
 	SchedulerUser         = "system:kube-scheduler"
-	// KubeletClientUser is who the API server is when it talks to kubelet APIs.
+	// KubeletClientUser is the API server as a client of kubelet APIs.
 	KubeletClientUser  = "kube-apiserver-kubelet-client"
 	KubeletClientGroup = "hawser:kubelet-admin"
-	// ConnectClientUser may use the CONNECT front end: the certificate to give to
-	// another cluster's kube-apiserver.
+	// ConnectClientUser may use the CONNECT front end. Its certificate is for another
+	// cluster's kube-apiserver.
 	ConnectClientUser = "hawser:connect-client"
-	// FrontProxyClientUser is who the API server is when it passes users' requests on.
+	// FrontProxyClientUser is the API server as a front proxy of extension servers.
 	FrontProxyClientUser = "front-proxy-client"
 )
 
 const (
 	caLife   = 10 * 365 * 24 * time.Hour
 	leafLife = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a certificate is replaced: before anybody
-	// is warned of it, see auth.ExpiryWatch.
+	// renewBefore is how long before its end a certificate is replaced: before
+	// auth.ExpiryWatch warns of it.
 	renewBefore = leafLife * 2 / 5
-	// backdate makes a fresh certificate valid on machines whose clock is late.
+	// backdate makes a new certificate valid on machines whose clock is slow.
 	backdate = 5 * time.Minute
-	// settle is how long nodes take to learn of another authority. Until then they are
-	// shown certificates of its predecessor, as long as that is believed.
+	// settle is how long nodes may take to read a new authority. Until then certificates
+	// of its predecessor stay in use, as long as that is trusted.
 	settle = 4 * time.Hour
 )
 
-// Config says what to keep where.
+// Config configures Ensure.
 type Config struct {
 	Dir string // required; made if missing, mode 0700
 	// Names and IPs are the subject alternative names of the serving certificate.
 	Names []string
 	IPs   []net.IP
-	// HubOnly makes no more than a hub beside somebody else's API server needs: CA
-	// with the serving certificate Hub, and ClientCA with ConnectClient.
+	// HubOnly makes only what a hub with another API server needs: CA with the serving
+	// certificate Hub, and ClientCA with ConnectClient.
 	HubOnly bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// A PKI is a directory in which Ensure has found or made everything.
+// A PKI is a directory with all keys and certificates.
 type PKI struct {
 	cfg Config
 
@@ -109,9 +107,8 @@ type PKI struct {
 	accounts                AccountKeys
 }
 
-// Ensure makes what is missing in c.Dir, replaces what has less than 40 % of its life left
-// or has other names than c asks for, and leaves the rest alone. Its errors name
-// the file.
+// Ensure makes missing files in c.Dir, and replaces certificates that have less than 40 %
+// of their life left or other names than those of c. Its errors name the file.
 func Ensure(c Config) (*PKI, error) {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -151,9 +148,9 @@ func (p *PKI) CACert() *x509.Certificate {
 	return p.server.cert
 }
 
-// Renew replaces the leaf certificates that are due, with the authorities as they are in
-// the files now: somebody may have put another one in the place of one. A server that
-// runs for longer than their life calls it now and then, and when an authority is another.
+// Renew replaces the leaf certificates that are due, with the present authorities in the
+// files: an administrator may have replaced one. A running server calls it regularly, and
+// when an authority has changed.
 func (p *PKI) Renew() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,10 +178,10 @@ type leaf struct {
 	usage   []x509.ExtKeyUsage
 	names   []string
 	ips     []net.IP
-	// chain is shown after the certificate: to those who know only the hash of an
-	// authority, or only the one of before.
+	// chain is sent after the certificate: for clients that have only the hash of an
+	// authority, or only the old one.
 	chain []*x509.Certificate
-	// toNodes tells whether nodes, or extension servers, decide about the certificate.
+	// toNodes is whether nodes or extension servers verify the certificate.
 	toNodes bool
 }
 
@@ -252,8 +249,8 @@ func (p *PKI) ensureLeaf(l leaf) error {
 	return writeFile(p.Path(l.name, false), encodeCerts(append([]*x509.Certificate{made}, l.chain...)...), 0o644)
 }
 
-// settling tells whether cert is of a predecessor of l's authority that is believed
-// still, while those who decide about it may not know the new one.
+// settling reports whether cert is of a predecessor of l's authority that is still
+// trusted, while its verifiers may not have the new one.
 func (p *PKI) settling(cert *x509.Certificate, l leaf) bool {
 	if !l.toNodes || !p.cfg.Now().Before(l.issuer.cert.NotBefore.Add(backdate+settle)) {
 		return false
@@ -261,7 +258,7 @@ func (p *PKI) settling(cert *x509.Certificate, l leaf) bool {
 	return slices.ContainsFunc(l.issuer.before, func(a *x509.Certificate) bool { return cert.CheckSignatureFrom(a) == nil })
 }
 
-// good tells whether cert may stay in place for l, whoever has signed it.
+// good reports whether cert may be kept for l, regardless of its signer.
 func (p *PKI) good(cert *x509.Certificate, l leaf) bool {
 	now := p.cfg.Now()
 	if now.Before(cert.NotBefore) || now.Add(renewBefore).After(cert.NotAfter) {

@@ -180,8 +180,8 @@ func write(t *testing.T, file, data string) {
 	}
 }
 
-// TestHubOnly: a hub without an API server has a serving certificate and one for who may
-// use its front end, and nothing that a cluster would believe.
+// TestHubOnly: a hub without an API server has a serving certificate and one for clients of
+// its front end, and none that a cluster would accept.
 func TestHubOnly(t *testing.T) {
 	c := config(t)
 	c.HubOnly = true
@@ -211,8 +211,8 @@ func TestHubOnly(t *testing.T) {
 	}
 }
 
-// Extension servers are shown a certificate that only its own authority signs: nobody who
-// believes the others takes it for a client, and a hub has none.
+// The certificate for extension servers is signed by its own authority: the other authorities
+// do not verify it as a client's, and a hub has none.
 func TestFrontProxy(t *testing.T) {
 	c := config(t)
 	p := ensure(t, c)
@@ -228,7 +228,7 @@ func TestFrontProxy(t *testing.T) {
 	if err := client.CheckSignatureFrom(certs(t, p.Path(FrontProxyCA, false))[0]); err != nil {
 		t.Error(err)
 	}
-	// A directory of before gets both at the next start, and keeps the others.
+	// An older directory gets both at the next start, and keeps the others.
 	kept := certs(t, p.Path(ClientCA, false))[0]
 	for _, name := range []string{FrontProxyCA, FrontProxyClient} {
 		for _, key := range []bool{false, true} {

@@ -1,4 +1,4 @@
-// The certificate by which a server shows itself to the other servers of its cluster.
+// The client certificate of a server for the other servers of its cluster.
 
 package pki
 
@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-project/hawser/auth"
 )
 
-// ServerCertificate makes the client certificate of the server of that ID, which no file
-// keeps: servers that share the authorities have one each, by their IDs. It is valid as
-// long as other certificates of the control plane.
+// ServerCertificate makes the client certificate of the server with that ID. It is not
+// written to a file: servers that share the authorities have one each. It is valid as long
+// as other certificates of the control plane.
 func (p *PKI) ServerCertificate(id string) (*tls.Certificate, error) {
 	if err := auth.CheckServerID(id); err != nil {
 		return nil, err

@@ -1,5 +1,5 @@
-// Package pkitest makes certificates for tests: of authorities that are at hand, and
-// a key directory as it was when one authority signed everything.
+// Package pkitest makes certificates for tests: of authorities in memory, and a key
+// directory from when one authority signed everything.
 package pkitest
 
 import (
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// An Authority signs whatever a test wants.
+// An Authority signs certificates for tests.
 type Authority struct {
 	Cert *x509.Certificate
 	Key  crypto.Signer
@@ -134,9 +134,8 @@ func NodeServing(node string, names ...string) *x509.Certificate {
 	return c
 }
 
-// Legacy makes in dir the files of a server whose authority signs everything, as they
-// were until there were three authorities, a day ago. names are those of the server,
-// and may be IP addresses.
+// Legacy makes in dir, dated a day ago, the files of a server whose authority signs
+// everything. names are those of the server, and may be IP addresses.
 func Legacy(t testing.TB, dir string, names ...string) *Authority {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
