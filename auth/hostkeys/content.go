@@ -1,4 +1,4 @@
-// Content: what a known_hosts file says, by the library that reads it.
+// Content: a known_hosts file, as read by the library.
 
 package hostkeys
 
@@ -15,11 +15,11 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// content is what a file says. The zero value is that of an empty one.
+// content is the content of a file. The zero value is that of an empty one.
 type content struct {
 	lines   []string            // with their newlines
 	entries []entry             // in the order of lines
-	ask     ssh.HostKeyCallback // the library's verdict; nil if there is no file
+	ask     ssh.HostKeyCallback // the library's callback; nil if there is no file
 }
 
 // An entry is a line that has a key.
@@ -57,8 +57,7 @@ func load(path string) (content, error) {
 	return c, nil
 }
 
-// verify is nil if node may show key. Names in the file have no ports, which is what
-// port 22 means there.
+// verify is nil if key is valid for node. Names in the file have no ports, as for port 22.
 func (c content) verify(node string, key ssh.PublicKey) error {
 	if c.ask == nil {
 		return new(knownhosts.KeyError)
@@ -66,16 +65,16 @@ func (c content) verify(node string, key ssh.PublicKey) error {
 	return c.ask(net.JoinHostPort(node, "22"), new(net.TCPAddr), key)
 }
 
-// noKey is no sshd's key.
+// noKey is a key that no sshd has.
 type noKey struct{}
 
 func (noKey) Type() string                        { return "" }
 func (noKey) Marshal() []byte                     { return nil }
 func (noKey) Verify([]byte, *ssh.Signature) error { return errors.New("no key") }
 
-// about are the entries by which node may prove itself. The library tells them to who
-// shows another key. Of a file that was written between the library's look at it and
-// ours they may be others: then the next look sets that right.
+// about are the entries for node. The library returns them for a wrong key. If the file
+// was written between the library's read and ours, they may differ; the next read
+// corrects that.
 func (c content) about(node string) (entries []entry) {
 	var other *knownhosts.KeyError
 	if errors.As(c.verify(node, noKey{}), &other) {
@@ -88,8 +87,8 @@ func (c content) about(node string) (entries []entry) {
 	return entries
 }
 
-// without is the file but for what it says of node alone. What it also says of others
-// is for a person to change.
+// without is the file without the entries of node alone. It is an error if an entry is
+// also for other nodes: an administrator must change that.
 func (c content) without(node string) (string, error) {
 	lines := slices.Clone(c.lines)
 	for _, e := range c.about(node) {

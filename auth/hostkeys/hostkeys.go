@@ -1,13 +1,12 @@
-// Package hostkeys keeps the SSH host keys of nodes: which key each node's sshd may
-// show.
+// Package hostkeys keeps the SSH host keys of nodes.
 //
-// The mental model: keys are pinned in a known_hosts file of OpenSSH, which means what
-// it means to ssh -o HostKeyAlias=NODE: hashed names, patterns, certificate authorities
-// and revoked keys count. Nothing gets in but by Pin or by whoever writes the file: a key
-// that is seen for the first time is not trusted. The library reads the file; see
-// golang.org/x/crypto/ssh/knownhosts. Two things are stricter than with OpenSSH: a key
-// that is revoked for one host is revoked for all, and a certificate counts by its
-// authority alone, even where the key that it is for is pinned besides.
+// The mental model: keys are pinned in a known_hosts file of OpenSSH, with the meaning
+// that it has for ssh -o HostKeyAlias=NODE: hashed names, patterns, certificate
+// authorities and revoked keys count. Keys are added by Pin or by writing the file; there
+// is no trust on first use. The library golang.org/x/crypto/ssh/knownhosts reads the
+// file. Two rules are stricter than OpenSSH's: a key that is revoked for one host is
+// revoked for all, and a certificate is valid by its authority alone, even if its key is
+// pinned too.
 package hostkeys
 
 import (
@@ -25,24 +24,24 @@ import (
 	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
-// A Key is a public key by which an sshd proves who it is.
+// A Key is the public key of an sshd.
 type Key struct{ ssh.PublicKey }
 
 // Fingerprint is the key's, as ssh-keygen -l shows it: SHA256:….
 func (k Key) Fingerprint() string { return ssh.FingerprintSHA256(k.PublicKey) }
 
-// String names the key to a person: its type and fingerprint.
+// String is the key's type and fingerprint.
 func (k Key) String() string { return k.Type() + " " + k.Fingerprint() }
 
 // A File is a known_hosts file. Its methods may be called at the same time. Another
-// process may write the file: it is looked at each time somebody asks. While it cannot
-// be read, no key counts.
+// process may write the file: it is checked at each call. While it cannot be read, no key
+// is valid.
 type File struct {
 	path string
 
 	mu   sync.Mutex  // guards the following, and writing to path
-	said content     // what it said when it was read
-	bad  error       // why that does not count
+	said content     // the content when it was last read
+	bad  error       // why the content is not valid
 	read fs.FileInfo // of the file then; nil if it never was
 }
 
@@ -53,14 +52,14 @@ func Open(path string) (*File, error) {
 	return f, err
 }
 
-// current is what the file says.
+// current is the present content of the file.
 func (f *File) current() (content, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.currentLocked()
 }
 
-// currentLocked reads the file if it is not the one that was read last.
+// currentLocked reads the file if it has changed since it was last read.
 func (f *File) currentLocked() (content, error) {
 	info, err := os.Stat(f.path)
 	switch {
@@ -75,10 +74,10 @@ func (f *File) currentLocked() (content, error) {
 	return f.said, f.bad
 }
 
-// Algorithms are those to ask the sshd of node at addr for, best first: certificates if
-// there is an authority, then those of the pinned keys, so that an sshd with several
-// keys shows one of them, and then all others, so that a node with another key can be
-// told from one that cannot be talked to. It fails if no key is pinned.
+// Algorithms are the host key algorithms for the sshd of node at addr, best first: those
+// of certificates if there is an authority, then those of the pinned keys, so that an sshd
+// with several keys uses one of them, and then all others, so that a wrong key is reported
+// as such and not as a failed negotiation. It fails if no key is pinned.
 func (f *File) Algorithms(node, addr string) ([]string, error) {
 	c, err := f.current()
 	if err != nil {
@@ -106,7 +105,7 @@ func (f *File) Algorithms(node, addr string) ([]string, error) {
 	return append(certificates, plain...), nil
 }
 
-// unknown says that nothing is pinned for node, whose sshd at addr does something.
+// unknown is the error if no key is pinned for node. does is what its sshd at addr does.
 func (f *File) unknown(node, addr, does string) error {
 	return fmt.Errorf("no ssh host key is pinned for node %s in %s, and its sshd at %s %s: compare the key and pin it with hawser ssh pin %s", node, f.path, addr, does, node)
 }
@@ -131,7 +130,7 @@ func keyType(algorithm string) string {
 	return algorithm
 }
 
-// Check is nil if the sshd of node at addr may show key. The error names fingerprints
+// Check is nil if key is valid for the sshd of node at addr. The error has fingerprints
 // and the remedy.
 func (f *File) Check(node, addr string, key ssh.PublicKey) error {
 	c, err := f.current()
@@ -154,12 +153,12 @@ func (f *File) Check(node, addr string, key ssh.PublicKey) error {
 	case len(pinned) == 0: // any more
 		return f.unknown(node, addr, "shows "+shows)
 	case !errors.As(err, &other):
-		shows += " (" + err.Error() + ")" // a certificate that does not count
+		shows += " (" + err.Error() + ")" // the certificate is not valid
 	}
 	return fmt.Errorf("ssh host key of node %s has changed: %s shows %s, pinned in %s is %s; if the node was reinstalled, compare the key and pin the new one with hawser ssh pin %s, else somebody is in between", node, addr, shows, f.path, strings.Join(pinned, ", "), node)
 }
 
-// Pinned are the keys that the file has for node, those of authorities among them.
+// Pinned are the keys in the file for node, including those of authorities.
 func (f *File) Pinned(node string) ([]Key, error) {
 	c, err := f.current()
 	if err != nil {
@@ -174,12 +173,12 @@ func (f *File) Pinned(node string) ([]Key, error) {
 
 // A Pin is an entry of the file.
 type Pin struct {
-	// Name is the node's name, or a pattern, or hashed; a marker stands before it.
+	// Name is the node's name, or a pattern, or hashed, after a marker if there is one.
 	Name string
 	Key  Key
 }
 
-// List is all that the file says, in its order.
+// List returns all entries of the file in their order.
 func (f *File) List() ([]Pin, error) {
 	c, err := f.current()
 	if err != nil {
@@ -194,9 +193,9 @@ func (f *File) List() ([]Pin, error) {
 	return pins, nil
 }
 
-// Pin makes key the only one that node may show, and keeps that in the file. It is for
-// an administrator who has compared fingerprints. Of two processes that do so at the
-// same time one may undo the other's; the caller sees to it that there is one.
+// Pin makes key the only valid one for node, and writes the file. It is for an
+// administrator who has compared fingerprints. If two processes do that at the same time,
+// one may overwrite the other's change; the caller must prevent that.
 func (f *File) Pin(node string, key Key) error {
 	if node == "" || strings.ContainsAny(node, "*?!|,#@:[] \t\r\n\"\v\f") {
 		return fmt.Errorf("pin host key: %q is not the name of a node", node)
@@ -204,11 +203,10 @@ func (f *File) Pin(node string, key Key) error {
 	return f.change(node, knownhosts.Line([]string{node}, key.PublicKey)+"\n")
 }
 
-// Unpin forgets node's keys. It can be dialed no more.
+// Unpin removes node's keys. The node cannot be dialed any more.
 func (f *File) Unpin(node string) error { return f.change(node, "") }
 
-// change replaces what the file says of node alone by a line. All else in it stays as it
-// is.
+// change replaces the entries of node alone by a line. The rest of the file stays.
 func (f *File) change(node, line string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -226,6 +224,6 @@ func (f *File) change(node, line string) error {
 	if err := atomicfile.Write(f.path, []byte(text+line), 0o600); err != nil {
 		return fmt.Errorf("keep host keys: %w", err)
 	}
-	f.read = nil // so that the next look reads what was written
+	f.read = nil // so that the next call reads the new file
 	return nil
 }

@@ -1,4 +1,4 @@
-// Host keys: the file, what is refused in it, and what is asked of an sshd.
+// Host keys: the file, refused lines, and the algorithms for an sshd.
 
 package hostkeys
 
@@ -54,7 +54,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// What another process writes counts at once, and what cannot be read does not.
+// Writes of another process are used at once, and an unreadable file is not.
 func TestFileChanges(t *testing.T) {
 	dir := t.TempDir()
 	a, b := ed(t), ed(t)
@@ -94,7 +94,7 @@ func TestFileChanges(t *testing.T) {
 	}
 }
 
-// What cannot be kept does not count.
+// A key that cannot be written is not pinned.
 func TestPinFails(t *testing.T) {
 	dir := t.TempDir()
 	key := ed(t)
@@ -112,13 +112,13 @@ func TestPinFails(t *testing.T) {
 	}
 }
 
-// known says why the first node is not dialed.
+// known returns why the first node is not dialed.
 func known(f *File) error {
 	_, err := f.Algorithms("node-1", "addr")
 	return err
 }
 
-// The sshd is asked for what is pinned first, and then for anything.
+// The algorithms of pinned keys come first, and then all others.
 func TestAlgorithms(t *testing.T) {
 	all, _ := algorithms()
 	plain, authority, rsa := ed(t), ed(t), Key{newKey(t, ssh.KeyAlgoRSA).PublicKey()}

@@ -1,4 +1,4 @@
-// Scan: asking an sshd for its host keys, as an administrator does before pinning.
+// Scan: reading an sshd's host keys, as an administrator does before pinning.
 
 package hostkeys
 
@@ -16,11 +16,11 @@ import (
 // scanTimeout bounds the wait for a key.
 const scanTimeout = 15 * time.Second
 
-// errSeen ends a handshake that was begun only to see the host key.
+// errSeen ends a handshake that was made only to read the host key.
 var errSeen = errors.New("host key seen")
 
-// Scan asks the sshd at addr, HOST:PORT, for all its host keys, and trusts it with
-// nothing. The first is the one that it shows to those who take any.
+// Scan reads all host keys of the sshd at addr, HOST:PORT, and sends it no secret. The
+// first is the key that it uses for clients that accept any.
 func Scan(ctx context.Context, addr string) ([]Key, error) {
 	var keys []Key
 	left, _ := algorithms()
@@ -39,8 +39,8 @@ func Scan(ctx context.Context, addr string) ([]Key, error) {
 	return keys, nil
 }
 
-// ask begins a handshake with the sshd at addr and ends it when it has shown a key
-// of one of algorithms.
+// ask starts a handshake with the sshd at addr, with algorithms alone, and ends it when it
+// has got the host key.
 func ask(ctx context.Context, addr string, algorithms []string) (shown Key, err error) {
 	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
