@@ -47,7 +47,7 @@ func TestServerReachesNode(t *testing.T) {
 			}
 			echo(c)
 		})
-		// The second has the first loopback refuse.
+		// In the second case the first loopback refuses.
 		for _, addr := range []string{"10.0.0.7%node-1:80", "node-1:8080", "node-1:10250"} {
 			c, err := tunnel.Connect(t.Context(), m.session, "tcp", addr)
 			if err != nil {
@@ -98,8 +98,8 @@ func TestKubeletDoesNotTake(t *testing.T) {
 	})
 }
 
-// The kubelet of this node is another process. That it is down is told at once, and that
-// it does not answer within a second.
+// The kubelet of this node is another process. If it is down the dial fails at once; if it
+// does not answer, within a second.
 func TestKubeletOfAnotherProcess(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -141,8 +141,8 @@ func TestTooManyStreams(t *testing.T) {
 		h.echo("10.0.0.7:80")
 		a := h.start(Config{Servers: []string{"hub:1"}, MaxStreams: 2, Allow: targets(t, "10.0.0.0/8")})
 		m := next(t, h.sessions)
-		// This transport lets its ends agree on other limits, as a server
-		// with its own settings would.
+		// This transport negotiates other limits, as with a server with other
+		// settings.
 		a.mu.Lock()
 		l := a.current
 		a.mu.Unlock()
@@ -207,8 +207,8 @@ func TestDialContext(t *testing.T) {
 	})
 }
 
-// TestDialSurvivesSession: a dial that waits for its answer when the session
-// dies is made again on the next session.
+// TestDialSurvivesSession: a dial without an answer at the end of the session is made again
+// on the next session.
 func TestDialSurvivesSession(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -252,7 +252,7 @@ func TestDialSurvivesSession(t *testing.T) {
 	})
 }
 
-// A slowSession can be held up in Open.
+// A slowSession can be blocked in Open.
 type slowSession struct {
 	tunnel.Session
 	block func()

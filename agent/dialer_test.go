@@ -1,4 +1,4 @@
-// Tests of how names become connections.
+// Tests of dialing names.
 
 package agent
 
@@ -154,8 +154,8 @@ func TestDialer(t *testing.T) {
 	}
 }
 
-// TestDialerRemembers: what answered is tried first, and what a name last led to
-// serves while no name server answers.
+// TestDialerRemembers: the address that answered last is tried first, and the last addresses
+// of a name are used while no name server answers.
 func TestDialerRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakeNet{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2", "10.0.0.3"}}, answers: []string{"10.0.0.3:443"}}
@@ -189,8 +189,8 @@ func TestDialerRemembers(t *testing.T) {
 	})
 }
 
-// TestRaceDropsLosers: attempts that succeed too late are dropped, all are joined,
-// and none begins once one has succeeded.
+// TestRaceDropsLosers: attempts that succeed too late are closed, all are joined, and none
+// starts once one has succeeded.
 func TestRaceDropsLosers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -270,7 +270,7 @@ func TestUDPByAddress(t *testing.T) {
 	})
 }
 
-// TestProxyTakesNoPackets: behind a proxy there is only TCP, and with QUIC that is said.
+// TestProxyTakesNoPackets: through a proxy there is only TCP, and QUIC fails with that error.
 func TestProxyTakesNoPackets(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()

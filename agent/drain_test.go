@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// TestDrain: an agent that is asked to stop tells the server, lets streams finish, among them
-// one that the server had begun to open before it was told, and cuts those that do not finish
-// in time.
+// TestDrain: an agent that stops notifies the server and waits for streams, also for one
+// that the server was opening before the notification. It cuts those that do not end in
+// time.
 func TestDrain(t *testing.T) {
 	for _, finishes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("finishes=%t", finishes), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestDrain(t *testing.T) {
 				switch {
 				case len(h.goodbyes) != 1:
 					t.Errorf("sessions ended with %v", h.goodbyes)
-				case finishes && !errors.Is(h.goodbyes[0], tunnel.Lost): // the agent closed it when it was told goodbye
+				case finishes && !errors.Is(h.goodbyes[0], tunnel.Lost): // the agent closed it after the goodbye
 					t.Errorf("the session ended with %v", h.goodbyes)
 				case !finishes && (!errors.As(h.goodbyes[0], &bye) || bye.Code != tunnel.Draining):
 					t.Errorf("the session ended with %v", h.goodbyes)
@@ -85,8 +85,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestServerDrains: with another server to go to, the new link is there before
-// the old one is gone.
+// TestServerDrains: if there is another server, the new link is made before the old one
+// ends.
 func TestServerDrains(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -111,9 +111,9 @@ func TestServerDrains(t *testing.T) {
 			t.Fatal(err)
 		}
 		exchangeText(t, api)
-		exchangeText(t, c) // the old link still carries what it carried
-		// Now the others drain as well while the first is not gone: there is room
-		// for two that are about to leave.
+		exchangeText(t, c) // the old link still has its streams
+		// Now the others drain too while the first has not ended: two draining sessions are
+		// possible.
 		m := second
 		for i, want := range []string{"hub:1", "hub:2"} {
 			if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {

@@ -17,7 +17,7 @@ func ExampleAgent() {
 	}
 	a, err := agent.New(agent.Config{
 		Servers: []string{"hub.example:6443"}, NodeName: "node-1", Transport: qmux.Transport(), Allow: targets,
-		TLS: func(context.Context) (*tls.Config, error) { // with the node's certificate, asked anew for each session
+		TLS: func(context.Context) (*tls.Config, error) { // with the node's certificate, called for each session
 			return &tls.Config{MinVersion: tls.VersionTLS13}, nil
 		},
 	})

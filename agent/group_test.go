@@ -43,8 +43,8 @@ func (h *servers) startGroup(c Config, n int) *startedGroup {
 	return s
 }
 
-// TestGroup: two sessions, each with a server of its own, which are one agent to both;
-// when a server is gone a third one takes its place, and dials go on by the other.
+// TestGroup: two sessions, each with a server of its own, are one agent for both. When a
+// server stops, a third one replaces it, and dials go by the other meanwhile.
 func TestGroup(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		shut := map[string]func(){}
@@ -92,8 +92,8 @@ func TestGroup(t *testing.T) {
 	})
 }
 
-// TestGroupLeavesDraining: when the server that dials go by is about to stop, they go by the
-// other at once, and what is under way through the first is not given up.
+// TestGroupLeavesDraining: when the server of new dials is about to stop, they go by the
+// other at once, and dials under way through the first continue.
 func TestGroupLeavesDraining(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		for _, name := range []string{"a:1", "b:1", "c:1"} {
@@ -120,8 +120,8 @@ func TestGroupLeavesDraining(t *testing.T) {
 	})
 }
 
-// TestGroupOfFew: there are no more sessions than servers, and a server that is back is
-// used again although another agent of the node has the other one.
+// TestGroupOfFew: there are no more sessions than servers, and a server that has come back
+// is used again although another agent of the node has the other one.
 func TestGroupOfFew(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		shut := h.open("a:1")

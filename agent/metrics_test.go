@@ -1,4 +1,4 @@
-// Tests of what the agent counts.
+// Tests of the agent's metrics.
 
 package agent
 

@@ -23,7 +23,7 @@ func TestPathTo(t *testing.T) {
 			t.Errorf("path to %s: %q, then %q", to, got, again)
 		}
 	}
-	// Multicast to a device that does not exist has no route, whatever the machine.
+	// Multicast to a device that does not exist has no route on any machine.
 	if got, err := lookUpRoute(netip.MustParseAddr("240.0.0.1")); err != nil {
 		t.Errorf("no route: %q, %v", got, err)
 	}

@@ -1,4 +1,4 @@
-// Tests of what streams may lead to.
+// Tests of the allowed targets of streams.
 
 package agent
 
@@ -31,8 +31,8 @@ func TestDecide(t *testing.T) {
 	base := policy{
 		node: "node-1", kubelet: true,
 		own: func() []netip.Addr { return []netip.Addr{own} },
-		// Pods of the process runtime have the node's addresses; loopback
-		// stays closed even if somebody reports it as a pod's.
+		// Pods of the process runtime have the node's addresses; loopback stays
+		// closed even if it is reported as a pod's.
 		pods: func(a netip.AddrPort) bool {
 			ip := a.Addr()
 			return a.Port() == 8080 && (ip == pod || ip == own) || ip.IsLoopback() || isMetadata(ip)
@@ -130,7 +130,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestDeniedNamesRemedy: following the advice in the error must work.
+// TestDeniedNamesRemedy: the remedy in the error must work.
 func TestDeniedNamesRemedy(t *testing.T) {
 	for _, addr := range []string{"node-1:8080", "10.9.9.9:80", "[fd00::9]:80", "db.internal:5432", "169.254.169.254:80", "127.0.0.1:22"} {
 		p := policy{node: "node-1"}
@@ -161,8 +161,7 @@ func TestNoKubelet(t *testing.T) {
 	}
 }
 
-// A kubelet that is another process is found at its port, by the node's name and its
-// addresses.
+// A kubelet in another process is reached at its port, by the node's name and its addresses.
 func TestKubeletOutside(t *testing.T) {
 	p := policy{
 		node: "node-1", outside: netip.MustParseAddrPort("127.0.0.1:34567"),
@@ -236,15 +235,15 @@ func TestCheckResolved(t *testing.T) {
 			t.Errorf("a name that leads to %s: %v, want %v", resolved, got, want)
 		}
 	}
-	for _, addr := range []string{"127.0.0.1:80", "localhost:80", "db.localhost:80", "LOCALHOST.:80"} { // decided about already
+	for _, addr := range []string{"127.0.0.1:80", "localhost:80", "db.localhost:80", "LOCALHOST.:80"} { // already decided
 		if err := p.checkResolved(addr, "127.0.0.1:80"); err != nil {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
 }
 
-// A name whose owner has it resolve to loopback leads nowhere, although its first
-// address is a fair one, or was when the name was asked for before.
+// A name that resolves to loopback is refused, although its first address is allowed, or
+// was allowed at an earlier lookup.
 func TestNameThatLeadsHome(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -267,7 +266,7 @@ func TestNameThatLeadsHome(t *testing.T) {
 // loopbackResolver answers that every name is 127.0.0.1.
 func loopbackResolver() *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
-		near, far := net.Pipe() // no PacketConn: each message has its length in front
+		near, far := net.Pipe() // no PacketConn: each message is preceded by its length
 		go func() {
 			defer far.Close()
 			var size [2]byte
@@ -344,8 +343,8 @@ func FuzzTargets(f *testing.F) {
 	})
 }
 
-// FuzzDecide: whatever the address, an agent without targets dials nothing but
-// its pod, and one with every range still no loopback and no metadata service.
+// FuzzDecide: for every address, an agent without targets dials only its pod, and one with
+// every range dials no loopback and no metadata service.
 func FuzzDecide(f *testing.F) {
 	for _, s := range []string{
 		"node-1:10250", "10.1.0.7%node-1:80", "[::ffff:a9fe:a9fe]:80", "[64:ff9b::a9fe:a9fe]:80", "0:80", "[::]:1", "127.1:80", "2130706433:80",

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Whatever a proxy answers, no more is read than the header, and no more than its
-// bound.
+// Only the header of a proxy's answer is read, and at most its bound.
 func FuzzReadHeader(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\n\r\nmore"))
 	f.Add([]byte("HTTP/1.1 407 No\nA: b\n\nmore"))

@@ -1,4 +1,4 @@
-// Tests of the way through an HTTP proxy, with a real one on loopback.
+// Tests with a real HTTP proxy on loopback.
 
 package agent
 
@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// A lock is an HTTP proxy that knows CONNECT.
+// A lock is an HTTP proxy with CONNECT.
 type lock struct {
 	addr string
-	auth string // USER:PASSWORD that it wants; empty means none
-	// reply, if not empty, is what it answers in place of connecting.
+	auth string // the required USER:PASSWORD; empty means none
+	// reply, if not empty, is its answer instead of connecting.
 	reply string
 
 	mu    sync.Mutex // guards the following
@@ -180,8 +180,8 @@ func TestCheckProxy(t *testing.T) {
 	}
 }
 
-// TestProxy: an agent's session goes through a proxy that wants a password,
-// and another one follows when the proxy has been cut.
+// TestProxy: an agent's session goes through a proxy that requires a password, and another
+// one follows when the proxy was cut.
 func TestProxy(t *testing.T) {
 	ca := newAuthority(t)
 	addr, sessions := dock(t, ca, echo)
@@ -218,8 +218,8 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestProxyIsReached: who waits for a connection hears that the proxy has taken one,
-// whatever it makes of it.
+// TestProxyIsReached: the waiting dialer is notified that the proxy has accepted a
+// connection, regardless of its answer.
 func TestProxyIsReached(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -236,8 +236,8 @@ func TestProxyIsReached(t *testing.T) {
 	}
 }
 
-// TestProxyDiesMidStream: the proxy drops every connection, and a stream goes on
-// through it as if nothing had happened.
+// TestProxyDiesMidStream: the proxy drops every connection, and a stream continues through
+// it without loss.
 func TestProxyDiesMidStream(t *testing.T) {
 	ca := newAuthority(t)
 	addr, sessions := dock(t, ca, echo)

@@ -1,4 +1,4 @@
-// Tests of what is told apart among failures, with real TLS on loopback.
+// Tests of the classification of failures, with real TLS on loopback.
 
 package agent
 
@@ -48,8 +48,8 @@ func (a *authority) issued(t *testing.T, until time.Time, usage x509.ExtKeyUsage
 	})
 }
 
-// handshake is a transport that goes as far as a refusal may come: through the
-// handshake and to the first byte.
+// handshake is a transport that does the handshake and reads the first byte, where a
+// refusal may arrive.
 func handshake(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
 	conf := o.TLS.Clone()
 	conf.NextProtos = []string{"hawser/2"}
@@ -171,8 +171,8 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	return ln.Addr().String()
 }
 
-// TestDeeper: when the greeting fails because the session ended, and only the
-// session knows of the alert that ended it, the alert is what is reported.
+// TestDeeper: if the greeting fails because the session ended by an alert, the alert is
+// reported.
 func TestDeeper(t *testing.T) {
 	alert := &net.OpError{Op: "remote error", Err: tls.AlertError(42)}
 	ctx, cancel := context.WithCancelCause(t.Context())

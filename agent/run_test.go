@@ -1,4 +1,4 @@
-// Tests of the loop that always wants one link.
+// Tests of the loop that keeps one link.
 
 package agent
 
@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// TestAttempts: the servers are tried in turn, each at once the first time, and
-// then ever more slowly; the log says why once, and not each time.
+// TestAttempts: the servers are tried in turn, each at once the first time, and then with
+// back-off. The reason is logged once, and not each time.
 func TestAttempts(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		type attempt struct {
@@ -52,8 +52,8 @@ func TestAttempts(t *testing.T) {
 		pass(30 * time.Minute)
 		a.stop()
 		<-a.done
-		// On average 15 s apart, so about 120; three times that is out of the
-		// question, and so is a third.
+		// The average interval is 15 s, so there are about 120 attempts. Three times that
+		// or a third of it is a fault.
 		if n := len(attempts); n < 60 || n > 360 || configs != n {
 			t.Fatalf("%d attempts in half an hour, with %d configurations", n, configs)
 		}
@@ -81,8 +81,8 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// TestLostSession: a session that lived is followed by another at once, with the
-// same server if that still wants it, and else with the next.
+// TestLostSession: a session that lasted is followed by another at once, with the same server
+// if that admits it, and else with the next.
 func TestLostSession(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		shut := h.open("hub:1")
@@ -111,8 +111,7 @@ func TestLostSession(t *testing.T) {
 	})
 }
 
-// TestServerFallsOver: sessions that end as soon as they begin are backed off
-// from.
+// TestServerFallsOver: there is a back-off after sessions that end at once.
 func TestServerFallsOver(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -134,7 +133,7 @@ func TestServerFallsOver(t *testing.T) {
 	})
 }
 
-// TestSilentServer: one that takes connections and says nothing is given up.
+// TestSilentServer: an attempt at a server that accepts and sends nothing times out.
 func TestSilentServer(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -153,8 +152,7 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestRefused: the agent says what is wrong, at the level of things that need
-// somebody, and keeps trying.
+// TestRefused: the agent logs the reason as an error, and keeps trying.
 func TestRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		h.verdict = func(n int, _ tunnel.Hello) error {
@@ -182,8 +180,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestClones: two agents with one identity, and a server with which the newest
-// wins, do not fight.
+// TestClones: two agents with one identity, and a server that prefers the newest, do not
+// replace each other in a fast loop.
 func TestClones(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -217,16 +215,15 @@ func TestClones(t *testing.T) {
 			t.Errorf("log: %q", one.log.lines(""))
 		}
 		pass(time.Hour)
-		// Waits grow to between 150 and 300 s, for two agents that take turns.
+		// Waits grow to between 150 and 300 s, for two alternating agents.
 		if n := h.greetings(); n > 2*3600/150+10 {
 			t.Errorf("%d sessions in an hour", n)
 		}
 	})
 }
 
-// TestFenced: an agent that the server does not let in because of another one
-// backs off as if it had been replaced, and is told once when that begins and when
-// it ends.
+// TestFenced: an agent that the server refuses because of another one backs off as if it
+// had been replaced. The start and the end of the fence are each reported once.
 func TestFenced(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		var other atomic.Bool
@@ -247,7 +244,7 @@ func TestFenced(t *testing.T) {
 		}
 		next(t, h.sessions)
 		want("connected", false)
-		shut() // which is no word about anybody else
+		shut() // which is not about another agent
 		pass(10 * time.Minute)
 		want("cut off", false)
 		shut = h.open("hub:1")
@@ -266,7 +263,7 @@ func TestFenced(t *testing.T) {
 			t.Errorf("state: %+v", a.State())
 		}
 		want("turned away", true, true)
-		shut() // a server that is not there takes nothing back
+		shut() // an unreachable server does not end the fence
 		pass(10 * time.Minute)
 		want("turned away, and cut off", true, true)
 		other.Store(false)
@@ -276,9 +273,9 @@ func TestFenced(t *testing.T) {
 	})
 }
 
-// TestRevoked: an agent that the server does not admit any more is fenced and asks on,
-// as the server has asked it to. It is told to get another key only if that was so
-// when it started.
+// TestRevoked: an agent that the server does not admit any more is fenced and keeps trying,
+// at the times that the server gives. Config.Revoked is called only if the agent was already
+// refused when it started.
 func TestRevoked(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		var out atomic.Bool
@@ -323,8 +320,8 @@ func TestRevoked(t *testing.T) {
 	})
 }
 
-// TestTurnedAwayUntil: an agent that the server prefers another one to comes back
-// when the server has asked it to, and says each time when that will be.
+// TestTurnedAwayUntil: an agent that is refused because the server prefers another one comes
+// back at the time that the server gives, and logs that time each time.
 func TestTurnedAwayUntil(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		const asked, refusals = 40 * time.Second, 20
@@ -357,8 +354,7 @@ func TestTurnedAwayUntil(t *testing.T) {
 	})
 }
 
-// TestNewFailureIsNews: after a session, the same failure as before it is worth
-// a line again.
+// TestNewFailureIsNews: after a session, the same failure as before is logged again.
 func TestNewFailureIsNews(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		a := h.start(Config{Servers: []string{"hub:1"}, MaxBackoff: time.Second})

@@ -32,8 +32,8 @@ func say(t *testing.T, c net.Conn, text string) {
 	}
 }
 
-// TestFallBack: when a session loses its connection the other server is tried within
-// 3 s; what waited for it goes there too, and it keeps its streams.
+// TestFallBack: when a session loses its connection the other server is tried within 3 s.
+// Waiting dials go there too, and the session keeps its streams.
 func TestFallBack(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -109,8 +109,8 @@ hawser_agent_sessions_total{transport="fakeTransport"} 2
 	})
 }
 
-// TestParkedComesBack: with only one way, the session is left to itself, and the
-// log tells.
+// TestParkedComesBack: with only one server, the agent waits for the session to resume, and
+// logs it.
 func TestParkedComesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -171,7 +171,7 @@ func TestParkedComesBack(t *testing.T) {
 	})
 }
 
-// slow has dials of a fakeTransport to one server take longer.
+// slow makes dials of a fakeTransport to one server take longer.
 func slow(r *fakeTransport, server string, d time.Duration) tunnel.Transport {
 	tr := r.transport()
 	tr.Dial = func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
@@ -183,8 +183,8 @@ func slow(r *fakeTransport, server string, d time.Duration) tunnel.Transport {
 	return tr
 }
 
-// TestParkedComesBackFirst: an attempt at another server is called off when the session
-// is back before that has been greeted.
+// TestParkedComesBackFirst: an attempt at another server is cancelled when the session
+// resumes before the greeting.
 func TestParkedComesBackFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -226,7 +226,7 @@ func TestLostWhileSeeking(t *testing.T) {
 	})
 }
 
-// TestOneServerIsLeftAlone: with one server there is nothing to fall back to.
+// TestOneServerIsLeftAlone: with one server there is no fallback.
 func TestOneServerIsLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -241,8 +241,8 @@ func TestOneServerIsLeftAlone(t *testing.T) {
 	})
 }
 
-// TestWayOutChanges: a session that can moves to another connection, any other is
-// followed by a new one; nothing happens while there is no way out.
+// TestWayOutChanges: a session that can migrate moves to another connection, any other is
+// followed by a new one. Nothing happens while there is no route.
 func TestWayOutChanges(t *testing.T) {
 	for _, resumes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("resumes=%t", resumes), func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestWayOutChanges(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				h.shift("eth0") // no news
+				h.shift("eth0") // no change
 				h.shift("")
 				if n := h.greetings(); n != 1 || resumes && fakeTransport.latest().moved() != 0 {
 					t.Errorf("%d greetings without a way out", n)
@@ -272,7 +272,7 @@ func TestWayOutChanges(t *testing.T) {
 						t.Errorf("greeted with %v", m.hello.Meta)
 					}
 				}
-				if resumes { // a parked session is helped by any change
+				if resumes { // a parked session tries again after any change
 					fakeTransport.latest().park()
 					h.shift("wlan0")
 					if n := fakeTransport.latest().moved(); n != 2 {
@@ -284,8 +284,7 @@ func TestWayOutChanges(t *testing.T) {
 	}
 }
 
-// TestMoveTimeout: streams that stay on a session that has been left are cut some
-// time later.
+// TestMoveTimeout: streams on a superseded session are cut after some time.
 func TestMoveTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -312,13 +311,13 @@ func TestMoveTimeout(t *testing.T) {
 	})
 }
 
-// TestAsleep tells sleep from the passing of time.
+// TestAsleep: suspend is distinguished from the passing of time.
 func TestAsleep(t *testing.T) {
 	now := time.Now()
 	if asleep(now, now.Add(time.Hour)) {
 		t.Error("an hour went by on both clocks")
 	}
-	// Round strips the other clock's reading, so that both of these are the wall's.
+	// Round strips the monotonic reading, so that both times are wall time.
 	if asleep(now.Round(0), now.Round(0).Add(time.Hour)) {
 		t.Error("without the other clock nothing can be told")
 	}

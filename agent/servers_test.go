@@ -1,4 +1,4 @@
-// Servers in memory that do what a test tells them, and agents of theirs.
+// Servers in memory that tests control, and their agents.
 
 package agent
 
@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// A welcomed session, as a test's server sees it.
+// A welcomed session is the server's end.
 type welcomed struct {
 	server  string
 	hello   tunnel.Hello
@@ -42,11 +42,11 @@ type servers struct {
 	mu       sync.Mutex // guards the following
 	greeted  int
 	goodbyes []error // why sessions ended
-	path     string  // the way out of every agent
+	path     string  // the route of every agent
 	told     []func()
 }
 
-// terrain is what agents know of the ways out: what shift has said last.
+// terrain is the agents' view of routes: that of the last shift.
 func (h *servers) terrain() terrain {
 	return terrain{
 		path: func(netip.Addr) string {
@@ -63,7 +63,7 @@ func (h *servers) terrain() terrain {
 	}
 }
 
-// shift changes the way out, which is none if path is empty.
+// shift changes the route; an empty path means none.
 func (h *servers) shift(path string) {
 	h.mu.Lock()
 	h.path = path
@@ -79,7 +79,7 @@ func newServers(t *testing.T) *servers {
 	return &servers{t: t, sessions: make(chan *welcomed, 1000), path: "eth0"}
 }
 
-// open serves name until the function that it returns is called.
+// open serves name until shut is called.
 func (h *servers) open(name string) (shut func()) {
 	ctx, cancel := context.WithCancel(h.t.Context())
 	done := make(chan struct{})
@@ -168,7 +168,7 @@ func echo(c net.Conn) {
 	}
 }
 
-// A log is what an agent wrote.
+// A log is the log of an agent.
 type log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -246,7 +246,7 @@ func bubble(t *testing.T, f func(t *testing.T, h *servers)) {
 	})
 }
 
-// pass lets time pass.
+// pass sleeps in the bubble's time.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -264,7 +264,7 @@ func next[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// exchangeText checks that c is joined to an echo.
+// exchangeText checks that c is connected to an echo.
 func exchangeText(t *testing.T, c net.Conn) {
 	t.Helper()
 	defer c.Close()

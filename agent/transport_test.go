@@ -1,4 +1,4 @@
-// Transports in memory whose connections a test can take away.
+// Transports in memory whose connections a test can cut.
 
 package agent
 

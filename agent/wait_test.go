@@ -1,4 +1,4 @@
-// Tests of what makes the agent wait, and what does not.
+// Tests of the agent's waits.
 
 package agent
 
@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// TestRetryAfter: a server that says when to come back is left alone until then,
-// and agents that were told the same come back at different times.
+// TestRetryAfter: a server that gives a time to come back is not tried before, and agents
+// with the same time come back at different times.
 func TestRetryAfter(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		const asked = 10 * time.Second
@@ -34,7 +34,7 @@ func TestRetryAfter(t *testing.T) {
 	})
 }
 
-// TestRetryAfterElsewhere: another server is no part of it.
+// TestRetryAfterElsewhere: another server is tried at once.
 func TestRetryAfterElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		h.verdict = func(n int, _ tunnel.Hello) error {
@@ -69,7 +69,7 @@ func TestFlapping(t *testing.T) {
 	})
 }
 
-// TestWaitCutShort: a change of the way out may be what the agent waits for.
+// TestWaitCutShort: a change of the route ends the wait.
 func TestWaitCutShort(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		a := h.start(Config{Servers: []string{"hub:1"}, MinBackoff: time.Second, MaxBackoff: time.Hour})
@@ -86,8 +86,7 @@ func TestWaitCutShort(t *testing.T) {
 	})
 }
 
-// TestGoodbyeIsRead: a server that is done says goodbye, and what it sent before
-// that is delivered first.
+// TestGoodbyeIsRead: the data that a server sent before its goodbye is delivered first.
 func TestGoodbyeIsRead(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()

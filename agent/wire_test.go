@@ -1,4 +1,4 @@
-// Tests over the real thing: TLS, a multiplexer and loopback.
+// Tests with TLS, a multiplexer and loopback.
 
 package agent
 
@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
-// dock serves sessions on loopback and passes them on; its own end welcomes
-// them all and answers every dial with api.
+// dock accepts sessions on loopback and passes them on. It welcomes all of them and answers
+// every dial with api.
 func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, sessions <-chan tunnel.Session) {
 	t.Helper()
 	cert := ca.serving(t, time.Now().Add(time.Hour))
@@ -142,10 +142,10 @@ func TestOverTheWire(t *testing.T) {
 	}
 }
 
-// TestRejectedOverTheWire: the server's alert comes after the agent's part of
-// the handshake, through the multiplexer, and is still told for what it is. The
-// reset that follows may overtake it, so that one attempt may see no more than
-// a broken pipe; a few in a row may not.
+// TestRejectedOverTheWire: the server's alert arrives after the agent's part of the
+// handshake, through the multiplexer, and is still reported as such. The reset that follows
+// may overtake it, so that a single attempt may get only a broken pipe; several in a row
+// may not.
 func TestRejectedOverTheWire(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	addr, _ := dock(t, ca, echo)
