@@ -26,7 +26,7 @@ func TestAdmission(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Those who are sent away come back one after the other.
+	// Refused agents come back one after the other.
 	last := time.Duration(0)
 	for range 10 {
 		d := wait(a.enter("x", now))
@@ -47,7 +47,7 @@ func TestAdmission(t *testing.T) {
 	if d := wait(a.enter("x", now.Add(time.Hour))); d != soonest {
 		t.Errorf("an hour later: %v", d)
 	}
-	// Slow greetings mean a slower queue.
+	// Slow greetings make the queue slower.
 	for range 100 {
 		a.greeted(2 * time.Second)
 		a.leave("n0")
@@ -105,8 +105,8 @@ func TestTurningAwayIsBounded(t *testing.T) {
 	}
 }
 
-// Sessions that say nothing take up places; others are told when to come back,
-// and find a place once those have been thrown out.
+// Silent sessions use places. Others get a time to come back, and a place once the silent
+// ones were closed.
 func TestBusyHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{MaxGreeting: 2})
@@ -122,7 +122,7 @@ func TestBusyHub(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 		synctest.Wait()
-		// No more than that many are even told.
+		// Above that number, sessions get no answer.
 		for _, node := range []string{"mute-3", "mute-4"} {
 			if _, err := b.dial(node); err != nil {
 				t.Fatal(err)

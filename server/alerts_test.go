@@ -1,4 +1,4 @@
-// The alerts: what they ask for is there, and each fires when it should.
+// The alerts: their metrics exist, and each fires when it should.
 
 package server
 
@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// elsewhereMetrics are those that alerts ask for and that are not of this package's.
+// elsewhereMetrics are metrics of alerts that other packages register.
 var elsewhereMetrics = map[string]bool{auth.ExpirationMetric: true, "hawser_eviction_frozen_nodes": true}
 
 func TestAlerts(t *testing.T) {
@@ -88,7 +88,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// isCode says whether a label's value is the text of a code.
+// isCode reports whether a label's value is the text of a code.
 func isCode(text string) bool {
 	for c := tunnel.NoNode; c <= tunnel.Revoked; c++ {
 		if c.String() == text {

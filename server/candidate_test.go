@@ -1,4 +1,4 @@
-// Tests of sessions that say hello and then die, or never answer.
+// Tests of sessions that end after their hello, or never answer.
 
 package server
 
@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// hail greets the hub and says nothing after that. The session ends when the test
-// does, if not before.
+// hail sends a hello to the hub and nothing after that. The session ends with the test, if
+// not before.
 func (b *testHub) hail(h tunnel.Hello) tunnel.Session {
 	b.t.Helper()
 	s, err := b.dial(h.Node)
@@ -28,15 +28,15 @@ func (b *testHub) hail(h tunnel.Hello) tunnel.Session {
 	return s
 }
 
-// newcomers are what a second session of a node may say of itself.
+// newcomers are the hellos that a second session of a node may send.
 var newcomers = map[string]tunnel.Hello{
 	"a probe that keeps the first": {Node: "n", Instance: 1, Sequence: 2, Meta: tunnel.Meta{keepsKey: "1"}},
 	"a reconnect":                  {Node: "n", Instance: 1, Sequence: 2},
 	"another instance":             {Node: "n", Instance: 2, Sequence: 1},
 }
 
-// A session that dies after its hello, or never answers the welcome, takes nothing
-// from the one that is there.
+// A session that ends after its hello, or never answers the welcome, does not replace the
+// present one.
 func TestSessionThatDiesAfterItsHello(t *testing.T) {
 	ends := map[string]func(*testHub, tunnel.Session){
 		"it dies": func(_ *testHub, s tunnel.Session) { _ = s.Close() },
@@ -89,8 +89,8 @@ func TestSessionThatDiesAfterItsHello(t *testing.T) {
 	}
 }
 
-// While nobody serves the node a session that has not answered does; and one that
-// dies before it has answered bars nobody.
+// If a node has no other session, one that has not answered serves it. A session that ends
+// before it has answered does not prevent others.
 func TestUnansweredSessionOfAnAbsentNode(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *fleet) {
 		f.lose(f.let(1))
@@ -124,8 +124,8 @@ func TestUnansweredSessionOfAnAbsentNode(t *testing.T) {
 	})
 }
 
-// A session that the agent has moved away from serves again when the newer one
-// dies, and ends in good order after the next move.
+// A session that the agent has moved away from serves again when the newer one ends, and
+// is closed after the next move.
 func TestOlderSessionServesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})
@@ -160,7 +160,7 @@ func TestOlderSessionServesAgain(t *testing.T) {
 	})
 }
 
-// An identity that is refused while a session waits for its agent gets no place.
+// An identity that is refused while its session waits for the agent is not registered.
 func TestRefusedWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refuse := false
@@ -187,7 +187,7 @@ func TestRefusedWhileItWaits(t *testing.T) {
 	})
 }
 
-// One node has so many sessions that have not answered, and no more.
+// The sessions of one node that have not answered are bounded.
 func TestUnansweredSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})

@@ -33,8 +33,8 @@ func TestDialWaitsForParkedNode(t *testing.T) {
 	})
 }
 
-// A node that stays away is reported as such, however the wait ended, and what
-// the caller wanted is respected.
+// The error for a node that does not come back says so, however the wait ended, within the
+// caller's deadline.
 func TestDialIntoParkedNode(t *testing.T) {
 	for name, tt := range map[string]struct {
 		patience time.Duration
@@ -80,7 +80,7 @@ func TestDialIntoParkedNode(t *testing.T) {
 	}
 }
 
-// A dial whose answer the link's loss delays is not blamed on the target.
+// If the loss of the link delays the answer of a dial, the error does not blame the target.
 func TestParkedUnderDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})

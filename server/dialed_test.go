@@ -13,8 +13,8 @@ import (
 
 type traceKey struct{}
 
-// Config.Dialed is told of each dial once, with its context, also of one whose outcome
-// comes after it has returned.
+// Config.Dialed is called once for each dial, with its context, also for one whose outcome
+// is known only after the dial has returned.
 func TestDialedIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []Dialed
@@ -59,7 +59,7 @@ func TestDialedIsTold(t *testing.T) {
 	})
 }
 
-// BenchmarkDialed is what is done beside a dial, with nobody to tell and with somebody.
+// BenchmarkDialed is the cost of a dial without and with Config.Dialed.
 func BenchmarkDialed(b *testing.B) {
 	for name, f := range map[string]func(context.Context, Dialed){"nobody": nil, "somebody": func(context.Context, Dialed) {}} {
 		b.Run(name, func(b *testing.B) {

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
-// An other is another server, which says it has a node or does not.
+// An other is another server, which has a node or does not.
 type other struct {
 	has   bool
 	err   error
@@ -82,7 +82,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestDialHere: what another server asks for is looked for in this hub alone.
+// TestDialHere: a dial of another server is served by this hub's own sessions alone.
 func TestDialHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &other{has: true}

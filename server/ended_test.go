@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// Each stream that ended, and each dial that failed, is told of once: whose it was, where
-// it led, for how long, how much it carried and how it ended.
+// Each ended stream and each failed dial is reported once: its caller, its target, its
+// duration, its bytes and how it ended.
 func TestEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan Ended, 16)
@@ -85,7 +85,7 @@ func TestEnded(t *testing.T) {
 			t.Error("a stream outlived its session")
 		}
 		_ = c.Close()
-		e := <-ended // and nothing of the server's own
+		e := <-ended // and none of the server's own
 		if e.Caller != "" || e.Node != "node-1" || e.Err == nil {
 			t.Errorf("cut off: %+v", e)
 		}
@@ -95,8 +95,8 @@ func TestEnded(t *testing.T) {
 	})
 }
 
-// BenchmarkConnUnaudited is what a write costs when nobody wants to know of it; compare
-// with BenchmarkConnAudited.
+// BenchmarkConnUnaudited is the cost of a write without Config.Ended; compare with
+// BenchmarkConnAudited.
 func BenchmarkConnUnaudited(b *testing.B) { benchmarkConn(b, false) }
 
 func BenchmarkConnAudited(b *testing.B) { benchmarkConn(b, true) }
@@ -116,7 +116,7 @@ func benchmarkConn(b *testing.B, on bool) {
 	}
 }
 
-// nowhere takes everything.
+// nowhere discards all writes.
 type nowhere struct{ tunnel.Stream }
 
 func (nowhere) Write(p []byte) (int, error) { return len(p), nil }

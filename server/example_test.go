@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// Whoever can dial can reach a node: a Hub's DialContext fits an HTTP client.
+// A Hub's DialContext can be used in an HTTP client.
 func ExampleHub() {
 	var agents tunneltest.Exchange // in place of a listener on the network
 	hub, err := server.New(server.Config{Listeners: []tunnel.Listener{agents.Listen("hub:1")}})

@@ -1,4 +1,4 @@
-// Tests of which of several agents with one identity is the node.
+// Tests of several agents with one identity: one of them is the node.
 
 package server
 
@@ -44,7 +44,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A fleet is the agents of one node, each an instance that counts its sessions.
+// A fleet is the agents of one node. Each is an instance that numbers its sessions.
 type fleet struct {
 	*testHub
 	sessions map[uint64]uint64
@@ -57,7 +57,7 @@ func (f *fleet) attempt(instance uint64) (*testAgent, error) {
 	return f.connect(tunnel.Hello{Node: "n", Instance: instance, Sequence: f.sessions[instance]}, nil)
 }
 
-// let fails the test unless an instance is let in.
+// let fails the test unless an instance is admitted.
 func (f *fleet) let(instance uint64) *testAgent {
 	f.t.Helper()
 	x, err := f.attempt(instance)
@@ -67,15 +67,15 @@ func (f *fleet) let(instance uint64) *testAgent {
 	return x
 }
 
-// lose ends an instance's session without a word.
+// lose ends an instance's session without a goodbye.
 func (f *fleet) lose(x *testAgent) {
 	_ = x.session.Close()
 	<-x.gone
 	synctest.Wait()
 }
 
-// turned fails the test unless an instance is turned away, and told why, when to
-// come back and whom it is about. It returns when it is asked to.
+// turned fails the test unless an instance is refused with the reason, the time to come back
+// and the other instance. It returns that time.
 func (f *fleet) turned(instance uint64, why string) time.Duration {
 	f.t.Helper()
 	_, err := f.attempt(instance)
@@ -92,8 +92,8 @@ func inFleet(t *testing.T, f func(t *testing.T, f *fleet)) {
 	})
 }
 
-// A machine and its copy: the copy takes over, the original is told, and when it
-// comes back it is turned away, which is a log line that names both and a metric.
+// A machine and its copy: the copy takes over, the original is notified, and when it comes
+// back it is refused, with a log line that names both and a metric.
 func TestCloneIsFenced(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *fleet) {
 		original := f.let(1)
@@ -120,9 +120,9 @@ func TestCloneIsFenced(t *testing.T) {
 	})
 }
 
-// A copy that falls silent may still run the pods: the original is not taken back
-// before that can be of no matter any more. If the copy comes back first, it is the
-// node; and if the original was, the copy is turned away.
+// A silent copy may still run the pods: the original is not taken back before that time is
+// over. If the copy comes back first, it is the node; if the original does, the copy is
+// refused.
 func TestSilentCloneKeepsTheNode(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *fleet) {
 		f.let(1)
@@ -147,8 +147,8 @@ func TestSilentCloneKeepsTheNode(t *testing.T) {
 	})
 }
 
-// A copy that leaves by itself makes room, but not for as long as a restart takes:
-// what comes back then is the node.
+// After a copy has left by itself another instance may take over, but not during the time
+// of a restart: an instance that comes back then is the node.
 func TestCloneLeaves(t *testing.T) {
 	leave := func(x *testAgent) {
 		_ = x.control.Drain(tunnel.Draining, "agent is stopping")
@@ -171,8 +171,8 @@ func TestCloneLeaves(t *testing.T) {
 	})
 }
 
-// Whoever comes while nobody is there has taken over from the one before, which is
-// turned away when it is back.
+// An instance that connects while no other is connected has taken over from the one before,
+// which is refused when it comes back.
 func TestSupersededWhileAway(t *testing.T) {
 	inFleet(t, func(_ *testing.T, f *fleet) {
 		f.lose(f.let(1))
@@ -181,7 +181,7 @@ func TestSupersededWhileAway(t *testing.T) {
 	})
 }
 
-// An agent that is restarted is a new one, and let in at once.
+// A restarted agent is a new instance, and admitted at once.
 func TestRestartedOriginalIsLetIn(t *testing.T) {
 	inFleet(t, func(_ *testing.T, f *fleet) {
 		f.let(1)
@@ -193,8 +193,8 @@ func TestRestartedOriginalIsLetIn(t *testing.T) {
 	})
 }
 
-// Of a node that has been deleted, nothing is left that could run twice. While it
-// is connected, what is known of it stays.
+// A deleted node has no pods that could run twice, so every instance is admitted. While it
+// is connected, its state stays.
 func TestForgottenNodeIsOpen(t *testing.T) {
 	inFleet(t, func(_ *testing.T, f *fleet) {
 		f.let(1)
@@ -208,7 +208,7 @@ func TestForgottenNodeIsOpen(t *testing.T) {
 	})
 }
 
-// The registry remembers so many nodes without a session, and for so long.
+// The registry keeps nodes without a session up to a number and for a time.
 func TestRegistryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := registry{takeBack: time.Minute, maxGone: 3}

@@ -24,7 +24,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// A failing listener gives its errors in turn.
+// A failing listener returns its errors in turn.
 type failing struct {
 	net.Listener
 	errs []error
@@ -44,11 +44,11 @@ type testHub struct {
 	hub      *Hub
 	exchange *tunneltest.Exchange
 	registry *prometheus.Registry
-	log      *bytes.Buffer // read only once the hub has stopped or stands still
+	log      *bytes.Buffer // read only once the hub has stopped or is idle
 	stop     func() error
 
 	mu          sync.Mutex     // guards the following
-	testSession []*testSession // the hub's ends of the sessions, in the order in which they came
+	testSession []*testSession // the hub's ends of the sessions, in the order of Accept
 }
 
 // A testListener has sessions that can be parked.
@@ -82,8 +82,8 @@ func (b *testHub) last() *testSession {
 	return b.testSession[len(b.testSession)-1]
 }
 
-// A testSession is a session that says it is parked when it is told to, and then opens
-// nothing.
+// A testSession is a session that can be parked by parkFor. While it is parked it opens no
+// stream.
 type testSession struct {
 	tunnel.Session
 	mu      sync.Mutex // guards the following
@@ -110,7 +110,7 @@ func (x *testSession) Tell(f func(tunnel.LinkState)) {
 
 func (x *testSession) park() { x.parkFor(io.EOF, 0) }
 
-// parkFor parks it for a reason, after nothing had come for so long.
+// parkFor parks it with a cause, after a silence.
 func (x *testSession) parkFor(cause error, silence time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -149,7 +149,7 @@ func newTestHub(t *testing.T, c Config) *testHub {
 	c.Metrics = b.registry
 	c.Log = slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if c.Identify == nil {
-		c.Identify = func(p tunnel.Peer) (string, error) { return p.TLS.ServerName, nil } // what dial below says
+		c.Identify = func(p tunnel.Peer) (string, error) { return p.TLS.ServerName, nil } // the result of dial below
 	}
 	var err error
 	if b.hub, err = New(c); err != nil {
@@ -194,17 +194,17 @@ func (b *testHub) metric(name string) float64 {
 	return sum
 }
 
-// A testAgent is an agent of the fewest words.
+// A testAgent is a minimal agent.
 type testAgent struct {
 	session tunnel.Session
 	control *tunnel.Control
 	err     error // why the session ended
 	gone    chan struct{}
-	// polite agents let their streams end before they hang up in turn.
+	// polite agents wait for the end of their streams before they close the session.
 	polite atomic.Bool
 }
 
-// dial makes a session that says nothing.
+// dial makes a session without a greeting.
 func (b *testHub) dial(node string) (tunnel.Session, error) {
 	s, err := b.exchange.Dial(b.t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: node}})
 	if err == nil {
@@ -213,7 +213,7 @@ func (b *testHub) dial(node string) (tunnel.Session, error) {
 	return s, err
 }
 
-// connect moors an agent whose streams are answered by serve; nil echoes.
+// connect connects an agent whose streams are served by serve; nil echoes.
 func (b *testHub) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Request)) (*testAgent, error) {
 	b.t.Helper()
 	s, err := b.dial(h.Node)
@@ -259,13 +259,13 @@ func (b *testHub) mustConnect(h tunnel.Hello) *testAgent {
 	return x
 }
 
-// echo answers everything by its address and then by what it is told.
+// echo accepts every stream, sends its address, and then sends back what it reads.
 func echo(_ context.Context, r *tunnel.Request) {
 	st, err := r.Accept()
 	if err != nil {
 		return
 	}
-	_, _ = io.WriteString(st, r.Addr+"\n") // the dialer reads it
+	_, _ = io.WriteString(st, r.Addr+"\n") // the dialer gets it
 	_, _ = io.Copy(st, st)
 	_ = st.Close()
 }

@@ -1,4 +1,4 @@
-// Tests of what the hub remembers of nodes, and whom it tells.
+// Tests of the hub's history of nodes, and of followers.
 
 package server
 
@@ -64,7 +64,7 @@ func (w *wrapped) Unwrap() []error {
 	return slices.DeleteFunc(w.all, func(e error) bool { return e == nil })
 }
 
-// turns are a node's changes, as text.
+// turns are a node's changes as text.
 func (b *testHub) turns(node string) string {
 	b.t.Helper()
 	synctest.Wait()
@@ -109,12 +109,12 @@ func TestHistory(t *testing.T) {
 		}, "Attached Parked/Closed Detached/Closed"},
 		{"silent, and not back", func(_ *testing.T, b *testHub, x *testAgent) {
 			b.last().parkFor(silence, 20*time.Second)
-			_ = x.session.Close() // how the hub comes to know does not matter
+			_ = x.session.Close() // the source of the change does not matter
 		}, "Attached Parked/Silent Detached/Silent"},
 		{"silent, and then its system says that nobody has the port", func(_ *testing.T, b *testHub, x *testAgent) {
 			b.last().parkFor(silence, 20*time.Second)
 			time.Sleep(time.Second)
-			b.last().parkFor(silence, 20*time.Second) // no news
+			b.last().parkFor(silence, 20*time.Second) // no change
 			time.Sleep(time.Second)
 			b.last().parkFor(fmt.Errorf("%w: %w: nobody has the port", tunnel.Lost, syscall.ECONNREFUSED), 20*time.Second)
 			time.Sleep(time.Second)
@@ -216,7 +216,7 @@ func TestRefusalIsRemembered(t *testing.T) {
 	})
 }
 
-// A node is remembered in 16 turns, and so many nodes.
+// The history has 16 changes for each node, and a bound of nodes.
 func TestHistoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{MaxGone: 3})
@@ -283,7 +283,7 @@ func TestFollow(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		b.mustConnect(one("a")) // the follower is busy from here on
+		b.mustConnect(one("a")) // the follower does not read from here on
 		for range 100 {
 			b.last().park()
 			b.last().resume()
@@ -303,7 +303,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// A follower that falls too far behind is told of everybody.
+// A follower that is too far behind gets the state of all nodes.
 func TestFollowOverflow(t *testing.T) {
 	h := newHistory(defaultMaxGone)
 	f := &follower{dirty: make(map[string]struct{}), wake: make(chan struct{}, 1)}

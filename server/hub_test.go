@@ -205,7 +205,7 @@ func TestRefusedSessions(t *testing.T) {
 	})
 }
 
-// Whether a session may go on is asked anew.
+// A resumption is authorized again.
 func TestMayResume(t *testing.T) {
 	revoked := map[string]bool{}
 	c := Config{
@@ -301,7 +301,7 @@ func TestWithoutAPIServer(t *testing.T) {
 	})
 }
 
-// A dial that its session takes along goes to the next session, once.
+// A dial that is lost with its session is made again on the next session, once.
 func TestDialSurvivesReplacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})
@@ -328,7 +328,7 @@ func TestDrainingAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})
 		x := b.mustConnect(one("n"))
-		c, err := b.hub.DialContext(t.Context(), "tcp", "n:1") // or the hub would let it go at once
+		c, err := b.hub.DialContext(t.Context(), "tcp", "n:1") // else the hub would close it at once
 		if err != nil {
 			t.Fatal(err)
 		}

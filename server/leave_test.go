@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// TestLeave: agents are told that the server is about to stop, and nothing else changes but
-// that no session begins.
+// TestLeave: agents are notified that the server is about to stop, and no new session is
+// accepted. Nothing else changes.
 func TestLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})
@@ -49,7 +49,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestDrainBy: what has been given to streams already is not given to them again.
+// TestDrainBy: time that streams have already had is not given to them again.
 func TestDrainBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{DrainTimeout: time.Hour})

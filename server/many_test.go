@@ -1,6 +1,6 @@
 package server
 
-// Many agents of the fewest words, and what they cost.
+// The cost of many minimal agents.
 
 import (
 	"crypto/tls"
@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// manyAgents connects n agents, which stay until they are told to go.
+// manyAgents connects n agents, which stay until stop is called.
 func manyAgents(b *testing.B, x *tunneltest.Exchange, n int) (names []string) {
 	b.Helper()
 	for i := range n {
@@ -39,7 +39,7 @@ func manyAgents(b *testing.B, x *tunneltest.Exchange, n int) (names []string) {
 	return names
 }
 
-// cpuTime is what the process has used.
+// cpuTime is the CPU time of the process.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// exercise has something to count happen on every count.
+// exercise changes every metric.
 func exercise(t *testing.T) *testHub {
 	t.Helper()
 	b := newTestHub(t, Config{
@@ -140,8 +140,8 @@ hawser_hub_dials_total{code="ok",transport="memory"} 2
 	})
 }
 
-// What a session has carried stays counted when it ends, for its transport, and
-// for its node as long as that has another one.
+// The bytes of a session stay counted when it ends: for its transport, and for its node as
+// long as that has another session.
 func TestLedgerRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})
@@ -210,7 +210,7 @@ func registered(t *testing.T) map[string]bool {
 	return r.names
 }
 
-// TestDashboard: the dashboard is one, and asks for nothing that is not there.
+// TestDashboard: the dashboard is valid, and its metrics exist.
 func TestDashboard(t *testing.T) {
 	raw, err := os.ReadFile("dashboard.json")
 	if err != nil {
@@ -258,7 +258,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// What lies unread in the process is shown with its limit.
+// The unread bytes in the process are a metric, with their limit.
 func TestUnreadIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := tunnel.NewIntake(1000)

@@ -87,8 +87,8 @@ func TestMovedSessionLingers(t *testing.T) {
 	})
 }
 
-// An agent that leaves: the hub says when nobody reads from it any more, and
-// waits for the agent to have read what is under way to it.
+// An agent that leaves: the hub notifies it when no stream reads from it any more, and waits
+// until the agent has read the data under way.
 func TestLeavingAgentIsLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})
@@ -129,8 +129,8 @@ func TestLeavingAgentIsLetGo(t *testing.T) {
 	})
 }
 
-// Beyond is asked for nodes without a session, and its connections are streams
-// like others.
+// Beyond is called for nodes without a session, and its connections are streams like
+// others.
 func TestBeyond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("no route")

@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// An agent of the protocol hawser/1 hears in its own words which version to install, the
-// log says so once, and those of other protocols are none of this listener's.
+// An agent of the protocol hawser/1 gets, in its protocol, the version to install. That is
+// logged once. Connections of other protocols are not taken by this listener.
 func TestOlderAgentsAreTold(t *testing.T) {
 	ca := newAuthority(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,7 +53,7 @@ func TestOlderAgentsAreTold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// version 1, kind open, 12 bytes of terms: what such an agent says first
+		// version 1, kind open, 12 bytes of terms: the first bytes of such an agent
 		if _, err = c.Write([]byte{1, 1, 0, 12, 0, 64, 0, 0, 0, 0, 54, 176, 0, 0, 234, 96}); err != nil {
 			t.Fatal(err)
 		}

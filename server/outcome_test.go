@@ -26,8 +26,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
-// An outcome is what becomes of a dial: what the target's side says, what the
-// hub's caller gets, and what an HTTP client reads.
+// An outcome is the result of a dial: the agent's error, the error of the hub's caller, and
+// the answer to an HTTP client.
 type outcome struct {
 	name   string
 	addr   string
@@ -44,7 +44,7 @@ func syscallError(errno syscall.Errno) error {
 	return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errno)}
 }
 
-// outcomesOfDials are the table. The agent's dial to 10.0.0.N fails as row N says.
+// outcomesOfDials is the table. The agent's dial to 10.0.0.N fails with the error of row N.
 func outcomesOfDials() []outcome {
 	rows := []outcome{
 		{name: "refused", err: syscallError(syscall.ECONNREFUSED), code: tunnel.Refused, is: syscall.ECONNREFUSED, status: 502, reason: "connection_refused", text: "connection refused"},
@@ -74,10 +74,10 @@ func outcomesOfDials() []outcome {
 	)
 }
 
-// errSilent has the agent's dial wait until its opener has had enough.
+// errSilent makes the agent's dial wait until its opener gives up.
 var errSilent = errors.New("silent")
 
-// rowDialer dials as the table says.
+// rowDialer returns the results of the table.
 func rowDialer(t *testing.T, rows []outcome) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -117,11 +117,10 @@ type rig struct {
 	socket  string
 	links   tunnel.Listener
 	session tunnel.Session // the agent's end
-	cut     func()         // has the agent's connection break, and no other come about
+	cut     func()         // breaks the agent's connection and prevents another
 }
 
-// patience is what callers have with a dial to addr: little if it is known to
-// have no answer.
+// patience is the timeout of a dial to addr. It is short if there will be no answer.
 func patience(addr string, rows []outcome) time.Duration {
 	for _, row := range rows {
 		if row.addr == addr && errors.Is(row.err, errSilent) {
@@ -208,7 +207,7 @@ func (h *rig) connectAgent(t *testing.T, transport tunnel.Transport, addr string
 	return s
 }
 
-// A fragile wire can be cut, after which there is no other.
+// A fragile wire can be cut; then no other connection can be made.
 type fragile struct {
 	mu    sync.Mutex // guards the following
 	conns []net.Conn
@@ -260,8 +259,8 @@ func onTransports(t *testing.T, f func(t *testing.T, transport tunnel.Transport,
 	}
 }
 
-// TestOutcomes goes from the target's error to the client's status line, by every
-// way to dial and on every transport.
+// TestOutcomes checks the results from the target's error to the client's status line, for
+// each kind of dial and each transport.
 func TestOutcomes(t *testing.T) {
 	rows := outcomesOfDials()
 	onTransports(t, func(t *testing.T, transport tunnel.Transport, listen func(o tunnel.Options) (tunnel.Listener, error)) {
@@ -290,7 +289,7 @@ func (h *rig) checkDials(t *testing.T, row outcome) {
 	defer cancel()
 	c, eerr := h.hub.DialEarly(early, "tcp", row.addr)
 	if eerr == nil {
-		_, _ = c.Write(make([]byte, 64<<10)) // nobody may ever read it; what fails says Read
+		_, _ = c.Write(make([]byte, 64<<10)) // it may never be read; the error names Read
 		_, eerr = c.Read(make([]byte, 1))
 		_ = c.Close()
 	}
@@ -333,7 +332,7 @@ func (h *rig) checkStatus(t *testing.T, row outcome) {
 	}
 }
 
-// TestOutcomesOfSessions are those that are due to the session.
+// TestOutcomesOfSessions checks the outcomes that the session causes.
 func TestOutcomesOfSessions(t *testing.T) {
 	parked := outcome{addr: "n:1", code: tunnel.Parked, status: 503, reason: "destination_unavailable", text: "node n has been reconnecting for ", again: true}
 	gone := outcome{addr: "n:1", code: tunnel.NoNode, status: 503, reason: "destination_unavailable", text: "node n is not connected", again: true}

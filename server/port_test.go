@@ -25,7 +25,7 @@ const protocol = "hawser/2"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hello is what a TLS client with these protocols says first.
+// hello is the ClientHello of a TLS client with these protocols.
 func hello(t testing.TB, alpn ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -36,7 +36,7 @@ func hello(t testing.TB, alpn ...string) []byte {
 	return b.Bytes()
 }
 
-// A recorder is a connection that only takes.
+// A recorder is a connection that records writes.
 type recorder struct {
 	net.Conn
 	w io.Writer
@@ -49,7 +49,7 @@ func (r *recorder) SetDeadline(time.Time) error      { return nil }
 func (r *recorder) SetReadDeadline(time.Time) error  { return nil }
 func (r *recorder) SetWriteDeadline(time.Time) error { return nil }
 
-// split cuts a ClientHello's one record into many.
+// split splits the record of a ClientHello into many.
 func split(b []byte, size int) (out []byte) {
 	for body := b[5:]; len(body) > 0; {
 		n := min(size, len(body))
@@ -193,7 +193,7 @@ func TestPortSorts(t *testing.T) {
 	})
 }
 
-// Injected connections come out of the API's side as they are.
+// Injected connections are accepted by the API's listener unchanged.
 func TestPortInjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _ := runPort(t, PortConfig{})
@@ -217,7 +217,7 @@ func TestSlowHellos(t *testing.T) {
 			slow = append(slow, dial(t, n, hello(t)[:20]))
 		}
 		synctest.Wait()
-		// In spite of them, whoever speaks is heard at once.
+		// A client that sends data is served at once nevertheless.
 		start := time.Now()
 		dial(t, n, hello(t, protocol))
 		c, err := p.Tunnel(protocol).Accept()
@@ -265,7 +265,7 @@ func TestPortShutsDown(t *testing.T) {
 		})
 		dial(t, n, hello(t)[:20])      // at its hello
 		dial(t, n, hello(t, protocol)) // waits to be accepted
-		for range handoffs + 10 {      // some have no room to wait
+		for range handoffs + 10 {      // there is no room for all of them to wait
 			dial(t, n, hello(t, "http/1.1"))
 		}
 		synctest.Wait()

@@ -55,7 +55,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// present is a session that is there, as far as a registry asks.
+// present is a live session for a registry.
 type present struct{ tunnel.Session }
 
 func (present) Context() context.Context { return context.Background() }
@@ -67,7 +67,7 @@ type roster struct {
 	t *testing.T
 }
 
-// session attaches a session and has its agent answer.
+// session attaches a session whose agent answers.
 func (r *roster) session(instance, sequence uint64, keeps string) (*member, seat) {
 	r.t.Helper()
 	m := &member{
@@ -85,7 +85,7 @@ func (r *roster) session(instance, sequence uint64, keeps string) (*member, seat
 	return m, s
 }
 
-// demotes says whether m has been told that it gets no more dials.
+// demotes reports whether m was notified that it gets no more dials.
 func (r *roster) demotes(m *member) bool {
 	select {
 	case <-m.turned:
@@ -95,7 +95,7 @@ func (r *roster) demotes(m *member) bool {
 	}
 }
 
-// A session that is kept goes on without dials; whatever is not named is dismissed.
+// A kept session goes on without dials; one that is not named is closed.
 func TestRegistryDemotes(t *testing.T) {
 	r := &roster{t: t}
 	one, _ := r.session(1, 1, "")

@@ -17,7 +17,7 @@ import (
 // again is the hello of the agent's next process.
 func again(node string) tunnel.Hello { return tunnel.Hello{Node: node, Instance: 2, Sequence: 1} }
 
-// leave has the agent say that it leaves, and end after so long.
+// leave has the agent announce that it leaves, and end after that time.
 func (x *testAgent) leave(t *testing.T, after time.Duration) {
 	t.Helper()
 	if err := x.control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
@@ -32,8 +32,8 @@ func (x *testAgent) leave(t *testing.T, after time.Duration) {
 	synctest.Wait()
 }
 
-// TestDialWaitsForRestart: a dial into a node whose agent has said that it leaves, or has
-// left, goes to the agent's next process, at once when that is there.
+// TestDialWaitsForRestart: a dial to a node whose agent is leaving or has left goes to the
+// agent's next process, as soon as that is connected.
 func TestDialWaitsForRestart(t *testing.T) {
 	for name, dials := range map[string]func(*testHub) error{
 		"a dial": func(b *testHub) error { _, err := b.ask("n:1"); return err },
@@ -51,7 +51,7 @@ func TestDialWaitsForRestart(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := newTestHub(t, Config{})
 					x := b.mustConnect(one("n"))
-					held, err := b.hub.DialContext(t.Context(), "tcp", "n:9") // or it would be gone at once
+					held, err := b.hub.DialContext(t.Context(), "tcp", "n:9") // else it would be closed at once
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -82,7 +82,7 @@ func TestDialWaitsForRestart(t *testing.T) {
 					if n := b.metric("dials_waiting"); n != 1 {
 						t.Errorf("%v dials wait, want 1", n)
 					}
-					b.mustConnect(one("other")) // is no news of n
+					b.mustConnect(one("other")) // is no change of n
 					time.Sleep(2 * time.Second)
 					b.mustConnect(again("n"))
 					wg.Wait()
@@ -103,11 +103,11 @@ func TestDialWaitsForRestart(t *testing.T) {
 }
 
 // TestDialUnderRestart: a dial that the agent refuses because it is stopping, or that ends
-// with its session, has reached nothing, and goes to the agent's next process.
+// with its session, did not reach a target, and goes to the agent's next process.
 func TestDialUnderRestart(t *testing.T) {
 	for name, answer := range map[string]func(context.Context, *tunnel.Request){
 		"refused": func(_ context.Context, r *tunnel.Request) {
-			_ = r.Reject(tunnel.Draining, "the node's agent is stopping") // the dialer is told
+			_ = r.Reject(tunnel.Draining, "the node's agent is stopping") // the dialer gets the error
 		},
 		"lost": func(ctx context.Context, _ *tunnel.Request) { <-ctx.Done() },
 	} {
@@ -135,7 +135,7 @@ func TestDialUnderRestart(t *testing.T) {
 	}
 }
 
-// TestDialWaitsNoLonger: what ends the wait, and nodes that are not waited for.
+// TestDialWaitsNoLonger: the ends of the wait, and nodes for which there is none.
 func TestDialWaitsNoLonger(t *testing.T) {
 	away := tunnel.NoNode
 	for _, tc := range []struct {
@@ -195,10 +195,10 @@ func TestDialWaitsNoLonger(t *testing.T) {
 	}
 }
 
-// left has the agent leave.
+// left makes the agent leave.
 func left(b *testHub, x *testAgent) { x.leave(b.t, 0) }
 
-// leaving has the agent say so, and stay because of a stream.
+// leaving makes the agent announce that it leaves, and stay because of a stream.
 func leaving(b *testHub, x *testAgent) {
 	c, err := b.hub.DialContext(b.t.Context(), "tcp", "n:9")
 	if err != nil {
@@ -211,8 +211,8 @@ func leaving(b *testHub, x *testAgent) {
 	synctest.Wait()
 }
 
-// TestBoundOfWaitingDials: beyond so many that wait for one node, dials fail at once, and
-// those into another node wait.
+// TestBoundOfWaitingDials: above a number of waiting dials to one node, dials to it fail at
+// once, and those to another node wait.
 func TestBoundOfWaitingDials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})
@@ -249,7 +249,8 @@ func TestBoundOfWaitingDials(t *testing.T) {
 	})
 }
 
-// TestDialHereWaitsForNobody: the server that asks may have the node sooner.
+// TestDialHereWaitsForNobody: a dial of another server does not wait, because that server
+// may get the node sooner.
 func TestDialHereWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})
@@ -262,8 +263,8 @@ func TestDialHereWaitsForNobody(t *testing.T) {
 	})
 }
 
-// TestRestartToAnotherServer: the dial waits for what other servers say of the node, and
-// goes there.
+// TestRestartToAnotherServer: the dial waits until another server has the node, and goes
+// there.
 func TestRestartToAnotherServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &other{has: true, err: &tunnel.DialError{Addr: "n:1", Code: tunnel.Draining, Text: "node n is leaving"}}

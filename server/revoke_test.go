@@ -1,6 +1,6 @@
 package server
 
-// Tests of nodes that lose their names: what they have ends, and nothing new begins.
+// Tests of nodes that lose their names: their sessions end, and no new one is accepted.
 
 import (
 	"context"
@@ -33,8 +33,8 @@ func (l *losers) lose(h *Hub, node string) int {
 	return h.End(node, func(tunnel.Peer) bool { return true }, fmt.Errorf("%w: it was stolen", tunnel.Revoked))
 }
 
-// A session ends with a word of why, the parked one as well as the other, and its
-// streams with it; the node is turned away with a time to come back.
+// A session, parked or not, ends with the reason, and its streams end with it. The node is
+// refused with a time to come back.
 func TestEndOfSession(t *testing.T) {
 	for _, parked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("parked %t", parked), func(t *testing.T) {
@@ -94,8 +94,8 @@ func TestEndSpares(t *testing.T) {
 	})
 }
 
-// A node that loses its name after it has been let in, and before End could find it,
-// does not stay.
+// A node that loses its name after it was admitted, and before End could find it, is
+// closed.
 func TestLostWhileBeingGreeted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -114,7 +114,7 @@ func TestLostWhileBeingGreeted(t *testing.T) {
 	})
 }
 
-// A resumption asks as well, and so it is refused after a revocation.
+// A resumption calls Admit too, and so it is refused after a revocation.
 func TestRevokedWhileParked(t *testing.T) {
 	l := &losers{}
 	h, err := New(Config{

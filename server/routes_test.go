@@ -49,8 +49,7 @@ func TestParseTarget(t *testing.T) {
 	}
 }
 
-// What parses names exactly one way to go, and what the agent is to dial parses
-// as HOST:PORT.
+// A target that parses has exactly one route, and the agent's address parses as HOST:PORT.
 func FuzzTarget(f *testing.F) {
 	for _, s := range []string{"node-1:10250", "10.0.0.7%node-1:80", "[fe80::1%eth0%n]:1", "[::1]:80", "%:1", "a%b%c:2"} {
 		f.Add(s)

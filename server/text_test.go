@@ -1,4 +1,4 @@
-// Tests of what those who dial are told.
+// Tests of the texts of dial errors.
 
 package server
 

@@ -38,21 +38,21 @@ func (a *authority) client(cn string, orgs ...string) *tls.Certificate {
 	return a.Issue(a.t, &x509.Certificate{Subject: pkix.Name{CommonName: cn, Organization: orgs}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
-// authorities are what auth.ServerTLS asks for.
+// authorities is the func for auth.ServerTLS.
 func (a *authority) authorities() (*x509.CertPool, error) { return a.Pool(), nil }
 
-// certificate is c whatever the client says.
+// certificate returns c for every ClientHello.
 func certificate(c *tls.Certificate) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c, nil }
 }
 
-// showing is c whatever the server asks for.
+// showing returns c for every certificate request.
 func showing(c *tls.Certificate) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c, nil }
 }
 
-// realServer is the whole server on one real port: hub and an API server that says who
-// asks.
+// realServer is the whole server on one real port: a hub and an API server that answers
+// with the client's name.
 func realServer(t *testing.T, ca *authority) (*Hub, string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -43,9 +43,9 @@ func BenchmarkDial(b *testing.B) {
 	}
 }
 
-// BenchmarkBulk is what a node sends, in CPU seconds per GB of everything in this
-// process: node, servers, and reader. The yardstick for a hop, which is hop less direct, is
-// relay less plain: two hops of which one has TLS, without a multiplexer.
+// BenchmarkBulk is the CPU time per GB that a node sends, of everything in this process:
+// node, servers, and reader. The cost of a hop is hop minus direct. Compare it with relay
+// minus plain: two hops of which one has TLS, without a multiplexer.
 func BenchmarkBulk(b *testing.B) {
 	f := newFleet(b, "a", "b")
 	f.servers["b"].join("n", func(ctx context.Context, r *tunnel.Request) {
@@ -90,12 +90,12 @@ func send(ctx context.Context, c net.Conn) {
 	_ = tunnel.Abort(c)
 }
 
-// source is where whoever connects is sent bytes.
+// source is the address of a server that sends bytes.
 func source(b *testing.B) string {
 	return serve(b, func(c net.Conn) { send(b.Context(), c) })
 }
 
-// relay is where whoever connects is joined to target, over TLS between two that splice.
+// relay is the address of two relays with TLS between them, in front of target.
 func relay(b *testing.B, f *fleet, target string) string {
 	serving, client := f.server("kubernetes"), f.client("relay")
 	far := serve(b, func(c net.Conn) {
@@ -114,7 +114,7 @@ func join(c net.Conn, addr string, conf *tls.Config) {
 	defer c.Close()
 	to, err := net.Dial("tcp", addr)
 	if err != nil {
-		return // whoever reads notices
+		return // the reader notices
 	}
 	if conf != nil {
 		to = tls.Client(to, conf)
@@ -127,7 +127,7 @@ func join(c net.Conn, addr string, conf *tls.Config) {
 	_, _ = io.Copy(c, to)
 }
 
-// serve has f serve each connection until the end of b, and says where.
+// serve serves each connection by f until the end of b, and returns the address.
 func serve(b *testing.B, f func(net.Conn)) string {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -154,7 +154,7 @@ func read(b *testing.B, c net.Conn, n int64) {
 	}
 }
 
-// cpu is what this process has used.
+// cpu is the CPU time of this process.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

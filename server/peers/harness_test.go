@@ -1,4 +1,4 @@
-// The harness: servers on loopback with TLS, and agents of the fewest words.
+// The harness: servers on loopback with TLS, and minimal agents.
 
 package peers
 
@@ -44,7 +44,7 @@ type testServer struct {
 	wire     *wire
 }
 
-// A wire knows the connections of a server, to cut them.
+// A wire has the connections of a server, to cut them.
 type wire struct {
 	net.Listener
 	mu    sync.Mutex // guards the following
@@ -72,7 +72,7 @@ func (w *wire) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return w.add((&net.Dialer{}).DialContext(ctx, network, addr))
 }
 
-// kill is what becomes of the connections of a process that is killed.
+// kill closes the connections as the kernel does for a killed process.
 func (s *testServer) kill() {
 	s.wire.mu.Lock()
 	defer s.wire.mu.Unlock()
@@ -109,7 +109,7 @@ func (f *fleet) client(cn string, orgs ...string) *tls.Certificate {
 	return f.clients.Issue(f.tb, &x509.Certificate{Subject: pkix.Name{CommonName: cn, Organization: orgs}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
-// dial makes a session with the server at addr as whoever has cert.
+// dial makes a session with the server at addr by cert.
 func (f *fleet) dial(ctx context.Context, addr string, cert *tls.Certificate, dial func(context.Context, string, string) (net.Conn, error)) (tunnel.Session, error) {
 	show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	return qmux.Dial(ctx, addr, tunnel.Options{
@@ -160,7 +160,7 @@ func (f *fleet) start(id string) *testServer {
 	return s
 }
 
-// await waits until ok, which is about what this server knows.
+// await waits until ok, which is about this server's state.
 func (s *testServer) await(ok func() bool) {
 	s.fleet.tb.Helper()
 	limit := time.After(10 * time.Second)
@@ -178,13 +178,13 @@ func (s *testServer) await(ok func() bool) {
 	}
 }
 
-// knows waits until the server knows so many others that have the node.
+// knows waits until the server knows n others with a session of the node.
 func (s *testServer) knows(node string, n int) {
 	s.fleet.tb.Helper()
 	s.await(func() bool { return len(s.peers.owners(node)) == n })
 }
 
-// join connects an agent that answers as serve does.
+// join connects an agent whose streams are served by serve.
 func (s *testServer) join(node string, serve func(context.Context, *tunnel.Request)) {
 	s.fleet.tb.Helper()
 	if _, err := s.joinAs(node, 1, serve); err != nil {
@@ -193,8 +193,8 @@ func (s *testServer) join(node string, serve func(context.Context, *tunnel.Reque
 	s.await(func() bool { _, ok := s.hub.Session(node); return ok })
 }
 
-// joinAs connects an agent with an instance of its own, and returns what yields why its
-// session has ended.
+// joinAs connects an agent with an instance of its own, and returns a channel for the reason
+// of its session's end.
 func (s *testServer) joinAs(node string, instance uint64, serve func(context.Context, *tunnel.Request)) (<-chan error, error) {
 	s.fleet.tb.Helper()
 	_, ended, err := s.greetAs(node, instance, serve)
@@ -226,13 +226,13 @@ func (s *testServer) greetAs(node string, instance uint64, serve func(context.Co
 	return control, ended, nil
 }
 
-// echo answers everything by its address and then by what it is told.
+// echo accepts every stream, sends its address, and then sends back what it reads.
 func echo(_ context.Context, r *tunnel.Request) {
 	st, err := r.Accept()
 	if err != nil {
 		return
 	}
-	_, _ = io.WriteString(st, r.Addr+"\n") // the dialer reads it
+	_, _ = io.WriteString(st, r.Addr+"\n") // the dialer gets it
 	if _, err := io.Copy(st, st); err != nil {
 		_ = tunnel.Abort(st)
 		return
@@ -240,14 +240,14 @@ func echo(_ context.Context, r *tunnel.Request) {
 	_ = st.Close()
 }
 
-// open dials and does not wait for longer than is good.
+// open dials with a timeout.
 func (s *testServer) open(addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(s.fleet.tb.Context(), 10*time.Second)
 	defer cancel()
 	return s.hub.DialContext(ctx, "tcp", addr)
 }
 
-// ask dials, says ahoy and returns the answer.
+// ask dials, sends ahoy and returns the answer.
 func (s *testServer) ask(addr string) (string, error) {
 	c, err := s.open(addr)
 	if err != nil {
@@ -282,7 +282,7 @@ func (s *testServer) metric(name string) float64 {
 	return sum
 }
 
-// newImpostor is the address of one who shows a node's certificate to whoever dials it.
+// newImpostor is the address of a server with a node's certificate.
 func newImpostor(t *testing.T, f *fleet) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

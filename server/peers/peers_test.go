@@ -38,12 +38,12 @@ func TestAnyServerReachesAnyNode(t *testing.T) {
 	}
 }
 
-// TestErrors: the answer of the node is passed on as it is, and a node that nobody has
-// is the same error as with one server.
+// TestErrors: the node's error is passed on unchanged, and the error for a node without a
+// session is the same as with one server.
 func TestErrors(t *testing.T) {
 	f := newFleet(t, "a", "b")
 	f.servers["b"].join("n", func(_ context.Context, r *tunnel.Request) {
-		_ = r.Reject(tunnel.Refused, "nobody listens there") // the dialer is told
+		_ = r.Reject(tunnel.Refused, "nobody listens there") // the dialer gets the error
 	})
 	f.servers["a"].knows("n", 1)
 	for _, tc := range []struct {
@@ -61,13 +61,13 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestOwnerKilled: the next server that has the node is asked, and a node that has come
-// to another server is found there.
+// TestOwnerKilled: the next server with a session of the node is tried, and a node that has
+// connected to another server is found there.
 func TestOwnerKilled(t *testing.T) {
 	f := newFleet(t, "a", "b", "c")
 	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
 	c.join("n", echo)
-	b.join("n", echo) // the newest, and so the first to be asked
+	b.join("n", echo) // the newest, which is tried first
 	a.knows("n", 2)
 	if first := a.peers.owners("n")[0].peer.ID; first != "b" {
 		t.Fatalf("%s would be asked first", first)
@@ -95,8 +95,7 @@ func TestOwnerKilled(t *testing.T) {
 	}
 }
 
-// TestNoLoop: two servers that each take the other for one that has the node ask each
-// other once.
+// TestNoLoop: two servers that each believe that the other has the node try each other once.
 func TestNoLoop(t *testing.T) {
 	f := newFleet(t, "a", "b")
 	for id, other := range map[string]string{"a": "b", "b": "a"} {
@@ -114,7 +113,7 @@ func TestNoLoop(t *testing.T) {
 	}
 }
 
-// TestStalledReader: who does not read holds up nobody else.
+// TestStalledReader: a stalled reader does not delay others.
 func TestStalledReader(t *testing.T) {
 	f := newFleet(t, "a", "b")
 	f.servers["b"].join("n", func(ctx context.Context, r *tunnel.Request) {
@@ -149,8 +148,7 @@ func TestStalledReader(t *testing.T) {
 	}
 }
 
-// TestRevoked: a node that loses its name at the server that has it is cut off from
-// those that do not, too.
+// TestRevoked: if a node loses its name at its server, streams from other servers end too.
 func TestRevoked(t *testing.T) {
 	f := newFleet(t, "a", "b")
 	a, b := f.servers["a"], f.servers["b"]
@@ -176,8 +174,8 @@ func TestRevoked(t *testing.T) {
 	}
 }
 
-// TestIdentities: a node's certificate is never taken for a server's, and the other way
-// round.
+// TestIdentities: a node's certificate is not accepted as a server's, and a server's not as
+// a node's.
 func TestIdentities(t *testing.T) {
 	f := newFleet(t, "a", "b")
 	a := f.servers["a"]
@@ -226,7 +224,7 @@ func TestIdentities(t *testing.T) {
 			}
 		})
 	}
-	// Nobody who shows a node's certificate in a server's place is believed.
+	// A server with a node's certificate is refused.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	other := newImpostor(t, f)
@@ -236,8 +234,8 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// TestDraining: a server that is about to leave is asked last, and what it passes on
-// has time to end.
+// TestDraining: a server that is about to stop is tried last, and its forwarded streams have
+// time to end.
 func TestDraining(t *testing.T) {
 	f := newFleet(t, "a", "b", "c")
 	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
@@ -270,7 +268,7 @@ func TestDraining(t *testing.T) {
 	<-stopped
 }
 
-// TestSameID: a server is not asked that has this one's ID.
+// TestSameID: a server with this server's ID is not tried.
 func TestSameID(t *testing.T) {
 	f := newFleet(t, "a")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -285,8 +283,8 @@ func TestSameID(t *testing.T) {
 	}
 }
 
-// TestForgotten: a session with a server that is told of no more goes on, and is not
-// made again.
+// TestForgotten: a session with a server that is not listed any more goes on, and is not made
+// again.
 func TestForgotten(t *testing.T) {
 	f := newFleet(t, "a", "b")
 	a, b := f.servers["a"], f.servers["b"]
@@ -333,7 +331,7 @@ func TestCloneElsewhere(t *testing.T) {
 	c.knows("n", 1)
 	for id, s := range map[string]*testServer{"a": a, "b": b, "c": c} {
 		again, err := s.joinAs("n", 1, echo)
-		if err == nil { // c has never had the node, and learns who is preferred
+		if err == nil { // c has never had the node, and gets the preferred instance
 			select {
 			case err = <-again:
 			case <-time.After(5 * time.Second):
@@ -351,8 +349,8 @@ func TestCloneElsewhere(t *testing.T) {
 	}
 }
 
-// TestWhoSpeaks: of all servers one speaks of a node, the one with the newest session, and
-// if none has any, the first; all know which have one, and which they cannot hear.
+// TestWhoSpeaks: one of all servers reports a node: the one with the newest session, and if
+// there is none, the first. All know which servers have a session, and which are silent.
 func TestWhoSpeaks(t *testing.T) {
 	f := newFleet(t, "a", "b", "c")
 	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
@@ -393,9 +391,9 @@ func TestWhoSpeaks(t *testing.T) {
 	speaks("n", "b", "b")
 }
 
-// TestStaleLoses: a server that the others could not hear, and that has the session of an
-// agent which another one has superseded meanwhile, loses it as soon as it hears of that, and
-// dials into the newer.
+// TestStaleLoses: a server was disconnected from the others, and another instance has
+// superseded the agent of its session meanwhile. It closes the session when it gets that, and
+// dials to the newer one.
 func TestStaleLoses(t *testing.T) {
 	f := newFleet(t, "a", "b")
 	a, b := f.servers["a"], f.servers["b"]
@@ -436,8 +434,8 @@ func TestStaleLoses(t *testing.T) {
 	}
 }
 
-// TestLeave: a server that is about to stop is asked last, and answers until it stops, and
-// knows when its nodes are elsewhere.
+// TestLeave: a server that is about to stop is tried last, answers until it stops, and knows
+// when its nodes are connected to others.
 func TestLeave(t *testing.T) {
 	f := newFleet(t, "a", "b", "c")
 	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
@@ -457,7 +455,7 @@ func TestLeave(t *testing.T) {
 	a.await(func() bool { return a.peers.owners("n")[0].peer.ID == "c" })
 }
 
-// TestLeftBefore: a server that comes while another is about to stop is told, too.
+// TestLeftBefore: a server that starts while another is about to stop is notified, too.
 func TestLeftBefore(t *testing.T) {
 	f := newFleet(t, "a")
 	a := f.servers["a"]

@@ -12,9 +12,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// TestRestartedElsewhere: a node's agent leaves one server and its next process has a
-// session with another; each server has dials wait until it hears of that, and none has
-// another wait for them.
+// TestRestartedElsewhere: a node's agent leaves one server and its next process connects to
+// another. Dials at each server wait until it knows that, and do not make another server
+// wait.
 func TestRestartedElsewhere(t *testing.T) {
 	f := newFleet(t, "a", "b", "c")
 	b, c := f.servers["b"], f.servers["c"]
@@ -70,8 +70,8 @@ func TestRestartedElsewhere(t *testing.T) {
 	}
 }
 
-// TestForgottenWhileAwaited: a node that is removed at the server that it has left is not
-// waited for at another.
+// TestForgottenWhileAwaited: a node that was removed at the server that it has left is not
+// awaited at another.
 func TestForgottenWhileAwaited(t *testing.T) {
 	f := newFleet(t, "a", "b")
 	a, b := f.servers["a"], f.servers["b"]
@@ -104,8 +104,8 @@ func TestForgottenWhileAwaited(t *testing.T) {
 	}
 }
 
-// TestDrainingOwnerIsNotTheLast: that one server says the node is leaving does not keep
-// another from being asked, and is the answer if that one does not have it.
+// TestDrainingOwnerIsNotTheLast: if one server answers that the node is leaving, another is
+// still tried. If that does not have the node, the first answer is returned.
 func TestDrainingOwnerIsNotTheLast(t *testing.T) {
 	f := newFleet(t, "a", "b", "c")
 	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
@@ -114,7 +114,7 @@ func TestDrainingOwnerIsNotTheLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.knows("n", 1)
-	held, err := a.open("n:1") // or the session would end at once
+	held, err := a.open("n:1") // else the session would end at once
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestDrainingOwnerIsNotTheLast(t *testing.T) {
 		<-time.After(time.Millisecond)
 	}
 	a.peers.mu.Lock()
-	stale := server.Observation{Node: "n", Change: server.Change{State: server.Attached}} // and older, so it is asked after b
+	stale := server.Observation{Node: "n", Change: server.Change{State: server.Attached}} // and older, so it is tried after b
 	a.peers.links["c"].nodes["n"] = stale
 	a.peers.mu.Unlock()
 	dial := func() error {

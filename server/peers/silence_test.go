@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// TestSilentServer: a server that says nothing for four seconds is asked no more, though
-// no connection has broken, and its nodes count as silent since then.
+// TestSilentServer: a server that sends nothing for four seconds is not tried any more,
+// although no connection has failed, and its nodes count as silent since then.
 func TestSilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x tunneltest.Exchange

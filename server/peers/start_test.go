@@ -1,4 +1,4 @@
-// What a server that has just started knows of the others.
+// Tests of a server that has just started.
 
 package peers
 
@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// TestDialAtStart: a server that has not heard yet what the others have does not say that
+// TestDialAtStart: a server that does not have the others' sessions yet does not answer that
 // a node is not connected.
 func TestDialAtStart(t *testing.T) {
 	f := newFleet(t, "a", "b")
@@ -44,9 +44,9 @@ func TestDialAtStart(t *testing.T) {
 	}
 }
 
-// TestDialAtStartIsBounded: a dial waits for others of which nothing tells until startup
-// has passed since the first that did, however long the server took to start, and not at
-// all once it is known that there are none.
+// TestDialAtStartIsBounded: a dial waits for silent servers until the startup time has passed
+// since the first answer, regardless of how long the server took to start. It does not wait if
+// there are no other servers.
 func TestDialAtStartIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nobody := func(context.Context, Peer) (tunnel.Session, error) { return nil, errors.New("out of reach") }

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// An echo is an API server of a kind: it says back what it is told.
+// echo stands in for an API server and echoes.
 func echo(t *testing.T) net.Listener {
 	t.Helper()
 	l := listen(t)
@@ -79,7 +79,7 @@ func dial(t *testing.T, addr string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// said is what comes back of a word.
+// said sends a word and returns the answer.
 func said(c net.Conn, word string) (string, error) {
 	if _, err := io.WriteString(c, word); err != nil {
 		return "", err
@@ -89,8 +89,8 @@ func said(c net.Conn, word string) (string, error) {
 	return string(back), err
 }
 
-// TestRelay: what comes by the port and what agents inject reach the API server, with
-// half-close, and what is underway ends with the relay.
+// TestRelay: connections of the port and injected ones of agents reach the API server, with
+// half-close, and end with the relay.
 func TestRelay(t *testing.T) {
 	r, addr, stop := start(t, Config{Addr: echo(t).Addr().String()})
 	c := dial(t, addr)
@@ -119,7 +119,7 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// TestBounded: strangers have so many places and no more, and agents' connections take none.
+// TestBounded: connections of unauthenticated clients are bounded, and agents' do not count.
 func TestBounded(t *testing.T) {
 	r, addr, _ := start(t, Config{Addr: echo(t).Addr().String(), Limit: 2})
 	mine, its := net.Pipe()
@@ -145,7 +145,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestUnreachable: an API server that is not there is told of once.
+// TestUnreachable: an unreachable API server is logged once.
 func TestUnreachable(t *testing.T) {
 	var log bytes.Buffer
 	r, _, stop := start(t, Config{
@@ -173,8 +173,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestEnds: Run ends when it is asked to, also if others who wait for the same hear of it
-// first.
+// TestEnds: Run ends with its context, also if other waiters are woken first.
 func TestEnds(t *testing.T) {
 	l := listen(t)
 	if err := l.Close(); err != nil {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A slow file takes a line once it is told to, and may fail.
+// A slow file blocks each write until the test continues it, and may fail.
 type slow struct {
 	lines bytes.Buffer
 	turn  chan error
@@ -61,7 +61,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// Whatever the file does, nobody waits for it, and what is lost is counted.
+// A slow or failing file delays no caller, and lost lines are counted.
 func TestSlowAndFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &slow{turn: make(chan error)}
