@@ -1,4 +1,4 @@
-// Client: a connection from its first byte until it is a tunnel, or over.
+// Client: a connection until it becomes a tunnel or is closed.
 
 package connect
 
@@ -25,34 +25,35 @@ import (
 )
 
 const (
-	// readerSize is what a request is read to at a time, in bytes.
+	// readerSize is the size of the buffer for reading a request, in bytes.
 	readerSize = 1 << 10
-	// watchAfter is how long a dial may take before anybody looks whether the client
-	// still waits for it. Most have ended by then, and cost nothing.
+	// watchAfter is how long a dial may take before it is checked whether the client
+	// still waits for it. Most dials end earlier and cost no check.
 	watchAfter = 100 * time.Millisecond
-	// parting is how long a client that was told no for good is read from: closed with
-	// something unread, TCP would drop the answer for a reset (RFC 9112, 9.6).
+	// parting is how long the connection is read after the last answer. If it were closed
+	// with unread data, TCP would send a reset, and the client could lose the answer (RFC
+	// 9112, 9.6).
 	parting = 500 * time.Millisecond
 )
 
 // past is a deadline that has passed. It is written here once and never changed.
 var past = time.Unix(1, 0)
 
-// readers recycles what requests are read to. It is a cache and holds nothing that
-// anybody could observe.
+// readers recycles the buffers for reading requests. It is a cache whose content is not
+// visible outside.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readerSize) }}
 
 // A client is one connection. One goroutine serves it.
 type client struct {
 	*front
 	conn   net.Conn
-	scarce bool                 // it has taken one of the last file descriptors
+	scarce bool                 // it has one of the last file descriptors
 	tls    *tls.ConnectionState // nil without TLS
-	in     *bufio.Reader        // what comes, within limit
+	in     *bufio.Reader        // reads at most limit bytes
 	limit  io.LimitedReader
 }
 
-// serve is the life of a connection, which it owns. ctx ends when no more is asked.
+// serve serves a connection, which it owns. No request is read once ctx is done.
 func (f *front) serve(ctx context.Context, conn net.Conn) {
 	c := &client{front: f, conn: conn, scarce: descriptors.Scarce(conn), limit: io.LimitedReader{R: conn}}
 	c.in, _ = readers.Get().(*bufio.Reader)
@@ -71,9 +72,9 @@ func (f *front) serve(ctx context.Context, conn net.Conn) {
 		<-hurried
 		_ = conn.SetDeadline(time.Time{}) // tunnels go on
 	}
-	ahead, _ := c.in.Peek(c.in.Buffered()) // it is there
+	ahead, _ := c.in.Peek(c.in.Buffered()) // the request has arrived
 	if target == nil {
-		_ = conn.Close() // what there was to be said has been
+		_ = conn.Close() // the client has got its answer
 	} else if len(ahead) > 0 {
 		_, _ = target.Write(ahead) // there is room for it; if it fails, so does what follows
 	}
@@ -88,10 +89,10 @@ func (f *front) serve(ctx context.Context, conn net.Conn) {
 // once and never changed.
 var established = []byte("HTTP/1.1 200 Connection Established\r\n\r\n")
 
-// establish answers r, which has reached its target, and waits until the client has said
-// something, which shows that it has read the answer, or has had the time to. The egress
-// selector takes a byte that comes with the answer for an error. It says whether the
-// client is still there.
+// establish answers r, whose target is connected. Then it waits until the client has sent
+// data, which shows that it has read the answer, or for answerTime: the egress selector
+// fails if a byte follows the answer in the same read. It reports whether the client is
+// still connected.
 func (c *client) establish(r *http.Request) bool {
 	if _, err := c.conn.Write(established); err != nil {
 		return false
@@ -102,12 +103,12 @@ func (c *client) establish(r *http.Request) bool {
 	_ = c.conn.SetReadDeadline(time.Now().Add(c.hold)) // if conn is broken the tunnel ends
 	_, err := c.in.Peek(1)
 	_ = c.conn.SetReadDeadline(time.Time{})
-	// An end is read again. A reset is told once, and would look like an end afterwards.
+	// The next read returns an EOF again. It does not return a reset again, but an EOF.
 	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// requests answers one request after the other, until there are no more or one has
-// reached its target.
+// requests answers one request after the other, until the client sends no more or a
+// target is connected.
 func (c *client) requests(ctx context.Context) (*http.Request, net.Conn) {
 	for first := true; ; first = false {
 		r, err := c.next(ctx, first)
@@ -129,8 +130,8 @@ func (c *client) requests(ctx context.Context) (*http.Request, net.Conn) {
 // errTooLarge is why a request is not read to its end.
 var errTooLarge = errors.New("request is too large")
 
-// next waits for a request. Meanwhile the connection is among those that have none, and
-// may have to yield to others.
+// next waits for a request. Meanwhile the connection counts as pending and may be closed
+// in favour of others.
 func (c *client) next(ctx context.Context, first bool) (*http.Request, error) {
 	defer c.idlers.Enter(c.conn)()
 	if first {
@@ -166,7 +167,8 @@ func (c *client) next(ctx context.Context, first bool) (*http.Request, error) {
 	return r, c.conn.SetReadDeadline(time.Time{})
 }
 
-// shake shakes hands. What ends the wait for a request ends it, too.
+// shake does the TLS handshake. It ends early for the same reasons as the wait for a
+// request.
 func (c *client) shake(t *tls.Conn) error {
 	if err := t.SetWriteDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return err
@@ -179,7 +181,7 @@ func (c *client) shake(t *tls.Conn) error {
 	return t.SetWriteDeadline(time.Time{})
 }
 
-// within bounds what is read from now on, unless ctx is done.
+// within sets the deadline for reads, unless ctx is done.
 func (c *client) within(ctx context.Context, d time.Duration) error {
 	if err := c.conn.SetReadDeadline(time.Now().Add(d)); err != nil {
 		return err
@@ -187,7 +189,7 @@ func (c *client) within(ctx context.Context, d time.Duration) error {
 	return ctx.Err() // whose own deadline may be lost
 }
 
-// without ends a connection that has no request, or no further one, because of err.
+// without ends a connection without a request, or without a further one, because of err.
 func (c *client) without(err error, first bool) {
 	var (
 		broken *net.OpError
@@ -218,8 +220,8 @@ func (c *client) without(err error, first bool) {
 
 func isTLS(c net.Conn) bool { _, ok := c.(*tls.Conn); return ok }
 
-// answer dials for a request. It returns the target, or nil when it has said why there
-// is none.
+// answer dials for a request. It returns the target, or answers with the error and
+// returns nil.
 func (c *client) answer(ctx context.Context, r *http.Request) net.Conn {
 	if c.scarce {
 		c.metrics.Shed.Inc()
@@ -233,7 +235,7 @@ func (c *client) answer(ctx context.Context, r *http.Request) net.Conn {
 	if c.cfg.Authorize != nil {
 		if err := c.cfg.Authorize(r); err != nil {
 			c.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()
-			if more, ok := c.denied.Allow(err.Error()); ok { // which says who
+			if more, ok := c.denied.Allow(err.Error()); ok { // the error names the client
 				c.cfg.Log.Warn("CONNECT refused", "client", r.RemoteAddr, "target", clip(r.Host), "err", err, "others", more)
 			}
 			c.say(r, http.StatusForbidden, err.Error(), nil)
@@ -260,8 +262,8 @@ func (c *client) answer(ctx context.Context, r *http.Request) net.Conn {
 	return target
 }
 
-// watch calls giveUp when the client has gone, until stop is called. It hears of that by
-// reading, as far as there is room, and leaves what it reads to who reads next.
+// watch calls giveUp when the client has closed the connection, until stop is called. It
+// notices that by reading while the buffer has room; the next reader gets those bytes.
 func (c *client) watch(giveUp func()) (stop func()) {
 	over := make(chan struct{})
 	t := time.AfterFunc(watchAfter, func() {
@@ -295,7 +297,7 @@ func (c *client) refuse(r *http.Request, err error) {
 	c.say(r, httpStatus(code), err.Error(), h)
 }
 
-// say answers a request that becomes no tunnel; r is nil if nobody knows what it was.
+// say answers a request that becomes no tunnel; r is nil if it could not be read.
 func (c *client) say(r *http.Request, status int, text string, h http.Header) {
 	if h == nil {
 		h = make(http.Header)
@@ -311,14 +313,14 @@ func (c *client) say(r *http.Request, status int, text string, h http.Header) {
 	}
 	var b bytes.Buffer
 	_ = resp.Write(&b)                                         // to memory
-	_ = c.conn.SetWriteDeadline(time.Now().Add(headerTimeout)) // if conn is broken nobody is told,
+	_ = c.conn.SetWriteDeadline(time.Now().Add(headerTimeout)) // if conn is broken the client gets no answer
 	_, _ = c.conn.Write(b.Bytes())                             // and the next read fails
 	_ = c.conn.SetWriteDeadline(time.Time{})
 }
 
-// part ends a connection on which an answer has been sent last.
+// part closes a connection after its last answer.
 func (c *client) part() {
-	_ = tunnel.CloseWrite(c.conn) // none of these matters any more
+	_ = tunnel.CloseWrite(c.conn) // these bytes are discarded
 	_ = c.conn.SetReadDeadline(time.Now().Add(parting))
 	_, _ = io.CopyN(io.Discard, c.conn, 64<<10)
 }

@@ -1,26 +1,25 @@
-// Package connect is the hub's front end for others: HTTP CONNECT, as the
+// Package connect is the hub's front end for HTTP CONNECT, as the
 // HTTPConnect mode of kube-apiserver's EgressSelectorConfiguration expects it
 // (KEP-1281).
 //
 // A client sends CONNECT host:port, where a '%' is written %25 as in a URL
-// (RFC 6874). When the target has been reached it gets
-// 200, and from then on the connection is the target's. Otherwise it gets a
-// status that says whose fault it is, with Proxy-Status (RFC 9209) for machines
-// and one line of text for people.
+// (RFC 6874). When the target is connected it gets 200, and the connection becomes
+// a tunnel to the target. Otherwise it gets a status for the kind of failure, with
+// Proxy-Status (RFC 9209) for machines and one line of text for people.
 //
-// When the process runs out of file descriptors, the last few are for saying so:
-// new requests get 503 and tunnels that are open go on.
+// When the process runs out of file descriptors, new requests get 503 by the last
+// few, and open tunnels go on.
 //
-// A tunnel that is cut off, at either end, is reset at the other: over TLS by a TCP
-// reset without close_notify. A unix socket has no reset, so that a client there
-// cannot tell a cut from an end, unless what it speaks through the tunnel can.
+// A tunnel that is cut at one end is reset at the other: over TLS by a TCP reset
+// without close_notify. A unix socket has no reset, so that a client there cannot
+// tell a cut from an end, unless the protocol in the tunnel can.
 //
-// A target that speaks first is held back for 100 ms, or until the client has sent
-// something, because the egress selector takes a byte that comes with the 200 for an
-// error. A client that can do with that asks by "Hawser-Early: yes".
+// Data of a target that sends first is held back for 100 ms, or until the client has
+// sent data, because the egress selector fails if a byte follows the 200 in the same
+// read. A client that accepts such data sends "Hawser-Early: yes".
 //
 // The package authenticates and authorizes only by Config.Authorize; the listener
-// it is given does TLS (ListenTLS). A unix socket's file mode is its lock
+// does TLS (ListenTLS). The file mode of a unix socket decides who may connect to it
 // (ListenUnix).
 package connect
 
@@ -43,9 +42,9 @@ import (
 )
 
 const (
-	// DefaultDialTimeout bounds a dial when Config does not say.
+	// DefaultDialTimeout is used if Config.DialTimeout is zero.
 	DefaultDialTimeout = 30 * time.Second
-	// headerTimeout is how long a client may take to shake hands, and to send its
+	// headerTimeout bounds the TLS handshake, and the time in which a client sends its
 	// request.
 	headerTimeout = 10 * time.Second
 	// idleTimeout is how long a connection may be kept open between two requests. A
@@ -55,19 +54,19 @@ const (
 	// their handshake, in their header, or kept open after an answer that was no
 	// tunnel.
 	maxIdlers = 512
-	// earlyHeader is the field by which a client that is ready for it asks not to have
-	// a target held back that speaks first: "Hawser-Early: yes".
+	// earlyHeader is the field by which a client accepts the target's data right behind the
+	// answer: "Hawser-Early: yes".
 	earlyHeader = "Hawser-Early"
 	// maxHeader bounds the request in bytes; a host name has 255 at most.
 	maxHeader = 8 << 10
 	// drainTimeout is how long Serve waits for tunnels to end by themselves unless
 	// Config.DrainTimeout says otherwise.
 	drainTimeout = 5 * time.Second
-	// answerTime is how long a target that speaks first is held back, so that
-	// the client has read the 200 by itself.
+	// answerTime is how long data of a target that sends first is held back, so that the
+	// client reads the 200 alone.
 	answerTime = 100 * time.Millisecond
 	// lowestPause and highestPause bound the pause after an Accept that failed for a
-	// reason that will pass.
+	// temporary reason.
 	lowestPause  = 5 * time.Millisecond
 	highestPause = time.Second
 	// maxTargetText bounds a target in logs and answers.
@@ -78,14 +77,14 @@ const (
 type Config struct {
 	// Dial reaches targets: the hub's DialContext.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Authorize may refuse a request by error, which the client reads. Nil allows
-	// whoever could connect, which suits a unix socket.
+	// Authorize may refuse a request by an error, which the client gets. Nil allows
+	// every client that could connect, which suits a unix socket.
 	Authorize func(*http.Request) error
-	// Caller names who makes a request, for auth.CallerOf of the dial's context. Nil
-	// names nobody.
+	// Caller names the client of a request, for auth.CallerOf of the dial's context. Nil
+	// means no name.
 	Caller func(*http.Request) string
-	// Trace puts what a request's headers say of a trace into the context of its dial. Nil
-	// means that nobody wants to know.
+	// Trace puts the trace of a request's headers into the context of its dial. Nil means
+	// no traces.
 	Trace func(context.Context, http.Header) context.Context
 	// DialTimeout bounds a dial; zero means DefaultDialTimeout.
 	DialTimeout time.Duration
@@ -101,8 +100,8 @@ type Server struct {
 	cfg     Config
 	metrics *fronts.Metrics
 	idlers  *strangers.Pending   // connections without a request
-	silent  strangers.LogLimiter // lines about those that were closed
-	denied  strangers.LogLimiter // lines about who may not
+	silent  strangers.LogLimiter // limits log lines about closed pending connections
+	denied  strangers.LogLimiter // limits log lines about refused clients
 	hold    time.Duration        // answerTime
 }
 
@@ -125,8 +124,8 @@ func New(c Config) (*Server, error) {
 	return &Server{cfg: c, metrics: m, idlers: strangers.NewPending(maxIdlers), hold: answerTime}, nil
 }
 
-// Serve serves l, which it owns, until ctx is done, and returns nil then: no new
-// requests are taken, and tunnels get DrainTimeout to end before they are cut.
+// Serve serves l, which it owns, until ctx is done. Then it takes no new requests, cuts
+// the tunnels after DrainTimeout, and returns nil.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	tunnels, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -149,7 +148,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // A front is a Server on one listener.
 type front struct {
 	*Server
-	ctx context.Context // of the tunnels: ends when they are cut, not when no more is asked
+	ctx context.Context // of the tunnels: done when they are cut, which is later than the end of Serve's context
 }
 
 // accept serves what l accepts until ctx is done.
@@ -176,7 +175,7 @@ func (f *front) accept(ctx context.Context, l net.Listener, clients *sync.WaitGr
 	}
 }
 
-// join splices the connection of r and its target. It owns both.
+// join copies between the connection of r and its target. It owns both.
 func (f *front) join(conn, target net.Conn, r *http.Request, ahead int) {
 	f.metrics.Open.Inc()
 	defer f.metrics.Open.Dec()

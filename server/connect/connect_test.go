@@ -127,8 +127,8 @@ func TestTunnelKeepsHalfCloses(t *testing.T) {
 	}
 }
 
-// TestTargetThatSpeaksFirst is heard once the client has spoken, or after a while,
-// and never before.
+// TestTargetThatSpeaksFirst: its data is passed on once the client has sent data, or after
+// answerTime, and not before.
 func TestTargetThatSpeaksFirst(t *testing.T) {
 	greeting := func(context.Context, string, string) (net.Conn, error) {
 		far, near := memnet.Pipe(memnet.Addr("target"), memnet.Addr("server"))
@@ -164,7 +164,7 @@ func expect(t *testing.T, r io.Reader, want string) {
 	}
 }
 
-// TestErrors goes through the table, and through what has no code.
+// TestErrors checks the table, and errors without a code.
 func TestErrors(t *testing.T) {
 	tests := map[string]struct {
 		err    error
@@ -196,7 +196,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestEveryCodeHasAnOutcome makes who adds a code think of its status.
+// TestEveryCodeHasAnOutcome fails if a new code has no status.
 func TestEveryCodeHasAnOutcome(t *testing.T) {
 	for c := tunnel.Code(1); !strings.HasPrefix(c.String(), "code "); c++ {
 		if _, ok := outcomes[c]; !ok {

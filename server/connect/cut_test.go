@@ -89,7 +89,7 @@ func connectTLS(t *testing.T, header string) (client *tls.Conn, r *bufio.Reader,
 	return client, r, target
 }
 
-// What the target's reset has cut off does not look complete to the client.
+// After a reset by the target the client does not see a complete answer.
 func TestCutAtTheTarget(t *testing.T) {
 	client, r, target := connectTLS(t, "")
 	if _, err := io.WriteString(client, "?"); err != nil {
@@ -110,8 +110,8 @@ func TestCutAtTheTarget(t *testing.T) {
 	}
 }
 
-// Nor does what the client has cut off look complete to the target: by a reset, or as
-// the kernel closes the connections of a process that is killed, without close_notify.
+// After a cut by the client the target does not see an end: by a reset, or without
+// close_notify, as when the kernel closes the connections of a killed process.
 func TestCutAtTheClient(t *testing.T) {
 	for how, cut := range map[string]func(*tls.Conn) error{
 		"reset":  func(c *tls.Conn) error { return tunnel.Abort(c) },
@@ -137,7 +137,7 @@ func TestCutAtTheClient(t *testing.T) {
 	}
 }
 
-// Ends in good order stay what they are, each for its direction.
+// An end of one direction is passed on as an end of that direction.
 func TestEndsOverTLS(t *testing.T) {
 	client, r, target := connectTLS(t, "")
 	if _, err := io.WriteString(client, "question"); err != nil {
@@ -170,7 +170,7 @@ func TestIdleTunnelHoldsNothing(t *testing.T) {
 	socket := serveHolding(t, Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", targets.Addr().String())
 	}}, 0)
-	// What comes with the request is the tunnel's.
+	// Data in the packet of the request is passed on.
 	resp, client, _ := request(t, socket, connectRequest+"early")
 	if resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
@@ -190,9 +190,9 @@ func TestIdleTunnelHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestClientLeavesItsAnswer: a client that goes away without having read its answer resets
-// its connection. That is told once, while it is waited for the client to speak, and the
-// target hears of a cut and not of an end.
+// TestClientLeavesItsAnswer: a client that closes its connection without having read the
+// answer resets it. The reset is read once, during the wait for the client's data, and the
+// target gets a cut and not an end.
 func TestClientLeavesItsAnswer(t *testing.T) {
 	near, far := memnet.Pipe(memnet.Addr("server"), memnet.Addr("target"))
 	socket := serveHolding(t, Config{Dial: func(context.Context, string, string) (net.Conn, error) { return near, nil }}, 24*time.Hour)

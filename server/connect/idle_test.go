@@ -124,7 +124,8 @@ func TestTimesOfConnectionsWithoutARequest(t *testing.T) {
 	})
 }
 
-// Clients that take their time, or say too much, keep nobody out, and the log small.
+// Slow clients, and clients that send too much, do not keep others out, and the log stays
+// small.
 func TestCrowdWithoutARequest(t *testing.T) {
 	withFrontEnd(t, func(t *testing.T, q *realServer) {
 		for range 4 * maxIdlers {
@@ -162,8 +163,8 @@ func TestCrowdWithoutARequest(t *testing.T) {
 	})
 }
 
-// A client that asks for it hears a target that speaks first at once; others do when
-// they have spoken.
+// A client with Hawser-Early gets the data of a target that sends first at once. Others get
+// it after they have sent data.
 func TestEarlyTargets(t *testing.T) {
 	dial := func(context.Context, string, string) (net.Conn, error) {
 		far, near := memnet.Pipe(memnet.Addr("target"), memnet.Addr("server"))

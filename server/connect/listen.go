@@ -1,5 +1,5 @@
-// Listening: TLS whose cuts are noticed, and unix sockets that are private from the
-// first.
+// Listening: TLS that reports a cut, and unix sockets that are private from their
+// creation.
 
 package connect
 
@@ -23,10 +23,10 @@ const socketMode = 0o600
 // errCut is a TLS connection that ended without close_notify.
 var errCut = errors.New("connection was cut off: no close_notify")
 
-// ListenTLS makes TLS connections under conf of those that l accepts, which it owns.
-// A client that goes without close_notify, as when it is killed, has not ended its
-// direction in good order (RFC 8446, 6.1): reading from it fails with an error that
-// is not io.EOF. Package tls would take that for an end.
+// ListenTLS makes TLS connections by conf of the connections that l accepts. It owns l.
+// If a client closes the connection without close_notify, as when it is killed, reading
+// fails with an error that is not io.EOF (RFC 8446, 6.1). Package tls alone would return
+// io.EOF.
 func ListenTLS(l net.Listener, conf *tls.Config) net.Listener {
 	return tls.NewListener(strictListener{l}, conf)
 }
@@ -41,7 +41,7 @@ func (l strictListener) Accept() (net.Conn, error) {
 	return strict{c}, nil
 }
 
-// strict is a connection below TLS: TLS has ended before it does.
+// strict is a connection below TLS. An end before the end of TLS is an error.
 type strict struct{ net.Conn }
 
 func (c strict) Read(p []byte) (int, error) {
@@ -52,14 +52,14 @@ func (c strict) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Abort gives the connection up.
+// Abort resets the connection.
 func (c strict) Abort() error { return tunnel.Abort(c.Conn) }
 
 // NetConn is the connection itself.
 func (c strict) NetConn() net.Conn { return c.Conn }
 
-// ListenUnix listens on a socket that only its owner may connect to. A socket left
-// behind by a process that is gone is replaced; anything else at path is an error.
+// ListenUnix listens on a socket that only its owner may connect to. It replaces a socket
+// that no process listens on; any other file at path is an error.
 func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if c, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
 		_ = c.Close()
@@ -75,15 +75,15 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Where private can do nothing this is what there is.
+	// On systems where private does nothing this sets the mode.
 	if err := os.Chmod(path, socketMode); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-// CheckUnix says why nothing can listen at path, as far as its directory and what is
-// there tell.
+// CheckUnix returns why no socket can be made at path, judged by the directory and the
+// file there.
 func CheckUnix(path string) error {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The socket's file is its owner's alone from the moment it exists.
+// Only its owner may use the socket's file as soon as it exists.
 func TestUnixSocketIsPrivate(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
@@ -29,7 +29,7 @@ func TestUnixSocketIsPrivate(t *testing.T) {
 		t.Error("a socket was bound twice")
 	}
 	path := filepath.Join(t.TempDir(), "s")
-	for range 2 { // the second replaces what the first has left behind
+	for range 2 { // the second replaces the file of the first
 		l, err := ListenUnix(t.Context(), path)
 		if err != nil {
 			t.Fatal(err)

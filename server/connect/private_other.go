@@ -1,4 +1,4 @@
-// Privacy of a socket, where files have no modes.
+// The mode of a unix socket, on systems where files have no modes.
 
 //go:build !unix
 

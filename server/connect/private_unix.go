@@ -1,4 +1,4 @@
-// Privacy of a socket, where files have modes.
+// The mode of a unix socket, on systems where files have modes.
 
 //go:build unix
 
@@ -6,9 +6,9 @@ package connect
 
 import "syscall"
 
-// private sets the mode of a socket that has no file yet: on Linux the file gets the
-// mode that the socket has when it is bound, so that nobody can connect in between.
-// Other systems do not know that, and refuse.
+// private sets the mode of a socket before it is bound. On Linux the file gets that mode
+// when it is made, so that no other user can connect in between. Other systems refuse the
+// call.
 func private(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), socketMode) })
 }

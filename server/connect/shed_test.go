@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// fewFiles is how many descriptors the child of TestFewFiles may have. The
-// variable says where it is to listen.
+// fewFiles is the limit of descriptors of the child of TestFewFiles. The variable is
+// its address.
 const (
 	fewFiles   = 96
 	fewFilesAt = "HAWSER_TEST_FEW_FILES"
@@ -53,15 +53,15 @@ func TestFewFilesChild(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Serve(ctx, l) }()
 	fmt.Println("serving")
-	_, _ = io.Copy(io.Discard, os.Stdin) // until the other process has had enough
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the other process ends
 	cancel()
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
 }
 
-// A server without file descriptors says so to who comes, for as long as that
-// lasts, and lets those who are there go on.
+// A server without free file descriptors answers new clients with an error, and existing
+// tunnels go on.
 func TestFewFiles(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFewFilesChild$")
@@ -104,7 +104,7 @@ func TestFewFiles(t *testing.T) {
 	for _, x := range tunnels[:len(tunnels)/2] {
 		_ = x.conn.Close()
 	}
-	// The server notices in its own time.
+	// The server notices that with a delay.
 	for {
 		x, resp := dialTunnel(t, socket)
 		if resp.StatusCode == http.StatusOK {

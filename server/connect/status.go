@@ -1,4 +1,4 @@
-// What a failed dial looks like to an HTTP client: one table.
+// The HTTP status of a failed dial: one table.
 
 package connect
 
@@ -45,8 +45,8 @@ func outcomeOf(c tunnel.Code) outcome {
 
 func httpStatus(c tunnel.Code) int { return outcomeOf(c).status }
 
-// proxyStatus is the field's value: who we are, the error type, and the text as
-// a structured-field string (RFC 8941), which is printable ASCII.
+// proxyStatus is the value of Proxy-Status: our name, the error type, and the text as a
+// structured-field string (RFC 8941), which is printable ASCII.
 func proxyStatus(c tunnel.Code, err error) string {
 	var details strings.Builder
 	for _, r := range clip(err.Error()) {

@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// Whatever an agent says of a dial that failed, it stays within its header field.
+// Every error text of an agent stays within its header field.
 func FuzzProxyStatus(f *testing.F) {
 	f.Add(uint8(1), "connection refused")
 	f.Add(uint8(255), "a\"\\\r\nX-Evil: 1\r\n\r\nü\xff\x00")
