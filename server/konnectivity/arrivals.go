@@ -1,4 +1,4 @@
-// Arrivals: connections on their way to their first call that is let in.
+// Arrivals: gRPC connections before their first authorized call.
 
 package konnectivity
 
@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-project/hawser/server/internal/fronts"
 )
 
-// maxPending is how many connections of a Server may have had no call yet that was let in.
+// maxPending bounds the connections of a Server that have had no authorized call.
 const maxPending = 512
 
 // arrivals are the connections that a listener accepts.
@@ -42,13 +42,13 @@ func (l *arrivals) Accept() (net.Conn, error) {
 type arrival struct {
 	net.Conn
 	server *Server
-	scarce bool   // it has taken one of the last file descriptors
-	leave  func() // the places of those that have not been let in
+	scarce bool   // it has one of the last file descriptors
+	leave  func() // takes it off the list of connections without an authorized call
 	called atomic.Bool
 	closed atomic.Bool
 }
 
-// Close counts and tells of a connection that never had a call.
+// Close counts and logs a connection that never had a call.
 func (a *arrival) Close() error {
 	a.leave()
 	if !a.closed.Swap(true) && !a.called.Load() {
@@ -60,7 +60,7 @@ func (a *arrival) Close() error {
 	return a.Conn.Close()
 }
 
-// state is what TLS has agreed on; nil without TLS.
+// state is the TLS state; nil without TLS.
 func (a *arrival) state() *tls.ConnectionState {
 	c, ok := a.Conn.(*tls.Conn)
 	if !ok {
@@ -76,7 +76,7 @@ func arrivalOf(ctx context.Context) *arrival {
 	return p.AuthInfo.(authInfo).arrival
 }
 
-// An authInfo is how a call learns of its connection.
+// An authInfo carries the connection to its calls.
 type authInfo struct {
 	credentials.CommonAuthInfo
 	arrival *arrival

@@ -1,4 +1,4 @@
-// What a GB costs through the front end, in time and in CPU.
+// The cost of a GB through the front end, in time and in CPU.
 
 package konnectivity
 

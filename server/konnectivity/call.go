@@ -1,4 +1,4 @@
-// A call: the packets of one gRPC stream.
+// A call: one gRPC stream and its packets.
 
 package konnectivity
 
@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// Why a connection was given up before its end.
+// Why a connection was closed before its end.
 var (
 	errGone     = errors.New("the client is gone")
 	errDialOver = errors.New("the client gave the dial up")
@@ -28,14 +28,14 @@ var (
 	errNotTaken = errors.New("the target did not take the rest in time")
 )
 
-// A call has one reader, run. Its connections send.
+// A call is read by run alone. All of its connections send on it.
 type call struct {
 	*front
 	ctx    context.Context // of its dials and connections
 	cancel context.CancelCauseFunc
 	client string         // its address, for logs
-	denied error          // what Authorize said
-	scarce bool           // it has taken one of the last file descriptors
+	denied error          // the error of Authorize
+	scarce bool           // it has one of the last file descriptors
 	busy   sync.WaitGroup // connections
 
 	sending chan struct{} // holds one while out is called
@@ -43,13 +43,13 @@ type call struct {
 
 	mu     sync.Mutex // guards the following
 	lastID int64
-	owing  int             // connections and dials that are not done with
-	live   int             // those of them of which the client has not been told the end
+	owing  int             // connections and dials that have not ended
+	live   int             // those whose end was not sent to the client
 	dials  map[int64]*conn // by random
 	open   map[int64]*conn // by connectID
 }
 
-// newCall makes a call of a connection, that sends by out. Run has to be called, or deny.
+// newCall makes a call of a connection. It sends by out. The caller calls run or deny.
 func newCall(ctx context.Context, f *front, a *arrival, out func(packet any) error) *call {
 	c := &call{front: f, sending: make(chan struct{}, 1), out: out, dials: map[int64]*conn{}, open: map[int64]*conn{}}
 	c.scarce, c.client = a.scarce, a.RemoteAddr().String()
@@ -77,8 +77,8 @@ func headers(ctx context.Context) http.Header {
 	return h
 }
 
-// run handles what recv returns until that fails, and waits for every connection. When
-// the client has ended its direction its connections end in good order, else at once.
+// run handles packets of recv until that fails, and then waits for every connection. If
+// the client has ended its direction, connections end after their last byte, else at once.
 func (c *call) run(recv func(packet any) error) error {
 	defer c.busy.Wait()
 	defer c.cancel(errGone)
@@ -88,7 +88,7 @@ func (c *call) run(recv func(packet any) error) error {
 		switch {
 		case err == nil:
 			err = c.handle(r)
-			r = received{} // what it has is not kept until the next one
+			r = received{} // its buffers are not kept until the next packet
 		case errors.Is(err, io.EOF):
 			c.finish()
 			return nil
@@ -107,7 +107,7 @@ func (c *call) deny(recv func(packet any) error) error {
 		return err
 	}
 	r := first.packet.GetDialRequest()
-	if more, ok := c.front.denied.Allow(c.denied.Error()); ok { // which says who
+	if more, ok := c.front.denied.Allow(c.denied.Error()); ok { // the error names the client
 		c.cfg.Log.Warn("dial refused", "client", c.client, "target", clip(r.GetAddress()), "err", c.denied, "others", more)
 	}
 	c.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()
@@ -133,8 +133,8 @@ func (c *call) finish() {
 	c.busy.Wait()
 }
 
-// handle does what r asks for. It waits for nothing but room for the data of a call's
-// only connection. An error ends the call.
+// handle handles one packet. It waits only for room for the data of a call's only
+// connection. An error ends the call.
 func (c *call) handle(r received) error {
 	p := r.packet
 	if p == nil {
@@ -163,8 +163,8 @@ func (c *call) handle(r received) error {
 
 func (c *call) ignored(reason string) { c.metrics.ignored.WithLabelValues(reason).Inc() }
 
-// dial starts a connection. One that is refused is answered by a goroutine of its own as
-// well, because the answer may have to wait for the client.
+// dial starts a connection. A refusal is also sent by a goroutine of its own, because
+// sending may wait for the client.
 func (c *call) dial(r *client.DialRequest) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,8 +189,8 @@ func (c *call) dial(r *client.DialRequest) error {
 	return nil
 }
 
-// refusal is why no dial is made, while the call has so many connections. Unless there is
-// a reason, the connection counts as one of the Server's.
+// refusal returns why no dial is made, given the call's number of connections. If it
+// returns nil, the connection counts as one of the Server's.
 func (c *call) refusal(r *client.DialRequest, live int) *tunnel.DialError {
 	no := func(code tunnel.Code, text string) *tunnel.DialError {
 		return &tunnel.DialError{Addr: clip(r.Address), Code: code, Text: text}
@@ -235,7 +235,7 @@ func (c *call) data(d data) {
 	}
 }
 
-// connection is an open one, and whether it is the call's only one.
+// connection returns an open connection, and whether it is the call's only one.
 func (c *call) connection(id int64) (k *conn, alone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,8 +250,7 @@ func (c *call) closeConn(id int64) {
 	c.ignored(noConnection)
 }
 
-// closeDial ends a dial, and the connection that has come of it if the answer has crossed
-// with the packet.
+// closeDial ends a dial. If the answer was already sent, it ends the connection.
 func (c *call) closeDial(random int64) {
 	c.mu.Lock()
 	k := c.dials[random]
@@ -263,7 +262,7 @@ func (c *call) closeDial(random int64) {
 	k.cancel(errDialOver)
 }
 
-// opened gives k its connectID; false if it has been given up.
+// opened gives k its connectID; false if k was closed meanwhile.
 func (c *call) opened(k *conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -276,14 +275,14 @@ func (c *call) opened(k *conn) bool {
 	return true
 }
 
-// done is the last that a conn does.
+// done is called once by each conn, at its end.
 func (c *call) done() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owing--
 }
 
-// forget is for a k whose end the client is about to be told.
+// forget removes k before its end is sent to the client.
 func (c *call) forget(k *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,8 +293,8 @@ func (c *call) forget(k *conn) {
 	}
 }
 
-// send sends a *client.Packet or *data, which may have to wait until the client reads, and
-// before that for others as long as ctx lasts. If it fails the call has ended, or ctx.
+// send sends a *client.Packet or *data. It waits for other senders until ctx is done, and
+// then until the client reads. It fails if the call has ended or ctx is done.
 func (c *call) send(ctx context.Context, p any) error {
 	select {
 	case c.sending <- struct{}{}:
@@ -306,7 +305,7 @@ func (c *call) send(ctx context.Context, p any) error {
 	return c.out(p)
 }
 
-// answer sends DIAL_RSP. The text is UTF-8, whatever an agent has said.
+// answer sends DIAL_RSP. It makes the error text valid UTF-8.
 func (c *call) answer(random, id int64, err error) error {
 	return c.send(c.ctx, &client.Packet{Type: client.PacketType_DIAL_RSP, Payload: &client.Packet_DialResponse{
 		DialResponse: &client.DialResponse{Error: text(err), ConnectID: id, Random: random},
@@ -320,7 +319,7 @@ func (c *call) over(id int64, err error) error {
 	}})
 }
 
-// text is what a client reads of an error; empty for nil alone.
+// text is the error text for the client; it is empty only for nil.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -328,7 +327,7 @@ func text(err error) string {
 	return cmp.Or(strings.ToValidUTF8(clipTo(err.Error(), maxText), "?"), tunnel.Internal.String())
 }
 
-// clip is for targets.
+// clip shortens a target.
 func clip(s string) string { return clipTo(s, maxTarget) }
 
 func clipTo(s string, n int) string {

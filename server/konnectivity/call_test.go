@@ -1,4 +1,4 @@
-// Tests of the packets of a call, by a client that sends what it likes.
+// Tests of the packets of a call, by a client that sends any packets.
 
 package konnectivity
 
@@ -26,8 +26,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
-// A dial ends where it is made as soon as the client gives it up, by a packet or by its
-// end. Only the end of the call leaves nobody to answer.
+// A dial is cancelled as soon as the client gives it up, by a packet or by the end of its
+// direction. Only after the end of the call it gets no answer.
 func TestDialIsGivenUp(t *testing.T) {
 	dials := make(chan context.Context, 2)
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -55,7 +55,7 @@ func TestDialIsGivenUp(t *testing.T) {
 	})
 }
 
-// A dial that succeeds after it has been given up is no connection, and has no answer.
+// A dial that succeeds after it was given up makes no connection and gets no answer.
 func TestDialIsGivenUpAsItSucceeds(t *testing.T) {
 	near, far := memnet.Pipe(memnet.Addr("near"), memnet.Addr("far"))
 	first := true
@@ -83,7 +83,7 @@ func TestDialIsGivenUpAsItSucceeds(t *testing.T) {
 	})
 }
 
-// A dial whose answer crosses with DIAL_CLS leaves no connection behind.
+// A dial whose answer crosses with DIAL_CLS leaves no connection.
 func TestDialIsGivenUpTooLate(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		r := h.raw()
@@ -99,7 +99,7 @@ func TestDialIsGivenUpTooLate(t *testing.T) {
 	})
 }
 
-// A target that does not read costs its own connection, and none of its neighbours.
+// A target that does not read ends its own connection, and no other.
 func TestTargetThatDoesNotReadAmongOthers(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		r := h.raw()
@@ -122,8 +122,8 @@ func TestTargetThatDoesNotReadAmongOthers(t *testing.T) {
 	})
 }
 
-// A client that does not read is heard all the same, and nothing is read for it from its
-// targets beyond what is on the way.
+// The packets of a client that does not read are still handled. Its targets are not read
+// beyond the data under way.
 func TestClientThatDoesNotRead(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		h.hold = 0
@@ -158,7 +158,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// What makes no sense is counted and does no harm.
+// Invalid packets are counted and have no effect.
 func TestPacketsThatMeanNothing(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		r := h.raw()
@@ -226,7 +226,8 @@ func TestDuplicateRandom(t *testing.T) {
 	})
 }
 
-// Limits are told; those of a call end it only when its client does not read why.
+// Above a limit the client gets an error. The call ends only if its client does not read the
+// error.
 func TestLimits(t *testing.T) {
 	onFront(t, Config{MaxConns: 2, MaxCalls: 2}, func(t *testing.T, h *harness) {
 		r, other := h.raw(), h.raw()
@@ -270,7 +271,7 @@ func TestLimitOfCall(t *testing.T) {
 	})
 }
 
-// A client that has ended its direction has what it sent delivered.
+// The data of a client that has ended its direction is delivered.
 func TestClientEndsItsDirection(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		r := h.raw()
@@ -291,7 +292,7 @@ func TestClientEndsItsDirection(t *testing.T) {
 	})
 }
 
-// A client that may not dial has no place among those that may, however many calls it has.
+// A client that may not dial stays on the pending list, regardless of its number of calls.
 func TestDeniedClients(t *testing.T) {
 	deny := func(*tls.ConnectionState) error { return errors.New("not you") }
 	onFront(t, Config{Authorize: deny, MaxCalls: 1}, func(t *testing.T, h *harness) {
@@ -334,8 +335,8 @@ func TestConnectionsWithoutCall(t *testing.T) {
 	})
 }
 
-// FuzzPackets has a call handle whatever a client may send. Each dial is answered once at
-// most, each connection ends once, and nothing is left.
+// FuzzPackets sends any packets on a call. Each dial gets at most one answer, each connection
+// ends once, and none is left.
 func FuzzPackets(f *testing.F) {
 	seed := func(packets ...*client.Packet) {
 		var b []byte

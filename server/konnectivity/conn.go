@@ -1,4 +1,4 @@
-// A connection: one dial of a call, and the bytes both ways.
+// A connection: one dial of a call, and the data in both directions.
 
 package konnectivity
 
@@ -17,16 +17,16 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A conn belongs to the goroutine of run.
+// A conn is owned by the goroutine of run.
 type conn struct {
 	call   *call
 	random int64
 	id     int64           // guarded by call.mu; 0 until it is open
-	ctx    context.Context // its end aborts the dial, or the target
+	ctx    context.Context // when it is done the dial or the target is aborted
 	cancel context.CancelCauseFunc
 	target net.Conn // set before the conn is open
 
-	in      *queue // what the client has sent
+	in      *queue // data from the client
 	spoke   chan struct{}
 	heard   func()      // closes spoke
 	closing atomic.Bool // the client asked for CLOSE
@@ -39,15 +39,15 @@ func newConn(c *call, random int64) *conn {
 	return k
 }
 
-// refuse answers a dial that is not made.
+// refuse sends the error of a dial that is not made.
 func (k *conn) refuse(err error) {
 	defer k.call.done()
 	defer k.cancel(nil)
 	k.call.forget(k)
-	_ = k.call.answer(k.random, 0, err) // or the client is gone
+	_ = k.call.answer(k.random, 0, err) // it fails if the client is gone
 }
 
-// run dials addr, answers, and joins the target to the client. It counts as one of the
+// run dials addr, answers, and copies between target and client. It counts as one of the
 // Server's connections until it returns.
 func (k *conn) run(addr string) {
 	defer k.call.done()
@@ -88,8 +88,8 @@ func (k *conn) dial(addr string) (err error) {
 	return err
 }
 
-// join moves bytes both ways until the connection is over, and closes the target. The
-// error is nil if either end has ended it in good order.
+// join copies in both directions until the connection ends, and closes the target. The
+// error is nil if one end has closed the connection.
 func (k *conn) join() error {
 	abort := context.AfterFunc(k.ctx, func() { _ = tunnel.Abort(k.target) })
 	var taken, given int64
@@ -102,7 +102,7 @@ func (k *conn) join() error {
 	})
 	given, err := k.toClient()
 	switch {
-	case err == nil: // the target takes what is left, for a while
+	case err == nil: // the rest is written to the target, within drainTimeout
 		k.in.end()
 		k.limit()
 	case k.closing.Load() && k.ctx.Err() == nil: // it was closed here
@@ -119,8 +119,8 @@ func (k *conn) join() error {
 	return err
 }
 
-// finish ends the connection for the client: the target takes what is left, for a while,
-// and is closed.
+// finish ends the connection on behalf of the client: the rest is written to the target,
+// within drainTimeout, and the target is closed.
 func (k *conn) finish() {
 	if k.closing.Swap(true) {
 		return
@@ -130,14 +130,14 @@ func (k *conn) finish() {
 	k.limit()
 }
 
-// limit bounds the time until the end of a connection that has ended on one side.
+// limit bounds the time for the rest of a connection that one end has ended.
 func (k *conn) limit() {
 	t := time.AfterFunc(drainTimeout, func() { k.cancel(errNotTaken) })
 	context.AfterFunc(k.ctx, func() { t.Stop() })
 }
 
-// toTarget writes what the client sends until that ends, which closes the target if the
-// client asked for it.
+// toTarget writes the client's data to the target until its end. Then it closes the
+// target if the client has sent CLOSE_REQ.
 func (k *conn) toTarget() (n int64, err error) {
 	for {
 		parts, ok := k.in.take(k.ctx)
@@ -160,10 +160,11 @@ func (k *conn) toTarget() (n int64, err error) {
 	return n, nil
 }
 
-// gather is how much is written to a target in one go: as much as a tunnel sends in one.
+// gather is how many bytes are written to a target in one call: as many as a tunnel sends
+// at a time.
 const gather = 64 << 10
 
-// write writes n bytes of parts to the target, which took some of them have.
+// write writes the n bytes of parts to the target. took is how many were written.
 func (k *conn) write(parts mem.BufferSlice) (n, took int, err error) {
 	first := parts[0].ReadOnlyData()
 	if len(parts) == 1 || len(first) >= gather {
@@ -184,7 +185,7 @@ func (k *conn) write(parts mem.BufferSlice) (n, took int, err error) {
 	return n, took, err
 }
 
-// toClient sends what the target has until its end.
+// toClient sends the target's data to the client until its end.
 func (k *conn) toClient() (n int64, err error) {
 	if !k.patient() {
 		return 0, context.Cause(k.ctx)
@@ -211,8 +212,8 @@ func (k *conn) toClient() (n int64, err error) {
 	}
 }
 
-// patient waits until the client has had the time to read the answer to its dial; false
-// if the connection is over before.
+// patient waits until the client has had time to read the answer to its dial; false if
+// the connection ends before.
 func (k *conn) patient() bool {
 	t := time.NewTimer(k.call.hold)
 	defer t.Stop()

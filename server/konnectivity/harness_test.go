@@ -1,5 +1,5 @@
-// What the tests share: a front end on a network in memory, targets, and both kinds of
-// clients: konnectivity's own, and one that sends what it likes.
+// The harness of the tests: a front end on a network in memory, targets, and both kinds of
+// clients: konnectivity's own, and one that sends any packets.
 
 package konnectivity
 
@@ -30,14 +30,14 @@ type harness struct {
 	*Server
 	t       *testing.T
 	net     memnet.Network
-	log     strings.Builder // only for reading once all is quiet
+	log     strings.Builder // read only once all goroutines are idle
 	targets chan *memnet.Conn
 	stop    context.CancelFunc
 	stopped chan struct{}
 }
 
-// onFront runs f beside a front end. Unless c says otherwise, every dial gives the other
-// end of its target to targets.
+// onFront runs f with a front end. If c has no Dial, every dial sends the other end of its
+// target to targets.
 func onFront(t *testing.T, c Config, f func(t *testing.T, h *harness)) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &harness{t: t, targets: make(chan *memnet.Conn, 4*maxCallConns), stopped: make(chan struct{})}
@@ -113,7 +113,7 @@ func (h *harness) mustDial() net.Conn {
 	return c
 }
 
-// A rawClient makes one call and sends what it likes.
+// A rawClient makes one call and sends any packets.
 type rawClient struct {
 	t      *testing.T
 	stream client.ProxyService_ProxyClient
@@ -187,7 +187,7 @@ func closeReq(id int64) *client.Packet {
 	return &client.Packet{Type: client.PacketType_CLOSE_REQ, Payload: &client.Packet_CloseRequest{CloseRequest: &client.CloseRequest{ConnectID: id}}}
 }
 
-// reads wants to read exactly that from c.
+// reads fails the test unless it reads want from c.
 func reads(t *testing.T, c io.Reader, want string) {
 	t.Helper()
 	got := make([]byte, len(want))

@@ -6,18 +6,17 @@
 // of connections, each to one target. konnectivity-client makes a call, and a gRPC
 // connection, for each of its own.
 //
-// The protocol has no window for a connection. What goes to a client waits in its target:
-// while the client does not read, nothing is read from the targets of that call. What
-// goes to a target waits here, up to 1 MiB. Beyond that, a call that has one connection is
-// not read from, so that HTTP/2 holds its client back; in a call that has more the one
-// connection ends with an error, and the others go on.
+// The protocol has no flow control for a connection. While a client does not read, the
+// targets of that call are not read. Data for a target is queued here, up to 1 MiB. If
+// more arrives, a call with one connection is not read, so that HTTP/2 blocks its client;
+// in a call with several, that connection ends with an error and the others go on.
 //
-// The protocol has no half-close either. A target that ends its direction has ended the
-// connection, once all that it sent, and all that it was sent, has been passed on. So has
-// a client that asks for CLOSE.
+// The protocol has no half-close either. When a target ends its direction, the connection
+// ends once the data of both directions has been passed on. The same holds for a client
+// that sends CLOSE_REQ.
 //
-// A target that speaks first is held back for 100 ms, or until the client has sent
-// something: konnectivity-client loses what comes right behind the answer to its dial.
+// Data of a target that sends first is held back for 100 ms, or until the client has sent
+// data: konnectivity-client loses data that arrives right behind the answer to its dial.
 //
 // The package authenticates and authorizes only by Config.Authorize; package connect has
 // the listeners: ListenTLS, whose configuration offers "h2", and ListenUnix.
@@ -48,33 +47,33 @@ import (
 )
 
 const (
-	// DefaultDialTimeout bounds a dial when Config does not say. It is less than the 30 s
-	// after which konnectivity-client gives up, so that the client reads why.
+	// DefaultDialTimeout is used if Config.DialTimeout is zero. It is less than the 30 s
+	// after which konnectivity-client gives up, so that the client gets the error.
 	DefaultDialTimeout = 25 * time.Second
-	// DefaultMaxCalls is how many calls a Server has at a time.
+	// DefaultMaxCalls bounds the calls of a Server at one time.
 	DefaultMaxCalls = 16 << 10
-	// DefaultMaxConns is how many connections all its calls have.
+	// DefaultMaxConns bounds the connections of all its calls.
 	DefaultMaxConns = 32 << 10
-	// maxCallConns is how many connections one call has, and maxTransportCalls how many
-	// calls one gRPC connection has.
+	// maxCallConns bounds the connections of one call, and maxTransportCalls the calls of one
+	// gRPC connection.
 	maxCallConns, maxTransportCalls = 1024, 128
-	// maxPacket bounds a packet in bytes: gRPC's own default, on which a client that sends
-	// in large pieces may rely. What goes to a client has 64 KiB at most.
+	// maxPacket bounds a packet from a client in bytes: gRPC's default, which clients may
+	// use. A packet to a client has at most 64 KiB.
 	maxPacket = 4 << 20
 	// maxHeader bounds the header list of a call in bytes.
 	maxHeader = 8 << 10
-	// window is how many bytes of a call are on their way to this end, and wait in it.
+	// window is the HTTP/2 window of a call in bytes.
 	window = 1 << 20
-	// handshakeTimeout is how long a client may take to shake hands.
+	// handshakeTimeout bounds the TLS handshake.
 	handshakeTimeout = 10 * time.Second
 	// idleTimeout is how long a gRPC connection may be kept without a call.
 	idleTimeout = time.Minute
-	// minPing is how often a client may ping; gRPC's own have 10 s at least.
+	// minPing is the least interval between a client's pings; gRPC's clients use 10 s or more.
 	minPing = 5 * time.Second
-	// drainTimeout is how long Serve waits for calls to end by themselves, and how long a
-	// connection that ends waits for its target to take the rest.
+	// drainTimeout is how long Serve waits for calls to end by themselves, and how long the
+	// rest of an ending connection may take to be written to its target.
 	drainTimeout = 5 * time.Second
-	// answerTime is how long a target that speaks first is held back.
+	// answerTime is how long data of a target that sends first is held back.
 	answerTime = 100 * time.Millisecond
 	// maxTarget bounds a target, and maxText an error in answers, in bytes.
 	maxTarget, maxText = 300, 1 << 10
@@ -84,15 +83,15 @@ const (
 type Config struct {
 	// Dial reaches targets: the hub's DialContext.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Authorize may refuse a client by error, which it reads as the answer to each dial.
-	// The state is nil without TLS. Nil allows whoever could connect, which suits a unix
-	// socket.
+	// Authorize may refuse a client by an error, which is the answer to each of its dials.
+	// The state is nil without TLS. A nil Authorize allows every client that could connect,
+	// which suits a unix socket.
 	Authorize func(*tls.ConnectionState) error
 	// Caller names a client, for auth.CallerOf of the dial's context. The state is nil
-	// without TLS. Nil names nobody.
+	// without TLS. A nil Caller means no name.
 	Caller func(*tls.ConnectionState) string
-	// Trace puts what a call's metadata say of a trace into the context of its dials. Nil
-	// means that nobody wants to know.
+	// Trace puts the trace of a call's metadata into the context of its dials. Nil means no
+	// traces.
 	Trace func(context.Context, http.Header) context.Context
 	// DialTimeout bounds a dial; zero means DefaultDialTimeout.
 	DialTimeout time.Duration
@@ -111,8 +110,8 @@ type Server struct {
 	cfg     Config
 	metrics *metrics
 	pending *strangers.Pending   // connections that have had no call
-	sparse  strangers.LogLimiter // lines about those that never had one
-	denied  strangers.LogLimiter // lines about who may not
+	sparse  strangers.LogLimiter // limits log lines about connections that never had a call
+	denied  strangers.LogLimiter // limits log lines about refused clients
 	hold    time.Duration        // answerTime
 	calls   atomic.Int64
 	conns   atomic.Int64
@@ -143,8 +142,8 @@ func New(c Config) (*Server, error) {
 	return &Server{cfg: c, metrics: m, pending: strangers.NewPending(maxPending), hold: answerTime}, nil
 }
 
-// Serve serves l, which it owns, until ctx is done, and returns nil then: no new
-// connections are taken and no dials made, and calls get DrainTimeout to end before they are cut.
+// Serve serves l, which it owns, until ctx is done. Then it takes no new connections and
+// dials, cuts the calls after DrainTimeout, and returns nil.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	f := &front{Server: s}
 	srv := grpc.NewServer(
@@ -192,8 +191,8 @@ type front struct {
 	draining atomic.Bool
 }
 
-// Proxy implements client.ProxyServiceServer: it is one call. Only one that is allowed
-// gives its connection a place among those that are.
+// Proxy implements client.ProxyServiceServer: it is one call. An authorized call takes its
+// connection off the pending list.
 func (f *front) Proxy(stream client.ProxyService_ProxyServer) error {
 	a := arrivalOf(stream.Context())
 	a.called.Store(true)

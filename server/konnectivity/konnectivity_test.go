@@ -24,7 +24,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
-// What failed is told as text, whatever an agent has put into it.
+// A failed dial is answered with a valid text, for every error of an agent.
 func TestDialFailureIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
@@ -50,7 +50,7 @@ func TestDialFailureIsTold(t *testing.T) {
 	}
 }
 
-// A client that gives a dial up ends it where it is made, at once.
+// A dial that the client gives up is cancelled at once.
 func TestClientGivesDialUp(t *testing.T) {
 	ended := make(chan time.Duration, 1)
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -71,7 +71,7 @@ func TestClientGivesDialUp(t *testing.T) {
 	})
 }
 
-// The client reads why before it gives up by itself.
+// The client gets the error before its own timeout.
 func TestDialTimeoutIsTold(t *testing.T) {
 	dial := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		<-ctx.Done()
@@ -85,7 +85,7 @@ func TestDialTimeoutIsTold(t *testing.T) {
 	})
 }
 
-// A target that sends 10 MiB and goes before anybody has read a byte loses none of it.
+// A target that sends 10 MiB and closes before a byte was read loses no data.
 func TestTargetClosesFirst(t *testing.T) {
 	sent := make([]byte, 10<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(sent)
@@ -109,7 +109,7 @@ func TestTargetClosesFirst(t *testing.T) {
 	})
 }
 
-// What a client wrote before it closed is not lost, whenever the target reads it.
+// Data that a client wrote before it closed is not lost, also if the target reads it late.
 func TestClientCloses(t *testing.T) {
 	sent := strings.Repeat("0123456789abcdef", 64<<10)
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
@@ -131,8 +131,8 @@ func TestClientCloses(t *testing.T) {
 	})
 }
 
-// A target that has ended its direction still gets what had reached the front end before.
-// CLOSE_RSP ends both directions, so what is on its way then has nowhere to go.
+// A target that has ended its direction still gets the data that the front end had before.
+// CLOSE_RSP ends both directions, so later data is dropped.
 func TestTargetEndsItsDirection(t *testing.T) {
 	sent := strings.Repeat("0123456789abcdef", 32<<10)
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
@@ -154,7 +154,7 @@ func TestTargetEndsItsDirection(t *testing.T) {
 	})
 }
 
-// A target that does not take it holds a client that closes only so long.
+// A target that does not read delays the close of a client for a bounded time.
 func TestClientClosesOnStalledTarget(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		conn := h.mustDial()
@@ -172,12 +172,12 @@ func TestClientClosesOnStalledTarget(t *testing.T) {
 	})
 }
 
-// A target that breaks off is no orderly end for who closes the connection.
+// After a reset by the target the client's Close returns an error.
 func TestTargetBreaksOff(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		conn := h.mustDial()
 		_ = h.target().Abort()
-		if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) { // all that the client tells
+		if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) { // the client has no other error
 			t.Errorf("%d, %v", n, err)
 		}
 		if err := conn.Close(); err == nil || !strings.Contains(err.Error(), "read from target") {
@@ -186,7 +186,7 @@ func TestTargetBreaksOff(t *testing.T) {
 	})
 }
 
-// A client that is killed breaks its target off.
+// The target of a killed client gets a reset.
 func TestClientDies(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		r := h.raw()
@@ -199,7 +199,7 @@ func TestClientDies(t *testing.T) {
 	})
 }
 
-// A target that speaks first is heard by a client that takes its time with the answer.
+// Data of a target that sends first reaches a client that is slow with the answer.
 func TestTargetThatSpeaksFirst(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		began := time.Now()
@@ -216,8 +216,8 @@ func TestTargetThatSpeaksFirst(t *testing.T) {
 	})
 }
 
-// Half of 50 tunnels have readers that are stalled, on either side. The others do not
-// wait for them for a moment of the bubble's time.
+// Half of 50 tunnels have stalled readers, on either side. The others are not delayed in
+// the bubble's time.
 func TestStalledReadersAmongTunnels(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		h.hold = 0
@@ -268,7 +268,8 @@ func TestStalledReadersAmongTunnels(t *testing.T) {
 	})
 }
 
-// A target that reads late gets all, and its client waits instead of filling memory.
+// A target that reads late gets all data, and its client is blocked meanwhile, so that
+// memory is bounded.
 func TestBackpressureOfSingleConnection(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		conn := h.mustDial()
@@ -295,7 +296,7 @@ func TestBackpressureOfSingleConnection(t *testing.T) {
 	})
 }
 
-// Tunnels that are open when the server stops get their time, and no more.
+// Tunnels that are open when the server stops are cut after the drain.
 func TestServerDrains(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		var wg sync.WaitGroup
@@ -329,7 +330,7 @@ func TestServerDrains(t *testing.T) {
 	})
 }
 
-// A client that pings as often as gRPC lets it keeps a tunnel in which nothing happens.
+// A client that pings as often as gRPC allows keeps its idle tunnel.
 func TestClientThatPings(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		ping := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true})

@@ -1,5 +1,5 @@
-// Metrics of this front end: those that all have, and one of the packets that mean
-// nothing. Labels come from closed lists.
+// The metrics: those of all front ends, and one of ignored packets. Label values are
+// constants.
 
 package konnectivity
 
@@ -13,10 +13,10 @@ import (
 
 // Why a packet was ignored, as metrics call it.
 const (
-	unexpected    = "unexpected"         // of a type that clients do not send, or without its payload
-	noConnection  = "unknown_connection" // it may have just ended
-	noDial        = "unknown_dial"       // it may have just failed
-	duplicateDial = "duplicate_dial"     // of the same random as one that is being made
+	unexpected    = "unexpected"         // its type is not one that clients send, or its payload is missing
+	noConnection  = "unknown_connection" // the connection may have just ended
+	noDial        = "unknown_dial"       // the dial may have just failed
+	duplicateDial = "duplicate_dial"     // a dial with the same random number is under way
 )
 
 type metrics struct {

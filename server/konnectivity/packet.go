@@ -1,4 +1,4 @@
-// Packets as gRPC moves them: the bytes of DATA stay where they are, both ways.
+// Packets: the codec for gRPC. The bytes of DATA packets are not copied.
 
 package konnectivity
 
@@ -24,26 +24,26 @@ const (
 )
 
 const (
-	// frameSize is what an HTTP/2 frame of gRPC has at most.
+	// frameSize is the maximum size of an HTTP/2 frame of gRPC.
 	frameSize = 16 << 10
-	// worthy is how many bytes are worth a frame's buffer. Fewer are copied, so that what
-	// waits for a target holds no more than twice its size.
+	// worthy is the least number of bytes that keep a frame's buffer. Fewer are copied, so
+	// that queued data uses at most twice its size.
 	worthy = frameSize / 2
 )
 
 // A received packet.
 type received struct {
-	packet *client.Packet // nil if it is DATA in the form that everybody sends
+	packet *client.Packet // nil if it is DATA in the usual form
 	data   data
 }
 
 // Data are the bytes of a packet for a connection.
 type data struct {
 	id    int64
-	bytes mem.BufferSlice // who has them frees them, or leaves them to the garbage collector
+	bytes mem.BufferSlice // the owner frees them, or leaves them to the garbage collector
 }
 
-// A codec makes received packets, and takes data and client.Packets to send.
+// A codec unmarshals to received, and marshals data and client.Packets.
 type codec struct{}
 
 // Name implements encoding.CodecV2.
@@ -61,7 +61,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return nil, fmt.Errorf("konnectivity: %T is not sent", v)
 }
 
-// head is what a DATA packet has before its bytes.
+// head is the encoding of a DATA packet before its bytes.
 func (d *data) head() []byte {
 	n := d.bytes.Len()
 	inner := protowire.SizeTag(fieldConnectID) + protowire.SizeVarint(uint64(d.id)) + protowire.SizeTag(fieldBytes) + protowire.SizeBytes(n)
@@ -76,8 +76,8 @@ func (d *data) head() []byte {
 	return protowire.AppendVarint(b, uint64(n))
 }
 
-// Unmarshal implements encoding.CodecV2. It is a short way for what DATA packets look like
-// in one buffer or several, and proto.Unmarshal for all else.
+// Unmarshal implements encoding.CodecV2. It decodes the usual DATA packets itself, in one
+// buffer or several, and all others by proto.Unmarshal.
 func (codec) Unmarshal(from mem.BufferSlice, v any) error {
 	r, ok := v.(*received)
 	if !ok {
@@ -104,9 +104,9 @@ func (codec) Unmarshal(from mem.BufferSlice, v any) error {
 	return nil
 }
 
-// dataHead is the connectID of the packet of that size that begins with b, and how long it
-// is up to its bytes, if it is DATA that has its type, its connectID and its bytes in this
-// order, and nothing else.
+// dataHead returns the connectID of a packet of that size that begins with b, and the
+// length of its encoding before its bytes. ok is false unless it is DATA and has exactly
+// its type, its connectID and its bytes, in this order.
 func dataHead(b []byte, size int) (id int64, head int, ok bool) {
 	c := cutter{b: b, size: size}
 	if c.tag(fieldType, protowire.VarintType) && c.varint() == uint64(client.PacketType_DATA) &&
@@ -117,12 +117,12 @@ func dataHead(b []byte, size int) (id int64, head int, ok bool) {
 	return id, c.at, ok && !c.bad
 }
 
-// A cutter reads the head of a packet.
+// A cutter decodes the head of a packet.
 type cutter struct {
 	b    []byte
 	at   int
 	size int  // of the packet, of which b is the beginning
-	bad  bool // it is in another form, or longer than b
+	bad  bool // it has another form, or is longer than b
 }
 
 func (c *cutter) varint() uint64 {
@@ -135,18 +135,18 @@ func (c *cutter) varint() uint64 {
 	return v
 }
 
-// tag says whether the next field is that one.
+// tag reports whether the next field is that one.
 func (c *cutter) tag(number protowire.Number, t protowire.Type) bool {
 	return c.varint() == protowire.EncodeTag(number, t) && !c.bad
 }
 
-// last says whether the next field goes on until the packet ends, and enters it.
+// last reports whether the next field ends with the packet, and steps into it.
 func (c *cutter) last() bool {
 	n := c.varint()
 	return !c.bad && n == uint64(c.size-c.at)
 }
 
-// tail is what from has behind n bytes, which are in its first buffer.
+// tail is from without its first n bytes, which are in its first buffer.
 func tail(from mem.BufferSlice, n int) mem.BufferSlice {
 	to := make(mem.BufferSlice, 0, len(from))
 	for _, b := range from {
@@ -161,7 +161,7 @@ func tail(from mem.BufferSlice, n int) mem.BufferSlice {
 	return to
 }
 
-// given are the n bytes that b holds, which are not b's any more.
+// given returns the n bytes of b. The caller owns them and frees b by them.
 func given(b *tunnel.Buffer, n int) mem.Buffer {
 	p := b.Take(n)[:n]
 	return mem.NewBuffer(&p, giver(b.Give()))
@@ -176,8 +176,8 @@ func (giver) Get(n int) *[]byte { return mem.NopBufferPool{}.Get(n) }
 // Put implements mem.BufferPool.
 func (g giver) Put(*[]byte) { g() }
 
-// buffers are those that gRPC reads frames to. It writes all of what it asks for, so that
-// they need not be cleared.
+// buffers are those into which gRPC reads frames. gRPC overwrites each completely, so
+// that they need not be cleared.
 var buffers = new(frames)
 
 type frames struct{ pool sync.Pool }

@@ -1,4 +1,4 @@
-// Tests of the codec: what it reads and writes is what protobuf reads and writes.
+// Tests of the codec: it reads and writes the same bytes as protobuf.
 
 package konnectivity
 
@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// asSent is what a client reads of a packet that was sent.
+// asSent is the packet that a client decodes.
 func asSent(t *testing.T, packet any) *client.Packet {
 	t.Helper()
 	b, err := codec{}.Marshal(packet)
@@ -29,7 +29,7 @@ func asSent(t *testing.T, packet any) *client.Packet {
 	return p
 }
 
-// DATA that is sent is, byte for byte, what protobuf makes of it.
+// The encoding of DATA is byte for byte that of protobuf.
 func TestDataIsSentAsProtobuf(t *testing.T) {
 	for _, id := range []int64{1, 127, 128, 1 << 40, -1} {
 		for _, size := range []int{1, 100, 127, 128, 16 << 10, 64 << 10, 3 << 20} {
@@ -49,7 +49,7 @@ func TestDataIsSentAsProtobuf(t *testing.T) {
 	}
 }
 
-// Memory that is given away goes back once nobody refers to it.
+// Memory that was handed over is recycled once its last reference is freed.
 func TestMemoryIsGivenBack(t *testing.T) {
 	before := tunnel.Buffered()
 	var buf tunnel.Buffer
@@ -67,7 +67,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	buf.Free() // holds nothing
 }
 
-// What a client sends in large frames stays in their buffers, and small frames are copied.
+// Data in large frames stays in their buffers, and small frames are copied.
 func TestLargeFramesAreNotCopied(t *testing.T) {
 	whole, err := proto.Marshal(dataOf(1, string(make([]byte, 32<<10))))
 	if err != nil {
@@ -100,8 +100,7 @@ func inFrames(b []byte, size int) mem.BufferSlice {
 	return all
 }
 
-// FuzzCodec compares what is received, in frames of any size, with what protobuf makes of
-// it.
+// FuzzCodec compares decoded packets, in frames of any size, with those of protobuf.
 func FuzzCodec(f *testing.F) {
 	for _, p := range []*client.Packet{
 		{},

@@ -1,4 +1,4 @@
-// A queue: what a client has sent to a target that has not taken it.
+// A queue: data from the client that was not written to the target yet.
 
 package konnectivity
 
@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// maxQueued is how many bytes wait for a target. One packet may wait whatever it has.
+	// maxQueued bounds the bytes in a queue. An empty queue takes one packet of any size.
 	maxQueued = 1 << 20
-	// partCost is what a part costs besides its bytes.
+	// partCost is the memory of a part besides its bytes.
 	partCost = 64
 )
 
-// A queue has one who puts and one who takes.
+// A queue has one writer, put, and one reader, take.
 type queue struct {
-	more chan struct{} // holds one when there may be something to take
-	room chan struct{} // holds one when there may be room
+	more chan struct{} // holds one if there may be data
+	room chan struct{} // holds one if there may be room
 
 	mu    sync.Mutex // guards the following
 	parts mem.BufferSlice
-	cost  int // of parts, and of what has been taken and not written
+	cost  int // of parts, and of data taken and not written
 	ended bool
 }
 
@@ -31,8 +31,8 @@ func newQueue() *queue {
 	return &queue{more: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// put returns false, and has room hold one some time, if there is no room. Else it has
-// taken p over. What comes after the end is dropped.
+// put takes p over. It returns false if there is no room; the channel room gets a value
+// once there may be some. After the end p is dropped.
 func (q *queue) put(p mem.BufferSlice) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,7 +50,7 @@ func (q *queue) put(p mem.BufferSlice) bool {
 	return true
 }
 
-// take waits until there is something. It returns false at the end, and when ctx is done.
+// take waits for data. It returns false at the end, and when ctx is done.
 func (q *queue) take(ctx context.Context) (mem.BufferSlice, bool) {
 	for ctx.Err() == nil {
 		q.mu.Lock()
@@ -71,7 +71,7 @@ func (q *queue) take(ctx context.Context) (mem.BufferSlice, bool) {
 	return nil, false
 }
 
-// written frees what take has returned, and makes room for as much.
+// written frees p, which take has returned, and makes room for as many bytes.
 func (q *queue) written(p mem.BufferSlice) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -80,7 +80,7 @@ func (q *queue) written(p mem.BufferSlice) {
 	signal(q.room)
 }
 
-// end says that nothing more comes.
+// end marks the end of the data.
 func (q *queue) end() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -60,7 +60,7 @@ func dialSocket(ctx context.Context, socket, addr string) (net.Conn, error) {
 
 func TestHTTP(t *testing.T) {
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body) // what was cut is missing from the answer
+		b, _ := io.ReadAll(r.Body) // the clipped rest is missing in the answer
 		_, _ = w.Write(b)
 	}))
 	defer srv.Close()
@@ -85,8 +85,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// TestThousandDials has half of them fail. That nothing is left of them is seen at the end
-// of all tests.
+// TestThousandDials makes dials of which half fail. A leaked goroutine fails TestMain.
 func TestThousandDials(t *testing.T) {
 	targets, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -136,7 +135,7 @@ func TestThousandDials(t *testing.T) {
 	}
 }
 
-// Over TLS a client is who its certificate says, and reads why it may not.
+// Over TLS a client is identified by its certificate, and gets the reason of a refusal.
 func TestMutualTLS(t *testing.T) {
 	ca := tunneltest.NewAuthority(t, "clients")
 	conf := ca.Server(t)
