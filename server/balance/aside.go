@@ -1,6 +1,6 @@
 package balance
 
-// Targets that a dial did not reach lately.
+// Targets whose last dial failed.
 
 import (
 	"iter"
@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// asideFor is how long a target is tried after all others once a dial has not reached it.
-	// Then one connection finds out whether it is well.
+	// asideFor is how long a target is tried after all others once a dial to it has failed.
+	// Then one connection dials it.
 	asideFor = 10 * time.Second
-	// maxAside is how many targets of a front are set aside; more are tried as any other.
+	// maxAside bounds the targets of a front that are set aside. Further ones are not.
 	maxAside = 1024
 )
 
 // aside are the targets of a front that are set aside. Each front has its own, so that
-// nobody's endpoints are of account for another Service's. The zero value has none.
+// one Service's endpoints do not influence another's. The zero value has none.
 type aside struct {
 	mu    sync.Mutex // guards the following
 	until map[string]time.Time
 }
 
-// order has the targets that are set aside tried last, and of those at most maxTries.
+// order yields the targets that are set aside last, and at most maxTries of them.
 func (a *aside) order(all iter.Seq[string]) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		var later []string
@@ -45,8 +45,9 @@ func (a *aside) order(all iter.Seq[string]) iter.Seq[string] {
 	}
 }
 
-// turn says whether target is tried now. Whoever is told so when its time is over finds out
-// for all: others have it aside until that has come out well.
+// turn reports whether target is tried now. When asideFor has passed it returns true
+// once: that connection dials the target, and for others it stays aside until the dial
+// succeeds.
 func (a *aside) turn(target string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -62,7 +63,7 @@ func (a *aside) turn(target string) bool {
 	return true
 }
 
-// failed sets target aside, and says whether it was not.
+// failed sets target aside, and reports whether that is new.
 func (a *aside) failed(target string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -81,7 +82,7 @@ func (a *aside) failed(target string) bool {
 	return !was
 }
 
-// worked has target tried as any other.
+// worked removes target from those set aside.
 func (a *aside) worked(target string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

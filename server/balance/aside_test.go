@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// TestSetAside: a target that refuses and one that says nothing cost one connection each
-// their time, and not those that follow.
+// TestSetAside: a target that refuses and one that does not answer delay one connection
+// each, and not those that follow.
 func TestSetAside(t *testing.T) {
 	for name, sticky := range map[string]bool{"any": false, "sticky": true} {
 		t.Run(name, func(t *testing.T) {
@@ -58,15 +58,15 @@ func TestSetAside(t *testing.T) {
 	}
 }
 
-// TestAllSetAside: when no target is well they are tried nevertheless, and one that has got
-// well is found at once.
+// TestAllSetAside: if all targets are set aside they are tried nevertheless, and a recovered
+// one is found at once.
 func TestAllSetAside(t *testing.T) {
 	r, at := newRig(t, Config{}), freeAddr(t)
 	r.down = map[string]bool{"a": true, "b": true}
 	r.set("ns/web", Front{Addr: at, Targets: to("a", "b")})
 	if _, _, err := r.open(at); err == nil {
 		t.Error("nothing answers, and the client hears an orderly end")
-	} // it heard of it after both had been set aside
+	} // the dial failed after both had been set aside
 	if n := testutil.ToFloat64(r.metrics.aside); n != 2 {
 		t.Errorf("%v are set aside", n)
 	}
@@ -112,8 +112,7 @@ func firstOf(s func(func(string) bool)) (first string) {
 	return first
 }
 
-// TestAsideIsBounded: whoever names many targets that nobody reaches has the last ones of
-// them tried as any other.
+// TestAsideIsBounded: above the bound, unreachable targets are not set aside.
 func TestAsideIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a aside
@@ -135,8 +134,8 @@ func TestAsideIsBounded(t *testing.T) {
 	})
 }
 
-// TestTargetThatTakesNothing: a connection whose target reads nothing loses its place as any
-// other, and leaves nothing behind.
+// TestTargetThatTakesNothing: a connection whose target does not read is replaced as any
+// other, and ends completely.
 func TestTargetThatTakesNothing(t *testing.T) {
 	r, at := newRig(t, Config{Limit: 1}), freeAddr(t)
 	stuck := make(chan struct{})
@@ -169,7 +168,7 @@ func TestTargetThatTakesNothing(t *testing.T) {
 	}
 }
 
-// TestTargetThatIsToldNothing: one that does not even take who connects is given up.
+// TestTargetThatIsToldNothing: a target that does not read the PROXY header is given up.
 func TestTargetThatIsToldNothing(t *testing.T) {
 	r, at := newRig(t, Config{DialTimeout: 3 * time.Millisecond}), freeAddr(t)
 	r.cfg.Dial = func(context.Context, string, string) (net.Conn, error) {

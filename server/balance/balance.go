@@ -1,23 +1,22 @@
-// Package balance listens at addresses of the server, and joins whoever connects to one of
-// several targets behind the tunnel: it is the load balancer of nodes that nobody can
-// reach.
+// Package balance listens at addresses of the server, and connects clients to targets
+// behind the tunnel: it is the load balancer of nodes that clients cannot reach.
 //
-// The mental model: a front is an address with targets, and belongs to an owner, which
-// replaces all that it has by Set. A connection takes a target when it is accepted and
-// stays there. What moves the bytes is tunnel.Splice, so a cut at one end is a reset at the
-// other.
+// The mental model: a front is an address with targets, and has an owner, which replaces
+// all of its fronts by Set. A connection gets a target when it is accepted and keeps it.
+// tunnel.Splice copies the bytes, so a cut at one end is a reset at the other.
 //
-// A target that a dial does not reach is not the client's trouble: another is tried, and it
-// is set aside for 10 s, in which it is tried after all others. Nobody asks targets whether
-// they are well otherwise; whoever names them (Front.Targets) names those that are.
+// If a dial to a target fails, another target is tried, and for 10 s the failed one is
+// tried after all others. There are no other health checks: Front.Targets returns only
+// healthy targets.
 //
 // What it is not: it knows no Services, and has no UDP.
 //
-// The bounds: Config.Limit connections of all fronts together, of which a newcomer costs
-// the oldest of the client that has most its place (strangers.Pending), and as many again
-// that have lost theirs and whose dials have not ended yet; more are reset at once. Three
-// targets are tried for one connection, each for a third of Config.DialTimeout. A front has
-// 1,024 targets set aside. Who may not connect costs nobody a place.
+// The bounds: all fronts together have Config.Limit connections. Above that, a new
+// connection replaces the oldest one of the client that has most (strangers.Pending). As
+// many replaced connections again may wait for their dials to end; more are reset at once.
+// Three targets are tried for one connection, each for a third of Config.DialTimeout. A
+// front has at most 1,024 targets set aside. A client that may not connect replaces no
+// connection.
 package balance
 
 import (
@@ -55,15 +54,15 @@ const (
 // A Front is an address at which the Balancer listens.
 type Front struct {
 	Addr netip.AddrPort
-	// Sources are whom it serves; empty means everybody. Others are reset.
+	// Sources are the clients that it serves; empty means all. Others are reset.
 	Sources []netip.Prefix
-	// Sticky has connections of one client go to one target, for as long as it is there.
+	// Sticky sends connections of one client to the same target, as long as it exists.
 	Sticky bool
-	// ProxyProtocol has each target told first who connects, by version 2 of the PROXY
+	// ProxyProtocol sends each target the client's address first, by version 2 of the PROXY
 	// protocol.
 	ProxyProtocol bool
-	// Targets are the addresses to dial, as of now. It is called for each connection, and
-	// nobody changes what it returns.
+	// Targets returns the addresses to dial. It is called for each connection. Its result is
+	// not changed.
 	Targets func() []string
 }
 
@@ -89,7 +88,7 @@ type Balancer struct {
 	pending *strangers.Pending
 	sparse  strangers.LogLimiter
 	metrics *metrics
-	wg      sync.WaitGroup // a listener, and a connection, each
+	wg      sync.WaitGroup // of listeners and connections
 	serving atomic.Int64   // connections
 
 	mu     sync.Mutex // guards the following
@@ -103,7 +102,7 @@ type listening struct {
 	listener net.Listener
 	front    atomic.Pointer[Front]
 	aside    aside
-	cut      context.Context // done when its connections have to end
+	cut      context.Context // done when its connections must end
 	end      context.CancelFunc
 }
 
@@ -120,9 +119,9 @@ func New(c Config) (*Balancer, error) {
 	return b, err
 }
 
-// Set makes fronts what owner has. What it has already goes on; what it has no more takes
-// no new connections, and those that there are end by themselves or after Config.Drain.
-// Fronts that cannot be had are left out; the error names them all.
+// Set replaces the fronts of owner. Existing ones go on. Removed ones take no new
+// connections; theirs end by themselves or after Config.Drain. Fronts that cannot listen
+// are left out, and the error names them all.
 func (b *Balancer) Set(ctx context.Context, owner string, fronts []Front) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -166,7 +165,7 @@ func (b *Balancer) listenLocked(ctx context.Context, owner string, f *Front) err
 	return nil
 }
 
-// removeLocked closes a front's listener, and has its connections end after the drain.
+// removeLocked closes a front's listener, and ends its connections after the drain.
 func (b *Balancer) removeLocked(addr netip.AddrPort, l *listening) {
 	delete(b.fronts, addr)
 	_ = l.listener.Close()
@@ -202,7 +201,7 @@ func (b *Balancer) accept(l *listening) {
 		f := l.front.Load()
 		if !f.serves(source(c)) || b.serving.Load() >= 2*int64(b.cfg.Limit) {
 			b.metrics.refused.Inc()
-			_ = tunnel.Abort(c) // it is told nothing else
+			_ = tunnel.Abort(c) // it gets no other answer
 			continue
 		}
 		b.serving.Add(1)
@@ -216,8 +215,8 @@ func (b *Balancer) accept(l *listening) {
 	}
 }
 
-// A client may lose its place, and then all that is done for it ends: nobody may be reading
-// from it then to notice, while its target takes nothing.
+// A client is a connection that may be replaced. Then its context ends all work for it:
+// while its target does not read, nothing reads from the client and would notice.
 type client struct {
 	net.Conn
 	end context.CancelFunc
@@ -229,12 +228,12 @@ func (c *client) Abort() error {
 	return tunnel.Abort(c.Conn)
 }
 
-// serves says whether a client may connect.
+// serves reports whether a client may connect.
 func (f *Front) serves(client netip.Addr) bool {
 	return len(f.Sources) == 0 || slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// serve joins c to a target.
+// serve connects c to a target.
 func (b *Balancer) serve(ctx context.Context, l *listening, f *Front, c net.Conn) {
 	from := source(c)
 	to, err := b.reach(ctx, l, f, from)
@@ -245,7 +244,7 @@ func (b *Balancer) serve(ctx context.Context, l *listening, f *Front, c net.Conn
 		if to != nil {
 			_ = tunnel.Abort(to)
 		}
-		_ = tunnel.Abort(c) // as a host that nobody reaches would
+		_ = tunnel.Abort(c) // as an unreachable host would
 		b.metrics.failed.Inc()
 		if more, ok := b.sparse.Allow(l.owner); ok {
 			b.cfg.Log.Warn("nothing behind a service can be reached", "service", l.owner, "address", f.Addr, "err", err, "others", more)
@@ -258,7 +257,7 @@ func (b *Balancer) serve(ctx context.Context, l *listening, f *Front, c net.Conn
 	}
 }
 
-// introduce tells a target who c is.
+// introduce sends a target the address of c.
 func (b *Balancer) introduce(c, to net.Conn) error {
 	if err := to.SetWriteDeadline(time.Now().Add(b.cfg.DialTimeout / maxTries)); err != nil {
 		return err
@@ -292,16 +291,16 @@ func (b *Balancer) reach(ctx context.Context, l *listening, f *Front, from netip
 	return nil, err
 }
 
-// dial takes no more than one target's share of the time.
+// dial takes at most one target's share of the time.
 func (b *Balancer) dial(ctx context.Context, target string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.DialTimeout/maxTries)
 	defer cancel()
 	return b.cfg.Dial(ctx, "tcp", target)
 }
 
-// order is the order in which targets are tried: any, each as likely the first as the
-// others, or for a sticky client always the same, of which only that changes which comes or
-// goes (highest random weight).
+// order is the order in which targets are tried. It is random, with each target equally
+// likely the first. For a sticky client it is always the same, and a new or removed target
+// does not change the order of the others (highest random weight).
 func order(all []string, from netip.Addr, sticky bool) iter.Seq[string] {
 	if sticky {
 		return byWeight(all, from)
@@ -311,7 +310,7 @@ func order(all []string, from netip.Addr, sticky bool) iter.Seq[string] {
 		if n == 0 {
 			return
 		}
-		// With a step that has no divisor in common with n each comes once.
+		// With a step that has no divisor in common with n each target is yielded once.
 		at, step := rand.IntN(n), 1+rand.IntN(n)
 		for gcd(step, n) != 1 {
 			step = 1 + rand.IntN(n)
@@ -332,8 +331,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// byWeight yields targets by the weight that they have for a client, the same at every
-// server, the heaviest first.
+// byWeight yields targets by their weight for a client, the heaviest first. The weights
+// are the same at every server.
 func byWeight(all []string, from netip.Addr) iter.Seq[string] {
 	type weighed struct {
 		weight uint64
@@ -356,7 +355,7 @@ func byWeight(all []string, from netip.Addr) iter.Seq[string] {
 	}
 }
 
-// source is whom c is from.
+// source is the client's address.
 func source(c net.Conn) netip.Addr {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		return a.AddrPort().Addr().Unmap()

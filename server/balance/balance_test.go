@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A rig is a Balancer, and targets that say their name and then what they hear.
+// A rig is a Balancer, and targets that send their name and then echo.
 type rig struct {
 	testing.TB
 	*Balancer
@@ -75,7 +75,7 @@ func (r *rig) dial(_ context.Context, _, addr string) (net.Conn, error) {
 		}
 		defer c.Close()
 		_, _ = fmt.Fprintln(c, addr)
-		_, _ = io.Copy(c, c) // an echo that is cut is the test's to notice
+		_, _ = io.Copy(c, c) // the test notices a cut
 	}()
 	return net.Dial("tcp", l.Addr().String())
 }
@@ -106,7 +106,7 @@ func (r *rig) set(owner string, fronts ...Front) {
 	}
 }
 
-// open connects to a front, and returns the connection and which target answers.
+// open connects to a front, and returns the connection and the target's name.
 func (r *rig) open(at netip.AddrPort) (*net.TCPConn, string, error) {
 	r.Helper()
 	c, err := net.Dial("tcp", at.String())
@@ -144,7 +144,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestBothWays: what goes through is whole, and an end of one direction leaves the other.
+// TestBothWays: both directions are complete, and the end of one does not end the other.
 func TestBothWays(t *testing.T) {
 	r, at := newRig(t, Config{}), freeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a")})
@@ -162,8 +162,8 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
-// TestNextTarget: a target that cannot be reached is not the client's trouble; none that
-// can is a reset.
+// TestNextTarget: after a failed dial the next target is tried. If all dials fail the client
+// gets a reset.
 func TestNextTarget(t *testing.T) {
 	r, at := newRig(t, Config{}), freeAddr(t)
 	r.down = map[string]bool{"a": true, "b": true, "x": true}
@@ -213,8 +213,8 @@ func TestSticky(t *testing.T) {
 	}
 }
 
-// TestOrder: each target comes once, and each is as often the first, with few as with
-// many; however many there are, a connection allocates little.
+// TestOrder: each target is yielded once, and each is equally often the first. With many
+// targets a connection still allocates little.
 func TestOrder(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 4, 6, 97, 360} {
 		all := make([]string, n)
@@ -297,8 +297,8 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// TestOwners: an address is one owner's until that lets go; a front that goes away takes
-// nobody new, and the connections that there are go on for the drain.
+// TestOwners: an address has one owner until that removes it. A removed front takes no new
+// connections, and the existing ones go on for the drain.
 func TestOwners(t *testing.T) {
 	r, at := newRig(t, Config{Drain: time.Hour}), freeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a")})
@@ -346,7 +346,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestLimit: when all places are taken a newcomer costs the oldest its place.
+// TestLimit: at the limit a new connection replaces the oldest one.
 func TestLimit(t *testing.T) {
 	r, at := newRig(t, Config{Limit: 2}), freeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a")})
@@ -370,7 +370,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestStrangersCostNobodyAPlace: who may not connect does not count against the limit.
+// TestStrangersCostNobodyAPlace: clients that may not connect do not count in the limit.
 func TestStrangersCostNobodyAPlace(t *testing.T) {
 	r, at, closed := newRig(t, Config{Limit: 1}), freeAddr(t), freeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a")}, Front{Addr: closed, Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Targets: to("b")})
@@ -389,8 +389,8 @@ func TestStrangersCostNobodyAPlace(t *testing.T) {
 	}
 }
 
-// TestDialsAreBounded: connections whose targets do not answer are reset once there are
-// twice as many as may be, although those that lost their places are still being dialed.
+// TestDialsAreBounded: connections whose targets do not answer are reset above twice the
+// limit, although the dials of replaced ones have not ended.
 func TestDialsAreBounded(t *testing.T) {
 	r, at := newRig(t, Config{Limit: 1}), freeAddr(t)
 	hold := make(chan struct{})

@@ -1,4 +1,4 @@
-// What a Balancer counts.
+// The metrics of a Balancer.
 
 package balance
 
