@@ -1,4 +1,4 @@
-// What is counted. No label has more values than there are codes.
+// The metrics. A label has at most one value for each tunnel.Code.
 
 package sshnodes
 
@@ -12,7 +12,7 @@ import (
 
 // metrics are those of a Fleet.
 type metrics struct {
-	opens       prometheus.Counter // under the names of old
+	opens       prometheus.Counter // Kubernetes' own names
 	openFails   prometheus.Counter
 	sessions    prometheus.Gauge
 	ended       *prometheus.CounterVec // by code

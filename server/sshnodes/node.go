@@ -1,4 +1,4 @@
-// Node: how one node's sshd is reached, again and again.
+// Node: the connection to one node's sshd, and its retries.
 
 package sshnodes
 
@@ -20,13 +20,13 @@ const (
 	// n-th is up to minBackoff·2ⁿ, at most maxBackoff.
 	minBackoff = time.Second
 	maxBackoff = 30 * time.Second
-	// lookInterval is how often it is looked whether a node may be dialed.
+	// lookInterval is how often run checks whether the node may be dialed.
 	lookInterval = 5 * time.Second
 	// checkInterval is the mean time between two checks of a target, and checkTimeout
 	// bounds each.
 	checkInterval = time.Minute
 	checkTimeout  = 15 * time.Second
-	// goodAfter is how long a session must last for the next attempt to be the first again.
+	// goodAfter is how long a session must last for the back-off to start again.
 	goodAfter = 15 * time.Second
 )
 
@@ -36,13 +36,13 @@ type node struct {
 	name, addr, target string
 	log                *slog.Logger
 	stop               func()        // ends run; the Fleet's
-	look               chan struct{} // holds one when it is to be looked at once; see wake
+	look               chan struct{} // holds one if run is to check at once; see wake
 
 	mu      sync.Mutex       // guards the following
-	session *overssh.Session // the one to use; nil while there is none
-	failed  error            // why there is none; nil while run makes one, may not, or has not begun
+	session *overssh.Session // nil while there is none
+	failed  error            // why there is no session; nil while run connects, is not allowed to, or has not started
 	changed chan struct{}    // closed and replaced when these change
-	told    string           // what was last said of why there is none
+	told    string           // the error that was logged last
 }
 
 func newNode(f *Fleet, name, addr, target string) *node {
@@ -50,7 +50,7 @@ func newNode(f *Fleet, name, addr, target string) *node {
 		fleet: f, name: name, addr: addr, target: target, log: f.cfg.Log.With("node", name, "addr", addr),
 		look: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
-	n.stop = func() { n.settle(nil, tunnel.ErrSessionClosed) } // until it is started
+	n.stop = func() { n.settle(nil, tunnel.ErrSessionClosed) } // before run starts
 	return n
 }
 
@@ -75,7 +75,7 @@ func (n *node) run(ctx context.Context) {
 			began := time.Now()
 			err = n.hold(ctx, s)
 			if time.Since(began) > goodAfter {
-				failures = 0 // it was a good one
+				failures = 0 // the session lasted
 			}
 		}
 		n.settle(nil, err)
@@ -87,8 +87,8 @@ func (n *node) run(ctx context.Context) {
 	}
 }
 
-// hold has the session used until it is lost, ctx is done or the node is not admitted any
-// more. It waits for all that belongs to the session, and says why that is over.
+// hold publishes the session until it is lost, ctx is done or the node is not admitted any
+// more. It waits until all streams of the session have ended, and returns why it ended.
 func (n *node) hold(ctx context.Context, s *overssh.Session) error {
 	n.log.Info("ssh connection made", "user", n.fleet.cfg.SSH.User)
 	n.settle(s, nil)
@@ -111,8 +111,8 @@ func (n *node) hold(ctx context.Context, s *overssh.Session) error {
 	return err
 }
 
-// refused says why the node may not be dialed; nil if it may. Through a session that is
-// there, whose host key was checked, an admitted node may.
+// refused returns why the node may not be dialed; nil if it may. An existing session has
+// a checked host key, so that only Admit can refuse it.
 func (n *node) refused(s *overssh.Session) error {
 	if err := n.fleet.cfg.Admit(n.name); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (n *node) refused(s *overssh.Session) error {
 	return nil
 }
 
-// wake has run look at once whether the node may be dialed.
+// wake has run check at once whether the node may be dialed.
 func (n *node) wake() {
 	select {
 	case n.look <- struct{}{}:
@@ -142,7 +142,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// tell logs why there is no connection, unless that was said last.
+// tell logs why there is no connection, unless the last log line said the same.
 func (n *node) tell(err error) {
 	n.mu.Lock()
 	again := n.told == err.Error()
@@ -159,8 +159,8 @@ func (n *node) lastTold() string {
 	return n.told
 }
 
-// settle notes that there is a session, or why there is none, or with neither that it is
-// awaited, and wakes who waits for that.
+// settle stores the session, or the error of the attempt; with neither an attempt is
+// under way. It wakes the callers of current.
 func (n *node) settle(s *overssh.Session, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -172,8 +172,8 @@ func (n *node) settle(s *overssh.Session, err error) {
 	n.changed = make(chan struct{})
 }
 
-// current is the session. While an attempt is under way it waits for its
-// outcome; between two it says at once why the last one failed.
+// current returns the session. While an attempt is under way it waits for its
+// outcome; between two attempts it returns the last error at once.
 func (n *node) current(ctx context.Context) (*overssh.Session, error) {
 	for {
 		n.mu.Lock()
@@ -187,7 +187,7 @@ func (n *node) current(ctx context.Context) (*overssh.Session, error) {
 		case s != nil:
 			return s, nil
 		case errors.Is(err, tunnel.Denied):
-			return nil, err // waiting does not mend it
+			return nil, err // waiting does not help
 		case err != nil:
 			return nil, fmt.Errorf("%w: %w", tunnel.NoNode, err)
 		}
@@ -200,8 +200,8 @@ func (n *node) current(ctx context.Context) (*overssh.Session, error) {
 	}
 }
 
-// check dials the target now and then until ctx is done, and says when that
-// begins to fail and when it works again. That there is no connection is said by run.
+// check dials the target about once a checkInterval until ctx is done, and logs when
+// that begins to fail and when it works again. A missing connection is logged by run.
 func (n *node) check(ctx context.Context) {
 	failing := ""
 	for ctx.Err() == nil {

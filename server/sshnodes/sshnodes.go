@@ -1,10 +1,10 @@
 // Package sshnodes keeps connections to nodes without a tunnel, through the sshd that runs
 // on each of them. The mode is deprecated: see package overssh, which carries the streams.
 //
-// The mental model: a Fleet is told which nodes there are. It keeps one overssh.Session
-// to each that may be dialed, makes it again when it is lost, and dials through it. A node
-// may be dialed if a host key of it is known, and Config.Admit does not refuse it. None is
-// trusted because its key was the first one seen.
+// The mental model: callers name the nodes by Set and Remove. A Fleet keeps one
+// overssh.Session to each node that may be dialed, connects again when it is lost, and
+// dials through it. A node may be dialed if its host key is pinned and Config.Admit does
+// not refuse it. There is no trust on first use.
 package sshnodes
 
 import (
@@ -24,18 +24,18 @@ import (
 // Config configures a Fleet. SSH is required.
 type Config struct {
 	SSH overssh.Config // without RTT, which is the Fleet's
-	// Admit may refuse a node by error; nil refuses none. It is asked before a node is
-	// dialed, for each stream, and every few seconds besides: a refused node's
-	// connection ends, and its streams with it, and it is not dialed before it is
-	// admitted again. It must not block, nor call the Fleet.
+	// Admit may refuse a node by an error; nil refuses none. It is called before a node is
+	// dialed, for each stream, and every few seconds. The connection of a refused node is
+	// closed with its streams, and the node is not dialed until it is admitted again.
+	// Admit must not block or call the Fleet.
 	Admit   func(node string) error
 	Metrics prometheus.Registerer // nil means none
-	// Log is told of connections made, lost and refused; nil means discard.
+	// Log gets a line for each connection made, lost and refused; nil means discard.
 	Log *slog.Logger
 }
 
-// A Fleet keeps a connection to each node that it is told of and that may be dialed. Its
-// methods may be called at the same time.
+// A Fleet keeps a connection to each of its nodes that may be dialed. Its methods may be
+// called at the same time.
 type Fleet struct {
 	cfg     Config
 	metrics *metrics
@@ -45,7 +45,7 @@ type Fleet struct {
 	start func(*node)      // nil unless Run runs
 }
 
-// New checks c, reads the key once to see that it can be, and starts nothing.
+// New checks c and that the key can be read. It starts nothing.
 func New(c Config) (*Fleet, error) {
 	if err := c.SSH.Check(); err != nil {
 		return nil, err
@@ -64,10 +64,10 @@ func New(c Config) (*Fleet, error) {
 	return &Fleet{cfg: c, metrics: m, nodes: make(map[string]*node)}, nil
 }
 
-// Set has the fleet reach the node of a name at addr, HOST:PORT, from now on. If target
-// is not empty it is dialed through the node's sshd once a minute, and what comes of
-// it is logged and counted. A node that is already reached at addr keeps its
-// connection and its streams; one that was reached elsewhere loses them.
+// Set adds a node, or changes its address to addr, HOST:PORT. If target is not empty it is
+// dialed through the node's sshd once a minute, and the result is logged and counted. A
+// node whose address stays keeps its connection and its streams; after a change it loses
+// them.
 func (f *Fleet) Set(name, addr, target string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +88,7 @@ func (f *Fleet) Set(name, addr, target string) {
 	}
 }
 
-// Remove has the fleet forget a node: its connection ends, and its streams with it.
+// Remove removes a node. Its connection is closed with its streams.
 func (f *Fleet) Remove(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +98,7 @@ func (f *Fleet) Remove(name string) {
 	delete(f.nodes, name)
 }
 
-// Look has the fleet ask at once which nodes are admitted.
+// Look calls Admit for all nodes at once.
 func (f *Fleet) Look() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,12 +132,12 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return nil
 }
 
-// DialContext has the sshd of the node of a name connect to addr. A host that is the
-// node's name means the node's loopback, where a kubelet in this mode listens; HOST%NODE
-// is HOST. ctx bounds the dial, not the stream's life; without a deadline it takes at
-// most tunnel.DefaultDialTimeout. While the node is being connected to it waits, as it
-// does before Run; when that has failed it says so at once. Errors unwrap to
-// *tunnel.DialError. The connection is a tunnel.Stream, which the caller owns.
+// DialContext has the node's sshd connect to addr. A host that is the node's name means
+// the node's loopback, where a kubelet in this mode listens; HOST%NODE is HOST. ctx bounds
+// the dial, not the stream; without a deadline the dial takes at most
+// tunnel.DefaultDialTimeout. It waits before Run and while an attempt to connect to the
+// node is under way; after a failed attempt it returns the error at once. Errors unwrap
+// to *tunnel.DialError. The connection is a tunnel.Stream, which the caller owns.
 func (f *Fleet) DialContext(ctx context.Context, name, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 	defer cancel()
@@ -159,8 +159,7 @@ func (f *Fleet) dial(ctx context.Context, name, network, addr string) (tunnel.St
 	return s.Dial(ctx, network, addr)
 }
 
-// Ready waits until there is a connection to the node of a name, or says why there is
-// none.
+// Ready waits for a connection to the node, and returns the error of a failed attempt.
 func (f *Fleet) Ready(ctx context.Context, name string) error {
 	_, err := f.session(ctx, name)
 	return err
