@@ -1,4 +1,4 @@
-// This file does what was decided: tasks that prepare, start and stop.
+// This file carries out decisions: tasks that prepare, start and stop.
 
 package pods
 
@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-project/hawser/node/volumes"
 )
 
-// event tells what happened to a container, or to the pod when spec is nil.
+// event records an event about a container, or about the pod if spec is nil.
 func (w *worker) event(spec *corev1.Container, eventType, reason, message string) {
 	ref := w.ref
 	if spec != nil {
@@ -33,7 +33,7 @@ func (w *worker) act(s situation, in intent) {
 	for _, st := range in.stop {
 		c := w.container(st.spec.Name)
 		if c.stopCancel != nil {
-			c.stopCancel() // it is stopped anew, with less time
+			c.stopCancel() // it is stopped again, with a shorter grace
 			continue
 		}
 		w.stop(c, st)
@@ -57,9 +57,9 @@ func (w *worker) act(s situation, in intent) {
 	}
 }
 
-// early reports whether nothing is to be started yet, because all that is known of
-// the pod is what was kept on disk: it may have been moved to another node while
-// this one was away.
+// early reports whether it is too early to start containers, because the pod is known
+// from its checkpoint only: it may have been moved to another node while this one was
+// disconnected.
 func (w *worker) early(now time.Time) bool {
 	if w.static || w.apiKnown || !now.Before(w.r.patience) {
 		return false
@@ -85,7 +85,7 @@ func (w *worker) downward() downward.Facts {
 	return f
 }
 
-// prepare makes volumes and sandbox, and brings volumes up to date later.
+// prepare makes volumes and sandbox, and refreshes the volumes later.
 func (w *worker) prepare(now time.Time) {
 	p := &w.sandbox
 	due := p.at
@@ -118,7 +118,7 @@ func (w *worker) prepare(now time.Time) {
 	})
 }
 
-// keptWith says, once, that what containers are made from is not kept on disk.
+// keptWith logs once that the inputs of containers could not be written to disk.
 func (w *worker) keptWith(err error) {
 	text := ""
 	if err != nil {
@@ -133,7 +133,7 @@ func (w *worker) keptWith(err error) {
 func (w *worker) preparedWith(st runtime.SandboxStatus, err error) {
 	p, now := &w.sandbox, time.Now()
 	p.busy, p.tried = false, true
-	// Half a period more or less, so that pods do not ask all at the same time.
+	// The period is random by half, so that pods do not all read at the same time.
 	p.refreshAt = now.Add(jitter(w.r.cfg.VolumeRefresh))
 	if err == nil {
 		if !p.done {
@@ -189,9 +189,8 @@ func (w *worker) start(f *fact) {
 	})
 }
 
-// nextDelay is how long the restart after the coming one will wait: nothing after
-// the first start, and from then on twice as long each time, until an attempt has
-// run for long enough.
+// nextDelay is the back-off of the restart after the next start: none after the first
+// start, then doubled each time, until an attempt has run for long enough.
 func (w *worker) nextDelay(f *fact, delay time.Duration) time.Duration {
 	switch {
 	case f.newest == nil:
@@ -202,11 +201,11 @@ func (w *worker) nextDelay(f *fact, delay time.Duration) time.Duration {
 	return min(2*delay, w.r.cfg.MaxCrashDelay)
 }
 
-// A startResult is what became of a start. At most one of its errors is set.
+// A startResult is the result of a start. At most one of its errors is set.
 type startResult struct {
 	config, start, hook error
 	id                  string
-	kept                error // of keeping the inputs, which matters later
+	kept                error // of writing the inputs; it does not stop the start
 }
 
 func (w *worker) startAttempt(ctx context.Context, pod *corev1.Pod, spec *corev1.Container, attempt int, ips []string, facts downward.Facts) startResult {

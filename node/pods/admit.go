@@ -22,14 +22,14 @@ type refusal struct{ reason, message string }
 // status is the message that becomes the pod's.
 func (r *refusal) status() string {
 	if r.reason == reasonNodeShutdown {
-		return r.message // which says so already
+		return r.message // the event has the reason already
 	}
 	return "Pod was rejected: " + r.message
 }
 
-// admit says whether the pod fits the node beside the others, which have been
-// admitted and have not ended. A node not known yet refuses nothing but for the
-// number of pods.
+// admit returns why the pod does not fit the node beside the others, which have been
+// admitted and have not ended. If the node is not known yet, only the number of pods
+// is checked.
 func admit(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int) *refusal {
 	if pod.Spec.OS != nil && pod.Spec.OS.Name != corev1.Linux {
 		return &refusal{"PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"}
@@ -65,9 +65,8 @@ func outOf(name string, requested, used, capacity int64) *refusal {
 		"Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, requested, used, capacity)}
 }
 
-// fits counts what the node owns; a resource it does not know is somebody else's
-// to count. A pod that asks for none of a resource has its place although the others
-// have more than there is.
+// fits checks the node's own resources; other resources are not the node's to check. A
+// pod that requests none of a resource fits even if the others exceed it.
 func fits(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int) *refusal {
 	allocatable := node.Status.Allocatable
 	if q, ok := allocatable[corev1.ResourcePods]; ok {
@@ -100,13 +99,13 @@ func fits(pod *corev1.Pod, node *corev1.Node, others []*corev1.Pod, maxPods int)
 	return nil
 }
 
-// ownResources are those that every node has, if only none of them.
+// ownResources are those that every node has, possibly with the amount zero.
 var ownResources = map[corev1.ResourceName]bool{
 	corev1.ResourceCPU: true, corev1.ResourceMemory: true, corev1.ResourceEphemeralStorage: true,
 }
 
-// counted lists what is asked for: the node's own resources first, so that a pod that
-// lacks several is refused for the same one each time.
+// counted lists the requested resources in a fixed order, the node's own first, so that
+// a pod that lacks several is always refused for the same one.
 func counted(wanted corev1.ResourceList) []corev1.ResourceName {
 	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
@@ -146,8 +145,8 @@ func portsClash(pod *corev1.Pod, others []*corev1.Pod) bool {
 	return clash
 }
 
-// hostPorts tells of the ports that a pod takes: those of its containers, and of the
-// init containers that stay.
+// hostPorts calls tell with each host port of a pod: those of its containers and of its
+// sidecars.
 func hostPorts(pod *corev1.Pod, tell func(p hostPort, ip string)) {
 	of := func(c *corev1.Container) {
 		for _, p := range c.Ports {

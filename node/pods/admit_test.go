@@ -1,6 +1,6 @@
 package pods
 
-// Tests of which pods a node takes, and of what becomes of those it does not.
+// Tests of admission, and of refused pods.
 
 import (
 	"slices"
@@ -137,7 +137,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestRefusalsInWords: users and their tools know the texts.
+// TestRefusalsInWords: the texts are the kubelet's, which users and tools know.
 func TestRefusalsInWords(t *testing.T) {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: thisNode},

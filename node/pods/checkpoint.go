@@ -15,22 +15,22 @@ import (
 const (
 	// maxCheckpoint bounds what is read back. The API stores no object that large.
 	maxCheckpoint = 4 << 20
-	// maxCheckpoints bounds how many are. A node runs a hundred or so.
+	// maxCheckpoints bounds how many are read. A node usually runs about a hundred pods.
 	maxCheckpoints = 8192
 )
 
-// A checkpoint is what is kept of a pod.
+// A checkpoint is the state of a pod on disk.
 type checkpoint struct {
-	// Pod is as last seen, with the status last computed.
+	// Pod is the pod as last seen, with the last computed status.
 	Pod *corev1.Pod `json:"pod"`
-	// Admitted says that the pod was found to fit this node.
+	// Admitted is whether the pod was admitted to this node.
 	Admitted bool `json:"admitted"`
-	// Gone says that the API had the pod no longer: what is left of it is to be
-	// stopped, also without a server.
+	// Gone is whether the API did not have the pod any more: it is to be stopped, also
+	// without a server.
 	Gone bool `json:"gone,omitempty"`
-	// Static says that the pod is not the API's.
+	// Static is whether a file defines the pod.
 	Static bool `json:"static,omitempty"`
-	// Allocatable is the node's, as last known: containers may be told of it.
+	// Allocatable is the node's, as last known: containers may read it by the downward API.
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 
 	inputs []input // of a file of their own
@@ -51,7 +51,7 @@ func saveCheckpoint(path string, c checkpoint) error {
 	return nil
 }
 
-// loadCheckpoint reads one back.
+// loadCheckpoint reads one checkpoint.
 func loadCheckpoint(path string) (checkpoint, error) {
 	data, err := readFile(path, maxCheckpoint)
 	if err != nil {

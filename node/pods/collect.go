@@ -1,4 +1,4 @@
-// This file removes containers that have ended and are not to be kept.
+// This file removes ended containers that are not kept.
 
 package pods
 
@@ -17,16 +17,16 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// Bounds of the work of a pass. A pod has one container removed at a time, so that the
-// files of one, however many, take no more than one of the places.
+// Bounds of one pass. Each pod has one container removed at a time, so that a pod with
+// many files uses at most one of maxRemovals.
 const (
 	maxGarbage  = 32 // containers of a pod in one pass, and before one start
 	maxRemovals = 4  // pods at a time
 )
 
-// collect has containers removed that Config.Retention does not keep: by the workers
-// of their pods, or, of pods that the API has no longer, by workers made for it. It
-// waits for none of that, and does nothing while another agent runs the pods.
+// collect starts the removal of containers that Config.Retention does not keep: by the
+// workers of their pods, or by new workers for pods that the API does not have any more.
+// It does not wait for them, and does nothing while another agent runs the pods.
 func (r *Runner) collect(ctx context.Context, wg *sync.WaitGroup) {
 	if r.cfg.Fence.Up() {
 		return
@@ -63,23 +63,22 @@ func (r *Runner) collect(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// clearLocked makes a worker for a pod that the API does not have, which stops and
-// removes what there is of it.
+// clearLocked makes a worker that stops and removes a pod that the API does not have.
 func (r *Runner) clearLocked(ctx context.Context, wg *sync.WaitGroup, id runtime.PodID) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name, UID: id.UID}}
 	r.startLocked(ctx, wg, newWorker(r, pod, workerOptions{admitted: true, gone: true}))
 }
 
-// onlyYoung reports whether all that there is of a pod are containers that have ended,
-// of which some are too young to be removed.
+// onlyYoung reports whether a pod has only ended containers, and some of them are too
+// young to be removed.
 func (r *Runner) onlyYoung(list []runtime.ContainerStatus) bool {
 	now := time.Now()
 	return !slices.ContainsFunc(list, func(c runtime.ContainerStatus) bool { return c.State != runtime.Exited }) &&
 		slices.ContainsFunc(list, func(c runtime.ContainerStatus) bool { return r.cfg.Retention.young(&c, now) })
 }
 
-// discard tells the worker which containers of the pod are to be removed. It replaces
-// what is left of an earlier list.
+// discard gives the worker the containers to remove. They replace the rest of an earlier
+// list.
 func (w *worker) discard(list []runtime.ContainerStatus) {
 	w.mu.Lock()
 	w.unwanted = list
@@ -87,8 +86,8 @@ func (w *worker) discard(list []runtime.ContainerStatus) {
 	w.nudge()
 }
 
-// discardNext begins to remove the next of those containers. While a container of the
-// pod is being started none is, since a start removes some by itself.
+// discardNext starts to remove the next of those containers. It removes none while a
+// container of the pod is being started, since a start removes some by itself.
 func (w *worker) discardNext(s situation) {
 	if w.discarding != nil || w.gone || s.startingAny() {
 		return
@@ -97,7 +96,7 @@ func (w *worker) discardNext(s situation) {
 		c := w.garbage[0]
 		w.garbage = w.garbage[1:]
 		if w.container(c.Name).stopCancel != nil {
-			continue // Stop may not have returned; the next pass will name it again
+			continue // Stop may not have returned; the next pass lists it again
 		}
 		w.remember(s, &c)
 		ctx, cancel := context.WithCancel(w.ctx)
@@ -106,7 +105,7 @@ func (w *worker) discardNext(s situation) {
 			err := w.removeInTurn(ctx, &c)
 			return func() {
 				if err != nil && ctx.Err() == nil && !w.discardFailed {
-					w.discardFailed = true // say so once for a list
+					w.discardFailed = true // one log line for a list
 					w.log.Warn("cannot remove a container that has ended, will try again", "container", c.Name, "attempt", c.Attempt, "err", err)
 				}
 				cancel()
@@ -117,8 +116,8 @@ func (w *worker) discardNext(s situation) {
 	}
 }
 
-// undisturbed reports whether no container is being removed by discardNext. If one is,
-// that is given up where it can be, and the loop looks again once it has ended.
+// undisturbed reports whether discardNext removes no container now. If it does, the
+// removal is cancelled if possible, and the loop runs again once it has ended.
 func (w *worker) undisturbed() bool {
 	if w.discarding == nil {
 		return true
@@ -127,8 +126,8 @@ func (w *worker) undisturbed() bool {
 	return false
 }
 
-// remember keeps what the status says of an attempt that is being removed. Without it
-// the container would look as if it had never run, and be run again.
+// remember keeps the status of an attempt that is being removed. Without it the container
+// would count as never run, and be run again.
 func (w *worker) remember(s situation, c *runtime.ContainerStatus) {
 	rec := w.container(c.Name)
 	for i := range s.facts {
@@ -141,7 +140,7 @@ func (w *worker) remember(s situation, c *runtime.ContainerStatus) {
 	}
 }
 
-// removeInTurn removes a container with its log once fewer than maxRemovals others are
+// removeInTurn removes a container with its log. It waits while maxRemovals others are
 // being removed.
 func (w *worker) removeInTurn(ctx context.Context, c *runtime.ContainerStatus) error {
 	select {
@@ -161,9 +160,9 @@ func (w *worker) remove(ctx context.Context, c *runtime.ContainerStatus) error {
 	return w.r.places.removeAttempt(w.id, c.Name, c.Attempt)
 }
 
-// prune removes attempts of a container that is about to be started and that need not
-// be kept, so that one which restarts often does not wait for a pass. The newest one is
-// what the pod's status tells of, and stays.
+// prune removes attempts of a container that is about to be started, so that one that
+// restarts often does not wait for a pass. The newest attempt is in the pod's status and
+// stays.
 func (w *worker) prune(ctx context.Context, name string, next int) error {
 	keep, now := w.r.cfg.Retention, time.Now()
 	if keep.PerContainer < 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
-// inRetention runs f in a world whose Runner keeps what keep says.
+// inRetention runs f in a world whose Runner has the Retention keep.
 func inRetention(t *testing.T, keep Retention, o memory.Options, f func(w *world)) {
 	t.Helper()
 	inWorld(t, o, func(w *world) {
@@ -30,8 +30,7 @@ func inRetention(t *testing.T, keep Retention, o memory.Options, f func(w *world
 	})
 }
 
-// attempts are the containers that the runtime has of a pod, as NAME#ATTEMPT, oldest
-// first.
+// attempts are the containers of a pod in the runtime, as NAME#ATTEMPT, oldest first.
 func (w *world) attempts(pod string) string {
 	var list []string
 	for _, c := range w.rt.Specs() {
@@ -49,7 +48,7 @@ func (w *world) wantAttempts(pod, want string) {
 	}
 }
 
-// exits has the container main of a pod end n times and be started again.
+// exits ends the container main of a pod n times and waits for its restarts.
 func (w *world) exits(pod string, n int) {
 	w.t.Helper()
 	for range n {
@@ -94,9 +93,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// TestRemovedIsNotRunAgain: also when the last attempt of a container has been removed,
-// the pod's status tells of it and it is not run again, after a restart of the agent
-// either.
+// TestRemovedIsNotRunAgain: after the last attempt of a container was removed, it is still in
+// the pod's status and not run again, also after a restart of the agent.
 func TestRemovedIsNotRunAgain(t *testing.T) {
 	inRetention(t, Retention{}, memory.Options{}, func(w *world) {
 		w.create(newPod("done", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }))
@@ -137,8 +135,8 @@ func TestRemovedIsNotRunAgain(t *testing.T) {
 	})
 }
 
-// TestRemovedWhileItWaits: a container whose last attempt is removed during its back-off
-// is restarted when that is over, as its next attempt.
+// TestRemovedWhileItWaits: a container whose last attempt is removed during its back-off is
+// restarted after it, as its next attempt.
 func TestRemovedWhileItWaits(t *testing.T) {
 	inRetention(t, Retention{}, memory.Options{}, func(w *world) {
 		w.create(newPod("a", nil))
@@ -201,7 +199,7 @@ func TestDeletedPodsStayYoung(t *testing.T) {
 	})
 }
 
-// TestForeignContainers is GC35 in operation: what is no pod's is left alone.
+// TestForeignContainers is GC35 in operation: containers of no pod are not touched.
 func TestForeignContainers(t *testing.T) {
 	inRetention(t, Retention{}, memory.Options{}, func(w *world) {
 		foreign := runtime.PodID{}
@@ -240,7 +238,7 @@ func TestFencedKeepsAll(t *testing.T) {
 	})
 }
 
-// An awkward runtime is one whose removals fail or take long, and whose lists fail.
+// An awkward runtime has removals that fail or take long, and lists that fail.
 type awkward struct {
 	*memory.Runtime
 	remove func(id string) error
@@ -261,7 +259,7 @@ func (a *awkward) Containers(ctx context.Context) ([]runtime.ContainerStatus, er
 	return a.Runtime.Containers(ctx)
 }
 
-// podOf is the name of the pod that a container is of.
+// podOf is the name of a container's pod.
 func (a *awkward) podOf(id string) string {
 	list, _ := a.Runtime.Containers(context.Background())
 	for _, c := range list {
@@ -281,8 +279,8 @@ func (w *world) awkward(keep Retention, remove func(a *awkward, id string) error
 	return a
 }
 
-// TestRemovalFails: a container that cannot be removed keeps neither its successors from
-// being started nor others from being removed.
+// TestRemovalFails: a container that cannot be removed does not prevent the start of its
+// successors or the removal of others.
 func TestRemovalFails(t *testing.T) {
 	inWorld(t, memory.Options{}, func(w *world) {
 		w.awkward(Retention{0, 1, -1}, func(a *awkward, id string) error {
@@ -313,8 +311,8 @@ func TestListFails(t *testing.T) {
 	})
 }
 
-// TestSlowRemovals: pods whose containers take long to be removed hold up the removals
-// of others, no more than maxRemovals at a time, and nothing else of theirs.
+// TestSlowRemovals: slow removals delay the removals of others, since there are at most
+// maxRemovals at a time, and nothing else.
 func TestSlowRemovals(t *testing.T) {
 	inWorld(t, memory.Options{}, func(w *world) {
 		release := make(chan struct{})
@@ -343,7 +341,7 @@ func TestSlowRemovals(t *testing.T) {
 		advance(time.Second)
 		w.rt.Exit("quick", "main", 1)
 		advance(time.Minute)
-		w.wantAttempts("quick", "main#0 main#1") // waits for a place
+		w.wantAttempts("quick", "main#0 main#1") // waits for its turn
 		w.rt.Exit("quick", "main", 1)
 		advance(time.Minute)
 		w.wantState("quick", "main", "Running")
@@ -363,8 +361,8 @@ func TestSlowRemovals(t *testing.T) {
 	})
 }
 
-// TestManyAttempts: a pod that has restarted hundreds of times is cleared of them in
-// portions, and other pods have their share in the same pass.
+// TestManyAttempts: hundreds of attempts of one pod are removed in portions, and other pods
+// have removals in the same pass.
 func TestManyAttempts(t *testing.T) {
 	var calm atomic.Bool
 	inRetention(t, Retention{0, -1, -1}, flood(&calm), func(w *world) {
@@ -397,8 +395,8 @@ func TestManyAttempts(t *testing.T) {
 	})
 }
 
-// TestFloodIsBounded: with the default a pod has no more than two attempts of each
-// container at any time, pass or no pass.
+// TestFloodIsBounded: with the default a pod has at most two attempts of each container at
+// any time, also between two passes.
 func TestFloodIsBounded(t *testing.T) {
 	var calm atomic.Bool
 	inWorld(t, flood(&calm), func(w *world) {
@@ -416,7 +414,7 @@ func TestFloodIsBounded(t *testing.T) {
 	})
 }
 
-// flood has pods of that name restart as fast as they can until calm is set.
+// flood makes pods of that name restart as fast as possible until calm is set.
 func flood(calm *atomic.Bool) memory.Options {
 	return memory.Options{Start: func(c runtime.Container) memory.Behaviour {
 		if c.Pod.Name == "flood" && !calm.Load() {

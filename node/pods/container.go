@@ -1,4 +1,4 @@
-// This file turns a container of a pod into what the runtime is asked to run.
+// This file turns a container of a pod into a container of the runtime.
 
 package pods
 
@@ -23,7 +23,7 @@ import (
 // places are the directories of the pods on a node.
 type places struct{ dir string }
 
-// pods has one directory a pod, which holds all of it but its logs.
+// pods has one directory for each pod, with all of its files but the logs.
 func (p places) pods() string { return filepath.Join(p.dir, "pods") }
 
 func (p places) pod(uid types.UID) string { return filepath.Join(p.pods(), string(uid)) }
@@ -36,13 +36,13 @@ const (
 
 func (p places) checkpoint(uid types.UID) string { return filepath.Join(p.pod(uid), checkpointName) }
 
-// inputs is where the objects are kept that a pod's containers are made from.
+// inputs is the file of the objects that a pod's containers are made from.
 func (p places) inputs(uid types.UID) string { return filepath.Join(p.pod(uid), inputsName) }
 
 func (p places) logs() string { return filepath.Join(p.dir, "logs") }
 
-// podLogs is the log directory of a pod, with the name that log collectors know
-// from /var/log/pods.
+// podLogs is the log directory of a pod. Its name is that in the kubelet's
+// /var/log/pods, which log collectors expect.
 func (p places) podLogs(id runtime.PodID) string {
 	return filepath.Join(p.logs(), id.Namespace+"_"+id.Name+"_"+string(id.UID))
 }
@@ -55,7 +55,7 @@ func (p places) terminationLog(uid types.UID, container string, attempt int) str
 	return filepath.Join(p.pod(uid), "containers", container, strconv.Itoa(attempt)+".termination")
 }
 
-// assemble builds the container's next attempt. Its errors are about the pod's
+// assemble makes the container's next attempt. Its errors are those of the pod's
 // configuration.
 func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt int, facts downward.Facts) (runtime.Container, error) {
 	id, dirs := idOf(pod), w.r.places
@@ -102,7 +102,7 @@ func terminationPath(c *corev1.Container) string {
 	return corev1.TerminationMessagePathDefault
 }
 
-// hostname is what a container of the pod calls its machine.
+// hostname is the host name in the containers of the pod.
 func hostname(pod *corev1.Pod) string {
 	name := pod.Name
 	if pod.Spec.Hostname != "" {
@@ -148,9 +148,9 @@ func (w *worker) hostPath(pod *corev1.Pod, volume, path string) error {
 	return nil
 }
 
-// fromAPI tells whether a volume shows what the API holds. Those are read-only
-// in every container, whatever the mount says, because the next refresh would
-// undo a write.
+// fromAPI reports whether a volume has content from the API. Such a volume is read-only
+// in every container, regardless of the mount, because the next refresh would undo a
+// write.
 func fromAPI(pod *corev1.Pod, volume string) bool {
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; v.Name == volume {
@@ -160,9 +160,9 @@ func fromAPI(pod *corev1.Pod, volume string) bool {
 	return false
 }
 
-// unasked tells whether m is the token that the API server's admission gives to each
-// pod. Most pods do without it: on a machine that can mount nothing they run, and those
-// that reach for it find no file. One that was asked for is not left out.
+// unasked reports whether m is the token that the API server's admission adds to each
+// pod. Most pods do not need it. On a machine that cannot mount, pods run without it, and
+// a pod that opens it finds no file. A token that the pod's author wrote is not left out.
 func unasked(pod *corev1.Pod, m *corev1.VolumeMount) bool {
 	if m.MountPath != "/var/run/secrets/kubernetes.io/serviceaccount" || !strings.HasPrefix(m.Name, "kube-api-access-") || isTrue(pod.Spec.AutomountServiceAccountToken) {
 		return false
@@ -215,7 +215,7 @@ func prepareFiles(c *runtime.Container) error {
 			return fmt.Errorf("prepare container %s: %w", c.Name, err)
 		}
 	}
-	// Any user of the container may write its last words.
+	// Any user of the container may write the termination message.
 	f, err := os.OpenFile(c.TerminationLog, os.O_CREATE|os.O_WRONLY, 0o666)
 	if err != nil {
 		return fmt.Errorf("prepare container %s: %w", c.Name, err)

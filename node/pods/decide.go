@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// kind of a container, which says when it runs and whether it counts.
+// kind of a container. It decides when the container runs and whether the phase counts it.
 type kind int
 
 const (
@@ -21,12 +21,12 @@ const (
 	ephemeral
 )
 
-// A fact is what is known of one container of a pod.
+// A fact is the observed state of one container of a pod.
 type fact struct {
 	spec *corev1.Container
 	kind kind
-	// newest is the newest attempt and previous the one before; nil when there is
-	// none. An attempt that could not be started is one that has exited.
+	// newest is the newest attempt and previous the one before; nil if there is none. An
+	// attempt that could not be started counts as one that has exited.
 	newest, previous *runtime.ContainerStatus
 
 	starting bool      // a task is starting it, its postStart hook included
@@ -35,8 +35,8 @@ type fact struct {
 	// started is false from the start of an attempt until its startup probe, if
 	// any, has succeeded; ready the same for its readiness probe.
 	started, ready bool
-	// unhealthy says what the running attempt has failed, such as its liveness
-	// probe, and must be replaced for; empty if it must not.
+	// unhealthy is why the running attempt must be replaced, such as a failed liveness
+	// probe; empty if it need not.
 	unhealthy string
 	// grace of a stop for being unhealthy, where the probe has one of its own.
 	grace *time.Duration
@@ -46,7 +46,7 @@ type fact struct {
 	blocked *blocked
 }
 
-// blocked is the reason a container waits, until a time to try again.
+// blocked is the reason why a container waits, and the time of the next try.
 type blocked struct {
 	reason, message string
 	until           time.Time
@@ -88,45 +88,44 @@ func (f *fact) restarts(pod *corev1.Pod) bool {
 	return false
 }
 
-// A situation is all that a decision rests on.
+// A situation is the input of decide.
 type situation struct {
 	pod   *corev1.Pod
 	now   time.Time
 	facts []fact // init containers and sidecars in order, main ones, ephemeral ones
-	// kill is not nil once the pod is to end.
+	// kill is not nil once the pod is being ended.
 	kill *kill
-	// prepared says that volumes and sandbox are there.
+	// prepared is whether volumes and sandbox exist.
 	prepared bool
 }
 
-// A kill is the end of a pod, under way.
+// A kill is the end of a pod.
 type kill struct {
-	// by is when whatever still runs is killed.
+	// by is when the containers that still run are killed.
 	by time.Time
 	// reason and message become the pod's where it ends for a reason of its own.
 	reason, message string
-	// failed says that the pod's phase is Failed whatever its containers say, and
-	// refused that this is because the node did not take it.
+	// failed is whether the pod's phase is Failed regardless of its containers, and
+	// refused whether the cause is that the node did not admit it.
 	failed, refused bool
-	// disrupted says that the node shuts down.
+	// disrupted is whether the cause is a shutdown of the node.
 	disrupted bool
 }
 
-// An intent is what should happen next.
+// An intent is the result of decide: the next actions.
 type intent struct {
 	// start is the container to be started now; nil for none. Containers are
 	// started one at a time.
 	start *fact
 	stop  []stop
-	// waiting has the containers that are not started for a reason other than the
-	// order of things.
+	// waiting has the containers that are blocked, other than by the order of starting.
 	waiting map[string]blocked
-	// initialized says that the init containers have done their work.
+	// initialized is whether the init containers are done.
 	initialized bool
-	// finished says that nothing will be started any more, and failed that this is
-	// because an init container has failed.
+	// finished is whether no container will be started any more, and failed whether the
+	// cause is a failed init container.
 	finished, failed bool
-	// next is when to look again; zero for not before something changes.
+	// next is when to decide again; zero means after the next change.
 	next time.Time
 }
 
@@ -137,11 +136,10 @@ type stop struct {
 	reason string // for the event
 }
 
-// minGrace is the least time a container has between being asked to end and being
-// killed.
+// minGrace is the least time between SIGTERM and SIGKILL.
 const minGrace = 2 * time.Second
 
-// decide says what to do for the pod now.
+// decide returns the actions for the pod now.
 func decide(s situation) intent {
 	in := intent{waiting: map[string]blocked{}}
 	in.initialized = s.initialized()
@@ -187,8 +185,8 @@ func gracePeriod(pod *corev1.Pod) time.Duration {
 	return max(time.Duration(seconds)*time.Second, minGrace)
 }
 
-// initialized reports whether main containers may run, judged by one having been
-// tried or, failing that, by every init container having succeeded.
+// initialized reports whether main containers may run: one was tried already, or every
+// init container has succeeded.
 func (s *situation) initialized() bool {
 	done := true
 	for i := range s.facts {
@@ -206,8 +204,8 @@ func (s *situation) initialized() bool {
 	return done
 }
 
-// decideInit drives the init containers, one after the other, and reports whether
-// all have done their work.
+// decideInit runs the init containers one after the other, and reports whether all are
+// done.
 func (s *situation) decideInit(in *intent) bool {
 	for i := range s.facts {
 		f := &s.facts[i]
@@ -232,8 +230,8 @@ func (s *situation) decideInit(in *intent) bool {
 	return true
 }
 
-// decideMain drives the main containers and notes when they have all ended for
-// good.
+// decideMain runs the main containers and sets finished once all have ended and are not
+// restarted.
 func (s *situation) decideMain(in *intent) {
 	in.finished = true
 	for i := range s.facts {
@@ -248,8 +246,8 @@ func (s *situation) decideMain(in *intent) {
 	}
 }
 
-// keep starts a container that should run and does not, and stops one that runs
-// and should be another.
+// keep starts a container that should run and does not, and stops one that must be
+// replaced.
 func (s *situation) keep(in *intent, f *fact) {
 	switch {
 	case f.starting || f.stopping:
@@ -263,7 +261,7 @@ func (s *situation) keep(in *intent, f *fact) {
 	}
 }
 
-// start starts a container now or says when.
+// start starts a container now, or sets when to try again.
 func (s *situation) start(in *intent, f *fact) {
 	at := s.now
 	if f.exited() && f.delay > 0 {
@@ -302,8 +300,8 @@ func (s *situation) startingAny() bool {
 	return false
 }
 
-// replace says why a running container must give way to a new attempt, and how
-// long it may take about it.
+// replace returns why a running container must be replaced by a new attempt, and the
+// grace period of its stop.
 func (s *situation) replace(f *fact) (why string, grace time.Duration) {
 	grace = gracePeriod(s.pod)
 	switch {
@@ -318,9 +316,9 @@ func (s *situation) replace(f *fact) (why string, grace time.Duration) {
 	return "", 0
 }
 
-// stopAll stops what runs: first all but the sidecars, at once; then the sidecars,
-// last to first. All share one deadline, so that a stop under way with a later
-// one is made anew.
+// stopAll stops all running containers: first all but the sidecars, at once; then the
+// sidecars, last to first. All share one deadline. A stop under way with a later
+// deadline is started again.
 func (s *situation) stopAll(in *intent, by time.Time) {
 	in.stop = nil
 	var left []*fact
@@ -345,7 +343,7 @@ func (s *situation) stopAll(in *intent, by time.Time) {
 	}
 }
 
-// quiet reports whether nothing of the pod runs or is about to.
+// quiet reports whether no container of the pod runs or is being started.
 func (s *situation) quiet() bool {
 	for i := range s.facts {
 		if f := &s.facts[i]; f.running() || f.starting || f.stopping {

@@ -1,4 +1,4 @@
-// This file writes what must outlive the agent, and reads it back.
+// This file writes and reads the records on disk.
 
 package pods
 
@@ -20,8 +20,8 @@ import (
 // not read.
 const recordVersion = 1
 
-// A record is a file on disk: data of its version, and the SHA-256 of data's bytes
-// as they stand in the file, which tells a torn or rotten file from a good one.
+// A record is a file on disk: data of its version, and the SHA-256 of data's bytes in
+// the file, by which a torn or corrupted file is detected.
 type record struct {
 	Version  int             `json:"version"`
 	Checksum string          `json:"checksum"`
@@ -91,8 +91,8 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// A corruptFile is one that could not be read and has been set aside, so that the
-// next start does not stumble over it.
+// A corruptFile is a file that could not be read. It was renamed, so that the next start
+// does not read it again.
 type corruptFile struct {
 	path string // where it is now
 	err  error
@@ -108,13 +108,13 @@ func setAside(path string, why error) corruptFile {
 	return corruptFile{aside, why}
 }
 
-// removeTemporary removes what a write that was cut short has left in dir.
+// removeTemporary removes the files of interrupted writes in dir.
 func removeTemporary(dir string) {
 	left, err := filepath.Glob(filepath.Join(escapeGlob(dir), atomicfile.TempPrefix+"*"))
 	if err != nil {
 		return // the pattern is a constant
 	}
 	for _, path := range left {
-		_ = os.Remove(path) // it is tried again at the next start, and harms nobody
+		_ = os.Remove(path) // it is tried again at the next start; the file does no harm
 	}
 }

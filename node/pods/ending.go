@@ -1,4 +1,4 @@
-// This file ends a pod: it says when that begins, and takes away what is left.
+// This file ends a pod: it decides when that starts, and removes the pod.
 
 package pods
 
@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// judge begins or hastens the end of the pod.
+// judge starts the pod's end, or moves it forward.
 func (w *worker) judge(now time.Time) {
 	w.endForShutdown(now)
 	if w.gone || w.pod.DeletionTimestamp != nil {
@@ -38,7 +38,7 @@ func (w *worker) judge(now time.Time) {
 	w.end(now.Add(gracePeriod(w.pod)), &kill{reason: "DeadlineExceeded", message: message, failed: true})
 }
 
-// end begins to kill the pod, or brings the end forward.
+// end starts to kill the pod, or moves the deadline forward.
 func (w *worker) end(by time.Time, k *kill) {
 	if w.kill == nil {
 		k.by = by
@@ -53,14 +53,14 @@ func (w *worker) end(by time.Time, k *kill) {
 	}
 }
 
-// left reports whether nothing of the pod runs or is under way. What it has on disk
-// stays for when the node is this agent's again.
+// left reports whether nothing of the pod runs or is under way. Its files stay, in case
+// this agent is the node's again.
 func (w *worker) left(s situation) bool {
 	return s.quiet() && !w.sandbox.busy && !w.apiWrite.busy && !w.removal.busy && w.undisturbed()
 }
 
-// finish takes the pod away once nothing of it runs: first its volumes, then the
-// object in the API, then all that is left here. It reports whether that is done.
+// finish removes the pod once nothing of it runs: first its volumes, then the object
+// in the API, then the rest on this node. It reports whether that is done.
 func (w *worker) finish(s situation) bool {
 	now := s.now
 	if !w.ended || !s.quiet() || w.sandbox.busy {
@@ -97,8 +97,8 @@ func (w *worker) finish(s situation) bool {
 }
 
 // clear removes the containers, the sandbox and the files of the pod. Containers too
-// young to be removed stay, and so does the sandbox then; Runner.collect comes back to
-// them.
+// young to be removed stay, and then the sandbox does too; Runner.collect removes them
+// later.
 func (w *worker) clear() error {
 	listed, err := w.r.lister.get(w.ctx)
 	if err != nil {

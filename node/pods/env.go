@@ -19,8 +19,8 @@ import (
 	"github.com/hawser-project/hawser/node/volumes"
 )
 
-// whereabouts are the variables by which programs in a pod find the API server, at
-// HOST:PORT: those by which client-go knows that it is in a cluster.
+// whereabouts returns the variables by which programs in a pod find the API server, at
+// HOST:PORT. client-go reads them to detect that it runs in a cluster.
 func whereabouts(apiServer string) (map[string]string, error) {
 	env := map[string]string{}
 	if apiServer == "" {
@@ -89,7 +89,7 @@ func envFrom(ctx context.Context, objects volumes.Objects, namespace string, fro
 		return err
 	}
 	for k, v := range data {
-		// A key that cannot name a variable is left out, as in Kubernetes.
+		// A key that is no valid variable name is left out, as in Kubernetes.
 		if name := from.Prefix + k; len(validation.IsRelaxedEnvVarName(name)) == 0 {
 			env[name] = v
 		}
@@ -107,8 +107,8 @@ func text(data map[string][]byte) map[string]string {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// valueFrom resolves one reference. ok is false when an optional one leads
-// nowhere.
+// valueFrom resolves one reference. ok is false if it is optional and its object or
+// key does not exist.
 func valueFrom(ctx context.Context, objects volumes.Objects, pod *corev1.Pod, c *corev1.Container,
 	src *corev1.EnvVarSource, facts downward.Facts,
 ) (value string, ok bool, err error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-project/hawser/node/fence"
 )
 
-// TestFence: another agent with this node's identity has taken over, and goes.
+// TestFence: another agent with this node's identity takes over, and leaves.
 func TestFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, slow)
@@ -57,7 +57,7 @@ func TestFence(t *testing.T) {
 		if dirs, err := os.ReadDir(w.runner.places.pods()); err != nil || len(dirs) != 3 {
 			t.Errorf("directories %v, %v; want those of three pods", dirs, err)
 		}
-		// Up and down before the pods have ended.
+		// The fence goes up and down before the pods have ended.
 		f.Set(true)
 		advance(time.Second)
 		f.Set(false)

@@ -13,15 +13,15 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// A Retention says which containers that have ended are kept, as the kubelet's flags
-// --minimum-container-ttl-duration, --maximum-dead-containers-per-container and
-// --maximum-dead-containers do.
+// A Retention has the rules for keeping ended containers. Its fields are the kubelet's
+// flags --minimum-container-ttl-duration, --maximum-dead-containers-per-container and
+// --maximum-dead-containers.
 type Retention struct {
 	// MinAge is how old a container is at least when it is removed, counted from when
 	// it was made. It holds for containers of deleted pods as well.
 	MinAge time.Duration
-	// PerContainer is how many attempts that have ended are kept of each container of
-	// a pod; negative for all.
+	// PerContainer is how many ended attempts of each container of a pod are kept;
+	// negative for all.
 	PerContainer int
 	// Total is how many are kept on the node; negative for any number.
 	Total int
@@ -38,11 +38,11 @@ func (r Retention) young(c *runtime.ContainerStatus, now time.Time) bool {
 	return r.MinAge > 0 && now.Sub(c.CreatedAt) < r.MinAge
 }
 
-// owned reports whether a container is one that a Runner has started: those belong to
-// a pod and have a name.
+// owned reports whether a Runner has started a container: those belong to a pod and have
+// a name.
 func owned(c *runtime.ContainerStatus) bool { return c.Pod.UID != "" && c.Name != "" }
 
-// A unit is what PerContainer counts in: all attempts of one container of one pod.
+// A unit is one container of one pod, with all of its attempts: PerContainer is per unit.
 type unit struct {
 	pod  types.UID
 	name string
@@ -55,10 +55,9 @@ type candidates struct {
 	garbage []runtime.ContainerStatus
 }
 
-// garbage returns the containers that are to be removed, those of deleted pods first
-// and otherwise in the order of the limits that they exceed, oldest first each time.
-// Containers that run, that are younger than MinAge or that no Runner has started are
-// not among them and do not count.
+// garbage returns the containers to remove, those of deleted pods first and then in the
+// order of the exceeded limits, each oldest first. Containers that run, that are younger
+// than MinAge or that no Runner has started are neither removed nor counted.
 func garbage(all []runtime.ContainerStatus, deleted func(types.UID) bool, keep Retention, now time.Time) []runtime.ContainerStatus {
 	h := candidates{units: map[unit][]runtime.ContainerStatus{}}
 	for i := range all {
@@ -82,7 +81,7 @@ func garbage(all []runtime.ContainerStatus, deleted func(types.UID) bool, keep R
 	return h.garbage
 }
 
-// trim leaves the newest n containers of the units that which names.
+// trim keeps the newest n containers of the units for which which returns true.
 func (h *candidates) trim(n int, which func(unit) bool) {
 	var cut []runtime.ContainerStatus
 	for u, list := range h.units {

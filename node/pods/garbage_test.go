@@ -95,7 +95,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestGarbageOrder: what is cut off by a bound of the work is what could wait.
+// TestGarbageOrder: a bound of the work drops the least important removals.
 func TestGarbageOrder(t *testing.T) {
 	have := []runtime.ContainerStatus{
 		dead("a", "c", 2, time.Minute), dead("a", "c", 0, 3*time.Minute), dead("a", "c", 1, 2*time.Minute),
@@ -110,7 +110,7 @@ func TestGarbageOrder(t *testing.T) {
 	}
 }
 
-// TestGarbageOfAnything has lists of all kinds keep the rules that hold for each.
+// TestGarbageOfAnything checks the rules with random lists.
 func TestGarbageOfAnything(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // of a test

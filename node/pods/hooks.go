@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// target is what probes and hooks talk to.
+// target is the address for probes and hooks.
 func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.Target {
 	t := probes.Target{
 		Ports: spec.Ports,
@@ -27,7 +27,7 @@ func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.
 			return w.r.cfg.Runtime.Exec(ctx, id, argv, runtime.Stdio{Out: both, Err: both})
 		},
 		Dial: func(ctx context.Context, port uint16) (net.Conn, error) {
-			return w.r.cfg.Runtime.DialPod(ctx, w.id, port, true) // who probes a port names it
+			return w.r.cfg.Runtime.DialPod(ctx, w.id, port, true) // a probe of a port declares that port
 		},
 	}
 	if len(ips) > 0 {
@@ -92,7 +92,7 @@ func (w *worker) hook(ctx context.Context, ips []string, spec *corev1.Container,
 	return errors.New("lifecycle hook has no action that this node supports")
 }
 
-// probe begins to probe a running attempt.
+// probe starts the probes of a running attempt.
 func (w *worker) probe(spec *corev1.Container, c *container, a *runtime.ContainerStatus) {
 	if spec.StartupProbe == nil && spec.LivenessProbe == nil && spec.ReadinessProbe == nil {
 		return
@@ -121,8 +121,7 @@ type prober struct {
 	target probes.Target
 }
 
-// run probes until ctx is done: first whether the container has started, then how
-// it is.
+// run probes until ctx is done: first the startup probe, then liveness and readiness.
 func (p prober) run(ctx context.Context, started bool, ready *bool) {
 	if !started {
 		if !p.startup(ctx) {
@@ -175,7 +174,7 @@ func (p prober) startup(ctx context.Context) bool {
 	return ok
 }
 
-// tell has the loop take a result, unless the attempt is not of interest any more.
+// tell posts a result to the loop, unless the probes of this attempt were cancelled.
 func (p prober) tell(ctx context.Context, f func()) {
 	p.w.post(func() {
 		if p.c.id == p.id && ctx.Err() == nil {
@@ -184,7 +183,7 @@ func (p prober) tell(ctx context.Context, f func()) {
 	})
 }
 
-// give marks the attempt as one to be replaced.
+// give records that the attempt must be replaced.
 func (p prober) give(what string, probe *corev1.Probe) {
 	p.c.unhealthy = what
 	if s := probe.TerminationGracePeriodSeconds; s != nil {
@@ -193,7 +192,7 @@ func (p prober) give(what string, probe *corev1.Probe) {
 	}
 }
 
-// failed tells of a failed attempt.
+// failed records an event about a failed probe.
 func (p prober) failed(kind string, r probes.Report) {
 	if !r.Failed {
 		return

@@ -1,6 +1,6 @@
 package pods
 
-// Tests of hooks and probes, and of a container's last words.
+// Tests of hooks and probes, and of termination messages.
 
 import (
 	"context"

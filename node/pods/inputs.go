@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// maxInputs bounds the inputs of one pod on disk, in bytes. A pod with more of
-	// them does without.
+	// maxInputs bounds the inputs of one pod on disk, in bytes. Of a pod with more,
+	// none are kept.
 	maxInputs = 16 << 20
-	// maxInputCount bounds how many there are.
+	// maxInputCount bounds their number.
 	maxInputCount = 4096
 )
 
@@ -53,7 +53,7 @@ func (in *input) value() any {
 	return nil
 }
 
-// valid tells whether the input is what its kind says.
+// valid reports whether the input has the content that its kind requires.
 func (in *input) valid() bool {
 	switch in.Kind {
 	case "configmap":
@@ -66,16 +66,16 @@ func (in *input) valid() bool {
 	return false
 }
 
-// inputs reads objects for one pod and keeps in a file what it has read. The file
-// is the agent's alone, like the volumes that show the same content. All methods
-// may be called at the same time.
+// inputs reads objects for one pod and keeps their content in a file. Only the agent's
+// user may read the file, as with the volumes of the same content. All methods may be
+// called at the same time.
 type inputs struct {
 	objects *objects
 	path    string
 
 	mu    sync.Mutex
 	kept  map[objectKey]input
-	dirty bool // not all that is kept is in the file
+	dirty bool // the file lacks something that was read
 }
 
 func newInputs(o *objects, path string, kept []input) *inputs {
@@ -117,7 +117,7 @@ func (in *inputs) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceA
 	return token, err
 }
 
-// note keeps what was read, or that there is no such object.
+// note stores what was read, or that the object does not exist.
 func (in *inputs) note(key objectKey, content input, err error) {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return
@@ -159,7 +159,7 @@ func (in *inputs) save() error {
 	return nil
 }
 
-// loadInputs reads what save has written; a file that does not exist has nothing.
+// loadInputs reads a file of save. If it does not exist there are no inputs.
 func loadInputs(path string) ([]input, error) {
 	data, err := readFile(path, maxInputs)
 	if errors.Is(err, os.ErrNotExist) {

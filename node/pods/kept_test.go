@@ -1,6 +1,6 @@
 package pods
 
-// What is kept on disk of what pods get from the API: that it is, and no more.
+// Tests of the objects for pods on disk.
 
 import (
 	"os"
@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
-// withInputs makes a pod whose containers need the API in every way there is.
+// withInputs makes a pod whose containers need objects of every kind.
 func withInputs(p *corev1.Pod) {
 	p.Spec.ServiceAccountName = "robot"
 	p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
@@ -56,8 +56,7 @@ func (w *world) addInputs() {
 	})
 }
 
-// TestChangedInputsAreReadAnew: what is kept on disk does not stand in for what the
-// API has.
+// TestChangedInputsAreReadAnew: the API's objects take precedence over those on disk.
 func TestChangedInputsAreReadAnew(t *testing.T) {
 	inWorld(t, memory.Options{}, func(w *world) {
 		w.addInputs()

@@ -1,5 +1,4 @@
-// This file computes what the kernel is told of a pod's resources, as the kubelet
-// does.
+// This file computes the kernel's settings for a pod's resources, as the kubelet does.
 
 package pods
 
@@ -31,9 +30,9 @@ func resourcesOf(c *corev1.Container) runtime.Resources {
 	}
 }
 
-// podResources are the limits of the pod as a whole: its weight is what its
-// containers ask for together, and it has a limit of a kind when the pod itself or
-// each of its containers has. maxPIDs is that of any pod; 0 means none.
+// podResources are the limits of the whole pod: its weight is the sum of its containers'
+// requests, and it has a limit of a kind if the pod itself or each of its containers
+// has one. maxPIDs is the limit of processes of every pod; 0 means none.
 func podResources(pod *corev1.Pod, maxPIDs int64) runtime.Resources {
 	requests := componentresource.PodRequests(pod, componentresource.PodResourcesOptions{})
 	limits := componentresource.PodLimits(pod, componentresource.PodResourcesOptions{})
@@ -69,13 +68,13 @@ const (
 	bestEffortOOMScore = 1000
 )
 
-// nodeCriticalPriority is from which priority on a pod is critical to its node
+// nodeCriticalPriority is the least priority of a pod that is critical to its node
 // (system-node-critical).
 const nodeCriticalPriority = 2_000_001_000
 
-// oomScore is how early the kernel kills a container when the machine has no memory
-// left: the more of it a pod has asked for, the later. memory is that of the node in
-// bytes, 0 while it is not known.
+// oomScore is the container's oom_score_adj: the kernel kills a container with a higher
+// one first. It is lower for a larger memory request. memory is that of the node in bytes,
+// 0 while it is not known.
 func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 	if p := pod.Spec.Priority; p != nil && *p >= nodeCriticalPriority {
 		return guaranteedOOMScore
@@ -90,12 +89,12 @@ func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 	if request := oomRequest(pod, c); memory > 0 {
 		score -= request * 1000 / memory
 	}
-	// Never as safe as a guaranteed pod, nor as exposed as one that asked for nothing.
+	// The score stays between that of a guaranteed pod and that of one without requests.
 	return int(min(max(score, bestEffortOOMScore+guaranteedOOMScore), bestEffortOOMScore-1))
 }
 
-// oomRequest is how much memory a container has been promised: its own request, with
-// an even part of what the pod has asked for beyond those of its containers.
+// oomRequest is the memory request of a container, with an even share of the pod's
+// request beyond those of its containers.
 func oomRequest(pod *corev1.Pod, c *corev1.Container) int64 {
 	request := c.Resources.Requests.Memory().Value()
 	if pod.Spec.Resources == nil || len(pod.Spec.Containers) == 0 {

@@ -1,4 +1,4 @@
-// This file answers questions of others about the pods.
+// This file has the methods by which other packages read the pods.
 
 package pods
 
@@ -36,9 +36,9 @@ func (r *Runner) list() []*corev1.Pod {
 	return list
 }
 
-// Pod finds one, with its current status; an empty uid means whichever incarnation
-// there is, the youngest if there are several. That of a mirror finds the static pod.
-// The error wraps runtime.ErrNotFound.
+// Pod finds one pod, with its current status. An empty uid means any pod of that name,
+// the youngest if there are several. The uid of a mirror finds the static pod. The error
+// wraps runtime.ErrNotFound.
 func (r *Runner) Pod(_ context.Context, name types.NamespacedName, uid types.UID) (*corev1.Pod, error) {
 	if uid != "" {
 		uid = r.translated(name, uid)
@@ -58,9 +58,8 @@ func (r *Runner) Pod(_ context.Context, name types.NamespacedName, uid types.UID
 	return found, nil
 }
 
-// Declares says whether a running container of a pod that has the address declares
-// the TCP port there: as a container's port, or, at the node's addresses, as a port of
-// the host.
+// Declares reports whether a running container of a pod with that address declares the
+// TCP port: as a container's port, or, at the node's addresses, as a host port.
 func (r *Runner) Declares(addr netip.AddrPort) bool {
 	ip, port := addr.Addr().Unmap().String(), int32(addr.Port())
 	host := slices.Contains(r.cfg.HostIPs(), ip)
@@ -79,8 +78,8 @@ func (r *Runner) Declares(addr netip.AddrPort) bool {
 	return false
 }
 
-// declares says whether a running container of pod does: own says that the address is
-// the pod's, host that it is the node's.
+// declares reports that for one pod. own is whether the address is the pod's, host
+// whether it is the node's.
 func declares(pod *corev1.Pod, ip string, port int32, own, host bool) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
@@ -101,7 +100,7 @@ func declares(pod *corev1.Pod, ip string, port int32, own, host bool) bool {
 	return false
 }
 
-// isRunning says whether a container of the pod runs, as its status has it.
+// isRunning reports whether a container of the pod is running by its status.
 func isRunning(pod *corev1.Pod, name string) bool {
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 		for i := range list {

@@ -1,4 +1,4 @@
-// This file counts.
+// This file has the metrics.
 
 package pods
 
@@ -12,7 +12,7 @@ type Metrics struct {
 	writes  *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics; a nil registerer makes ones that nobody reads.
+// NewMetrics registers the metrics; reg may be nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		workers: prometheus.NewGauge(prometheus.GaugeOpts{

@@ -1,4 +1,4 @@
-// This file shows static pods in the API, by pods that mirror them.
+// This file keeps the mirrors of static pods in the API.
 
 package pods
 
@@ -20,16 +20,16 @@ import (
 // mirrorTimeout bounds one write of a mirror.
 const mirrorTimeout = 30 * time.Second
 
-// A showing is a static pod of a name, and what the API has of it.
+// A showing is a static pod and its mirror in the API, by name.
 type showing struct {
 	pod    *corev1.Pod // nil for none
 	going  bool        // one is being stopped
 	mirror *corev1.Pod // nil for none
 }
 
-// outdated reports whether the mirror is to be deleted: it shows nothing that runs
-// here, or another content, or hangs on a Node that is no more, or says that the pod has
-// ended when it has not.
+// outdated reports whether the mirror is to be deleted: its pod does not exist or has
+// another version, its owner is a Node that does not exist any more, or its status is
+// that of an ended pod and the pod has not ended.
 func (s *showing) outdated(node *corev1.Node) bool {
 	switch {
 	case s.mirror == nil:
@@ -43,14 +43,15 @@ func (s *showing) outdated(node *corev1.Node) bool {
 	return node != nil && (owner == nil || owner.UID != node.UID)
 }
 
-// missing reports whether a mirror is to be made. Without a Node there is none: it would
+// missing reports whether a mirror is to be made. None is made without a Node: it would
 // be removed at once.
 func (s *showing) missing(node *corev1.Node) bool {
 	return s.pod != nil && s.mirror == nil && node != nil && node.DeletionTimestamp == nil
 }
 
-// mirrorOf is the pod that shows a static one. It is nobody's backend and keeps nobody
-// away: the API server takes no labels and no affinity to pods from a node.
+// mirrorOf is the mirror of a static pod. It has no labels and no affinity to pods: the
+// API server accepts neither from a node. So no Service selects it and no pod is kept
+// away by it.
 func mirrorOf(pod *corev1.Pod, node *corev1.Node) *corev1.Pod {
 	m := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -66,14 +67,14 @@ func mirrorOf(pod *corev1.Pod, node *corev1.Node) *corev1.Pod {
 	return m
 }
 
-// A pace is that of the writes of one mirror.
+// A pace is the back-off of the writes of one mirror.
 type pace struct {
 	attempt
 	told string // why the last one failed, as logged
 }
 
-// keepMirrors keeps the mirrors right until ctx is done, whenever the API can be read.
-// What is written again and again without becoming right is written less and less often.
+// keepMirrors keeps the mirrors up to date until ctx is done, while the API can be read.
+// A mirror that stays wrong after a write is written with back-off.
 func (r *Runner) keepMirrors(ctx context.Context) {
 	paces := map[types.NamespacedName]*pace{}
 	timer := time.NewTimer(time.Hour) // set anew by each look
@@ -91,8 +92,8 @@ func (r *Runner) keepMirrors(ctx context.Context) {
 	}
 }
 
-// mirror looks at all mirrors once, and returns when to look again; zero means when
-// something has changed.
+// mirror checks all mirrors once, and returns when to check again; zero means after the
+// next change.
 func (r *Runner) mirror(ctx context.Context, paces map[types.NamespacedName]*pace) (next time.Time) {
 	all := r.showings()
 	maps.DeleteFunc(paces, func(name types.NamespacedName, _ *pace) bool { return all[name] == nil })
@@ -115,7 +116,7 @@ func (r *Runner) mirror(ctx context.Context, paces map[types.NamespacedName]*pac
 		}
 		if now := time.Now(); !p.at.After(now) {
 			err := r.remake(ctx, name, *s, outdated, node)
-			p.failed(time.Now(), r.cfg.WriteRetry) // to be right is to have succeeded
+			p.failed(time.Now(), r.cfg.WriteRetry) // an up-to-date mirror resets the back-off
 			p.tell(r, name, err)
 		}
 		if next.IsZero() || p.at.Before(next) {
@@ -125,8 +126,8 @@ func (r *Runner) mirror(ctx context.Context, paces map[types.NamespacedName]*pac
 	return next
 }
 
-// showings are the static pods that are known, and what there is of mirrors; none while
-// either is not known.
+// showings are the static pods and the mirrors; none while one of both lists is not
+// complete.
 func (r *Runner) showings() map[types.NamespacedName]*showing {
 	mirrors, synced := r.source.mirrors()
 	if want := r.wanted(); !synced || !want.read || r.cfg.Fence.Up() {
@@ -156,14 +157,14 @@ func (r *Runner) showings() map[types.NamespacedName]*showing {
 	return all
 }
 
-// staying returns the pod, and whether it is not to go.
+// staying returns the pod, and whether it is to stay.
 func (w *worker) staying() (*corev1.Pod, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.published, !w.wantsGone && !w.wantsOut
 }
 
-// remake deletes a mirror that is outdated, and makes one if there is then to be one.
+// remake deletes an outdated mirror, and makes one if it is missing then.
 func (r *Runner) remake(ctx context.Context, name types.NamespacedName, s showing, outdated bool, node *corev1.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, mirrorTimeout)
 	defer cancel()
@@ -186,7 +187,7 @@ func (r *Runner) remake(ctx context.Context, name types.NamespacedName, s showin
 	return nil
 }
 
-// tell says, once, why a mirror is not as it should be.
+// tell logs once why a mirror is not up to date.
 func (p *pace) tell(r *Runner, name types.NamespacedName, err error) {
 	text := ""
 	if err != nil {

@@ -1,6 +1,6 @@
 package pods
 
-// Mirror pods: that the API shows static pods, and moves nothing by it.
+// Tests of mirror pods: the API has static pods and does not change them.
 
 import (
 	"errors"
@@ -18,10 +18,10 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
-// nodeUID is that of the node whose pods mirrors are.
+// nodeUID is that of the node of the mirrors.
 const nodeUID = "uid-of-node-1"
 
-// online has the server be there, and the node be registered.
+// online makes the server reachable and the node registered.
 func (w *staticWorld) online() {
 	w.setOffline(false)
 	w.registered(nodeUID)
@@ -34,7 +34,7 @@ func (w *staticWorld) registered(uid types.UID) {
 	}
 }
 
-// mirrorServer does what the API server does with the mirrors that a node makes.
+// mirrorServer handles mirrors as the API server does.
 func (w *staticWorld) mirrorServer() {
 	n := 0
 	w.api.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, apiruntime.Object, error) {
@@ -56,8 +56,7 @@ func (w *staticWorld) mirrorServer() {
 	})
 }
 
-// TestMirror: what the API has of a static pod once it is within reach, and what finds
-// that pod.
+// TestMirror: the mirror of a static pod in the API, and how the pod is found by it.
 func TestMirror(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		a := staticPod("a", "1")
@@ -99,8 +98,8 @@ func TestMirror(t *testing.T) {
 	})
 }
 
-// TestMirrorDeleted: a mirror that somebody deletes is there again, and the process is
-// the same; with the file it goes.
+// TestMirrorDeleted: a deleted mirror is made again, with the same process. It is removed with
+// the file.
 func TestMirrorDeleted(t *testing.T) {
 	inStaticWorld(t, slow, func(w *staticWorld) {
 		w.online()
@@ -145,9 +144,8 @@ func TestMirrorDeleted(t *testing.T) {
 	})
 }
 
-// TestMirrorRunsNothing: a mirror of which there is no static pod, an agent's of before or
-// somebody's invention, is not run, and is deleted. What a pod of the API says of itself
-// makes it no static one.
+// TestMirrorRunsNothing: a mirror without a static pod, of an earlier agent or forged, is not run
+// and is deleted. An annotation of a pod in the API does not make it a static one.
 func TestMirrorRunsNothing(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		w.online()
@@ -175,8 +173,8 @@ func TestMirrorRunsNothing(t *testing.T) {
 	})
 }
 
-// TestMirrorForged: a mirror that somebody else has made of a static pod, before the node
-// could, is replaced by the node's own, and nothing that it says reaches another pod.
+// TestMirrorForged: a mirror that another user has made before the node is replaced by the node's
+// own, and its content does not affect another pod.
 func TestMirrorForged(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		w.online()
@@ -188,7 +186,7 @@ func TestMirrorForged(t *testing.T) {
 		for _, hash := range []types.UID{a.UID, other.UID} {
 			forged := forge(hash)
 			w.create(forged)
-			w.files.read = false // or it would be gone at once
+			w.files.read = false // else it would be deleted at once
 			w.define()
 			w.start()
 			name := types.NamespacedName{Namespace: "default", Name: a.Name}
@@ -210,8 +208,8 @@ func TestMirrorForged(t *testing.T) {
 	})
 }
 
-// TestMirrorOfNewNode: a Node that was made anew has mirrors of its own, and one that is
-// deleted has none.
+// TestMirrorOfNewNode: a Node that was made again has mirrors of its own, and a deleted one has
+// none.
 func TestMirrorOfNewNode(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		w.online()
@@ -235,8 +233,8 @@ func TestMirrorOfNewNode(t *testing.T) {
 	})
 }
 
-// TestMirrorRefused: what the server will not have is tried again less and less often, and
-// told once.
+// TestMirrorRefused: a mirror that the server refuses is tried again with back-off, and logged
+// once.
 func TestMirrorRefused(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		w.online()

@@ -29,32 +29,31 @@ type objectKey struct {
 	more      string
 }
 
-// answerTimeout is how long a read may take where there is an older answer.
+// answerTimeout bounds a read if there is an older answer.
 const answerTimeout = 5 * time.Second
 
-// objects is a cache in front of the API. What was read is used for ttl without
-// asking again, and for as long as the pod lives when the API cannot be reached,
-// so that containers restart without a server. After a read without an answer
-// nothing that is in the cache is asked for during ttl, so that many reads do not
-// wait one after the other. An answer that the object does not exist, or may not
-// be read, is never hidden by the cache. It is bounded by being told of each pod
-// that ends: what no pod has asked for since is dropped.
+// objects is a cache in front of the API. An object is used for ttl without another read,
+// and for the life of the pod while the API cannot be reached, so that containers restart
+// without a server. After a read without an answer, cached objects are not read during
+// ttl, so that many reads do not wait one after the other. The cache never hides an answer
+// that the object does not exist or may not be read. It is bounded by calls of forget for
+// each pod that ends, which drop objects that no pod has read since.
 type objects struct {
 	api *apiclient.API
 	ttl time.Duration
 
 	mu     sync.Mutex
 	cache  map[objectKey]*object
-	silent time.Time // until when the server is not asked for what is in the cache
+	silent time.Time // until when cached objects are not read from the server
 }
 
 type object struct {
 	value any       // nil means that the object does not exist
-	until time.Time // when it is to be read anew
+	until time.Time // when it is read again
 	used  time.Time
 }
 
-// have is the older answer again.
+// have returns the older answer.
 func (o *object) have(key objectKey) (any, error) {
 	if o.value == nil {
 		return nil, notFound(key)
@@ -62,7 +61,7 @@ func (o *object) have(key objectKey) (any, error) {
 	return o.value, nil
 }
 
-// notFound is in the singular, as kubectl describe has always shown it.
+// notFound uses the singular, as the kubelet's events do.
 func notFound(key objectKey) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: key.kind}, key.name)
 }
@@ -71,8 +70,8 @@ func newObjects(api *apiclient.API, ttl time.Duration) *objects {
 	return &objects{api: api, ttl: ttl, cache: map[objectKey]*object{}}
 }
 
-// seed puts an older answer into the cache, to be used where the server gives
-// none. A nil value means that the object did not exist.
+// seed puts an older answer into the cache, for reads that the server does not answer. A
+// nil value means that the object did not exist.
 func (o *objects) seed(key objectKey, value any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,7 +99,7 @@ func tokenKey(pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) objectKe
 	}
 }
 
-// tokenSeconds is the life that is asked for.
+// tokenSeconds is the requested life of a token.
 func tokenSeconds(p *corev1.ServiceAccountTokenProjection) int64 {
 	if p.ExpirationSeconds != nil {
 		return *p.ExpirationSeconds
@@ -108,9 +107,9 @@ func tokenSeconds(p *corev1.ServiceAccountTokenProjection) int64 {
 	return 3600
 }
 
-// The ConfigMap rootsName says in each namespace whom to believe for the API server.
-// Nearly each pod has it in a volume and it hardly ever changes, so it is good for
-// rootsTTL: asked for as often as others it would be most of what an idle node asks for.
+// The ConfigMap rootsName has the authorities of the API server in each namespace. Nearly
+// every pod has it in a volume and it rarely changes, so it is cached for rootsTTL: with
+// the ttl of others it would be most of an idle node's requests.
 const (
 	rootsName = "kube-root-ca.crt"
 	rootsTTL  = time.Hour
@@ -144,10 +143,10 @@ func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.S
 	return v.(*corev1.Secret), nil //nolint:forcetypeassert // stored above
 }
 
-// Token implements volumes.Objects. A token is asked for anew when seven to eight tenths
-// of its life are over, or after a day less up to a tenth: those of many pods that began
-// together, on one node or on many, are spread over that tenth. A kubelet spreads them
-// over ten seconds.
+// Token implements volumes.Objects. A token is requested again when seven to eight tenths
+// of its life are over, or after a day less up to a tenth: requests of many pods that
+// started together, on one node or on many, are spread over that tenth. A kubelet spreads
+// them over ten seconds.
 func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
 	key, seconds := tokenKey(pod, p), tokenSeconds(p)
 	v, err := o.load(ctx, key, func(ctx context.Context) (any, time.Time, error) {
@@ -210,8 +209,8 @@ func (o *objects) load(ctx context.Context, key objectKey, read func(context.Con
 	return nil, fmt.Errorf("read %s %s/%s: %w", key.kind, key.namespace, key.name, err)
 }
 
-// answered tells whether err is the server's word about the object, and not that
-// there is no server, or one that cannot do its work now.
+// answered reports whether err is the server's answer about the object, and not a failure
+// to reach the server or of the server.
 func answered(err error) bool {
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
@@ -221,8 +220,7 @@ func answered(err error) bool {
 	return true
 }
 
-// forget drops what a pod that has ended was alone to use: its tokens, and all
-// that nobody has asked for in a while.
+// forget drops the tokens of an ended pod, and all objects that were not read for idle.
 func (o *objects) forget(uid types.UID, idle time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

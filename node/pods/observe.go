@@ -1,4 +1,4 @@
-// This file is what a worker knows of each container.
+// This file has the state that a worker keeps of each container.
 
 package pods
 
@@ -17,25 +17,25 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// A container is what is known of one container of a pod beside what the runtime
-// keeps. Its worker's loop owns it.
+// A container is the state of one container of a pod that the runtime does not keep.
+// Its worker's loop owns it.
 type container struct {
-	// lost is an attempt that the runtime does not know: one that could not be
-	// started, or one that an earlier run of the agent told of.
+	// lost is an attempt that the runtime does not have: it could not be started, or it
+	// is in the status of an earlier run of the agent.
 	lost *runtime.ContainerStatus
-	// before is the status an earlier run of the agent has left, until the
-	// container's state has been taken from it.
+	// before is the status of an earlier run of the agent, until the container's state
+	// is taken from it.
 	before *corev1.ContainerStatus
 
 	startCancel context.CancelFunc // not nil while being started
 	stopCancel  context.CancelFunc // not nil while being stopped
 	stopBy      time.Time
-	stopAfter   time.Time // a stop that failed is not tried again before
+	stopAfter   time.Time // a failed stop is not tried again before this time
 	hooked      string    // the attempt whose preStop hook has been run
-	told        string    // the attempt whose killing has been told in an event
+	told        string    // the attempt of the last Killing event
 
 	delay     time.Duration // of the next restart
-	backedOff int           // the attempt whose back-off has been told
+	backedOff int           // the attempt of the last BackOff event
 	blocked   *blocked
 
 	// Of the attempt with that id:
@@ -45,11 +45,11 @@ type container struct {
 	grace          *time.Duration
 	probeCancel    context.CancelFunc
 
-	// messages are what attempts have left to say, by id.
+	// messages are the termination messages of attempts, by id.
 	messages map[string]string
 }
 
-// container returns the record of a container, making it.
+// container returns the record of a container. It makes it if it is missing.
 func (w *worker) container(name string) *container {
 	c := w.containers[name]
 	if c == nil {
@@ -59,7 +59,7 @@ func (w *worker) container(name string) *container {
 	return c
 }
 
-// abandon stops what is being done to have the container run.
+// abandon cancels the start of the container.
 func (c *container) abandon() {
 	if c.startCancel != nil {
 		c.startCancel()
@@ -100,15 +100,15 @@ func (w *worker) observe(now time.Time, listed []runtime.ContainerStatus) {
 		c := corev1.Container(w.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		add(&c, ephemeral)
 	}
-	// What runs without being in the spec is what is left of a pod not known any
-	// more; it only ever has to be stopped.
+	// Containers that are not in the spec are those of a pod whose spec is not known
+	// any more. They are only stopped.
 	for name, list := range attempts {
 		add(&corev1.Container{Name: name, Image: list[0].Image}, ephemeral)
 	}
 }
 
-// fact puts together what the runtime says of a container and what is known here.
-// list has its attempts, newest first.
+// fact joins the runtime's state of a container and the worker's. list has its attempts,
+// newest first.
 func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*runtime.ContainerStatus) fact {
 	c := w.container(spec.Name)
 	f := fact{spec: spec, kind: k, blocked: c.blocked, starting: c.startCancel != nil}
@@ -145,7 +145,7 @@ func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*run
 	return f
 }
 
-// withLost adds an attempt that the runtime does not know to those it knows.
+// withLost adds an attempt that the runtime does not have to those that it has.
 func withLost(list []*runtime.ContainerStatus, lost *runtime.ContainerStatus) []*runtime.ContainerStatus {
 	if lost == nil {
 		return list
@@ -157,8 +157,8 @@ func withLost(list []*runtime.ContainerStatus, lost *runtime.ContainerStatus) []
 	return slices.Insert(slices.Clone(list), i, lost)
 }
 
-// adopt begins to know a running attempt. One that an earlier run of the agent has
-// found started and ready is so still, until a probe says otherwise.
+// adopt makes the state of a running attempt. One that was started and ready for an
+// earlier run of the agent stays so until a probe fails.
 func (c *container) adopt(spec *corev1.Container, a *runtime.ContainerStatus, runtimeName string) {
 	c.unprobe()
 	c.id = a.ID
@@ -170,14 +170,14 @@ func (c *container) adopt(spec *corev1.Container, a *runtime.ContainerStatus, ru
 	}
 }
 
-// withMessage returns the attempt with what it has left to say, once it has ended.
+// withMessage returns the attempt with its termination message, once it has ended.
 func (w *worker) withMessage(c *container, spec *corev1.Container, a *runtime.ContainerStatus) *runtime.ContainerStatus {
 	if a.State != runtime.Exited || a.ID == "" {
 		return a
 	}
 	message, known := c.messages[a.ID]
 	if !known {
-		if len(c.messages) > 2 || c.messages == nil { // only the last two attempts are asked for
+		if len(c.messages) > 2 || c.messages == nil { // the status has only the last two attempts
 			c.messages = map[string]string{}
 		}
 		message = w.terminationMessage(spec, a)
@@ -220,7 +220,7 @@ func (w *worker) terminationMessage(spec *corev1.Container, a *runtime.Container
 }
 
 // logText takes the text from lines of a log in CRI format: time, stream, F or P
-// for a full or a partial line, text. What is not of that form is left out.
+// for a full or a partial line, text. Lines of another form are left out.
 func logText(data string) []string {
 	var lines []string
 	for line := range strings.Lines(data) {

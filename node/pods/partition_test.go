@@ -1,6 +1,6 @@
 package pods
 
-// What becomes of pods while their node is cut off.
+// Tests of pods while their node is disconnected.
 
 import (
 	"fmt"
@@ -54,7 +54,7 @@ func (w *world) wantRunning(when string, pods ...*corev1.Pod) {
 	}
 }
 
-// deletes lists the deletions asked for since from, as POD GRACE UID.
+// deletes lists the delete calls since from, as POD GRACE UID.
 func (w *world) deletes(from int) []string {
 	var list []string
 	for _, a := range w.api.Actions()[from:] {
@@ -65,8 +65,8 @@ func (w *world) deletes(from int) []string {
 	return list
 }
 
-// TestHealing changes a pod while the node is cut off, with an agent that runs on,
-// one that is restarted while cut off, and one that is down until after.
+// TestHealing changes a pod while the node is disconnected, with an agent that runs on, one
+// that is restarted meanwhile, and one that is down until the end.
 func TestHealing(t *testing.T) {
 	agents := map[string]struct{ during, after func(w *world) }{
 		"agent runs on":          {func(*world) {}, func(*world) {}},
@@ -74,7 +74,7 @@ func TestHealing(t *testing.T) {
 		"agent is down":          {func(w *world) { w.stop() }, (*world).start},
 	}
 	for name, agent := range agents {
-		// cut brings pods a and b up, changes a behind the node's back and heals.
+		// cut starts pods a and b, changes a while the node is disconnected, and reconnects.
 		cut := func(change func(w *world), check func(w *world, a, b *corev1.Pod, from int)) func(t *testing.T) {
 			return func(t *testing.T) {
 				inWorld(t, slow, func(w *world) {
@@ -91,7 +91,7 @@ func TestHealing(t *testing.T) {
 					from := len(w.api.Actions())
 					w.setOffline(false)
 					agent.after(w)
-					advance(40 * time.Second) // of which 15 until the next try to watch
+					advance(40 * time.Second) // 15 of them until the next try to watch
 					check(w, a, b, from)
 					w.wantRunning("in the end", alive(w, a, b)...)
 					calls := w.rt.Calls()
@@ -145,13 +145,13 @@ func TestHealing(t *testing.T) {
 				w.t.Errorf("deletions %q, want none", got)
 			}
 			w.wantPhase("a", corev1.PodRunning)
-			// That no container of the second ran beside one of the first is
-			// watched over by the runtime.
+			// The runtime checks that no container of the second ran at the same
+			// time as one of the first.
 		}))
 	}
 }
 
-// alive are the pods that are in the API, and what has replaced them.
+// alive are the pods in the API, and their replacements.
 func alive(w *world, pods ...*corev1.Pod) []*corev1.Pod {
 	var list []*corev1.Pod
 	for _, p := range pods {
@@ -162,8 +162,8 @@ func alive(w *world, pods ...*corev1.Pod) []*corev1.Pod {
 	return list
 }
 
-// TestMachineRebootsCutOff: the machine comes back with nothing but its disk, and
-// runs its pods.
+// TestMachineRebootsCutOff: after a reboot without a server the machine runs its pods from its
+// disk.
 func TestMachineRebootsCutOff(t *testing.T) {
 	inWorld(t, memory.Options{}, func(w *world) {
 		w.addInputs()
@@ -177,7 +177,7 @@ func TestMachineRebootsCutOff(t *testing.T) {
 		w.setOffline(true)
 		w.start()
 		advance(9 * time.Second)
-		w.wantRunning("just rebooted") // there might be a server
+		w.wantRunning("just rebooted") // a server might be reachable
 		advance(2 * time.Second)
 		w.wantRunning("rebooted", a)
 		specs := w.rt.Specs()
@@ -214,8 +214,8 @@ func TestMachineRebootsCutOff(t *testing.T) {
 	})
 }
 
-// TestMovedWhileAway: pods that were taken off the node while its machine was down
-// do not run again, not for a moment, if there is a server to say so.
+// TestMovedWhileAway: pods that were moved while the machine was down do not run again, not
+// for a moment, if a server is reachable.
 func TestMovedWhileAway(t *testing.T) {
 	inWorld(t, memory.Options{}, func(w *world) {
 		a, b := newPod("a", nil), newPod("b", nil)
@@ -230,7 +230,7 @@ func TestMovedWhileAway(t *testing.T) {
 		w.remove("c", 30)
 		w.setOffline(true)
 		w.start()
-		advance(2 * time.Second) // the way to the server is not there at once
+		advance(2 * time.Second) // the server is not reachable at once
 		w.setOffline(false)
 		advance(time.Minute)
 		w.wantRunning("healed", b)
@@ -241,8 +241,8 @@ func TestMovedWhileAway(t *testing.T) {
 	})
 }
 
-// TestWhatHappenedCutOff: a pod that has ended stays ended, what was said of the
-// others is put right, and a container that is told of its node is told the same.
+// TestWhatHappenedCutOff: an ended pod stays ended, the statuses of the others are corrected,
+// and a container with facts of its node has the same ones.
 func TestWhatHappenedCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, memory.Options{})
@@ -266,7 +266,7 @@ func TestWhatHappenedCutOff(t *testing.T) {
 		w.start()
 		w.rt.Exit("service", "main", 1)
 		advance(time.Minute)
-		// As the node's silence has others say:
+		// The control plane's changes after the node's silence:
 		w.update("service", func(p *corev1.Pod) {
 			for i := range p.Status.Conditions {
 				if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady {
@@ -293,8 +293,8 @@ func TestWhatHappenedCutOff(t *testing.T) {
 	})
 }
 
-// TestDeletedPodStaysDeleted: an agent that is restarted while it stops a pod that
-// the API has no longer goes on stopping it, also without a server.
+// TestDeletedPodStaysDeleted: an agent that is restarted while it stops a deleted pod continues
+// to stop it, also without a server.
 func TestDeletedPodStaysDeleted(t *testing.T) {
 	inWorld(t, slow, func(w *world) {
 		w.create(newPod("a", nil))
@@ -317,8 +317,8 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 	})
 }
 
-// TestStrayBeforeItsNamesake: nothing is known of a pod that runs but what the
-// runtime says, and the API has another one of its name.
+// TestStrayBeforeItsNamesake: a running pod is known from the runtime only, and the API has
+// another one of its name.
 func TestStrayBeforeItsNamesake(t *testing.T) {
 	inWorld(t, slow, func(w *world) {
 		first := newPod("a", nil)
@@ -342,8 +342,8 @@ func TestStrayBeforeItsNamesake(t *testing.T) {
 	})
 }
 
-// TestRunningPodsAreNotRefused: a pod that runs here has been admitted, whatever
-// has become of the node, and whatever has become of the agent's files.
+// TestRunningPodsAreNotRefused: a running pod counts as admitted, also after changes of the Node
+// or loss of the agent's files.
 func TestRunningPodsAreNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, memory.Options{})

@@ -287,8 +287,8 @@ func TestObjectsCache(t *testing.T) {
 	})
 }
 
-// TestRootsAreReadSeldom: what each pod has in a volume is not asked for each minute, but
-// for as long as it is missing.
+// TestRootsAreReadSeldom: the ConfigMap that each pod has in a volume is not read each minute,
+// except while it is missing.
 func TestRootsAreReadSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int32
@@ -351,8 +351,8 @@ func TestUnaskedToken(t *testing.T) {
 	}
 }
 
-// TestListerCoalesces: a hundred who ask at the same time cause two listings, and
-// each gets one that began after it asked.
+// TestListerCoalesces: a hundred calls at the same time cause two listings, and each call gets
+// one that started after it.
 func TestListerCoalesces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var began atomic.Int32

@@ -1,6 +1,6 @@
 package pods
 
-// Containers that have ended, where containers are real processes.
+// Tests of ended containers that are real processes.
 
 import (
 	"context"
@@ -20,11 +20,11 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/process"
 )
 
-// processPatience is far more than anything here takes.
+// processPatience bounds every wait. It is far more than any takes.
 const processPatience = time.Minute
 
-// startProcesses begins a process runtime and returns it with the directory of its
-// containers, in which there is something else already: stray.
+// startProcesses starts a process runtime and returns it with the directory of its
+// containers, which has another directory in it already: stray.
 func startProcesses(t *testing.T, dir string) (*process.Runtime, string) {
 	t.Helper()
 	data, group := filepath.Join(dir, "runtime"), fmt.Sprintf("hawser-test-pods-%d", os.Getpid())
@@ -73,9 +73,9 @@ func eventually(t *testing.T, check func() string) {
 	}
 }
 
-// TestDeadProcesses: of a container that has ended again and again the runtime keeps
-// the last attempt, with its log, beside the one that runs, and of a deleted pod
-// nothing. What is no container of the agent's stays.
+// TestDeadProcesses: of a restarting container the runtime keeps the running and the last
+// ended attempt, with their logs, and of a deleted pod none. A directory that is no container
+// of the agent stays.
 func TestDeadProcesses(t *testing.T) {
 	dir := t.TempDir()
 	rt, containers := startProcesses(t, dir)
@@ -125,13 +125,13 @@ func TestDeadProcesses(t *testing.T) {
 	}
 }
 
-// noEvents takes events and drops them.
+// noEvents discards events.
 type noEvents struct{}
 
 func (noEvents) Event(corev1.ObjectReference, string, string, string) {}
 
-// restarted says what is missing for each container of the pod to have been restarted
-// n times.
+// restarted returns what is missing until each container of the pod has been restarted n
+// times.
 func restarted(r *Runner, pod *corev1.Pod, n int32) string {
 	p, err := r.Pod(context.Background(), idOf(pod).NamespacedName, "")
 	if err != nil || len(p.Status.ContainerStatuses) != 2 {
@@ -145,8 +145,8 @@ func restarted(r *Runner, pod *corev1.Pod, n int32) string {
 	return ""
 }
 
-// oneDeadEach says what is missing for each container of the pod to run and to have one
-// attempt before, which its status and its log tell of.
+// oneDeadEach returns what is missing until each container of the pod runs and has one ended
+// attempt, in its status and with its log.
 func oneDeadEach(ctx context.Context, rt *process.Runtime, r *Runner, pod *corev1.Pod) string {
 	p, err := r.Pod(ctx, idOf(pod).NamespacedName, "")
 	if err != nil {

@@ -1,4 +1,4 @@
-// This file takes up what an earlier run of the agent has left.
+// This file reads the state of an earlier run of the agent.
 
 package pods
 
@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// recall reads what an earlier run has left: checkpoints and containers. Files that
-// cannot be read are set aside, and nothing else is lost with them.
+// recall reads checkpoints and containers of an earlier run. Files that cannot be read
+// are set aside; the others are used.
 func (r *Runner) recall(ctx context.Context) error {
 	list, bad, err := r.places.loadCheckpoints()
 	if err != nil {
@@ -41,8 +41,8 @@ func (r *Runner) recall(ctx context.Context) error {
 	return nil
 }
 
-// trace lists the pods the runtime holds anything of, except those of which it holds
-// only what is too young to be removed: of those nothing is left to be done.
+// trace lists the pods of which the runtime has containers or a sandbox. Pods are left
+// out if all that it has is too young to be removed: there is nothing to do for them.
 func (r *Runner) trace(ctx context.Context) (map[types.UID]runtime.PodID, error) {
 	ids, err := r.cfg.Runtime.Sandboxes(ctx)
 	if err != nil {
@@ -66,8 +66,8 @@ func (r *Runner) trace(ctx context.Context) (map[types.UID]runtime.PodID, error)
 	return traces, nil
 }
 
-// recover takes from the status last computed what the runtime may have lost: the
-// end of attempts, and that the pod has ended.
+// recover takes from the last status what the runtime may have lost: ended attempts, and
+// that the pod has ended.
 func (w *worker) recover() {
 	if terminal(w.status.Phase) || terminal(w.api.Phase) {
 		w.ended = true
@@ -85,8 +85,8 @@ func (w *worker) recover() {
 	}
 }
 
-// lostAttempt is the newest attempt that a status tells of, ended if need be
-// because nothing is known of its end.
+// lostAttempt is the newest attempt in a status. If it was running there, it counts as
+// ended with an unknown result.
 func lostAttempt(id runtime.PodID, cs *corev1.ContainerStatus) *runtime.ContainerStatus {
 	a := &runtime.ContainerStatus{
 		Pod: id, Name: cs.Name, Attempt: int(cs.RestartCount), Image: cs.Image, State: runtime.Exited,

@@ -1,6 +1,6 @@
 package pods
 
-// Tests of agents that start again, go offline, or have lost what they ran.
+// Tests of agents that restart, go offline, or whose runtime has lost containers.
 
 import (
 	"errors"
@@ -52,8 +52,8 @@ func TestRestartOfTheAgentLeavesPodsAlone(t *testing.T) {
 	})
 }
 
-// TestRecalled: once it says so, a Runner finds the pods of an earlier run,
-// also without the API. It says so if there are none, too, or another agent has them.
+// TestRecalled: once Recalled is closed, a Runner finds the pods of an earlier run, also
+// without the API. It is also closed if there are none, or another agent has them.
 func TestRecalled(t *testing.T) {
 	inWorld(t, memory.Options{}, func(w *world) {
 		<-w.runner.Recalled() // none
@@ -125,8 +125,8 @@ func TestOfflineNodeKeepsItsPods(t *testing.T) {
 	})
 }
 
-// TestCacheServesWhileOffline restarts a container whose environment comes from the
-// API when there is none.
+// TestCacheServesWhileOffline restarts a container with an environment from the API while the
+// API is unreachable.
 func TestCacheServesWhileOffline(t *testing.T) {
 	inWorld(t, memory.Options{}, func(w *world) {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"KEY": "value"}}
@@ -169,7 +169,7 @@ func TestDeletedWhileOffline(t *testing.T) {
 	})
 }
 
-// TestOrphansAreStopped has the runtime hold a pod of which nothing else is known.
+// TestOrphansAreStopped: the runtime has a pod that is not known otherwise.
 func TestOrphansAreStopped(t *testing.T) {
 	inWorld(t, memory.Options{}, func(w *world) {
 		w.create(newPod("a", nil))
@@ -201,7 +201,7 @@ func TestOrphansAreStopped(t *testing.T) {
 	})
 }
 
-// TestLostContainers has the runtime forget what an earlier run of the agent ran.
+// TestLostContainers: the runtime has lost the containers of an earlier run of the agent.
 func TestLostContainers(t *testing.T) {
 	inWorld(t, memory.Options{}, func(w *world) {
 		w.create(newPod("a", nil))

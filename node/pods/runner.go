@@ -1,4 +1,4 @@
-// This file is the Runner: it has the workers and tells them what is wanted.
+// This file is the Runner: it makes the workers and passes the wanted pods to them.
 
 package pods
 
@@ -21,12 +21,12 @@ import (
 	"github.com/hawser-project/hawser/node/volumes"
 )
 
-// Events is where a Runner tells what happened. *events.Recorder is one.
+// Events records events. *events.Recorder implements it.
 type Events interface {
 	Event(ref corev1.ObjectReference, eventType, reason, message string)
 }
 
-// DefaultPatience is Config.Patience where nothing else is said.
+// DefaultPatience is used if Config.Patience is zero.
 const DefaultPatience = 10 * time.Second
 
 // Config of a Runner. Zero durations mean the defaults named.
@@ -39,21 +39,18 @@ type Config struct {
 	// DIR/logs/NAMESPACE_NAME_UID. Required.
 	Dir string
 
-	// Static has the pods that run whatever the API says; nil means none. Runner.Wake
-	// tells that it may return others now.
+	// Static has the static pods; nil means none. Call Runner.Wake after a change.
 	Static Static
-	// Node returns the node as the API last had it, or nil while that is not known;
-	// pods that have not been admitted then wait, except static ones. A nil func
-	// admits without a node, and has no mirrors.
-	// Runner.Wake tells that it may return something else now.
+	// Node returns the last known Node object, or nil while that is not known; pods that
+	// have not been admitted then wait, except static ones. With a nil func, pods are
+	// admitted without a node, and there are no mirrors. Call Runner.Wake after a change.
 	Node func() *corev1.Node
 	// HostIPs returns the addresses of the node, primary first. Nil means none.
 	HostIPs func() []string
-	// MaxPods is how many pods run at the same time where the node's allocatable
-	// does not say; zero means 110.
+	// MaxPods is the limit of pods if the node's allocatable has none; zero means 110.
 	MaxPods int
-	// APIServer is where programs in pods find the API server, HOST:PORT. Empty: they are
-	// not told.
+	// APIServer is the address of the API server for programs in pods, HOST:PORT. If it is
+	// empty, pods get no variables for it.
 	APIServer string
 	// PodMaxPIDs is how many processes a pod may have; zero means any number.
 	PodMaxPIDs int64
@@ -63,24 +60,24 @@ type Config struct {
 
 	CrashDelay    time.Duration // wait before the second restart, doubled each time: 10 s
 	MaxCrashDelay time.Duration // its bound: 5 min
-	CrashReset    time.Duration // having run that long makes a container well again: 10 min
+	CrashReset    time.Duration // a container that ran so long has no back-off: 10 min
 	RetryDelay    time.Duration // bound of retries of volumes, sandboxes, configuration: 10 s
 	WriteRetry    time.Duration // bound of retries of writes to the API: 30 s
-	VolumeRefresh time.Duration // how often content from the API is brought up to date: 60 s
-	ObjectTTL     time.Duration // how long a ConfigMap or Secret read is good for: 30 s
+	VolumeRefresh time.Duration // how often volumes with content from the API are refreshed: 60 s
+	ObjectTTL     time.Duration // how long a ConfigMap or Secret is cached: 30 s
 	Housekeeping  time.Duration // how often leftovers are looked for: 2 min
-	Collect       time.Duration // how often containers that have ended are: 1 min
-	// Patience is how long containers that do not run wait at the start for the API
-	// to say whether they still should; after that the files on disk say so: DefaultPatience.
+	Collect       time.Duration // how often ended containers are removed: 1 min
+	// Patience is how long containers that do not run wait at the start for a list of the
+	// API. After that they are started by their checkpoints. Zero means DefaultPatience.
 	Patience time.Duration
 
-	// Retention says which containers that have ended are kept. Nil means the
-	// kubelet's defaults: one of each container, whatever its age.
+	// Retention is how many ended containers are kept. Nil means the kubelet's defaults:
+	// one of each container, of any age.
 	Retention *Retention
 
-	// Fence is up while another agent with this node's identity runs the pods. Those
-	// that run here are then stopped, each within its grace, and the API is told
-	// nothing. Nil means never.
+	// Fence is up while another agent with this node's identity runs the pods. The pods
+	// here are then stopped, each within its grace, and nothing is written to the API. Nil
+	// means never.
 	Fence *fence.Fence
 
 	Metrics *Metrics     // nil means none
@@ -94,7 +91,7 @@ type Runner struct {
 	places  places
 	objects *objects
 	volumes *volumes.Set
-	// whereabouts are variables that each container has, and may have otherwise.
+	// whereabouts are variables of each container, which its spec may override.
 	whereabouts map[string]string
 	lister      lister
 	writes      chan struct{} // tokens of writes to the API under way
@@ -106,15 +103,15 @@ type Runner struct {
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
-	// ended has the pods whose worker has ended while the API still listed them, so
-	// that they are not taken for new ones.
+	// ended has the pods whose worker has ended while the API still listed them: they
+	// get no new worker.
 	ended map[types.UID]bool
-	// traces are the pods the runtime holds something of, as last listed, without
-	// those whose worker has ended since.
+	// traces are the pods in the runtime, as last listed, without those whose worker has
+	// ended since.
 	traces map[types.UID]runtime.PodID
-	// removing has the directories that are being removed, of pods that are gone.
+	// removing has the directories of deleted pods that are being removed.
 	removing map[types.UID][]string
-	// closing says that the machine shuts down: no new pod is admitted.
+	// closing is whether the machine shuts down: no new pod is admitted.
 	closing bool
 
 	// Owned by Run.
@@ -186,7 +183,7 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-// Wake makes the Runner look again at what it is to run.
+// Wake makes the Runner read its sources again.
 func (r *Runner) Wake() {
 	select {
 	case r.wake <- struct{}{}:
@@ -194,12 +191,12 @@ func (r *Runner) Wake() {
 	}
 }
 
-// Recalled is closed once Run knows the pods that an earlier run has left: from then on
-// Pod and its like find them, whether or not the API can be reached.
+// Recalled is closed once Run has read the pods of an earlier run. From then on Pod and
+// similar methods find them, also while the API cannot be reached.
 func (r *Runner) Recalled() <-chan struct{} { return r.recalled }
 
-// Run runs pods until ctx is done and returns nil then, leaving containers as they
-// are. An error means that it could not begin, or that the runtime's Watch failed.
+// Run runs pods until ctx is done. Then it returns nil, and containers continue to run.
+// An error means that it could not start, or that the runtime's Watch failed.
 func (r *Runner) Run(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
@@ -262,7 +259,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// begin finds out what the runtime is, and what an earlier run has left.
+// begin reads the runtime's name and the state of an earlier run.
 func (r *Runner) begin(ctx context.Context) error {
 	info, err := r.cfg.Runtime.Info(ctx)
 	if err != nil {
@@ -281,8 +278,8 @@ func (r *Runner) nudge(uid types.UID) {
 	}
 }
 
-// sync makes workers for pods that have none and tells the others what changed.
-// It reports whether all is known that is to run.
+// sync makes workers for pods that have none and passes changes to the others. It
+// reports whether all pods that are to run are known.
 func (r *Runner) sync(ctx context.Context, wg *sync.WaitGroup) bool {
 	want := r.wanted()
 	want.recall(r.known)
@@ -322,7 +319,7 @@ func (r *Runner) sync(ctx context.Context, wg *sync.WaitGroup) bool {
 	return want.synced && want.read
 }
 
-// dismissLocked sees to it that what is not wanted any more goes.
+// dismissLocked has the pods removed that are not wanted any more.
 func (r *Runner) dismissLocked(ctx context.Context, wg *sync.WaitGroup, want *wanted) {
 	for uid, w := range r.workers {
 		if want.lacks(uid, w.static) {
@@ -341,8 +338,8 @@ func (r *Runner) dismissLocked(ctx context.Context, wg *sync.WaitGroup, want *wa
 }
 
 // takeUpLocked makes a worker for a pod that has none, unless there is nothing to
-// do for it, it is not known yet whether it fits, or an older pod of its name has
-// not gone.
+// do for it, it is not known yet whether it fits, or an older pod of its name still
+// exists.
 func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod, static bool) {
 	c, remembered := r.known[p.UID]
 	_, traced := r.traces[p.UID]
@@ -372,8 +369,8 @@ func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1
 	r.startLocked(ctx, wg, newWorker(r, p, o))
 }
 
-// admitLocked says why a new pod may not run here, if it may not, and whether that is
-// known. A static pod is not refused because of a shutdown: it waits for its end.
+// admitLocked returns why a new pod may not run here, and whether that is known yet. A
+// static pod is not refused because of a shutdown: it waits for the end of that.
 func (r *Runner) admitLocked(p *corev1.Pod, static bool) (_ *refusal, known bool) {
 	if r.closing {
 		if static {
@@ -390,11 +387,10 @@ func (r *Runner) admitLocked(p *corev1.Pod, static bool) (_ *refusal, known bool
 	return admit(p, node, r.activeLocked(), r.cfg.MaxPods), true
 }
 
-// holdLocked reports whether the pod has to wait until another one of its name,
-// which the API has replaced by it, has gone from this node with all its processes:
-// a name is an identity, and must not be used twice at the same time. A static pod and
-// one of the API do not wait for each other, or who may make pods could keep a static one
-// from running.
+// holdLocked reports whether the pod must wait until an older pod of its name has ended
+// on this node with all of its processes: a name is an identity and must not be used
+// twice at the same time. A static pod and one of the API do not wait for each other;
+// else a user who may make pods could keep a static one from running.
 func (r *Runner) holdLocked(p *corev1.Pod, static bool) bool {
 	name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 	var other types.UID
@@ -420,18 +416,18 @@ func (r *Runner) holdLocked(p *corev1.Pod, static bool) bool {
 	return true
 }
 
-// leave has all pods stopped that run here, because another agent runs them.
+// leave stops all pods, because another agent runs them.
 func (r *Runner) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clear(r.known) // as the other agent leaves them, not as they were here
+	clear(r.known) // later they are read as the other agent left them
 	for _, w := range r.workers {
 		w.leave()
 	}
 	r.cfg.Metrics.workers.Set(float64(len(r.workers)))
 }
 
-// activeLocked lists the pods that take room on the node.
+// activeLocked lists the pods whose requests count on the node.
 func (r *Runner) activeLocked() []*corev1.Pod {
 	var list []*corev1.Pod
 	for _, w := range r.workers {

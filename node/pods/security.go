@@ -1,5 +1,5 @@
-// This file is about security contexts: what of them the runtime is told, and what
-// a pod is refused for because nothing here could enforce it.
+// This file is about security contexts: the settings that the runtime gets, and those
+// for which a pod is refused because they cannot be enforced here.
 
 package pods
 
@@ -14,11 +14,11 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// securityReason is that of pods which are refused for what the kubelet would leave
-// to its container runtime. Where the kubelet has a reason of its own it is that.
+// securityReason is the reason of pods that are refused for a setting that the kubelet
+// leaves to its container runtime. For other settings the kubelet's reason is used.
 const securityReason = "SecurityContextNotSupported"
 
-// refuseSecurity refuses a pod whose security settings could only be ignored.
+// refuseSecurity refuses a pod whose security settings cannot be enforced.
 func refuseSecurity(pod *corev1.Pod) *refusal {
 	if err := podSecurity(pod); err != nil {
 		return securityRefusal(err)
@@ -77,7 +77,7 @@ func podSecurity(pod *corev1.Pod) error {
 	return labels(at, s.SELinuxOptions, s.WindowsOptions, s.AppArmorProfile, s.SeccompProfile)
 }
 
-// containerSecurity is about one container, which may be an ephemeral one.
+// containerSecurity checks one container, which may be an ephemeral one.
 func containerSecurity(c *corev1.Container) error {
 	at := "container " + c.Name + ": "
 	for _, m := range c.VolumeMounts {
@@ -96,7 +96,7 @@ func containerSecurity(c *corev1.Container) error {
 	return labels(at, s.SELinuxOptions, s.WindowsOptions, s.AppArmorProfile, s.SeccompProfile)
 }
 
-// labels looks at what pods and containers have both.
+// labels checks the fields that pods and containers both have.
 func labels(at string, selinux *corev1.SELinuxOptions, windows *corev1.WindowsSecurityContextOptions, armor *corev1.AppArmorProfile, seccomp *corev1.SeccompProfile) error {
 	switch {
 	case selinux != nil && *selinux != (corev1.SELinuxOptions{}):
@@ -111,8 +111,8 @@ func labels(at string, selinux *corev1.SELinuxOptions, windows *corev1.WindowsSe
 	return nil
 }
 
-// securityOf is what the runtime is told to enforce. What the container says counts
-// before what the pod says; filtered is for those of which neither says anything.
+// securityOf returns what the runtime enforces. A setting of the container takes
+// precedence over the pod's. filtered is used if neither sets a seccomp profile.
 func securityOf(pod *corev1.Pod, c *corev1.Container, filtered bool) runtime.Security {
 	out := runtime.Security{HostIPC: pod.Spec.HostIPC}
 	seccomp := (*corev1.SeccompProfile)(nil)
@@ -146,9 +146,9 @@ func capabilityNames(list []corev1.Capability) []string {
 	return names
 }
 
-// hostPathAllowed refuses a hostPath volume that leads into the agent's own
-// directory, where the keys of the node and the Secrets of all pods are. The logs
-// of containers there may be read: log collectors do.
+// hostPathAllowed refuses a hostPath volume in the agent's own directory, which has the
+// keys of the node and the Secrets of all pods. The logs of containers are allowed,
+// because log collectors read them.
 func (p places) hostPathAllowed(path string) error {
 	dir, err := filepath.EvalSymlinks(p.dir)
 	if err != nil {
@@ -156,7 +156,7 @@ func (p places) hostPathAllowed(path string) error {
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return nil //nolint:nilerr // the volume or its mount says what is wrong
+		return nil //nolint:nilerr // making the volume or the mount returns the error
 	}
 	if below(real, dir) && !below(real, filepath.Join(dir, filepath.Base(p.logs()))) {
 		return fmt.Errorf("hostPath %q is in the agent's own directory %s: only privileged containers may use it", path, p.dir)
@@ -164,7 +164,7 @@ func (p places) hostPathAllowed(path string) error {
 	return nil
 }
 
-// below says whether path is dir or in it; both are clean.
+// below reports whether path is dir or in it; both are clean.
 func below(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -21,12 +21,12 @@ type Phase struct {
 	// Priority is the least of the phase's pods: they have it or a higher one, and less
 	// than the next phase's. Pods below every phase are in the lowest.
 	Priority int32
-	// Grace is how long the phase may take, and the most that a pod may take of it: one
-	// whose own grace period is shorter has that.
+	// Grace bounds the phase. A pod of the phase has this grace period or its own, if that
+	// is shorter.
 	Grace time.Duration
 }
 
-// What the API says of a shutdown, in the kubelet's words.
+// Reasons and messages in the API, in the kubelet's words.
 const (
 	reasonTerminated    = "Terminated"
 	messageTerminated   = "Pod was terminated in response to imminent node shutdown."
@@ -35,25 +35,26 @@ const (
 )
 
 const (
-	// tellMin and tellMax bound how long a shutdown waits, after its phases, for the API
-	// to have the statuses: what is left of the phases' time within these bounds.
+	// tellMin and tellMax bound how long a shutdown waits after its phases until the
+	// statuses are written to the API. It waits for the rest of the phases' time, within
+	// these bounds.
 	tellMin = 2 * time.Second
 	tellMax = 10 * time.Second
 )
 
-// An ending is a pod's turn in a shutdown. The flags belong to the worker's loop.
+// An ending is the end of one pod in a shutdown. The worker's loop owns the flags.
 type ending struct {
 	grace                   time.Duration
 	over                    chan struct{} // closed once nothing of the pod runs any more
-	told                    chan struct{} // closed once the API has its status as well
+	told                    chan struct{} // closed once its status is in the API
 	started, isOver, isTold bool
 }
 
-// ShutDown ends all pods, those of the lowest phase first, and refuses new ones from now
-// on until Resume is called. A phase is over when its pods have ended or its grace is;
-// one without pods takes no time. It returns once the API has the statuses of the pods
-// that ended, at most two seconds after the phases' time; or when ctx is done: pods whose
-// turn had come by then still end, the others run on. One call at a time.
+// ShutDown ends all pods, those of the lowest phase first, and refuses new ones until
+// Resume is called. A phase ends when all of its pods have ended, or after its grace; one
+// without pods takes no time. ShutDown returns once the statuses of the ended pods are in
+// the API, at most two seconds after the phases' time, or when ctx is done. Then pods of
+// started phases still end, and the others continue to run. One call at a time.
 func (r *Runner) ShutDown(ctx context.Context, phases []Phase) {
 	r.refuseAll(true)
 	select {
@@ -89,8 +90,7 @@ func (r *Runner) ShutDown(ctx context.Context, phases []Phase) {
 	}
 }
 
-// Resume has new pods admitted again, after a shutdown that was cancelled. Pods that have
-// ended stay ended.
+// Resume admits new pods again, after a shutdown was cancelled. Ended pods stay ended.
 func (r *Runner) Resume() { r.refuseAll(false) }
 
 func (r *Runner) refuseAll(closing bool) {
@@ -100,7 +100,7 @@ func (r *Runner) refuseAll(closing bool) {
 	r.Wake()
 }
 
-// beginPhase tells the workers of one phase's pods that their turn has come.
+// beginPhase starts the end of one phase's pods.
 func (r *Runner) beginPhase(phases []Phase, i int) []*ending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,8 +128,8 @@ func phaseOfPod(phases []Phase, pod *corev1.Pod) int {
 	return found
 }
 
-// await waits for all of list, for so long at most or until ctx is done, and returns how
-// many are left.
+// await waits for all of list, for at most d or until ctx is done, and returns how many
+// have not ended.
 func await(ctx context.Context, d time.Duration, list []*ending, what func(*ending) <-chan struct{}) int {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -153,7 +153,7 @@ func await(ctx context.Context, d time.Duration, list []*ending, what func(*endi
 	return left
 }
 
-// shutDown tells the worker that its pod's turn has come.
+// shutDown has the worker end its pod.
 func (w *worker) shutDown(grace time.Duration) *ending {
 	e := &ending{grace: grace, over: make(chan struct{}), told: make(chan struct{})}
 	w.mu.Lock()
@@ -179,8 +179,8 @@ func (e *ending) settle(over, told bool) {
 	}
 }
 
-// endForShutdown begins the pod's end, or hastens it. One that has done its work and
-// waits for its sidecars only is not a victim of the shutdown.
+// endForShutdown starts the pod's end, or moves it forward. A pod that only waits for its
+// sidecars has succeeded and does not count as ended by the shutdown.
 func (w *worker) endForShutdown(now time.Time) {
 	e := w.down
 	if e == nil || e.started {
@@ -197,7 +197,7 @@ func (w *worker) endForShutdown(now time.Time) {
 	w.end(now.Add(min(gracePeriod(w.pod), e.grace)), k)
 }
 
-// hasSucceeded reports whether the main containers have all ended well and for good.
+// hasSucceeded reports whether all main containers have succeeded and are not restarted.
 func (s *situation) hasSucceeded() bool {
 	in := decide(*s)
 	if !in.finished || in.failed {
@@ -211,7 +211,7 @@ func (s *situation) hasSucceeded() bool {
 	return true
 }
 
-// tellDown tells the shutdown how far the pod's end is.
+// tellDown closes the channels of the pod's ending.
 func (w *worker) tellDown(s situation) {
 	if w.down == nil || !w.ended || !s.quiet() {
 		return
@@ -220,7 +220,7 @@ func (w *worker) tellDown(s situation) {
 	w.down.settle(true, w.static && w.mirror == nil || w.apiKnown && !w.apiWrite.busy && apiequality.Semantic.DeepEqual(&w.api, status))
 }
 
-// release lets a shutdown go on without the worker, which ends.
+// release closes the channels of the pod's ending, because the worker ends.
 func (w *worker) release() {
 	w.mu.Lock()
 	w.finished = true
@@ -231,7 +231,7 @@ func (w *worker) release() {
 	}
 }
 
-// shutdownCondition says that the pod has ended because of the shutdown.
+// shutdownCondition is the condition of a pod that a shutdown has ended.
 func shutdownCondition(generation int64) corev1.PodCondition {
 	return corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, ObservedGeneration: generation,

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
-// stubborn containers end only by being killed, those named quick in two seconds.
+// stubborn containers end only by SIGKILL, those named quick in two seconds.
 var stubborn = memory.Options{Start: func(c runtime.Container) memory.Behaviour {
 	if c.Pod.Name == "quick" {
 		return memory.Behaviour{TermDelay: 2 * time.Second}
@@ -28,7 +28,7 @@ var stubborn = memory.Options{Start: func(c runtime.Container) memory.Behaviour 
 // thirty is how the kubelet divides 30 s with 10 s for critical pods.
 var thirty = []Phase{{0, 20 * time.Second}, {CriticalPriority, 10 * time.Second}}
 
-// shutDown begins a shutdown, which returns on the channel how long it took.
+// shutDown starts a shutdown, and returns its duration on the channel.
 func (w *world) shutDown(ctx context.Context, phases []Phase) <-chan time.Duration {
 	took := make(chan time.Duration, 1)
 	began, r := time.Now(), w.runner
@@ -120,8 +120,8 @@ func TestShutdownPhases(t *testing.T) {
 	})
 }
 
-// TestShutdownSkipsEmptyPhases: nothing is waited for where there is no pod, and a phase
-// ends with its last pod.
+// TestShutdownSkipsEmptyPhases: a phase without pods takes no time, and a phase ends with its
+// last pod.
 func TestShutdownSkipsEmptyPhases(t *testing.T) {
 	for name, tt := range map[string]struct {
 		priorities []int32
@@ -174,8 +174,8 @@ func TestShutdownHasPreStopRun(t *testing.T) {
 	})
 }
 
-// TestShutdownCancelled: whose turn had not come runs on, new pods are admitted again, and
-// those that had ended stay ended.
+// TestShutdownCancelled: pods whose phase had not started run on, new pods are admitted again,
+// and ended ones stay ended.
 func TestShutdownCancelled(t *testing.T) {
 	inWorld(t, stubborn, func(w *world) {
 		w.create(newPod("quick", withGrace(30, 0)))
@@ -200,7 +200,7 @@ func TestShutdownCancelled(t *testing.T) {
 		w.wantRunning("cancelled", critical, after)
 		w.wantTerminated("quick")
 		w.wantTerminated("late")
-		// And once more, in earnest.
+		// The next shutdown is not cancelled.
 		if d := <-w.shutDown(w.t.Context(), thirty); d != 30*time.Second {
 			t.Errorf("took %s", d)
 		}
@@ -209,8 +209,8 @@ func TestShutdownCancelled(t *testing.T) {
 	})
 }
 
-// TestShutdownWithoutServer: the machine is not kept up for an API that does not answer,
-// which learns the statuses when the node is back.
+// TestShutdownWithoutServer: an API that does not answer does not delay the shutdown. The
+// statuses are written when the node is back.
 func TestShutdownWithoutServer(t *testing.T) {
 	inWorld(t, stubborn, func(w *world) {
 		w.create(newPod("quick", withGrace(30, 0)))
@@ -231,8 +231,8 @@ func TestShutdownWithoutServer(t *testing.T) {
 	})
 }
 
-// TestAgentEndsDuringShutdown: an agent that is stopped leaves pods as they are, and the
-// next one runs those that had not ended.
+// TestAgentEndsDuringShutdown: an agent that is stopped does not end pods, and the next one runs
+// those that had not ended.
 func TestAgentEndsDuringShutdown(t *testing.T) {
 	inWorld(t, stubborn, func(w *world) {
 		critical := newPod("critical", withGrace(30, CriticalPriority))
@@ -255,7 +255,7 @@ func TestAgentEndsDuringShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownOfPodThatHasDoneItsWork: its sidecar is all that is ended, and it succeeds.
+// TestShutdownOfPodThatHasDoneItsWork: only its sidecar is ended, and the pod succeeds.
 func TestShutdownOfPodThatHasDoneItsWork(t *testing.T) {
 	inWorld(t, stubborn, func(w *world) {
 		w.create(newPod("a", func(p *corev1.Pod) {

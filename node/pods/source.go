@@ -1,5 +1,5 @@
-// This file says what should run and what does: the pods of the API and the
-// containers of the runtime.
+// This file has the sources of a Runner: the pods of the API and the containers of the
+// runtime.
 
 package pods
 
@@ -37,9 +37,9 @@ func newSource(cfg Config, changed func()) *source {
 	return &source{cfg: cfg, changed: changed, pods: map[types.UID]*corev1.Pod{}}
 }
 
-// WatchBackoff is how long a node waits before it tries a list or watch again: half
-// a second and up to half more, twice as long each time, ten seconds and up to half
-// more at most, so that a node that was cut off knows soon what it has missed.
+// WatchBackoff is the back-off of a node's lists and watches: from 0.5 s, doubled each
+// time, up to 10 s, each with up to half more at random. It is short so that a node that
+// was disconnected soon gets the changes that it has missed.
 func WatchBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 500 * time.Millisecond, Cap: 10 * time.Second, Factor: 2, Jitter: 0.5, Steps: 16}
 }
@@ -49,7 +49,7 @@ func WatchBackoff() *wait.Backoff {
 func (s *source) run(ctx context.Context) {
 	s.cfg.Fence.While(ctx, func(ctx context.Context) {
 		s.watch(ctx)
-		s.forget() // what happens to pods while nobody watches is not known
+		s.forget() // changes are not seen without a watch
 	})
 }
 
@@ -66,7 +66,7 @@ func (s *source) watch(ctx context.Context) {
 			return api.Watch(ctx, o)
 		},
 	}
-	// A client in memory cannot do all that the reflector would ask of a server.
+	// A client in memory does not implement all requests of the reflector.
 	lister := cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.API)
 	r := cache.NewReflectorWithOptions(lister, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods", Backoff: WatchBackoff()})
 	r.RunWithContext(ctx)
@@ -79,8 +79,7 @@ func (s *source) forget() {
 	s.changed()
 }
 
-// snapshot returns the pods that are to run because the API says so, and whether they
-// are all there are.
+// snapshot returns the pods of the API that are to run, and whether the list is complete.
 func (s *source) snapshot() (map[types.UID]*corev1.Pod, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +92,7 @@ func (s *source) snapshot() (map[types.UID]*corev1.Pod, bool) {
 	return pods, s.synced
 }
 
-// mirrors returns the others, by name, and whether they are all there are.
+// mirrors returns the mirrors of static pods, by name, and whether the list is complete.
 func (s *source) mirrors() (map[types.NamespacedName]*corev1.Pod, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,14 +158,14 @@ func (s *source) Replace(list []any, _ string) error {
 // Resync implements cache.ReflectorStore. There is nothing to do.
 func (s *source) Resync() error { return nil }
 
-// A lister lists the runtime's containers for any number of callers at once: each
-// gets a listing begun after it asked, and no more than one is under way.
+// A lister lists the runtime's containers for any number of callers at once. Each gets
+// a listing that started after its call, and at most one is under way.
 type lister struct {
 	list func(context.Context) ([]runtime.ContainerStatus, error)
 
 	mu      sync.Mutex
 	current *listing // under way
-	next    *listing // to begin when current has ended
+	next    *listing // starts when current has ended
 }
 
 type listing struct {
@@ -178,8 +177,8 @@ type listing struct {
 // listTimeout bounds one listing.
 const listTimeout = 30 * time.Second
 
-// get returns the containers of each pod, newest attempts first. What belongs to no pod
-// is left out. The result is shared: callers do not change it.
+// get returns the containers of each pod, newest attempts first. Containers without a
+// pod are left out. The result is shared: callers do not change it.
 func (l *lister) get(ctx context.Context) (map[types.UID][]runtime.ContainerStatus, error) {
 	l.mu.Lock()
 	mine, lead := l.next, false
@@ -190,8 +189,8 @@ func (l *lister) get(ctx context.Context) (map[types.UID][]runtime.ContainerStat
 	before := l.current
 	l.mu.Unlock()
 	if lead {
-		// The one who asked first does the work for those who ask meanwhile, also
-		// when it has lost interest itself.
+		// The first caller does the work for those that call meanwhile, also when its own
+		// context is done.
 		if before != nil {
 			<-before.done
 		}

@@ -1,5 +1,5 @@
-// This file is about static pods: those that files of the machine define. They run
-// whatever the API says. What the API has of one, its mirror, only shows it.
+// This file is about static pods, which files of the machine define. They run
+// independently of the API. The API has a mirror of each, which is never run.
 
 package pods
 
@@ -12,20 +12,20 @@ import (
 
 // Static has the static pods of a node. *staticpods.Source is one.
 type Static interface {
-	// Pods returns them, and whether they are all. A pod of another content has another
-	// uid. Nobody changes the pods.
+	// Pods returns the static pods, and whether the list is complete. A pod with another
+	// content has another uid. Callers do not change the pods.
 	Pods() ([]*corev1.Pod, bool)
 }
 
-// A wanted is what is to run, as far as that is known.
+// A wanted is the set of pods that are to run, as far as it is known.
 type wanted struct {
 	pods   map[types.UID]*corev1.Pod
 	static map[types.UID]bool
-	synced bool // those of the API are all there
-	read   bool // the static ones are
+	synced bool // the pods of the API are complete
+	read   bool // the static pods are complete
 }
 
-// wanted asks who says what is to run.
+// wanted collects the pods of all sources.
 func (r *Runner) wanted() wanted {
 	pods, synced := r.source.snapshot()
 	w := wanted{pods: pods, static: map[types.UID]bool{}, synced: synced, read: true}
@@ -40,7 +40,8 @@ func (r *Runner) wanted() wanted {
 	return w
 }
 
-// recall adds the pods of an earlier run of which nobody has said yet what is to become.
+// recall adds the pods of an earlier run that no complete source has confirmed or left
+// out yet.
 func (w *wanted) recall(known map[types.UID]checkpoint) {
 	for uid, c := range known {
 		if w.pods[uid] == nil && !w.all(c.Static) {
@@ -50,7 +51,8 @@ func (w *wanted) recall(known map[types.UID]checkpoint) {
 	}
 }
 
-// all reports whether a pod that is not among these, static or not, is to go.
+// all reports whether the static pods, or the others, are complete: then a pod that is
+// missing is to be removed.
 func (w *wanted) all(static bool) bool {
 	if static {
 		return w.read
@@ -58,10 +60,10 @@ func (w *wanted) all(static bool) bool {
 	return w.synced
 }
 
-// lacks reports whether a pod is to go.
+// lacks reports whether a pod is to be removed.
 func (w *wanted) lacks(uid types.UID, static bool) bool { return w.pods[uid] == nil && w.all(static) }
 
-// staticLocked tells whether a pod that is known from before is a static one.
+// staticLocked reports whether a known pod is a static one.
 func (r *Runner) staticLocked(uid types.UID) bool {
 	if w := r.workers[uid]; w != nil {
 		return w.static
@@ -69,14 +71,14 @@ func (r *Runner) staticLocked(uid types.UID) bool {
 	return r.known[uid].Static
 }
 
-// isMirror tells whether a pod of the API shows a static one. It is never run, whether
-// or not there is such a static pod.
+// isMirror reports whether a pod of the API is a mirror. It is never run, whether or not
+// its static pod exists.
 func isMirror(p *corev1.Pod) bool {
 	_, is := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return is
 }
 
-// shows tells whether m is the mirror of this very content of a static pod.
+// shows reports whether m is the mirror of this version of a static pod.
 func shows(m, static *corev1.Pod) bool {
 	return m.DeletionTimestamp == nil && m.Annotations[corev1.MirrorPodAnnotationKey] == string(static.UID)
 }
@@ -88,14 +90,14 @@ func withStatus(p *corev1.Pod, st *corev1.PodStatus) *corev1.Pod {
 	return p
 }
 
-// begin makes of a static pod's status, as an earlier run has left it, that of a pod which
-// has not ended: what ended it then, such as a shutdown of the machine, does not count any
-// more. What its containers were does.
+// begin turns the status of a static pod from an earlier run into that of a pod that has
+// not ended: the cause of its end, such as a shutdown of the machine, has passed. The
+// statuses of its containers stay.
 func begin(st *corev1.PodStatus, of *corev1.Pod) {
 	st.Phase, st.Reason, st.Message, st.QOSClass = of.Status.Phase, "", "", of.Status.QOSClass
 }
 
-// show tells the worker of a static pod what the API shows of it; nil for nothing.
+// show gives the worker of a static pod its mirror; nil means there is none.
 func (w *worker) show(mirror *corev1.Pod) {
 	w.mu.Lock()
 	same := w.wantedMirror == mirror
@@ -106,8 +108,8 @@ func (w *worker) show(mirror *corev1.Pod) {
 	}
 }
 
-// receiveMirror takes note of the mirror as the API has it now. One that is about to be
-// replaced counts for none.
+// receiveMirror takes the mirror's present version in the API. A mirror that is about to
+// be replaced counts as none.
 func (w *worker) receiveMirror(m *corev1.Pod) {
 	if m == nil || !shows(m, w.pod) || terminal(m.Status.Phase) && !w.ended {
 		w.mirror, w.seen, w.api, w.apiKnown = nil, nil, corev1.PodStatus{}, false
@@ -123,7 +125,7 @@ func (w *worker) receiveMirror(m *corev1.Pod) {
 	w.mirror, w.seen, w.api, w.apiKnown = m, m, m.Status, true
 }
 
-// object is the pod as the API has it: of a static one its mirror, nil if there is none.
+// object is the pod's object in the API: of a static pod its mirror, nil if there is none.
 func (w *worker) object() *corev1.Pod {
 	if w.static {
 		return w.mirror
@@ -141,7 +143,7 @@ func (w *worker) setObject(p *corev1.Pod) {
 	w.api = p.Status
 }
 
-// translated is the uid by which the node knows the pod that the API knows by another.
+// translated returns the node's uid of a pod. A static pod and its mirror differ in uid.
 func (r *Runner) translated(name types.NamespacedName, uid types.UID) types.UID {
 	mirrors, _ := r.source.mirrors()
 	if m := mirrors[name]; m != nil && m.UID == uid {
@@ -150,7 +152,7 @@ func (r *Runner) translated(name types.NamespacedName, uid types.UID) types.UID 
 	return uid
 }
 
-// showLocked tells the workers of static pods of their mirrors.
+// showLocked gives the workers of static pods their mirrors.
 func (r *Runner) showLocked() {
 	mirrors, _ := r.source.mirrors()
 	for w := range maps.Values(r.workers) {

@@ -1,6 +1,6 @@
 package pods
 
-// Static pods: that they run by what a file says alone.
+// Tests of static pods: only their files decide whether they run.
 
 import (
 	"context"
@@ -32,8 +32,7 @@ func (f *files) Pods() ([]*corev1.Pod, bool) {
 	return f.pods, f.read
 }
 
-// staticPod makes a static pod with one container "main", whose uid says which content
-// it has.
+// staticPod makes a static pod with one container "main". Its uid depends on content.
 func staticPod(name, content string) *corev1.Pod {
 	uid := "static-" + name + "-" + content
 	p := newPod(name+"-"+thisNode, nil)
@@ -47,11 +46,11 @@ func staticPod(name, content string) *corev1.Pod {
 type staticWorld struct {
 	*world
 	files *files
-	node  atomic.Pointer[corev1.Node] // as the API has it; nil while it is not known
+	node  atomic.Pointer[corev1.Node] // the Node in the API; nil while it is not known
 }
 
-// inStaticWorld runs f in a bubble with a world in which nothing runs yet: neither the
-// node nor the server has been heard of.
+// inStaticWorld runs f in a bubble with a world in which nothing runs yet: neither the Node
+// nor the server is known.
 func inStaticWorld(t *testing.T, o memory.Options, f func(w *staticWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +66,7 @@ func inStaticWorld(t *testing.T, o memory.Options, f func(w *staticWorld)) {
 	})
 }
 
-// define has the files say so.
+// define sets the pods in the files.
 func (w *staticWorld) define(list ...*corev1.Pod) {
 	w.files.mu.Lock()
 	w.files.pods = list
@@ -100,8 +99,8 @@ func (w *staticWorld) wantStarts(p *corev1.Pod, starts int, runs bool) {
 	}
 }
 
-// TestStaticOffline: a node that starts and hears of nobody runs its static pods at once,
-// also when it starts again, and ends those whose file has gone.
+// TestStaticOffline: a node that starts without a server runs its static pods at once, also
+// after a restart, and ends those whose file was removed.
 func TestStaticOffline(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		a, b := staticPod("a", "1"), staticPod("b", "1")
@@ -124,7 +123,7 @@ func TestStaticOffline(t *testing.T) {
 		w.wantStarts(b, 1, false)
 
 		w.stop()
-		w.files.read = false // they cannot be read: nobody says that a is to go
+		w.files.read = false // they cannot be read: a is not removed
 		w.define()
 		w.start()
 		advance(time.Hour)
@@ -140,7 +139,7 @@ func TestStaticOffline(t *testing.T) {
 }
 
 // TestStaticChanges: another content is another pod, which starts when the older one has
-// ended; a file that comes back while its pod ends has it run again.
+// ended. If a file comes back while its pod ends, the pod runs again.
 func TestStaticChanges(t *testing.T) {
 	inStaticWorld(t, slow, func(w *staticWorld) {
 		one, two := staticPod("a", "1"), staticPod("a", "2")
@@ -167,8 +166,8 @@ func TestStaticChanges(t *testing.T) {
 	})
 }
 
-// TestStaticShutdown: a shutdown of the machine ends static pods in their turn, admits no
-// new ones, and is over when the agent starts again.
+// TestStaticShutdown: a shutdown of the machine ends static pods in their phase and admits no
+// new ones. It has no effect on the next run of the agent.
 func TestStaticShutdown(t *testing.T) {
 	inStaticWorld(t, stubborn, func(w *staticWorld) {
 		a, late := staticPod("a", "1"), staticPod("late", "1")
@@ -198,7 +197,7 @@ func TestStaticShutdown(t *testing.T) {
 	})
 }
 
-// TestStaticEnds: a pod that is not to be restarted is not, whatever starts again.
+// TestStaticEnds: a pod that must not be restarted is not, also after a restart of the agent.
 func TestStaticEnds(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		a := staticPod("a", "1")
@@ -220,8 +219,8 @@ func TestStaticEnds(t *testing.T) {
 	})
 }
 
-// TestStaticName: who may make pods cannot keep a static one from running, by taking its
-// name: both run, and neither is taken for the other.
+// TestStaticName: a pod with the name of a static one does not prevent that from running: both
+// run, and they are not confused.
 func TestStaticName(t *testing.T) {
 	inStaticWorld(t, memory.Options{Namesakes: true}, func(w *staticWorld) {
 		a := staticPod("a", "1")
@@ -255,7 +254,7 @@ func TestStaticName(t *testing.T) {
 	})
 }
 
-// TestStaticCounts: a static pod takes its place on the node once, mirror and all.
+// TestStaticCounts: a static pod and its mirror count once on the node.
 func TestStaticCounts(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		w.cfg.MaxPods = 2
@@ -272,7 +271,7 @@ func TestStaticCounts(t *testing.T) {
 		w.wantStarts(tooMany, 0, false)
 		w.wantEvent("toomany Warning OutOfpods")
 
-		// One that does not fit is told so, and tried again by an agent that starts.
+		// One that does not fit is refused, and tried again by the next run of the agent.
 		b := staticPod("b", "1")
 		w.define(a, b)
 		advance(time.Minute)
@@ -287,7 +286,7 @@ func TestStaticCounts(t *testing.T) {
 	})
 }
 
-// TestStaticFence: where another agent is the node its static pods do not run here.
+// TestStaticFence: while another agent is the node its static pods do not run here.
 func TestStaticFence(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		w.cfg.Fence = &fence.Fence{}
@@ -310,7 +309,7 @@ func TestStaticFence(t *testing.T) {
 	})
 }
 
-// TestStaticRefused: what a pod of the API is refused for, a static one is, too.
+// TestStaticRefused: a static pod is refused for the same reasons as a pod of the API.
 func TestStaticRefused(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		a := staticPod("a", "1")
@@ -326,6 +325,6 @@ func TestStaticRefused(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(w.t.Context())
 		cancel()
-		w.runner.ShutDown(ctx, nil) // has nothing to wait for
+		w.runner.ShutDown(ctx, nil) // there is nothing to wait for
 	})
 }

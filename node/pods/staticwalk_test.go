@@ -18,9 +18,9 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
-// TestStaticWalk changes files, mirrors, the server and the agent at random. Whatever
-// happens: no two contents of a file run at the same time (the runtime looks after that),
-// and in the end what the files say runs and is shown, and nothing else is left.
+// TestStaticWalk changes files, mirrors, the server and the agent at random. It checks that no
+// two contents of a file run at the same time (by the runtime), and that in the end exactly the
+// pods of the files run and have mirrors.
 func TestStaticWalk(t *testing.T) {
 	o := memory.Options{Start: func(c runtime.Container) memory.Behaviour {
 		h := len(c.Name) + c.Attempt*13 + len(c.Pod.Name)*7
@@ -42,7 +42,7 @@ func (w *staticWorld) walk(rnd *rand.Rand) {
 	pods := map[types.UID]*corev1.Pod{} // a source has the same one each time
 	w.start()
 	for range 200 {
-		synctest.Wait() // or the agent makes what is not there while it is looked for
+		synctest.Wait() // else the agent could make it during the look-up
 		name := walkers[rnd.IntN(len(walkers))]
 		full := name + "-" + thisNode
 		mirror := w.find("default", full)

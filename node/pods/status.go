@@ -26,12 +26,12 @@ const (
 	reasonStatusUnknown = "ContainerStatusUnknown"
 )
 
-// surroundings are what a status says that the containers do not.
+// surroundings are the facts of a status that are not about containers.
 type surroundings struct {
 	runtimeName     string
 	podIPs, hostIPs []string
-	// prepared says that volumes and sandbox are there, or were when an earlier run
-	// of the agent looked and nothing has been found to be otherwise yet.
+	// prepared is whether volumes and sandbox exist, as checked by this run of the agent
+	// or, before that, by an earlier one.
 	prepared bool
 	ipsKnown bool
 	// conditions are those of the API's status, for readiness gates.
@@ -68,7 +68,7 @@ func statusOf(s situation, in intent, base *corev1.PodStatus, around surrounding
 	}
 	for i := range s.facts {
 		if s.kill != nil && s.kill.refused && s.facts[i].newest == nil {
-			continue // nothing is known of it, since it was never tried
+			continue // it was never tried
 		}
 		cs := containerStatus(&s.facts[i], s, in, around)
 		if terminal(st.Phase) && in.initialized && cs.State.Terminated == nil && s.facts[i].kind != ephemeral {
@@ -98,7 +98,7 @@ func terminal(p corev1.PodPhase) bool {
 	return p == corev1.PodSucceeded || p == corev1.PodFailed
 }
 
-// lostState is the state of a container nobody knows the end of.
+// lostState is the state of a container whose end is not known.
 func lostState(message string) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		Reason: reasonStatusUnknown, Message: message, ExitCode: 137,
@@ -172,7 +172,8 @@ func containerStatus(f *fact, s situation, in intent, around surroundings) corev
 	return cs
 }
 
-// defaultWait is why a container that nothing keeps from starting has not started.
+// defaultWait is the waiting reason of a container that has not started yet and is not
+// blocked.
 func defaultWait(pod *corev1.Pod) string {
 	if len(pod.Spec.InitContainers) > 0 {
 		return reasonInitializing
@@ -293,7 +294,7 @@ func readyOf(st *corev1.PodStatus, name string) bool {
 	return false
 }
 
-// closedGates says which readiness gates keep the pod from being ready.
+// closedGates names the readiness gates that are not true.
 func closedGates(pod *corev1.Pod, conditions []corev1.PodCondition) string {
 	var why []string
 	for _, g := range pod.Spec.ReadinessGates {
@@ -326,9 +327,9 @@ func transition(old, list []corev1.PodCondition, now metav1.Time) []corev1.PodCo
 	return list
 }
 
-// merged returns what the API's status becomes when ours is written: conditions
-// of others stay, and a pod that has ended stays ended. A condition that somebody
-// else has changed changes back now.
+// merged returns the API's status after ours is written: conditions of other writers
+// stay, and an ended pod stays ended. If another writer has changed one of our
+// conditions, it is changed back, with now as its transition time.
 func merged(api, ours *corev1.PodStatus, now metav1.Time) *corev1.PodStatus {
 	out := ours.DeepCopy()
 	if terminal(api.Phase) {

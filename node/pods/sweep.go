@@ -1,4 +1,4 @@
-// This file removes what nobody takes care of any more.
+// This file removes containers and directories of pods that have no worker.
 
 package pods
 
@@ -17,9 +17,9 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// sweep makes workers for pods that the runtime holds something of and the API
-// does not list, so that they are stopped and removed, and has directories of pods
-// that are gone removed. It is called only once it is known what is to run.
+// sweep makes workers for pods that the runtime has and the API does not list, so that
+// they are stopped and removed. It starts the removal of directories of deleted pods. It
+// is called only once all pods that are to run are known.
 func (r *Runner) sweep(ctx context.Context, wg *sync.WaitGroup) {
 	traces, err := r.trace(ctx)
 	if err != nil {
@@ -59,8 +59,8 @@ func (r *Runner) sweep(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// remove removes the directories of pods that are gone, which may take long. No pod
-// of such a uid is taken up meanwhile.
+// remove removes the directories of deleted pods, which may take long. No pod with such
+// a uid gets a worker meanwhile.
 func (r *Runner) remove(ctx context.Context, leftovers map[types.UID][]string) {
 	var errs []error
 	for uid, dirs := range leftovers {

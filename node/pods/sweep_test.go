@@ -10,9 +10,8 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
-// TestSlowRemoval: while a large directory of a pod that is gone is being removed,
-// questions are answered and pods are started and ended; only a pod of that very uid
-// waits.
+// TestSlowRemoval: while a large directory of a deleted pod is being removed, calls are answered
+// and pods are started and ended; only a pod with that uid waits.
 func TestSlowRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, memory.Options{})

@@ -1,6 +1,6 @@
 package pods
 
-// When the tokens of many pods are asked for anew.
+// Tests of the times at which the tokens of many pods are requested again.
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
-// issuing is an API that makes tokens of a life and remembers when.
+// issuing is an API that makes tokens with a lifetime and records the times.
 type issuing struct {
 	life time.Duration
 
@@ -36,9 +36,9 @@ func (a *issuing) CreateToken(_ context.Context, _, _ string, r *authv1.TokenReq
 	return r, nil
 }
 
-// TestTokensRotateWithoutASpike: 10,000 pods that began at once, wherever they run, ask
-// for their tokens anew over a tenth of a token's life, each token before four fifths of
-// its life and a refresh of volumes are over, and not much before it is due.
+// TestTokensRotateWithoutASpike: the tokens of 10,000 pods that started at once, on one node or
+// many, are requested again over a tenth of a token's life: each before four fifths of its life
+// and a refresh of volumes are over, and not much before seven tenths.
 func TestTokensRotateWithoutASpike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const (

@@ -19,9 +19,9 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
-// TestRandomWalk drives pods through a thousand random turns. Whatever happens:
-// the runtime is never misused, a pod that has ended stays ended (checkPatch looks
-// after that), restart counts never fall, and in the end nothing is left.
+// TestRandomWalk changes pods at random a thousand times. It checks that the runtime's
+// contract is kept, an ended pod stays ended (by checkPatch), restart counts never fall, and
+// in the end nothing is left.
 func TestRandomWalk(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -1,4 +1,4 @@
-// This file is the worker of one pod: the loop that looks, decides and acts.
+// This file is the worker of one pod: a loop that observes, decides and acts.
 
 package pods
 
@@ -17,14 +17,13 @@ import (
 	"github.com/hawser-project/hawser/node/volumes"
 )
 
-// A worker takes care of one pod. Whatever takes time is a task in a goroutine of
-// its own; what a task has found out is posted to the loop, which alone touches the
-// fields it owns.
+// A worker runs one pod. Slow operations are tasks, each in a goroutine of its own. A
+// task posts its result to the loop, and only the loop touches the fields that it owns.
 type worker struct {
 	r   *Runner
 	id  runtime.PodID
 	log *slog.Logger
-	// static says that a file defines the pod, and the API only shows it.
+	// static is whether a file defines the pod. The API then has only its mirror.
 	static bool
 	ref    corev1.ObjectReference
 	// isInit has the names of the init containers.
@@ -37,35 +36,35 @@ type worker struct {
 
 	mu     sync.Mutex
 	wanted *corev1.Pod // as last seen in the API, or in a file
-	// wantedMirror is what the API shows of a static pod; nil for nothing.
+	// wantedMirror is the mirror of a static pod in the API; nil if there is none.
 	wantedMirror *corev1.Pod
 	wantsGone    bool    // no longer in the API
 	wantsOut     bool    // another agent has taken over
-	wantsDown    *ending // the node shuts down, and the pod's turn has come
+	wantsDown    *ending // the node shuts down, and the pod's phase has started
 	finished     bool    // run has ended
 	posted       []func()
 	unwanted     []runtime.ContainerStatus // to be removed
 	published    *corev1.Pod
-	claims       bool // takes room on the node
+	claims       bool // its requests count on the node
 
 	// Owned by the loop from here on.
 
 	ctx      context.Context //nolint:containedctx // of run, for tasks
 	pod      *corev1.Pod     // never changed, only replaced
 	seen     *corev1.Pod     // the last of wanted, or of wantedMirror, that was looked at
-	mirror   *corev1.Pod     // what shows a static pod; nil while nothing does
+	mirror   *corev1.Pod     // the mirror of a static pod; nil if there is none
 	gone     bool
-	leaving  bool    // another agent has taken over: what runs is stopped, and nothing told
+	leaving  bool    // another agent has taken over: containers are stopped, and nothing is written to the API
 	down     *ending // wantsDown
 	admitted bool
 	refused  *refusal
 	api      corev1.PodStatus // the status as the API has it
-	apiKnown bool             // false while api is what was kept on disk
+	apiKnown bool             // false while api is from the checkpoint
 	wroteAt  time.Time        // when api was last the answer to a write
 	patched  []byte           // the patch that was
 	status   corev1.PodStatus // as last computed
 	saved    checkpoint       // as last written to disk
-	unkept   string           // why the inputs are not on disk, as last logged
+	unkept   string           // the last logged error of writing the inputs
 	// allocatable is the node's, as last known.
 	allocatable corev1.ResourceList
 	ended       bool // the phase is final
@@ -76,15 +75,15 @@ type worker struct {
 	sandbox    preparation
 	apiWrite   attempt
 	removal    attempt
-	garbage    []runtime.ContainerStatus // what is left of unwanted
+	garbage    []runtime.ContainerStatus // the containers that are still to be removed
 	discarding context.CancelFunc        // not nil while one of them is being removed
-	// discardFailed says that a failure to remove one of them has been told.
+	// discardFailed is whether a failed removal of one of them was logged.
 	discardFailed bool
 	unlisted      time.Duration // back-off of listing
 	next          time.Time
 }
 
-// An attempt paces something that is tried until it succeeds.
+// An attempt is the back-off timer of one operation that is retried until it succeeds.
 type attempt struct {
 	busy  bool
 	delay time.Duration
@@ -99,7 +98,7 @@ func (a *attempt) failed(now time.Time, limit time.Duration) {
 
 func (a *attempt) succeeded() { a.delay, a.at = 0, time.Time{} }
 
-// A preparation is how far volumes and sandbox are.
+// A preparation is the progress of making volumes and sandbox.
 type preparation struct {
 	attempt
 	done      bool
@@ -109,7 +108,7 @@ type preparation struct {
 }
 
 type workerOptions struct {
-	last     *corev1.PodStatus // as last computed by an earlier run; nil for none
+	last     *corev1.PodStatus // the last status of an earlier run; nil for none
 	admitted bool
 	refused  *refusal
 	gone     bool
@@ -117,7 +116,7 @@ type workerOptions struct {
 	inputs   []input // as kept on disk
 	// allocatable is the node's, as kept on disk.
 	allocatable corev1.ResourceList
-	// recalled says that the pod is not as the API has it but as it was kept on disk.
+	// recalled is whether the pod is from the checkpoint and not from the API.
 	recalled bool
 }
 
@@ -160,7 +159,7 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 	return w
 }
 
-// want tells the worker the pod as the API has it now.
+// want gives the worker the pod's present version in the API.
 func (w *worker) want(p *corev1.Pod) {
 	w.mu.Lock()
 	same := w.wanted == p
@@ -171,7 +170,7 @@ func (w *worker) want(p *corev1.Pod) {
 	}
 }
 
-// wantGone tells it that the API has the pod no longer.
+// wantGone tells the worker that the API does not have the pod any more.
 func (w *worker) wantGone() {
 	w.mu.Lock()
 	same := w.wantsGone
@@ -182,7 +181,7 @@ func (w *worker) wantGone() {
 	}
 }
 
-// leave tells it that another agent runs the pod now.
+// leave tells the worker that another agent runs the pod now.
 func (w *worker) leave() {
 	w.mu.Lock()
 	same := w.wantsOut
@@ -200,7 +199,7 @@ func (w *worker) nudge() {
 	}
 }
 
-// post has f called by the loop.
+// post has the loop call f.
 func (w *worker) post(f func()) {
 	w.mu.Lock()
 	w.posted = append(w.posted, f)
@@ -208,8 +207,8 @@ func (w *worker) post(f func()) {
 	w.nudge()
 }
 
-// task runs f beside the loop and has the loop call what it returns. There are
-// never more than a few: each is noted by the loop as under way.
+// task runs f in a goroutine and has the loop call the func that it returns. The loop
+// records each task that is under way, so that there are only a few.
 func (w *worker) task(f func() func()) {
 	w.tasks.Go(func() { w.post(f()) })
 }
@@ -221,15 +220,15 @@ func (w *worker) current() *corev1.Pod {
 	return w.published
 }
 
-// claim returns the pod and whether it takes room on the node.
+// claim returns the pod and whether its requests count on the node.
 func (w *worker) claim() (*corev1.Pod, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.published, w.claims && !terminal(w.published.Status.Phase)
 }
 
-// run takes care of the pod until nothing is left of it, until it has left it to
-// another agent, or until ctx is done; it reports whether it was the first.
+// run runs the pod until everything of it is removed, another agent has taken over, or
+// ctx is done. It reports whether everything was removed.
 func (w *worker) run(ctx context.Context) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer w.tasks.Wait()
@@ -260,14 +259,14 @@ func (w *worker) run(ctx context.Context) bool {
 	return false
 }
 
-// at has the loop look again at t or before.
+// at has the loop look again at t at the latest.
 func (w *worker) at(t time.Time) {
 	if !t.IsZero() && (w.next.IsZero() || t.Before(w.next)) {
 		w.next = t
 	}
 }
 
-// step looks, decides and acts once. It reports whether nothing is left to do.
+// step observes, decides and acts once. It reports whether nothing is left to do.
 func (w *worker) step(now time.Time) bool {
 	w.receive()
 	listed, err := w.r.lister.get(w.ctx)
@@ -286,7 +285,7 @@ func (w *worker) step(now time.Time) bool {
 	in := decide(s)
 	w.at(in.next)
 	w.act(s, in)
-	// What act has begun is part of the status already.
+	// The status includes what act has just started.
 	w.observe(now, listed[w.id.UID])
 	s.facts = w.facts
 	if w.leaving {
@@ -298,7 +297,7 @@ func (w *worker) step(now time.Time) bool {
 	return w.finish(s)
 }
 
-// receive takes what was posted and wanted.
+// receive takes the posted funcs and the wanted pod.
 func (w *worker) receive() {
 	w.mu.Lock()
 	posted, wanted, mirror := w.posted, w.wanted, w.wantedMirror
@@ -330,11 +329,12 @@ func (w *worker) receive() {
 	w.pod, w.api, w.apiKnown = wanted, wanted.Status, true
 }
 
-// staleFor is how long after a write an older pod counts as merely late. After that
-// it is that of a server restored from a backup, whose versions are lower.
+// staleFor is how long after a write an older version of the pod is ignored as delayed.
+// After that it is taken as that of a server restored from a backup, whose versions are
+// lower.
 const staleFor = time.Minute
 
-// stale reports whether p is older than what a write has just answered.
+// stale reports whether p is older than the answer to a recent write.
 func (w *worker) stale(p *corev1.Pod) bool {
 	if time.Since(w.wroteAt) >= staleFor {
 		return false
@@ -357,11 +357,11 @@ func (w *worker) report(s situation, in intent) {
 	w.claims = w.refused == nil
 	w.mu.Unlock()
 	if turned && w.static {
-		w.r.wakeMirrors() // that of a pod that has ended cannot be one of a pod that runs
+		w.r.wakeMirrors() // the status of an ended pod does not change to running
 	}
 	if w.gone {
 		if !s.quiet() {
-			w.save(pod) // or it would run again after a restart without a server
+			w.save(pod) // else it would run again after a restart without a server
 		}
 		return
 	}

@@ -36,7 +36,7 @@ import (
 
 func TestMain(m *testing.M) {
 	process.ShimMain()
-	// One of them sleeps for as long as its clock, that of no bubble, says.
+	// One of them sleeps by a clock outside of the bubble.
 	utilruntime.ErrorHandlers = nil
 	goleak.VerifyTestMain(m)
 }
@@ -120,7 +120,7 @@ func (w *world) logged(text string) []string {
 	return lines
 }
 
-// start starts a Runner, as an agent that starts does.
+// start starts a Runner, as the agent does.
 func (w *world) start() {
 	w.t.Helper()
 	r, err := New(w.cfg)
@@ -132,7 +132,7 @@ func (w *world) start() {
 	synctest.Wait()
 }
 
-// run has the Runner run.
+// run runs the Runner.
 func (w *world) run() {
 	r := w.runner
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -169,7 +169,7 @@ func (w *world) setOffline(off bool) {
 
 var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
 
-// list lists pods, and remembers which there were.
+// list lists pods, and records them.
 func (w *world) list(a k8stesting.Action) (bool, apiruntime.Object, error) {
 	all, err := w.api.Tracker().List(a.GetResource(), podKind, a.GetNamespace())
 	w.mu.Lock()
@@ -178,8 +178,8 @@ func (w *world) list(a k8stesting.Action) (bool, apiruntime.Object, error) {
 	return true, all, err
 }
 
-// watch watches until the connection is lost. The tracker begins with what happens from
-// now on, whatever was listed: what happened since the list is too old for it.
+// watch watches until the connection is lost. The tracker starts with changes from now on, so
+// that changes since the list are missed.
 func (w *world) watch(a k8stesting.Action) (bool, watch.Interface, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -212,8 +212,8 @@ func (w *world) outage(k8stesting.Action) (bool, apiruntime.Object, error) {
 	return false, nil, nil
 }
 
-// checkPatch does what the API server does with a patch of a pod's status, and
-// watches over what must never happen.
+// checkPatch applies a patch of a pod's status as the API server does, and checks that it is
+// allowed.
 func (w *world) checkPatch(a k8stesting.Action) (bool, apiruntime.Object, error) {
 	p := a.(k8stesting.PatchAction)
 	var patch struct {
@@ -245,7 +245,7 @@ func (w *world) checkPatch(a k8stesting.Action) (bool, apiruntime.Object, error)
 	return false, nil, nil
 }
 
-// checkDelete has deletes honour the uid they were meant for.
+// checkDelete applies the uid precondition of deletes.
 func (w *world) checkDelete(a k8stesting.Action) (bool, apiruntime.Object, error) {
 	d := a.(k8stesting.DeleteActionImpl)
 	old := w.find(d.GetNamespace(), d.GetName())
@@ -318,10 +318,10 @@ func (w *world) create(p *corev1.Pod) {
 	synctest.Wait()
 }
 
-// update changes a pod as somebody else would.
+// update changes a pod as another client.
 func (w *world) update(name string, change func(p *corev1.Pod)) {
 	w.t.Helper()
-	synctest.Wait() // or it would undo what is just being written
+	synctest.Wait() // else it would revert a concurrent write
 	p := w.pod(name).DeepCopy()
 	change(p)
 	if err := w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), p, "default"); err != nil {
@@ -347,7 +347,7 @@ func (w *world) remove(name string, seconds int64) {
 	})
 }
 
-// advance lets time pass, and all that follows happen.
+// advance sleeps, and waits for all consequences.
 func advance(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()

@@ -1,4 +1,4 @@
-// This file writes to the API what a worker has found out.
+// This file writes a worker's results to the API.
 
 package pods
 
@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// jitter returns d, half of it more or less at most.
+// jitter returns a random time between half and one and a half times d.
 func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d)
 }
@@ -40,8 +40,8 @@ func statusPatch(uid types.UID, from, to *corev1.PodStatus) ([]byte, error) {
 	return patch, nil
 }
 
-// due reports whether an attempt may be made now, and otherwise sees to it that
-// the loop looks again when it may.
+// due reports whether an operation may be tried now. If not, the loop looks again at the
+// time when it may.
 func (w *worker) due(a *attempt, now time.Time) bool {
 	if a.busy {
 		return false
@@ -77,7 +77,7 @@ func (w *worker) write(now time.Time, pod *corev1.Pod) {
 	})
 }
 
-// wrote takes note of the answer to a patch that was made of the pod from.
+// wrote handles the answer to a patch that was made of the pod from.
 func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 	w.apiWrite.busy = false
 	w.r.count("patch", err)
@@ -85,7 +85,8 @@ func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 	case w.ctx.Err() != nil:
 	case err == nil && out.UID == from.UID:
 		if bytes.Equal(patch, w.patched) {
-			// The server has taken it and does not show it: do not insist in haste.
+			// The server accepted the patch and its answer does not contain it: retry with
+			// back-off.
 			w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
 		} else {
 			w.apiWrite.succeeded()
@@ -96,7 +97,7 @@ func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 			w.setObject(out)
 		}
 	case err == nil || apierrors.IsNotFound(err):
-		// Another pod of that name, or none: the watch will say that ours is gone.
+		// Another pod has the name, or none: the watch will report that ours is deleted.
 		w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
 	default:
 		w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
@@ -104,13 +105,13 @@ func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 	}
 }
 
-// news reports whether the answer to a patch that was made of the pod from is to
-// replace the pod as last seen: the watch may have told of a newer one meanwhile.
-// Where versions cannot be compared, anything it has told counts as newer.
+// news reports whether the answer to a patch that was made of the pod from replaces
+// the pod as last seen: the watch may have delivered a newer one meanwhile. If versions
+// cannot be compared, a pod that the watch delivered counts as newer.
 func (w *worker) news(from, answer *corev1.Pod) bool {
 	now := w.object()
 	if now == nil || now.UID != answer.UID {
-		return false // the mirror that was written is no more
+		return false // the mirror that was written does not exist any more
 	}
 	order, err := resourceversion.CompareResourceVersion(answer.ResourceVersion, now.ResourceVersion)
 	if err != nil {
@@ -147,7 +148,7 @@ func (w *worker) deleted(err error) {
 	switch {
 	case w.ctx.Err() != nil:
 	case err == nil && len(w.pod.Finalizers) > 0:
-		// It goes when they do, and the watch tells.
+		// It is removed with its finalizers; the watch reports that.
 		w.removal.failed(time.Now(), w.r.cfg.WriteRetry)
 	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		w.removal.succeeded()

@@ -1,6 +1,6 @@
 package pods
 
-// What the answer to a write may change, and what not.
+// Tests of the answers to writes.
 
 import (
 	"encoding/json"
@@ -19,8 +19,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
-// patched does what the API does with a patch of a status, and returns the pod it
-// answers with.
+// patched applies a patch of a status as the API does, and returns the answer.
 func (w *world) patched(a k8stesting.Action, version int) *corev1.Pod {
 	p := a.(k8stesting.PatchAction)
 	old, err := apiruntime.DefaultUnstructuredConverter.ToUnstructured(w.find(p.GetNamespace(), p.GetName()))
@@ -50,11 +49,10 @@ func (w *world) set(p *corev1.Pod) {
 	}
 }
 
-// TestLateAnswer has the answer to a patch arrive after the watch has told of a
-// newer pod.
+// TestLateAnswer: the answer to a patch arrives after the watch has delivered a newer pod.
 func TestLateAnswer(t *testing.T) {
 	changes := map[string]struct {
-		last   corev1.PodPhase // of the last patch there is: no later one mends what its answer breaks
+		last   corev1.PodPhase // of the last patch: no later answer corrects a wrong one
 		change func(p *corev1.Pod)
 		check  func(w *world)
 	}{
@@ -102,7 +100,7 @@ func TestLateAnswer(t *testing.T) {
 						newer.ResourceVersion = strconv.Itoa(version)
 						tt.change(newer)
 						w.set(newer)
-						time.Sleep(time.Second) // until the watch has told
+						time.Sleep(time.Second) // until the watch has delivered it
 					})
 					return true, answer, nil
 				})
@@ -116,8 +114,8 @@ func TestLateAnswer(t *testing.T) {
 	}
 }
 
-// TestRestoredServer: the versions of a server that was restored from a backup are
-// lower than those of before, and count all the same once what is late has passed.
+// TestRestoredServer: a server that was restored from a backup has lower versions than before.
+// They are accepted once staleFor has passed.
 func TestRestoredServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, memory.Options{})
