@@ -35,7 +35,7 @@ const (
 // output are split.
 const MaxText = 16 << 10
 
-// maxLine bounds a line of a log file, whoever wrote it.
+// maxLine bounds a line of a log file that is read.
 const maxLine = MaxText + 128
 
 // timeFormat has a fixed width, so that lines of a log sort as text.

@@ -66,8 +66,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzRead looks for log files on which a reader panics, hangs or shows what is
-// not in the file.
+// FuzzRead: on no log file a reader panics, hangs or returns text that is not in the file.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("2026-01-02T03:04:05Z stdout F a\n2026-01-02T03:04:05Z stdout P b\n"), int64(1))
 	f.Add([]byte("\n\nx\n2026-01-02T03:04:05Z stderr F "+strings.Repeat("x", maxLine)+"\n"), int64(0))
@@ -237,8 +236,8 @@ func TestOptions(t *testing.T) {
 	write(t, path+".01", "not ours")
 	n := func(i int64) *int64 { return &i }
 	at := func(s int) time.Time { return time.Date(2026, 1, 1, 0, 0, s, 0, time.UTC) }
-	// So that files are not left out because they were made just now, nor kept
-	// because of it.
+	// The times of the files are set, so that the result does not depend on the current
+	// time.
 	for i, p := range []string{rotatedName(path, 1), rotatedName(path, 10), path} {
 		if err := os.Chtimes(p, at(0), at([]int{2, 5, 7}[i])); err != nil {
 			t.Fatal(err)
@@ -278,8 +277,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The tail of a log is found by reading backwards in blocks; lines lie across
-// their borders in every way.
+// The tail of a log is found by reading backwards in blocks; lines cross their borders at every
+// offset.
 func TestTailOfLongLog(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	w := create(t, 300_000, 100)
@@ -297,9 +296,8 @@ func TestTailOfLongLog(t *testing.T) {
 	}
 }
 
-// However the log is written and rotated, everybody who follows it gets every line
-// once and in order, as long as they are not so far behind that what they have not
-// read is gone.
+// Every follower gets every line once and in order, with random writes and rotations, unless it
+// is so far behind that unread files were removed.
 func TestFollowIsExact(t *testing.T) {
 	const followers, lines, lag = 3, 6000, 100
 	w := create(t, 200, maxFiles)
@@ -343,7 +341,7 @@ func TestFollowIsExact(t *testing.T) {
 	}
 }
 
-// A progress collects lines and says how many it has.
+// A progress collects and counts lines.
 type progress struct {
 	mu    sync.Mutex
 	b     bytes.Buffer
@@ -362,7 +360,7 @@ func (p *progress) Write(b []byte) (int, error) {
 	return p.b.Write(b)
 }
 
-// await waits until n lines have come, and fails the test if they do not.
+// await waits until there are n lines, and fails the test after a time.
 func (p *progress) await(t *testing.T, n int) {
 	t.Helper()
 	patience := time.After(10 * time.Second)
@@ -381,7 +379,7 @@ func (p *progress) await(t *testing.T, n int) {
 	}
 }
 
-// A follower sees a line without waiting for anything but the line.
+// A follower gets a line as soon as it is written.
 func TestFollowIsPrompt(t *testing.T) {
 	w := create(t, 0, 0)
 	out := w.Stream(Stdout)
@@ -426,7 +424,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// An emptied log is read from its new beginning.
+// A truncated log is read from its new start.
 func TestFollowTruncated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	write(t, path, "2026-01-01T00:00:00Z stdout F a long first line\n")

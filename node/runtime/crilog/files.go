@@ -1,6 +1,6 @@
 package crilog
 
-// The files of a log: which there are, and in which order.
+// The files of a log, and their order.
 
 import (
 	"errors"
@@ -14,8 +14,7 @@ import (
 	"syscall"
 )
 
-// maxFiles bounds how many files of one log are looked at, whatever lies in the
-// directory.
+// maxFiles bounds the files of one log that are read.
 const maxFiles = 64
 
 func rotatedName(path string, n int) string { return path + "." + strconv.Itoa(n) }
@@ -53,8 +52,8 @@ func rotated(path string) ([]int, error) {
 	return ns, nil
 }
 
-// An openFile is a file of a log, with what identifies it whatever its name is
-// by now.
+// An openFile is a file of a log. It is identified by device and inode, since it may be
+// renamed.
 type openFile struct {
 	*os.File
 	info fs.FileInfo
@@ -79,12 +78,12 @@ func closeAll(files []openFile) {
 	}
 }
 
-// openLog opens the files of the log at path, oldest first, without a gap between
-// them. Files may be rotated meanwhile: then the last one is not the one being
-// written to, but a follower finds out about that anyway. The caller closes them.
+// openLog opens the files of the log at path, oldest first, without a gap between them.
+// If a rotation happens meanwhile, the last one is not the file being written; a
+// follower detects that later. The caller closes them.
 func openLog(path string) ([]openFile, error) {
-	// The current file first: when it is rotated before the others are listed it
-	// is among them, together with all that are newer.
+	// The current file is opened first: if it is rotated before the others are listed, it
+	// is among them, together with all newer ones.
 	cur, err := open(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -102,7 +101,7 @@ func openLog(path string) ([]openFile, error) {
 	for _, n := range ns {
 		f, err := open(rotatedName(path, n))
 		if errors.Is(err, fs.ErrNotExist) {
-			// It has been removed, and so have those before it.
+			// It has been removed, and so have the older ones.
 			closeAll(files)
 			files = nil
 			continue
@@ -129,7 +128,7 @@ func openLog(path string) ([]openFile, error) {
 	return files, nil
 }
 
-// removed says whether the file has no name any more.
+// removed reports whether the file has no name any more.
 func (f openFile) removed() bool {
 	info, err := f.Stat()
 	if err != nil {

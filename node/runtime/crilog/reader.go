@@ -18,8 +18,8 @@ import (
 
 // Options say which part of a log to read and how to show it.
 type Options struct {
-	// Follow, when not nil, makes Read wait for more at the end of the log, until
-	// the channel is closed, which says that the last line has been written.
+	// Follow, if not nil, makes Read wait for more at the end of the log until the channel
+	// is closed: then the last line has been written.
 	Follow <-chan struct{}
 	// Tail, when not nil, starts that many lines before the end.
 	Tail *int64
@@ -43,8 +43,7 @@ func Read(ctx context.Context, path string, o Options, w io.Writer, flush func()
 	r := &reader{path: path, o: o, w: w, flush: flush, limit: o.LimitBytes}
 	defer r.close()
 	if o.Follow != nil {
-		// Watching starts before anything is read, so that nothing which happens
-		// after the first reading goes unnoticed.
+		// The watch starts before the first read, so that no later change is missed.
 		r.watch = newWatch(filepath.Dir(path))
 	}
 	files, err := openLog(path)
@@ -87,12 +86,12 @@ func (r *reader) close() {
 	}
 }
 
-// run reads file after file, and then, if it is to follow, what is added.
+// run reads file after file, and then, if it follows, the added lines.
 func (r *reader) run(ctx context.Context) error {
 	r.inLine = make(map[string]bool, 2)
 	buf := make([]byte, 64<<10)
 	for {
-		// Whether the log is complete must be known before its end is seen.
+		// Whether the log is complete must be read before its end is reached.
 		complete := r.o.Follow == nil
 		if !complete {
 			select {
@@ -158,8 +157,8 @@ func (r *reader) drain(ctx context.Context, buf []byte) error {
 	}
 }
 
-// moved finds out whether the file being read has been rotated, and if so puts
-// the files after it into the list.
+// moved reports whether the file being read has been rotated. If so it adds the files
+// after it to the list.
 func (r *reader) moved(ctx context.Context, buf []byte) (bool, error) {
 	cur := r.files[0]
 	info, err := os.Stat(r.path)
@@ -176,7 +175,7 @@ func (r *reader) moved(ctx context.Context, buf []byte) (bool, error) {
 		}
 		return false, nil
 	}
-	// What was written between the last read and the rename.
+	// This reads the lines between the last read and the rename.
 	if err = r.drain(ctx, buf); err != nil {
 		return false, err
 	}
@@ -207,7 +206,7 @@ func (r *reader) moved(ctx context.Context, buf []byte) (bool, error) {
 	return true, nil
 }
 
-// feed takes bytes of the log apart into lines and writes them out.
+// feed splits bytes of the log into lines and writes them out.
 func (r *reader) feed(b []byte) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
@@ -235,8 +234,8 @@ func (r *reader) feed(b []byte) error {
 	return r.emit()
 }
 
-// show appends one line to the output, if it is one that was asked for. Lines
-// that are not in the format, because a crash cut them short, are left out.
+// show appends one line to the output, if the options select it. Lines that are not in
+// the format, because a crash truncated them, are left out.
 func (r *reader) show(b []byte) {
 	l, err := Parse(b)
 	if err != nil || l.Time.Before(r.o.Since) || (r.o.Stream != "" && l.Stream != r.o.Stream) {
@@ -274,22 +273,22 @@ func (r *reader) emit() error {
 	return nil
 }
 
-// seek drops the files and sets the place in the first one that the options let
-// the output begin at.
+// seek drops the files before the start of the output, and sets the offset of the start
+// in the first file.
 func (r *reader) seek() error {
 	if r.o.Tail != nil {
 		if err := r.seekTail(*r.o.Tail); err != nil {
 			return err
 		}
 	}
-	// A file that was last written to before the time asked for has nothing.
+	// A file that was last written before Since has no line to show.
 	for !r.o.Since.IsZero() && len(r.files) > 1 && r.files[0].info.ModTime().Before(r.o.Since) {
 		r.advance()
 	}
 	return nil
 }
 
-// seekTail goes back from the end of the log until n lines have been passed.
+// seekTail goes back n lines from the end of the log.
 func (r *reader) seekTail(n int64) error {
 	t := tail{left: n, stream: r.o.Stream, open: make(map[string]bool, 2)}
 	for i := len(r.files) - 1; i >= 0; i-- {
@@ -310,11 +309,11 @@ func (r *reader) seekTail(n int64) error {
 type tail struct {
 	left   int64
 	stream string
-	open   map[string]bool // streams of which something has been seen
+	open   map[string]bool // streams that have had a line
 }
 
-// scan looks at the lines of f, last first, and returns where the first one that
-// is wanted begins, if it is in this file.
+// scan reads the lines of f, last first, and returns the offset of the first line of the
+// tail, if it is in this file.
 func (t *tail) scan(f *os.File) (off int64, found bool, err error) {
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -322,7 +321,7 @@ func (t *tail) scan(f *os.File) (off int64, found bool, err error) {
 	}
 	var (
 		buf  = make([]byte, 64<<10)
-		rest []byte // beginning at end: the tail of a line whose start is further back
+		rest []byte // beginning at end: the rest of a line whose start is before it
 	)
 	for pos := end; pos > 0; {
 		n := min(int64(len(buf)), pos)
@@ -344,7 +343,7 @@ func (t *tail) scan(f *os.File) (off int64, found bool, err error) {
 			b = b[:i]
 		}
 		if len(b) > maxLine {
-			b = b[:0] // not a line of ours; it is not counted
+			b = b[:0] // a malformed line is not counted
 		}
 		rest = append([]byte(nil), b...)
 	}
@@ -354,7 +353,7 @@ func (t *tail) scan(f *os.File) (off int64, found bool, err error) {
 	return 0, false, nil
 }
 
-// past counts a line and says whether it is one too many.
+// past counts a line and reports whether it exceeds the tail.
 func (t *tail) past(b []byte) bool {
 	l, err := Parse(b)
 	if err != nil || (t.stream != "" && l.Stream != t.stream) {
@@ -370,9 +369,9 @@ func (t *tail) past(b []byte) bool {
 	return t.left < 0
 }
 
-// A watch tells when something in a directory may have changed.
+// A watch reports possible changes in a directory.
 type watch struct {
-	w *fsnotify.Watcher // nil when the system has no more of them
+	w *fsnotify.Watcher // nil if the system has no more inotify instances
 }
 
 func newWatch(dir string) *watch {
@@ -393,9 +392,8 @@ func (w *watch) close() {
 	}
 }
 
-// wait returns nil when there may be more to read: something happened in the
-// directory, the log is complete, or, because notifications are limited and can
-// be lost, some time has passed.
+// wait returns nil when there may be more to read: a file in the directory has changed,
+// the log is complete, or, because notifications can be lost, some time has passed.
 func (w *watch) wait(ctx context.Context, complete <-chan struct{}) error {
 	var (
 		events chan fsnotify.Event
@@ -413,7 +411,7 @@ func (w *watch) wait(ctx context.Context, complete <-chan struct{}) error {
 	case <-complete:
 	case <-events:
 	case err := <-errs:
-		_ = err // something may have been missed: look
+		_ = err // a notification may have been lost: read again
 	case <-t.C:
 	}
 	return nil

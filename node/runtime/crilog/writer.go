@@ -93,7 +93,7 @@ func (w *Writer) Close() error {
 type StreamWriter struct {
 	w    *Writer
 	name string
-	rest []byte // text whose newline has not come yet, less than MaxText
+	rest []byte // text without a newline yet, less than MaxText
 }
 
 // Stream returns a writer for the stream of that name, Stdout or Stderr.
@@ -124,7 +124,7 @@ func (s *StreamWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Flush stores what is left of an output that did not end in a newline.
+// Flush stores the rest of an output that did not end in a newline.
 func (s *StreamWriter) Flush() {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
@@ -145,8 +145,7 @@ func (s *StreamWriter) addLocked(now time.Time, text []byte, partial bool) {
 	s.rest = s.rest[:0]
 }
 
-// nowLocked is the time, never before that of an earlier line: readers find
-// their place by it.
+// nowLocked is the time, never before that of an earlier line: readers search by time.
 func (w *Writer) nowLocked() time.Time {
 	if now := time.Now(); now.After(w.last) {
 		w.last = now
@@ -181,7 +180,7 @@ func (w *Writer) storeLocked() {
 	n, err := w.f.Write(w.out)
 	w.size += int64(n)
 	if err != nil {
-		// Half a line would spoil the next one too.
+		// A partial line would corrupt the next one too.
 		if w.f.Truncate(w.size-int64(n)) == nil {
 			w.size -= int64(n)
 		}
@@ -193,8 +192,8 @@ func (w *Writer) storeLocked() {
 	}
 }
 
-// rotateLocked moves the file aside and opens a new one. A file that cannot be
-// moved is emptied instead: a log has a bound, whatever happens.
+// rotateLocked renames the file and opens a new one. A file that cannot be renamed is
+// truncated instead, so that the log stays bounded.
 func (w *Writer) rotateLocked() {
 	if err := os.Rename(w.path, rotatedName(w.path, w.seq+1)); err != nil {
 		if w.f.Truncate(0) == nil {

@@ -1,10 +1,9 @@
 // Package memory is a container runtime that runs nothing.
 //
-// A Runtime keeps sandboxes and containers in memory and ends them when it is
-// told to, so that what is built upon a runtime can be driven through every turn
-// of a container's life without processes, and in a synctest bubble. It obeys
-// the contract of package runtime, and it reports a breach of it by the caller:
-// two changes of one container at the same time are an error in Violations.
+// A Runtime keeps sandboxes and containers in memory. Tests start and end containers
+// without processes, also in a synctest bubble. It implements the contract of package
+// runtime, and it reports a breach of it by the caller: two changes of one container at
+// the same time are an error in Violations.
 package memory
 
 import (
@@ -30,10 +29,10 @@ type Behaviour struct {
 	ExitAfter time.Duration
 	ExitCode  int
 	OOMKilled bool
-	// TermDelay is how long the container takes to end after it was asked to.
-	// Longer than the grace period it is killed.
+	// TermDelay is how long the container takes to end after SIGTERM. If it is longer than
+	// the grace period the container is killed.
 	TermDelay time.Duration
-	// TermCode is its exit code when it ends on being asked to; zero is 0.
+	// TermCode is the exit code after SIGTERM.
 	TermCode int
 }
 
@@ -49,15 +48,15 @@ type Options struct {
 	Images []runtime.Image
 	// SandboxIPs are the addresses of every sandbox.
 	SandboxIPs []string
-	// Namesakes lets containers of several pods of one name run at the same time, which
-	// is a breach otherwise.
+	// Namesakes allows containers of several pods of one name at the same time, which is
+	// a breach otherwise.
 	Namesakes bool
 	// KeepNoCalls leaves Calls empty, for a Runtime that is used for long.
 	KeepNoCalls bool
 }
 
-// Runtime is a runtime.Runtime in memory. Its methods may be called at the same
-// time. It survives whatever uses it, as a real runtime survives its agent.
+// Runtime is a runtime.Runtime in memory. Its methods may be called at the same time. Its
+// containers go on when its user ends, as those of a real runtime do.
 type Runtime struct {
 	opts Options
 
@@ -111,8 +110,8 @@ func (r *Runtime) Violations() error {
 	return errors.Join(r.violations...)
 }
 
-// Calls returns what has been asked of the runtime so far, in order: "start
-// POD/NAME#ATTEMPT", "stop POD/NAME#ATTEMPT GRACE", "remove POD/NAME#ATTEMPT".
+// Calls returns the calls so far, in order: "start POD/NAME#ATTEMPT", "stop
+// POD/NAME#ATTEMPT GRACE", "remove POD/NAME#ATTEMPT".
 func (r *Runtime) Calls() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
