@@ -3,7 +3,6 @@
 package volumes
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,8 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -62,7 +61,7 @@ func makeEmpty(dir string, group *int64) (err error) {
 }
 
 func mountMemory(dir string, src *corev1.EmptyDirVolumeSource, group *int64) error {
-	if mounted, err := isMountPoint(dir); err != nil || mounted {
+	if mounted, err := mountinfo.Mounted(dir); err != nil || mounted {
 		return err
 	}
 	options := "mode=0777"
@@ -79,18 +78,6 @@ func mountMemory(dir string, src *corev1.EmptyDirVolumeSource, group *int64) err
 	return nil
 }
 
-// isMountPoint reports whether another file system begins at dir.
-func isMountPoint(dir string) (bool, error) {
-	var here, above unix.Stat_t
-	if err := unix.Lstat(dir, &here); err != nil {
-		return false, fmt.Errorf("stat volume: %w", err)
-	}
-	if err := unix.Lstat(filepath.Dir(dir), &above); err != nil {
-		return false, fmt.Errorf("stat volume: %w", err)
-	}
-	return here.Dev != above.Dev, nil
-}
-
 // unmountBelow unmounts all that is mounted at or below dir, innermost first, so
 // that removing dir cannot remove what belongs to somebody else.
 func unmountBelow(dir string) error {
@@ -98,49 +85,20 @@ func unmountBelow(dir string) error {
 	if err != nil {
 		return err
 	}
-	points, err := mountPoints(real)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(real))
 	if err != nil {
-		return err
+		return fmt.Errorf("list mounts: %w", err)
 	}
-	for _, p := range slices.Backward(points) {
-		if err := unix.Unmount(p, unix.UMOUNT_NOFOLLOW); err == nil {
+	for _, m := range slices.Backward(mounts) {
+		if err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW); err == nil {
 			continue
 		}
 		// Still in use by a process that is ending: detach it from the tree.
-		if err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return fmt.Errorf("unmount %s: %w", p, err)
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", m.Mountpoint, err)
 		}
 	}
 	return nil
-}
-
-// mountPoints lists the mount points at or below dir, in the order of mounting.
-func mountPoints(dir string) ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("list mounts: %w", err)
-	}
-	defer f.Close()
-	var points []string
-	sc := bufio.NewScanner(f)
-	for sc.Scan() {
-		fields := strings.Fields(sc.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		if p := unescape(fields[4]); p == dir || strings.HasPrefix(p, dir+"/") {
-			points = append(points, p)
-		}
-	}
-	if err := sc.Err(); err != nil {
-		return nil, fmt.Errorf("list mounts: %w", err)
-	}
-	return points, nil
-}
-
-// unescape undoes the octal escapes of mountinfo (space, tab, newline, backslash).
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 // hostPath checks that the path is of the type asked for, and makes it where the

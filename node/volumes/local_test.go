@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -144,7 +145,7 @@ func TestEmptyDir(t *testing.T) {
 			if _, err = os.Stat(filepath.Join(dir, "kept")); err != nil {
 				t.Errorf("a second Setup has emptied the volume: %v", err)
 			}
-			mounted, err := isMountPoint(dir)
+			mounted, err := mountinfo.Mounted(dir)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -47,15 +48,15 @@ func CheckLimits() error {
 // openCgroups finds the hierarchies of this machine that can be written and makes
 // the parent group in them.
 func openCgroups(parent string) (*cgroups, error) {
-	ms, err := mounts()
+	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
 	var cause error
 	for _, m := range ms {
-		if m.fs == "cgroup2" && m.root == "/" {
-			dir := filepath.Join(m.point, parent)
-			if err := openUnified(m.point, dir); err != nil {
+		if m.FSType == "cgroup2" && m.Root == "/" {
+			dir := filepath.Join(m.Mountpoint, parent)
+			if err := openUnified(m.Mountpoint, dir); err != nil {
 				cause = err
 				continue
 			}
@@ -64,14 +65,14 @@ func openCgroups(parent string) (*cgroups, error) {
 	}
 	base := cgroupDirs{}
 	for _, m := range ms {
-		if m.fs != "cgroup" || m.root != "/" {
+		if m.FSType != "cgroup" || m.Root != "/" {
 			continue
 		}
 		for _, c := range cgroupControllers {
-			if !slices.Contains(m.super, c) || base[c] != "" {
+			if !slices.Contains(strings.Split(m.VFSOptions, ","), c) || base[c] != "" {
 				continue
 			}
-			dir := filepath.Join(m.point, parent)
+			dir := filepath.Join(m.Mountpoint, parent)
 			if err := makeWritable(dir); err != nil {
 				cause = err
 				continue

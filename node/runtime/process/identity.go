@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,14 +30,14 @@ var bootID = sync.OnceValue(func() string {
 
 // killProcess kills a process that was found in /proc, unless it has ended and its
 // number is another's by now.
-func killProcess(p procStat) {
-	fd, err := unix.PidfdOpen(p.pid, 0)
+func killProcess(p procfs.ProcStat) {
+	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return // it has ended
 	}
 	defer closeFD(fd)
 	// What the descriptor means was fixed before this is read.
-	if now, err := readProcStat(p.pid); err == nil && now.start == p.start {
+	if now, err := statOf(p.PID); err == nil && now.Starttime == p.Starttime {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	}
 }
@@ -53,14 +54,14 @@ func (r *record) sameBoot() bool {
 
 // leads reports whether p is the main process that the record names. A record of
 // version 0 does not have its start in ticks.
-func (r *record) leads(p procStat) bool {
-	if p.pid != r.PID {
+func (r *record) leads(p procfs.ProcStat) bool {
+	if p.PID != r.PID {
 		return false
 	}
 	if r.PIDStart != 0 {
-		return p.start == r.PIDStart
+		return p.Starttime == r.PIDStart
 	}
-	return r.Version == 0 && near(ticksAt(p.start), r.StartedAt)
+	return r.Version == 0 && near(ticksAt(p.Starttime), r.StartedAt)
 }
 
 // near allows for clocks that are set in small steps, and for a shim's own start.
@@ -157,19 +158,19 @@ func killLeft(s *spec, r *record) {
 // is not given out again while a process is in it, so that one process which is
 // known to be the container's speaks for its session. It is not sure while a process
 // cannot be asked.
-func leftOf(id string, r *record, all []procStat) (left []procStat, sure bool) {
-	var session []procStat
+func leftOf(id string, r *record, all []procfs.ProcStat) (left []procfs.ProcStat, sure bool) {
+	var session []procfs.ProcStat
 	ours := false
 	sure = true
 	for _, p := range all {
-		if p.state == 'Z' || p.pid <= 1 {
+		if p.State == zombie || p.PID <= 1 {
 			continue
 		}
-		inSession := r.PID > 1 && p.session == r.PID
+		inSession := r.PID > 1 && p.Session == r.PID
 		known := r.leads(p)
 		if !known {
 			var told bool
-			known, told = marked("/proc", p.pid, id)
+			known, told = marked("/proc", p.PID, id)
 			sure = sure && told
 		}
 		switch {

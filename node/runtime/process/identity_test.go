@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -22,7 +23,7 @@ import (
 
 // aSession starts a script in a session of its own and returns its leader and a file
 // that ends when every process of the script has.
-func aSession(t *testing.T, script string, env ...string) (leader procStat, ended <-chan struct{}) {
+func aSession(t *testing.T, script string, env ...string) (leader procfs.ProcStat, ended <-chan struct{}) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
 	cmd.Env = append([]string{"PATH=" + defaultPath}, env...)
@@ -42,7 +43,7 @@ func aSession(t *testing.T, script string, env ...string) (leader procStat, ende
 	if _, err := r.ReadString('\n'); err != nil { // ready
 		t.Fatal(err)
 	}
-	leader, err = readProcStat(cmd.Process.Pid)
+	leader, err = statOf(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,36 +96,36 @@ func TestStrangersLive(t *testing.T) {
 	now := time.Now()
 	for name, tt := range map[string]struct {
 		script string
-		record func(leader procStat) record
+		record func(leader procfs.ProcStat) record
 	}{
-		"after a reboot": {alone, func(l procStat) record {
-			return record{Version: 1, BootID: "another", PID: l.pid, PIDStart: l.start, StartedAt: now}
+		"after a reboot": {alone, func(l procfs.ProcStat) record {
+			return record{Version: 1, BootID: "another", PID: l.PID, PIDStart: l.Starttime, StartedAt: now}
 		}},
-		"number given out again": {alone, func(l procStat) record {
-			return record{Version: 1, BootID: bootID(), PID: l.pid, PIDStart: l.start - 1, StartedAt: now}
+		"number given out again": {alone, func(l procfs.ProcStat) record {
+			return record{Version: 1, BootID: bootID(), PID: l.PID, PIDStart: l.Starttime - 1, StartedAt: now}
 		}},
-		"its leader has ended": {orphan, func(l procStat) record {
-			return record{Version: 1, BootID: bootID(), PID: l.pid, PIDStart: l.start - 1, StartedAt: now}
+		"its leader has ended": {orphan, func(l procfs.ProcStat) record {
+			return record{Version: 1, BootID: bootID(), PID: l.PID, PIDStart: l.Starttime - 1, StartedAt: now}
 		}},
-		"no start known": {alone, func(l procStat) record {
-			return record{Version: 1, BootID: bootID(), PID: l.pid, StartedAt: now}
+		"no start known": {alone, func(l procfs.ProcStat) record {
+			return record{Version: 1, BootID: bootID(), PID: l.PID, StartedAt: now}
 		}},
-		"old record, after a reboot": {alone, func(l procStat) record {
-			return record{PID: l.pid, ShimPID: 2, ShimStart: l.start + 100_000, StartedAt: now}
+		"old record, after a reboot": {alone, func(l procfs.ProcStat) record {
+			return record{PID: l.PID, ShimPID: 2, ShimStart: l.Starttime + 100_000, StartedAt: now}
 		}},
-		"old record, number given out again": {alone, func(l procStat) record {
-			self, err := selfInProc()
+		"old record, number given out again": {alone, func(l procfs.ProcStat) record {
+			self, err := statOfSelf()
 			if err != nil {
 				t.Fatal(err)
 			}
-			at := ticksAt(self.start).Add(-time.Hour)
-			return record{PID: l.pid, ShimPID: 2, ShimStart: self.start - 360_000, StartedAt: at}
+			at := ticksAt(self.Starttime).Add(-time.Hour)
+			return record{PID: l.PID, ShimPID: 2, ShimStart: self.Starttime - 360_000, StartedAt: at}
 		}},
-		"old record, its leader has ended": {orphan, func(l procStat) record {
-			return record{PID: l.pid, ShimPID: 2, ShimStart: l.start - 500, StartedAt: ticksAt(l.start - 500)}
+		"old record, its leader has ended": {orphan, func(l procfs.ProcStat) record {
+			return record{PID: l.PID, ShimPID: 2, ShimStart: l.Starttime - 500, StartedAt: ticksAt(l.Starttime - 500)}
 		}},
-		"malformed": {alone, func(l procStat) record {
-			return record{Version: 1, PID: l.pid, StartedAt: now}
+		"malformed": {alone, func(l procfs.ProcStat) record {
+			return record{Version: 1, PID: l.PID, StartedAt: now}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,22 +148,22 @@ func TestStrangersLive(t *testing.T) {
 func TestLeftoversDie(t *testing.T) {
 	const id = "0123456789abcdef"
 	mark := containerEnv + "=" + id
-	v1 := func(l procStat) record {
-		return record{Version: 1, BootID: bootID(), PID: l.pid, PIDStart: l.start, StartedAt: time.Now()}
+	v1 := func(l procfs.ProcStat) record {
+		return record{Version: 1, BootID: bootID(), PID: l.PID, PIDStart: l.Starttime, StartedAt: time.Now()}
 	}
 	for name, tt := range map[string]struct {
 		script string
 		env    []string
-		record func(leader procStat) record
+		record func(leader procfs.ProcStat) record
 	}{
 		"leader":                        {alone, nil, v1},
 		"leader with the mark":          {alone, []string{mark}, v1},
 		"leader has ended":              {orphan, []string{mark}, v1},
 		"left the session":              {daemon, []string{mark}, v1},
 		"part of the session hides":     {"exec 3<&0; env -i /bin/sh -c 'read x <&3' & { read x <&3; } & echo ready; exit 0", []string{mark}, v1},
-		"process ended before the note": {orphan, []string{mark}, func(l procStat) record { r := v1(l); r.PIDStart = 0; return r }},
-		"old record": {alone, nil, func(l procStat) record {
-			return record{PID: l.pid, ShimPID: 2, ShimStart: l.start, StartedAt: ticksAt(l.start)}
+		"process ended before the note": {orphan, []string{mark}, func(l procfs.ProcStat) record { r := v1(l); r.PIDStart = 0; return r }},
+		"old record": {alone, nil, func(l procfs.ProcStat) record {
+			return record{PID: l.PID, ShimPID: 2, ShimStart: l.Starttime, StartedAt: ticksAt(l.Starttime)}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +196,7 @@ func TestMarkedWhileExecuting(t *testing.T) {
 	}()
 	known := 0
 	for range 20_000 {
-		is, told := marked("/proc", leader.pid, id)
+		is, told := marked("/proc", leader.PID, id)
 		switch {
 		case is:
 			known++
@@ -236,7 +237,7 @@ func TestMarkedInTheMidst(t *testing.T) {
 // TestKillProcess kills by number and start, not by number alone.
 func TestKillProcess(t *testing.T) {
 	p, ended := aSession(t, alone)
-	killProcess(procStat{pid: p.pid, start: p.start + 1})
+	killProcess(procfs.ProcStat{PID: p.PID, Starttime: p.Starttime + 1})
 	lives(t, ended)
 	killProcess(p)
 	dies(t, ended)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -244,13 +245,13 @@ func TestNothingStays(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	g.clear()
-	ms, err := mounts()
+	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range ms {
-		if under(m.point, g.cfg.DataDir) {
-			t.Errorf("left mounted: %s", m.point)
+		if under(m.Mountpoint, g.cfg.DataDir) {
+			t.Errorf("left mounted: %s", m.Mountpoint)
 		}
 	}
 }

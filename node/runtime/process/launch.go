@@ -12,10 +12,10 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/moby/sys/user"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -75,8 +75,9 @@ func (l *launch) user(s *spec) (uid int, home string, err error) {
 	}
 	home = "/"
 	if b, err := l.readFile("/etc/passwd"); err == nil {
-		if u, ok := parsePasswd(b, int64(uid)); ok {
-			home, gid = u.home, int(u.gid)
+		us, err := user.ParsePasswdFilter(bytes.NewReader(b), func(u user.User) bool { return u.Uid == uid })
+		if err == nil && len(us) > 0 {
+			home, gid = us[0].Home, us[0].Gid
 		}
 	}
 	if gid < 0 || (c.UID == nil && os.Geteuid() != 0) {
@@ -267,26 +268,4 @@ func (l *launch) giveAway(c command) {
 			_ = unix.Fchown(fd, int(l.cred.Uid), -1)
 		}
 	}
-}
-
-// A passwdEntry is a user that /etc/passwd knows.
-type passwdEntry struct {
-	uid, gid int64
-	home     string
-}
-
-// parsePasswd finds a user by number.
-func parsePasswd(b []byte, uid int64) (passwdEntry, bool) {
-	for line := range bytes.Lines(b) {
-		f := strings.Split(strings.TrimSuffix(string(line), "\n"), ":")
-		if len(f) < 7 {
-			continue
-		}
-		u, uerr := strconv.ParseInt(f[2], 10, 64)
-		g, gerr := strconv.ParseInt(f[3], 10, 64)
-		if uerr == nil && gerr == nil && u == uid {
-			return passwdEntry{u, g, f[5]}, true
-		}
-	}
-	return passwdEntry{}, false
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
@@ -107,7 +109,7 @@ func (c *container) killShim() {
 	rec := c.record
 	c.mu.Unlock()
 	if rec.ShimPID > 1 {
-		killProcess(procStat{pid: rec.ShimPID, start: rec.ShimStart})
+		killProcess(procfs.ProcStat{PID: rec.ShimPID, Starttime: rec.ShimStart})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -152,37 +155,18 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-func TestParseMounts(t *testing.T) {
-	in := `22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-30 22 0:26 / /with\040space rw,nosuid shared:2 master:1 - cgroup cgroup rw,cpu,cpuacct
-31 22 0:27 /sub\134dir /x rw - tmpfs none rw,size=4k
-`
-	got, err := parseMounts(strings.NewReader(in))
-	want := []mountEntry{
-		{"8:1", "/", "/", "ext4", []string{"rw"}},
-		{"0:26", "/", "/with space", "cgroup", []string{"rw", "cpu", "cpuacct"}},
-		{"0:27", `/sub\dir`, "/x", "tmpfs", []string{"rw", "size=4k"}},
-	}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, %v", got, err)
-	}
-	if _, err := parseMounts(strings.NewReader("1 2 3\n")); err == nil {
-		t.Error("malformed line accepted")
-	}
-}
-
 // A directory is hidden under every name that mounts give it, and so is each mount
 // of a part of it.
 func TestAliases(t *testing.T) {
-	ms := []mountEntry{
-		{dev: "8:1", root: "/", point: "/"},
-		{dev: "8:2", root: "/", point: "/var"},
-		{dev: "8:2", root: "/lib", point: "/srv/lib"},
-		{dev: "8:2", root: "/lib/hawser/pki", point: "/keys"},
-		{dev: "8:2", root: "/lib/hawser/pki", point: "/var/lib/hawser/again"},
-		{dev: "8:2", root: "/", point: "/other"},
-		{dev: "8:2", root: "/library", point: "/library"},
-		{dev: "8:3", root: "/", point: "/data"},
+	ms := []*mountinfo.Info{
+		{Major: 8, Minor: 1, Root: "/", Mountpoint: "/"},
+		{Major: 8, Minor: 2, Root: "/", Mountpoint: "/var"},
+		{Major: 8, Minor: 2, Root: "/lib", Mountpoint: "/srv/lib"},
+		{Major: 8, Minor: 2, Root: "/lib/hawser/pki", Mountpoint: "/keys"},
+		{Major: 8, Minor: 2, Root: "/lib/hawser/pki", Mountpoint: "/var/lib/hawser/again"},
+		{Major: 8, Minor: 2, Root: "/", Mountpoint: "/other"},
+		{Major: 8, Minor: 2, Root: "/library", Mountpoint: "/library"},
+		{Major: 8, Minor: 3, Root: "/", Mountpoint: "/data"},
 	}
 	got := aliases("/var/lib/hawser", ms)
 	if want := []string{"/var/lib/hawser", "/srv/lib/hawser", "/keys", "/other/lib/hawser"}; !reflect.DeepEqual(got, want) {
@@ -193,55 +177,32 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-func FuzzParseMounts(f *testing.F) {
-	f.Add("22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
-	f.Add(`1 2 3 \040 \999\ x - a b c`)
-	f.Fuzz(func(_ *testing.T, s string) { _, _ = parseMounts(strings.NewReader(s)) })
-}
-
-func FuzzParseProcStat(f *testing.F) {
-	f.Add("42 (a) b) (c) S 1 42 41 34816 42 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1000 4096 12 184467")
-	f.Add("x ) ( y")
-	f.Fuzz(func(_ *testing.T, s string) { _, _ = parseProcStat(s) })
-}
-
-func TestParseProcStat(t *testing.T) {
-	got, err := parseProcStat("42 (a) b) (c) S 1 42 41 34816 42 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1000 4096 12 184467")
-	want := procStat{pid: 42, ppid: 1, session: 41, state: 'S', cpuTicks: 26, start: 1000, rssPages: 12}
-	if err != nil || got != want {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	if _, err = parseProcStat("42 (a) S 1"); err == nil {
-		t.Error("short line accepted")
-	}
-	self, err := selfInProc()
-	if err != nil || self.pid != os.Getpid() || self.ppid != os.Getppid() {
-		t.Errorf("self %+v, %v", self, err)
-	}
-}
-
 func TestDescendants(t *testing.T) {
-	all := []procStat{{pid: 5, ppid: 3}, {pid: 2, ppid: 1}, {pid: 3, ppid: 2}, {pid: 4, ppid: 1}, {pid: 6, ppid: 3, state: 'Z'}}
+	all := []procfs.ProcStat{{PID: 5, PPID: 3}, {PID: 2, PPID: 1}, {PID: 3, PPID: 2}, {PID: 4, PPID: 1}, {PID: 6, PPID: 3, State: zombie}}
 	var got []int
 	for _, p := range descendants(2, all) {
-		got = append(got, p.pid)
+		got = append(got, p.PID)
 	}
 	if !reflect.DeepEqual(got, []int{3, 5}) {
 		t.Errorf("got %v", got)
 	}
 }
 
-func TestParsePasswd(t *testing.T) {
-	b := []byte("root:x:0:0:root:/root:/bin/sh\nbroken\nu:x:1000:1001::/home/u:/bin/sh")
-	if u, ok := parsePasswd(b, 1000); !ok || u != (passwdEntry{1000, 1001, "/home/u"}) {
-		t.Errorf("got %+v, %v", u, ok)
+// A command runs with the group and the home directory that /etc/passwd has for its
+// user. A malformed line does not matter.
+func TestPasswd(t *testing.T) {
+	uid, gid := os.Geteuid(), os.Getegid()
+	if uid == 0 { // others cannot choose
+		uid, gid = 1000, 1001
 	}
-	if _, ok := parsePasswd(b, 7); ok {
-		t.Error("found nobody")
+	root := t.TempDir()
+	passwd := fmt.Sprintf("broken\nroot:x:0:0:root:/root:/bin/sh\nu:x:%d:%d::/home/u:/bin/sh", uid, gid)
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o755), os.WriteFile(filepath.Join(root, "etc", "passwd"), []byte(passwd), 0o644)); err != nil {
+		t.Fatal(err)
 	}
-}
-
-func FuzzParsePasswd(f *testing.F) {
-	f.Add([]byte("root:x:0:0:root:/root:/bin/sh\n"))
-	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = parsePasswd(b, 0) })
+	l, id := &launch{root: root}, int64(uid)
+	got, home, err := l.user(&spec{Container: runtime.Container{UID: &id}})
+	if err != nil || got != uid || home != "/home/u" || int(l.cred.Uid) != uid || int(l.cred.Gid) != gid {
+		t.Errorf("user %d, home %q, %+v, %v", got, home, l.cred, err)
+	}
 }

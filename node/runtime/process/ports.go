@@ -195,7 +195,7 @@ func family(pid int) []int {
 func allBelow(pid int) []int {
 	var found []int
 	for _, p := range descendants(pid, processes()) {
-		found = append(found, p.pid)
+		found = append(found, p.PID)
 	}
 	return found
 }
@@ -247,8 +247,9 @@ type listener struct {
 const stateListen = "0A"
 
 // parseListeners reads /proc/net/tcp or tcp6 for what listens on a port. Listening
-// sockets come first there (Documentation/networking/proc_net_tcp.rst), so that the
-// rest, which may be long, is not read.
+// sockets come first there (Documentation/networking/proc_net_tcp.rst). The rest is one
+// line for each connection of the machine and is not read; procfs.FS.NetTCP would parse
+// it all.
 func parseListeners(r io.Reader, port uint16) ([]listener, error) {
 	lines := bufio.NewScanner(r)
 	lines.Scan() // the heading

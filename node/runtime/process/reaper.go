@@ -10,13 +10,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	goruntime "runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -270,99 +269,53 @@ func killDescendants() {
 	}
 }
 
-// A procStat is part of /proc/PID/stat, as proc_pid_stat(5) has it.
-type procStat struct {
-	pid, ppid, session int
-	state              byte
-	cpuTicks           uint64 // user and system, with those of children waited for
-	start              uint64 // ticks after boot
-	rssPages           uint64
-}
-
-func readProcStat(pid int) (procStat, error) {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+// statOf reads /proc/PID/stat.
+func statOf(pid int) (procfs.ProcStat, error) {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return procStat{}, err
+		return procfs.ProcStat{}, err
 	}
-	return parseProcStat(string(b))
+	return p.Stat()
 }
 
-// selfInProc is this process as /proc has it.
-func selfInProc() (procStat, error) {
-	b, err := os.ReadFile("/proc/self/stat")
+// statOfSelf is of this process, with the number that it has in /proc.
+func statOfSelf() (procfs.ProcStat, error) {
+	p, err := procfs.Self()
 	if err != nil {
-		return procStat{}, err
+		return procfs.ProcStat{}, err
 	}
-	return parseProcStat(string(b))
+	return p.Stat()
 }
 
-// parseProcStat decodes a line. The second field is a name in parentheses and may
-// hold anything, these included.
-func parseProcStat(s string) (procStat, error) {
-	bad := errors.New("malformed process status")
-	open, shut := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
-	if open < 0 || shut < open {
-		return procStat{}, bad
-	}
-	f := strings.Fields(s[shut+1:])
-	if len(f) < 22 || len(f[0]) != 1 {
-		return procStat{}, bad
-	}
-	var err error
-	num := func(s string) uint64 {
-		n, e := strconv.ParseUint(s, 10, 64)
-		if e != nil {
-			err = bad
-		}
-		return n
-	}
-	p := procStat{
-		pid:      int(num(strings.TrimSpace(s[:open]))),
-		state:    f[0][0],
-		ppid:     int(num(f[1])),
-		session:  int(num(f[3])),
-		cpuTicks: num(f[11]) + num(f[12]) + num(f[13]) + num(f[14]),
-		start:    num(f[19]),
-		rssPages: num(f[21]),
-	}
-	return p, err
-}
-
-// processes lists what /proc shows.
-func processes() []procStat {
-	d, err := os.Open("/proc")
+// processes lists the processes in /proc, without those that end meanwhile.
+func processes() []procfs.ProcStat {
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil
 	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil
-	}
-	var ps []procStat
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		if p, err := readProcStat(pid); err == nil {
-			ps = append(ps, p)
+	var ps []procfs.ProcStat
+	for _, p := range all {
+		if st, err := p.Stat(); err == nil {
+			ps = append(ps, st)
 		}
 	}
 	return ps
 }
 
+// zombie is the state of a process that has ended and has not been waited for.
+const zombie = "Z"
+
 // descendants finds the living processes below pid among all.
-func descendants(pid int, all []procStat) []procStat {
-	children := map[int][]procStat{}
+func descendants(pid int, all []procfs.ProcStat) []procfs.ProcStat {
+	children := map[int][]procfs.ProcStat{}
 	for _, p := range all {
-		if p.state != 'Z' {
-			children[p.ppid] = append(children[p.ppid], p)
+		if p.State != zombie {
+			children[p.PPID] = append(children[p.PPID], p)
 		}
 	}
 	found := children[pid]
 	for i := 0; i < len(found); i++ {
-		found = append(found, children[found[i].pid]...)
+		found = append(found, children[found[i].PID]...)
 	}
 	return found
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -226,19 +227,19 @@ func (r *rootfs) hasRoot() bool {
 // mountPoints lists where, below /, something with files in it is mounted, parents
 // first.
 func (r *rootfs) mountPoints() ([]string, error) {
-	ms, err := mounts()
+	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
 	var points []string
 	for _, m := range ms {
-		if m.point == "/" || slices.Contains(pseudo, m.fs) || len(points) == maxMounts {
+		if m.Mountpoint == "/" || slices.Contains(pseudo, m.FSType) || len(points) == maxMounts {
 			continue
 		}
-		if slices.ContainsFunc(slices.Concat(r.spec.Hide, notOverlaid), func(d string) bool { return under(m.point, d) }) {
+		if slices.ContainsFunc(slices.Concat(r.spec.Hide, notOverlaid), func(d string) bool { return under(m.Mountpoint, d) }) {
 			continue
 		}
-		points = append(points, m.point)
+		points = append(points, m.Mountpoint)
 	}
 	slices.Sort(points)
 	return slices.Compact(points), nil
@@ -352,7 +353,7 @@ func (r *rootfs) noDevices() uintptr {
 // ownMounts are the mounts below the new root, itself included, without those of
 // /dev and /proc.
 func (r *rootfs) ownMounts() ([]string, error) {
-	ms, err := mounts()
+	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -362,8 +363,8 @@ func (r *rootfs) ownMounts() ([]string, error) {
 	}
 	var own []string
 	for _, m := range ms {
-		if under(m.point, real) && !under(m.point, filepath.Join(real, "dev")) && !under(m.point, filepath.Join(real, "proc")) {
-			own = append(own, m.point)
+		if under(m.Mountpoint, real) && !under(m.Mountpoint, filepath.Join(real, "dev")) && !under(m.Mountpoint, filepath.Join(real, "proc")) {
+			own = append(own, m.Mountpoint)
 		}
 	}
 	return own, nil

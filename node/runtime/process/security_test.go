@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -147,15 +148,15 @@ func TestDefaultSeccomp(t *testing.T) {
 // enters it before its first instruction.
 func TestDefaultSeccompUnified(t *testing.T) {
 	g := limited(t)
-	ms, err := mounts()
+	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range ms {
-		if m.fs != "cgroup2" || m.root != "/" {
+		if m.FSType != "cgroup2" || m.Root != "/" {
 			continue
 		}
-		dir := filepath.Join(m.point, testCgroup())
+		dir := filepath.Join(m.Mountpoint, testCgroup())
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Skipf("SKIPPED: %v", err)
 		}

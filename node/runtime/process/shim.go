@@ -218,12 +218,12 @@ func (s *shim) start() error {
 	s.record = record{Version: version, State: runtime.Running, BootID: bootID(), PID: s.main.pid, StartedAt: time.Now()}
 	// /proc is still that of the machine, in which this process has another number
 	// than it sees itself.
-	if self, err := selfInProc(); err == nil {
-		s.record.ShimPID, s.record.ShimStart = self.pid, self.start
+	if self, err := statOfSelf(); err == nil {
+		s.record.ShimPID, s.record.ShimStart = self.PID, self.Starttime
 	}
 	if s.spec.Isolation == None {
-		if main, err := readProcStat(s.main.pid); err == nil {
-			s.record.PIDStart = main.start
+		if main, err := statOf(s.main.pid); err == nil {
+			s.record.PIDStart = main.Starttime
 		}
 	}
 	if err := writeJSON(filepath.Join(s.spec.Dir, statusName), s.record); err != nil {
@@ -448,13 +448,13 @@ func (s *shim) usage() runtime.Usage {
 	if unix.Getrusage(unix.RUSAGE_CHILDREN, &ru) == nil {
 		u.CPUNanos = uint64(ru.Utime.Nano() + ru.Stime.Nano())
 	}
-	self, err := selfInProc()
+	self, err := statOfSelf()
 	if err != nil {
 		return u
 	}
-	for _, p := range descendants(self.pid, processes()) {
-		u.CPUNanos += p.cpuTicks * nanosPerTick
-		u.MemoryBytes += p.rssPages * uint64(os.Getpagesize())
+	for _, p := range descendants(self.PID, processes()) {
+		u.CPUNanos += (uint64(p.UTime) + uint64(p.STime) + uint64(p.CUTime) + uint64(p.CSTime)) * nanosPerTick
+		u.MemoryBytes += uint64(p.ResidentMemory())
 		u.PIDs++
 	}
 	return u

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -19,7 +20,7 @@ import (
 
 // hide covers what is none of a container's business, under each name that it has.
 func (r *rootfs) hide() error {
-	ms, err := mounts()
+	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return err
 	}
@@ -51,26 +52,26 @@ func (r *rootfs) hide() error {
 
 // aliases lists path, which has no symbolic link in it, and all other paths at
 // which what it leads to, or part of that, is mounted.
-func aliases(path string, ms []mountEntry) []string {
+func aliases(path string, ms []*mountinfo.Info) []string {
 	all := []string{path}
-	var on *mountEntry
-	for i := range ms { // a later mount covers an earlier one
-		if m := &ms[i]; under(path, m.point) && (on == nil || len(m.point) >= len(on.point)) {
+	var on *mountinfo.Info
+	for _, m := range ms { // a later mount covers an earlier one
+		if under(path, m.Mountpoint) && (on == nil || len(m.Mountpoint) >= len(on.Mountpoint)) {
 			on = m
 		}
 	}
 	if on == nil {
 		return all
 	}
-	inFS := filepath.Join(on.root, strings.TrimPrefix(path, on.point))
+	inFS := filepath.Join(on.Root, strings.TrimPrefix(path, on.Mountpoint))
 	for _, m := range ms {
 		at := ""
 		switch {
-		case m.dev != on.dev:
-		case under(inFS, m.root):
-			at = filepath.Join(m.point, strings.TrimPrefix(inFS, m.root))
-		case under(m.root, inFS):
-			at = m.point
+		case m.Major != on.Major || m.Minor != on.Minor:
+		case under(inFS, m.Root):
+			at = filepath.Join(m.Mountpoint, strings.TrimPrefix(inFS, m.Root))
+		case under(m.Root, inFS):
+			at = m.Mountpoint
 		}
 		if at != "" && !under(at, path) {
 			all = append(all, at)
