@@ -21,8 +21,7 @@ import (
 
 const dataLink = "..data"
 
-// writeAtomically makes dir hold exactly files. It does nothing when it does so
-// already.
+// writeAtomically makes files the content of dir. It does nothing if they are already.
 func writeAtomically(dir string, files map[string]file, group *int64) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make volume: %w", err)
@@ -107,7 +106,7 @@ func replaceLink(dir, target string) error {
 	return os.Rename(tmp, filepath.Join(dir, dataLink))
 }
 
-// linkNames makes the names that users see, and removes those without a file.
+// linkNames makes the links that users see, and removes those without a file.
 func linkNames(dir string, files map[string]file) error {
 	want := map[string]bool{}
 	for path := range files {
@@ -137,7 +136,7 @@ func linkNames(dir string, files map[string]file) error {
 	return nil
 }
 
-// removeStale removes what earlier or interrupted writes have left.
+// removeStale removes the directories of earlier and of interrupted writes.
 func removeStale(dir, keep string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -153,7 +152,7 @@ func removeStale(dir, keep string) error {
 	return nil
 }
 
-// holds reports whether dir holds exactly files. Whatever cannot be read is
+// holds reports whether dir holds exactly files. A file that cannot be read counts as
 // different.
 func holds(dir string, files map[string]file, group *int64) bool {
 	seen := 0

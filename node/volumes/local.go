@@ -16,9 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// emptyDir makes an empty directory that every user may write to, if there is none
-// yet: what containers have made of it is left alone. Medium Memory is a tmpfs where
-// one may be mounted, and a directory like any other elsewhere.
+// emptyDir makes an empty directory that every user may write to. An existing one is
+// left unchanged: containers have written to it. Medium Memory is a tmpfs if this
+// process may mount one, and else a plain directory.
 func emptyDir(dir string, src *corev1.EmptyDirVolumeSource, group *int64) error {
 	_, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -41,8 +41,8 @@ func emptyMode(group *int64) os.FileMode {
 	return 0o777
 }
 
-// makeEmpty makes dir under another name first, so that it is as it should be once
-// it is there.
+// makeEmpty makes dir under a temporary name and renames it, so that dir has its mode
+// and group as soon as it exists.
 func makeEmpty(dir string, group *int64) (err error) {
 	fresh, err := os.MkdirTemp(filepath.Dir(dir), ".empty-")
 	if err != nil {
@@ -78,8 +78,8 @@ func mountMemory(dir string, src *corev1.EmptyDirVolumeSource, group *int64) err
 	return nil
 }
 
-// unmountBelow unmounts all that is mounted at or below dir, innermost first, so
-// that removing dir cannot remove what belongs to somebody else.
+// unmountBelow unmounts every mount at or below dir, the latest first, so that removing
+// dir cannot remove files of another file system.
 func unmountBelow(dir string) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -101,8 +101,8 @@ func unmountBelow(dir string) error {
 	return nil
 }
 
-// hostPath checks that the path is of the type asked for, and makes it where the
-// type says so.
+// hostPath checks that the path has the type in src. For the types ...OrCreate it makes
+// the path.
 func hostPath(src *corev1.HostPathVolumeSource) error {
 	if !filepath.IsAbs(src.Path) {
 		return fmt.Errorf("hostPath %q is not absolute", src.Path)
@@ -132,13 +132,13 @@ func hostPath(src *corev1.HostPathVolumeSource) error {
 func makeHostPath(path string, kind corev1.HostPathType) error {
 	_, err := os.Stat(path)
 	if !errors.Is(err, os.ErrNotExist) {
-		return nil // also when it cannot be read: the check says so
+		return nil // also if it cannot be read: hostPath's check returns the error
 	}
 	switch kind {
 	case corev1.HostPathDirectoryOrCreate:
 		return os.MkdirAll(path, 0o755)
 	case corev1.HostPathFileOrCreate:
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644) //nolint:gosec // what the pod's author asked for
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644) //nolint:gosec // as the pod's spec requires
 		if err != nil {
 			return err
 		}

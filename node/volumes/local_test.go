@@ -48,8 +48,8 @@ func TestSubPath(t *testing.T) {
 	}
 }
 
-// Directories on the way to a subPath have the mode of their volume, and only those
-// that were missing.
+// The directories that are made for a subPath have the mode of their volume; existing ones keep
+// theirs.
 func TestSubPathHasTheVolumesMode(t *testing.T) {
 	for _, mode := range []os.FileMode{0o777, 0o750, 0o770 | os.ModeSetgid} {
 		s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
@@ -80,8 +80,7 @@ func TestSubPathHasTheVolumesMode(t *testing.T) {
 	}
 }
 
-// What a container has made of its emptyDir is left alone when volumes are brought
-// up to date.
+// A refresh of volumes does not change the mode that a container has given its emptyDir.
 func TestEmptyDirKeepsItsMode(t *testing.T) {
 	for _, medium := range []corev1.StorageMedium{corev1.StorageMediumDefault, corev1.StorageMediumMemory} {
 		s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}})

@@ -1,14 +1,14 @@
 // Package volumes makes the directories that a pod's containers mount.
 //
 // Each volume of a pod is a directory DIR/UID/volumes/NAME (a hostPath volume is
-// its path). Setup makes and refreshes all of them, and may be called as often as
-// wanted; TearDown removes them. Volumes whose content comes from the API
+// its path). Setup makes and refreshes all of them, and may be called at any
+// time; TearDown removes them. Volumes whose content comes from the API
 // (configMap, secret, downwardAPI, projected) are written so that a reader sees
-// the old content or the new, never a mixture: files are symbolic links through
-// ..data, which is replaced by rename, as every Kubernetes user knows it.
+// the old content or the new, never a mixture: files are symbolic links to files
+// below ..data, a link that is replaced by rename, as in the kubelet.
 //
-// It knows no mounts of containers: the runtime does those, told by Resolve what
-// to mount. It supports no PersistentVolumes.
+// It mounts nothing into containers: the runtime does, and Resolve returns what to
+// mount. It supports no PersistentVolumes.
 package volumes
 
 import (
@@ -42,7 +42,7 @@ type SetupError struct {
 	Err    error
 }
 
-// Error has the words that users of Kubernetes search for.
+// Error uses the kubelet's words, which users search for.
 func (e *SetupError) Error() string {
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
 }
@@ -132,12 +132,12 @@ func fsGroup(pod *corev1.Pod) *int64 {
 	return pod.Spec.SecurityContext.FSGroup
 }
 
-// Resolve returns what of the host a mount of the named volume shows: base is the
-// volume, and sub the part of it, empty for all. subPath is that of the mount, with
-// its variables expanded; directories on the way to it are made, with the mode of
-// the volume. It refuses a path that leaves the volume, also by a symbolic
-// link that a container has put there. Since a link can be put there later, too, who
-// mounts sub must open it below base and follow no link that leads out.
+// Resolve returns the host's directory for a mount of the named volume: base is the
+// volume, and sub the path in it, empty for the whole volume. subPath is that of the
+// mount, with its variables expanded; missing directories of it are made, with the mode
+// of the volume. It refuses a path that leaves the volume, also by a symbolic link that
+// a container made. A container can make such a link later, so the caller that mounts
+// sub must open it below base and must not follow a link out of base.
 func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string, err error) {
 	i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume })
 	if i < 0 {
@@ -194,7 +194,7 @@ func subPathError(sub string, err error) error {
 	return nil
 }
 
-// eachParent goes through the directories on the way to path, and path.
+// eachParent yields the parent directories of path, topmost first, and then path.
 func eachParent(path string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i, c := range path + "/" {
@@ -205,9 +205,9 @@ func eachParent(path string) iter.Seq[string] {
 	}
 }
 
-// setVolumeMode gives a directory that was just made the mode of its volume; of one
-// with a group of its own it has that from the kernel. It is opened first, so that
-// nothing that takes its place meanwhile is changed.
+// setVolumeMode gives a new directory the mode of its volume. The kernel has set its
+// group if the volume has one. The directory is opened first, so that a file that
+// replaces it meanwhile is not changed.
 func setVolumeMode(root *os.Root, path string, volume fs.FileInfo) error {
 	d, err := root.Open(path)
 	if err != nil {
@@ -215,13 +215,13 @@ func setVolumeMode(root *os.Root, path string, volume fs.FileInfo) error {
 	}
 	defer d.Close()
 	if info, err := d.Stat(); err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
-		return err // another has taken its place
+		return err // it was replaced meanwhile
 	}
 	return d.Chmod(volume.Mode() & (fs.ModePerm | fs.ModeSetgid))
 }
 
-// TearDown removes the volumes of a pod with all they hold. It does not touch
-// what hostPath volumes show. Volumes already gone are success.
+// TearDown removes the volumes of a pod with their content. It does not touch the
+// directories of hostPath volumes. It is no error if the volumes do not exist.
 func (s *Set) TearDown(uid types.UID) error {
 	if uid == "" || !filepath.IsLocal(string(uid)) {
 		return fmt.Errorf("remove volumes: bad pod uid %q", uid)
